@@ -1,0 +1,256 @@
+"""Self-attention with one head: every word asks all words a question and takes a weighted mean of their answers.
+
+    Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V                                  (Vaswani et al. 2017, equation 1)
+
+Run it to follow the word "sat" through the five steps in a trained model. Every number is computed twice, word by word
+and as one matrix product, and the two must agree:
+
+    python phase1_single_head/self_attention.py
+    python phase1_single_head/self_attention.py --sentence "those dogs slept in a soft bed"
+"""
+
+import argparse
+import copy
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from shared import cli, findings
+from shared.findings import Finding
+from shared.toy_language import VERBS, encode
+from shared.toy_model import ToyTransformer
+from shared.training import Recipe, Trained
+
+RECIPE = Recipe("single_head_model", "masked word", num_heads=1, num_layers=1, steps=1000)
+
+
+def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
+    """Raise ValueError, with the rule and both numbers, for inputs that attention is not defined on."""
+    if query.size(-1) != key.size(-1):
+        raise ValueError(f"query and key must share their last size d_k: got {query.size(-1)} and {key.size(-1)}")
+    if key.size(-2) != value.size(-2):
+        raise ValueError(f"key and value must have the same length T_k: got {key.size(-2)} and {value.size(-2)}")
+    if mask is None:
+        return
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask must be bool, True = may attend: got {mask.dtype}; convert a 1/0 mask with mask.bool()")
+    leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    scores_shape = (*leading, query.size(-2), key.size(-2))
+    if mask.dim() not in (2, len(scores_shape)):
+        advice = "; give it its head axis with mask.unsqueeze(1)" if (mask.dim(), len(scores_shape)) == (3, 4) else ""
+        raise ValueError(f"mask must have 2 axes (T_q, T_k) or {len(scores_shape)} like the scores: got {mask.dim()}{advice}")
+    if any(m not in (1, s) for m, s in zip(reversed(mask.shape), reversed(scores_shape), strict=False)):
+        raise ValueError(f"mask of shape {tuple(mask.shape)} does not broadcast to scores of shape {scores_shape}")
+
+
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, dropout: nn.Dropout | None = None
+) -> tuple[Tensor, Tensor]:
+    """For each query, a mean of the values, weighted by how well the query matches each key.
+
+    query   (..., T_q, d_k)        what each position looks for
+    key     (..., T_k, d_k)        what each position offers to be found by
+    value   (..., T_k, d_v)        what each position passes on
+    mask    bool, True = may attend: (T_q, T_k), or one axis for each of the scores, of its size or 1
+    ->      output (..., T_q, d_v), weights (..., T_q, T_k) before dropout
+
+    Same result as F.scaled_dot_product_attention, which keeps the weights to itself. Hidden keys get weight exactly 0,
+    and a query that may see no key gets weights and output of 0. Raises ValueError for sizes or masks that do not fit.
+
+    >>> same_keys, values = torch.ones(2, 4), torch.tensor([[1.0], [3.0]])
+    >>> scaled_dot_product_attention(torch.ones(1, 4), same_keys, values)  # equal keys: the plain mean of the values
+    (tensor([[2.]]), tensor([[0.5000, 0.5000]]))
+    """
+    check_attention_inputs(query, key, value, mask)
+    scores = query @ key.transpose(-2, -1)  # (..., T_q, d_k) @ (..., d_k, T_k) -> (..., T_q, T_k)
+    scores = scores / math.sqrt(query.size(-1))  # a sum of d_k products of unit variance has variance d_k; now 1
+    if mask is not None:
+        sees_nothing = ~mask.any(dim=-1, keepdim=True)  # (..., T_q, T_k) -> (..., T_q, 1)
+        scores = scores.masked_fill(~(mask | sees_nothing), -math.inf)  # before softmax, so that visible keys share all of 1
+    weights = torch.softmax(scores, dim=-1)  # over the keys: each row sums to 1
+    if mask is not None:
+        weights = weights.masked_fill(sees_nothing, 0.0)
+    output = (weights if dropout is None else dropout(weights)) @ value  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
+    return output, weights
+
+
+def attention_by_loops(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The specification, one query and one key at a time: (T_q, d_k), (T_k, d_k), (T_k, d_v), mask (T_q, T_k)."""
+    weights = query.new_zeros(query.size(0), key.size(0))
+    output = query.new_zeros(query.size(0), value.size(1))
+    for i in range(query.size(0)):
+        visible = [j for j in range(key.size(0)) if mask is None or mask[i, j]]
+        scores = [torch.dot(query[i], key[j]) / math.sqrt(key.size(1)) for j in visible]
+        largest = max(scores, default=0.0)  # taken off all scores: exp cannot overflow and the ratios stay the same
+        total = sum(torch.exp(score - largest) for score in scores)
+        for j, score in zip(visible, scores, strict=True):
+            weights[i, j] = torch.exp(score - largest) / total
+            output[i] += weights[i, j] * value[j]
+    return output, weights
+
+
+class SelfAttention(nn.Module):
+    """One head: queries, keys and values are three learned views of the same sequence.
+
+    d_k is the size of queries and keys, d_v of values; both are d_model unless given. Without the output projection the
+    output has size d_v and the module 3 d_model² weights; with it the size is d_model again, and the weights 4 d_model².
+    """
+
+    def __init__(
+        self, d_model: int, d_k: int | None = None, d_v: int | None = None, *, output_projection: bool = False
+    ) -> None:
+        super().__init__()
+        d_k, d_v = d_k or d_model, d_v or d_model
+        self.w_q = nn.Linear(d_model, d_k, bias=False)
+        self.w_k = nn.Linear(d_model, d_k, bias=False)
+        self.w_v = nn.Linear(d_model, d_v, bias=False)
+        self.w_o = nn.Linear(d_v, d_model, bias=False) if output_projection else nn.Identity()
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """x (B, T, d_model) -> output (B, T, d_v or d_model), weights (B, 1, T, T).
+
+        The axis of 1 is the head axis: masks, statistics and pictures are the same as with many heads.
+        mask: (T, T), (B, 1, T, T) or (B, 1, 1, T), bool, True = may attend.
+        """
+        query, key, value = (w(x).unsqueeze(-3) for w in (self.w_q, self.w_k, self.w_v))  # (B, T, d) -> (B, 1, T, d)
+        output, weights = scaled_dot_product_attention(query, key, value, mask)
+        return self.w_o(output.squeeze(-3)), weights  # (B, 1, T, d_v) -> (B, T, d_v)
+
+
+def make_single_head(d_model: int, num_heads: int) -> SelfAttention:
+    """SelfAttention as the toy transformer wants it."""
+    if num_heads != 1:
+        raise ValueError(f"phase 1 has one head: got num_heads={num_heads}")
+    return SelfAttention(d_model, output_projection=True)
+
+
+def load_single_head_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
+    """The phase-1 model, one layer with one head, trained on masked words."""
+    return cli.trained_model(RECIPE, make_single_head, options, seed)
+
+
+def choose_word(words: list[str]) -> int:
+    """The word whose attention is followed: the verb, or the last word of a text without one."""
+    return next((i for i, word in enumerate(words) if word in VERBS), len(words) - 1)
+
+
+def attention_input(model: ToyTransformer, words: list[str], layer: int = 0) -> Tensor:
+    """What the attention of the first layer reads, (T, d_model): embedding plus position, normalised."""
+    tokens = torch.tensor([encode(words)], device=model.positions.device)
+    return model.blocks[layer].attention_norm(model.embed(tokens))[0]  # (1, T, d_model) -> (T, d_model)
+
+
+def show(name: str, values: Tensor, limit: int = 6) -> None:
+    """Print a vector, its shape and at most `limit` of its numbers."""
+    numbers = " ".join(f"{value:7.3f}" for value in values[:limit].tolist())
+    print(f"   {name:22} {tuple(values.shape)!s:8} {numbers}{' ...' if len(values) > limit else ''}")
+
+
+@torch.no_grad()
+def main(argv: list[str] | None = None) -> None:
+    options = cli.parse(cli.parser(__doc__), argv)
+    trained = load_single_head_model(options)
+    if options.train_only:
+        return
+    model = copy.deepcopy(trained.model).cpu().double()  # 15 digits, so that "equal" can be strict
+    attention: SelfAttention = model.blocks[0].attention
+    words = options.words
+    x = attention_input(model, words)
+    i = choose_word(words)
+    d_k = attention.w_k.out_features
+    print(f'\nOne head, {trained.label}: the word "{words[i]}" (position {i}) in "{" ".join(words)}"\n')
+
+    print("1. Project: three views of each word, W x")
+    query, key, value = x @ attention.w_q.weight.T, x @ attention.w_k.weight.T, x @ attention.w_v.weight.T
+    show(f'x of "{words[i]}"', x[i])
+    show("query: looks for", query[i])
+    show("key: is found by", key[i])
+    show("value: passes on", value[i])
+    by_hand = torch.stack([torch.dot(row, x[i]) for row in attention.w_q.weight])
+    torch.testing.assert_close(by_hand, query[i])
+
+    print(f'\n2. Score: the query of "{words[i]}" times every key, one dot product each')
+    scores = query[i] @ key.T  # (d_k,) @ (d_k, T) -> (T,)
+    by_hand = torch.stack([sum(query[i, c] * key[j, c] for c in range(d_k)) for j in range(len(words))])
+    torch.testing.assert_close(by_hand, scores)
+    show("q · k", scores, limit=32)
+
+    print(f"\n3. Scale: divide by √d_k = √{d_k} = {math.sqrt(d_k):g}")
+    scores = scores / math.sqrt(d_k)
+    show("q · k / √d_k", scores, limit=32)
+
+    print("\n4. Softmax: positive numbers that sum to 1")
+    weights = torch.softmax(scores, dim=-1)
+    torch.testing.assert_close(torch.stack([math.e**s / sum(math.e**t for t in scores) for s in scores]), weights)
+    show("weights", weights, limit=32)
+    print("   " + ", ".join(f"{word} {weight:.2f}" for word, weight in zip(words, weights.tolist(), strict=True)))
+
+    print("\n5. Weighted sum of the values")
+    output = weights @ value  # (T,) @ (T, d_v) -> (d_v,)
+    torch.testing.assert_close(sum(weights[j] * value[j] for j in range(len(words))), output)
+    show("output", output)
+
+    print("\nAll words at once, three ways:")
+    by_loops, loop_weights = attention_by_loops(query, key, value)
+    by_matrix, matrix_weights = scaled_dot_product_attention(query, key, value)
+    by_torch = F.scaled_dot_product_attention(query[None], key[None], value[None])[0]
+    differences = {
+        "loops against matrix form": (by_loops - by_matrix).abs().max().item(),
+        "matrix form against F.scaled_dot_product_attention": (by_matrix - by_torch).abs().max().item(),
+        "this walk against the matrix form": (output - by_matrix[i]).abs().max().item(),
+    }
+    for name, difference in differences.items():
+        print(f"   {name}: largest difference {difference:.1e}")
+        assert difference < 1e-12
+    torch.testing.assert_close(loop_weights, matrix_weights)
+
+    record_findings(differences, matrix_weights, options)
+
+
+def record_findings(differences: dict[str, float], weights: Tensor, options: argparse.Namespace) -> None:
+    """What this file has shown about a single head."""
+    narrow = SelfAttention(64, d_k=16, d_v=16).double()
+    restored = SelfAttention(64, d_k=16, d_v=16, output_projection=True).double()
+    example = torch.randn(1, 6, 64, dtype=torch.float64)
+    size, restored_size = narrow(example)[0].size(-1), restored(example)[0].size(-1)
+    findings.record(
+        "phase1_single_head/self_attention.py",
+        [
+            Finding(
+                "I014",
+                "Word by word, as one matrix product and by torch's own function, attention is the same computation",
+                "001:82-88",
+                differences,
+                "largest absolute difference, float64",
+                "every difference below 1e-12",
+                findings.verdict(max(differences.values()) < 1e-12),
+            ),
+            Finding(
+                "C139",
+                "Each row of the attention weights sums to 1",
+                "001:171",
+                {"largest |row sum - 1|": (weights.sum(dim=-1) - 1).abs().max().item()},
+                "float64",
+                "below 1e-12",
+                findings.verdict(bool(((weights.sum(dim=-1) - 1).abs() < 1e-12).all())),
+                control=f"columns sum to {weights.sum(dim=0).min():.2f} to {weights.sum(dim=0).max():.2f}",
+            ),
+            Finding(
+                "C088",
+                "A single head returns vectors of the size that it was given",
+                "001:141",
+                {"d_v = 16 of d_model = 64": size, "the same with an output projection": restored_size},
+                "size of the output vectors",
+                "equals d_model = 64",
+                findings.ONLY_IF,
+                condition="d_v = d_model, or an output projection brings the size back",
+            ),
+        ],
+        options.output_dir,
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,140 @@
+"""Masks, and the numbers that describe an attention pattern.
+
+Masks are predicates on positions, built for the lengths at hand: torch.bool, True = this query may attend to this key.
+That is the convention of F.scaled_dot_product_attention; nn.MultiheadAttention means the opposite, so pass it ~mask.
+Combine masks with &. When query and key lengths differ, the last query stands at the last key, as in generation with
+a cache: query i has position i + T_k - T_q.
+
+Statistics take weights (..., T_q, T_k) and answer per query, (..., T_q): average over queries afterwards, and never
+average heads before, since the mean of four sharp heads is a blurred one.
+
+See masks and statistics of a small example:  python shared/attention_utils.py
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def _positions(query_length: int, key_length: int, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
+    """Positions of queries (T_q, 1) and of keys (1, T_k), the last query aligned with the last key."""
+    if query_length < 1 or key_length < 1:
+        raise ValueError(f"a mask needs at least one query and one key: got T_q={query_length}, T_k={key_length}")
+    query_position = torch.arange(query_length, device=device)[:, None] + key_length - query_length
+    return query_position, torch.arange(key_length, device=device)[None, :]
+
+
+def causal_mask(query_length: int, key_length: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
+    """May attend to itself and to what comes before -> bool (T_q, T_k). T_k defaults to T_q.
+
+    causal_mask(3)       causal_mask(2, 5): the last query sees the last key
+    1 0 0                1 1 1 1 0
+    1 1 0                1 1 1 1 1
+    1 1 1
+
+    Beware: is_causal=True of F.scaled_dot_product_attention aligns the first query with the first key instead.
+    """
+    query_position, key_position = _positions(query_length, key_length or query_length, device)
+    return key_position <= query_position
+
+
+def padding_mask(lengths: Tensor, key_length: int) -> Tensor:
+    """May attend to real tokens, not to padding at the end -> bool (B, 1, 1, T_k), for every head and every query.
+
+    lengths: (B,) integers, the number of real tokens of each sequence.
+    Only keys are hidden. The rows of padded queries still produce output, which must stay out of the loss.
+    """
+    if lengths.dim() != 1 or lengths.is_floating_point():
+        raise ValueError(f"lengths must be integers of shape (B,): got {lengths.dtype} of shape {tuple(lengths.shape)}")
+    if int(lengths.max()) > key_length or int(lengths.min()) < 0:
+        raise ValueError(f"lengths must lie between 0 and T_k={key_length}: got {lengths.tolist()}")
+    return (torch.arange(key_length, device=lengths.device) < lengths[:, None])[:, None, None, :]
+
+
+def local_mask(query_length: int, key_length: int, window: int, *, device: torch.device | str | None = None) -> Tensor:
+    """May attend up to `window` positions away, to both sides -> bool (T_q, T_k); 2 * window + 1 keys at most."""
+    if window < 0:
+        raise ValueError(f"window must be 0 or more: got {window}")
+    query_position, key_position = _positions(query_length, key_length, device)
+    return (key_position - query_position).abs() <= window
+
+
+def strided_mask(query_length: int, key_length: int, stride: int, *, device: torch.device | str | None = None) -> Tensor:
+    """May attend to every stride-th position, counted from itself -> bool (T_q, T_k)."""
+    if stride < 1:
+        raise ValueError(f"stride must be 1 or more: got {stride}")
+    query_position, key_position = _positions(query_length, key_length, device)
+    return (key_position - query_position) % stride == 0
+
+
+def attention_entropy(weights: Tensor) -> Tensor:
+    """Entropy of each query's weights in nats -> (..., T_q): 0 for one key only, ln n for n equal keys.
+
+    H_i = - sum_j a_ij ln a_ij with 0 ln 0 = 0 (Ghader & Monz 2017).
+    """
+    return torch.special.entr(weights).sum(dim=-1)  # (..., T_q, T_k) -> (..., T_q)
+
+
+def normalized_entropy(weights: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Entropy over the largest value that the row can reach, ln(number of keys it may see) -> (..., T_q) in [0, 1].
+
+    A row that sees fewer than two keys has no choice, hence no value: NaN. Average with nanmean.
+    Without this division a causal head looks sharper than it is, because its early rows see few keys.
+    """
+    visible = torch.ones_like(weights) if mask is None else mask.expand(weights.shape)
+    num_visible = visible.sum(dim=-1)  # (..., T_q, T_k) -> (..., T_q)
+    limit = num_visible.clamp(min=1).to(weights.dtype).log()
+    return (attention_entropy(weights) / limit).masked_fill(num_visible < 2, math.nan)
+
+
+def effective_context(weights: Tensor) -> Tensor:
+    """Over how many keys a query spreads its weight, exp(entropy) -> (..., T_q): 1 for one key, n for n equal keys."""
+    return attention_entropy(weights).exp()
+
+
+def attention_distance(weights: Tensor) -> Tensor:
+    """Mean distance |i - j| to the attended keys, in positions -> (..., T_q) (Vig & Belinkov 2019).
+
+    Compare it with uniform attention: averaged over rows, (n² - 1) / 3n without a mask and (n - 1) / 4 under a causal one.
+    """
+    query_position, key_position = _positions(weights.size(-2), weights.size(-1), weights.device)
+    return (weights * (query_position - key_position).abs()).sum(dim=-1)  # (..., T_q, T_k) -> (..., T_q)
+
+
+def attention_rollout(weights: list[Tensor]) -> Tensor:
+    """How much of each input position is in each output position after all layers -> (..., T, T), rows sum to 1.
+
+    weights: one tensor (..., H, T, T) per layer, the first layer first. Heads are averaged and half of every row is
+    the residual connection: R_l = (A_l / 2 + I / 2) R_(l-1) (Abnar & Zuidema 2020).
+    """
+    if not weights:
+        raise ValueError("rollout needs the weights of at least one layer: got an empty list")
+    identity = torch.eye(weights[0].size(-1), dtype=weights[0].dtype, device=weights[0].device)
+    rollout = identity
+    for layer in weights:
+        rollout = (layer.mean(dim=-3) + identity) / 2 @ rollout  # (..., H, T, T) -> (..., T, T)
+    return rollout
+
+
+def main() -> None:
+    lengths = torch.tensor([3, 5])
+    masks = {
+        "causal": causal_mask(5),
+        "local, window 1": local_mask(5, 5, window=1),
+        "strided, stride 2": strided_mask(5, 5, stride=2),
+        "causal & padding (a sequence of 3)": (causal_mask(5) & padding_mask(lengths, 5))[0, 0],
+    }
+    for name, mask in masks.items():
+        print(f"{name} (1 = may attend)")
+        print("\n".join("    " + " ".join(str(int(cell)) for cell in row) for row in mask))
+    uniform = causal_mask(5) / causal_mask(5).sum(dim=-1, keepdim=True)
+    print("uniform causal attention, per query:")
+    print("    entropy          ", [f"{value:.2f}" for value in attention_entropy(uniform)])
+    print("    normalized       ", [f"{value:.2f}" for value in normalized_entropy(uniform, causal_mask(5))])
+    print("    effective context", [f"{value:.2f}" for value in effective_context(uniform)])
+    print("    distance         ", [f"{value:.2f}" for value in attention_distance(uniform)])
+
+
+if __name__ == "__main__":
+    main()

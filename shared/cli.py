@@ -1,0 +1,139 @@
+"""The command line that all scripts share: the same options, and one clear line for what cannot be done.
+
+A wrong option, an unknown word, a folder that cannot be written: one line that says what to do, exit code 2.
+Ctrl-C: one line, exit code 130. Nothing is left half-written (see shared.paths.whole_file).
+"""
+
+import argparse
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+
+from shared import paths, training
+from shared.toy_language import TOY_SENTENCE, read_sentences, tokenize
+from shared.toy_model import MakeAttention
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the common options; description is the script's own docstring."""
+    result = _Parser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = result.add_argument
+    add("--sentence", metavar="TEXT", help=f'the sentence to look at (default: the first of --sentences, "{TOY_SENTENCE}")')
+    add("--sentences", metavar="FILE", default=str(paths.TOY_SEQUENCES), help="file of sentences, one a line")
+    add("--seed", type=int, default=0, help="decides the initial weights and the batches (default: 0)")
+    add("--seeds", type=int, default=1, metavar="N", help="measure with N seeds, counted up from --seed (default: 1)")
+    add("--device", choices=("cpu", "cuda", "mps", "auto"), default="cpu", help="where to compute (default: cpu)")
+    add("--retrain", action="store_true", help="train again even if there is a checkpoint")
+    add("--train-only", action="store_true", help="train what this script needs and stop")
+    add("--quick", action="store_true", help=f"without a checkpoint, train {training.QUICK_STEPS} steps only: a test drive")
+    add("--output-dir", type=Path, default=paths.ROOT, metavar="DIR", help="write pictures and data under DIR")
+    add("--format", choices=("png", "svg"), default="png", help="of the pictures (default: png)")
+    add("--d-model", type=int, metavar="D", help="width of the toy transformer (default: 64)")
+    add("--heads", type=int, metavar="H", help="heads in each layer (default: 4; the phase-1 model always has one)")
+    add("--layers", type=int, metavar="L", help="layers (default: 2; the phase-1 model always has one)")
+    return result
+
+
+def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> argparse.Namespace:
+    """Parse and check the options, and set up seeds, threads and device by them.
+
+    Adds words (the sentence to look at, as a list) and all_sentences (of the file).
+    """
+    options = result.parse_args(argv)
+    try:
+        options.all_sentences = read_sentences(options.sentences)
+        options.words = tokenize(options.all_sentences[0] if options.sentence is None else options.sentence)
+        _check_sizes(options)
+        options.device = _device(options.device)
+        _check_writable(options.output_dir)
+    except UnicodeDecodeError:
+        result.error(f"{options.sentences} is not a text file in UTF-8")
+    except ValueError as error:
+        result.error(str(error))
+    except OSError as error:
+        result.error(f"cannot use {error.filename}: {error.strerror}")
+    random.seed(options.seed)
+    np.random.seed(options.seed)
+    torch.manual_seed(options.seed)
+    torch.set_num_threads(1)  # the models are so small that a second thread costs more than it brings
+    return options
+
+
+def _check_sizes(options: argparse.Namespace) -> None:
+    for name in ("seeds", "d_model", "heads", "layers"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be 1 or more: got {value}")
+    if not 0 <= options.seed < 2**32 - options.seeds:
+        raise ValueError(f"--seed must lie between 0 and {2**32 - 1 - options.seeds}: got {options.seed}")
+    d_model, heads = options.d_model or 64, options.heads or 4
+    if d_model % heads:
+        raise ValueError(f"--d-model {d_model} is not divisible by --heads {heads}")
+
+
+def _device(name: str) -> str:
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return next(device for device in ("cuda", "mps", "cpu") if available[device])
+    if not available[name]:
+        raise ValueError(f"--device {name} is not available here: use --device cpu or --device auto")
+    return name
+
+
+def _check_writable(folder: Path) -> None:
+    probe = folder / ".write-test"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"cannot write to --output-dir {folder}: {error.strerror}") from None
+
+
+def trained_model(
+    recipe: training.Recipe, make_attention: MakeAttention, options: argparse.Namespace, seed: int | None = None
+) -> training.Trained:
+    """load_or_train as the options say; a recipe with one head or one layer by design keeps it."""
+    sized = training.variant(
+        recipe,
+        seed=options.seed if seed is None else seed,
+        d_model=options.d_model,
+        num_heads=options.heads if recipe.num_heads > 1 else None,
+        num_layers=options.layers if recipe.num_layers > 1 else None,
+    )
+    return training.load_or_train(
+        sized,
+        make_attention,
+        device=options.device,
+        retrain=options.retrain,
+        quick=options.quick,
+    )
+
+
+def seeds(options: argparse.Namespace) -> range:
+    """The seeds to measure with."""
+    return range(options.seed, options.seed + options.seeds)
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run a script's main(), turning Ctrl-C and a full disk into one line."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\ninterrupted: nothing half-written was left behind", file=sys.stderr)
+        sys.exit(130)
+    except OSError as error:
+        print(f"{error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,149 @@
+"""Findings: a sentence about attention, what was measured, the rule that decides, the verdict.
+
+The rule is written before looking and has a margin, so that another machine's rounding does not flip it. A script ends
+by recording what it found; its findings go to data/processed/findings/ and to the terminal. Then
+
+    python shared/findings.py
+
+gathers all of them into data/processed/findings.json and builds visualizations/index.html, one page with every picture
+and every finding.
+"""
+
+import argparse
+import base64
+import json
+import textwrap
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import jinja2
+from PIL import Image
+
+from shared import cli, paths
+
+HOLDS, FAILS, ONLY_IF = "holds", "does not hold", "holds only if"
+VERDICTS = (HOLDS, FAILS, ONLY_IF)
+MARKS = {HOLDS: "+", FAILS: "x", ONLY_IF: "~"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One claim and what became of it.
+
+    measured: name -> number, or list of numbers with one for each seed. condition: for "holds only if", under which.
+    """
+
+    id: str
+    claim: str
+    source: str
+    measured: dict[str, float | int | list[float]]
+    unit: str
+    rule: str
+    verdict: str
+    control: str = ""
+    condition: str = ""
+    seeds: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"unknown verdict {self.verdict!r}: choose from {', '.join(VERDICTS)}")
+        if (self.verdict == ONLY_IF) != bool(self.condition):
+            raise ValueError(f"{self.id}: a condition belongs to the verdict {ONLY_IF!r} and only to it")
+        if not self.measured:
+            raise ValueError(f"{self.id}: a finding needs at least one measured number")
+
+
+def verdict(holds: bool) -> str:
+    """The verdict of a rule that is simply met or not."""
+    return HOLDS if holds else FAILS
+
+
+def number(value: float | int | list[float]) -> str:
+    """A measured value as a reader wants it: 1,050,624; 0.97; 3.1e-07; a list with its values side by side."""
+    if isinstance(value, list):
+        return ", ".join(number(item) for item in value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value != 0 and abs(value) < 0.001:
+        return f"{value:.1e}"
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def measured_text(finding: Finding | dict) -> str:
+    """One line: "best head: 0.97; best fixed offset: 0.50 (share of held-out pairs)"."""
+    record = finding if isinstance(finding, dict) else asdict(finding)
+    return "; ".join(f"{name}: {number(value)}" for name, value in record["measured"].items()) + f" ({record['unit']})"
+
+
+def record(script: str, findings: list[Finding], output_dir: Path) -> None:
+    """Print the findings of a script and save them, in place of its earlier ones. script: its path in the repository."""
+    content = [asdict(finding) | {"script": script} for finding in findings]
+    path = output_dir / paths.PROCESSED / "findings" / (script.removesuffix(".py").replace("/", ".") + ".json")
+    with paths.whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(content, indent=1, sort_keys=True), encoding="utf-8")
+    print("\nfindings:")
+    for finding in findings:
+        head = f"  {MARKS[finding.verdict]} {finding.verdict}: "
+        print(textwrap.fill(f'"{finding.claim}"', 118, initial_indent=head, subsequent_indent="      "))
+        tail = f"{measured_text(finding)}" + (f"; only if {finding.condition}" if finding.condition else "")
+        print(textwrap.fill(tail, 118, initial_indent="      ", subsequent_indent="      "))
+
+
+def gather(output_dir: Path) -> list[dict]:
+    """All recorded findings, by script and then as the script recorded them; also written to findings.json."""
+    files = sorted((output_dir / paths.PROCESSED / "findings").glob("*.json"))
+    findings = [finding for file in files for finding in json.loads(file.read_text(encoding="utf-8"))]
+    with paths.whole_file(output_dir / paths.PROCESSED / "findings.json") as unfinished:
+        unfinished.write_text(json.dumps(findings, indent=1, sort_keys=True), encoding="utf-8")
+    return findings
+
+
+def _caption(path: Path) -> str:
+    """What save_figure and save_animation kept inside the file."""
+    with Image.open(path) as image:
+        caption = image.info.get("Description") or image.info.get("comment") or path.stem
+    return caption.decode() if isinstance(caption, bytes) else caption
+
+
+def pictures(output_dir: Path) -> list[dict[str, str]]:
+    """Every PNG and GIF below visualizations/: phase, name, caption and the bytes as a data: address."""
+    found = []
+    for folder in (paths.PLOTS, paths.ANIMATIONS):
+        for path in sorted((output_dir / folder).rglob("*.[pg][ni][gf]")):
+            where = path.relative_to(output_dir / folder).parent.name
+            data = base64.b64encode(path.read_bytes()).decode()
+            found.append(
+                {
+                    "phase": where or "summary",
+                    "name": path.name,
+                    "caption": _caption(path),
+                    "data": f"data:image/{path.suffix[1:]};base64,{data}",
+                }
+            )
+    return found
+
+
+def write_page(output_dir: Path) -> Path:
+    """Build the report page from the pictures and findings under output_dir; returns its path."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["measured"] = measured_text
+    page = environment.get_template("report.html.jinja").render(
+        pictures=pictures(output_dir), findings=gather(output_dir), verdicts=VERDICTS
+    )
+    path = output_dir / paths.PAGE
+    with paths.whole_file(path) as unfinished:
+        unfinished.write_text(page, encoding="utf-8")
+    return path
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output-dir", type=Path, default=paths.ROOT, metavar="DIR", help="where the scripts wrote")
+    path = write_page(parser.parse_args(argv).output_dir)
+    print(f"report page: {paths.shown(path)}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

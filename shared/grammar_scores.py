@@ -1,0 +1,100 @@
+"""Does a head follow a grammar relation? Scored on held-out sentences, against the gold that the grammar provides.
+
+A head follows "verb -> subject" as often as the key it attends to most, its own position aside, is the gold one
+(Clark et al. 2019, section 4.2). Both directions count: the verb looking at its subject ("forward"), or the subject at
+its verb ("backward"). A score means nothing without its baselines: the best fixed offset ("always one to the left"),
+which needs no attention at all, and the same model before training.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shared.toy_language import RELATIONS, Sentence
+
+DIRECTIONS = ("forward", "backward")
+
+
+@dataclass(frozen=True)
+class HeadScore:
+    """The head that follows a relation best: layer and head counted from 0, accuracy as a share of the gold queries."""
+
+    layer: int
+    head: int
+    direction: str
+    accuracy: float
+
+    @property
+    def name(self) -> str:
+        return f"layer {self.layer} head {self.head}"
+
+
+def gold_matrices(sentences: list[Sentence], length: int, shift: int = 0) -> dict[str, Tensor]:
+    """Relation -> bool (N, T, T): True where the query (row) has its gold key (column), in forward direction.
+
+    shift: how many special tokens stand before the first word.
+    """
+    gold = {name: torch.zeros(len(sentences), length, length, dtype=torch.bool) for name in RELATIONS}
+    for n, sentence in enumerate(sentences):
+        for name, pairs in sentence.relations.items():
+            for source, target in pairs:
+                gold[name][n, source + shift, target + shift] = True
+    return gold
+
+
+def accuracy_per_head(weights: Tensor, gold: Tensor) -> Tensor:
+    """Share of the queries with a gold key whose largest weight, their own position aside, lies on one -> (H,).
+
+    weights: (N, H, T, T); gold: bool (N, T, T). A query with several gold keys is right with any of them.
+    """
+    own_position = torch.eye(weights.size(-1), dtype=torch.bool, device=weights.device)
+    attended = weights.masked_fill(own_position, -1.0).argmax(dim=-1)  # (N, H, T, T) -> (N, H, T)
+    per_head_gold = gold.unsqueeze(1).expand_as(weights)  # (N, T, T) -> (N, H, T, T)
+    right = per_head_gold.gather(-1, attended.unsqueeze(-1)).squeeze(-1)  # (N, H, T, T) -> (N, H, T)
+    asked = gold.any(dim=-1)  # (N, T, T) -> (N, T)
+    return torch.stack([head[asked].double().mean() for head in right.unbind(dim=1)])
+
+
+def best_fixed_offset(gold: Tensor) -> tuple[int, float]:
+    """The offset j - i that is right most often for a relation, and how often: the guess of a head blind to words."""
+    asked = int(gold.any(dim=-1).sum())
+    length = gold.size(-1)
+    shares = {
+        offset: gold.diagonal(offset, dim1=-2, dim2=-1).sum().item() / asked
+        for offset in range(1 - length, length)
+        if offset != 0
+    }
+    best = max(shares, key=lambda offset: shares[offset])
+    return best, shares[best]
+
+
+def score_heads(layers: list[Tensor], sentences: list[Sentence], shift: int = 0) -> dict[str, Tensor]:
+    """Relation -> accuracy of every head in both directions, (L, H, 2); layers: one (N, H, T, T) per layer."""
+    gold = gold_matrices(sentences, layers[0].size(-1), shift)
+    return {
+        name: torch.stack(
+            [
+                torch.stack([accuracy_per_head(weights.cpu(), matrix) for matrix in (forward, forward.mT)], dim=-1)
+                for weights in layers
+            ]
+        )
+        for name, forward in gold.items()
+    }
+
+
+def best_heads(scores: dict[str, Tensor]) -> dict[str, HeadScore]:
+    """Relation -> the head and direction that follow it best, from score_heads."""
+    best = {}
+    for name, accuracy in scores.items():
+        layer, head, direction = torch.unravel_index(accuracy.argmax(), accuracy.shape)
+        best[name] = HeadScore(
+            int(layer), int(head), DIRECTIONS[int(direction)], accuracy[layer, head, direction].item()
+        )
+    return best
+
+
+def offset_baselines(sentences: list[Sentence]) -> dict[str, float]:
+    """Relation -> accuracy of the best fixed offset in its better direction."""
+    gold = gold_matrices(sentences, max(len(sentence.words) for sentence in sentences))
+    return {name: max(best_fixed_offset(matrix)[1] for matrix in (g, g.mT)) for name, g in gold.items()}

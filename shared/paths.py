@@ -1,0 +1,33 @@
+"""Where things are, in one place: everything is derived from where this repository lies, never from the working directory."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TOY_SEQUENCES = ROOT / "data" / "raw" / "toy_sequences.txt"
+CHECKPOINTS = ROOT / "models" / "checkpoints"
+
+# What scripts write lies under an output folder, the repository itself unless --output-dir names another one.
+PLOTS = Path("visualizations", "plots")
+ANIMATIONS = Path("visualizations", "animations")
+PAGE = Path("visualizations", "index.html")
+PROCESSED = Path("data", "processed")
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; it takes the name `path` only if the block succeeds: a file is whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{os.getpid()}.{path.name}")  # keeps the suffix, from which writers pick the format
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def shown(path: Path) -> str:
+    """A path as a reader of the repository would write it."""
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

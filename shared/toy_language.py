@@ -1,0 +1,224 @@
+"""The toy language: about 100 words and a grammar, so that who belongs to whom is known, not guessed.
+
+Every sentence has a subject, a verb and a place; adjectives, adverbs and a second noun come and go:
+
+    the cat sat on the mat
+    those small dogs beside the dark barn slept quietly in a bed
+
+What makes it worth learning is that words carry information about each other:
+
+    determiner -> noun       "these" needs a plural noun, "every" a singular one, "the" takes both
+    verb       -> subject    "swam" is said of people, "slept" of animals: each verb picks the class of its subject
+    verb       -> place      "swam" happens in water, "slept" in beds: each verb picks its preposition and its kind of place
+    adjective  -> noun       every adjective fits every noun: a relation without information, kept as a control
+
+and that the distance between related words varies, so that no fixed offset ("one word to the left") is a good guess.
+Each generated sentence carries these relations as index pairs: the gold against which attention heads are scored.
+
+Run it to see a few sentences with their relations:  python shared/toy_language.py
+"""
+
+import difflib
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+TOY_SENTENCE = "the cat sat on the mat"
+MAX_LENGTH = 32  # words in one sentence; the grammar itself never needs more than 17
+
+PAD, MASK, START, END = "<pad>", "<mask>", "<start>", "<end>"
+SPECIAL = (PAD, MASK, START, END)
+
+SINGULAR_DETERMINERS = ("a", "this", "that", "every")
+PLURAL_DETERMINERS = ("these", "those", "some", "many")
+EITHER_DETERMINERS = ("the",)
+ADJECTIVES = ("big", "small", "dark", "new", "red", "soft", "strange")
+ADVERBS = ("quietly", "slowly", "often", "again", "today")
+ATTRACTOR_PREPOSITION = "beside"  # "the cat beside the barn slept": a noun that is not the subject stands nearer
+
+# class -> (singular, plural) nouns
+SUBJECTS = {
+    "animal": (("cat", "cats"), ("dog", "dogs"), ("fox", "foxes")),
+    "person": (("girl", "girls"), ("farmer", "farmers"), ("teacher", "teachers")),
+    "vehicle": (("car", "cars"), ("bus", "buses"), ("truck", "trucks")),
+    "toy": (("ball", "balls"), ("coin", "coins"), ("kite", "kites")),
+}
+PLACES = {
+    "seat": (("mat", "mats"), ("sofa", "sofas"), ("chair", "chairs")),
+    "bed": (("bed", "beds"), ("basket", "baskets"), ("box", "boxes")),
+    "land": (("field", "fields"), ("park", "parks"), ("garden", "gardens")),
+    "water": (("lake", "lakes"), ("river", "rivers"), ("pond", "ponds")),
+    "road": (("street", "streets"), ("bridge", "bridges"), ("hill", "hills")),
+    "building": (("barn", "barns"), ("house", "houses"), ("school", "schools")),
+}
+# verb -> (class of its subject, its preposition, class of its place)
+VERBS = {
+    "sat": ("animal", "on", "seat"),
+    "slept": ("animal", "in", "bed"),
+    "ran": ("animal", "near", "land"),
+    "swam": ("person", "in", "water"),
+    "worked": ("person", "in", "building"),
+    "stood": ("person", "on", "road"),
+    "stalled": ("vehicle", "on", "road"),
+    "stopped": ("vehicle", "near", "building"),
+    "turned": ("vehicle", "near", "land"),
+    "rolled": ("toy", "near", "seat"),
+    "fell": ("toy", "in", "water"),
+    "lay": ("toy", "on", "bed"),
+}
+
+RELATIONS = ("determiner-noun", "verb-subject", "verb-place", "adjective-noun")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Words of one sentence and its gold relations: relation name -> pairs of word indices (from, to)."""
+
+    words: tuple[str, ...]
+    relations: dict[str, tuple[tuple[int, int], ...]]
+
+    def __str__(self) -> str:
+        return " ".join(self.words)
+
+
+def sample_sentence(rng: random.Random) -> Sentence:
+    """Draw one sentence from the grammar.
+
+    sentence    -> [adverb] noun-phrase [beside noun-phrase] [adverb] verb [adverb] preposition noun-phrase
+    noun-phrase -> determiner [adjective [adjective]] noun
+    """
+    words: list[str] = []
+    relations: dict[str, list[tuple[int, int]]] = {name: [] for name in RELATIONS}
+
+    def maybe_adverb() -> None:
+        if rng.random() < 0.2:
+            words.append(rng.choice(ADVERBS))
+
+    def noun_phrase(nouns: tuple[tuple[str, str], ...]) -> int:
+        """Append a noun phrase; return the index of its noun."""
+        plural = rng.random() < 0.5
+        determiners = PLURAL_DETERMINERS if plural else SINGULAR_DETERMINERS
+        determiner = len(words)
+        words.append(rng.choice(determiners + EITHER_DETERMINERS))
+        adjectives = rng.choices((0, 1, 2), weights=(5, 3, 2))[0]
+        words.extend(rng.sample(ADJECTIVES, adjectives))
+        noun = len(words)
+        words.append(rng.choice(nouns)[plural])
+        relations["determiner-noun"].append((determiner, noun))
+        relations["adjective-noun"].extend((i, noun) for i in range(determiner + 1, noun))
+        return noun
+
+    verb_word = rng.choice(tuple(VERBS))
+    subject_class, preposition, place_class = VERBS[verb_word]
+
+    maybe_adverb()
+    subject = noun_phrase(SUBJECTS[subject_class])
+    if rng.random() < 0.3:
+        words.append(ATTRACTOR_PREPOSITION)
+        noun_phrase(PLACES[rng.choice(tuple(PLACES))])
+    maybe_adverb()
+    verb = len(words)
+    words.append(verb_word)
+    maybe_adverb()
+    words.append(preposition)
+    place = noun_phrase(PLACES[place_class])
+
+    relations["verb-subject"].append((verb, subject))
+    relations["verb-place"].append((verb, place))
+    return Sentence(tuple(words), {name: tuple(pairs) for name, pairs in relations.items()})
+
+
+def sample_corpus(num_train: int, num_held_out: int, seed: int = 0) -> tuple[list[Sentence], list[Sentence]]:
+    """Draw (train, held-out) sentences, all different from each other; the toy sentence is never trained on."""
+    rng = random.Random(seed)
+    sentences: dict[tuple[str, ...], Sentence] = {}
+    while len(sentences) < num_train + num_held_out:
+        sentence = sample_sentence(rng)
+        if str(sentence) != TOY_SENTENCE:
+            sentences[sentence.words] = sentence
+    drawn = list(sentences.values())
+    return drawn[:num_train], drawn[num_train:]
+
+
+def _all_words() -> tuple[str, ...]:
+    nouns = [form for classes in (SUBJECTS, PLACES) for pairs in classes.values() for pair in pairs for form in pair]
+    prepositions = sorted({preposition for _, preposition, _ in VERBS.values()} | {ATTRACTOR_PREPOSITION})
+    determiners = EITHER_DETERMINERS + SINGULAR_DETERMINERS + PLURAL_DETERMINERS
+    return (*SPECIAL, *determiners, *ADJECTIVES, *ADVERBS, *nouns, *VERBS, *prepositions)
+
+
+VOCABULARY = _all_words()
+INDEX = {word: index for index, word in enumerate(VOCABULARY)}
+PAD_ID, MASK_ID, START_ID, END_ID = (INDEX[token] for token in SPECIAL)
+
+
+def tokenize(text: str) -> list[str]:
+    """Split a sentence into words of the vocabulary.
+
+    Raises ValueError, naming the rule and the way out, for an empty sentence, one of more than 32 words, and a word
+    that the language does not have (with the nearest words that it has).
+    """
+    words = text.lower().replace(".", " ").replace(",", " ").split()
+    if not words:
+        raise ValueError(f'the sentence is empty: give at least one word, e.g. "{TOY_SENTENCE}"')
+    if len(words) > MAX_LENGTH:
+        raise ValueError(f"the sentence has {len(words)} words: the limit is {MAX_LENGTH}")
+    for word in words:
+        if word not in INDEX or word in SPECIAL:
+            near = difflib.get_close_matches(word, VOCABULARY[len(SPECIAL) :], n=3, cutoff=0.5)
+            hint = f"nearest known words: {', '.join(near)}" if near else "the words are listed by shared/toy_language.py"
+            raise ValueError(f'"{word}" is not among the {len(VOCABULARY) - len(SPECIAL)} words of the toy language; {hint}')
+    return words
+
+
+def encode(words: list[str] | tuple[str, ...]) -> list[int]:
+    """Words -> token ids."""
+    return [INDEX[word] for word in words]
+
+
+def decode(ids: list[int]) -> list[str]:
+    """Token ids -> words."""
+    return [VOCABULARY[index] for index in ids]
+
+
+def pad_batch(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Rows of token ids of unequal length -> tokens (B, T), padded at the end with <pad>, and lengths (B,)."""
+    lengths = torch.tensor([len(row) for row in rows])
+    tokens = torch.full((len(rows), int(lengths.max())), PAD_ID)
+    for i, row in enumerate(rows):
+        tokens[i, : len(row)] = torch.tensor(row)
+    return tokens, lengths
+
+
+def read_sentences(path: str) -> list[str]:
+    """Sentences of a file, one a line; empty lines and lines that begin with # are skipped.
+
+    Raises ValueError with file and line number for a sentence that the language does not have.
+    """
+    with open(path, encoding="utf-8") as file:
+        lines = [(number, line.strip()) for number, line in enumerate(file, start=1)]
+    sentences = [(number, line) for number, line in lines if line and not line.startswith("#")]
+    if not sentences:
+        raise ValueError(f"{path} holds no sentence: write one a line")
+    for number, line in sentences:
+        try:
+            tokenize(line)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+    return [line for _, line in sentences]
+
+
+def main() -> None:
+    print(f"{len(VOCABULARY) - len(SPECIAL)} words:\n  {' '.join(VOCABULARY[len(SPECIAL) :])}\n")
+    rng = random.Random(0)
+    for sentence in (sample_sentence(rng) for _ in range(5)):
+        print(sentence)
+        for name, pairs in sentence.relations.items():
+            for source, target in pairs:
+                print(f"    {name:16} {source:2} {sentence.words[source]:9} -> {target:2} {sentence.words[target]}")
+
+
+if __name__ == "__main__":
+    main()

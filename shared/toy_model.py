@@ -1,0 +1,87 @@
+"""The toy transformer: small enough to train in seconds, and the attention in it is an argument.
+
+    tokens -> embedding + position -> [ x + attention(norm(x)) -> x + feed_forward(norm(x)) ] per layer -> norm -> logits
+
+Pre-norm (each sub-layer reads a normalised copy and adds its result back to x, the residual stream) and sinusoidal
+positions. Whatever attention a phase builds is passed in and then runs here:
+
+    ToyTransformer(make_attention=MultiHeadAttention)
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from shared.toy_language import MAX_LENGTH, VOCABULARY
+
+# (d_model, num_heads) -> a module with forward(x, mask=mask) -> (output (B, T, d_model), weights (B, H, T, T))
+MakeAttention = Callable[[int, int], nn.Module]
+
+
+def sinusoidal_positions(length: int, d_model: int) -> Tensor:
+    """Position encoding of Vaswani et al. 2017 -> (length, d_model).
+
+    Column 2i holds sin(position / 10000^(2i / d_model)), column 2i + 1 the cosine of the same angle.
+    """
+    position = torch.arange(length)[:, None]
+    angle = position * torch.exp(-math.log(10000.0) * torch.arange(0, d_model, 2) / d_model)  # (length, ceil(d_model / 2))
+    encoding = torch.zeros(length, d_model)
+    encoding[:, 0::2] = angle.sin()
+    encoding[:, 1::2] = angle.cos()[:, : d_model // 2]  # an odd d_model has one cosine less
+    return encoding
+
+
+class Block(nn.Module):
+    """One layer: attention moves information between positions, the feed-forward network works on each by itself."""
+
+    def __init__(self, d_model: int, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(d_model)
+        self.attention = attention
+        self.feed_forward_norm = nn.LayerNorm(d_model)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(d_model, 2 * d_model), nn.ReLU(), nn.Linear(2 * d_model, d_model)
+        )
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        output, weights = self.attention(self.attention_norm(x), mask=mask)
+        x = x + output
+        return x + self.feed_forward(self.feed_forward_norm(x)), weights
+
+
+class ToyTransformer(nn.Module):
+    """A transformer over the toy language; one class for every phase.
+
+    make_attention(d_model, num_heads) builds the attention of one layer. The output layer shares its matrix with the
+    embedding, so that a word is recognised by the vector that also stands for it (Press & Wolf 2017).
+    """
+
+    def __init__(
+        self, d_model: int = 64, num_heads: int = 4, num_layers: int = 2, *, make_attention: MakeAttention
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(len(VOCABULARY), d_model)
+        # Words start small beside the positions (norm sqrt(d_model / 2)); started larger, heads find their roles later.
+        nn.init.normal_(self.embedding.weight, std=0.2)
+        self.register_buffer("positions", sinusoidal_positions(MAX_LENGTH + 2, d_model), persistent=False)
+        self.blocks = nn.ModuleList(Block(d_model, make_attention(d_model, num_heads)) for _ in range(num_layers))
+        self.output_norm = nn.LayerNorm(d_model)
+        self.output_bias = nn.Parameter(torch.zeros(len(VOCABULARY)))
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """tokens (B, T) -> what enters the first layer (B, T, d_model)."""
+        length = tokens.size(-1)
+        if length > len(self.positions):
+            raise ValueError(f"the toy transformer takes at most {len(self.positions)} tokens: got {length}")
+        return self.embedding(tokens) + self.positions[:length]
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+        """tokens (B, T), mask as the attention takes it -> logits (B, T, V) and the weights (B, H, T, T) of each layer."""
+        x = self.embed(tokens)
+        all_weights = []
+        for block in self.blocks:
+            x, weights = block(x, mask)
+            all_weights.append(weights)
+        return self.output_norm(x) @ self.embedding.weight.T + self.output_bias, all_weights

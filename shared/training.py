@@ -1,0 +1,287 @@
+"""Training the toy models: two objectives, one loop, and checkpoints that say what they are.
+
+    masked word   some words of the sentence are hidden; predict them from both sides (BERT; Devlin et al. 2019)
+    next word     predict each word from those before it; honest only with a causal mask (GPT; Radford et al. 2018)
+
+A Recipe holds everything that decides what a trained model is. It is saved with the weights, so that a checkpoint made
+with other settings is noticed and made again: `load_or_train` is all that the scripts call.
+"""
+
+import pickle
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from tqdm import tqdm
+
+from shared import paths
+from shared.attention_utils import normalized_entropy, padding_mask
+from shared.toy_language import (
+    END_ID,
+    MASK_ID,
+    PAD_ID,
+    SPECIAL,
+    START_ID,
+    VOCABULARY,
+    Sentence,
+    encode,
+    pad_batch,
+    sample_corpus,
+)
+from shared.toy_model import MakeAttention, ToyTransformer
+
+FORMAT = 1  # of the checkpoint files; raise it when an old file can no longer be read
+QUICK_STEPS = 60
+NUM_TRAIN, NUM_HELD_OUT = 20_000, 500
+
+# Of the words chosen for prediction most are hidden; some stay or are swapped, so that real words learn to look around too.
+CHOSEN, KEPT, SWAPPED = 0.3, 0.3, 0.1
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides a trained model. name is the checkpoint's file name; objective is "masked word" or "next word"."""
+
+    name: str
+    objective: str
+    num_heads: int
+    num_layers: int
+    steps: int
+    d_model: int = 64
+    batch_size: int = 64
+    learning_rate: float = 4e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"unknown objective {self.objective!r}: choose from {', '.join(OBJECTIVES)}")
+
+    @property
+    def path(self) -> Path:
+        return paths.CHECKPOINTS / f"{self.name}.pt"
+
+
+def variant(recipe: Recipe, seed: int = 0, **sizes: int | None) -> Recipe:
+    """The recipe with another seed or other sizes (d_model, num_heads, num_layers; None keeps), and a name that says so."""
+    changed = {key: value for key, value in sizes.items() if value not in (None, getattr(recipe, key))}
+    suffix = "".join(f"_{key.removeprefix('num_')}{value}" for key, value in changed.items())
+    if seed != recipe.seed:
+        suffix += f"_seed{seed}"
+    return replace(recipe, name=recipe.name + suffix, seed=seed, **changed)
+
+
+@dataclass
+class History:
+    """What was seen during training: the loss at every step, the entropy of every head at some steps."""
+
+    loss: list[float] = field(default_factory=list)  # nats per predicted word
+    entropy_steps: list[int] = field(default_factory=list)
+    entropy: list[list[list[float]]] = field(default_factory=list)  # [step][layer][head], normalised
+
+
+@dataclass
+class Trained:
+    """A model with the recipe and the history that made it; steps is 0 for an untrained one."""
+
+    model: ToyTransformer
+    recipe: Recipe
+    history: History
+
+    @property
+    def label(self) -> str:
+        return f"trained {self.recipe.steps:,} steps" if self.recipe.steps else "untrained"
+
+
+@cache
+def corpus() -> tuple[list[Sentence], list[Sentence]]:
+    """The (train, held-out) sentences of every model; the same for all seeds, so that only the model varies."""
+    return sample_corpus(NUM_TRAIN, NUM_HELD_OUT)
+
+
+def to_batch(sentences: list[Sentence], objective: str) -> tuple[Tensor, Tensor]:
+    """Sentences -> tokens (B, T) and lengths (B,); the next-word objective puts them between <start> and <end>."""
+    rows = [encode(sentence.words) for sentence in sentences]
+    if objective == "next word":
+        rows = [[START_ID, *row, END_ID] for row in rows]
+    return pad_batch(rows)
+
+
+def masked_word_loss(model: ToyTransformer, tokens: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
+    """Mean cross-entropy, in nats, of the words chosen for prediction."""
+    chosen = (torch.rand(tokens.shape, generator=generator) < CHOSEN).to(tokens.device) & (tokens != PAD_ID)
+    fate = torch.rand(tokens.shape, generator=generator).to(tokens.device)
+    random_words = torch.randint(len(SPECIAL), len(VOCABULARY), tokens.shape, generator=generator).to(tokens.device)
+    seen = torch.where(chosen & (fate >= KEPT + SWAPPED), MASK_ID, tokens)
+    seen = torch.where(chosen & (fate < SWAPPED), random_words, seen)
+    logits, _ = model(seen, mask=padding_mask(lengths, tokens.size(1)))
+    return F.cross_entropy(logits[chosen], tokens[chosen])  # (B, T, V) -> (number chosen, V)
+
+
+def next_word_loss(model: ToyTransformer, tokens: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
+    """Mean cross-entropy, in nats, of each token given those before it; the causal mask is the attention's business."""
+    seen, wanted = tokens[:, :-1], tokens[:, 1:]
+    logits, _ = model(seen, mask=padding_mask(lengths - 1, seen.size(1)))
+    return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD_ID)  # (B, T, V) -> (B * T, V)
+
+
+OBJECTIVES: dict[str, Callable[[ToyTransformer, Tensor, Tensor, torch.Generator], Tensor]] = {
+    "masked word": masked_word_loss,
+    "next word": next_word_loss,
+}
+
+
+def _batches(lengths: Tensor, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Endless batches of sentence indices; sentences of a batch are of similar length, which leaves little padding."""
+    while True:
+        shuffled = torch.randperm(len(lengths), generator=generator)
+        by_length = [chunk[lengths[chunk].argsort(stable=True)] for chunk in shuffled.split(16 * batch_size)]
+        batches = [batch for chunk in by_length for batch in chunk.split(batch_size)]
+        for i in torch.randperm(len(batches), generator=generator).tolist():
+            yield batches[i]
+
+
+@torch.no_grad()
+def attention_on(model: ToyTransformer, sentences: list[Sentence], objective: str) -> tuple[list[Tensor], Tensor]:
+    """Weights of every layer, each (N, H, T, T), and the mask (N, 1, T, T) of real queries and real keys."""
+    tokens, lengths = to_batch(sentences, objective)
+    device = model.positions.device
+    keys = padding_mask(lengths, tokens.size(1)).to(device)
+    model.eval()
+    _, layers = model(tokens.to(device), mask=keys)
+    return layers, keys & keys.mT
+
+
+@torch.no_grad()
+def held_out_loss(trained: Trained) -> float:
+    """Loss in nats per predicted word on the held-out sentences; the words to predict are the same at every call."""
+    tokens, lengths = (t.to(trained.model.positions.device) for t in to_batch(corpus()[1], trained.recipe.objective))
+    trained.model.eval()
+    loss = OBJECTIVES[trained.recipe.objective](trained.model, tokens, lengths, torch.Generator().manual_seed(0))
+    return loss.item()
+
+
+def head_entropy(model: ToyTransformer, sentences: list[Sentence], objective: str) -> list[list[float]]:
+    """Mean normalised entropy of every head, [layer][head], over the real tokens of the sentences."""
+    layers, mask = attention_on(model, sentences, objective)
+    if objective == "next word":
+        mask = mask.tril()
+    return [normalized_entropy(weights, mask).nanmean(dim=(0, 2)).tolist() for weights in layers]
+
+
+def new_model(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> ToyTransformer:
+    """The untrained model of a recipe; its seed decides the weights."""
+    torch.manual_seed(recipe.seed)
+    return ToyTransformer(
+        recipe.d_model, recipe.num_heads, recipe.num_layers, make_attention=make_attention
+    ).to(device)
+
+
+def untrained(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
+    """The model of a recipe before its first step: the control for everything that training is said to do."""
+    return Trained(new_model(recipe, make_attention, device), replace(recipe, steps=0), History())
+
+
+@torch.enable_grad()
+def train(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
+    """Train a new model by the recipe, with a progress bar; AdamW, learning rate up and down once."""
+    model = new_model(recipe, make_attention, device)
+    generator = torch.Generator().manual_seed(recipe.seed)
+    train_sentences, held_out = corpus()
+    tokens, lengths = to_batch(train_sentences, recipe.objective)
+    batches = _batches(lengths, recipe.batch_size, generator)
+    loss_of = OBJECTIVES[recipe.objective]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, recipe.learning_rate, total_steps=recipe.steps, pct_start=0.1
+    )
+    history = History()
+    progress = tqdm(range(recipe.steps), desc=f"training {recipe.name}", unit="step", mininterval=0.5, disable=None)
+    for step in progress:
+        if step % max(recipe.steps // 40, 1) == 0:
+            history.entropy_steps.append(step)
+            history.entropy.append(head_entropy(model, held_out[:64], recipe.objective))
+            model.train()
+        batch = next(batches)
+        batch_tokens = tokens[batch, : int(lengths[batch].max())].to(device)
+        loss = loss_of(model, batch_tokens, lengths[batch].to(device), generator)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        history.loss.append(loss.item())
+        progress.set_postfix_str(f"loss {history.loss[-1]:.3f}", refresh=False)
+    model.eval()
+    return Trained(model, recipe, history)
+
+
+def save_checkpoint(trained: Trained) -> None:
+    """Write model, recipe and history to recipe.path, whole or not at all."""
+    content = {
+        "format": FORMAT,
+        "vocabulary": list(VOCABULARY),
+        "recipe": asdict(trained.recipe),
+        "history": asdict(trained.history),
+        "state_dict": {name: tensor.cpu() for name, tensor in trained.model.state_dict().items()},
+    }
+    with paths.whole_file(trained.recipe.path) as unfinished:
+        torch.save(content, unfinished)
+
+
+def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
+    """Read the model of a recipe.
+
+    Raises FileNotFoundError if there is none, and ValueError, in words for the reader, if the file is damaged or was
+    made by another format, vocabulary or recipe.
+    """
+    try:
+        content = torch.load(recipe.path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise
+    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+        raise ValueError(f"is damaged ({str(error).splitlines()[0][:80]})") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError("is not a checkpoint of this version of the code")
+    if content["vocabulary"] != list(VOCABULARY) or content["recipe"] != asdict(recipe):
+        raise ValueError("was made with other settings")
+    model = new_model(recipe, make_attention, device)
+    try:
+        model.load_state_dict(content["state_dict"])
+    except RuntimeError:
+        raise ValueError("holds the weights of another model") from None
+    model.eval()
+    return Trained(model, recipe, History(**content["history"]))
+
+
+_trained_here: dict[Path, Trained] = {}  # one process asks for the same model several times
+
+
+def load_or_train(
+    recipe: Recipe, make_attention: MakeAttention, *, device: str = "cpu", retrain: bool = False, quick: bool = False
+) -> Trained:
+    """The trained model of a recipe: from its checkpoint, or trained now and saved.
+
+    retrain: train even if there is a checkpoint. quick: without a checkpoint, train 60 steps only and save them under
+    a name of their own, so that they never stand in for a trained model.
+    """
+    if recipe.path in _trained_here:
+        return _trained_here[recipe.path]
+    try:
+        if not retrain:
+            return load_checkpoint(recipe, make_attention, device)
+    except FileNotFoundError:
+        pass
+    except ValueError as error:
+        print(f"{paths.shown(recipe.path)} {error}: training it again", flush=True)
+    if quick:
+        quick_recipe = replace(recipe, name=f"{recipe.name}_quick", steps=min(recipe.steps, QUICK_STEPS))
+        return load_or_train(quick_recipe, make_attention, device=device, retrain=retrain)
+    print(f"training {recipe.name}: {recipe.steps:,} steps, {recipe.objective}, seed {recipe.seed}", flush=True)
+    trained = train(recipe, make_attention, device)
+    save_checkpoint(trained)
+    _trained_here[recipe.path] = trained
+    return trained

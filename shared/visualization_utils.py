@@ -1,0 +1,175 @@
+"""The look of every picture, and the heatmap that all phases draw.
+
+One theme: white ground; one perceptual map for weights, always from 0 to 1; one colour-blind-safe set of head colours,
+the same head the same colour everywhere; hidden cells hatched grey, clearly not zero. Queries (attending) go down, keys
+(attended to) go across, and words carry their position, "0 the", so that repeated words stay apart.
+
+Helpers draw on an Axes and return it; only scripts save, through save_figure.
+"""
+
+import math
+import os
+
+os.environ.setdefault("MPLBACKEND", "Agg")  # scripts only save, so they need no display; a notebook sets its own
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import seaborn as sns
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from shared import paths
+
+INK, QUIET, HIDDEN = "#1d2733", "#66727f", "#e6e8eb"
+WEIGHT_MAP = LinearSegmentedColormap.from_list("weights", sns.color_palette("mako_r", 256)[:230])
+HEAD_COLORS = [c for i, c in enumerate(sns.color_palette("colorblind").as_hex()) if i != 7]  # without its grey
+
+plt.rcParams.update(
+    {
+        "figure.dpi": 100,
+        "savefig.dpi": 110,
+        "figure.facecolor": "white",
+        "font.family": "DejaVu Sans",
+        "font.size": 10,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": "#aab2bb",
+        "axes.titlesize": 11,
+        "axes.titlecolor": INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "hatch.color": "#b9c0c8",
+        "hatch.linewidth": 0.8,
+        "svg.hashsalt": "attention",  # the same SVG for the same picture
+    }
+)
+
+
+def head_color(head: int) -> str:
+    """The colour of a head, counted from 0; the same in every figure."""
+    return HEAD_COLORS[head % len(HEAD_COLORS)]
+
+
+def token_labels(tokens: Sequence[str]) -> list[str]:
+    """["the", "cat"] -> ["0 the", "1 cat"]."""
+    return [f"{position} {token}" for position, token in enumerate(tokens)]
+
+
+def _checked(weights: Tensor, query_tokens: Sequence[str], key_tokens: Sequence[str]) -> Tensor:
+    weights = torch.as_tensor(weights).detach().cpu().double()
+    if weights.dim() != 2:
+        raise ValueError(f"a heatmap shows one (T_q, T_k) matrix: got shape {tuple(weights.shape)}, pick one, e.g. weights[0, 0]")
+    for name, size, tokens in (("queries", weights.size(0), query_tokens), ("keys", weights.size(1), key_tokens)):
+        if size != len(tokens):
+            raise ValueError(f"weights have {size} {name} but {len(tokens)} {name[:-1]} tokens were given: {', '.join(tokens)}")
+    sums = weights.sum(dim=-1)
+    wrong = ((sums - 1).abs() > 1e-4) & (sums != 0)  # a query that may see nothing has an empty row
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise ValueError(f"row {row} sums to {sums[row]:.4f}, not 1: these are not attention weights along the last axis")
+    return weights
+
+
+def plot_attention(
+    weights: Tensor,
+    query_tokens: Sequence[str],
+    key_tokens: Sequence[str] | None = None,
+    *,
+    mask: Tensor | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+    annotate: bool | None = None,
+    labels: bool = True,
+) -> Axes:
+    """Draw one attention matrix (T_q, T_k) as a heatmap on `ax`.
+
+    How to read it: along a row. Each row sums to 1; a dark cell means that this query takes most of its output from
+    that key. It is a weight, not an explanation. Cells that `mask` hides (False) are hatched.
+    annotate: numbers in the cells (default: up to 10 x 10). labels=False leaves out axis names, for small panels.
+    Raises ValueError for a wrong number of axes or tokens, and for rows that do not sum to 1.
+    """
+    key_tokens = query_tokens if key_tokens is None else key_tokens
+    weights = _checked(weights, query_tokens, key_tokens)
+    ax = ax or plt.figure(figsize=(5, 5), layout="constrained").add_subplot()
+    if annotate is None:
+        annotate = max(weights.shape) <= 10
+    hidden = torch.zeros_like(weights, dtype=torch.bool) if mask is None else ~mask.cpu().expand(weights.shape)
+    ax.pcolormesh(weights.masked_fill(hidden, math.nan), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors="white", linewidth=0.8)
+    for row, column in hidden.nonzero().tolist():
+        ax.add_patch(Rectangle((column, row), 1, 1, facecolor=HIDDEN, hatch="////", edgecolor="white", linewidth=0.8))
+    if annotate:
+        for row, column in (~hidden).nonzero().tolist():
+            weight = weights[row, column].item()
+            color = "white" if weight > 0.4 else INK
+            ax.text(column + 0.5, row + 0.5, f"{weight:.2f}", ha="center", va="center", fontsize=8, color=color)
+    size = 9 if labels and len(key_tokens) <= 12 else 7
+    ax.set_xticks([column + 0.5 for column in range(len(key_tokens))], token_labels(key_tokens), fontsize=size)
+    ax.set_yticks([row + 0.5 for row in range(len(query_tokens))], token_labels(query_tokens), fontsize=size)
+    plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
+    ax.tick_params(length=0, pad=2)
+    ax.xaxis.tick_top()
+    ax.invert_yaxis()
+    ax.set_aspect("equal")
+    ax.spines[:].set_visible(False)
+    if labels:
+        ax.xaxis.set_label_position("top")
+        ax.set_xlabel("key (attended to)", color=QUIET)
+        ax.set_ylabel("query (attending)", color=QUIET)
+    if title:
+        ax.set_title(title, pad=10)
+    return ax
+
+
+def plot_heads(
+    weights: Tensor,
+    tokens: Sequence[str],
+    *,
+    mask: Tensor | None = None,
+    axes: Sequence[Axes],
+    titles: Sequence[str],
+) -> Sequence[Axes]:
+    """Draw every head of weights (H, T, T), one on each of `axes`, its title in its colour."""
+    if weights.dim() != 3 or not weights.size(0) == len(axes) == len(titles):
+        raise ValueError(
+            f"expected weights (H, T, T) with one Axes and one title per head: got shape {tuple(weights.shape)}, "
+            f"{len(axes)} axes, {len(titles)} titles; pick one item of a batch, e.g. weights[0]"
+        )
+    for head, (ax, title) in enumerate(zip(axes, titles, strict=True)):
+        plot_attention(weights[head], tokens, mask=mask, ax=ax, annotate=False, labels=False)
+        ax.set_title(title, fontsize=9, color=head_color(head), pad=6)
+    return axes
+
+
+def weight_colorbar(fig: Figure, axes: Axes | Sequence[Axes], **options: float) -> None:
+    """One colour bar for the weights, 0 to 1."""
+    bar = fig.colorbar(plt.cm.ScalarMappable(plt.Normalize(0, 1), WEIGHT_MAP), ax=axes, **options)
+    bar.set_label("attention weight", color=QUIET)
+    bar.outline.set_visible(False)
+
+
+def model_note(fig: Figure, text: str) -> None:
+    """The line at the foot of every figure: which model, trained or untrained, and its normalised entropy."""
+    fig.supxlabel(text, fontsize=8.5, color=QUIET)
+
+
+def save_figure(fig: Figure, path: Path, *, caption: str) -> Path:
+    """Write the figure, whole or not at all, close it and print where it is.
+
+    caption: what the picture shows, for readers who cannot see it and for the report page; kept inside the file.
+    """
+    with paths.whole_file(path) as unfinished:
+        if path.suffix == ".svg":
+            fig.savefig(unfinished, metadata={"Description": caption, "Date": None})
+        else:
+            fig.savefig(unfinished, metadata={"Description": caption})
+    plt.close(fig)
+    print(f"  picture: {paths.shown(path)}")
+    return path
