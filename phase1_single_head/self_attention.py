@@ -40,7 +40,9 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
     scores_shape = (*leading, query.size(-2), key.size(-2))
     if mask.dim() not in (2, len(scores_shape)):
         advice = "; give it its head axis with mask.unsqueeze(1)" if (mask.dim(), len(scores_shape)) == (3, 4) else ""
-        raise ValueError(f"mask must have 2 axes (T_q, T_k) or {len(scores_shape)} like the scores: got {mask.dim()}{advice}")
+        raise ValueError(
+            f"mask must have 2 axes (T_q, T_k) or {len(scores_shape)} like the scores: got {mask.dim()}{advice}"
+        )
     if any(m not in (1, s) for m, s in zip(reversed(mask.shape), reversed(scores_shape), strict=False)):
         raise ValueError(f"mask of shape {tuple(mask.shape)} does not broadcast to scores of shape {scores_shape}")
 
@@ -68,11 +70,15 @@ def scaled_dot_product_attention(
     scores = scores / math.sqrt(query.size(-1))  # a sum of d_k products of unit variance has variance d_k; now 1
     if mask is not None:
         sees_nothing = ~mask.any(dim=-1, keepdim=True)  # (..., T_q, T_k) -> (..., T_q, 1)
-        scores = scores.masked_fill(~(mask | sees_nothing), -math.inf)  # before softmax, so that visible keys share all of 1
+        scores = scores.masked_fill(
+            ~(mask | sees_nothing), -math.inf
+        )  # before softmax, so that visible keys share all of 1
     weights = torch.softmax(scores, dim=-1)  # over the keys: each row sums to 1
     if mask is not None:
         weights = weights.masked_fill(sees_nothing, 0.0)
-    output = (weights if dropout is None else dropout(weights)) @ value  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
+    output = (
+        weights if dropout is None else dropout(weights)
+    ) @ value  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
     return output, weights
 
 
@@ -221,7 +227,7 @@ def record_findings(differences: dict[str, float], weights: Tensor, options: arg
             Finding(
                 "I014",
                 "Word by word, as one matrix product and by torch's own function, attention is the same computation",
-                "001:82-88",
+                "course notes",
                 differences,
                 "largest absolute difference, float64",
                 "every difference below 1e-12",
@@ -230,7 +236,7 @@ def record_findings(differences: dict[str, float], weights: Tensor, options: arg
             Finding(
                 "C139",
                 "Each row of the attention weights sums to 1",
-                "001:171",
+                "course notes",
                 {"largest |row sum - 1|": (weights.sum(dim=-1) - 1).abs().max().item()},
                 "float64",
                 "below 1e-12",
@@ -240,7 +246,7 @@ def record_findings(differences: dict[str, float], weights: Tensor, options: arg
             Finding(
                 "C088",
                 "A single head returns vectors of the size that it was given",
-                "001:141",
+                "course notes",
                 {"d_v = 16 of d_model = 64": size, "the same with an output projection": restored_size},
                 "size of the output vectors",
                 "equals d_model = 64",

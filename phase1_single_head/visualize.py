@@ -134,7 +134,9 @@ def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
         style = {"arrowstyle": "-|>", "color": QUIET, "mutation_scale": 12, "shrinkA": 4, "shrinkB": 4}
         fig.add_artist(ConnectionPatch(a, b, "axes fraction", "axes fraction", axesA=start, axesB=end, **style))
         if text:
-            points = [fig.transFigure.inverted().transform(ax.transAxes.transform(p)) for ax, p in ((start, a), (end, b))]
+            points = [
+                fig.transFigure.inverted().transform(ax.transAxes.transform(p)) for ax, p in ((start, a), (end, b))
+            ]
             fig.text(*(sum(points) / 2 + (0.004, 0.014)), text, ha="right", color=QUIET, fontsize=9)
 
     arrow(ax_x, (1, (n - i - 0.5) / n), ax_query, (0, 0.5), "W_q")

@@ -102,7 +102,9 @@ class StackOfHeads(nn.Module):
     def copy_weights(self, multi_head: MultiHeadAttention) -> None:
         """Give head h the rows h * d_k to (h + 1) * d_k of each projection of a bias-free MultiHeadAttention."""
         for name in ("w_q", "w_k", "w_v"):
-            slices = getattr(multi_head, name).weight.chunk(len(self.heads), dim=0)  # (d_model, d_model) -> H x (d_k, d_model)
+            slices = getattr(multi_head, name).weight.chunk(
+                len(self.heads), dim=0
+            )  # (d_model, d_model) -> H x (d_k, d_model)
             for head, rows in zip(self.heads, slices, strict=True):
                 getattr(head, name).weight.copy_(rows)
         self.w_o.weight.copy_(multi_head.w_o.weight)
@@ -193,12 +195,19 @@ def show_costs(difference: float, options: argparse.Namespace) -> None:
     }
     formulas = (3 * d**2, 4 * d**2, 4 * d**2, 4 * d**2 + 4 * d)
     print(f"\nParameters, d_model = {d}:")
-    for (name, counted), formula, text in zip(parameters.items(), formulas, ("3d²", "4d²", "4d²", "4d² + 4d"), strict=True):
+    for (name, counted), formula, text in zip(
+        parameters.items(), formulas, ("3d²", "4d²", "4d²", "4d² + 4d"), strict=True
+    ):
         print(f"   {name:24} {counted:>10,} = {text}")
         assert counted == formula
     operations = {f"H={h}": count_operations(MultiHeadAttention(d, h), length, d) for h in (1, 2, 4, 8, 16)}
-    projections, attention = 8 * length * d**2, 4 * length**2 * d  # two operations, a product and a sum, per weight used
-    print(f"\nOperations of one pass, T = {length}, d_model = {d}: projections 8Td² = {projections:,}, attention 4T²d = {attention:,}")
+    projections, attention = (
+        8 * length * d**2,
+        4 * length**2 * d,
+    )  # two operations, a product and a sum, per weight used
+    print(
+        f"\nOperations of one pass, T = {length}, d_model = {d}: projections 8Td² = {projections:,}, attention 4T²d = {attention:,}"
+    )
     for name, counted in operations.items():
         print(f"   {name:5} {counted:,}")
         assert counted == projections + attention
@@ -214,7 +223,7 @@ def show_costs(difference: float, options: argparse.Namespace) -> None:
             Finding(
                 "I031",
                 "Multi-head attention is several small attentions in parallel: one projection cut into slices is the same",
-                "001:198-226",
+                "course notes",
                 {"stack of single heads against one projection, same weights": difference},
                 "largest absolute difference of outputs and weights, float64",
                 "below 1e-12",
@@ -223,7 +232,7 @@ def show_costs(difference: float, options: argparse.Namespace) -> None:
             Finding(
                 "C026",
                 "A single head has 3d² parameters, multi-head attention 4d²",
-                "001:626",
+                "course notes",
                 parameters,
                 "parameters, d_model = 512",
                 "like for like, both with W_O, the counts differ as said (3 to 4)",
@@ -233,7 +242,7 @@ def show_costs(difference: float, options: argparse.Namespace) -> None:
             Finding(
                 "C027",
                 "Multi-head attention has 4 d_model² parameters in all",
-                "001:265",
+                "course notes",
                 {name: parameters[name] for name in ("8 heads", "8 heads with biases")},
                 "parameters, d_model = 512",
                 "equals 4 · 512² = 1,048,576",
@@ -243,7 +252,7 @@ def show_costs(difference: float, options: argparse.Namespace) -> None:
             Finding(
                 "C029",
                 "H heads cost H times the computation of one",
-                "001:631",
+                "course notes",
                 operations,
                 f"operations of one forward pass, T = {length}, d_model = {d}",
                 "16 heads take at least twice the operations of one",
@@ -253,7 +262,7 @@ def show_costs(difference: float, options: argparse.Namespace) -> None:
             Finding(
                 "C032",
                 "The attention scores are the dominant cost",
-                "001:270",
+                "course notes",
                 shares,
                 "share of all operations in Q Kᵀ and in weights · V",
                 "more than half",

@@ -25,11 +25,15 @@ from shared import cli, findings, paths, training
 from shared.findings import Finding
 from shared.grammar_scores import DIRECTIONS, best_heads, offset_baselines, score_heads
 from shared.training import Trained, attention_on, held_out_loss
-from shared.visualization_utils import QUIET, head_color, model_note, save_figure
+from shared.visualization_utils import INK, QUIET, head_color, model_note, save_figure
 
-CORE_RELATIONS = ("determiner-noun", "verb-subject", "verb-place")  # those that carry information; the adjective is a control
+CORE_RELATIONS = (
+    "determiner-noun",
+    "verb-subject",
+    "verb-place",
+)  # those that carry information; the adjective is a control
 ONE, FOUR, DEEP = "one head, one layer", "four heads, one layer", "four heads, two layers"
-COLORS = {ONE: head_color(3), FOUR: head_color(1), DEEP: head_color(0)}
+COLORS = {ONE: "#c9d0d8", FOUR: "#8592a0", DEEP: INK}  # no head colours: these are models
 
 
 @dataclass
@@ -72,7 +76,10 @@ def draw(runs: dict[str, list[Roles]], offsets: dict[str, float]) -> tuple[Figur
     seeds = f"{len(deep)} seed{'s' if len(deep) > 1 else ''}"
     entropy = training.head_entropy(recipe.model, training.corpus()[1], recipe.recipe.objective)
     mean_entropy = sum(map(sum, entropy)) / sum(map(len, entropy))
-    model_note(fig, f"{recipe.label}, {seeds}; {training.NUM_HELD_OUT} held-out sentences · normalised entropy {mean_entropy:.2f}")
+    model_note(
+        fig,
+        f"{recipe.label}, {seeds}; {training.NUM_HELD_OUT} held-out sentences · normalised entropy {mean_entropy:.2f}",
+    )
     return fig, title + ". Share of held-out words whose most attended word is the one the grammar relates to them."
 
 
@@ -93,10 +100,19 @@ def draw_models(ax: Axes, runs: dict[str, list[Roles]], offsets: dict[str, float
     chance = [max(best(run.untrained_scores)[relation] for run in runs[DEEP]) for relation in relations]
     for group, relation in enumerate(relations):
         span = (group - 1.5 * width, group + 1.5 * width)
-        ax.plot(span, [offsets[relation]] * 2, color="black", linewidth=1.6, label="best fixed offset" if not group else None)
+        ax.plot(
+            span,
+            [offsets[relation]] * 2,
+            color="black",
+            linewidth=1.6,
+            label="best fixed offset" if not group else None,
+        )
         label = "best untrained head" if not group else None
         ax.plot(span, [chance[group]] * 2, color="black", linewidth=1.4, linestyle=":", label=label)
-    names = [relation.replace("-", "–\n") + ("\n(control)" if relation not in CORE_RELATIONS else "") for relation in relations]
+    names = [
+        relation.replace("-", "–\n") + ("\n(control)" if relation not in CORE_RELATIONS else "")
+        for relation in relations
+    ]
     ax.set_xticks(range(len(relations)), names)
     ax.set(ylim=(0, 1.42), yticks=(0, 0.5, 1), ylabel="share right, best head")
     ax.set_title("the best head of each model", color=QUIET)
@@ -118,7 +134,7 @@ def draw_heads(ax: Axes, roles: Roles, offsets: dict[str, float]) -> None:
         ax.text(1.03, row, f"{source} → {target} {value:.2f}", va="center", fontsize=8.5)
     ax.set_yticks(range(len(heads)), [f"layer {layer} head {head}" for layer, head in heads], fontsize=9)
     ax.set(xlim=(0, 1.75), xticks=(0, 0.5, 1))
-    ax.set_title("each head's best relation (pale: an offset does better)", color=QUIET)
+    ax.set_title("best relation of each head (pale: an offset wins)", color=QUIET)
     ax.invert_yaxis()
     ax.tick_params(length=0)
     ax.spines.bottom.set_visible(False)
@@ -136,7 +152,7 @@ def record_findings(runs: dict[str, list[Roles]], offsets: dict[str, float], opt
         Finding(
             f"roles-{relation}",
             f"Without being told, some head learns {relation.replace('-', ' → ')}",
-            "001:282-304; scored as in Clark et al. 2019",
+            "course notes; scored as in Clark et al. 2019",
             {
                 "best head": of(DEEP, relation),
                 "best fixed offset": offsets[relation],
@@ -160,7 +176,7 @@ def record_findings(runs: dict[str, list[Roles]], offsets: dict[str, float], opt
             Finding(
                 "C067",
                 "A single head is limited: it has one way to decide what is relevant",
-                "001:186",
+                "course notes",
                 {f"{name}, {relation}": of(name, relation) for relation in CORE_RELATIONS for name in (ONE, FOUR)},
                 "share of held-out pairs, best head",
                 "one head in one layer stays below 0.70 on at least two of the three relations, with every seed",
@@ -171,7 +187,7 @@ def record_findings(runs: dict[str, list[Roles]], offsets: dict[str, float], opt
             Finding(
                 "C066",
                 "Multi-head attention performs significantly better than a single head",
-                "001:630",
+                "course notes",
                 losses,
                 "held-out loss, nats per hidden word",
                 "four heads in one layer beat one head in one layer by 0.05 nats or more, with every seed",

@@ -63,7 +63,7 @@ def draw_grid(trained: Trained, untrained: Trained, words: list[str]) -> tuple[F
     if entropy[0] > entropy[1] - 0.1:
         title = f"{trained.recipe.steps} steps are too few: trained and untrained heads look alike"
     fig.suptitle(title, fontsize=13)
-    return fig, f"{title}: every head on \"{' '.join(words)}\", queries down, keys across, trained above untrained."
+    return fig, f'{title}: every head on "{" ".join(words)}", queries down, keys across, trained above untrained.'
 
 
 def draw_entropy(trained: Trained, chance: Tensor) -> tuple[Figure, str, list[float]]:
@@ -82,7 +82,10 @@ def draw_entropy(trained: Trained, chance: Tensor) -> tuple[Figure, str, list[fl
     ax.set_xticks(range(len(bars)), [f"layer {layer}\nhead {head}" for layer, head, _ in bars], fontsize=9)
     ax.set(ylim=(0, 1.1), yticks=(0, 0.5, 1), ylabel="normalised entropy\n(0: one word, 1: all words alike)")
     ax.set_title(title, pad=10)
-    model_note(fig, f"{trained.label}, {trained.recipe.num_layers} layers; mean over {training.NUM_HELD_OUT} held-out sentences")
+    model_note(
+        fig,
+        f"{trained.label}, {trained.recipe.num_layers} layers; mean over {training.NUM_HELD_OUT} held-out sentences",
+    )
     return fig, title + ": normalised entropy of every head.", [value for *_, value in bars]
 
 
@@ -102,7 +105,7 @@ def record_findings(entropies: list[float], chance: Tensor, options: argparse.Na
             Finding(
                 "C070",
                 "Attention patterns emerge during training; they are not built in",
-                "001:304",
+                "course notes",
                 {"trained heads": entropies, "lowest of the untrained heads": chance.min().item()},
                 "normalised entropy on held-out sentences",
                 "every trained head at least 0.05 below the lowest untrained one",
@@ -113,12 +116,14 @@ def record_findings(entropies: list[float], chance: Tensor, options: argparse.Na
             Finding(
                 "C072",
                 "Entropy per head reveals which heads are specialised",
-                "001:319",
+                "course notes",
                 {"spread of the trained heads": spread, "largest spread in an untrained model": chance_spread},
                 "normalised entropy, largest minus smallest head of one model",
                 "the trained spread is at least twice the largest untrained one",
                 findings.ONLY_IF if spread >= 2 * chance_spread else findings.FAILS,
-                condition="the model is trained: untrained heads differ too, by chance" if spread >= 2 * chance_spread else "",
+                condition="the model is trained: untrained heads differ too, by chance"
+                if spread >= 2 * chance_spread
+                else "",
                 control=f"{UNTRAINED_MODELS} untrained models",
                 seeds=[options.seed],
             ),

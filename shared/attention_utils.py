@@ -25,7 +25,9 @@ def _positions(query_length: int, key_length: int, device: torch.device | str | 
     return query_position, torch.arange(key_length, device=device)[None, :]
 
 
-def causal_mask(query_length: int, key_length: int | None = None, *, device: torch.device | str | None = None) -> Tensor:
+def causal_mask(
+    query_length: int, key_length: int | None = None, *, device: torch.device | str | None = None
+) -> Tensor:
     """May attend to itself and to what comes before -> bool (T_q, T_k). T_k defaults to T_q.
 
     causal_mask(3)       causal_mask(2, 5): the last query sees the last key
@@ -60,7 +62,9 @@ def local_mask(query_length: int, key_length: int, window: int, *, device: torch
     return (key_position - query_position).abs() <= window
 
 
-def strided_mask(query_length: int, key_length: int, stride: int, *, device: torch.device | str | None = None) -> Tensor:
+def strided_mask(
+    query_length: int, key_length: int, stride: int, *, device: torch.device | str | None = None
+) -> Tensor:
     """May attend to every stride-th position, counted from itself -> bool (T_q, T_k)."""
     if stride < 1:
         raise ValueError(f"stride must be 1 or more: got {stride}")

@@ -2,6 +2,8 @@
 
 A wrong option, an unknown word, a folder that cannot be written: one line that says what to do, exit code 2.
 Ctrl-C: one line, exit code 130. Nothing is left half-written (see shared.paths.whole_file).
+
+    python shared/cli.py --help     lists the common options; with options, checks them
 """
 
 import argparse
@@ -26,18 +28,24 @@ class _Parser(argparse.ArgumentParser):
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """A parser with the common options; description is the script's own docstring."""
-    result = _Parser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    result = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     add = result.add_argument
-    add("--sentence", metavar="TEXT", help=f'the sentence to look at (default: the first of --sentences, "{TOY_SENTENCE}")')
+    add(
+        "--sentence",
+        metavar="TEXT",
+        help=f'the sentence to look at (default: the first of --sentences, "{TOY_SENTENCE}")',
+    )
     add("--sentences", metavar="FILE", default=str(paths.TOY_SEQUENCES), help="file of sentences, one a line")
     add("--seed", type=int, default=0, help="decides the initial weights and the batches (default: 0)")
     add("--seeds", type=int, default=1, metavar="N", help="measure with N seeds, counted up from --seed (default: 1)")
     add("--device", choices=("cpu", "cuda", "mps", "auto"), default="cpu", help="where to compute (default: cpu)")
     add("--retrain", action="store_true", help="train again even if there is a checkpoint")
     add("--train-only", action="store_true", help="train what this script needs and stop")
-    add("--quick", action="store_true", help=f"without a checkpoint, train {training.QUICK_STEPS} steps only: a test drive")
+    add(
+        "--quick",
+        action="store_true",
+        help=f"without a checkpoint, train {training.QUICK_STEPS} steps only: a test drive",
+    )
     add("--output-dir", type=Path, default=paths.ROOT, metavar="DIR", help="write pictures and data under DIR")
     add("--format", choices=("png", "svg"), default="png", help="of the pictures (default: png)")
     add("--d-model", type=int, metavar="D", help="width of the toy transformer (default: 64)")
@@ -127,6 +135,21 @@ def seeds(options: argparse.Namespace) -> range:
     return range(options.seed, options.seed + options.seeds)
 
 
+def chosen_heads(
+    script: argparse.ArgumentParser, options: argparse.Namespace, recipe: training.Recipe
+) -> list[tuple[int, int]]:
+    """(layer, head) of all heads, or of those that --layer and --head pick."""
+    for name, value, count in (("layer", options.layer, recipe.num_layers), ("head", options.head, recipe.num_heads)):
+        if value is not None and not 0 <= value < count:
+            script.error(f"--{name} must lie between 0 and {count - 1}: got {value}")
+    return [
+        (layer, head)
+        for layer in range(recipe.num_layers)
+        for head in range(recipe.num_heads)
+        if options.layer in (None, layer) and options.head in (None, head)
+    ]
+
+
 def run(main: Callable[[], None]) -> None:
     """Run a script's main(), turning Ctrl-C and a full disk into one line."""
     try:
@@ -137,3 +160,11 @@ def run(main: Callable[[], None]) -> None:
     except OSError as error:
         print(f"{error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parse(parser("The options that all scripts share."), argv)
+
+
+if __name__ == "__main__":
+    run(main)

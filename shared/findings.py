@@ -9,7 +9,6 @@ gathers all of them into data/processed/findings.json and builds visualizations/
 and every finding.
 """
 
-import argparse
 import base64
 import json
 import textwrap
@@ -139,10 +138,9 @@ def write_page(output_dir: Path) -> Path:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=paths.ROOT, metavar="DIR", help="where the scripts wrote")
-    path = write_page(parser.parse_args(argv).output_dir)
-    print(f"report page: {paths.shown(path)}")
+    options = cli.parse(cli.parser(__doc__), argv)
+    path = write_page(options.output_dir)
+    print(f"report page: {paths.shown(path)}  (open it in a browser)")
 
 
 if __name__ == "__main__":

@@ -168,8 +168,12 @@ def tokenize(text: str) -> list[str]:
     for word in words:
         if word not in INDEX or word in SPECIAL:
             near = difflib.get_close_matches(word, VOCABULARY[len(SPECIAL) :], n=3, cutoff=0.5)
-            hint = f"nearest known words: {', '.join(near)}" if near else "the words are listed by shared/toy_language.py"
-            raise ValueError(f'"{word}" is not among the {len(VOCABULARY) - len(SPECIAL)} words of the toy language; {hint}')
+            hint = (
+                f"nearest known words: {', '.join(near)}" if near else "the words are listed by shared/toy_language.py"
+            )
+            raise ValueError(
+                f'"{word}" is not among the {len(VOCABULARY) - len(SPECIAL)} words of the toy language; {hint}'
+            )
     return words
 
 

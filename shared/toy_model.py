@@ -26,7 +26,9 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     Column 2i holds sin(position / 10000^(2i / d_model)), column 2i + 1 the cosine of the same angle.
     """
     position = torch.arange(length)[:, None]
-    angle = position * torch.exp(-math.log(10000.0) * torch.arange(0, d_model, 2) / d_model)  # (length, ceil(d_model / 2))
+    angle = position * torch.exp(
+        -math.log(10000.0) * torch.arange(0, d_model, 2) / d_model
+    )  # (length, ceil(d_model / 2))
     encoding = torch.zeros(length, d_model)
     encoding[:, 0::2] = angle.sin()
     encoding[:, 1::2] = angle.cos()[:, : d_model // 2]  # an odd d_model has one cosine less
@@ -41,9 +43,7 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(d_model)
         self.attention = attention
         self.feed_forward_norm = nn.LayerNorm(d_model)
-        self.feed_forward = nn.Sequential(
-            nn.Linear(d_model, 2 * d_model), nn.ReLU(), nn.Linear(2 * d_model, d_model)
-        )
+        self.feed_forward = nn.Sequential(nn.Linear(d_model, 2 * d_model), nn.ReLU(), nn.Linear(2 * d_model, d_model))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         output, weights = self.attention(self.attention_norm(x), mask=mask)

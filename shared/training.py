@@ -176,9 +176,7 @@ def head_entropy(model: ToyTransformer, sentences: list[Sentence], objective: st
 def new_model(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> ToyTransformer:
     """The untrained model of a recipe; its seed decides the weights."""
     torch.manual_seed(recipe.seed)
-    return ToyTransformer(
-        recipe.d_model, recipe.num_heads, recipe.num_layers, make_attention=make_attention
-    ).to(device)
+    return ToyTransformer(recipe.d_model, recipe.num_heads, recipe.num_layers, make_attention=make_attention).to(device)
 
 
 def untrained(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:

@@ -15,7 +15,9 @@ os.environ.setdefault("MPLBACKEND", "Agg")  # scripts only save, so they need no
 from collections.abc import Sequence
 from pathlib import Path
 
+import imageio.v3 as imageio
 import matplotlib.pyplot as plt
+import numpy as np
 import seaborn as sns
 import torch
 from matplotlib.axes import Axes
@@ -66,15 +68,21 @@ def token_labels(tokens: Sequence[str]) -> list[str]:
 def _checked(weights: Tensor, query_tokens: Sequence[str], key_tokens: Sequence[str]) -> Tensor:
     weights = torch.as_tensor(weights).detach().cpu().double()
     if weights.dim() != 2:
-        raise ValueError(f"a heatmap shows one (T_q, T_k) matrix: got shape {tuple(weights.shape)}, pick one, e.g. weights[0, 0]")
+        raise ValueError(
+            f"a heatmap shows one (T_q, T_k) matrix: got shape {tuple(weights.shape)}, pick one, e.g. weights[0, 0]"
+        )
     for name, size, tokens in (("queries", weights.size(0), query_tokens), ("keys", weights.size(1), key_tokens)):
         if size != len(tokens):
-            raise ValueError(f"weights have {size} {name} but {len(tokens)} {name[:-1]} tokens were given: {', '.join(tokens)}")
+            raise ValueError(
+                f"weights have {size} {name} but {len(tokens)} {name[:-1]} tokens were given: {', '.join(tokens)}"
+            )
     sums = weights.sum(dim=-1)
     wrong = ((sums - 1).abs() > 1e-4) & (sums != 0)  # a query that may see nothing has an empty row
     if wrong.any():
         row = int(wrong.nonzero()[0])
-        raise ValueError(f"row {row} sums to {sums[row]:.4f}, not 1: these are not attention weights along the last axis")
+        raise ValueError(
+            f"row {row} sums to {sums[row]:.4f}, not 1: these are not attention weights along the last axis"
+        )
     return weights
 
 
@@ -102,7 +110,9 @@ def plot_attention(
     if annotate is None:
         annotate = max(weights.shape) <= 10
     hidden = torch.zeros_like(weights, dtype=torch.bool) if mask is None else ~mask.cpu().expand(weights.shape)
-    ax.pcolormesh(weights.masked_fill(hidden, math.nan), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors="white", linewidth=0.8)
+    ax.pcolormesh(
+        weights.masked_fill(hidden, math.nan), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors="white", linewidth=0.8
+    )
     for row, column in hidden.nonzero().tolist():
         ax.add_patch(Rectangle((column, row), 1, 1, facecolor=HIDDEN, hatch="////", edgecolor="white", linewidth=0.8))
     if annotate:
@@ -110,12 +120,12 @@ def plot_attention(
             weight = weights[row, column].item()
             color = "white" if weight > 0.4 else INK
             ax.text(column + 0.5, row + 0.5, f"{weight:.2f}", ha="center", va="center", fontsize=8, color=color)
+    ax.xaxis.tick_top()
     size = 9 if labels and len(key_tokens) <= 12 else 7
     ax.set_xticks([column + 0.5 for column in range(len(key_tokens))], token_labels(key_tokens), fontsize=size)
     ax.set_yticks([row + 0.5 for row in range(len(query_tokens))], token_labels(query_tokens), fontsize=size)
     plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
     ax.tick_params(length=0, pad=2)
-    ax.xaxis.tick_top()
     ax.invert_yaxis()
     ax.set_aspect("equal")
     ax.spines[:].set_visible(False)
@@ -172,4 +182,12 @@ def save_figure(fig: Figure, path: Path, *, caption: str) -> Path:
             fig.savefig(unfinished, metadata={"Description": caption})
     plt.close(fig)
     print(f"  picture: {paths.shown(path)}")
+    return path
+
+
+def save_animation(images: Sequence[np.ndarray], path: Path, *, caption: str, seconds_per_frame: float) -> Path:
+    """Write images (height, width, 3) as a GIF that repeats for ever, whole or not at all, and print where it is."""
+    with paths.whole_file(path) as unfinished:
+        imageio.imwrite(unfinished, list(images), duration=1000 * seconds_per_frame, loop=0, comment=caption.encode())
+    print(f"  animation: {paths.shown(path)}")
     return path

@@ -1,0 +1,139 @@
+"""Attention as a drawing: the words in a row, and arrows from each word to the words it looks at.
+
+An arrow is as thick as its weight, and only arrows above a threshold are drawn. The threshold is a multiple of 1/n, the
+weight that every word gets from a head that does not choose: a fixed one such as 0.15 lies below 1/6, so that on six
+words such a head would draw all its arrows (a finding below). Arcs above the words look right, arcs below look left.
+
+    python phase3_visualization/attention_flow.py
+    python phase3_visualization/attention_flow.py --layer 1 --head 2 --threshold 1.5
+
+Writes attention_flow.png to visualizations/plots/phase3/.
+"""
+
+import argparse
+import math
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle, FancyArrowPatch
+from torch import Tensor
+
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
+from phase2_multi_head.visualize import patterns
+from shared import cli, findings, paths, training
+from shared.attention_utils import normalized_entropy
+from shared.findings import Finding
+from shared.training import Trained
+from shared.visualization_utils import INK, QUIET, head_color, model_note, save_figure
+
+
+def arrows(weights: Tensor, threshold: float) -> list[tuple[int, int, float]]:
+    """(query, key, weight) of every entry of weights (T, T) above threshold / T, the strongest last."""
+    found = [(i, j, weights[i, j].item()) for i, j in (weights > threshold / weights.size(-1)).nonzero().tolist()]
+    return sorted(found, key=lambda arrow: arrow[2])
+
+
+def draw_flow(ax: Axes, weights: Tensor, words: list[str], *, color: str, threshold: float, bend: float = 0.55) -> Axes:
+    """Draw one head: words in a row, an arc from each query to each key above the threshold; bend: how high arcs rise."""
+    for i, j, weight in arrows(weights, threshold):
+        style = {"color": color, "linewidth": 0.6 + 4 * weight, "alpha": 0.25 + 0.75 * weight, "zorder": weight}
+        if i == j:  # a word that looks at itself: a ring around it
+            ax.add_patch(Circle((i, 0), 0.36, fill=False, **style))
+            continue
+        side = 0.30 if j > i else -0.30
+        rise = bend if abs(i - j) > 1 else 1.6 * bend  # a short arc needs more to be seen
+        ax.add_patch(
+            FancyArrowPatch(
+                (i, side), (j, side), connectionstyle=f"arc3,rad={-rise}", arrowstyle="-|>",
+                mutation_scale=7 + 6 * weight, shrinkA=0, shrinkB=0, **style,
+            )
+        )  # fmt: skip
+    for position, word in enumerate(words):
+        ax.text(position, 0, word, ha="center", va="center", fontsize=8.5, color=INK, zorder=3)
+        ax.text(position, -0.21, str(position), ha="center", va="center", fontsize=5.5, color=QUIET, zorder=3)
+    height = 0.55 + bend / 2 * max(len(words) - 1, 2)
+    ax.set(xlim=(-0.7, len(words) - 0.3), ylim=(-height, height), aspect="equal")  # arcs are round on paper
+    ax.axis("off")
+    return ax
+
+
+def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]], threshold: float) -> tuple[Figure, str]:
+    """One panel a head; the title names the strongest arrow of all."""
+    weights = patterns(trained, words)  # (L, H, T, T)
+    columns = min(len(heads), 1 if len(words) > 16 else 2 if len(words) > 8 else 4)
+    rows = math.ceil(len(heads) / columns)
+    width = max(2.6, 0.46 * len(words)) * (1.6 if len(heads) == 1 else 1)
+    figsize = (max(width * columns, 6.4), 0.62 * width * rows + 1.0)
+    fig, axes = plt.subplots(rows, columns, figsize=figsize, squeeze=False, layout="constrained")
+    for ax in axes.flat:
+        ax.axis("off")
+    for ax, (layer, head) in zip(axes.flat, heads, strict=False):
+        draw_flow(ax, weights[layer, head], words, color=head_color(head), threshold=threshold)
+        i, j, weight = arrows(weights[layer, head], 0)[-1]
+        title = f"layer {layer} head {head}: {words[i]} → {words[j]} {weight:.2f}"
+        ax.set_title(title, fontsize=9, color=head_color(head), pad=2)
+    shown = {(layer, head): arrows(weights[layer, head], threshold) for layer, head in heads}
+    drawn, possible = sum(map(len, shown.values())), len(heads) * len(words) ** 2
+    several = "Trained heads choose" if len(heads) > 1 else f"Layer {heads[0][0]} head {heads[0][1]} chooses"
+    title = (
+        f"{several}: {drawn} of {possible} arrows carry more than {threshold:g} times the even share of 1/{len(words)}"
+    )
+    fig.suptitle(title, fontsize=12)
+    entropy = normalized_entropy(torch.stack([weights[place] for place in heads])).nanmean().item()
+    model_note(
+        fig,
+        f"{trained.label} · normalised entropy {entropy:.2f} · arrows point from a word to where it looks; ring: itself",
+    )
+    return fig, f'{title}; "{" ".join(words)}", arrow width by weight.'
+
+
+def record_findings(trained: Trained, words: list[str], threshold: float, options: argparse.Namespace) -> None:
+    """What a fixed threshold draws for heads that have learned nothing."""
+    untrained = training.untrained(trained.recipe, MultiHeadAttention)
+    n = len(words)
+    shares = {
+        f"{name}, above {text}": (patterns(model, words) > value).double().mean().item()
+        for name, model in (("untrained", untrained), ("trained", trained))
+        for text, value in (("0.15", 0.15), (f"{threshold:g}/n", threshold / n))
+    }
+    findings.record(
+        "phase3_visualization/attention_flow.py",
+        [
+            Finding(
+                "I051",
+                "Drawing only arrows above 0.15 leaves the connections that matter",
+                "course notes",
+                shares,
+                f"share of all arrows drawn, n = {n} words",
+                "an untrained model draws less than a tenth of its arrows",
+                findings.verdict(shares["untrained, above 0.15"] < 0.1),
+                control=f"a threshold of {threshold:g} times the even share 1/n",
+                seeds=[options.seed],
+            ),
+        ],
+        options.output_dir,
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = cli.parser(__doc__)
+    parser.add_argument("--layer", type=int, help="only this layer, counted from 0 (default: all)")
+    parser.add_argument("--head", type=int, help="only this head, counted from 0 (default: all)")
+    parser.add_argument("--threshold", type=float, default=2.0, metavar="X", help="draw weights above X/n (default: 2)")
+    options = cli.parse(parser, argv)
+    if options.threshold < 0:
+        parser.error(f"--threshold must be 0 or more: got {options.threshold:g}")
+    trained = load_multi_head_model(options)
+    if options.train_only:
+        return
+    heads = cli.chosen_heads(parser, options, trained.recipe)
+    figure, caption = draw(trained, options.words, heads, options.threshold)
+    path = options.output_dir / paths.PLOTS / "phase3" / f"attention_flow.{options.format}"
+    save_figure(figure, path, caption=caption)
+    record_findings(trained, options.words, options.threshold, options)
+
+
+if __name__ == "__main__":
+    cli.run(main)
