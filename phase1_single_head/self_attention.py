@@ -28,15 +28,22 @@ RECIPE = Recipe("single_head_model", "masked word", num_heads=1, num_layers=1, s
 
 def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
     """Raise ValueError, with the rule and both numbers, for inputs that attention is not defined on."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() < 2:
+            raise ValueError(f"{name} needs at least 2 axes (length, size): got shape {tuple(tensor.shape)}")
     if query.size(-1) != key.size(-1):
         raise ValueError(f"query and key must share their last size d_k: got {query.size(-1)} and {key.size(-1)}")
     if key.size(-2) != value.size(-2):
         raise ValueError(f"key and value must have the same length T_k: got {key.size(-2)} and {value.size(-2)}")
+    try:
+        leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    except RuntimeError:
+        shapes = [tuple(tensor.shape) for tensor in (query, key, value)]
+        raise ValueError(f"the axes before length and size must agree: got query, key, value {shapes}") from None
     if mask is None:
         return
     if mask.dtype != torch.bool:
         raise ValueError(f"mask must be bool, True = may attend: got {mask.dtype}; convert a 1/0 mask with mask.bool()")
-    leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     scores_shape = (*leading, query.size(-2), key.size(-2))
     if mask.dim() not in (2, len(scores_shape)):
         advice = "; give it its head axis with mask.unsqueeze(1)" if (mask.dim(), len(scores_shape)) == (3, 4) else ""
@@ -69,16 +76,13 @@ def scaled_dot_product_attention(
     scores = query @ key.transpose(-2, -1)  # (..., T_q, d_k) @ (..., d_k, T_k) -> (..., T_q, T_k)
     scores = scores / math.sqrt(query.size(-1))  # a sum of d_k products of unit variance has variance d_k; now 1
     if mask is not None:
-        sees_nothing = ~mask.any(dim=-1, keepdim=True)  # (..., T_q, T_k) -> (..., T_q, 1)
-        scores = scores.masked_fill(
-            ~(mask | sees_nothing), -math.inf
-        )  # before softmax, so that visible keys share all of 1
+        blind = ~mask.any(dim=-1, keepdim=True)  # queries that may see no key: (..., T_q, T_k) -> (..., T_q, 1)
+        scores = scores.masked_fill(~mask & ~blind, -math.inf)  # before softmax: visible keys share all of 1
     weights = torch.softmax(scores, dim=-1)  # over the keys: each row sums to 1
     if mask is not None:
-        weights = weights.masked_fill(sees_nothing, 0.0)
-    output = (
-        weights if dropout is None else dropout(weights)
-    ) @ value  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
+        weights = weights.masked_fill(blind, 0.0)
+    kept = weights if dropout is None else dropout(weights)
+    output = kept @ value  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
     return output, weights
 
 
@@ -101,14 +105,15 @@ class SelfAttention(nn.Module):
     """One head: queries, keys and values are three learned views of the same sequence.
 
     d_k is the size of queries and keys, d_v of values; both are d_model unless given. Without the output projection the
-    output has size d_v and the module 3 d_model² weights; with it the size is d_model again, and the weights 4 d_model².
+    output has size d_v and the module 3 d_model² weights; with it the size is d_model again, the weights 4 d_model².
     """
 
     def __init__(
         self, d_model: int, d_k: int | None = None, d_v: int | None = None, *, output_projection: bool = False
     ) -> None:
         super().__init__()
-        d_k, d_v = d_k or d_model, d_v or d_model
+        d_k = d_model if d_k is None else d_k
+        d_v = d_model if d_v is None else d_v
         self.w_q = nn.Linear(d_model, d_k, bias=False)
         self.w_k = nn.Linear(d_model, d_k, bias=False)
         self.w_v = nn.Linear(d_model, d_v, bias=False)
@@ -250,8 +255,9 @@ def record_findings(differences: dict[str, float], weights: Tensor, options: arg
                 {"d_v = 16 of d_model = 64": size, "the same with an output projection": restored_size},
                 "size of the output vectors",
                 "equals d_model = 64",
-                findings.ONLY_IF,
-                condition="d_v = d_model, or an output projection brings the size back",
+                **findings.conditional(
+                    size == 64, restored_size == 64, "d_v = d_model, or an output projection brings the size back"
+                ),
             ),
         ],
         options.output_dir,

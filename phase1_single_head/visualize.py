@@ -69,7 +69,9 @@ def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
 def strip(ax: Axes, values: Tensor, title: str, rows: list[str] | None = None) -> None:
     """Draw vectors as rows of coloured cells: red positive, blue negative."""
     limit = values.abs().max().item()
-    ax.imshow(torch.atleast_2d(values), aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+    ax.imshow(
+        torch.atleast_2d(values).numpy(), aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest"
+    )
     ax.set_title(title, fontsize=9.5, pad=4)
     ax.set_xticks([])
     ax.set_yticks(range(len(rows)) if rows else [], rows or [], fontsize=8)
@@ -79,7 +81,7 @@ def strip(ax: Axes, values: Tensor, title: str, rows: list[str] | None = None) -
 
 def bars(ax: Axes, values: Tensor, title: str, rows: list[str], limits: tuple[float, float]) -> None:
     """Draw one number per word as horizontal bars with the numbers at their ends."""
-    ax.barh(range(len(values)), values, color=head_color(0), height=0.62)
+    ax.barh(range(len(values)), values.tolist(), color=head_color(0), height=0.62)
     ax.axvline(0, color=QUIET, linewidth=0.8)
     for row, value in enumerate(values.tolist()):
         ax.text(max(value, 0), row, f" {value:.2f}", va="center", fontsize=8)

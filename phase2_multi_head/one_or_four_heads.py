@@ -27,18 +27,15 @@ from shared.grammar_scores import DIRECTIONS, best_heads, offset_baselines, scor
 from shared.training import Trained, attention_on, held_out_loss
 from shared.visualization_utils import INK, QUIET, head_color, model_note, save_figure
 
-CORE_RELATIONS = (
-    "determiner-noun",
-    "verb-subject",
-    "verb-place",
-)  # those that carry information; the adjective is a control
+# The adjective is left out: it carries no information about its noun and serves as a control.
+CORE_RELATIONS = ("determiner-noun", "verb-subject", "verb-place")
 ONE, FOUR, DEEP = "one head, one layer", "four heads, one layer", "four heads, two layers"
 COLORS = {ONE: "#c9d0d8", FOUR: "#8592a0", DEEP: INK}  # no head colours: these are models
 
 
 @dataclass
 class Roles:
-    """What one model's heads are worth: relation -> (L, H, 2) accuracies, trained and untrained, and the held-out loss."""
+    """One model: relation -> (L, H, 2) accuracies of its heads, trained and untrained, and its held-out loss."""
 
     trained: Trained
     scores: dict[str, Tensor]

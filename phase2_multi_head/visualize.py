@@ -119,11 +119,12 @@ def record_findings(entropies: list[float], chance: Tensor, options: argparse.Na
                 "course notes",
                 {"spread of the trained heads": spread, "largest spread in an untrained model": chance_spread},
                 "normalised entropy, largest minus smallest head of one model",
-                "the trained spread is at least twice the largest untrained one",
-                findings.ONLY_IF if spread >= 2 * chance_spread else findings.FAILS,
-                condition="the model is trained: untrained heads differ too, by chance"
-                if spread >= 2 * chance_spread
-                else "",
+                "trained: at least twice the largest untrained spread; untrained: below 0.02, so that nothing can be misread",
+                **findings.conditional(
+                    spread >= 2 * chance_spread and chance_spread < 0.02,
+                    spread >= 2 * chance_spread,
+                    "the model is trained: untrained heads differ too, by chance",
+                ),
                 control=f"{UNTRAINED_MODELS} untrained models",
                 seeds=[options.seed],
             ),

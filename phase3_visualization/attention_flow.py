@@ -36,7 +36,7 @@ def arrows(weights: Tensor, threshold: float) -> list[tuple[int, int, float]]:
 
 
 def draw_flow(ax: Axes, weights: Tensor, words: list[str], *, color: str, threshold: float, bend: float = 0.55) -> Axes:
-    """Draw one head: words in a row, an arc from each query to each key above the threshold; bend: how high arcs rise."""
+    """Draw one head: words in a row, arcs from query to key above the threshold; bend: how high they rise."""
     for i, j, weight in arrows(weights, threshold):
         style = {"color": color, "linewidth": 0.6 + 4 * weight, "alpha": 0.25 + 0.75 * weight, "zorder": weight}
         if i == j:  # a word that looks at itself: a ring around it
@@ -84,7 +84,7 @@ def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]], thres
     entropy = normalized_entropy(torch.stack([weights[place] for place in heads])).nanmean().item()
     model_note(
         fig,
-        f"{trained.label} · normalised entropy {entropy:.2f} · arrows point from a word to where it looks; ring: itself",
+        f"{trained.label} · normalised entropy {entropy:.2f} · arrows point to where a word looks; ring: itself",
     )
     return fig, f'{title}; "{" ".join(words)}", arrow width by weight.'
 

@@ -100,7 +100,7 @@ def effective_context(weights: Tensor) -> Tensor:
 def attention_distance(weights: Tensor) -> Tensor:
     """Mean distance |i - j| to the attended keys, in positions -> (..., T_q) (Vig & Belinkov 2019).
 
-    Compare it with uniform attention: averaged over rows, (n² - 1) / 3n without a mask and (n - 1) / 4 under a causal one.
+    Compare with uniform attention, averaged over rows: (n² - 1) / 3n without a mask, (n - 1) / 4 under a causal one.
     """
     query_position, key_position = _positions(weights.size(-2), weights.size(-1), weights.device)
     return (weights * (query_position - key_position).abs()).sum(dim=-1)  # (..., T_q, T_k) -> (..., T_q)

@@ -57,6 +57,13 @@ def verdict(holds: bool) -> str:
     return HOLDS if holds else FAILS
 
 
+def conditional(always: bool, under_condition: bool, condition: str) -> dict[str, str]:
+    """Verdict and condition of a rule that was tried in general and under a condition; pass them on with **."""
+    if always or not under_condition:
+        return {"verdict": verdict(always)}
+    return {"verdict": ONLY_IF, "condition": condition}
+
+
 def number(value: float | int | list[float]) -> str:
     """A measured value as a reader wants it: 1,050,624; 0.97; 3.1e-07; a list with its values side by side."""
     if isinstance(value, list):
@@ -71,15 +78,16 @@ def number(value: float | int | list[float]) -> str:
 def measured_text(finding: Finding | dict) -> str:
     """One line: "best head: 0.97; best fixed offset: 0.50 (share of held-out pairs)"."""
     record = finding if isinstance(finding, dict) else asdict(finding)
-    return "; ".join(f"{name}: {number(value)}" for name, value in record["measured"].items()) + f" ({record['unit']})"
+    values = "; ".join(f"{name}: {number(value)}" for name, value in record["measured"].items())
+    return f"{values} ({record['unit']})"
 
 
 def record(script: str, findings: list[Finding], output_dir: Path) -> None:
-    """Print the findings of a script and save them, in place of its earlier ones. script: its path in the repository."""
+    """Print the findings of a script (its path in the repository) and save them, in place of its earlier ones."""
     content = [asdict(finding) | {"script": script} for finding in findings]
     path = output_dir / paths.PROCESSED / "findings" / (script.removesuffix(".py").replace("/", ".") + ".json")
     with paths.whole_file(path) as unfinished:
-        unfinished.write_text(json.dumps(content, indent=1, sort_keys=True), encoding="utf-8")
+        unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
     print("\nfindings:")
     for finding in findings:
         head = f"  {MARKS[finding.verdict]} {finding.verdict}: "
@@ -93,7 +101,7 @@ def gather(output_dir: Path) -> list[dict]:
     files = sorted((output_dir / paths.PROCESSED / "findings").glob("*.json"))
     findings = [finding for file in files for finding in json.loads(file.read_text(encoding="utf-8"))]
     with paths.whole_file(output_dir / paths.PROCESSED / "findings.json") as unfinished:
-        unfinished.write_text(json.dumps(findings, indent=1, sort_keys=True), encoding="utf-8")
+        unfinished.write_text(json.dumps(findings, indent=1), encoding="utf-8")
     return findings
 
 

@@ -1,4 +1,4 @@
-"""Where things are, in one place: everything is derived from where this repository lies, never from the working directory."""
+"""Where things are, in one place, derived from where this repository lies and never from the working directory."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ PROCESSED = Path("data", "processed")
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it takes the name `path` only if the block succeeds: a file is whole or not there."""
+    """Yield a temporary path that becomes `path` only if the block succeeds: a file is whole or not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{os.getpid()}.{path.name}")  # keeps the suffix, from which writers pick the format
     try:

@@ -9,7 +9,7 @@ What makes it worth learning is that words carry information about each other:
 
     determiner -> noun       "these" needs a plural noun, "every" a singular one, "the" takes both
     verb       -> subject    "swam" is said of people, "slept" of animals: each verb picks the class of its subject
-    verb       -> place      "swam" happens in water, "slept" in beds: each verb picks its preposition and its kind of place
+    verb       -> place      "swam" happens in water, "slept" in beds: each verb picks a kind of place
     adjective  -> noun       every adjective fits every noun: a relation without information, kept as a control
 
 and that the distance between related words varies, so that no fixed offset ("one word to the left") is a good guess.

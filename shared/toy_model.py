@@ -1,6 +1,6 @@
 """The toy transformer: small enough to train in seconds, and the attention in it is an argument.
 
-    tokens -> embedding + position -> [ x + attention(norm(x)) -> x + feed_forward(norm(x)) ] per layer -> norm -> logits
+    tokens -> embedding + position -> per layer [x + attention(norm(x)), x + feed_forward(norm(x))] -> norm -> logits
 
 Pre-norm (each sub-layer reads a normalised copy and adds its result back to x, the residual stream) and sinusoidal
 positions. Whatever attention a phase builds is passed in and then runs here:
@@ -78,7 +78,7 @@ class ToyTransformer(nn.Module):
         return self.embedding(tokens) + self.positions[:length]
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-        """tokens (B, T), mask as the attention takes it -> logits (B, T, V) and the weights (B, H, T, T) of each layer."""
+        """tokens (B, T), mask as the attention takes it -> logits (B, T, V), weights (B, H, T, T) of each layer."""
         x = self.embed(tokens)
         all_weights = []
         for block in self.blocks:

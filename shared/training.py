@@ -39,7 +39,7 @@ FORMAT = 1  # of the checkpoint files; raise it when an old file can no longer b
 QUICK_STEPS = 60
 NUM_TRAIN, NUM_HELD_OUT = 20_000, 500
 
-# Of the words chosen for prediction most are hidden; some stay or are swapped, so that real words learn to look around too.
+# Of the words chosen for prediction some stay and some are swapped, so that real words learn to look around too.
 CHOSEN, KEPT, SWAPPED = 0.3, 0.3, 0.1
 
 
@@ -55,6 +55,7 @@ class Recipe:
     d_model: int = 64
     batch_size: int = 64
     learning_rate: float = 4e-3
+    weight_decay: float = 0.1
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -67,7 +68,7 @@ class Recipe:
 
 
 def variant(recipe: Recipe, seed: int = 0, **sizes: int | None) -> Recipe:
-    """The recipe with another seed or other sizes (d_model, num_heads, num_layers; None keeps), and a name that says so."""
+    """The recipe with another seed or other sizes (d_model, num_heads, num_layers), and a name that says so."""
     changed = {key: value for key, value in sizes.items() if value not in (None, getattr(recipe, key))}
     suffix = "".join(f"_{key.removeprefix('num_')}{value}" for key, value in changed.items())
     if seed != recipe.seed:
@@ -193,7 +194,7 @@ def train(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") ->
     tokens, lengths = to_batch(train_sentences, recipe.objective)
     batches = _batches(lengths, recipe.batch_size, generator)
     loss_of = OBJECTIVES[recipe.objective]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, recipe.learning_rate, total_steps=recipe.steps, pct_start=0.1
     )

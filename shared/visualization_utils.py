@@ -111,7 +111,12 @@ def plot_attention(
         annotate = max(weights.shape) <= 10
     hidden = torch.zeros_like(weights, dtype=torch.bool) if mask is None else ~mask.cpu().expand(weights.shape)
     ax.pcolormesh(
-        weights.masked_fill(hidden, math.nan), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors="white", linewidth=0.8
+        weights.masked_fill(hidden, math.nan).numpy(),
+        vmin=0,
+        vmax=1,
+        cmap=WEIGHT_MAP,
+        edgecolors="white",
+        linewidth=0.8,
     )
     for row, column in hidden.nonzero().tolist():
         ax.add_patch(Rectangle((column, row), 1, 1, facecolor=HIDDEN, hatch="////", edgecolor="white", linewidth=0.8))
