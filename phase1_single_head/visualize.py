@@ -139,7 +139,8 @@ def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
             points = [
                 fig.transFigure.inverted().transform(ax.transAxes.transform(p)) for ax, p in ((start, a), (end, b))
             ]
-            fig.text(*(sum(points) / 2 + (0.004, 0.014)), text, ha="right", color=QUIET, fontsize=9)
+            on_white = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+            fig.text(*(sum(points) / 2 + (0, 0.012)), text, ha="center", color=QUIET, fontsize=9, bbox=on_white)
 
     arrow(ax_x, (1, (n - i - 0.5) / n), ax_query, (0, 0.5), "W_q")
     arrow(ax_x, (1, 0.5), ax_keys, (-0.42, 0.5), "W_k")

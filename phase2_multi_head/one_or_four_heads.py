@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from phase1_single_head.self_attention import load_single_head_model, make_single_head
@@ -31,6 +32,7 @@ from shared.visualization_utils import INK, QUIET, head_color, model_note, save_
 CORE_RELATIONS = ("determiner-noun", "verb-subject", "verb-place")
 ONE, FOUR, DEEP = "one head, one layer", "four heads, one layer", "four heads, two layers"
 COLORS = {ONE: "#c9d0d8", FOUR: "#8592a0", DEEP: INK}  # no head colours: these are models
+OUTLINE = [withStroke(linewidth=3, foreground="white")]  # keeps black lines visible across dark bars
 
 
 @dataclass
@@ -89,23 +91,21 @@ def draw_models(ax: Axes, runs: dict[str, list[Roles]], offsets: dict[str, float
         means = [sum(column) / len(column) for column in zip(*values, strict=True)]
         x = [group + (m - 1) * width for group in range(len(relations))]
         ax.bar(x, means, width * 0.9, color=COLORS[name], label=name)
-        for position, mean in zip(x, means, strict=True):
-            ax.text(position, mean + 0.012, f"{mean:.2f}", ha="center", fontsize=8)
+        for position, mean, relation in zip(x, means, relations, strict=True):
+            above = offsets[relation] if 0 <= offsets[relation] - mean < 0.06 else mean  # not across the line
+            ax.text(position, above + 0.015, f"{mean:.2f}", ha="center", fontsize=8)
         if len(values) > 1:
             for row in values:
                 ax.plot(x, row, ".", color="black", markersize=4, zorder=4)
     chance = [max(best(run.untrained_scores)[relation] for run in runs[DEEP]) for relation in relations]
     for group, relation in enumerate(relations):
         span = (group - 1.5 * width, group + 1.5 * width)
-        ax.plot(
-            span,
-            [offsets[relation]] * 2,
-            color="black",
-            linewidth=1.6,
-            label="best fixed offset" if not group else None,
-        )
+        label = "best fixed offset" if not group else None
+        ax.plot(span, [offsets[relation]] * 2, color="black", linewidth=1.6, path_effects=OUTLINE, label=label)
         label = "best untrained head" if not group else None
-        ax.plot(span, [chance[group]] * 2, color="black", linewidth=1.4, linestyle=":", label=label)
+        ax.plot(
+            span, [chance[group]] * 2, color="black", linewidth=1.4, linestyle=":", path_effects=OUTLINE, label=label
+        )
     names = [
         relation.replace("-", "–\n") + ("\n(control)" if relation not in CORE_RELATIONS else "")
         for relation in relations
@@ -118,7 +118,8 @@ def draw_models(ax: Axes, runs: dict[str, list[Roles]], offsets: dict[str, float
 
 
 def draw_heads(ax: Axes, roles: Roles, offsets: dict[str, float]) -> None:
-    """A bar for each head: the relation in which it is furthest above the best fixed offset."""
+    """A bar for each head: the relation in which it is furthest above the best fixed offset, with both baselines."""
+    chance = best(roles.untrained_scores)
     num_layers, num_heads = next(iter(roles.scores.values())).shape[:2]
     heads = [(layer, head) for layer in range(num_layers) for head in range(num_heads)]
     for row, (layer, head) in enumerate(heads):
@@ -128,6 +129,7 @@ def draw_heads(ax: Axes, roles: Roles, offsets: dict[str, float]) -> None:
         source, target = relation.split("-") if DIRECTIONS[int(direction)] == "forward" else relation.split("-")[::-1]
         ax.barh(row, value, color=head_color(head), alpha=1 if value > offsets[relation] else 0.35, height=0.7)
         ax.plot([offsets[relation]] * 2, [row - 0.35, row + 0.35], color="black", linewidth=1.6)
+        ax.plot([chance[relation]] * 2, [row - 0.35, row + 0.35], color="black", linewidth=1.4, linestyle=":")
         ax.text(1.03, row, f"{source} → {target} {value:.2f}", va="center", fontsize=8.5)
     ax.set_yticks(range(len(heads)), [f"layer {layer} head {head}" for layer, head in heads], fontsize=9)
     ax.set(xlim=(0, 1.75), xticks=(0, 0.5, 1))

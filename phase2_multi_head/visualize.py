@@ -119,7 +119,7 @@ def record_findings(entropies: list[float], chance: Tensor, options: argparse.Na
                 "course notes",
                 {"spread of the trained heads": spread, "largest spread in an untrained model": chance_spread},
                 "normalised entropy, largest minus smallest head of one model",
-                "trained: at least twice the largest untrained spread; untrained: below 0.02, so that nothing can be misread",
+                "trained at least twice the untrained; and untrained below 0.02, so that nothing can be misread",
                 **findings.conditional(
                     spread >= 2 * chance_spread and chance_spread < 0.02,
                     spread >= 2 * chance_spread,

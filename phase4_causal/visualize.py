@@ -93,7 +93,7 @@ def draw_comparison(bidirectional: Trained, causal: Trained, words: list[str]) -
 
     side = max(3.6, 0.3 * len(words) + 0.8)
     fig, axes = plt.subplots(1, 3, figsize=(3 * side + 1.0, side + 1.4), layout="compressed")
-    fig.get_layout_engine().set(wspace=0.06, h_pad=0.12)
+    fig.get_layout_engine().set(wspace=0.06)
     panels = (
         (full[head], words, None, f"no mask: layer 0 head {head}"),
         (masked[head], words, mask, "the same weights with the mask"),

@@ -36,6 +36,8 @@ plt.rcParams.update(
     {
         "figure.dpi": 100,
         "savefig.dpi": 110,
+        "figure.constrained_layout.h_pad": 0.1,  # inches: nothing touches the edge
+        "figure.constrained_layout.w_pad": 0.1,
         "figure.facecolor": "white",
         "font.family": "DejaVu Sans",
         "font.size": 10,
