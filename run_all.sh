@@ -25,7 +25,9 @@ set_up() {
         fail "this Python has no venv module: install it (Debian, Ubuntu: sudo apt-get install python3-venv)"
     say "Setting up .venv (once, about a minute and the download of PyTorch)"
     [[ -x $python ]] || "$found" -m venv .venv
-    "$python" -m pip install --quiet --disable-pip-version-check --editable '.[test]' ||
+    local install=("$python" -m pip install --disable-pip-version-check)
+    "$python" -m pip --version > /dev/null 2>&1 || install=(uv pip install --python "$python")  # uv venv has no pip
+    "${install[@]}" --quiet --editable '.[test]' ||
         fail "the installation failed: see the lines above, check the network, and run this again"
     printf '%s' "$wanted" > .venv/installed
 }

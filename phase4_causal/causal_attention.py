@@ -22,7 +22,7 @@ from shared.toy_language import END_ID, MAX_LENGTH, START_ID, decode, encode, to
 from shared.toy_model import ToyTransformer
 from shared.training import Recipe, Trained
 
-RECIPE = Recipe("causal_model", "next word", num_heads=4, num_layers=2, steps=1000)
+RECIPE = Recipe("causal_model", "next word", num_heads=4, num_layers=2, steps=1500)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
