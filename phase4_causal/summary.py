@@ -59,7 +59,7 @@ def draw(single: Trained, multi: Trained, causal: Trained, words: list[str]) -> 
         plot_heads(weights[layer], words, axes=axes[layer], titles=titles)
         for ax in axes[layer]:
             ax.set(xticks=[], yticks=[])
-    parts[1].suptitle(f"2  {num_layers * num_heads} heads: each looks for something else")
+    parts[1].suptitle("2  Many heads: different patterns, same sentence")
 
     axes = parts[2].subplots(len(RELATIONS), 1)
     for ax, relation in zip(axes, RELATIONS, strict=True):

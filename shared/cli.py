@@ -163,7 +163,9 @@ def run(main: Callable[[], None]) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parse(parser("The options that all scripts share."), argv)
+    result = parser("The options that all scripts share.")
+    result.prog = "run_all.sh"  # which calls this to check its options before anything is trained
+    parse(result, argv)
 
 
 if __name__ == "__main__":
