@@ -228,7 +228,7 @@ MUTANTS = {
     ),
     "softmax over queries": (
         self_attention,
-        [("torch.softmax(scores, dim=-1)  # over", "torch.softmax(scores, dim=-2)  # over")],
+        [("torch.softmax(scores, dim=-1).masked_fill", "torch.softmax(scores, dim=-2).masked_fill")],
         check_torch_unequal_masked_causal,
     ),
     "mask inverted": (
@@ -238,7 +238,7 @@ MUTANTS = {
     ),
     "mask after softmax": (
         self_attention,
-        [(FILL, "pass"), ("weights.masked_fill(blind, 0.0)", "weights.masked_fill(~mask, 0.0)")],
+        [(FILL, "pass"), (".masked_fill(blind, 0.0)", ".masked_fill(~mask, 0.0)")],
         check_torch_unequal_masked_causal,
     ),
     "one future token visible": (

@@ -40,11 +40,14 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
     except RuntimeError:
         shapes = [tuple(tensor.shape) for tensor in (query, key, value)]
         raise ValueError(f"the axes before length and size must agree: got query, key, value {shapes}") from None
-    if mask is None:
-        return
+    if mask is not None:
+        check_mask(mask, (*leading, query.size(-2), key.size(-2)))
+
+
+def check_mask(mask: Tensor, scores_shape: tuple[int, ...]) -> None:
+    """Raise ValueError for a mask that is not bool or could mean more than one thing on scores of this shape."""
     if mask.dtype != torch.bool:
         raise ValueError(f"mask must be bool, True = may attend: got {mask.dtype}; convert a 1/0 mask with mask.bool()")
-    scores_shape = (*leading, query.size(-2), key.size(-2))
     if mask.dim() not in (2, len(scores_shape)):
         advice = "; give it its head axis with mask.unsqueeze(1)" if (mask.dim(), len(scores_shape)) == (3, 4) else ""
         raise ValueError(
@@ -52,6 +55,18 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
         )
     if any(m not in (1, s) for m, s in zip(reversed(mask.shape), reversed(scores_shape), strict=False)):
         raise ValueError(f"mask of shape {tuple(mask.shape)} does not broadcast to scores of shape {scores_shape}")
+
+
+def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Scores (..., T_q, T_k) -> weights of the same shape: each row sums to 1, and hidden keys get exactly 0.
+
+    mask: bool, True = may attend. A query that may see no key gets a row of zeros, where plain softmax gives NaN.
+    """
+    if mask is None:
+        return torch.softmax(scores, dim=-1)
+    blind = ~mask.any(dim=-1, keepdim=True)  # queries that may see no key: (..., T_q, T_k) -> (..., T_q, 1)
+    scores = scores.masked_fill(~mask & ~blind, -math.inf)  # before softmax: visible keys share all of 1
+    return torch.softmax(scores, dim=-1).masked_fill(blind, 0.0)
 
 
 def scaled_dot_product_attention(
@@ -75,12 +90,7 @@ def scaled_dot_product_attention(
     check_attention_inputs(query, key, value, mask)
     scores = query @ key.transpose(-2, -1)  # (..., T_q, d_k) @ (..., d_k, T_k) -> (..., T_q, T_k)
     scores = scores / math.sqrt(query.size(-1))  # a sum of d_k products of unit variance has variance d_k; now 1
-    if mask is not None:
-        blind = ~mask.any(dim=-1, keepdim=True)  # queries that may see no key: (..., T_q, T_k) -> (..., T_q, 1)
-        scores = scores.masked_fill(~mask & ~blind, -math.inf)  # before softmax: visible keys share all of 1
-    weights = torch.softmax(scores, dim=-1)  # over the keys: each row sums to 1
-    if mask is not None:
-        weights = weights.masked_fill(blind, 0.0)
+    weights = masked_softmax(scores, mask)  # over the keys: each row sums to 1
     kept = weights if dropout is None else dropout(weights)
     output = kept @ value  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
     return output, weights
