@@ -6,6 +6,7 @@ the core take the module under test as an argument, because one test breaks the 
 the check that is meant to notice does notice.
 """
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -16,9 +17,11 @@ import random
 import re
 import subprocess
 import sys
+import textwrap
 import types
 from pathlib import Path
 
+import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -27,9 +30,33 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from phase1_single_head import self_attention
+from phase1_single_head import (
+    bottleneck,
+    cross_attention,
+    exercises,
+    queries_and_keys,
+    reading_weights,
+    scaling,
+    scaling_training,
+    scoring,
+    scoring_rules,
+    self_attention,
+    seq2seq,
+    soft_lookup,
+    textbook_numbers,
+    weight_statistics,
+)
 from phase1_single_head import visualize as visualize1
-from phase1_single_head.self_attention import SelfAttention, attention_by_loops, scaled_dot_product_attention
+from phase1_single_head.cross_attention import CrossAttention
+from phase1_single_head.exercise_solutions import EXERCISES
+from phase1_single_head.scoring import METHODS, AdditiveAttention, LuongAttention
+from phase1_single_head.self_attention import (
+    SelfAttention,
+    attention_by_loops,
+    make_single_head,
+    scaled_dot_product_attention,
+)
+from phase1_single_head.soft_lookup import Reading
 from phase2_multi_head import multi_head_attention, one_or_four_heads
 from phase2_multi_head import visualize as visualize2
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads, merge_heads, split_heads
@@ -37,7 +64,7 @@ from phase3_visualization import attention_3d, attention_flow
 from phase4_causal import causal_attention, summary
 from phase4_causal import visualize as visualize4
 from phase4_causal.causal_attention import CausalSelfAttention, generate, largest_leak
-from shared import attention_utils, cli, findings, grammar_scores, paths, toy_language, training
+from shared import attention_utils, cli, exercise_checker, findings, grammar_scores, paths, toy_language, training
 from shared.attention_utils import (
     attention_distance,
     attention_entropy,
@@ -49,14 +76,26 @@ from shared.attention_utils import (
     padding_mask,
     strided_mask,
 )
+from shared.exercise_checker import DONE, NOT_WRITTEN, WRONG, Case, Exercise
 from shared.toy_language import RELATIONS, TOY_SENTENCE, VOCABULARY, encode, tokenize
 from shared.toy_model import ToyTransformer, sinusoidal_positions
-from shared.visualization_utils import plot_attention, plot_heads, save_figure, token_labels
+from shared.visualization_utils import WEIGHT_MAP, plot_attention, plot_heads, save_figure, token_labels
 
 B, H, T_Q, T_K, D_K, D_V = 2, 3, 5, 7, 11, 13
 SCRIPTS = (
     self_attention,
     visualize1,
+    soft_lookup,
+    queries_and_keys,
+    scoring,
+    scoring_rules,
+    cross_attention,
+    scaling,
+    scaling_training,
+    bottleneck,
+    reading_weights,
+    weight_statistics,
+    textbook_numbers,
     multi_head_attention,
     visualize2,
     one_or_four_heads,
@@ -858,6 +897,1007 @@ def test_generation_follows_the_logits_stops_at_end_and_at_the_limit():
     assert generate(model, before_end) == before_end
 
 
+# ------------------------------------------------------------------------------- phase 1: cross-attention and scoring
+
+
+def single_head_twin(ours):
+    """nn.MultiheadAttention with one head, no biases, and the weights of our CrossAttention."""
+    d_model = ours.w_q.in_features
+    theirs = nn.MultiheadAttention(d_model, 1, bias=False, batch_first=True).double()
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([ours.w_q.weight, ours.w_k.weight, ours.w_v.weight]))
+        theirs.out_proj.weight.copy_(ours.w_o.weight)
+    return theirs
+
+
+def test_cross_attention_is_torchs_module_with_one_head():
+    """Unequal lengths, the padding of the context hidden; outputs, weights and gradients of both inputs."""
+    torch.manual_seed(20)
+    ours = CrossAttention(D_K).double()
+    x, context = torch.randn(B, T_Q, D_K).double(), torch.randn(B, T_K, D_K).double()
+    mask = padding_mask(torch.tensor([4, 7]), T_K)
+    results = []
+    for attend in (
+        lambda x, context: ours(x, context, mask),
+        lambda x, context: single_head_twin(ours)(x, context, context, key_padding_mask=~mask[:, 0, 0]),
+    ):
+        inputs = [x.clone().requires_grad_(), context.clone().requires_grad_()]
+        output, weights = attend(*inputs)
+        gradients = torch.autograd.grad((output**2).sum(), inputs)
+        results.append((output, weights.reshape(B, T_Q, T_K), *gradients))
+    for mine, torchs in zip(*results, strict=True):
+        close(mine, torchs, rtol=0, atol=1e-12)
+
+
+def test_cross_attention_reads_keys_and_values_from_the_context_alone():
+    torch.manual_seed(21)
+    attention = CrossAttention(D_K, d_k=3, d_v=13).double()
+    x, context = torch.randn(B, T_Q, D_K).double(), torch.randn(B, T_K, D_K).double()
+    output, weights = attention(x, context)
+    for b, i in itertools.product(range(B), range(T_Q)):
+        query = attention.w_q.weight @ x[b, i]
+        scores = torch.stack([query @ (attention.w_k.weight @ row) for row in context[b]]) / math.sqrt(3)
+        expected = torch.softmax(scores, dim=0)
+        close(weights[b, 0, i], expected)
+        value = sum(w * (attention.w_v.weight @ row) for w, row in zip(expected, context[b], strict=True))
+        close(output[b, i], attention.w_o.weight @ value)
+    assert output.shape == (B, T_Q, D_K) and weights.shape == (B, 1, T_Q, T_K)
+
+
+def loop_scores(query, memory, score):
+    """Scores and output of one rule, one pair at a time, with softmax written out."""
+    outputs, rows = [], []
+    for q in query:
+        raw = [math.exp(score(q, k)) for k in memory]
+        weights = torch.tensor([r / sum(raw) for r in raw], dtype=torch.float64)
+        rows.append(weights)
+        outputs.append(sum(w * k for w, k in zip(weights, memory, strict=True)))
+    return torch.stack(outputs), torch.stack(rows)
+
+
+def test_every_scoring_rule_is_its_formula():
+    torch.manual_seed(22)
+    query, memory = torch.randn(B, T_Q, D_K).double(), torch.randn(B, T_K, D_K).double()
+    additive = AdditiveAttention(D_K, d_hidden=3).double()
+    general, concat = (LuongAttention(D_K, method).double() for method in ("general", "concat"))
+    rules = [
+        (LuongAttention(D_K, "dot"), lambda q, k: float(q @ k)),
+        (general, lambda q, k: float(q @ general.w.weight @ k)),
+        (
+            concat,
+            lambda q, k: float(concat.v.weight[0] @ torch.tanh(concat.w.weight @ torch.cat([q, k]) + concat.w.bias)),
+        ),
+        (
+            additive,
+            lambda q, k: float(
+                additive.v.weight[0] @ torch.tanh(additive.w_q.weight @ q + additive.w_q.bias + additive.w_k.weight @ k)
+            ),
+        ),
+    ]
+    for attention, score in rules:
+        output, weights = attention(query, memory)
+        assert weights.shape == (B, 1, T_Q, T_K)
+        for b in range(B):
+            with torch.no_grad():
+                expected_output, expected_weights = loop_scores(query[b], memory[b], score)
+            close(output[b], expected_output, rtol=0, atol=1e-12)
+            close(weights[b, 0], expected_weights, rtol=0, atol=1e-12)
+
+
+def test_additive_attention_by_hand():
+    """One hidden unit, W_q = 1, W_k = 2, b = 0, v = 3: scores 3 tanh(q + 2k) for q = 0.5 and k = 0, 1, -1."""
+    attention = AdditiveAttention(1).double()
+    for parameter, value in zip((attention.w_q.weight, attention.w_q.bias, attention.w_k.weight, attention.v.weight),
+                                (1.0, 0.0, 2.0, 3.0), strict=True):  # fmt: skip
+        nn.init.constant_(parameter, value)
+    output, weights = attention(torch.tensor([[[0.5]]]).double(), torch.tensor([[[0.0], [1.0], [-1.0]]]).double())
+    raw = [math.exp(3 * math.tanh(s)) for s in (0.5, 2.5, -1.5)]
+    close(weights.flatten(), torch.tensor([r / sum(raw) for r in raw]).double())
+    close(output.item(), (raw[1] - raw[2]) / sum(raw))
+
+
+def test_additive_attention_takes_a_memory_of_another_size():
+    torch.manual_seed(23)
+    attention = AdditiveAttention(D_K, 3, d_memory=D_V).double()
+    output, _ = attention(torch.randn(B, T_Q, D_K).double(), torch.randn(B, T_K, D_V).double())
+    assert output.shape == (B, T_Q, D_V)
+    assert sum(p.numel() for p in attention.parameters()) == 3 * D_K + 3 + 3 * D_V + 3  # one bias, v without
+
+
+@pytest.mark.parametrize("make", [AdditiveAttention, *(lambda d, m=m: LuongAttention(d, m) for m in METHODS)])
+def test_scores_hide_what_the_mask_hides(make):
+    """Hidden memory can be anything; a query that sees nothing gives 0; gradients stay finite."""
+    torch.manual_seed(24)
+    attention = make(D_K).double()
+    query, memory = torch.randn(B, T_Q, D_K).double(), torch.randn(B, T_K, D_K).double()
+    mask = padding_mask(torch.tensor([0, 4]), T_K)
+    other = torch.where(mask[:, 0, 0, :, None], memory, 1000 * torch.randn(B, T_K, D_K).double())
+    output, weights = attention(query, memory.requires_grad_(), mask)
+    close(output, attention(query, other, mask)[0], rtol=0, atol=0)
+    assert not weights[0].any() and not output[0].any() and not weights[1, ..., 4:].any()
+    (gradient,) = torch.autograd.grad(output.sum(), memory)
+    assert gradient.isfinite().all() and not gradient[1, 4:].any()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: LuongAttention(4, "cosine"), "unknown method 'cosine': choose from dot, general, concat"),
+        (lambda: LuongAttention(4)(torch.ones(2, 3, 5), torch.ones(2, 3, 4)), r"query must have shape \(B, T, 4\)"),
+        (lambda: AdditiveAttention(4)(torch.ones(2, 3, 4), torch.ones(2, 3, 5)), r"memory must have shape \(B, T, 4\)"),
+        (lambda: AdditiveAttention(4)(torch.ones(2, 3, 4), torch.ones(3, 3, 4)), "same batch size: got 2 and 3"),
+        (
+            lambda: LuongAttention(4)(torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(2, 3, 5).bool()),
+            r"mask must have 2 axes .* got 3; give it its head axis with mask.unsqueeze\(1\)",
+        ),
+        (
+            lambda: LuongAttention(4)(torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(3, 5)),
+            "mask must be bool, True = may attend: got torch.float32",
+        ),
+        (lambda: CrossAttention(4)(torch.ones(2, 3, 5), torch.ones(2, 3, 4)), r"x must have shape .*d_model=4"),
+        (lambda: CrossAttention(4)(torch.ones(2, 3, 4), torch.ones(3, 4)), r"context must have shape .*\(3, 4\)"),
+        (
+            lambda: CrossAttention(4)(torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(3, 6).bool()),
+            r"mask of shape \(3, 6\) does not broadcast to scores of shape \(2, 1, 3, 5\)",
+        ),
+    ],
+)
+def test_errors_of_cross_attention_and_scores_name_rule_and_numbers(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_facts_know_their_right_answers(shift):
+    facts = cross_attention.draw_facts(300, torch.Generator().manual_seed(3), shift)
+    for row in range(300):
+        nouns, length = facts.nouns[row].tolist(), int(facts.lengths[row])
+        assert len(set(nouns)) == len(nouns) and 5 <= length <= cross_attention.MOST_FACTS
+        for column, (question, place) in enumerate(
+            zip(facts.questions[row].tolist(), facts.aligned[row].tolist(), strict=True)
+        ):
+            assert place < length and nouns[place] == (question + shift) % len(cross_attention.NOUNS)
+            assert facts.answers[row, column] == facts.adjectives[row, place]
+    assert facts.mask.sum(dim=-1).flatten().tolist() == facts.lengths.tolist()
+
+
+def test_lookup_is_scored_against_the_right_fact():
+    """An attention made by hand that looks at the right fact scores 1, one that looks beside it 0."""
+    facts = cross_attention.draw_facts(50, torch.Generator().manual_seed(4))
+
+    class Look(nn.Module):
+        def __init__(self, beside):
+            super().__init__()
+            self.beside = beside
+
+        def forward(self, x, context, mask):
+            weights = F.one_hot((facts.aligned + self.beside) % cross_attention.MOST_FACTS, cross_attention.MOST_FACTS)
+            return weights.float() @ context, weights[:, None].float()
+
+    for beside, expected in ((0, 1.0), (1, 0.0)):
+        assert cross_attention.score(cross_attention.Lookup(Look(beside)), facts)[1] == expected
+
+
+def test_kept_bytes_are_the_tensors_that_the_backward_pass_needs():
+    """The plain dot product keeps its weights alone, T² floats; the additive score T² d_hidden more."""
+    length = 7
+    assert scoring_rules.kept_bytes(LuongAttention(scoring_rules.D_MODEL), length) == 4 * length**2
+    additive = AdditiveAttention(scoring_rules.D_MODEL)
+    assert scoring_rules.kept_bytes(additive, length) == 4 * (length**2 * scoring_rules.D_MODEL + length**2)
+
+
+# ---------------------------------------------------------------------------------- phase 1: bottleneck and scaling
+
+
+@pytest.mark.parametrize("name", seq2seq.MODELS)
+def test_writers_never_see_what_they_are_to_write(name):
+    """Changing a later letter of `previous` must not move an earlier prediction; changing the source must."""
+    torch.manual_seed(25)
+    model = seq2seq.MODELS[name]().double()
+    source, previous = torch.randint(12, (B, 7)), torch.randint(12, (B, 5))
+    logits, weights = model(source, previous)
+    changed = previous.clone()
+    changed[:, 3] = (changed[:, 3] + 1) % 12
+    assert torch.equal(model(source, changed)[0][:, :3], logits[:, :3])
+    assert not torch.allclose(model(source, changed)[0][:, 3:], logits[:, 3:])
+    assert not torch.allclose(model((source + 1) % 12, previous)[0], logits)
+    assert name == "none" or (
+        weights.shape == (B, 1, 5, 7) and torch.allclose(weights.sum(-1), torch.ones(()).double())
+    )
+
+
+def test_without_attention_one_vector_carries_the_string():
+    """Two strings that leave the reader in the same state are written alike: only the last states count."""
+    torch.manual_seed(26)
+    model = seq2seq.Seq2Seq()
+    memory, last = model.read(torch.randint(12, (1, 7)))
+    half = seq2seq.SIZE // 2
+    close(last[0, :half], memory[0, -1, :half])  # reading forwards ends at the last letter
+    close(last[0, half:], memory[0, 0, half:])  # reading backwards ends at the first
+
+
+def test_luong_asks_after_the_letter_and_bahdanau_before():
+    """The row of weights with which letter t is written depends on previous[t] for Luong, not for Bahdanau."""
+    torch.manual_seed(27)
+    source, previous = torch.randint(12, (1, 7)), torch.randint(12, (1, 5))
+    changed = previous.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 12
+    for name, moves in (("Luong", True), ("Bahdanau", False)):
+        model = seq2seq.MODELS[name]()
+        rows = [model(source, letters)[1][0, 0, -1] for letters in (previous, changed)]
+        assert torch.equal(*rows) != moves
+
+
+def test_bottleneck_scores_are_those_of_a_writer_made_by_hand():
+    """A model that copies perfectly scores 1 everywhere, and its weights lie on the anti-diagonal."""
+
+    class Perfect(nn.Module):
+        def forward(self, source, previous):
+            length = previous.size(1)
+            weights = torch.eye(source.size(1)).flip(0)[:length].expand(len(source), 1, -1, -1)
+            return F.one_hot(source.flip(1)[:, :length], 12).float(), weights
+
+    assert bottleneck.accuracy(Perfect(), 7) == bottleneck.accuracy_alone(Perfect(), 7) == 1
+    aligned = bottleneck.alignment(Perfect())
+    assert (aligned.on_the_letter, aligned.one_after_it, aligned.smallest) == (1, 0, 0)
+    source, previous, target = bottleneck.draw_strings(5, 7, torch.Generator().manual_seed(0))
+    assert target.tolist() == [row[::-1] for row in source.tolist()]
+    assert previous[:, 1:].tolist() == target[:, :-1].tolist() and (previous[:, 0] == seq2seq.START).all()
+
+
+def test_scaling_measures_the_gradients_of_its_formula():
+    """dL/ds_j = w_j (v_j - L) and dL/dq = sum_j dL/ds_j k_j / √d_k, against what measure() reports at d_k = 11."""
+    for divide in (True, False):
+        stats = scaling.measure(11, divide, seed=5)
+        generator = torch.Generator().manual_seed(5)
+        shapes = (
+            (scaling.NUM_DRAWS, 1, 11),
+            (scaling.NUM_DRAWS, scaling.NUM_KEYS, 11),
+            (scaling.NUM_DRAWS, scaling.NUM_KEYS, 1),
+        )
+        query, key, value = (torch.randn(shape, generator=generator) for shape in shapes)
+        root = math.sqrt(11) if divide else 1.0
+        weights = torch.softmax((query @ key.mT / root), dim=-1)
+        output = weights @ value
+        at_scores = weights * (value.mT - output)
+        at_query = (at_scores @ key / root).norm(dim=-1).flatten()
+        assert stats.at_scores == pytest.approx(at_scores.norm(dim=-1).mean().item(), rel=1e-4)
+        assert stats.at_query_mean == pytest.approx(at_query.mean().item(), rel=1e-4)
+        assert stats.at_query_median == pytest.approx(at_query.median().item(), rel=1e-4)
+        assert stats.largest == pytest.approx(weights.amax(dim=-1).mean().item(), rel=1e-4)
+
+
+def test_unscaled_attention_differs_by_the_root_alone():
+    torch.manual_seed(28)
+    ours = scaling_training.UnscaledSelfAttention(D_K, 7, output_projection=True).double()
+    x = torch.randn(B, T_Q, D_K).double()
+    scores = ours.w_q(x) @ ours.w_k(x).mT
+    close(ours(x, causal_mask(T_Q))[1][:, 0], scores.masked_fill(~causal_mask(T_Q), -math.inf).softmax(dim=-1))
+    torch.manual_seed(28)
+    folded = scaling_training.FoldedSelfAttention(D_K, 7, output_projection=True).double()
+    close(folded.w_q.weight * math.sqrt(7), ours.w_q.weight, rtol=1e-6, atol=0)
+    close(folded.w_k.weight, ours.w_k.weight)
+
+
+# ----------------------------------------------------------------------------- phase 1: reading weights, textbooks
+
+
+def random_reading(seed=0, length=7, d_k=11, d_v=13):
+    generator = torch.Generator().manual_seed(seed)
+    query, key, value = (torch.randn(length, d, generator=generator).double() for d in (d_k, d_k, d_v))
+    return Reading(list("abcdefg"[:length]), query, key, value, (query @ key.T / math.sqrt(d_k)).softmax(dim=-1))
+
+
+# ----------------------------------------------------------------------------------------------- textbook_numbers
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 8.0])
+def test_softmax_and_slopes_by_hand_agree_with_torch_and_autograd(temperature):
+    scores = torch.tensor([700.0, -3.0, 699.5, 0.2, 698.0], dtype=torch.float64, requires_grad=True)  # exp(700) is inf
+    weights = torch.softmax(scores / temperature, dim=0)
+    rises = torch.autograd.functional.jacobian(lambda s: torch.softmax(s / temperature, dim=0), scores).diagonal()
+    assert textbook_numbers.softmax(scores.tolist(), temperature) == pytest.approx(weights.tolist(), abs=1e-12)
+    assert textbook_numbers.slopes(scores.tolist(), temperature) == pytest.approx(rises.tolist(), abs=1e-12)
+
+
+def test_order_violations_find_the_printed_row_and_pass_every_softmax():
+    scores = textbook_numbers.SAT_SCORES
+    assert textbook_numbers.order_violations(scores, textbook_numbers.SAT_WEIGHTS) == [(0, 4)]
+    for temperature in (0.2, 1, 5, 300):
+        weights = [round(w, 2) for w in textbook_numbers.softmax(scores, temperature)]
+        assert textbook_numbers.order_violations(scores, weights) == [], "rounding keeps the order too"
+    assert textbook_numbers.order_violations([1, 2, 3], [0.5, 0.3, 0.2]) == [(1, 0), (2, 0), (2, 1)]
+    assert textbook_numbers.order_violations([1, 1], [0.4, 0.6]) == [], "equal scores have no order"
+
+
+def test_best_temperature_recovers_the_one_that_made_the_weights():
+    scores = [0.3, -1.1, 2.0, 0.7, 0.0]
+    best, error = textbook_numbers.best_temperature(scores, textbook_numbers.softmax(scores, 2.57))
+    assert best == 2.57 and error < 1e-12
+    best, error = textbook_numbers.best_temperature(textbook_numbers.SAT_SCORES, textbook_numbers.SAT_WEIGHTS)
+    assert best == pytest.approx(1.36, abs=0.02) and error == pytest.approx(0.028, abs=0.001)
+
+
+@pytest.mark.parametrize("d_k", [2, 7, 64])
+def test_divisor_is_read_off_the_weights(d_k):
+    assert textbook_numbers.divisor(d_k) == pytest.approx(math.sqrt(d_k), rel=1e-12)
+
+
+def test_luminance_of_known_colours():
+    for color, expected in (
+        ((0, 0, 0), 0.0), ((1, 1, 1), 1.0), ((0, 1, 0), 0.7152), ((1, 0, 0), 0.2126), ((0.5, 0.5, 0.5), 0.2140),
+        ((0.02, 0.02, 0.02), 0.02 / 12.92), ((1, 1, 1, 0.3), 1.0),
+    ):  # fmt: skip
+        assert textbook_numbers.luminance(color) == pytest.approx(expected, abs=5e-5)
+    steps = [textbook_numbers.luminance(WEIGHT_MAP(step / 50)) for step in range(51)]
+    assert steps == sorted(steps, reverse=True), "our own map must darken all the way"
+    assert textbook_numbers.luminance(matplotlib.colormaps["YlOrRd"](1.0)) < 0.1
+
+
+def test_exercise_scores_worked_by_hand():
+    assert textbook_numbers.exercise_scores([(1, 5, 7), (0, 9, 9), (-2, 0, 0)]) == pytest.approx(
+        [0.57735, 0.0, -1.1547], abs=1e-5
+    )
+
+
+def textbook_verdicts(folder):
+    textbook_numbers.main(["--output-dir", str(folder)])
+    file = folder / paths.PROCESSED / "findings" / "phase1_single_head.textbook_numbers.json"
+    return {finding["id"]: finding["verdict"] for finding in json.loads(file.read_text())}
+
+
+def test_textbook_verdicts_and_that_they_follow_the_numbers(tmp_path, monkeypatch, capsys):
+    before = textbook_verdicts(tmp_path)
+    wrong = {name for name, verdict in before.items() if verdict == "does not hold"}
+    assert wrong == {"C019", "C020", "C021", "C022", "C138", "C165", "C167"}
+    assert {name for name, verdict in before.items() if verdict == "holds only if"} == {"C023"}
+    good = [[round(w, 2) for w in textbook_numbers.softmax(textbook_numbers.LARGE_SCORES, t)] for t in (1, 8)]
+    monkeypatch.setattr(textbook_numbers, "PRINTED_RAW", tuple(good[0]))
+    monkeypatch.setattr(textbook_numbers, "PRINTED_SCALED", tuple(good[1]))
+    sat = tuple(round(w, 3) for w in textbook_numbers.softmax(textbook_numbers.SAT_SCORES, 1.5))
+    monkeypatch.setattr(textbook_numbers, "SAT_WEIGHTS", sat)
+    monkeypatch.setattr(textbook_numbers, "IT_WEIGHTS", (0.2, 0.3, 0.3))
+    monkeypatch.setattr(textbook_numbers, "TOY_SENTENCE", "the cat sat on a mat")
+    after = textbook_verdicts(tmp_path)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"C019", "C020", "C022", "C166", "C169"}, "a verdict that the numbers cannot change is no finding"
+
+
+# ------------------------------------------------------------------------------------- soft_lookup, queries_and_keys
+
+
+def test_reading_is_what_the_model_itself_computes():
+    trained = training.untrained(training.Recipe("t", "masked word", 1, 1, 7, d_model=14), make_single_head)
+    words = ["the", "big", "cat", "sat", "on", "a", "mat"]
+    reading, short = soft_lookup.read(trained, [words, words[:2]])
+    weights = trained.model(torch.tensor([encode(words)]))[1][0][0, 0]
+    close(reading.weights.float(), weights, rtol=0, atol=1e-5)
+    assert reading.query.dtype == torch.float64 and reading.value.shape == (7, 14) and short.weights.shape == (2, 2)
+    assert trained.model.positions.dtype == torch.float32, "the model that was passed in stays as it was"
+
+
+def test_share_found_by_hand():
+    rows = torch.tensor([[0.95, 0.05], [0.6, 0.4]], dtype=torch.float64)
+    reading = Reading(["a", "b"], rows, rows, rows, rows)
+    assert soft_lookup.share_found([reading]) == pytest.approx((0.775, 0.5))
+    squared = (0.95**2 / (0.95**2 + 0.05**2) + 0.36 / 0.52) / 2  # scores times two square the weights
+    assert soft_lookup.share_found([reading], 2) == pytest.approx((squared, 0.5))
+
+
+def test_gradients_reach_all_of_a_soft_and_values_alone_of_a_hard_lookup():
+    reading = random_reading()
+    soft, hard = soft_lookup.gradient_sizes(reading), soft_lookup.gradient_sizes(reading, hard=True)
+    assert min(sizes.min() for sizes in soft.values()) > 1e-6
+    assert hard["query"].max() == hard["key"].max() == 0.0
+    picked = reading.weights.argmax(dim=-1).bincount(minlength=7)  # v picked m times: d(m v²)/dv = 2 m v
+    close(hard["value"], 2 * picked * reading.value.norm(dim=-1))
+
+
+def test_pooling_queries_give_the_mean_and_any_single_value():
+    reading = random_reading()
+    assert max(soft_lookup.pooling_errors(reading)) < 1e-12
+    for wanted in range(7):
+        scores = soft_lookup.picking_query(reading.key, wanted, margin=3.0) @ reading.key.T / math.sqrt(11)
+        close(scores[0], 3.0 * F.one_hot(torch.tensor(wanted), 7).double(), rtol=0, atol=1e-12)
+    mean, first = soft_lookup.pooling_errors(random_reading(d_k=3))  # 7 keys in 3 dimensions depend on each other
+    assert mean < 1e-12 and first > 1e-3
+
+
+class OverTheBatch(nn.Module):
+    """A mistake: the softmax runs over the items of the batch."""
+
+    w_q = nn.Linear(13, 13)
+
+    def forward(self, x):
+        weights = (x @ x.mT).softmax(dim=0)
+        return weights @ x, weights
+
+
+def test_items_of_a_batch_are_independent_and_the_check_notices_when_not():
+    torch.manual_seed(0)
+    by_neighbours, by_own = soft_lookup.batch_influence(SelfAttention(13, d_k=5, d_v=3))
+    assert by_neighbours == 0.0 and by_own > 1e-4
+    assert soft_lookup.batch_influence(OverTheBatch())[0] > 1e-2
+
+
+def test_one_causal_pass_equals_all_prefixes_and_other_masks_do_not():
+    reading = random_reading()
+    assert max(soft_lookup.prefix_differences(reading, causal_mask(7))) < 1e-12
+    for wrong in (None, causal_mask(7).T, torch.ones(7, 7, dtype=torch.bool).tril(1)):
+        assert min(soft_lookup.prefix_differences(reading, wrong)) > 1e-3
+
+
+def test_asymmetry_by_hand():
+    matrix = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+    assert queries_and_keys.asymmetry(matrix) == pytest.approx(2.0)
+    assert queries_and_keys.asymmetry(matrix @ matrix.T) == 0.0
+    assert queries_and_keys.asymmetry(torch.tensor([[0.0, 3.0], [4.0, 0.0]])) == pytest.approx(math.sqrt(2) / 5)
+
+
+@pytest.mark.parametrize("size", [3, 7, 11])
+def test_symmetric_scores_weigh_a_ring_the_same_both_ways(size):
+    half = 3 * torch.randn(size, size, generator=torch.Generator().manual_seed(size)).double()
+    weights, ring = (half + half.T).softmax(dim=-1), torch.arange(size).roll(-1)
+    forward, backward = weights[range(size), ring], weights[ring, range(size)]
+    close(forward.log().sum(), backward.log().sum())
+    assert forward.log().mean().exp() <= 0.5
+    one_sided = half.softmax(dim=-1)  # the control: without symmetry the two differ
+    assert not torch.allclose(one_sided[range(size), ring].log().sum(), one_sided[ring, range(size)].log().sum())
+
+
+def test_a_ring_needs_two_projections_and_a_star_does_not():
+    ring, star = [1, 2, 3, 4, 0], [4, 4, 4, 4, 4]
+    assert queries_and_keys.learn_to_look(ring, shared=False) > 0.99
+    assert queries_and_keys.learn_to_look(ring, shared=True) <= 0.5 + 1e-6
+    assert queries_and_keys.learn_to_look(star, shared=True) > 0.99
+
+
+def test_share_on_diagonal_by_hand():
+    weights = torch.tensor([[[0.6, 0.4], [0.7, 0.3]], [[0.9, 0.1], [0.2, 0.8]]])
+    assert queries_and_keys.share_on_diagonal(weights) == 0.75
+    assert queries_and_keys.share_on_diagonal(weights[0]) == 0.5
+
+
+# --------------------------------------------------------------------------------- reading_weights, weight_statistics
+
+
+def test_alternative_weights_worked_by_hand():
+    """Values 0, 1, 2: a step of (1, -2, 1) changes neither mean nor sum, and ends when the middle is empty."""
+    value = torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64)
+    weights = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
+    close(reading_weights.alternative_weights(weights, value), torch.tensor([0.5, 0.0, 0.5]).double())
+    assert reading_weights.total_variation(weights, torch.tensor([0.5, 0.0, 0.5])) == 0.5
+    uneven = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)  # now away from the first: 0.1 * (-1, 2, -1) each time
+    close(reading_weights.alternative_weights(uneven, value), torch.tensor([0.3, 0.7, 0.0]).double())
+    assert reading_weights.change_without_effect(weights, value, torch.tensor([True, False, True])) is None
+
+
+@pytest.mark.parametrize(("length", "d_v"), [(7, 3), (11, 5), (13, 1), (17, 2), (5, 3)])
+def test_alternative_weights_are_weights_and_give_the_same_output(length, d_v):
+    generator = torch.Generator().manual_seed(length)
+    value = torch.randn(length, d_v, generator=generator).double()
+    weights = torch.randn(length, generator=generator).double().softmax(dim=0)
+    kept = weights.clone()
+    other = reading_weights.alternative_weights(weights, value)
+    assert torch.equal(weights, kept), "the row that was passed in stays as it was"
+    assert (other >= 0).all() and abs(other.sum().item() - 1) < 1e-12
+    close(other @ value, weights @ value, rtol=0, atol=1e-12)
+    assert reading_weights.total_variation(other, weights) > 1e-3
+    assert (other > 0).sum() <= d_v + 1, "Carathéodory: d_v + 1 words are enough"
+    assert reading_weights.alternative_weights(other, value) is None, "a row with d_v + 1 words or fewer is at the end"
+
+
+@pytest.mark.parametrize(("length", "d_v"), [(2, 1), (5, 4), (7, 13)])
+def test_weights_are_unique_with_at_most_d_v_plus_one_words(length, d_v):
+    generator = torch.Generator().manual_seed(0)
+    value = torch.randn(length, d_v, generator=generator).double()
+    weights = torch.randn(length, generator=generator).double().softmax(dim=0)
+    assert reading_weights.alternative_weights(weights, value) is None
+    value[1] = value[0]  # two words that say the same: the heavier gives all to the other, the rest stays
+    other, lighter = reading_weights.alternative_weights(weights, value), int(weights[:2].argmin())
+    close(other[2:], weights[2:])
+    close(other[lighter], weights[:2].sum())
+
+
+def test_hidden_words_stay_hidden():
+    generator = torch.Generator().manual_seed(3)
+    value, scores = torch.randn(11, 2, generator=generator).double(), torch.randn(11, generator=generator).double()
+    hidden = torch.arange(11) % 3 == 0
+    weights = scores.masked_fill(hidden, -math.inf).softmax(dim=0)
+    other = reading_weights.alternative_weights(weights, value)
+    assert (other[hidden] == 0).all() and reading_weights.total_variation(other, weights) > 1e-2
+    close(other @ value, weights @ value, rtol=0, atol=1e-12)
+
+
+def test_change_without_effect_takes_most_from_the_heaviest_free_word():
+    generator = torch.Generator().manual_seed(5)
+    value, free = torch.randn(13, 3, generator=generator).double(), torch.arange(13) != 4
+    weights = torch.full((13,), 0.05, dtype=torch.float64)
+    weights[4], weights[7] = 0.3, 0.15  # the heaviest is not free
+    change = reading_weights.change_without_effect(weights, value, free)
+    assert abs(change.sum().item()) < 1e-12 and (change @ value).abs().max() < 1e-12 and change[4] == 0
+    constraints = torch.cat([value, torch.ones(13, 1).double()], dim=1)[free]
+    for seed in range(50):  # no direction of the same length takes more from word 7
+        other = torch.randn(12, generator=torch.Generator().manual_seed(seed)).double()
+        other -= constraints @ torch.linalg.lstsq(constraints, other[:, None]).solution[:, 0]
+        assert -other[6].abs() / other.norm() >= change[7] / change.norm() - 1e-12
+
+
+def test_strongest_directions_keep_distances_and_say_how_much():
+    generator = torch.Generator().manual_seed(0)
+    flat = torch.randn(7, 2, generator=generator).double() @ torch.randn(2, 11, generator=generator).double() + 5
+    kept, share = reading_weights.strongest_directions(flat, 2)
+    assert share == pytest.approx(1.0) and kept.shape == (7, 2)
+    close(torch.cdist(kept, kept), torch.cdist(flat, flat))
+    cross = torch.tensor([[3.0, 0], [-3.0, 0], [0, 1.0], [0, -1.0]], dtype=torch.float64)
+    kept, share = reading_weights.strongest_directions(cross, 1)
+    assert share == pytest.approx(0.9)  # 18 of 20
+    close(kept[:, 0].abs(), torch.tensor([3.0, 3.0, 0.0, 0.0]).double())
+
+
+def test_contributions_by_hand():
+    weights, value = torch.tensor([[0.9, 0.1], [0.1, 0.9]]), torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    close(reading_weights.contributions(weights, value), torch.tensor([[0.0, 0.5], [0.0, 4.5]]))
+    reading = Reading(["a", "b"], weights, weights, value, weights)
+    assert reading_weights.largest_agrees(reading).tolist() == [False, True]
+
+
+def test_one_row_sum_notices_one_error_and_all_sums_notice_all():
+    weights = torch.randn(3, 5, 5, generator=torch.Generator().manual_seed(0)).softmax(dim=-1)
+    assert list(weight_statistics.errors_noticed(weights).values()) == [1, 15, 15]
+
+
+def test_entropies_of_known_rows():
+    path, even, peaked = weight_statistics.rows_of_entropy().values()
+    assert path[0] == 0 and path[-1] == pytest.approx(math.log(20)) and even == pytest.approx(math.log(2))
+    middle = 0.5 + 0.5 / 20
+    assert path[2] == pytest.approx(-middle * math.log(middle) - 19 * 0.025 * math.log(0.025))
+    assert peaked == pytest.approx(-0.7 * math.log(0.7) - 0.3 * math.log(0.3 / 19))
+
+
+def test_made_patterns_are_what_their_names_say():
+    patterns = weight_statistics.made_patterns(length=7, size=11, draws=3)
+    for weights in patterns.values():
+        close(weights.sum(dim=-1), torch.ones(3, 7).double())
+    generator = torch.Generator().manual_seed(0)
+    query, key = torch.randn(2, 3, 7, 11, generator=generator, dtype=torch.float64)
+    for name, scores in (
+        ("random", query @ key.mT / math.sqrt(11)),
+        ("random, not divided by √d", query @ key.mT),
+        ("K = Q", query @ query.mT / math.sqrt(11)),
+        ("K = 10 Q", 10 * query @ query.mT / math.sqrt(11)),
+    ):
+        close(patterns[name], scores.softmax(dim=-1))
+
+
+# ------------------------------------------------------------------------------------------------------ the exercises
+
+BY_NAME = {exercise.name: exercise for exercise in EXERCISES}
+HAND, SOFTMAX, SELF, ADDITIVE, POSITIONS, CROSS = (exercise.name for exercise in EXERCISES)
+
+
+def checked(name, function):
+    return exercise_checker.check(BY_NAME[name], function)
+
+
+def soft(scores, mask):
+    """The right masked softmax, written once more: hide, softmax, zero the rows that are nothing but NaN."""
+    return F.softmax(scores.masked_fill(~mask, float("-inf")), dim=1).nan_to_num(0)
+
+
+def own_attention(q, k, v, mask=None, softmax=soft, scale=None):
+    s = torch.einsum("ic,jc->ij", q, k) * (q.shape[1] ** -0.5 if scale is None else scale)
+    w = F.softmax(s, dim=1) if mask is None else softmax(s, mask)
+    return w.mm(v), w
+
+
+def own_self(x, wq, wk, wv, mask=None, **options):
+    return own_attention(x.mm(wq), x.mm(wk), x.mm(wv), mask, **options)
+
+
+def own_cross(x, c, wq, wk, wv, wo, mask=None, **options):
+    output, weights = own_attention(x.mm(wq), c.mm(wk), c.mm(wv), mask, **options)
+    return output.mm(wo), weights
+
+
+def own_additive(query, memory, wq, wk, v, score=lambda a, b, v: (v * torch.tanh(a + b)).sum(), dim=1):
+    s = torch.stack([torch.stack([score(q @ wq, m @ wk, v) for m in memory]) for q in query])
+    w = F.softmax(s, dim=dim)
+    return w @ memory, w
+
+
+def own_positions(length, d_model, *, first=0, power=lambda i, column, d: 2 * i / d, functions=(math.sin, math.cos)):
+    rows = [
+        [functions[c % 2]((first + p) / 10000 ** power(c // 2, c, d_model)) for c in range(d_model)]
+        for p in range(length)
+    ]
+    return torch.tensor(rows)
+
+
+def blind_to_none(scores, mask):
+    """-1e9, and the blind rows set to 0: right for all scores but those below -1e9."""
+    weights = scores.masked_fill(mask.logical_not(), -1e9).softmax(1)
+    weights[~mask.any(1)] = 0
+    return weights
+
+
+def exponentials(scores, mask):
+    e = torch.exp(scores) * mask
+    return e / e.sum(1, keepdim=True).clamp(min=1e-30)
+
+
+def even_only_positions(length, d_model):
+    """As in many tutorials: the cosines are assigned to one column too many of them if d_model is odd."""
+    encoding = torch.zeros(length, d_model)
+    angle = torch.arange(length).unsqueeze(1) * torch.exp(torch.arange(0, d_model, 2) * -(math.log(10000.0) / d_model))
+    encoding[:, 0::2], encoding[:, 1::2] = torch.sin(angle), torch.cos(angle)
+    return encoding
+
+
+def stacked_positions(length, d_model):
+    angle = torch.outer(torch.arange(length), 1e4 ** -(torch.arange(0, d_model, 2) / d_model))
+    return torch.stack([angle.sin(), angle.cos()], dim=2).reshape(length, -1)
+
+
+def concatenated_positions(length, d_model):
+    angle = torch.outer(torch.arange(length), 1e4 ** -(torch.arange(0, d_model, 2) / d_model))
+    return torch.cat([angle.sin(), angle.cos()[:, : d_model // 2]], dim=1)
+
+
+# (exercise, the name by which the checker must know the mistake, a function that makes it)
+PLANTED = [
+    (HAND, "not divided by √d_k", lambda: [0.12, 0.87, 0.02]),
+    (HAND, "divided by d_k", lambda: [0.31, 0.51, 0.19]),
+    (HAND, "softmax missing", lambda: [1, 2, 0]),
+    (HAND, "scale and softmax missing", lambda: (2, 4, 0)),
+    (HAND, "divided by the sum of the scores", lambda: [0.33, 0.67, 0.0]),
+    (HAND, "exponentials not divided by their sum", lambda: [2.72, 7.39, 1]),
+    (SOFTMAX, "softmax over the wrong axis", lambda s, m: soft(s.T, m.T).T),
+    (SOFTMAX, "mask inverted", lambda s, m: soft(s, m.logical_not())),
+    (SOFTMAX, "mask inverted", lambda s, m: F.softmax(s.masked_fill(m, -1e9), dim=1)),
+    (SOFTMAX, "mask ignored", lambda s, m: s.exp() / s.exp().sum(1)[:, None]),
+    (SOFTMAX, "mask after softmax", lambda s, m: F.softmax(s, dim=1) * m),
+    (SOFTMAX, "hidden scores set to 0", lambda s, m: F.softmax(s * m, dim=1)),
+    (SOFTMAX, "hidden scores set to a finite number", lambda s, m: F.softmax(s.masked_fill(~m, -1e9), dim=1)),
+    (SOFTMAX, "hidden scores set to a finite number", lambda s, m: F.softmax(s.masked_fill(~m, -1e4), dim=1)),
+    (SOFTMAX, "hidden scores set to a finite number", blind_to_none),
+    (SOFTMAX, "hidden scores set to a finite number", lambda s, m: F.softmax(s.masked_fill(~m, -1e9), dim=1) * m),
+    (SOFTMAX, "NaN where a query sees nothing", lambda s, m: F.softmax(s.masked_fill(~m, -math.inf), dim=1)),
+    (SOFTMAX, "NaN where a query sees nothing", lambda s, m: torch.exp(s) * m / (torch.exp(s) * m).sum(1)[:, None]),
+    (SOFTMAX, "exponentials not divided by their sum", lambda s, m: torch.exp(s).masked_fill(~m, 0)),
+    (SOFTMAX, "exp overflows", exponentials),
+    (SOFTMAX, "exp overflows", lambda s, m: ((s.exp() * m) / (s.exp() * m).sum(1, keepdim=True)).nan_to_num(0)),
+    (SELF, "not divided by √d_k", lambda *a: own_self(*a, scale=1)),
+    (SELF, "divided by d_k", lambda x, wq, *a: own_self(x, wq, *a, scale=1 / wq.shape[1])),
+    (SELF, "divided by √d_model", lambda x, *a: own_self(x, *a, scale=x.shape[1] ** -0.5)),
+    (SELF, "K Qᵀ instead of Q Kᵀ", lambda x, wq, wk, wv, m=None: own_self(x, wk, wq, wv, m)),
+    (SELF, "softmax missing", lambda x, q, k, v, m=None: ((s := x @ q @ (x @ k).T / q.shape[1] ** 0.5) @ (x @ v), s)),
+    (SELF, "softmax over the wrong axis", lambda x, q, k, v, m=None: ((w := own_self(x, k, q, v)[1].T) @ (x @ v), w)),
+    (SELF, "mask ignored", lambda x, wq, wk, wv, m=None: own_self(x, wq, wk, wv)),
+    (SELF, "mask inverted", lambda x, q, k, v, m=None: own_self(x, q, k, v, m if m is None else ~m)),
+    (SELF, "mask after softmax", lambda *a: own_self(*a, softmax=lambda s, m: F.softmax(s, dim=1) * m)),
+    (SELF, "hidden scores set to 0", lambda *a: own_self(*a, softmax=lambda s, m: F.softmax(s * m, dim=1))),
+    (
+        SELF,
+        "hidden scores set to a finite number",
+        lambda *a: own_self(*a, softmax=lambda s, m: (s - 1e9 * ~m).softmax(1)),
+    ),
+    (SELF, "NaN where a query sees nothing", lambda *a: own_self(*a, softmax=lambda s, m: (s + m.log()).softmax(1))),
+    (SELF, "returned in the wrong order", lambda *a: own_self(*a)[::-1]),
+    (ADDITIVE, "tanh missing", lambda *a: own_additive(*a, score=lambda q, k, v: v @ (q + k))),
+    (ADDITIVE, "v missing", lambda *a: own_additive(*a, score=lambda q, k, v: torch.tanh(q + k).sum())),
+    (ADDITIVE, "tanh after v", lambda *a: own_additive(*a, score=lambda q, k, v: torch.tanh(v @ q + v @ k))),
+    (
+        ADDITIVE,
+        "scaled like a dot product",
+        lambda *a: own_additive(*a, score=lambda q, k, v: v @ (q + k).tanh() * len(v) ** -0.5),
+    ),
+    (ADDITIVE, "softmax over the wrong axis", lambda *a: own_additive(*a, dim=0)),
+    (ADDITIVE, "softmax missing", lambda q, m, a, b, v: ((s := (q[:, None] @ a + m @ b).tanh() @ v) @ m, s)),
+    (ADDITIVE, "returned in the wrong order", lambda *a: (own_additive(*a)[1], own_additive(*a)[0])),
+    (POSITIONS, "sine and cosine swapped", lambda n, d: own_positions(n, d, functions=(math.cos, math.sin))),
+    (POSITIONS, "sines and cosines side by side", concatenated_positions),
+    (POSITIONS, "only sines", lambda n, d: own_positions(n, d, functions=(math.sin, math.sin))),
+    (POSITIONS, "positions counted from 1", lambda n, d: own_positions(n, d, first=1)),
+    (POSITIONS, "exponent i / d_model", lambda n, d: own_positions(n, d, power=lambda i, c, d: i / d)),
+    (POSITIONS, "exponent doubled", lambda n, d: own_positions(n, d, power=lambda i, c, d: 2 * (c - c % 2) / d)),
+    (POSITIONS, "each column its own angle", lambda n, d: own_positions(n, d, power=lambda i, c, d: c / d)),
+    (POSITIONS, "multiplied by the power of 10000", lambda n, d: own_positions(n, d, power=lambda i, c, d: -2 * i / d)),
+    (POSITIONS, "an odd d_model fails", even_only_positions),
+    (POSITIONS, "an odd d_model fails", stacked_positions),
+    (
+        CROSS,
+        "keys from x",
+        lambda x, c, q, k, v, o, m=None: ((r := own_attention(x @ q, x @ k, c @ v, m))[0] @ o, r[1]),
+    ),
+    (
+        CROSS,
+        "values from x",
+        lambda x, c, q, k, v, o, m=None: ((r := own_attention(x @ q, c @ k, x @ v, m))[0] @ o, r[1]),
+    ),
+    (CROSS, "keys and values from x", lambda x, c, *a: own_cross(x, x, *a)),
+    (CROSS, "x and context swapped", lambda x, c, *a: own_cross(c, x, *a)),
+    (CROSS, "output projection missing", lambda x, c, q, k, v, o, m=None: own_attention(x @ q, c @ k, c @ v, m)),
+    (
+        CROSS,
+        "K Qᵀ instead of Q Kᵀ",
+        lambda x, c, q, k, v, o, m=None: ((r := own_attention(c @ k, x @ q, c @ v, m))[0] @ o, r[1]),
+    ),
+    (CROSS, "not divided by √d_k", lambda *a: own_cross(*a, scale=1)),
+    (CROSS, "divided by d_k", lambda x, c, q, *a: own_cross(x, c, q, *a, scale=1 / q.shape[1])),
+    (CROSS, "mask inverted", lambda *a: own_cross(*a[:6], *(~m for m in a[6:]))),
+    (CROSS, "mask ignored", lambda *a: own_cross(*a[:6])),
+    (CROSS, "mask after softmax", lambda *a: own_cross(*a, softmax=lambda s, m: m * F.softmax(s, dim=1))),
+    (
+        CROSS,
+        "hidden scores set to a finite number",
+        lambda *a: own_cross(*a, softmax=lambda s, m: (s - 1e5 * ~m).softmax(1)),
+    ),
+    (CROSS, "NaN where a query sees nothing", lambda *a: own_cross(*a, softmax=lambda s, m: (s + m.log()).softmax(1))),
+    (CROSS, "returned in the wrong order", lambda *a: own_cross(*a)[::-1]),
+]
+
+
+@pytest.mark.parametrize(("name", "mistake", "function"), PLANTED)
+def test_exercises_know_the_usual_mistakes_by_name(name, mistake, function):
+    """Each of these was written apart from the function by which the checker recognises it."""
+    report = checked(name, function)
+    assert report.status == WRONG and report.text.startswith(f"{mistake}: "), report.text
+    assert len(report.text) > len(mistake) + 20, "a name alone teaches nothing"
+
+
+def test_every_mistake_of_the_checker_is_planted_and_is_found_under_its_own_name():
+    for exercise in EXERCISES:
+        for mistake in exercise.mistakes:
+            assert checked(exercise.name, mistake.variant).text == f"{mistake.name}: {mistake.hint}"
+            first = exercise_checker.call(exercise, mistake.variant, exercise.cases()[0])
+            assert not first.failure, f"{exercise.name}: {mistake.name} must run in the first case"
+    known = {mistake.name for exercise in EXERCISES for mistake in exercise.mistakes}
+    assert known <= {mistake for _, mistake, _ in PLANTED} and len(PLANTED) >= 25
+
+
+# What readers write that is right: loops, torch's own function, float32, lists where numbers are asked for.
+def loops(scores, mask):
+    weights = torch.zeros(scores.shape)  # float32, though the scores are float64
+    for i, row in enumerate(scores):
+        visible = [j for j in range(len(row)) if mask[i, j]]
+        largest = max((row[j] for j in visible), default=0)
+        for j in visible:
+            weights[i, j] = math.exp(row[j] - largest) / sum(math.exp(row[k] - largest) for k in visible)
+    return weights
+
+
+def by_torch(x, wq, wk, wv, mask=None):
+    query, key, value, eye = x @ wq, x @ wk, x @ wv, torch.eye(len(x)).double()
+    output, weights = (
+        F.scaled_dot_product_attention(query[None], key[None], v[None], attn_mask=mask)[0] for v in (value, eye)
+    )
+    return output, weights
+
+
+RIGHT = [
+    (HAND, lambda: [0.24, 0.67, 0.09]),
+    (HAND, lambda: torch.tensor([0.25, 0.67, 0.09])),
+    (SOFTMAX, loops),
+    (SOFTMAX, soft),
+    (SOFTMAX, self_attention.masked_softmax),
+    (SELF, by_torch),
+    (SELF, own_self),
+    (ADDITIVE, own_additive),
+    (POSITIONS, own_positions),
+    (POSITIONS, sinusoidal_positions),
+    (CROSS, own_cross),
+]
+
+
+@pytest.mark.parametrize(("name", "function"), RIGHT)
+def test_exercises_accept_every_right_way(name, function):
+    assert checked(name, function).status == DONE, checked(name, function).text
+
+
+def test_solutions_pass_their_own_checks(capsys):
+    exercises.main(["--solutions"])
+    said = capsys.readouterr().out
+    assert said.count(" done\n") == len(EXERCISES) + 1 and f"{len(EXERCISES)} of {len(EXERCISES)} done" in said
+
+
+def test_untouched_exercises_are_not_written_yet(capsys):
+    """Readers write in this file, so only what is still as it came is looked at."""
+    untouched = [f.__name__ for f in exercises.YOURS if code(f) == "raise NotImplementedError" or "..." in code(f)]
+    for name in untouched:
+        with pytest.raises(SystemExit) as stop:
+            exercises.main([name])
+        assert stop.value.code == 1
+        assert re.fullmatch(rf"- \d {name} +not written yet\n", capsys.readouterr().out)
+    if untouched:
+        with pytest.raises(SystemExit) as stop:
+            exercises.main([])
+        said = capsys.readouterr().out
+        assert stop.value.code == 1 and said.count("not written yet\n") == len(untouched), said
+
+
+def code(function):
+    """The function without its docstring."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    return "\n".join(ast.unparse(line) for line in tree.body[1:])
+
+
+def test_exercises_ask_for_what_is_checked():
+    for yours, exercise in zip(exercises.YOURS, EXERCISES, strict=True):
+        assert yours.__name__ == exercise.name and len(yours.__doc__.splitlines()) > 5
+        assert list(inspect.signature(yours).parameters) == list(inspect.signature(exercise.solution).parameters)
+    numbers = [ast.literal_eval(row) for row in re.findall(r"= (\[.*\])$", exercises.score_by_hand.__doc__, re.M)]
+    scores = [sum(q * k for q, k in zip(numbers[0], key, strict=True)) / math.sqrt(len(key)) for key in numbers[1:]]
+    weights = [math.exp(s) / sum(math.exp(t) for t in scores) for s in scores]
+    close(BY_NAME[HAND].solution(), torch.tensor(weights))
+
+
+def unwritten(*_):
+    raise NotImplementedError
+
+
+def badly_typed(scores, mask):
+    return torch.softmax(mask, dim=1)  # torch raises NotImplementedError for bool, which is not "not written yet"
+
+
+def long_winded(*_):
+    raise RuntimeError("a\nb " * 300)
+
+
+def lost(scores, mask):
+    return scores.no_such_method() * nothing  # noqa: F821
+
+
+def test_errors_of_a_reader_are_one_line_with_its_number():
+    assert checked(SELF, lambda *a: unwritten(*a)).text == "not written yet: it needs unwritten"
+    assert checked(HAND, lambda: [0.25, ..., 0.09]).status == NOT_WRITTEN
+    report, line = checked(SOFTMAX, lost), inspect.getsourcelines(lost)[1] + 1
+    assert report.status == WRONG
+    assert report.text == (
+        f"AttributeError in line {line}: 'Tensor' object has no attribute 'no_such_method' (some keys hidden)"
+    )
+    assert checked(SOFTMAX, lambda scores, mask: lost(scores, mask)).text == report.text, (
+        "the innermost line of the file"
+    )
+    assert checked(SOFTMAX, badly_typed).text.startswith("NotImplementedError in line ")
+    assert checked(SOFTMAX, lambda scores: scores).text.startswith("TypeError: ")
+    long = checked(SELF, long_winded)
+    assert (
+        re.fullmatch(r"RuntimeError in line \d+: [ab ]+ \.\.\. \(without a mask\)", long.text) and len(long.text) < 250
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "message"),
+    [
+        (SELF, lambda x, wq, *a: (x @ wq, x @ x.T), r"weights\[\d, \d\]|row 0 of weights sums to .*, expected 1"),
+        (SELF, lambda x, q, k, v, m=None: (x @ v, torch.ones(5, 3)), r"weights has shape \(5, 3\), expected \(5, 5\)"),
+        (
+            SELF,
+            lambda *a: (own_self(*a)[0] + 0.5, own_self(*a)[1]),
+            r"output\[\d, \d+\] is .*, expected .*difference \(w",
+        ),
+        (
+            SELF,
+            lambda x, q, k, v, m=None: own_attention(x @ q, x @ k, x, m),
+            r"output has shape \(5, 11\), expected \(5, 13\)",
+        ),
+        (SELF, lambda *a: own_self(*a)[0], r"must return output, weights: got one tensor of shape \(5, 13\)"),
+        (SELF, lambda *a: None, "got None; is there a return"),
+        (SELF, lambda *a: (*own_self(*a), 1), "must return output, weights: got 3 values"),
+        (SELF, lambda *a: (None, own_self(*a)[1]), "output must be a tensor or numbers: got None"),
+        (SOFTMAX, lambda s, m: "weights", r"weights must be a tensor or numbers: got 'weights' \(str\)"),
+        (SOFTMAX, lambda s, m: soft(s, m) * math.nan, r"row 0 of weights sums to nan, expected 1"),
+        (SOFTMAX, lambda s, m: soft(s, m) * 0.5, "row 0 of weights sums to 0.5, expected 1 \\(some keys hidden\\)"),
+        (SOFTMAX, lambda s, m: soft(s, m) + ~m * 1e-9, r"weights\[.*\] is 1e-09, expected 0, .*\(some keys hidden\)"),
+        (
+            SOFTMAX,
+            lambda s, m: soft(s, m).flip(0),
+            r"weights\[\d, \d\] is 0, expected 0\.\d+, the largest difference",
+        ),
+        (CROSS, lambda *a: own_cross(*a, softmax=lambda s, m: soft(s, m[:1])), r"weights\[.*\(some keys hidden\)"),
+        (
+            POSITIONS,
+            lambda n, d: torch.zeros(d, n),
+            r"encoding has shape \(6, 7\), expected \(7, 6\) \(length 7, d_m",
+        ),
+        (POSITIONS, lambda n, d: {0: sinusoidal_positions(n, d)}[d % 2], r"^KeyError in line \d+: 1 \(length 11, d_m"),
+        (HAND, lambda: [0.1, 0.2, 0.3], "the weights sum to 0.6, expected 1"),
+        (HAND, lambda: [0.1, 0.2], r"weights has shape \(2,\), expected \(3,\)"),
+    ],
+)
+def test_unknown_mistakes_are_described(name, function, message):
+    report = checked(name, function)
+    assert report.status == WRONG and re.search(message, report.text), report.text
+    assert not any(report.text.startswith(mistake.name) for mistake in BY_NAME[name].mistakes)
+
+
+def test_numbers_worked_by_hand_are_not_given_away():
+    report = checked(HAND, lambda: [0.5, 0.25, 0.25])
+    assert report.text == "weights[1] is 0.25, and that is not right"
+
+
+def test_changed_inputs_are_noticed():
+    def in_place(scores, mask):
+        scores[~mask] = -math.inf
+        return torch.softmax(scores, dim=1).nan_to_num(0)
+
+    def in_place_and_wrong(scores, mask):
+        scores[~mask] = 0
+        return torch.softmax(scores, dim=1)
+
+    assert (
+        checked(SOFTMAX, in_place).text
+        == "your function changed scores, which its caller may still need: make a new tensor"
+    )
+    report = checked(SOFTMAX, in_place_and_wrong)
+    assert (
+        report.text.startswith("hidden scores set to 0: ") and "; also, your function changed scores, " in report.text
+    )
+
+
+def test_two_mistakes_are_named_one_after_the_other():
+    def both(x, q, k, v, mask=None):
+        return own_self(x, q, k, v, mask if mask is None else ~mask, scale=1)
+
+    assert checked(SELF, both).text.startswith("not divided by √d_k: ")
+    assert checked(SELF, lambda *a: own_self(*a[:4], *(~m for m in a[4:]))).text.startswith("mask inverted: ")
+
+
+def test_the_checker_serves_any_exercise():
+    """Masks that must be bool, several results, infinities: what later phases ask for."""
+
+    def causal(length):
+        return torch.ones(length, length).tril().bool()
+
+    exercise = Exercise(causal, ("mask",), lambda: [Case("", (3,))], ())
+    assert exercise_checker.check(exercise, causal).status == DONE
+    assert exercise_checker.check(exercise, lambda n: causal(n).int()).text == "mask must be bool: got torch.int32"
+    assert exercise_checker.check(exercise, lambda n: causal(n).T).text.startswith("mask[0, 1] is 1, expected 0")
+
+    def additive(length):
+        return torch.zeros(length, length).masked_fill(~causal(length), -math.inf)
+
+    exercise = Exercise(additive, ("mask",), lambda: [Case("", (3,))], ())
+    assert exercise_checker.check(exercise, additive).status == DONE
+    assert exercise_checker.check(exercise, lambda n: additive(n).clamp(min=-9)).text.startswith(
+        "mask[0, 1] is -9, expected -inf"
+    )
+
+
+@pytest.mark.parametrize("choice", ["4", "additive_attention"])
+def test_one_exercise_can_be_checked_alone(choice, capsys):
+    exercises.main(["--solutions", choice])
+    assert re.fullmatch(r"\+ 4 additive_attention +done\n", capsys.readouterr().out)
+
+
+def test_what_is_wrong_is_printed_and_the_exit_code_is_1(capsys):
+    functions = [exercise.solution for exercise in EXERCISES]
+    functions[2] = lambda *a: own_self(*a, scale=1)
+    with pytest.raises(SystemExit) as stop:
+        exercise_checker.main("", EXERCISES, functions, [])
+    said = capsys.readouterr().out
+    assert stop.value.code == 1 and "5 of 6 done" in said and said.count(" done\n") == 6
+    assert re.search(r"^x 3 self_attention +not divided by √d_k: ", said, re.M)
+    assert all(len(line) <= exercise_checker.WIDTH for line in said.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["7"], "no exercise '7': choose from 1 score_by_hand, 2 masked_softmax, 3 self_att"),
+        (["attention"], "no exercise 'attention'"),
+        (["--solution"], "unrecognized arguments: --solution"),
+        (["1", "2"], "unrecognized arguments: 2"),
+    ],
+)
+def test_exercises_refuse_bad_input_in_one_line(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        exercises.main(arguments)
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and message in said.err and said.err.count("\n") == 1 and not said.out
+
+
 # ------------------------------------------------------------------------------------- pictures, findings, scripts
 
 
@@ -934,6 +1974,13 @@ def test_findings_are_checked_recorded_and_shown(tmp_path, capsys):
 EXPECTED = {
     "phase1/attention_heatmap.png",
     "phase1/qkv_flow.png",
+    "phase1/alignment.png",
+    "phase1/bottleneck.png",
+    "phase1/cross_attention.png",
+    "phase1/reading_weights.png",
+    "phase1/scaling.png",
+    "phase1/scaling_training.png",
+    "phase1/scoring_rules.png",
     "phase2/multi_head_grid.png",
     "phase2/attention_entropy.png",
     "phase2/head_roles.png",
@@ -990,7 +2037,23 @@ def test_the_same_seed_gives_the_same_bytes(quick_run, tmp_path, monkeypatch):
         assert path.read_bytes() == (quick_run / path.relative_to(tmp_path)).read_bytes(), path.name
 
 
-@pytest.mark.parametrize("script", [s for s in SCRIPTS if s is not one_or_four_heads], ids=lambda s: s.__name__)
+SHOW_A_SENTENCE = (
+    self_attention,
+    visualize1,
+    soft_lookup,
+    queries_and_keys,
+    reading_weights,
+    multi_head_attention,
+    visualize2,
+    attention_flow,
+    attention_3d,
+    causal_attention,
+    visualize4,
+    summary,
+)
+
+
+@pytest.mark.parametrize("script", SHOW_A_SENTENCE, ids=lambda s: s.__name__)
 def test_other_sentences_work_in_every_script(quick_run, tmp_path, script, request):
     sentence = "today some strange kites beside the dark big barn lay on a red soft box"  # 15 words
     script.main(["--quick", "--sentence", sentence, "--output-dir", str(tmp_path)])

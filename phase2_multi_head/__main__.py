@@ -3,12 +3,5 @@
 from phase2_multi_head import multi_head_attention, one_or_four_heads, visualize
 from shared import cli
 
-
-def main(argv: list[str] | None = None) -> None:
-    for script in (multi_head_attention, visualize, one_or_four_heads):
-        print(f"\n== phase2_multi_head/{script.__name__.split('.')[-1]}.py", flush=True)
-        script.main(argv)
-
-
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run_phase([multi_head_attention, visualize, one_or_four_heads])

@@ -7,10 +7,14 @@ Ctrl-C: one line, exit code 130. Nothing is left half-written (see shared.paths.
 """
 
 import argparse
+import importlib
 import random
+import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 import numpy as np
@@ -21,14 +25,22 @@ from shared.toy_language import TOY_SENTENCE, read_sentences, tokenize
 from shared.toy_model import MakeAttention
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that says what is wrong in one line."""
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """A parser with the common options; description is the script's own docstring."""
-    result = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    program = Path(sys.argv[0])
+    result = Parser(
+        prog=program.parent.name if program.name == "__main__.py" else program.name,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     add = result.add_argument
     add(
         "--sentence",
@@ -160,6 +172,35 @@ def run(main: Callable[[], None]) -> None:
     except OSError as error:
         print(f"{error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
+
+
+def run_phase(scripts: Sequence[ModuleType], beside: Sequence[ModuleType] = ()) -> None:
+    """Run the scripts of a phase in order, with the options of the command line.
+
+    beside: scripts that train long; they run in a process of their own meanwhile, and what they print comes last.
+    """
+    with tempfile.TemporaryFile("w+") as log:
+        code = f"from {__name__} import run_in_order; run_in_order({[script.__name__ for script in beside]})"
+        command = [sys.executable, "-c", code, *sys.argv[1:]]
+        other = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT) if beside else None
+        try:
+            run_in_order([script.__name__ for script in scripts])
+            failed = other.wait() if other else 0
+        finally:
+            if other:
+                other.kill()
+                other.wait()
+        log.seek(0)
+        print(log.read(), end="")
+    if failed:
+        sys.exit(failed)
+
+
+def run_in_order(names: list[str]) -> None:
+    """Import scripts by their module names and run them."""
+    for name in names:
+        print(f"\n== {name.replace('.', '/')}.py", flush=True)
+        run(importlib.import_module(name).main)
 
 
 def main(argv: list[str] | None = None) -> None:
