@@ -34,8 +34,13 @@ from phase1_single_head import (
     bottleneck,
     cross_attention,
     exercises,
+    layer_costs,
+    path_length,
+    position_encodings,
+    positions,
     queries_and_keys,
     reading_weights,
+    recurrence,
     scaling,
     scaling_training,
     scoring,
@@ -49,6 +54,15 @@ from phase1_single_head import (
 from phase1_single_head import visualize as visualize1
 from phase1_single_head.cross_attention import CrossAttention
 from phase1_single_head.exercise_solutions import EXERCISES
+from phase1_single_head.position_encodings import (
+    RotarySelfAttention,
+    against_the_fall,
+    order_gap,
+    rotary,
+    similarity_by_distance,
+    sinusoidal_by_loops,
+    twin_gaps,
+)
 from phase1_single_head.scoring import METHODS, AdditiveAttention, LuongAttention
 from phase1_single_head.self_attention import (
     SelfAttention,
@@ -77,6 +91,7 @@ from shared.attention_utils import (
     strided_mask,
 )
 from shared.exercise_checker import DONE, NOT_WRITTEN, WRONG, Case, Exercise
+from shared.findings import HOLDS, ONLY_IF
 from shared.toy_language import RELATIONS, TOY_SENTENCE, VOCABULARY, encode, tokenize
 from shared.toy_model import ToyTransformer, sinusoidal_positions
 from shared.visualization_utils import WEIGHT_MAP, plot_attention, plot_heads, save_figure, token_labels
@@ -93,6 +108,11 @@ SCRIPTS = (
     scaling,
     scaling_training,
     bottleneck,
+    position_encodings,
+    positions,
+    recurrence,
+    path_length,
+    layer_costs,
     reading_weights,
     weight_statistics,
     textbook_numbers,
@@ -779,8 +799,12 @@ def test_scores_name_the_right_head_layer_and_direction():
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
-    """Checkpoints of the tests lie apart from the reader's."""
+    """Checkpoints of the tests lie apart from the reader's, and --quick is quicker still."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "QUICK_STEPS", 8)
+        patch.setattr(bottleneck, "NUM_TEST", 30)
+        patch.setattr(visualize2, "UNTRAINED_MODELS", 4)
+        patch.setattr(scoring_rules, "ROUNDS", 1)
         patch.setattr(paths, "CHECKPOINTS", tmp_path_factory.mktemp("checkpoints"))
         yield paths.CHECKPOINTS
     training._trained_here.clear()
@@ -1177,6 +1201,431 @@ def test_unscaled_attention_differs_by_the_root_alone():
     folded = scaling_training.FoldedSelfAttention(D_K, 7, output_projection=True).double()
     close(folded.w_q.weight * math.sqrt(7), ours.w_q.weight, rtol=1e-6, atol=0)
     close(folded.w_k.weight, ours.w_k.weight)
+
+
+# ------------------------------------------------------------------------------------------- phase 1: positions
+
+
+def vectors(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+# ---------------------------------------------------------------- rotary positions
+
+
+@pytest.mark.parametrize("size", [2, 6, 22])
+def test_rotary_is_a_product_of_complex_numbers(size):
+    """The definition of Su et al. 2021, section 3.2.1: pair i, read as x + iy, times exp(i position theta_i)."""
+    x, places = vectors(B, H, T_K, size), torch.tensor([0, 1, 5, 7, 11, 400, 3])
+    expected = torch.empty_like(x)
+    for t, position in enumerate(places.tolist()):
+        for i in range(size // 2):
+            turn = complex(math.cos(position * 10000 ** (-2 * i / size)), math.sin(position * 10000 ** (-2 * i / size)))
+            pair = torch.complex(x[..., t, 2 * i], x[..., t, 2 * i + 1]) * turn
+            expected[..., t, 2 * i], expected[..., t, 2 * i + 1] = pair.real, pair.imag
+    close(rotary(x, places), expected, rtol=0, atol=1e-12)
+
+
+def test_rotary_scores_depend_on_the_offset_alone():
+    query, key, here = vectors(T_K, 22), vectors(T_K, 22, seed=1), torch.arange(T_K)
+    scores = rotary(query, here) @ rotary(key, here).T
+    close(rotary(query, here + 100) @ rotary(key, here + 100).T, scores, rtol=0, atol=1e-10)
+    assert (rotary(query, here + 100) @ rotary(key, here).T - scores).abs().max() > 0.1, "no position in the scores"
+    close(scores[2, 5], query[2] @ rotary(key[5:6], torch.tensor([3]))[0], rtol=0, atol=1e-12)  # 5 - 2 = 3
+
+
+def test_rotary_keeps_lengths_and_leaves_position_0_alone():
+    x = vectors(B, T_K, 22)
+    turned = rotary(x, torch.arange(T_K))
+    close(turned.norm(dim=-1), x.norm(dim=-1), rtol=0, atol=1e-12)
+    assert torch.equal(turned[:, 0], x[:, 0])
+    assert ((turned - x)[:, 1:].abs().amax(dim=(0, 2)) > 0.1).all()
+
+
+def test_rotary_refuses_what_it_cannot_turn():
+    with pytest.raises(ValueError, match="even: got 11"):
+        rotary(vectors(T_K, D_K), torch.arange(T_K))
+    with pytest.raises(ValueError, match=r"\(7,\).*\(5,\)"):
+        rotary(vectors(T_K, 22), torch.arange(T_Q))
+    with pytest.raises(ValueError, match="even: got 11"):
+        RotarySelfAttention(D_V, D_K).double()(vectors(B, T_K, D_V))
+
+
+def same_weights(d_k=22, d_v=D_V):
+    """A rotary and a plain head with the same parameters; d_model is odd, only d_k must be even."""
+    torch.manual_seed(0)
+    plain = SelfAttention(D_K, d_k, d_v, output_projection=True).double()
+    turning = RotarySelfAttention(D_K, d_k, d_v, output_projection=True).double()
+    turning.load_state_dict(plain.state_dict())
+    return turning, plain
+
+
+@pytest.mark.parametrize("mask", [None, causal_mask(T_K)])
+def test_rotary_attention_without_turning_is_self_attention(mask):
+    turning, plain = same_weights()
+    x = vectors(B, T_K, D_K)
+    for place in (0, 19):  # all at one place: all offsets are 0
+        for ours, theirs in zip(turning(x, mask, torch.full((T_K,), place)), plain(x, mask), strict=True):
+            close(ours, theirs, rtol=0, atol=1e-12)
+    assert (turning(x, mask)[0] - plain(x, mask)[0]).abs().max() > 1e-3, "nothing was turned"
+
+
+def test_rotary_attention_by_loops():
+    """One pair of words at a time: the score takes the key turned by the offset, the value is not turned."""
+    turning, _ = same_weights()
+    x = vectors(1, T_K, D_K)
+    query, key, value = (w(x)[0] for w in (turning.w_q, turning.w_k, turning.w_v))
+    weights = torch.empty(T_K, T_K, dtype=torch.float64)
+    for i in range(T_K):
+        scores = [query[i] @ rotary(key[j : j + 1], torch.tensor([j - i]))[0] / math.sqrt(22) for j in range(T_K)]
+        weights[i] = torch.stack(scores).softmax(dim=0)
+    output, found = turning(x)
+    close(found[0, 0], weights, rtol=0, atol=1e-12)
+    close(output[0], turning.w_o(weights @ value), rtol=0, atol=1e-12)
+    close(turning(x, None, torch.arange(T_K) + 1000)[0], output, rtol=0, atol=1e-9)
+
+
+def test_rotary_attention_respects_masks():
+    turning, _ = same_weights()
+    x = vectors(B, T_K, D_K)
+    mask = (torch.rand(B, 1, T_K, T_K, generator=torch.Generator().manual_seed(1)) < 0.6) & causal_mask(T_K)
+    mask[..., 0, :] = False  # the first query sees nothing
+    output, weights = turning(x, mask)
+    assert output.shape == x.shape and weights.shape == (B, 1, T_K, T_K)
+    assert (weights[~mask] == 0).all() and (weights[mask] > 0).all() and (output[:, 0] == 0).all()
+    changed = x.clone()
+    changed[:, -1] += 1
+    close(turning(changed, causal_mask(T_K))[0][:, :-1], turning(x, causal_mask(T_K))[0][:, :-1], rtol=0, atol=0)
+
+
+def test_rotary_attention_gradient():
+    turning, _ = same_weights(d_k=2, d_v=3)
+    x = vectors(1, T_Q, D_K).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: turning(x, causal_mask(T_Q))[0], (x,))
+
+
+# ---------------------------------------------------------------- sinusoidal positions
+
+
+@pytest.mark.parametrize("d_model", [2, 3, 12, 13, 64])
+def test_sinusoidal_positions_are_the_published_formula(d_model):
+    """Vaswani et al. 2017, section 3.5, one number at a time, odd sizes too; and the specification says the same."""
+    expected = torch.zeros(23, d_model, dtype=torch.float64)
+    for position in range(23):
+        for i in range((d_model + 1) // 2):
+            expected[position, 2 * i] = math.sin(position / 10000 ** (2 * i / d_model))
+            if 2 * i + 1 < d_model:
+                expected[position, 2 * i + 1] = math.cos(position / 10000 ** (2 * i / d_model))
+    close(sinusoidal_positions(23, d_model).double(), expected, rtol=0, atol=1e-5)
+    close(sinusoidal_by_loops(23, d_model), expected, rtol=0, atol=1e-12)
+
+
+def test_sinusoidal_rows_have_one_length_and_their_similarity_depends_on_distance():
+    encoding = sinusoidal_by_loops(23, 12)
+    close(encoding.norm(dim=-1), torch.full((23,), math.sqrt(6), dtype=torch.float64))
+    mean, spread = similarity_by_distance(encoding)
+    close(mean[4], encoding[3] @ encoding[7])
+    assert spread < 1e-12
+    mean, spread = similarity_by_distance(torch.tensor([[1.0], [2.0], [3.0]]))  # by hand: 1 4 9, then 2 6, then 3
+    assert mean.tolist() == pytest.approx([14 / 3, 4, 3]) and spread == pytest.approx(9 - 14 / 3)
+
+
+def test_sinusoidal_similarity_is_the_rotary_score_of_equal_words():
+    ones = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(23, 6)
+    turned = rotary(ones, torch.arange(23))
+    close(turned @ turned.T, sinusoidal_by_loops(23, 12) @ sinusoidal_by_loops(23, 12).T, rtol=0, atol=1e-12)
+
+
+def test_against_the_fall_by_hand():
+    """5 3 4 1: one of three steps grows, and of the six pairs of distances only (3, 4)."""
+    assert against_the_fall(torch.tensor([5.0, 3.0, 4.0, 1.0])) == pytest.approx((1 / 3, 1 / 6))
+    assert against_the_fall(torch.tensor([5.0, 4.0, 3.0])) == (0, 0)
+    assert against_the_fall(torch.tensor([3.0, 4.0, 5.0])) == (1, 1)
+
+
+# ---------------------------------------------------------------- blind to order
+
+
+def head(mask=None, encoding=0.0, attention_class=SelfAttention):
+    torch.manual_seed(0)
+    attention = attention_class(D_K, 22, output_projection=True).double()
+
+    def attend(words):
+        output, weights = attention((words + encoding)[None], mask)
+        return output[0], weights[0, 0]
+
+    return attend
+
+
+@torch.no_grad()
+def test_only_attention_without_positions_and_mask_is_blind_to_order():
+    words, order = vectors(T_K, D_K), torch.tensor([3, 0, 6, 2, 5, 1, 4])
+    assert order_gap(head(), words, order) < 1e-12
+    for attend in (
+        head(causal_mask(T_K)),
+        head(encoding=sinusoidal_by_loops(T_K, D_K)),
+        head(attention_class=RotarySelfAttention),
+    ):
+        assert order_gap(attend, words, order) > 0.01
+        assert order_gap(attend, words, torch.arange(T_K)) == 0
+
+
+@torch.no_grad()
+def test_the_same_word_twice():
+    words = vectors(T_K, D_K)
+    words[5] = words[1]
+    alone, masked = twin_gaps(head(), words, 1, 5), twin_gaps(head(causal_mask(T_K)), words, 1, 5)
+    assert max(alone.values()) < 1e-12
+    assert masked["outputs"] > 0.01 and masked["rows"] > 0.01
+    assert masked["columns"] < 1e-12, "a word that sees both must give both the same"
+    assert min(twin_gaps(head(encoding=sinusoidal_by_loops(T_K, D_K)), words, 1, 5).values()) > 1e-3
+    assert min(twin_gaps(head(), words, 1, 4).values()) > 1e-3, "different words must differ"
+
+
+# ---------------------------------------------------------------- the experiment
+
+
+def test_weight_moved_by_loops():
+    """Weights that follow the words do not move when words do; weights that follow the places do, and not otherwise."""
+    tokens = torch.randint(10, (3, T_K), generator=torch.Generator().manual_seed(0))
+    by_word = nn.Embedding(10, 5).double()
+
+    def content(tokens):
+        x = by_word(tokens)
+        return (x @ x.mT).softmax(dim=-1)
+
+    def place(tokens):
+        return vectors(T_K, T_K).softmax(dim=-1).expand(len(tokens), T_K, T_K)
+
+    seed, same_words, same_places = 3, "same words, other places", "other words, same places"
+    assert positions.weight_moved(content, tokens, seed)[same_words] < 1e-12
+    assert positions.weight_moved(content, tokens, seed)[same_places] > 0.1
+    assert positions.weight_moved(place, tokens, seed)[same_places] == 0
+    order = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(seed)).argsort(dim=1).tolist()
+    weights, moved = place(tokens)[0], 0.0
+    for to in order:  # to[a] is the word that now stands at a
+        for a in range(T_K):
+            moved += sum(abs(float(weights[a, b] - weights[to[a], to[b]])) for b in range(T_K)) / 2
+    assert positions.weight_moved(place, tokens, seed)[same_words] == pytest.approx(moved / (3 * T_K))
+
+
+def test_answers_by_hand():
+    symbols = torch.tensor([[7, 1, 8, 2, 9]])
+    assert positions.answers(positions.REVERSE, symbols).tolist() == [[9, 2, 8, 1, 7]]
+    assert positions.answers(positions.COPY, symbols)[:, positions.FIRST_PLACE[positions.COPY] :].tolist() == [[7, 1]]
+
+
+def test_everything_but_the_encoding_starts_alike():
+    models = {}
+    for name in positions.ENCODINGS:
+        torch.manual_seed(1)
+        models[name] = positions.SymbolMover(name)
+    for name, model in models.items():
+        for key, tensor in model.state_dict().items():
+            assert torch.equal(tensor, models["none"].state_dict()[key]) == (
+                key != "positions" or name in ("none", "rotary")
+            ), (name, key)
+        assert model.positions.requires_grad == (name == "learned")
+
+
+def test_without_positions_the_answers_are_shuffled_with_the_symbols():
+    """So that no training can teach it to reverse: equal symbols get equal answers, wherever they stand."""
+    torch.manual_seed(0)
+    symbols = torch.randint(positions.SYMBOLS, (B, 16), generator=torch.Generator().manual_seed(0))
+    for name in positions.ENCODINGS:
+        model = positions.SymbolMover(name).double()
+        gap = (model(symbols.flip(dims=[1]))[0] - model(symbols)[0].flip(dims=[1])).abs().max().item()
+        assert (gap < 1e-12) == (name == "none"), (name, gap)
+
+
+def test_a_few_steps_teach_distance_with_rotary_and_nothing_without_positions():
+    rotary_model, blind = (positions.train(name, positions.COPY, 0, steps=60) for name in ("rotary", "none"))
+    assert positions.right(rotary_model, positions.COPY) > 0.9
+    assert positions.right(blind, positions.COPY) < positions.most_frequent() + 0.05
+
+
+# ------------------------------------------------------------------------------------------- phase 1: long paths
+
+
+class LinearRecurrence(nn.Module):
+    """h_t = a h_{t-1} + x_t as a layer: its gradient from first to last is a^(n-1), whatever the words."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return recurrence.recurrence_by_loop(x[0], self.factor)[None]
+
+
+@pytest.mark.parametrize(("factor", "length"), [(0.5, 7), (0.9, 31), (1.1, 13), (0.1, 250)])
+def test_gradient_of_a_linear_recurrence_is_the_factor_to_the_number_of_steps(factor, length):
+    """0.1^249 is a number in float64, but its square is not: the norm must not lose it."""
+    expected = factor ** (length - 1) * math.sqrt(path_length.SIZE)  # one such gradient for each number of a word
+    assert path_length.gradient(LinearRecurrence(factor), length) == pytest.approx(expected, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 8, 9, 32, 33])
+def test_plain_convolutions_connect_after_half_the_words_and_not_before(length):
+    needed = math.ceil((length - 1) / 2)
+    assert path_length.layers_needed(path_length.convolutions(4, dilated=False), length) == needed
+    torch.manual_seed(0)
+    x = torch.randn(1, length, 5, dtype=torch.float64, requires_grad=True)
+    for depth in (needed - 1, needed):  # the whole stack in one piece, an independent way to the same answer
+        stack = nn.Sequential(*itertools.islice(path_length.convolutions(5, dilated=False), depth)).double()
+        (at_input,) = torch.autograd.grad(stack(x)[:, -1].sum(), x)
+        assert bool(at_input[0, 0].any()) == (depth == needed), f"{depth} layers, {length} words"
+
+
+@pytest.mark.parametrize(("length", "needed"), [(3, 1), (4, 2), (7, 2), (8, 3), (15, 3), (16, 4), (128, 7), (511, 8)])
+def test_dilated_convolutions_reach_twice_as_far_with_each_layer(length, needed):
+    """L layers of kernel 3 reach back 2 + 4 + ... + 2^L = 2^(L+1) - 2 words."""
+    assert 2 ** (needed + 1) - 2 >= length - 1 > 2**needed - 2
+    assert path_length.layers_needed(path_length.convolutions(4, dilated=True), length) == needed
+
+
+def test_attention_connects_in_one_layer_and_too_few_layers_are_an_error():
+    assert [path_length.layers_needed(iter([SelfAttention(4)]), n) for n in (2, 17, 300)] == [1, 1, 1]
+    few = itertools.islice(path_length.convolutions(4, dilated=False), 15)  # 16 are needed
+    with pytest.raises(ValueError, match="do not connect the first of 32 words"):
+        path_length.layers_needed(few, 32)
+
+
+def test_convolution_is_causal_and_torchs_own():
+    torch.manual_seed(0)
+    layer, x = path_length.CausalConvolution(5, kernel=3, dilation=2), torch.randn(2, 11, 5)
+    by_hand = layer.bias.expand(2, 11, 5).clone()
+    for t, tap in itertools.product(range(11), range(3)):
+        if (source := t - 2 * (2 - tap)) >= 0:
+            by_hand[:, t] += x[:, source] @ layer.weight[:, :, tap].T
+    close(layer(x), by_hand)
+
+
+def test_chain_counts_operations_that_wait_for_one_another():
+    """Worked by hand: x itself, then each operation on the longest way; what runs beside it does not count."""
+    x = torch.ones(3, requires_grad=True)
+    assert recurrence.longest_chain(x + 1) == 2
+    assert recurrence.longest_chain((x + 1).exp() * 2 + x.sin()) == 5
+    assert recurrence.longest_chain(torch.stack([x.sin(), x.cos(), x.exp()])) == 3
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_recurrent_networks_take_as_many_steps_as_there_are_words(kind):
+    assert [recurrence.steps_needed(kind(3, 3, batch_first=True), n) for n in (1, 2, 5, 29)] == [1, 2, 5, 29]
+
+
+@pytest.mark.parametrize("factor", [0.3, 0.9, 1.0, -0.7])
+def test_linear_recurrence_at_once_equals_the_loop(factor):
+    torch.manual_seed(0)
+    x = torch.randn(13, 3, dtype=torch.float64, requires_grad=True)
+    by_loop, at_once = recurrence.recurrence_by_loop(x, factor), recurrence.recurrence_at_once(x, factor)
+    close(at_once, by_loop, rtol=0, atol=1e-12)
+    state = torch.zeros(3, dtype=torch.float64)
+    for word, got in zip(x, by_loop, strict=True):  # the definition, once more
+        state = factor * state + word
+        close(got, state)
+    assert recurrence.longest_chain(by_loop) > 13 > recurrence.longest_chain(at_once)
+
+
+def test_tanh_makes_a_recurrence_that_no_matrix_can_stand_for():
+    torch.manual_seed(0)
+    assert recurrence.not_linear(nn.Linear(recurrence.SIZE, recurrence.SIZE, bias=False).double()) < 1e-12
+    rnn = nn.RNN(recurrence.SIZE, recurrence.SIZE, batch_first=True, bias=False).double()
+    assert recurrence.not_linear(rnn) > 0.1
+
+
+def test_what_is_kept_of_a_text():
+    d = recurrence.SIZE
+    kept = {
+        kind: [recurrence.numbers_kept(kind(d, d, batch_first=True), n) for n in (5, 50)] for kind in (nn.RNN, nn.LSTM)
+    }
+    assert kept == {nn.RNN: [d, d], nn.LSTM: [2 * d, 2 * d]}
+    assert [recurrence.numbers_kept(SelfAttention(d), n) for n in (5, 50)] == [2 * 5 * d, 2 * 50 * d]
+
+
+def test_weights_are_counted_and_written_as_formulas():
+    d, n = 24, 7
+    expected = {
+        "RNN": (2 * d**2, "2 d²"),
+        "LSTM": (8 * d**2, "8 d²"),
+        "convolution": (3 * d**2, "3 d²"),
+        "dilated convolution": (3 * d**2, "3 d²"),
+        "fully connected": ((n * d) ** 2, "(n d)²"),
+        "attention": (3 * d**2, "3 d²"),
+        "attention with W_O": (4 * d**2, "4 d²"),
+    }
+    names = layer_costs.LAYERS
+    assert {k: (layer_costs.count_weights(k, d, n), layer_costs.weights_formula(k)) for k in names} == expected
+    assert layer_costs.count_weights("fully connected", 64, 6) == 147_456
+    assert layer_costs.count_weights("attention with W_O", 64, 6) == 16_384
+
+
+def test_influence_is_the_gradient_of_each_pair():
+    torch.manual_seed(0)
+    layer, x = SelfAttention(3).double(), torch.randn(1, 4, 3, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(lambda x: layer(x)[0].sum(dim=-1)[0], x)  # (4, 1, 4, 3)
+    close(layer_costs.influence(layer, x), jacobian[:, 0].norm(dim=-1))
+
+
+def test_who_goes_with_the_word_and_who_stays_with_the_place(monkeypatch):
+    monkeypatch.setattr(layer_costs, "NUM_DRAWS", 3)
+    torch.manual_seed(0)
+    rows = {name: layer_costs.measure(name) for name in layer_costs.LAYERS}
+    assert {name: row.content_decides for name, row in rows.items()} == {
+        "RNN": "how much",
+        "LSTM": "how much",
+        "convolution": "no",
+        "dilated convolution": "no",
+        "fully connected": "no",
+        "attention": "where",
+        "attention with W_O": "where",
+    }
+    assert {name for name, row in rows.items() if not row.at_once} == {"RNN", "LSTM"}
+    assert {name for name, row in rows.items() if not row.any_length} == {"fully connected"}
+    blind = layer_costs.Row("", [], [], True, stay=0.3, go=0.2)  # neither rule: no name for it
+    assert blind.content_decides == "unclear"
+
+
+def test_fits_tell_a_power_from_a_factor():
+    power = [3 / n**1.5 for n in path_length.LENGTHS]
+    factor = [0.2 * 0.8**n for n in path_length.LENGTHS]
+    assert path_length.fall(power) == ("power", pytest.approx(-1.5))
+    assert path_length.fall(factor) == ("factor", pytest.approx(0.8))
+    assert path_length.fall([*factor[:-1], 0.0]) == ("factor", pytest.approx(0.8)), "zeros must be left out"
+    assert path_length.fall_text(power) == "like n^-1.5" and path_length.fall_text(factor) == "× 0.80 a word"
+
+
+def run_findings(module, monkeypatch, *arguments):
+    """What main() would record, without writing findings or pictures."""
+    recorded = []
+    monkeypatch.setattr(module.findings, "record", lambda script, found, folder: recorded.extend(found))
+    module.record_findings(*arguments)
+    return {finding.id: finding for finding in recorded}
+
+
+def test_verdict_on_vanishing_depends_on_what_is_measured(monkeypatch):
+    """Attention that fell like an RNN would not hold; attention that kept all would hold without a condition."""
+    script = path_length.cli.parser("")
+    options = path_length.cli.parse(script, [])
+    n = path_length.LENGTHS
+    layers = {"RNN": list(n), "convolutions": [m // 2 for m in n], "attention": [1] * len(n)}
+    layers["dilated convolutions"] = [round(math.log2(m)) for m in n]
+    fast, slow, flat = [0.5**m for m in n], [3 / m for m in n], [0.4 for m in n]
+    verdicts = []
+    for attention, conv in ((slow, [m // 2 for m in n]), (flat, [2] * len(n)), (fast, [m // 2 for m in n])):
+        gradients = {"attention": attention, "LSTM": fast, "RNN": fast, "LSTM, gate open": flat}
+        found = run_findings(path_length, monkeypatch, gradients, layers | {"convolutions": conv}, options)
+        verdicts.append((found["C046"].verdict, found["C037"].verdict))
+    assert verdicts == [(ONLY_IF, ONLY_IF), (HOLDS, HOLDS), ("does not hold", ONLY_IF)]
+
+
+def test_picture_says_where_gradients_are_exactly_zero():
+    flat = [0.1] * len(path_length.LENGTHS)
+    gradients = dict.fromkeys(path_length.NETWORKS, flat) | {"RNN": [0.5**n for n in path_length.LENGTHS[:-1]] + [0.0]}
+    figure, _ = path_length.draw(gradients, {"RNN": list(path_length.LENGTHS)}, "note")
+    labels = [text.get_text() for text in figure.axes[0].texts]
+    assert "RNN: × 0.50 a word\n0 at 512 words ↓" in labels
+    path_length.plt.close(figure)
 
 
 # ----------------------------------------------------------------------------- phase 1: reading weights, textbooks
@@ -1977,6 +2426,8 @@ EXPECTED = {
     "phase1/alignment.png",
     "phase1/bottleneck.png",
     "phase1/cross_attention.png",
+    "phase1/path_length.png",
+    "phase1/positions.png",
     "phase1/reading_weights.png",
     "phase1/scaling.png",
     "phase1/scaling_training.png",
@@ -2171,6 +2622,33 @@ def test_committed_pictures_exist_and_are_light():
         assert path.exists() and path.stat().st_size <= 200_000, name
     assert (root / paths.ANIMATIONS / "phase3" / "3d_attention.gif").stat().st_size <= 2_000_000
     assert (root / paths.PAGE).exists()
+
+
+def test_the_worked_example_of_the_first_lesson():
+    """The numbers that the lesson works out by hand, and the row that it prints of them."""
+    query = torch.tensor([[1.0, 1, 0, 0]])
+    key = torch.tensor([[2.0, 0, 1, 0], [0, 0, 3, 1], [-1, -1, 0, 2]])
+    value = torch.tensor([[10.0, 0], [0, 10], [10, 10]])
+    output, weights = scaled_dot_product_attention(query, key, value)
+    lesson = (paths.ROOT / "phase1_single_head" / "README.md").read_text()
+    assert "| " + " | ".join(f"{weight:.3f}" for weight in weights[0].tolist()) + " |" in lesson
+    assert f"({output[0, 0]:.2f}, {output[0, 1]:.2f})" in lesson
+
+
+def test_every_claim_of_the_first_lesson_is_recorded_by_the_script_it_names(quick_run):
+    recorded = {f["id"]: f for f in json.loads((quick_run / paths.PROCESSED / "findings.json").read_text())}
+    rows = re.findall(
+        r"^\| [+x~] \| ([\w-]+): (.*) \| \[.*\]\((.*)\) \|$",
+        (paths.ROOT / "phase1_single_head" / "README.md").read_text(),
+        re.MULTILINE,
+    )
+    assert len(rows) > 80
+    for name, claim, link in rows:
+        script = f"phase1_single_head/{link}" if "/" not in link else link.removeprefix("../")
+        assert recorded[name]["script"] == script and claim.startswith(recorded[name]["claim"])
+    names = {name for name, _, _ in rows}
+    missing = {name for name, f in recorded.items() if f["script"].startswith("phase1")} - names
+    assert not missing, f"recorded in phase 1 but not in its lesson: {missing}"
 
 
 def test_links_and_commands_of_the_lessons_lead_somewhere():

@@ -3,10 +3,13 @@
 from phase1_single_head import (
     bottleneck,
     cross_attention,
+    layer_costs,
     path_length,
+    position_encodings,
     positions,
     queries_and_keys,
     reading_weights,
+    recurrence,
     scaling,
     scaling_training,
     scoring,
@@ -28,13 +31,14 @@ IN_ORDER = [
     scoring_rules,
     cross_attention,
     scaling,
-    positions,
-    path_length,
+    scaling_training,
+    position_encodings,
+    recurrence,
     reading_weights,
     weight_statistics,
     textbook_numbers,
 ]
-TRAIN_LONG = [bottleneck, scaling_training]
+BESIDE = [bottleneck, positions, path_length, layer_costs]  # as long as all the others
 
 if __name__ == "__main__":
-    cli.run_phase(IN_ORDER, beside=TRAIN_LONG)
+    cli.run_phase(IN_ORDER, BESIDE)

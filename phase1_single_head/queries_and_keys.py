@@ -42,7 +42,7 @@ def learn_to_look(targets: list[int], *, shared: bool, seed: int = 0) -> float:
     size = len(targets)
     projections = [(0.5 * torch.randn(size, size, generator=generator)).requires_grad_() for _ in range(2 - shared)]
     optimizer = torch.optim.Adam(projections, lr=0.1)
-    for _ in range(300):
+    for _ in range(200):
         _, weights = scaled_dot_product_attention(projections[0], projections[-1], torch.eye(size))
         loss = -weights[range(size), targets].log().mean()
         optimizer.zero_grad()
@@ -87,7 +87,7 @@ def show_symmetry(head: Reading) -> dict[str, float]:
 
 def show_relations() -> dict[str, dict[bool, float]]:
     """Both relations, learned with separate and with shared projections -> weight on the right word."""
-    print("\n2. Seven words, content alone: the weight on the right word after 300 steps (geometric mean)")
+    print("\n2. Seven words, content alone: the weight on the right word after 200 steps (geometric mean)")
     learned = {
         name: {shared: learn_to_look(targets, shared=shared) for shared in (False, True)}
         for name, targets in TARGETS.items()

@@ -34,7 +34,7 @@ RULES = {
     "additive": AdditiveAttention,
 }
 TASKS = {"the fact with its own noun": 0, "the fact with another noun": 1}  # name -> shift of draw_facts
-LENGTHS, LONG, D_MODEL, ROUNDS = (16, 32, 64, 128, 256), (64, 128, 256), 64, 9
+LENGTHS, LONG, D_MODEL, ROUNDS = (16, 32, 64, 128, 256), (64, 128, 256), 64, 5
 
 
 def parameters(module: nn.Module) -> int:

@@ -8,8 +8,9 @@ Ctrl-C: one line, exit code 130. Nothing is left half-written (see shared.paths.
 
 import argparse
 import importlib
+import multiprocessing
+import os
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -113,11 +114,9 @@ def _device(name: str) -> str:
 
 
 def _check_writable(folder: Path) -> None:
-    probe = folder / ".write-test"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        tempfile.TemporaryFile(dir=folder).close()  # with a name of its own: two scripts may try at once
     except OSError as error:
         raise ValueError(f"cannot write to --output-dir {folder}: {error.strerror}") from None
 
@@ -177,23 +176,28 @@ def run(main: Callable[[], None]) -> None:
 def run_phase(scripts: Sequence[ModuleType], beside: Sequence[ModuleType] = ()) -> None:
     """Run the scripts of a phase in order, with the options of the command line.
 
-    beside: scripts that train long; they run in a process of their own meanwhile, and what they print comes last.
+    beside: scripts that take long; they run in a second process meanwhile, and what they print comes last.
     """
-    with tempfile.TemporaryFile("w+") as log:
-        code = f"from {__name__} import run_in_order; run_in_order({[script.__name__ for script in beside]})"
-        command = [sys.executable, "-c", code, *sys.argv[1:]]
-        other = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT) if beside else None
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "beside.txt"
+        other = multiprocessing.Process(target=_run_into, args=([script.__name__ for script in beside], log))
+        other.start()
         try:
             run_in_order([script.__name__ for script in scripts])
-            failed = other.wait() if other else 0
+            other.join()
         finally:
-            if other:
-                other.kill()
-                other.wait()
-        log.seek(0)
-        print(log.read(), end="")
-    if failed:
-        sys.exit(failed)
+            other.kill()
+        print(log.read_text(encoding="utf-8"), end="")
+    if other.exitcode:
+        sys.exit(other.exitcode)
+
+
+def _run_into(names: list[str], log: Path) -> None:
+    """Run scripts with all that they print going to a file."""
+    with log.open("w", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        run_in_order(names)
 
 
 def run_in_order(names: list[str]) -> None:

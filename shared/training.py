@@ -34,7 +34,7 @@ from shared.toy_language import (
 from shared.toy_model import MakeAttention, ToyTransformer
 
 FORMAT = 1  # of the checkpoint files; raise it when an old file can no longer be read
-QUICK_STEPS = 60
+QUICK_STEPS = 30
 NUM_TRAIN, NUM_HELD_OUT = 20_000, 500
 
 # Of the words chosen for prediction some stay and some are swapped, so that real words learn to look around too.
@@ -262,7 +262,7 @@ def load_or_train(
 ) -> Trained:
     """The trained model of a recipe: from its checkpoint, or trained now and saved.
 
-    retrain: train even if there is a checkpoint. quick: without a checkpoint, train 60 steps only and save them under
+    retrain: train even if there is a checkpoint. quick: without a checkpoint, train 30 steps only and save them under
     a name of their own, so that they never stand in for a trained model.
     """
     if recipe.path in _trained_here:

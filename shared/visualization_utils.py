@@ -7,6 +7,7 @@ the same head the same colour everywhere; hidden cells hatched grey, clearly not
 Helpers draw on an Axes and return it; only scripts save, through save_figure.
 """
 
+import io
 import math
 import os
 
@@ -24,6 +25,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from shared import paths
@@ -186,7 +189,13 @@ def save_figure(fig: Figure, path: Path, *, caption: str) -> Path:
         if path.suffix == ".svg":
             fig.savefig(unfinished, metadata={"Description": caption, "Date": None})
         else:
-            fig.savefig(unfinished, metadata={"Description": caption})
+            pixels = io.BytesIO()
+            fig.savefig(pixels, format="png")
+            info = PngInfo()
+            info.add_text("Description", caption)
+            # 256 colours look the same and take a third of the space
+            image = Image.open(pixels).convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE)
+            image.save(unfinished, pnginfo=info, optimize=True)
     plt.close(fig)
     print(f"  picture: {paths.shown(path)}")
     return path
