@@ -53,7 +53,6 @@ from phase1_single_head import (
 )
 from phase1_single_head import visualize as visualize1
 from phase1_single_head.cross_attention import CrossAttention
-from phase1_single_head.exercise_solutions import EXERCISES
 from phase1_single_head.position_encodings import (
     RotarySelfAttention,
     against_the_fall,
@@ -71,14 +70,65 @@ from phase1_single_head.self_attention import (
     scaled_dot_product_attention,
 )
 from phase1_single_head.soft_lookup import Reading
-from phase2_multi_head import multi_head_attention, one_or_four_heads
+from phase2_multi_head import (
+    attention_pooling,
+    fused_attention,
+    head_costs,
+    head_pruning,
+    heads_vs_loss,
+    multi_head_attention,
+    one_or_four_heads,
+    output_projection,
+    pooling_questions,
+    three_nouns,
+    two_lookups,
+    untrained_heads,
+    wrong_heads,
+)
+from phase2_multi_head import exercise_solutions as solutions2
+from phase2_multi_head import exercises as exercises2
 from phase2_multi_head import visualize as visualize2
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads, merge_heads, split_heads
+from phase2_multi_head.attention_pooling import AttentionClassifier, AttentionPooling, last_pooling, mean_pooling
+from phase2_multi_head.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
+from phase2_multi_head.head_importance import (
+    Measured,
+    curve,
+    divided_by_layer,
+    gated,
+    gradient_importance,
+    greedy_order,
+    loss_without,
+    measured_language_model,
+    rank_correlation,
+    ranks,
+    removable,
+    removal_importance,
+)
+from phase2_multi_head.multi_head_attention import (
+    RECIPE,
+    MultiHeadAttention,
+    StackOfHeads,
+    merge_heads,
+    split_heads,
+    torch_twin,
+)
+from phase2_multi_head.pooling_questions import CASES, POOLINGS, Run
+from phase2_multi_head.three_nouns import QUESTIONS, best_fixed_place, make_task, most_frequent, noun_asked_for
 from phase3_visualization import attention_3d, attention_flow
 from phase4_causal import causal_attention, summary
 from phase4_causal import visualize as visualize4
 from phase4_causal.causal_attention import CausalSelfAttention, generate, largest_leak
-from shared import attention_utils, cli, exercise_checker, findings, grammar_scores, paths, toy_language, training
+from shared import (
+    attention_utils,
+    cli,
+    exercise_checker,
+    findings,
+    grammar_entropy,
+    grammar_scores,
+    paths,
+    toy_language,
+    training,
+)
 from shared.attention_utils import (
     attention_distance,
     attention_entropy,
@@ -91,8 +141,23 @@ from shared.attention_utils import (
     strided_mask,
 )
 from shared.exercise_checker import DONE, NOT_WRITTEN, WRONG, Case, Exercise
-from shared.findings import HOLDS, ONLY_IF
-from shared.toy_language import RELATIONS, TOY_SENTENCE, VOCABULARY, encode, tokenize
+from shared.findings import FAILS, HOLDS, ONLY_IF
+from shared.grammar_entropy import hidden_word_distribution, hidden_word_entropy, sentence_log_probability
+from shared.toy_language import (
+    INDEX,
+    MASK_ID,
+    PAD_ID,
+    RELATIONS,
+    TOY_SENTENCE,
+    VOCABULARY,
+    Sentence,
+    decode,
+    encode,
+    pad_batch,
+    sample_corpus,
+    sample_sentence,
+    tokenize,
+)
 from shared.toy_model import ToyTransformer, sinusoidal_positions
 from shared.visualization_utils import WEIGHT_MAP, plot_attention, plot_heads, save_figure, token_labels
 
@@ -119,12 +184,23 @@ SCRIPTS = (
     multi_head_attention,
     visualize2,
     one_or_four_heads,
+    untrained_heads,
+    heads_vs_loss,
+    wrong_heads,
+    output_projection,
+    head_costs,
+    two_lookups,
+    head_pruning,
+    attention_pooling,
+    pooling_questions,
+    fused_attention,
     attention_flow,
     attention_3d,
     causal_attention,
     visualize4,
     summary,
 )
+torch.set_num_threads(1)  # the tensors are so small that a second thread costs more than it brings
 close = torch.testing.assert_close
 
 
@@ -234,24 +310,10 @@ def check_torch_module_with_copied_weights(module):
     context = torch.randn(B, T_K, d_model, dtype=torch.float64)
     mask = torch.rand(B, H, T_Q, T_K) < 0.6
     mask[..., 0] = True  # nn.MultiheadAttention gives NaN for a row that sees nothing
-    expected = theirs(
-        context[:, :0] if False else x, context, context, attn_mask=~mask.flatten(0, 1), average_attn_weights=False
-    )
+    expected = theirs(x, context, context, attn_mask=~mask.flatten(0, 1), average_attn_weights=False)
     output, weights = ours(x, context, mask=mask)
     close(output, expected[0], rtol=0, atol=1e-12)
     close(weights, expected[1], rtol=0, atol=1e-12)
-
-
-def torch_twin(ours, dtype=torch.float64):
-    """nn.MultiheadAttention with the weights of our module."""
-    d_model = ours.w_q.in_features
-    theirs = nn.MultiheadAttention(d_model, ours.num_heads, batch_first=True).to(dtype)
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([ours.w_q.weight, ours.w_k.weight, ours.w_v.weight]))
-        theirs.in_proj_bias.copy_(torch.cat([ours.w_q.bias, ours.w_k.bias, ours.w_v.bias]))
-        theirs.out_proj.weight.copy_(ours.w_o.weight)
-        theirs.out_proj.bias.copy_(ours.w_o.bias)
-    return theirs
 
 
 MULTI_HEAD_CHECKS = [check_stack_of_single_heads, check_torch_module_with_copied_weights]
@@ -346,7 +408,7 @@ MUTANTS = {
     ),
     "scaled by the root of d_model": (
         multi_head_attention,
-        [("scaled_dot_product_attention(query, key", "scaled_dot_product_attention(query / self.num_heads**0.5, key")],
+        [("attention(query, key, value, mask", "attention(query / self.num_heads**0.5, key, value, mask")],
         check_torch_module_with_copied_weights,
     ),
 }
@@ -562,7 +624,7 @@ def test_self_attention_is_torchs_module_with_one_head():
 
 
 def test_parameter_counts_follow_the_formulas():
-    count = multi_head_attention.count_parameters
+    count = head_costs.count_parameters
     assert count(SelfAttention(D_K)) == 3 * D_K**2
     assert count(SelfAttention(D_K, output_projection=True)) == 4 * D_K**2
     assert count(SelfAttention(D_K, 3, 5)) == D_K * (3 + 3 + 5)
@@ -599,7 +661,7 @@ def test_multi_head_agrees_with_torch_on_many_configurations_and_in_gradients(dt
         torch.manual_seed(draw)
         heads, d_k, t_q, t_k = (rng.choice((1, 2, 3, 5, 7)) for _ in range(4))
         ours = MultiHeadAttention(heads * d_k, heads).to(dtype)
-        theirs = torch_twin(ours, dtype)
+        theirs = torch_twin(ours)
         x = torch.randn(B, t_q, heads * d_k, dtype=dtype)
         context = torch.randn(B, t_k, heads * d_k, dtype=dtype)
         mask = torch.rand(B, 1, t_q, t_k) < 0.6
@@ -636,7 +698,8 @@ def test_heads_must_divide_the_width_and_the_error_says_what_works():
 
 
 def test_operations_do_not_depend_on_the_number_of_heads():
-    counts = {multi_head_attention.count_operations(MultiHeadAttention(32, h), 7, 32) for h in (1, 2, 4, 8)}
+    x = torch.randn(1, 7, 32)
+    counts = {layer_costs.count_operations(MultiHeadAttention(32, h), x) for h in (1, 2, 4, 8)}
     assert counts == {8 * 7 * 32**2 + 4 * 7**2 * 32}
 
 
@@ -658,6 +721,970 @@ def test_causal_and_bidirectional_modules_share_their_weights():
     causal.load_state_dict(bidirectional.state_dict())
     x = torch.randn(B, T_Q, 33)
     close(causal(x)[0], bidirectional(x, mask=causal_mask(T_Q))[0])
+
+
+# ------------------------------------------------------------------- phase 2: fused and grouped, wrong heads, W_O
+
+
+def masks_for(kind, t_q, t_k):
+    generator = torch.Generator().manual_seed(5)
+    shapes = {"pairs": (t_q, t_k), "padding": (B, 1, 1, t_k), "each head": (B, H, t_q, t_k)}
+    return some_mask(generator, shapes[kind]) if kind in shapes else None
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("t_q", "t_k"), [(T_Q, T_Q), (T_Q, T_K), (T_K, T_Q)])
+@pytest.mark.parametrize("kind", ["no mask", "pairs", "padding", "each head"])
+def test_fused_attention_is_the_plain_one_in_outputs_and_gradients(kind, t_q, t_k, causal):
+    torch.manual_seed(0)
+    plain, fused = MultiHeadAttention(33, H).double(), FusedMultiHeadAttention(33, H, causal=causal).double()
+    fused.load_state_dict(plain.state_dict())
+    mask = masks_for(kind, t_q, t_k)
+    future_hidden = mask if not causal else causal_mask(t_q, t_k) if mask is None else mask & causal_mask(t_q, t_k)
+    gradients = []
+    for attention, seen in ((plain, future_hidden), (fused, mask)):
+        torch.manual_seed(1)
+        x, context = (torch.randn(B, t, 33, dtype=torch.float64, requires_grad=True) for t in (t_q, t_k))
+        output, weights = attention(x, context, mask=seen)
+        output.square().sum().backward()
+        gradients.append((output, x.grad, context.grad, *(p.grad for p in attention.parameters())))
+    assert weights is None
+    for ours, theirs in zip(*gradients, strict=True):
+        close(ours, theirs, rtol=0, atol=1e-11)
+
+
+def test_fused_attention_passes_is_causal_for_equal_lengths_alone(monkeypatch):
+    calls = []
+
+    def watched(*inputs, **options):
+        calls.append(options)
+        return inputs[0]
+
+    monkeypatch.setattr(fused_attention.F, "scaled_dot_product_attention", watched)
+    attention = FusedMultiHeadAttention(33, H, causal=True, dropout=0.25)
+    x, longer = torch.randn(B, T_Q, 33), torch.randn(B, T_K, 33)
+    attention(x)
+    attention.eval()
+    attention(x, longer)
+    attention(x, mask=torch.ones(T_Q, T_Q).bool())
+    assert [c["is_causal"] for c in calls] == [True, False, False]
+    assert [c["dropout_p"] for c in calls] == [0.25, 0.0, 0.0]
+    assert calls[0]["attn_mask"] is None and torch.equal(calls[1]["attn_mask"], causal_mask(T_Q, T_K))
+    with pytest.raises(ValueError, match="head axis"):
+        attention(x, mask=torch.ones(B, T_Q, T_Q).bool())
+
+
+@pytest.mark.parametrize(("heads", "groups"), [(6, 1), (6, 2), (6, 3), (6, 6)])
+def test_grouped_queries_are_torchs_and_head_h_reads_its_neighbours_group(heads, groups):
+    torch.manual_seed(0)
+    attention = GroupedQueryAttention(42, heads, groups).double()
+    x, context = torch.randn(B, T_Q, 42, dtype=torch.float64), torch.randn(B, T_K, 42, dtype=torch.float64)
+    mask = masks_for("padding", T_Q, T_K)
+    output, weights = attention(x, context, mask=mask)
+    query = split_heads(attention.w_q(x), heads)
+    key, value = (split_heads(w(context), groups) for w in (attention.w_k, attention.w_v))
+    fused = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
+    close(output, attention.w_o(merge_heads(fused)), rtol=0, atol=1e-12)
+    for head in range(heads):
+        group = head // (heads // groups)
+        expected = scaled_dot_product_attention(query[:, head], key[:, group], value[:, group], mask[:, 0])[1]
+        close(weights[:, head], expected, rtol=0, atol=1e-12)
+
+
+def test_grouped_queries_converted_from_many_heads():
+    torch.manual_seed(0)
+    many = MultiHeadAttention(42, 6).double()
+    x = torch.randn(B, T_Q, 42, dtype=torch.float64)
+    same = GroupedQueryAttention(42, 6, 6).double()
+    same.copy_weights(many)
+    for ours, theirs in zip(same(x), many(x), strict=True):
+        close(ours, theirs, rtol=0, atol=1e-12)
+    halves = GroupedQueryAttention(42, 6, 2).double()
+    halves.copy_weights(many)
+    for name in ("w_k", "w_v"):
+        ours, theirs = getattr(halves, name), getattr(many, name)
+        for group, row in itertools.product(range(2), range(7)):
+            rows = [7 * head + row for head in range(3 * group, 3 * group + 3)]
+            close(ours.weight[7 * group + row], theirs.weight[rows].mean(dim=0))
+            close(ours.bias[7 * group + row], theirs.bias[rows].mean())
+    with pytest.raises(ValueError, match="num_heads=6 is not divisible by num_kv_heads=4; that work: 1, 2, 3, 6"):
+        GroupedQueryAttention(42, 6, 4)
+
+
+def test_cache_of_a_published_model():
+    # Llama 3 8B, bfloat16: 2 (keys, values) x 32 layers x 8 heads x 128 x 2 bytes = 128 KiB for each token
+    assert fused_attention.kv_cache_bytes(8, 128, 1, num_layers=32) == 131_072
+    assert fused_attention.kv_cache_bytes(32, 128, 8192, num_layers=32) == 4 * 2**30
+
+
+def test_backend_tells_kernels_from_plain_steps():
+    q, k, v = qkv(d_k=8, d_v=8)
+    assert fused_attention.backend(lambda: F.scaled_dot_product_attention(q, k, v)) == "flash"
+    assert fused_attention.backend(lambda: F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)) == "math"
+    assert fused_attention.backend(lambda: scaled_dot_product_attention(q, k, v)) == "math"
+
+
+def test_what_is_causal_lets_through():
+    assert torch.equal(fused_attention.seen_by_flag(T_Q, T_Q), causal_mask(T_Q))
+    assert torch.equal(fused_attention.seen_by_flag(T_Q, T_K), torch.ones(T_Q, T_K).bool().tril())
+
+
+def test_sliced_input_is_one_small_head_on_each_slice():
+    torch.manual_seed(0)
+    wrong = wrong_heads.SlicedInput(33, 3).double()
+    x = torch.randn(B, T_Q, 33, dtype=torch.float64)
+    mask = causal_mask(T_Q)
+    slices = [(wrong.w_q(part), wrong.w_k(part), wrong.w_v(part)) for part in x.split(11, dim=-1)]
+    heads = [scaled_dot_product_attention(*projected, mask) for projected in slices]
+    output, weights = wrong(x, mask)
+    close(output, wrong.w_o(torch.cat([head for head, _ in heads], dim=-1)), rtol=0, atol=1e-12)
+    close(weights, torch.stack([w for _, w in heads], dim=1), rtol=0, atol=1e-12)
+
+
+def test_sliced_heads_see_their_slice_and_ask_one_question_and_real_heads_do_not():
+    torch.manual_seed(0)
+    wrong, right = wrong_heads.SlicedInput(64, 4), MultiHeadAttention(64, 4)
+    assert (wrong_heads.columns_seen(wrong), wrong_heads.columns_seen(right)) == (16, 64)
+    assert wrong_heads.same_question(wrong) == 0 < 0.01 < wrong_heads.same_question(right)
+
+
+def test_output_projection_sums_heads_and_folds_for_one_head_alone():
+    torch.manual_seed(0)
+    x = torch.randn(B, T_Q, 64, dtype=torch.float64)
+    one, many = (MultiHeadAttention(64, heads, bias=False).double() for heads in (1, 4))
+    value = split_heads(many.w_v(x), 4)
+    weights = many(x)[1]
+    by_hand = sum((weights[:, h] @ value[:, h]) @ many.w_o.weight[:, 16 * h : 16 * h + 16].T for h in range(4))
+    close(output_projection.sum_of_heads(many, x), by_hand, rtol=0, atol=1e-12)
+    close(many(x)[0], by_hand, rtol=0, atol=1e-12)
+    close(output_projection.folded(one)(x)[0], one(x)[0], rtol=0, atol=1e-12)
+    assert (output_projection.folded(many)(x)[0] - many(x)[0]).abs().max() > 0.01
+    assert output_projection.columns_written(many) == 64
+    nn.init.eye_(many.w_o.weight)
+    assert output_projection.columns_written(many) == 16
+
+
+def test_attention_dropout_divides_what_it_keeps():
+    sums = multi_head_attention.show_dropout()
+    assert sums["returned"] < 1e-12 > sums["used in eval"] and 0.05 < sums["used in training"] < 1
+    query, key = torch.zeros(2, 1, 1, 40, 16, dtype=torch.float64)
+    used, _ = scaled_dot_product_attention(query, key, torch.eye(40).double()[None, None], dropout=nn.Dropout(0.1))
+    close(used, (used > 0).double() / (40 * 0.9), rtol=0, atol=1e-12)
+
+
+# ------------------------------------------------------------------------ phase 2: untrained heads, pooling
+
+
+def test_heads_of_known_patterns_are_described_by_their_numbers():
+    even, own = torch.full((1, 5, 5), 0.2).double(), torch.eye(5).double()[None]
+    after = torch.roll(torch.eye(5).double(), 1, dims=1)[None]
+    weights = torch.stack([even, own, after], dim=1)  # (1, 3, 5, 5)
+    heads = untrained_heads.describe([weights, weights], torch.ones(1, 1, 5, 5).bool())
+    assert heads.entropy == pytest.approx([1, 0, 0] * 2) and heads.largest == pytest.approx([0.2, 1, 1] * 2)
+    # even weights over 5 words: (5² - 1) / 15 = 1.6 positions; the roll: 1, 1, 1, 1 and 4 positions
+    assert heads.distance == pytest.approx([1, 0, 1.6 / 1.6] * 2)
+    assert heads.difference == pytest.approx((0.8 + 0.8 + 1) / 3)
+
+
+def test_total_variation_leaves_padding_out():
+    one = torch.tensor([[1.0, 0, 0], [1, 0, 0], [1, 0, 0]])
+    other = torch.tensor([[0.5, 0.5, 0], [1, 0, 0], [0, 0, 1]])
+    weights = torch.stack([one, other])[None]
+    assert untrained_heads.total_variation(weights, torch.tensor([[True, True, False]])) == pytest.approx(0.25)
+    assert untrained_heads.total_variation(weights, torch.tensor([[True, True, True]])) == pytest.approx(0.5)
+
+
+# ----------------------------------------------------------------------------------------------------- phase 2: pooling
+
+
+# ---------------------------------------------------------------- pooling
+
+P_B, P_T, P_D = 3, 7, 11
+LENGTHS = torch.tensor([7, 2, 5])  # one without padding, all different
+
+
+def pool_input(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(P_B, P_T, P_D, generator=generator, dtype=torch.float64)
+
+
+def attention_pooling_with_a_query(d_model=P_D, seed=1):
+    pooling = AttentionPooling(d_model).double()
+    query = torch.randn(d_model, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    pooling.query.data.copy_(query)
+    return pooling
+
+
+def all_poolings():
+    return {"mean": mean_pooling, "last": last_pooling, "attention": attention_pooling_with_a_query()}
+
+
+def weights_by_loops(name, x, visible, query):
+    """The weight of each word of one sentence, x (T, d_model), one word at a time."""
+    places = [t for t in range(len(x)) if visible[t]]
+    weights = [0.0] * len(x)
+    if name == "attention":
+        powers = {
+            t: math.exp(sum((query[c] * x[t, c]).item() for c in range(x.size(1))) / x.size(1) ** 0.5) for t in places
+        }
+    for t in places:
+        weights[t] = {
+            "mean": lambda: 1 / len(places),
+            "last": lambda t=t: float(t == places[-1]),
+            "attention": lambda t=t: powers[t] / sum(powers.values()),
+        }[name]()
+    return torch.tensor(weights, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", ["mean", "last", "attention"])
+@pytest.mark.parametrize("kind", ["none", "padding", "holes", "shared"])
+def test_poolings_are_their_loops(name, kind):
+    x, pooling = pool_input(), all_poolings()[name]
+    holes = torch.rand(P_B, 1, 1, P_T, generator=torch.Generator().manual_seed(2)) < 0.6
+    masks = {"none": None, "padding": padding_mask(LENGTHS, P_T), "holes": holes, "shared": holes[:1, 0, 0]}
+    pooled, weights = pooling(x, masks[kind])
+    visible = torch.ones(P_B, P_T) if masks[kind] is None else masks[kind].reshape(-1, P_T).expand(P_B, P_T)
+    assert pooled.shape == (P_B, P_D) and weights.shape == (P_B, 1, 1, P_T)
+    for b in range(P_B):
+        expected = weights_by_loops(name, x[b], visible[b], all_poolings()["attention"].query)
+        close(weights[b, 0, 0], expected, rtol=0, atol=1e-12)
+        by_words = sum(expected[t] * x[b, t] for t in range(P_T))
+        close(pooled[b], by_words, rtol=0, atol=1e-12)
+        close(attention_pooling.pool_by_loops(weights[b, 0, 0], x[b]), by_words, rtol=0, atol=1e-12)
+
+
+def test_zero_query_is_the_mean_of_the_visible_words_and_training_starts_there():
+    x, mask = pool_input(), padding_mask(LENGTHS, P_T)
+    pooling = AttentionPooling(P_D).double()
+    close(pooling(x, mask)[0], torch.stack([x[b, :n].mean(dim=0) for b, n in enumerate(LENGTHS)]), rtol=0, atol=1e-12)
+    pooling(x, mask)[0].square().sum().backward()
+    assert pooling.query.grad.abs().max() > 1e-3, "a query that starts at zero must be able to leave it"
+
+
+def test_a_long_query_picks_the_word_it_points_at():
+    x = torch.eye(P_D, dtype=torch.float64)[None, :P_T]
+    pooling = AttentionPooling(P_D).double()
+    pooling.query.data[3] = 100 * P_D**0.5
+    close(pooling(x)[0], x[:, 3], rtol=0, atol=1e-12)
+
+
+def test_a_key_projection_would_be_another_query():
+    """The reason for which there is none: q · (W x) = (Wᵀ q) · x."""
+    x, query = pool_input(), attention_pooling_with_a_query().query.data
+    matrix = torch.randn(P_D, P_D, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    projected = torch.softmax((x @ matrix.T) @ query / P_D**0.5, dim=-1)
+    other = AttentionPooling(P_D).double()
+    other.query.data.copy_(matrix.T @ query)
+    close(other(x)[1][:, 0, 0], projected, rtol=0, atol=1e-12)
+
+
+def test_a_query_agrees_with_torchs_own_attention_in_value_and_gradient():
+    x, mask, pooling = pool_input().requires_grad_(), padding_mask(LENGTHS, P_T), attention_pooling_with_a_query()
+    query = pooling.query.expand(P_B, 1, 1, P_D)
+    expected = nn.functional.scaled_dot_product_attention(query, x[:, None], x[:, None], attn_mask=mask)[:, 0, 0]
+    results = []
+    for pooled in (pooling(x, mask)[0], expected):
+        results.append((pooled, *torch.autograd.grad(pooled.square().sum(), (x, pooling.query))))
+    for ours, theirs in zip(*results, strict=True):
+        close(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mean", "last", "attention"])
+def test_padding_changes_nothing_in_value_or_gradient(name):
+    mask = padding_mask(LENGTHS, P_T)
+    real = mask[:, 0, 0, :, None]  # (B, 1, 1, T) -> (B, T, 1)
+    x = pool_input().where(real, 0.0)
+    seen = []
+    for padded in (x, pool_input(5).where(~real, x), x.where(real, 1e9)):
+        pooling = all_poolings()[name]
+        padded = padded.clone().requires_grad_()
+        pooled, weights = pooling(padded, mask)
+        pooled.square().sum().backward()
+        assert (weights.masked_select(~mask) == 0).all() and (padded.grad.masked_select(~real) == 0).all()
+        assert padded.grad.masked_select(real).abs().max() > 0
+        query_grad = pooling.query.grad if name == "attention" else torch.zeros(1)
+        seen.append((pooled.detach(), weights.detach(), padded.grad, query_grad))
+    for other in seen[1:]:
+        for ours, theirs in zip(seen[0], other, strict=True):
+            assert torch.equal(ours, theirs), "padding leaks into the pooled vector"
+    for b, length in enumerate(LENGTHS):  # nor does it matter how much of it there is
+        close(all_poolings()[name](x[b : b + 1, :length])[0][0], seen[0][0][b], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mean", "last", "attention"])
+def test_a_sentence_of_padding_alone_pools_to_zero(name):
+    x, pooling = pool_input().requires_grad_(), all_poolings()[name]
+    mask = padding_mask(torch.tensor([7, 0, 5]), P_T)
+    pooled, weights = pooling(x, mask)
+    assert (pooled[1] == 0).all() and (weights[1] == 0).all() and pooled[[0, 2]].abs().min() > 0
+    pooled.square().sum().backward()
+    assert x.grad.isfinite().all() and (x.grad[1] == 0).all() and x.grad[0].abs().max() > 0
+    if name == "attention":
+        assert pooling.query.grad.isfinite().all() and pooling.query.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: AttentionPooling(0), "d_model must be 1 or more: got 0"),
+        (lambda: AttentionPooling(P_D)(torch.zeros(P_T, P_D)), r"\(B, T, d_model\).*got shape \(7, 11\)"),
+        (lambda: last_pooling(torch.zeros(P_B, 0, P_D)), r"T of 1 or more: got shape \(3, 0, 11\)"),
+        (lambda: AttentionPooling(5)(torch.zeros(P_B, P_T, P_D)), "d_k: got 5 and 11"),
+        (lambda: mean_pooling(torch.zeros(P_B, P_T, P_D), torch.ones(P_B, 1, 1, P_T)), "must be bool.*float32"),
+        (
+            lambda: mean_pooling(torch.zeros(P_B, P_T, P_D), torch.ones(P_B, P_T, dtype=torch.bool)),
+            r"\(3, 1, 1, 7\): got \(3, 7\); .* mask\[:, None, None, :\]",
+        ),
+        (
+            lambda: last_pooling(torch.zeros(P_B, P_T, P_D), torch.ones(P_B, 1, 1, 5, dtype=torch.bool)),
+            r"\(3, 1, 1, 5\) does not broadcast to scores of shape \(3, 1, 1, 7\)",
+        ),
+        (
+            lambda: mean_pooling(torch.zeros(P_B, P_T, P_D), torch.ones(P_B, 2, 1, P_T, dtype=torch.bool)),
+            "does not broadcast",
+        ),
+        (lambda: AttentionClassifier(1, P_D), "2 classes or more: got num_classes=1"),
+        (lambda: AttentionClassifier(2, P_D)(torch.zeros(1, 33, dtype=torch.long)), "at most 32 words: got 33"),
+    ],
+)
+def test_pooling_errors_name_the_rule_and_the_numbers(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+# ---------------------------------------------------------------- classifier
+
+P_HEADS, P_WIDTH, P_CLASSES = 3, 33, 5
+
+
+def classifier(attention):
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(P_WIDTH, P_HEADS) if attention else None
+    model = AttentionClassifier(P_CLASSES, P_WIDTH, attention=layer).double()
+    model.pooling.query.data.normal_()
+    return model
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_classifier_is_embedding_attention_pooling_and_a_linear_layer(attention):
+    model, sentence = classifier(attention), torch.tensor([encode(tokenize("those dogs slept in a bed"))])
+    x = model.embedding.weight[sentence[0]] + model.positions[:6]
+    if attention:
+        x = x + model.attention(x[None])[0][0]
+    weights = weights_by_loops("attention", x, torch.ones(6), model.pooling.query)
+    logits, given = model(sentence)
+    close(given[0, 0, 0], weights, rtol=0, atol=1e-12)
+    close(logits[0], model.to_logits.weight @ (weights @ x) + model.to_logits.bias, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_classifier_answers_alike_alone_and_beside_longer_sentences(attention):
+    """The words that stand at places of padding change nothing, not even through the attention layer's gradients."""
+    model, rows = classifier(attention), [encode(tokenize(s)) for s in ("many cats sat on a big mat", "the fox slept")]
+    tokens, lengths = pad_batch(rows)
+    mask = padding_mask(lengths, tokens.size(1))
+    other = tokens.where(tokens != PAD_ID, INDEX["kites"])
+    results = []
+    for batch in (tokens, other):
+        model.zero_grad()
+        logits, weights = model(batch, mask)
+        logits.square().sum().backward()
+        grads = [p.grad.clone() for p in model.parameters()]
+        assert (model.embedding.weight.grad[batch[1, -1]] == 0).all(), "padding gets a gradient"
+        results.append([logits, weights, *grads])
+    for ours, theirs in zip(*results, strict=True):
+        assert torch.equal(ours, theirs), "padding leaks"
+    for b, row in enumerate(rows):
+        close(model(torch.tensor([row]))[0][0], results[0][0][b], rtol=0, atol=1e-12)
+
+
+def test_only_the_attention_pooling_adds_weights_and_each_seed_starts_alike():
+    models = {}
+    for name, make in POOLINGS.items():
+        torch.manual_seed(0)
+        models[name] = AttentionClassifier(2, pooling_questions.D_MODEL, pooling=make())
+    counts = {name: sum(p.numel() for p in model.parameters()) for name, model in models.items()}
+    assert counts["mean"] == counts["last word"] == counts["attention"] - pooling_questions.D_MODEL
+    for name, parameter in models["mean"].named_parameters():
+        assert torch.equal(parameter, models["attention"].get_parameter(name))
+
+
+def test_the_lesson_on_one_sentence(capsys):
+    attention_pooling.main(["--sentence", "those dogs slept in a soft bed"])
+    lines = {
+        line[3:25].strip(): line[25:].split() for line in capsys.readouterr().out.splitlines() if "   " in line[:3]
+    }
+    assert lines["query 1 x slept"][2] == max(lines["query 1 x slept"]) >= "0.90"
+
+
+# ---------------------------------------------------------------- three questions
+
+
+def written(text, subject, beside, place):
+    """A sentence by hand; nouns at the given indices, each with its determiner right before it or before adjectives."""
+    words = tuple(text.split())
+    determiners = [
+        max(i for i in range(noun) if words[i] in ("a", "the", "those", "many")) for noun in (subject, beside, place)
+    ]
+    pairs = tuple(zip(determiners, (subject, beside, place), strict=True))
+    return Sentence(words, {"determiner-noun": pairs, "verb-subject": ((0, subject),), "verb-place": ((0, place),)})
+
+
+BY_HAND = [
+    written("those dogs beside the barn slept in a soft bed", 1, 4, 9),
+    written("a big bus beside many houses stalled on the bridges", 2, 5, 9),
+    written("again the foxes beside the box ran near the parks", 2, 5, 9),
+]
+
+
+def test_questions_by_hand():
+    expected = {"subject": [1, 0, 1], "beside": [0, 1, 0], "place": [0, 1, 1]}
+    words = {
+        "subject": ["dogs", "bus", "foxes"],
+        "beside": ["barn", "houses", "box"],
+        "place": ["bed", "bridges", "parks"],
+    }
+    decisive = {
+        "subject": [{0, 1}, {0, 2}, {1, 2}],
+        "beside": [{3, 4}, {4, 5}, {4, 5}],
+        "place": [{7, 9}, {8, 9}, {8, 9}],
+    }
+    for question in QUESTIONS:
+        task = make_task(BY_HAND, question)
+        assert task.answers.tolist() == expected[question]
+        assert [s.words[noun_asked_for(s, question)] for s in BY_HAND] == words[question]
+        assert [set(row.nonzero()[:, 0].tolist()) for row in task.decisive] == decisive[question]
+        assert task.mask.shape == (3, 1, 1, 10) and task.mask.all()
+
+
+def test_answers_are_the_number_that_the_determiner_shows():
+    """An independent way to know the number: every determiner but "the" shows it."""
+    rng, plural, checked = random.Random(7), {"these", "those", "some", "many"}, 0
+    sentences = [s for s in (sample_sentence(rng) for _ in range(600)) if "beside" in s.words]
+    for question in QUESTIONS:
+        task = make_task(sentences, question)
+        for n, sentence in enumerate(sentences):
+            length = len(sentence.words)
+            assert task.tokens[n, :length].tolist() == encode(sentence.words)
+            assert task.mask[n, 0, 0].tolist() == [t < length for t in range(task.tokens.size(1))]
+            determiner, noun = task.decisive[n].nonzero()[:, 0].tolist()
+            before_beside = noun < sentence.words.index("beside")
+            assert before_beside == (question == "subject") and (noun == length - 1) == (question == "place")
+            if sentence.words[determiner] != "the":
+                assert task.answers[n] == (sentence.words[determiner] in plural)
+                checked += 1
+    assert checked > 300
+
+
+def test_questions_refuse_other_sentences_and_questions():
+    two_nouns = next(s for s in (sample_sentence(random.Random(i)) for i in range(99)) if "beside" not in s.words)
+    with pytest.raises(ValueError, match="three nouns"):
+        noun_asked_for(two_nouns, "subject")
+    with pytest.raises(ValueError, match="choose from subject, beside, place"):
+        noun_asked_for(BY_HAND[0], "object")
+
+
+def test_baselines_by_hand():
+    for question in QUESTIONS:  # plural 2, 1 and 2 times of 3
+        assert most_frequent(make_task(BY_HAND, question)) == pytest.approx(2 / 3)
+    assert best_fixed_place(make_task(BY_HAND, "place")) == 1.0
+    assert best_fixed_place(make_task(BY_HAND, "subject")) == pytest.approx(2 / 3)  # at 0, 1 and 2 alike
+    longer = written("again those cats beside the barn slept again in a bed", 2, 5, 10)
+    shorter = written("a cat beside the barn sat on the mats", 1, 4, 8)
+    task = make_task([longer, shorter], "place")
+    assert task.tokens.size(1) == 11 and best_fixed_place(task) == 1.0  # the last word, though at two places
+    assert (
+        best_fixed_place(make_task([longer, shorter], "beside")) == 1.0
+    )  # 4 is its determiner in one, the noun in one
+
+
+def test_held_out_questions_are_new_and_no_noun_tells_the_number_of_another():
+    train, held_out = three_nouns.three_noun_sentences()
+    assert len(train) > 2000 and len(held_out) > 800 and not {s.words for s in train} & {s.words for s in held_out}
+    answers = torch.stack([three_nouns.tasks(q)[1].answers for q in QUESTIONS]).double()
+    assert (torch.corrcoef(answers) - torch.eye(3)).abs().max() < 0.1
+
+
+# ---------------------------------------------------------------- the experiment
+
+
+class Looking(nn.Module):
+    """Looks at a place of its own and says its token's oddness."""
+
+    def __init__(self, place):
+        super().__init__()
+        self.place = place
+
+    def forward(self, tokens, mask=None):
+        weights = torch.zeros(len(tokens), 1, 1, tokens.size(1), dtype=torch.float64)
+        weights[..., self.place] = 1
+        return torch.nn.functional.one_hot(torch.ones(len(tokens), dtype=torch.long), 2), weights
+
+
+@pytest.mark.parametrize(("place", "looks"), [(0, 2 / 3), (2, 2 / 3), (5, 0.0)])
+def test_measure_by_hand(place, looks):
+    run = pooling_questions.measure(Looking(place), make_task(BY_HAND, "subject"))
+    assert (run.accuracy, run.looks, run.entropy) == (2 / 3, looks, 0.0)  # it always says plural
+
+
+def test_training_lets_attention_find_what_the_mean_and_the_last_word_cannot():
+    runs = {name: pooling_questions.train(name, "beside", False, 5, 120) for name in POOLINGS}
+    assert runs["attention"].accuracy > runs["mean"].accuracy + 0.1 > runs["last word"].accuracy + 0.2
+    assert runs["attention"].looks > 0.6
+    again = pooling_questions.train("attention", "beside", False, 5, 120)
+    assert torch.equal(runs["attention"].model.pooling.query, again.model.pooling.query)
+
+
+def test_pooling_verdicts_follow_the_numbers(tmp_path, monkeypatch):
+    def verdicts(better, mean_on_subject, looks_after, last_after, looks=0.97):
+        right = {(p, q, layer): 0.99 for p in POOLINGS for q, layer in CASES}
+        right |= {("mean", q, False): 0.75 for q in QUESTIONS} | {("mean", "subject", False): mean_on_subject}
+        right |= {("last word", q, False): 0.5 for q in ("subject", "beside")}
+        right |= {("last word", "place", False): 0.5, ("last word", "beside", True): last_after}
+        right["attention", "beside", False] = better
+        looked = {key: looks_after if key[2] else looks for key in right}
+        runs = {key: [Run(None, right[key], looked[key], 0.5)] * 2 for key in right}
+        options = pooling_questions.cli.parse(pooling_questions.cli.parser(""), ["--output-dir", str(tmp_path)])
+        pooling_questions.record_findings(runs, options)
+        file = next((tmp_path / findings.paths.PROCESSED / "findings").glob("*pooling_questions.json"))
+        return [finding["verdict"] for finding in json.loads(file.read_text())]
+
+    assert verdicts(0.99, 1.0, 0.4, 0.97) == [ONLY_IF, ONLY_IF, ONLY_IF, HOLDS]
+    assert verdicts(0.99, 0.75, 0.95, 0.97) == [HOLDS, HOLDS, HOLDS, HOLDS]
+    assert verdicts(0.80, 1.0, 0.4, 0.80, looks=0.6) == [FAILS, ONLY_IF, FAILS, FAILS]
+
+
+def test_pooling_examples_are_chosen_by_the_sentences_alone():
+    chosen = pooling_questions.example_sentences()
+    answers = torch.stack([three_nouns.tasks(question)[1].answers for question in QUESTIONS])
+    assert len(chosen) == 3
+    for index in chosen:
+        subject, beside, place = answers[:, index].tolist()
+        assert subject == place != beside and 9 <= len(three_nouns.three_noun_sentences()[1][index].words) <= 11
+
+
+# ----------------------------------------------------------------------------------------------------- phase 2: pruning
+
+
+GATE_B, GATE_T, GATE_D, GATE_H, GATE_C = 7, 5, 33, 3, 11
+
+
+class TwoLayers(torch.nn.Module):
+    """Two layers of attention and a readout, float64; the loss has curvature in every gate."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.layers = torch.nn.ModuleList(MultiHeadAttention(GATE_D, GATE_H) for _ in range(2))
+        self.readout = torch.nn.Linear(GATE_D, GATE_C)
+        self.double()
+        self.x = torch.randn(GATE_B, GATE_T, GATE_D, dtype=torch.float64)
+        self.target = torch.randint(GATE_C, (GATE_B, GATE_T))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)[0]
+        return self.readout(x)
+
+    def loss(self, x=None, target=None):
+        x, target = (self.x, self.target) if x is None else (x, target)
+        return F.cross_entropy(self(x).flatten(0, 1), target.flatten())
+
+    def measured(self):
+        return Measured(list(self.layers), self.loss, GATE_B)
+
+
+def one_example(model, n):
+    return Measured(list(model.layers), lambda: model.loss(model.x[n : n + 1], model.target[n : n + 1]), 1)
+
+
+def hooks(module):
+    return sum(len(part._forward_pre_hooks) + len(part._forward_hooks) for part in module.modules())
+
+
+@pytest.mark.parametrize("batch", [(), (GATE_B,)])
+def test_open_gates_change_nothing(batch):
+    model = TwoLayers()
+    plain = model(model.x)
+    with gated(model.layers, model.measured().open_gates(*batch)):
+        assert hooks(model) == 2
+        assert torch.equal(model(model.x), plain), "a gate of 1 must not change a single bit"
+
+
+@pytest.mark.parametrize("layer", range(2))
+@pytest.mark.parametrize("head", range(GATE_H))
+def test_a_closed_gate_is_a_head_without_its_columns_of_w_o(layer, head):
+    model, other = TwoLayers(), TwoLayers()
+    size = GATE_D // GATE_H
+    with torch.no_grad():
+        other.layers[layer].w_o.weight[:, head * size : (head + 1) * size] = 0
+    expected = other.loss().item()
+    assert abs(expected - model.loss().item()) > 1e-4  # the head does something
+    assert loss_without(model.measured(), frozenset([(layer, head)])) == pytest.approx(expected, abs=1e-12)
+
+
+def test_gates_of_its_own_for_each_example():
+    model = TwoLayers()
+    gates = torch.rand(GATE_B, 2, GATE_H, dtype=torch.float64)
+    with gated(model.layers, gates):
+        together = model(model.x)
+    for n in range(GATE_B):
+        with gated(model.layers, gates[n]):
+            torch.testing.assert_close(model(model.x[n : n + 1])[0], together[n])
+
+
+def test_no_hook_stays_even_after_an_error():
+    model = TwoLayers()
+    before = model(model.x)
+    removal_importance(model.measured())
+    gradient_importance(model.measured())
+    with pytest.raises(RuntimeError), gated(model.layers, torch.zeros(2, GATE_H, dtype=torch.float64)):
+        raise RuntimeError
+    assert hooks(model) == 0
+    assert torch.equal(model(model.x), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("shape", [(GATE_H,), (GATE_H, 2), (GATE_B, 2, GATE_H + 1), (1, GATE_B, 2, GATE_H)])
+def test_wrong_gates_are_refused(shape):
+    model = TwoLayers()
+    with (
+        pytest.raises(ValueError, match=r"one number for each head: \(L, H\) = \(2, 3\)"),
+        gated(model.layers, torch.ones(shape)),
+    ):
+        pass
+    assert hooks(model) == 0
+
+
+def test_gradient_importance_is_the_mean_over_a_loop_of_examples():
+    model = TwoLayers()
+    by_loop = torch.zeros(2, GATE_H, dtype=torch.float64)
+    signed = torch.zeros(2, GATE_H, dtype=torch.float64)
+    for n in range(GATE_B):
+        gates = torch.ones(2, GATE_H, dtype=torch.float64, requires_grad=True)
+        with gated(model.layers, gates):
+            (gradient,) = torch.autograd.grad(one_example(model, n).loss(), gates)
+        by_loop += gradient.abs() / GATE_B
+        signed += gradient / GATE_B
+    importance = gradient_importance(model.measured())
+    torch.testing.assert_close(importance, by_loop)
+    assert (importance - signed.abs()).max() > 1e-3  # absolute before the mean, not after
+
+
+def test_gradient_importance_by_finite_differences():
+    model, step = TwoLayers(), 1e-5
+    expected = torch.zeros(2, GATE_H, dtype=torch.float64)
+    for n in range(GATE_B):
+        for layer in range(2):
+            for head in range(GATE_H):
+                losses = []
+                for gate in (1 + step, 1 - step):
+                    gates = torch.ones(2, GATE_H, dtype=torch.float64)
+                    gates[layer, head] = gate
+                    with gated(model.layers, gates), torch.no_grad():
+                        losses.append(one_example(model, n).loss().item())
+                expected[layer, head] += abs(losses[0] - losses[1]) / (2 * step) / GATE_B
+    torch.testing.assert_close(gradient_importance(model.measured()), expected, atol=1e-8, rtol=1e-6)
+
+
+def test_gradient_importance_works_where_gradients_are_off():
+    model = TwoLayers()
+    with torch.no_grad():
+        inside = gradient_importance(model.measured())
+    torch.testing.assert_close(inside, gradient_importance(model.measured()))
+
+
+def test_a_head_that_w_o_does_not_read_has_no_importance():
+    model = TwoLayers()
+    size = GATE_D // GATE_H
+    with torch.no_grad():
+        model.layers[1].w_o.weight[:, size : 2 * size] = 0
+    removal, gradient = removal_importance(model.measured()), gradient_importance(model.measured())
+    assert removal[1, 1] == 0 and gradient[1, 1] == 0
+    assert (removal != 0).sum() == (gradient != 0).sum() == 2 * GATE_H - 1
+
+
+def test_removal_importance_by_hand():
+    model = TwoLayers()
+    full = model.loss().item()
+    importance = removal_importance(model.measured())
+    assert importance.shape == (2, GATE_H)
+    for layer, head in model.measured().heads:
+        gates = torch.ones(2, GATE_H, dtype=torch.float64)
+        gates[layer, head] = 0
+        with gated(model.layers, gates), torch.no_grad():
+            assert importance[layer, head].item() == pytest.approx(model.loss().item() - full, abs=1e-12)
+
+
+def test_layers_are_divided_by_their_own_norm():
+    divided = divided_by_layer(torch.tensor([[3.0, 4.0], [5.0, 12.0]]))
+    torch.testing.assert_close(divided, torch.tensor([[0.6, 0.8], [5 / 13, 12 / 13]]))
+
+
+def test_rank_correlation_by_hand():
+    assert ranks(torch.tensor([30.0, 10.0, 20.0, 20.0])).tolist() == [4, 1, 2.5, 2.5]
+    a, b = torch.tensor([10.0, 20.0, 30.0, 40.0, 50.0]), torch.tensor([2.0, 1.0, 4.0, 3.0, 500.0])
+    assert rank_correlation(a, b) == pytest.approx(1 - 6 * 4 / (5 * 24))  # 1 - 6 Σd² / n(n² - 1), Σd² = 4: 0.8
+    assert rank_correlation(a, -(a**3)) == pytest.approx(-1)
+    assert rank_correlation(a.view(5, 1), a.exp().view(1, 5)) == pytest.approx(1)
+
+
+def test_greedy_takes_the_cheapest_head_first():
+    costs = {(0, 0): 3.0, (0, 1): -1.0, (1, 0): 2.0, (1, 1): 0.5}
+
+    def additive(removed):
+        return 10 + sum(costs[head] for head in removed)
+
+    order = greedy_order(costs, additive)
+    assert order == [(0, 1), (1, 1), (1, 0), (0, 0)]
+    assert curve(order, additive) == [0, -1, -0.5, 1.5, 4.5]
+
+
+def test_greedy_measures_again_where_two_heads_stand_in_for_each_other():
+    twins, third = {(0, 0), (0, 1)}, (0, 2)
+
+    def loss(removed):
+        return 5.0 * (twins <= removed) + 1.0 * (third in removed) + 0.1 * ((0, 1) in removed)
+
+    heads = [(0, 0), (0, 1), third]
+    alone = sorted(heads, key=lambda head: loss(frozenset([head])))
+    assert alone == [(0, 0), (0, 1), third]  # each twin is cheap as long as the other is there
+    assert greedy_order(heads, loss) == [(0, 0), third, (0, 1)]
+    assert curve(alone, loss)[2] == pytest.approx(5.1) and curve(greedy_order(heads, loss), loss)[2] == 1
+
+
+def test_removable_counts_to_the_last_allowed_rise():
+    assert removable([0, 0.005, 0.02, 0.009, 0.3], 0.01) == 3  # the loss may fall again
+    assert removable([0, 0.01, 0.5], 0.01) == 0  # less than, not equal
+
+
+def test_prune_agrees_with_its_parts():
+    model = TwoLayers().measured()
+    run = head_pruning.prune(model, seed=3, random_orders=4)
+    everything = loss_without(model, frozenset(model.heads)) - run.full_loss
+    for rises in [*run.curves.values(), *run.random_curves]:
+        assert len(rises) == 2 * GATE_H + 1
+        assert rises[0] == 0 and rises[-1] == pytest.approx(everything)
+    assert len({tuple(rises) for rises in run.random_curves}) > 1
+    assert run.curves[head_pruning.REMOVAL][1] == pytest.approx(run.removal.min().item())
+    least = int(run.gradient.argmin())
+    assert run.curves[head_pruning.GRADIENT][1] == pytest.approx(run.removal.flatten()[least].item())
+    assert all(run.curves[head_pruning.GREEDY][1] <= rises[1] for rises in run.random_curves)
+    spared = frozenset(head for head in model.heads if run.removal[head] < head_pruning.TOLERANCE)
+    assert run.spared_alone == len(spared)
+    assert run.spared_together == pytest.approx(loss_without(model, spared) - run.full_loss)
+    again = head_pruning.prune(model, seed=3, random_orders=4)
+    assert again.random_curves == run.random_curves
+
+
+def test_the_language_model_is_measured_by_its_held_out_loss():
+    trained = training.untrained(RECIPE, MultiHeadAttention)
+    model = measured_language_model(trained)
+    assert len(model.layers) == 2 and model.examples == training.NUM_HELD_OUT
+    assert loss_without(model, frozenset()) == training.held_out_loss(trained)
+    few = measured_language_model(trained, 13)
+    assert gradient_importance(few).shape == (2, 4) and few.examples == 13
+
+
+def test_labels_of_two_lookups_by_a_loop():
+    generator = torch.Generator().manual_seed(1)
+    table = torch.randint(5, (5, 5), generator=generator)
+    symbols = torch.randint(5, (3, 11), generator=generator)
+    labels = two_lookups.labels(symbols, table)
+    assert labels.shape == (3, 8)
+    for row in range(3):
+        for t in range(3, 11):
+            assert labels[row, t - 3] == table[symbols[row, t - 1], symbols[row, t - 3]]
+    assert two_lookups.labels(torch.tensor([[2, 0, 1, 2]]), torch.arange(9).view(3, 3)).tolist() == [[5]]
+
+
+def test_training_of_two_lookups_repeats_and_starts_at_chance():
+    first, again, other = (two_lookups.train(4, seed, steps=5, strings=17) for seed in (0, 0, 1))
+    assert first.loss().item() == again.loss().item() != other.loss().item()
+    assert not torch.equal(first.table, other.table)
+    logits = first.logits()
+    assert logits.shape == (17, two_lookups.LENGTH - 3, two_lookups.SYMBOLS)
+    wanted = two_lookups.labels(first.symbols, first.table)
+    by_loop = [-logits[n, t].log_softmax(-1)[wanted[n, t]].item() for n in range(17) for t in range(logits.size(1))]
+    assert first.loss().item() == pytest.approx(math.fsum(by_loop) / len(by_loop), rel=1e-5)
+    assert first.measured().examples == 17 and len(first.measured().heads) == 4
+
+
+def test_span_names_a_range_only_where_models_differ():
+    assert head_pruning.span([2, 2]) == "2" and head_pruning.span([3, 1, 2]) == "1 to 3"
+
+
+# ------------------------------------------------------------------------- phase 2: heads against loss, grammar entropy
+
+
+def words_of(sentence):
+    return sentence.split()
+
+
+def test_sentence_probability_worked_by_hand():
+    bare = (0.5 / 5) * 0.5 / 3  # number and determiner, no adjective, one noun of three
+    assert math.isclose(
+        math.exp(sentence_log_probability(words_of("the cat sat on the mat"))), 0.8**3 * 0.7 * bare**2 / 12
+    )
+    subject = (0.5 / 5) * 0.2 / (7 * 6) / 3  # two adjectives, the second one of the six that are left
+    attractor = (0.5 / 5) * 0.3 / 7 / 3 / 6  # one adjective; a class of places first, one of six
+    place = (0.5 / 5) * 0.5 / 3
+    adverbs = (0.2 / 5) ** 2 * 0.8
+    words = words_of("quietly those big red dogs beside the soft barn slept again in a bed")
+    expected = adverbs * 0.3 * subject * attractor * place / 12
+    assert math.isclose(math.exp(sentence_log_probability(words)), expected, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "a dogs sat on the mat",  # number of the determiner
+        "the girl sat on the mat",  # class of the subject
+        "the cat sat in the mat",  # preposition of the verb
+        "the cat sat on the bed",  # class of the place
+        "the big big cat sat on the mat",  # an adjective twice
+        "the big red soft cat sat on the mat",  # three adjectives
+        "the cat beside the dog sat on the mat",  # only places stand after beside
+        "the cat quietly quietly sat on the mat",  # two adverbs in one place
+        "the <mask> sat on the mat",
+        "cat the sat on the mat",
+        "the cat sat on the mat today",
+    ],
+)
+def test_what_the_grammar_cannot_make_has_probability_zero(sentence):
+    assert sentence_log_probability(sentence.split()) == -math.inf
+
+
+def test_probability_agrees_with_the_sampler():
+    # All sentences of six words, enumerated; their total is also the share of six words among sampled sentences.
+    determiners = grammar_entropy.KINDS["d"]
+    total = 0.0
+    for verb, (subject, preposition, place) in toy_language.VERBS.items():
+        nouns = [itertools.chain(*group) for group in (toy_language.SUBJECTS[subject], toy_language.PLACES[place])]
+        for a, b, c, d in itertools.product(determiners, nouns[0], determiners, nouns[1]):
+            total += math.exp(sentence_log_probability((a, b, verb, preposition, c, d)))
+    assert math.isclose(total, 0.8**3 * 0.7 * 0.5**2, rel_tol=1e-12)
+    rng = random.Random(11)
+    drawn = [sample_sentence(rng).words for _ in range(20_000)]
+    assert all(sentence_log_probability(words) > -math.inf for words in drawn[:2000])
+    share = sum(len(words) == 6 for words in drawn) / len(drawn)
+    assert abs(share - total) < 4 * math.sqrt(total * (1 - total) / len(drawn))
+
+
+def test_hidden_words_against_bayes_and_by_hand():
+    words = words_of("the cat sat on the mat")
+    subject = hidden_word_distribution(words, 1)
+    animals = ("cat", "cats", "dog", "dogs", "fox", "foxes")  # "the" takes both numbers
+    assert {VOCABULARY[i] for i in subject.nonzero().flatten()} == set(animals)
+    torch.testing.assert_close(subject[INDEX["fox"]].item(), 1 / 6)
+    assert math.isclose(hidden_word_entropy(words, 0), math.log(5))  # the and four determiners for one cat
+    assert hidden_word_entropy(words, 2) == 0
+    torch.testing.assert_close(hidden_word_distribution(["the", "<mask>", *words[2:]], 1), subject)
+    rng = random.Random(3)
+    for sentence in (sample_sentence(rng).words for _ in range(13)):
+        for position in range(len(sentence)):
+            p = hidden_word_distribution(sentence, position)
+            joint = [
+                math.exp(sentence_log_probability((*sentence[:position], w, *sentence[position + 1 :])))
+                for w in VOCABULARY
+            ]
+            expected = torch.tensor(joint, dtype=torch.float64) / sum(joint)
+            torch.testing.assert_close(p, expected)
+            assert abs(p.sum().item() - 1) < 1e-12
+            possible = p[p > 0]
+            assert p[INDEX[sentence[position]]] > 0
+            assert possible.max() - possible.min() < 1e-12, "all words that fit are equally likely, as the lesson says"
+
+
+def test_hidden_word_frequencies():
+    # Of many sampled sentences, those that agree with a pattern in all but one word: how often which word?
+    rng = random.Random(5)
+    seen = [words[1] for words in (sample_sentence(rng).words for _ in range(20_000)) if words[0] == "every"]
+    nouns = [word for word in seen if grammar_entropy.KIND[word] == "n"]
+    # Hidden after "every", before the verb of each class, the noun is one of three; together one of twelve.
+    verbs = {
+        "animal": "sat on the mat",
+        "person": "swam in the lake",
+        "vehicle": "stalled on the hill",
+        "toy": "fell in the lake",
+    }
+    p = sum(hidden_word_distribution(["every", "?", *rest.split()], 1) for rest in verbs.values()) / 4
+    for i in p.nonzero().flatten().tolist():
+        expected = p[i].item()
+        share = nouns.count(VOCABULARY[i]) / len(nouns)
+        assert abs(share - expected) < 4 * math.sqrt(expected * (1 - expected) / len(nouns))
+
+
+def test_hidden_word_errors():
+    with pytest.raises(ValueError, match="position must lie between 0 and 5: got 6"):
+        hidden_word_distribution(words_of("the cat sat on the mat"), 6)
+    with pytest.raises(ValueError, match=r'no word makes "a \.\.\. sat in the mat"'):
+        hidden_word_distribution(words_of("a cat sat in the mat"), 1)
+
+
+def test_excess_loss_of_the_grammar_itself_is_zero():
+    asked = heads_vs_loss.questions(sample_corpus(0, 7)[1])
+
+    def oracle(tokens):
+        logits = torch.zeros(*tokens.shape, len(VOCABULARY), dtype=torch.float64)
+        for row, ids in enumerate(tokens.tolist()):
+            position = ids.index(MASK_ID)
+            logits[row, position] = hidden_word_distribution(decode(ids), position).log().clamp(min=-1e4)
+        return logits, None
+
+    def indifferent(tokens):
+        return torch.zeros(*tokens.shape, len(VOCABULARY)), None
+
+    assert abs(heads_vs_loss.excess_loss(oracle, asked)) < 1e-12
+    entropies = torch.cat([torch.special.entr(p).sum(dim=-1) for *_, p in asked])
+    expected = math.log(len(VOCABULARY)) - entropies.mean().item()
+    assert math.isclose(heads_vs_loss.excess_loss(indifferent, asked), expected, rel_tol=1e-9)
+    assert len(entropies) == sum(len(sentence.words) for sentence in sample_corpus(0, 7)[1])
+
+
+def test_all_numbers_of_heads_start_alike_and_see_the_same_batches(monkeypatch):
+    rows = [
+        torch.tensor([encode(words_of(text))] * 3)
+        for text in ("the cat sat on the mat", "a girl often swam in the lake")
+    ]
+    for group in rows:
+        group[:, 0] = torch.tensor([5, 6, 7])  # three sentences of each length
+    monkeypatch.setattr(heads_vs_loss, "sentences_by_length", lambda: rows)
+    seen = []
+    loss = training.masked_word_loss
+
+    def spy(model, tokens, lengths, generator):
+        seen.append((tokens.clone(), generator.get_state()))
+        return loss(model, tokens, lengths, generator)
+
+    monkeypatch.setattr(training, "masked_word_loss", spy)
+    starts = [heads_vs_loss.train(num_heads, seed=3, steps=0).state_dict() for num_heads in heads_vs_loss.HEADS]
+    for other in starts[1:]:
+        torch.testing.assert_close(other, starts[0], rtol=0, atol=0)
+    trained = [heads_vs_loss.train(num_heads, seed=3, steps=3) for num_heads in (1, 8)]
+    for (tokens, state), (other_tokens, other_state) in zip(seen[:3], seen[3:], strict=True):
+        assert torch.equal(tokens, other_tokens) and torch.equal(state, other_state)
+        assert tokens.shape[0] == heads_vs_loss.BATCH and not (tokens == toy_language.PAD_ID).any()
+    assert not torch.equal(
+        trained[0].embedding.weight, trained[1].embedding.weight
+    )  # but they compute different things
+    assert len({tuple(tokens.flatten().tolist()) for tokens, _ in seen[:3]}) == 3  # and no batch comes twice
+
+
+def test_head_distance_against_loops():
+    model = training.new_model(heads_vs_loss.recipe(4, 0, 0), MultiHeadAttention)
+    with torch.no_grad():
+        model.blocks[0].attention.w_q.weight.mul_(20)  # sharper, so that the distance is no small number
+    sentences = sample_corpus(0, 5)[1]
+    values = []
+    for sentence in sentences:
+        weights = training.attention_on(model, [sentence], "masked word")[0][0][0].double()  # (H, T, T), no padding
+        for g, h in itertools.combinations(range(4), 2):
+            for p, q in zip(weights[g], weights[h], strict=True):
+                m = (p + q) / 2
+                values.append(((p * (p / m).log()).sum() + (q * (q / m).log()).sum()).item() / 2)
+    distance = heads_vs_loss.head_distance(model, sentences)
+    assert abs(distance - sum(values) / len(values)) < 1e-5 and distance > 0.05
 
 
 # ---------------------------------------------------------------------------------------- toy language, toy model
@@ -1921,8 +2948,10 @@ def test_made_patterns_are_what_their_names_say():
 
 # ------------------------------------------------------------------------------------------------------ the exercises
 
-BY_NAME = {exercise.name: exercise for exercise in EXERCISES}
-HAND, SOFTMAX, SELF, ADDITIVE, POSITIONS, CROSS = (exercise.name for exercise in EXERCISES)
+LESSONS = [exercises, exercises2]
+BY_NAME = {exercise.name: exercise for lesson in LESSONS for exercise in lesson.EXERCISES}
+HAND, SOFTMAX, SELF, ADDITIVE, POSITIONS, CROSS = (exercise.name for exercise in exercises.EXERCISES)
+SPLIT, MERGE, HEADS, FUSED, GROUPED, BLOCK, POOLING = (exercise.name for exercise in exercises2.EXERCISES)
 
 
 def checked(name, function):
@@ -1931,7 +2960,7 @@ def checked(name, function):
 
 def soft(scores, mask):
     """The right masked softmax, written once more: hide, softmax, zero the rows that are nothing but NaN."""
-    return F.softmax(scores.masked_fill(~mask, float("-inf")), dim=1).nan_to_num(0)
+    return F.softmax(scores.masked_fill(~mask, float("-inf")), dim=-1).nan_to_num(0)
 
 
 def own_attention(q, k, v, mask=None, softmax=soft, scale=None):
@@ -1947,6 +2976,13 @@ def own_self(x, wq, wk, wv, mask=None, **options):
 def own_cross(x, c, wq, wk, wv, wo, mask=None, **options):
     output, weights = own_attention(x.mm(wq), c.mm(wk), c.mm(wv), mask, **options)
     return output.mm(wo), weights
+
+
+def unfinished(x, c, wq, wk, wv, wo, mask=None, *, weigh):
+    """Cross-attention whose scores become weights in a way of their own."""
+    s = x @ wq @ (c @ wk).T / wq.shape[1] ** 0.5
+    w = weigh(s, torch.ones_like(s).bool() if mask is None else mask)
+    return w @ (c @ wv) @ wo, w
 
 
 def own_additive(query, memory, wq, wk, v, score=lambda a, b, v: (v * torch.tanh(a + b)).sum(), dim=1):
@@ -2084,10 +3120,336 @@ PLANTED = [
     ),
     (CROSS, "NaN where a query sees nothing", lambda *a: own_cross(*a, softmax=lambda s, m: (s + m.log()).softmax(1))),
     (CROSS, "returned in the wrong order", lambda *a: own_cross(*a)[::-1]),
+    (CROSS, "divided by √d_model", lambda x, *a: own_cross(x, *a, scale=x.shape[1] ** -0.5)),
+    (CROSS, "hidden scores set to 0", lambda *a: own_cross(*a, softmax=lambda s, m: (s * m).softmax(1))),
+    (CROSS, "softmax missing", lambda *a: unfinished(*a, weigh=lambda s, m: s * m)),
+    (CROSS, "exponentials not divided by their sum", lambda *a: unfinished(*a, weigh=lambda s, m: s.exp() * m)),
+    (CROSS, "softmax over the wrong axis", lambda *a: unfinished(*a, weigh=lambda s, m: soft(s.T, m.T).T)),
+    (
+        SELF,
+        "exponentials not divided by their sum",
+        lambda x, q, k, v, m=None: unfinished(x, x, q, k, v, torch.eye(13).double(), m, weigh=lambda s, m: s.exp() * m),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("name", "mistake", "function"), PLANTED)
+# phase 2: right and wrong, written apart from the solutions
+
+
+def own_heads(x, wq, wk, wv, wo, n, mask=None, *, softmax=soft, scale=None, rows="bk", by_head="dnc"):
+    """Multi-head attention as einsum. rows: the axes of scores (bnqk) that the mask has. by_head: cuts a matrix."""
+    sizes = {"n": n, "c": x.shape[2] // n}
+    shape = [sizes.get(axis, x.shape[2]) for axis in by_head]
+    q, k, v = (torch.einsum(f"btd,{by_head}->bntc", x, w.reshape(shape)) for w in (wq, wk, wv))
+    s = torch.einsum("bnqc,bnkc->bnqk", q, k) * (sizes["c"] ** -0.5 if scale is None else scale)
+    if mask is not None:
+        mask = mask.reshape([size if axis in rows else 1 for axis, size in zip("bnqk", s.shape, strict=True)])
+    w = softmax(s, torch.ones_like(s).bool() if mask is None else mask.expand(s.shape))
+    found = torch.einsum("bnqk,bnkc->bqnc", w, v)
+    return torch.einsum("bqnc,ncd->bqd", found, wo.reshape(n, sizes["c"], -1)), w
+
+
+def with_axis_of_batch(x, wq, wk, wv, wo, n, mask=None):
+    """mask[:, None] is (B, 1, T), which broadcasting lines up with (H, T, T)."""
+
+    def hide(scores, all_visible):
+        return soft(scores, all_visible if mask is None else all_visible & mask[:, None])
+
+    return own_heads(x, wq, wk, wv, wo, n, softmax=hide)
+
+
+def by_core(x, wq, wk, wv, wo, n, mask=None, *, split=None, merge=None, place=None, projections=None):
+    """As a reader writes it who uses the function of phase 1."""
+    b, t, d = x.shape
+    split = split or (lambda y: y.view(b, t, n, -1).transpose(1, 2))
+    q, k, v = projections(split) if projections else (split(x @ w) for w in (wq, wk, wv))
+    visible = None if mask is None else place(mask) if place else mask.view(b, 1, 1, t)
+    found, weights = scaled_dot_product_attention(q, k, v, visible)
+    return (merge(found) if merge else found.transpose(1, 2).reshape(b, t, d)) @ wo, weights
+
+
+def every_head_alone(x, wq, wk, wv, wo, n, mask=None, *, own=True):
+    """A loop over heads; own=False: each of them takes the columns of the first."""
+    width, outputs, weights = x.shape[2] // n, [], []
+    for h in range(n):
+        columns = slice(h * width, h * width + width) if own else slice(width)
+        q, k, v = x @ wq[:, columns], x @ wk[:, columns], x @ wv[:, columns]
+        w = soft(q @ k.mT / width**0.5, torch.ones(len(x), 1, x.shape[1]).bool() if mask is None else mask[:, None])
+        outputs.append(w @ v)
+        weights.append(w)
+    return torch.cat(outputs, dim=2) @ wo, torch.stack(weights, dim=1)
+
+
+def heads_of_slices(x, wq, wk, wv, wo, n, mask=None, *, project=True, corner=False):
+    """Head h takes slice h of the input; corner: all go through one small matrix; not project: through none."""
+    width = x.shape[2] // n
+    cut = [slice(h * width, h * width + width) for h in range(n)]
+
+    def project_slices(_):
+        matrices = (wq, wk, wv) if project else [torch.eye(x.shape[2], dtype=x.dtype)] * 3
+        return [
+            torch.stack([x[:, :, c] @ (w[cut[0], cut[0]] if corner else w[c, c]) for c in cut], 1) for w in matrices
+        ]
+
+    return by_core(x, wq, wk, wv, wo, n, mask, projections=project_slices)
+
+
+def own_fused(x, w, n, axes, order="qbhtc"):
+    """The fused projection with its last axis read as `axes`, and then put in order; q is the axis of the three."""
+    sizes = {"q": 3, "h": n, "c": x.shape[2] // n}
+    y = (x @ w).reshape(*x.shape[:2], *(sizes[a] for a in axes))
+    return tuple(torch.einsum(f"bt{axes}->{order}", y))
+
+
+def own_groups(q, k, v, mask=None, *, keys=None, values=None, softmax=soft, scale=None):
+    """Grouped-query attention by a list of which key-value head each query head reads."""
+    r = len(q) // len(k)
+    keys, values = ([h // r for h in range(len(q))] if of is None else of(len(q), len(k)) for of in (keys, values))
+    s = torch.einsum("hic,hjc->hij", q, k[keys]) * (q.shape[2] ** -0.5 if scale is None else scale)
+    w = softmax(s, torch.ones_like(s).bool() if mask is None else mask)
+    return w.bmm(v[values]), w
+
+
+def tiled(h, g):
+    return [i % g for i in range(h)]
+
+
+def expanded(q, k, v, mask=None, *, dim):
+    k, v = (torch.cat([y.unsqueeze(dim)] * (len(q) // len(y)), dim).reshape(len(q), *y.shape[1:]) for y in (k, v))
+    return scaled_dot_product_attention(q, k, v, mask)
+
+
+def own_norm(v, correction=0, eps=1e-5, dim=-1):
+    return (v - v.mean(dim, keepdim=True)) / (v.var(dim, correction=correction, keepdim=True) + eps) ** 0.5
+
+
+def standardised(v):
+    """torch.std divides by one less, and many add the small number after the root."""
+    return (v - v.mean(1, keepdim=True)) / (v.std(1, keepdim=True) + 1e-6)
+
+
+def own_block(x, attention, w1, w2, causal=False, keep=None, p=0.0):
+    see = torch.ones(len(x), len(x)).tril() > 0 if causal else None
+    a = own_norm(x)
+    found, weights = attention(a, see)
+    if keep is not None:
+        found = found * keep[0] / (1 - p)
+    y = x + found
+    b = own_norm(y)
+    new = F.relu(b @ w1) @ w2
+    if keep is not None:
+        new = new * keep[1] / (1 - p)
+    z = y + new
+    return z, weights
+
+
+def edited(*changes):
+    """own_block with some of its text replaced, (old, new), wherever it stands."""
+    source = inspect.getsource(own_block)
+    for old, new in changes:
+        assert old in source, old
+        source = source.replace(old, new)
+    namespace = dict(globals())
+    exec(source, namespace)
+    return namespace["own_block"]
+
+
+def in_first_second_and_both(name, first, second):
+    """The same mistake in one step of the layer, in the other, and in both."""
+    return [(BLOCK, name, edited(*changes)) for changes in (first, second, first + second)]
+
+
+def own_pooling(query, x, mask, *, softmax=soft, scale=None):
+    s = torch.einsum("c,bjc->bj", query, x) * (len(query) ** -0.5 if scale is None else scale)
+    w = softmax(s, mask)
+    return (w.unsqueeze(2) * x).sum(1), w
+
+
+def each_softmax(exercise, own):
+    """What can go wrong in any masked softmax, over the last axis."""
+    return [
+        (exercise, "mask inverted", own(lambda s, m: soft(s, m if m.all() else ~m))),
+        (exercise, "padding takes part" if exercise == POOLING else "mask ignored", own(lambda s, m: s.softmax(-1))),
+        (exercise, "mask after softmax", own(lambda s, m: s.softmax(-1) * m)),
+        (exercise, "hidden scores set to 0", own(lambda s, m: (s * m).softmax(-1))),
+        (exercise, "hidden scores set to a finite number", own(lambda s, m: s.masked_fill(~m, -1e6).softmax(-1))),
+        (exercise, "NaN where a query sees nothing", own(lambda s, m: (s + m.log()).softmax(-1))),
+        (exercise, "exponentials not divided by their sum", own(lambda s, m: s.exp() * m)),
+        (exercise, "softmax missing", own(lambda s, m: s * m)),
+        (exercise, "softmax over the wrong axis", own(lambda s, m: s.masked_fill(~m, -math.inf).softmax(-2))),
+    ]
+
+
+PLANTED2 = [
+    (SPLIT, "split without transpose", lambda x, n: x.contiguous().view(len(x), n, x.shape[1], x.shape[2] // n)),
+    (SPLIT, "heads interleaved", lambda x, n: torch.stack([x[:, :, h::n] for h in range(n)], dim=1)),
+    (SPLIT, "axes in the wrong order", lambda x, n: x.view(len(x), x.shape[1], n, -1)),
+    (SPLIT, "axes in the wrong order", lambda x, n: torch.stack(x.split(x.shape[2] // n, dim=2))),
+    (SPLIT, "axes in the wrong order", lambda x, n: torch.stack(x.mT.chunk(n, dim=1), dim=1)),
+    (MERGE, "merged without transpose", lambda x: x.reshape(len(x), x.shape[2], x.shape[1] * x.shape[3])),
+    (MERGE, "heads interleaved", lambda x: torch.stack(tuple(x.transpose(0, 1)), dim=-1).flatten(2)),
+    (MERGE, "merged along the wrong axis", lambda x: torch.cat(tuple(x.transpose(0, 1)), dim=1)),
+    (MERGE, "merged along the wrong axis", lambda x: x.transpose(1, 2).reshape(len(x), -1, x.shape[3])),
+    (MERGE, "heads averaged", lambda x: sum(x[:, h] for h in range(x.shape[1])) / x.shape[1]),
+    (MERGE, "heads added up", lambda x: sum(x[:, h] for h in range(x.shape[1]))),
+    *each_softmax(HEADS, lambda softmax: lambda *a: own_heads(*a, softmax=softmax)),
+    (
+        HEADS,
+        "softmax over the heads",
+        lambda *a: own_heads(*a, softmax=lambda s, m: s.masked_fill(~m, -math.inf).softmax(1)),
+    ),
+    (HEADS, "not divided by √d_k", lambda *a: own_heads(*a, scale=1)),
+    (HEADS, "divided by d_k", lambda *a: own_heads(*a, scale=a[5] / a[0].shape[2])),
+    (HEADS, "divided by √d_model", lambda *a: own_heads(*a, scale=a[0].shape[2] ** -0.5)),
+    (HEADS, "K Qᵀ instead of Q Kᵀ", lambda x, wq, wk, *a: own_heads(x, wk, wq, *a)),
+    (HEADS, "mask on the queries", lambda *a: own_heads(*a, rows="bq")),
+    (HEADS, "mask of one sequence on the head of another", with_axis_of_batch),
+    (HEADS, "split without transpose", lambda *a: by_core(*a, split=lambda y: y.view(len(y), a[5], y.shape[1], -1))),
+    (HEADS, "merged without transpose", lambda *a: by_core(*a, merge=lambda y: y.reshape(a[0].shape))),
+    (
+        HEADS,
+        "split without transpose",
+        lambda *a: by_core(
+            *a, split=lambda y: y.view(len(y), a[5], y.shape[1], -1), merge=lambda y: y.reshape(a[0].shape)
+        ),
+    ),
+    (HEADS, "heads interleaved", lambda *a: own_heads(*a, by_head="dcn")),
+    (HEADS, "heads interleaved", lambda *a: by_core(*a, merge=lambda y: y.permute(0, 2, 3, 1).reshape(a[0].shape))),
+    (HEADS, "output projection missing", lambda x, q, k, v, o, *a: own_heads(x, q, k, v, torch.eye(21).double(), *a)),
+    (HEADS, "heads averaged", lambda *a: ((r := own_heads(*a))[0] / a[5], r[1])),
+    (
+        HEADS,
+        "heads averaged",
+        lambda x, q, k, v, o, *a: by_core(x, q, k, v, torch.eye(7).double(), *a, merge=lambda y: y.mean(1)),
+    ),
+    (HEADS, "weights averaged over the heads", lambda *a: ((r := own_heads(*a))[0], r[1].mean(1))),
+    (HEADS, "heads cut out of the input", heads_of_slices),
+    (HEADS, "heads cut out of the input", lambda *a: heads_of_slices(*a, corner=True)),
+    (HEADS, "heads cut out of the input", lambda *a: heads_of_slices(*a, project=False)),
+    (HEADS, "one small projection for all heads", lambda *a: every_head_alone(*a, own=False)),
+    (HEADS, "matrices transposed", lambda x, *a: own_heads(x, *(w.mT for w in a[:4]), *a[4:])),
+    (HEADS, "matrices transposed", lambda x, *a: own_heads(x, *(w.mT for w in a[:3]), *a[3:])),
+    (HEADS, "returned in the wrong order", lambda *a: own_heads(*a)[::-1]),
+    (FUSED, "queries, keys, values in another order", lambda x, w, n: own_fused(x, w, n, "qhc")[::-1]),
+    (
+        FUSED,
+        "queries, keys, values in another order",
+        lambda x, w, n: [own_fused(x, w, n, "qhc")[i] for i in (1, 0, 2)],
+    ),
+    (
+        FUSED,
+        "queries, keys, values in another order",
+        lambda x, w, n: [own_fused(x, w, n, "qhc")[i] for i in (1, 2, 0)],
+    ),
+    (FUSED, "cut into heads first", lambda x, w, n: own_fused(x, w, n, "hqc")),
+    (FUSED, "queries, keys, values interleaved", lambda x, w, n: own_fused(x, w, n, "hcq")),
+    (FUSED, "heads interleaved", lambda x, w, n: own_fused(x, w, n, "qch")),
+    (FUSED, "axes in the wrong order", lambda x, w, n: own_fused(x, w, n, "qhc", "qbthc")),
+    (
+        FUSED,
+        "cut across the rows",
+        lambda x, w, n: own_fused(x, torch.cat(tuple(w.view(3, len(w), len(w))), 1), n, "qhc"),
+    ),
+    (FUSED, "cut across the rows", lambda x, w, n: own_fused(x, w.reshape(-1, len(w)).mT, n, "qhc")),
+    (
+        FUSED,
+        "matrices transposed",
+        lambda x, w, n: own_fused(x, torch.cat([m.mT for m in w.split(len(w), 1)], 1), n, "qhc"),
+    ),
+    (
+        FUSED,
+        "split without transpose",
+        lambda x, w, n: [y.reshape(len(y), n, y.shape[1], -1) for y in (x @ w).chunk(3, 2)],
+    ),
+    (FUSED, "split without transpose", lambda x, w, n: tuple((x @ w).view(3, len(x), n, x.shape[1], -1))),
+    (FUSED, "split without transpose", lambda x, w, n: (x @ w).view(len(x), 3, n, x.shape[1], -1).unbind(1)),
+    *each_softmax(GROUPED, lambda softmax: lambda *a: own_groups(*a, softmax=softmax)),
+    (
+        GROUPED,
+        "softmax over the heads",
+        lambda *a: own_groups(*a, softmax=lambda s, m: s.masked_fill(~m, -math.inf).softmax(0)),
+    ),
+    (GROUPED, "key-value heads tiled", lambda *a: own_groups(*a, keys=tiled, values=tiled)),
+    (
+        GROUPED,
+        "key-value heads tiled",
+        lambda q, k, v, m=None: scaled_dot_product_attention(q, *(y.repeat(len(q) // len(y), 1, 1) for y in (k, v)), m),
+    ),
+    (GROUPED, "key-value heads tiled", lambda *a: own_groups(*a, keys=tiled)),
+    (GROUPED, "key-value heads tiled", lambda *a: own_groups(*a, values=tiled)),
+    (GROUPED, "expanded along the wrong axis", lambda *a: expanded(*a, dim=2)),
+    (GROUPED, "expanded along the wrong axis", lambda *a: expanded(*a, dim=3)),
+    (GROUPED, "not divided by √d_k", lambda *a: own_groups(*a, scale=1)),
+    (GROUPED, "divided by d_k", lambda *a: own_groups(*a, scale=1 / a[0].shape[2])),
+    (GROUPED, "divided by √d_model", lambda *a: own_groups(*a, scale=(len(a[0]) * a[0].shape[2]) ** -0.5)),
+    (GROUPED, "returned in the wrong order", lambda *a: own_groups(*a)[::-1]),
+    *in_first_second_and_both(
+        "norm after the addition (post-norm)",
+        [("a = own_norm(x)", "a = x"), ("y = x + found", "y = own_norm(x + found)")],
+        [("b = own_norm(y)", "b = y"), ("z = y + new", "z = own_norm(y + new)")],
+    ),
+    *in_first_second_and_both(
+        "norm after the sub-layer",
+        [("a = own_norm(x)", "a = x"), ("(a, see)\n", "(a, see)\n    found = own_norm(found)\n")],
+        [("b = own_norm(y)", "b = y"), ("F.relu(b @ w1) @ w2", "own_norm(F.relu(b @ w1) @ w2)")],
+    ),
+    *in_first_second_and_both("norm missing", [("own_norm(x)", "x")], [("own_norm(y)", "y")]),
+    *in_first_second_and_both("residual forgotten", [("y = x + found", "y = found")], [("z = y + new", "z = new")]),
+    *in_first_second_and_both(
+        "residual from the normalised copy", [("y = x + found", "y = a + found")], [("z = y + new", "z = b + new")]
+    ),
+    *in_first_second_and_both(
+        "dropout after the addition",
+        [
+            ("found = found * keep[0]", "found = (x + found) * keep[0]"),
+            ("y = x + found", "y = x + found if keep is None else found"),
+        ],
+        [("new = new * keep[1]", "new = (y + new) * keep[1]"), ("z = y + new", "z = y + new if keep is None else new")],
+    ),
+    (BLOCK, "second addition to the input", edited(("z = y + new", "z = x + new"))),
+    (BLOCK, "feed-forward beside attention", edited(("b = own_norm(y)", "b = a"))),
+    (BLOCK, "variance divided by d_model - 1", edited(("own_norm(", "own_norm(correction=1, v="))),
+    (BLOCK, "variance divided by d_model - 1", edited(("own_norm(", "standardised("))),
+    (BLOCK, "normalised along the wrong axis", edited(("own_norm(", "own_norm(dim=0, v="))),
+    (BLOCK, "normalised along the wrong axis", edited(("own_norm(", "own_norm(dim=(0, 1), v="))),
+    (
+        BLOCK,
+        "mean not subtracted",
+        edited(("own_norm(x)", "F.rms_norm(x, (6,))"), ("own_norm(y)", "F.rms_norm(y, (6,))")),
+    ),
+    (BLOCK, "ReLU missing", edited(("F.relu(b @ w1)", "(b @ w1)"))),
+    (BLOCK, "ReLU after the second matrix", edited(("F.relu(b @ w1) @ w2", "F.relu(b @ w1 @ w2)"))),
+    (BLOCK, "GELU instead of ReLU", edited(("F.relu", "F.gelu"))),
+    (BLOCK, "causal mask the wrong way around", edited((".tril()", ".tril().T"))),
+    (BLOCK, "causal mask hides the position itself", edited((".tril()", ".tril(diagonal=-1)"))),
+    (BLOCK, "mask inverted", edited((".tril() > 0", ".tril() == 0"))),
+    (BLOCK, "causal ignored", edited(("if causal", "if False"))),
+    (BLOCK, "always causal", edited(("if causal", "if True"))),
+    (BLOCK, "dropout not rescaled by 1 / (1 - p)", edited((" / (1 - p)", ""))),
+    (BLOCK, "divided by p", edited(("(1 - p)", "p"))),
+    (BLOCK, "multiplied by 1 - p", edited(("/ (1 - p)", "* (1 - p)"))),
+    (BLOCK, "dropped what was to be kept", edited(("keep[", "~keep["))),
+    (BLOCK, "dropout ignored", edited(("if keep is not None", "if False"))),
+    (
+        BLOCK,
+        "rescaled in evaluation",
+        edited(("if keep is not None", "keep = [1, 1] if keep is None else keep\n    if True")),
+    ),
+    (BLOCK, "keep masks mixed up", edited(("keep[1]", "keep[0]"))),
+    (BLOCK, "keep masks mixed up", edited(("keep[0]", "keep[1]"))),
+    (BLOCK, "keep masks mixed up", edited(("keep[", "keep[1 - "))),
+    (BLOCK, "returned in the wrong order", edited(("return z, weights", "return weights, z"))),
+    *each_softmax(POOLING, lambda softmax: lambda *a: own_pooling(*a, softmax=softmax)),
+    (POOLING, "a plain mean", lambda query, x, m: own_pooling(0 * query, x, m)),
+    (POOLING, "a plain mean", lambda query, x, m: (x.mean(1), torch.full(m.shape, 1 / m.shape[1]))),
+    (POOLING, "a plain mean", lambda query, x, m: ((x * m[:, :, None]).mean(1), m / m.shape[1])),
+    (POOLING, "not divided by √d_model", lambda *a: own_pooling(*a, scale=1)),
+    (POOLING, "divided by d_model", lambda *a: own_pooling(*a, scale=1 / len(a[0]))),
+    (POOLING, "returned in the wrong order", lambda *a: own_pooling(*a)[::-1]),
+]
+
+
+@pytest.mark.parametrize(("name", "mistake", "function"), PLANTED + PLANTED2)
 def test_exercises_know_the_usual_mistakes_by_name(name, mistake, function):
     """Each of these was written apart from the function by which the checker recognises it."""
     report = checked(name, function)
@@ -2096,13 +3458,14 @@ def test_exercises_know_the_usual_mistakes_by_name(name, mistake, function):
 
 
 def test_every_mistake_of_the_checker_is_planted_and_is_found_under_its_own_name():
-    for exercise in EXERCISES:
+    known = set()
+    for exercise in BY_NAME.values():
         for mistake in exercise.mistakes:
             assert checked(exercise.name, mistake.variant).text == f"{mistake.name}: {mistake.hint}"
             first = exercise_checker.call(exercise, mistake.variant, exercise.cases()[0])
             assert not first.failure, f"{exercise.name}: {mistake.name} must run in the first case"
-    known = {mistake.name for exercise in EXERCISES for mistake in exercise.mistakes}
-    assert known <= {mistake for _, mistake, _ in PLANTED} and len(PLANTED) >= 25
+            known.add((exercise.name, mistake.name))
+    assert known <= {(name, mistake) for name, mistake, _ in PLANTED + PLANTED2}
 
 
 # What readers write that is right: loops, torch's own function, float32, lists where numbers are asked for.
@@ -2139,28 +3502,52 @@ RIGHT = [
 ]
 
 
-@pytest.mark.parametrize(("name", "function"), RIGHT)
+def small_number_elsewhere(v):
+    """Layer norm with the small number after the root, and another one."""
+    return (v - v.mean(1, keepdim=True)) / (v.std(1, correction=0, keepdim=True) + 1e-6)
+
+
+RIGHT2 = [
+    (SPLIT, lambda x, n: torch.stack(x.chunk(n, dim=2), dim=1)),
+    (SPLIT, lambda x, n: torch.einsum("btnc->bntc", x.reshape(*x.shape[:2], n, -1)).float()),
+    (MERGE, lambda x: torch.cat(tuple(x.transpose(0, 1)), dim=-1)),
+    (HEADS, own_heads),
+    (HEADS, by_core),
+    (HEADS, every_head_alone),
+    (FUSED, lambda x, w, n: own_fused(x, w, n, "qhc")),
+    (FUSED, lambda x, w, n: [torch.stack((x @ m).chunk(n, 2), 1) for m in w.split(x.shape[2], 1)]),
+    (GROUPED, own_groups),
+    (GROUPED, lambda *a: expanded(*a, dim=1)),
+    (BLOCK, own_block),
+    (BLOCK, edited(("own_norm(", "small_number_elsewhere("))),
+    (POOLING, own_pooling),
+]
+
+
+@pytest.mark.parametrize(("name", "function"), RIGHT + RIGHT2)
 def test_exercises_accept_every_right_way(name, function):
     assert checked(name, function).status == DONE, checked(name, function).text
 
 
-def test_solutions_pass_their_own_checks(capsys):
-    exercises.main(["--solutions"])
-    said = capsys.readouterr().out
-    assert said.count(" done\n") == len(EXERCISES) + 1 and f"{len(EXERCISES)} of {len(EXERCISES)} done" in said
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_solutions_pass_their_own_checks(lesson, capsys):
+    lesson.main(["--solutions"])
+    said, number = capsys.readouterr().out, len(lesson.EXERCISES)
+    assert said.count(" done\n") == number + 1 and f"{number} of {number} done" in said
 
 
-def test_untouched_exercises_are_not_written_yet(capsys):
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_untouched_exercises_are_not_written_yet(lesson, capsys):
     """Readers write in this file, so only what is still as it came is looked at."""
-    untouched = [f.__name__ for f in exercises.YOURS if code(f) == "raise NotImplementedError" or "..." in code(f)]
+    untouched = [f.__name__ for f in lesson.YOURS if code(f) == "raise NotImplementedError" or "..." in code(f)]
     for name in untouched:
         with pytest.raises(SystemExit) as stop:
-            exercises.main([name])
+            lesson.main([name])
         assert stop.value.code == 1
         assert re.fullmatch(rf"- \d {name} +not written yet\n", capsys.readouterr().out)
     if untouched:
         with pytest.raises(SystemExit) as stop:
-            exercises.main([])
+            lesson.main([])
         said = capsys.readouterr().out
         assert stop.value.code == 1 and said.count("not written yet\n") == len(untouched), said
 
@@ -2171,14 +3558,156 @@ def code(function):
     return "\n".join(ast.unparse(line) for line in tree.body[1:])
 
 
-def test_exercises_ask_for_what_is_checked():
-    for yours, exercise in zip(exercises.YOURS, EXERCISES, strict=True):
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_exercises_ask_for_what_is_checked(lesson):
+    for yours, exercise in zip(lesson.YOURS, lesson.EXERCISES, strict=True):
         assert yours.__name__ == exercise.name and len(yours.__doc__.splitlines()) > 5
         assert list(inspect.signature(yours).parameters) == list(inspect.signature(exercise.solution).parameters)
+
+
+def test_numbers_of_the_exercise_by_hand():
     numbers = [ast.literal_eval(row) for row in re.findall(r"= (\[.*\])$", exercises.score_by_hand.__doc__, re.M)]
     scores = [sum(q * k for q, k in zip(numbers[0], key, strict=True)) / math.sqrt(len(key)) for key in numbers[1:]]
     weights = [math.exp(s) / sum(math.exp(t) for t in scores) for s in scores]
     close(BY_NAME[HAND].solution(), torch.tensor(weights))
+
+
+def run_loops(function, **names):
+    """Run the loops in the text of an exercise, word for word, on these names."""
+    text = re.search(r"^( {4}for .*?)(?:\n\n|\Z)", inspect.getdoc(function), re.M | re.S).group(1)
+    exec(textwrap.dedent(text), names | {"exp": torch.exp, "sqrt": math.sqrt, "masked_softmax": soft})
+
+
+def test_the_loops_in_the_text_are_what_the_solutions_compute():
+    (batch, length, heads, d_k), d_model = (2, 5, 3, 7), 21
+    x, w_qkv, w_o, split = exercise_checker.draw((2, 5, 21), (21, 63), (21, 21), (2, 3, 5, 7))
+    w_q, w_k, w_v = w_qkv.split(d_model, dim=1)
+    names = {"B": batch, "T": length, "H": heads, "d_k": d_k, "d_v": d_k, "d_model": d_model, "x": x}
+
+    result = torch.zeros(2, 3, 5, 7).double()
+    run_loops(exercises2.split_heads, **names, heads=result)
+    close(solutions2.split_heads(x, 3), result, rtol=0, atol=0)
+    result = torch.zeros(2, 5, 21).double()
+    run_loops(exercises2.merge_heads, **names | {"x": split}, merged=result)
+    close(solutions2.merge_heads(split), result, rtol=0, atol=0)
+
+    parts = {part: torch.zeros(2, 3, 5, 7).double() for part in ("query", "key", "value")}
+    run_loops(exercises2.fused_projection, **names, w_qkv=w_qkv, **parts)
+    close(solutions2.fused_projection(x, w_qkv, 3), tuple(parts.values()))
+
+    mask = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0]]) > 0
+    weights, output, scores = (torch.zeros(shape).double() for shape in ((2, 3, 5, 5), (2, 5, 21), (5, 5)))
+    matrices = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
+    run_loops(
+        exercises2.multi_head_attention,
+        **names,
+        **matrices,
+        mask=mask,
+        weights=weights,
+        output=output,
+        scores=scores,
+        head=torch.zeros(3, 5, 7).double(),
+        concatenate=lambda *heads: torch.cat([h for h in heads if h is not ...]),
+    )
+    close(solutions2.multi_head_attention(x, *matrices.values(), 3, mask), (output, weights))
+
+    query, key, value = exercise_checker.draw((6, 5, 3), (2, 7, 3), (2, 7, 11))
+    mask = exercise_checker.draw((5, 7), seed=1)[0] > 0
+    weights, output, scores = (torch.zeros(shape).double() for shape in ((6, 5, 7), (6, 5, 11), (5, 7)))
+    sizes = {"H": 6, "G": 2, "T_q": 5, "T_k": 7, "d_k": 3}
+    inputs = {"query": query, "key": key, "value": value, "mask": mask}
+    run_loops(exercises2.grouped_query_attention, **sizes, **inputs, weights=weights, output=output, scores=scores)
+    close(solutions2.grouped_query_attention(**inputs), (output, weights))
+
+    mask = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0]]) > 0
+    weights, pooled, query = torch.zeros(2, 5).double(), torch.zeros(2, 21).double(), w_o[0]
+    run_loops(
+        exercises2.attention_pooling,
+        **names,
+        query=query,
+        mask=mask,
+        weights=weights,
+        pooled=pooled,
+        scores=torch.zeros(5).double(),
+    )
+    close(solutions2.attention_pooling(query, x, mask), (pooled, weights))
+
+
+def test_solution_of_multi_head_attention_is_that_of_torch_and_of_this_repository():
+    torch.manual_seed(0)
+    module = MultiHeadAttention(21, 3, bias=False).double()
+    matrices = [w.weight.T for w in (module.w_q, module.w_k, module.w_v, module.w_o)]
+    x, mask = torch.randn(2, 5, 21).double(), torch.tensor([[1, 1, 0, 1, 0], [0, 1, 1, 1, 1]]) > 0
+    for real in (None, mask):
+        actual = solutions2.multi_head_attention(x, *matrices, 3, real)
+        hidden = None if real is None else ~real
+        close(actual, torch_twin(module)(x, x, x, key_padding_mask=hidden, average_attn_weights=False))
+        close(actual, module(x, mask=None if real is None else real[:, None, None]))
+    query, key, value = solutions2.fused_projection(x, torch.cat(matrices[:3], dim=1), 3)
+    found = F.scaled_dot_product_attention(query, key, value)
+    close(found.transpose(1, 2).flatten(2) @ matrices[3], module(x)[0])
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 6])
+def test_solution_of_grouped_query_attention_is_that_of_torch_and_of_this_repository(groups):
+    query, key, value = exercise_checker.draw((6, 5, 3), (groups, 7, 3), (groups, 7, 11))
+    mask = torch.rand(5, 7, generator=torch.Generator().manual_seed(1)) > 0.4
+    for seen in (None, mask):
+        output, _ = solutions2.grouped_query_attention(query, key, value, seen)
+        batch = (tensor[None] for tensor in (query, key, value))
+        close(output, F.scaled_dot_product_attention(*batch, attn_mask=seen, enable_gqa=True)[0])
+    torch.manual_seed(0)
+    module = GroupedQueryAttention(18, 6, groups).double()
+    x = torch.randn(5, 18).double()
+    projected = [w(x).view(5, -1, 3).transpose(0, 1) for w in (module.w_q, module.w_k, module.w_v)]
+    output, weights = solutions2.grouped_query_attention(*projected, causal_mask(5))
+    close((module.w_o(output.transpose(0, 1).flatten(1))[None], weights[None]), module(x[None], mask=causal_mask(5)))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_solution_of_the_block_is_a_pre_norm_layer_of_torch(causal, p):
+    """The gains of torch's norms go into what reads them; its dropout says which numbers it kept."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(6, 2, 11, p, batch_first=True, norm_first=True, bias=False).double()
+    layer.dropout.p = layer.self_attn.dropout = 0.0  # leaves the two dropouts before the additions
+    for norm in (layer.norm1, layer.norm2):
+        nn.init.normal_(norm.weight)
+    kept = []
+    for dropout in (layer.dropout1, layer.dropout2):
+        dropout.register_forward_hook(lambda module, inputs, output: kept.append((output != 0)[0]))
+
+    def attention(x, mask):
+        x = (x * layer.norm1.weight)[None]
+        hidden = None if mask is None else ~mask
+        return (found[0] for found in layer.self_attn(x, x, x, attn_mask=hidden, average_attn_weights=False))
+
+    x = torch.randn(5, 6).double()
+    expected = layer(x[None], src_mask=~causal_mask(5) if causal else None)[0]
+    w_1, w_2 = layer.norm2.weight[:, None] * layer.linear1.weight.T, layer.linear2.weight.T
+    output, weights = solutions2.transformer_block(x, attention, w_1, w_2, causal, torch.stack(kept), p)
+    close(output, expected)
+    assert weights.shape == (2, 5, 5) and bool((weights.triu(1) == 0).all()) == causal
+    assert (p > 0) == (not torch.stack(kept).all()), "with p = 0.3 some numbers must have been dropped"
+    layer.eval()
+    expected = layer(x[None], src_mask=~causal_mask(5) if causal else None)[0]
+    close(solutions2.transformer_block(x, attention, w_1, w_2, causal, None, p)[0], expected)
+
+
+def test_solution_of_pooling_is_attention_with_one_query():
+    query, x = exercise_checker.draw((7,), (3, 5, 7))
+    mask = torch.tensor([[1, 1, 0, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]]) > 0
+    asks = query.expand(3, 1, 7)
+    by_torch = [
+        F.scaled_dot_product_attention(asks, x, v, attn_mask=mask[:, None])[:, 0]
+        for v in (x, torch.eye(5).double().expand(3, 5, 5))
+    ]
+    close(solutions2.attention_pooling(query, x, mask), tuple(by_torch))
+    assert not by_torch[0][1].any(), "nothing but padding gives zeros"
+    module = AttentionPooling(7).double()
+    module.query.data = query
+    pooled, weights = module(x, mask[:, None, None])
+    close(solutions2.attention_pooling(query, x, mask), (pooled, weights[:, 0, 0]))
 
 
 def unwritten(*_):
@@ -2253,6 +3782,19 @@ def test_errors_of_a_reader_are_one_line_with_its_number():
         (POSITIONS, lambda n, d: {0: sinusoidal_positions(n, d)}[d % 2], r"^KeyError in line \d+: 1 \(length 11, d_m"),
         (HAND, lambda: [0.1, 0.2, 0.3], "the weights sum to 0.6, expected 1"),
         (HAND, lambda: [0.1, 0.2], r"weights has shape \(2,\), expected \(3,\)"),
+        (
+            HEADS,
+            lambda *a: by_core(*a, place=lambda m: m[:, None]),
+            r"^ValueError.*give it its head axis with mask.unsqueeze\(1\) \(padding, as many",
+        ),
+        (MERGE, lambda x: x.transpose(1, 2).view(2, 5, -1), r"^RuntimeError in line \d+: view size is not compatible"),
+        (
+            GROUPED,
+            lambda q, k, v, m=None: own_groups(q[: len(k)], k, v),
+            r"weights has shape \(2, 5, 7\), expected \(6, 5, 7\)",
+        ),
+        (FUSED, lambda x, w, n: (x @ w).chunk(3, dim=-1), r"value has shape \(2, 5, 21\), expected \(2, 3, 5, 7\)"),
+        (BLOCK, lambda x, *a: own_block(x, *a)[0], r"must return output, weights: got one tensor of shape \(5, 6\)"),
     ],
 )
 def test_unknown_mistakes_are_described(name, function, message):
@@ -2321,10 +3863,10 @@ def test_one_exercise_can_be_checked_alone(choice, capsys):
 
 
 def test_what_is_wrong_is_printed_and_the_exit_code_is_1(capsys):
-    functions = [exercise.solution for exercise in EXERCISES]
+    functions = [exercise.solution for exercise in exercises.EXERCISES]
     functions[2] = lambda *a: own_self(*a, scale=1)
     with pytest.raises(SystemExit) as stop:
-        exercise_checker.main("", EXERCISES, functions, [])
+        exercise_checker.main("", exercises.EXERCISES, functions, [])
     said = capsys.readouterr().out
     assert stop.value.code == 1 and "5 of 6 done" in said and said.count(" done\n") == 6
     assert re.search(r"^x 3 self_attention +not divided by √d_k: ", said, re.M)
@@ -2435,6 +3977,9 @@ EXPECTED = {
     "phase2/multi_head_grid.png",
     "phase2/attention_entropy.png",
     "phase2/head_roles.png",
+    "phase2/heads_vs_loss.png",
+    "phase2/head_pruning.png",
+    "phase2/attention_pooling.png",
     "phase3/attention_flow.png",
     "phase3/3d_attention.png",
     "phase4/causal_mask.png",
@@ -2496,6 +4041,8 @@ SHOW_A_SENTENCE = (
     reading_weights,
     multi_head_attention,
     visualize2,
+    attention_pooling,
+    fused_attention,
     attention_flow,
     attention_3d,
     causal_attention,

@@ -245,6 +245,7 @@ def main(
     parser.add_argument("exercise", nargs="?", help="its number or its name (default: all)")
     parser.add_argument("--solutions", action="store_true", help="check the reference solutions instead of yours")
     options = parser.parse_args(argv)
+    torch.set_num_threads(1)  # tiny tensors: more threads would only wait for each other
     numbers = [
         number
         for number, exercise in enumerate(exercises, start=1)

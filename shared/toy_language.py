@@ -69,6 +69,10 @@ VERBS = {
     "lay": ("toy", "on", "bed"),
 }
 
+# How likely the choices of sample_sentence are; those not named here are even.
+ADVERB_CHANCE, ATTRACTOR_CHANCE, PLURAL_CHANCE = 0.2, 0.3, 0.5  # at each place for one, in a sentence, of a noun
+ADJECTIVE_COUNTS = (5, 3, 2)  # weights of no, one and two adjectives before a noun
+
 RELATIONS = ("determiner-noun", "verb-subject", "verb-place", "adjective-noun")
 
 
@@ -93,16 +97,16 @@ def sample_sentence(rng: random.Random) -> Sentence:
     relations: dict[str, list[tuple[int, int]]] = {name: [] for name in RELATIONS}
 
     def maybe_adverb() -> None:
-        if rng.random() < 0.2:
+        if rng.random() < ADVERB_CHANCE:
             words.append(rng.choice(ADVERBS))
 
     def noun_phrase(nouns: tuple[tuple[str, str], ...]) -> int:
         """Append a noun phrase; return the index of its noun."""
-        plural = rng.random() < 0.5
+        plural = rng.random() < PLURAL_CHANCE
         determiners = PLURAL_DETERMINERS if plural else SINGULAR_DETERMINERS
         determiner = len(words)
         words.append(rng.choice(determiners + EITHER_DETERMINERS))
-        adjectives = rng.choices((0, 1, 2), weights=(5, 3, 2))[0]
+        adjectives = rng.choices(range(len(ADJECTIVE_COUNTS)), weights=ADJECTIVE_COUNTS)[0]
         words.extend(rng.sample(ADJECTIVES, adjectives))
         noun = len(words)
         words.append(rng.choice(nouns)[plural])
@@ -115,7 +119,7 @@ def sample_sentence(rng: random.Random) -> Sentence:
 
     maybe_adverb()
     subject = noun_phrase(SUBJECTS[subject_class])
-    if rng.random() < 0.3:
+    if rng.random() < ATTRACTOR_CHANCE:
         words.append(ATTRACTOR_PREPOSITION)
         noun_phrase(PLACES[rng.choice(tuple(PLACES))])
     maybe_adverb()
