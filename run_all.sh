@@ -65,9 +65,9 @@ case $what in
         started=$SECONDS
         train_all "$@"
         looks=(); for option in "$@"; do [[ $option == --retrain ]] || looks+=("$option"); done
-        "$python" -m "${phases[0]}" "${looks[@]+"${looks[@]}"}"  # two processes of its own
-        run_pair "${phases[1]}" "${phases[2]}" "${looks[@]+"${looks[@]}"}"
-        "$python" -m "${phases[3]}" "${looks[@]+"${looks[@]}"}"
+        "$python" -m "${phases[0]}" "${looks[@]+"${looks[@]}"}"  # the first two phases have two processes of their own
+        "$python" -m "${phases[1]}" "${looks[@]+"${looks[@]}"}"
+        run_pair "${phases[2]}" "${phases[3]}" "${looks[@]+"${looks[@]}"}"
         say "All four phases ran in $((SECONDS - started)) s"
         "$python" shared/findings.py "${looks[@]+"${looks[@]}"}"
         ;;

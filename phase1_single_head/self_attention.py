@@ -88,8 +88,8 @@ def scaled_dot_product_attention(
     (tensor([[2.]]), tensor([[0.5000, 0.5000]]))
     """
     check_attention_inputs(query, key, value, mask)
+    query = query / math.sqrt(query.size(-1))  # a sum of d_k products of unit variance has variance d_k; so it is 1
     scores = query @ key.transpose(-2, -1)  # (..., T_q, d_k) @ (..., d_k, T_k) -> (..., T_q, T_k)
-    scores = scores / math.sqrt(query.size(-1))  # a sum of d_k products of unit variance has variance d_k; now 1
     weights = masked_softmax(scores, mask)  # over the keys: each row sums to 1
     kept = weights if dropout is None else dropout(weights)
     output = kept @ value  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)

@@ -2,6 +2,9 @@
 
 from phase2_multi_head import (
     attention_pooling,
+    benchmark,
+    collapse_rate,
+    cost_model,
     fused_attention,
     head_costs,
     head_pruning,
@@ -10,6 +13,9 @@ from phase2_multi_head import (
     one_or_four_heads,
     output_projection,
     pooling_questions,
+    pre_or_post_norm,
+    rank_collapse,
+    transformer_block,
     two_lookups,
     untrained_heads,
     visualize,
@@ -27,10 +33,16 @@ IN_ORDER = [
     head_costs,
     two_lookups,
     head_pruning,
+    transformer_block,
+    pre_or_post_norm,
+    rank_collapse,
+    collapse_rate,
     attention_pooling,
+    pooling_questions,
     fused_attention,
+    cost_model,
 ]
-BESIDE = [heads_vs_loss, pooling_questions]  # as long as all the others
+BESIDE = [heads_vs_loss]  # as long as all the others
 
 if __name__ == "__main__":
-    cli.run_phase(IN_ORDER, BESIDE)
+    cli.run_phase(IN_ORDER, BESIDE, alone=[benchmark])

@@ -200,6 +200,14 @@ def show_heads(options: argparse.Namespace) -> None:
 
 
 @torch.no_grad()
+def returned_sizes() -> dict[str, int]:
+    """Size of an output vector for inputs of size 64, by the number of heads."""
+    return {
+        f"H={heads}": MultiHeadAttention(64, heads)(torch.zeros(1, 1, 64))[0].size(-1) for heads in (1, 2, 4, 8, 64)
+    }
+
+
+@torch.no_grad()
 def show_dropout() -> dict[str, float]:
     """How far rows of weights are from summing to 1: those returned, those used in training, those used in eval."""
     torch.manual_seed(0)
@@ -244,6 +252,15 @@ def record_findings(
                 difference,
                 "below 1e-12, with copied weights and a causal mask",
                 findings.verdict(max(to_torch.values()) < 1e-12),
+            ),
+            Finding(
+                "C087",
+                "Multi-head attention returns the shape that it was given",
+                "course notes",
+                returned_sizes(),
+                "numbers returned for each word of 64 numbers",
+                "64 for every number of heads",
+                findings.verdict(set(returned_sizes().values()) == {64}),
             ),
             Finding(
                 "dropout-sums",

@@ -6,9 +6,8 @@ Two sub-layers, and around each a residual connection, a LayerNorm and dropout. 
     post-norm    norm(x + sublayer(x))      the first transformer                            (Vaswani et al. 2017)
 
 In pre-norm there is a path from the input to the output on which nothing happens but addition, the residual stream:
-each sub-layer reads a normalised copy of it and adds what it found. A stack of such blocks ends with one more norm. What
-goes wrong without the addition is in rank_collapse.py, what the place of the norm does to gradients in
-pre_or_post_norm.py.
+each sub-layer reads a normalised copy of it and adds what it found. A stack of such blocks ends with one more norm.
+What goes wrong without the addition is in rank_collapse.py, what the place of the norm does in pre_or_post_norm.py.
 
     python phase2_multi_head/transformer_block.py
 """
@@ -26,10 +25,10 @@ from phase2_multi_head.multi_head_attention import (
     split_heads,
     torch_twin,
 )
-from shared import cli, findings, training
+from shared import cli, findings
 from shared.attention_utils import causal_mask
 from shared.findings import Finding
-from shared.toy_language import encode
+from shared.toy_language import encode, sample_corpus
 from shared.toy_model import Block, ToyTransformer
 
 D_MODEL, NUM_HEADS = 64, 4
@@ -50,11 +49,11 @@ class TransformerBlock(nn.Module):
         self, d_model: int, num_heads: int, d_ff: int | None = None, *, dropout: float = 0.0, norm_first: bool = True
     ) -> None:
         super().__init__()
+        self.norm_first = norm_first
+        self.attention = MultiHeadAttention(d_model, num_heads, dropout=dropout)
         d_ff = 4 * d_model if d_ff is None else d_ff
         if d_ff < 1:
             raise ValueError(f"d_ff must be 1 or more: got {d_ff}; leave it out for 4 * d_model = {4 * d_model}")
-        self.norm_first = norm_first
-        self.attention = MultiHeadAttention(d_model, num_heads, dropout=dropout)
         self.attention_norm = nn.LayerNorm(d_model)
         self.feed_forward = nn.Sequential(
             nn.Linear(d_model, d_ff),  # (B, T, d_model) -> (B, T, d_ff)
@@ -145,8 +144,8 @@ def attention_share(d_ff_factor: int) -> float:
 
 
 def eight_word_tokens() -> Tensor:
-    """The held-out sentences of eight words, (N, 8): one length, so that no mask is needed."""
-    return torch.tensor([encode(s.words) for s in training.corpus()[1] if len(s.words) == 8])
+    """About a hundred sentences of eight words, (N, 8): one length, so that no mask is needed."""
+    return torch.tensor([encode(s.words) for s in sample_corpus(0, 500, seed=1)[1] if len(s.words) == 8])
 
 
 @torch.no_grad()
@@ -266,7 +265,7 @@ def record_findings(
                 **findings.conditional(
                     min(together.values()) >= 0.9,
                     identity >= 0.9,
-                    "W_V W_O is close to the identity, which neither new nor trained modules have",
+                    "W_V W_O is close to the identity",
                 ),
                 control="single heads, the largest cosine: " + "; ".join(f"{n} {value}" for n, value in single.items()),
                 seeds=[options.seed],

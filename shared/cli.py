@@ -173,10 +173,13 @@ def run(main: Callable[[], None]) -> None:
         sys.exit(2)
 
 
-def run_phase(scripts: Sequence[ModuleType], beside: Sequence[ModuleType] = ()) -> None:
+def run_phase(
+    scripts: Sequence[ModuleType], beside: Sequence[ModuleType] = (), alone: Sequence[ModuleType] = ()
+) -> None:
     """Run the scripts of a phase in order, with the options of the command line.
 
-    beside: scripts that take long; they run in a second process meanwhile, and what they print comes last.
+    beside: scripts that take long; they run in a second process meanwhile, and what they print comes after the others.
+    alone: scripts that measure times; they run when everything else is done.
     """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "beside.txt"
@@ -190,6 +193,7 @@ def run_phase(scripts: Sequence[ModuleType], beside: Sequence[ModuleType] = ()) 
         print(log.read_text(encoding="utf-8"), end="")
     if other.exitcode:
         sys.exit(other.exitcode)
+    run_in_order([script.__name__ for script in alone])
 
 
 def _run_into(names: list[str], log: Path) -> None:

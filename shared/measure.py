@@ -1,0 +1,144 @@
+"""Measuring on a machine that also does other things: times as ratios of neighbours, memory to the byte.
+
+Times. Two calls timed one after the other share what the machine was doing meanwhile, calls timed minutes apart do not.
+So each round runs every call once, in a new order, and what counts is the median over rounds of the ratio within a
+round. A duration in ms says something about one machine on one day; a ratio is what carries over.
+
+Memory. On a CPU every allocation that a call makes through PyTorch is followed, the scratch memory of its kernels
+included (but not what the library of matrix products takes for itself), so the answer is the same in every run.
+
+Measure this machine:  python shared/measure.py
+"""
+
+import os
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler prints a line at each start and stop
+
+import torch
+from torch.autograd.profiler import profile
+
+from shared import cli
+
+MIN_ROUNDS = 3
+
+
+def machine(device: str = "cpu") -> str:
+    """What the numbers were measured on, in a few words."""
+    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine()
+    threads = f", threads: {torch.get_num_threads()}" if device == "cpu" else ""
+    return f"{device} ({name}){threads}, torch {torch.__version__}"
+
+
+def synchronize(device: str) -> None:
+    """Wait for the device: a call on a GPU returns before its work is done."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+    elif device.startswith("mps"):
+        torch.mps.synchronize()
+
+
+def paired_times(
+    calls: dict[str, Callable[[], Any]],
+    *,
+    seconds: float = 1.0,
+    rounds: int | None = None,
+    warm_up: bool = True,
+    device: str = "cpu",
+    seed: int = 0,
+) -> dict[str, list[float]]:
+    """Seconds that each call took in each round, name -> list with one for each round.
+
+    Every call runs once before, unless warm_up=False says that it just did. Then there are exactly `rounds` rounds or,
+    without it, as many as fit into `seconds`, three at least. Raises ValueError for no calls or no rounds.
+    """
+    if not calls or (rounds is not None and rounds < 1):
+        raise ValueError(f"calls and rounds must be 1 or more: got {len(calls)} calls, rounds={rounds}")
+    for call in calls.values() if warm_up else ():
+        call()
+    synchronize(device)
+    order, shuffle = list(calls), random.Random(seed).shuffle  # of its own: the models' random numbers stay as they are
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    end = time.perf_counter() + seconds
+    done = 0
+    while done < (MIN_ROUNDS if rounds is None else rounds) or (rounds is None and time.perf_counter() < end):
+        shuffle(order)  # so that no call always follows the same one, whose data are still in the cache
+        for name in order:
+            start = time.perf_counter()
+            calls[name]()
+            synchronize(device)
+            times[name].append(time.perf_counter() - start)
+        done += 1
+    return times
+
+
+def median_ratio(times: dict[str, list[float]], name: str, base: str) -> float:
+    """How many times as long as `base` a call took: the median of the ratios within the rounds."""
+    return statistics.median(own / other for own, other in zip(times[name], times[base], strict=True))
+
+
+def matmul_rate(device: str = "cpu", dtype: torch.dtype = torch.float32, size: int | None = None) -> float:
+    """Operations a second of this machine in a (size, size) matrix product, with the threads that are set: its best.
+
+    The roof over every computation that consists of matrix products. An addition and a multiplication count as two.
+    """
+    size = size or (1024 if device == "cpu" else 8192)
+    a, b = torch.randn(2, size, size, device=device).to(dtype)
+    times = paired_times({"product": lambda: a @ b}, rounds=10, device=device)
+    return 2 * size**3 / min(times["product"])
+
+
+def peak_memory(call: Callable[[], Any], device: str = "cpu") -> int:
+    """Bytes: the most that was allocated at one time during the call, above what was there before it.
+
+    What the call returns is counted, too. On a CPU nothing is subtracted for memory from before that the call gives
+    back, so measure forward and backward in one call. Raises ValueError for a device that does not tell (mps).
+    """
+    if device.startswith("cuda"):
+        synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        call()
+        synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    if device != "cpu":
+        raise ValueError(f"peak memory can be measured on cpu and cuda: got {device}; run with --device cpu")
+    with profile(profile_memory=True) as profiler:
+        call()
+    events = [event for event in profiler.kineto_results.events() if event.name() == "[memory]"]
+    allocated = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        allocated += event.nbytes()  # negative where memory is given back
+        peak = max(peak, allocated)
+    return peak
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = cli.parse(cli.parser(__doc__), argv)
+    cores = os.cpu_count() or 1
+    for threads in (1, cores) if options.device == "cpu" and cores > 1 else (1,):
+        torch.set_num_threads(threads)
+        for dtype in (torch.float32, torch.float64):
+            if (options.device, dtype) != ("mps", torch.float64):  # that device has none
+                rate = matmul_rate(options.device, dtype)
+                name = str(dtype).removeprefix("torch.")
+                print(f"matrix product, {options.device}, {name}, threads: {threads}: {rate / 1e9:,.0f} GFLOP/s")
+    torch.set_num_threads(1)
+    if options.device == "mps":
+        return
+
+    def in_steps() -> torch.Tensor:
+        x = torch.zeros(250_000, device=options.device)  # 1 MB
+        x = x.exp()  # written before the old x is given back: 2 MB
+        return x.sum()  # 4 bytes more, but 1 MB less by then
+
+    print(f"a vector of 1 MB, exp of it, the sum of that: at the peak {peak_memory(in_steps, options.device):,} bytes")
+
+
+if __name__ == "__main__":
+    cli.run(main)
