@@ -43,19 +43,6 @@ train_all() {
     return "$failed"
 }
 
-# Two phases side by side; what they print comes out in order.
-run_pair() {
-    local log failed=0
-    log=$(mktemp)
-    "$python" -m "$2" "${@:3}" > "$log" 2>&1 &
-    local other=$!
-    "$python" -m "$1" "${@:3}" || failed=$?
-    wait "$other" || failed=$?
-    cat "$log"
-    rm -f "$log"
-    return "$failed"
-}
-
 what=all
 if [[ $# -gt 0 && $1 != -* ]]; then what=$1; shift; fi
 case $what in
@@ -65,9 +52,9 @@ case $what in
         started=$SECONDS
         train_all "$@"
         looks=(); for option in "$@"; do [[ $option == --retrain ]] || looks+=("$option"); done
-        "$python" -m "${phases[0]}" "${looks[@]+"${looks[@]}"}"  # the first two phases have two processes of their own
-        "$python" -m "${phases[1]}" "${looks[@]+"${looks[@]}"}"
-        run_pair "${phases[2]}" "${phases[3]}" "${looks[@]+"${looks[@]}"}"
+        for phase in "${phases[@]}"; do  # each has two processes of its own
+            "$python" -m "$phase" "${looks[@]+"${looks[@]}"}"
+        done
         say "All four phases ran in $((SECONDS - started)) s"
         "$python" shared/findings.py "${looks[@]+"${looks[@]}"}"
         ;;

@@ -1,7 +1,37 @@
 """All scripts of phase 3, in the order in which they are best read:  python -m phase3_visualization [options]"""
 
-from phase3_visualization import attention_3d, attention_flow
+from phase3_visualization import (
+    attention_3d,
+    attention_distance,
+    attention_flow,
+    coreference,
+    entropy_training,
+    faithfulness,
+    head_roles,
+    hub_or_no_op,
+    language_model,
+    not_an_explanation,
+    pretrained,
+    pretrained_parity,
+    role_stability,
+    rollout,
+    training_film,
+)
 from shared import cli
 
+IN_ORDER = [
+    attention_flow,
+    attention_3d,
+    head_roles,
+    attention_distance,
+    entropy_training,
+    rollout,
+    faithfulness,
+    not_an_explanation,
+]
+BESIDE = [role_stability, training_film]  # they train models of their own
+# the scripts on a published language model, where the extra is installed
+PRETRAINED = [pretrained, pretrained_parity, coreference, hub_or_no_op] if language_model.available() else []
+
 if __name__ == "__main__":
-    cli.run_phase([attention_flow, attention_3d])
+    cli.run_phase(IN_ORDER + PRETRAINED, BESIDE)

@@ -9,7 +9,6 @@ gathers all of them into data/processed/findings.json and builds visualizations/
 and every finding.
 """
 
-import base64
 import json
 import textwrap
 from dataclasses import asdict, dataclass, field
@@ -113,18 +112,17 @@ def _caption(path: Path) -> str:
 
 
 def pictures(output_dir: Path) -> list[dict[str, str]]:
-    """Every PNG and GIF below visualizations/: phase, name, caption and the bytes as a data: address."""
+    """Every PNG and GIF below visualizations/: phase, name, caption and address as seen from the report page."""
     found = []
     for folder in (paths.PLOTS, paths.ANIMATIONS):
         for path in sorted((output_dir / folder).rglob("*.[pg][ni][gf]")):
             where = path.relative_to(output_dir / folder).parent.name
-            data = base64.b64encode(path.read_bytes()).decode()
             found.append(
                 {
                     "phase": where or "summary",
                     "name": path.name,
                     "caption": _caption(path),
-                    "data": f"data:image/{path.suffix[1:]};base64,{data}",
+                    "address": path.relative_to((output_dir / paths.PAGE).parent).as_posix(),
                 }
             )
     return found

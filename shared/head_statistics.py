@@ -1,0 +1,113 @@
+"""What a head does, in numbers: where its weight goes and how widely it spreads, each head for itself.
+
+    self, previous, next     mean weight on the key at offset 0, -1, +1            (Olsson et al. 2022)
+    first                    mean weight on the first word
+    sink                     share of sentences whose first word gets more than 0.3 of all weight  (Gu et al. 2024)
+    entropy, normalised entropy, effective context, distance, largest weight       (shared/attention_utils.py)
+
+Everything is taken over real words of many sentences: a row of padding has weights, too, but means nothing. A row that
+has no such key does not count: the first word has no word before it, the last has none after it. And everything is
+taken for each head before any average over heads, since the mean of four sharp heads looks like one blurred head.
+
+weights: (N, H, T, T), rows sum to 1. mask: bool (N, 1, T, T), True where query and key are real words, as
+training.attention_on returns it; for a causal model mask.tril().
+
+    python phase3_visualization/head_roles.py       uses them on a trained model
+"""
+
+import torch
+from torch import Tensor
+
+from shared.attention_utils import attention_distance, attention_entropy, effective_context, normalized_entropy
+
+OFFSETS = {"self": 0, "previous": -1, "next": 1}
+SINK_THRESHOLD = 0.3  # of the paper
+
+
+def _check(weights: Tensor, mask: Tensor) -> None:
+    n, _, length, keys = weights.shape if weights.dim() == 4 else (0, 0, 0, 0)
+    if length != keys or tuple(mask.shape) != (n, 1, length, keys) or mask.dtype != torch.bool or not length:
+        raise ValueError(
+            "statistics need weights (N, H, T, T) and a bool mask (N, 1, T, T): got "
+            f"{tuple(weights.shape)} and {mask.dtype} {tuple(mask.shape)}; add the axis of sentences with unsqueeze(0)"
+        )
+
+
+def _mean(values: Tensor, rows: Tensor) -> Tensor:
+    """Mean over the rows that count -> (H,), NaN if none does; values (N, H, R), rows bool (N, 1, R)."""
+    return values.double().masked_fill(~rows, 0).sum(dim=(0, 2)) / rows.sum()  # (N, H, R) -> (H,)
+
+
+def offset_weight(weights: Tensor, mask: Tensor, offset: int) -> Tensor:
+    """Mean weight on the key `offset` places away (-1: the word before), over the rows that have one -> (H,)."""
+    _check(weights, mask)
+    return _mean(weights.diagonal(offset, dim1=-2, dim2=-1), mask.diagonal(offset, dim1=-2, dim2=-1))
+
+
+def first_weight(weights: Tensor, mask: Tensor) -> Tensor:
+    """Mean weight on the first word -> (H,). The first row is skipped: under a causal mask it has no other choice."""
+    _check(weights, mask)
+    return _mean(weights[:, :, 1:, 0], mask[:, :, 1:, 0])
+
+
+def offset_share(weights: Tensor, mask: Tensor, offset: int) -> Tensor:
+    """Share of the rows whose largest weight lies `offset` places away, of the rows that have such a key -> (H,).
+
+    From 0.9 on Voita et al. 2019 call a head positional.
+    """
+    _check(weights, mask)
+    length = weights.size(-1)
+    attended = weights.masked_fill(~mask, -1.0).argmax(dim=-1)  # (N, H, T, T) -> (N, H, T)
+    right = attended - torch.arange(length, device=weights.device) == offset
+    start, end = max(-offset, 0), length - max(offset, 0)  # the rows whose key lies inside the matrix
+    return _mean(right[..., start:end], mask.diagonal(offset, dim1=-2, dim2=-1))
+
+
+def first_share(weights: Tensor, mask: Tensor) -> Tensor:
+    """Share of the rows, the first aside, whose largest weight lies on the first word -> (H,)."""
+    _check(weights, mask)
+    attended = weights.masked_fill(~mask, -1.0).argmax(dim=-1)  # (N, H, T, T) -> (N, H, T)
+    return _mean(attended[..., 1:] == 0, mask[:, :, 1:, 0])
+
+
+def sink_score(weights: Tensor, mask: Tensor, threshold: float = SINK_THRESHOLD) -> Tensor:
+    """Share of the sentences whose first word gets more than `threshold` of the weight, mean over rows -> (H,)."""
+    _check(weights, mask)
+    rows = mask.any(dim=-1)  # (N, 1, T, T) -> (N, 1, T)
+    received = weights[..., 0].masked_fill(~rows, 0).sum(dim=-1) / rows.sum(dim=-1)  # (N, H, T) -> (N, H)
+    return (received > threshold).double().mean(dim=0)
+
+
+def relation_weight(weights: Tensor, gold: Tensor) -> Tensor:
+    """Mean weight on the gold key or keys, over the queries that have one -> (H,); gold bool (N, T, T).
+
+    The other half of grammar_scores.accuracy_per_head: that one asks which key is first, this one by how much.
+    """
+    on_gold = weights.masked_fill(~gold.unsqueeze(1), 0).sum(dim=-1)  # (N, H, T, T) -> (N, H, T)
+    return _mean(on_gold, gold.any(dim=-1).unsqueeze(1))
+
+
+def even_weights(mask: Tensor) -> Tensor:
+    """The head that does not choose: 1/n on each key it may see -> (N, 1, T, T), the baseline of every mean weight."""
+    return mask / mask.sum(dim=-1, keepdim=True).clamp(min=1)
+
+
+def head_statistics(weights: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """Name -> one number for each head, (H,) in float64. Raises ValueError for other shapes than above.
+
+    NaN: no row has what is asked for (the next word under a causal mask; a choice, in sentences of one word).
+    """
+    _check(weights, mask)
+    rows = mask.any(dim=-1)  # (N, 1, T, T) -> (N, 1, T)
+    normalized = normalized_entropy(weights, mask)  # (N, H, T, T) -> (N, H, T), NaN for rows without a choice
+    choice = mask.sum(dim=-1) >= 2
+    return {
+        **{name: offset_weight(weights, mask, offset) for name, offset in OFFSETS.items()},
+        "first": first_weight(weights, mask),
+        "sink": sink_score(weights, mask),
+        "entropy": _mean(attention_entropy(weights), rows),
+        "normalised entropy": _mean(normalized.nan_to_num(), choice),
+        "effective context": _mean(effective_context(weights), rows),
+        "distance": _mean(attention_distance(weights), rows),
+        "largest weight": _mean(weights.amax(dim=-1), rows),
+    }
