@@ -3076,6 +3076,30 @@ def test_a_head_is_named_only_above_the_published_margins():
     assert pattern_scores.spread(role_scores(0, 0, 0), 0, 0) == "focused"
 
 
+@pytest.mark.parametrize(("follows", "expected"), [("gold", (1.0, 0.0)), ("neighbour", (0.0, 1.0))])
+def test_a_head_is_asked_where_its_neighbour_and_its_relation_differ(monkeypatch, follows, expected):
+    """Heads made by hand: determiner to noun, and always the next word; the noun is often further off."""
+    sentences = training.corpus()[1][:60]
+    length = max(len(sentence.words) for sentence in sentences)
+    gold = grammar_scores.gold_matrices(sentences, length)["determiner-noun"].double()
+    following = torch.eye(length).roll(1, dims=1).double().expand_as(gold)
+    rows = gold.any(dim=-1, keepdim=True)
+    weights = torch.where(rows & torch.tensor(follows == "gold"), gold, following)[:, None]  # (N, 1, T, T)
+    monkeypatch.setattr(head_roles, "attention_on", lambda *_: ([weights], None))
+    scores = types.SimpleNamespace(
+        offset={1: torch.ones(1, 1)},
+        first=torch.ones(1, 1),
+        relation={
+            (r, d): torch.tensor([[float(r == "determiner-noun")]])
+            for r in RELATIONS
+            for d in pattern_scores.DIRECTIONS
+        },
+    )
+    trained = types.SimpleNamespace(model=None, recipe=types.SimpleNamespace(objective="masked word"))
+    name, on_gold, on_neighbour = head_roles.neighbour_or_gold(trained, scores, sentences, 1)
+    assert name == "0.0, determiner → noun" and (on_gold, on_neighbour) == expected
+
+
 def test_assignment_finds_permuted_heads_and_is_the_best_of_all_permutations():
     from itertools import permutations
 

@@ -54,7 +54,7 @@ def neighbour_or_gold(
     """Why is the head that looks most often at this neighbour (offset -1 or 1) no more positional? -> name, two shares.
 
     Telling are the rows where the neighbour and the gold word of its best relation at this offset differ: there it can
-    follow only one. Returned are the share whose largest weight, the word itself aside, is on gold, and on the neighbour.
+    follow only one. Returned: the shares whose largest weight, the word itself aside, is on gold and on the neighbour.
     """
     layer, head = divmod(int(scores.offset[offset].argmax()), scores.first.size(1))
     # relations whose best guess without attention is this neighbour; not the control, whose gold always is
