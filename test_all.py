@@ -159,6 +159,7 @@ from phase3_visualization import (
 from phase3_visualization import attention_distance as distance3
 from phase3_visualization import exercise_solutions as solutions3
 from phase3_visualization import exercises as exercises3
+from phase3_visualization.rollout import CAUSAL_LAYERS, TOKENS, causal_rollout, planted_weights
 from phase4_causal import causal_attention, summary
 from phase4_causal import visualize as visualize4
 from phase4_causal.causal_attention import CausalSelfAttention, generate, largest_leak
@@ -191,11 +192,17 @@ from shared.findings import FAILS, HOLDS, ONLY_IF
 from shared.grammar_entropy import hidden_word_distribution, hidden_word_entropy, sentence_log_probability
 from shared.grammar_scores import HeadScore, accuracy_per_head, best_fixed_offset, offset_baselines
 from shared.toy_language import (
+    EITHER_DETERMINERS,
     INDEX,
     MASK_ID,
     PAD_ID,
+    PLACES,
+    PLURAL_DETERMINERS,
     RELATIONS,
+    SINGULAR_DETERMINERS,
+    SUBJECTS,
     TOY_SENTENCE,
+    VERBS,
     VOCABULARY,
     Sentence,
     decode,
@@ -3288,6 +3295,63 @@ def test_chance_band_and_a_scoreboard_of_leave_one_out_itself():
     board = faithfulness.score_methods(rollout_model(), cases, torch.Generator().manual_seed(0))
     assert board.agreement[faithfulness.TRUTH] == pytest.approx(1)
     assert board.chance == pytest.approx(sum(case.chance for case in cases) / len(cases))
+
+
+# ----------------------------------------------------------------------------------------- phase 3: what matters, again
+
+
+class RiggedReader(nn.Module):
+    """Knows the hidden word for certain while the word at one position is to be seen, and else nothing."""
+
+    def __init__(self, position, answer):
+        super().__init__()
+        self.position, self.answer = position, answer
+        self.register_buffer("positions", torch.zeros(1))
+
+    def forward(self, tokens):
+        logits = torch.zeros(*tokens.shape, len(VOCABULARY), dtype=torch.float64)
+        seen = tokens[:, self.position] != leave_one_out.MASK_ID
+        logits[seen, :, self.answer] = 50.0
+        return logits, []
+
+
+@pytest.mark.parametrize("position", [0, 2, 5])
+def test_leave_one_out_finds_the_only_word_that_a_rigged_model_reads(position):
+    words = ("these", "cats", "sat", "on", "the", "mat")
+    case = leave_one_out.Case(words, 1, frozenset({position}))
+    rises = leave_one_out.leave_one_out(RiggedReader(position, INDEX["cats"]), case)
+    expected = torch.zeros(6, dtype=torch.float64)
+    expected[position] = torch.tensor(len(VOCABULARY), dtype=torch.float64).log()  # from certain to an even guess
+    torch.testing.assert_close(rises, expected, rtol=0, atol=1e-9)
+
+
+def rollout_words_that_fit(case):
+    """The words that may stand at the hidden position, from the words that matter alone."""
+    known = [case.words[j] for j in case.relevant]
+    noun_pairs = [pair for pairs in (*SUBJECTS.values(), *PLACES.values()) for pair in pairs]
+    if case.words[case.hidden] in SINGULAR_DETERMINERS + PLURAL_DETERMINERS:
+        plural = known[0] in [pair[1] for pair in noun_pairs]
+        return set((PLURAL_DETERMINERS if plural else SINGULAR_DETERMINERS) + EITHER_DETERMINERS)
+    (verb,) = [word for word in known if word in VERBS]
+    subject, _, place = VERBS[verb]
+    pairs = SUBJECTS[subject] if case.hidden < case.words.index(verb) else PLACES[place]
+    determiners = [word for word in known if word != verb]
+    numbers = [int(determiners[0] in PLURAL_DETERMINERS)] if determiners else [0, 1]
+    return {pair[number] for pair in pairs for number in numbers}
+
+
+def test_words_that_matter_say_all_that_the_sentence_says():
+    for case in leave_one_out.make_cases(training.corpus()[1][:40]):
+        exact = hidden_word_distribution(case.words, case.hidden)
+        assert {VOCABULARY[i] for i in exact.nonzero().flatten().tolist()} == rollout_words_that_fit(case)
+        assert exact[exact > 0].max() == pytest.approx(exact[exact > 0].min().item())  # all alike: nothing else counts
+
+
+def test_a_planted_word_is_found_only_after_the_causal_correction():
+    weights = planted_weights(7, torch.Generator().manual_seed(3))
+    assert len(weights) == CAUSAL_LAYERS and weights[0].shape == (1, TOKENS, TOKENS)
+    assert int(causal_rollout(weights)[-1].argmax()) == 7
+    assert int(attention_rollout(weights)[-1].argmax()) == 0
 
 
 # ---------------------------------------------------------------------------------------- toy language, toy model
