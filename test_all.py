@@ -20,6 +20,7 @@ import sys
 import textwrap
 import types
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -160,9 +161,33 @@ from phase3_visualization import attention_distance as distance3
 from phase3_visualization import exercise_solutions as solutions3
 from phase3_visualization import exercises as exercises3
 from phase3_visualization.rollout import CAUSAL_LAYERS, TOKENS, causal_rollout, planted_weights
-from phase4_causal import causal_attention, summary
+from phase4_causal import (
+    breaking_causality,
+    cache_costs,
+    cached_or_not,
+    causal_attention,
+    causality,
+    generation_film,
+    generation_temperature,
+    key_value_cache,
+    length_benchmark,
+    linear_kernel,
+    long_context,
+    mask_training,
+    masks,
+    nan_causes,
+    summary,
+)
+from phase4_causal import exercise_solutions as solutions4
+from phase4_causal import exercises as exercises4
+from phase4_causal import generate as generate4
 from phase4_causal import visualize as visualize4
 from phase4_causal.causal_attention import CausalSelfAttention, generate, largest_leak
+from phase4_causal.generate import GREEDY, Sampling, new_caches, next_logits, write
+from phase4_causal.key_value_cache import KeyValueCache
+from phase4_causal.linear_attention import linear_attention, linear_attention_recurrent, linear_by_loops
+from phase4_causal.local_attention import local_by_loops
+from phase4_causal.long_context import flash_attention, flash_by_loops, local_attention
 from shared import (
     attention_utils,
     cli,
@@ -180,19 +205,23 @@ from shared.attention_utils import (
     attention_distance,
     attention_entropy,
     attention_rollout,
+    blocked_mask,
     causal_mask,
     effective_context,
     local_mask,
     normalized_entropy,
     padding_mask,
+    prefix_mask,
     strided_mask,
 )
 from shared.exercise_checker import DONE, NOT_WRITTEN, WRONG, Case, Exercise
 from shared.findings import FAILS, HOLDS, ONLY_IF
 from shared.grammar_entropy import hidden_word_distribution, hidden_word_entropy, sentence_log_probability
 from shared.grammar_scores import HeadScore, accuracy_per_head, best_fixed_offset, offset_baselines
+from shared.measure import peak_memory
 from shared.toy_language import (
     EITHER_DETERMINERS,
+    END_ID,
     INDEX,
     MASK_ID,
     PAD_ID,
@@ -200,6 +229,7 @@ from shared.toy_language import (
     PLURAL_DETERMINERS,
     RELATIONS,
     SINGULAR_DETERMINERS,
+    START_ID,
     SUBJECTS,
     TOY_SENTENCE,
     VERBS,
@@ -265,8 +295,21 @@ SCRIPTS = (
     rollout,
     faithfulness,
     not_an_explanation,
+    masks,
     causal_attention,
     visualize4,
+    causality,
+    nan_causes,
+    breaking_causality,
+    key_value_cache,
+    cached_or_not,
+    generate4,
+    generation_temperature,
+    generation_film,
+    long_context,
+    linear_kernel,
+    cache_costs,
+    length_benchmark,
     summary,
 )
 torch.set_num_threads(1)  # the tensors are so small that a second thread costs more than it brings
@@ -3354,6 +3397,589 @@ def test_a_planted_word_is_found_only_after_the_causal_correction():
     assert int(attention_rollout(weights)[-1].argmax()) == 0
 
 
+# ---------------------------------------------------------------------------------------- phase 4: cache and generation
+
+
+def generation_model(layers=2, seed=0):
+    torch.manual_seed(seed)
+    model = ToyTransformer(32, 2, layers, make_attention=CausalSelfAttention).double().eval()
+    torch.nn.init.normal_(model.embedding.weight)  # so that the untrained model has opinions
+    return model
+
+
+def generation_tokens(batch=2, length=11):
+    return torch.randint(4, len(VOCABULARY), (batch, length), generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("chunks", [[1] * 11, [11], [7, 1, 1, 1, 1], [3, 5, 3], [2, 2, 7]])
+def test_cache_in_chunks_of_any_size_gives_the_logits_and_weights_of_one_pass(chunks):
+    model, tokens = generation_model(3), generation_tokens()
+    with torch.no_grad():
+        whole, layers = model(tokens)
+    caches = new_caches(model, 11, batch=2)
+    end = 0
+    for part in tokens.split(chunks, dim=1):
+        logits, weights = next_logits(model, part, caches)
+        start, end = end, end + part.size(1)
+        torch.testing.assert_close(logits, whole[:, start:end], rtol=0, atol=1e-10)
+        for ours, theirs in zip(weights, layers, strict=True):
+            torch.testing.assert_close(ours, theirs[:, :, start:end, :end], rtol=0, atol=1e-10)
+        assert [cache.length for cache in caches] == [end] * 3
+
+
+def test_cache_takes_a_padding_mask_over_all_keys():
+    torch.manual_seed(1)
+    attention = CausalSelfAttention(33, 3).double()
+    x, mask = torch.randn(2, 7, 33, dtype=torch.float64), padding_mask(torch.tensor([4, 7]), 7)
+    cache = KeyValueCache(2, 3, 13, 11, dtype=torch.float64)
+    with torch.no_grad():
+        expected = attention(x, mask)
+        attention(x[:, :5], mask[..., :5], cache)
+        output, weights = attention(x[:, 5:], mask, cache)
+    torch.testing.assert_close(output, expected[0][:, 5:], rtol=0, atol=1e-12)
+    assert weights[0, :, :, 4:].eq(0).all() and weights.shape == (2, 3, 2, 7)
+
+
+def test_cache_overflow_and_wrong_shapes_are_refused_and_store_nothing():
+    cache = KeyValueCache(1, 2, 5, 3)
+    new = torch.ones(1, 2, 3, 3)
+    keys, _ = cache.append(new, new)
+    assert keys.data_ptr() == cache.keys.data_ptr() and cache.num_bytes == 2 * 2 * 5 * 3 * 4
+    with pytest.raises(ValueError, match=r"room for 5 positions: got 6 \(3 there, 3 new\)"):
+        cache.append(new, new)
+    with pytest.raises(ValueError, match=r"key of shape \(1, 2, T_new, 3\): got \(1, 2, 3, 7\)"):
+        cache.append(torch.ones(1, 2, 3, 7), new)
+    with pytest.raises(ValueError, match="same length: got 1 and 2"):
+        cache.append(new[:, :, :1], new[:, :, :2])
+    with pytest.raises(ValueError, match="not for training"):
+        cache.append(new[:, :, :1].clone().requires_grad_(), new[:, :, :1])
+    assert cache.length == 3 and cache.keys[:, :, 3:].eq(0).all()
+    with pytest.raises(ValueError, match="max_length=0"):
+        KeyValueCache(1, 2, 0, 3)
+    model = generation_model()
+    with pytest.raises(ValueError, match="34 positions: got max_length=35"):
+        new_caches(model, 35)
+    caches = new_caches(model, 3)
+    with pytest.raises(ValueError, match="room for 3 positions: got 4"):
+        next_logits(model, generation_tokens(1, 4), caches)
+
+
+def generation_oracle(logits, temperature, top_k, top_p):
+    """Temperature, top-k, top-p for one row of logits, in plain loops."""
+    weights = [math.exp(value / temperature) for value in logits]
+    ranked = sorted(range(len(weights)), key=lambda i: -weights[i])[:top_k]
+    total = sum(weights[i] for i in ranked)
+    kept, reached = [], 0.0
+    for i in ranked:
+        kept.append(i)
+        reached += weights[i] / total
+        if reached >= top_p:
+            break
+    total = sum(weights[i] for i in kept)
+    return [weights[i] / total if i in kept else 0.0 for i in range(len(weights))]
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+@pytest.mark.parametrize("top_k", [None, 1, 5, 200])
+@pytest.mark.parametrize("top_p", [None, 0.1, 0.6, 0.95])
+def test_sampling_is_the_plain_loop(temperature, top_k, top_p):
+    logits = torch.randn(3, 17, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    ours = Sampling(temperature, top_k, top_p).probabilities(logits)
+    expected = [generation_oracle(row, temperature, top_k, top_p or math.inf) for row in logits.tolist()]
+    torch.testing.assert_close(ours, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_top_p_keeps_the_word_that_reaches_p_and_small_temperatures_are_greedy():
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64).log()
+    expected = torch.tensor([5 / 8, 3 / 8, 0, 0], dtype=torch.float64)
+    torch.testing.assert_close(Sampling(top_p=0.7).probabilities(logits), expected)
+    assert Sampling(1e-300).probabilities(1e3 * logits).tolist() == [1, 0, 0, 0]
+    assert GREEDY.probabilities(logits).tolist() == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [((-1.0,), "got -1"), ((math.nan,), "got nan"), ((math.inf,), "got inf"), ((1.0, 0), "got 0"),
+     ((1.0, None, 0.0), "got 0"), ((1.0, None, 1.1), "got 1.1"), ((1.0, None, math.nan), "got nan")],
+)  # fmt: skip
+def test_sampling_refuses_values_without_a_meaning(values, message):
+    with pytest.raises(ValueError, match=message):
+        Sampling(*values)
+
+
+def test_written_tokens_and_logits_are_the_same_with_and_without_cache_and_repeat_with_the_seed():
+    model, start = generation_model(), torch.full((5, 1), START_ID)
+    runs = [
+        write(model, start, Sampling(2.0, 30), limit=13, generator=torch.Generator().manual_seed(seed), cached=cached)
+        for seed, cached in ((0, True), (0, False), (1, True))
+    ]
+    assert torch.equal(runs[0].tokens, runs[1].tokens) and not torch.equal(runs[0].tokens, runs[2].tokens)
+    torch.testing.assert_close(runs[0].logits, runs[1].logits, rtol=0, atol=1e-10)
+    for ours, theirs in zip(runs[0].attended, runs[1].attended, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_temperature_0_is_the_greedy_generation_of_the_plain_function(seed):
+    model = generation_model(seed=seed)
+    expected = generate(model, ["the", "cat"], limit=12)
+    start = torch.tensor([[START_ID, *generate4.encode(["the", "cat"])]])
+    assert write(model, start, Sampling(0.0), limit=12).sentences() == [expected]
+
+
+def test_writing_stops_at_end_pads_and_leaves_room():
+    model = generation_model()
+    start = torch.full((2, 1), START_ID)
+    with torch.no_grad():
+        model.output_bias[END_ID] = 1e4
+    written = write(model, start)
+    assert written.tokens.tolist() == [[START_ID, END_ID]] * 2 and written.sentences() == [[], []]
+    tokens = torch.tensor([[START_ID, 9, PAD_ID, 8, END_ID, PAD_ID]])
+    words = [VOCABULARY[9], VOCABULARY[PAD_ID], VOCABULARY[8]]  # padding before <end> was written, and is a mistake
+    assert generate4.Written(tokens, tokens, []).sentences() == [words]
+    with pytest.raises(ValueError, match="after the prompt of 3 words: got 3"):
+        write(model, torch.full((1, 4), START_ID), limit=3)
+
+
+def test_judge_counts_what_the_grammar_accepts():
+    good, bad = ["the", "cat", "sat", "on", "the", "mat"], ["these", "cat", "sat", "on", "the", "mat"]
+    other = ["a", "dog", "slept", "in", "a", "bed"]
+    quality = generation_temperature.judge([good, bad, other, good])
+    assert quality.accepted == 3 / 4 and quality.different == 3 / 4
+    by_hand = [math.log(p) for p in sentence_probabilities()]
+    assert math.isclose(quality.log_probability, (2 * by_hand[0] + by_hand[1]) / 3)
+    assert math.isnan(generation_temperature.judge([bad]).log_probability)
+    with pytest.raises(ValueError, match="got 0"):
+        generation_temperature.judge([])
+
+
+def sentence_probabilities():
+    """Of "the cat sat on the mat" and "a dog slept in a bed": verb, no adverbs, no second noun, two noun phrases."""
+    phrase = 0.5 / 5 * 0.5 / 3  # singular, one of five determiners, no adjective, one of three nouns
+    return [1 / 12 * 0.8**3 * 0.7 * phrase**2] * 2
+
+
+def test_cache_costs_are_the_formulas_and_the_quotient_is_the_length():
+    counts = cache_costs.counted_operations((1, 3, 17))
+    for length in (1, 3, 17):
+        by_hand = 4 * (16 * length * 128**2 + 4 * length**2 * 128) + 2 * length * 128 * len(VOCABULARY)
+        assert counts[cache_costs.WITHOUT][length] == by_hand == length * counts[cache_costs.WITH][length]
+
+
+def test_the_unmasked_twin_differs_where_it_should():
+    tokens = generation_tokens(1, 6)
+    trained = generate4.training.untrained(
+        generate4.training.Recipe("t", "next word", 2, 2, 1, d_model=32), CausalSelfAttention
+    )
+    one, two, again = cached_or_not.without_a_mask(trained, tokens).values()
+    assert one < 1e-12 and min(two, again) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--temperature", "-1"], "temperature must be 0"),
+        (["--temperature", "hot"], "invalid float value: 'hot'"),
+        (["--top-k", "0"], "top-k must leave 1 word"),
+        (["--top-p", "2"], "top-p must lie above 0"),
+        (["--limit", "2"], "--limit must lie between 3 and 32 words: got 2"),
+        (["--limit", "33"], "between 3 and 32 words: got 33"),
+        (["--prompt", "xyzzy"], '"xyzzy" is not among'),
+    ],
+)
+def test_generation_options_without_a_meaning_are_one_line(arguments, message, capsys):
+    for script in (generate4, generation_film):
+        with pytest.raises(SystemExit) as stop:
+            script.main(arguments)
+        said = capsys.readouterr().err
+        assert stop.value.code == 2 and message in said and said.count("\n") == 1
+
+
+# ----------------------------------------------------------------------------------------- phase 4: masks and causality
+
+
+# --- masks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_queries", "num_keys"), [(7, 7), (3, 7), (1, 5), (7, 5)])
+def test_blocked_and_prefix_masks_agree_with_their_definition_cell_by_cell(num_queries: int, num_keys: int) -> None:
+    blocked, prefix = blocked_mask(num_queries, num_keys, 3), prefix_mask(num_queries, num_keys, 2)
+    assert blocked.dtype == prefix.dtype == torch.bool and blocked.shape == prefix.shape == (num_queries, num_keys)
+    for i in range(num_queries):
+        position = i + num_keys - num_queries
+        for j in range(num_keys):
+            assert blocked[i, j] == (math.floor(position / 3) == j // 3)
+            assert prefix[i, j] == (j <= position or j < 2)
+
+
+def test_blocked_and_prefix_masks_at_their_limits() -> None:
+    assert torch.equal(blocked_mask(5, 5, 1), torch.eye(5, dtype=torch.bool))
+    assert blocked_mask(5, 5, 5).all()
+    assert torch.equal(prefix_mask(5, 5, 0), causal_mask(5))
+    assert prefix_mask(5, 5, 5).all()
+    with pytest.raises(ValueError, match="block must be 1 or more: got 0"):
+        blocked_mask(5, 5, 0)
+    with pytest.raises(ValueError, match="between 0 and T_k=5: got 6"):
+        prefix_mask(5, 5, 6)
+
+
+def test_mixes_of_mask_and_code_are_right_where_torch_says_so_and_wrong_elsewhere() -> None:
+    scores, allowed = masks.random_scores(), causal_mask(masks.LENGTH)
+    found = masks.mixes()
+    right = {mix for mix, (_, difference) in found.items() if difference < masks.ZERO}
+    assert right == {
+        ("True = may attend", "True = may\nattend"),
+        ("True = may attend", "fill where\nmask == 0"),
+        ("0 or -inf", "scores + mask"),
+        ("0 or -inf", "True = hidden"),
+        ("1 or 0", "True = may\nattend"),
+        ("1 or 0", "fill where\nmask == 0"),
+        ("True = hidden", "True = hidden"),
+    }
+    identity = torch.eye(masks.LENGTH, dtype=torch.float64).expand_as(scores)
+    ones_added = F.scaled_dot_product_attention(scores, identity, identity, attn_mask=allowed.double(), scale=1.0)
+    assert found["1 or 0", "scores + mask"][0] == pytest.approx(masks.future_mass(ones_added), abs=1e-12)
+    # inverted: every row but the last, which sees nothing, has all of its weight in the future
+    assert found["True = may attend", "True = hidden"][0] == pytest.approx(5 / 6)
+    assert math.isnan(found["0 or -inf", "scores * mask"][0])  # 0 * -inf
+
+
+def test_future_mass_by_hand() -> None:
+    weights = torch.tensor([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [1.0, 0.0, 0.0]])
+    assert masks.future_mass(weights) == pytest.approx(0.75 / 3)
+    assert masks.brute_force_errors() == 0
+
+
+def test_gallery_shows_each_mask_and_the_table_each_mix(tmp_path) -> None:
+    masks.main(["--output-dir", str(tmp_path)])
+    assert {path.name for path in tmp_path.rglob("*.png")} == {"mask_gallery.png", "mask_conventions.png"}
+    path = tmp_path / "data/processed/findings/phase4_causal.masks.json"
+    verdicts = {record["id"]: record["verdict"] for record in json.loads(path.read_text())}
+    assert verdicts == {"C091": HOLDS, "C092": FAILS, "C093": FAILS, "C094": HOLDS, "C095": FAILS, "C096": HOLDS}
+
+
+# --- NaN -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", nan_causes.DTYPES)
+def test_only_padding_on_the_left_leaves_rows_without_a_key(dtype: torch.dtype) -> None:
+    sides = nan_causes.batch_masks()
+    assert sides["left"][1, 0].tolist()[2] == [False, False, True, False, False]  # its first real word sees itself
+    assert nan_causes.nan_rows(sides["right"], dtype) == (0, 0)
+    assert nan_causes.nan_rows(sides["left"], dtype) == (2, 0)  # two words of padding on the left
+
+
+@pytest.mark.parametrize("dtype", nan_causes.DTYPES)
+def test_a_blind_row_spoils_gradients_only_without_masked_softmax(dtype: torch.dtype) -> None:
+    assert nan_causes.gradients_lost(dtype, ours=False) >= 1
+    assert nan_causes.gradients_lost(dtype, ours=True) == 0
+
+
+def test_scaling_before_the_product_saves_float16() -> None:
+    assert nan_causes.large_inputs(torch.float16) == {"not scaled": 1, "scaled after": 1, "before": 0}
+    assert set(nan_causes.large_inputs(torch.float32).values()) == {0}
+
+
+def test_padding_effects_agree_with_torch() -> None:
+    effects = nan_causes.padding_effects()
+    x = torch.randn(1, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    theirs = F.scaled_dot_product_attention(x, x, x, attn_mask=torch.arange(5) < 3)
+    assert effects["change of real words"] == 0
+    assert effects["output at padding"] == pytest.approx(theirs[0, 3:].norm(dim=-1).min().item())
+    identity = torch.eye(5, dtype=torch.float64)[None]
+    added = F.scaled_dot_product_attention(x, x, identity, attn_mask=(torch.arange(5) < 3).double())
+    assert effects["weight on padding, 1 or 0 added"] == pytest.approx(added[0, :, 3:].sum(dim=-1).mean().item())
+
+
+# --- the leak proof --------------------------------------------------------------------------------------------------
+
+LEAK_TOKENS = torch.tensor([[START_ID, *encode(["the", "cat", "sat", "on"])]])
+
+
+@pytest.mark.parametrize("name", causality.CAUSAL)
+def test_causal_modules_do_not_leak(name: str) -> None:
+    model = causality.build(causality.CAUSAL[name], 2, seed=3)
+    assert largest_leak(model, LEAK_TOKENS) == (0.0, 0.0)
+    assert torch.equal(causality.influence(model, LEAK_TOKENS) > 0, causal_mask(5))
+
+
+@pytest.mark.parametrize("name", causality.PLANTED)
+def test_planted_mistakes_are_caught_with_one_layer_and_with_two(name: str) -> None:
+    for num_layers in (1, 2):
+        change, gradient = largest_leak(causality.build(causality.PLANTED[name], num_layers, seed=3), LEAK_TOKENS)
+        assert min(change, gradient) > causality.NOTICED
+
+
+def test_influence_is_the_largest_derivative_of_the_squared_logits() -> None:
+    model = causality.build(CausalSelfAttention, 1, seed=5)
+    found, step = causality.influence(model, LEAK_TOKENS), 1e-5
+
+    def squared(i: int, j: int, column: int, by: float) -> float:
+        hook = model.embedding.register_forward_hook(
+            lambda _m, _i, out: out.index_put(
+                (torch.tensor(0), torch.tensor(j), torch.tensor(column)),
+                torch.tensor(by, dtype=out.dtype),
+                accumulate=True,
+            )
+        )
+        with torch.no_grad():
+            value = model(LEAK_TOKENS)[0][0, i].square().sum().item()
+        hook.remove()
+        return value
+
+    slopes = [abs(squared(3, 1, c, step) - squared(3, 1, c, -step)) / (2 * step) for c in range(64)]
+    assert found[3, 1].item() == pytest.approx(max(slopes), rel=1e-5)
+
+
+def test_with_mask_ands_a_further_mask() -> None:
+    class Given(nn.Module):
+        def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+            return x, mask
+
+    wrapped = causality.WithMask(Given(), causal_mask)
+    further = torch.tensor([True, False, True])
+    assert torch.equal(wrapped(torch.zeros(1, 3, 2), mask=further)[1], causal_mask(3) & further)
+
+
+def test_chance_that_a_shuffle_changes_nothing() -> None:
+    assert causality.ways_to_shuffle_nothing(["a", "the", "b", "the"]) == pytest.approx([2 / 6, 1 / 2, 1])
+
+
+# --- trained with and without the mask -------------------------------------------------------------------------------
+
+
+def test_past_loss_of_a_causal_model_is_its_full_loss_and_a_loop_agrees() -> None:
+    trained = mask_training.train(mask_training.WITH, 1, training.corpus()[0][:64], 3, seed=5)
+    sentences = training.corpus()[1][:5]
+    model, terms = trained.model, []
+    with torch.no_grad():
+        for sentence in sentences:
+            tokens = [START_ID, *encode(sentence.words), END_ID]
+            for i in range(1, len(tokens)):
+                logits, _ = model(torch.tensor([tokens[:i]]))
+                terms.append(-logits[0, -1].log_softmax(dim=-1)[tokens[i]].item())
+    expected = sum(terms) / len(terms)
+    assert mask_training.past_loss(model, sentences) == pytest.approx(expected, abs=1e-5)
+    assert mask_training.full_loss(model, sentences) == pytest.approx(expected, abs=1e-5)
+
+
+def test_modes_share_first_weights_and_batches_and_masks_have_no_parameters() -> None:
+    sentences = training.corpus()[0][:64]
+    runs = {mode: mask_training.train(mode, 2, sentences, 2, seed=7) for mode in mask_training.ATTENTION}
+    again = mask_training.train(mask_training.WITH, 2, sentences, 2, seed=7)
+    assert again.history.loss == runs[mask_training.WITH].history.loss
+    assert runs[mask_training.WITH].history.loss != runs[mask_training.WITHOUT].history.loss
+    x = LEAK_TOKENS
+    with torch.no_grad():
+        other = mask_training.under(runs[mask_training.WITHOUT], mask_training.WITH)
+        own = mask_training.under(runs[mask_training.WITHOUT], mask_training.WITHOUT)
+        expected, _ = runs[mask_training.WITHOUT].model(x, mask=causal_mask(5))
+        assert torch.equal(other(x)[0], expected)
+        assert torch.equal(own(x)[0], runs[mask_training.WITHOUT].model(x)[0])
+
+
+def test_floor_is_what_the_grammar_loses_per_word() -> None:
+    # Worked by hand: 12 verbs; no adverb 0.8 three times; no attractor 0.7. A noun phrase without adjective: number
+    # 0.5, one of 5 determiners, no adjective 0.5, one of 3 nouns. Six words and <end> are predicted.
+    words = tuple(["the", "cat", "sat", "on", "the", "mat"])
+    phrase = 0.5 / 5 * 0.5 / 3
+    assert mask_training.floor([Sentence(words, {})]) == pytest.approx(-math.log(0.8**3 * 0.7 / 12 * phrase**2) / 7)
+    assert math.log(len(VOCABULARY)) == mask_training.UNIFORM
+
+
+def test_one_layer_needs_no_mask_at_the_last_position_but_two_layers_do() -> None:
+    tokens = LEAK_TOKENS
+    for num_layers, same in ((1, True), (2, False)):
+        trained = mask_training.train(mask_training.WITH, num_layers, training.corpus()[0][:64], 3, seed=11)
+        with torch.no_grad():
+            masked, bare = (mask_training.under(trained, m)(tokens)[0][:, -1] for m in mask_training.ATTENTION)
+        assert torch.allclose(masked, bare, atol=1e-5) == same
+
+
+def test_verdicts_follow_the_numbers() -> None:
+    def verdicts(cheat: float, blind: float, rise: float) -> dict[str, str]:
+        tests = breaking_causality.TESTS
+        tested = {}
+        for n in (1, 2):
+            tested["with the mask", n] = dict(zip(tests, (2.0, 2.0 + rise, 2.0), strict=True))
+            tested["without", n] = dict(zip(tests, (blind, cheat, blind), strict=True))
+        seen = {f"{mode}, {n}": cheat if mode == "without" else 2.0 for mode in mask_training.ATTENTION for n in (1, 2)}
+        single = dict.fromkeys(mask_training.ATTENTION, 0.01)
+        made = breaking_causality.make_findings([tested], [seen], [single], 1.95, range(1))
+        return {finding.id: finding.verdict for finding in made}
+
+    expected = {
+        "C101": HOLDS,
+        "next-token-floor": HOLDS,
+        "C102": ONLY_IF,
+        "no-mask-when-writing": HOLDS,
+        "C103": ONLY_IF,
+    }
+    assert verdicts(0.01, 9.0, 0.5) == expected
+    assert verdicts(0.06, 9.0, 0.5)["C101"] == FAILS
+    assert verdicts(0.01, 4.0, 0.5)["C101"] == FAILS
+    assert verdicts(0.01, 9.0, 0.05)["C102"] == FAILS
+    assert verdicts(2.0, 9.0, 0.5)["C103"] == FAILS
+
+
+# ---------------------------------------------------------------------------------------------- phase 4: long sequences
+
+
+LONG_LENGTHS = [(13, 13), (5, 17), (17, 5), (1, 7), (131, 137)]  # equal, fewer queries, fewer keys, one query, primes
+
+
+def long_inputs(t_q, t_k, *, leading=(2, 3), d_k=5, d_v=7):
+    shapes = ((t_q, d_k), (t_k, d_k), (t_k, d_v))
+    generator = torch.Generator().manual_seed(t_q * 1000 + t_k)
+    return [
+        torch.randn(*leading, *shape, dtype=torch.float64, generator=generator).requires_grad_() for shape in shapes
+    ]
+
+
+def long_assert_same(mine, theirs, inputs):
+    upstream = torch.randn(mine.shape, dtype=torch.float64)
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
+    for a, b in zip(
+        torch.autograd.grad(mine, inputs, upstream), torch.autograd.grad(theirs, inputs, upstream), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10, msg="the gradients differ, the outputs do not")
+
+
+@pytest.mark.parametrize(("t_q", "t_k"), LONG_LENGTHS)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("block_size", [3, (4, 7), (256, 512)])
+def test_long_flash_is_attention(t_q, t_k, causal, block_size):
+    inputs = long_inputs(t_q, t_k)
+    naive, _ = scaled_dot_product_attention(*inputs, causal_mask(t_q, t_k) if causal else None)
+    long_assert_same(flash_attention(*inputs, causal=causal, block_size=block_size), naive, inputs)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_flash_gradcheck_and_broadcast(causal):
+    q, k, v = long_inputs(5, 6, leading=(2,))
+    assert torch.autograd.gradcheck(lambda *x: flash_attention(*x, causal=causal, block_size=(2, 3)), (q, k, v))
+    shared_key = k[:1].detach().requires_grad_()  # one key for both: its gradient is a sum
+    inputs = (q, shared_key, v)
+    naive, _ = scaled_dot_product_attention(*inputs, causal_mask(5, 6) if causal else None)
+    long_assert_same(flash_attention(*inputs, causal=causal, block_size=2), naive, inputs)
+
+
+def test_long_flash_large_scores_and_order():
+    """Scores of 1e4 overflow exp unless the largest is taken off, whether it comes first or last."""
+    q, k, v = (x.detach() for x in long_inputs(7, 11))
+    for keys in (k * 1e4, (k * 1e4).flip(-2)):
+        torch.testing.assert_close(
+            flash_attention(q, keys, v, block_size=3), F.scaled_dot_product_attention(q, keys, v)
+        )
+    inputs = [x.detach().float() for x in (q, k, v)]
+    assert flash_attention(*inputs).dtype == torch.float32
+
+
+def test_long_flash_skips_what_is_above_the_diagonal():
+    """Tiles that no query sees are not even read: a NaN in them would show, since 0 · NaN is NaN."""
+    q, k, v = (x.detach().clone() for x in long_inputs(12, 12))
+    k[..., 6:, :] = v[..., 6:, :] = math.nan
+    assert flash_attention(q, k, v, causal=True, block_size=3)[..., :6, :].isfinite().all()
+
+
+def test_long_loops_agree():
+    for t_q, t_k in ((7, 7), (3, 8), (8, 3)):
+        q, k, v = (x.detach() for x in long_inputs(t_q, t_k, leading=()))
+        for causal in (False, True):
+            mask = causal_mask(t_q, t_k) if causal else None
+            naive, _ = scaled_dot_product_attention(q, k, v, mask)
+            torch.testing.assert_close(flash_by_loops(q, k, v, causal=causal), naive)
+            near = local_mask(t_q, t_k, 2) if mask is None else local_mask(t_q, t_k, 2) & mask
+            naive, _ = scaled_dot_product_attention(q, k, v, near)
+            torch.testing.assert_close(local_by_loops(q, k, v, window=2, causal=causal), naive)
+            for name in ("elu", "relu"):
+                by_loops = linear_by_loops(q, k, v, causal=causal, feature_map=name)
+                torch.testing.assert_close(linear_attention(q, k, v, causal=causal, feature_map=name), by_loops)
+
+
+@pytest.mark.parametrize(("t_q", "t_k"), [*LONG_LENGTHS, (11, 150), (150, 11)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [0, 3, 71])
+def test_long_local_is_masked_attention(t_q, t_k, causal, window):
+    inputs = long_inputs(t_q, t_k)
+    mask = local_mask(t_q, t_k, window)
+    naive, _ = scaled_dot_product_attention(*inputs, mask & causal_mask(t_q, t_k) if causal else mask)
+    long_assert_same(local_attention(*inputs, window=window, causal=causal), naive, inputs)
+
+
+def test_long_local_gradcheck():
+    inputs = long_inputs(6, 7, leading=())
+    assert torch.autograd.gradcheck(lambda *x: local_attention(*x, window=2, causal=True), inputs)
+
+
+@pytest.mark.parametrize("feature_map", ["elu", "relu"])
+@pytest.mark.parametrize("length", [1, 63, 64, 131])
+def test_long_linear_parallel_is_recurrent(length, feature_map):
+    inputs = long_inputs(length, length)
+    recurrent, state = linear_attention_recurrent(*inputs, feature_map=feature_map)
+    long_assert_same(linear_attention(*inputs, causal=True, feature_map=feature_map), recurrent, inputs)
+    assert state.shape == (2, 3, 5, 8), "the state must not depend on the length"
+
+
+@pytest.mark.parametrize(("t_q", "t_k"), LONG_LENGTHS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_linear_is_its_kernel(t_q, t_k, causal):
+    """The quadratic form, with all weights written out."""
+    inputs = long_inputs(t_q, t_k)
+    weights = (F.elu(inputs[0]) + 1) @ (F.elu(inputs[1]) + 1).mT
+    weights = weights * causal_mask(t_q, t_k) if causal else weights
+    total = weights.sum(dim=-1, keepdim=True)
+    quadratic = weights / total.masked_fill(total == 0, 1) @ inputs[2]
+    long_assert_same(linear_attention(*inputs, causal=causal), quadratic, inputs)
+
+
+def test_long_linear_by_hand_and_gradcheck():
+    """φ(0) = 1, φ(1) = 2: weights 1 and 2 for a query of one feature, so (1 · 3 + 2 · 9) / 3 = 7."""
+    q, k, v = torch.zeros(1, 1), torch.tensor([[0.0], [1.0]]), torch.tensor([[3.0], [9.0]])
+    assert linear_attention(q, k, v).item() == pytest.approx(7)
+    blind = linear_attention(-torch.ones(1, 1), k, v, feature_map="relu")
+    assert blind.item() == 0, "relu of a negative query gives no key any weight: the output is 0, not NaN"
+    inputs = long_inputs(6, 5, leading=())
+    assert torch.autograd.gradcheck(lambda *x: linear_attention(*x, causal=True), inputs)
+
+
+def test_long_memory_is_linear():
+    """Twice the length, at most 2.2 times the memory; naive attention takes 4 times. Backward included for flash."""
+
+    def flash(length):
+        inputs = torch.randn(3, 4, length, 16, requires_grad=True)
+        output = flash_attention(*inputs, block_size=64)
+        return lambda: output.sum().backward()
+
+    calls = {
+        "flash": lambda n: partial(flash_attention, *torch.randn(3, 4, n, 16), block_size=64),
+        "flash backward": flash,
+        "local": lambda n: partial(local_attention, *torch.randn(3, 4, n, 16), window=32),
+        "linear": lambda n: partial(linear_attention, *torch.randn(3, 4, n, 16), causal=True),
+    }
+    for name, make in calls.items():
+        assert peak_memory(make(1024)) <= 2.2 * peak_memory(make(512)), name
+    x = torch.randn(4, 1024, 16)
+    naive = peak_memory(lambda: scaled_dot_product_attention(x, x, x))
+    assert peak_memory(calls["flash"](1024)) < naive / 20
+
+
+def test_long_errors():
+    x = torch.randn(4, 3)
+    with pytest.raises(ValueError, match=r"block_size must be 1 or more.*got 0"):
+        flash_attention(x, x, x, block_size=0)
+    with pytest.raises(ValueError, match="window must be 0 or more: got -1"):
+        local_attention(x, x, x, window=-1)
+    with pytest.raises(ValueError, match="unknown feature_map 'exp': choose from elu, relu"):
+        linear_attention(x, x, x, feature_map="exp")
+    with pytest.raises(ValueError, match="as many queries as keys: got T_q=3, T_k=4"):
+        linear_attention_recurrent(x[:3], x, x)
+    for function in (flash_attention, linear_attention, lambda *y: local_attention(*y, window=1)):
+        with pytest.raises(ValueError, match="same length T_k: got 4 and 3"):
+            function(x, x, x[:3])
+
+
 # ---------------------------------------------------------------------------------------- toy language, toy model
 
 
@@ -4615,7 +5241,7 @@ def test_made_patterns_are_what_their_names_say():
 
 # ------------------------------------------------------------------------------------------------------ the exercises
 
-LESSONS = [exercises, exercises2, exercises3]
+LESSONS = [exercises, exercises2, exercises3, exercises4]
 BY_NAME = {exercise.name: exercise for lesson in LESSONS for exercise in lesson.EXERCISES}
 HAND, SOFTMAX, SELF, ADDITIVE, POSITIONS, CROSS = (exercise.name for exercise in exercises.EXERCISES)
 SPLIT, MERGE, HEADS, PROJECTION, GROUPED, BLOCK, POOLING = (exercise.name for exercise in exercises2.EXERCISES)
@@ -5460,7 +6086,368 @@ RIGHT3 = [
 ]
 
 
-@pytest.mark.parametrize(("name", "mistake", "function"), PLANTED + PLANTED2 + PLANTED3)
+# phase 4: right and wrong, written apart from the solutions
+
+
+CAUSAL4, COMBINED4, NEXT4, CACHE4, TILES4, LINEAR4 = (exercise.name for exercise in exercises4.EXERCISES)
+
+
+def own_causal(t_q, t_k, may=lambda i, j, more: j <= i + more):
+    """With comprehensions; may(i, j, how many more keys than queries)."""
+    return torch.tensor([[may(i, j, t_k - t_q) for j in range(t_k)] for i in range(t_q)])
+
+
+def own_combined(n, t_q, t_k, may=lambda i, j, length: j <= i and j < length):
+    """i and j count positions in the text here, so i starts at T_k - T_q."""
+    places = range(t_k - t_q, t_k)
+    return torch.tensor([[[[may(i, j, length) for j in range(t_k)] for i in places]] for length in n.tolist()])
+
+
+def as_scores(mask, low=-math.inf):
+    return torch.where(mask, 0.0, low)
+
+
+def own_next(
+    logits, t, k, *, row=lambda one: one[-1], scale=lambda x, t: x / t, order=lambda x: [-v for v in x], whole=False
+):
+    """Word by word with sorted; whole: divide by the sum over all words."""
+    result = []
+    for one in logits:
+        x = [scale(v, t) for v in row(one).tolist()]
+        rank = order(x)
+        kept = sorted(range(len(x)), key=rank.__getitem__)[:k]
+        total = sum(math.exp(x[v]) for v in (range(len(x)) if whole else kept))
+        result.append([math.exp(x[v]) / total if v in kept else 0 for v in range(len(x))])
+    return torch.tensor(result, dtype=torch.float64)
+
+
+def kept_by(keep, low=-math.inf):
+    """keep: scaled logits of the last position, k -> which to keep."""
+
+    def wrong(logits, t, k):
+        x = logits[:, -1] / t
+        return torch.where(keep(x, k), x, low).softmax(-1)
+
+    return wrong
+
+
+def top_places(x, k):
+    return torch.stack([torch.tensor([sum(row > v) < k for v in row]) for row in x])
+
+
+def softmax_again(logits, t, k):
+    first = own_next(logits, t, k)
+    return torch.where(first > 0, first.exp(), 0) / torch.where(first > 0, first.exp(), 0).sum(-1, keepdim=True)
+
+
+def only_ranks(logits, t, k):
+    """topk and softmax, and no way back to the words."""
+    return (logits[:, -1] / t).topk(k).values.softmax(-1)
+
+
+def own_step(
+    word,
+    pos,
+    wq,
+    wk,
+    wv,
+    ks,
+    vs,
+    *,
+    at=0,
+    x=None,
+    query=None,
+    scale=None,
+    see=slice(None),
+    order=lambda old, new: [*old, new],
+    back=slice(None),
+):
+    """One sequence after the other, on lists of vectors; attention by torch.
+
+    at: added to the position, order: how old and new are joined, see and back: what is attended to and returned.
+    """
+    outputs, all_keys, all_values = [], [], []
+    for b in range(len(word)):
+        now = word[b] + pos[max(ks.shape[1] + at, 0)] if x is None else x(word[b], pos)
+        keys, values = order([*ks[b]], now @ wk), order([*vs[b]], now @ wv)
+        keys, values = torch.stack(keys), torch.stack(values)
+        q = now @ wq if query is None else query(keys)
+        outputs.append(F.scaled_dot_product_attention(q[None], keys[see], values[see], scale=scale)[0])
+        all_keys.append(keys[back])
+        all_values.append(values[back])
+    return torch.stack(outputs), torch.stack(all_keys), torch.stack(all_values)
+
+
+def own_tiles(
+    ma,
+    ta,
+    oa,
+    mb,
+    tb,
+    ob,
+    *,
+    top=max,
+    fa=lambda m, new: math.exp(m - new),
+    fb=lambda m, new: math.exp(m - new),
+    total=lambda a, b: a + b,
+    weight=lambda part, old: part,
+    end=lambda vector, n: vector / n,
+):
+    """Query by query; one that sees nothing in both tiles is left as it is."""
+    m, t, o = ma.clone(), ta.clone(), oa.clone()
+    for i in range(len(ma)):
+        a, b = ma[i].item(), mb[i].item()
+        m[i] = new = top(a, b)
+        if new > -math.inf:
+            pa, pb = ta[i] * fa(a, new), tb[i] * fb(b, new)
+            t[i] = total(pa, pb)
+            o[i] = end(weight(pa, ta[i]) * oa[i] + weight(pb, tb[i]) * ob[i], t[i])
+    return m, t, o
+
+
+def no_factor(m, new):
+    return 1
+
+
+def upside_down(m, new):
+    return math.exp(min(new - m, 700))
+
+
+def tiles_with_mean(mean):
+    def wrong(*tiles):
+        return (*own_tiles(*tiles)[:2], mean(*tiles))
+
+    return wrong
+
+
+def careless_tiles(ma, ta, oa, mb, tb, ob):
+    """The formulas as they are, with 0 / 0 and -inf - -inf where they come."""
+    m = torch.max(ma, mb)
+    a, b = ta * torch.exp(ma - m), tb * torch.exp(mb - m)
+    return m, a + b, (a[:, None] * oa + b[:, None] * ob) / (a + b)[:, None]
+
+
+def tiles_of_exp(ma, ta, oa, mb, tb, ob):
+    a, b = ta * torch.exp(ma), tb * torch.exp(mb)
+    m = torch.max(ma, mb)
+    return m, (a + b) * torch.exp(-m), (a[:, None] * oa + b[:, None] * ob) / (a + b)[:, None]
+
+
+def tiles_by_logaddexp(ma, ta, oa, mb, tb, ob):
+    """Right: the logarithms of the sums, and a softmax over the two tiles."""
+    logs = torch.stack([ma + ta.log(), mb + tb.log()])
+    m = torch.max(ma, mb)
+    share = logs.softmax(0).nan_to_num(0)[..., None]
+    return m, (torch.logaddexp(*logs) - m).exp().nan_to_num(0), share[0] * oa + share[1] * ob
+
+
+def phi4(x):
+    return torch.where(x > 0, x + 1, x.exp())
+
+
+def own_linear(
+    q,
+    k,
+    v,
+    *,
+    pq=phi4,
+    pk=phi4,
+    norm=lambda w, q, keys: w.sum(),
+    seen=lambda t: slice(0, t + 1),
+    kept=lambda state, total: (state, total),
+):
+    """Weights one by one, quadratic; the state in one product."""
+    q, k = pq(q), pk(k)
+    rows = []
+    for t in range(len(q)):
+        w = k[seen(t)] @ q[t]
+        rows.append(w @ v[seen(t)] / norm(w, q[t], k[seen(t)]))
+    return torch.stack(rows), *kept(k.T @ v, k.sum(0))
+
+
+PLANTED4 = [
+    (CAUSAL4, "first query at the first key", lambda a, b: own_causal(a, b, lambda i, j, more: j <= i)),
+    (CAUSAL4, "own position hidden", lambda a, b: own_causal(a, b, lambda i, j, more: j < i + more)),
+    (CAUSAL4, "one word of the future visible", lambda a, b: own_causal(a, b, lambda i, j, more: j <= i + more + 1)),
+    (CAUSAL4, "the future instead of the past", lambda a, b: own_causal(a, b, lambda i, j, more: j >= i + more)),
+    (CAUSAL4, "queries and keys exchanged", lambda a, b: own_causal(b, a)),
+    (CAUSAL4, "True = hidden", lambda a, b: own_causal(a, b, lambda i, j, more: j > i + more)),
+    (CAUSAL4, "numbers to add instead of bool", lambda a, b: as_scores(own_causal(a, b))),
+    (CAUSAL4, "numbers to add instead of bool", lambda a, b: as_scores(own_causal(a, b), -1e9)),
+    (CAUSAL4, "0 and 1 instead of bool", lambda a, b: torch.tril(torch.ones(a, b), b - a)),
+    (
+        COMBINED4,
+        "first query at the first key",
+        lambda n, a, b: own_causal(a, b, lambda i, j, m: j <= i)[None, None] & padding_mask(n, b),
+    ),
+    (COMBINED4, "own position hidden", lambda n, a, b: own_combined(n, a, b, lambda i, j, m: j < i and j < m)),
+    (
+        COMBINED4,
+        "one word of the future visible",
+        lambda n, a, b: own_combined(n, a, b, lambda i, j, m: j <= i + 1 and j < m),
+    ),
+    (
+        COMBINED4,
+        "the future instead of the past",
+        lambda n, a, b: own_combined(n, a, b, lambda i, j, m: j >= i and j < m),
+    ),
+    (COMBINED4, "padded queries hidden", lambda n, a, b: own_combined(n, a, b, lambda i, j, m: j <= i < m)),
+    (
+        COMBINED4,
+        "padded queries hidden",
+        lambda n, a, b: own_combined(n, a, b, lambda i, j, m: j <= i and i < m and j < m),
+    ),
+    (COMBINED4, "one padded key visible", lambda n, a, b: own_combined(n, a, b, lambda i, j, m: j <= i and j <= m)),
+    (
+        COMBINED4,
+        "padding at the front",
+        lambda n, a, b: own_combined(n, a, b, lambda i, j, m: j <= i and j >= b - m),
+    ),
+    (COMBINED4, "or instead of and", lambda n, a, b: own_combined(n, a, b, lambda i, j, m: j <= i or j < m)),
+    (COMBINED4, "head axis missing", lambda n, a, b: own_combined(n, a, b).squeeze(1)),
+    (COMBINED4, "head axis in the wrong place", lambda n, a, b: own_combined(n, a, b)[:, 0].unsqueeze(0)),
+    (COMBINED4, "head axis in the wrong place", lambda n, a, b: own_combined(n, a, b)[:, 0].unsqueeze(2)),
+    (COMBINED4, "head axis in the wrong place", lambda n, a, b: own_combined(n, a, b)[:, 0].unsqueeze(3)),
+    (COMBINED4, "padding left out", lambda n, a, b: own_combined(n, a, b, lambda i, j, m: j <= i)),
+    (COMBINED4, "padding left out", lambda n, a, b: own_causal(a, b)),
+    (COMBINED4, "causal part left out", lambda n, a, b: own_combined(n, a, b, lambda i, j, m: j < m)),
+    (COMBINED4, "causal part left out", lambda n, a, b: padding_mask(n, b)),
+    (COMBINED4, "True = hidden", lambda n, a, b: own_combined(n, a, b, lambda i, j, m: j > i or j >= m)),
+    (COMBINED4, "numbers to add instead of bool", lambda n, a, b: as_scores(own_combined(n, a, b))),
+    (COMBINED4, "0 and 1 instead of bool", lambda n, a, b: own_combined(n, a, b).int()),
+    (NEXT4, "multiplied by the temperature", lambda x, t, k: own_next(x, t, k, scale=lambda v, t: v * t)),
+    (NEXT4, "temperature left out", lambda x, t, k: own_next(x, 1, k)),
+    (NEXT4, "temperature on probabilities", lambda x, t, k: own_next(x.softmax(-1), t, k)),
+    (NEXT4, "temperature on probabilities", lambda x, t, k: own_next(x, 1, k) / t),
+    (NEXT4, "temperature on probabilities", lambda x, t, k: own_next(x, 1, k, whole=True) / t),
+    (NEXT4, "not renormalised after top-k", lambda x, t, k: own_next(x, t, k, whole=True)),
+    (NEXT4, "top-k left out", lambda x, t, k: own_next(x, t, 7)),
+    (NEXT4, "the unlikeliest words kept", lambda x, t, k: own_next(x, t, k, order=lambda row: row)),
+    (NEXT4, "logits of hidden words set to 0", kept_by(top_places, 0.0)),
+    (NEXT4, "one word too few kept", lambda x, t, k: own_next(x, t, max(k - 1, 1))),
+    (NEXT4, "one word too many kept", lambda x, t, k: own_next(x, t, k + 1)),
+    (NEXT4, "more than k words kept at a tie", kept_by(top_places)),
+    (
+        NEXT4,
+        "another of the equal words kept",
+        lambda x, t, k: own_next(x, t, k, order=lambda row: [(-v, -i) for i, v in enumerate(row)]),
+    ),
+    (NEXT4, "softmax twice", softmax_again),
+    (NEXT4, "softmax twice", lambda x, t, k: own_next(x, t, k).softmax(1)),
+    (NEXT4, "in the order of rank, not of words", only_ranks),
+    (NEXT4, "in the order of rank, not of words", lambda x, t, k: F.pad(only_ranks(x, t, k), (0, 7 - k))),
+    (NEXT4, "first position instead of the last", lambda x, t, k: own_next(x, t, k, row=lambda one: one[0])),
+    (NEXT4, "mean over the positions", lambda x, t, k: own_next(x, t, k, row=lambda one: one.mean(0))),
+    (
+        NEXT4,
+        "all positions, not the last one",
+        lambda x, t, k: torch.stack([own_next(x[:, [i]], t, k) for i in range(3)], 1),
+    ),
+    (CACHE4, "appended at the front", lambda *a: own_step(*a, order=lambda old, new: [new, *old])),
+    (CACHE4, "an old entry lost", lambda *a: own_step(*a, order=lambda old, new: [*old[1:], new])),
+    (CACHE4, "an old entry lost", lambda *a: own_step(*a, order=lambda old, new: [*old[:-1], new])),
+    (CACHE4, "old cache returned", lambda *a: own_step(*a, back=slice(0, -1))),
+    (CACHE4, "only what is new returned", lambda *a: own_step(*a, back=slice(-1, None))),
+    (CACHE4, "new word does not see itself", lambda *a: own_step(*a, see=slice(0, -1))),
+    (CACHE4, "cache not attended to", lambda *a: own_step(*a, see=slice(-1, None))),
+    (CACHE4, "mask of the first query", lambda *a: own_step(*a, see=slice(0, 1))),
+    (CACHE4, "no position", lambda *a: own_step(*a, x=lambda word, pos: word)),
+    (CACHE4, "position 0", lambda *a: own_step(*a, x=lambda word, pos: word + pos[0])),
+    (CACHE4, "position one too low", lambda *a: own_step(*a, at=-1)),
+    (CACHE4, "position one too high", lambda *a: own_step(*a, at=1)),
+    (CACHE4, "an old key as the query", lambda *a: own_step(*a, query=lambda keys: keys[-2])),
+    (CACHE4, "the new key as the query", lambda *a: own_step(*a, query=lambda keys: keys[-1])),
+    (CACHE4, "not divided by √d_k", lambda *a: own_step(*a, scale=1.0)),
+    (CACHE4, "divided by d_k", lambda *a: own_step(*a, scale=1 / 3)),
+    (CACHE4, "divided by √d_model", lambda *a: own_step(*a, scale=11**-0.5)),
+    (CACHE4, "returned in the wrong order", lambda *a: own_step(*a)[::-1]),
+    (TILES4, "not rescaled", lambda *a: own_tiles(*a, fa=no_factor)),
+    (TILES4, "not rescaled", lambda *a: own_tiles(*a, fb=no_factor)),
+    (TILES4, "not rescaled", lambda *a: own_tiles(*a, fa=no_factor, fb=no_factor)),
+    (TILES4, "rescaled the wrong way", lambda *a: own_tiles(*a, fa=upside_down, fb=upside_down)),
+    (
+        TILES4,
+        "rescaled by the other tile",
+        lambda ma, ta, oa, mb, tb, ob: own_tiles(mb, ta, oa, ma, tb, ob),
+    ),
+    (TILES4, "divided twice", lambda *a: own_tiles(*a, end=lambda vector, n: vector / n / n)),
+    (TILES4, "not divided by the new total", lambda *a: own_tiles(*a, end=lambda vector, n: vector)),
+    (TILES4, "a mean taken for a sum", lambda *a: own_tiles(*a, weight=lambda part, old: part / old)),
+    (TILES4, "total not rescaled in the mean", lambda *a: own_tiles(*a, weight=lambda part, old: old)),
+    (
+        TILES4,
+        "total not rescaled in the mean",
+        tiles_with_mean(lambda ma, ta, oa, mb, tb, ob: (oa.T * ta + ob.T * tb).div(ta + tb).T),
+    ),
+    (TILES4, "mean of the two means", tiles_with_mean(lambda ma, ta, oa, mb, tb, ob: torch.stack([oa, ob]).mean(0))),
+    (TILES4, "larger of the totals", lambda *a: own_tiles(*a, total=max)),
+    (TILES4, "smaller of the maxima", lambda *a: own_tiles(*a, top=min)),
+    (TILES4, "exp of scores, nothing taken off", tiles_of_exp),
+    (TILES4, "NaN where no key is seen", careless_tiles),
+    (TILES4, "returned in the wrong order", lambda *a: own_tiles(*a)[::-1]),
+    (LINEAR4, "norm missing", lambda *a: own_linear(*a, norm=lambda w, q, keys: 1)),
+    (LINEAR4, "divided by the number of words", lambda *a: own_linear(*a, norm=lambda w, q, keys: len(w))),
+    (LINEAR4, "query missing in the norm", lambda *a: own_linear(*a, norm=lambda w, q, keys: keys.sum())),
+    (LINEAR4, "norm before the word itself", lambda *a: own_linear(*a, norm=lambda w, q, keys: w[:-1].sum())),
+    (LINEAR4, "state read before it is updated", lambda *a: own_linear(*a, seen=lambda t: slice(0, t))),
+    (
+        LINEAR4,
+        "state read before it is updated",
+        lambda *a: own_linear(*a, seen=lambda t: slice(0, t), norm=lambda w, q, keys: w.sum() + 1e-9),
+    ),
+    (LINEAR4, "whole text read, not the past", lambda *a: own_linear(*a, seen=lambda t: slice(None))),
+    (
+        LINEAR4,
+        "state replaced, not added to",
+        lambda q, k, v: (v.clone(), phi4(k[-1])[:, None] * v[-1], phi4(k[-1])),
+    ),
+    (LINEAR4, "phi left out", lambda *a: own_linear(*a, pq=lambda x: x, pk=lambda x: x)),
+    (LINEAR4, "phi left out", lambda *a: own_linear(*a, pq=lambda x: x)),
+    (LINEAR4, "phi left out", lambda *a: own_linear(*a, pk=lambda x: x)),
+    (LINEAR4, "elu without + 1", lambda *a: own_linear(*a, pq=F.elu, pk=F.elu)),
+    (LINEAR4, "another phi", lambda *a: own_linear(*a, pq=torch.relu, pk=torch.relu)),
+    (LINEAR4, "another phi", lambda *a: own_linear(*a, pq=torch.exp, pk=torch.exp)),
+    (LINEAR4, "divided by √d_k", lambda q, k, v: own_linear(q / math.sqrt(3), k / math.sqrt(3), v)),
+    (LINEAR4, "divided by √d_k", lambda q, k, v: own_linear(q / math.sqrt(3), k, v)),
+    (
+        LINEAR4,
+        "softmax attention",
+        lambda q, k, v: (
+            (q @ k.T / math.sqrt(3)).masked_fill(~own_causal(len(q), len(k)), -math.inf).softmax(1) @ v,
+            *own_linear(q, k, v)[1:],
+        ),
+    ),
+    (LINEAR4, "state transposed", lambda *a: own_linear(*a, kept=lambda state, total: (state.T, total))),
+    (LINEAR4, "returned in the wrong order", lambda *a: own_linear(*a)[::-1]),
+]
+
+
+def by_topk_of_distinct_numbers(logits, t, k):
+    """Right: equal logits are told apart by a tiny number that falls from word to word."""
+    x = (logits[:, -1] - 1e-9 * torch.arange(logits.shape[2])) / t
+    best = x.topk(k)
+    return torch.zeros_like(x).scatter(1, best.indices, best.values.softmax(1))
+
+
+RIGHT4 = [
+    (CAUSAL4, own_causal),
+    (CAUSAL4, causal_mask),
+    (CAUSAL4, lambda a, b: ~torch.triu(torch.ones(a, b), b - a + 1).bool()),
+    (COMBINED4, own_combined),
+    (COMBINED4, lambda n, a, b: causal_mask(a, b) & padding_mask(n, b)),
+    (NEXT4, own_next),
+    (NEXT4, lambda x, t, k: Sampling(t, k).probabilities(x[:, -1])),
+    (NEXT4, by_topk_of_distinct_numbers),
+    (CACHE4, own_step),
+    (CACHE4, lambda *a: [part.float() for part in own_step(*a)]),
+    (TILES4, own_tiles),
+    (TILES4, tiles_by_logaddexp),
+    (LINEAR4, own_linear),
+    (LINEAR4, lambda q, k, v: own_linear(q, k, v, norm=lambda w, q, keys: w.sum() + 1e-9)),
+]
+
+
+@pytest.mark.parametrize(("name", "mistake", "function"), PLANTED + PLANTED2 + PLANTED3 + PLANTED4)
 def test_exercises_know_the_usual_mistakes_by_name(name, mistake, function):
     """Each of these was written apart from the function by which the checker recognises it."""
     report = checked(name, function)
@@ -5476,7 +6463,7 @@ def test_every_mistake_of_the_checker_is_planted_and_is_found_under_its_own_name
             first = exercise_checker.call(exercise, mistake.variant, exercise.cases()[0])
             assert not first.failure, f"{exercise.name}: {mistake.name} must run in the first case"
             known.add((exercise.name, mistake.name))
-    assert known <= {(name, mistake) for name, mistake, _ in PLANTED + PLANTED2 + PLANTED3}
+    assert known <= {(name, mistake) for name, mistake, _ in PLANTED + PLANTED2 + PLANTED3 + PLANTED4}
 
 
 # What readers write that is right: loops, torch's own function, float32, lists where numbers are asked for.
@@ -5535,7 +6522,7 @@ RIGHT2 = [
 ]
 
 
-@pytest.mark.parametrize(("name", "function"), RIGHT + RIGHT2 + RIGHT3)
+@pytest.mark.parametrize(("name", "function"), RIGHT + RIGHT2 + RIGHT3 + RIGHT4)
 def test_exercises_accept_every_right_way(name, function):
     assert checked(name, function).status == DONE, checked(name, function).text
 
@@ -5805,6 +6792,140 @@ def test_solution_of_removal_is_a_closed_gate(removed):
     matrices = [w.weight.T for w in (module.w_q, module.w_k, module.w_v, module.w_o)]
     close(solutions3.without_head(x, *matrices, module.w_o.bias, 3, removed), expected)
     assert (module(x)[0] - expected).abs().max() > 0.01
+
+
+def test_the_loops_of_phase_4_are_what_the_solutions_compute():
+    mask = torch.zeros(3, 7) > 0
+    run_loops(exercises4.causal_mask, T_q=3, T_k=7, mask=mask)
+    close(solutions4.causal_mask(3, 7), mask)
+
+    lengths, mask = torch.tensor([7, 2, 5]), torch.zeros(3, 1, 5, 7) > 0
+    run_loops(exercises4.combined_mask, B=3, T_q=5, T_k=7, lengths=lengths, mask=mask)
+    close(solutions4.combined_mask(lengths, 5, 7), mask)
+
+    logits, found = 3 * exercise_checker.draw((3, 5, 7))[0], torch.zeros(3, 7).double()
+    logits[1, -1, 2:6] = 2.0
+    sizes = {"B": 3, "T": 5, "V": 7, "temperature": 0.7, "top_k": 3}
+    run_loops(exercises4.next_word_probabilities, **sizes, logits=logits, probabilities=found)
+    close(solutions4.next_word_probabilities(logits, 0.7, 3), found)
+
+    names = ("word", "positions", "w_q", "w_k", "w_v", "past_keys", "past_values")
+    drawn = exercise_checker.draw((2, 11), (5, 11), (11, 3), (11, 3), (11, 7), (2, 3, 3), (2, 3, 7))
+    output, keys, values = torch.zeros(2, 7).double(), {}, {}
+
+    def attention(query, keys, values):
+        keys, values = (torch.stack([row for row in rows if row is not ...]) for rows in (keys, values))
+        return F.scaled_dot_product_attention(query[None], keys, values)[0]
+
+    run_loops(
+        exercises4.cached_step,
+        **dict(zip(names, drawn, strict=True)),
+        **{"B": 2, "T": 3, "output": output, "keys": keys, "values": values, "attention": attention},
+    )
+    expected = solutions4.cached_step(*drawn)
+    close(expected[0], output)
+    for joined, rows in zip(expected[1:], (keys, values), strict=True):
+        close(joined, torch.stack([torch.stack([row for row in rows[b] if row is not ...]) for b in (0, 1)]))
+
+    names = ("largest_a", "total_a", "mean_a", "largest_b", "total_b", "mean_b")
+    tiles = exercise_checker.draw((5,), (5,), (5, 3), (5,), (5,), (5, 3))
+    tiles[1], tiles[4] = 1 + tiles[1].abs(), 1 + tiles[4].abs()
+    found = {"largest": torch.zeros(5).double(), "total": torch.zeros(5).double(), "mean": torch.zeros(5, 3).double()}
+    run_loops(exercises4.merge_tiles, T_q=5, d_v=3, **dict(zip(names, tiles, strict=True)), **found)
+    close(solutions4.merge_tiles(*tiles), tuple(found.values()))
+
+    query, key, value = exercise_checker.draw((5, 3), (5, 3), (5, 7))
+    shapes = {"output": (5, 7), "state": (3, 7), "total": (3,)}
+    found = {name: torch.zeros(shape).double() for name, shape in shapes.items()}
+    inputs = {"query": query, "key": key, "value": value, "phi": phi4}
+    run_loops(exercises4.causal_linear_attention, T=5, d_k=3, d_v=7, **inputs, **found)
+    close(solutions4.causal_linear_attention(query, key, value), tuple(found.values()))
+
+
+@pytest.mark.parametrize(("t_q", "t_k"), [(1, 1), (1, 7), (3, 7), (5, 5), (7, 3)])
+def test_solutions_of_the_masks_are_those_of_this_repository(t_q, t_k):
+    close(solutions4.causal_mask(t_q, t_k), causal_mask(t_q, t_k))
+    lengths = torch.tensor([t_k, 1, t_k - 1])
+    close(solutions4.combined_mask(lengths, t_q, t_k), causal_mask(t_q, t_k) & padding_mask(lengths, t_k))
+
+
+def test_padding_at_the_end_matters_to_padded_queries_only():
+    """What the text of exercise 2 says: real queries see the same with and without the padding mask."""
+    lengths, causal = torch.tensor([7, 2, 5]), causal_mask(7)
+    differs = (solutions4.combined_mask(lengths, 7, 7)[:, 0] != causal).any(dim=-1)
+    close(differs, torch.arange(7) >= lengths[:, None])
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+@pytest.mark.parametrize("top_k", [1, 3, 7])
+def test_solution_of_the_next_word_is_that_of_generate(temperature, top_k):
+    logits = (4 * exercise_checker.draw((5, 3, 7))[0]).round()  # rounded: many are equal
+    found = solutions4.next_word_probabilities(logits, temperature, top_k)
+    close(found, Sampling(temperature, top_k).probabilities(logits[:, -1]))
+    assert ((found > 0).sum(dim=-1) == top_k).all() and not torch.equal(logits[:, -1], logits[:, 0])
+
+
+@torch.no_grad()
+def test_solution_of_the_cached_step_is_the_last_row_of_the_whole():
+    """Word by word: causal attention of torch over all words, and CausalSelfAttention with its own cache."""
+    words, positions, w_q, w_k, w_v = exercise_checker.draw((2, 7, 11), (7, 11), (11, 11), (11, 11), (11, 11))
+    x = words + positions
+    expected = F.scaled_dot_product_attention(x @ w_q, x @ w_k, x @ w_v, is_causal=True)
+    module, cache = CausalSelfAttention(11, 1).double(), KeyValueCache(2, 1, 7, 11, dtype=torch.float64)
+    for linear, matrix in zip((module.w_q, module.w_k, module.w_v, module.w_o), (w_q, w_k, w_v, None), strict=True):
+        linear.weight.copy_(torch.eye(11) if matrix is None else matrix.T)
+        torch.nn.init.zeros_(linear.bias)
+    keys = values = torch.zeros(2, 0, 11).double()
+    for t in range(7):
+        output, keys, values = solutions4.cached_step(words[:, t], positions, w_q, w_k, w_v, keys, values)
+        close(output, expected[:, t])
+        close(output, module(x[:, t : t + 1], cache=cache)[0][:, 0])
+    close(keys, x @ w_k)
+    close((keys, values), (cache.keys[:, 0], cache.values[:, 0]))
+
+
+@pytest.mark.parametrize("cut", [1, 5, 10])
+def test_solution_of_the_tiles_is_softmax_over_all_keys(cut):
+    """Two tiles merged, and then three: torch's attention over all keys, one query seeing none."""
+    query, key, value = exercise_checker.draw((5, 3), (11, 3), (11, 7))
+    visible = causal_mask(5, 11) & (torch.arange(5) != 2)[:, None]
+    scores = (400 * query @ key.T).masked_fill(~visible, -math.inf)
+
+    def tile(columns):
+        own = scores[:, columns]
+        largest = own.amax(dim=-1)
+        numerators = (own - largest.masked_fill(largest == -math.inf, 0)[:, None]).exp()
+        total = numerators.sum(dim=-1)
+        return largest, total, numerators @ value[columns] / total.clamp(min=1)[:, None]
+
+    expected = F.scaled_dot_product_attention(400 * query, key, value, attn_mask=visible, scale=1.0)
+    two = solutions4.merge_tiles(*tile(slice(0, cut)), *tile(slice(cut, 11)))
+    close(two[2], expected.nan_to_num(0))
+    close(two[0] + two[1].log(), scores.logsumexp(dim=-1))
+    first = solutions4.merge_tiles(*tile(slice(7, 11)), *tile(slice(0, 3)))
+    close(solutions4.merge_tiles(*first, *tile(slice(3, 7))), two)  # in any order
+
+
+@pytest.mark.parametrize("length", [1, 2, 7])
+def test_solution_of_linear_attention_is_that_of_this_repository(length):
+    query, key, value = (2 * x for x in exercise_checker.draw((length, 3), (length, 3), (length, 5)))
+    output, state, total = solutions4.causal_linear_attention(query, key, value)
+    close(output, linear_attention(query, key, value, causal=True))
+    expected, carried = linear_attention_recurrent(query, key, value)
+    close(output, expected)
+    close(torch.cat([state, total[:, None]], dim=1), carried)  # that one keeps the total as the last column
+
+
+def test_solutions_of_phase_4_by_hand():
+    """Scores 0 and ln 3 in two tiles, values 4 and 8: weights 1/4 and 3/4. A first word sees itself only."""
+    ln3, one = torch.tensor([math.log(3)]).double(), torch.ones(1).double()
+    largest, total, mean = solutions4.merge_tiles(0 * one, one, 4 * one[None], ln3, one, 8 * one[None])
+    close((largest, total, mean), (ln3, 4 / 3 * one, 7 * one[None]))
+    probabilities = solutions4.next_word_probabilities(torch.tensor([[[0.0, 2 * math.log(3), -5.0]]]), 2.0, 2)
+    close(probabilities, torch.tensor([[0.25, 0.75, 0.0]]))
+    query, key, value = torch.tensor([[5.0], [0.0]]), torch.tensor([[2.0], [0.0]]), torch.tensor([[8.0], [4.0]])
+    output, state, total = solutions4.causal_linear_attention(query, key, value)  # phi(2) = 3, phi(0) = 1
+    assert output.flatten().tolist() == [8.0, 7.0] and state.item() == 28 and total.item() == 4
 
 
 def unwritten(*_):
@@ -6095,6 +7216,15 @@ EXPECTED = {
     "phase3/rollout.png",
     "phase3/not_an_explanation.png",
     "phase4/causal_mask.png",
+    "phase4/mask_gallery.png",
+    "phase4/mask_conventions.png",
+    "phase4/leak_proof.png",
+    "phase4/next_token.png",
+    "phase4/break_causality.png",
+    "phase4/kv_cache.png",
+    "phase4/linear_attention.png",
+    "phase4/long_context.png",
+    "phase4/generation_temperature.png",
     "phase4/bidirectional_vs_causal.png",
     "summary_all_phases.png",
 }

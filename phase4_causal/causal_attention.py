@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
+from phase2_multi_head.multi_head_attention import (
+    MultiHeadAttention,
+    load_multi_head_model,
+    merge_heads,
+    split_heads,
+)
+from phase4_causal.key_value_cache import KeyValueCache
 from shared import cli, findings
 from shared.attention_utils import causal_mask, padding_mask
 from shared.findings import Finding
@@ -29,13 +35,27 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 class CausalSelfAttention(MultiHeadAttention):
     """MultiHeadAttention over one sequence in which position i attends to positions 0 to i, whatever else is masked."""
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T), zero above the diagonal.
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, cache: KeyValueCache | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T_k), zero for every key after the query.
 
-        mask: a further mask, such as that of padding, as MultiHeadAttention takes it; both must allow a key.
+        cache: keys and values of the positions before x; those of x are added to it, so T_k = cache.length afterwards.
+        Without a cache T_k = T. mask: a further mask over the T_k keys, such as that of padding, as MultiHeadAttention
+        takes it; both must allow a key. Raises ValueError if the cache has no room for T more positions.
         """
-        causal = causal_mask(x.size(1), device=x.device)
-        return super().forward(x, mask=causal if mask is None else causal & mask)
+        past = 0 if cache is None else cache.length
+        causal = causal_mask(x.size(1), past + x.size(1), device=x.device)  # the last query stands at the last key
+        return self.attend(x, causal if mask is None else causal & mask, cache)
+
+    def attend(self, x: Tensor, mask: Tensor | None, cache: KeyValueCache | None) -> tuple[Tensor, Tensor]:
+        """forward with exactly this mask, (T, T_k) or (B, H, T, T_k) with 1 where all share it."""
+        if cache is None:
+            return super().forward(x, mask=mask)
+        query, key, value = (split_heads(w(x), self.num_heads) for w in (self.w_q, self.w_k, self.w_v))  # of x alone
+        key, value = cache.append(key, value)  # (B, H, T, d_k) -> (B, H, T_k, d_k): the past comes from the cache
+        heads, weights = scaled_dot_product_attention(query, key, value, mask, dropout=self.dropout)
+        return self.w_o(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)
 
 
 def load_causal_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
@@ -45,7 +65,10 @@ def load_causal_model(options: argparse.Namespace, seed: int | None = None) -> T
 
 @torch.no_grad()
 def generate(model: ToyTransformer, prompt: list[str], limit: int = MAX_LENGTH) -> list[str]:
-    """Continue the prompt with the likeliest word, one at a time, until <end> or `limit` words; returns all words."""
+    """Continue the prompt with the likeliest word, one at a time, until <end> or `limit` words; returns all words.
+
+    The plainest way: everything is computed again for each word. generate.py draws words and keeps a cache.
+    """
     device = model.positions.device
     tokens = [START_ID, *encode(prompt)]
     while len(tokens) <= limit:

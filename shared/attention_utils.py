@@ -72,6 +72,22 @@ def strided_mask(
     return (key_position - query_position) % stride == 0
 
 
+def blocked_mask(query_length: int, key_length: int, block: int, *, device: torch.device | str | None = None) -> Tensor:
+    """May attend inside its own block of `block` positions, to both sides -> bool (T_q, T_k), block-diagonal."""
+    if block < 1:
+        raise ValueError(f"block must be 1 or more: got {block}")
+    query_position, key_position = _positions(query_length, key_length, device)
+    return query_position // block == key_position // block
+
+
+def prefix_mask(query_length: int, key_length: int, prefix: int, *, device: torch.device | str | None = None) -> Tensor:
+    """May attend to the past and to all of the first `prefix` positions -> bool (T_q, T_k) (Raffel et al. 2020)."""
+    if not 0 <= prefix <= key_length:
+        raise ValueError(f"prefix must lie between 0 and T_k={key_length}: got {prefix}")
+    query_position, key_position = _positions(query_length, key_length, device)
+    return (key_position <= query_position) | (key_position < prefix)
+
+
 def attention_entropy(weights: Tensor) -> Tensor:
     """Entropy of each query's weights in nats -> (..., T_q): 0 for one key only, ln n for n equal keys.
 

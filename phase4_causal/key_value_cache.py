@@ -1,0 +1,102 @@
+"""The key-value cache: keys and values of the past are kept, because under a causal mask they never change.
+
+The key of word 3 depends on words 0 to 3 alone. Word 9 will not alter it, so a model that writes need not compute it
+again: it computes query, key and value of the new word, puts key and value behind the others, and attends.
+
+    buffer   (B, H, max_length, d_k) for keys and again for values, allocated once
+    length   how many positions are filled; what lies behind is never read
+
+The buffer has its full size from the beginning. Joining old and new keys with torch.cat instead would copy the whole
+past for each new word.
+
+    python phase4_causal/key_value_cache.py
+"""
+
+import torch
+from torch import Tensor
+
+from shared import cli
+
+
+class KeyValueCache:
+    """Keys and values of one attention layer; `length` positions of `max_length` are filled.
+
+    Raises ValueError for a size below 1.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        num_heads: int,
+        max_length: int,
+        d_k: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if min(batch, num_heads, max_length, d_k) < 1:
+            sizes = f"batch={batch}, num_heads={num_heads}, max_length={max_length}, d_k={d_k}"
+            raise ValueError(f"all sizes of a cache must be 1 or more: got {sizes}")
+        self.keys = torch.zeros(batch, num_heads, max_length, d_k, dtype=dtype, device=device)
+        self.values = torch.zeros_like(self.keys)
+        self.length = 0
+
+    @property
+    def max_length(self) -> int:
+        return self.keys.size(2)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the buffers, filled or not."""
+        return self.keys.nbytes + self.values.nbytes
+
+    def check_room(self, count: int) -> None:
+        """Raise ValueError unless `count` more positions fit."""
+        if self.length + count > self.max_length:
+            raise ValueError(
+                f"the cache has room for {self.max_length} positions: got {self.length + count} "
+                f"({self.length} there, {count} new); make it with a larger max_length"
+            )
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Put key and value (B, H, T_new, d_k) behind the others -> all keys, all values, each (B, H, length, d_k).
+
+        What comes back is a view of the buffer, not a copy. Raises ValueError, and stores nothing, if the sizes do not
+        fit, if there is no room, or if the keys carry gradients: a buffer that is written again cannot hold them.
+        """
+        batch, num_heads, _, d_k = self.keys.shape
+        for name, new in (("key", key), ("value", value)):
+            if new.dim() != 4 or (new.size(0), new.size(1), new.size(3)) != (batch, num_heads, d_k):
+                expected = f"({batch}, {num_heads}, T_new, {d_k})"
+                raise ValueError(f"this cache takes a {name} of shape {expected}: got {tuple(new.shape)}")
+            if new.requires_grad:
+                raise ValueError(f"a cache is for writing, not for training: got a {name} with gradients; "
+                                 "call the model under torch.no_grad()")  # fmt: skip
+        if key.size(2) != value.size(2):
+            raise ValueError(f"key and value must have the same length: got {key.size(2)} and {value.size(2)}")
+        self.check_room(key.size(2))
+        end = self.length + key.size(2)
+        self.keys[:, :, self.length : end] = key
+        self.values[:, :, self.length : end] = value
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]  # (B, H, max_length, d_k) -> (B, H, length, d_k)
+
+
+def main(argv: list[str] | None = None) -> None:
+    if cli.parse(cli.parser(__doc__), argv).train_only:
+        return
+    cache = KeyValueCache(batch=1, num_heads=1, max_length=6, d_k=2)
+    print("\nOne head, room for 6 positions. The first number of each key:")
+    for chunk in (3, 1, 1):
+        first = cache.length + 1.0
+        new = torch.arange(first, first + chunk)[None, None, :, None].expand(1, 1, chunk, 2)  # (T,) -> (1, 1, T, 2)
+        keys, _ = cache.append(new, new)
+        print(f"   {chunk} new: buffer {cache.keys[0, 0, :, 0].tolist()}, attended to: {tuple(keys.shape)}")
+    try:
+        cache.append(new.expand(1, 1, 2, 2), new.expand(1, 1, 2, 2))
+    except ValueError as error:
+        print(f"   2 new: {error}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,117 @@
+"""Attention with another kernel, whose cost grows with T instead of T².
+
+Attention is a weighted mean, and softmax says how weights come from a query and a key: exp(q·k / √d_k), divided by the
+sum over the keys. Any positive function may stand in its place. Katharopoulos et al. 2020 take a product of features,
+
+    weight of j for i  =  φ(q_i)·φ(k_j) / sum over l of φ(q_i)·φ(k_l),      φ(x) = elu(x) + 1  (or another, positive)
+
+because then the sums can be taken in another order, keys with values first:
+
+    (φ(Q) φ(K)ᵀ) V  =  φ(Q) (φ(K)ᵀ V)            T² d operations on the left, T d² on the right
+
+φ(K)ᵀ V is a d_k x d_v matrix however long the text is. With the causal mask it is a sum over the past, a state that
+each word adds itself to: the layer is a recurrent network, and it can be trained in parallel.
+
+This is not softmax attention computed faster. It is another function: linear_kernel.py measures how far away it is.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from phase1_single_head.self_attention import check_attention_inputs
+
+FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {"elu": lambda x: F.elu(x) + 1, "relu": F.relu}
+CHUNK = 64  # positions: inside a chunk the causal sums are taken with a mask, between chunks with a state
+
+
+def _features(name: str, *tensors: Tensor) -> list[Tensor]:
+    if name not in FEATURE_MAPS:
+        raise ValueError(f"unknown feature_map {name!r}: choose from {', '.join(FEATURE_MAPS)}")
+    return [FEATURE_MAPS[name](tensor) for tensor in tensors]
+
+
+def _with_ones(value: Tensor) -> Tensor:
+    """A last column of ones, whose weighted sum is the sum of the weights: (..., T, d_v) -> (..., T, d_v + 1)."""
+    return F.pad(value, (0, 1), value=1.0)
+
+
+def _normalized(sums: Tensor) -> Tensor:
+    """Weighted sums over the sum of the weights; 0 where no key has weight: (..., T, d_v + 1) -> (..., T, d_v)."""
+    total = sums[..., -1:]
+    return sums[..., :-1] / total.masked_fill(total == 0, 1.0)
+
+
+def linear_by_loops(
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, feature_map: str = "elu"
+) -> Tensor:
+    """The specification, one query and one key at a time: (T_q, d_k), (T_k, d_k), (T_k, d_v)."""
+    query, key = _features(feature_map, query, key)
+    output = query.new_zeros(query.size(0), value.size(1))
+    for i in range(query.size(0)):
+        last = i + key.size(0) - query.size(0) if causal else key.size(0) - 1
+        similarities = [torch.dot(query[i], key[j]) for j in range(last + 1)]
+        total = sum(similarities)
+        if total:  # else no key has weight, and the output stays 0
+            output[i] = sum(s / total * value[j] for j, s in enumerate(similarities))
+    return output
+
+
+def linear_attention_recurrent(
+    query: Tensor, key: Tensor, value: Tensor, *, feature_map: str = "elu"
+) -> tuple[Tensor, Tensor]:
+    """Causal linear attention, word by word: the same as linear_attention(..., causal=True) for T_q = T_k = T.
+
+    -> output (..., T, d_v), state (..., d_k, d_v + 1), the sums over all keys, all that the next word needs: keys and
+    values themselves are forgotten. Raises ValueError for unequal lengths.
+    """
+    check_attention_inputs(query, key, value, None)
+    if query.size(-2) != key.size(-2):
+        raise ValueError(f"a recurrence reads as many queries as keys: got T_q={query.size(-2)}, T_k={key.size(-2)}")
+    query, key = _features(feature_map, query, key)
+    value = _with_ones(value)
+    state = torch.zeros_like(key[..., 0, :, None] * value[..., 0, None, :])  # (..., d_k, d_v + 1)
+    outputs = []
+    for t in range(key.size(-2)):
+        state = state + key[..., t, :, None] * value[..., t, None, :]  # (..., d_k, 1) * (..., 1, d_v + 1)
+        outputs.append(_normalized(query[..., t, None, :] @ state))  # (..., 1, d_k) @ (..., d_k, d_v + 1)
+    return torch.cat(outputs, dim=-2), state  # T of (..., 1, d_v) -> (..., T, d_v)
+
+
+def _causal_sums(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """For each i the sum over j <= i of (q_i · k_j) v_j, in chunks: (..., T, d) three times -> (..., T, d_v).
+
+    Two parts: earlier chunks through their summed states, the own chunk through its masked CHUNK x CHUNK products.
+    """
+    length = query.size(-2)
+    filled = [F.pad(x, (0, 0, 0, -length % CHUNK)) for x in (query, key, value)]  # zero keys add nothing
+    query, key, value = (x.unflatten(-2, (-1, CHUNK)) for x in filled)  # (..., T, d) -> (..., chunks, CHUNK, d)
+    states = key.mT @ value  # (..., chunks, d_k, CHUNK) @ (..., chunks, CHUNK, d_v) -> (..., chunks, d_k, d_v)
+    before = states.cumsum(dim=-3) - states  # sum over the chunks before this one
+    within = (query @ key.mT).tril()  # (..., chunks, CHUNK, CHUNK): itself and what comes before
+    sums = query @ before + within @ value
+    return sums.flatten(-3, -2)[..., :length, :]  # (..., chunks, CHUNK, d_v) -> (..., T, d_v)
+
+
+def linear_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, feature_map: str = "elu"
+) -> Tensor:
+    """Attention whose weights are φ(q)·φ(k), normalised, in time and memory O(T) (Katharopoulos et al. 2020).
+
+    query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v), without the weights.
+    No √d_k: φ takes queries and keys as they are. causal: the last query stands at the last key. feature_map: "elu"
+    (elu(x) + 1, always positive) or "relu"; with relu a query may give no key any weight, and its output is 0.
+    Raises ValueError for an unknown feature map and for sizes that do not fit.
+    """
+    check_attention_inputs(query, key, value, None)
+    query, key = _features(feature_map, query, key)
+    value = _with_ones(value)
+    if not causal:
+        return _normalized(query @ (key.mT @ value))  # (..., d_k, T_k) @ (..., T_k, d_v + 1) first
+    query_length, key_length = query.size(-2), key.size(-2)
+    longest = max(query_length, key_length)
+    query = F.pad(query, (0, 0, longest - query_length, 0))  # zeros in front: both end at the same position
+    key, value = (F.pad(x, (0, 0, longest - key_length, 0)) for x in (key, value))
+    return _normalized(_causal_sums(query, key, value)[..., longest - query_length :, :])
