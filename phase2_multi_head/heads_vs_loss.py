@@ -33,6 +33,7 @@ from tqdm import tqdm
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli, findings, paths, training
 from shared.attention_utils import attention_entropy
+from shared.fast_training import FastTraining
 from shared.findings import Finding
 from shared.grammar_entropy import hidden_word_distribution
 from shared.toy_language import MASK_ID, Sentence, encode
@@ -97,29 +98,24 @@ def batches(steps: int, generator: torch.Generator) -> Iterator[Tensor]:
         yield group[torch.randint(len(group), (BATCH,), generator=generator)]
 
 
+def one_length_loss(model: ToyTransformer, tokens: Tensor, generator: torch.Generator) -> Tensor:
+    """The masked-word loss of a batch (B, T) without padding."""
+    return training.masked_word_loss(model, tokens, torch.full((len(tokens),), tokens.size(1)), generator)
+
+
 def train(num_heads: int, seed: int, steps: int) -> ToyTransformer:
     """Train one model on masked words. With one seed, the first weights and the batches are the same for any H.
 
-    Muon (Jordan et al. 2024) for the matrices of the layer, AdamW for the rest: alone it needs several times the steps.
+    Trained fast (shared/fast_training.py): AdamW alone needs several times the steps.
     """
     model = training.new_model(recipe(num_heads, seed, steps), MultiHeadAttention)
     generator = torch.Generator().manual_seed(seed)
-    matrices = [parameter for parameter in model.blocks.parameters() if parameter.dim() == 2]
-    others = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
-    optimizers = (
-        torch.optim.Muon(matrices, MATRIX_RATE, momentum=0.85, weight_decay=0.0),
-        torch.optim.AdamW(others, LEARNING_RATE, betas=(0.9, 0.95), fused=True),
-    )
     # up for a fifth of the steps, then down to 0
     share = partial(np.interp, xp=[-1, 0.2 * steps - 1, steps], fp=[0, 1, 0])
-    schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, share) for optimizer in optimizers]
+    rates = {"matrix_rate": MATRIX_RATE, "learning_rate": LEARNING_RATE, "matrix_decay": 0.0, "weight_decay": 0.01}
+    fast = FastTraining(model, steps, **rates, share=share)
     for tokens in batches(steps, generator):
-        lengths = torch.full((len(tokens),), tokens.size(1))
-        loss = training.masked_word_loss(model, tokens, lengths, generator)
-        model.zero_grad()
-        loss.backward()
-        for each in (*optimizers, *schedules):
-            each.step()
+        fast.step(one_length_loss(model, tokens, generator))
     return model.eval()
 
 

@@ -30,6 +30,7 @@ from phase2_multi_head import heads_vs_loss
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase2_multi_head.one_or_four_heads import CORE_RELATIONS
 from shared import cli, findings, paths, training
+from shared.fast_training import FastTraining
 from shared.findings import Finding
 from shared.grammar_scores import offset_baselines, score_heads
 from shared.head_statistics import OFFSETS, first_share, offset_share
@@ -50,30 +51,15 @@ def recipe(seed: int, options: argparse.Namespace) -> Recipe:
 
 
 def train(made_by: Recipe) -> ToyTransformer:
-    """Train one model on masked words; Muon for matrices of the layers, AdamW for the rest, as in heads_vs_loss.py."""
+    """Train one model on masked words, fast."""
     model = training.new_model(made_by, MultiHeadAttention)
     generator = torch.Generator().manual_seed(made_by.seed)
-    matrices = [parameter for parameter in model.blocks.parameters() if parameter.dim() == 2]
-    others = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
     decay = made_by.weight_decay
-    optimizers = (
-        torch.optim.Muon(matrices, MATRIX_RATE, momentum=0.85, weight_decay=decay),
-        torch.optim.AdamW(others, LEARNING_RATE, betas=(0.9, 0.95), weight_decay=decay, fused=True),
-    )
-    schedules = [
-        torch.optim.lr_scheduler.OneCycleLR(
-            each, each.param_groups[0]["lr"], total_steps=made_by.steps, pct_start=0.1, cycle_momentum=False
-        )
-        for each in optimizers
-    ]
+    rates = {"matrix_rate": MATRIX_RATE, "learning_rate": LEARNING_RATE, "matrix_decay": decay, "weight_decay": decay}
+    fast = FastTraining(model, made_by.steps, **rates)
     batches = heads_vs_loss.batches(made_by.steps, generator)
     for tokens in tqdm(batches, desc=f"training seed {made_by.seed}", total=made_by.steps, leave=False, disable=None):
-        lengths = torch.full((len(tokens),), tokens.size(1))
-        loss = training.masked_word_loss(model, tokens, lengths, generator)
-        model.zero_grad()
-        loss.backward()
-        for each in (*optimizers, *schedules):
-            each.step()
+        fast.step(heads_vs_loss.one_length_loss(model, tokens, generator))
     return model.eval()
 
 

@@ -31,6 +31,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase2_multi_head.one_or_four_heads import CORE_RELATIONS
 from shared import cli, findings, paths, training
 from shared.attention_utils import normalized_entropy
+from shared.fast_training import FastTraining
 from shared.findings import Finding
 from shared.grammar_scores import HeadScore, best_heads, offset_baselines, score_heads
 from shared.toy_language import encode
@@ -76,37 +77,20 @@ def look(film: Film, model: ToyTransformer, step: int, words: list[str], num_sen
 
 
 def shoot(recipe: Recipe, words: list[str], at: set[int], num_sentences: int) -> Film:
-    """Train a new model by the recipe, and look at it before step s for each s in `at`, and after the last one.
-
-    Muon (Jordan et al. 2024) for the matrices of the layers and AdamW for the rest, as in heads_vs_loss.py.
-    """
+    """Train a new model fast, by the recipe, and look at it before step s for each s in `at` and after the last one."""
     model = training.new_model(recipe, MultiHeadAttention)
     generator = torch.Generator().manual_seed(recipe.seed)
-    matrices = [parameter for parameter in model.blocks.parameters() if parameter.dim() == 2]
-    others = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
-    optimizers = (
-        torch.optim.Muon(matrices, MATRIX_RATE, momentum=0.85, weight_decay=recipe.weight_decay),
-        torch.optim.AdamW(
-            others, recipe.learning_rate, betas=(0.9, 0.95), weight_decay=recipe.weight_decay, fused=True
-        ),
+    rates = {"matrix_rate": MATRIX_RATE, "learning_rate": recipe.learning_rate}
+    fast = FastTraining(
+        model, recipe.steps, **rates, matrix_decay=recipe.weight_decay, weight_decay=recipe.weight_decay
     )
-    schedules = [
-        torch.optim.lr_scheduler.OneCycleLR(
-            each, each.param_groups[0]["lr"], total_steps=recipe.steps, pct_start=0.1, cycle_momentum=False
-        )
-        for each in optimizers
-    ]
     film = Film()
     batches = heads_vs_loss.batches(recipe.steps, generator)
     for step, tokens in enumerate(tqdm(batches, desc="training", total=recipe.steps, leave=False)):
         if step in at:
             look(film, model, step, words, num_sentences)
-        lengths = torch.full((len(tokens),), tokens.size(1))
-        loss = training.masked_word_loss(model, tokens, lengths, generator)
-        model.zero_grad()
-        loss.backward()
-        for each in (*optimizers, *schedules):
-            each.step()
+        loss = heads_vs_loss.one_length_loss(model, tokens, generator)
+        fast.step(loss)
         film.loss.append(loss.item())
     look(film, model, recipe.steps, words, num_sentences)
     return film

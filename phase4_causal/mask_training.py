@@ -18,6 +18,7 @@ from tqdm import tqdm
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import training
+from shared.fast_training import FastTraining
 from shared.grammar_entropy import sentence_log_probability
 from shared.toy_language import PAD_ID, VOCABULARY, Sentence
 from shared.toy_model import MakeAttention, ToyTransformer
@@ -31,35 +32,22 @@ UNIFORM = math.log(len(VOCABULARY))  # loss of a guess that takes all words for 
 
 
 def train(mode: str, num_layers: int, sentences: list[Sentence], steps: int, seed: int) -> Trained:
-    """Train one model on next words; Muon for the matrices of the layers, AdamW for the rest, as in heads_vs_loss.py.
+    """Train one model on next words, fast.
 
     The two modes start from the same weights and see the same batches.
     """
     recipe = Recipe("mask_training", "next word", 4, num_layers, steps, batch_size=BATCH, seed=seed)
     model = training.new_model(recipe, ATTENTION[mode])
     generator = torch.Generator().manual_seed(seed)
-    matrices = [parameter for parameter in model.blocks.parameters() if parameter.dim() == 2]
-    others = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
     decay = recipe.weight_decay
-    optimizers = (
-        torch.optim.Muon(matrices, MATRIX_RATE, momentum=0.85, weight_decay=decay),
-        torch.optim.AdamW(others, LEARNING_RATE, betas=(0.9, 0.95), weight_decay=decay, fused=True),
-    )
-    schedules = [
-        torch.optim.lr_scheduler.OneCycleLR(
-            each, each.param_groups[0]["lr"], total_steps=steps, pct_start=0.1, cycle_momentum=False
-        )
-        for each in optimizers
-    ]
+    rates = {"matrix_rate": MATRIX_RATE, "learning_rate": LEARNING_RATE, "matrix_decay": decay, "weight_decay": decay}
+    fast = FastTraining(model, steps, **rates)
     tokens, lengths = training.to_batch(sentences, recipe.objective)
     history = History()
     for _ in tqdm(range(steps), desc=f"training {mode}", leave=False, disable=None):
         batch = torch.randint(len(tokens), (BATCH,), generator=generator)
         loss = training.next_word_loss(model, tokens[batch, : int(lengths[batch].max())], lengths[batch], generator)
-        model.zero_grad()
-        loss.backward()
-        for each in (*optimizers, *schedules):
-            each.step()
+        fast.step(loss)
         history.loss.append(loss.item())
     return Trained(model.eval(), recipe, history)
 
