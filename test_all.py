@@ -176,6 +176,7 @@ from phase4_causal import (
     mask_training,
     masks,
     nan_causes,
+    promises,
     summary,
 )
 from phase4_causal import exercise_solutions as solutions4
@@ -306,6 +307,7 @@ SCRIPTS = (
     generate4,
     generation_temperature,
     generation_film,
+    promises,
     long_context,
     linear_kernel,
     cache_costs,
@@ -3978,6 +3980,51 @@ def test_long_errors():
     for function in (flash_attention, linear_attention, lambda *y: local_attention(*y, window=1)):
         with pytest.raises(ValueError, match="same length T_k: got 4 and 3"):
             function(x, x, x[:3])
+
+
+# -------------------------------------------------------------------------------------------- promises about running it
+
+
+def test_a_figure_without_a_display_is_made_or_not_as_the_program_says():
+    assert promises.draws_without_display(promises.DRAW["before pyplot is imported"])
+    assert not promises.draws_without_display(("import os", "os.environ['DISPLAY']"))
+    assert not promises.draws_without_display(("raise SystemExit(3)",))
+
+
+def test_a_training_step_holds_more_than_the_weights_and_grows_with_the_batch():
+    model = training.new_model(training.Recipe("promises", "masked word", 2, 1, 0, d_model=8), MultiHeadAttention)
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    small, large = (promises.step_memory(model, size) for size in (7, 29))
+    assert weights < small < large
+
+
+def test_a_sentence_ends_by_itself_only_with_the_end_token():
+    model = training.new_model(training.Recipe("promises", "next word", 2, 1, 0, d_model=8), CausalSelfAttention).eval()
+    with torch.no_grad():
+        model.output_bias[END_ID] = 50.0  # <end> at once, always
+    assert promises.ended_share(model, 13) == 1
+    silent = promises.without_end(model)
+    assert promises.ended_share(silent, 13) == 0
+    assert model.output_bias[END_ID] == 50, "the model itself must not change"
+
+
+def test_greedy_against_drawn_compares_with_the_grammar(monkeypatch):
+    """A model that writes only what the grammar accepts, at one likelihood, gives 0; a rejected sentence -inf."""
+    good = ["the", "cat", "sat", "on", "the", "mat"]
+    bad = ["the", "cat", "sat", "sat"]
+
+    class Fixed:
+        def __init__(self, rows):
+            self.rows = rows
+
+        def sentences(self):
+            return self.rows
+
+    model = training.new_model(training.Recipe("promises", "next word", 2, 1, 0, d_model=8), CausalSelfAttention)
+    for greedy, expected in ((good, 0.0), (bad, -math.inf)):
+        rows = iter([[greedy] * 3, ([good] * 7 + [bad] * 3) * 3])
+        monkeypatch.setattr(generation_temperature, "write", lambda *_, rows=rows, **__: Fixed(next(rows)))
+        assert generation_temperature.greedy_against_drawn(model, 3, 0) == [expected] * 3
 
 
 # ---------------------------------------------------------------------------------------- toy language, toy model

@@ -11,7 +11,10 @@ each of them if they are several, to visualizations/plots/phase3/, and the full 
 visualizations/animations/phase3/.
 """
 
+import argparse
 import io
+import math
+import time
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -22,8 +25,9 @@ from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import load_multi_head_model
 from phase2_multi_head.visualize import patterns
-from shared import cli, paths
+from shared import cli, findings, paths
 from shared.attention_utils import normalized_entropy
+from shared.findings import Finding
 from shared.training import Trained
 from shared.visualization_utils import (
     QUIET,
@@ -145,6 +149,25 @@ def turn(fig: Figure, ax: Axes3D, frames: int) -> list[np.ndarray]:
     return images
 
 
+def record_finding(frames: int, seconds: float, options: argparse.Namespace) -> None:
+    measured = {"frames": frames, "seconds, rounded up to tens": 10 * math.ceil(seconds / 10)}
+    findings.record(
+        "phase3_visualization/attention_3d.py",
+        [
+            Finding(
+                "C125",
+                "The rotating landscape takes about 30 seconds to draw on a CPU",
+                "course notes",
+                measured,
+                "one head, one turn; in tens of seconds, so that two runs agree",
+                "40 seconds or less",
+                findings.verdict(seconds <= 40),
+            )
+        ],
+        options.output_dir,
+    )
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = cli.parser(__doc__)
     parser.add_argument("--layer", type=int, help="layer, counted from 0 (default: that of the sharpest head)")
@@ -157,8 +180,10 @@ def main(argv: list[str] | None = None) -> None:
     candidates = cli.chosen_heads(parser, options, trained.recipe)
     layer, head = min(candidates, key=lambda place: entropy[place].item())
 
+    started = time.perf_counter()
     fig, ax, title = draw(trained, options.words, layer, head)
     images = turn(fig, ax, frames=6 if options.quick else 36)
+    record_finding(len(images), time.perf_counter() - started, options)
     caption = f'{title}. "{" ".join(options.words)}": height is the attention weight.'
     animations = options.output_dir / paths.ANIMATIONS / "phase3"
     save_animation(images, animations / "3d_attention.gif", caption=caption, seconds_per_frame=0.12)

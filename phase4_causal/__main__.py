@@ -15,6 +15,7 @@ from phase4_causal import (
     long_context,
     masks,
     nan_causes,
+    promises,
     summary,
     visualize,
 )
@@ -33,6 +34,7 @@ IN_ORDER = [
     generation_film,
     long_context,
     linear_kernel,
+    promises,
     summary,
 ]
 BESIDE = [breaking_causality]  # it trains four models
