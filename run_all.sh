@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the course. On first use it makes .venv and installs everything there.
 #
-#   ./run_all.sh              all four phases, then the report page
+#   ./run_all.sh              the four phases, then the report page
+#   ./run_all.sh all          the same, and the experiments that take longer
 #   ./run_all.sh phase2       one phase
 #   ./run_all.sh test         the tests
 #   ./run_all.sh help         the options, which follow the word: ./run_all.sh phase2 --seeds 3
@@ -9,6 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 python=.venv/bin/python
 trap 'kill $(jobs -p) 2> /dev/null; exit 130' INT TERM  # background jobs do not hear Ctrl-C by themselves
+longer=(phase4_causal/induction.py phase4_causal/ring_attention.py)
 phases=(phase1_single_head phase2_multi_head phase3_visualization phase4_causal)
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
@@ -43,10 +45,10 @@ train_all() {
     return "$failed"
 }
 
-what=all
+what=default
 if [[ $# -gt 0 && $1 != -* ]]; then what=$1; shift; fi
 case $what in
-    all)
+    default | all)
         set_up
         "$python" shared/cli.py "$@"
         started=$SECONDS
@@ -55,6 +57,12 @@ case $what in
         for phase in "${phases[@]}"; do  # each has two processes of its own
             "$python" -m "$phase" "${looks[@]+"${looks[@]}"}"
         done
+        if [[ $what == all ]]; then
+            for script in "${longer[@]}"; do
+                say "$script"
+                "$python" "$script" "${looks[@]+"${looks[@]}"}"
+            done
+        fi
         say "All four phases ran in $((SECONDS - started)) s"
         "$python" shared/findings.py "${looks[@]+"${looks[@]}"}"
         ;;
@@ -69,7 +77,7 @@ case $what in
         ;;
     help | -h | --help)
         set_up
-        sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+        sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
         "$python" shared/cli.py --help
         ;;
     *)

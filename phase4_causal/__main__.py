@@ -1,4 +1,7 @@
-"""All scripts of phase 4, in the order in which they are best read:  python -m phase4_causal [options]"""
+"""The scripts of phase 4, in the order in which they are best read:  python -m phase4_causal [options]
+
+Two take longer and run with `./run_all.sh all` only: induction.py (40 s) and ring_attention.py (several processes).
+"""
 
 from phase4_causal import (
     breaking_causality,
@@ -13,9 +16,11 @@ from phase4_causal import (
     length_benchmark,
     linear_kernel,
     long_context,
+    mask_patterns,
     masks,
     nan_causes,
     promises,
+    sparse_reach,
     summary,
     visualize,
 )
@@ -25,6 +30,7 @@ IN_ORDER = [
     masks,
     causal_attention,
     visualize,
+    mask_patterns,
     causality,
     nan_causes,
     key_value_cache,
@@ -33,6 +39,7 @@ IN_ORDER = [
     generation_temperature,
     generation_film,
     long_context,
+    sparse_reach,
     linear_kernel,
     promises,
     summary,

@@ -140,6 +140,9 @@ def make_findings(
     blind = {f"{LAYERS[n]}, word by word": of(WITHOUT, n, 2) for n in LAYERS}
     masked = {f"{LAYERS[n]}, full, with the mask": of(WITHOUT, n, 0) for n in LAYERS}
     honest = {LAYERS[n]: of(WITH, n, 0) for n in LAYERS}
+    other = {f"trained {WITH}, tested {WITHOUT}, {key}": values for key, values in full.items()} | {
+        f"trained {WITHOUT}, tested {WITH}, {LAYERS[n]}, full": differences(WITHOUT, n, 0, 1) for n in LAYERS
+    }
     apart = [min(loss[f"{WITH}, {n}"] - loss[f"{WITHOUT}, {n}"] for n in LAYERS) for loss in in_training]
     return [
         Finding(
@@ -177,6 +180,17 @@ def make_findings(
                 "whole sentences go in, so that later words are there to be seen; not when it writes word by word",
             ),
             control="the same models with the mask",
+            seeds=list(seeds),
+        ),
+        Finding(
+            "C115",
+            "The same model can be run with the mask and without it, to compare the two",
+            "course notes",
+            other,
+            "how much the held-out loss rises in the mode that the model was not trained in, nats per word",
+            "by 0.1 or less, both ways, with one layer and with two",
+            findings.verdict(max(map(max, other.values())) <= 0.1),
+            control="it runs without an error; the same models in the mode that they were trained in",
             seeds=list(seeds),
         ),
         Finding(

@@ -83,11 +83,6 @@ def operations(attention: Callable[..., object], length: int) -> int:
     return counter.get_total_flops()
 
 
-def peak(memory: dict[int, dict[str, int]], name: str, length: int) -> int:
-    """Peak bytes, measured now if a shorter run left this length out."""
-    return memory[length][name] if length in memory else peak_memory(calls_at(length)[name])
-
-
 def crossing(by_length: dict[int, Times], fast: str, slow: str) -> int | None:
     """The shortest measured length from which on `fast` takes less time than `slow`; None if it never does."""
     wins = [length for length in by_length if median_ratio(by_length[length], fast, slow) < 1]
@@ -146,17 +141,18 @@ def draw(times: dict[int, Times], memory: dict[int, dict[str, int]]) -> tuple[Fi
 
 
 def record_findings(memory: dict[int, dict[str, int]], options: argparse.Namespace) -> None:
-    before, last = LONGEST // 2, LONGEST
+    last = max(memory)
+    before = last // 2
     fixed = partial(local_attention, window=WINDOW)
     grown = operations(partial(local_attention, window=last // 8), last)
     growth = {
         "operations": operations(fixed, last) / operations(fixed, before),
-        "peak memory": peak(memory, LOCAL, last) / peak(memory, LOCAL, before),
+        "peak memory": memory[last][LOCAL] / memory[before][LOCAL],
         "operations, window T / 8": grown / operations(partial(local_attention, window=before // 8), before),
     }
     short = torch.randn(3, NUM_HEADS, 6, WIDTH)
     toy = peak_memory(lambda: scaled_dot_product_attention(*short)) / peak_memory(lambda: flash_attention(*short))
-    saved = {"T = 6": toy} | {f"T = {n:,}": peak(memory, NAIVE, n) / peak(memory, FLASH, n) for n in (512, last)}
+    saved = {"T = 6": toy} | {f"T = {n:,}": memory[n][NAIVE] / memory[n][FLASH] for n in sorted({512, last})}
     findings.record(
         "phase4_causal/length_benchmark.py",
         [

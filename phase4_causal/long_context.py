@@ -1,8 +1,10 @@
-"""Long texts: three ways around T² weights, each shown to compute what it says.
+"""Long texts: five ways around T² weights, each shown to compute what it says.
 
-    flash_attention     the same function, tile by tile: T² operations, memory O(T)          flash_attention.py
-    local_attention     a part of it, the neighbourhood: T window operations                 local_attention.py
-    linear_attention    another function, another kernel: T d² operations                    linear_attention.py
+    flash_attention         the same function, tile by tile: T² operations, memory O(T)    flash_attention.py
+    local_attention         a part of it, the neighbourhood: T window operations           local_attention.py
+    strided_attention       a part of it, every stride-th word: T²/stride operations       sparse_attention.py
+    block_sparse_attention  a part of it, chosen tiles: as many operations as they have    sparse_attention.py
+    linear_attention        another function, another kernel: T d² operations              linear_attention.py
 
 Run it to see each compared, in float64, with its specification in loops and with plain attention under a mask, outputs
 and (with plain attention) gradients; and how many pairs of words the masks of sparse attention leave.
@@ -25,14 +27,29 @@ from phase4_causal.linear_attention import (
     linear_by_loops,
 )
 from phase4_causal.local_attention import local_attention, local_by_loops
+from phase4_causal.sparse_attention import (
+    block_sparse_attention,
+    block_sparse_by_loops,
+    strided_attention,
+    strided_by_loops,
+    tile_mask,
+    tile_pattern,
+)
 from shared import cli, findings
 from shared.attention_utils import causal_mask, local_mask, strided_mask
 from shared.findings import Finding
 
-__all__ = ["flash_attention", "flash_by_loops", "linear_attention", "local_attention"]
+__all__ = [
+    "block_sparse_attention",
+    "flash_attention",
+    "flash_by_loops",
+    "linear_attention",
+    "local_attention",
+    "strided_attention",
+]
 
 WINDOW, TOLERANCE = 5, 1e-10
-STRIDE, PAIR_LENGTHS = 8, (256, 1024)
+STRIDE, BLOCK, PAIR_LENGTHS = 8, 7, (256, 1024)
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -59,9 +76,14 @@ def comparisons(query_length: int, key_length: int) -> dict[str, float]:
     """Name -> largest difference, for each fast function, causal, against loops and against plain attention."""
     past = causal_mask(query_length, key_length)
     near = local_mask(query_length, key_length, WINDOW)
+    far = strided_mask(query_length, key_length, STRIDE)
+    allowed = tile_pattern(-(-key_length // BLOCK), num_random=1)[: -(-query_length // BLOCK)]  # a row per query block
+    chosen = {"block_size": BLOCK, "allowed": allowed}
     flash = partial(flash_attention, causal=True, block_size=(16, 24))
     both_sides = partial(flash_attention, block_size=(16, 24))
     local = partial(local_attention, window=WINDOW, causal=True)
+    strided = partial(strided_attention, stride=STRIDE, causal=True)
+    tiles = partial(block_sparse_attention, **chosen)
     linear = partial(linear_attention, causal=True)
     pairs: dict[str, tuple[Attention, Attention]] = {
         "flash, loops": (flash, partial(flash_by_loops, causal=True)),
@@ -70,6 +92,11 @@ def comparisons(query_length: int, key_length: int) -> dict[str, float]:
         "local, loops": (local, partial(local_by_loops, window=WINDOW, causal=True)),
         "local, local mask": (partial(local_attention, window=WINDOW), masked(near)),
         "local, local and causal mask": (local, masked(near & past)),
+        "strided, loops": (strided, partial(strided_by_loops, stride=STRIDE, causal=True)),
+        "strided, strided mask": (partial(strided_attention, stride=STRIDE), masked(far)),
+        "strided, strided and causal mask": (strided, masked(far & past)),
+        "tiles, loops": (tiles, partial(block_sparse_by_loops, **chosen)),
+        "tiles, tile mask": (tiles, masked(tile_mask(allowed, BLOCK, query_length, key_length))),
         "linear, loops": (linear, partial(linear_by_loops, causal=True)),
     }
     if query_length == key_length:
@@ -108,7 +135,7 @@ def record_findings(
 ) -> None:
     worst = {
         family: max(value for d in by_size.values() for name, value in d.items() if name.startswith(family))
-        for family in ("flash", "local", "linear")
+        for family in ("flash", "local", "strided", "tiles", "linear")
     }
     short, long = PAIR_LENGTHS
     growth = {name: pairs[long] / pairs[short] for name, pairs in left.items()}
@@ -117,8 +144,8 @@ def record_findings(
         [
             Finding(
                 "long-equal",
-                "Attention in tiles, in a band and as a recurrence is the same as written out in full",
-                "Dao et al. 2022; Katharopoulos et al. 2020",
+                "Attention in tiles, in a band, in strides and as a recurrence is the same as written out in full",
+                "Dao et al. 2022; Child et al. 2019; Katharopoulos et al. 2020",
                 {name: float(f"{value:.0e}") for name, value in worst.items()},
                 "largest difference of outputs and gradients from loops, masked attention or recurrence, float64",
                 f"all below {TOLERANCE:g}",
