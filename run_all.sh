@@ -9,9 +9,6 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 python=.venv/bin/python
-trap 'kill $(jobs -p) 2> /dev/null; exit 130' INT TERM  # background jobs do not hear Ctrl-C by themselves
-longer=(phase4_causal/induction.py phase4_causal/ring_attention.py)
-phases=(phase1_single_head phase2_multi_head phase3_visualization phase4_causal)
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 fail() { printf 'run_all.sh: %s\n' "$*" >&2; exit 2; }
@@ -34,46 +31,16 @@ set_up() {
     printf '%s' "$wanted" > .venv/installed
 }
 
-# The models do not depend on each other: train them in two processes of one thread each.
-train_all() {
-    say "Training what is not trained yet"
-    "$python" phase2_multi_head/multi_head_attention.py --train-only "$@" &
-    local other=$! failed=0
-    { "$python" phase4_causal/causal_attention.py --train-only "$@" &&
-        "$python" phase1_single_head/self_attention.py --train-only "$@"; } || failed=$?
-    wait "$other" || failed=$?
-    return "$failed"
-}
-
-what=default
+what=""
 if [[ $# -gt 0 && $1 != -* ]]; then what=$1; shift; fi
 case $what in
-    default | all)
+    "" | all | phase[1-4])
         set_up
-        "$python" shared/cli.py "$@"
-        started=$SECONDS
-        train_all "$@"
-        looks=(); for option in "$@"; do [[ $option == --retrain ]] || looks+=("$option"); done
-        for phase in "${phases[@]}"; do  # each has two processes of its own
-            "$python" -m "$phase" "${looks[@]+"${looks[@]}"}"
-        done
-        if [[ $what == all ]]; then
-            for script in "${longer[@]}"; do
-                say "$script"
-                "$python" "$script" "${looks[@]+"${looks[@]}"}"
-            done
-        fi
-        say "All four phases ran in $((SECONDS - started)) s"
-        "$python" shared/findings.py "${looks[@]+"${looks[@]}"}"
-        ;;
-    phase[1-4])
-        set_up
-        "$python" -m "${phases[${what#phase} - 1]}" "$@"
-        "$python" shared/findings.py "$@"
+        exec "$python" shared/course.py ${what:+"$what"} "$@"
         ;;
     test)
         set_up
-        "$python" -m pytest test_all.py "$@"
+        "$python" -m pytest test_all.py --numprocesses 2 --dist loadgroup "$@"
         ;;
     help | -h | --help)
         set_up

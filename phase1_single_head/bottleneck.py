@@ -21,7 +21,9 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from tqdm import trange
 
-from phase1_single_head.seq2seq import LETTERS, MODELS, START, Seq2Seq
+from phase1_single_head.queries_and_keys import share_on_diagonal
+from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase1_single_head.seq2seq import LETTERS, MODELS, SIZE, START, Seq2Seq
 from shared import cli, findings, paths, training
 from shared.attention_utils import normalized_entropy
 from shared.findings import Finding
@@ -39,6 +41,7 @@ class Alignment:
 
     on_the_letter: float
     one_after_it: float
+    same_place: float
     smallest: float
 
 
@@ -105,7 +108,14 @@ def alignment(model: Seq2Seq, length: int = LONGEST) -> Alignment:
     _, weights = model(source, previous)
     copied = torch.arange(length).flip(dims=[0])  # step 0 copies the last letter
     offset = weights[:, 0].argmax(dim=-1) - copied  # (B, T)
-    return Alignment(*((offset == o).float().mean().item() for o in (0, 1)), weights.min().item())
+    same = share_on_diagonal(weights)
+    return Alignment(*((offset == o).float().mean().item() for o in (0, 1)), same, weights.min().item())
+
+
+def bare_diagonal(length: int = LONGEST) -> float:
+    """Share of rows with the largest weight on themselves, in self-attention among random vectors, Q = K = V = X."""
+    x = torch.randn(NUM_TEST, length, SIZE, generator=torch.Generator().manual_seed(0))
+    return share_on_diagonal(scaled_dot_product_attention(x, x, x)[1])
 
 
 def draw_accuracy(
@@ -168,6 +178,8 @@ def record_findings(
         return [run[TEST_LENGTHS.index(length)] for run in forced[name]]
 
     seeds = list(cli.seeds(options))
+    lines, own = ([getattr(run, place) for run in aligned["Luong"]] for place in ("on_the_letter", "same_place"))
+    bare = bare_diagonal()
     quarter = LONGEST // 4
     first, last = ([place[part].mean().item() for place in places] for part in (slice(quarter), slice(-quarter, None)))
     findings.record(
@@ -206,6 +218,20 @@ def record_findings(
                 f"smallest of all weights on strings of {LONGEST} letters",
                 "above 0: every state contributes to every letter",
                 findings.verdict(min(run.smallest for runs in aligned.values() for run in runs) > 0),
+                seeds=seeds,
+            ),
+            Finding(
+                "C146",
+                "A line of large weights across the picture means that words attend to themselves",
+                "course notes",
+                {"on the line, Luong": lines, "same place, Luong": own, "same place, self-attention, Q = K": bare},
+                f"share of {LONGEST} rows by where the largest weight lies",
+                "where more than 0.6 lie on a line, more than 0.6 lie on the same place as well",
+                **findings.conditional(
+                    min(lines + own) > 0.6,
+                    bare > 0.6,
+                    "it is the diagonal of self-attention; across two sequences a line is their common order",
+                ),
                 seeds=seeds,
             ),
             Finding(

@@ -195,8 +195,19 @@ def replace_padding(model: Lookup, facts: Facts) -> dict[str, float]:
     }
 
 
+@torch.no_grad()
+def lengths_read(model: Lookup, facts: Facts) -> dict[str, int]:
+    """How long the sequence is that each projection reads: that of the questions or that of the facts."""
+    lengths: dict[str, int] = {}
+    for name in ("query", "key", "value"):
+        projection = getattr(model.attention, f"w_{name[0]}")
+        with projection.register_forward_pre_hook(lambda _, read, name=name: lengths.update({name: read[0].size(1)})):
+            model(facts)
+    return lengths
+
+
 def record_findings(runs: list[Trained], facts: Facts, chance: float, options: argparse.Namespace) -> None:
-    padding = replace_padding(runs[0].model, facts)
+    padding, lengths = replace_padding(runs[0].model, facts), lengths_read(runs[0].model, facts)
     rows, columns = runs[0].model(facts)[1].shape[-2:]
     findings.record(
         "phase1_single_head/cross_attention.py",
@@ -225,6 +236,19 @@ def record_findings(runs: list[Trained], facts: Facts, chance: float, options: a
                 "as many queries as keys",
                 **findings.conditional(
                     rows == columns, True, "queries and keys come from one sequence, as in self-attention"
+                ),
+            ),
+            Finding(
+                "C151",
+                "In cross-attention queries, keys and values come from different sequences",
+                "course notes",
+                lengths,
+                "length of the sequence that it is made from",
+                "three different lengths, of three sequences",
+                **findings.conditional(
+                    len(set(lengths.values())) == 3,
+                    lengths["query"] != lengths["key"] == lengths["value"],
+                    "the queries differ from the rest: keys and values come from one sequence",
                 ),
             ),
             Finding(

@@ -13,7 +13,7 @@ angles between their hands, and these depend on the distance alone. Run it to se
 
     python phase1_single_head/position_encodings.py
 
-Which of the three learns what is measured in positions.py.
+positions.py measures which of the three can learn what.
 """
 
 import argparse

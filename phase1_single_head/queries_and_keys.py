@@ -57,6 +57,32 @@ def share_on_diagonal(weights: Tensor) -> float:
     return (weights.argmax(dim=-1) == own).double().mean().item()
 
 
+def trainable_numbers(output: Tensor) -> int:
+    """How many numbers a gradient of the output reaches, found by walking its graph back to the parameters."""
+    found, waiting, seen = 0, [output.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):  # the end of a path: a tensor that training changes
+            found += node.variable.numel()
+        waiting.extend(before for before, _ in node.next_functions)
+    return found
+
+
+def show_trainable(d_model: int = 8) -> dict[str, int]:
+    """Numbers that training could change: attention among bare vectors, and a head with its projections."""
+    x = torch.randn(5, d_model, generator=torch.Generator().manual_seed(0))
+    _, bare = scaled_dot_product_attention(x, x, x)
+    _, projected = SelfAttention(d_model)(x[None])
+    found = {"Q = K = V = X": trainable_numbers(bare), "W_q and W_k": trainable_numbers(projected)}
+    print("\n4. How many numbers behind the weights can training change?")
+    for name, count in found.items():
+        print(f"   {name:28} {count}")
+    return found
+
+
 @torch.no_grad()
 def diagonals(readings: list[Reading], draws: int = 200, length: int = 5, d_model: int = 8) -> dict[str, float]:
     """Share of rows with the largest weight on themselves: vectors compared with themselves, projected, trained."""
@@ -110,6 +136,7 @@ def record_findings(
     symmetry: dict[str, float],
     learned: dict[str, dict[bool, float]],
     shares: dict[str, float],
+    trainable: dict[str, int],
     options: argparse.Namespace,
 ) -> None:
     needed = {name: weight[False] >= 0.9 > weight[True] for name, weight in learned.items()}
@@ -161,6 +188,16 @@ def record_findings(
                 ),
                 seeds=[options.seed],
             ),
+            Finding(
+                "C076",
+                "The weights of a demonstration with Q = K = V = X are learned during training",
+                "course notes",
+                trainable,
+                "numbers that a gradient of the weights reaches, vectors of 8 numbers",
+                "at least one number behind the weights can be trained",
+                findings.verdict(trainable["Q = K = V = X"] > 0),
+                control="a head with projections: 2 · 8 · 8 numbers decide its weights",
+            ),
         ],
         options.output_dir,
     )
@@ -173,7 +210,7 @@ def main(argv: list[str] | None = None) -> None:
         return
     (head,) = read(trained, [long_words(options)])
     symmetry, learned, shares = show_symmetry(head), show_relations(), show_diagonals(read_held_out(trained))
-    record_findings(symmetry, learned, shares, options)
+    record_findings(symmetry, learned, shares, show_trainable(), options)
 
 
 if __name__ == "__main__":

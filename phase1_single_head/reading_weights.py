@@ -1,8 +1,9 @@
 """What a row of attention weights tells about the output, and what it does not.
 
-The output is a mean of the values. With more words than a value has numbers, other weights give the same mean, to the
-last digit (Brunner et al. 2020). And a word adds its weight times its value: a large weight on a small value adds
-little. Run it to see a second row of weights for the verb of a sentence of ten words or more, with the same output:
+The output is a weighted mean of the values. With more words than a value has numbers, other weights give the same mean,
+to the last digit (Brunner et al. 2020). And a word adds its weight times its value: a large weight on a small value
+adds little. Run it to see a second row of weights for the verb of a sentence of ten words or more, with the same
+output:
 
     python phase1_single_head/reading_weights.py
     python phase1_single_head/reading_weights.py --sentence "those dogs beside a barn often slept in a small soft bed"

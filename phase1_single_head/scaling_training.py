@@ -31,6 +31,7 @@ from shared.visualization_utils import head_color, model_note, save_figure
 SYMBOLS, LENGTH, D_MODEL, BATCH, STEPS, LEARNING_RATE = 8, 12, 64, 16, 600, 2e-3
 SIZES = (8, 16, 32, 64, 128, 512)  # of d_k
 FOLDED_SIZE = 64  # of d_k, for the third variant
+FIRST = 3  # the first place that has a symbol three places before it
 
 
 class UnscaledSelfAttention(SelfAttention):
@@ -68,6 +69,11 @@ class TwoPlaces(nn.Module):
         return self.to_logits(x)
 
 
+def labels(symbols: Tensor, table: Tensor) -> Tensor:
+    """What is to be said at the places 3 to T - 1: symbols (B, T), table (S, S) -> (B, T - 3)."""
+    return table[symbols[:, FIRST - 1 : -1], symbols[:, :-FIRST]]
+
+
 def learning_curve(attention_class: type[SelfAttention], d_k: int, seed: int, steps: int) -> list[float]:
     """Share of right predictions on each new batch, before the model learns from it."""
     torch.manual_seed(seed)
@@ -78,8 +84,7 @@ def learning_curve(attention_class: type[SelfAttention], d_k: int, seed: int, st
     right = []
     for _ in range(steps):
         symbols = torch.randint(SYMBOLS, (BATCH, LENGTH), generator=generator)
-        logits = model(symbols)[:, 3:]  # the first three positions have no symbol three places before
-        target = table[symbols[:, 2:-1], symbols[:, :-3]]
+        logits, target = model(symbols)[:, FIRST:], labels(symbols, table)
         loss = F.cross_entropy(logits.flatten(0, 1), target.flatten())
         optimizer.zero_grad()
         loss.backward()

@@ -12,7 +12,7 @@ Writes scoring_rules.png to visualizations/plots/phase1/.
 
 import argparse
 import statistics
-import time
+from functools import partial
 
 import matplotlib.pyplot as plt
 import torch
@@ -23,6 +23,7 @@ from phase1_single_head.cross_attention import STEPS, CrossAttention, train_look
 from phase1_single_head.scoring import AdditiveAttention, LuongAttention
 from shared import cli, findings, paths, training
 from shared.findings import Finding
+from shared.measure import median_ratio, paired_times
 from shared.visualization_utils import HEAD_COLORS, QUIET, model_note, save_figure
 
 SCALED = "scaled dot"
@@ -62,16 +63,8 @@ def kept_bytes(module: nn.Module, length: int) -> int:
 def time_ratios(modules: dict[str, nn.Module], length: int) -> dict[str, float]:
     """Time of one forward pass over that of scaled dot-product attention: median of interleaved pairs."""
     x = torch.randn(1, length, D_MODEL)
-    seconds = {name: [] for name in modules}
-    for _ in range(ROUNDS):
-        for name, module in modules.items():
-            start = time.perf_counter()
-            module(x, x)
-            seconds[name].append(time.perf_counter() - start)
-    return {
-        name: statistics.median(own / base for own, base in zip(values, seconds[SCALED], strict=True))
-        for name, values in seconds.items()
-    }
+    times = paired_times({name: partial(module, x, x) for name, module in modules.items()}, rounds=ROUNDS)
+    return {name: median_ratio(times, name, SCALED) for name in modules}
 
 
 def draw(right: dict[str, dict[str, list[float]]], kept: dict[str, list[int]], steps: int) -> tuple[Figure, str]:

@@ -157,10 +157,10 @@ def choose_word(words: list[str]) -> int:
     return next((i for i, word in enumerate(words) if word in VERBS), len(words) - 1)
 
 
-def attention_input(model: ToyTransformer, words: list[str], layer: int = 0) -> Tensor:
+def attention_input(model: ToyTransformer, words: list[str]) -> Tensor:
     """What the attention of the first layer reads, (T, d_model): embedding plus position, normalised."""
     tokens = torch.tensor([encode(words)], device=model.positions.device)
-    return model.blocks[layer].attention_norm(model.embed(tokens))[0]  # (1, T, d_model) -> (T, d_model)
+    return model.blocks[0].attention_norm(model.embed(tokens))[0]  # (1, T, d_model) -> (T, d_model)
 
 
 def show(name: str, values: Tensor, limit: int = 6) -> None:

@@ -1,8 +1,8 @@
 """Attention as a lookup: a query, many keys, and behind each key a value. How far does the comparison carry?
 
 A dictionary returns the one value whose key equals the query. Attention compares the query with all keys and returns a
-mean of all values; because nothing in it is a yes or a no, it can be learned. Run it to see what follows from that, in
-a trained head that reads a sentence of ten words or more:
+weighted mean of all values; because nothing in it is a yes or a no, it can be learned. Run it to see what follows from
+that, in a trained head that reads a sentence of ten words or more:
 
     python phase1_single_head/soft_lookup.py
     python phase1_single_head/soft_lookup.py --sentence "those dogs beside a barn often slept in a small soft bed"
@@ -59,8 +59,8 @@ def read(trained: Trained, sentences: list[list[str]]) -> list[Reading]:
     return readings
 
 
-def read_held_out(trained: Trained, number: int = NUM_READ) -> list[Reading]:
-    return read(trained, [list(sentence.words) for sentence in training.corpus()[1][:number]])
+def read_held_out(trained: Trained) -> list[Reading]:
+    return read(trained, [list(sentence.words) for sentence in training.corpus()[1][:NUM_READ]])
 
 
 def long_words(options: argparse.Namespace) -> list[str]:

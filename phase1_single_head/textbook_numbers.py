@@ -16,7 +16,7 @@ import torch
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from shared import cli, findings
 from shared.findings import Finding
-from shared.toy_language import END, SPECIAL, START, TOY_SENTENCE, VOCABULARY, tokenize
+from shared.toy_language import END, SPECIAL, START, TOY_SENTENCE, VERBS, VOCABULARY, tokenize
 from shared.visualization_utils import WEIGHT_MAP
 
 HALF_A_DIGIT = 0.005  # two printed decimals can be off by this much and still be rounded correctly
@@ -143,11 +143,19 @@ def finding(
     return Finding(id, claim, "course notes", measured, unit, rule, findings.verdict(holds), control)
 
 
+def between(words: list[str], verb: str, noun: str) -> int:
+    """How many prepositions of the language stand between a verb and a noun."""
+    start, end = sorted((words.index(verb), words.index(noun)))
+    prepositions = {preposition for _, preposition, _ in VERBS.values()}
+    return sum(word in prepositions for word in words[start + 1 : end])
+
+
 def counted() -> list[Finding]:
     """What only has to be counted."""
     words, french = tokenize(TOY_SENTENCE), ["Le", "chat", "est", "noir"]
     row_sum, hidden = round(sum(IT_WEIGHTS), 4), len(IT_WEIGHTS) * HALF_A_DIGIT
     its = {"in this one": words.count("it"), "in the longer sentence": IT_SENTENCE.split().count("it")}
+    from_verb = {noun: between(words, "sat", noun) for noun in ("cat", "mat")}
     language, positions = len(VOCABULARY) - len(SPECIAL), len([START, *french, END])
     sizes = {f"{d_model} / {heads}": d_model / heads for d_model, heads in ((64, 4), (512, 8), (128, 8))}
     return [
@@ -155,6 +163,11 @@ def counted() -> list[Finding]:
             "C166", f'The weights printed for "it" in "{IT_SENTENCE}" sum to 1',
             {"sum": row_sum, "rounding can hide": hidden}, "weight, ten numbers of two decimals",
             "off by no more than rounding can hide", abs(row_sum - 1) <= hidden,
+        ),
+        finding(
+            "C164", f'In "{TOY_SENTENCE}" "mat" is the object of "sat"',
+            {"mat": from_verb["mat"], "cat, the subject": from_verb["cat"]}, 'prepositions between "sat" and the noun',
+            "none: an object follows its verb directly, a place follows a preposition", from_verb["mat"] == 0,
         ),
         finding(
             "C165", f'In "{TOY_SENTENCE}" attention finds out what "it" stands for', its, 'times the word "it"',

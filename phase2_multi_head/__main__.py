@@ -1,5 +1,8 @@
 """All scripts of phase 2, in the order in which they are best read:  python -m phase2_multi_head [options]"""
 
+import sys
+from functools import partial
+
 from phase2_multi_head import (
     attention_pooling,
     benchmark,
@@ -21,28 +24,32 @@ from phase2_multi_head import (
     visualize,
     wrong_heads,
 )
-from shared import cli
+from shared import cli, course
 
-IN_ORDER = [
-    multi_head_attention,
-    visualize,
-    untrained_heads,
-    one_or_four_heads,
-    wrong_heads,
-    output_projection,
-    head_costs,
-    two_lookups,
-    head_pruning,
-    transformer_block,
-    pre_or_post_norm,
-    rank_collapse,
-    collapse_rate,
-    attention_pooling,
-    pooling_questions,
-    fused_attention,
-    cost_model,
-]
-BESIDE = [heads_vs_loss]  # as long as all the others
+PLAN = course.Plan(
+    train=[multi_head_attention],
+    in_order=[
+        multi_head_attention,
+        visualize,
+        untrained_heads,
+        one_or_four_heads,
+        wrong_heads,
+        output_projection,
+        head_costs,
+        two_lookups,
+        head_pruning,
+        transformer_block,
+        pre_or_post_norm,
+        rank_collapse,
+        collapse_rate,
+        attention_pooling,
+        pooling_questions,
+        fused_attention,
+        cost_model,
+    ],
+    long=[heads_vs_loss],
+    alone=[benchmark],
+)
 
 if __name__ == "__main__":
-    cli.run_phase(IN_ORDER, BESIDE, alone=[benchmark])
+    cli.run(partial(course.main, ["phase2", *sys.argv[1:]]))

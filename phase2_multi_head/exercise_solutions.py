@@ -71,9 +71,8 @@ def transformer_block(
 def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> Pair:
     scores = x @ query / math.sqrt(len(query))  # (B, T, d_model) @ (d_model,) -> (B, T)
     weights = masked_softmax(scores, mask)
-    return (weights[:, None, :] @ x).squeeze(
-        1
-    ), weights  # (B, 1, T) @ (B, T, d_model) -> (B, 1, d_model) -> (B, d_model)
+    pooled = (weights[:, None, :] @ x).squeeze(1)  # (B, 1, T) @ (B, T, d_model) -> (B, 1, d_model) -> (B, d_model)
+    return pooled, weights
 
 
 # -------------------------------------------------------------------------------------------------------- the cases

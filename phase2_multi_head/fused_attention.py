@@ -81,7 +81,7 @@ class GroupedQueryAttention(nn.Module):
             works = [g for g in range(1, num_heads + 1) if num_heads % g == 0]
             raise ValueError(
                 f"num_heads={num_heads} is not divisible by num_kv_heads={num_kv_heads}; "
-                f"that work: {', '.join(map(str, works))}"
+                f"these work: {', '.join(map(str, works))}"
             )
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         d_kv = num_kv_heads * (d_model // num_heads)

@@ -9,15 +9,18 @@ The second table lists heads and their sizes in published models; the numbers ar
 """
 
 import argparse
+from functools import partial
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from phase1_single_head.layer_costs import count_operations
 from phase1_single_head.self_attention import SelfAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli, findings
 from shared.findings import Finding
+from shared.measure import peak_memory
 
 D_MODEL, LENGTH, HEADS = 512, 128, (1, 2, 4, 8, 16, 32)
 
@@ -33,6 +36,29 @@ PUBLISHED = {
     "Llama 3 8B (Grattafiori et al. 2024)": (32, 4096),
     "Llama 3 405B (Grattafiori et al. 2024)": (128, 16384),
 }
+
+
+def training_peak(layers: int, length: int, *, checkpointed: bool, d_model: int = 64, heads: int = 4) -> int:
+    """Bytes at the peak of one forward and backward pass through a stack of attention layers, one text.
+
+    checkpointed: a layer keeps only its input, and computes its weights again when their gradients are due (Chen et al.
+    2016).
+    """
+    stack = nn.ModuleList(MultiHeadAttention(d_model, heads) for _ in range(layers))
+    x = torch.randn(1, length, d_model, requires_grad=True)
+
+    def step() -> None:
+        state = x
+        for layer in stack:
+            attend = partial(first_output, layer)
+            state = state + (checkpoint(attend, state, use_reentrant=False) if checkpointed else attend(state))
+        state.sum().backward()
+
+    return peak_memory(step)
+
+
+def first_output(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return layer(x)[0]
 
 
 def count_parameters(module: nn.Module) -> int:
@@ -54,6 +80,18 @@ def parameters_counted() -> dict[str, int]:
         print(f"   {name:22} {count:>10,} = {text}")
         assert count == formula
     return counted
+
+
+def show_checkpointing() -> dict[str, int]:
+    """Bytes at the peak of training: layers and length against keeping all weights or computing them again."""
+    print("\nPeak of one training step, d_model = 64, 4 heads (MiB), without and with gradient checkpointing:")
+    found = {}
+    for layers, length in ((1, 512), (8, 512), (8, 1024)):
+        name = f"{layers} layer{'s' * (layers > 1)}, T={length}"
+        kept, again = (training_peak(layers, length, checkpointed=c) for c in (False, True))
+        found |= {name: kept, f"{name}, checkpointed": again}
+        print(f"   {name:18} {kept / 2**20:6.1f} {again / 2**20:6.1f}")
+    return found
 
 
 @torch.no_grad()
@@ -99,11 +137,32 @@ def main(argv: list[str] | None = None) -> None:
     parameters, costs = parameters_counted(), costs_by_heads()
     share = show_share_of_scores()
     show_published()
-    record_findings(parameters, costs, share, options)
+    record_findings(parameters, costs, share, show_checkpointing(), options)
+
+
+def checkpointing_finding(peaks: dict[str, int]) -> Finding:
+    grows = peaks["8 layers, T=1024, checkpointed"] / peaks["8 layers, T=512, checkpointed"]
+    saves = peaks["8 layers, T=512"] / peaks["8 layers, T=512, checkpointed"]
+    return Finding(
+        "C149",
+        "Gradient checkpointing solves the O(T²) memory of attention",
+        "course notes",
+        peaks | {"twice the length, checkpointed": grows, "saved with 8 layers": saves},
+        "bytes at the peak of one training step; ratios",
+        "with checkpointing, twice the length takes less than 2.5 times the memory",
+        **findings.conditional(
+            grows < 2.5, saves > 2, "many layers are the trouble: one layer's weights are kept, and grow like T²"
+        ),
+        control="one layer alone, from which checkpointing has nothing to save",
+    )
 
 
 def record_findings(
-    parameters: dict[str, int], costs: dict[str, list[int]], shares: dict[str, float], options: argparse.Namespace
+    parameters: dict[str, int],
+    costs: dict[str, list[int]],
+    shares: dict[str, float],
+    peaks: dict[str, int],
+    options: argparse.Namespace,
 ) -> None:
     by_heads = {name: {f"H={h}": c for h, c in zip(HEADS, counts, strict=True)} for name, counts in costs.items()}
     operations = by_heads["operations"]
@@ -211,6 +270,7 @@ def record_findings(
                     set(d_k.values()) == {64}, set(small) == {64}, "d_model is at most 1,600; larger models take 128"
                 ),
             ),
+            checkpointing_finding(peaks),
         ],
         options.output_dir,
     )

@@ -71,13 +71,13 @@ def draw(runs: dict[str, list[Roles]], offsets: dict[str, float]) -> tuple[Figur
     highest = max(max(run[relation] for relation in CORE_RELATIONS) for run in one)
     title = f"Four heads in two layers: {lowest:.2f} or better on each relation; one head: {highest:.2f} at most"
     fig.suptitle(title, fontsize=13)
-    recipe = runs[DEEP][0].trained
+    trained = runs[DEEP][0].trained
     seeds = f"{len(deep)} seed{'s' if len(deep) > 1 else ''}"
-    entropy = training.head_entropy(recipe.model, training.corpus()[1], recipe.recipe.objective)
+    entropy = training.head_entropy(trained.model, training.corpus()[1], trained.recipe.objective)
     mean_entropy = sum(map(sum, entropy)) / sum(map(len, entropy))
     model_note(
         fig,
-        f"{recipe.label}, {seeds}; {training.NUM_HELD_OUT} held-out sentences · normalised entropy {mean_entropy:.2f}",
+        f"{trained.label}, {seeds}; {training.NUM_HELD_OUT} held-out sentences · normalised entropy {mean_entropy:.2f}",
     )
     return fig, title + ". Share of held-out words whose most attended word is the one the grammar relates to them."
 

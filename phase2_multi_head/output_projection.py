@@ -20,13 +20,21 @@ from shared.findings import Finding
 D_MODEL, NUM_HEADS = 64, 4
 
 
+def added_by_heads(attention: MultiHeadAttention, heads: Tensor) -> Tensor:
+    """head_h W_O^h, what each head adds to the output: (..., H, T, d_v) -> (..., H, T, d_model).
+
+    The output is their sum over heads plus the bias of w_o, if it has one.
+    """
+    parts = attention.w_o.weight.T.unflatten(0, (attention.num_heads, -1))  # (H * d_v, d_model) -> (H, d_v, d_model)
+    return heads @ parts  # (..., H, T, d_v) @ (H, d_v, d_model) -> (..., H, T, d_model)
+
+
 @torch.no_grad()
 def sum_of_heads(attention: MultiHeadAttention, x: Tensor) -> Tensor:
     """The output as a sum over heads -> (B, T, d_model); attention without biases."""
     _, weights = attention(x)
     value = split_heads(attention.w_v(x), attention.num_heads)  # (B, T, d_model) -> (B, H, T, d_k)
-    parts = attention.w_o.weight.T.unflatten(0, (attention.num_heads, -1))  # (d_model, d_model) -> (H, d_k, d_model)
-    return (weights @ value @ parts).sum(dim=1)  # (B, H, T, d_k) @ (H, d_k, d_model) -> (B, H, T, d_model) -> (B, T, d)
+    return added_by_heads(attention, weights @ value).sum(dim=1)  # (B, H, T, d_model) -> (B, T, d_model)
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@
 Is the subject plural (dogs)? Is the noun beside it (barn)? Is the place (bed)? The number of every noun is drawn by
 itself, so that no noun says anything about another. Subjects are words of their own; the two other nouns are drawn from
 the same words, and only their order tells which of them is beside the subject. Which noun is which is known from the
-gold relations of the toy language.
+gold relations of the toy language. The questions are put to trained models in pooling_questions.py.
 """
 
 from dataclasses import dataclass

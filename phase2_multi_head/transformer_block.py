@@ -25,6 +25,7 @@ from phase2_multi_head.multi_head_attention import (
     split_heads,
     torch_twin,
 )
+from phase2_multi_head.output_projection import added_by_heads
 from shared import cli, findings
 from shared.attention_utils import causal_mask
 from shared.findings import Finding
@@ -152,8 +153,7 @@ def eight_word_tokens() -> Tensor:
 def added_on_the_diagonal(attention: MultiHeadAttention, x: Tensor) -> Tensor:
     """What each head adds if every word attends to itself alone, (B, H, T, d_model): W_O W_V x, without W_O's bias."""
     value = split_heads(attention.w_v(x), attention.num_heads)  # (B, T, d_model) -> (B, H, T, d_k)
-    parts = attention.w_o.weight.T.unflatten(0, (attention.num_heads, -1))  # (d_model, d_model) -> (H, d_k, d_model)
-    return value @ parts  # (B, H, T, d_k) @ (H, d_k, d_model) -> (B, H, T, d_model)
+    return added_by_heads(attention, value)  # (B, H, T, d_k) -> (B, H, T, d_model)
 
 
 @torch.no_grad()
@@ -186,7 +186,7 @@ def show_block(block: TransformerBlock, x: Tensor) -> None:
     stream = x + found
     read_again = block.feed_forward_norm(stream)
     hidden = block.feed_forward[:2](read_again)
-    thought = block.feed_forward[3](hidden)
+    computed = block.feed_forward[3](hidden)
     steps = {
         "x, the residual stream": x,
         "   attention reads": read,
@@ -194,14 +194,14 @@ def show_block(block: TransformerBlock, x: Tensor) -> None:
         "x + attention": stream,
         "   feed-forward reads": read_again,
         "   hidden, after ReLU": hidden,
-        "   feed-forward adds": thought,
-        "what goes out": stream + thought,
+        "   feed-forward adds": computed,
+        "what goes out": stream + computed,
     }
     print(f"   {'':24} {'shape':12} mean length of a vector")
     for name, values in steps.items():
         print(f"   {name:24} {tuple(values.shape)!s:12} {values.norm(dim=-1).mean():6.2f}")
     print(f"   of the hidden numbers, ReLU has set {(hidden == 0).double().mean():.0%} to 0")
-    torch.testing.assert_close(stream + thought, block(x)[0])
+    torch.testing.assert_close(stream + computed, block(x)[0])
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -17,19 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import trange
 
-from phase1_single_head.scaling_training import D_MODEL, LENGTH, SYMBOLS, TwoPlaces
+from phase1_single_head.scaling_training import D_MODEL, FIRST, LENGTH, SYMBOLS, TwoPlaces, labels
 from phase2_multi_head.head_importance import Measured
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli, findings, training
 from shared.findings import Finding
 
 BATCH, STEPS, LEARNING_RATE, NUM_TEST = 32, 350, 1e-2, 250
-FIRST = 3  # the first place that has a symbol three places before it
-
-
-def labels(symbols: Tensor, table: Tensor) -> Tensor:
-    """What is to be said at the places 3 to T - 1: symbols (B, T), table (S, S) -> (B, T - 3)."""
-    return table[symbols[:, FIRST - 1 : -1], symbols[:, :-FIRST]]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_mult
 from shared import cli, findings, training
 from shared.attention_utils import attention_distance, normalized_entropy
 from shared.findings import Finding
+from shared.head_statistics import even_weights
 from shared.training import Trained, attention_on
 
 FIGURE, TRAINED, UNTRAINED = "untrained, as in the figure", "trained toy model", "toy model before training"
@@ -42,8 +43,7 @@ def total_variation(weights: Tensor, rows: Tensor) -> float:
 def describe(layers: list[Tensor], mask: Tensor) -> Heads:
     """layers: weights (N, H, T, T) of each; mask (N, 1, T, T): real queries and real keys."""
     rows = mask.any(dim=-1)[:, 0]  # (N, 1, T, T) -> (N, T)
-    even = mask / mask.sum(dim=-1, keepdim=True).clamp(min=1)
-    even_distance = attention_distance(even)[:, 0][rows].mean()
+    even_distance = attention_distance(even_weights(mask))[:, 0][rows].mean()
     entropy, distance, largest, differences = [], [], [], []
     for weights in layers:
         entropy += normalized_entropy(weights, mask).nanmean(dim=(0, 2)).tolist()

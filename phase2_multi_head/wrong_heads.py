@@ -43,6 +43,9 @@ class SlicedInput(nn.Module):
         return self.w_o(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)
 
 
+VERSIONS = {"sliced input": SlicedInput, "multi-head": MultiHeadAttention}
+
+
 def show_reshapes() -> dict[str, float]:
     """What split_heads does to numbers that say where they come from, and what a bare view does instead."""
     x = torch.tensor([[[10 * token + column for column in range(6)] for token in range(3)]])  # (1, 3, 6)
@@ -85,10 +88,10 @@ def same_question(attention: nn.Module) -> float:
 def train_both(options: argparse.Namespace) -> dict[str, list[float]]:
     """Held-out loss of one layer with each attention: the same data, seeds and steps."""
     steps = training.QUICK_STEPS if options.quick else STEPS
-    losses: dict[str, list[float]] = {"sliced input": [], "multi-head": []}
+    losses: dict[str, list[float]] = {name: [] for name in VERSIONS}
     for seed in cli.seeds(options):
         recipe = Recipe("heads", "masked word", NUM_HEADS, num_layers=1, steps=steps, d_model=D_MODEL, seed=seed)
-        for name, make in (("sliced input", SlicedInput), ("multi-head", MultiHeadAttention)):
+        for name, make in VERSIONS.items():
             losses[name].append(held_out_loss(training.train(recipe, make)))
     return losses
 
@@ -98,9 +101,8 @@ def main(argv: list[str] | None = None) -> None:
     if options.train_only:
         return
     in_place = show_reshapes()
-    makers = {"sliced input": SlicedInput, "multi-head": MultiHeadAttention}
     torch.manual_seed(options.seed)
-    layers = {name: make(D_MODEL, NUM_HEADS) for name, make in makers.items()}
+    layers = {name: make(D_MODEL, NUM_HEADS) for name, make in VERSIONS.items()}
     columns = {name: columns_seen(layer) for name, layer in layers.items()}
     differences = {name: same_question(layer) for name, layer in layers.items()}
     losses = train_both(options)

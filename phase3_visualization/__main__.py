@@ -1,11 +1,16 @@
 """All scripts of phase 3, in the order in which they are best read:  python -m phase3_visualization [options]"""
 
+import sys
+from functools import partial
+
+from phase2_multi_head import multi_head_attention
 from phase3_visualization import (
     attention_3d,
     attention_distance,
     attention_flow,
     coreference,
     entropy_training,
+    explorer,
     faithfulness,
     head_roles,
     hub_or_no_op,
@@ -17,21 +22,26 @@ from phase3_visualization import (
     rollout,
     training_film,
 )
-from shared import cli
+from shared import cli, course
 
-IN_ORDER = [
-    attention_flow,
-    attention_3d,
-    head_roles,
-    attention_distance,
-    entropy_training,
-    rollout,
-    faithfulness,
-    not_an_explanation,
-]
-BESIDE = [role_stability, training_film]  # they train models of their own
 # the scripts on a published language model, where the extra is installed
 PRETRAINED = [pretrained, pretrained_parity, coreference, hub_or_no_op] if language_model.available() else []
+PLAN = course.Plan(
+    train=[multi_head_attention],
+    in_order=[
+        attention_flow,
+        attention_3d,
+        head_roles,
+        attention_distance,
+        entropy_training,
+        rollout,
+        faithfulness,
+        not_an_explanation,
+        *PRETRAINED,
+        explorer,
+    ],
+    long=[role_stability, training_film],
+)
 
 if __name__ == "__main__":
-    cli.run_phase(IN_ORDER + PRETRAINED, BESIDE)
+    cli.run(partial(course.main, ["phase3", *sys.argv[1:]]))

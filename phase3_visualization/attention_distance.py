@@ -26,6 +26,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_mult
 from shared import cli, findings, paths, training
 from shared.attention_utils import attention_distance, causal_mask
 from shared.findings import Finding
+from shared.head_statistics import even_weights
 from shared.training import Recipe, Trained
 from shared.visualization_utils import INK, QUIET, head_color, model_note, save_figure
 
@@ -53,11 +54,6 @@ def causal_model(options: argparse.Namespace, seed: int) -> Trained:
     """The causal model in the sizes that the options ask for."""
     steps = training.QUICK_STEPS if options.quick else CAUSAL_STEPS
     return causal_run(options.heads or 4, options.layers or 2, options.d_model or 64, steps, seed)
-
-
-def even_weights(mask: Tensor) -> Tensor:
-    """The same weight for every key that a query may see; mask bool (..., T_q, T_k) -> weights of that shape."""
-    return mask / mask.sum(dim=-1, keepdim=True).clamp(min=1)
 
 
 def mean_distance(weights: Tensor, mask: Tensor) -> Tensor:

@@ -92,34 +92,34 @@ def famous_head(weights: Tensor) -> tuple[int, int]:
 
 def draw(language_model: LanguageModel, weights: Tensor, correct: Tensor, tests: list[Test]) -> tuple[Figure, str]:
     """Left: the famous pair in the head that one would show. Right: sentences and pairs right, a dot a head."""
-    fig, (left, middle) = plt.subplots(1, 2, figsize=(9.6, 4.6), width_ratios=(1, 1.25), layout="constrained")
+    fig, (bars, dots) = plt.subplots(1, 2, figsize=(9.6, 4.6), width_ratios=(1, 1.25), layout="constrained")
     layer, head = famous_head(weights)
     for noun in (0, 1):
         values = weights[0, :, layer, head, noun].tolist()  # one for each member
         x = [member + 0.38 * noun for member in (0, 1)]
-        left.bar(x, values, 0.34, color=HEAD_COLORS[noun], label=f"to “{FAMOUS.nouns[noun]}”")
+        bars.bar(x, values, 0.34, color=HEAD_COLORS[noun], label=f"to “{FAMOUS.nouns[noun]}”")
         for position, value in zip(x, values, strict=True):
-            left.text(position, value + 0.015, f"{value:.2f}", ha="center", fontsize=9)
-    left.set_xticks(
+            bars.text(position, value + 0.015, f"{value:.2f}", ha="center", fontsize=9)
+    bars.set_xticks(
         [0.19, 1.19], [f"… too {word}\n(it = {n})" for n, word in zip(FAMOUS.nouns, FAMOUS.words, strict=True)]
     )
-    left.set(ylim=(0, 1.1), yticks=(0, 0.5, 1), ylabel="weight from “it”")
-    left.set_title(f"layer {layer} head {head}, the one that would be shown", color=QUIET, fontsize=10)
-    left.legend(frameon=False, loc="upper right")
+    bars.set(ylim=(0, 1.1), yticks=(0, 0.5, 1), ylabel="weight from “it”")
+    bars.set_title(f"layer {layer} head {head}, the one that would be shown", color=QUIET, fontsize=10)
+    bars.legend(frameon=False, loc="upper right")
 
     sentences = correct.double().mean(dim=(0, 1)).flatten()  # (pairs, 2, L, H) -> (L * H,)
     pairs = correct.all(dim=1).double().mean(dim=0).flatten()
-    middle.scatter(sentences, pairs, s=22, color=INK, alpha=0.45, linewidth=0)
+    dots.scatter(sentences, pairs, s=22, color=INK, alpha=0.45, linewidth=0)
     shown = layer * correct.size(-1) + head
-    middle.scatter(
+    dots.scatter(
         sentences[shown], pairs[shown], s=60, color=HEAD_COLORS[0], label=f"layer {layer} head {head}, from the left"
     )
-    middle.axhline(CHANCE, color=INK, linewidth=1.2, linestyle=":", label="two coin flips")
-    middle.axhline(BAR, color=INK, linewidth=1.2, label="asked for")
-    middle.set(xlim=(0.3, 1), ylim=(-0.03, 1), xticks=(0.5, 0.75, 1), yticks=(0, 0.5, 1))
-    middle.set(xlabel="share of sentences right", ylabel="share of pairs with both right")
-    middle.set_title(f"{len(pairs)} heads on {len(correct)} pairs", color=QUIET, fontsize=10)
-    middle.legend(frameon=False, loc="upper left")
+    dots.axhline(CHANCE, color=INK, linewidth=1.2, linestyle=":", label="two coin flips")
+    dots.axhline(BAR, color=INK, linewidth=1.2, label="asked for")
+    dots.set(xlim=(0.3, 1), ylim=(-0.03, 1), xticks=(0.5, 0.75, 1), yticks=(0, 0.5, 1))
+    dots.set(xlabel="share of sentences right", ylabel="share of pairs with both right")
+    dots.set_title(f"{len(pairs)} heads on {len(correct)} pairs", color=QUIET, fontsize=10)
+    dots.legend(frameon=False, loc="upper left")
     held_out = " and ".join(f"{test.held_out:.2f}" for test in tests)
     title = f"The best head for “it” gets {held_out} of unseen pairs right (coin flips: {CHANCE})"
     fig.suptitle(title, fontsize=13)

@@ -95,7 +95,7 @@ def load(name: str | None = None) -> LanguageModel:
 
 @torch.no_grad()
 def read(language_model: LanguageModel, texts: list[str]) -> Reading:
-    """Run a batch of texts through the model. ValueError for a text that is empty or longer than the model reads."""
+    """Run a batch of texts through the model. ValueError for a text of fewer than two tokens, or of too many."""
     tokenizer = language_model.tokenizer
     batch = tokenizer(
         texts, padding=True, return_tensors="pt", return_offsets_mapping=True, return_special_tokens_mask=True
@@ -103,8 +103,11 @@ def read(language_model: LanguageModel, texts: list[str]) -> Reading:
     spans, special = batch.pop("offset_mapping"), batch.pop("special_tokens_mask").bool()
     real, length = batch["attention_mask"].bool(), batch["input_ids"].size(1)
     longest = getattr(language_model.model.config, "max_position_embeddings", length)
-    if length > longest or (real & ~special).sum(dim=1).min() < 2:
-        raise ValueError(f"--text must have 2 to {longest} tokens with the model's own: got {length}; try a sentence")
+    fewest = int((real & ~special).sum(dim=1).min())
+    if length > longest:
+        raise ValueError(f"--text must have at most {longest} tokens with the model's own: got {length}; shorten it")
+    if fewest < 2:
+        raise ValueError(f"--text must have 2 tokens or more beside the model's own: got {fewest}; try a sentence")
     output = language_model.model(**batch, output_attentions=True, output_hidden_states=True)
     tokens = [
         [piece.strip("Ġ▁") or "_" for piece in tokenizer.convert_ids_to_tokens(row[mask])]  # marks of a space

@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, split_heads
+from phase2_multi_head.output_projection import added_by_heads
 from shared import cli
 from shared.grammar_entropy import hidden_word_distribution, sentence_log_probability
 from shared.toy_language import EITHER_DETERMINERS, INDEX, MASK_ID, VOCABULARY, Sentence, encode
@@ -122,8 +123,8 @@ def last_layer_norms(model: ToyTransformer, tokens: Tensor, hidden: int) -> Tens
     normed = model.blocks[-1].attention_norm(x)
     _, weights = attention(normed)
     value = split_heads(attention.w_v(normed), attention.num_heads)  # (1, T, d_model) -> (1, H, T, d_v)
-    added = weights[0, :, hidden, :, None] * value[0]  # (H, T, d_v): one row of weights for each head
-    return (added.transpose(0, 1).flatten(1) @ attention.w_o.weight.T).norm(dim=-1)  # (T, H * d_v) -> (T,)
+    weighted = weights[0, :, hidden, :, None] * value[0]  # (H, T, d_v): one row of weights for each head
+    return added_by_heads(attention, weighted).sum(dim=0).norm(dim=-1)  # (H, T, d_model) -> (T, d_model) -> (T,)
 
 
 def grammar_rise(words: Sequence[str], hidden: int, left_out: int) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from phase1_single_head.reading_weights import alternative_weights, total_variation
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
+from phase2_multi_head.output_projection import added_by_heads
 from shared.toy_language import MAX_LENGTH, encode
 from shared.toy_model import ToyTransformer
 from shared.training import Trained
@@ -28,7 +29,7 @@ def added_by_words(attention: MultiHeadAttention, x: Tensor) -> Tensor:
     attention(x) is the sum of these over heads and words, each times its weight, plus the bias of w_o.
     """
     value = split_heads(attention.w_v(x), attention.num_heads)[0]  # (1, T, d_model) -> (H, T, d_v)
-    return value @ attention.w_o.weight.T.unflatten(0, (attention.num_heads, -1))  # (H, T, d_v) -> (H, T, d_model)
+    return added_by_heads(attention, value)  # (H, T, d_v) -> (H, T, d_model)
 
 
 def joined(sentences: list[list[str]], shortest: int) -> list[list[str]]:

@@ -102,6 +102,7 @@ def margin(scores: Scores, base: Baselines, key: tuple[str, str], layer: int, he
 
 
 def arrow(key: tuple[str, str]) -> str:
+    """("verb-place", "backward") -> "place → verb": from the word that looks to the word it looks at."""
     source, target = key[0].split("-") if key[1] == "forward" else key[0].split("-")[::-1]
     return f"{source} → {target}"
 

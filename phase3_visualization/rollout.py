@@ -84,10 +84,15 @@ def maximum_flow(weights: Sequence[Tensor], rows: Sequence[int] | None = None) -
     return flow / flow.sum(dim=-1, keepdim=True)
 
 
-def even_causal_rollout(length: int, num_layers: int) -> Tensor:
-    """Rollout of heads that spread their weight evenly over what a causal mask lets them see -> (T, T), float64."""
+def even_causal_weights(length: int, num_layers: int) -> list[Tensor]:
+    """Heads that spread their weight evenly over what a causal mask lets them see: (1, T, T) per layer, float64."""
     visible = causal_mask(length).double()
-    return attention_rollout([(visible / visible.sum(dim=-1, keepdim=True))[None]] * num_layers)
+    return [(visible / visible.sum(dim=-1, keepdim=True))[None]] * num_layers
+
+
+def even_causal_rollout(length: int, num_layers: int) -> Tensor:
+    """Rollout of even_causal_weights -> (T, T), float64."""
+    return attention_rollout(even_causal_weights(length, num_layers))
 
 
 def causal_rollout(weights: Sequence[Tensor]) -> Tensor:
@@ -166,8 +171,7 @@ def main(argv: list[str] | None = None) -> None:
     for layers, values in spread.items():
         print(f"   layers: {layers}   raw product {values['raw product']:.1e}   rollout {values['rollout']:.1e}")
     print(f"\nEven causal attention, {TOKENS} tokens, {CAUSAL_LAYERS} layers: how much of the last output is token 0?")
-    visible = causal_mask(TOKENS).double()
-    even = [(visible / visible.sum(dim=-1, keepdim=True))[None]] * CAUSAL_LAYERS
+    even = even_causal_weights(TOKENS, CAUSAL_LAYERS)
     first = {
         "rollout, even": attention_rollout(even)[-1, 0].item(),
         "corrected, even": causal_rollout(even)[-1, 0].item(),

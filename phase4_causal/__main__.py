@@ -3,6 +3,10 @@
 Two take longer and run with `./run_all.sh all` only: induction.py (40 s) and ring_attention.py (several processes).
 """
 
+import sys
+from functools import partial
+
+from phase2_multi_head import multi_head_attention
 from phase4_causal import (
     breaking_causality,
     cache_costs,
@@ -12,6 +16,7 @@ from phase4_causal import (
     generate,
     generation_film,
     generation_temperature,
+    induction,
     key_value_cache,
     length_benchmark,
     linear_kernel,
@@ -20,31 +25,37 @@ from phase4_causal import (
     masks,
     nan_causes,
     promises,
+    ring_attention,
     sparse_reach,
     summary,
     visualize,
 )
-from shared import cli
+from shared import cli, course
 
-IN_ORDER = [
-    masks,
-    causal_attention,
-    visualize,
-    mask_patterns,
-    causality,
-    nan_causes,
-    key_value_cache,
-    cached_or_not,
-    generate,
-    generation_temperature,
-    generation_film,
-    long_context,
-    sparse_reach,
-    linear_kernel,
-    promises,
-    summary,
-]
-BESIDE = [breaking_causality]  # it trains four models
+PLAN = course.Plan(
+    train=[multi_head_attention, causal_attention],
+    in_order=[
+        masks,
+        causal_attention,
+        visualize,
+        causality,
+        mask_patterns,
+        nan_causes,
+        key_value_cache,
+        cached_or_not,
+        generate,
+        generation_temperature,
+        generation_film,
+        long_context,
+        sparse_reach,
+        linear_kernel,
+        promises,
+        summary,
+    ],
+    long=[breaking_causality],
+    alone=[cache_costs, length_benchmark],
+    longer=[induction, ring_attention],
+)
 
 if __name__ == "__main__":
-    cli.run_phase(IN_ORDER, BESIDE, alone=[cache_costs, length_benchmark])
+    cli.run(partial(course.main, ["phase4", *sys.argv[1:]]))

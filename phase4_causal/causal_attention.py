@@ -26,9 +26,9 @@ from shared.attention_utils import causal_mask, padding_mask
 from shared.findings import Finding
 from shared.toy_language import END_ID, MAX_LENGTH, START_ID, decode, encode, tokenize
 from shared.toy_model import ToyTransformer
-from shared.training import Recipe, Trained
+from shared.training import CAUSAL_RECIPE, Trained
 
-RECIPE = Recipe("causal_model", "next word", num_heads=4, num_layers=2, steps=1500)
+RECIPE = CAUSAL_RECIPE
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -35,7 +35,7 @@ RULES = {"all words": None, "top-p 0.9": 0.9, "top-p 0.5": 0.5}
 LABELS = {"accepted": "accepted", "different": "different", "log_probability": "mean ln P"}
 NUM_SENTENCES, QUICK_SENTENCES = 200, 20
 NUM_PROMPTS, QUICK_PROMPTS, PROMPT_WORDS, DRAWS = 50, 5, 2, 10
-LIMIT = 18  # words; the grammar never needs more than 17, so a sentence that is cut off here is none of its own
+LIMIT = 18  # words; the grammar never needs more
 
 
 @dataclass

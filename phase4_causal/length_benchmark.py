@@ -188,12 +188,12 @@ def record_findings(memory: dict[int, dict[str, int]], options: argparse.Namespa
 
 
 def main(argv: list[str] | None = None) -> None:
-    script = cli.parser(__doc__)
+    parser = cli.parser(__doc__)
     lengths = [SHORTEST * 2**n for n in range(8)]  # 128 to 16,384
-    script.add_argument(
+    parser.add_argument(
         "--longest", type=int, choices=lengths[2:], metavar="T", help="512, 1024, ... 16384 (default: 4096)"
     )
-    options = cli.parse(script, argv)
+    options = cli.parse(parser, argv)
     if options.train_only:
         return
     longest = options.longest or (QUICK_LONGEST if options.quick else LONGEST)

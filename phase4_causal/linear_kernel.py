@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.linear_attention import FEATURE_MAPS, linear_attention, linear_attention_recurrent
 from shared import cli, findings, paths
-from shared.attention_utils import attention_entropy, effective_context
+from shared.attention_utils import effective_context, normalized_entropy
 from shared.findings import Finding
 from shared.visualization_utils import head_color, model_note, save_figure
 
@@ -108,14 +108,10 @@ def draw(by_scale: dict[float, dict[str, float]], weights: dict[str, Tensor], se
     model_note(
         fig,
         f"no model: random queries, keys and values, {LENGTH} tokens, d = {WIDTH}, seed {seed}, no mask · "
-        f"normalised entropy at size 1: softmax {normalized(weights['softmax']):.3f}, "
-        f"elu + 1 {normalized(weights[NAMES['elu']]):.3f}",
+        f"normalised entropy at size 1: softmax {normalized_entropy(weights['softmax']).mean():.3f}, "
+        f"elu + 1 {normalized_entropy(weights[NAMES['elu']]).mean():.3f}",
     )
     return fig, f"{title}. Distance from softmax attention against the size of queries and keys, and sorted weights."
-
-
-def normalized(weights: Tensor) -> float:
-    return (attention_entropy(weights).mean() / torch.tensor(float(LENGTH)).log()).item()
 
 
 def show(by_scale: dict[float, dict[str, float]], operations: dict[int, dict[str, int]]) -> None:

@@ -33,7 +33,7 @@ PROMISED_SECONDS = {  # for each part, in the same table: tests, then code and p
     "CPU": (40, 10, 15, 20, 25, 20, 30, 15, 20),
 }
 ROOM = 2**30  # bytes: every machine that runs PyTorch has this to spare
-NUM_SENTENCES, QUICK_SENTENCES, LIMIT = 200, 20, 18  # the grammar never needs more than 17 words
+NUM_SENTENCES, QUICK_SENTENCES, LIMIT = 200, 20, 18  # words: the grammar never needs more than 18
 CHOOSE, IMPORT, FIGURE = "import matplotlib; matplotlib.use('Agg')", "import matplotlib.pyplot as plt", "plt.figure()"
 DRAW = {  # when Agg is chosen -> the lines of a program that makes a figure
     "never": (IMPORT, FIGURE),
@@ -109,7 +109,7 @@ def measure(options: argparse.Namespace) -> list[Finding]:
             "C126",
             "The models are so small that memory cannot run out",
             "course notes",
-            {name: size for name, size in memory.items()},
+            memory,
             f"bytes; two layers of four heads, batch of {RECIPE.batch_size}",
             "below a quarter of 1 GiB, at most 4 bytes a number",
             findings.verdict(max(memory.values()) < ROOM / 4),

@@ -257,11 +257,11 @@ def record_findings(by_length: dict[int, Layers], cost: Cost, options: argparse.
 
 
 def main(argv: list[str] | None = None) -> None:
-    script = cli.parser(__doc__)
-    script.add_argument(
+    parser = cli.parser(__doc__)
+    parser.add_argument(
         "--benchmark", action="store_true", help=f"measure times at {BENCHMARK_LENGTH:,} tokens instead"
     )
-    options = cli.parse(script, argv)
+    options = cli.parse(parser, argv)
     if options.train_only:
         return
     if options.benchmark:

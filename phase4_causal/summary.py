@@ -1,27 +1,47 @@
-"""One picture for all four phases: one head, many heads, what they do, and the view without a future.
+"""One poster for all four phases: in each a question, a picture from the trained models, and a measured answer.
+
+    1  one head      how does a word choose where to look?
+    2  many heads    what do four heads see that one does not?
+    3  what they do  what do trained heads look for, although nobody told them?
+    4  no future     how does a model write without seeing what comes next?
+
+Every number is computed in this run: from the sentence in the pictures, or from the held-out sentences.
 
     python phase4_causal/summary.py
+    python phase4_causal/summary.py --sentence "those dogs slept in a soft bed"
 
 Writes summary_all_phases.png to visualizations/plots/.
 """
 
+import argparse
+import math
+import textwrap
+from dataclasses import dataclass
+
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.patches import Rectangle
+from torch import Tensor
 
-from phase1_single_head.self_attention import choose_word, load_single_head_model
-from phase1_single_head.visualize import attention_weights
-from phase2_multi_head.multi_head_attention import load_multi_head_model
+from phase1_single_head.self_attention import attention_input, choose_word, load_single_head_model
+from phase1_single_head.visualize import attention_weights, bars
+from phase2_multi_head.multi_head_attention import load_multi_head_model, load_one_layer_model
+from phase2_multi_head.one_or_four_heads import CORE_RELATIONS, best
 from phase2_multi_head.visualize import patterns
 from phase3_visualization.attention_flow import draw_flow
-from phase4_causal.causal_attention import load_causal_model
+from phase3_visualization.pattern_scores import arrow
+from phase4_causal.causal_attention import largest_leak, load_causal_model
+from phase4_causal.mask_training import TESTS, UNIFORM, floor, losses
 from phase4_causal.visualize import weights_of
 from shared import cli, paths, training
 from shared.attention_utils import causal_mask, normalized_entropy
-from shared.grammar_scores import best_heads, score_heads
-from shared.toy_language import START
-from shared.training import Trained, attention_on
+from shared.grammar_scores import DIRECTIONS, best_heads, offset_baselines, score_heads
+from shared.toy_language import START, encode
+from shared.training import Trained, attention_on, held_out_loss
 from shared.visualization_utils import (
+    INK,
+    QUIET,
     head_color,
     model_note,
     plot_attention,
@@ -30,78 +50,228 @@ from shared.visualization_utils import (
     weight_colorbar,
 )
 
-RELATIONS = ("determiner-noun", "verb-subject", "verb-place")
+QUESTIONS = (
+    "How does a word choose where to look?",
+    "What do four heads see that one does not?",
+    "What do they look for?",
+    "How to write without a future?",
+)
+CARD = "#f3f5f7"  # ground of the texts
+NUM_TESTED = 200  # held-out sentences for the losses of phase 4
+LONG = 8  # words; the arrows of a longer sentence need the whole width
 
 
-def draw(single: Trained, multi: Trained, causal: Trained, words: list[str]) -> tuple[Figure, str]:
-    """Four parts, a phase in each."""
-    held_out = training.corpus()[1]
-    layers, _ = attention_on(multi.model, held_out, multi.recipe.objective)
-    best = best_heads(score_heads(layers, held_out))
-    weights = patterns(multi, words)  # (L, H, T, T)
+@dataclass
+class Models:
+    """The models of the poster: one head and four heads in one layer, two layers of four, and the causal one."""
 
-    fig = plt.figure(figsize=(10.6, 9.8), layout="constrained")
-    parts = fig.subfigures(2, 2, hspace=0.05, wspace=0.04).flat
+    one: Trained
+    four: Trained
+    deep: Trained
+    causal: Trained
 
-    one_head = attention_weights(single, words)
-    verb = choose_word(words)
-    target = int(one_head[verb].argmax())
-    ax = parts[0].subplots()
-    plot_attention(one_head, words, ax=ax)
-    parts[0].suptitle(
-        f'1  One head: "{words[verb]}" gives "{words[target]}" {one_head[verb, target]:.2f} of its weight'
+
+@dataclass
+class Scores:
+    """Relation -> (L, H, 2) accuracies of the heads of three models, and of the best fixed offset."""
+
+    one: dict[str, Tensor]
+    four: dict[str, Tensor]
+    deep: dict[str, Tensor]
+    offsets: dict[str, float]
+
+
+def load(options: argparse.Namespace) -> Models:
+    return Models(
+        load_single_head_model(options),
+        load_one_layer_model(options),
+        load_multi_head_model(options),
+        load_causal_model(options),
     )
 
-    num_layers, num_heads = weights.shape[:2]
-    axes = parts[1].subplots(num_layers, num_heads, squeeze=False)
-    for layer in range(num_layers):
-        titles = [f"layer {layer} head {head}" for head in range(num_heads)]
-        plot_heads(weights[layer], words, axes=axes[layer], titles=titles)
-        for ax in axes[layer]:
-            ax.set(xticks=[], yticks=[])
-    parts[1].suptitle("2  Many heads: different patterns, same sentence")
 
-    axes = parts[2].subplots(len(RELATIONS), 1)
-    for ax, relation in zip(axes, RELATIONS, strict=True):
-        head = best[relation]
-        draw_flow(ax, weights[head.layer, head.head], words, color=head_color(head.head), threshold=2, bend=0.3)
-        direction = (
-            relation.replace("-", " → ") if head.direction == "forward" else " → ".join(relation.split("-")[::-1])
-        )
-        ax.set_title(
-            f"{direction}: {head.name}, right for {head.accuracy:.0%}", fontsize=9.5, color=head_color(head.head)
-        )
-    parts[2].suptitle("3  Nobody told them the grammar, yet heads follow it")
+def score(models: Models) -> Scores:
+    """How well each head follows each relation on the held-out sentences."""
+    held_out = training.corpus()[1]
+    scores = [
+        score_heads(attention_on(trained.model, held_out, trained.recipe.objective)[0], held_out)
+        for trained in (models.one, models.four, models.deep)
+    ]
+    return Scores(*scores, offset_baselines(held_out))
 
+
+@torch.no_grad()
+def draw_one_head(part: SubFigure, trained: Trained, words: list[str]) -> str:
+    """All weights of the head, and one row of it as scores and as weights; returns the answer in words."""
+    attention = trained.model.blocks[0].attention
+    weights, x = attention_weights(trained, words), attention_input(trained.model, words)
+    i = choose_word(words)
+    query, key = attention.w_q(x)[i], attention.w_k(x)  # (T, d_model) -> (d_k,), (T, d_k)
+    scores = (key @ query / math.sqrt(key.size(-1))).cpu()  # (T, d_k) -> (T,)
+    j = int(weights[i].argmax())
+
+    matrix, before, after = part.subplots(1, 3, width_ratios=(1.5, 1, 1))
+    plot_attention(weights, words, ax=matrix)
+    matrix.add_patch(Rectangle((0, i), len(words), 1, fill=False, edgecolor=INK, linewidth=1.6, clip_on=False))
+    lowest, highest = min(scores.min().item(), 0), max(scores.max().item(), 0)
+    room = 0.45 * (highest - lowest)
+    bars(before, scores, f'scores of "{words[i]}": q · k / √d_k', words, (lowest, highest + room))
+    bars(after, weights[i], "softmax: weights, sum 1", words, (0, 1.45 * weights[i].max().item()))
+    return (
+        f'"{words[i]}" compares its query with the key of every word. Softmax turns the scores into weights: '
+        f'{weights[i, j]:.2f} for "{words[j]}", where an even share is {1 / len(words):.2f}.'
+    )
+
+
+def role(scores: Scores, head: int) -> str:
+    """Title of a head of the one-layer model: the relation it follows best, and what the single head makes of it."""
+    margin = {name: scores.four[name][0, head].max().item() - scores.offsets[name] for name in CORE_RELATIONS}
+    relation = max(margin, key=lambda name: margin[name])
+    accuracy, direction = scores.four[relation][0, head].max(dim=-1)
+    if margin[relation] <= 0:
+        return "no relation\nan offset does better"
+    single = best(scores.one)[relation]
+    return f"{arrow((relation, DIRECTIONS[int(direction)]))} {accuracy:.2f}\none head: {single:.2f}"
+
+
+def draw_four_heads(part: SubFigure, models: Models, scores: Scores, words: list[str]) -> str:
+    """The heads of the one-layer model side by side, each with its relation; returns the answer in words."""
+    weights = patterns(models.four, words)[0]  # (1, H, T, T) -> (H, T, T)
+    axes = part.subplots(1, len(weights), squeeze=False)[0]
+    plot_heads(weights, words, axes=axes, titles=[role(scores, head) for head in range(len(weights))])
+    for ax in axes if len(words) > LONG else axes[1:]:
+        ax.set(yticks=[], xticks=[] if len(words) > LONG else ax.get_xticks())
+    weight_colorbar(part, list(axes), shrink=0.7, aspect=18)
+    one, four = best(scores.one), best(scores.four)
+    relation = max(CORE_RELATIONS, key=lambda name: four[name] - one[name])
+    return (
+        f"Both models have one layer, the same size and training. Loss: {held_out_loss(models.one):.2f} with one head, "
+        f"{held_out_loss(models.four):.2f} with {len(weights)}. Pairs of {relation.replace('-', ' and ')} found: "
+        f"{one[relation]:.2f} by one head, {four[relation]:.2f} by the best of {len(weights)}."
+    )
+
+
+def draw_relations(part: SubFigure, trained: Trained, scores: Scores, words: list[str]) -> str:
+    """The head that follows each relation best, as arrows; returns the answer in words."""
+    weights = patterns(trained, words)  # (L, H, T, T)
+    found = best_heads(scores.deep)
+    long = len(words) > LONG
+    shape = (len(CORE_RELATIONS), 1) if long else (1, len(CORE_RELATIONS))
+    bend = (1.2 if long else 2.6) / (len(words) + 1)  # a row of its own is flat
+    for ax, relation in zip(part.subplots(*shape), CORE_RELATIONS, strict=True):
+        head = found[relation]
+        color = head_color(head.head)
+        draw_flow(ax, weights[head.layer, head.head], words, color=color, threshold=2, bend=bend)
+        for text in list(ax.texts):
+            if text.get_text().isdigit():
+                text.remove()  # positions are too small to read here
+            elif not long:
+                text.set_fontsize(10)
+        label = f"{arrow((relation, head.direction))} {head.accuracy:.2f}"
+        ax.set_title(f"{label}{', ' if long else chr(10)}{head.name}", fontsize=9.5, color=color)
+    lowest = min(found[relation].accuracy for relation in CORE_RELATIONS)
+    offset = max(scores.offsets[relation] for relation in CORE_RELATIONS)
+    return (
+        f"Two layers, trained to fill gaps and never told the grammar. The best heads look at the right word "
+        f"{lowest:.2f} of the time or more, a fixed offset {offset:.2f} at most."
+    )
+
+
+def measure_leaks(models: Models, words: list[str]) -> tuple[float, float]:
+    """How far logits move when only later words change: of the causal model, and of one without a mask."""
+    tokens = torch.tensor([encode([START, *words])], device=models.causal.model.positions.device)
+    causal, unmasked = (largest_leak(trained.model, tokens)[0] for trained in (models.causal, models.deep))
+    return causal, unmasked
+
+
+def draw_causal(part: SubFigure, trained: Trained, leaks: tuple[float, float], words: list[str]) -> str:
+    """The sharpest causal head, what the model loses, and what leaks; returns the answer in words."""
     seen = [START, *words]
     mask = causal_mask(len(seen))
-    learned = torch.cat(weights_of(causal.model, seen))  # (L * H, T, T)
+    learned = torch.cat(weights_of(trained.model, seen))  # (L * H, T + 1, T + 1)
     sharpest = int(normalized_entropy(learned, mask.expand_as(learned)).nanmean(dim=-1).argmin())
-    ax = parts[3].subplots()
-    plot_attention(learned[sharpest], seen, mask=mask, ax=ax)
-    weight_colorbar(parts[3], ax, shrink=0.6)
-    parts[3].suptitle("4  Without a future: what a model that writes can see")
+    held_out = training.corpus()[1][:NUM_TESTED]
+    loss, least = losses(trained, held_out), floor(held_out)
+    with_mask, without, _ = (loss[test] for test in TESTS)
 
-    title = f'Attention in four steps: "{" ".join(words)}"'
-    fig.suptitle(title, fontsize=14)
-    entropy = [
-        normalized_entropy(w, m).nanmean().item()
-        for w, m in ((one_head, None), (weights, None), (learned, mask.expand_as(learned)))
-    ]
-    model_note(
-        fig,
-        f"1: {single.label} · 2 and 3: {multi.label} · 4: {causal.label}, causal · "
-        f"normalised entropy {entropy[0]:.2f}, {entropy[1]:.2f}, {entropy[2]:.2f}",
+    grid = part.add_gridspec(2, 2, width_ratios=(1.5, 2), height_ratios=(2, 1))
+    plot_attention(learned[sharpest], seen, mask=mask, ax=part.add_subplot(grid[:, 0]))
+    tested = {
+        "the grammar itself": least,
+        "with the mask": with_mask,
+        "mask taken away": without,
+        "blind guess": UNIFORM,
+    }
+    moved = {"with the mask": leaks[0], "no mask": leaks[1]}
+    for row, (title, measured) in enumerate(
+        (("loss, nats per next word", tested), ("later words changed: earlier logits move by", moved))
+    ):
+        values = torch.tensor(list(measured.values()))
+        bars(part.add_subplot(grid[row, 1]), values, title, list(measured), (0, 1.2 * values.max().item()))
+    return (
+        "Later words get the score -inf, so their weight is 0. Change them, and earlier predictions move by "
+        f"{'exactly 0' if leaks[0] == 0 else f'{leaks[0]:.1e}'}; without a mask by {leaks[1]:.1f}. "
+        f"The price: a loss {with_mask - least:.2f} above that of the grammar itself."
     )
-    return fig, f"{title}: one head, many heads, the relations they learn, and the causal view."
+
+
+def headline(scores: Scores, leak: float) -> tuple[str, str]:
+    """The whole finding and its numbers, or a plain title if the heads have not learned enough to say so."""
+    one, deep = best(scores.one), best(scores.deep)
+    lowest, highest = min(deep[r] for r in CORE_RELATIONS), max(one[r] for r in CORE_RELATIONS)
+    found = (
+        f"Of a relation's pairs one head finds {highest:.2f} at most, two layers of heads {lowest:.2f} at least; "
+        f"what leaks through the mask: {'exactly 0' if leak == 0 else f'{leak:.1e}'}"
+    )
+    if lowest < max(0.9, highest + 0.15) or leak > 0:
+        return "Attention in four steps", found
+    return "Attention learns which words belong together, and a mask hides the future", found
+
+
+def write_header(part: SubFigure, lines: tuple[str, str]) -> None:
+    # a hair off the middle: exactly there half a pixel would be rounded now up, now down
+    part.text(0.5003, 0.8, lines[0], fontsize=18, weight="bold", ha="center", va="top")
+    part.text(0.5003, 0.12, lines[1], fontsize=11.5, color=QUIET, ha="center", va="bottom")
+
+
+def write_answer(part: SubFigure, number: int, answer: str) -> None:
+    """The left side of a band: its number, its question, its measured answer."""
+    part.set_facecolor(CARD)
+    question = textwrap.fill(QUESTIONS[number - 1], 22)
+    part.text(0.05, 0.96, str(number), fontsize=34, weight="bold", color=head_color(0), va="top")
+    part.text(0.22, 0.945, question, fontsize=12.8, weight="bold", va="top")
+    part.text(0.05, 0.055, textwrap.fill(answer, 35), fontsize=11.3, linespacing=1.35, va="bottom")
+
+
+def draw(models: Models, words: list[str]) -> tuple[Figure, str]:
+    """Four bands, a phase in each: on the left what is asked and answered, on the right what was seen."""
+    scores, leaks = score(models), measure_leaks(models, words)
+    heights = (0.75, 2.75, 2.3, 4.2 if len(words) > LONG else 1.9, 3.0)
+    fig = plt.figure(figsize=(11.4, sum(heights) + 0.4), layout="constrained")
+    header, *bands = fig.subfigures(5, 1, height_ratios=heights, hspace=0.02)
+    texts, pictures = zip(*(band.subfigures(1, 2, width_ratios=(1, 2.35), wspace=0.02) for band in bands), strict=True)
+    answers = (
+        draw_one_head(pictures[0], models.one, words),
+        draw_four_heads(pictures[1], models, scores, words),
+        draw_relations(pictures[2], models.deep, scores, words),
+        draw_causal(pictures[3], models.causal, leaks, words),
+    )
+    for number, (text, answer) in enumerate(zip(texts, answers, strict=True), start=1):
+        write_answer(text, number, answer)
+    lines = headline(scores, leaks[0])
+    write_header(header, lines)
+    trained = (models.one, models.four, models.deep, models.causal)
+    steps = " · ".join(f"{n}: {model.label}" for n, model in enumerate(trained, start=1))
+    model_note(fig, f"{steps} · relations and losses: held-out sentences")
+    return fig, " ".join([*(f"{line}." for line in lines), *(f"{n}. {a}" for n, a in enumerate(answers, start=1))])
 
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    models = (load_single_head_model(options), load_multi_head_model(options), load_causal_model(options))
+    models = load(options)
     if options.train_only:
         return
-    figure, caption = draw(*models, options.words)
+    figure, caption = draw(models, options.words)
     save_figure(figure, options.output_dir / paths.PLOTS / f"summary_all_phases.{options.format}", caption=caption)
 
 

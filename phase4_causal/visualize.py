@@ -15,8 +15,9 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import load_multi_head_model
-from phase4_causal.causal_attention import CausalSelfAttention, load_causal_model
-from shared import cli, findings, paths, training
+from phase4_causal.causal_attention import load_causal_model
+from phase4_causal.mask_training import WITH, under
+from shared import cli, findings, paths
 from shared.attention_utils import causal_mask, normalized_entropy
 from shared.findings import Finding
 from shared.toy_language import START, encode
@@ -66,13 +67,6 @@ def weights_of(model: ToyTransformer, words: list[str]) -> list[Tensor]:
     return [weights[0].cpu() for weights in layers]
 
 
-def with_mask(trained: Trained) -> ToyTransformer:
-    """The same weights in a model whose attention is causal: the two modules share their state_dict."""
-    model = training.new_model(trained.recipe, CausalSelfAttention)
-    model.load_state_dict(trained.model.state_dict())
-    return model.eval()
-
-
 def sharpest_cut(full: Tensor) -> int:
     """The head (H, T, T) that loses most weight to the mask: the one in which to see it."""
     future = full.masked_fill(causal_mask(full.size(-1)), 0.0)
@@ -81,7 +75,7 @@ def sharpest_cut(full: Tensor) -> int:
 
 def draw_comparison(bidirectional: Trained, causal: Trained, words: list[str]) -> tuple[Figure, str]:
     """One head without and with the mask, the same weights, and beside them a head that was trained with it."""
-    full, masked = weights_of(bidirectional.model, words)[0], weights_of(with_mask(bidirectional), words)[0]
+    full, masked = weights_of(bidirectional.model, words)[0], weights_of(under(bidirectional, WITH), words)[0]
     head = sharpest_cut(full)
     mask = causal_mask(len(words))
     lost = full[head].masked_fill(mask, 0.0).sum(dim=-1).mean().item()
@@ -121,7 +115,7 @@ def draw_comparison(bidirectional: Trained, causal: Trained, words: list[str]) -
 def record_findings(bidirectional: Trained, words: list[str], options: argparse.Namespace) -> None:
     """What the mask does to the weights of the first layer, where both models read the same input."""
     mask = causal_mask(len(words))
-    full, masked = weights_of(bidirectional.model, words)[0], weights_of(with_mask(bidirectional), words)[0]
+    full, masked = weights_of(bidirectional.model, words)[0], weights_of(under(bidirectional, WITH), words)[0]
     zeroed = full.masked_fill(~mask, 0.0)
     renormalized = zeroed / zeroed.sum(dim=-1, keepdim=True)
     moved = (full - masked).abs().sum(dim=-1).mean(dim=0) / 2  # (H, T, T) -> (T,): total variation, mean over heads

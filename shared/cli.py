@@ -7,15 +7,11 @@ Ctrl-C: one line, exit code 130. Nothing is left half-written (see shared.paths.
 """
 
 import argparse
-import importlib
-import multiprocessing
-import os
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import NoReturn
 
 import numpy as np
@@ -171,44 +167,6 @@ def run(main: Callable[[], None]) -> None:
     except OSError as error:
         print(f"{error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
-
-
-def run_phase(
-    scripts: Sequence[ModuleType], beside: Sequence[ModuleType] = (), alone: Sequence[ModuleType] = ()
-) -> None:
-    """Run the scripts of a phase in order, with the options of the command line.
-
-    beside: scripts that take long; they run in a second process meanwhile, and what they print comes after the others.
-    alone: scripts that measure times; they run when everything else is done.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "beside.txt"
-        other = multiprocessing.Process(target=_run_into, args=([script.__name__ for script in beside], log))
-        other.start()
-        try:
-            run_in_order([script.__name__ for script in scripts])
-            other.join()
-        finally:
-            other.kill()
-        print(log.read_text(encoding="utf-8"), end="")
-    if other.exitcode:
-        sys.exit(other.exitcode)
-    run_in_order([script.__name__ for script in alone])
-
-
-def _run_into(names: list[str], log: Path) -> None:
-    """Run scripts with all that they print going to a file."""
-    with log.open("w", encoding="utf-8") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-        run_in_order(names)
-
-
-def run_in_order(names: list[str]) -> None:
-    """Import scripts by their module names and run them."""
-    for name in names:
-        print(f"\n== {name.replace('.', '/')}.py", flush=True)
-        run(importlib.import_module(name).main)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -2,7 +2,8 @@
 
 The gradient of a weight matrix is mostly a few strong directions; a plain step moves these far and the others hardly.
 Muon makes every direction of its step the same length (Jordan et al. 2024), which shortens the time in which attention
-seems to learn nothing. Experiments that train many small models use it; the checkpoints of shared/training.py do not.
+seems to learn nothing. Experiments that train many small models use it, the first is heads_vs_loss.py of phase 2; the
+checkpoints of shared/training.py do not.
 """
 
 from collections.abc import Callable

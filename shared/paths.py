@@ -13,6 +13,7 @@ CHECKPOINTS = ROOT / "models" / "checkpoints"
 PLOTS = Path("visualizations", "plots")
 ANIMATIONS = Path("visualizations", "animations")
 PAGE = Path("visualizations", "index.html")
+EXPLORER = Path("visualizations", "explorer.html")
 PROCESSED = Path("data", "processed")
 
 

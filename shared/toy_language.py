@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 TOY_SENTENCE = "the cat sat on the mat"
-MAX_LENGTH = 32  # words in one sentence; the grammar itself never needs more than 17
+MAX_LENGTH = 32  # words in one sentence; the grammar itself never needs more than 18
 
 PAD, MASK, START, END = "<pad>", "<mask>", "<start>", "<end>"
 SPECIAL = (PAD, MASK, START, END)

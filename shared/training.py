@@ -133,6 +133,9 @@ OBJECTIVES: dict[str, Callable[[ToyTransformer, Tensor, Tensor, torch.Generator]
     "next word": next_word_loss,
 }
 
+# The causal model of phase 4; here, because phase 3 shows it too and may not import phase 4
+CAUSAL_RECIPE = Recipe("causal_model", "next word", num_heads=4, num_layers=2, steps=1500)
+
 
 def _batches(lengths: Tensor, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Endless batches of sentence indices; sentences of a batch are of similar length, which leaves little padding."""
@@ -229,29 +232,42 @@ def save_checkpoint(trained: Trained) -> None:
         torch.save(content, unfinished)
 
 
-def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
-    """Read the model of a recipe.
+def read_checkpoint(path: Path, device: str = "cpu") -> dict:
+    """What save_checkpoint wrote: a dict with recipe, history and state_dict.
 
-    Raises FileNotFoundError if there is none, and ValueError, in words for the reader, if the file is damaged or was
-    made by another format, vocabulary or recipe.
+    Raises FileNotFoundError if there is none, ValueError, in words for the reader, for a damaged or a foreign file.
     """
     try:
-        content = torch.load(recipe.path, map_location=device, weights_only=True)
+        content = torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError:
         raise
     except Exception as error:  # unpickling foreign bytes can fail in any way
         raise ValueError(f"is damaged ({type(error).__name__})") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError("is not a checkpoint of this version of the code")
-    if content.get("vocabulary") != list(VOCABULARY) or content.get("recipe") != asdict(recipe):
+    if content.get("vocabulary") != list(VOCABULARY):
+        raise ValueError("was made with another vocabulary")
+    return content
+
+
+def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
+    """Read the model of a recipe; raises as read_checkpoint does, and ValueError if the file holds another one."""
+    content = read_checkpoint(recipe.path, device)
+    if content.get("recipe") != asdict(recipe):
         raise ValueError("was made with other settings")
-    model = new_model(recipe, make_attention, device)
+    return restore(content, make_attention, device)
+
+
+def restore(content: dict, make_attention: MakeAttention, device: str = "cpu") -> Trained:
+    """The model of a checkpoint that was read, by the recipe in it; ValueError if the weights belong to another one."""
     try:
+        recipe, history = Recipe(**content["recipe"]), History(**content["history"])
+        model = new_model(recipe, make_attention, device)
         model.load_state_dict(content["state_dict"])
-    except RuntimeError:
+    except (RuntimeError, TypeError, KeyError):
         raise ValueError("holds the weights of another model") from None
     model.eval()
-    return Trained(model, recipe, History(**content["history"]))
+    return Trained(model, recipe, history)
 
 
 _trained_here: dict[Path, Trained] = {}  # one process asks for the same model several times

@@ -1,0 +1,106 @@
+// Levers: what each one does to the sentence and to the model, and what that costs.
+//
+// A word is named by its place in the sentence as typed (-1 is <start>), so that it stays the same word when two words
+// are swapped; a position is its place among the tokens that the model reads.
+"use strict";
+
+const Levers = (() => {
+  const NAMES = ["causal", "divisor", "removed", "hidden", "order", "temperature"];
+  const UNTOUCHED = { causal: null, divisor: null, removed: [], hidden: [], order: null, temperature: 1 };
+
+  const pulled = (state, name) =>
+    Array.isArray(state[name]) && name !== "order" ? state[name].length > 0 : state[name] !== UNTOUCHED[name];
+  const active = (state) => NAMES.filter((name) => pulled(state, name));
+  const untouched = (state) => ({ ...state, ...UNTOUCHED });
+  const only = (state, name) => ({ ...untouched(state), [name]: state[name] });
+
+  // How many tokens stand before the first word: the causal model starts with <start>.
+  const shift = (model) => (model.causal ? 1 : 0);
+  const orderOf = (state) => state.order ?? state.words.map((_, i) => i);
+  const position = (model, state, word) => (word < 0 ? 0 : orderOf(state).indexOf(word) + shift(model));
+  const wordAt = (model, state, at) => (at < shift(model) ? -1 : orderOf(state)[at - shift(model)]);
+  const isCausal = (model, state) => state.causal ?? model.causal;
+  const divisorOf = (model, state) => state.divisor ?? Math.sqrt(model.d_model / model.num_heads);
+
+  // What the model reads: words in their order; the two-sided model sees <mask> for a hidden one.
+  function tokens(model, state, language, alsoHidden = null) {
+    const ids = orderOf(state).map((word) => {
+      const masked = !model.causal && (state.hidden.includes(word) || word === alsoHidden);
+      return masked ? language.special.mask : language.index.get(state.words[word]);
+    });
+    return model.causal ? [language.special.start, ...ids] : ids;
+  }
+
+  // The levers as Attention.forward takes them. The causal model has no <mask>: nobody may look at a hidden word.
+  function forModel(model, state) {
+    const hidden = model.causal ? state.hidden.map((word) => position(model, state, word)) : [];
+    return { causal: isCausal(model, state), divisor: divisorOf(model, state), removed: state.removed, hidden };
+  }
+
+  // One forward pass on the sentence as the levers make it.
+  function run(model, state, language, alsoHidden = null) {
+    const read = tokens(model, state, language, alsoHidden);
+    return { tokens: read, ...Attention.forward(model, read, forModel(model, state)) };
+  }
+
+  // Temperature 0 is the limit: the likeliest word takes all.
+  function chances(logits, temperature) {
+    if (temperature > 0) return Attention.softmax(logits, temperature);
+    const row = new Float32Array(logits.length);
+    row[logits.indexOf(Math.max(...logits))] = 1;
+    return row;
+  }
+
+  // -ln p of the true word, at a temperature.
+  function lossAt(logits, truth, temperature) {
+    if (temperature > 0) return Statistics.loss(logits.map((logit) => logit / temperature), truth);
+    return chances(logits, 0)[truth] === 1 ? 0 : Infinity;
+  }
+
+  // The word that the two-sided model is asked for: the chosen one, unless another one is hidden and it is not.
+  const asked = (state) =>
+    state.hidden.length && !state.hidden.includes(state.query) ? state.hidden[0] : state.query;
+
+  // The hidden word: {probabilities, truth, loss, position}. It is hidden for this question if it is not hidden yet.
+  function measureHidden(model, state, language, pass, word) {
+    const question = state.hidden.includes(word) && pass ? pass : run(model, state, language, word);
+    const at = position(model, state, word);
+    const truth = language.index.get(state.words[word]);
+    const logits = question.logits[at];
+    const loss = lossAt(logits, truth, state.temperature);
+    return { probabilities: chances(logits, state.temperature), truth, loss, position: at };
+  }
+
+  // The word after the chosen one, and the mean loss of all next words of the sentence.
+  function measureNext(model, state, language, pass, at) {
+    const { tokens: read, logits } = pass;
+    const truth = at + 1 < read.length ? read[at + 1] : null;
+    const losses = read.slice(1).map((next, i) => lossAt(logits[i], next, state.temperature));
+    const loss = losses.reduce((sum, value) => sum + value, 0) / losses.length;
+    return { probabilities: chances(logits[at], state.temperature), truth, loss, position: at };
+  }
+
+  // What a state of the levers does: predictions, loss and the entropy of the chosen head.
+  // touched: the state on screen, which says which word is asked for, so that before and after ask the same.
+  function measure(model, state, language, touched, pass = run(model, state, language)) {
+    const measured = model.causal
+      ? measureNext(model, state, language, pass, position(model, touched, touched.query))
+      : measureHidden(model, state, language, pass, asked(touched));
+    const { causal, hidden } = forModel(model, state);
+    const weights = pass.layers[state.layer].weights[state.head];
+    return { ...measured, entropy: Statistics.normalized_entropy(weights, causal, hidden) };
+  }
+
+  // Two words change places.
+  function swapped(state, one, other) {
+    const order = [...orderOf(state)];
+    const [i, j] = [order.indexOf(one), order.indexOf(other)];
+    [order[i], order[j]] = [order[j], order[i]];
+    return order.every((word, at) => word === at) ? null : order;
+  }
+
+  return {
+    NAMES, UNTOUCHED, pulled, active, untouched, only, shift, orderOf, position, wordAt, isCausal, divisorOf,
+    tokens, forModel, run, chances, asked, measure, swapped,
+  };
+})();

@@ -1,0 +1,106 @@
+// Lines: the sentence as two columns. Left each word as a query, right each word as a key; a line is as thick as the
+// weight. Point at a word on the left: where does it look? On the right: who looks at it?
+"use strict";
+
+const Lines = (() => {
+  const { element, svg, fixed, headColor, tokenLabels } = View;
+  const ROW = 30; // pixels from one word to the next, as in page.css
+
+  let box, choose; // where to draw, and what a click on a query does
+  let shown = null; // what is drawn: {words, weights, head, query}
+  let watched = null; // a word under the pointer or in focus: {side, position}
+  let pinned = null; // a key that was clicked or tapped: it stays when the pointer has gone
+
+  function start(target, onChoose) {
+    [box, choose] = [target, onChoose];
+  }
+
+  function watch(side, position) {
+    watched = side === null ? null : { side, position };
+    paint();
+  }
+
+  function pin(position) {
+    pinned = pinned?.position === position ? null : { side: "key", position };
+    paint();
+  }
+
+  // One column of words; arrows move the focus, which is what shows the lines.
+  function column(side, labels) {
+    const name = side === "query" ? "queries" : "keys";
+    const list = element("div", { class: `column ${side}`, role: "group", "aria-label": name });
+    labels.forEach((label, position) => {
+      const word = element("button", { type: "button" }, element("span", {}, label), element("b", { class: "number" }));
+      word.addEventListener("pointerenter", () => watch(side, position));
+      word.addEventListener("pointerleave", () => watch(null));
+      word.addEventListener("focus", () => word.matches(":focus-visible") && watch(side, position));
+      word.addEventListener("blur", () => watch(null));
+      word.addEventListener("click", () => (side === "query" ? choose(position) : pin(position)));
+      word.addEventListener("keydown", (event) => moveFocus(event, list, position));
+      list.append(word);
+    });
+    return list;
+  }
+
+  function moveFocus(event, list, position) {
+    const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    list.children[position + by]?.focus();
+  }
+
+  function draw(words, weights, head, query) {
+    const labels = tokenLabels(words);
+    const same = shown && shown.words.join(" ") === words.join(" ");
+    if (!same || shown.query !== query) watched = pinned = null;
+    shown = { words, weights, head, query };
+    if (!same) {
+      const height = labels.length * ROW;
+      const lines = svg("svg", { viewBox: `0 0 100 ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
+      lines.style.height = `${height}px`;
+      const heading = (text) => element("div", { class: "column-name quiet" }, text);
+      box.replaceChildren(
+        heading("query looks at"), heading(""), heading("key"), column("query", labels), lines, column("key", labels),
+      );
+    }
+    paint();
+  }
+
+  // The lines of one word in its head's colour, all others faint.
+  function paint() {
+    if (!shown) return;
+    const { weights, head, query } = shown;
+    const { side, position } = watched ?? pinned ?? { side: "query", position: query };
+    const lines = [];
+    weights.forEach((row, i) => row.forEach((weight, j) => {
+      const bright = side === "query" ? i === position : j === position;
+      if (weight >= (bright ? 0.005 : 0.1)) lines.push({ i, j, weight, bright });
+    }));
+    lines.sort((a, b) => a.bright - b.bright); // the bright ones on top
+    box.querySelector("svg").replaceChildren(...lines.map((line) => drawLine(line, head)));
+    for (const name of ["query", "key"]) markColumn(name, name === side, position, weights);
+    box.classList.toggle("asks-key", side === "key");
+  }
+
+  function drawLine({ i, j, weight, bright }, head) {
+    const [y, to] = [(i + 0.5) * ROW, (j + 0.5) * ROW];
+    const line = svg("path", { d: `M 0 ${y} C 40 ${y}, 60 ${to}, 100 ${to}`, class: bright ? "bright" : "faint" });
+    if (bright) line.style.stroke = headColor(head);
+    line.style.strokeWidth = `${bright ? 1 + 9 * weight : 3 * weight}px`;
+    return line;
+  }
+
+  // The words of the other side get their weight as a number.
+  function markColumn(name, own, position, weights) {
+    [...box.querySelectorAll(`.column.${name} button`)].forEach((word, at) => {
+      const weight = name === "key" ? weights[position][at] : weights[at][position];
+      word.classList.toggle("watched", own && at === position);
+      word.querySelector(".number").textContent = own || weight < 0.005 ? "" : fixed(weight);
+      word.tabIndex = at === shown.query ? 0 : -1; // Tab enters each column once, at the chosen word
+      if (name === "query") word.setAttribute("aria-pressed", at === shown.query);
+      word.style.setProperty("--weight", own ? 0 : weight);
+    });
+  }
+
+  return { start, draw };
+})();
