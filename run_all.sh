@@ -45,7 +45,7 @@ case $what in
     help | -h | --help)
         set_up
         sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
-        "$python" shared/cli.py --help
+        "$python" shared/course.py --help
         ;;
     *)
         fail "unknown word '$what': say all, phase1, phase2, phase3, phase4, test or help"

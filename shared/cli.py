@@ -3,7 +3,7 @@
 A wrong option, an unknown word, a folder that cannot be written: one line that says what to do, exit code 2.
 Ctrl-C: one line, exit code 130. Nothing is left half-written (see shared.paths.whole_file).
 
-    python shared/cli.py --help     lists the common options; with options, checks them
+    ./run_all.sh help     lists the common options
 """
 
 import argparse
@@ -167,13 +167,3 @@ def run(main: Callable[[], None]) -> None:
     except OSError as error:
         print(f"{error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
-
-
-def main(argv: list[str] | None = None) -> None:
-    result = parser("The options that all scripts share.")
-    result.prog = "run_all.sh"  # which calls this to check its options before anything is trained
-    parse(result, argv)
-
-
-if __name__ == "__main__":
-    run(main)

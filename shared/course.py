@@ -109,6 +109,8 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     word, options = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
     parser = cli.parser(__doc__)
+    if parser.prog == "course.py":
+        parser.prog = "run_all.sh"  # as readers call it
     if word not in ("", "all", *PHASES):
         parser.error(f"unknown word '{word}': say all, {', '.join(PHASES)}, or nothing")
     cli.parse(parser, options)  # a wrong option is said before anything is trained
