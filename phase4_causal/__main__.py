@@ -43,6 +43,7 @@ PLAN = course.Plan(
         nan_causes,
         key_value_cache,
         cached_or_not,
+        cache_costs,
         generate,
         generation_temperature,
         generation_film,
@@ -53,7 +54,7 @@ PLAN = course.Plan(
         summary,
     ],
     long=[breaking_causality],
-    alone=[cache_costs, length_benchmark],
+    alone=[length_benchmark],
     longer=[induction, ring_attention],
 )
 
