@@ -96,6 +96,7 @@ def run(phases: list[str], argv: list[str], *, longer: bool = False) -> None:
     """Run the scripts of these packages with the options argv; longer: also what takes longer."""
     plans = [importlib.import_module(f"{phase}.__main__").PLAN for phase in phases]  # before the fork: imported once
     ignore_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # this process hears it, and ends the others
+    print("Training the models that the scripts share: about a minute, unless they are there already", flush=True)
     with multiprocessing.Pool(PROCESSES, initializer=ignore_ctrl_c) as pool:
         run_side_by_side(pool, plans, argv)
     looks = [option for option in argv if option != "--retrain"]
