@@ -3,26 +3,12 @@
 import sys
 from functools import partial
 
-from phase1_single_head import (
-    bottleneck,
-    cross_attention,
-    layer_costs,
-    path_length,
-    position_encodings,
-    positions,
-    queries_and_keys,
-    reading_weights,
-    recurrence,
-    scaling,
-    scaling_training,
-    scoring,
-    scoring_rules,
-    self_attention,
-    soft_lookup,
-    textbook_numbers,
-    visualize,
-    weight_statistics,
-)
+from phase1_single_head import self_attention, visualize
+from phase1_single_head.before import bottleneck, scoring, scoring_rules
+from phase1_single_head.long_path import layer_costs, path_length, recurrence
+from phase1_single_head.order import position_encodings, positions
+from phase1_single_head.parts import cross_attention, queries_and_keys, scaling, scaling_training, soft_lookup
+from phase1_single_head.reading import reading_weights, textbook_numbers, weight_statistics
 from shared import cli, course
 
 PLAN = course.Plan(

@@ -13,7 +13,7 @@ the fun out of it. Spoilers are in exercise_solutions.py. Exit code 0: all done,
 
 import torch
 
-from phase1_single_head.exercise_solutions import EXERCISES
+from phase1_single_head.answers.solutions import EXERCISES
 from shared import cli, exercise_checker
 
 Tensor = torch.Tensor

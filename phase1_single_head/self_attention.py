@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shared import cli, findings
-from shared.findings import Finding
+from shared import cli
+from shared.evidence import findings
+from shared.evidence.findings import Finding
 from shared.toy_language import VERBS, encode
 from shared.toy_model import ToyTransformer
 from shared.training import Recipe, Trained

@@ -3,27 +3,12 @@
 import sys
 from functools import partial
 
-from phase2_multi_head import (
-    attention_pooling,
-    benchmark,
-    collapse_rate,
-    cost_model,
-    fused_attention,
-    head_costs,
-    head_pruning,
-    heads_vs_loss,
-    multi_head_attention,
-    one_or_four_heads,
-    output_projection,
-    pooling_questions,
-    pre_or_post_norm,
-    rank_collapse,
-    transformer_block,
-    two_lookups,
-    untrained_heads,
-    visualize,
-    wrong_heads,
-)
+from phase2_multi_head import multi_head_attention, visualize
+from phase2_multi_head.block import collapse_rate, pre_or_post_norm, rank_collapse, transformer_block
+from phase2_multi_head.costs import benchmark, cost_model, fused_attention, head_costs
+from phase2_multi_head.heads import heads_vs_loss, one_or_four_heads, output_projection, untrained_heads, wrong_heads
+from phase2_multi_head.pooling import attention_pooling, pooling_questions
+from phase2_multi_head.pruning import head_pruning, two_lookups
 from shared import cli, course
 
 PLAN = course.Plan(

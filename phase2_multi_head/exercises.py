@@ -19,7 +19,7 @@ from collections.abc import Callable
 import torch
 
 from phase1_single_head.self_attention import scaled_dot_product_attention  # noqa: F401 (yours to use)
-from phase2_multi_head.exercise_solutions import EXERCISES
+from phase2_multi_head.answers.solutions import EXERCISES
 from shared import cli, exercise_checker
 
 Tensor = torch.Tensor

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
-from shared import cli, findings
+from shared import cli
 from shared.attention_utils import causal_mask
-from shared.findings import Finding
+from shared.evidence import findings
+from shared.evidence.findings import Finding
 from shared.toy_language import encode
 from shared.training import Recipe, Trained
 

@@ -17,20 +17,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
-from shared import cli, findings, paths, training
+from shared import cli, paths, training
 from shared.attention_utils import normalized_entropy
-from shared.findings import Finding
+from shared.evidence import findings
+from shared.evidence.findings import Finding
 from shared.toy_language import encode, tokenize
 from shared.training import Trained, head_entropy
-from shared.visualization_utils import (
-    HIDDEN,
-    QUIET,
-    head_color,
-    model_note,
-    plot_heads,
-    save_figure,
-    weight_colorbar,
-)
+from shared.visualization_utils import HIDDEN, QUIET, head_color, model_note, plot_heads, save_figure, weight_colorbar
 
 UNTRAINED_MODELS = 20  # with different seeds, to see how far chance alone spreads the heads
 

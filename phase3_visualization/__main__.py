@@ -4,24 +4,12 @@ import sys
 from functools import partial
 
 from phase2_multi_head import multi_head_attention
-from phase3_visualization import (
-    attention_3d,
-    attention_distance,
-    attention_flow,
-    coreference,
-    entropy_training,
-    explorer,
-    faithfulness,
-    head_roles,
-    hub_or_no_op,
-    language_model,
-    not_an_explanation,
-    pretrained,
-    pretrained_parity,
-    role_stability,
-    rollout,
-    training_film,
-)
+from phase3_visualization import attention_3d, attention_flow
+from phase3_visualization.explanation import not_an_explanation
+from phase3_visualization.explorer import explorer
+from phase3_visualization.layers import faithfulness, rollout
+from phase3_visualization.pretrained import coreference, hub_or_no_op, language_model, pretrained, pretrained_parity
+from phase3_visualization.roles import attention_distance, entropy_training, head_roles, role_stability, training_film
 from shared import cli, course
 
 # the scripts on a published language model, where the extra is installed

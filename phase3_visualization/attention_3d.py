@@ -25,9 +25,10 @@ from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import load_multi_head_model
 from phase2_multi_head.visualize import patterns
-from shared import cli, findings, paths
+from shared import cli, paths
 from shared.attention_utils import normalized_entropy
-from shared.findings import Finding
+from shared.evidence import findings
+from shared.evidence.findings import Finding
 from shared.training import Trained
 from shared.visualization_utils import (
     QUIET,

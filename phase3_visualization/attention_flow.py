@@ -22,9 +22,10 @@ from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
 from phase2_multi_head.visualize import patterns
-from shared import cli, findings, paths, training
+from shared import cli, paths, training
 from shared.attention_utils import normalized_entropy
-from shared.findings import Finding
+from shared.evidence import findings
+from shared.evidence.findings import Finding
 from shared.training import Trained
 from shared.visualization_utils import INK, QUIET, head_color, model_note, save_figure
 

@@ -18,7 +18,7 @@ import torch
 
 from phase1_single_head.self_attention import scaled_dot_product_attention  # noqa: F401 (yours to use)
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads  # noqa: F401
-from phase3_visualization.exercise_solutions import EXERCISES
+from phase3_visualization.answers.solutions import EXERCISES
 from shared import cli, exercise_checker
 
 Tensor = torch.Tensor

@@ -7,28 +7,17 @@ import sys
 from functools import partial
 
 from phase2_multi_head import multi_head_attention
-from phase4_causal import (
-    breaking_causality,
+from phase4_causal import causal_attention, key_value_cache, summary, visualize
+from phase4_causal.induction import induction
+from phase4_causal.long_texts import length_benchmark, linear_kernel, long_context, ring_attention, sparse_reach
+from phase4_causal.masking import breaking_causality, causality, mask_patterns, masks, nan_causes
+from phase4_causal.writing import (
     cache_costs,
     cached_or_not,
-    causal_attention,
-    causality,
     generate,
     generation_film,
     generation_temperature,
-    induction,
-    key_value_cache,
-    length_benchmark,
-    linear_kernel,
-    long_context,
-    mask_patterns,
-    masks,
-    nan_causes,
     promises,
-    ring_attention,
-    sparse_reach,
-    summary,
-    visualize,
 )
 from shared import cli, course
 

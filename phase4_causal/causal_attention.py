@@ -14,16 +14,12 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.multi_head_attention import (
-    MultiHeadAttention,
-    load_multi_head_model,
-    merge_heads,
-    split_heads,
-)
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, merge_heads, split_heads
 from phase4_causal.key_value_cache import KeyValueCache
-from shared import cli, findings
+from shared import cli
 from shared.attention_utils import causal_mask, padding_mask
-from shared.findings import Finding
+from shared.evidence import findings
+from shared.evidence.findings import Finding
 from shared.toy_language import END_ID, MAX_LENGTH, START_ID, decode, encode, tokenize
 from shared.toy_model import ToyTransformer
 from shared.training import CAUSAL_RECIPE, Trained

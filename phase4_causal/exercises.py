@@ -15,7 +15,7 @@ B batch, T length, V words. Masks are bool, True = may attend; rows are queries,
 
 import torch
 
-from phase4_causal.exercise_solutions import EXERCISES
+from phase4_causal.answers.solutions import EXERCISES
 from shared import cli, exercise_checker
 
 Tensor = torch.Tensor

@@ -26,17 +26,17 @@ from torch import Tensor
 
 from phase1_single_head.self_attention import attention_input, choose_word, load_single_head_model
 from phase1_single_head.visualize import attention_weights, bars
+from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS, best
 from phase2_multi_head.multi_head_attention import load_multi_head_model, load_one_layer_model
-from phase2_multi_head.one_or_four_heads import CORE_RELATIONS, best
 from phase2_multi_head.visualize import patterns
 from phase3_visualization.attention_flow import draw_flow
-from phase3_visualization.pattern_scores import arrow
+from phase3_visualization.roles.pattern_scores import arrow
 from phase4_causal.causal_attention import largest_leak, load_causal_model
-from phase4_causal.mask_training import TESTS, UNIFORM, floor, losses
+from phase4_causal.masking.mask_training import TESTS, UNIFORM, floor, losses
 from phase4_causal.visualize import weights_of
 from shared import cli, paths, training
 from shared.attention_utils import causal_mask, normalized_entropy
-from shared.grammar_scores import DIRECTIONS, best_heads, offset_baselines, score_heads
+from shared.grammar.scores import DIRECTIONS, best_heads, offset_baselines, score_heads
 from shared.toy_language import START, encode
 from shared.training import Trained, attention_on, held_out_loss
 from shared.visualization_utils import (

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import load_multi_head_model
 from phase4_causal.causal_attention import load_causal_model
-from phase4_causal.mask_training import WITH, under
-from shared import cli, findings, paths
+from phase4_causal.masking.mask_training import WITH, under
+from shared import cli, paths
 from shared.attention_utils import causal_mask, normalized_entropy
-from shared.findings import Finding
+from shared.evidence import findings
+from shared.evidence.findings import Finding
 from shared.toy_language import START, encode
 from shared.toy_model import ToyTransformer
 from shared.training import Trained

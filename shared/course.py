@@ -22,7 +22,8 @@ from types import ModuleType
 
 from tqdm import tqdm
 
-from shared import cli, findings
+from shared import cli
+from shared.evidence import findings
 
 PHASES = {
     "phase1": "phase1_single_head",

@@ -12,7 +12,7 @@ taken for each head before any average over heads, since the mean of four sharp 
 weights: (N, H, T, T), rows sum to 1. mask: bool (N, 1, T, T), True where query and key are real words, as
 training.attention_on returns it; for a causal model mask.tril().
 
-    python phase3_visualization/head_roles.py       uses them on a trained model
+    python phase3_visualization/roles/head_roles.py       uses them on a trained model
 """
 
 import torch

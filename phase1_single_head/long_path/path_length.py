@@ -1,0 +1,271 @@
+"""Experiment: how long is the way from the first word to the last output, and what arrives at its end?
+
+A recurrent network hands what it has read from word to word, convolutions from layer to layer; attention looks at every
+word directly. One number shows what that means for learning, the gradient |d last output / d first word|: how much the
+last output changes if the first word changes a little. Where it is 0, the last word can learn nothing from the first.
+
+    python phase1_single_head/long_path/path_length.py
+
+A gradient can "vanish" in two ways. By the same factor with each word: that is exponential, and after some hundred
+words float32 holds nothing but 0. Or like 1/n: attention shares its weight among n words, so each has less, never 0.
+
+The networks are untrained, as torch initialises them: here learning starts, not where it must end. One LSTM with its
+forget gate set open shows how much hangs on that. What a layer costs: layer_costs.py. Writes path_length.png to
+visualizations/plots/phase1/.
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from phase1_single_head.long_path.recurrence import outputs, steps_needed
+from phase1_single_head.self_attention import SelfAttention
+from shared import cli, paths
+from shared.attention_utils import normalized_entropy
+from shared.evidence import findings
+from shared.evidence.findings import Finding
+from shared.visualization_utils import HIDDEN, QUIET, head_color, model_note, save_figure
+
+LENGTHS = (8, 16, 32, 64, 128, 256, 512)
+SIZE, NUM_DRAWS = 32, 3
+FLOAT32_FLOOR = 1.4e-45  # the smallest number above 0 that float32 has
+
+
+class CausalConvolution(nn.Conv1d):
+    """Each output reads `kernel` inputs: its own and earlier ones, `dilation` apart; before the first are zeros."""
+
+    def __init__(self, size: int, kernel: int = 3, dilation: int = 1) -> None:
+        super().__init__(size, size, kernel, dilation=dilation)
+        self.reach = (kernel - 1) * dilation
+
+    def forward(self, x: Tensor) -> Tensor:
+        padded = F.pad(x.transpose(1, 2), (self.reach, 0))  # (B, T, d) -> (B, d, reach + T)
+        return super().forward(padded).transpose(1, 2)  # -> (B, d, T) -> (B, T, d)
+
+
+def convolutions(size: int, dilated: bool) -> Iterator[nn.Module]:
+    """Layer upon layer, without end; dilated ones reach twice as far each time (van den Oord et al. 2016).
+
+    Between them tanh, whose slope is never 0: a gradient of exactly 0 then means that there is no way at all.
+    """
+    dilation = 1
+    while True:
+        yield nn.Sequential(CausalConvolution(size, dilation=dilation), nn.Tanh())
+        dilation *= 2 if dilated else 1
+
+
+def layers_needed(layers: Iterator[nn.Module], length: int, size: int = 4) -> int:
+    """How many layers until the last output feels the first word.
+
+    Followed downwards by gradients: what does the last output feel through one layer, through two, ...? Each layer gets
+    inputs of its own, and the first layer comes on top: who is connected to whom depends on neither.
+    """
+    felt = torch.zeros(1, length, size, dtype=torch.float64)
+    felt[:, -1] = 1.0
+    for count, layer in enumerate(layers, start=1):
+        x = torch.randn(1, length, size, dtype=torch.float64, requires_grad=True)
+        (felt,) = torch.autograd.grad(outputs(layer.double(), x), x, felt)
+        if felt[:, 0].any():
+            return count
+    raise ValueError(f"these layers do not connect the first of {length} words to the last output")
+
+
+def lstm_that_keeps() -> nn.LSTM:
+    """An LSTM whose forget gate starts open: each word keeps sigmoid(5) = 0.993 of the cell, not about half of it."""
+    lstm = nn.LSTM(SIZE, SIZE, batch_first=True)
+    with torch.no_grad():
+        lstm.bias_ih_l0[SIZE : 2 * SIZE] = 5.0  # gates in torch's order: input, forget, cell, output
+    return lstm
+
+
+NETWORKS: dict[str, Callable[[int], nn.Module]] = {  # depth -> network; only convolutions need more than one layer
+    "attention": lambda depth: SelfAttention(SIZE),
+    "dilated convolutions": lambda depth: nn.Sequential(*islice(convolutions(SIZE, dilated=True), depth)),
+    "convolutions": lambda depth: nn.Sequential(*islice(convolutions(SIZE, dilated=False), depth)),
+    "LSTM": lambda depth: nn.LSTM(SIZE, SIZE, batch_first=True),
+    "LSTM, gate open": lambda depth: lstm_that_keeps(),
+    "RNN": lambda depth: nn.RNN(SIZE, SIZE, batch_first=True),
+}
+COLORS = dict(zip(NETWORKS, map(head_color, (0, 2, 1, 3, 3, 4)), strict=True))
+
+
+def count_layers() -> dict[str, list[int]]:
+    """Layers, or steps in time, between the first word and the last output, at each length."""
+    return {
+        "RNN": [steps_needed(nn.RNN(4, 4, batch_first=True), n) for n in LENGTHS],
+        "convolutions": [layers_needed(convolutions(4, dilated=False), n) for n in LENGTHS],
+        "dilated convolutions": [layers_needed(convolutions(4, dilated=True), n) for n in LENGTHS],
+        "attention": [layers_needed(iter([SelfAttention(4)]), n) for n in LENGTHS],
+    }
+
+
+def gradient(network: nn.Module, length: int) -> float:
+    """|d last output / d first word|; the output counts as its sum. In float64, where 1e-300 is not yet 0."""
+    x = torch.randn(1, length, SIZE, dtype=torch.float64, requires_grad=True)
+    (at_input,) = torch.autograd.grad(outputs(network.double(), x)[:, -1].sum(), x)
+    largest = at_input[0, 0].abs().max()  # taken out before squaring: the square of 1e-170 would be 0
+    return (largest * (at_input[0, 0] / largest).norm()).item() if largest > 0 else 0.0
+
+
+def measure(layers: dict[str, list[int]], seeds: range) -> dict[str, list[float]]:
+    """Median gradient at each length, over draws of weights and words (a mean would be the largest draw alone)."""
+    results = {}
+    for name, make in NETWORKS.items():
+        draws = []
+        for seed in seeds:
+            torch.manual_seed(seed)
+            for _ in range(NUM_DRAWS):
+                depths = layers.get(name, [1] * len(LENGTHS))
+                draws.append([gradient(make(depth), n) for depth, n in zip(depths, LENGTHS, strict=True)])
+        results[name] = np.median(draws, axis=0).tolist()
+    return results
+
+
+def fall(gradients: list[float]) -> tuple[str, float]:
+    """The law that fits better, with its number: ("power", p) for n^p, ("factor", f) for f^n. Zeros are left out."""
+    points = [(n, math.log(value)) for n, value in zip(LENGTHS, gradients, strict=True) if value > 0]
+    lengths, logs = map(np.array, zip(*points, strict=True))
+    (power, _), power_error, *_ = np.polyfit(np.log(lengths), logs, 1, full=True)  # log n^p = p log n: a straight line
+    (rate, _), rate_error, *_ = np.polyfit(lengths, logs, 1, full=True)  # log f^n = n log f: straight in n itself
+    return ("power", float(power)) if power_error < rate_error else ("factor", math.exp(rate))
+
+
+def fall_text(gradients: list[float]) -> str:
+    law, value = fall(gradients)
+    return f"like n^{value:.1f}" if law == "power" else f"× {value:.2f} a word"
+
+
+def draw(gradients: dict[str, list[float]], layers: dict[str, list[int]], note: str) -> tuple[Figure, str]:
+    """Left: what arrives, against length. Right: how many layers or steps it took."""
+    fig, (left, right) = plt.subplots(1, 2, figsize=(11, 5), layout="constrained", width_ratios=(1.7, 1))
+    left.axhspan(1e-60, FLOAT32_FLOOR, color=HIDDEN, linewidth=0)
+    left.text(7.5, 1e-47, "float32 has only 0 down here", fontsize=8.5, color=QUIET, va="center")
+    label_heights = dict(zip(NETWORKS, (1e-2, 1e-5, 1e-35, 1e-28, 1e1, 1e-42), strict=True))
+    for name, values in gradients.items():
+        style = "--" if name == "LSTM, gate open" else "-"
+        shown = [value or 1e-308 for value in values]  # 0 has no logarithm; the label says that it is 0
+        left.plot(LENGTHS, shown, style, color=COLORS[name], marker="o", markersize=4)
+        label = f"{name.removesuffix(' convolutions')}: {values[-1]:.1g}"
+        if values[-1] < FLOAT32_FLOOR:
+            label = f"{name}: {fall_text(values)}\n{values[-1]:.1g} at {LENGTHS[-1]} words ↓"
+        elif style == "-":
+            label += f", {fall_text(values)}"
+        left.text(590, label_heights[name], label, color=COLORS[name], fontsize=8.5, va="center")
+    left.set(yscale="log", ylim=(1e-50, 1e4), ylabel="|d last output / d first word|")
+    left.set_title("what arrives of the first word")
+    for name, values in layers.items():
+        right.plot(LENGTHS, values, color=COLORS[name], marker="o", markersize=4)
+        unit = "steps" if name == "RNN" else "layer" if values[-1] == 1 else "layers"
+        text = f"{name.replace(' ', chr(10))}:\n{values[-1]} {unit}"
+        right.text(590, values[-1], text, color=COLORS[name], fontsize=8.5, va="center")
+    right.set_yscale("log", base=2)
+    right.set_yticks([1, 4, 16, 64, 256], [1, 4, 16, 64, 256])
+    right.set_title("how many layers or steps it takes")
+    for ax, end in ((left, 3900), (right, 1900)):
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(LENGTHS, LENGTHS)
+        ax.set(xlim=(7, end), xlabel="number of words n")
+        ax.minorticks_off()
+        ax.tick_params(length=0)
+    attention, rnn = (gradients[name][LENGTHS.index(128)] for name in ("attention", "RNN"))
+    title = f"After 128 words the first one still reaches attention: gradient {attention:.1g}; an RNN: {rnn:.0e}"
+    fig.suptitle(title, fontsize=13)
+    model_note(fig, note)
+    return fig, title + ". The gradient, and the layers or steps needed, against the number of words."
+
+
+def record_findings(
+    gradients: dict[str, list[float]], layers: dict[str, list[int]], options: argparse.Namespace
+) -> None:
+    kinds = ("convolutions", "dilated convolutions")
+    needed = {f"{kind}, n = {n}": layers[kind][LENGTHS.index(n)] for kind in kinds for n in (32, 128, 512)}
+    few = {kind: all(needed[f"{kind}, n = {n}"] <= 2 * math.log2(n) for n in (32, 128, 512)) for kind in kinds}
+    laws = {name: fall(values) for name, values in gradients.items()}
+    attention, kept = gradients["attention"], gradients["LSTM, gate open"]
+    diluted = laws["attention"][0] == "power" and -1.3 < laws["attention"][1] < -0.7
+    exponential = all(laws[name][0] == "factor" and laws[name][1] < 0.9 for name in ("LSTM", "RNN"))
+    findings.record(
+        "phase1_single_head/long_path/path_length.py",
+        [
+            Finding(
+                "C037",
+                "Stacked convolutions connect n words in O(log n) layers",
+                "course notes; Vaswani et al. 2017, table 1",
+                needed,
+                "layers of kernel 3 until the last output feels the first word",
+                "at most 2 log2 n layers",
+                **findings.conditional(
+                    all(few.values()),
+                    few["dilated convolutions"],
+                    "the dilation doubles with each layer (van den Oord et al. 2016); plain ones need (n - 1) / 2",
+                ),
+            ),
+            Finding(
+                "C040",
+                "In self-attention the longest path between two words is O(1)",
+                "Vaswani et al. 2017, table 1",
+                {f"n = {n}": count for n, count in zip(LENGTHS, layers["attention"], strict=True)},
+                "layers until the last output feels the first word",
+                "one layer at every length",
+                findings.verdict(set(layers["attention"]) == {1}),
+                control=f"an RNN takes {layers['RNN'][0]} to {layers['RNN'][-1]} steps, as many as there are words",
+            ),
+            Finding(
+                "C046",
+                "With attention gradients do not vanish over long sequences",
+                "course notes; for RNN and LSTM Hochreiter and Schmidhuber 1997",
+                {f"attention, n = {n}": attention[LENGTHS.index(n)] for n in (8, 128, 512)}
+                | {"exponent of n for attention": laws["attention"][1]}
+                | {f"{name}, n = 128": gradients[name][LENGTHS.index(128)] for name in ("LSTM", "RNN")}
+                | {f"factor per word, {name}": laws[name][1] for name in ("LSTM", "RNN")},
+                "|d last output / d first word|, untrained; the law that fits better of n^p and f^n",
+                "at n = 512 at least half of that at n = 8; failing that, a power of n between -1.3 and -0.7 where "
+                "LSTM and RNN lose a tenth or more with each word",
+                **findings.conditional(
+                    attention[-1] >= attention[0] / 2,
+                    diluted and exponential,
+                    "vanishing means exponentially: attention dilutes, about as 1/n",
+                ),
+                control=f"an LSTM with its forget gate open: {kept[0]:.2g} at n = 8, {kept[-1]:.2g} at n = 512",
+                seeds=list(cli.seeds(options)),
+            ),
+        ],
+        options.output_dir,
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = cli.parse(cli.parser(__doc__), argv)
+    if options.train_only:
+        return
+    layers = count_layers()
+    gradients = measure(layers, cli.seeds(options))
+    draws = NUM_DRAWS * options.seeds
+    print(f"\n|d last output / d first word|, untrained, size {SIZE}, median of {draws} draws")
+    print(f"{'n':>20}" + "".join(f"{n:>10}" for n in LENGTHS) + "   falls as")
+    for name, values in gradients.items():
+        print(f"{name:20}" + "".join(f"{value:>10.1e}" for value in values) + f"   {fall_text(values)}")
+    print("\nLayers until the last output feels the first word; for the RNN, steps in time")
+    for name, counts in layers.items():
+        print(f"{name:20}" + "".join(f"{count:>10}" for count in counts))
+    torch.manual_seed(options.seed)
+    _, weights = SelfAttention(SIZE)(torch.randn(1, 128, SIZE))
+    note = (
+        f"untrained, default initial weights, size {SIZE}, no skip connections, median of {draws} draws · gate open: "
+        f"forget bias 5 · normalised entropy of attention at n = 128: {normalized_entropy(weights).mean():.2f}"
+    )
+    figure, caption = draw(gradients, layers, note)
+    save_figure(figure, options.output_dir / paths.PLOTS / "phase1" / f"path_length.{options.format}", caption=caption)
+    record_findings(gradients, layers, options)
+
+
+if __name__ == "__main__":
+    cli.run(main)

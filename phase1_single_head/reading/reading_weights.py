@@ -1,0 +1,223 @@
+"""What a row of attention weights tells about the output, and what it does not.
+
+The output is a weighted mean of the values. With more words than a value has numbers, other weights give the same mean,
+to the last digit (Brunner et al. 2020). And a word adds its weight times its value: a large weight on a small value
+adds little. Run it to see a second row of weights for the verb of a sentence of ten words or more, with the same
+output:
+
+    python phase1_single_head/reading/reading_weights.py
+    python phase1_single_head/reading/reading_weights.py --sentence "those dogs slept in a small soft bed"
+
+Writes reading_weights.png to visualizations/plots/phase1/.
+"""
+
+import argparse
+import math
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from phase1_single_head.parts.soft_lookup import LONG, Reading, long_words, read, read_held_out
+from phase1_single_head.self_attention import choose_word, load_single_head_model
+from shared import cli, paths
+from shared.attention_utils import normalized_entropy
+from shared.evidence import findings
+from shared.evidence.findings import Finding
+from shared.training import Trained
+from shared.visualization_utils import QUIET, head_color, model_note, save_figure, token_labels
+
+NARROW = 4  # numbers that are kept of each value, so that a sentence of ten words has more words than numbers
+
+
+def change_without_effect(weights: Tensor, value: Tensor, free: Tensor) -> Tensor | None:
+    """A change of the `free` (bool (T,)) weights that moves neither output nor sum -> (T,), or None if there is none.
+
+    Such changes are the null space of [value, 1]ᵀ. It has d_v + 1 rows, so that of n free words at least n - (d_v + 1)
+    directions have no effect. Among them: the one that takes most from the heaviest word that can change at all.
+    """
+    fixed = torch.cat([value, torch.ones_like(value[:, :1])], dim=1).T[:, free]  # (T, d_v) -> (d_v + 1, n)
+    _, sizes, directions = torch.linalg.svd(fixed)
+    null = directions[int((sizes > 1e-10 * sizes[0]).sum()) :]  # (n, n) -> (n - rank, n)
+    projection = null.T @ null  # (n, n): a wish for change -> what of it has no effect
+    can_change = projection.diagonal() > 1e-12
+    if not can_change.any():
+        return None
+    heaviest = weights[free].masked_fill(~can_change, -1).argmax()
+    change = torch.zeros_like(weights)
+    change[free] = -projection[heaviest]
+    return change
+
+
+def alternative_weights(weights: Tensor, value: Tensor) -> Tensor | None:
+    """Other weights with the same output: weights (T,), value (T, d_v), both float64 -> (T,), or None.
+
+    From the given row along a direction without effect until some weight is 0; that one stays 0, and on along the next,
+    until none is left. Then at most d_v + 1 words have weight (Carathéodory's theorem). Hidden words (weight 0) stay
+    hidden. None, the weights are unique: at most d_v + 1 words, and no value among them is a mix of others.
+    """
+    other = weights.clone()
+    while (change := change_without_effect(weights, value, other > 0)) is not None:
+        steps = torch.where(change < 0, -other / change, math.inf)
+        emptied = steps.argmin()
+        other = (other + steps[emptied] * change).clamp(min=0)
+        other[emptied] = 0
+    return None if torch.equal(other, weights) else other
+
+
+def total_variation(a: Tensor, b: Tensor) -> float:
+    """How much weight must be moved to make one row of weights into the other, 0 to 1."""
+    return (a - b).abs().sum().item() / 2
+
+
+def strongest_directions(value: Tensor, number: int) -> tuple[Tensor, float]:
+    """Values (T, d_v) -> (T, number): their principal components, and the share of their variation that is kept."""
+    centred = value - value.mean(dim=0)
+    _, sizes, directions = torch.linalg.svd(centred, full_matrices=False)
+    return centred @ directions[:number].T, (sizes[:number].square().sum() / sizes.square().sum()).item()
+
+
+def contributions(weights: Tensor, value: Tensor) -> Tensor:
+    """Length of what each word adds to each output, |weight × value|: (T_q, T_k), (T_k, d_v) -> (T_q, T_k)."""
+    return weights * value.norm(dim=-1)
+
+
+def largest_agrees(reading: Reading) -> Tensor:
+    """For each row: does the word with the largest weight contribute most? -> bool (T,)"""
+    return contributions(reading.weights, reading.value).argmax(dim=-1) == reading.weights.argmax(dim=-1)
+
+
+def draw(trained: Trained, row: Tensor, other: Tensor, value: Tensor, words: list[str], i: int) -> tuple[Figure, str]:
+    """Left: both rows of weights. Right: the output that each gives."""
+    moved, change = total_variation(row, other), ((row - other) @ value).abs().max().item()
+    title = f"Two rows of weights, one output: {moved:.2f} of the weight moves, the output by {change:.0e}"
+    wide = 0.42 * len(words)
+    fig, (left, right) = plt.subplots(1, 2, figsize=(wide + 5, 4.4), width_ratios=(wide, 2), layout="constrained")
+    styles = (
+        (row, -0.21, head_color(0), f"the head: normalised entropy {normalized_entropy(row):.2f}"),
+        (other, 0.21, QUIET, f"another row: {normalized_entropy(other):.2f}"),
+    )
+    for weights, shift, color, label in styles:
+        left.bar([j + shift for j in range(len(words))], weights.tolist(), 0.4, color=color, label=label)
+        output = (weights @ value).tolist()
+        right.bar([c + shift for c in range(len(output))], output, 0.4, color=color)
+    left.set_xticks(range(len(words)), token_labels(words), rotation=45, ha="right", rotation_mode="anchor")
+    left.set(
+        ylabel="attention weight",
+        xlim=(-0.7, len(words) - 0.3),
+        ylim=(0, 1.25 * max(row.max().item(), other.max().item())),
+    )
+    left.set_title(f'where "{words[i]}" looks', color=QUIET)
+    left.legend(frameon=False, fontsize=9, loc="upper left", borderaxespad=0)
+    right.set_xticks(range(value.size(1)), range(value.size(1)))
+    right.set_title("the output of both", color=QUIET)
+    right.axhline(0, color=QUIET, linewidth=0.8)
+    for ax in (left, right):
+        ax.tick_params(length=0)
+    fig.suptitle(title, fontsize=12.5)
+    model_note(fig, f"one layer, one head, {trained.label}; of each value its {value.size(1)} strongest directions")
+    return fig, f"{title}. Weights of a row are unique only if there are at most d_v + 1 words."
+
+
+def show_alternative(trained: Trained, head: Reading, options: argparse.Namespace) -> None:
+    """Find and draw another row for the verb of the sentence."""
+    i, n = choose_word(head.words), len(head.words)
+    print(f'\n1. "{" ".join(head.words)}": is there another row for "{head.words[i]}"?')
+    print(f"   {n} weights must keep the d_v numbers of the output, and their sum: n - (d_v + 1) directions are free")
+    for number in (1, 2, NARROW, n - 2, n - 1, head.value.size(1)):
+        value, kept = strongest_directions(head.value, number)
+        other = alternative_weights(head.weights[i], value)
+        found = "unique" if other is None else f"{total_variation(head.weights[i], other):.2f} of the weight moved"
+        print(f"   d_v = {number:2} ({kept:4.0%} of the variation): free {max(n - number - 1, 0):2}   {found}")
+    value, _ = strongest_directions(head.value, NARROW)
+    other = alternative_weights(head.weights[i], value)
+    print(f"\n   With d_v = {NARROW}:   the head's row   another row")
+    for word, weight, other_weight in zip(token_labels(head.words), head.weights[i], other, strict=True):
+        print(f"   {word:13} {weight:13.2f} {other_weight:13.2f}")
+    for name, weights in (("the head's row", head.weights[i]), ("another row", other)):
+        print(f"   output by {name:14} " + " ".join(f"{number:7.3f}" for number in (weights @ value).tolist()))
+    figure, caption = draw(trained, head.weights[i], other, value, head.words, i)
+    path = options.output_dir / paths.PLOTS / "phase1" / f"reading_weights.{options.format}"
+    save_figure(figure, path, caption=caption)
+
+
+def search_alternatives(readings: list[Reading]) -> dict[str, float]:
+    """Every row of the long sentences: what moves with narrow values, and whether anything can with whole ones."""
+    moved, changes, whole, rows = [], [], 0, 0
+    for reading in (r for r in readings if len(r.words) >= LONG):
+        value, _ = strongest_directions(reading.value, NARROW)
+        should_be_unique = len(reading.words) <= reading.value.size(1) + 1
+        for row in reading.weights:
+            rows += 1
+            whole += should_be_unique and alternative_weights(row, reading.value) is not None
+            if (other := alternative_weights(row, value)) is not None:
+                moved.append(total_variation(row, other))
+                changes.append(((row - other) @ value).abs().max().item())
+    return {
+        "rows": rows,
+        f"d_v = {NARROW}: rows with another": len(moved),
+        "weight that moves, median": torch.tensor(moved).median().item(),
+        "largest change of the output": max(changes),
+        f"d_v = {readings[0].value.size(1)}, at most d_v + 1 words: rows with another": whole,
+    }
+
+
+def show_contributions(readings: list[Reading]) -> dict[str, float]:
+    """What words add to the output, in a made row and as the share of rows of the trained head that agree."""
+    print("\n2. A weight of 0.9 on the value (0, 0), and 0.1 on (3, 4)")
+    made = contributions(torch.tensor([0.9, 0.1]), torch.tensor([[0.0, 0.0], [3.0, 4.0]])).tolist()
+    agree = torch.cat([largest_agrees(reading) for reading in readings]).double().mean().item()
+    print(f"   they add {made[0]:.1f} and {made[1]:.1f} to the output")
+    print(f"   in the trained head the word with the largest weight adds most in {agree:.1%} of the rows")
+    return {"weight 0.9 on a value of 0": made[0], "weight 0.1 beside it": made[1], "rows that agree": agree}
+
+
+def record_findings(searched: dict[str, float], added: dict[str, float], options: argparse.Namespace) -> None:
+    rows, narrow, moved, change, whole = searched.values()
+    large, small, agree = added.values()
+    findings.record(
+        "phase1_single_head/reading/reading_weights.py",
+        [
+            Finding(
+                "unique-weights",
+                "Attention weights are not unique: other weights give the same output",
+                "Brunner et al. 2020",
+                searched,
+                f"rows of held-out sentences of {LONG} words or more; weight; float64",
+                "all rows have another; in the median one 0.1 of the weight moves, the output below 1e-12",
+                **findings.conditional(
+                    narrow == whole == rows,
+                    narrow == rows and moved >= 0.1 and change < 1e-12 and whole == 0,
+                    "a row has more than d_v + 1 words, as in long texts",
+                ),
+                control="whole values on the same rows, where there are at most d_v + 1 words",
+                seeds=[options.seed],
+            ),
+            Finding(
+                "C141",
+                "Attention weights directly show which words influence which",
+                "course notes",
+                added,
+                "contribution |weight × value|; share of rows of the trained head",
+                "the largest weight contributes most, in the made row and in at least 0.99 of the trained head's rows",
+                findings.verdict(large > small and agree >= 0.99),
+                seeds=[options.seed],
+            ),
+        ],
+        options.output_dir,
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = cli.parse(cli.parser(__doc__), argv)
+    trained = load_single_head_model(options)
+    if options.train_only:
+        return
+    (head,), readings = read(trained, [long_words(options)]), read_held_out(trained)
+    show_alternative(trained, head, options)
+    record_findings(search_alternatives(readings), show_contributions(readings), options)
+
+
+if __name__ == "__main__":
+    cli.run(main)

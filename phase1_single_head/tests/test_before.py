@@ -1,0 +1,144 @@
+"""Tests: before."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from phase1_single_head.before import bottleneck, seq2seq
+from phase1_single_head.before.scoring import METHODS, AdditiveAttention, LuongAttention
+from shared.attention_utils import padding_mask
+from shared.tests.helpers import D_K, D_V, T_K, T_Q, B, close
+
+
+def loop_scores(query, memory, score):
+    """Scores and output of one rule, one pair at a time, with softmax written out."""
+    outputs, rows = [], []
+    for q in query:
+        raw = [math.exp(score(q, k)) for k in memory]
+        weights = torch.tensor([r / sum(raw) for r in raw], dtype=torch.float64)
+        rows.append(weights)
+        outputs.append(sum(w * k for w, k in zip(weights, memory, strict=True)))
+    return torch.stack(outputs), torch.stack(rows)
+
+
+def test_every_scoring_rule_is_its_formula():
+    torch.manual_seed(22)
+    query, memory = torch.randn(B, T_Q, D_K).double(), torch.randn(B, T_K, D_K).double()
+    additive = AdditiveAttention(D_K, d_hidden=3).double()
+    general, concat = (LuongAttention(D_K, method).double() for method in ("general", "concat"))
+    rules = [
+        (LuongAttention(D_K, "dot"), lambda q, k: float(q @ k)),
+        (general, lambda q, k: float(q @ general.w.weight @ k)),
+        (
+            concat,
+            lambda q, k: float(concat.v.weight[0] @ torch.tanh(concat.w.weight @ torch.cat([q, k]) + concat.w.bias)),
+        ),
+        (
+            additive,
+            lambda q, k: float(
+                additive.v.weight[0] @ torch.tanh(additive.w_q.weight @ q + additive.w_q.bias + additive.w_k.weight @ k)
+            ),
+        ),
+    ]
+    for attention, score in rules:
+        output, weights = attention(query, memory)
+        assert weights.shape == (B, 1, T_Q, T_K)
+        for b in range(B):
+            with torch.no_grad():
+                expected_output, expected_weights = loop_scores(query[b], memory[b], score)
+            close(output[b], expected_output, rtol=0, atol=1e-12)
+            close(weights[b, 0], expected_weights, rtol=0, atol=1e-12)
+
+
+def test_additive_attention_by_hand():
+    """One hidden unit, W_q = 1, W_k = 2, b = 0, v = 3: scores 3 tanh(q + 2k) for q = 0.5 and k = 0, 1, -1."""
+    attention = AdditiveAttention(1).double()
+    for parameter, value in zip((attention.w_q.weight, attention.w_q.bias, attention.w_k.weight, attention.v.weight),
+                                (1.0, 0.0, 2.0, 3.0), strict=True):  # fmt: skip
+        nn.init.constant_(parameter, value)
+    output, weights = attention(torch.tensor([[[0.5]]]).double(), torch.tensor([[[0.0], [1.0], [-1.0]]]).double())
+    raw = [math.exp(3 * math.tanh(s)) for s in (0.5, 2.5, -1.5)]
+    close(weights.flatten(), torch.tensor([r / sum(raw) for r in raw]).double())
+    close(output.item(), (raw[1] - raw[2]) / sum(raw))
+
+
+def test_additive_attention_takes_a_memory_of_another_size():
+    torch.manual_seed(23)
+    attention = AdditiveAttention(D_K, 3, d_memory=D_V).double()
+    output, _ = attention(torch.randn(B, T_Q, D_K).double(), torch.randn(B, T_K, D_V).double())
+    assert output.shape == (B, T_Q, D_V)
+    assert sum(p.numel() for p in attention.parameters()) == 3 * D_K + 3 + 3 * D_V + 3  # one bias, v without
+
+
+@pytest.mark.parametrize("make", [AdditiveAttention, *(lambda d, m=m: LuongAttention(d, m) for m in METHODS)])
+def test_scores_hide_what_the_mask_hides(make):
+    """Hidden memory can be anything; a query that sees nothing gives 0; gradients stay finite."""
+    torch.manual_seed(24)
+    attention = make(D_K).double()
+    query, memory = torch.randn(B, T_Q, D_K).double(), torch.randn(B, T_K, D_K).double()
+    mask = padding_mask(torch.tensor([0, 4]), T_K)
+    other = torch.where(mask[:, 0, 0, :, None], memory, 1000 * torch.randn(B, T_K, D_K).double())
+    output, weights = attention(query, memory.requires_grad_(), mask)
+    close(output, attention(query, other, mask)[0], rtol=0, atol=0)
+    assert not weights[0].any() and not output[0].any() and not weights[1, ..., 4:].any()
+    (gradient,) = torch.autograd.grad(output.sum(), memory)
+    assert gradient.isfinite().all() and not gradient[1, 4:].any()
+
+
+@pytest.mark.parametrize("name", seq2seq.MODELS)
+def test_writers_never_see_what_they_are_to_write(name):
+    """Changing a later letter of `previous` must not move an earlier prediction; changing the source must."""
+    torch.manual_seed(25)
+    model = seq2seq.MODELS[name]().double()
+    source, previous = torch.randint(12, (B, 7)), torch.randint(12, (B, 5))
+    logits, weights = model(source, previous)
+    changed = previous.clone()
+    changed[:, 3] = (changed[:, 3] + 1) % 12
+    assert torch.equal(model(source, changed)[0][:, :3], logits[:, :3])
+    assert not torch.allclose(model(source, changed)[0][:, 3:], logits[:, 3:])
+    assert not torch.allclose(model((source + 1) % 12, previous)[0], logits)
+    assert name == "none" or (
+        weights.shape == (B, 1, 5, 7) and torch.allclose(weights.sum(-1), torch.ones(()).double())
+    )
+
+
+def test_without_attention_one_vector_carries_the_string():
+    """Two strings that leave the reader in the same state are written alike: only the last states count."""
+    torch.manual_seed(26)
+    model = seq2seq.Seq2Seq()
+    memory, last = model.read(torch.randint(12, (1, 7)))
+    half = seq2seq.SIZE // 2
+    close(last[0, :half], memory[0, -1, :half])  # reading forwards ends at the last letter
+    close(last[0, half:], memory[0, 0, half:])  # reading backwards ends at the first
+
+
+def test_luong_asks_after_the_letter_and_bahdanau_before():
+    """The row of weights with which letter t is written depends on previous[t] for Luong, not for Bahdanau."""
+    torch.manual_seed(27)
+    source, previous = torch.randint(12, (1, 7)), torch.randint(12, (1, 5))
+    changed = previous.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 12
+    for name, moves in (("Luong", True), ("Bahdanau", False)):
+        model = seq2seq.MODELS[name]()
+        rows = [model(source, letters)[1][0, 0, -1] for letters in (previous, changed)]
+        assert torch.equal(*rows) != moves
+
+
+def test_bottleneck_scores_are_those_of_a_writer_made_by_hand():
+    """A model that copies perfectly scores 1 everywhere, and its weights lie on the anti-diagonal."""
+
+    class Perfect(nn.Module):
+        def forward(self, source, previous):
+            length = previous.size(1)
+            weights = torch.eye(source.size(1)).flip(0)[:length].expand(len(source), 1, -1, -1)
+            return F.one_hot(source.flip(1)[:, :length], 12).float(), weights
+
+    assert bottleneck.accuracy(Perfect(), 7) == bottleneck.accuracy_alone(Perfect(), 7) == 1
+    aligned = bottleneck.alignment(Perfect())
+    assert (aligned.on_the_letter, aligned.one_after_it, aligned.smallest) == (1, 0, 0)
+    source, previous, target = bottleneck.draw_strings(5, 7, torch.Generator().manual_seed(0))
+    assert target.tolist() == [row[::-1] for row in source.tolist()]
+    assert previous[:, 1:].tolist() == target[:, :-1].tolist() and (previous[:, 0] == seq2seq.START).all()

@@ -1,0 +1,194 @@
+"""Tests: long path."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from phase1_single_head.long_path import layer_costs, path_length, recurrence
+from phase1_single_head.self_attention import SelfAttention
+from shared.evidence.findings import HOLDS, ONLY_IF
+from shared.tests.helpers import close
+
+
+class LinearRecurrence(nn.Module):
+    """h_t = a h_{t-1} + x_t as a layer: its gradient from first to last is a^(n-1), whatever the words."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return recurrence.recurrence_by_loop(x[0], self.factor)[None]
+
+
+@pytest.mark.parametrize(("factor", "length"), [(0.5, 7), (0.9, 31), (1.1, 13), (0.1, 250)])
+def test_gradient_of_a_linear_recurrence_is_the_factor_to_the_number_of_steps(factor, length):
+    """0.1^249 is a number in float64, but its square is not: the norm must not lose it."""
+    expected = factor ** (length - 1) * math.sqrt(path_length.SIZE)  # one such gradient for each number of a word
+    assert path_length.gradient(LinearRecurrence(factor), length) == pytest.approx(expected, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 8, 9, 32, 33])
+def test_plain_convolutions_connect_after_half_the_words_and_not_before(length):
+    needed = math.ceil((length - 1) / 2)
+    assert path_length.layers_needed(path_length.convolutions(4, dilated=False), length) == needed
+    torch.manual_seed(0)
+    x = torch.randn(1, length, 5, dtype=torch.float64, requires_grad=True)
+    for depth in (needed - 1, needed):  # the whole stack in one piece, an independent way to the same answer
+        stack = nn.Sequential(*itertools.islice(path_length.convolutions(5, dilated=False), depth)).double()
+        (at_input,) = torch.autograd.grad(stack(x)[:, -1].sum(), x)
+        assert bool(at_input[0, 0].any()) == (depth == needed), f"{depth} layers, {length} words"
+
+
+@pytest.mark.parametrize(("length", "needed"), [(3, 1), (4, 2), (7, 2), (8, 3), (15, 3), (16, 4), (128, 7), (511, 8)])
+def test_dilated_convolutions_reach_twice_as_far_with_each_layer(length, needed):
+    """L layers of kernel 3 reach back 2 + 4 + ... + 2^L = 2^(L+1) - 2 words."""
+    assert 2 ** (needed + 1) - 2 >= length - 1 > 2**needed - 2
+    assert path_length.layers_needed(path_length.convolutions(4, dilated=True), length) == needed
+
+
+def test_attention_connects_in_one_layer_and_too_few_layers_are_an_error():
+    assert [path_length.layers_needed(iter([SelfAttention(4)]), n) for n in (2, 17, 300)] == [1, 1, 1]
+    few = itertools.islice(path_length.convolutions(4, dilated=False), 15)  # 16 are needed
+    with pytest.raises(ValueError, match="do not connect the first of 32 words"):
+        path_length.layers_needed(few, 32)
+
+
+def test_convolution_is_causal_and_torchs_own():
+    torch.manual_seed(0)
+    layer, x = path_length.CausalConvolution(5, kernel=3, dilation=2), torch.randn(2, 11, 5)
+    by_hand = layer.bias.expand(2, 11, 5).clone()
+    for t, tap in itertools.product(range(11), range(3)):
+        if (source := t - 2 * (2 - tap)) >= 0:
+            by_hand[:, t] += x[:, source] @ layer.weight[:, :, tap].T
+    close(layer(x), by_hand)
+
+
+def test_chain_counts_operations_that_wait_for_one_another():
+    """Worked by hand: x itself, then each operation on the longest way; what runs beside it does not count."""
+    x = torch.ones(3, requires_grad=True)
+    assert recurrence.longest_chain(x + 1) == 2
+    assert recurrence.longest_chain((x + 1).exp() * 2 + x.sin()) == 5
+    assert recurrence.longest_chain(torch.stack([x.sin(), x.cos(), x.exp()])) == 3
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_recurrent_networks_take_as_many_steps_as_there_are_words(kind):
+    assert [recurrence.steps_needed(kind(3, 3, batch_first=True), n) for n in (1, 2, 5, 29)] == [1, 2, 5, 29]
+
+
+@pytest.mark.parametrize("factor", [0.3, 0.9, 1.0, -0.7])
+def test_linear_recurrence_at_once_equals_the_loop(factor):
+    torch.manual_seed(0)
+    x = torch.randn(13, 3, dtype=torch.float64, requires_grad=True)
+    by_loop, at_once = recurrence.recurrence_by_loop(x, factor), recurrence.recurrence_at_once(x, factor)
+    close(at_once, by_loop, rtol=0, atol=1e-12)
+    state = torch.zeros(3, dtype=torch.float64)
+    for word, got in zip(x, by_loop, strict=True):  # the definition, once more
+        state = factor * state + word
+        close(got, state)
+    assert recurrence.longest_chain(by_loop) > 13 > recurrence.longest_chain(at_once)
+
+
+def test_tanh_makes_a_recurrence_that_no_matrix_can_stand_for():
+    torch.manual_seed(0)
+    assert recurrence.not_linear(nn.Linear(recurrence.SIZE, recurrence.SIZE, bias=False).double()) < 1e-12
+    rnn = nn.RNN(recurrence.SIZE, recurrence.SIZE, batch_first=True, bias=False).double()
+    assert recurrence.not_linear(rnn) > 0.1
+
+
+def test_what_is_kept_of_a_text():
+    d = recurrence.SIZE
+    kept = {
+        kind: [recurrence.numbers_kept(kind(d, d, batch_first=True), n) for n in (5, 50)] for kind in (nn.RNN, nn.LSTM)
+    }
+    assert kept == {nn.RNN: [d, d], nn.LSTM: [2 * d, 2 * d]}
+    assert [recurrence.numbers_kept(SelfAttention(d), n) for n in (5, 50)] == [2 * 5 * d, 2 * 50 * d]
+
+
+def test_weights_are_counted_and_written_as_formulas():
+    d, n = 24, 7
+    expected = {
+        "RNN": (2 * d**2, "2 d²"),
+        "LSTM": (8 * d**2, "8 d²"),
+        "convolution": (3 * d**2, "3 d²"),
+        "dilated convolution": (3 * d**2, "3 d²"),
+        "fully connected": ((n * d) ** 2, "(n d)²"),
+        "attention": (3 * d**2, "3 d²"),
+        "attention with W_O": (4 * d**2, "4 d²"),
+    }
+    names = layer_costs.LAYERS
+    assert {k: (layer_costs.count_weights(k, d, n), layer_costs.weights_formula(k)) for k in names} == expected
+    assert layer_costs.count_weights("fully connected", 64, 6) == 147_456
+    assert layer_costs.count_weights("attention with W_O", 64, 6) == 16_384
+
+
+def test_influence_is_the_gradient_of_each_pair():
+    torch.manual_seed(0)
+    layer, x = SelfAttention(3).double(), torch.randn(1, 4, 3, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(lambda x: layer(x)[0].sum(dim=-1)[0], x)  # (4, 1, 4, 3)
+    close(layer_costs.influence(layer, x), jacobian[:, 0].norm(dim=-1))
+
+
+def test_who_goes_with_the_word_and_who_stays_with_the_place(monkeypatch):
+    monkeypatch.setattr(layer_costs, "NUM_DRAWS", 3)
+    torch.manual_seed(0)
+    rows = {name: layer_costs.measure(name) for name in layer_costs.LAYERS}
+    assert {name: row.content_decides for name, row in rows.items()} == {
+        "RNN": "how much",
+        "LSTM": "how much",
+        "convolution": "no",
+        "dilated convolution": "no",
+        "fully connected": "no",
+        "attention": "where",
+        "attention with W_O": "where",
+    }
+    assert {name for name, row in rows.items() if not row.at_once} == {"RNN", "LSTM"}
+    assert {name for name, row in rows.items() if not row.any_length} == {"fully connected"}
+    blind = layer_costs.Row("", [], [], True, stay=0.3, go=0.2)  # neither rule: no name for it
+    assert blind.content_decides == "unclear"
+
+
+def test_fits_tell_a_power_from_a_factor():
+    power = [3 / n**1.5 for n in path_length.LENGTHS]
+    factor = [0.2 * 0.8**n for n in path_length.LENGTHS]
+    assert path_length.fall(power) == ("power", pytest.approx(-1.5))
+    assert path_length.fall(factor) == ("factor", pytest.approx(0.8))
+    assert path_length.fall([*factor[:-1], 0.0]) == ("factor", pytest.approx(0.8)), "zeros must be left out"
+    assert path_length.fall_text(power) == "like n^-1.5" and path_length.fall_text(factor) == "× 0.80 a word"
+
+
+def run_findings(module, monkeypatch, *arguments):
+    """What main() would record, without writing findings or pictures."""
+    recorded = []
+    monkeypatch.setattr(module.findings, "record", lambda script, found, folder: recorded.extend(found))
+    module.record_findings(*arguments)
+    return {finding.id: finding for finding in recorded}
+
+
+def test_verdict_on_vanishing_depends_on_what_is_measured(monkeypatch):
+    """Attention that fell like an RNN would not hold; attention that kept all would hold without a condition."""
+    script = path_length.cli.parser("")
+    options = path_length.cli.parse(script, [])
+    n = path_length.LENGTHS
+    layers = {"RNN": list(n), "convolutions": [m // 2 for m in n], "attention": [1] * len(n)}
+    layers["dilated convolutions"] = [round(math.log2(m)) for m in n]
+    fast, slow, flat = [0.5**m for m in n], [3 / m for m in n], [0.4 for m in n]
+    verdicts = []
+    for attention, conv in ((slow, [m // 2 for m in n]), (flat, [2] * len(n)), (fast, [m // 2 for m in n])):
+        gradients = {"attention": attention, "LSTM": fast, "RNN": fast, "LSTM, gate open": flat}
+        found = run_findings(path_length, monkeypatch, gradients, layers | {"convolutions": conv}, options)
+        verdicts.append((found["C046"].verdict, found["C037"].verdict))
+    assert verdicts == [(ONLY_IF, ONLY_IF), (HOLDS, HOLDS), ("does not hold", ONLY_IF)]
+
+
+def test_picture_says_where_gradients_are_exactly_zero():
+    flat = [0.1] * len(path_length.LENGTHS)
+    gradients = dict.fromkeys(path_length.NETWORKS, flat) | {"RNN": [0.5**n for n in path_length.LENGTHS[:-1]] + [0.0]}
+    figure, _ = path_length.draw(gradients, {"RNN": list(path_length.LENGTHS)}, "note")
+    labels = [text.get_text() for text in figure.axes[0].texts]
+    assert "RNN: × 0.50 a word\n0 at 512 words ↓" in labels
+    path_length.plt.close(figure)

@@ -1,0 +1,301 @@
+"""Benchmark: equality first, then speed and memory.
+
+A table of times does not say whether its rows compute the same thing. So every variant of variants.py is first compared
+with MultiHeadAttention in float64: outputs, gradients and weights, with the causal mask and without. One that differs
+by more than 1e-5 is refused and has no row of times. The inverted mask is refused, and then timed on its own beside the
+right one, to show what a table of times would have said.
+
+Times are compared as ratios within rounds (shared/measure.py). "of roof" is the share of the rate at which this machine
+multiplies large matrices. "training" is forward and backward, with the gradients of the input and of all weights. Run
+it alone: two threads wait for each other, so a program beside it that takes one of the cores slows both.
+
+    python phase2_multi_head/costs/benchmark.py
+    python phase2_multi_head/costs/benchmark.py --shapes 8x64,1x2048 --causal --threads 1 --json times.json
+
+Writes benchmark.png to visualizations/plots/phase2/, the one picture with times in it, so that it differs from run to
+run. The findings hold only what each run repeats: agreement, and whether a factor of 10 is reached.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import Tensor
+from tqdm import tqdm
+
+from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase2_multi_head.costs.cost_model import attention_operations, projection_operations
+from phase2_multi_head.costs.variants import (
+    FUSED,
+    FUSED_MASK,
+    GROUPED_2,
+    INVERTED,
+    TOLERANCE,
+    TORCH,
+    TORCH_NO_WEIGHTS,
+    Variant,
+    check_agreement,
+    load_variants,
+)
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
+from shared import cli, paths
+from shared.attention_utils import causal_mask
+from shared.evidence import findings
+from shared.evidence.findings import Finding
+from shared.measure import machine, matmul_rate, median_ratio, paired_times, peak_memory
+from shared.visualization_utils import QUIET, head_color, model_note, save_figure
+
+SHAPES, QUICK_SHAPES = ((8, 64), (8, 256), (2, 1024)), ((2, 64),)  # sequences, length
+D_MODEL, NUM_HEADS = 512, 8
+COMPARED = 256  # tokens of two sequences on which variants must agree; more takes long in float64
+PANELS = {"forward": "forward", "training": "training: forward and backward"}
+MODES = tuple(PANELS)
+Times = dict[str, list[float]]  # name -> seconds in each round
+
+
+@dataclass
+class Result:
+    """What was measured at one shape."""
+
+    shape: str
+    differences: dict[str, float]  # of all variants; those refused are in none of the following
+    times: dict[str, Times]  # by mode
+    memory: dict[str, int]  # peak bytes of a forward pass
+    operations: int  # of a forward pass; G = 2 takes fewer
+    rate: float
+    wrong: Times  # the inverted mask and the right one, forward
+    core: Times  # the core function alone, in steps and fused
+
+    def ratio(self, mode: str, name: str, base: str = TORCH) -> float:
+        """NaN if one of them was refused."""
+        return median_ratio(self.times[mode], name, base) if {name, base} <= self.times[mode].keys() else math.nan
+
+
+def parse_shapes(text: str) -> list[tuple[int, int]]:
+    """ "8x64,2x1024" -> [(8, 64), (2, 1024)]."""
+    shapes = []
+    for part in text.split(","):
+        batch, _, length = part.strip().partition("x")
+        if not (batch.isdecimal() and length.isdecimal() and int(batch) and int(length)):
+            raise argparse.ArgumentTypeError(f"{part!r} is not sequences x length, as in 8x64,2x1024")
+        shapes.append((int(batch), int(length)))
+    return shapes
+
+
+def forward_pass(variant: Callable[[Tensor], object], x: Tensor) -> None:
+    with torch.no_grad():
+        variant(x)
+
+
+def training_pass(variant: Variant, x: Tensor, upstream: Tensor) -> None:
+    x = x.detach().requires_grad_()
+    torch.autograd.grad(variant(x)[0], [x, *variant.module.parameters()], upstream)
+
+
+@torch.no_grad()
+def time_core(x: Tensor, seconds: float) -> Times:
+    """Scores, softmax and mean alone, without projections: in steps and fused."""
+    q = split_heads(x, NUM_HEADS).contiguous()  # (B, T, d_model) -> (B, H, T, d_k)
+    calls = {
+        "in steps": partial(scaled_dot_product_attention, q, q, q),
+        FUSED: partial(F.scaled_dot_product_attention, q, q, q),
+    }
+    return paired_times(calls, seconds=seconds, device=x.device.type)
+
+
+def measure(batch: int, length: int, options: argparse.Namespace) -> Result:
+    """Agreement, then times and memory of what agrees, at one shape."""
+    device, seconds = options.device, 0.05 if options.quick else 0.5
+    multi_head = MultiHeadAttention(D_MODEL, NUM_HEADS, bias=False).to(device)
+    x, upstream = torch.randn(2, batch, length, D_MODEL, device=device)
+    causal = causal_mask(length, device=device)
+    masks = {False: torch.ones_like(causal), True: causal}
+    variants = {key: load_variants(multi_head, mask) for key, mask in masks.items()}
+    short = x[:2, :COMPARED]
+    parts = [mask[:COMPARED, :COMPARED] for mask in masks.values()]
+    plain, masked = (check_agreement(load_variants(multi_head, part), multi_head, short, part) for part in parts)
+    differences = {name: torch.tensor([plain[name], masked[name]]).max().item() for name in plain}  # NaN stays NaN
+    agreeing = {name: v for name, v in variants[options.causal].items() if differences[name] <= TOLERANCE}
+    forward = {name: partial(forward_pass, v, x) for name, v in agreeing.items()}
+    training = {name: partial(training_pass, v, x, upstream) for name, v in agreeing.items()}
+    wrong = {name: partial(forward_pass, variants[True][name], x) for name in (FUSED_MASK, INVERTED)}
+    time_calls = partial(paired_times, warm_up=False, device=device)  # the comparison and the memory ran them before
+    return Result(
+        f"{batch}x{length}",
+        differences,
+        memory={} if device == "mps" else {name: peak_memory(call, device) for name, call in forward.items()},
+        rate=matmul_rate(device),
+        times={"forward": time_calls(forward, seconds=seconds), "training": time_calls(training, seconds=seconds)},
+        operations=sum(count(length, D_MODEL, batch=batch) for count in (projection_operations, attention_operations)),
+        wrong=time_calls(wrong, seconds=seconds / 2),
+        core=time_core(x, seconds / 2),
+    )
+
+
+def show(result: Result) -> None:
+    """The table of one shape."""
+    billions = result.operations / 1e9
+    print(f"\n{result.shape}: {billions:,.2f} billion operations; roof: {result.rate / 1e9:,.0f} billion a second")
+    print(f"   {'':35}{'largest':>10}{'forward':>18}{'':10}{'training':>18}{'peak':>9}")
+    print(f"   {'':35}{'difference':>10}{'ms':>10}{'ratio':>8}{'of roof':>10}{'ms':>10}{'ratio':>8}{'MiB':>9}")
+    for name, difference in result.differences.items():
+        row = f"   {name:35}{difference:10.1e}"
+        if name in result.times["forward"]:
+            forward, training = (statistics.median(result.times[mode][name]) for mode in MODES)
+            row += f"{forward * 1e3:10.2f}{result.ratio('forward', name):8.2f}"
+            row += f"{'-':>10}" if name == GROUPED_2 else f"{result.operations / forward / result.rate:10.0%}"
+            row += f"{training * 1e3:10.2f}{result.ratio('training', name):8.2f}"
+            row += f"{result.memory[name] / 2**20:9.1f}" if result.memory else f"{'-':>9}"
+        else:
+            row += f"   refused: differs by {difference:.2g}, allowed is {TOLERANCE:g}"
+        print(row)
+    ratios = ", ".join(f"{mode} {result.ratio(mode, FUSED, TORCH_NO_WEIGHTS):.2f}" for mode in MODES)
+    print(f'   "{FUSED}" over "{TORCH_NO_WEIGHTS}": {ratios}')
+
+
+def show_wrong(results: list[Result]) -> None:
+    ratios = ", ".join(f"{median_ratio(r.wrong, INVERTED, FUSED_MASK):.2f} at {r.shape}" for r in results)
+    print(f'\nThe refused "{INVERTED}", timed all the same, over "{FUSED_MASK}": {ratios}.')
+    print("   It does the same work on the wrong keys: no time shows that, only a comparison of outputs.")
+
+
+def draw(results: list[Result], options: argparse.Namespace) -> tuple[Figure, str]:
+    """Times over that of nn.MultiheadAttention: a panel for each mode, a row for each variant, colours for shapes."""
+    names = list(results[0].differences)
+    fig, axes = plt.subplots(1, 2, figsize=(10.2, 5), sharey=True, layout="constrained")
+    for ax, mode in zip(axes, MODES, strict=True):
+        for index, result in enumerate(results):
+            rows = [row for row, name in enumerate(names) if name in result.times[mode]]
+            ratios = [result.ratio(mode, names[row]) for row in rows]
+            offsets = [row + 0.18 * (index - (len(results) - 1) / 2) for row in rows]
+            ax.scatter(ratios, offsets, s=38, color=head_color(index), label=result.shape, zorder=3)
+        ax.axvline(1, color=QUIET, linewidth=1)
+        ax.set_xlim(left=0)
+        ax.set(xlabel=f"time, {TORCH} with weights = 1", title=PANELS[mode])
+        ax.grid(axis="y", color="#eef0f2", linewidth=8, zorder=0)
+        ax.tick_params(length=0)
+        for row, name in enumerate(names):
+            if name not in results[0].times[mode]:
+                worst = max(result.differences[name] for result in results)
+                ax.text(0.03, row, f"refused: differs by {worst:.1f}", va="center", color=QUIET)
+    axes[0].set_yticks(range(len(names)), [f"{name} *" if name == GROUPED_2 else name for name in names])
+    axes[0].set_ylim(len(names) - 0.4, -0.6)
+    axes[1].legend(title="sequences x length", frameon=False, loc="upper left", fontsize=9)
+    time, shape, name = min(
+        (result.ratio("forward", name), result.shape, name)
+        for result in results
+        for name in result.times["forward"]
+        if name != GROUPED_2
+    )
+    equal = sum(all(name in result.times["forward"] for result in results) for name in names if name != GROUPED_2)
+    title = f"{equal} equal ways to compute attention; at best {time:.2f} of the time of {TORCH}"
+    fig.suptitle(f"{title}\n({name}, at {shape})", fontsize=12.5)
+    causal = "causal mask" if options.causal else "no mask"
+    model_note(
+        fig,
+        f"untrained layer, d_model = {D_MODEL}, {NUM_HEADS} heads, {causal}; medians of interleaved rounds on "
+        f"{machine(options.device)} · * another function",
+    )
+    return fig, f"{title} ({name}, at {shape}). Time of each variant relative to {TORCH}; refused variants have none."
+
+
+def record_findings(results: list[Result], options: argparse.Namespace) -> None:
+    shapes = ", ".join(result.shape for result in results)
+    names = [name for name in results[0].differences if name not in (GROUPED_2, INVERTED)]
+    agree = sum(all(result.differences[name] <= TOLERANCE for result in results) for name in names)
+    wrong = min(result.differences[INVERTED] for result in results)
+    tenfold = sum(median_ratio(result.core, "in steps", FUSED) >= 10 for result in results)
+    findings.record(
+        "phase2_multi_head/costs/benchmark.py",
+        [
+            Finding(
+                "nine-ways",
+                "A loop over heads, three projections or one, einsum and the fused kernels compute the same",
+                "course notes",
+                {"variants": len(names), "variants that agree": agree},
+                f"outputs, gradients of the input and weights at {shapes}, with the causal mask and without",
+                "all agree within 1e-5 in float32 with one reference in float64",
+                findings.verdict(agree == len(names)),
+            ),
+            Finding(
+                "inverted-mask",
+                "Code that runs without an error and returns the right shape computes the right thing",
+                "what a table of times takes for granted",
+                {"difference of the inverted mask": round(wrong, 1)},
+                f"largest difference of outputs and gradients, the smallest of {shapes}",
+                "below 1e-5, as for the other variants",
+                findings.verdict(wrong <= TOLERANCE),
+                control="the same function with the right mask agrees",
+            ),
+            Finding(
+                "C050",
+                "F.scaled_dot_product_attention is up to 10 times faster than attention in steps",
+                "course notes",
+                {"shapes": len(results), "shapes at which it is 10 times as fast": tenfold},
+                f"the core functions alone, without a mask, on {options.device} at {shapes}; medians of rounds",
+                "at one of them or more",
+                findings.verdict(tenfold > 0),
+            ),
+        ],
+        options.output_dir,
+    )
+
+
+def save_json(path: Path, results: list[Result], options: argparse.Namespace) -> None:
+    """All that was measured, every round of it."""
+    content = {
+        "machine": machine(options.device),
+        "mask": "causal" if options.causal else "none",
+        "results": [asdict(result) for result in results],
+    }
+    with paths.whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    print(f"  times: {paths.shown(path.absolute())}")
+
+
+def main(argv: list[str] | None = None) -> None:
+    script = cli.parser(__doc__)
+    add = script.add_argument
+    add("--shapes", type=parse_shapes, metavar="BxT,...", help="sequences x length (default: 8x64,8x256,2x1024)")
+    add("--causal", action="store_true", help="time with the causal mask (default: none)")
+    add("--threads", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="of the CPU (default: 2)")
+    add("--json", type=Path, metavar="FILE", help="write every measured time to FILE")
+    options = cli.parse(script, argv)
+    if options.threads < 1:
+        script.error(f"--threads must be 1 or more: got {options.threads}")
+    if options.train_only:
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(options.threads)
+    try:
+        print(f"\nd_model = {D_MODEL}, {NUM_HEADS} heads, {'causal' if options.causal else 'no'} mask", end="; ")
+        print(f"{machine(options.device)}; ratio: time over {TORCH}")
+        results = []
+        shapes = options.shapes or (QUICK_SHAPES if options.quick else SHAPES)
+        for batch, length in tqdm(shapes, desc="shapes", leave=False):
+            results.append(measure(batch, length, options))
+        for result in results:
+            show(result)
+        show_wrong(results)
+        figure, caption = draw(results, options)
+        path = options.output_dir / paths.PLOTS / "phase2" / f"benchmark.{options.format}"
+        save_figure(figure, path, caption=caption)
+        if options.json:
+            save_json(options.json, results, options)
+    finally:
+        torch.set_num_threads(before)
+    record_findings(results, options)
+
+
+if __name__ == "__main__":
+    cli.run(main)

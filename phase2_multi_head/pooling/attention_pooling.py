@@ -1,0 +1,174 @@
+"""Attention pooling: a learned query reads a sentence, and T vectors become one.
+
+A classifier needs one vector for a sentence. Every pooling below is a weighted mean of the words; they differ in who
+chooses the weights:
+
+    mean         nobody: each word gets the same
+    last word    the place: the last word gets 1, the others 0
+    attention    a learned query: softmax(q · x_t / √d_model)    (after Yang et al. 2016, section 2.2, without its tanh)
+
+Run it to see the three on one sentence, with queries set by hand; what a query learns is in pooling_questions.py.
+
+    python phase2_multi_head/pooling/attention_pooling.py
+    python phase2_multi_head/pooling/attention_pooling.py --sentence "those dogs slept in a soft bed"
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from phase1_single_head.self_attention import check_mask, choose_word, masked_softmax, scaled_dot_product_attention
+from shared import cli
+from shared.attention_utils import padding_mask
+from shared.toy_language import MAX_LENGTH, VOCABULARY, encode, pad_batch
+from shared.toy_model import sinusoidal_positions
+
+# x (B, T, d_model), mask -> pooled (B, d_model), weights (B, 1, 1, T): one head, one query
+Pooling = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
+
+
+def visible_words(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Which words of x (B, T, d_model) may be read, bool (B, 1, 1, T). mask: None, (B or 1, 1, 1, T) or (1, T).
+
+    Raises ValueError, with the way out, for other shapes and for a mask that is not bool.
+    """
+    if x.dim() != 3 or x.size(1) == 0:
+        raise ValueError(f"pooling takes words (B, T, d_model) with T of 1 or more: got shape {tuple(x.shape)}")
+    shape = (x.size(0), 1, 1, x.size(1))
+    if mask is None:
+        return torch.ones(shape, dtype=torch.bool, device=x.device)
+    if mask.dim() == 2 and mask.size(0) != 1:
+        raise ValueError(
+            f"one query reads the words, so the mask must have shape (B, 1, 1, T) = {shape}: "
+            f"got {tuple(mask.shape)}; a mask (B, T) becomes one by mask[:, None, None, :]"
+        )
+    check_mask(mask, shape)
+    return mask.expand(shape)
+
+
+def weighted_mean(weights: Tensor, x: Tensor) -> Tensor:
+    """weights (B, 1, 1, T), x (B, T, d_model) -> (B, d_model)."""
+    return (weights.squeeze(1) @ x).squeeze(1)  # (B, 1, T) @ (B, T, d_model) -> (B, 1, d_model) -> (B, d_model)
+
+
+def mean_pooling(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The mean of the visible words: equal scores for all. A row of padding alone gives 0."""
+    visible = visible_words(x, mask)
+    weights = masked_softmax(x.new_zeros(visible.shape), visible)
+    return weighted_mean(weights, x), weights
+
+
+def last_pooling(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The last visible word. A row of padding alone gives 0."""
+    place = torch.arange(x.size(1), device=x.device)
+    last = place.where(visible_words(x, mask), -1).amax(dim=-1, keepdim=True)  # (B, 1, 1, T) -> (B, 1, 1, 1)
+    weights = (place == last).to(x.dtype)  # (B, 1, 1, 1) -> (B, 1, 1, T)
+    return weighted_mean(weights, x), weights
+
+
+class AttentionPooling(nn.Module):
+    """One learned query attends over the words; keys and values are the words themselves.
+
+    A key projection would add d_model² weights and nothing else: q · (W x) = (Wᵀ q) · x, which is another query. So
+    it is with a value projection if a linear layer follows. The query starts at zero, where all scores are equal:
+    training begins with the mean and moves away from it.
+    """
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        if d_model < 1:
+            raise ValueError(f"d_model must be 1 or more: got {d_model}")
+        self.query = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """x (B, T, d_model) -> pooled (B, d_model), weights (B, 1, 1, T).
+
+        mask: bool, True = may be read, (B, 1, 1, T) as padding_mask makes it. A row of padding alone gives 0.
+        """
+        visible = visible_words(x, mask)
+        query = self.query.expand(x.size(0), 1, 1, -1)  # (d_model,) -> (B, 1, 1, d_model): one head, one query
+        words = x.unsqueeze(1)  # (B, T, d_model) -> (B, 1, T, d_model)
+        pooled, weights = scaled_dot_product_attention(query, words, words, visible)
+        return pooled.flatten(start_dim=1), weights  # (B, 1, 1, d_model) -> (B, d_model)
+
+
+class AttentionClassifier(nn.Module):
+    """Words -> embedding + position -> attention layer or nothing -> pooling -> linear.
+
+    pooling: AttentionPooling unless given. attention: a module like MultiHeadAttention, its output added to the words.
+    """
+
+    def __init__(
+        self, num_classes: int, d_model: int, *, pooling: Pooling | None = None, attention: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        if num_classes < 2:
+            raise ValueError(f"a classifier needs 2 classes or more: got num_classes={num_classes}")
+        self.embedding = nn.Embedding(len(VOCABULARY), d_model)
+        self.register_buffer("positions", sinusoidal_positions(MAX_LENGTH, d_model), persistent=False)
+        self.to_logits = nn.Linear(d_model, num_classes)
+        self.pooling = AttentionPooling(d_model) if pooling is None else pooling
+        self.attention = attention
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """tokens (B, T) -> (B, T, d_model)."""
+        if tokens.size(-1) > len(self.positions):
+            raise ValueError(f"the classifier takes at most {len(self.positions)} words: got {tokens.size(-1)}")
+        return self.embedding(tokens) + self.positions[: tokens.size(-1)]  # (B, T) -> (B, T, d_model)
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """tokens (B, T), mask (B, 1, 1, T) -> logits (B, num_classes), pooling weights (B, 1, 1, T)."""
+        x = self.embed(tokens)
+        if self.attention is not None:
+            x = x + self.attention(x, mask=mask)[0]
+        # The mask again: the layer hid padding from the words, but it wrote a vector at each place of padding too.
+        pooled, weights = self.pooling(x, mask)
+        return self.to_logits(pooled), weights  # (B, d_model) -> (B, num_classes)
+
+
+def pool_by_loops(weights: Tensor, x: Tensor) -> Tensor:
+    """The specification of every pooling, one word at a time: weights (T,), x (T, d_model) -> (d_model,)."""
+    pooled = torch.zeros_like(x[0])
+    for weight, word in zip(weights, x, strict=True):
+        pooled += weight * word
+    return pooled
+
+
+@torch.no_grad()
+def main(argv: list[str] | None = None) -> None:
+    options = cli.parse(cli.parser(__doc__), argv)
+    if options.train_only:
+        return
+    words, d_model = options.words, options.d_model or 64
+    classifier = AttentionClassifier(2, d_model).double()  # untrained: its embedding and positions are all we need
+    tokens, lengths = pad_batch([encode(words), encode(words[:2])])
+    mask = padding_mask(lengths, tokens.size(1))
+    x = classifier.embed(tokens)
+    attention = classifier.pooling
+    picked = choose_word(words)
+    print(f'\n"{" ".join(words)}": {len(words)} vectors of size {d_model} become one; weights of the words\n')
+    show("mean", mean_pooling, x, mask)
+    show("last word", last_pooling, x, mask)
+    show("attention, zero query", attention, x, mask)
+    torch.testing.assert_close(attention(x, mask), mean_pooling(x, mask))
+    for sharpness in (0.2, 1):
+        attention.query.copy_(sharpness * x[0, picked])
+        show(f"query {sharpness} x {words[picked]}", attention, x, mask)
+    print(f'\nIn the same batch, "{" ".join(words[:2])}" and padding, which no pooling reads\n')
+    for name, pooling in (("mean", mean_pooling), ("last word", last_pooling), ("attention", attention)):
+        show(name, pooling, x, mask, row=1)
+        other = x.where(mask[:, 0, 0, :, None], 1e6)  # (B, 1, 1, T) -> (B, T, 1)
+        assert torch.equal(pooling(other, mask)[0], pooling(x, mask)[0])
+    print("\nEach was computed twice, word by word and as one product; other padding changed nothing, not by a bit.")
+
+
+def show(name: str, pooling: Pooling, x: Tensor, mask: Tensor, row: int = 0) -> None:
+    """Print the weights of one sentence, and check the pooled vector against the loop."""
+    pooled, weights = pooling(x, mask)
+    torch.testing.assert_close(pool_by_loops(weights[row, 0, 0], x[row]), pooled[row])
+    print(f"   {name:22} " + " ".join(f"{weight:5.2f}" for weight in weights[row, 0, 0].tolist()))
+
+
+if __name__ == "__main__":
+    cli.run(main)

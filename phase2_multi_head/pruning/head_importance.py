@@ -1,0 +1,185 @@
+"""How much does a trained model need each of its heads? Two definitions, and the gate that both use.
+
+A gate is a number that the output of a head is multiplied by before W_O: at 1 nothing changes, at 0 the head is gone.
+
+    removal     Delta_h = L(gate_h = 0) - L(all gates 1)        what is lost without the head; one run for each head
+    gradient    I_h = mean over examples x of |d L(x) / d gate_h|, all gates 1                   (Michel et al. 2019)
+
+The second asks what a small turn of the gate would do, and gets the answer for all heads from one run forwards and one
+backwards. It is the absolute value for each example: over a batch, heads that help here and harm there would cancel.
+
+    python phase2_multi_head/pruning/head_importance.py
+
+shows both for each head of the trained model. What they are good for: head_pruning.py.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
+from shared import cli, training
+from shared.training import Trained
+
+Head = tuple[int, int]  # layer and head, counted from 0
+Loss = Callable[[frozenset[Head]], float]  # the loss without these heads
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A trained model as this file needs it.
+
+    layers: its attention modules, each with as many heads. loss(): mean loss in nats over `examples` fixed examples,
+    which enter the attention as the batch, in the same order at each call.
+    """
+
+    layers: Sequence[MultiHeadAttention]
+    loss: Callable[[], Tensor]
+    examples: int
+
+    @property
+    def heads(self) -> list[Head]:
+        return [(layer, head) for layer, module in enumerate(self.layers) for head in range(module.num_heads)]
+
+    def open_gates(self, *batch: int) -> Tensor:
+        """Gates that change nothing -> ones (*batch, L, H), as the model's weights are (dtype, device)."""
+        return torch.ones_like(self.layers[0].w_o.weight[0, 0]).repeat(
+            *batch, len(self.layers), self.layers[0].num_heads
+        )
+
+
+@contextmanager
+def gated(layers: Sequence[MultiHeadAttention], gates: Tensor) -> Iterator[None]:
+    """Within the block, the output of each head is multiplied by its gate.
+
+    gates: (L, H), or (B, L, H) for gates of its own for each example. MultiHeadAttention stays as it is: a hook sees
+    what enters w_o, the outputs of all heads side by side, and may hand on something else in its place.
+    Raises ValueError if there is not one gate for each head of each layer.
+    """
+    expected = (len(layers), layers[0].num_heads)
+    if gates.dim() not in (2, 3) or gates.shape[-2:] != expected:
+        raise ValueError(
+            f"gates must have one number for each head: (L, H) = {expected} or (B, L, H), got {tuple(gates.shape)}"
+        )
+    hooks = [
+        module.w_o.register_forward_pre_hook(partial(_multiply_heads, gate))
+        for module, gate in zip(layers, gates.unbind(dim=-2), strict=True)  # (..., L, H) -> L x (..., H)
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _multiply_heads(gate: Tensor, w_o: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+    """What w_o is to read instead: merged heads (B, T, H * d_v), each times its gate, (H,) or (B, H)."""
+    (merged,) = inputs
+    columns = gate.repeat_interleave(merged.size(-1) // gate.size(-1), dim=-1)  # (..., H) -> (..., H * d_v)
+    return merged * columns.unsqueeze(-2)  # (..., H * d_v) -> (..., 1, H * d_v): the same at each of the T places
+
+
+@torch.no_grad()
+def loss_without(model: Measured, removed: frozenset[Head]) -> float:
+    """Loss in nats with some heads removed, none of the others trained again."""
+    gates = model.open_gates()
+    for layer, head in removed:
+        gates[layer, head] = 0
+    with gated(model.layers, gates):
+        return model.loss().item()
+
+
+def removal_importance(model: Measured, loss: Loss | None = None) -> Tensor:
+    """Delta_h = L(without h) - L(full) -> (L, H) in nats; below 0 where the model is better without the head.
+
+    loss: loss_without of this model, if the caller has one that remembers what it has measured.
+    """
+    loss = loss or partial(loss_without, model)
+    rises = [loss(frozenset([head])) - loss(frozenset()) for head in model.heads]
+    return torch.tensor(rises, dtype=torch.float64).view(len(model.layers), -1)  # (L * H,) -> (L, H)
+
+
+@torch.enable_grad()
+def gradient_importance(model: Measured) -> Tensor:
+    """I_h = mean over examples of |d L(x) / d gate_h| -> (L, H) in nats per unit of the gate (Michel et al. 2019).
+
+    Each example has gates of its own, so that one backward pass tells their gradients apart. The loss is already the
+    mean of the L(x): what is left to do is to sum. In a batch of sentences L(x) counts each word alike, whatever the
+    length of its sentence.
+    """
+    gates = model.open_gates(model.examples).requires_grad_()
+    with gated(model.layers, gates):
+        (gradient,) = torch.autograd.grad(model.loss(), gates)
+    return gradient.abs().sum(dim=0).double().cpu()  # (B, L, H) -> (L, H)
+
+
+def divided_by_layer(importance: Tensor) -> Tensor:
+    """Each layer's row (L, H) divided by its norm, as Michel et al. do before they compare heads of all layers."""
+    return importance / importance.norm(dim=-1, keepdim=True)
+
+
+def ranks(values: Tensor) -> Tensor:
+    """Place of each value in the order of size, counted from 1 -> (n,); equal values share the mean of their places."""
+    smaller, not_larger = ((values[:, None] > values).sum(dim=1), (values[:, None] >= values).sum(dim=1))
+    return (smaller + 1 + not_larger).double() / 2
+
+
+def rank_correlation(a: Tensor, b: Tensor) -> float:
+    """Spearman's rho, the correlation of the ranks: 1 for the same order, -1 for the opposite one."""
+    return torch.corrcoef(torch.stack([ranks(a.flatten()), ranks(b.flatten())]))[0, 1].item()
+
+
+def curve(order: Sequence[Head], loss: Loss) -> list[float]:
+    """How far the loss has risen after each removal, from 0 removed to all -> one number more than heads."""
+    losses = [loss(frozenset(order[:count])) for count in range(len(order) + 1)]
+    return [value - losses[0] for value in losses]
+
+
+def greedy_order(heads: Iterable[Head], loss: Loss) -> list[Head]:
+    """At each step remove the head without which the loss is lowest, measured without those that are gone already."""
+    left, removed = list(heads), []
+    while left:
+        cheapest = min(left, key=lambda head: loss(frozenset([*removed, head])))
+        left.remove(cheapest)
+        removed.append(cheapest)
+    return removed
+
+
+def removable(rises: list[float], tolerance: float) -> int:
+    """The most heads that can be gone while the loss has risen by less than the tolerance, both in nats."""
+    return max(count for count, rise in enumerate(rises) if rise < tolerance)
+
+
+def measured_language_model(trained: Trained, sentences: int = training.NUM_HELD_OUT) -> Measured:
+    """A model of the toy language on held-out sentences; with all of them its loss is training.held_out_loss."""
+    held_out = training.corpus()[1][:sentences]
+    device = trained.model.positions.device
+    tokens, lengths = (t.to(device) for t in training.to_batch(held_out, trained.recipe.objective))
+
+    def loss() -> Tensor:
+        hidden_words = torch.Generator().manual_seed(0)  # the same at every call
+        return training.OBJECTIVES[trained.recipe.objective](trained.model, tokens, lengths, hidden_words)
+
+    return Measured([block.attention for block in trained.model.blocks], loss, len(tokens))
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = cli.parse(cli.parser(__doc__), argv)
+    trained = load_multi_head_model(options)
+    if options.train_only:
+        return
+    model = measured_language_model(trained)
+    removal, gradient = removal_importance(model), gradient_importance(model)
+    print(f"\nHow much each head matters, {trained.label}; loss {loss_without(model, frozenset()):.3f} nats")
+    print("                    removal   gradient")
+    for layer, head in model.heads:
+        print(f"   layer {layer} head {head}   {removal[layer, head]:>+8.3f}   {gradient[layer, head]:>8.3f}")
+    print(f"   rank correlation of the two: {rank_correlation(removal, gradient):.2f}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

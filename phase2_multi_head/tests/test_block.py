@@ -1,0 +1,402 @@
+"""Tests: block."""
+
+import itertools
+import math
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from phase2_multi_head.block import collapse_rate, pre_or_post_norm, rank_collapse, transformer_block
+from phase2_multi_head.block.transformer_block import TransformerBlock, from_toy_block, torch_layer
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from shared.attention_utils import causal_mask, padding_mask
+from shared.evidence.findings import FAILS, HOLDS, ONLY_IF
+from shared.tests.helpers import close
+from shared.toy_model import Block
+
+
+def new_block(norm_first=True, dropout=0.0):
+    """d_model 21, 3 heads of 7, d_ff 11; the norms have weights of their own, so that none can stand for another."""
+    torch.manual_seed(0)
+    block = TransformerBlock(21, 3, 11, dropout=dropout, norm_first=norm_first).double()
+    for norm in (block.attention_norm, block.feed_forward_norm):
+        nn.init.normal_(norm.weight, 1.0, 0.5)
+        nn.init.normal_(norm.bias, 0.0, 0.5)
+    return block
+
+
+def words(*shape):
+    torch.manual_seed(1)
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+# The second sequence has 3 real words of 5; nn.TransformerEncoderLayer takes the two kinds of masks apart, inverted.
+KEYS = padding_mask(torch.tensor([5, 3]), 5)
+
+
+MASKS = {
+    "no mask": (None, {}),
+    "causal": (causal_mask(5), {"src_mask": ~causal_mask(5)}),
+    "padding": (KEYS, {"src_key_padding_mask": ~KEYS[:, 0, 0]}),
+    "both": (causal_mask(5) & KEYS, {"src_mask": ~causal_mask(5), "src_key_padding_mask": ~KEYS[:, 0, 0]}),
+}
+
+
+def gradients_by_our_names(theirs):
+    """Gradients of nn.TransformerEncoderLayer under the names of TransformerBlock's parameters."""
+    grads = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    ours = {}
+    for kind in ("weight", "bias"):
+        projections = grads[f"self_attn.in_proj_{kind}"].chunk(3)
+        ours |= {f"attention.{w}.{kind}": grad for w, grad in zip(("w_q", "w_k", "w_v"), projections, strict=True)}
+        ours |= {
+            f"attention.w_o.{kind}": grads[f"self_attn.out_proj.{kind}"],
+            f"attention_norm.{kind}": grads[f"norm1.{kind}"],
+            f"feed_forward.0.{kind}": grads[f"linear1.{kind}"],
+            f"feed_forward.3.{kind}": grads[f"linear2.{kind}"],
+            f"feed_forward_norm.{kind}": grads[f"norm2.{kind}"],
+        }
+    return ours
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("kind", MASKS)
+def test_block_is_torchs_layer_forwards_and_backwards(kind, norm_first):
+    block, (mask, their_masks) = new_block(norm_first), MASKS[kind]
+    theirs = torch_layer(block)
+    x = words(2, 5, 21)
+    ours_in, theirs_in = x.clone().requires_grad_(), x.clone().requires_grad_()
+    output, weights = block(ours_in, mask)
+    expected = theirs(theirs_in, **their_masks)
+    close(output, expected)
+    direction = words(2, 5, 21).cos()
+    output.backward(direction)
+    expected.backward(direction)
+    close(ours_in.grad, theirs_in.grad)
+    expected_grads = gradients_by_our_names(theirs)
+    assert expected_grads.keys() == {name for name, _ in block.named_parameters()}
+    for name, parameter in block.named_parameters():
+        close(parameter.grad, expected_grads[name], msg=lambda text, name=name: f"{name}: {text}")
+    read = theirs.norm1(x) if norm_first else x
+    hide = {"attn_mask": their_masks.get("src_mask"), "key_padding_mask": their_masks.get("src_key_padding_mask")}
+    _, their_weights = theirs.self_attn(read, read, read, average_attn_weights=False, **hide)
+    assert weights.shape == (2, 3, 5, 5)
+    close(weights, their_weights)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_dropout_is_where_torch_has_it_and_off_in_eval(norm_first):
+    """The same random numbers in the same order: every dropout must stand in the same place, with the same p.
+
+    One sequence only: with more, torch keeps them in another order in memory, and draws in that order.
+    """
+    block = new_block(norm_first, dropout=0.3)
+    theirs, x = torch_layer(block), words(1, 5, 21)
+    trained = []
+    for layer in (block, theirs):
+        torch.manual_seed(5)
+        trained.append(layer(x)[0] if layer is block else layer(x))
+    close(*trained)
+    assert not torch.equal(block(x)[0], block(x)[0]), "dropout is not active in training"
+    block.eval()
+    assert torch.equal(block(x)[0], block(x)[0]), "dropout is alive in eval"
+    close(block(x)[0], torch_layer(block)(x))  # with gradients
+    with torch.no_grad():
+        close(block(x)[0], torch_layer(block)(x))  # torch's fast path
+    close(block(x)[0], new_block(norm_first)(x)[0])
+    assert {module.p for module in block.modules() if isinstance(module, nn.Dropout)} == {0.3}
+
+
+def test_pre_norm_leaves_the_stream_alone_and_post_norm_does_not():
+    """With sub-layers that answer 0 a pre-norm block is the identity, whatever comes in; post-norm normalises twice."""
+    x = 50 * words(2, 5, 21) + 3
+    for norm_first in (True, False):
+        block = new_block(norm_first)
+        for last in (block.attention.w_o, block.feed_forward[3]):
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
+        expected = x if norm_first else block.feed_forward_norm(block.attention_norm(x))
+        close(block(x)[0], expected)
+
+
+def test_block_is_the_block_of_the_toy_transformer():
+    torch.manual_seed(0)
+    toy = Block(21, MultiHeadAttention(21, 3)).double()
+    for norm in (toy.attention_norm, toy.feed_forward_norm):
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+    x, mask = words(2, 5, 21), causal_mask(5) & KEYS
+    block = from_toy_block(toy)
+    assert block.feed_forward[0].out_features == 42 and block.feed_forward[0].weight is not toy.feed_forward[0].weight
+    for ours, theirs in zip(block(x, mask), toy(x, mask), strict=True):
+        close(ours, theirs, rtol=0, atol=0)
+
+
+def test_parameters_of_a_block():
+    """Attention 4 d² + 4 d, feed-forward 8 d² + 5 d at d_ff = 4 d, norms 4 d: a third is attention's, nearly."""
+    d = 21
+    count = [
+        sum(p.numel() for p in module.parameters()) for module in (TransformerBlock(d, 3), MultiHeadAttention(d, 3))
+    ]
+    assert count == [12 * d**2 + 13 * d, 4 * d**2 + 4 * d]
+    d = transformer_block.D_MODEL
+    assert transformer_block.attention_share(4) == (4 * d**2 + 4 * d) / (12 * d**2 + 13 * d)
+    assert transformer_block.attention_share(2) == (4 * d**2 + 4 * d) / (8 * d**2 + 11 * d)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((20, 3), {}, "d_model=20 is not divisible by num_heads=3"),
+        ((20, 0), {}, "must be 1 or more"),
+        ((0, 1), {}, "d_model and num_heads must be 1 or more: got d_model=0"),
+        ((20, 4, 0), {}, r"d_ff must be 1 or more: got 0; leave it out for 4 \* d_model = 80"),
+        ((20, 4, -7), {}, "got -7"),
+        ((20, 4), {"dropout": 1.5}, "1.5"),
+    ],
+)
+def test_blocks_that_cannot_be_built(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        TransformerBlock(*arguments, **options)
+
+
+def test_inputs_that_do_not_fit_a_block():
+    block = new_block()
+    with pytest.raises(ValueError, match=r"\(B, T, d_model=21\): got \(2, 5, 20\)$"):
+        block(words(2, 5, 20))
+    with pytest.raises(ValueError, match=r"got \(5, 21\); a single sequence needs a batch axis: x\[None\]"):
+        block(words(5, 21))
+    with pytest.raises(ValueError, match="mask must be bool"):
+        block(words(2, 5, 21), torch.ones(5, 5))
+
+
+def test_heads_on_the_diagonal_are_attention_with_a_mask_that_hides_all_others():
+    attention, x = new_block().attention, words(2, 5, 21)
+    added = transformer_block.added_on_the_diagonal(attention, x)
+    output, weights = attention(x, mask=torch.eye(5, dtype=torch.bool))
+    close(weights, torch.eye(5, dtype=torch.float64).expand(2, 3, 5, 5))
+    assert added.shape == (2, 3, 5, 21)
+    close(added.sum(dim=1) + attention.w_o.bias, output)
+
+
+def test_xavier_reaches_the_matrices_and_leaves_the_norms():
+    block = new_block()
+    norm = block.attention_norm.weight.clone()
+    pre_or_post_norm.use_xavier(block)
+    for layer in (block.attention.w_q, block.attention.w_o, block.feed_forward[0], block.feed_forward[3]):
+        limit = math.sqrt(6 / (layer.in_features + layer.out_features))
+        assert 0.9 * limit < layer.weight.abs().max() <= limit and not layer.bias.any()
+    assert torch.equal(block.attention_norm.weight, norm)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_layer_gradients_are_those_of_torchs_layers(norm_first):
+    """The same draws, through nn.TransformerEncoderLayer; pre-norm has a norm at its end, post-norm none."""
+    size, heads = pre_or_post_norm.D_MODEL, pre_or_post_norm.NUM_HEADS
+    torch.manual_seed(3)
+    layers = [TransformerBlock(size, heads, norm_first=norm_first) for _ in range(2)]
+    to_logits = nn.Linear(size, len(pre_or_post_norm.VOCABULARY))
+    x = torch.randn(8, 12, size)
+    wanted = torch.randint(len(pre_or_post_norm.VOCABULARY), (8, 12))
+    layers = [torch_layer(layer) for layer in layers]
+    for layer in layers:
+        x = layer(x)
+    x = nn.LayerNorm(size)(x) if norm_first else x
+    F.cross_entropy(to_logits(x).transpose(1, 2), wanted).backward()
+    expected = [layer.linear2.weight.grad.norm().item() for layer in layers]
+    found = pre_or_post_norm.layer_gradients(2, norm_first=norm_first, xavier=False, seed=3)
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert found != pytest.approx(
+        pre_or_post_norm.layer_gradients(2, norm_first=norm_first, xavier=True, seed=3), rel=0.05
+    )
+
+
+def test_distance_to_rank_one_worked_by_hand():
+    distance = rank_collapse.distance_to_rank_one
+    by_hand = {
+        1 / math.sqrt(2): [[1.0, 0.0], [0.0, 1.0]],  # mean (½, ½): 1 of the squares is left of 2
+        1.0: [[3.0, -4.0], [-3.0, 4.0]],  # mean 0: nothing is alike
+        math.sqrt(2 / 10): [[1.0, 2.0], [1.0, 0.0], [1.0, 1.0], [1.0, 1.0]],  # mean (1, 1): 2 left of 10
+    }
+    for expected, x in by_hand.items():
+        assert distance(torch.tensor(x, dtype=torch.float64)).item() == pytest.approx(expected, rel=1e-14)
+    same_rows = words(1, 7).expand(5, 7)
+    assert distance(same_rows) < 1e-15 and distance(torch.zeros(5, 7)) == 0
+    outer = words(5, 1) @ words(1, 7)  # rank one, but the rows are multiples: not all words alike
+    assert distance(outer) > 0.3
+    with pytest.raises(ValueError, match=r"at least 2 axes \(T, d\): got shape \(7,\)"):
+        distance(words(7))
+
+
+def test_distance_to_rank_one_is_the_nearest_and_blind_to_order_size_and_rotation():
+    x = words(3, 5, 7) + 0.5
+    distance = rank_collapse.distance_to_rank_one(x)
+    rotation, _ = torch.linalg.qr(words(7, 7))
+    for other in (x.flip(dims=[1]), -13 * x, x @ rotation):
+        close(rank_collapse.distance_to_rank_one(other), distance)
+    assert (rank_collapse.distance_to_rank_one(x + 3) < distance).all(), "a shift makes words more alike"
+    mean = x.mean(dim=1, keepdim=True)
+    for _ in range(20):  # no other row is nearer than the mean
+        row = mean + 0.1 * torch.randn_like(mean)
+        assert (torch.linalg.matrix_norm(x - row) / torch.linalg.matrix_norm(x) > distance).all()
+    singular = torch.linalg.svdvals(x - mean)  # an independent way to the norm
+    close(distance, (singular**2).sum(dim=-1).sqrt() / (x**2).sum(dim=(1, 2)).sqrt())
+
+
+def test_layers_are_made_of_the_parts_that_they_name():
+    block, x = new_block(), words(2, 5, 21)
+    attend, feed, norms = block.attention, block.feed_forward, (block.attention_norm, block.feed_forward_norm)
+    expected = {
+        rank_collapse.ALONE: attend(x)[0],
+        rank_collapse.FEED_FORWARD: feed(attend(x)[0]),
+        rank_collapse.NO_RESIDUAL: feed(norms[1](attend(norms[0](x))[0])),
+        rank_collapse.RESIDUAL: x + attend(x)[0],
+        rank_collapse.NO_NORMS: x + attend(x)[0] + feed(x + attend(x)[0]),
+        rank_collapse.WHOLE: block(x)[0],
+    }
+    assert expected.keys() == rank_collapse.LAYERS.keys()
+    for name, output in expected.items():
+        close(rank_collapse.LAYERS[name](block, x), output)
+
+
+@pytest.mark.parametrize("xavier", [False, True])
+def test_without_residual_the_words_become_alike_sooner(xavier):
+    x, blocks = rank_collapse.new_stack(xavier, seed=1000)
+    runs = {name: rank_collapse.distances(x, blocks[:6], layer) for name, layer in rank_collapse.LAYERS.items()}
+    start = rank_collapse.distance_to_rank_one(x).item()
+    assert all(run[0] == pytest.approx(start) for run in runs.values())
+    without = (rank_collapse.ALONE, rank_collapse.FEED_FORWARD, rank_collapse.NO_RESIDUAL)
+    for name, run in runs.items():
+        if name in without:
+            assert run[-1] == rank_collapse.FLOOR and len(run) <= 7 and min(run[:-1]) > rank_collapse.FLOOR
+        else:
+            assert len(run) == 7 and run[-1] > 0.3
+
+
+def test_medians_go_on_where_a_draw_has_ended():
+    floor = rank_collapse.FLOOR
+    assert rank_collapse.medians([[1, 0.5, floor], [1, 0.3, 0.2, floor], [1, 0.1, 0.1, 0.05]]) == [1, 0.3, 0.1, floor]
+    assert rank_collapse.medians([[1, floor], [1, floor], [1, 0.5, floor]]) == [1, floor]
+    assert rank_collapse.medians([[1, 0.5], [1, 0.7], [1, 0.6]]) == [1, 0.6]
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+def test_attention_in_two_parts_is_attention(scale):
+    attention = new_block().attention
+    x = words(1, 5, 21)
+    mean = x.mean(dim=1, keepdim=True)
+    apart = scale * (x - mean)
+    new_mean, new_apart = collapse_rate.attend_apart(attention, mean, apart)
+    output, _ = attention(mean + apart)
+    close(new_mean + new_apart, output)
+    close(new_mean, output.mean(dim=1, keepdim=True))
+    close(new_apart, output - output.mean(dim=1, keepdim=True), rtol=1e-6, atol=1e-15)
+
+
+@pytest.mark.parametrize("e", [1e-3, 1e-20, 1e-80])
+def test_two_words_of_one_number_are_cubed(e):
+    """Words m ± e, weights a number each: the outputs are w_o w_v (m ± e tanh(w_q w_k (m ± e) e)), so ± e³ is left."""
+    attention = MultiHeadAttention(1, 1, bias=False).double()
+    for linear, weight in zip((attention.w_q, attention.w_k, attention.w_v, attention.w_o), (2, 3, 5, 7), strict=True):
+        nn.init.constant_(linear.weight, weight)
+    mean, apart = torch.full((1, 1, 1), 0.25).double(), torch.tensor([e, -e]).double()[None, :, None]
+    _, left = collapse_rate.attend_apart(attention, mean, apart)
+    close(left, 5 * 7 * 2 * 3 * apart**3, rtol=2e-5, atol=0)
+
+
+def test_exact_distances_agree_above_rounding_and_go_on_below():
+    x, blocks = rank_collapse.new_stack(True, seed=1000)
+    plain = rank_collapse.distances(x, blocks, rank_collapse.LAYERS[rank_collapse.ALONE])
+    exact = collapse_rate.exact_distances(x, blocks)
+    assert exact[:3] == pytest.approx(plain[:3], rel=1e-9) and exact[3] == pytest.approx(plain[3], rel=1e-6)
+    assert exact[-1] < 1e-150 and all(after < before for before, after in itertools.pairwise(exact))
+
+
+def test_acceleration_tells_doubly_exponential_from_exponential():
+    assert collapse_rate.acceleration([1e-1, 1e-2, 1e-3, 1e-4]) == pytest.approx([1, 1])
+    assert collapse_rate.acceleration([1e-1, 1e-3, 1e-9, 1e-27]) == pytest.approx([3, 3])
+
+
+def recorded_by(module, monkeypatch, *arguments):
+    """Verdicts of what main() would record, without writing findings."""
+    recorded = []
+    monkeypatch.setattr(module.findings, "record", lambda script, found, folder: recorded.extend(found))
+    module.record_findings(*arguments, module.cli.parse(module.cli.parser(""), []))
+    return {finding.id: finding.verdict for finding in recorded}
+
+
+def stacks_that_end_with(**ends):
+    """Runs of three draws, by (initial weights, parts); where not said otherwise all is lost without a residual."""
+    defaults = dict(ALONE=1e-15, FEED_FORWARD=1e-15, NO_RESIDUAL=1e-15, RESIDUAL=0.5, NO_NORMS=0.5, WHOLE=0.5)
+    ends = {getattr(rank_collapse, part): end for part, end in (defaults | ends).items()}
+    return {
+        (initial, name): [[1.0, end if isinstance(end, float) else end[i]]] * 3
+        for i, initial in enumerate(rank_collapse.INITIAL)
+        for name, end in ends.items()
+    }
+
+
+def test_verdicts_on_rank_depend_on_what_is_measured(monkeypatch):
+    kept, lost = [0.4, 0.5, 0.6], [0.4, 0.1, 0.001]
+
+    def verdicts(with_residual=kept, without=lost, **ends):
+        models = {
+            f"{m}, {r}": run
+            for m in ("trained", "untrained")
+            for r, run in (("with residual", with_residual), ("without", without))
+        }
+        return tuple(recorded_by(rank_collapse, monkeypatch, stacks_that_end_with(**ends), models).values())
+
+    assert verdicts() == (HOLDS, FAILS, HOLDS, HOLDS)
+    assert verdicts(RESIDUAL=(0.5, 0.01)) == (ONLY_IF, FAILS, HOLDS, HOLDS)
+    assert verdicts(RESIDUAL=(0.5, 0.01), WHOLE=(0.5, 0.05)) == (FAILS, FAILS, HOLDS, HOLDS)
+    assert verdicts(ALONE=0.3) == (FAILS, FAILS, HOLDS, HOLDS)
+    assert verdicts(FEED_FORWARD=0.3) == (HOLDS, HOLDS, HOLDS, HOLDS)
+    assert verdicts(NO_NORMS=(0.5, 0.01)) == (HOLDS, FAILS, ONLY_IF, HOLDS)
+    assert verdicts(NO_RESIDUAL=0.3) == (HOLDS, FAILS, FAILS, HOLDS)
+    assert verdicts(without=kept)[-1] == verdicts(with_residual=lost)[-1] == FAILS
+
+
+def test_verdicts_on_the_rate_and_the_place_of_the_norm(monkeypatch):
+    cubed, plain = [0.5, 1e-1, 1e-3, 1e-9, 1e-27, 1e-81], [10.0**-n for n in range(6)]
+    for run, verdict in ((cubed, HOLDS), (plain, FAILS)):
+        assert recorded_by(collapse_rate, monkeypatch, {"Xavier": [cubed, run]}) == {"collapse-rate": verdict}
+
+    def verdicts(post, pre):
+        by_norm = {"post-norm": post, "pre-norm": pre}
+        runs = itertools.product(pre_or_post_norm.INITIAL, by_norm, (pre_or_post_norm.SHALLOW, pre_or_post_norm.DEEP))
+        gradients = {run: [by_norm[run[1]][run[2]]] * 2 for run in runs}
+        return list(recorded_by(pre_or_post_norm, monkeypatch, gradients).values())
+
+    low, high = pre_or_post_norm.SHALLOW, pre_or_post_norm.DEEP
+    even, rising, falling = [1.0, 1.0], [0.5, 1.0], [1.0, 0.5]
+    assert verdicts({low: rising, high: rising}, {low: even, high: falling}) == [HOLDS, HOLDS]
+    assert verdicts({low: even, high: even}, {low: even, high: falling}) == [HOLDS, ONLY_IF]
+    assert verdicts({low: even, high: even}, {low: even, high: even}) == [FAILS, FAILS]
+    assert verdicts({low: even, high: [0.5, 0.5]}, {low: even, high: falling}) == [FAILS, FAILS]
+
+
+def test_verdict_on_the_diagonal(monkeypatch):
+    same = {transformer_block.IDENTITY: torch.tensor([1.0, 0.5])}
+    for cosine, verdict in ((-0.5, ONLY_IF), (0.95, HOLDS)):
+        found = recorded_by(
+            transformer_block,
+            monkeypatch,
+            {"d_ff": 0.3},
+            {"torch": 0.0},
+            same | {"trained": torch.tensor([cosine, 0.1])},
+        )
+        assert found == {"block-parity": HOLDS, "C160": FAILS, "C078": verdict}
+
+
+def test_picture_of_the_collapse_names_every_line_with_its_end():
+    models = {f"{m}, {r}": [0.5, 0.4, 0.25] for m in ("trained", "untrained") for r in ("with residual", "without")}
+    figure, caption = rank_collapse.draw(stacks_that_end_with(RESIDUAL=0.012), models, "note")
+    labels = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert f"{rank_collapse.ALONE}: below 1e-15 after 1" in labels and f"{rank_collapse.RESIDUAL}:\n0.012" in labels
+    assert "trained, without:\n0.25" in labels and len(labels) == 6 + 1 + 4
+    assert "keeps them 0.012 apart, the whole block 0.5" in caption
+    plt.close(figure)

@@ -1,0 +1,123 @@
+"""Tests: heads."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase2_multi_head import multi_head_attention
+from phase2_multi_head.heads import heads_vs_loss, output_projection, untrained_heads, wrong_heads
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
+from shared import toy_language, training
+from shared.attention_utils import causal_mask
+from shared.tests.helpers import T_Q, B, close, words_of
+from shared.toy_language import encode, sample_corpus
+
+
+def test_sliced_input_is_one_small_head_on_each_slice():
+    torch.manual_seed(0)
+    wrong = wrong_heads.SlicedInput(33, 3).double()
+    x = torch.randn(B, T_Q, 33, dtype=torch.float64)
+    mask = causal_mask(T_Q)
+    slices = [(wrong.w_q(part), wrong.w_k(part), wrong.w_v(part)) for part in x.split(11, dim=-1)]
+    heads = [scaled_dot_product_attention(*projected, mask) for projected in slices]
+    output, weights = wrong(x, mask)
+    close(output, wrong.w_o(torch.cat([head for head, _ in heads], dim=-1)), rtol=0, atol=1e-12)
+    close(weights, torch.stack([w for _, w in heads], dim=1), rtol=0, atol=1e-12)
+
+
+def test_sliced_heads_see_their_slice_and_ask_one_question_and_real_heads_do_not():
+    torch.manual_seed(0)
+    wrong, right = wrong_heads.SlicedInput(64, 4), MultiHeadAttention(64, 4)
+    assert (wrong_heads.columns_seen(wrong), wrong_heads.columns_seen(right)) == (16, 64)
+    assert wrong_heads.same_question(wrong) == 0 < 0.01 < wrong_heads.same_question(right)
+
+
+def test_output_projection_sums_heads_and_folds_for_one_head_alone():
+    torch.manual_seed(0)
+    x = torch.randn(B, T_Q, 64, dtype=torch.float64)
+    one, many = (MultiHeadAttention(64, heads, bias=False).double() for heads in (1, 4))
+    value = split_heads(many.w_v(x), 4)
+    weights = many(x)[1]
+    by_hand = sum((weights[:, h] @ value[:, h]) @ many.w_o.weight[:, 16 * h : 16 * h + 16].T for h in range(4))
+    close(output_projection.sum_of_heads(many, x), by_hand, rtol=0, atol=1e-12)
+    close(many(x)[0], by_hand, rtol=0, atol=1e-12)
+    close(output_projection.folded(one)(x)[0], one(x)[0], rtol=0, atol=1e-12)
+    assert (output_projection.folded(many)(x)[0] - many(x)[0]).abs().max() > 0.01
+    assert output_projection.columns_written(many) == 64
+    nn.init.eye_(many.w_o.weight)
+    assert output_projection.columns_written(many) == 16
+
+
+def test_attention_dropout_divides_what_it_keeps():
+    sums = multi_head_attention.show_dropout()
+    assert sums["returned"] < 1e-12 > sums["used in eval"] and 0.05 < sums["used in training"] < 1
+    query, key = torch.zeros(2, 1, 1, 40, 16, dtype=torch.float64)
+    used, _ = scaled_dot_product_attention(query, key, torch.eye(40).double()[None, None], dropout=nn.Dropout(0.1))
+    close(used, (used > 0).double() / (40 * 0.9), rtol=0, atol=1e-12)
+
+
+def test_heads_of_known_patterns_are_described_by_their_numbers():
+    even, own = torch.full((1, 5, 5), 0.2).double(), torch.eye(5).double()[None]
+    after = torch.roll(torch.eye(5).double(), 1, dims=1)[None]
+    weights = torch.stack([even, own, after], dim=1)  # (1, 3, 5, 5)
+    heads = untrained_heads.describe([weights, weights], torch.ones(1, 1, 5, 5).bool())
+    assert heads.entropy == pytest.approx([1, 0, 0] * 2) and heads.largest == pytest.approx([0.2, 1, 1] * 2)
+    # even weights over 5 words: (5² - 1) / 15 = 1.6 positions; the roll: 1, 1, 1, 1 and 4 positions
+    assert heads.distance == pytest.approx([1, 0, 1.6 / 1.6] * 2)
+    assert heads.difference == pytest.approx((0.8 + 0.8 + 1) / 3)
+
+
+def test_total_variation_leaves_padding_out():
+    one = torch.tensor([[1.0, 0, 0], [1, 0, 0], [1, 0, 0]])
+    other = torch.tensor([[0.5, 0.5, 0], [1, 0, 0], [0, 0, 1]])
+    weights = torch.stack([one, other])[None]
+    assert untrained_heads.total_variation(weights, torch.tensor([[True, True, False]])) == pytest.approx(0.25)
+    assert untrained_heads.total_variation(weights, torch.tensor([[True, True, True]])) == pytest.approx(0.5)
+
+
+def test_all_numbers_of_heads_start_alike_and_see_the_same_batches(monkeypatch):
+    rows = [
+        torch.tensor([encode(words_of(text))] * 3)
+        for text in ("the cat sat on the mat", "a girl often swam in the lake")
+    ]
+    for group in rows:
+        group[:, 0] = torch.tensor([5, 6, 7])  # three sentences of each length
+    monkeypatch.setattr(heads_vs_loss, "sentences_by_length", lambda: rows)
+    seen = []
+    loss = training.masked_word_loss
+
+    def spy(model, tokens, lengths, generator):
+        seen.append((tokens.clone(), generator.get_state()))
+        return loss(model, tokens, lengths, generator)
+
+    monkeypatch.setattr(training, "masked_word_loss", spy)
+    starts = [heads_vs_loss.train(num_heads, seed=3, steps=0).state_dict() for num_heads in heads_vs_loss.HEADS]
+    for other in starts[1:]:
+        torch.testing.assert_close(other, starts[0], rtol=0, atol=0)
+    trained = [heads_vs_loss.train(num_heads, seed=3, steps=3) for num_heads in (1, 8)]
+    for (tokens, state), (other_tokens, other_state) in zip(seen[:3], seen[3:], strict=True):
+        assert torch.equal(tokens, other_tokens) and torch.equal(state, other_state)
+        assert tokens.shape[0] == heads_vs_loss.BATCH and not (tokens == toy_language.PAD_ID).any()
+    assert not torch.equal(
+        trained[0].embedding.weight, trained[1].embedding.weight
+    )  # but they compute different things
+    assert len({tuple(tokens.flatten().tolist()) for tokens, _ in seen[:3]}) == 3  # and no batch comes twice
+
+
+def test_head_distance_against_loops():
+    model = training.new_model(heads_vs_loss.recipe(4, 0, 0), MultiHeadAttention)
+    with torch.no_grad():
+        model.blocks[0].attention.w_q.weight.mul_(20)  # sharper, so that the distance is no small number
+    sentences = sample_corpus(0, 5)[1]
+    values = []
+    for sentence in sentences:
+        weights = training.attention_on(model, [sentence], "masked word")[0][0][0].double()  # (H, T, T), no padding
+        for g, h in itertools.combinations(range(4), 2):
+            for p, q in zip(weights[g], weights[h], strict=True):
+                m = (p + q) / 2
+                values.append(((p * (p / m).log()).sum() + (q * (q / m).log()).sum()).item() / 2)
+    distance = heads_vs_loss.head_distance(model, sentences)
+    assert abs(distance - sum(values) / len(values)) < 1e-5 and distance > 0.05

@@ -1,0 +1,91 @@
+"""Tests: multi head attention."""
+
+import itertools
+import random
+
+import pytest
+import torch
+
+from phase1_single_head.long_path import layer_costs
+from phase1_single_head.self_attention import SelfAttention
+from phase2_multi_head import multi_head_attention
+from phase2_multi_head.costs import head_costs
+from phase2_multi_head.multi_head_attention import (
+    MultiHeadAttention,
+    StackOfHeads,
+    merge_heads,
+    split_heads,
+    torch_twin,
+)
+from shared.tests.helpers import D_K, T_K, T_Q, B, close
+
+
+def test_parameter_counts_follow_the_formulas():
+    count = head_costs.count_parameters
+    assert count(SelfAttention(D_K)) == 3 * D_K**2
+    assert count(SelfAttention(D_K, output_projection=True)) == 4 * D_K**2
+    assert count(SelfAttention(D_K, 3, 5)) == D_K * (3 + 3 + 5)
+    assert count(MultiHeadAttention(33, 3)) == 4 * 33**2 + 4 * 33
+    assert count(MultiHeadAttention(33, 3, bias=False)) == count(StackOfHeads(33, 3)) == 4 * 33**2
+
+
+def test_split_and_merge_are_inverse_and_put_each_column_in_its_head():
+    x = torch.arange(2 * 5 * 33).view(2, 5, 33).double()
+    split = split_heads(x, 3)
+    assert torch.equal(merge_heads(split), x)
+    for head, column in itertools.product(range(3), range(11)):
+        assert torch.equal(split[:, head, :, column], x[:, :, 11 * head + column])
+
+
+def test_stack_of_heads_equals_one_projection_in_slices():
+    for heads, d_model in ((1, 11), (3, 33), (5, 35)):
+        assert multi_head_attention.difference_of_views(d_model, heads) < 1e-12
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
+def test_multi_head_agrees_with_torch_on_many_configurations_and_in_gradients(dtype, tolerance):
+    rng = random.Random(6)
+    for draw in range(40):
+        torch.manual_seed(draw)
+        heads, d_k, t_q, t_k = (rng.choice((1, 2, 3, 5, 7)) for _ in range(4))
+        ours = MultiHeadAttention(heads * d_k, heads).to(dtype)
+        theirs = torch_twin(ours)
+        x = torch.randn(B, t_q, heads * d_k, dtype=dtype)
+        context = torch.randn(B, t_k, heads * d_k, dtype=dtype)
+        mask = torch.rand(B, 1, t_q, t_k) < 0.6
+        mask[..., 0] = True
+        output, weights = ours(x, context, mask=mask)
+        blocked = ~mask.expand(B, heads, t_q, t_k).flatten(0, 1)
+        expected, expected_weights = theirs(x, context, context, attn_mask=blocked, average_attn_weights=False)
+        close(output, expected, rtol=0, atol=tolerance)
+        close(weights, expected_weights, rtol=0, atol=tolerance)
+        output.square().sum().backward()
+        expected.square().sum().backward()
+        q, k, v = theirs.in_proj_weight.grad.chunk(3)
+        for a, b in ((ours.w_q, q), (ours.w_k, k), (ours.w_v, v), (ours.w_o, theirs.out_proj.weight.grad)):
+            close(a.weight.grad, b, rtol=20 * tolerance, atol=20 * tolerance)
+
+
+def test_multi_head_value_can_differ_from_key_and_dropout_stays_off_the_weights():
+    torch.manual_seed(0)
+    ours = MultiHeadAttention(33, 3, dropout=0.5).double()
+    x, key, value = (torch.randn(B, t, 33, dtype=torch.float64) for t in (T_Q, T_K, T_K))
+    ours.train()
+    close(ours(x, key, value)[1].sum(dim=-1), torch.ones(B, 3, T_Q).double())
+    assert not torch.equal(ours(x, key, value)[0], ours(x, key, value)[0])
+    ours.eval()
+    expected = torch_twin(ours).eval()(x, key, value)[0]
+    close(ours(x, key, value)[0], expected, rtol=0, atol=1e-12)
+
+
+def test_heads_must_divide_the_width_and_the_error_says_what_works():
+    with pytest.raises(ValueError, match=r"d_model=1600 is not divisible by num_heads=48.*: 50 heads of 32"):
+        MultiHeadAttention(1600, 48)
+    with pytest.raises(ValueError, match="must be 1 or more"):
+        MultiHeadAttention(16, 0)
+
+
+def test_operations_do_not_depend_on_the_number_of_heads():
+    x = torch.randn(1, 7, 32)
+    counts = {layer_costs.count_operations(MultiHeadAttention(32, h), x) for h in (1, 2, 4, 8)}
+    assert counts == {8 * 7 * 32**2 + 4 * 7**2 * 32}

@@ -1,0 +1,382 @@
+"""Tests: pooling."""
+
+import json
+import math
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase2_multi_head.pooling import attention_pooling, pooling_questions, three_nouns
+from phase2_multi_head.pooling.attention_pooling import (
+    AttentionClassifier,
+    AttentionPooling,
+    last_pooling,
+    mean_pooling,
+)
+from phase2_multi_head.pooling.pooling_questions import CASES, POOLINGS, Run
+from phase2_multi_head.pooling.three_nouns import QUESTIONS, best_fixed_place, make_task, most_frequent, noun_asked_for
+from shared.attention_utils import padding_mask
+from shared.evidence import findings
+from shared.evidence.findings import FAILS, HOLDS, ONLY_IF
+from shared.tests.helpers import close
+from shared.toy_language import INDEX, PAD_ID, Sentence, encode, pad_batch, sample_sentence, tokenize
+
+P_B, P_T, P_D = 3, 7, 11
+
+
+LENGTHS = torch.tensor([7, 2, 5])  # one without padding, all different
+
+
+def pool_input(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(P_B, P_T, P_D, generator=generator, dtype=torch.float64)
+
+
+def attention_pooling_with_a_query(d_model=P_D, seed=1):
+    pooling = AttentionPooling(d_model).double()
+    query = torch.randn(d_model, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    pooling.query.data.copy_(query)
+    return pooling
+
+
+def all_poolings():
+    return {"mean": mean_pooling, "last": last_pooling, "attention": attention_pooling_with_a_query()}
+
+
+def weights_by_loops(name, x, visible, query):
+    """The weight of each word of one sentence, x (T, d_model), one word at a time."""
+    places = [t for t in range(len(x)) if visible[t]]
+    weights = [0.0] * len(x)
+    if name == "attention":
+        powers = {
+            t: math.exp(sum((query[c] * x[t, c]).item() for c in range(x.size(1))) / x.size(1) ** 0.5) for t in places
+        }
+    for t in places:
+        weights[t] = {
+            "mean": lambda: 1 / len(places),
+            "last": lambda t=t: float(t == places[-1]),
+            "attention": lambda t=t: powers[t] / sum(powers.values()),
+        }[name]()
+    return torch.tensor(weights, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", ["mean", "last", "attention"])
+@pytest.mark.parametrize("kind", ["none", "padding", "holes", "shared"])
+def test_poolings_are_their_loops(name, kind):
+    x, pooling = pool_input(), all_poolings()[name]
+    holes = torch.rand(P_B, 1, 1, P_T, generator=torch.Generator().manual_seed(2)) < 0.6
+    masks = {"none": None, "padding": padding_mask(LENGTHS, P_T), "holes": holes, "shared": holes[:1, 0, 0]}
+    pooled, weights = pooling(x, masks[kind])
+    visible = torch.ones(P_B, P_T) if masks[kind] is None else masks[kind].reshape(-1, P_T).expand(P_B, P_T)
+    assert pooled.shape == (P_B, P_D) and weights.shape == (P_B, 1, 1, P_T)
+    for b in range(P_B):
+        expected = weights_by_loops(name, x[b], visible[b], all_poolings()["attention"].query)
+        close(weights[b, 0, 0], expected, rtol=0, atol=1e-12)
+        by_words = sum(expected[t] * x[b, t] for t in range(P_T))
+        close(pooled[b], by_words, rtol=0, atol=1e-12)
+        close(attention_pooling.pool_by_loops(weights[b, 0, 0], x[b]), by_words, rtol=0, atol=1e-12)
+
+
+def test_zero_query_is_the_mean_of_the_visible_words_and_training_starts_there():
+    x, mask = pool_input(), padding_mask(LENGTHS, P_T)
+    pooling = AttentionPooling(P_D).double()
+    close(pooling(x, mask)[0], torch.stack([x[b, :n].mean(dim=0) for b, n in enumerate(LENGTHS)]), rtol=0, atol=1e-12)
+    pooling(x, mask)[0].square().sum().backward()
+    assert pooling.query.grad.abs().max() > 1e-3, "a query that starts at zero must be able to leave it"
+
+
+def test_a_long_query_picks_the_word_it_points_at():
+    x = torch.eye(P_D, dtype=torch.float64)[None, :P_T]
+    pooling = AttentionPooling(P_D).double()
+    pooling.query.data[3] = 100 * P_D**0.5
+    close(pooling(x)[0], x[:, 3], rtol=0, atol=1e-12)
+
+
+def test_a_key_projection_would_be_another_query():
+    """The reason for which there is none: q · (W x) = (Wᵀ q) · x."""
+    x, query = pool_input(), attention_pooling_with_a_query().query.data
+    matrix = torch.randn(P_D, P_D, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    projected = torch.softmax((x @ matrix.T) @ query / P_D**0.5, dim=-1)
+    other = AttentionPooling(P_D).double()
+    other.query.data.copy_(matrix.T @ query)
+    close(other(x)[1][:, 0, 0], projected, rtol=0, atol=1e-12)
+
+
+def test_a_query_agrees_with_torchs_own_attention_in_value_and_gradient():
+    x, mask, pooling = pool_input().requires_grad_(), padding_mask(LENGTHS, P_T), attention_pooling_with_a_query()
+    query = pooling.query.expand(P_B, 1, 1, P_D)
+    expected = nn.functional.scaled_dot_product_attention(query, x[:, None], x[:, None], attn_mask=mask)[:, 0, 0]
+    results = []
+    for pooled in (pooling(x, mask)[0], expected):
+        results.append((pooled, *torch.autograd.grad(pooled.square().sum(), (x, pooling.query))))
+    for ours, theirs in zip(*results, strict=True):
+        close(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mean", "last", "attention"])
+def test_padding_changes_nothing_in_value_or_gradient(name):
+    mask = padding_mask(LENGTHS, P_T)
+    real = mask[:, 0, 0, :, None]  # (B, 1, 1, T) -> (B, T, 1)
+    x = pool_input().where(real, 0.0)
+    seen = []
+    for padded in (x, pool_input(5).where(~real, x), x.where(real, 1e9)):
+        pooling = all_poolings()[name]
+        padded = padded.clone().requires_grad_()
+        pooled, weights = pooling(padded, mask)
+        pooled.square().sum().backward()
+        assert (weights.masked_select(~mask) == 0).all() and (padded.grad.masked_select(~real) == 0).all()
+        assert padded.grad.masked_select(real).abs().max() > 0
+        query_grad = pooling.query.grad if name == "attention" else torch.zeros(1)
+        seen.append((pooled.detach(), weights.detach(), padded.grad, query_grad))
+    for other in seen[1:]:
+        for ours, theirs in zip(seen[0], other, strict=True):
+            assert torch.equal(ours, theirs), "padding leaks into the pooled vector"
+    for b, length in enumerate(LENGTHS):  # nor does it matter how much of it there is
+        close(all_poolings()[name](x[b : b + 1, :length])[0][0], seen[0][0][b], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mean", "last", "attention"])
+def test_a_sentence_of_padding_alone_pools_to_zero(name):
+    x, pooling = pool_input().requires_grad_(), all_poolings()[name]
+    mask = padding_mask(torch.tensor([7, 0, 5]), P_T)
+    pooled, weights = pooling(x, mask)
+    assert (pooled[1] == 0).all() and (weights[1] == 0).all() and pooled[[0, 2]].abs().min() > 0
+    pooled.square().sum().backward()
+    assert x.grad.isfinite().all() and (x.grad[1] == 0).all() and x.grad[0].abs().max() > 0
+    if name == "attention":
+        assert pooling.query.grad.isfinite().all() and pooling.query.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: AttentionPooling(0), "d_model must be 1 or more: got 0"),
+        (lambda: AttentionPooling(P_D)(torch.zeros(P_T, P_D)), r"\(B, T, d_model\).*got shape \(7, 11\)"),
+        (lambda: last_pooling(torch.zeros(P_B, 0, P_D)), r"T of 1 or more: got shape \(3, 0, 11\)"),
+        (lambda: AttentionPooling(5)(torch.zeros(P_B, P_T, P_D)), "d_k: got 5 and 11"),
+        (lambda: mean_pooling(torch.zeros(P_B, P_T, P_D), torch.ones(P_B, 1, 1, P_T)), "must be bool.*float32"),
+        (
+            lambda: mean_pooling(torch.zeros(P_B, P_T, P_D), torch.ones(P_B, P_T, dtype=torch.bool)),
+            r"\(3, 1, 1, 7\): got \(3, 7\); .* mask\[:, None, None, :\]",
+        ),
+        (
+            lambda: last_pooling(torch.zeros(P_B, P_T, P_D), torch.ones(P_B, 1, 1, 5, dtype=torch.bool)),
+            r"\(3, 1, 1, 5\) does not broadcast to scores of shape \(3, 1, 1, 7\)",
+        ),
+        (
+            lambda: mean_pooling(torch.zeros(P_B, P_T, P_D), torch.ones(P_B, 2, 1, P_T, dtype=torch.bool)),
+            "does not broadcast",
+        ),
+        (lambda: AttentionClassifier(1, P_D), "2 classes or more: got num_classes=1"),
+        (lambda: AttentionClassifier(2, P_D)(torch.zeros(1, 33, dtype=torch.long)), "at most 32 words: got 33"),
+    ],
+)
+def test_pooling_errors_name_the_rule_and_the_numbers(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+P_HEADS, P_WIDTH, P_CLASSES = 3, 33, 5
+
+
+def classifier(attention):
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(P_WIDTH, P_HEADS) if attention else None
+    model = AttentionClassifier(P_CLASSES, P_WIDTH, attention=layer).double()
+    model.pooling.query.data.normal_()
+    return model
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_classifier_is_embedding_attention_pooling_and_a_linear_layer(attention):
+    model, sentence = classifier(attention), torch.tensor([encode(tokenize("those dogs slept in a bed"))])
+    x = model.embedding.weight[sentence[0]] + model.positions[:6]
+    if attention:
+        x = x + model.attention(x[None])[0][0]
+    weights = weights_by_loops("attention", x, torch.ones(6), model.pooling.query)
+    logits, given = model(sentence)
+    close(given[0, 0, 0], weights, rtol=0, atol=1e-12)
+    close(logits[0], model.to_logits.weight @ (weights @ x) + model.to_logits.bias, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_classifier_answers_alike_alone_and_beside_longer_sentences(attention):
+    """The words that stand at places of padding change nothing, not even through the attention layer's gradients."""
+    model, rows = classifier(attention), [encode(tokenize(s)) for s in ("many cats sat on a big mat", "the fox slept")]
+    tokens, lengths = pad_batch(rows)
+    mask = padding_mask(lengths, tokens.size(1))
+    other = tokens.where(tokens != PAD_ID, INDEX["kites"])
+    results = []
+    for batch in (tokens, other):
+        model.zero_grad()
+        logits, weights = model(batch, mask)
+        logits.square().sum().backward()
+        grads = [p.grad.clone() for p in model.parameters()]
+        assert (model.embedding.weight.grad[batch[1, -1]] == 0).all(), "padding gets a gradient"
+        results.append([logits, weights, *grads])
+    for ours, theirs in zip(*results, strict=True):
+        assert torch.equal(ours, theirs), "padding leaks"
+    for b, row in enumerate(rows):
+        close(model(torch.tensor([row]))[0][0], results[0][0][b], rtol=0, atol=1e-12)
+
+
+def test_only_the_attention_pooling_adds_weights_and_each_seed_starts_alike():
+    models = {}
+    for name, make in POOLINGS.items():
+        torch.manual_seed(0)
+        models[name] = AttentionClassifier(2, pooling_questions.D_MODEL, pooling=make())
+    counts = {name: sum(p.numel() for p in model.parameters()) for name, model in models.items()}
+    assert counts["mean"] == counts["last word"] == counts["attention"] - pooling_questions.D_MODEL
+    for name, parameter in models["mean"].named_parameters():
+        assert torch.equal(parameter, models["attention"].get_parameter(name))
+
+
+def test_the_lesson_on_one_sentence(capsys):
+    attention_pooling.main(["--sentence", "those dogs slept in a soft bed"])
+    lines = {
+        line[3:25].strip(): line[25:].split() for line in capsys.readouterr().out.splitlines() if "   " in line[:3]
+    }
+    assert lines["query 1 x slept"][2] == max(lines["query 1 x slept"]) >= "0.90"
+
+
+def written(text, subject, beside, place):
+    """A sentence by hand; nouns at the given indices, each with its determiner right before it or before adjectives."""
+    words = tuple(text.split())
+    determiners = [
+        max(i for i in range(noun) if words[i] in ("a", "the", "those", "many")) for noun in (subject, beside, place)
+    ]
+    pairs = tuple(zip(determiners, (subject, beside, place), strict=True))
+    return Sentence(words, {"determiner-noun": pairs, "verb-subject": ((0, subject),), "verb-place": ((0, place),)})
+
+
+BY_HAND = [
+    written("those dogs beside the barn slept in a soft bed", 1, 4, 9),
+    written("a big bus beside many houses stalled on the bridges", 2, 5, 9),
+    written("again the foxes beside the box ran near the parks", 2, 5, 9),
+]
+
+
+def test_questions_by_hand():
+    expected = {"subject": [1, 0, 1], "beside": [0, 1, 0], "place": [0, 1, 1]}
+    words = {
+        "subject": ["dogs", "bus", "foxes"],
+        "beside": ["barn", "houses", "box"],
+        "place": ["bed", "bridges", "parks"],
+    }
+    decisive = {
+        "subject": [{0, 1}, {0, 2}, {1, 2}],
+        "beside": [{3, 4}, {4, 5}, {4, 5}],
+        "place": [{7, 9}, {8, 9}, {8, 9}],
+    }
+    for question in QUESTIONS:
+        task = make_task(BY_HAND, question)
+        assert task.answers.tolist() == expected[question]
+        assert [s.words[noun_asked_for(s, question)] for s in BY_HAND] == words[question]
+        assert [set(row.nonzero()[:, 0].tolist()) for row in task.decisive] == decisive[question]
+        assert task.mask.shape == (3, 1, 1, 10) and task.mask.all()
+
+
+def test_answers_are_the_number_that_the_determiner_shows():
+    """An independent way to know the number: every determiner but "the" shows it."""
+    rng, plural, checked = random.Random(7), {"these", "those", "some", "many"}, 0
+    sentences = [s for s in (sample_sentence(rng) for _ in range(600)) if "beside" in s.words]
+    for question in QUESTIONS:
+        task = make_task(sentences, question)
+        for n, sentence in enumerate(sentences):
+            length = len(sentence.words)
+            assert task.tokens[n, :length].tolist() == encode(sentence.words)
+            assert task.mask[n, 0, 0].tolist() == [t < length for t in range(task.tokens.size(1))]
+            determiner, noun = task.decisive[n].nonzero()[:, 0].tolist()
+            before_beside = noun < sentence.words.index("beside")
+            assert before_beside == (question == "subject") and (noun == length - 1) == (question == "place")
+            if sentence.words[determiner] != "the":
+                assert task.answers[n] == (sentence.words[determiner] in plural)
+                checked += 1
+    assert checked > 300
+
+
+def test_questions_refuse_other_sentences_and_questions():
+    two_nouns = next(s for s in (sample_sentence(random.Random(i)) for i in range(99)) if "beside" not in s.words)
+    with pytest.raises(ValueError, match="three nouns"):
+        noun_asked_for(two_nouns, "subject")
+    with pytest.raises(ValueError, match="choose from subject, beside, place"):
+        noun_asked_for(BY_HAND[0], "object")
+
+
+def test_baselines_by_hand():
+    for question in QUESTIONS:  # plural 2, 1 and 2 times of 3
+        assert most_frequent(make_task(BY_HAND, question)) == pytest.approx(2 / 3)
+    assert best_fixed_place(make_task(BY_HAND, "place")) == 1.0
+    assert best_fixed_place(make_task(BY_HAND, "subject")) == pytest.approx(2 / 3)  # at 0, 1 and 2 alike
+    longer = written("again those cats beside the barn slept again in a bed", 2, 5, 10)
+    shorter = written("a cat beside the barn sat on the mats", 1, 4, 8)
+    task = make_task([longer, shorter], "place")
+    assert task.tokens.size(1) == 11 and best_fixed_place(task) == 1.0  # the last word, though at two places
+    assert (
+        best_fixed_place(make_task([longer, shorter], "beside")) == 1.0
+    )  # 4 is its determiner in one, the noun in one
+
+
+def test_held_out_questions_are_new_and_no_noun_tells_the_number_of_another():
+    train, held_out = three_nouns.three_noun_sentences()
+    assert len(train) > 2000 and len(held_out) > 800 and not {s.words for s in train} & {s.words for s in held_out}
+    answers = torch.stack([three_nouns.tasks(q)[1].answers for q in QUESTIONS]).double()
+    assert (torch.corrcoef(answers) - torch.eye(3)).abs().max() < 0.1
+
+
+class Looking(nn.Module):
+    """Looks at a place of its own and says its token's oddness."""
+
+    def __init__(self, place):
+        super().__init__()
+        self.place = place
+
+    def forward(self, tokens, mask=None):
+        weights = torch.zeros(len(tokens), 1, 1, tokens.size(1), dtype=torch.float64)
+        weights[..., self.place] = 1
+        return torch.nn.functional.one_hot(torch.ones(len(tokens), dtype=torch.long), 2), weights
+
+
+@pytest.mark.parametrize(("place", "looks"), [(0, 2 / 3), (2, 2 / 3), (5, 0.0)])
+def test_measure_by_hand(place, looks):
+    run = pooling_questions.measure(Looking(place), make_task(BY_HAND, "subject"))
+    assert (run.accuracy, run.looks, run.entropy) == (2 / 3, looks, 0.0)  # it always says plural
+
+
+def test_training_lets_attention_find_what_the_mean_and_the_last_word_cannot():
+    runs = {name: pooling_questions.train(name, "beside", False, 5, 120) for name in POOLINGS}
+    assert runs["attention"].accuracy > runs["mean"].accuracy + 0.1 > runs["last word"].accuracy + 0.2
+    assert runs["attention"].looks > 0.6
+    again = pooling_questions.train("attention", "beside", False, 5, 120)
+    assert torch.equal(runs["attention"].model.pooling.query, again.model.pooling.query)
+
+
+def test_pooling_verdicts_follow_the_numbers(tmp_path, monkeypatch):
+    def verdicts(better, mean_on_subject, looks_after, last_after, looks=0.97):
+        right = {(p, q, layer): 0.99 for p in POOLINGS for q, layer in CASES}
+        right |= {("mean", q, False): 0.75 for q in QUESTIONS} | {("mean", "subject", False): mean_on_subject}
+        right |= {("last word", q, False): 0.5 for q in ("subject", "beside")}
+        right |= {("last word", "place", False): 0.5, ("last word", "beside", True): last_after}
+        right["attention", "beside", False] = better
+        looked = {key: looks_after if key[2] else looks for key in right}
+        runs = {key: [Run(None, right[key], looked[key], 0.5)] * 2 for key in right}
+        options = pooling_questions.cli.parse(pooling_questions.cli.parser(""), ["--output-dir", str(tmp_path)])
+        pooling_questions.record_findings(runs, options)
+        file = next((tmp_path / findings.paths.PROCESSED / "findings").glob("*pooling_questions.json"))
+        return [finding["verdict"] for finding in json.loads(file.read_text())]
+
+    assert verdicts(0.99, 1.0, 0.4, 0.97) == [ONLY_IF, ONLY_IF, ONLY_IF, HOLDS]
+    assert verdicts(0.99, 0.75, 0.95, 0.97) == [HOLDS, HOLDS, HOLDS, HOLDS]
+    assert verdicts(0.80, 1.0, 0.4, 0.80, looks=0.6) == [FAILS, ONLY_IF, FAILS, FAILS]
+
+
+def test_pooling_examples_are_chosen_by_the_sentences_alone():
+    chosen = pooling_questions.example_sentences()
+    answers = torch.stack([three_nouns.tasks(question)[1].answers for question in QUESTIONS])
+    assert len(chosen) == 3
+    for index in chosen:
+        subject, beside, place = answers[:, index].tolist()
+        assert subject == place != beside and 9 <= len(three_nouns.three_noun_sentences()[1][index].words) <= 11

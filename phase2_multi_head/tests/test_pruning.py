@@ -1,0 +1,272 @@
+"""Tests: pruning."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from phase2_multi_head.multi_head_attention import RECIPE, MultiHeadAttention
+from phase2_multi_head.pruning import head_pruning, two_lookups
+from phase2_multi_head.pruning.head_importance import (
+    Measured,
+    curve,
+    divided_by_layer,
+    gated,
+    gradient_importance,
+    greedy_order,
+    loss_without,
+    measured_language_model,
+    rank_correlation,
+    ranks,
+    removable,
+    removal_importance,
+)
+from shared import training
+
+GATE_B, GATE_T, GATE_D, GATE_H, GATE_C = 7, 5, 33, 3, 11
+
+
+class TwoLayers(torch.nn.Module):
+    """Two layers of attention and a readout, float64; the loss has curvature in every gate."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.layers = torch.nn.ModuleList(MultiHeadAttention(GATE_D, GATE_H) for _ in range(2))
+        self.readout = torch.nn.Linear(GATE_D, GATE_C)
+        self.double()
+        self.x = torch.randn(GATE_B, GATE_T, GATE_D, dtype=torch.float64)
+        self.target = torch.randint(GATE_C, (GATE_B, GATE_T))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)[0]
+        return self.readout(x)
+
+    def loss(self, x=None, target=None):
+        x, target = (self.x, self.target) if x is None else (x, target)
+        return F.cross_entropy(self(x).flatten(0, 1), target.flatten())
+
+    def measured(self):
+        return Measured(list(self.layers), self.loss, GATE_B)
+
+
+def one_example(model, n):
+    return Measured(list(model.layers), lambda: model.loss(model.x[n : n + 1], model.target[n : n + 1]), 1)
+
+
+def hooks(module):
+    return sum(len(part._forward_pre_hooks) + len(part._forward_hooks) for part in module.modules())
+
+
+@pytest.mark.parametrize("batch", [(), (GATE_B,)])
+def test_open_gates_change_nothing(batch):
+    model = TwoLayers()
+    plain = model(model.x)
+    with gated(model.layers, model.measured().open_gates(*batch)):
+        assert hooks(model) == 2
+        assert torch.equal(model(model.x), plain), "a gate of 1 must not change a single bit"
+
+
+@pytest.mark.parametrize("layer", range(2))
+@pytest.mark.parametrize("head", range(GATE_H))
+def test_a_closed_gate_is_a_head_without_its_columns_of_w_o(layer, head):
+    model, other = TwoLayers(), TwoLayers()
+    size = GATE_D // GATE_H
+    with torch.no_grad():
+        other.layers[layer].w_o.weight[:, head * size : (head + 1) * size] = 0
+    expected = other.loss().item()
+    assert abs(expected - model.loss().item()) > 1e-4  # the head does something
+    assert loss_without(model.measured(), frozenset([(layer, head)])) == pytest.approx(expected, abs=1e-12)
+
+
+def test_gates_of_its_own_for_each_example():
+    model = TwoLayers()
+    gates = torch.rand(GATE_B, 2, GATE_H, dtype=torch.float64)
+    with gated(model.layers, gates):
+        together = model(model.x)
+    for n in range(GATE_B):
+        with gated(model.layers, gates[n]):
+            torch.testing.assert_close(model(model.x[n : n + 1])[0], together[n])
+
+
+def test_no_hook_stays_even_after_an_error():
+    model = TwoLayers()
+    before = model(model.x)
+    removal_importance(model.measured())
+    gradient_importance(model.measured())
+    with pytest.raises(RuntimeError), gated(model.layers, torch.zeros(2, GATE_H, dtype=torch.float64)):
+        raise RuntimeError
+    assert hooks(model) == 0
+    assert torch.equal(model(model.x), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("shape", [(GATE_H,), (GATE_H, 2), (GATE_B, 2, GATE_H + 1), (1, GATE_B, 2, GATE_H)])
+def test_wrong_gates_are_refused(shape):
+    model = TwoLayers()
+    with (
+        pytest.raises(ValueError, match=r"one number for each head: \(L, H\) = \(2, 3\)"),
+        gated(model.layers, torch.ones(shape)),
+    ):
+        pass
+    assert hooks(model) == 0
+
+
+def test_gradient_importance_is_the_mean_over_a_loop_of_examples():
+    model = TwoLayers()
+    by_loop = torch.zeros(2, GATE_H, dtype=torch.float64)
+    signed = torch.zeros(2, GATE_H, dtype=torch.float64)
+    for n in range(GATE_B):
+        gates = torch.ones(2, GATE_H, dtype=torch.float64, requires_grad=True)
+        with gated(model.layers, gates):
+            (gradient,) = torch.autograd.grad(one_example(model, n).loss(), gates)
+        by_loop += gradient.abs() / GATE_B
+        signed += gradient / GATE_B
+    importance = gradient_importance(model.measured())
+    torch.testing.assert_close(importance, by_loop)
+    assert (importance - signed.abs()).max() > 1e-3  # absolute before the mean, not after
+
+
+def test_gradient_importance_by_finite_differences():
+    model, step = TwoLayers(), 1e-5
+    expected = torch.zeros(2, GATE_H, dtype=torch.float64)
+    for n in range(GATE_B):
+        for layer in range(2):
+            for head in range(GATE_H):
+                losses = []
+                for gate in (1 + step, 1 - step):
+                    gates = torch.ones(2, GATE_H, dtype=torch.float64)
+                    gates[layer, head] = gate
+                    with gated(model.layers, gates), torch.no_grad():
+                        losses.append(one_example(model, n).loss().item())
+                expected[layer, head] += abs(losses[0] - losses[1]) / (2 * step) / GATE_B
+    torch.testing.assert_close(gradient_importance(model.measured()), expected, atol=1e-8, rtol=1e-6)
+
+
+def test_gradient_importance_works_where_gradients_are_off():
+    model = TwoLayers()
+    with torch.no_grad():
+        inside = gradient_importance(model.measured())
+    torch.testing.assert_close(inside, gradient_importance(model.measured()))
+
+
+def test_a_head_that_w_o_does_not_read_has_no_importance():
+    model = TwoLayers()
+    size = GATE_D // GATE_H
+    with torch.no_grad():
+        model.layers[1].w_o.weight[:, size : 2 * size] = 0
+    removal, gradient = removal_importance(model.measured()), gradient_importance(model.measured())
+    assert removal[1, 1] == 0 and gradient[1, 1] == 0
+    assert (removal != 0).sum() == (gradient != 0).sum() == 2 * GATE_H - 1
+
+
+def test_removal_importance_by_hand():
+    model = TwoLayers()
+    full = model.loss().item()
+    importance = removal_importance(model.measured())
+    assert importance.shape == (2, GATE_H)
+    for layer, head in model.measured().heads:
+        gates = torch.ones(2, GATE_H, dtype=torch.float64)
+        gates[layer, head] = 0
+        with gated(model.layers, gates), torch.no_grad():
+            assert importance[layer, head].item() == pytest.approx(model.loss().item() - full, abs=1e-12)
+
+
+def test_layers_are_divided_by_their_own_norm():
+    divided = divided_by_layer(torch.tensor([[3.0, 4.0], [5.0, 12.0]]))
+    torch.testing.assert_close(divided, torch.tensor([[0.6, 0.8], [5 / 13, 12 / 13]]))
+
+
+def test_rank_correlation_by_hand():
+    assert ranks(torch.tensor([30.0, 10.0, 20.0, 20.0])).tolist() == [4, 1, 2.5, 2.5]
+    a, b = torch.tensor([10.0, 20.0, 30.0, 40.0, 50.0]), torch.tensor([2.0, 1.0, 4.0, 3.0, 500.0])
+    assert rank_correlation(a, b) == pytest.approx(1 - 6 * 4 / (5 * 24))  # 1 - 6 Σd² / n(n² - 1), Σd² = 4: 0.8
+    assert rank_correlation(a, -(a**3)) == pytest.approx(-1)
+    assert rank_correlation(a.view(5, 1), a.exp().view(1, 5)) == pytest.approx(1)
+
+
+def test_greedy_takes_the_cheapest_head_first():
+    costs = {(0, 0): 3.0, (0, 1): -1.0, (1, 0): 2.0, (1, 1): 0.5}
+
+    def additive(removed):
+        return 10 + sum(costs[head] for head in removed)
+
+    order = greedy_order(costs, additive)
+    assert order == [(0, 1), (1, 1), (1, 0), (0, 0)]
+    assert curve(order, additive) == [0, -1, -0.5, 1.5, 4.5]
+
+
+def test_greedy_measures_again_where_two_heads_stand_in_for_each_other():
+    twins, third = {(0, 0), (0, 1)}, (0, 2)
+
+    def loss(removed):
+        return 5.0 * (twins <= removed) + 1.0 * (third in removed) + 0.1 * ((0, 1) in removed)
+
+    heads = [(0, 0), (0, 1), third]
+    alone = sorted(heads, key=lambda head: loss(frozenset([head])))
+    assert alone == [(0, 0), (0, 1), third]  # each twin is cheap as long as the other is there
+    assert greedy_order(heads, loss) == [(0, 0), third, (0, 1)]
+    assert curve(alone, loss)[2] == pytest.approx(5.1) and curve(greedy_order(heads, loss), loss)[2] == 1
+
+
+def test_removable_counts_to_the_last_allowed_rise():
+    assert removable([0, 0.005, 0.02, 0.009, 0.3], 0.01) == 3  # the loss may fall again
+    assert removable([0, 0.01, 0.5], 0.01) == 0  # less than, not equal
+
+
+def test_prune_agrees_with_its_parts():
+    model = TwoLayers().measured()
+    run = head_pruning.prune(model, seed=3, random_orders=4)
+    everything = loss_without(model, frozenset(model.heads)) - run.full_loss
+    for rises in [*run.curves.values(), *run.random_curves]:
+        assert len(rises) == 2 * GATE_H + 1
+        assert rises[0] == 0 and rises[-1] == pytest.approx(everything)
+    assert len({tuple(rises) for rises in run.random_curves}) > 1
+    assert run.curves[head_pruning.REMOVAL][1] == pytest.approx(run.removal.min().item())
+    least = int(run.gradient.argmin())
+    assert run.curves[head_pruning.GRADIENT][1] == pytest.approx(run.removal.flatten()[least].item())
+    assert all(run.curves[head_pruning.GREEDY][1] <= rises[1] for rises in run.random_curves)
+    spared = frozenset(head for head in model.heads if run.removal[head] < head_pruning.TOLERANCE)
+    assert run.spared_alone == len(spared)
+    assert run.spared_together == pytest.approx(loss_without(model, spared) - run.full_loss)
+    again = head_pruning.prune(model, seed=3, random_orders=4)
+    assert again.random_curves == run.random_curves
+
+
+def test_the_language_model_is_measured_by_its_held_out_loss():
+    trained = training.untrained(RECIPE, MultiHeadAttention)
+    model = measured_language_model(trained)
+    assert len(model.layers) == 2 and model.examples == training.NUM_HELD_OUT
+    assert loss_without(model, frozenset()) == training.held_out_loss(trained)
+    few = measured_language_model(trained, 13)
+    assert gradient_importance(few).shape == (2, 4) and few.examples == 13
+
+
+def test_labels_of_two_lookups_by_a_loop():
+    generator = torch.Generator().manual_seed(1)
+    table = torch.randint(5, (5, 5), generator=generator)
+    symbols = torch.randint(5, (3, 11), generator=generator)
+    labels = two_lookups.labels(symbols, table)
+    assert labels.shape == (3, 8)
+    for row in range(3):
+        for t in range(3, 11):
+            assert labels[row, t - 3] == table[symbols[row, t - 1], symbols[row, t - 3]]
+    assert two_lookups.labels(torch.tensor([[2, 0, 1, 2]]), torch.arange(9).view(3, 3)).tolist() == [[5]]
+
+
+def test_training_of_two_lookups_repeats_and_starts_at_chance():
+    first, again, other = (two_lookups.train(4, seed, steps=5, strings=17) for seed in (0, 0, 1))
+    assert first.loss().item() == again.loss().item() != other.loss().item()
+    assert not torch.equal(first.table, other.table)
+    logits = first.logits()
+    assert logits.shape == (17, two_lookups.LENGTH - 3, two_lookups.SYMBOLS)
+    wanted = two_lookups.labels(first.symbols, first.table)
+    by_loop = [-logits[n, t].log_softmax(-1)[wanted[n, t]].item() for n in range(17) for t in range(logits.size(1))]
+    assert first.loss().item() == pytest.approx(math.fsum(by_loop) / len(by_loop), rel=1e-5)
+    assert first.measured().examples == 17 and len(first.measured().heads) == 4
+
+
+def test_span_names_a_range_only_where_models_differ():
+    assert head_pruning.span([2, 2]) == "2" and head_pruning.span([3, 1, 2]) == "1 to 3"

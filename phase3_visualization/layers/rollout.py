@@ -1,0 +1,227 @@
+"""From which input words does an output come, when there are several layers? Four ways to combine their weights.
+
+Row i of one attention matrix says from where position i takes its value. But in layer 2 "position j" is no longer word
+j: layer 1 has already mixed the words. So the matrices of all layers have to be combined (A: heads averaged).
+
+    raw product   A_2 A_1                    forgets the residual connection: x is added, so half stays where it is
+    rollout       B_2 B_1, B = (A + I) / 2   shares handed on from layer to layer       (Abnar & Zuidema 2020)
+    flow          the most that can run through pipes of width B from input j to output i (Abnar & Zuidema 2020)
+    corrected     rollout divided by the rollout of even attention, for causal models    (ours, see below)
+
+Under a causal mask the first word is visible to all others in every layer, and rollout counts each of the paths to it.
+So it blames the first word even if no head prefers anything. Abnar & Zuidema name this and leave it open. The
+correction asks instead: how many times as much is it as if every head spread its weight evenly?
+
+    python phase3_visualization/layers/rollout.py
+
+Which of them finds the words that matter in a trained model: faithfulness.py, with the picture.
+"""
+
+import argparse
+from collections.abc import Sequence
+from functools import reduce
+
+import networkx
+import torch
+from torch import Tensor
+
+from shared import cli
+from shared.attention_utils import attention_rollout, causal_mask
+from shared.evidence import findings
+from shared.evidence.findings import Finding
+
+TOKENS, LAYERS, HEADS = 16, 6, 4  # of the random attention below
+DRAWS = 20
+CAUSAL_LAYERS = 8
+PREFERENCE = 4.0  # how many times as much as the others the planted word gets
+
+# Three tokens with numbers that can be worked out by hand; one head, the same weights in both layers.
+BY_HAND = [torch.tensor([[[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0]]], dtype=torch.float64)] * 2
+
+
+def raw_product(weights: Sequence[Tensor]) -> Tensor:
+    """Matrix product of the layers without the residual connection -> (..., T, T), rows sum to 1; for contrast.
+
+    weights: one tensor (..., H, T, T) per layer, the first layer first, heads are averaged. ValueError without a layer.
+    """
+    if not weights:
+        raise ValueError("the product needs the weights of at least one layer: got an empty list")
+    return reduce(lambda below, layer: layer @ below, [layer.mean(dim=-3) for layer in weights])
+
+
+def pipes(weights: Sequence[Tensor]) -> networkx.DiGraph:
+    """The network of attention flow: node (l, i) is position i after l layers, and words enter at l = 0.
+
+    weights: one tensor (H, T, T) per layer. A pipe runs from (l, i) to (l - 1, j) and is B_ij = (A_ij + [i = j]) / 2
+    wide, with A the mean over heads. Outputs are sources and words are sinks, as in the paper.
+    """
+    graph = networkx.DiGraph()
+    for level, layer in enumerate(weights, start=1):
+        average = layer.detach().double().mean(dim=0)  # (H, T, T) -> (T, T)
+        graph.add_nodes_from((k, i) for k in (level - 1, level) for i in range(len(average)))
+        for i, row in enumerate((average + torch.eye(len(average))).div(2).tolist()):
+            graph.add_edges_from(
+                ((level, i), (level - 1, j), {"capacity": width}) for j, width in enumerate(row) if width > 0
+            )
+    return graph
+
+
+def maximum_flow(weights: Sequence[Tensor], rows: Sequence[int] | None = None) -> Tensor:
+    """Attention flow of Abnar & Zuidema 2020 -> (T, T), or (len(rows), T) for these outputs only; rows sum to 1.
+
+    Entry (i, j) is the maximum flow from output i to word j, then divided by the sum of its row. Every entry is a
+    problem of its own, so this is slow, and pipes shared by several words are counted for each of them: with many
+    layers all words come out alike. weights: one tensor (H, T, T) per layer; no batch. ValueError for other shapes.
+    """
+    if not weights or weights[0].dim() != 3:
+        received = tuple(weights[0].shape) if weights else "an empty list"
+        raise ValueError(f"flow needs one (H, T, T) for each layer: got {received}; pick one item of a batch")
+    graph, length = pipes(weights), weights[0].size(-1)
+    flows = [
+        [networkx.maximum_flow_value(graph, (len(weights), i), (0, j)) for j in range(length)]
+        for i in (range(length) if rows is None else rows)
+    ]
+    flow = torch.tensor(flows, dtype=torch.float64)
+    return flow / flow.sum(dim=-1, keepdim=True)
+
+
+def even_causal_weights(length: int, num_layers: int) -> list[Tensor]:
+    """Heads that spread their weight evenly over what a causal mask lets them see: (1, T, T) per layer, float64."""
+    visible = causal_mask(length).double()
+    return [(visible / visible.sum(dim=-1, keepdim=True))[None]] * num_layers
+
+
+def even_causal_rollout(length: int, num_layers: int) -> Tensor:
+    """Rollout of even_causal_weights -> (T, T), float64."""
+    return attention_rollout(even_causal_weights(length, num_layers))
+
+
+def causal_rollout(weights: Sequence[Tensor]) -> Tensor:
+    """Rollout of a causal model, corrected for what each position can see -> (..., T, T), rows sum to 1.
+
+    R_ij / U_ij, rows divided by their sum again, with U the rollout of even attention. Abnar & Zuidema 2020 (section 5)
+    ask for a correction and give none: this one is ours. Heads that prefer nothing get even rows.
+    weights: one tensor (..., H, T, T) per layer. Raises ValueError if a position attends to a later one.
+    """
+    rollout = attention_rollout(list(weights))
+    length = rollout.size(-1)
+    if rollout.triu(diagonal=1).any():
+        raise ValueError("the correction is for causal weights: got some on later positions; use attention_rollout")
+    even = even_causal_rollout(length, len(weights)).to(rollout)
+    ratio = (rollout / even).masked_fill(
+        ~causal_mask(length, device=rollout.device), 0.0
+    )  # 0 / 0 where nothing is seen
+    return ratio / ratio.sum(dim=-1, keepdim=True)
+
+
+def row_to_row(matrix: Tensor) -> float:
+    """Standard deviation over rows of each column, averaged: 0 if every output has the same answer."""
+    return matrix.std(dim=-2).mean().item()
+
+
+def collapse(num_layers: int, generator: torch.Generator) -> dict[str, float]:
+    """How different the rows still are after some layers of random attention: mean of row_to_row over DRAWS."""
+    scores = torch.randn(num_layers, DRAWS, HEADS, TOKENS, TOKENS, generator=generator, dtype=torch.float64)
+    layers = list(scores.softmax(dim=-1))
+    return {"raw product": row_to_row(raw_product(layers)), "rollout": row_to_row(attention_rollout(layers))}
+
+
+def planted_weights(planted: int, generator: torch.Generator) -> list[Tensor]:
+    """Causal layers (1, T, T) in which all positions prefer one word; the rest is chance."""
+    layers = []
+    for _ in range(CAUSAL_LAYERS):
+        scores = 0.5 * torch.randn(TOKENS, TOKENS, generator=generator, dtype=torch.float64)
+        scores[:, planted] += torch.tensor(PREFERENCE).log()
+        layers.append(scores.masked_fill(~causal_mask(TOKENS), -torch.inf).softmax(dim=-1)[None])
+    return layers
+
+
+def planted_found(generator: torch.Generator) -> dict[str, float]:
+    """How often the largest entry in the last row is the planted word, for words 1 to T - 2.
+
+    Not the first word, which rollout names anyway, and not the last one, which the residual connection favours.
+    """
+    found = {"rollout": 0.0, "corrected": 0.0}
+    cases = [planted for planted in range(1, TOKENS - 1) for _ in range(DRAWS)]
+    for planted in cases:
+        weights = planted_weights(planted, generator)
+        for name, combine in (("rollout", attention_rollout), ("corrected", causal_rollout)):
+            found[name] += (int(combine(weights)[-1].argmax()) == planted) / len(cases)
+    return found
+
+
+def show_by_hand() -> None:
+    """Print the three tokens of BY_HAND in all four ways."""
+    print("Three tokens, two layers, both with the weights  1 0 0 | 1/2 1/2 0 | 0 1 0. The last output comes from")
+    ways = {"raw product": raw_product, "rollout": attention_rollout, "flow": maximum_flow}
+    for name, combine in (ways | {"corrected": causal_rollout}).items():
+        print(f"   {name:12}" + "".join(f"{share:8.3f}" for share in combine(BY_HAND)[-1].tolist()))
+    print("   By hand: product 1/2, 1/2, 0. Rollout 1/8, 5/8, 1/4: half of token 2 stays in each layer.")
+    print("   Flow, to token 0: 1/2 fits into the pipe to token 1, only 1/4 from there on; to 1: 1/2 + 1/2; to 2: 1/2;")
+    print("   divided by their sum 7/4. Corrected: rollout over 23/72, 17/72, 32/72, divided by the sum again.")
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = cli.parse(cli.parser(__doc__), argv)
+    if options.train_only:
+        return
+    generator = torch.Generator().manual_seed(options.seed)
+    show_by_hand()
+    print(f"\nRandom attention, {TOKENS} tokens: how different are the rows (standard deviation, row to row)?")
+    spread = {layers: collapse(layers, generator) for layers in (1, 2, 4, LAYERS)}
+    for layers, values in spread.items():
+        print(f"   layers: {layers}   raw product {values['raw product']:.1e}   rollout {values['rollout']:.1e}")
+    print(f"\nEven causal attention, {TOKENS} tokens, {CAUSAL_LAYERS} layers: how much of the last output is token 0?")
+    even = even_causal_weights(TOKENS, CAUSAL_LAYERS)
+    first = {
+        "rollout, even": attention_rollout(even)[-1, 0].item(),
+        "corrected, even": causal_rollout(even)[-1, 0].item(),
+    }
+    found = {f"{name}, planted word found": share for name, share in planted_found(generator).items()}
+    for name, value in (first | found).items():
+        print(f"   {name:30} {value:.3f}")
+    record_findings(spread[LAYERS], first | found, options)
+
+
+def record_findings(spread: dict[str, float], causal: dict[str, float], options: argparse.Namespace) -> None:
+    findings.record(
+        "phase3_visualization/layers/rollout.py",
+        [
+            Finding(
+                "C143",
+                "Attention rollout multiplies the attention matrices of the layers",
+                "course notes",
+                spread,
+                f"standard deviation from row to row after {LAYERS} layers of random attention, {TOKENS} tokens",
+                "0.001 or more: outputs at different positions still get different answers",
+                **findings.conditional(
+                    spread["raw product"] >= 0.001,
+                    spread["rollout"] >= 0.001,
+                    "the residual connection is added to each matrix first: (A + I) / 2",
+                ),
+                seeds=[options.seed],
+            ),
+            Finding(
+                "causal-rollout-correction",
+                "In a causal model, too, rollout shows which words an output comes from",
+                "Abnar & Zuidema 2020, section 5, who ask for a correction; the one used here is ours",
+                causal,
+                f"share of token 0 in the last output of even attention, {TOKENS} tokens, {CAUSAL_LAYERS} layers; "
+                f"share of {DRAWS * (TOKENS - 2)} random draws in which a word preferred {PREFERENCE:g} times is found",
+                f"even attention gives token 0 at most 2/{TOKENS}, and the preferred word is found in 0.9 or more",
+                **findings.conditional(
+                    *(
+                        causal[f"{name}, even"] <= 2 / TOKENS and causal[f"{name}, planted word found"] >= 0.9
+                        for name in ("rollout", "corrected")
+                    ),
+                    "it is divided by the rollout of even attention",
+                ),
+                seeds=[options.seed],
+            ),
+        ],
+        options.output_dir,
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)

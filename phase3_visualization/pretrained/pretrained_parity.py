@@ -1,0 +1,189 @@
+"""Is the attention of phase 2 what a published language model computes? Its weights, in our module, give the answer.
+
+The layers of a model are rebuilt with our MultiHeadAttention and the model's own norms and feed-forward network, and
+run from the embeddings to the last layer, each on what ours before it put out. Every hidden state and every weight of
+every head is compared with the model's own, on a padded batch of sentences of different lengths. Two right programs
+that round differently drift apart in float32, layer by layer. So the comparison is made in float64 as well, and beside
+it stands how far the model's own float32 is from its own float64.
+
+    BERT, post-norm    x = norm(x + attention(x)),   x = norm(x + feed_forward(x))          (Devlin et al. 2019)
+    GPT-2, pre-norm    x = x + attention(norm(x)),   x = x + feed_forward(norm(x)), causal  (Radford et al. 2019)
+
+    python phase3_visualization/pretrained/pretrained_parity.py
+    python phase3_visualization/pretrained/pretrained_parity.py --model FacebookAI/roberta-base
+
+Needs pip install -e '.[pretrained]'. Knows the layers of BERT and its relatives that name their parts alike (RoBERTa,
+ELECTRA) and those of GPT-2; other families differ in details such as rotary positions, and are refused by name.
+"""
+
+import argparse
+import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase3_visualization.pretrained.language_model import LanguageModel, Reading, add_options, open_model, read
+from shared import cli
+from shared.attention_utils import causal_mask
+from shared.evidence import findings
+from shared.evidence.findings import Finding
+
+TEXTS = (
+    "Attention is a weighted average.",
+    "Because the rows of a batch must be equally long, short sentences are padded at the end.",
+    "Words!",
+)
+LIMIT = 1e-5
+
+
+class PostNormLayer(nn.Module):
+    """A layer of a BERT with our attention in it."""
+
+    def __init__(self, theirs: nn.Module, num_heads: int) -> None:
+        super().__init__()
+        projections, output = theirs.attention.self, theirs.attention.output
+        self.attention = copy_into(
+            num_heads,
+            w_q=(projections.query.weight, projections.query.bias),
+            w_k=(projections.key.weight, projections.key.bias),
+            w_v=(projections.value.weight, projections.value.bias),
+            w_o=(output.dense.weight, output.dense.bias),
+        )
+        self.attention_norm, self.feed_forward_norm = output.LayerNorm, theirs.output.LayerNorm
+        self.feed_forward = nn.Sequential(theirs.intermediate, theirs.output.dense)  # with GELU, where ours has ReLU
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T)."""
+        found, weights = self.attention(x, mask=mask)
+        x = self.attention_norm(x + found)
+        return self.feed_forward_norm(x + self.feed_forward(x)), weights
+
+
+class PreNormLayer(nn.Module):
+    """A layer of GPT-2 with our attention in it."""
+
+    def __init__(self, theirs: nn.Module, num_heads: int) -> None:
+        super().__init__()
+        merged = theirs.attn.c_attn  # queries, keys and values in one, stored (d_model, 3 * d_model): x W, not W x
+        w_q, w_k, w_v = zip(merged.weight.T.chunk(3), merged.bias.chunk(3), strict=True)  # 3 x (d_model, d_model)
+        w_o = (theirs.attn.c_proj.weight.T, theirs.attn.c_proj.bias)
+        self.attention = copy_into(num_heads, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o)
+        self.attention_norm, self.feed_forward_norm, self.feed_forward = theirs.ln_1, theirs.ln_2, theirs.mlp
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T)."""
+        found, weights = self.attention(self.attention_norm(x), mask=mask)
+        x = x + found
+        return x + self.feed_forward(self.feed_forward_norm(x)), weights
+
+
+@torch.no_grad()
+def copy_into(num_heads: int, **parts: tuple[Tensor, Tensor]) -> MultiHeadAttention:
+    """Our attention with the weight (d_model, d_model) and bias (d_model,) given for each of w_q, w_k, w_v, w_o."""
+    bias = parts["w_o"][1]
+    ours = MultiHeadAttention(len(bias), num_heads).to(bias).eval()  # on the device and in the precision of theirs
+    for name, (weight, bias) in parts.items():
+        getattr(ours, name).weight.copy_(weight)
+        getattr(ours, name).bias.copy_(bias)
+    return ours
+
+
+def rebuilt_layers(language_model: LanguageModel) -> list[PostNormLayer | PreNormLayer]:
+    """All layers with our attention. ValueError for a family whose layers are not known here."""
+    model, num_heads = language_model.model, language_model.model.config.num_attention_heads
+    first = next(iter(getattr(getattr(model, "encoder", None), "layer", None) or getattr(model, "h", None) or ()), None)
+    if hasattr(first, "intermediate") and hasattr(getattr(first, "attention", None), "self"):
+        return [PostNormLayer(layer, num_heads).eval() for layer in model.encoder.layer]
+    if hasattr(getattr(first, "attn", None), "c_attn"):
+        return [PreNormLayer(layer, num_heads).eval() for layer in model.h]
+    raise ValueError(f"parity knows BERT, its relatives and GPT-2: got {type(model).__name__}; try --model gpt2")
+
+
+@torch.no_grad()
+def differences(language_model: LanguageModel, reading: Reading) -> list[tuple[float, float]]:
+    """Largest difference of states and of weights to the model's own, a pair for each layer; padding included."""
+    x, length = reading.states[0], reading.states.size(2)
+    layers, result = rebuilt_layers(language_model), []
+    mask = reading.real[:, None, None, :]  # (B, T) -> (B, 1, 1, T): padding is hidden as a key
+    if isinstance(layers[0], PreNormLayer):
+        mask = mask & causal_mask(length)  # (B, 1, 1, T) & (T, T) -> (B, 1, T, T)
+    for index, layer in enumerate(layers):
+        x, weights = layer(x, mask)
+        last = index == len(layers) - 1 and isinstance(layer, PreNormLayer)
+        state = language_model.model.ln_f(x) if last else x  # GPT-2 reports its last state after one more norm
+        pairs = ((state, reading.states[index + 1]), (weights, reading.weights[:, index]))
+        result.append(tuple((ours - theirs).abs().max().item() for ours, theirs in pairs))
+    return result
+
+
+def in_float64(language_model: LanguageModel) -> LanguageModel:
+    """A copy that computes with 15 digits."""
+    return replace(language_model, model=copy.deepcopy(language_model.model).double())
+
+
+def compare(language_model: LanguageModel, texts: list[str]) -> tuple[dict[str, list[tuple[float, float]]], float]:
+    """differences() in both precisions, and how far the model's own states are apart in them."""
+    models = {"float32": language_model, "float64": in_float64(language_model)}
+    readings = {name: read(model, texts) for name, model in models.items()}
+    own = (readings["float32"].states - readings["float64"].states).abs().max().item()
+    return {name: differences(model, readings[name]) for name, model in models.items()}, own
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = add_options(cli.parser(__doc__))
+    options = cli.parse(parser, argv)
+    if options.train_only:
+        return
+    language_model = open_model(parser, options)
+    texts = [options.text, *TEXTS]
+    try:
+        largest, own = compare(language_model, texts)
+    except ValueError as error:
+        parser.error(str(error))
+    print(f"\n{language_model.name}, a padded batch of {len(texts)} texts; largest difference to our attention:")
+    print("           float32: states, weights    float64: states, weights")
+    for layer, (single, double) in enumerate(zip(*largest.values(), strict=True)):
+        print(
+            f"   layer {layer:<2}         {single[0]:.1e}  {single[1]:.1e}             {double[0]:.1e}  {double[1]:.1e}"
+        )
+    print(f"   the model in float32 against itself in float64: states {own:.1e}")
+    record_findings(language_model, largest, own, options)
+
+
+def record_findings(
+    language_model: LanguageModel,
+    largest: dict[str, list[tuple[float, float]]],
+    own: float,
+    options: argparse.Namespace,
+) -> None:
+    worst = {name: [max(column) for column in zip(*layers, strict=True)] for name, layers in largest.items()}
+    findings.record(
+        "phase3_visualization/pretrained/pretrained_parity.py",
+        [
+            Finding(
+                "pretrained-parity",
+                "The attention built here from tensors is what a published language model computes",
+                "Devlin et al. 2019; Radford et al. 2019",
+                {
+                    f"{part}, {name}": values[index]
+                    for name, values in worst.items()
+                    for index, part in enumerate(("hidden states", "weights of all heads"))
+                },
+                f"largest absolute difference over all layers, {language_model.name}",
+                f"below {LIMIT:g} in every layer, with copied weights and a padded batch, in float32 and in float64",
+                **findings.conditional(
+                    max(worst["float32"] + worst["float64"]) < LIMIT,
+                    max(worst["float64"]) < LIMIT,
+                    "computed in float64; in float32 the roundings of earlier layers add up",
+                ),
+                control=f"the model's own states in float32 and in float64 differ by {findings.number(own)}",
+            ),
+        ],
+        options.output_dir,
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,185 @@
+"""Tests: explanation."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from phase1_single_head.parts.soft_lookup import Reading
+from phase2_multi_head.multi_head_attention import RECIPE, MultiHeadAttention
+from phase3_visualization import attention_3d
+from phase3_visualization.explanation import not_an_explanation, other_weights
+from shared import training
+from shared.toy_language import encode, tokenize
+from shared.training import Recipe
+
+
+def explain_module(d_model=15, heads=3):
+    torch.manual_seed(0)
+    module = MultiHeadAttention(d_model, heads).double()
+    for w in (module.w_q, module.w_k, module.w_v, module.w_o):
+        nn.init.normal_(w.bias)
+    return module
+
+
+def explain_model(**sizes):
+    """An untrained model whose heads are not even: queries and keys made larger."""
+    recipe = Recipe("explain", "masked word", **{"num_heads": 2, "num_layers": 2, "steps": 5} | sizes)
+    trained = training.untrained(recipe, MultiHeadAttention)
+    with torch.no_grad():
+        for block in trained.model.blocks:
+            block.attention.w_q.weight *= 8
+            nn.init.normal_(block.attention.w_v.bias)
+            nn.init.normal_(block.attention.w_o.bias)
+    return trained
+
+
+@torch.no_grad()
+def test_what_words_add_is_what_the_definition_says_and_sums_to_the_output():
+    module, x = explain_module(), torch.randn(1, 7, 15).double()
+    added = other_weights.added_by_words(module, x)
+    assert added.shape == (3, 7, 15)
+    for h in range(3):
+        columns = slice(5 * h, 5 * h + 5)
+        for j in range(7):
+            value = module.w_v.weight[columns] @ x[0, j] + module.w_v.bias[columns]
+            torch.testing.assert_close(added[h, j], module.w_o.weight[:, columns] @ value)
+    output, weights = module(x)
+    whole = sum(weights[0, h] @ added[h] for h in range(3)) + module.w_o.bias
+    torch.testing.assert_close(whole, output[0])
+
+
+@torch.no_grad()
+def test_readings_are_the_heads_of_the_model():
+    trained, words = explain_model(), tokenize("the cat sat on the mat")
+    readings = not_an_explanation.read_heads(trained, [words, words[:3]])
+    assert list(readings) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    _, layers = trained.model.double()(torch.tensor([encode(words)]))
+    for (layer, head), (long, short) in readings.items():
+        torch.testing.assert_close(long.weights, layers[layer][0, head])
+        scores = long.query @ long.key.T / math.sqrt(32)
+        torch.testing.assert_close(long.weights, scores.softmax(dim=-1))
+        assert long.value.shape == (6, 64) and short.weights.shape == (3, 3) and short.words == words[:3]
+
+
+def explain_reading(weights, value):
+    weights, value = torch.tensor(weights).double(), torch.tensor(value).double()
+    return Reading([*"abc"[: len(weights)]], value, value, value, weights)
+
+
+def test_shares_and_disagreement_of_rows_by_hand():
+    """Contributions: 0.9 * 1 and 0.1 * 5; 0.6 * 1 and 0.4 * 5."""
+    reading = explain_reading([[0.9, 0.1], [0.6, 0.4]], [[0.0, 1.0], [3.0, 4.0]])
+    expected = torch.tensor([[0.9 / 1.4, 0.5 / 1.4], [0.6 / 2.6, 2.0 / 2.6]]).double()
+    torch.testing.assert_close(not_an_explanation.shares_added(reading), expected)
+    readings = {(0, 0): [reading], (0, 1): [reading, explain_reading([[0.5, 0.5], [0.3, 0.7]], [[2.0], [2.0]])]}
+    assert not_an_explanation.disagreement(readings) == {(0, 0): 0.5, (0, 1): 0.25}
+    assert not_an_explanation.disagreement(readings, above=0.65) == {(0, 0): 0.0, (0, 1): 0.0}
+    assert not_an_explanation.disagreement(readings, above=0.55) == {(0, 0): 0.5, (0, 1): pytest.approx(1 / 3)}
+    assert not_an_explanation.disagreement(readings, above=0.95) == {(0, 0): 0.0, (0, 1): 0.0}, "no row is asked"
+    row = max(not_an_explanation.rows_of(readings), key=lambda row: row.gap)
+    assert (row.head, row.i, row.heaviest) == ((0, 0), 1, 0) and row.gap == pytest.approx(0.6 - 0.6 / 2.6)
+
+
+def test_a_planted_zero_moves_no_weight_and_adds_nothing():
+    reading = explain_reading([[0.9, 0.1], [0.6, 0.4]], [[0.0, 1.0], [3.0, 4.0]])
+    planted = not_an_explanation.plant_zero(reading, 0)
+    assert torch.equal(planted.weights, reading.weights) and reading.value[0, 1] == 1, "the reading itself stays"
+    shares = not_an_explanation.shares_added(planted)
+    torch.testing.assert_close(shares, torch.tensor([[0.0, 1.0], [0.0, 1.0]]).double())
+
+
+def test_planting_takes_the_weight_nearest_to_nine_tenths(capsys):
+    near = explain_reading([[0.88, 0.12], [0.3, 0.7]], [[1.0], [2.0]])
+    far = explain_reading([[0.97, 0.03], [0.5, 0.5]], [[1.0], [1.0]])
+    found = not_an_explanation.show_planted({(0, 0): [far], (0, 1): [near]})
+    assert found == pytest.approx({"weight": 0.88, "share before": 0.88 / (0.88 + 0.24), "share after": 0.0})
+    assert '"a" set to zero, on which "a" puts a weight of 0.88' in capsys.readouterr().out
+
+
+def test_joined_texts_have_the_length_that_is_asked_for():
+    lengths = (9, 10, 4, 5, 17, 16, 15, 17, 12)
+    sentences = [[f"{number}"] * length for number, length in enumerate(lengths)]
+    texts = other_weights.joined(sentences, 18)
+    assert [len(text) for text in texts] == [19, 32] and texts[0] == ["0"] * 9 + ["1"] * 10
+
+
+@pytest.mark.parametrize(("length", "all_rows"), [(7, True), (5, False)])
+def test_rows_are_exchanged_if_there_are_more_words_than_numbers(length, all_rows):
+    """d_v = 4: a row of 5 weights is unique, one of 7 has two directions to go."""
+    torch.manual_seed(1)
+    weights = torch.randn(3, length, length).double().softmax(dim=-1)
+    added = torch.randn(3, length, 4).double() @ torch.randn(3, 4, 11).double()  # rank 4, in 11 numbers
+    other = other_weights.exchanged(weights, added)
+    torch.testing.assert_close(other @ added, weights @ added)
+    torch.testing.assert_close(other.sum(dim=-1), torch.ones(3, length).double())
+    assert (other >= 0).all() and bool(((other - weights).abs().amax(dim=-1) > 1e-3).all()) == all_rows
+    assert all_rows or torch.equal(other, weights)
+    assert not all_rows or ((other > 0).sum(dim=-1) <= 5).all(), "Caratheodory: at most d_v + 1 words have weight"
+
+
+def test_a_model_says_the_same_on_other_weights_and_something_else_on_wrong_ones(monkeypatch):
+    trained = explain_model(num_heads=8, d_model=16)  # d_v = 2
+    model, words = other_weights.in_float64(trained), tokenize("the cat sat on the mat")
+    found = other_weights.exchange_all(model, [words, words[:4]])
+    assert found["rows"] == found["rows with another"] == 2 * 8 * (6 + 4)
+    assert found["largest change of a logit"] < 1e-12 and found["weight that moves, median"] > 0.001
+    assert next(trained.model.parameters()).dtype == torch.float32, "the model itself stays"
+    short = other_weights.exchange_all(model, [words[:3]])
+    assert short["rows"] == 48 and short["rows with another"] == short["share of rows with another heaviest word"] == 0
+    monkeypatch.setattr(other_weights, "exchanged", lambda weights, added: weights.flip(-1))
+    assert other_weights.exchange_all(model, [words])["largest change of a logit"] > 1e-3
+
+
+@pytest.mark.parametrize(("heads", "verdict"), [(16, "holds only if"), (2, None)])
+def test_exchange_says_when_texts_are_too_short_for_wide_heads(capsys, heads, verdict):
+    """Heads of 4 numbers: rows of 6 weights have others. Heads of 32 numbers: no text has 34 words."""
+    sentences = [list(sentence.words) for sentence in training.corpus()[1][:6]]
+    trained = explain_model(num_heads=heads, num_layers=1)
+    long, short = not_an_explanation.show_exchange(trained, sentences, quick=True)
+    said = capsys.readouterr().out
+    assert bool(long) == bool(short) == (verdict is not None) and ("no two sentences" in said) == (verdict is None)
+    if verdict:
+        finding = not_an_explanation.exchange_finding(long, short, seed=0)
+        assert finding.verdict == verdict and finding.condition == "the text has more than d_v + 1 words"
+        one_less = long | {"rows with another": long["rows"] - 1}
+        assert not_an_explanation.exchange_finding(one_less, short, seed=0).verdict == "does not hold"
+        moved = long | {"largest change of a logit": 1e-3}
+        assert not_an_explanation.exchange_finding(moved, short, seed=0).verdict == "does not hold"
+
+
+def explain_sweep(tmp_path, monkeypatch, trained, *arguments):
+    monkeypatch.setattr(attention_3d, "load_multi_head_model", lambda options: trained)
+    attention_3d.main(["--quick", "--output-dir", str(tmp_path), *arguments])
+    return sorted(path.name for path in (tmp_path / "visualizations" / "plots" / "phase3").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "panels"),
+    [([], [(0, 0), (0, 1), (1, 0), (1, 1)]), (["--layer", "1"], [(1, 0), (1, 1)]), (["--head", "1"], [(0, 1), (1, 1)])],
+)
+def test_small_landscapes_show_every_head_that_is_chosen(tmp_path, monkeypatch, chosen, panels):
+    seen = []
+    monkeypatch.setattr(attention_3d, "turn", lambda *_, **__: [torch.zeros(2, 2, 3, dtype=torch.uint8).numpy()])
+    real = attention_3d.draw_heads
+    monkeypatch.setattr(
+        attention_3d, "draw_heads", lambda trained, words, heads: seen.append(real(trained, words, heads)) or seen[-1]
+    )
+    assert explain_sweep(tmp_path, monkeypatch, explain_model(), *chosen) == ["3d_attention.png", "3d_heads.png"]
+    (figure, title), names = seen[0], [f"layer {layer} head {head}" for layer, head in panels]
+    assert [ax.get_title().split(":")[0] for ax in figure.axes] == names and title.startswith(f"{len(panels)} heads: ")
+    kinds = [ax.get_title().split(": ")[1] for ax in figure.axes]
+    assert f", {kinds.count('separate peaks')} with separate peaks" in title
+
+
+def test_one_chosen_head_has_no_grid_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(attention_3d, "turn", lambda *_, **__: [torch.zeros(2, 2, 3, dtype=torch.uint8).numpy()])
+    assert explain_sweep(tmp_path, monkeypatch, explain_model(), "--layer", "1", "--head", "0") == ["3d_attention.png"]
+
+
+def test_long_texts_exist_for_the_trained_model():
+    """The default run needs a few joined sentences longer than d_v + 1 = 17."""
+    sentences = [list(sentence.words) for sentence in training.corpus()[1][:20]]
+    d_v = RECIPE.d_model // RECIPE.num_heads
+    assert d_v == 16 and other_weights.joined(sentences, d_v + 2)

@@ -1,0 +1,507 @@
+"""Tests: explorer page."""
+
+import math
+
+import pytest
+import torch
+
+from phase3_visualization.explorer import explorer
+from shared.tests.helpers import change, needs_browser, open_watched
+from shared.toy_language import TOY_SENTENCE
+
+
+@pytest.fixture(scope="module")
+def live_errors():
+    return []
+
+
+@pytest.fixture(scope="module")
+def live_page(browser, explorer_models, live_errors, tmp_path_factory):
+    path = explorer.write(explorer_models, tmp_path_factory.mktemp("explorer"))
+    page = open_watched(browser, path.as_uri(), live_errors)
+    yield page
+    page.close()
+
+
+LIVE_EXPECTED = """([name, words, levers, masked]) => {
+    const [model, language] = [Page.models().get(name), Page.language()];
+    const tokens = words.map((word) => language.index.get(word));
+    const read = masked === null ? tokens : tokens.map((token, i) => i === masked ? language.special.mask : token);
+    const { logits, layers } = Attention.forward(model, read, levers);
+    const lists = (part) => layers.map((layer) => layer[part].map((head) => head.map((row) => [...row])));
+    return { logits: logits.map((row) => [...row]), weights: lists("weights"), output: lists("head_output") };
+}"""
+
+
+LIVE_WORDS = TOY_SENTENCE.split()
+
+
+def view(page, **state):
+    """The page in a state, as a linked address gives it; all levers back."""
+    parts = {"model": "both sides", "head": "0.0", "query": 1, "words": TOY_SENTENCE} | state
+    address = "&".join(f"{name}={value}".replace(" ", "+") for name, value in parts.items())
+    page.evaluate("(hash) => { history.replaceState(null, '', '#'); location.hash = hash; }", address)
+    page.wait_for_function("(model) => Page.state().model === model", arg=parts["model"])
+    page.evaluate("() => new Promise((done) => setTimeout(done))")  # the hashchange comes after this task
+
+
+def expected(page, model, words=None, levers=None, masked=None):
+    words = ["<start>"] * model.endswith("causal") + (words or LIVE_WORDS)
+    return page.evaluate(LIVE_EXPECTED, [model, words, levers or {}, masked])
+
+
+def probabilities(logits, temperature=1.0):
+    return torch.tensor(logits).div(temperature).softmax(dim=-1)
+
+
+def shown_weights(page):
+    """The large map, row by row: numbers, or None where a cell is hatched."""
+    rows = page.evaluate(
+        "() => [...document.querySelectorAll('#large tbody tr')].map((row) => [...row.querySelectorAll('td')]"
+        ".map((cell) => cell.classList.contains('hatched') ? null : Number(cell.textContent)))"
+    )
+    return rows
+
+
+def shown_predictions(page):
+    """Word -> its text of numbers, e.g. "0.20 → 0.31"."""
+    return dict(
+        page.evaluate(
+            "() => [...document.querySelectorAll('#predictions .prediction')].map((row) =>"
+            " [row.querySelector('.word').firstChild.textContent, row.querySelector('.number').textContent])"
+        )
+    )
+
+
+def measure_text(page, name):
+    return page.evaluate(
+        "(name) => [...document.querySelectorAll('#measures tr')].find((r) => r.cells[0].textContent.includes(name))"
+        ".cells[1].textContent",
+        name,
+    )
+
+
+def near(shown, wanted):
+    """All numbers as in wanted, to the two digits that a cell has; None where it is hatched."""
+    flat = [(a, b) for row_a, row_b in zip(shown, wanted, strict=True) for a, b in zip(row_a, row_b, strict=True)]
+    assert all((a is None and b == 0) or (a is not None and abs(a - b) < 0.0051) for a, b in flat)
+
+
+def check_predictions(page, before, after):
+    """The words shown are the likeliest after the lever (the true one may replace the last), with both numbers."""
+    vocabulary = page.evaluate("() => Page.language().vocabulary")
+    shown = shown_predictions(page)
+    for token in after.topk(4).indices.tolist():
+        assert shown[vocabulary[token]] == change(before[token], after[token])
+
+
+@needs_browser
+def test_the_maps_show_the_forward_pass(live_page):
+    view(live_page, head="1.2")
+    near(shown_weights(live_page), expected(live_page, "both sides")["weights"][1][2])
+    labels = live_page.locator("#large tbody th").all_inner_texts()
+    assert labels == ["0 the", "1 cat", "2 sat", "3 on", "4 the", "5 mat"]
+    assert live_page.locator("#heads .map").count() == 8
+    row = expected(live_page, "both sides")["weights"][1][2][1]
+    most = max(range(6), key=lambda j: row[j])
+    title = f'Attention, live: "cat" looks at {LIVE_WORDS[most]} {row[most]:.2f} (layer 1, head 2)'
+    assert live_page.title() == title == live_page.inner_text("h1")
+
+
+@needs_browser
+def test_the_causal_mask_comes_off_and_goes_on(live_page):
+    view(live_page, model="causal", head="0.1", query=2)
+    assert shown_weights(live_page)[1][2] is None  # "the" may not see "cat"
+    live_page.uncheck("#causal")
+    open_weights = expected(live_page, "causal", levers={"causal": False})["weights"][0][1]
+    shown = shown_weights(live_page)
+    assert sum(sum(row[i + 1 :]) for i, row in enumerate(shown)) > 0.5
+    near(shown, open_weights)
+    view(live_page, head="0.1")
+    live_page.check("#causal")
+    assert [row.count(None) for row in shown_weights(live_page)] == [5, 4, 3, 2, 1, 0]
+
+
+@needs_browser
+def test_the_divisor_sharpens(live_page):
+    view(live_page, head="1.0")
+    assert live_page.is_checked("#scaled")
+    live_page.uncheck("#scaled")
+    near(shown_weights(live_page), expected(live_page, "both sides", levers={"divisor": 1})["weights"][1][0])
+    before, after = measure_text(live_page, "entropy").split(" → ")
+    assert float(after) < float(before)
+    live_page.fill("#divisor", "9")
+    near(shown_weights(live_page), expected(live_page, "both sides", levers={"divisor": 9})["weights"][1][0])
+    assert not live_page.is_checked("#scaled")
+    live_page.check("#scaled")
+    assert live_page.input_value("#divisor-slider") == "2"  # 2 ^ 2 = sqrt(16)
+
+
+@needs_browser
+def test_a_knocked_out_head_changes_the_predictions(live_page):
+    view(live_page, model="small causal", query=2)
+    plain = expected(live_page, "small causal")
+    live_page.get_by_label("knock out layer 0, head 1", exact=True).click()
+    lesioned = expected(live_page, "small causal", levers={"removed": ["0.1"]})
+    before, after = probabilities(plain["logits"]), probabilities(lesioned["logits"])
+    check_predictions(live_page, before[3], after[3])
+    ids = live_page.evaluate("(words) => words.map((word) => Page.language().index.get(word))", LIVE_WORDS)
+    losses = [-sum(p[i, token].log().item() for i, token in enumerate(ids)) / len(ids) for p in (before, after)]
+    assert measure_text(live_page, "loss") == change(*losses)
+    assert f"loss {change(*losses)}" in live_page.inner_text('[data-lever="removed"]')
+    assert live_page.locator(".head-cell.out").count() == 1
+    live_page.click("#restore")
+    assert live_page.locator(".head-cell.out").count() == 0
+    assert "→" not in measure_text(live_page, "loss")
+
+
+@needs_browser
+def test_a_hidden_word_becomes_a_mask_or_is_seen_by_nobody(live_page):
+    view(live_page, model="small", query=5)
+    live_page.click("#hide")
+    assert live_page.locator("#words button").all_inner_texts()[5] == "5 <mask>"
+    hidden = expected(live_page, "small", masked=5)
+    near(shown_weights(live_page), hidden["weights"][0][0])
+    after = probabilities(hidden["logits"])[5]
+    check_predictions(live_page, after, after)
+    token = live_page.evaluate("() => Page.language().index.get('mat')")
+    assert measure_text(live_page, "loss") == f"{-math.log(after[token]):.2f}"
+    live_page.click("#hide")
+    assert live_page.locator("#words button").all_inner_texts()[5] == "5 mat"
+
+    view(live_page, model="causal", query=1)
+    live_page.click("#hide")
+    assert {row[2] for row in shown_weights(live_page)} == {None}
+    near(shown_weights(live_page), expected(live_page, "causal", levers={"hidden": [2]})["weights"][0][0])
+
+
+@needs_browser
+def test_two_words_change_places_and_the_choice_follows(live_page):
+    view(live_page, model="small", query=1)
+    live_page.select_option("#swap-with", "5")
+    live_page.click("#swap")
+    order = ["the", "mat", "sat", "on", "the", "cat"]
+    assert live_page.locator("#words button").all_inner_texts() == [f"{i} {word}" for i, word in enumerate(order)]
+    near(shown_weights(live_page), expected(live_page, "small", order)["weights"][0][0])
+    assert live_page.inner_text("#words [aria-checked=true]") == "5 cat"
+    before = probabilities(expected(live_page, "small", masked=1)["logits"])[1]
+    after = probabilities(expected(live_page, "small", order, masked=5)["logits"])[5]
+    check_predictions(live_page, before, after)
+    live_page.click("#unswap")
+    assert live_page.inner_text("#words [aria-checked=true]") == "1 cat"
+
+
+@needs_browser
+def test_temperature_spreads_and_gathers_the_probabilities(live_page):
+    view(live_page, model="small causal", query=2)
+    all_logits = expected(live_page, "small causal")["logits"]
+    logits = all_logits[3]
+    ids = live_page.evaluate("(words) => words.map((word) => Page.language().index.get(word))", LIVE_WORDS)
+    for temperature in (2, 0.5):
+        live_page.fill("#temperature", str(temperature))
+        check_predictions(live_page, probabilities(logits), probabilities(logits, temperature))
+        losses = [-probabilities(all_logits, t)[range(6), ids].log().mean().item() for t in (1, temperature)]
+        assert measure_text(live_page, "loss") == change(*losses)
+    live_page.fill("#temperature", "0")
+    assert next(iter(shown_predictions(live_page).values())).endswith("1.00")
+
+
+@needs_browser
+def test_all_levers_go_back_at_once(live_page):
+    view(
+        live_page,
+        model="causal",
+        mask="off",
+        divisor=2,
+        without="0.1_1.3",
+        hide="1",
+        order="1_0_2_3_4_5",
+        temperature=2,
+    )
+    assert live_page.locator(".effect:not(:empty)").count() == 6
+    live_page.click("#reset")
+    assert live_page.locator(".effect:not(:empty)").count() == 0
+    near(shown_weights(live_page), expected(live_page, "causal")["weights"][0][0])
+
+
+@needs_browser
+def test_role_scores_follow_the_levers(live_page):
+    view(live_page)
+    wanted = live_page.evaluate(
+        """() => { const data = JSON.parse(document.getElementById("data").textContent);
+        return ["both sides"].map((name) => [{}, {divisor: 0.5}].map((levers) => Statistics.role_scores(
+            Page.models().get(name), data.sentences, levers, data.vocabulary, data.special)["verb-subject"]))[0]; }"""
+    )
+    texts = [f"{math.floor(100 * s['score'] + 0.5)}% ({s['layer']}.{s['head']})" for s in wanted]
+    live_page.fill("#divisor", "0.5")
+    assert "…" in measure_text(live_page, "verb-subject")
+    live_page.wait_for_function("() => !document.querySelector('#measures').textContent.includes('…')")
+    shown = measure_text(live_page, "verb-subject")
+    assert shown == (texts[1] if texts[0] == texts[1] else " → ".join(texts))
+
+
+@needs_browser
+def test_the_five_steps_add_up(live_page):
+    view(live_page, head="1.3", query=3)
+    numbers = expected(live_page, "both sides")
+    rows = live_page.locator("table.steps tbody tr").count()
+    assert rows == 6
+    weights = [float(text) for text in live_page.locator("table.steps td.weight").all_inner_texts()]
+    assert weights == pytest.approx(numbers["weights"][1][3][3], abs=6e-4)
+    foot = live_page.locator("table.steps tfoot td").all_inner_texts()
+    assert foot[3] == "1.000"
+    output = [float(text) for text in foot[5].replace("−", "-").replace("…", "").split()]
+    assert output == pytest.approx(numbers["output"][1][3][3][: len(output)], abs=6e-3)
+
+
+@needs_browser
+def test_pointing_at_a_key_shows_who_looks_at_it(live_page):
+    view(live_page, head="0.1", query=2)
+    weights = expected(live_page, "both sides")["weights"][0][1]
+    read = "(side) => [...document.querySelectorAll(`.column.${side} .number`)].map((cell) => Number(cell.textContent))"
+    assert live_page.evaluate(read, "key") == pytest.approx(weights[2], abs=0.0051)
+    live_page.locator(".column.key button").nth(4).hover()
+    assert live_page.evaluate(read, "query") == pytest.approx([row[4] for row in weights], abs=0.0051)
+    live_page.locator(".column.key button").nth(4).click()
+    live_page.mouse.move(0, 0)  # clicked, or tapped: it stays
+    assert live_page.evaluate(read, "query") == pytest.approx([row[4] for row in weights], abs=0.0051)
+
+
+@needs_browser
+def test_an_unknown_word_is_explained_and_the_view_stays(live_page):
+    view(live_page)
+    before = live_page.inner_html("#large")
+    live_page.fill("#sentence", "the dgo sat")
+    message = live_page.inner_text("#message")
+    assert '"dgo" is not among the' in message and live_page.inner_html("#large") == before
+    live_page.click("#message button:has-text('dog') >> nth=0")
+    taken = live_page.input_value("#sentence")
+    assert taken in ("the dog sat", "the dogs sat")
+    assert live_page.inner_text("#message") == ""
+    assert live_page.locator("#words button").all_inner_texts() == [f"{i} {w}" for i, w in enumerate(taken.split())]
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("typed", "words"), [("  ", "empty"), ("the " * 33, "33 words"), ("qqqqq", "No known word"), ("<mask>", "<mask>")]
+)
+def test_a_sentence_that_cannot_be_read_is_one_line(live_page, typed, words):
+    view(live_page)
+    live_page.fill("#sentence", typed)
+    assert words in live_page.inner_text("#message")
+    assert live_page.locator("#words button").count() == 6
+
+
+@needs_browser
+def test_the_longest_sentence_fits_every_model(live_page):
+    view(live_page, model="causal")
+    live_page.fill("#sentence", "the " * 32)
+    assert live_page.locator("#large tbody tr").count() == 33
+    live_page.fill("#sentence", "cat")
+    assert live_page.locator("#words button").all_inner_texts() == ["0 <start>", "1 cat"]
+    live_page.select_option("#model", "small")
+    assert live_page.locator("#words button").all_inner_texts() == ["0 cat"]
+    assert live_page.locator("#heads .map").count() == 9
+
+
+@needs_browser
+def test_typed_markup_is_text(live_page, live_errors):
+    view(live_page)
+    live_page.fill("#sentence", "<img src=x onerror=alert(1)>")
+    assert '"<img"' in live_page.inner_text("#message")
+    view(live_page, words="<img src=x onerror=alert(1)>")
+    assert live_page.locator("img").count() == 0
+    assert not live_errors
+
+
+@needs_browser
+def test_a_view_can_be_linked(live_page, browser, live_errors):
+    view(live_page, model="small causal", head="0.4", query=3)
+    live_page.fill("#sentence", "these dogs swam slowly in the lake")
+    live_page.fill("#divisor", "2.5")
+    live_page.get_by_label("knock out layer 0, head 2", exact=True).click()
+    live_page.click("#hide")
+    live_page.select_option("#swap-with", "1")
+    live_page.click("#swap")
+    live_page.uncheck("#causal")
+    live_page.fill("#temperature", "1.5")
+    live_page.fill("#seed", "77")
+    live_page.click("#one-more")
+    live_page.wait_for_function("() => location.hash.includes('written=1')")
+    state = live_page.evaluate("() => Page.state()")
+    assert state["hidden"] == [3] and state["removed"] == ["0.2"] and state["order"] == [0, 3, 2, 1, 4, 5, 6]
+    other = open_watched(browser, live_page.url, live_errors)
+    assert other.evaluate("() => Page.state()") == state
+    for box in ("#large", "#predictions", "#steps", "#writing", "#words"):
+        assert other.inner_html(box) == live_page.inner_html(box)
+    other.close()
+
+
+@needs_browser
+def test_a_broken_address_opens_the_first_view(live_page):
+    live_page.evaluate("() => { location.hash = '#'; }")
+    live_page.wait_for_function("() => Page.state().model === 'both sides'")
+    first = live_page.evaluate("() => Page.state()")
+    broken = (
+        "model=none&words=the+dgo&head=9.9&query=99&mask=maybe&divisor=-1&without=7.7_x&hide=50_a&order=0_0&temperature=x"
+        "&from=-3&seed=1e9&written=-1&%E0%A4%A"
+    )
+    live_page.evaluate("(hash) => { location.hash = hash; }", broken)
+    live_page.evaluate("() => new Promise((done) => setTimeout(done, 20))")
+    assert live_page.evaluate("() => Page.state()") == first
+
+
+@needs_browser
+def test_the_back_button_returns_to_the_sentence_before(live_page):
+    before = "the dog slept in a bed"
+    view(live_page, words=before)
+    live_page.click("#another")
+    assert live_page.evaluate("() => Page.state().words.join(' ')") != before
+    live_page.go_back()
+    live_page.wait_for_function("(text) => document.getElementById('sentence').value === text", arg=before)
+    assert live_page.locator("#words button").count() == 6
+
+
+@needs_browser
+def test_the_keyboard_moves_words_and_heads(live_page):
+    view(live_page, head="0.0", query=1)
+    live_page.focus("#words [aria-checked=true]")
+    live_page.keyboard.press("ArrowRight")
+    live_page.keyboard.press("ArrowRight")
+    assert live_page.inner_text(":focus") == "3 on" == live_page.inner_text("#words [aria-checked=true]")
+    live_page.focus("#heads .map[aria-pressed=true]")
+    live_page.keyboard.press("ArrowDown")
+    live_page.keyboard.press("ArrowRight")
+    assert live_page.inner_text("#head-heading") == "One head: layer 1, head 1"
+    assert live_page.get_attribute(":focus", "aria-label") == "layer 1, head 1"
+    live_page.keyboard.press("Tab")
+    live_page.keyboard.press("Enter")
+    assert live_page.locator(".head-cell.out .map").get_attribute("aria-label") == "layer 1, head 1, knocked out"
+    outline = live_page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+
+
+WRITE = """([count, seed, temperature]) => {
+    const [model, language] = [Page.models().get("small causal"), Page.language()];
+    const [next, tokens] = [Writing.random(seed), ["<start>", "the", "cat"].map((word) => language.index.get(word))];
+    while (count-- > 0) {
+        const { logits } = Attention.forward(model, tokens);
+        const chances = Attention.softmax(logits.at(-1), temperature);
+        tokens.push(Writing.draw(chances, next()));
+    }
+    return tokens.slice(1).map((token) => language.vocabulary[token]);
+}"""
+
+
+def written_words(page):
+    return page.evaluate(
+        "() => [...document.querySelectorAll('.written > span')].slice(1).map((w) => w.firstChild.textContent)"
+    )
+
+
+@needs_browser
+def test_writing_draws_from_the_forward_pass_and_the_cache_grows_by_one(live_page):
+    view(live_page, model="small causal", seed=5, temperature=0.8)
+    for count in range(5):
+        assert written_words(live_page) == live_page.evaluate(WRITE, [count, 5, 0.8])
+        kept = 3 + count
+        note = live_page.inner_text("#cache-note")
+        assert f"{kept} keys and {kept} values" in note and f" {kept * (kept + 1) // 2} of each" in note
+        assert live_page.locator(".cache tbody tr").first.locator("td.kept").count() == kept
+        live_page.click("#one-more")
+    five = written_words(live_page)
+    live_page.click("#start-again")
+    assert written_words(live_page) == ["the", "cat"]
+    for _ in range(5):
+        live_page.click("#one-more")
+    assert written_words(live_page) == five
+    live_page.click("#new-seed")
+    assert live_page.input_value("#seed") == "6" and written_words(live_page) == live_page.evaluate(WRITE, [5, 6, 0.8])
+
+
+@needs_browser
+def test_writing_stops_where_the_room_ends_and_at_temperature_0_needs_no_seed(live_page):
+    view(live_page, model="causal", temperature=0)
+    live_page.click("#to-end")
+    greedy = written_words(live_page)
+    assert live_page.is_disabled("#one-more") and (greedy[-1] == "<end>" or len(greedy) == 32)
+    live_page.click("#new-seed")
+    assert written_words(live_page) == greedy
+    view(live_page, model="both sides", temperature=0)
+    live_page.click("#to-end")
+    assert written_words(live_page) == greedy  # the causal model writes, whatever model is on screen
+
+
+@needs_browser
+def test_the_random_numbers_are_even(live_page):
+    drawn = live_page.evaluate("() => { const next = Writing.random(3); return Array.from({length: 4000}, next); }")
+    assert min(drawn) >= 0 and max(drawn) < 1
+    assert abs(sum(drawn) / 4000 - 0.5) < 0.03 and abs(sum(x < 0.25 for x in drawn) / 4000 - 0.25) < 0.03
+    assert live_page.evaluate("() => [0, 0.3, 0.999999].map((u) => Writing.draw([0.25, 0.5, 0.25], u))") == [
+        0,
+        1,
+        2,
+    ]
+
+
+@needs_browser
+def test_a_phone_needs_no_sideways_scrolling(live_page, browser, live_errors):
+    address = live_page.url.split("#")[0] + "#model=causal&words=" + "+".join(["these"] * 20) + "&written=8"
+    phone = open_watched(browser, address, live_errors, viewport={"width": 360, "height": 740})
+    assert phone.evaluate("() => document.documentElement.scrollWidth") <= 360
+    wide = (
+        "() => [...document.querySelectorAll('button, input, select, p, h1')].filter((node) => !node.closest('.scroll')"
+    )
+    assert phone.evaluate(wide + " && node.getBoundingClientRect().right > 361).map((node) => node.outerHTML)") == []
+    phone.close()
+
+
+CONTRAST = """() => {
+    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    const rgb = (color) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
+                             return [...canvas.getImageData(0, 0, 1, 1).data]; };
+    const linear = (x) => x / 255 <= 0.04045 ? x / 255 / 12.92 : ((x / 255 + 0.055) / 1.055) ** 2.4;
+    const luminance = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+    const ground = (node) => {
+        for (; node; node = node.parentElement) {
+            const color = rgb(getComputedStyle(node).backgroundColor);
+            if (color[3] === 255) return color;
+        }
+        return [255, 255, 255];
+    };
+    const low = [];
+    for (const node of document.querySelectorAll("body *")) {
+        const text = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
+        if (!text || !node.checkVisibility() || node.disabled || node.closest("script, svg, option")) continue;
+        const [a, b] = [luminance(rgb(getComputedStyle(node).color)), luminance(ground(node))].sort((x, y) => y - x);
+        if ((a + 0.05) / (b + 0.05) < 4.5) low.push([node.outerHTML.slice(0, 120), (a + 0.05) / (b + 0.05)]);
+    }
+    return low;
+}"""
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(live_page, browser, live_errors, scheme):
+    address = live_page.url.split("#")[0] + "#model=causal&without=0.1&divisor=2&hide=1&written=3&head=0.1"
+    page = open_watched(browser, address, live_errors, color_scheme=scheme)
+    page.fill("#sentence", "the dgo")
+    assert page.evaluate(CONTRAST) == []
+    page.close()
+
+
+@needs_browser
+def test_a_redraw_is_fast(live_page):
+    view(live_page, words="those small dogs beside the dark barn slept quietly in a bed")
+    times = live_page.evaluate(
+        """() => Array.from({ length: 20 }, () => { const start = performance.now(); Page.redraw();
+            document.body.getBoundingClientRect(); return performance.now() - start; })"""
+    )
+    median = sorted(times)[10]
+    print(f"a redraw of 12 words: {median:.0f} ms")
+    assert median < 200
+
+
+@needs_browser
+def test_nothing_went_wrong_in_the_live_page_meanwhile(live_errors):
+    assert live_errors == []

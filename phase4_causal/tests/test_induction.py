@@ -1,0 +1,198 @@
+"""Tests: induction."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase2_multi_head.pruning.head_importance import loss_without, removal_importance
+from phase4_causal.induction import induction, induction_measures, induction_scores
+from shared.attention_utils import causal_mask
+from shared.toy_language import SPECIAL, VOCABULARY
+
+
+def induction_sample(count: int = 37, **options) -> Tensor:
+    return induction_scores.repeated_sequences(count, torch.Generator().manual_seed(5), **options)
+
+
+def induction_random_weights(tokens: Tensor, heads: int = 3) -> Tensor:
+    """Causal attention weights of random scores, float64 (N, H, T, T)."""
+    count, length = tokens.shape
+    values = torch.randn(count, heads, length, length, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return values.masked_fill(~causal_mask(length), -math.inf).softmax(dim=-1)
+
+
+def induction_run(num_layers: int = 2, seed: int = 3) -> induction_scores.Run:
+    """An untrained model on 7 sequences; the scores are those that measuring gives."""
+    model, tokens = induction_scores.new_model(num_layers, seed).double(), induction_sample(7)
+    matched, previous = induction_scores.scores(model, tokens)
+    loss = induction_scores.repeated_loss(model, tokens).item()
+    return induction_scores.Run(model, tokens, [0], [loss], matched[None], previous[None])
+
+
+def test_induction_sequences_repeat_a_block_of_their_own():
+    tokens = induction_sample(300)
+    assert tokens.shape == (300, induction_scores.LENGTH)
+    assert len(SPECIAL) <= tokens.min() and tokens.max() < len(SPECIAL) + induction_scores.SYMBOLS <= len(VOCABULARY)
+    periods, first_words = set(), set()
+    for row in tokens.tolist():
+        period = next(p for p in range(1, len(row)) if row[p] == row[0])  # the block has no word twice
+        assert len(set(row[:period])) == period
+        assert all(row[i] == row[i - period] for i in range(period, len(row)))
+        periods.add(period)
+        first_words.add(row[0])
+    assert periods == set(range(8, 17))  # no fixed distance is right more often than one time in nine
+    assert len(first_words) > 50
+
+
+def test_induction_sequences_can_be_other_than_in_training():
+    longer = induction_sample(50, periods=(17, 24), length=61)
+    assert longer.shape == (50, 61)
+    assert all(17 <= len(set(row)) <= 24 for row in longer.tolist())
+    control = induction_scores.unrepeated_sequences(20, torch.Generator().manual_seed(2))
+    assert all(len(set(row)) == induction_scores.LENGTH for row in control.tolist())
+    assert not induction_scores.predictable(control).any()
+    with pytest.raises(ValueError, match=r"1 <= shortest <= longest <= 64 different words: got \(8, 65\)"):
+        induction_sample(1, periods=(8, 65))
+    with pytest.raises(ValueError, match=r"got \(9, 8\)"):
+        induction_sample(1, periods=(9, 8))
+
+
+def test_induction_places_against_a_plain_loop():
+    tokens = torch.randint(5, (11, 13), generator=torch.Generator().manual_seed(0))  # words also come back unplanned
+    gold, certain = induction_scores.after_earlier_occurrence(tokens), induction_scores.predictable(tokens)
+    for n in range(11):
+        for i in range(13):
+            places = {j + 1 for j in range(i) if tokens[n, j] == tokens[n, i]}
+            assert set(gold[n, i].nonzero().flatten().tolist()) == places
+            assert certain[n, i] == bool(places)
+
+
+def test_induction_predictable_places_are_those_from_the_second_copy_on():
+    tokens = induction_sample(29)
+    for row, certain in zip(tokens.tolist(), induction_scores.predictable(tokens).tolist(), strict=True):
+        period = len(set(row))
+        assert certain == [i >= period for i in range(len(row))]
+
+
+def test_induction_score_against_a_plain_loop():
+    tokens = induction_sample(5, periods=(2, 5), length=11)
+    weights, gold = induction_random_weights(tokens), induction_scores.after_earlier_occurrence(tokens)
+    for head, score in enumerate(induction_scores.induction_score(weights, gold)):
+        rows = []
+        for n, row in enumerate(tokens.tolist()):
+            for i in range(11):
+                places = [j + 1 for j in range(i) if row[j] == row[i]]
+                if places:
+                    rows.append(sum(weights[n, head, i, j].item() for j in places))
+        torch.testing.assert_close(score.item(), sum(rows) / len(rows), rtol=1e-12, atol=0)
+    before = [weights[n, 2, i, i - 1].item() for n in range(5) for i in range(1, 11)]
+    torch.testing.assert_close(induction_scores.previous_token_score(weights)[2].item(), sum(before) / len(before))
+
+
+def test_induction_score_of_heads_that_are_known():
+    tokens = torch.tensor([[7, 9, 7, 9]])  # query 2 should look at place 1, query 3 at place 2
+    gold = induction_scores.after_earlier_occurrence(tokens)
+    assert induction_scores.even_score(gold) == pytest.approx((1 / 3 + 1 / 4) / 2, rel=1e-6)
+    eye = torch.eye(4, dtype=torch.float64)
+    perfect, match, before = eye[[0, 0, 1, 2]], eye[[0, 1, 0, 1]], eye[[0, 0, 1, 2]]
+    scores = induction_scores.induction_score(torch.stack([perfect, match, eye])[None], gold)
+    assert scores.tolist() == [1, 0, 0]  # looking at the same word is not looking behind it
+    assert induction_scores.previous_token_score(torch.stack([before, eye])[None]).tolist() == [1, 0]
+    thrice = torch.tensor([[5, 6, 8] * 3])
+    shared_out = induction_scores.after_earlier_occurrence(thrice).double()
+    shared_out[shared_out.sum(dim=-1) == 0] = torch.eye(9, dtype=torch.float64)[0]
+    shared_out = shared_out / shared_out.sum(dim=-1, keepdim=True)
+    score = induction_scores.induction_score(shared_out[:, None], induction_scores.after_earlier_occurrence(thrice))
+    assert score.item() == pytest.approx(1)  # the ceiling is 1 however often the block is repeated
+
+
+def test_induction_by_two_heads_made_by_hand():
+    """A previous-token head and a head that matches words with what the first one left: score 1, every guess right."""
+    tokens = induction_sample(13)
+    words = torch.nn.functional.one_hot(tokens, len(VOCABULARY)).double()  # (N, T) -> (N, T, V)
+    length, mask = tokens.size(1), causal_mask(tokens.size(1))
+    places = torch.eye(length, dtype=torch.float64).expand(len(tokens), -1, -1)
+    one_back = 1e4 * places.roll(-1, dims=-1)  # query i asks for place i - 1
+    before, first = scaled_dot_product_attention(one_back, places, words, mask)
+    before[:, 0] = 0  # the first place has none before it
+    found, second = scaled_dot_product_attention(1e4 * words, before, words, mask)
+    gold = induction_scores.after_earlier_occurrence(tokens)
+    assert induction_scores.previous_token_score(first[:, None]).item() == pytest.approx(1)
+    assert induction_scores.induction_score(second[:, None], gold).item() == pytest.approx(1)
+    certain = induction_scores.predictable(tokens[:, :-1])
+    assert (found[:, :-1].argmax(dim=-1) == tokens[:, 1:])[certain].all()
+    alone, same = scaled_dot_product_attention(1e4 * words, words, words, mask)  # one layer: keys hold their own word
+    assert induction_scores.induction_score(same[:, None], gold).item() < 0.01
+    assert not (alone[:, :-1].argmax(dim=-1) == tokens[:, 1:])[certain].any()
+
+
+def test_induction_loss_and_right_guesses_against_a_plain_loop():
+    run = induction_run()
+    logits, _ = run.model(run.tokens[:, :-1])
+    losses, hits, late = [], [], []
+    for n, row in enumerate(run.tokens.tolist()):
+        for i in range(len(row) - 1):
+            if row[i] in row[:i]:
+                losses.append(-logits[n, i].log_softmax(dim=-1)[row[i + 1]].item())
+                hits.append(logits[n, i].argmax().item() == row[i + 1])
+                late += [hits[-1]] if i >= 20 else []
+    assert run.loss[0] == pytest.approx(sum(losses) / len(losses), rel=1e-6)
+    assert induction_scores.right(run.model, run.tokens) == pytest.approx(sum(hits) / len(hits))
+    assert induction_scores.right(run.model, run.tokens, first=20) == pytest.approx(sum(late) / len(late))
+
+
+@torch.no_grad()
+def test_induction_ablation_is_cutting_columns_of_w_o():
+    run = induction_run()
+    model, layer, head = induction_measures.measured(run), 1, 2
+    full, d_v = loss_without(model, frozenset()), 64 // induction_scores.HEADS
+    assert full == pytest.approx(run.loss[0], rel=1e-12)
+    gone = loss_without(model, frozenset([(layer, head)]))
+    columns = slice(head * d_v, (head + 1) * d_v)
+    attention = run.model.blocks[layer].attention
+    kept = attention.w_o.weight[:, columns].clone()
+    attention.w_o.weight[:, columns] = 0
+    assert loss_without(model, frozenset()) == pytest.approx(gone, rel=1e-12)
+    attention.w_o.weight[:, columns] = kept
+    assert abs(gone - full) > 1e-4
+    attention.w_v.weight[columns] = 0
+    attention.w_v.bias[columns] = 0  # now the output of the head is zero: there is nothing to remove
+    assert removal_importance(model)[layer, head] == 0
+
+
+def test_induction_fall_and_best_heads():
+    steps, uniform = [0, 10, 20, 30, 40], math.log(induction_scores.SYMBOLS)
+    track = torch.zeros(5, 2, induction_scores.HEADS)
+    track[:, 1, 3] = torch.tensor([0.0, 0.1, 0.3, 0.9, 1.0])
+    track[-1, 1, 0], previous = 0.5, torch.zeros_like(track)
+    previous[-1, 0, 1], previous[-1, 1, 2] = 0.4, 0.9  # the second one is not in the first layer
+    loss = [share * uniform for share in (1.4, 1.0, 0.7, 0.2, 0.01)]
+    run = induction_scores.Run(None, torch.zeros(1, 3), steps, loss, track, previous)
+    outcome = induction_measures.Outcome(run, run, track[0], 0, 0, 0, 0, 0, 0, {})
+    assert outcome.fall == (20, 30) and outcome.formed == 30 and induction_measures.learned(run)
+    assert run.best_induction == (1, 3) and run.best_previous == (0, 1)
+    assert induction_measures.induction_heads(run) == {(1, 0), (1, 3)}
+    flat = induction_scores.Run(None, torch.zeros(1, 3), steps, [uniform] * 5, track, previous)
+    never = induction_measures.Outcome(flat, flat, track[0], 0, 0, 0, 0, 0, 0, {})
+    assert never.fall == (40, 40) and not induction_measures.learned(flat)
+
+
+def test_induction_exponential_decay_is_not_sudden():
+    """The control of the rule: an even decay needs 3.8 times the wait, far from the limit of 1."""
+    steps, uniform = list(range(0, 4001)), math.log(induction_scores.SYMBOLS)
+    loss = [uniform * math.exp(-step / 1000) for step in steps]
+    run = induction_scores.Run(None, torch.zeros(1), steps, loss, torch.zeros(1, 2, 4), torch.zeros(1, 2, 4))
+    wait, end = run.first_below(0.75), run.first_below(0.25)
+    assert (end - wait) / wait == pytest.approx(induction_measures.EXPONENTIAL, rel=0.01)
+
+
+def test_induction_run_writes_picture_and_findings(tmp_path):
+    induction.main(["--quick", "--output-dir", str(tmp_path)])
+    assert (tmp_path / "visualizations/plots/phase4/induction.png").stat().st_size > 10_000
+    found = json.loads((tmp_path / "data/processed/findings/phase4_causal.induction.induction.json").read_text())
+    assert found[0]["id"] == "induction-phase-change" and len(found) == 7
+    assert not any(finding["verdict"] == "holds" for finding in found)  # 30 steps teach nothing: no rule may be met

@@ -1,0 +1,231 @@
+"""Tests: masking."""
+
+import json
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from phase4_causal.causal_attention import CausalSelfAttention, largest_leak
+from phase4_causal.masking import breaking_causality, causality, mask_training, masks, nan_causes
+from shared import training
+from shared.attention_utils import blocked_mask, causal_mask, prefix_mask
+from shared.evidence.findings import FAILS, HOLDS, ONLY_IF
+from shared.toy_language import END_ID, START_ID, VOCABULARY, Sentence, encode
+
+
+@pytest.mark.parametrize(("num_queries", "num_keys"), [(7, 7), (3, 7), (1, 5), (7, 5)])
+def test_blocked_and_prefix_masks_agree_with_their_definition_cell_by_cell(num_queries: int, num_keys: int) -> None:
+    blocked, prefix = blocked_mask(num_queries, num_keys, 3), prefix_mask(num_queries, num_keys, 2)
+    assert blocked.dtype == prefix.dtype == torch.bool and blocked.shape == prefix.shape == (num_queries, num_keys)
+    for i in range(num_queries):
+        position = i + num_keys - num_queries
+        for j in range(num_keys):
+            assert blocked[i, j] == (math.floor(position / 3) == j // 3)
+            assert prefix[i, j] == (j <= position or j < 2)
+
+
+def test_blocked_and_prefix_masks_at_their_limits() -> None:
+    assert torch.equal(blocked_mask(5, 5, 1), torch.eye(5, dtype=torch.bool))
+    assert blocked_mask(5, 5, 5).all()
+    assert torch.equal(prefix_mask(5, 5, 0), causal_mask(5))
+    assert prefix_mask(5, 5, 5).all()
+    with pytest.raises(ValueError, match="block must be 1 or more: got 0"):
+        blocked_mask(5, 5, 0)
+    with pytest.raises(ValueError, match="between 0 and T_k=5: got 6"):
+        prefix_mask(5, 5, 6)
+
+
+def test_mixes_of_mask_and_code_are_right_where_torch_says_so_and_wrong_elsewhere() -> None:
+    scores, allowed = masks.random_scores(), causal_mask(masks.LENGTH)
+    found = masks.mixes()
+    right = {mix for mix, (_, difference) in found.items() if difference < masks.ZERO}
+    assert right == {
+        ("True = may attend", "True = may\nattend"),
+        ("True = may attend", "fill where\nmask == 0"),
+        ("0 or -inf", "scores + mask"),
+        ("0 or -inf", "True = hidden"),
+        ("1 or 0", "True = may\nattend"),
+        ("1 or 0", "fill where\nmask == 0"),
+        ("True = hidden", "True = hidden"),
+    }
+    identity = torch.eye(masks.LENGTH, dtype=torch.float64).expand_as(scores)
+    ones_added = F.scaled_dot_product_attention(scores, identity, identity, attn_mask=allowed.double(), scale=1.0)
+    assert found["1 or 0", "scores + mask"][0] == pytest.approx(masks.future_mass(ones_added), abs=1e-12)
+    # inverted: every row but the last, which sees nothing, has all of its weight in the future
+    assert found["True = may attend", "True = hidden"][0] == pytest.approx(5 / 6)
+    assert math.isnan(found["0 or -inf", "scores * mask"][0])  # 0 * -inf
+
+
+def test_future_mass_by_hand() -> None:
+    weights = torch.tensor([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [1.0, 0.0, 0.0]])
+    assert masks.future_mass(weights) == pytest.approx(0.75 / 3)
+    assert masks.brute_force_errors() == 0
+
+
+def test_gallery_shows_each_mask_and_the_table_each_mix(tmp_path) -> None:
+    masks.main(["--output-dir", str(tmp_path)])
+    assert {path.name for path in tmp_path.rglob("*.png")} == {"mask_gallery.png", "mask_conventions.png"}
+    path = tmp_path / "data/processed/findings/phase4_causal.masking.masks.json"
+    verdicts = {record["id"]: record["verdict"] for record in json.loads(path.read_text())}
+    assert verdicts == {"C091": HOLDS, "C092": FAILS, "C093": FAILS, "C094": HOLDS, "C095": FAILS, "C096": HOLDS}
+
+
+@pytest.mark.parametrize("dtype", nan_causes.DTYPES)
+def test_only_padding_on_the_left_leaves_rows_without_a_key(dtype: torch.dtype) -> None:
+    sides = nan_causes.batch_masks()
+    assert sides["left"][1, 0].tolist()[2] == [False, False, True, False, False]  # its first real word sees itself
+    assert nan_causes.nan_rows(sides["right"], dtype) == (0, 0)
+    assert nan_causes.nan_rows(sides["left"], dtype) == (2, 0)  # two words of padding on the left
+
+
+@pytest.mark.parametrize("dtype", nan_causes.DTYPES)
+def test_a_blind_row_spoils_gradients_only_without_masked_softmax(dtype: torch.dtype) -> None:
+    assert nan_causes.gradients_lost(dtype, ours=False) >= 1
+    assert nan_causes.gradients_lost(dtype, ours=True) == 0
+
+
+def test_scaling_before_the_product_saves_float16() -> None:
+    assert nan_causes.large_inputs(torch.float16) == {"not scaled": 1, "scaled after": 1, "before": 0}
+    assert set(nan_causes.large_inputs(torch.float32).values()) == {0}
+
+
+def test_padding_effects_agree_with_torch() -> None:
+    effects = nan_causes.padding_effects()
+    x = torch.randn(1, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    theirs = F.scaled_dot_product_attention(x, x, x, attn_mask=torch.arange(5) < 3)
+    assert effects["change of real words"] == 0
+    assert effects["output at padding"] == pytest.approx(theirs[0, 3:].norm(dim=-1).min().item())
+    identity = torch.eye(5, dtype=torch.float64)[None]
+    added = F.scaled_dot_product_attention(x, x, identity, attn_mask=(torch.arange(5) < 3).double())
+    assert effects["weight on padding, 1 or 0 added"] == pytest.approx(added[0, :, 3:].sum(dim=-1).mean().item())
+
+
+LEAK_TOKENS = torch.tensor([[START_ID, *encode(["the", "cat", "sat", "on"])]])
+
+
+@pytest.mark.parametrize("name", causality.CAUSAL)
+def test_causal_modules_do_not_leak(name: str) -> None:
+    model = causality.build(causality.CAUSAL[name], 2, seed=3)
+    assert largest_leak(model, LEAK_TOKENS) == (0.0, 0.0)
+    assert torch.equal(causality.influence(model, LEAK_TOKENS) > 0, causal_mask(5))
+
+
+@pytest.mark.parametrize("name", causality.PLANTED)
+def test_planted_mistakes_are_caught_with_one_layer_and_with_two(name: str) -> None:
+    for num_layers in (1, 2):
+        change, gradient = largest_leak(causality.build(causality.PLANTED[name], num_layers, seed=3), LEAK_TOKENS)
+        assert min(change, gradient) > causality.NOTICED
+
+
+def test_influence_is_the_largest_derivative_of_the_squared_logits() -> None:
+    model = causality.build(CausalSelfAttention, 1, seed=5)
+    found, step = causality.influence(model, LEAK_TOKENS), 1e-5
+
+    def squared(i: int, j: int, column: int, by: float) -> float:
+        hook = model.embedding.register_forward_hook(
+            lambda _m, _i, out: out.index_put(
+                (torch.tensor(0), torch.tensor(j), torch.tensor(column)),
+                torch.tensor(by, dtype=out.dtype),
+                accumulate=True,
+            )
+        )
+        with torch.no_grad():
+            value = model(LEAK_TOKENS)[0][0, i].square().sum().item()
+        hook.remove()
+        return value
+
+    slopes = [abs(squared(3, 1, c, step) - squared(3, 1, c, -step)) / (2 * step) for c in range(64)]
+    assert found[3, 1].item() == pytest.approx(max(slopes), rel=1e-5)
+
+
+def test_with_mask_ands_a_further_mask() -> None:
+    class Given(nn.Module):
+        def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+            return x, mask
+
+    wrapped = causality.WithMask(Given(), causal_mask)
+    further = torch.tensor([True, False, True])
+    assert torch.equal(wrapped(torch.zeros(1, 3, 2), mask=further)[1], causal_mask(3) & further)
+
+
+def test_chance_that_a_shuffle_changes_nothing() -> None:
+    assert causality.ways_to_shuffle_nothing(["a", "the", "b", "the"]) == pytest.approx([2 / 6, 1 / 2, 1])
+
+
+def test_past_loss_of_a_causal_model_is_its_full_loss_and_a_loop_agrees() -> None:
+    trained = mask_training.train(mask_training.WITH, 1, training.corpus()[0][:64], 3, seed=5)
+    sentences = training.corpus()[1][:5]
+    model, terms = trained.model, []
+    with torch.no_grad():
+        for sentence in sentences:
+            tokens = [START_ID, *encode(sentence.words), END_ID]
+            for i in range(1, len(tokens)):
+                logits, _ = model(torch.tensor([tokens[:i]]))
+                terms.append(-logits[0, -1].log_softmax(dim=-1)[tokens[i]].item())
+    expected = sum(terms) / len(terms)
+    assert mask_training.past_loss(model, sentences) == pytest.approx(expected, abs=1e-5)
+    assert mask_training.full_loss(model, sentences) == pytest.approx(expected, abs=1e-5)
+
+
+def test_modes_share_first_weights_and_batches_and_masks_have_no_parameters() -> None:
+    sentences = training.corpus()[0][:64]
+    runs = {mode: mask_training.train(mode, 2, sentences, 2, seed=7) for mode in mask_training.ATTENTION}
+    again = mask_training.train(mask_training.WITH, 2, sentences, 2, seed=7)
+    assert again.history.loss == runs[mask_training.WITH].history.loss
+    assert runs[mask_training.WITH].history.loss != runs[mask_training.WITHOUT].history.loss
+    x = LEAK_TOKENS
+    with torch.no_grad():
+        other = mask_training.under(runs[mask_training.WITHOUT], mask_training.WITH)
+        own = mask_training.under(runs[mask_training.WITHOUT], mask_training.WITHOUT)
+        expected, _ = runs[mask_training.WITHOUT].model(x, mask=causal_mask(5))
+        assert torch.equal(other(x)[0], expected)
+        assert torch.equal(own(x)[0], runs[mask_training.WITHOUT].model(x)[0])
+
+
+def test_floor_is_what_the_grammar_loses_per_word() -> None:
+    # Worked by hand: 12 verbs; no adverb 0.8 three times; no attractor 0.7. A noun phrase without adjective: number
+    # 0.5, one of 5 determiners, no adjective 0.5, one of 3 nouns. Six words and <end> are predicted.
+    words = tuple(["the", "cat", "sat", "on", "the", "mat"])
+    phrase = 0.5 / 5 * 0.5 / 3
+    assert mask_training.floor([Sentence(words, {})]) == pytest.approx(-math.log(0.8**3 * 0.7 / 12 * phrase**2) / 7)
+    assert math.log(len(VOCABULARY)) == mask_training.UNIFORM
+
+
+def test_one_layer_needs_no_mask_at_the_last_position_but_two_layers_do() -> None:
+    tokens = LEAK_TOKENS
+    for num_layers, same in ((1, True), (2, False)):
+        trained = mask_training.train(mask_training.WITH, num_layers, training.corpus()[0][:64], 3, seed=11)
+        with torch.no_grad():
+            masked, bare = (mask_training.under(trained, m)(tokens)[0][:, -1] for m in mask_training.ATTENTION)
+        assert torch.allclose(masked, bare, atol=1e-5) == same
+
+
+def test_verdicts_follow_the_numbers() -> None:
+    def verdicts(cheat: float, blind: float, rise: float) -> dict[str, str]:
+        tests = breaking_causality.TESTS
+        tested = {}
+        for n in (1, 2):
+            tested["with the mask", n] = dict(zip(tests, (2.0, 2.0 + rise, 2.0), strict=True))
+            tested["without", n] = dict(zip(tests, (blind, cheat, blind), strict=True))
+        seen = {f"{mode}, {n}": cheat if mode == "without" else 2.0 for mode in mask_training.ATTENTION for n in (1, 2)}
+        single = dict.fromkeys(mask_training.ATTENTION, 0.01)
+        made = breaking_causality.make_findings([tested], [seen], [single], 1.95, range(1))
+        return {finding.id: finding.verdict for finding in made}
+
+    expected = {
+        "C101": HOLDS,
+        "next-token-floor": HOLDS,
+        "C102": ONLY_IF,
+        "C115": FAILS,
+        "no-mask-when-writing": HOLDS,
+        "C103": ONLY_IF,
+    }
+    assert verdicts(0.01, 9.0, 0.5) == expected
+    assert verdicts(0.06, 9.0, 0.5)["C101"] == FAILS
+    assert verdicts(0.01, 4.0, 0.5)["C101"] == FAILS
+    assert verdicts(0.01, 9.0, 0.05)["C102"] == FAILS
+    assert verdicts(2.0, 2.05, 0.05)["C115"] == HOLDS
+    assert verdicts(2.0, 9.0, 0.5)["C103"] == FAILS

@@ -1,0 +1,156 @@
+"""The best possible reader: what the grammar itself says about a hidden word, computed, not learned.
+
+The toy language is made by a few random choices (sample_sentence in shared/toy_language.py), and the probability of a
+sentence is the product of the probabilities of its choices. So a question for which real text has no exact answer has
+one here: which words could stand in the gap, and how likely is each?
+
+    p(word | all other words) = P(sentence with the word) / sum over all words w of P(sentence with w)
+
+Whoever guesses with probabilities q pays -ln q(word) nats for the word that comes. On average over the words that may
+come this is least for q = p, and then it is the entropy of p (Gibbs' inequality; Shannon 1948). No model can go below,
+however large: what a loss has above this floor is what is left to learn.
+
+When one word is hidden in this grammar, all words that fit turn out to be equally likely: the entropy is ln(how many).
+
+    python shared/grammar/entropy.py
+    python shared/grammar/entropy.py --sentence "those dogs slept in a soft bed"
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from shared import cli
+from shared.toy_language import (
+    ADJECTIVE_COUNTS,
+    ADJECTIVES,
+    ADVERB_CHANCE,
+    ADVERBS,
+    ATTRACTOR_CHANCE,
+    ATTRACTOR_PREPOSITION,
+    EITHER_DETERMINERS,
+    PLACES,
+    PLURAL_CHANCE,
+    PLURAL_DETERMINERS,
+    SINGULAR_DETERMINERS,
+    SUBJECTS,
+    VERBS,
+    VOCABULARY,
+)
+
+# One letter for each kind of word. No word is of two kinds, so a sentence can be read in one way only.
+KINDS = {
+    "d": SINGULAR_DETERMINERS + PLURAL_DETERMINERS + EITHER_DETERMINERS,
+    "j": ADJECTIVES,
+    "n": [form for nouns in (*SUBJECTS.values(), *PLACES.values()) for pair in nouns for form in pair],
+    "b": [ATTRACTOR_PREPOSITION],
+    "a": ADVERBS,
+    "v": list(VERBS),
+    "p": sorted({preposition for _, preposition, _ in VERBS.values()}),
+}
+KIND = {word: kind for kind, words in KINDS.items() for word in words}
+# [adverb] noun-phrase [beside noun-phrase] [adverb] verb [adverb] preposition noun-phrase, as in sample_sentence
+PHRASE = f"dj{{0,{len(ADJECTIVE_COUNTS) - 1}}}n"
+ORDER = re.compile(f"a?(?P<subject>{PHRASE})(b(?P<attractor>{PHRASE}))?a?(?P<verb>v)a?(?P<where>p)(?P<place>{PHRASE})")
+ADVERB_PLACES = 3
+
+
+@cache
+def _match(kinds: str) -> re.Match | None:
+    """Where the parts of a sentence stand, from the kinds of its words ("dnvpdn"); None if their order is wrong."""
+    return ORDER.fullmatch(kinds)
+
+
+def noun_phrase_probability(words: Sequence[str], nouns: tuple[tuple[str, str], ...]) -> float:
+    """How likely noun_phrase of sample_sentence, called with these (singular, plural) nouns, gives these words.
+
+    words: a determiner, adjectives and a noun, as ORDER lets them through.
+    """
+    determiner, *adjectives, noun = words
+    plural = noun in (pair[1] for pair in nouns)
+    determiners = (PLURAL_DETERMINERS if plural else SINGULAR_DETERMINERS) + EITHER_DETERMINERS
+    if noun not in (pair[plural] for pair in nouns) or determiner not in determiners:
+        return 0.0
+    if len(set(adjectives)) < len(adjectives):  # no adjective comes twice
+        return 0.0
+    return (
+        (PLURAL_CHANCE if plural else 1 - PLURAL_CHANCE)
+        / len(determiners)
+        * (ADJECTIVE_COUNTS[len(adjectives)] / sum(ADJECTIVE_COUNTS))
+        / math.perm(len(ADJECTIVES), len(adjectives))  # ordered draws without repetition
+        / len(nouns)
+    )
+
+
+def sentence_log_probability(words: Sequence[str]) -> float:
+    """ln P(the next sentence of sample_sentence is this one), in nats; -inf for one that the grammar cannot make."""
+    kinds = "".join(KIND.get(word, "?") for word in words)
+    match = _match(kinds)
+    if match is None:
+        return -math.inf
+    subject, attractor, place = (words[slice(*match.span(name))] for name in ("subject", "attractor", "place"))
+    subject_class, preposition, place_class = VERBS[words[match.start("verb")]]
+    if words[match.start("where")] != preposition:
+        return -math.inf
+    adverbs = kinds.count("a")
+    probability = 1 / len(VERBS)
+    probability *= (ADVERB_CHANCE / len(ADVERBS)) ** adverbs * (1 - ADVERB_CHANCE) ** (ADVERB_PLACES - adverbs)
+    probability *= noun_phrase_probability(subject, SUBJECTS[subject_class])
+    probability *= noun_phrase_probability(place, PLACES[place_class])
+    if attractor:  # first a class of places is drawn, then one of its nouns
+        of_class = [noun_phrase_probability(attractor, nouns) for nouns in PLACES.values()]
+        probability *= ATTRACTOR_CHANCE * sum(of_class) / len(PLACES)
+    else:
+        probability *= 1 - ATTRACTOR_CHANCE
+    return math.log(probability) if probability else -math.inf
+
+
+def hidden_word_distribution(words: Sequence[str], position: int) -> Tensor:
+    """p(word at position | all other words) for every word of VOCABULARY -> (V,), float64, sums to 1.
+
+    What stands at the position itself does not matter. Raises ValueError if the position lies outside the sentence or
+    if no word there makes it a sentence of the grammar.
+    """
+    if not 0 <= position < len(words):
+        raise ValueError(f"position must lie between 0 and {len(words) - 1}: got {position}")
+    before, after = tuple(words[:position]), tuple(words[position + 1 :])
+    logs = [sentence_log_probability((*before, word, *after)) for word in VOCABULARY]
+    if max(logs) == -math.inf:
+        gap = " ".join((*before, "...", *after))
+        raise ValueError(f'no word makes "{gap}" a sentence of the grammar: take one that sample_sentence can make')
+    return torch.tensor(logs, dtype=torch.float64).softmax(dim=0)  # exp and division by the sum: Bayes' rule
+
+
+def hidden_word_entropy(words: Sequence[str], position: int) -> float:
+    """Entropy of hidden_word_distribution in nats: the least mean loss that any reader can have on this word."""
+    return torch.special.entr(hidden_word_distribution(words, position)).sum().item()
+
+
+def main(argv: list[str] | None = None) -> None:
+    script = cli.parser(__doc__)
+    options = cli.parse(script, argv)
+    words = options.words
+    log_probability = sentence_log_probability(words)
+    if log_probability == -math.inf:
+        script.error(f'the grammar cannot make "{" ".join(words)}": shared/toy_language.py shows sentences that it can')
+    print(f'"{" ".join(words)}": one sentence in {math.exp(-log_probability):,.0f}, ln P = {log_probability:.2f}\n')
+    print("Each word hidden in turn: entropy in nats, and the likeliest words")
+    entropies = []
+    for position, word in enumerate(words):
+        distribution = hidden_word_distribution(words, position)
+        entropies.append(hidden_word_entropy(words, position))
+        best = distribution.sort(descending=True, stable=True)
+        likeliest = [f"{VOCABULARY[i]} {p:.2f}" for p, i in zip(*(t.tolist() for t in best), strict=True) if p][:6]
+        possible = int((distribution > 0).sum())
+        rest = f" and {possible - len(likeliest)} more" if possible > len(likeliest) else ""
+        print(f"   {position:2} {word:9} {entropies[-1]:.2f}   {', '.join(likeliest)}{rest}")
+    mean = sum(entropies) / len(entropies)
+    print(f"\nMean {mean:.2f}: on average no reader can lose less on one hidden word of such a sentence.")
+
+
+if __name__ == "__main__":
+    cli.run(main)

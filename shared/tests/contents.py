@@ -1,0 +1,57 @@
+"""What the tests share: fixtures, and test_all.py as their table of contents. pyproject.toml loads it as a plugin.
+
+pytest_pycollect_makeitem turns the table TESTS of test_all.py into the test files beside the rooms.
+"""
+
+import shutil
+
+import pytest
+import torch
+
+pytest.register_assert_rewrite("shared.tests.helpers")
+torch.set_num_threads(1)  # the tensors are so small that a second thread costs more than it brings
+
+
+def pytest_pycollect_makeitem(collector, name, obj):
+    """The table TESTS = {folder: rooms} of test_all.py -> the modules folder/tests/test_<room>.py."""
+    if name != "TESTS" or collector.path.name != "test_all.py":
+        return None
+    root = collector.path.parent
+    files = [root / folder / "tests" / f"test_{room}.py" for folder, rooms in obj.items() for room in rooms]
+    return [pytest.Module.from_parent(collector.session, path=file) for file in files]
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """One headless Chromium for all tests of pages; without one they are skipped, and say so."""
+    api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -e '.[browser]'")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium: install one (Debian, Ubuntu: sudo apt-get install chromium)")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """Checkpoints of the tests lie apart from the reader's, and --quick is quicker still."""
+    from shared import paths, training
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "QUICK_STEPS", 8)
+        patch.setattr("phase1_single_head.before.bottleneck.NUM_TEST", 30)
+        patch.setattr("phase2_multi_head.visualize.UNTRAINED_MODELS", 4)
+        patch.setattr("phase1_single_head.before.scoring_rules.ROUNDS", 1)
+        patch.setattr(paths, "CHECKPOINTS", tmp_path_factory.mktemp("checkpoints"))
+        yield paths.CHECKPOINTS
+    training._trained_here.clear()
+
+
+@pytest.fixture(scope="session")
+def explorer_models():
+    """Untrained models of several sizes with large weights, for the tests of the pages."""
+    from shared.tests.helpers import EXPLORER_RECIPES, sharp_model
+
+    return {recipe.name: sharp_model(recipe) for recipe in EXPLORER_RECIPES}

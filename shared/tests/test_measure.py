@@ -1,0 +1,80 @@
+"""Tests: measure."""
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from shared import measure
+
+
+def test_peak_memory_of_calls_whose_memory_is_known():
+    def free_first():
+        first = torch.zeros(1000)  # 4,000 bytes
+        del first
+        return torch.zeros(500)  # 2,000
+
+    def both():
+        first = torch.zeros(1000)
+        return first, torch.zeros(500)
+
+    def nested():
+        kept = torch.zeros(100)  # 400
+        both()
+        return kept
+
+    def one_after_the_other():
+        x = torch.zeros(1000)
+        for _ in range(3):
+            x = x + x  # the old x lives until the new one is written
+        return x.sum()
+
+    expected = {
+        free_first: 4000,
+        both: 6000,
+        nested: 6400,
+        one_after_the_other: 8000,
+        lambda: None: 0,
+        lambda: torch.zeros(3, dtype=torch.float64): 24,
+    }
+    for call, size in expected.items():
+        assert measure.peak_memory(call) == size, call.__name__
+    with pytest.raises(ValueError, match="--device cpu"):
+        measure.peak_memory(lambda: None, "mps")
+
+
+def test_peak_memory_sees_the_scratch_memory_of_a_kernel():
+    q = torch.randn(1, 2, 256, 16)
+    output = q.nbytes
+    assert measure.peak_memory(lambda: F.scaled_dot_product_attention(q, q, q)) > output + 256 * 2 * 4  # and log-sums
+
+
+def test_paired_times_calls_every_function_equally_often_in_a_new_order_each_round():
+    called = []
+    calls = {name: (lambda name=name: called.append(name)) for name in "abc"}
+    random.seed(0)
+    state, torch_state = random.getstate(), torch.get_rng_state()
+    times = measure.paired_times(calls, rounds=12)
+    assert random.getstate() == state and torch.equal(torch.get_rng_state(), torch_state)
+    assert {name: len(values) for name, values in times.items()} == dict.fromkeys("abc", 12)
+    assert all(value >= 0 for values in times.values() for value in values)
+    rounds = ["".join(called[i : i + 3]) for i in range(0, len(called), 3)]
+    assert len(rounds) == 13 and all(sorted(one) == list("abc") for one in rounds)  # the first to warm up
+    assert len(set(rounds)) > 2
+    called.clear()
+    assert set(map(len, measure.paired_times(calls, seconds=0, warm_up=False).values())) == {3}
+    assert sorted(called) == sorted("abc" * 3)
+    for wrong in (lambda: measure.paired_times({}), lambda: measure.paired_times(calls, rounds=0)):
+        with pytest.raises(ValueError, match="1 or more"):
+            wrong()
+
+
+def test_median_ratio_is_taken_within_rounds():
+    times = {"a": [2.0, 4.0, 9.0], "b": [1.0, 4.0, 3.0]}
+    assert measure.median_ratio(times, "a", "b") == 2.0  # of 2, 1, 3; the ratio of the medians is 4/3
+
+
+def test_matmul_rate_counts_two_operations_for_each_product(monkeypatch):
+    monkeypatch.setattr(measure, "paired_times", lambda calls, **_: {"product": [0.5, 0.25, 1.0]})
+    assert measure.matmul_rate(size=7) == 2 * 7**3 / 0.25
