@@ -1,35 +1,33 @@
-"""All scripts of phase 1, in the order in which they are best read:  python -m phase1_single_head [options]"""
+"""The scripts of phase 1, in the order in which they are best read:  python -m phase1_single_head [options]"""
 
 import sys
 from functools import partial
 
-from phase1_single_head import self_attention, visualize
-from phase1_single_head.before import bottleneck, scoring, scoring_rules
-from phase1_single_head.long_path import layer_costs, path_length, recurrence
-from phase1_single_head.order import position_encodings, positions
-from phase1_single_head.parts import cross_attention, queries_and_keys, scaling, scaling_training, soft_lookup
-from phase1_single_head.reading import reading_weights, textbook_numbers, weight_statistics
 from shared import cli, course
 
 PLAN = course.Plan(
-    train=[self_attention],
-    in_order=[
-        self_attention,
-        visualize,
-        soft_lookup,
-        queries_and_keys,
-        scoring,
-        scoring_rules,
-        cross_attention,
-        scaling,
-        scaling_training,
-        position_encodings,
-        recurrence,
-        reading_weights,
-        weight_statistics,
-        textbook_numbers,
-    ],
-    long=[bottleneck, positions, path_length, layer_costs],
+    train=("phase1_single_head.self_attention",),
+    scripts=(
+        "before.bottleneck",
+        "self_attention",
+        "visualize",
+        "parts.soft_lookup",
+        "parts.queries_and_keys",
+        "before.scoring",
+        "before.scoring_rules",
+        "parts.cross_attention",
+        "parts.scaling",
+        "parts.scaling_training",
+        "order.position_encodings",
+        "order.positions",
+        "long_path.recurrence",
+        "long_path.path_length",
+        "long_path.layer_costs",
+        "reading.reading_weights",
+        "reading.weight_statistics",
+        "reading.textbook_numbers",
+    ),
+    slow=("before.bottleneck", "order.positions", "parts.scaling_training"),
 )
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ def show(name: str, values: Tensor, limit: int = 6) -> None:
 
 @torch.no_grad()
 def main(argv: list[str] | None = None) -> None:
-    options = cli.parse(cli.parser(__doc__), argv)
+    options = cli.parse(cli.parser(__doc__, trains=True), argv)
     trained = load_single_head_model(options)
     if options.train_only:
         return

@@ -160,8 +160,6 @@ def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_single_head_model(options)
-    if options.train_only:
-        return
 
     sentences = options.all_sentences
     saved = {sentence: attention_weights(trained, tokenize(sentence)) for sentence in sentences}

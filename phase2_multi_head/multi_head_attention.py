@@ -156,7 +156,7 @@ def difference_to_torch(d_model: int, num_heads: int) -> float:
 
 
 def main(argv: list[str] | None = None) -> None:
-    options = cli.parse(cli.parser(__doc__), argv)
+    options = cli.parse(cli.parser(__doc__, trains=True), argv)
     if options.train_only:
         for seed in cli.seeds(options):
             load_multi_head_model(options, seed)

@@ -129,8 +129,6 @@ def record_findings(entropies: list[float], chance: Tensor, options: argparse.Na
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_multi_head_model(options)
-    if options.train_only:
-        return
 
     saved = {sentence: patterns(trained, tokenize(sentence)) for sentence in options.all_sentences}
     with paths.whole_file(options.output_dir / paths.PROCESSED / "multi_head_patterns.pt") as unfinished:

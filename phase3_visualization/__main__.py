@@ -1,34 +1,35 @@
-"""All scripts of phase 3, in the order in which they are best read:  python -m phase3_visualization [options]"""
+"""The scripts of phase 3, in the order in which they are best read:  python -m phase3_visualization [options]"""
 
 import sys
 from functools import partial
 
-from phase2_multi_head import multi_head_attention
-from phase3_visualization import attention_3d, attention_flow
-from phase3_visualization.explanation import not_an_explanation
-from phase3_visualization.explorer import explorer
-from phase3_visualization.layers import faithfulness, rollout
-from phase3_visualization.pretrained import coreference, hub_or_no_op, language_model, pretrained, pretrained_parity
-from phase3_visualization.roles import attention_distance, entropy_training, head_roles, role_stability, training_film
+from phase3_visualization.pretrained import language_model
 from shared import cli, course
 
 # the scripts on a published language model, where the extra is installed
-PRETRAINED = [pretrained, pretrained_parity, coreference, hub_or_no_op] if language_model.available() else []
+PRETRAINED = (
+    "pretrained.pretrained",
+    "pretrained.pretrained_parity",
+    "pretrained.coreference",
+    "pretrained.hub_or_no_op",
+)
 PLAN = course.Plan(
-    train=[multi_head_attention],
-    in_order=[
-        attention_flow,
-        attention_3d,
-        head_roles,
-        attention_distance,
-        entropy_training,
-        rollout,
-        faithfulness,
-        not_an_explanation,
-        *PRETRAINED,
-        explorer,
-    ],
-    long=[role_stability, training_film],
+    train=("phase2_multi_head.multi_head_attention",),
+    scripts=(
+        "attention_flow",
+        "attention_3d",
+        "roles.head_roles",
+        "roles.role_stability",
+        "roles.training_film",
+        "roles.attention_distance",
+        "roles.entropy_training",
+        "layers.rollout",
+        "layers.faithfulness",
+        "explanation.not_an_explanation",
+        *(PRETRAINED if language_model.available() else ()),
+        "explorer.explorer",
+    ),
+    slow=("roles.role_stability", "roles.training_film"),
 )
 
 if __name__ == "__main__":

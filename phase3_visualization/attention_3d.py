@@ -175,8 +175,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--head", type=int, help="head, counted from 0 (default: the sharpest)")
     options = cli.parse(parser, argv)
     trained = load_multi_head_model(options)
-    if options.train_only:
-        return
     entropy = normalized_entropy(patterns(trained, options.words)).nanmean(dim=-1)  # (L, H, T, T) -> (L, H)
     candidates = cli.chosen_heads(parser, options, trained.recipe)
     layer, head = min(candidates, key=lambda place: entropy[place].item())

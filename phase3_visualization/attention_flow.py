@@ -127,8 +127,6 @@ def main(argv: list[str] | None = None) -> None:
     if options.threshold < 0:
         parser.error(f"--threshold must be 0 or more: got {options.threshold:g}")
     trained = load_multi_head_model(options)
-    if options.train_only:
-        return
     heads = cli.chosen_heads(parser, options, trained.recipe)
     figure, caption = draw(trained, options.words, heads, options.threshold)
     path = options.output_dir / paths.PLOTS / "phase3" / f"attention_flow.{options.format}"

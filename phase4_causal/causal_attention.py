@@ -247,7 +247,7 @@ def record_findings(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = cli.parser(__doc__)
+    parser = cli.parser(__doc__, trains=True)
     parser.add_argument(
         "--prompt", default="the cat", metavar="TEXT", help='what the model continues (default: "the cat")'
     )

@@ -83,8 +83,7 @@ class KeyValueCache:
 
 
 def main(argv: list[str] | None = None) -> None:
-    if cli.parse(cli.parser(__doc__), argv).train_only:
-        return
+    cli.parse(cli.parser(__doc__), argv)
     cache = KeyValueCache(batch=1, num_heads=1, max_length=6, d_k=2)
     print("\nOne head, room for 6 positions. The first number of each key:")
     for chunk in (3, 1, 1):

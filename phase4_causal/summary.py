@@ -269,8 +269,6 @@ def draw(models: Models, words: list[str]) -> tuple[Figure, str]:
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     models = load(options)
-    if options.train_only:
-        return
     figure, caption = draw(models, options.words)
     save_figure(figure, options.output_dir / paths.PLOTS / f"summary_all_phases.{options.format}", caption=caption)
 

@@ -159,8 +159,6 @@ def record_findings(bidirectional: Trained, words: list[str], options: argparse.
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     bidirectional, causal = load_multi_head_model(options), load_causal_model(options)
-    if options.train_only:
-        return
     plots = options.output_dir / paths.PLOTS / "phase4"
     figure, caption = draw_mask(options.words)
     save_figure(figure, plots / f"causal_mask.{options.format}", caption=caption)

@@ -29,8 +29,11 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the common options; description is the script's own docstring."""
+def parser(description: str | None, *, trains: bool = False) -> argparse.ArgumentParser:
+    """A parser with the common options; description is the script's own docstring.
+
+    trains: the script trains a model that others use, too, and --train-only stops there.
+    """
     program = Path(sys.argv[0])
     result = Parser(
         prog=program.parent.name if program.name == "__main__.py" else program.name,
@@ -49,7 +52,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     add("--seeds", type=int, default=1, metavar="N", help="measure with N seeds, counted up from --seed (default: 1)")
     add("--device", choices=("cpu", "cuda", "mps", "auto"), default="cpu", help="where to compute (default: cpu)")
     add("--retrain", action="store_true", help="train again even if there is a checkpoint")
-    add("--train-only", action="store_true", help="train what this script needs and stop")
+    if trains:
+        add("--train-only", action="store_true", help="train what this script needs and stop")
     add(
         "--quick",
         action="store_true",
@@ -157,10 +161,16 @@ def chosen_heads(
     ]
 
 
-def run(main: Callable[[], None]) -> None:
-    """Run a script's main(), turning Ctrl-C and a full disk into one line."""
+def run(main: Callable[[], str | None]) -> str | None:
+    """Run a script's main(), turning Ctrl-C and a full disk into one line; print and return its answer, if it has one.
+
+    The answer is what main() returns: one sentence with the number that answers the question of its docstring.
+    """
     try:
-        main()
+        answer = main()
+        if answer:
+            print(f"\n{answer}")
+        return answer
     except KeyboardInterrupt:
         print("\ninterrupted: nothing half-written was left behind", file=sys.stderr)
         sys.exit(130)

@@ -1,29 +1,36 @@
-"""Runs the scripts of the course, two at a time, and shows what they print in reading order.
+"""Runs the scripts of the course, two at a time, and tells their story in reading order.
 
     python shared/course.py                    all four phases, then the report page
     python shared/course.py all                the same, and the experiments that take longer
     python shared/course.py phase2 --quick     one phase, as python -m phase2_multi_head --quick
 
-The models that scripts share are trained first. Each script has one thread: the toy models are too small for two. What
-measures times runs at the end, when nothing else does. Each phase's __main__.py says which script is which.
+Of each script the story has its question, its answer, its verdicts and its pictures; all that it printed is in the log,
+data/processed/run.log, and on the screen with --verbose. The models that scripts share are trained first. Each script
+has one thread: the toy models are too small for two. What measures times runs at the end, when nothing else does.
+Each phase's __main__.py says which script is which.
 """
 
+import argparse
+import collections
 import contextlib
 import importlib
 import io
+import json
 import multiprocessing
 import signal
 import sys
+import textwrap
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.pool import AsyncResult, Pool
-from types import ModuleType
+from pathlib import Path
 
 from tqdm import tqdm
 
-from shared import cli
-from shared.evidence import findings
+from shared import cli, paths
+from shared.evidence import report
+from shared.evidence.claims import MARKS
 
 PHASES = {
     "phase1": "phase1_single_head",
@@ -32,94 +39,174 @@ PHASES = {
     "phase4": "phase4_causal",
 }
 PROCESSES = 2
-Result = tuple[int, str]  # exit code, what was printed
+WIDTH = 118  # of the story
+LOG = paths.PROCESSED / "run.log"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The scripts of a phase; its __main__.py has one of these as PLAN."""
+    """The scripts of a phase, as modules below its folder; its __main__.py has one of these as PLAN."""
 
-    train: list[ModuleType]  # whose models the scripts share
-    in_order: list[ModuleType]  # as they are best read
-    long: list[ModuleType] = field(default_factory=list)  # they train models of their own: started first, shown last
-    alone: list[ModuleType] = field(default_factory=list)  # they measure times
-    longer: list[ModuleType] = field(default_factory=list)  # with the word "all" only
+    train: tuple[str, ...]  # whose models the scripts share, with their full names
+    scripts: tuple[str, ...]  # as they are best read
+    slow: tuple[str, ...] = ()  # of the scripts: they train models of their own, and start first
+    alone: tuple[str, ...] = ()  # they measure times, at the end
+    longer: tuple[str, ...] = ()  # with the word "all" only
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a script: its exit code, all that it printed, its answer, the files that it wrote."""
+
+    code: int
+    text: str
+    answer: str = ""
+    written: tuple[Path, ...] = ()
+
+
+def plan_of(phase: str) -> Plan:
+    """The plan of a package, with the full names of its modules."""
+    plan = importlib.import_module(f"{phase}.__main__").PLAN
+    parts = {part: tuple(f"{phase}.{name}" for name in names) for part, names in vars(plan).items()}
+    return Plan(**{**parts, "train": plan.train})
+
+
+def all_scripts() -> list[str]:
+    """Every script of every plan, imported, as paths in the repository."""
+    plans = [plan_of(phase) for phase in PHASES.values()]
+    names = [name for plan in plans for name in plan.scripts + plan.alone + plan.longer]
+    for name in names:
+        importlib.import_module(name)
+    return [path_of(name) for name in names]
+
+
+def path_of(name: str) -> str:
+    return name.replace(".", "/") + ".py"
 
 
 def run_script(name: str, argv: list[str]) -> Result:
     """Run the main() of a module in this process and catch what it prints; errors only if it fails."""
     printed, errors = io.StringIO(), io.StringIO()
-    code = 0
+    code, answer = 0, None
+    before = len(paths.written)
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
         try:
-            cli.run(partial(importlib.import_module(name).main, argv))
+            answer = cli.run(partial(importlib.import_module(name).main, argv))
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else 1
-    return code, printed.getvalue() + (errors.getvalue() if code else "")
+    text = printed.getvalue() + (errors.getvalue() if code else "")
+    return Result(code, text, answer or "", tuple(paths.written[before:]))
 
 
-def show(name: str, result: Result) -> None:
-    """Print a script's output under its name, above the progress bar; leave with its exit code if it failed."""
-    code, text = result
-    tqdm.write(f"\n== {name.replace('.', '/')}.py\n{text.rstrip()}")
-    if code:
-        sys.exit(code)
+def question_of(name: str) -> str:
+    """The first line of a script's docstring."""
+    return (importlib.import_module(name).__doc__ or name).splitlines()[0]
 
 
-def names(scripts: list[ModuleType]) -> list[str]:
-    return [script.__name__ for script in scripts]
+def verdicts(result: Result) -> str:
+    """How the script's claims came out: "+ 3  x 1"."""
+    files = [path for path in result.written if path.parent.name == "findings"]
+    found = [finding["verdict"] for path in files for finding in json.loads(path.read_text(encoding="utf-8"))]
+    counts = collections.Counter(MARKS[verdict] for verdict in found)
+    return "  ".join(f"{mark} {counts[mark]}" for mark in MARKS.values() if counts[mark])
 
 
-def run_side_by_side(pool: Pool, plans: list[Plan], argv: list[str]) -> None:
-    """Train, then run everything that may run beside something else, and show it phase by phase."""
-    trained = dict.fromkeys(name for plan in plans for name in names(plan.train))
+def pictures(result: Result) -> str:
+    shown = [path for path in result.written if path.suffix in (".png", ".svg", ".gif", ".html")]
+    return " ".join(str(Path(*path.parts[path.parts.index("visualizations") + 1 :])) for path in shown)
+
+
+def story(name: str, result: Result) -> str:
+    """One or two lines: what the script asks, what it found, how its claims came out, and its pictures."""
+    title = f"{name.split('.', 1)[1].replace('.', '/'):32} {question_of(name)}"
+    rest = "   ".join(part for part in (result.answer, verdicts(result), pictures(result)) if part)
+    if len(title) + len(rest) + 3 <= WIDTH:
+        return f"{title}   {rest}".rstrip()
+    return f"{title}\n{textwrap.fill(rest, WIDTH, initial_indent='    ', subsequent_indent='    ')}"
+
+
+class Teller:
+    """Tells the story on the screen and keeps everything in the log."""
+
+    def __init__(self, log: Path, *, verbose: bool) -> None:
+        self.verbose = verbose
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.file = log.open("w", encoding="utf-8")
+
+    def say(self, text: str) -> None:
+        tqdm.write(text)
+
+    def tell(self, name: str, result: Result) -> None:
+        """Log a script, print its story; leave with its exit code, and all it said, if it failed."""
+        whole = f"\n== {path_of(name)}\n{result.text.rstrip()}\n"
+        self.file.write(whole)
+        self.file.flush()
+        self.say(whole if self.verbose or result.code else story(name, result))
+        if result.code:
+            sys.exit(result.code)
+
+
+def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller: Teller) -> None:
+    """Train, then run everything that may run beside something else, and tell it phase by phase."""
     looks = [option for option in argv if option != "--retrain"]
 
     def start(name: str, options: list[str]) -> AsyncResult:
         return pool.apply_async(run_script, (name, options))
 
-    training = [start(name, ["--train-only", *argv]) for name in trained]
-    started = {name: start(name, looks) for name in names(plans[0].long)}  # they need none of these models
-    for result in training:
-        code, text = result.get()
-        tqdm.write(text.rstrip()) if text else None
-        if code:
-            sys.exit(code)
-    for plan in plans:
-        for name in names(plan.long + plan.in_order):
-            started[name] = started.get(name) or start(name, looks)
-    in_order = [name for plan in plans for name in names(plan.in_order + plan.long)]
-    for name in tqdm(in_order, desc="scripts", leave=False, disable=None):
-        show(name, started[name].get())
+    trained = dict.fromkeys(name for plan in plans.values() for name in plan.train)
+    training = {name: start(name, ["--train-only", *argv]) for name in trained}
+    for name, waiting in training.items():
+        result = waiting.get()
+        if result.code:
+            teller.tell(name, result)
+        teller.file.write(result.text)
+    started = {
+        name: start(name, looks)
+        for plan in plans.values()
+        for name in (*plan.slow, *(other for other in plan.scripts if other not in plan.slow))
+    }
+    bar = tqdm(total=len(started), desc="scripts", leave=False, disable=None)
+    for phase, plan in plans.items():
+        teller.say(f"\n{report.SECTIONS[phase]}")
+        for name in plan.scripts:
+            teller.tell(name, started[name].get())
+            bar.update()
+    bar.close()
 
 
-def run(phases: list[str], argv: list[str], *, longer: bool = False) -> None:
-    """Run the scripts of these packages with the options argv; longer: also what takes longer."""
-    plans = [importlib.import_module(f"{phase}.__main__").PLAN for phase in phases]  # before the fork: imported once
+def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, longer: bool = False) -> None:
+    """Run the scripts of these phases with the options argv; longer: also what takes longer."""
+    plans = {phase: plan_of(PHASES[phase]) for phase in phases}
+    all_scripts()  # before the fork: imported once
+    teller = Teller(options.output_dir / LOG, verbose=options.verbose)
     ignore_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # this process hears it, and ends the others
-    print("Training the models that the scripts share: about a minute, unless they are there already", flush=True)
-    with multiprocessing.Pool(PROCESSES, initializer=ignore_ctrl_c) as pool:
-        run_side_by_side(pool, plans, argv)
+    teller.say("Training the models that the scripts share, unless they are there already: about half a minute")
+    with multiprocessing.get_context("fork").Pool(PROCESSES, initializer=ignore_ctrl_c) as pool:
+        run_side_by_side(pool, plans, argv, teller)
     looks = [option for option in argv if option != "--retrain"]
-    alone = [name for plan in plans for name in names(plan.alone + (plan.longer if longer else []))]
+    alone = [name for plan in plans.values() for name in plan.alone + (plan.longer if longer else ())]
+    if alone:
+        teller.say("\nAlone, because they measure times or take long")
     for name in alone:
-        print(f"\n== {name.replace('.', '/')}.py", flush=True)
-        importlib.import_module(name).main(looks)
+        teller.tell(name, run_script(name, looks))
 
 
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
-    word, options = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
+    word, rest = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
     parser = cli.parser(__doc__)
+    parser.add_argument("--verbose", action="store_true", help="print all that the scripts say, not only their story")
     if parser.prog == "course.py":
         parser.prog = "run_all.sh"  # as readers call it
     if word not in ("", "all", *PHASES):
         parser.error(f"unknown word '{word}': say all, {', '.join(PHASES)}, or nothing")
-    cli.parse(parser, options)  # a wrong option is said before anything is trained
+    options = cli.parse(parser, rest)  # a wrong option is said before anything is trained
     started = time.perf_counter()
-    run([PHASES[word]] if word in PHASES else list(PHASES.values()), options, longer=word == "all")
+    scripts_take = [option for option in rest if option != "--verbose"]
+    run([word] if word in PHASES else list(PHASES), scripts_take, options, longer=word == "all")
     print(f"\n{word if word in PHASES else 'All four phases'} ran in {time.perf_counter() - started:.0f} s")
-    findings.main([option for option in options if option != "--retrain"])
+    print(f"+ holds   x does not hold   ~ holds only if; all that was said: {paths.shown(options.output_dir / LOG)}")
+    print(f"report page: {paths.shown(report.write_page(options.output_dir))}  (open it in a browser)")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler prints a li
 
 import torch
 from torch.autograd.profiler import profile
+from torch.utils.flop_counter import FlopCounterMode
 
 from shared import cli
 
@@ -91,6 +92,16 @@ def matmul_rate(device: str = "cpu", dtype: torch.dtype = torch.float32, size: i
     a, b = torch.randn(2, size, size, device=device).to(dtype)
     times = paired_times({"product": lambda: a @ b}, rounds=10, device=device)
     return 2 * size**3 / min(times["product"])
+
+
+def count_operations(call: Callable[..., Any], *inputs: Any) -> int:
+    """Additions and multiplications of the matrix products in a call, as torch counts them.
+
+    Tensors on the device "meta" have a shape and no numbers: with them any size is counted in no time.
+    """
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        call(*inputs)
+    return counter.get_total_flops()
 
 
 def peak_memory(call: Callable[[], Any], device: str = "cpu") -> int:

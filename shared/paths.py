@@ -12,9 +12,12 @@ CHECKPOINTS = ROOT / "models" / "checkpoints"
 # What scripts write lies under an output folder, the repository itself unless --output-dir names another one.
 PLOTS = Path("visualizations", "plots")
 ANIMATIONS = Path("visualizations", "animations")
+GALLERY = Path("visualizations", "gallery")
 PAGE = Path("visualizations", "index.html")
 EXPLORER = Path("visualizations", "explorer.html")
 PROCESSED = Path("data", "processed")
+
+written: list[Path] = []  # by this process, so that whoever ran a script can say what it made
 
 
 @contextmanager
@@ -25,6 +28,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     try:
         yield unfinished
         os.replace(unfinished, path)
+        written.append(path)
     finally:
         unfinished.unlink(missing_ok=True)
 

@@ -8,13 +8,15 @@ positions. Whatever attention a phase builds is passed in and then runs here:
     ToyTransformer(make_attention=MultiHeadAttention)
 """
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from shared.toy_language import MAX_LENGTH, VOCABULARY
+from shared.toy_language import MAX_LENGTH, VOCABULARY, encode
 
 # (d_model, num_heads) -> a module with forward(x, mask=mask) -> (output (B, T, d_model), weights (B, H, T, T))
 MakeAttention = Callable[[int, int], nn.Module]
@@ -85,3 +87,26 @@ class ToyTransformer(nn.Module):
             x, weights = block(x, mask)
             all_weights.append(weights)
         return self.output_norm(x) @ self.embedding.weight.T + self.output_bias, all_weights
+
+
+@torch.no_grad()
+def weights_of(model: ToyTransformer, words: list[str]) -> Tensor:
+    """Weights of all heads of all layers on one sentence -> (L, H, T, T), on the CPU."""
+    _, layers = model(torch.tensor([encode(words)], device=model.positions.device))
+    return torch.cat(layers).cpu()  # L x (1, H, T, T) -> (L, H, T, T)
+
+
+def in_double(model: ToyTransformer) -> ToyTransformer:
+    """A copy on the CPU in float64, ready to be asked: 15 digits, so that "equal" can be strict."""
+    return copy.deepcopy(model).cpu().double().eval()
+
+
+@contextmanager
+def watch_embedding(model: ToyTransformer) -> Iterator[list[Tensor]]:
+    """Collects what the embedding gives, (B, T, d_model) for each pass: what a gradient with respect to words needs."""
+    seen: list[Tensor] = []
+    hook = model.embedding.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    try:
+        yield seen
+    finally:
+        hook.remove()

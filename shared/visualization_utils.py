@@ -7,13 +7,14 @@ the same head the same colour everywhere; hidden cells hatched grey, clearly not
 Helpers draw on an Axes and return it; only scripts save, through save_figure.
 """
 
+import argparse
 import io
 import math
 import os
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # scripts only save, so they need no display; a notebook sets its own
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import imageio.v3 as imageio
@@ -76,10 +77,10 @@ def _checked(weights: Tensor, query_tokens: Sequence[str], key_tokens: Sequence[
         raise ValueError(
             f"a heatmap shows one (T_q, T_k) matrix: got shape {tuple(weights.shape)}, pick one, e.g. weights[0, 0]"
         )
-    for name, size, tokens in (("queries", weights.size(0), query_tokens), ("keys", weights.size(1), key_tokens)):
+    for kind, size, tokens in (("query", weights.size(0), query_tokens), ("key", weights.size(1), key_tokens)):
         if size != len(tokens):
             raise ValueError(
-                f"weights have {size} {name} but {len(tokens)} {name[:-1]} tokens were given: {', '.join(tokens)}"
+                f"weights have {kind} length {size} but {len(tokens)} {kind} tokens were given: {', '.join(tokens)}"
             )
     sums = weights.sum(dim=-1)
     wrong = ((sums - 1).abs() > 1e-4) & (sums != 0)  # a query that may see nothing has an empty row
@@ -178,6 +179,43 @@ def weight_colorbar(fig: Figure, axes: Axes | Sequence[Axes], **options: float) 
 def model_note(fig: Figure, text: str) -> None:
     """The line at the foot of every figure: which model, trained or untrained, and its normalised entropy."""
     fig.supxlabel(text, fontsize=8.5, color=QUIET)
+
+
+def headline(fig: Figure, title: str, note: str, size: float = 13) -> None:
+    """The finding at the top of a figure, and model_note at its foot."""
+    fig.suptitle(title, fontsize=size)
+    model_note(fig, note)
+
+
+def grouped_bars(
+    ax: Axes,
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    colors: Mapping[str, str],
+    *,
+    width: float = 0.8,
+    number: str = "{:.2f}",
+) -> list[list[float]]:
+    """A group of bars for each name of `groups`, in it a bar for each of `series`; returns where they stand.
+
+    series: name -> one value for each group, which stands above its bar. The names go into the legend.
+    """
+    each = width / len(series)
+    places = []
+    for place, (name, values) in enumerate(series.items()):
+        x = [group + (place - (len(series) - 1) / 2) * each for group in range(len(groups))]
+        ax.bar(x, values, 0.9 * each, color=colors[name], label=name)
+        for position, value in zip(x, values, strict=True):
+            ax.text(position, value, number.format(value), ha="center", va="bottom", fontsize=8)
+        places.append(x)
+    ax.set_xticks(range(len(groups)), groups)
+    ax.tick_params(length=0)
+    return places
+
+
+def save_plot(options: argparse.Namespace, name: str, fig: Figure, caption: str) -> Path:
+    """Save a figure where the options say: save_plot(options, "phase2/head_roles", *draw(...))."""
+    return save_figure(fig, options.output_dir / paths.PLOTS / f"{name}.{options.format}", caption=caption)
 
 
 def save_figure(fig: Figure, path: Path, *, caption: str) -> Path:

@@ -260,8 +260,6 @@ def record_findings(
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     steps = training.QUICK_STEPS if options.quick else STEPS
     models = {name: [train(name, seed, steps) for seed in cli.seeds(options)] for name in MODELS}
     forced = {name: [[accuracy(model, n) for n in TEST_LENGTHS] for model in runs] for name, runs in models.items()}

@@ -123,8 +123,6 @@ def concat_is_additive() -> float:
 @torch.no_grad()
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     query = torch.tensor([[[1.0, 0.0]]])  # (B, T_q, d_model) = (1, 1, 2)
     memory = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [2.0, 2.0 * 3**0.5]]])  # (1, 3, 2): alike, at 90°, long and at 60°
     print("\nOne query (1, 0), three keys: (1, 0), (0, 1) and (2, 3.46), at 0°, 90° and 60°; weights, untrained")

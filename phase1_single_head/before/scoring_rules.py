@@ -184,8 +184,6 @@ def record_findings(
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     steps = training.QUICK_STEPS if options.quick else STEPS
     right = {
         task: {

@@ -265,8 +265,6 @@ def record_findings(rows: dict[str, Row], options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     rows = {name: measure(name) for name in LAYERS}
     lengths = "".join(f"{n:>6}" for n in LENGTHS)
     print(

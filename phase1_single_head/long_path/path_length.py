@@ -244,8 +244,6 @@ def record_findings(
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     layers = count_layers()
     gradients = measure(layers, cli.seeds(options))
     draws = NUM_DRAWS * options.seeds

@@ -92,8 +92,6 @@ def not_linear(layer: nn.Module) -> float:
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     rnn = nn.RNN(SIZE, SIZE, batch_first=True, bias=False).double()
     chains: dict[str, list[int]] = {"RNN": [], "linear, by loop": [], "linear, at once": []}
     for n in LENGTHS:

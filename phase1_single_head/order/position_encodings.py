@@ -292,8 +292,6 @@ def record_findings(gaps: dict[str, Facts], waves: Facts, turned: Facts, options
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     model = copy.deepcopy(load_single_head_model(options).model).cpu().double()  # 15 digits: "the same" can be strict
-    if options.train_only:
-        return
     record_findings(look_at_order(model), look_at_sinusoidal(), look_at_rotary(options.seed), options)
 
 

@@ -270,8 +270,6 @@ def record_findings(models: Models, shares: Shares, moves: Moves, options: argpa
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     language = load_single_head_model(options).model.cpu()
-    if options.train_only:
-        return
     steps = training.QUICK_STEPS if options.quick else STEPS
     runs = [(encoding, task) for task in (REVERSE, COPY) for encoding in ENCODINGS]
     models = {

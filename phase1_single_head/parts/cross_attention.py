@@ -270,8 +270,6 @@ def record_findings(runs: list[Trained], facts: Facts, chance: float, options: a
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     facts = draw_facts(500, torch.Generator().manual_seed(10**6 - 1))
     chance = (1 / facts.lengths).mean().item()
     length, questions = int(facts.lengths[0]), [NOUNS[noun] for noun in facts.questions[0].tolist()]

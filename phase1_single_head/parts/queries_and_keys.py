@@ -207,8 +207,6 @@ def record_findings(
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_single_head_model(options)
-    if options.train_only:
-        return
     (head,) = read(trained, [long_words(options)])
     symmetry, learned, shares = show_symmetry(head), show_relations(), show_diagonals(read_held_out(trained))
     record_findings(symmetry, learned, shares, show_trainable(), options)

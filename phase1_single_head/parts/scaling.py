@@ -251,8 +251,6 @@ def record_findings(stats: Stats, options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     stats = {
         (d, divide): [measure(d, divide, s) for s in cli.seeds(options)] for d in SIZES for divide in (True, False)
     }

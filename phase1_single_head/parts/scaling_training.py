@@ -233,8 +233,6 @@ def record_findings(curves: Curves, options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     steps = training.QUICK_STEPS if options.quick else STEPS
     runs = [
         (variant, d_k) for d_k in SIZES for variant in VARIANTS if variant != "folded into W_q" or d_k == FOLDED_SIZE

@@ -239,8 +239,6 @@ def record_findings(trained: Trained, head: Reading, held_out: list[Reading], op
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_single_head_model(options)
-    if options.train_only:
-        return
     (head,), held_out = read(trained, [long_words(options)]), read_held_out(trained)
     print(f'\nOne head, {trained.label}, on "{" ".join(head.words)}"')
     show_lookup(head, held_out)

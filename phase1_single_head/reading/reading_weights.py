@@ -212,8 +212,6 @@ def record_findings(searched: dict[str, float], added: dict[str, float], options
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_single_head_model(options)
-    if options.train_only:
-        return
     (head,), readings = read(trained, [long_words(options)]), read_held_out(trained)
     show_alternative(trained, head, options)
     record_findings(search_alternatives(readings), show_contributions(readings), options)

@@ -264,8 +264,6 @@ def other_findings(exercise: dict[str, float], ends: dict[str, list[float]]) -> 
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     print("Numbers from courses, computed again")
     raw, scaled = show_large_scores()
     violations, fit = show_impossible_row()

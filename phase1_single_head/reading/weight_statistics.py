@@ -1,4 +1,4 @@
-"""Numbers that sum up weights: row sums, entropy, effective context. What each says, and where it misleads.
+"""What do row sums, entropy and effective context say about attention, and where do they mislead?
 
 A row of weights sums to 1. Its entropy says how evenly it is spread, from 0 for one word to ln n for n words alike, and
 exp of that is a number of words. But a check of one row says nothing about the others, entropies compare rows only if
@@ -7,7 +7,6 @@ they may look at equally many words, and a mean of exponentials is not the expon
     python phase1_single_head/reading/weight_statistics.py
 """
 
-import argparse
 import math
 
 import torch
@@ -18,9 +17,22 @@ from phase1_single_head.self_attention import load_single_head_model, scaled_dot
 from shared import cli
 from shared.attention_utils import attention_entropy, effective_context, normalized_entropy
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, IDENTITY, Claim, measures
+
+WORDS, SIZE, DRAWS = 20, 64, 20  # of the patterns made of random numbers
 
 
+@measures(
+    Claim(
+        id="C140",
+        text="weights[0, 0].sum() = 1 shows that the weights sum to 1",
+        kind=IDENTITY,
+        rule="an error in any row is noticed",
+        holds=lambda n: n["weights[0, 0].sum()"] == n["rows"],
+        unit="rows that were doubled, one at a time, and noticed",
+        control="the sums of all rows, weights.sum(dim=-1)",
+    )
+)
 def errors_noticed(weights: Tensor) -> dict[str, int]:
     """Break each row of weights (B, T, T) in turn -> how often one row's sum shows it, and the sums of all rows."""
     noticed = {"weights[0, 0].sum()": 0, "weights.sum(dim=-1)": 0, "rows": weights.shape[:2].numel()}
@@ -33,157 +45,115 @@ def errors_noticed(weights: Tensor) -> dict[str, int]:
     return noticed
 
 
-def made_patterns(length: int = 20, size: int = 64, draws: int = 20) -> dict[str, Tensor]:
+def rises_to_the_limit(path: list[float]) -> bool:
+    return path[0] == 0 and abs(path[-1] - math.log(WORDS)) < 1e-12 and path == sorted(path)
+
+
+@measures(
+    Claim(
+        id="C131",
+        text="Higher entropy means more even attention, from 0 to ln n",
+        kind=IDENTITY,
+        rule="0 for one word, ln n for all alike, rising between; and an even row is above a peaked one",
+        holds=lambda n: rises_to_the_limit(n["from one word to even over 20"]) and n["even over 2"] > n["0.7 on one"],
+        only_if=lambda n: rises_to_the_limit(n["from one word to even over 20"]),
+        condition="rows may look at equally many words; otherwise divide by ln n",
+        unit="nats",
+    )
+)
+def rows_of_entropy() -> dict[str, float | list[float]]:
+    """Entropies of rows whose evenness is known; the last two: even over two words, and 0.7 on one of twenty."""
+    one = torch.eye(WORDS, dtype=torch.float64)[0]
+    even = torch.full_like(one, 1 / WORDS)
+    mixed = torch.stack([torch.lerp(one, even, share / 4) for share in range(5)])
+    peaked = 0.7 * one + 0.3 / (WORDS - 1) * (1 - one)
+    return {
+        "from one word to even over 20": attention_entropy(mixed).tolist(),
+        "even over 2": attention_entropy(torch.full((2,), 0.5, dtype=torch.float64)).item(),
+        "0.7 on one": attention_entropy(peaked).item(),
+    }
+
+
+@measures(
+    Claim(
+        id="C132",
+        text="The effective context is exp(entropy)",
+        kind=IDENTITY,
+        rule="exact for even rows, and the same to 1 % whether exp or the mean over rows comes first",
+        holds=lambda n: (
+            n["error on even rows"] < 1e-9 and abs(n["exp first"] - n["mean first"]) < 0.01 * n["exp first"]
+        ),
+        only_if=lambda n: n["error on even rows"] < 1e-9,
+        condition="taken row by row, and averaged afterwards",
+        unit="words; even rows of 1 to 20 words, and the rows of the trained head",
+    )
+)
+def context_sizes(readings: list[Reading]) -> dict[str, float]:
+    """exp(entropy) of even rows, and of the trained head averaged before and after exp."""
+    even = torch.stack([effective_context(torch.full((k,), 1 / k, dtype=torch.float64)) for k in range(1, 21)])
+    entropy = torch.cat([attention_entropy(reading.weights) for reading in readings])
+    return {
+        "error on even rows": (even - torch.arange(1, 21)).abs().max().item(),
+        "exp first": entropy.exp().mean().item(),
+        "mean first": entropy.mean().exp().item(),
+    }
+
+
+def made_patterns() -> dict[str, Tensor]:
     """Weights (draws, T, T) of random queries and keys, and of keys that are the queries, once and ten times."""
     generator = torch.Generator().manual_seed(0)
-    query, key = torch.randn(2, draws, length, size, generator=generator, dtype=torch.float64)
+    query, key = torch.randn(2, DRAWS, WORDS, SIZE, generator=generator, dtype=torch.float64)
     pairs = {
         "random": (query, key),
-        "random, not divided by √d": (math.sqrt(size) * query, key),
+        "random, not divided by √d": (math.sqrt(SIZE) * query, key),
         "K = Q": (query, query),
         "K = 10 Q": (query, 10 * query),
     }
     return {name: scaled_dot_product_attention(q, k, k)[1] for name, (q, k) in pairs.items()}
 
 
-def rows_of_entropy() -> dict[str, float | list[float]]:
-    """Entropies of rows whose evenness is known: from one word to even over 20, even over 2, and 0.7 on one of 20."""
-    one, even = torch.eye(20, dtype=torch.float64)[0], torch.full((20,), 1 / 20, dtype=torch.float64)
-    mixed = torch.stack([torch.lerp(one, even, share / 4) for share in range(5)])
-    peaked = 0.7 * one + 0.3 / 19 * (1 - one)
-    return {
-        "one word of 20 to even over 20": attention_entropy(mixed).tolist(),
-        "even over 2": attention_entropy(torch.full((2,), 0.5, dtype=torch.float64)).item(),
-        "0.7 on one of 20": attention_entropy(peaked).item(),
-    }
-
-
-def show_errors(weights: Tensor) -> dict[str, int]:
-    print("\n1. Does weights[0, 0].sum() = 1 show that weights sum to 1? Double one row after the other")
-    noticed = errors_noticed(weights)
-    print("   " + ", ".join(f"{name}: {count}" for name, count in noticed.items()))
-    return noticed
-
-
-def show_entropies() -> dict[str, float | list[float]]:
-    print(f"\n2. Entropy: 0 for one word, ln 20 = {math.log(20):.2f} for 20 alike")
-    entropies = rows_of_entropy()
-    for name, entropy in entropies.items():
-        print(f"   {name:32} {findings.number(entropy)}")
-    print("   The last two: an even row has less entropy than a peaked one, because it may look at 2 words only.")
-    return entropies
-
-
-def show_context(readings: list[Reading]) -> dict[str, float]:
-    """exp(entropy) of even rows, and of the trained head averaged before and after exp."""
-    print("\n3. Effective context, exp(entropy), is a number of words")
-    even = torch.stack([effective_context(torch.full((k,), 1 / k, dtype=torch.float64)) for k in range(1, 21)])
-    entropy = torch.cat([attention_entropy(reading.weights) for reading in readings])
-    context = {
-        "even rows of 1 to 20 words, largest error": (even - torch.arange(1, 21)).abs().max().item(),
-        "trained head, mean of exp(entropy)": entropy.exp().mean().item(),
-        "trained head, exp(mean entropy)": entropy.mean().exp().item(),
-    }
-    for name, value in context.items():
-        print(f"   {name:42} {findings.number(value)}")
-    return context
-
-
-def show_patterns(patterns: dict[str, Tensor]) -> dict[str, tuple[float, float]]:
-    """Normalised entropy and weight on the diagonal of the made patterns."""
-    print("\n4. Patterns made of random numbers, 20 words: entropy / ln 20, weight of a word on itself")
-    found = {
-        name: (normalized_entropy(weights).mean().item(), weights.diagonal(dim1=-2, dim2=-1).mean().item())
-        for name, weights in patterns.items()
-    }
-    for name, (entropy, diagonal) in found.items():
-        print(f"   {name:27} {entropy:5.2f} {diagonal:6.2f}")
+@measures(
+    Claim(
+        id="C133",
+        text="Keys equal to the queries, times ten, give a peaked diagonal",
+        kind=EXPERIMENT,
+        rule="entropy below 0.01, diagonal above 0.99",
+        holds=lambda n: n["K = 10 Q: entropy"] < 0.01 and n["K = 10 Q: diagonal"] > 0.99,
+        oracle={"K = 10 Q: entropy": 0.0, "K = 10 Q: diagonal": 1.0},
+        null={"K = 10 Q: entropy": 0.9, "K = 10 Q: diagonal": 0.05},
+        unit="20 words, d = 64, entropy divided by ln 20, mean over rows",
+        control="without the ten",
+        shows=("K = *",),
+    ),
+    Claim(
+        id="C134",
+        text="Random queries and keys give distributed attention",
+        kind=EXPERIMENT,
+        rule="entropy above 0.75, diagonal below 2/20",
+        holds=lambda n: n["random: entropy"] > 0.75 and n["random: diagonal"] < 2 / 20,
+        oracle={"random: entropy": 1.0, "random: diagonal": 1 / 20},
+        null={"random: entropy": 0.0, "random: diagonal": 1.0},
+        unit="20 words, d = 64, entropy divided by ln 20, mean over rows",
+        control="not divided by √d",
+        shows=("random*",),
+    ),
+)
+def spread_of(patterns: dict[str, Tensor]) -> dict[str, float]:
+    """Normalised entropy and weight on the diagonal of the patterns made of random numbers."""
+    found = {}
+    for name, weights in patterns.items():
+        found[f"{name}: entropy"] = normalized_entropy(weights).mean().item()
+        found[f"{name}: diagonal"] = weights.diagonal(dim1=-2, dim2=-1).mean().item()
     return found
 
 
-def record_findings(
-    noticed: dict[str, int],
-    entropies: dict[str, float | list[float]],
-    context: dict[str, float],
-    patterns: dict[str, tuple[float, float]],
-    options: argparse.Namespace,
-) -> None:
-    path, even, peaked = entropies.values()
-    rising = path[0] == 0 and abs(path[-1] - math.log(20)) < 1e-12 and path == sorted(path)
-    error, before, after = context.values()
-    random, undivided, same, ten = patterns.values()
-    findings.record(
-        "phase1_single_head/reading/weight_statistics.py",
-        [
-            Finding(
-                "C140",
-                "weights[0, 0].sum() = 1 shows that the weights sum to 1",
-                "course notes",
-                noticed,
-                "rows that were doubled, one at a time, and noticed",
-                "an error in any row is noticed",
-                findings.verdict(noticed["weights[0, 0].sum()"] == noticed["rows"]),
-                control="the sums of all rows, weights.sum(dim=-1)",
-            ),
-            Finding(
-                "C131",
-                "Higher entropy means more even attention, from 0 to ln n",
-                "course notes",
-                entropies,
-                "nats",
-                "0 for one word, ln n for all alike, rising between; and an even row is above a peaked one",
-                **findings.conditional(
-                    rising and even > peaked, rising, "rows may look at equally many words; otherwise divide by ln n"
-                ),
-            ),
-            Finding(
-                "C132",
-                "The effective context is exp(entropy)",
-                "course notes",
-                context,
-                "words",
-                "exact for even rows, and the same to 1 % whether exp or the mean over rows comes first",
-                **findings.conditional(
-                    error < 1e-9 and abs(before - after) < 0.01 * before,
-                    error < 1e-9,
-                    "taken row by row, and averaged afterwards",
-                ),
-                seeds=[options.seed],
-            ),
-            Finding(
-                "C133",
-                "Keys equal to the queries, times ten, give a peaked diagonal",
-                "course notes",
-                {"normalised entropy": ten[0], "weight on the diagonal": ten[1]},
-                "20 words, d = 64, mean over rows",
-                "entropy below 0.01, diagonal above 0.99",
-                findings.verdict(ten[0] < 0.01 and ten[1] > 0.99),
-                control=f"without the ten: entropy {same[0]:.2f}, diagonal {same[1]:.2f}",
-            ),
-            Finding(
-                "C134",
-                "Random queries and keys give distributed attention",
-                "course notes",
-                {"normalised entropy": random[0], "weight on the diagonal": random[1]},
-                "20 words, d = 64, mean over rows",
-                "entropy above 0.75, diagonal below 2/20",
-                findings.verdict(random[0] > 0.75 and random[1] < 2 / 20),
-                control=f"not divided by √d: {undivided[0]:.2f}",
-            ),
-        ],
-        options.output_dir,
-    )
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    trained = load_single_head_model(options)
-    if options.train_only:
-        return
     patterns = made_patterns()
-    noticed, entropies = show_errors(patterns["random"][:2]), show_entropies()
-    context, shown = show_context(read_held_out(trained)), show_patterns(patterns)
-    record_findings(noticed, entropies, context, shown, options)
+    noticed = errors_noticed(patterns["random"][:2])
+    context = context_sizes(read_held_out(load_single_head_model(options)))
+    findings.record(options, noticed, rows_of_entropy(), context, spread_of(patterns))
+    return f"One row's sum notices {noticed['weights[0, 0].sum()']} of {noticed['rows']} broken rows"
 
 
 if __name__ == "__main__":

@@ -74,8 +74,6 @@ def acceleration(run: list[float]) -> list[float]:
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     draws = range(NUM_DRAWS * options.seed, NUM_DRAWS * (options.seed + options.seeds))
     runs: dict[str, list[list[float]]] = {}
     for initial, xavier in INITIAL.items():

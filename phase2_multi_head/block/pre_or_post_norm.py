@@ -76,8 +76,6 @@ def mean_of(draws: list[list[float]], layer: int) -> float:
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     gradients = measure(cli.seeds(options))
     print(f"\nSize of the gradient of the last feed-forward matrix, mean of {NUM_DRAWS * options.seeds} draws")
     print(f"   {'initial weights':16} {'':10} layers   first   third     mid    last   last / first")

@@ -193,8 +193,6 @@ def show_stacks(stacks: Stacks) -> None:
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_multi_head_model(options)
-    if options.train_only:
-        return
     stacks = measure(cli.seeds(options))
     show_stacks(stacks)
     models = of_models(trained)

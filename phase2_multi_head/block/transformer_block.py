@@ -203,8 +203,6 @@ def show_block(block: TransformerBlock, x: Tensor) -> None:
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_multi_head_model(options)
-    if options.train_only:
-        return
     model = copy.deepcopy(trained.model).cpu().double()  # 15 digits, so that "equal" can be strict
     print(f'\n"{" ".join(options.words)}" through the first block of the toy transformer, {trained.label}')
     show_block(from_toy_block(model.blocks[0]), model.embed(torch.tensor([encode(options.words)])))

@@ -273,8 +273,6 @@ def main(argv: list[str] | None = None) -> None:
     options = cli.parse(script, argv)
     if options.threads < 1:
         script.error(f"--threads must be 1 or more: got {options.threads}")
-    if options.train_only:
-        return
     before = torch.get_num_threads()
     torch.set_num_threads(options.threads)
     try:

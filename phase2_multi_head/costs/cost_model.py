@@ -282,8 +282,6 @@ def record_findings(measured: Measured, options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     measured = measure(QUICK_LENGTHS if options.quick else LENGTHS)
     show(measured)
     figure, caption = draw(measured)

@@ -221,8 +221,6 @@ def show_groups() -> dict[str, int]:
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     differences = fused_differences(options)
-    if options.train_only:
-        return
     print("\nThe trained model's first layer, step by step against fused, largest difference of the outputs:")
     print("   " + ", ".join(f"{name}: {difference:.1e}" for name, difference in differences.items()))
     ran = backends(options.device)

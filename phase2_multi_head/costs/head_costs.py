@@ -133,8 +133,6 @@ def show_share_of_scores() -> dict[str, float]:
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     parameters, costs = parameters_counted(), costs_by_heads()
     share = show_share_of_scores()
     show_published()

@@ -220,9 +220,7 @@ def check_agreement(
 
 
 def main(argv: list[str] | None = None) -> None:
-    options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
+    cli.parse(cli.parser(__doc__), argv)
     multi_head, x, mask = MultiHeadAttention(64, 8, bias=False), torch.randn(2, 7, 64), causal_mask(7)
     print("\nLargest difference from MultiHeadAttention in float64, 7 tokens, causal mask:")
     for name, difference in check_agreement(load_variants(multi_head, mask), multi_head, x, mask).items():

@@ -240,8 +240,6 @@ def main(argv: list[str] | None = None) -> None:
     options = cli.parse(script, argv)
     if options.steps < 1:
         script.error(f"--steps must be 1 or more: got {options.steps}")
-    if options.train_only:
-        return
     if options.quick:
         options.steps, options.seeds = min(options.steps, training.QUICK_STEPS), min(options.seeds, QUICK_SEEDS)
     sentences = training.corpus()[1][: QUICK_SENTENCES if options.quick else NUM_SENTENCES]

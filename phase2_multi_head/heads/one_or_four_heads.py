@@ -221,8 +221,6 @@ def main(argv: list[str] | None = None) -> None:
         runs[ONE].append(measure(load_single_head_model(options, seed), make_single_head))
         runs[FOUR].append(measure(load_one_layer_model(options, seed), MultiHeadAttention))
         runs[DEEP].append(measure(load_multi_head_model(options, seed), MultiHeadAttention))
-    if options.train_only:
-        return
     offsets = offset_baselines(training.corpus()[1])
     figure, caption = draw(runs, offsets)
     path = options.output_dir / paths.PLOTS / "phase2" / f"head_roles.{options.format}"

@@ -60,8 +60,6 @@ def columns_written(attention: MultiHeadAttention) -> int:
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     x = torch.randn(2, 7, D_MODEL, dtype=torch.float64)
     layers = {h: MultiHeadAttention(D_MODEL, h, bias=False).double() for h in (1, NUM_HEADS)}
     many = layers[NUM_HEADS]

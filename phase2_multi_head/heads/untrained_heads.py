@@ -70,8 +70,6 @@ def of_model(trained: Trained) -> Heads:
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_multi_head_model(options)
-    if options.train_only:
-        return
     torch.manual_seed(options.seed)
     heads = {
         FIGURE: the_figure(),

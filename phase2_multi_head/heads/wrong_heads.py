@@ -99,8 +99,6 @@ def train_both(options: argparse.Namespace) -> dict[str, list[float]]:
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     in_place = show_reshapes()
     torch.manual_seed(options.seed)
     layers = {name: make(D_MODEL, NUM_HEADS) for name, make in VERSIONS.items()}

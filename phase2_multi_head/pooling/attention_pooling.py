@@ -138,8 +138,6 @@ def pool_by_loops(weights: Tensor, x: Tensor) -> Tensor:
 @torch.no_grad()
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     words, d_model = options.words, options.d_model or 64
     classifier = AttentionClassifier(2, d_model).double()  # untrained: its embedding and positions are all we need
     tokens, lengths = pad_batch([encode(words), encode(words[:2])])

@@ -266,8 +266,6 @@ def record_findings(runs: Runs, options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     steps = training.QUICK_STEPS if options.quick else STEPS
     keys = [(pooling, *case) for case in CASES for pooling in POOLINGS]
     runs = {

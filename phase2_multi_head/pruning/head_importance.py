@@ -170,8 +170,6 @@ def measured_language_model(trained: Trained, sentences: int = training.NUM_HELD
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_multi_head_model(options)
-    if options.train_only:
-        return
     model = measured_language_model(trained)
     removal, gradient = removal_importance(model), gradient_importance(model)
     print(f"\nHow much each head matters, {trained.label}; loss {loss_without(model, frozenset()):.3f} nats")

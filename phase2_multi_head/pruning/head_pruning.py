@@ -253,8 +253,6 @@ def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     seeds = cli.seeds(options)
     language = [load_multi_head_model(options, seed) for seed in seeds]
-    if options.train_only:
-        return
     sizes = QUICK if options.quick else FULL
     lookup_seeds = range(seeds.start, max(seeds.stop, seeds.start + sizes.lookup_models))
     lookups = [two_lookups.train(HEADS, seed, sizes.steps, sizes.strings) for seed in lookup_seeds]

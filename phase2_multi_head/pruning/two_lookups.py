@@ -74,8 +74,6 @@ def train(num_heads: int, seed: int, steps: int = STEPS, strings: int = NUM_TEST
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     steps = training.QUICK_STEPS if options.quick else STEPS
     print(f"\nAnswers right on {NUM_TEST} strings not trained on, {steps} steps (by chance {1 / SYMBOLS:.2f})")
     right = {}

@@ -253,8 +253,6 @@ def record_findings(
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_multi_head_model(options)
-    if options.train_only:
-        return
     sentences = [list(sentence.words) for sentence in training.corpus()[1][: 20 if options.quick else NUM_READ]]
     readings = read_heads(trained, sentences)
     row = show_norms(readings)

@@ -163,8 +163,6 @@ def main(argv: list[str] | None = None) -> None:
             models = models_in(options.model, options.device)
         except ValueError as error:
             parser.error(str(error))
-    if options.train_only:
-        return
     path = write(models, options.output_dir)
     print(f"explorer: {paths.shown(path)}, {path.stat().st_size / 1e6:.2f} MB  (open it in a browser)")
     for name, trained in models.items():

@@ -191,8 +191,6 @@ def draw_scoreboard(ax: Axes, board: Scoreboard) -> None:
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_multi_head_model(options)
-    if options.train_only:
-        return
     fresh = training.corpus()[1][TRIED_ON:]
     cases = make_cases(fresh[: QUICK_SENTENCES if options.quick else SENTENCES])
     trained.model.eval()

@@ -153,8 +153,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--hidden", type=int, default=1, metavar="I", help="position of the hidden word (default: 1)")
     options = cli.parse(parser, argv)
     trained = load_multi_head_model(options)
-    if options.train_only:
-        return
     words, hidden = tuple(options.words), options.hidden
     if not 0 <= hidden < len(words):
         parser.error(f"--hidden must lie between 0 and {len(words) - 1}: got {hidden}")

@@ -163,8 +163,6 @@ def show_by_hand() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     generator = torch.Generator().manual_seed(options.seed)
     show_by_hand()
     print(f"\nRandom attention, {TOKENS} tokens: how different are the rows (standard deviation, row to row)?")

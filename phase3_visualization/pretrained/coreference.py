@@ -176,8 +176,6 @@ def record_findings(
 def main(argv: list[str] | None = None) -> None:
     parser = add_options(cli.parser(__doc__))
     options = cli.parse(parser, argv)
-    if options.train_only:
-        return
     language_model = open_model(parser, options)
     weights = weights_of_it(language_model, PAIRS[:8] if options.quick else PAIRS)
     correct = right(weights)

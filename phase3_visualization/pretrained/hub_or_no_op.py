@@ -112,8 +112,6 @@ def record_findings(
 def main(argv: list[str] | None = None) -> None:
     parser = add_options(cli.parser(__doc__))
     options = cli.parse(parser, argv)
-    if options.train_only:
-        return
     language_model = open_model(parser, options)
     texts = sentences()[:16] if options.quick else sentences()
     try:

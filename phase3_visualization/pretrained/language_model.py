@@ -149,8 +149,6 @@ def read_or_exit(parser: argparse.ArgumentParser, language_model: LanguageModel,
 def main(argv: list[str] | None = None) -> None:
     parser = add_options(cli.parser(__doc__))
     options = cli.parse(parser, argv)
-    if options.train_only:
-        return
     reading = read_or_exit(parser, open_model(parser, options), [options.text])
     print(f"{len(reading.tokens[0])} tokens: {' '.join(reading.tokens[0])}")
     print(f"   weights {tuple(reading.weights.shape)}: (B, L, H, T, T)")

@@ -169,8 +169,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--layer", type=int, help="layer of the arrows, counted from 0 (default: of the sharpest head)")
     parser.add_argument("--head", type=int, help="head of the arrows, counted from 0 (default: the sharpest)")
     options = cli.parse(parser, argv)
-    if options.train_only:
-        return
     language_model = open_model(parser, options)
     reading = read_or_exit(parser, language_model, [options.text])
     weights, tokens = reading.weights[0], reading.tokens[0]  # (L, H, T, T)

@@ -134,8 +134,6 @@ def compare(language_model: LanguageModel, texts: list[str]) -> tuple[dict[str, 
 def main(argv: list[str] | None = None) -> None:
     parser = add_options(cli.parser(__doc__))
     options = cli.parse(parser, argv)
-    if options.train_only:
-        return
     language_model = open_model(parser, options)
     texts = [options.text, *TEXTS]
     try:

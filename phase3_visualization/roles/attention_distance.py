@@ -200,8 +200,6 @@ def show(runs: Runs) -> None:
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     models = [load_multi_head_model(options, seed) for seed in cli.seeds(options)]
-    if options.train_only:
-        return
     causal_models = [causal_model(options, seed) for seed in cli.seeds(options)]
     num_sentences = QUICK_SENTENCES if options.quick else NUM_SENTENCES
     runs = {

@@ -131,8 +131,6 @@ def record_findings(curves: dict[str, list[Curve]], options: argparse.Namespace)
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     models = [load_multi_head_model(options, seed) for seed in cli.seeds(options)]
-    if options.train_only:
-        return
     causal_models = [causal_model(options, seed) for seed in cli.seeds(options)]
     curves = {
         BOTH_SIDES: [entropy_curve(trained) for trained in models],

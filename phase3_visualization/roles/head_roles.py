@@ -248,8 +248,6 @@ def record_findings(
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_multi_head_model(options)
-    if options.train_only:
-        return
     sentences = training.corpus()[1][: 100 if options.quick else None]
     scores = measure(trained, sentences, relation_weights=True)
     base = baselines(trained, sentences, count=2 if options.quick else UNTRAINED)

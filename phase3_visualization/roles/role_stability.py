@@ -211,8 +211,6 @@ def main(argv: list[str] | None = None) -> None:
     parser = cli.parser(__doc__)
     parser.set_defaults(seeds=SEEDS)
     options = cli.parse(parser, argv)
-    if options.train_only:
-        return  # its models are trained here, and nobody else needs them
     seeds = list(cli.seeds(options))[: 2 if options.quick else None]
     recipes = [recipe(seed, options) for seed in seeds]
     sentences = training.corpus()[1][: 100 if options.quick else None]

@@ -247,8 +247,6 @@ def record_findings(film: Film, base: dict[str, float], options: argparse.Namesp
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     steps = training.QUICK_STEPS if options.quick else STEPS
     num_sentences = QUICK_SENTENCES if options.quick else NUM_SENTENCES
     recipe = Recipe(

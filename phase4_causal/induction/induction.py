@@ -278,8 +278,6 @@ def findings_on_heads(outcomes: list[Outcome], seeds: list[int]) -> list[Finding
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     seeds = list(cli.seeds(options))
     outcomes = [measure(seed, training.QUICK_STEPS if options.quick else STEPS) for seed in seeds]
     for seed, outcome in zip(seeds, outcomes, strict=True):

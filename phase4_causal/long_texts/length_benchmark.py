@@ -195,8 +195,6 @@ def main(argv: list[str] | None = None) -> None:
         "--longest", type=int, choices=lengths[2:], metavar="T", help="512, 1024, ... 16384 (default: 4096)"
     )
     options = cli.parse(parser, argv)
-    if options.train_only:
-        return
     longest = options.longest or (QUICK_LONGEST if options.quick else LONGEST)
     threads = torch.get_num_threads()
     torch.set_num_threads(min(2, os.cpu_count() or 1))

@@ -196,8 +196,6 @@ def record_findings(
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     by_seed = [{scale: distances(seed, scale) for scale in SCALES} for seed in cli.seeds(options)]
     means = {s: {n: statistics.mean(found[s][n] for found in by_seed) for n in NAMES} for s in SCALES}
     operations = {length: counted_operations(length) for length in COUNTED}

@@ -169,8 +169,6 @@ def record_findings(
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        return
     sizes = ((29, 29), (13, 29)) if options.quick else ((61, 61), (23, 61))
     by_size = {f"{t_q} queries, {t_k} keys": comparisons(t_q, t_k) for t_q, t_k in sizes}
     left = pairs_left()

@@ -253,8 +253,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--length", type=int, default=157, help="of the sequence that is compared (default: 157)")
     parser.add_argument("--processes", type=int, help="in the ring (default: 3, --quick: 2; torchrun decides itself)")
     options = cli.parse(parser, argv)
-    if options.train_only:
-        return
     started = "RANK" in os.environ  # by torchrun
     processes = int(os.environ["WORLD_SIZE"]) if started else options.processes
     if processes is None:

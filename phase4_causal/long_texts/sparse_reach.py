@@ -263,8 +263,6 @@ def main(argv: list[str] | None = None) -> None:
         "--benchmark", action="store_true", help=f"measure times at {BENCHMARK_LENGTH:,} tokens instead"
     )
     options = cli.parse(parser, argv)
-    if options.train_only:
-        return
     if options.benchmark:
         benchmark()
         return

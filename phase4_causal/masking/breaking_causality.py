@@ -229,8 +229,6 @@ def make_findings(
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:  # the models are trained anew in each run, and kept nowhere
-        return
     steps = training.QUICK_STEPS if options.quick else STEPS
     num_sentences = QUICK_SENTENCES if options.quick else NUM_SENTENCES
     train_sentences, held_out = training.corpus()[0], training.corpus()[1][:num_sentences]

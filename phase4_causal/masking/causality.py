@@ -212,8 +212,6 @@ def record_findings(worst: dict[str, list[float]], words: list[str], options: ar
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:  # nothing is trained here
-        return
     words = options.words
     tokens = torch.tensor([[START_ID, *encode(words)]])
     worst = prove(tokens, options)

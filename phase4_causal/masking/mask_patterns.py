@@ -117,8 +117,6 @@ def show(found: Measured) -> None:
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     models = [(load_multi_head_model(options, seed), load_causal_model(options, seed)) for seed in cli.seeds(options)]
-    if options.train_only:
-        return
     sentences = training.corpus()[1][: QUICK_SENTENCES if options.quick else NUM_SENTENCES]
     every = [measure(*pair, sentences, untrained=1 if options.quick else 2) for pair in models]
     show(every[0])

@@ -271,8 +271,6 @@ def record_findings(
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:  # nothing is trained here
-        return
     plots = options.output_dir / paths.PLOTS / "phase4"
     figure, caption = draw_gallery(gallery(8))
     save_figure(figure, plots / f"mask_gallery.{options.format}", caption=caption)

@@ -223,8 +223,6 @@ def record_findings(plain: Rows, ours: Rows, lost: Rows, large: Rows, options: a
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:  # nothing is trained here
-        return
     names = {name_of(dtype): dtype for dtype in DTYPES}
     rows = {
         side: {name: nan_rows(mask, dtype) for name, dtype in names.items()} for side, mask in batch_masks().items()

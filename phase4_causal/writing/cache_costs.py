@@ -189,8 +189,6 @@ def main(argv: list[str] | None = None) -> None:
     parser = cli.parser(__doc__)
     parser.add_argument("--benchmark", action="store_true", help=f"write {TOKENS} tokens three times in both ways")
     options = cli.parse(parser, argv)
-    if options.train_only:
-        return
     counts = counted_operations(LENGTHS[:4] if options.quick else LENGTHS)
     print(f"\nOperations for one more token, {NUM_LAYERS} layers, d = {D_MODEL}\n   {'T':>5} {WITHOUT:>15} {WITH:>15}")
     for length in counts[WITH]:

@@ -107,8 +107,6 @@ def record_findings(
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_causal_model(options)
-    if options.train_only:
-        return
     exact = twin(trained, CausalSelfAttention)
     tokens = torch.tensor([[START_ID, *encode(options.words)]])
     chunks = chunk_differences(exact, tokens)

@@ -214,8 +214,6 @@ def main(argv: list[str] | None = None) -> None:
     options = cli.parse(parser, argv)
     prompt, sampling = checked(parser, options)
     trained = load_causal_model(options)
-    if options.train_only:
-        return
     print(f"\n1. Sentences, {trained.label}")
     show_sentences(trained.model, prompt, sampling, options)
     exact = twin(trained, CausalSelfAttention)

@@ -80,8 +80,6 @@ def main(argv: list[str] | None = None) -> None:
     options = cli.parse(parser, argv)
     prompt, sampling = checked(parser, options)
     trained = load_causal_model(options)
-    if options.train_only:
-        return
     tokens = torch.tensor([[START_ID, *encode(prompt)]], device=trained.model.positions.device)
     generator = torch.Generator().manual_seed(options.seed)
     limit = min(options.limit, len(prompt) + 5) if options.quick else options.limit

@@ -195,8 +195,6 @@ def record_findings(
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_causal_model(options)
-    if options.train_only:
-        return
     count = QUICK_SENTENCES if options.quick else NUM_SENTENCES
     result = measure(trained.model, count, options.seed)
     print(f"\n{count} sentences in each way, {trained.label}: shares accepted and different, mean ln P of the accepted")

@@ -157,10 +157,6 @@ def measure(options: argparse.Namespace) -> list[Finding]:
 
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
-    if options.train_only:
-        load_multi_head_model(options)
-        load_causal_model(options)
-        return
     findings.record("phase4_causal/writing/promises.py", measure(options), options.output_dir)
 
 
