@@ -5,6 +5,7 @@
 #   ./run_all.sh all          the same, and the experiments that take longer
 #   ./run_all.sh phase2       one phase
 #   ./run_all.sh test         the tests
+#   ./run_all.sh publish      for maintainers: the last run's pictures of README and lessons into visualizations/gallery/
 #   ./run_all.sh help         the options, which follow the word: ./run_all.sh phase2 --seeds 3
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -42,12 +43,16 @@ case $what in
         set_up
         "$python" -m pytest test_all.py --numprocesses 2 --dist loadgroup "$@"
         ;;
+    publish)
+        set_up
+        exec "$python" shared/evidence/publish.py "$@"
+        ;;
     help | -h | --help)
         set_up
-        sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+        sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
         "$python" shared/course.py --help
         ;;
     *)
-        fail "unknown word '$what': say all, phase1, phase2, phase3, phase4, test or help"
+        fail "unknown word '$what': say all, phase1, phase2, phase3, phase4, test, publish or help"
         ;;
 esac

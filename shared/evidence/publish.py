@@ -1,0 +1,56 @@
+"""For maintainers: the pictures that README and lessons show, from the last run into visualizations/gallery/.
+
+    ./run_all.sh all && ./run_all.sh publish
+
+What a run makes is not in git, so that a run leaves no trace. The gallery is, and only this command writes it: exactly
+the pictures that a README links to.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+from shared import cli, paths
+
+LINK = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif))")
+
+
+def linked_pictures(root: Path) -> list[str]:
+    """The pictures that a README of the repository shows, as paths below the gallery."""
+    pages = [root / "README.md", *root.glob("phase*/README.md"), *root.glob("phase*/*/README.md")]
+    return sorted({name for page in pages if page.is_file() for name in LINK.findall(page.read_text(encoding="utf-8"))})
+
+
+def drawn(name: str) -> Path:
+    """Where a run puts the picture that the gallery has under this name."""
+    return (paths.ANIMATIONS if name.endswith(".gif") else paths.PLOTS) / name
+
+
+def publish(output_dir: Path, root: Path) -> list[Path]:
+    """Copy every linked picture into the gallery of root and remove all others there; returns what is there now.
+
+    Raises ValueError, before anything is changed, if the last run did not draw one of them.
+    """
+    names = linked_pictures(root)
+    if missing := [name for name in names if not (output_dir / drawn(name)).is_file()]:
+        raise ValueError(f"not drawn yet: {', '.join(missing)}; run ./run_all.sh all first")
+    gallery = root / paths.GALLERY
+    shutil.rmtree(gallery, ignore_errors=True)
+    for name in names:
+        (gallery / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(output_dir / drawn(name), gallery / name)
+    return [gallery / name for name in names]
+
+
+def main(argv: list[str] | None = None) -> str:
+    parser = cli.parser(__doc__)
+    options = cli.parse(parser, argv)
+    try:
+        pictures = publish(options.output_dir, paths.ROOT)
+    except ValueError as error:
+        parser.error(str(error))
+    return f"{len(pictures)} pictures in {paths.GALLERY}"
+
+
+if __name__ == "__main__":
+    cli.run(main)
