@@ -1,0 +1,38 @@
+"""The machinery behind the exercises: it runs a reader's function and says what is wrong with it, by name if it can.
+
+An exercise knows its solution and the usual mistakes. A mistake is an edit of the solution's text: some words are
+replaced, and what comes out makes the mistake. Solution, mistakes and the reader's function get the same random
+inputs, in float64, of sizes that no two axes share. Where the reader's numbers are not those of the solution but those
+of a mistake, that mistake is named; after the single ones, two at once are tried. Where the numbers are nobody's, they
+are described in words.
+
+    exercise.py   what an exercise is made of            words.py     one call, and what is wrong with it in words
+    edits.py      from an edit to a function             check.py     which mistake it is
+                                                         command.py   the reader's file and the command line
+"""
+
+from shared.exercise_checker.check import DONE, NOT_WRITTEN, WRONG, Report, check, first_problem
+from shared.exercise_checker.command import main, run
+from shared.exercise_checker.edits import edited, ways
+from shared.exercise_checker.exercise import Case, Exercise, Mistake, draw, edit
+from shared.exercise_checker.words import WIDTH, call
+
+__all__ = [
+    "DONE",
+    "NOT_WRITTEN",
+    "WIDTH",
+    "WRONG",
+    "Case",
+    "Exercise",
+    "Mistake",
+    "Report",
+    "call",
+    "check",
+    "draw",
+    "edit",
+    "edited",
+    "first_problem",
+    "main",
+    "run",
+    "ways",
+]
