@@ -1,4 +1,4 @@
-"""Tests: helpers."""
+"""What several test files use: sizes, inputs, a module broken on purpose, models and a browser for the pages."""
 
 import inspect
 import types
@@ -6,34 +6,9 @@ import types
 import pytest
 import torch
 
-from phase1_single_head import self_attention
-from phase1_single_head import visualize as visualize1
-from phase1_single_head.before import bottleneck, scoring, scoring_rules
-from phase1_single_head.long_path import layer_costs, path_length, recurrence
-from phase1_single_head.order import position_encodings, positions
-from phase1_single_head.parts import cross_attention, queries_and_keys, scaling, scaling_training, soft_lookup
-from phase1_single_head.reading import reading_weights, textbook_numbers, weight_statistics
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head import multi_head_attention
-from phase2_multi_head import visualize as visualize2
-from phase2_multi_head.block import collapse_rate, pre_or_post_norm, rank_collapse, transformer_block
-from phase2_multi_head.costs import benchmark, cost_model, fused_attention, head_costs
-from phase2_multi_head.heads import heads_vs_loss, one_or_four_heads, output_projection, untrained_heads, wrong_heads
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase2_multi_head.pooling import attention_pooling, pooling_questions
-from phase2_multi_head.pruning import head_pruning, two_lookups
-from phase3_visualization import attention_3d, attention_flow
-from phase3_visualization.explanation import not_an_explanation
-from phase3_visualization.layers import faithfulness, rollout
-from phase3_visualization.roles import attention_distance as distance3
-from phase3_visualization.roles import entropy_training, head_roles, role_stability, training_film
 from phase3_visualization.roles.attention_distance import CausalAttention
-from phase4_causal import causal_attention, key_value_cache, summary
-from phase4_causal import visualize as visualize4
-from phase4_causal.long_texts import length_benchmark, linear_kernel, long_context, sparse_reach
-from phase4_causal.masking import breaking_causality, causality, mask_patterns, masks, nan_causes
-from phase4_causal.writing import cache_costs, cached_or_not, generation_film, generation_temperature, promises
-from phase4_causal.writing import generate as generate4
 from shared import training
 from shared.training import Recipe
 
@@ -47,79 +22,6 @@ the check that is meant to notice does notice.
 
 
 B, H, T_Q, T_K, D_K, D_V = 2, 3, 5, 7, 11, 13
-
-
-SCRIPTS = (
-    self_attention,
-    visualize1,
-    soft_lookup,
-    queries_and_keys,
-    scoring,
-    scoring_rules,
-    cross_attention,
-    scaling,
-    scaling_training,
-    bottleneck,
-    position_encodings,
-    positions,
-    recurrence,
-    path_length,
-    layer_costs,
-    reading_weights,
-    weight_statistics,
-    textbook_numbers,
-    multi_head_attention,
-    visualize2,
-    one_or_four_heads,
-    untrained_heads,
-    heads_vs_loss,
-    wrong_heads,
-    output_projection,
-    head_costs,
-    two_lookups,
-    head_pruning,
-    transformer_block,
-    pre_or_post_norm,
-    rank_collapse,
-    collapse_rate,
-    attention_pooling,
-    pooling_questions,
-    fused_attention,
-    cost_model,
-    benchmark,
-    attention_flow,
-    attention_3d,
-    head_roles,
-    role_stability,
-    distance3,
-    entropy_training,
-    training_film,
-    rollout,
-    faithfulness,
-    not_an_explanation,
-    masks,
-    causal_attention,
-    visualize4,
-    causality,
-    nan_causes,
-    breaking_causality,
-    key_value_cache,
-    cached_or_not,
-    generate4,
-    generation_temperature,
-    generation_film,
-    mask_patterns,
-    promises,
-    long_context,
-    sparse_reach,
-    linear_kernel,
-    cache_costs,
-    length_benchmark,
-    summary,
-)
-
-
-torch.set_num_threads(1)  # the tensors are so small that a second thread costs more than it brings
 
 
 close = torch.testing.assert_close
@@ -149,7 +51,7 @@ def broken(module, replacements):
         assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {module.__name__}"
         source = source.replace(old, new)
     copy = types.ModuleType(f"broken_{module.__name__}")
-    exec(compile(source, copy.__name__, "exec"), copy.__dict__)
+    exec(compile(source, module.__file__, "exec"), copy.__dict__)  # its claims keep their place
     return copy
 
 
@@ -208,59 +110,3 @@ def open_watched(browser, address, errors, **context):
 def change(before, after):
     old, new = f"{before:.2f}", f"{after:.2f}"
     return new if old == new else f"{old} → {new}"
-
-
-EXPECTED = {
-    "phase1/attention_heatmap.png",
-    "phase1/qkv_flow.png",
-    "phase1/alignment.png",
-    "phase1/bottleneck.png",
-    "phase1/cross_attention.png",
-    "phase1/path_length.png",
-    "phase1/positions.png",
-    "phase1/reading_weights.png",
-    "phase1/scaling.png",
-    "phase1/scaling_training.png",
-    "phase1/scoring_rules.png",
-    "phase2/multi_head_grid.png",
-    "phase2/attention_entropy.png",
-    "phase2/head_roles.png",
-    "phase2/heads_vs_loss.png",
-    "phase2/rank_collapse.png",
-    "phase2/benchmark.png",
-    "phase2/cost_model.png",
-    "phase2/head_pruning.png",
-    "phase2/attention_pooling.png",
-    "phase3/attention_flow.png",
-    "phase3/3d_attention.png",
-    "phase3/3d_heads.png",
-    "phase3/head_roles.png",
-    "phase3/role_stability.png",
-    "phase3/attention_distance.png",
-    "phase3/entropy_training.png",
-    "phase3/rollout.png",
-    "phase3/not_an_explanation.png",
-    "phase4/causal_mask.png",
-    "phase4/mask_gallery.png",
-    "phase4/mask_conventions.png",
-    "phase4/leak_proof.png",
-    "phase4/next_token.png",
-    "phase4/break_causality.png",
-    "phase4/kv_cache.png",
-    "phase4/linear_attention.png",
-    "phase4/long_context.png",
-    "phase4/generation_temperature.png",
-    "phase4/mask_patterns.png",
-    "phase4/sparse_reach.png",
-    "phase4/bidirectional_vs_causal.png",
-    "summary_all_phases.png",
-}
-
-
-IN_ONE_RUN = pytest.mark.xdist_group("run")  # in one process, when the tests run in several: all scripts run once only
-
-
-NOT_RUN = (  # these need the extra, or take longer: the claim stands in the script
-    *("pretrained", "pretrained_parity", "coreference", "hub_or_no_op"),
-    *("induction", "ring_attention"),
-)

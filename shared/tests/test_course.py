@@ -1,81 +1,124 @@
-"""Tests: course."""
+"""The course against scripts that exist in memory only: order, options, story, log, and what happens when one fails."""
 
-import importlib
 import multiprocessing
+import re
 import sys
 import types
+from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
 from shared import course, paths
-from shared.tests.helpers import NOT_RUN
+from shared.course import Plan, Result
+
+OPTIONS = ["--quick", "--retrain"]
 
 
-def course_script(name, monkeypatch, main):
-    """A script that exists in memory only; the processes of a pool, forked later, know it, too."""
-    module = types.ModuleType(name)
+def script(name, monkeypatch, main, question="What is it?"):
+    """A module that exists in memory only; the processes of a pool, forked later, know it, too."""
+    module = types.ModuleType(f"phase.{name}", question)
     module.main = main
-    monkeypatch.setitem(sys.modules, name, module)
-    return module
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module.__name__
 
 
-def course_echo(name, monkeypatch):
-    return course_script(name, monkeypatch, lambda argv: print(f"{name} got {argv}"))
+def echo(name, monkeypatch):
+    def main(argv):
+        print(f"{name} got {argv}")
+        return f"{name} is 0.5"
+
+    return script(name, monkeypatch, main)
 
 
-def test_the_course_shows_scripts_in_reading_order_and_trains_first(monkeypatch, capsys):
-    train, first, second, long = (course_echo(f"course_{name}", monkeypatch) for name in ("t", "one", "two", "long"))
-    plan = course.Plan(train=[train], in_order=[first, second], long=[long])
+def tell(plans, teller, argv=()):
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        course.run_side_by_side(pool, [plan, course.Plan(train=[train], in_order=[])], ["--quick", "--retrain"])
+        course.run_side_by_side(pool, plans, list(argv), teller)
+
+
+@pytest.fixture
+def teller(tmp_path):
+    return course.Teller(tmp_path / "processed" / "run.log", verbose=False)
+
+
+def test_the_story_is_told_in_reading_order_and_the_log_has_the_rest(monkeypatch, capsys, teller):
+    train, first, second, slow = (echo(name, monkeypatch) for name in ("train", "first", "second", "slow"))
+    plans = {"phase1": Plan((train,), (first, slow), slow=(slow,)), "phase2": Plan((train,), (second,))}
+    tell(plans, teller, OPTIONS)
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
-    assert lines == [
-        "course_t got ['--train-only', '--quick', '--retrain']",
-        *["== course_one.py", "course_one got ['--quick']", "== course_two.py", "course_two got ['--quick']"],
-        *["== course_long.py", "course_long got ['--quick']"],
+    assert [re.sub(" +", " ", line) for line in lines] == [
+        "1 · One head",
+        *("first What is it? first is 0.5", "slow What is it? slow is 0.5"),
+        "2 · Many heads",
+        "second What is it? second is 0.5",
     ]
+    teller.file.close()
+    log = [line for line in Path(teller.file.name).read_text(encoding="utf-8").splitlines() if line]
+    assert log[:2] == ["train got ['--train-only', '--quick', '--retrain']", "train is 0.5"]
+    assert log[2:5] == ["== phase/first.py", "first got ['--quick']", "first is 0.5"]
 
 
 @pytest.mark.parametrize("fails", ["train", "script"])
-def test_a_script_that_fails_ends_the_course_with_its_code(monkeypatch, capsys, fails):
+def test_a_script_that_fails_ends_the_course_with_its_code(monkeypatch, capsys, teller, fails):
     def broken(_argv):
         print("so far")
         print("what is wrong", file=sys.stderr)
         sys.exit(3)
 
-    bad, good = course_script("course_bad", monkeypatch, broken), course_echo("course_good", monkeypatch)
-    plan = course.Plan(train=[bad if fails == "train" else good], in_order=[bad, good])
-    with multiprocessing.get_context("fork").Pool(2) as pool, pytest.raises(SystemExit) as stopped:
-        course.run_side_by_side(pool, [plan], [])
+    bad, good = script("bad", monkeypatch, broken), echo("good", monkeypatch)
+    plan = Plan((bad if fails == "train" else good,), (bad, good))
+    with pytest.raises(SystemExit) as stopped:
+        tell({"phase1": plan}, teller)
     assert stopped.value.code == 3
     printed = capsys.readouterr().out
-    assert printed.endswith("so far\nwhat is wrong\n") and "course_good.py" not in printed
+    assert printed.rstrip().endswith("so far\nwhat is wrong") and "good" not in printed
 
 
-def test_run_script_catches_what_is_printed_and_errors_only_if_it_fails(monkeypatch, capsys):
-    def warns(_argv):
+def test_run_script_catches_what_is_printed_and_what_is_written(monkeypatch, capsys, tmp_path):
+    def draws(_argv):
         print("result")
         print("a progress bar", file=sys.stderr)
+        with paths.whole_file(tmp_path / "visualizations" / "plots" / "x.png") as unfinished:
+            unfinished.touch()
 
     def breaks(_argv):
         raise OSError(28, "No space left on device", "picture.png")
 
-    course_script("course_warns", monkeypatch, warns)
-    course_script("course_breaks", monkeypatch, breaks)
-    assert course.run_script("course_warns", []) == (0, "result\n")
-    assert course.run_script("course_breaks", []) == (2, "picture.png: No space left on device\n")
+    result = course.run_script(script("draws", monkeypatch, draws), [])
+    assert (result.code, result.text) == (0, "result\n") and course.pictures(result) == "plots/x.png"
+    assert course.run_script(script("breaks", monkeypatch, breaks), []) == Result(
+        2, "picture.png: No space left on device\n"
+    )
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_story_is_one_line_or_two(monkeypatch):
+    name = echo("one", monkeypatch)
+    assert course.story(name, Result(0, "", "0.5")).count("\n") == 0
+    assert course.story(name, Result(0, "", "0.5 " * 25)).count("\n") == 1
+    assert all(len(line) <= course.WIDTH for line in course.story(name, Result(0, "", "0.5 " * 25)).splitlines())
+
+
 def test_the_course_knows_every_script_of_its_phases():
-    """A script that records findings stands in a plan, or nobody would run it."""
+    """A file that records findings stands in one plan, or nobody would run it; what a plan names is there."""
+    plans = [course.plan_of(phase) for phase in course.PHASES.values()]
+    planned = [name for plan in plans for name in plan.scripts + plan.alone + plan.longer]
+    optional = [f"phase3_visualization.pretrained.{path.stem}" for path in
+                (paths.ROOT / "phase3_visualization" / "pretrained").glob("*.py")]  # fmt: skip
+    assert len(set(planned)) == len(planned)
+    assert all((paths.ROOT / course.path_of(name)).is_file() for name in planned)
+    assert all(set(plan.slow) <= set(plan.scripts) for plan in plans)
     for phase in course.PHASES.values():
-        plan = importlib.import_module(f"{phase}.__main__").PLAN
-        planned = {script.__name__ for script in plan.in_order + plan.long + plan.alone + plan.longer}
-        assert len(planned) == len(plan.in_order + plan.long + plan.alone + plan.longer)
-        for path in sorted((paths.ROOT / phase).glob("*.py")):
-            if path.stem not in NOT_RUN and "findings.record(" in path.read_text():
-                assert f"{phase}.{path.stem}" in planned
+        for path in sorted((paths.ROOT / phase).rglob("*.py")):
+            name = ".".join(path.relative_to(paths.ROOT).with_suffix("").parts)
+            if "findings.record(" in path.read_text(encoding="utf-8") and ".tests." not in name:
+                assert name in planned + optional, name
+
+
+def test_every_script_asks_one_question():
+    for script_path in course.all_scripts():
+        question = course.question_of(script_path.removesuffix(".py").replace("/", "."))
+        assert question.endswith("?") and len(question) <= 80, f"{script_path}: {question}"
 
 
 def test_the_course_refuses_unknown_words_and_options_before_it_starts(capsys):
@@ -83,3 +126,10 @@ def test_the_course_refuses_unknown_words_and_options_before_it_starts(capsys):
         with pytest.raises(SystemExit) as stopped:
             course.main(argv)
         assert stopped.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_verbose_prints_everything(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(course, "plan_of", lambda phase: Plan((), (echo("only", monkeypatch),)))
+    monkeypatch.setattr(course, "all_scripts", list)
+    course.run(["phase1"], [], Namespace(output_dir=tmp_path, verbose=True))
+    assert "only got []" in capsys.readouterr().out and (tmp_path / course.LOG).read_text(encoding="utf-8")

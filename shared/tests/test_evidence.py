@@ -1,405 +1,358 @@
-"""Tests: evidence."""
+"""Claims and their rules on made numbers, what is printed and saved, the table of claims, the gallery, the page."""
 
-import ast
-import functools
 import json
-import math
 import re
+import types
+from contextlib import contextmanager
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
-import torch
-from torch import nn
 
-from phase1_single_head.parts import cross_attention, queries_and_keys
-from phase1_single_head.reading import textbook_numbers
-from phase2_multi_head.costs import head_costs
-from shared import course, paths
-from shared.evidence import findings
-from shared.evidence import table as claims
-from shared.evidence.findings import FAILS, HOLDS, ONLY_IF
+from shared import cli, paths
+from shared.evidence import claims, findings, publish, table
+from shared.evidence import report as report_page
+from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, IDENTITY, KINDS, ONLY_IF, VERDICTS, Claim, measures
+from shared.tests.helpers import needs_browser
 from shared.visualization_utils import save_figure
 
-PHASES = tuple(course.PHASES.values())
+CLAIMS = claims.all_claims()
 
 
-@pytest.fixture(scope="module")
-def claim_table():
-    return claims.read_table()
+def made(name="C001", **changes):
+    """A claim that one number decides: above 0.5, or at least above 0.2 where it rains."""
+    rain = {"only_if": lambda n: n["wetness"] > 0.2, "condition": "it rains"}
+    settings = {"text": "water is wet", "kind": IDENTITY, "rule": "above 0.5", "unit": "share", **rain} | changes
+    return Claim(id=name, holds=lambda n: n["wetness"] > 0.5, **settings)
 
 
-def claim_entry(name="C001", **changes):
+@pytest.fixture
+def no_claims(monkeypatch):
+    """Claims made in a test are forgotten after it."""
+    monkeypatch.setattr(claims, "_claims", {})
+
+
+@pytest.fixture
+def options(tmp_path):
+    return cli.parse(cli.parser(None), ["--output-dir", str(tmp_path)])
+
+
+# ----------------------------------------------------------------------------------------- what every claim must be
+
+
+def test_every_claim_says_what_how_and_where():
+    names = [claim.id for claim in CLAIMS]
+    assert len(set(names)) == len(names) > 200
+    for claim in CLAIMS:
+        assert claim.kind in KINDS and claim.text and claim.rule and claim.unit and claim.source, claim.id
+        assert (paths.ROOT / claim.script).is_file(), claim.id
+
+
+@pytest.mark.parametrize("claim", [claim for claim in CLAIMS if claim.oracle is not None], ids=lambda claim: claim.id)
+def test_a_rule_tells_an_exact_reader_from_nothing_there(claim):
+    assert claim.verdict(claim.oracle) == HOLDS
+    assert claim.verdict(claim.null) != HOLDS
+
+
+def test_each_claim_of_the_notes_is_measured_once_or_settled_by_hand():
+    measured, by_hand = {claim.id for claim in CLAIMS}, table.read_by_hand()
+    settled = {entry["id"] for entry in by_hand}
+    assert not measured & settled and set(table.CLAIM_IDS) <= measured | settled
+    for entry in by_hand:
+        assert entry["verdict"] in (table.CITED, table.OPINION, table.NOT_HERE) and entry["reason"], entry["id"]
+        assert entry["verdict"] != table.CITED or (isinstance(entry["holds"], bool) and entry["source"]), entry["id"]
+
+
+# ------------------------------------------------------------------------------------------------ rules and verdicts
+
+
+@pytest.mark.parametrize(("wetness", "verdict"), [(0.6, HOLDS), (0.5, ONLY_IF), (0.2, FAILS)])
+def test_a_verdict_follows_the_numbers(wetness, verdict):
+    assert made().verdict({"wetness": wetness}) == verdict
+    assert made(only_if=None, condition="").verdict({"wetness": wetness}) == (HOLDS if wetness > 0.5 else FAILS)
+
+
+def test_claims_that_cannot_be_are_refused(no_claims):
+    with pytest.raises(ValueError, match="unknown kind 'guess'"):
+        made(kind="guess")
+    with pytest.raises(ValueError, match="a condition needs its rule"):
+        made(only_if=None)
+    with pytest.raises(ValueError, match="none of the measured numbers"):
+        made(shows=("dry*",)).shown({"wetness": 1.0})
+    elsewhere = types.FunctionType(compile("0", "/elsewhere.py", "eval"), {})
+    measures(made())(lambda: {})
+    with pytest.raises(ValueError, match=r"C001 stands in .*test_evidence.py and in /elsewhere.py"):
+        measures(made())(elsewhere)
+
+
+def test_findings_are_judged_printed_once_and_saved(no_claims, options, capsys):
+    @measures(made("one"), made("two", kind=EXPERIMENT, shows=("wet*",)))
+    def water(wetness):
+        return {"wetness": wetness, "runs": [1.0, 2.0]}
+
+    findings.record(options, water(0.6), water(0.6))
+    findings.record(options, water(0.3))  # in place of what was there
+    printed = capsys.readouterr().out
+    assert printed.count("wetness: 0.6; runs: 1, 2") == 2 and '+ holds: "water is wet" (one)' in printed
+    assert "only if it rains; rule: above 0.5 (share)" in printed
+    first, second = findings.gather(options.output_dir)
+    assert (first["verdict"], first["condition"], first["seeds"]) == (ONLY_IF, "it rains", [])
+    assert second["measured"] == {"wetness": 0.3} and second["seeds"] == [0]
+    findings.record(options, water(0.7), show_numbers=False)
+    assert "wetness: 0.7" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1_050_624, "1,050,624"), (0.97, "0.97"), (3.1e-7, "3.1e-07"), (1234.5, "1,234"), ([1.0, 0.25], "1, 0.25")],
+)
+def test_numbers_are_shown_as_a_reader_wants_them(value, text):
+    assert findings.number(value) == text
+
+
+# ---------------------------------------------------------------------------------------------- the table of claims
+
+
+def entry(name, **changes):
     """One recorded finding, as a script writes it."""
-    return {
-        "id": name,
-        "claim": f"what {name} says",
-        "verdict": findings.HOLDS,
-        "condition": "",
-        "script": "phase1_single_head/parts/scaling.py",
-        "unit": "share",
-        "measured": {"one": 0.5, "a list": [0.25, 1e-16]},
-    } | changes
+    return {"id": name, "verdict": HOLDS, "script": "a.py", "measured": {"one": 0.5, "list": [0.25, 1 / 3]}} | changes
 
 
-def test_each_claim_of_the_notes_stands_in_the_table_once(claim_table):
-    names = [entry["id"] for entry in claim_table]
-    assert names[:182] == [f"C{number:03d}" for number in range(1, 183)]
-    assert len(names) == len(set(names))
-    for entry in claim_table:
-        if "script" in entry:
-            assert entry["verdict"] in findings.VERDICTS and entry["measured"], entry["id"]
-        elif entry["verdict"] == claims.CITED:
-            assert isinstance(entry["holds"], bool) and entry["source"] and entry["reason"], entry["id"]
-        else:
-            assert entry["verdict"] in (claims.OPINION, claims.NOT_HERE) and entry["reason"], entry["id"]
-
-
-@functools.cache
-def strings_in(path):
-    """All string constants of a script; of an f-string its parts."""
-    tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    return {node.value for node in tree if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-
-
-def names_claim(strings, entry):
-    """Do id and claim stand there? An f-string gives them in parts: the id by its beginning, the claim by a piece."""
-    name = entry["id"] in strings or any(len(s) > 4 and s[-1] == "-" and entry["id"].startswith(s) for s in strings)
-    return name and (entry["claim"] in strings or any(len(s) > 8 and s in entry["claim"] for s in strings))
-
-
-def test_measured_claims_name_the_script_that_records_them(claim_table):
-    for entry in claim_table:
-        if "script" not in entry:
-            continue
-        script = paths.ROOT / entry["script"]
-        assert script.exists(), entry["id"]
-        strings = strings_in(script)  # or in a module beside it that writes its findings
-        if not names_claim(strings, entry):
-            strings |= {text for path in script.parent.glob("*.py") for text in strings_in(path)}
-        assert names_claim(strings, entry), entry["id"]
-
-
-def test_the_readable_table_is_that_of_the_data(claim_table):
-    text = (paths.ROOT / claims.PAGE).read_text(encoding="utf-8")
-    assert text == claims.page(claim_table)
+def test_the_table_on_disk_is_that_of_the_claims():
+    recorded, text = table.read_table(), (paths.ROOT / table.PAGE).read_text(encoding="utf-8")
+    assert {claim.id for claim in CLAIMS} == set(recorded)
+    assert all(found["verdict"] in VERDICTS and found["measured"] for found in recorded.values())
+    assert text == table.page(recorded, CLAIMS, table.read_by_hand())
     for link in re.findall(r"\]\(([^)]+)\)", text):
         assert (paths.ROOT / "data" / link).exists(), link
 
 
-def test_entries_by_hand_are_those_of_the_table(claim_table):
-    by_hand = json.loads(claims.BY_HAND.read_text(encoding="utf-8"))
-    assert by_hand == [entry for entry in claim_table if "script" not in entry]
-
-
-def wrong_rows(lesson, table):
-    """Rows of a lesson's table of claims whose mark or claim is not what the table records."""
-    known = {entry["id"]: entry for entry in table}
-    wrong = []
-    for mark, name, text in re.findall(r"^\| ([+x~]) \| ([\w-]+): (.*) \| \[.*\]\(.*\) \|$", lesson, re.MULTILINE):
-        entry = known.get(name)
-        said = entry and entry["claim"] + (f". *only if {entry['condition']}*" if "condition" in entry else "")
-        if entry is None or mark != findings.MARKS.get(entry["verdict"]) or text != said:
-            wrong.append(name)
-    return wrong
-
-
-@pytest.mark.parametrize("phase", PHASES)
-def test_marks_and_claims_of_a_lesson_are_the_recorded_ones(claim_table, phase):
-    assert wrong_rows((paths.ROOT / phase / "README.md").read_text(encoding="utf-8"), claim_table) == []
-
-
-def test_every_measured_claim_has_a_row_in_some_lesson(claim_table):
-    lessons = "".join((paths.ROOT / phase / "README.md").read_text(encoding="utf-8") for phase in PHASES)
-    rows = set(re.findall(r"^\| [+x~] \| ([\w-]+): ", lessons, re.MULTILINE))
-    assert {entry["id"] for entry in claim_table if "script" in entry} == rows
-
-
-def test_a_wrong_mark_claim_or_condition_in_a_lesson_is_noticed():
-    table = [claim_entry(), claim_entry("C002", verdict=findings.ONLY_IF, condition="it is large")]
-    good = "| + | C001: what C001 says | [a](a.py) |\n| ~ | C002: what C002 says. *only if it is large* | [a](a.py) |\n"
-    del table[0]["condition"]
-    assert wrong_rows(good, table) == []
-    assert wrong_rows(good.replace("| + |", "| x |"), table) == ["C001"]
-    assert wrong_rows(good.replace("large", "small"), table) == ["C002"]
-    assert wrong_rows(good.replace("C001 says", "C001 does not say"), table) == ["C001"]
-    assert wrong_rows(good.replace("C002:", "C003:"), table) == ["C003"]
-
-
 def test_a_table_without_a_claim_or_with_one_twice_is_refused():
-    entries = [claim_entry(name) for name in claims.CLAIM_IDS]
-    other = claim_entry("an-own-name", condition="only here")
-    built = claims.build([other, *entries], [])
-    assert [entry["id"] for entry in built] == [*claims.CLAIM_IDS, "an-own-name"]
-    assert "condition" not in built[0] and built[-1]["condition"] == "only here"
+    entries = [entry(name) for name in table.CLAIM_IDS]
+    built = table.build([entry("an-own-name"), *entries], [])
+    assert list(built) == [*table.CLAIM_IDS, "an-own-name"]
+    assert built["C001"] == {"verdict": HOLDS, "measured": {"one": 0.5, "list": [0.25, 0.333333]}}
     with pytest.raises(ValueError, match="C100"):
-        claims.build([entry for entry in entries if entry["id"] != "C100"], [])
+        table.build([found for found in entries if found["id"] != "C100"], [])
     with pytest.raises(ValueError, match="C007"):
-        claims.build(entries, [{"id": "C007", "claim": "", "verdict": claims.OPINION, "reason": "none"}])
+        table.build(entries, [{"id": "C007", "claim": "", "verdict": table.OPINION, "reason": "none"}])
 
 
-def test_a_run_that_differs_from_the_table_is_noticed():
-    recorded = [claim_entry(name) for name in claims.CLAIM_IDS]
-    table = claims.build(recorded, [])
-    assert claims.differences(recorded, table, tolerance=0.01) == []
-    changed = [claim_entry(verdict=findings.FAILS), *recorded[1:]]
-    assert [line[:13] for line in claims.differences(changed, table)] == ["C001: verdict"]
-    assert "C001: no finding" in claims.differences(recorded[1:], table)[0]
-    assert claims.differences([*recorded, claim_entry("more")], table) == ["more: new, not in the table"]
-    moved = [claim_entry(measured={"one": 0.53, "a list": [0.25, 2e-16]}), *recorded[1:]]
-    assert claims.differences(moved, table) == []
-    assert len(claims.differences(moved, table, tolerance=0.01)) == 1  # 2e-16 is as good as 1e-16
-    assert claims.differences(moved, table, tolerance=0.1) == []
+def test_algebra_must_come_out_as_in_the_table_and_training_may_differ():
+    of = [made("C001", script="a.py"), made("C002", script="a.py", kind=EXPERIMENT), made("C003", script="b.py")]
+    known = {claim.id: {"verdict": HOLDS, "measured": {}} for claim in of}
+    same = [entry("C001"), entry("C002")]
+    assert table.differences(same, known, of) == ([], [])  # b.py did not run
+    wrong, may = table.differences([entry("C001", verdict=FAILS), entry("C002", verdict=FAILS)], known, of)
+    assert [line[:4] for line in wrong + may] == ["C001", "C002"] and len(wrong) == 1
+    assert table.differences([*same, entry("more")], known, of)[0] == ["more: new, not in the table"]
+    assert table.differences(same[1:], known, of)[0] == ["C001: a.py ran and did not record it"]
+    assert table.differences(same, known, of[:2])[0] == ["C003: in the table, and no script has it"]
 
 
-def test_scripts_that_may_be_left_out_and_times_are_excused():
-    sometimes, timed = claims.NOT_ALWAYS_RUN[0], claims.TIMED[0]
-    recorded = [claim_entry(name) for name in claims.CLAIM_IDS]
-    recorded += [claim_entry("extra", script=sometimes), claim_entry("time", script=timed)]
-    table = claims.build(recorded, [])
-    assert claims.differences([entry for entry in recorded if entry["id"] != "extra"], table) == []
-    slower = [*recorded[:-1], claim_entry("time", script=timed, measured={"one": 5.0, "a list": [0.25, 1e-16]})]
-    assert claims.differences(slower, table, tolerance=0.01) == []
-    for script in (*claims.NOT_ALWAYS_RUN, *claims.TIMED):
-        assert (paths.ROOT / script).exists(), script
+# ------------------------------------------------------------------------------------------------------ the gallery
 
 
-def test_close_compares_numbers_lists_and_nan():
-    assert claims.close([1.0, 2.0], [1.0, 2.02], 0.02) and not claims.close([1.0], [1.0, 2.0], 0.02)
-    assert claims.close(math.nan, math.nan, 0.01) and claims.close(math.inf, math.inf, 0.01)
-    assert not claims.close(1.0, math.nan, 0.01) and not claims.close(None, 1.0, 0.01)
-    assert not claims.close([1.0], 1.0, 0.01) and claims.close(1e-16, 5e-15, 0.01)
+def test_the_gallery_is_what_the_readmes_show_and_nothing_else(tmp_path):
+    root, run = tmp_path / "root", tmp_path / "run"
+    (root / "phase1").mkdir(parents=True)
+    (root / "README.md").write_text("![a](visualizations/gallery/phase1/a.png)", encoding="utf-8")
+    (root / "phase1" / "README.md").write_text("[b](../visualizations/gallery/b.gif)", encoding="utf-8")
+    old = root / paths.GALLERY / "old.png"
+    for path in (old, run / paths.PLOTS / "phase1" / "a.png", run / paths.PLOTS / "c.png"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(path.stem, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"not drawn yet: b.gif"):
+        publish.publish(run, root)
+    assert old.exists()
+    (run / paths.ANIMATIONS).mkdir(parents=True)
+    (run / paths.ANIMATIONS / "b.gif").write_text("b", encoding="utf-8")
+    publish.publish(run, root)
+    left = sorted(path for path in (root / paths.GALLERY).rglob("*") if path.is_file())
+    assert [path.name for path in left] == ["b.gif", "a.png"] and left[1].read_text(encoding="utf-8") == "a"
 
 
-NUMBER = re.compile(r"(?<![\w.,√^])(\d+(?:,\d{3})+|\d+)(\.\d+)?(e-?\d+)?( ?%)?(?![\w])")
+def test_the_gallery_on_disk_is_what_the_readmes_show():
+    gallery = paths.ROOT / paths.GALLERY
+    shown = {path.relative_to(gallery).as_posix() for path in gallery.rglob("*") if path.is_file()}
+    assert shown == set(publish.linked_pictures(paths.ROOT))
+    for path in gallery.rglob("*.png"):
+        assert path.stat().st_size <= 200_000, path.name
 
 
-# Numbers that are right but that no finding records, by lesson and section, and where they come from instead.
-ELSEWHERE = {
-    "phase1_single_head": {
-        "1. The bottleneck": "27 %, 82, 85 %",  # printed by bottleneck.py: going on from its own letters
-        "2. By hand": "2.718, 0.368, 4.086, 0.665, 0.245, 0.090, 10, 7.55, 3.35",  # worked out, has a test of its own
-        "3. In a trained model": "0.57",  # printed by self_attention.py
-        # parameters by formula, memory and times as scoring_rules.py prints them
-        "6. Which score": "16,384; 4,096; 320; 8,320; 85; 49,408; 40; 16,640",
-        "8. Why divide by √d_k": "0.42",  # printed by scaling.py
-        "10. The long path": "774, 2054",  # counted and printed by layer_costs.py
-        "11. Reading weights": "17",  # the longest sentence of the toy language
-        "12. What textbooks say": "0.88, 0.12",  # quoted
-    },
-    "phase2_multi_head": {
-        "1. Two views of one thing": "0.74, 1.11",  # printed by multi_head_attention.py
-        "4. What heads cost": "2.9 %, 14.6, 2.4",  # printed by cost_model.py
-        "5. What heads learn": "2,500",  # steps of the recipe in shared/training.py
-        "6. Are more heads better?": "1.21, 0.30, 0.21",  # the grammar's entropy; a run with --steps 900
-        "7. Are all heads needed?": "0.40",  # printed by head_pruning.py
-        "8. The block": "0.37",  # printed by rank_collapse.py: the middle one of its draws
-        "10. Fused and grouped": "1.02, 0.87, 0.94, 1.05, 0.88, 0.95, 0.98, 0.97, 0.96",  # times
-    },
-    "phase3_visualization": {
-        "1. Reading a map": "0.17, 0.15",  # 1/6, and the threshold that is in question
-        "2. What each head does": "1.1",  # the name of a head
-        "3. Another seed": "2,500; 0.91",  # a longer run of phase 2's script
-        "4. Roles appear": "10 %, 400",  # the rule; steps of the recipe
-        "5. How far": "2.60, 1.99, 2.66, 3.21",  # printed by attention_distance.py; the differences are recorded
-        "8. A real model": "1.1e-4",  # printed by pretrained_parity.py
-    },
-    "phase4_causal": {
-        "1. What may a word see": "0.58",  # recorded by mask_patterns.py (C104)
-        "3. With and without": "4.6",  # ln of the size of the vocabulary
-        "6. Writing": "77, 86 %, 26, 38 %",  # other seeds
-        "8. Long texts": "1.2; 1.4; 8,192; 1.7; 58; 30",  # times, and lengths of the longer table
-        "10. Induction": "2.20, 210, 50, 90",  # by formula; other seeds
-    },
+def test_a_saved_finding_is_plain_json(no_claims, options):
+    @measures(made())
+    def water():
+        return {"wetness": 1.0}
+
+    findings.record(options, water())
+    (path,) = (options.output_dir / paths.PROCESSED / "findings").iterdir()
+    assert json.loads(path.read_text(encoding="utf-8"))[0]["claim"] == "water is wet"
+
+
+# ----------------------------------------------------------------------------------------------------- the report page
+
+
+def saved(name: str, claim: str, verdict: str = HOLDS) -> dict:
+    """A finding as it is saved."""
+    plain = {"kind": "identity", "source": "test", "measured": {"wetness": 0.5}, "unit": "unit", "rule": "rule"}
+    condition = "it rains" if verdict == ONLY_IF else ""
+    return plain | {"id": name, "claim": claim, "verdict": verdict, "condition": condition, "control": "", "seeds": []}
+
+
+MADE = {
+    "phase1_single_head/parts/scaling.py": [
+        saved("C901", "<b>water</b> is wet <script>alert(1)</script>"),
+        saved("C902", "a mask hides the future", FAILS),
+    ],
+    "phase4_causal/masking/masks.py": [
+        saved("C903", "Mask and future meet", ONLY_IF),
+        saved("no-phase-4", "fire is hot", FAILS),
+    ],
+    "shared/measure.py": [made("C904", "clocks tick", HOLDS)],
 }
 
 
-def prose(section):
-    """A section without code, links' addresses, rows of the table of claims, years of papers, names of heads."""
-    section = re.sub(r"^```.*?^```|^    .*?$|`[^`\n]*`|^\| [+x~] \|.*?$", "", section, flags=re.DOTALL | re.MULTILINE)
-    section = re.sub(r"!\[.*?\]\(.*?\)|\]\(.*?\)|et al\.,? \(?\d{4}\)?|& \w+ \d{4}", "", section)
-    section = re.sub(r"[Hh]eads? \d\.\d+(?: and \d\.\d+)?", "", section)
-    return section.split("**Named, not measured")[0]
-
-
-def sections(lesson, phase):
-    """Heading -> text and scripts (by their paths): of the section, and of its row in the lesson's first table."""
-    first, *rest = re.split(r"^## ", lesson, flags=re.MULTILINE)
-    found = {}
-    for part in rest:
-        heading, text = part.split("\n", 1)
-        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
-        rows = "".join(row for row in first.splitlines() if f"(#{anchor})" in row)
-        links = set(re.findall(r"\]\(([\w./]+\.py)\)", prose_links(rows + text)))
-        answer = re.sub(r"^\| \d+ \|", "|", rows) + "\n"
-        found[heading] = answer + text, {link[3:] if link.startswith("../") else f"{phase}/{link}" for link in links}
-    return found
-
-
-def prose_links(text):
-    """Text without the table of claims, which links to every script of the phase."""
-    return re.sub(r"^\| [+x~] \|.*$", "", text, flags=re.MULTILINE)
-
-
-def flat(value):
-    return [number for item in value for number in flat(item)] if isinstance(value, list) else [value]
-
-
-def measured_values(entries):
-    """All recorded numbers; of a list with one for each seed, their mean as well."""
-    values = []
-    for entry in entries:
-        for value in entry["measured"].values():
-            numbers = flat(value)
-            values += [abs(number) for number in (*numbers, sum(numbers) / len(numbers))]
-    return values
-
-
-def unknown_numbers(text, values, settings):
-    """Numbers of two digits and more that are not a measured value as printed, nor a whole number of the scripts."""
-    unknown = []
-    for match in NUMBER.finditer(prose(text)):
-        whole, decimals, power, percent = (part or "" for part in match.groups())
-        digits = whole.replace(",", "") + decimals
-        if len(digits.replace(".", "").lstrip("0")) < 2:
-            continue
-        number, unit = float(digits + power), 10.0 ** (int(power[1:] or 0) - max(len(decimals) - 1, 0))
-        scales = (100, 1) if percent else (1, *(2.0**-bits for bits in (10, 20, 30, 40)))  # KiB, MiB, GiB, TiB
-        shown = any(abs(value * scale - number) <= 0.51 * unit for scale in scales for value in values)
-        rest = percent and any(abs((1 - value) * 100 - number) <= 0.51 * unit for value in values)
-        setting = not (decimals or power or percent) and int(number) in settings
-        if not (shown or rest or setting):
-            unknown.append(match[0])
-    return unknown
-
-
-def whole_numbers(script):
-    """The whole numbers that stand in a script: its settings."""
-    text = (paths.ROOT / script).read_text(encoding="utf-8")
-    return {int(number.replace("_", "").replace(",", "")) for number in re.findall(r"\b\d[\d_,]*\b", text)}
-
-
-def lesson_unknowns(phase, table):
-    lesson = (paths.ROOT / phase / "README.md").read_text(encoding="utf-8")
-    found = {}
-    for heading, (text, scripts) in sections(lesson, phase).items():
-        values = measured_values([entry for entry in table if entry.get("script") in scripts])
-        settings = set().union(*(whole_numbers(script) for script in scripts))
-        if unknown := unknown_numbers(text, values, settings):
-            found[heading] = unknown
-    return found
+def save(script: str, folder: Path) -> None:
+    with paths.whole_file(findings.file_of(script, folder)) as unfinished:
+        unfinished.write_text(json.dumps([found | {"script": script} for found in MADE[script]]), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def unknown_by_lesson(claim_table):
-    return {phase: lesson_unknowns(phase, claim_table) for phase in PHASES}
+def report(tmp_path_factory):
+    """A small repository with findings, pictures, scripts, one lesson and an explorer; its report page."""
+    folder = tmp_path_factory.mktemp("report")
+    for script in MADE:
+        (folder / script).parent.mkdir(parents=True, exist_ok=True)
+        (folder / script).touch()
+        save(script, folder)
+    (folder / "phase1_single_head" / "README.md").touch()
+    for name in ("summary.png", "phase1/x.png", "elsewhere/y.png"):
+        save_figure(plt.figure(figsize=(9, 2)), folder / paths.PLOTS / name, caption=f'A "caption" <i> of {name}')
+    (folder / paths.PAGE).with_name("explorer.html").write_text("<!doctype html><title>explorer</title>")
+    return report_page.write_page(folder)
 
 
-def seven_things():
-    """The items of the front door's list -> text and the script that each links to."""
-    text = (paths.ROOT / "README.md").read_text(encoding="utf-8").split("## Seven things")[1].split("\n## ")[0]
-    items = re.findall(r"^\d\. (.*?)(?=^\d\. |^$)", text, re.DOTALL | re.MULTILINE)
-    return [(item, re.search(r"\]\(([\w/]+\.py)\)", item)[1]) for item in items]
+@contextmanager
+def opened(browser, page_path: Path, address: str = "", **settings):
+    """The page in a new window; fails on a console message, an error, or a request to anything but a file."""
+    complaints = []
+    context = browser.new_context(**settings)
+    page = context.new_page()
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("requestfailed", lambda request: complaints.append(request.url))
+    page.on("request", lambda r: complaints.append(r.url) if not r.url.startswith("file:") else None)
+    page.goto(page_path.as_uri() + address)
+    yield page
+    context.close()
+    assert complaints == []
 
 
-def test_seven_things_of_the_front_door_have_recorded_numbers_and_do_not_hold(claim_table):
-    assert len(seven_things()) == 7
-    for item, script in seven_things():
-        entries = [entry for entry in claim_table if entry.get("script") == script]
-        assert any(entry["verdict"] != HOLDS for entry in entries)
-        assert not unknown_numbers(item, measured_values(entries), whole_numbers(script)), item
+def shown(page) -> list[str]:
+    """Ids of the findings that can be seen."""
+    return [article.get_attribute("id") for article in page.locator("article").all() if article.is_visible()]
 
 
-def test_the_front_door_counts_the_claims_as_the_table_does(claim_table):
-    text = " ".join((paths.ROOT / "README.md").read_text(encoding="utf-8").split())
-    counts = re.search(
-        r"Of (\d+) claims (\d+) hold, (\d+) do not, (\d+) hold only under a condition, .* (\d+) are", text
-    )
-    verdicts = [entry["verdict"] for entry in claim_table if entry["id"] in claims.CLAIM_IDS]
-    expected = [len(verdicts), *(verdicts.count(verdict) for verdict in (HOLDS, FAILS, ONLY_IF))]
-    assert [int(count) for count in counts.groups()] == [*expected, len(verdicts) - sum(expected[1:])]
+def counts(page, kind: str) -> dict[str, int]:
+    """Verdict or section -> the number beside it; all places that show the same number must agree."""
+    found = {}
+    for place in page.locator(f"[data-count-{kind}]").all():
+        name, number = place.get_attribute(f"data-count-{kind}"), int(place.text_content())
+        assert found.setdefault(name, number) == number
+    return found
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_numbers_of_a_lesson_are_recorded_ones(unknown_by_lesson, phase):
-    """A number of two digits and more is a value measured by a script of its section, or one of that script's settings.
-
-    A wrong digit is noticed nine times in ten; now and then a wrong number is by chance another value of the section.
-    """
-    for heading, unknown in unknown_by_lesson[phase].items():
-        excused = set(re.split(r"[;,] ", ELSEWHERE[phase].get(heading, "")))
-        assert set(unknown) <= excused, f"{phase}, {heading}: not recorded: {sorted(set(unknown) - excused)}"
-
-
-def test_no_number_is_excused_in_vain(unknown_by_lesson):
-    for phase, excuses in ELSEWHERE.items():
-        for heading, numbers in excuses.items():
-            vain = set(re.split(r"[;,] ", numbers)) - set(unknown_by_lesson[phase].get(heading, ()))
-            assert not vain, f"{phase}, {heading}: {vain} is recorded by now, or gone"
-
-
-def test_a_wrong_number_in_a_lesson_is_noticed(claim_table):
-    lesson = (paths.ROOT / PHASES[0] / "README.md").read_text(encoding="utf-8")
-    text, scripts = sections(lesson, PHASES[0])["1. The bottleneck"]
-    assert "phase1_single_head/before/bottleneck.py" in scripts and "45 % pass one vector" in text
-    values = measured_values([entry for entry in claim_table if entry.get("script") in scripts])
-    settings = set().union(*(whole_numbers(script) for script in scripts))
-    right = unknown_numbers(text, values, settings)
-    assert unknown_numbers(text.replace("45 % at 24", "43 % at 24"), values, settings) == ["43 %", *right]
-
-
-def test_unknown_numbers_on_a_made_up_section():
-    values, settings = measured_values([claim_entry(measured={"x": 0.4529, "n": 2048, "s": [0.1, 0.3, -0.88]})]), {24}
-    good = "Of 24 (Vaswani et al. 2017) 45 %, 0.45 or 0.453; 2,048 or 2 KiB; 55 % are lost; 0.88; `0.77`; head 1.13"
-    assert unknown_numbers(good, values, settings) == []
-    assert unknown_numbers("46 % of 25, 0.454 and 2,049; 0.16", values, settings) == ["46 %", "25", "0.454", "2,049"]
-    assert unknown_numbers("| + | C001: 0.99 of all | [a](b/0.98.py) |", values, settings) == []
-    assert unknown_numbers("4.5e-1 and 4.6e-1", values, settings) == ["4.6e-1"]
-
-
-def test_trainable_numbers_are_those_that_a_gradient_reaches():
-    used, unused, x = nn.Linear(3, 5), nn.Linear(3, 5), torch.randn(2, 3)
-    assert queries_and_keys.trainable_numbers(used(x).relu() + used(x)) == 3 * 5 + 5, "each parameter counts once"
-    assert queries_and_keys.trainable_numbers(used(x) * unused(x)) == 2 * (3 * 5 + 5)
-    assert queries_and_keys.trainable_numbers(used(x).detach()) == 0 and queries_and_keys.trainable_numbers(x) == 0
-
-
-def test_lengths_read_follow_the_arguments_and_leave_no_hook():
-    facts = cross_attention.draw_facts(2, torch.Generator().manual_seed(0))
-    model = cross_attention.Lookup(cross_attention.CrossAttention(cross_attention.D_MODEL))
-    lengths = cross_attention.lengths_read(model, facts)
-    assert lengths == {"query": facts.questions.size(1), "key": facts.nouns.size(1), "value": facts.nouns.size(1)}
-    assert not any(module._forward_pre_hooks for module in model.modules())
-
-
-def test_a_preposition_between_verb_and_noun():
-    assert textbook_numbers.between(["cat", "sat", "on", "the", "mat"], "sat", "mat") == 1
-    assert textbook_numbers.between(["cat", "sat", "the", "mat"], "sat", "mat") == 0
-
-
-def test_checkpointing_keeps_the_weights_of_one_layer_at_a_time():
-    weights = 4 * 4 * 128**2  # bytes of one layer: 4 heads, float32
-    kept, again = (head_costs.training_peak(3, 128, checkpointed=c) for c in (False, True))
-    assert kept >= 3 * weights and kept - again >= 2 * weights
-
-
-def test_findings_are_checked_recorded_and_shown(tmp_path, capsys):
-    good = findings.Finding(
-        "T1", "<b>water</b> is wet", "test", {"wetness": 0.5, "runs": [1.0, 2.0]}, "unit", "rule", "holds"
-    )
-    with pytest.raises(ValueError, match="unknown verdict"):
-        findings.Finding("T2", "c", "s", {"x": 1}, "u", "r", "maybe")
-    with pytest.raises(ValueError, match="a condition belongs"):
-        findings.Finding("T3", "c", "s", {"x": 1}, "u", "r", "holds only if")
-    with pytest.raises(ValueError, match="at least one measured number"):
-        findings.Finding("T4", "c", "s", {}, "u", "r", "holds")
-    findings.record("phase1_single_head/a.py", [good, good], tmp_path)
-    findings.record("phase1_single_head/a.py", [good], tmp_path)  # replaces, does not pile up
-    assert 'holds: "<b>water</b> is wet"' in capsys.readouterr().out
-    save_figure(plt.figure(), tmp_path / paths.PLOTS / "phase1" / "x.png", caption='A "caption" <i>')
-    page = findings.write_page(tmp_path).read_text()
-    assert len(json.loads((tmp_path / paths.PROCESSED / "findings.json").read_text())) == 1
-    assert "&lt;b&gt;water" in page and "<b>water" not in page
-    assert "wetness: 0.5; runs: 1, 2 (unit)" in page
+def test_report_escapes_and_leaves_nothing_out(report):
+    page = report.read_text()
+    assert "&lt;b&gt;water&lt;/b&gt; is wet" in page and "<b>water" not in page and "<script>alert" not in page
     assert "A &#34;caption&#34; &lt;i&gt;" in page
-    (address,) = set(re.findall(r'(?:src|href)="([^"#][^"]*)"', page))
-    assert (tmp_path / paths.PAGE).parent.joinpath(address).exists() and "//" not in page.replace("</", "")
+    for found in (found for all_found in MADE.values() for found in all_found):  # once each, also without a phase
+        assert page.count(f'<article id="{found["id"]}"') == 1
+    assert all(
+        page.count(f'<img src="plots/{name}') == 1 for name in ("summary.png", "phase1/x.png", "elsewhere/y.png")
+    )
+    assert page.index("plots/summary.png") < page.index('id="phase1"') < page.index('id="C904"')  # the poster first
+    assert "<dt>seeds" not in page and "holds only if</b> it rains" in page
+
+
+def test_report_links_lead_to_files(report):
+    page = report.read_text()
+    links = re.findall(r'(?:href|src)="([^"]+)"', page)
+    for link in links:
+        if link.startswith("#"):
+            assert f'id="{link[1:]}"' in page, link
+        else:
+            assert (report.parent / link).is_file() and not link.startswith("/"), link
+    expected = {"explorer.html", "../phase1_single_head/README.md", *(f"../{script}" for script in MADE)}
+    assert expected <= set(links) and "../phase4_causal/README.md" not in links  # the one lesson that is there
+
+
+def test_report_written_elsewhere_has_no_dead_links_and_the_same_bytes_twice(report, tmp_path):
+    first = report.read_bytes()
+    assert report_page.write_page(report.parents[1]).read_bytes() == first
+    save("phase1_single_head/parts/scaling.py", tmp_path)
+    page = report_page.write_page(tmp_path).read_text()
+    assert re.findall(r'(?:href|src)="([^#"][^"]*)"', page) == [] and "phase1_single_head/parts/scaling.py" in page
+
+
+@needs_browser
+def test_report_filters_by_verdict_and_its_counts_agree(report, browser):
+    with opened(browser, report) as page:
+        assert shown(page) == ["C901", "C902", "C903", "no-phase-4", "C904"]
+        assert counts(page, "verdict") == {"": 5, "holds": 2, "does-not-hold": 2, "holds-only-if": 1}
+        for verdict, left in {"holds": ["C901", "C904"], "does-not-hold": ["C902", "no-phase-4"]}.items():
+            page.locator(f"input[value={verdict}]").check()
+            assert shown(page) == left and page.url.endswith(f"#verdict={verdict}")
+            assert page.locator("output").inner_text() == "2 of 5 findings, without the pictures"
+            assert counts(page, "verdict") == {"": 5, "holds": 2, "does-not-hold": 2, "holds-only-if": 1}
+        assert counts(page, "section") == {"phase1": 1, "phase4": 1, "shared": 0}
+        assert not page.locator("figure").first.is_visible() and not page.locator("#shared").is_visible()
+        page.locator("#filter-clear").click()
+        assert len(shown(page)) == 5 and "#" not in page.url and page.locator("figure").first.is_visible()
+
+
+@needs_browser
+def test_report_filters_by_words_from_the_keyboard(report, browser):
+    with opened(browser, report) as page:
+        page.keyboard.press("/")
+        page.keyboard.type("FUTURE mask")  # both, in any order and case
+        assert shown(page) == ["C902", "C903"] and page.url.endswith("#words=FUTURE+mask")
+        assert counts(page, "verdict") == {"": 2, "holds": 0, "does-not-hold": 1, "holds-only-if": 1}
+        page.keyboard.press("Escape")
+        assert len(shown(page)) == 5
+        for words, left in {
+            "c904": ["C904"],
+            "masks.py": ["C903", "no-phase-4"],
+            "<b>": ["C901"],
+            "nowhere": [],
+        }.items():
+            page.locator("input[type=search]").fill(words)
+            assert shown(page) == left
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("address", "left"),
+    [
+        ("#verdict=does-not-hold&words=mask", ["C902", "no-phase-4"]),
+        ("#words=%3Cb%3E", ["C901"]),
+        ("#verdict=nonsense", ["C901", "C902", "C903", "no-phase-4", "C904"]),
+        ("#C903", ["C901", "C902", "C903", "no-phase-4", "C904"]),
+        ("#%", ["C901", "C902", "C903", "no-phase-4", "C904"]),
+    ],
+)
+def test_report_restores_the_filter_from_its_address(report, browser, address, left):
+    with opened(browser, report, address) as page:
+        assert shown(page) == left
+        page.evaluate("location.hash = '#C904'")  # a link to a finding reaches it, whatever is filtered
+        page.wait_for_function("document.getElementById('C904').checkVisibility()")
+
+
+@needs_browser
+def test_report_works_on_a_phone_and_without_javascript(report, browser):
+    with opened(browser, report, viewport={"width": 360, "height": 640}) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") == 360
+    with opened(browser, report, java_script_enabled=False) as page:
+        assert len(shown(page)) == 5 and not page.locator("form").is_visible()
+        assert page.locator("figure").count() == 3 and page.locator("nav a").first.is_visible()
