@@ -24,6 +24,7 @@ The function returns its numbers by name, and shared.evidence.findings.record ju
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -109,7 +110,7 @@ def measures(*claims: Claim) -> Callable[[Callable[..., Numbers]], Callable[...,
     """
 
     def decorate(function: Callable[..., Numbers]) -> Callable[..., Measured]:
-        script = paths.shown(Path(function.__code__.co_filename).resolve())
+        script = paths.shown(Path(inspect.unwrap(function).__code__.co_filename).resolve())  # below torch.no_grad
         placed = tuple(replace(claim, script=script) for claim in claims)
         for claim in placed:
             if claim.id in _claims and _claims[claim.id].script != script:
