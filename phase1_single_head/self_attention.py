@@ -1,4 +1,6 @@
-"""Self-attention with one head: every word asks all words a question and takes a weighted mean of their answers.
+"""How does a word decide where to look, and what does it take from there?
+
+Self-attention with one head: every word asks all words a question and takes a weighted mean of their answers.
 
     Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V                                  (Vaswani et al. 2017, equation 1)
 
@@ -10,7 +12,6 @@ and as one matrix product, and the two must agree:
 """
 
 import argparse
-import copy
 import math
 
 import torch
@@ -19,9 +20,9 @@ from torch import Tensor, nn
 
 from shared import cli
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import IDENTITY, Claim, measures
 from shared.toy_language import VERBS, encode
-from shared.toy_model import ToyTransformer
+from shared.toy_model import ToyTransformer, in_double
 from shared.training import Recipe, Trained
 
 RECIPE = Recipe("single_head_model", "masked word", num_heads=1, num_layers=1, steps=1000)
@@ -89,7 +90,7 @@ def scaled_dot_product_attention(
     (tensor([[2.]]), tensor([[0.5000, 0.5000]]))
     """
     check_attention_inputs(query, key, value, mask)
-    query = query / math.sqrt(query.size(-1))  # a sum of d_k products of unit variance has variance d_k; so it is 1
+    query = query / math.sqrt(query.size(-1))  # else scores of variance d_k; this makes it 1
     scores = query @ key.transpose(-2, -1)  # (..., T_q, d_k) @ (..., d_k, T_k) -> (..., T_q, T_k)
     weights = masked_softmax(scores, mask)  # over the keys: each row sums to 1
     kept = weights if dropout is None else dropout(weights)
@@ -170,13 +171,77 @@ def show(name: str, values: Tensor, limit: int = 6) -> None:
     print(f"   {name:22} {tuple(values.shape)!s:8} {numbers}{' ...' if len(values) > limit else ''}")
 
 
+@measures(
+    Claim(
+        id="I014",
+        text="Word by word, as one matrix product and by torch's own function, attention is the same computation",
+        kind=IDENTITY,
+        rule="every difference below 1e-12",
+        holds=lambda n: max(n.values()) < 1e-12,
+        unit="largest absolute difference, float64",
+    )
+)
+def differences(query: Tensor, key: Tensor, value: Tensor) -> dict[str, float]:
+    """Between the specification, the matrix form and torch, on (T, d_k), (T, d_k), (T, d_v)."""
+    by_loops, loop_weights = attention_by_loops(query, key, value)
+    by_matrix, weights = scaled_dot_product_attention(query, key, value)
+    by_torch = F.scaled_dot_product_attention(query[None], key[None], value[None])[0]
+    return {
+        "loops against matrix form": (by_loops - by_matrix).abs().max().item(),
+        "their weights": (loop_weights - weights).abs().max().item(),
+        "matrix form against F.scaled_dot_product_attention": (by_matrix - by_torch).abs().max().item(),
+    }
+
+
+@measures(
+    Claim(
+        id="C139",
+        text="Each row of the attention weights sums to 1",
+        kind=IDENTITY,
+        rule="no row is off by 1e-12",
+        holds=lambda n: n["largest |row sum - 1|"] < 1e-12,
+        unit="float64",
+        control="the columns, which need not",
+    )
+)
+def sums(weights: Tensor) -> dict[str, float | list[float]]:
+    """Of the rows and of the columns of weights (T, T)."""
+    columns = weights.sum(dim=0)
+    return {
+        "largest |row sum - 1|": (weights.sum(dim=-1) - 1).abs().max().item(),
+        "columns sum to, least and most": [columns.min().item(), columns.max().item()],
+    }
+
+
+@measures(
+    Claim(
+        id="C088",
+        text="A single head returns vectors of the size that it was given",
+        kind=IDENTITY,
+        rule="equals d_model = 64",
+        holds=lambda n: n["d_v = 16 of d_model = 64"] == 64,
+        only_if=lambda n: n["the same with an output projection"] == 64,
+        condition="d_v = d_model, or an output projection brings the size back",
+        unit="size of the output vectors",
+    )
+)
+def output_sizes() -> dict[str, int]:
+    """Of a head that is narrower than its input, without and with the output projection."""
+    narrow, restored = (SelfAttention(64, d_k=16, d_v=16, output_projection=back) for back in (False, True))
+    x = torch.randn(1, 6, 64)
+    return {
+        "d_v = 16 of d_model = 64": narrow(x)[0].size(-1),
+        "the same with an output projection": restored(x)[0].size(-1),
+    }
+
+
 @torch.no_grad()
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str | None:
     options = cli.parse(cli.parser(__doc__, trains=True), argv)
     trained = load_single_head_model(options)
     if options.train_only:
-        return
-    model = copy.deepcopy(trained.model).cpu().double()  # 15 digits, so that "equal" can be strict
+        return None
+    model = in_double(trained.model)
     attention: SelfAttention = model.blocks[0].attention
     words = options.words
     x = attention_input(model, words)
@@ -214,64 +279,15 @@ def main(argv: list[str] | None = None) -> None:
     torch.testing.assert_close(sum(weights[j] * value[j] for j in range(len(words))), output)
     show("output", output)
 
-    print("\nAll words at once, three ways:")
-    by_loops, loop_weights = attention_by_loops(query, key, value)
+    print("\nAll words at once: as loops, as a matrix product, and by torch's own function")
+    agreement = differences(query, key, value)
     by_matrix, matrix_weights = scaled_dot_product_attention(query, key, value)
-    by_torch = F.scaled_dot_product_attention(query[None], key[None], value[None])[0]
-    differences = {
-        "loops against matrix form": (by_loops - by_matrix).abs().max().item(),
-        "matrix form against F.scaled_dot_product_attention": (by_matrix - by_torch).abs().max().item(),
-        "this walk against the matrix form": (output - by_matrix[i]).abs().max().item(),
-    }
-    for name, difference in differences.items():
-        print(f"   {name}: largest difference {difference:.1e}")
-        assert difference < 1e-12
-    torch.testing.assert_close(loop_weights, matrix_weights)
-
-    record_findings(differences, matrix_weights, options)
-
-
-def record_findings(differences: dict[str, float], weights: Tensor, options: argparse.Namespace) -> None:
-    """What this file has shown about a single head."""
-    narrow = SelfAttention(64, d_k=16, d_v=16).double()
-    restored = SelfAttention(64, d_k=16, d_v=16, output_projection=True).double()
-    example = torch.randn(1, 6, 64, dtype=torch.float64)
-    size, restored_size = narrow(example)[0].size(-1), restored(example)[0].size(-1)
-    findings.record(
-        "phase1_single_head/self_attention.py",
-        [
-            Finding(
-                "I014",
-                "Word by word, as one matrix product and by torch's own function, attention is the same computation",
-                "course notes",
-                differences,
-                "largest absolute difference, float64",
-                "every difference below 1e-12",
-                findings.verdict(max(differences.values()) < 1e-12),
-            ),
-            Finding(
-                "C139",
-                "Each row of the attention weights sums to 1",
-                "course notes",
-                {"largest |row sum - 1|": (weights.sum(dim=-1) - 1).abs().max().item()},
-                "float64",
-                "below 1e-12",
-                findings.verdict(bool(((weights.sum(dim=-1) - 1).abs() < 1e-12).all())),
-                control=f"columns sum to {weights.sum(dim=0).min():.2f} to {weights.sum(dim=0).max():.2f}",
-            ),
-            Finding(
-                "C088",
-                "A single head returns vectors of the size that it was given",
-                "course notes",
-                {"d_v = 16 of d_model = 64": size, "the same with an output projection": restored_size},
-                "size of the output vectors",
-                "equals d_model = 64",
-                **findings.conditional(
-                    size == 64, restored_size == 64, "d_v = d_model, or an output projection brings the size back"
-                ),
-            ),
-        ],
-        options.output_dir,
+    torch.testing.assert_close(output, by_matrix[i])
+    findings.record(options, agreement, sums(matrix_weights), output_sizes())
+    j = int(weights.argmax())
+    return (
+        f'"{words[i]}" gives {weights[j]:.2f} of its weight to "{words[j]}"; '
+        f"loops, matrix form and torch agree to {max(agreement.values()):.0e}"
     )
 
 

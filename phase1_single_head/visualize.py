@@ -1,4 +1,4 @@
-"""Two pictures of one head: who attends to whom, and how one word's vector travels through the mechanism.
+"""What does one head look like: who attends to whom, and by which way?
 
     python phase1_single_head/visualize.py
     python phase1_single_head/visualize.py --sentence "those dogs slept in a soft bed"
@@ -24,7 +24,8 @@ from phase1_single_head.self_attention import (
 )
 from shared import cli, paths
 from shared.attention_utils import normalized_entropy
-from shared.toy_language import encode, tokenize
+from shared.toy_language import tokenize
+from shared.toy_model import weights_of
 from shared.training import Trained
 from shared.visualization_utils import (
     INK,
@@ -32,18 +33,10 @@ from shared.visualization_utils import (
     head_color,
     model_note,
     plot_attention,
-    save_figure,
+    save_plot,
     token_labels,
     weight_colorbar,
 )
-
-
-@torch.no_grad()
-def attention_weights(trained: Trained, words: list[str]) -> Tensor:
-    """Weights of the single head on one sentence -> (T, T)."""
-    tokens = torch.tensor([encode(words)], device=trained.model.positions.device)
-    _, layers = trained.model(tokens)
-    return layers[0][0, 0].cpu()  # (1, 1, T, T) -> (T, T)
 
 
 def entropy_note(trained: Trained, weights: Tensor) -> str:
@@ -53,7 +46,7 @@ def entropy_note(trained: Trained, weights: Tensor) -> str:
 
 def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     """The attention matrix; the title names where the verb looks."""
-    weights = attention_weights(trained, words)
+    weights = weights_of(trained.model, words)[0, 0]
     i = choose_word(words)
     j = int(weights[i].argmax())
     title = f'"{words[i]}" looks at "{words[j]}": {weights[i, j]:.2f} of its weight'
@@ -157,20 +150,16 @@ def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     return fig, f"{title}: project, score, scale, softmax, weighted sum, with the size of everything on the way."
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_single_head_model(options)
-
-    sentences = options.all_sentences
-    saved = {sentence: attention_weights(trained, tokenize(sentence)) for sentence in sentences}
+    saved = {text: weights_of(trained.model, tokenize(text))[0, 0] for text in options.all_sentences}
     with paths.whole_file(options.output_dir / paths.PROCESSED / "attention_weights.pt") as unfinished:
         torch.save(saved, unfinished)
-
-    plots = options.output_dir / paths.PLOTS / "phase1"
     figure, caption = draw_heatmap(trained, options.words)
-    save_figure(figure, plots / f"attention_heatmap.{options.format}", caption=caption)
-    figure, caption = draw_flow(trained, options.words)
-    save_figure(figure, plots / f"qkv_flow.{options.format}", caption=caption)
+    save_plot(options, "phase1/attention_heatmap", figure, caption)
+    save_plot(options, "phase1/qkv_flow", *draw_flow(trained, options.words))
+    return caption.split(". ")[0]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from phase1_single_head.self_attention import attention_input, choose_word, load_single_head_model
-from phase1_single_head.visualize import attention_weights, bars
+from phase1_single_head.visualize import bars
 from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS, best
 from phase2_multi_head.multi_head_attention import load_multi_head_model, load_one_layer_model
 from phase2_multi_head.visualize import patterns
@@ -34,7 +34,7 @@ from phase3_visualization.roles.pattern_scores import arrow
 from phase4_causal.causal_attention import largest_leak, load_causal_model
 from phase4_causal.masking.mask_training import TESTS, UNIFORM, floor, losses
 from phase4_causal.visualize import weights_of
-from shared import cli, paths, training
+from shared import cli, paths, toy_model, training
 from shared.attention_utils import causal_mask, normalized_entropy
 from shared.grammar.scores import DIRECTIONS, best_heads, offset_baselines, score_heads
 from shared.toy_language import START, encode
@@ -104,7 +104,7 @@ def score(models: Models) -> Scores:
 def draw_one_head(part: SubFigure, trained: Trained, words: list[str]) -> str:
     """All weights of the head, and one row of it as scores and as weights; returns the answer in words."""
     attention = trained.model.blocks[0].attention
-    weights, x = attention_weights(trained, words), attention_input(trained.model, words)
+    weights, x = toy_model.weights_of(trained.model, words)[0, 0], attention_input(trained.model, words)
     i = choose_word(words)
     query, key = attention.w_q(x)[i], attention.w_k(x)  # (T, d_model) -> (d_k,), (T, d_k)
     scores = (key @ query / math.sqrt(key.size(-1))).cpu()  # (T, d_k) -> (T,)
