@@ -72,12 +72,12 @@ def plan_of(phase: str) -> Plan:
 
 
 def all_scripts() -> list[str]:
-    """Every script of every plan, imported, as paths in the repository."""
+    """Every script of every plan, as modules, imported."""
     plans = [plan_of(phase) for phase in PHASES.values()]
     names = [name for plan in plans for name in plan.scripts + plan.alone + plan.longer]
     for name in names:
         importlib.import_module(name)
-    return [path_of(name) for name in names]
+    return names
 
 
 def path_of(name: str) -> str:

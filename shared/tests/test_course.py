@@ -116,9 +116,9 @@ def test_the_course_knows_every_script_of_its_phases():
 
 
 def test_every_script_asks_one_question():
-    for script_path in course.all_scripts():
-        question = course.question_of(script_path.removesuffix(".py").replace("/", "."))
-        assert question.endswith("?") and len(question) <= 80, f"{script_path}: {question}"
+    for name in course.all_scripts():
+        question = course.question_of(name)
+        assert question.endswith("?") and len(question) <= 80, f"{name}: {question}"
 
 
 def test_the_course_refuses_unknown_words_and_options_before_it_starts(capsys):
