@@ -10,8 +10,9 @@ positions. Whatever attention a phase builds is passed in and then runs here:
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,8 +48,9 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(d_model)
         self.feed_forward = nn.Sequential(nn.Linear(d_model, 2 * d_model), nn.ReLU(), nn.Linear(2 * d_model, d_model))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        output, weights = self.attention(self.attention_norm(x), mask=mask)
+    def forward(self, x: Tensor, mask: Tensor | None = None, **more: Any) -> tuple[Tensor, Tensor]:
+        """more: what this attention takes beside a mask, such as a cache."""
+        output, weights = self.attention(self.attention_norm(x), mask=mask, **more)
         x = x + output
         return x + self.feed_forward(self.feed_forward_norm(x)), weights
 
@@ -72,19 +74,24 @@ class ToyTransformer(nn.Module):
         self.output_norm = nn.LayerNorm(d_model)
         self.output_bias = nn.Parameter(torch.zeros(len(VOCABULARY)))
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """tokens (B, T) -> what enters the first layer (B, T, d_model)."""
-        length = tokens.size(-1)
+    def embed(self, tokens: Tensor, past: int = 0) -> Tensor:
+        """tokens (B, T), behind `past` others -> what enters the first layer (B, T, d_model)."""
+        length = past + tokens.size(-1)
         if length > len(self.positions):
             raise ValueError(f"the toy transformer takes at most {len(self.positions)} tokens: got {length}")
-        return self.embedding(tokens) + self.positions[:length]
+        return self.embedding(tokens) + self.positions[past:length]
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-        """tokens (B, T), mask as the attention takes it -> logits (B, T, V), weights (B, H, T, T) of each layer."""
-        x = self.embed(tokens)
+    def forward(
+        self, tokens: Tensor, mask: Tensor | None = None, caches: Sequence[Any] = ()
+    ) -> tuple[Tensor, list[Tensor]]:
+        """tokens (B, T), mask as the attention takes it -> logits (B, T, V), weights (B, H, T, T_k) of each layer.
+
+        caches: one for each layer, of phase4_causal/key_value_cache.py; the tokens then go on from what they hold.
+        """
+        x = self.embed(tokens, caches[0].length if caches else 0)
         all_weights = []
-        for block in self.blocks:
-            x, weights = block(x, mask)
+        for i, block in enumerate(self.blocks):
+            x, weights = block(x, mask, **({"cache": caches[i]} if caches else {}))
             all_weights.append(weights)
         return self.output_norm(x) @ self.embedding.weight.T + self.output_bias, all_weights
 
