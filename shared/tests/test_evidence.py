@@ -209,7 +209,7 @@ MADE = {
         saved("C903", "Mask and future meet", ONLY_IF),
         saved("no-phase-4", "fire is hot", FAILS),
     ],
-    "shared/measure.py": [made("C904", "clocks tick", HOLDS)],
+    "shared/measure.py": [saved("C904", "clocks tick", HOLDS)],
 }
 
 
