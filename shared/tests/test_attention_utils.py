@@ -1,4 +1,4 @@
-"""Tests: attention utils."""
+"""Masks cell by cell, statistics of patterns whose numbers are known, rollout by hand."""
 
 import itertools
 import math

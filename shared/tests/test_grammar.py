@@ -1,4 +1,4 @@
-"""Tests: grammar."""
+"""The grammar: scores of made heads, probabilities by hand, by Bayes and by counting."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Tests: measure."""
+"""Measuring: memory of calls whose memory is known, ratios within rounds, counted operations."""
 
 import random
 
@@ -78,3 +78,10 @@ def test_median_ratio_is_taken_within_rounds():
 def test_matmul_rate_counts_two_operations_for_each_product(monkeypatch):
     monkeypatch.setattr(measure, "paired_times", lambda calls, **_: {"product": [0.5, 0.25, 1.0]})
     assert measure.matmul_rate(size=7) == 2 * 7**3 / 0.25
+
+
+def test_operations_are_counted_with_and_without_numbers():
+    for device in ("cpu", "meta"):
+        a, b = torch.empty(3, 5, device=device), torch.empty(5, 7, device=device)
+        assert measure.count_operations(torch.matmul, a, b) == 2 * 3 * 5 * 7
+        assert measure.count_operations(torch.add, a, a) == 0

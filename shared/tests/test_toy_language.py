@@ -1,4 +1,4 @@
-"""Tests: toy language."""
+"""The toy language and the toy model: gold relations, tokenizer, files, positions, padding, float64."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from shared import paths, toy_language, training
 from shared.attention_utils import padding_mask
 from shared.tests.helpers import close
 from shared.toy_language import RELATIONS, TOY_SENTENCE, VOCABULARY, encode, tokenize
-from shared.toy_model import ToyTransformer, sinusoidal_positions
+from shared.toy_model import ToyTransformer, in_double, sinusoidal_positions, watch_embedding, weights_of
 
 
 def test_every_gold_relation_joins_words_of_the_right_kind():
@@ -116,3 +116,27 @@ def test_model_of_another_size_and_its_limit():
     assert logits.shape == (1, 32, len(VOCABULARY)) and [w.shape for w in layers] == [(1, 8, 32, 32)] * 3
     with pytest.raises(ValueError, match="at most 34 tokens: got 35"):
         model(torch.zeros(1, 35, dtype=torch.long))
+
+
+def test_a_model_is_asked_in_float64_without_being_changed():
+    torch.manual_seed(0)
+    model = ToyTransformer(15, 3, 2, make_attention=MultiHeadAttention)
+    words, tokens = TOY_SENTENCE.split(), torch.tensor([encode(TOY_SENTENCE.split())])
+    weights = weights_of(model, words)
+    for layer, expected in enumerate(model(tokens)[1]):
+        close(weights[layer], expected[0])
+    double = in_double(model)
+    assert not double.training and model.training and model.output_bias.dtype == torch.float32
+    close(weights_of(double, words), weights.double(), rtol=0, atol=1e-5)
+    assert weights_of(double, words).dtype == torch.float64
+
+
+def test_the_embedding_is_watched_only_inside_the_block():
+    model = ToyTransformer(15, 3, 1, make_attention=MultiHeadAttention)
+    tokens = torch.tensor([[5, 7, 11]])
+    with pytest.raises(RuntimeError, match="inside"), watch_embedding(model) as seen:
+        model(tokens)[0].sum().backward()
+        assert torch.equal(seen[0], model.embedding(tokens))  # the second pass is seen, too
+        raise RuntimeError("inside")
+    model(tokens)
+    assert len(seen) == 2 and not model.embedding._forward_hooks

@@ -1,4 +1,4 @@
-"""Tests: visualization utils."""
+"""Pictures: what the helpers draw, read back from the axes, and what they refuse."""
 
 import itertools
 
@@ -8,18 +8,19 @@ import pytest
 import torch
 
 from phase3_visualization import attention_3d, attention_flow
+from shared import cli, paths
 from shared.attention_utils import causal_mask
-from shared.visualization_utils import plot_attention, plot_heads, token_labels
+from shared.visualization_utils import grouped_bars, headline, plot_attention, plot_heads, save_plot, token_labels
 
 
 def test_heatmap_refuses_what_is_not_attention():
     weights = torch.eye(3)
     for bad, tokens, message in (
         (torch.eye(3)[None], "abc", "one .T_q, T_k. matrix: got shape"),
-        (weights, "abcd", "3 queries but 4 query tokens"),
+        (weights, "abcd", "weights have query length 3 but 4 query tokens were given: a, b, c, d"),
         (weights * 2, "abc", "row 0 sums to 2.0000, not 1"),
     ):
-        with pytest.raises(ValueError, match=message.replace("query tokens", "querie tokens")):
+        with pytest.raises(ValueError, match=message):
             plot_attention(bad, list(tokens))
     with pytest.raises(ValueError, match="pick one item of a batch"):
         plot_heads(torch.eye(3)[None, None], list("abc"), axes=[], titles=[])
@@ -58,3 +59,24 @@ def test_landscape_heights_are_the_weights():
     wall = torch.zeros(6, 6)
     wall[:, 3] = 1
     assert 'a wall: every word gives 1.00 of its weight to "d"' in attention_3d.describe(wall, list("abcdef"))
+
+
+def test_grouped_bars_stand_side_by_side_around_their_group():
+    ax = plt.figure().add_subplot()
+    series = {"one": (0.25, 0.5), "two": (0.75, 1.0), "three": (0.1, 0.2)}
+    places = grouped_bars(ax, ["left", "right"], series, dict.fromkeys(series, "#000000"), width=0.6)
+    assert np.allclose(places, [[-0.2, 0.8], [0.0, 1.0], [0.2, 1.2]])
+    assert [bar.get_height() for bar in ax.patches] == [0.25, 0.5, 0.75, 1.0, 0.1, 0.2]
+    assert [text.get_text() for text in ax.texts] == ["0.25", "0.50", "0.75", "1.00", "0.10", "0.20"]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["left", "right"]
+    plt.close()
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_a_plot_lies_where_the_options_say_and_keeps_its_caption(tmp_path, kind):
+    options = cli.parse(cli.parser(None), ["--output-dir", str(tmp_path), "--format", kind])
+    fig = plt.figure(figsize=(3, 2), layout="constrained")
+    headline(fig, "A finding", "trained 600 steps")
+    path = save_plot(options, "phase1/a", fig, "what it shows")
+    assert path == tmp_path / paths.PLOTS / "phase1" / f"a.{kind}" and b"what it shows" in path.read_bytes()
+    assert fig.get_suptitle() == "A finding" and fig.get_supxlabel() == "trained 600 steps"
