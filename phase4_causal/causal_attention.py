@@ -1,7 +1,8 @@
-"""Causal self-attention: every word sees itself and what came before, so that the next word must be predicted.
+"""Can attention be kept from looking ahead, completely?
 
-It is phase 2's module with a mask. Run it to see the mask, why hidden scores are -inf and not 0, the proof that nothing
-leaks from the future, and a trained model writing sentences:
+Then the next word must be predicted, and a model learns to write. Causal self-attention is phase 2's module with a
+mask: every word sees itself and what came before. Run it to see the mask, a trained model writing sentences, why hidden
+scores are -inf and not 0, and the proof that nothing leaks from the future:
 
     python phase4_causal/causal_attention.py
     python phase4_causal/causal_attention.py --prompt "every small girl"
@@ -16,12 +17,12 @@ from torch import Tensor
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, merge_heads, split_heads
 from phase4_causal.key_value_cache import KeyValueCache
-from shared import cli
+from shared import cli, training
 from shared.attention_utils import causal_mask, padding_mask
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import ERRATUM, IDENTITY, PROBE, Claim, measures
 from shared.toy_language import END_ID, MAX_LENGTH, START_ID, decode, encode, tokenize
-from shared.toy_model import ToyTransformer
+from shared.toy_model import MakeAttention, ToyTransformer, watch_embedding
 from shared.training import CAUSAL_RECIPE, Trained
 
 RECIPE = CAUSAL_RECIPE
@@ -59,11 +60,18 @@ def load_causal_model(options: argparse.Namespace, seed: int | None = None) -> T
     return cli.trained_model(RECIPE, CausalSelfAttention, options, seed)
 
 
+def with_attention(trained: Trained, make_attention: MakeAttention) -> ToyTransformer:
+    """The trained weights in a model with another attention, such as one without the mask: a mask has no parameters."""
+    model = training.new_model(trained.recipe, make_attention)
+    model.load_state_dict(trained.model.state_dict())
+    return model.eval()
+
+
 @torch.no_grad()
 def generate(model: ToyTransformer, prompt: list[str], limit: int = MAX_LENGTH) -> list[str]:
     """Continue the prompt with the likeliest word, one at a time, until <end> or `limit` words; returns all words.
 
-    The plainest way: everything is computed again for each word. generate.py draws words and keeps a cache.
+    The plainest way: everything is computed again for each word. writing/sampling.py draws words and keeps a cache.
     """
     device = model.positions.device
     tokens = [START_ID, *encode(prompt)]
@@ -76,6 +84,103 @@ def generate(model: ToyTransformer, prompt: list[str], limit: int = MAX_LENGTH) 
     return decode(tokens[1:])
 
 
+def agree(weights: list[float], printed: tuple[float, ...]) -> bool:
+    return all(abs(ours - theirs) < 0.005 for ours, theirs in zip(weights, printed, strict=True))
+
+
+@measures(
+    Claim(
+        id="C001",
+        text="softmax([2, 0, 3]) = [0.24, 0.03, 0.73]",
+        kind=ERRATUM,
+        rule="all three agree to 0.005",
+        holds=lambda n: agree(n["softmax of 2, 0, 3"], (0.24, 0.03, 0.73)),
+        unit="weights",
+        shows=("softmax of 2, 0, 3",),
+    ),
+    Claim(
+        id="C002",
+        text="A key that is hidden with the score 0 still contributes",
+        kind=IDENTITY,
+        rule="it gets a weight of more than 0.01, beside positive and beside negative scores",
+        holds=lambda n: min(n["softmax of 2, 0, 3"][1], n["softmax of -2, 0, -3"][1]) > 0.01,
+        unit="weights; the second key is hidden",
+        control="hidden with -inf its weight is 0",
+    ),
+    Claim(
+        id="C003",
+        text="softmax([2, -inf, 3]) = [0.27, 0.00, 0.73]",
+        kind=ERRATUM,
+        rule="all three agree to 0.005",
+        holds=lambda n: agree(n["softmax of 2, -inf, 3"], (0.27, 0.0, 0.73)),
+        unit="weights",
+        shows=("softmax of 2, -inf, 3",),
+    ),
+)
+def hidden_in_two_ways() -> dict[str, list[float]]:
+    """Hidden means -inf before softmax, not 0: exp(0) is 1, a score like any other, and the best of negative ones."""
+    tried = ((2, 0, 3), (2, -math.inf, 3), (-2, 0, -3))
+    weights = [torch.softmax(torch.tensor(scores, dtype=torch.float32), dim=0).tolist() for scores in tried]
+    return {f"softmax of {', '.join(map(str, scores))}": row for scores, row in zip(tried, weights, strict=True)}
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@measures(
+    Claim(
+        id="C004",
+        text="A score of -inf becomes a weight of exactly 0",
+        kind=IDENTITY,
+        rule="exactly 0 in every dtype",
+        holds=lambda n: max(n.values()) == 0,
+        only_if=lambda n: max(weight for name, weight in n.items() if "largest" in name) == 0,
+        condition="the query may see some key; a row without any is NaN unless it is set to 0, as it is here",
+        unit="weight (NaN: 1 = yes)",
+    )
+)
+def weight_under_infinity() -> dict[str, float]:
+    """Largest weight on hidden keys in scaled_dot_product_attention, one key hidden or all, by dtype; and plainly."""
+    found = {}
+    for dtype in DTYPES:
+        query, key = torch.zeros(2, 1, dtype=dtype), torch.zeros(3, 1, dtype=dtype)
+        mask = torch.tensor([[True, False, True], [False, False, False]])
+        _, weights = scaled_dot_product_attention(query, key, key, mask)
+        found[f"{name_of(dtype)}: largest hidden weight"] = weights[~mask].abs().max().item()
+    undefined = torch.full((3,), -math.inf).softmax(dim=0).isnan().all()
+    return found | {"plain softmax, all keys hidden, is NaN": int(undefined)}
+
+
+@measures(
+    Claim(
+        id="C005",
+        text="In practice -1e9 is close enough to -inf",
+        kind=PROBE,
+        rule="0 in every dtype, also when every key is hidden",
+        holds=lambda n: max(n.values()) == 0,
+        only_if=lambda n: max(weight for name, weight in n.items() if "one key" in name) == 0,
+        condition="the dtype can hold it (not float16) and no row hides all keys: it would see all",
+        unit="weight of a hidden key (refused: 1 = yes)",
+        control="-inf with rows that see nothing set to 0: exactly 0 in every dtype",
+    )
+)
+def weight_under(fill: float) -> dict[str, float]:
+    """Filling hidden scores with `fill`: weight on a hidden key, and on hidden keys when all are hidden, by dtype."""
+    found = {}
+    for dtype in DTYPES:
+        name = name_of(dtype)
+        try:
+            some = torch.zeros(3, dtype=dtype).masked_fill(torch.tensor([False, True, False]), fill)
+            every = torch.zeros(3, dtype=dtype).masked_fill(torch.tensor([True, True, True]), fill)
+        except RuntimeError:
+            found[f"{name}: refused by torch"] = 1
+            continue
+        found[f"{name}: one key hidden"] = torch.softmax(some, dim=0)[1].item()
+        found[f"{name}: all hidden"] = torch.softmax(every, dim=0)[1].item()
+    return found
+
+
 def largest_leak(model: ToyTransformer, tokens: Tensor) -> tuple[float, float]:
     """How much the future reaches the past: (largest change of an earlier logit, largest gradient of a later input).
 
@@ -85,20 +190,38 @@ def largest_leak(model: ToyTransformer, tokens: Tensor) -> tuple[float, float]:
     change = gradient = 0.0
     one, another = encode(["mat", "big"])
     others = torch.where(tokens == one, another, one)  # surely another word at every position
-    embedded: list[Tensor] = []
-    hook = model.embedding.register_forward_hook(lambda _module, _inputs, output: embedded.append(output))
     for i in range(tokens.size(1) - 1):
         later = torch.arange(tokens.size(1), device=tokens.device) > i
         with torch.no_grad():
             before, _ = model(tokens)
             after, _ = model(torch.where(later, others, tokens))
         change = max(change, (before - after)[:, : i + 1].abs().max().item())
-        embedded.clear()
-        logits, _ = model(tokens)
+        with watch_embedding(model) as embedded:
+            logits, _ = model(tokens)
         (slope,) = torch.autograd.grad(logits[:, i].square().sum(), embedded[0])
         gradient = max(gradient, slope[:, later].abs().max().item())
-    hook.remove()
     return change, gradient
+
+
+@measures(
+    Claim(
+        id="C099",
+        text="With a causal mask each position depends on the past alone",
+        kind=IDENTITY,
+        rule="both exactly 0 for the causal model",
+        holds=lambda n: n["causal: largest change"] == n["causal: largest gradient"] == 0.0,
+        unit="largest absolute change of an earlier logit, and gradient from a later word",
+        control="the model without a mask: the same test must find a leak",
+    )
+)
+def leaks(causal: Trained, bidirectional: Trained, words: list[str]) -> dict[str, float]:
+    """What the leak test finds in a causal model and, as its control, in one without a mask."""
+    tokens = torch.tensor([[START_ID, *encode(words)]], device=causal.model.positions.device)
+    found = {}
+    for name, trained in (("causal", causal), ("without mask", bidirectional)):
+        change, gradient = largest_leak(trained.model, tokens)
+        found |= {f"{name}: largest change": change, f"{name}: largest gradient": gradient}
+    return found
 
 
 def print_mask(title: str, mask: Tensor) -> None:
@@ -107,146 +230,7 @@ def print_mask(title: str, mask: Tensor) -> None:
         print("      " + " ".join("1" if cell else "." for cell in row))
 
 
-def show_masks() -> None:
-    print("\n1. Masks: a row for each query, a column for each key, 1 = may attend")
-    lengths = torch.tensor([6, 4])
-    print_mask("causal: itself and what came before", causal_mask(6))
-    print_mask("padding: a sequence of 4 words in a batch of length 6", padding_mask(lengths, 6)[1, 0].expand(6, 6))
-    print_mask("causal & padding", (causal_mask(6) & padding_mask(lengths, 6))[1, 0])
-
-
-def show_minus_infinity() -> dict[str, Tensor]:
-    """The same three scores, the second one hidden in two ways -> name -> weights."""
-    print("\n2. Hidden means -inf before softmax, not 0: exp(0) is 1, a score like any other")
-    weights = {}
-    for scores in ([2.0, 0.0, 3.0], [2.0, -math.inf, 3.0], [-2.0, 0.0, -3.0]):
-        weights[str(scores)] = torch.softmax(torch.tensor(scores), dim=0)
-        print(f"   softmax({scores}) = {[round(w, 3) for w in weights[str(scores)].tolist()]}")
-    print("   The last line is worse: among negative scores a hidden key at 0 gets most of the weight.")
-    return weights
-
-
-def show_leaks(causal: Trained, bidirectional: Trained, words: list[str]) -> dict[str, float]:
-    """Run the leak test on a causal model and, as its control, on one without a mask -> what each lets through."""
-    print("\n3. Nothing leaks: replace everything after position i and compare all logits up to i")
-    tokens = torch.tensor([[START_ID, *encode(words)]], device=causal.model.positions.device)
-    leaks = {}
-    for name, trained in (("causal", causal), ("without mask", bidirectional)):
-        change, gradient = largest_leak(trained.model, tokens)
-        leaks |= {f"{name}: largest change": change, f"{name}: largest gradient": gradient}
-        print(f"   {name:12}  earlier logits change by {change:.2g}, gradients from later words reach {gradient:.2g}")
-    assert leaks["causal: largest change"] == leaks["causal: largest gradient"] == 0.0
-    return leaks
-
-
-def hidden_weight(fill: float) -> dict[str, float]:
-    """Filling hidden scores with `fill`: weight on a hidden key, and on hidden keys when all are hidden, by dtype."""
-    outcome = {}
-    for dtype in DTYPES:
-        name = str(dtype).removeprefix("torch.")
-        try:
-            some = torch.zeros(3, dtype=dtype).masked_fill(torch.tensor([False, True, False]), fill)
-            every = torch.zeros(3, dtype=dtype).masked_fill(torch.tensor([True, True, True]), fill)
-        except RuntimeError:
-            outcome[f"{name}: refused by torch"] = 1
-            continue
-        outcome[f"{name}: one key hidden"] = torch.softmax(some, dim=0)[1].item()
-        outcome[f"{name}: all hidden"] = torch.softmax(every, dim=0)[1].item()
-    return outcome
-
-
-def our_hidden_weight() -> dict[str, float]:
-    """The same two cases through scaled_dot_product_attention."""
-    outcome = {}
-    for dtype in DTYPES:
-        query, key = torch.zeros(2, 1, dtype=dtype), torch.zeros(3, 1, dtype=dtype)
-        mask = torch.tensor([[True, False, True], [False, False, False]])
-        _, weights = scaled_dot_product_attention(query, key, key, mask)
-        outcome[f"{str(dtype).removeprefix('torch.')}: largest hidden weight"] = weights[~mask].abs().max().item()
-    return outcome
-
-
-def record_findings(
-    softmax: dict[str, Tensor], leaks: dict[str, float], seed: int, options: argparse.Namespace
-) -> None:
-    zero, minus_inf, negative = softmax.values()
-    filled, ours = hidden_weight(-1e9), our_hidden_weight()
-    undefined = int(torch.full((3,), -math.inf).softmax(dim=0).isnan().all())
-    findings.record(
-        "phase4_causal/causal_attention.py",
-        [
-            Finding(
-                "C001",
-                "softmax([2, 0, 3]) = [0.24, 0.03, 0.73]",
-                "course notes",
-                {"softmax([2, 0, 3])": [round(w, 4) for w in zero.tolist()]},
-                "weights",
-                "all three agree to 0.005",
-                findings.verdict(bool(((zero - torch.tensor([0.24, 0.03, 0.73])).abs() < 0.005).all())),
-            ),
-            Finding(
-                "C002",
-                "A key that is hidden with the score 0 still contributes",
-                "course notes",
-                {"beside scores 2 and 3": zero[1].item(), "beside scores -2 and -3": negative[1].item()},
-                "weight of the hidden key",
-                "more than 0.01",
-                findings.verdict(min(zero[1].item(), negative[1].item()) > 0.01),
-                control=f"with -inf: {minus_inf[1].item():g}",
-            ),
-            Finding(
-                "C003",
-                "softmax([2, -inf, 3]) = [0.27, 0.00, 0.73]",
-                "course notes",
-                {"softmax([2, -inf, 3])": [round(w, 4) for w in minus_inf.tolist()]},
-                "weights",
-                "all three agree to 0.005",
-                findings.verdict(bool(((minus_inf - torch.tensor([0.27, 0.0, 0.73])).abs() < 0.005).all())),
-            ),
-            Finding(
-                "C004",
-                "A score of -inf becomes a weight of exactly 0",
-                "course notes",
-                ours | {"plain softmax, all keys hidden, is NaN": undefined},
-                "weight (NaN: 1 = yes)",
-                "exactly 0 in every dtype",
-                **findings.conditional(
-                    not undefined and max(ours.values()) == 0,
-                    max(ours.values()) == 0,
-                    "the query may see some key; a row without any is NaN unless it is set to 0, as it is here",
-                ),
-            ),
-            Finding(
-                "C005",
-                "In practice -1e9 is close enough to -inf",
-                "course notes",
-                filled,
-                "weight of a hidden key (refused: 1 = yes)",
-                "0 in every dtype, also when every key is hidden",
-                **findings.conditional(
-                    max(filled.values()) == 0,
-                    max(value for name, value in filled.items() if "one key" in name) == 0,
-                    "the dtype can hold it (not float16) and no row hides all keys: it would see all",
-                ),
-                control="-inf with rows that see nothing set to 0: exactly 0 in every dtype",
-            ),
-            Finding(
-                "C099",
-                "With a causal mask each position depends on the past alone",
-                "course notes",
-                leaks,
-                "largest absolute change of an earlier logit, and gradient from a later word",
-                "both exactly 0 for the causal model",
-                findings.verdict(leaks["causal: largest change"] == leaks["causal: largest gradient"] == 0.0),
-                control="the model without a mask: the same test must find a leak",
-                seeds=[seed],
-            ),
-        ],
-        options.output_dir,
-    )
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str | None:
     parser = cli.parser(__doc__, trains=True)
     parser.add_argument(
         "--prompt", default="the cat", metavar="TEXT", help='what the model continues (default: "the cat")'
@@ -258,15 +242,21 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"--prompt: {error}")
     causal = load_causal_model(options)
     if options.train_only:
-        return
-    show_masks()
-    softmax = show_minus_infinity()
-    leaks = show_leaks(causal, load_multi_head_model(options), options.words)
-    print(f"\n4. Generation, the likeliest word each time, {causal.label}:")
+        return None
+    print("\n1. Masks: a row for each query, a column for each key, 1 = may attend")
+    padding = padding_mask(torch.tensor([6, 4]), 6)[1, 0]  # (2, 1, 1, 6) -> (1, 6)
+    print_mask("causal: itself and what came before", causal_mask(6))
+    print_mask("padding: a sequence of 4 words in a batch of length 6", padding.expand(6, 6))
+    print_mask("causal & padding", causal_mask(6) & padding)
+    print(f"\n2. Generation, the likeliest word each time, {causal.label}:")
     for start in (prompt, prompt[:1], []):
         continued = generate(causal.model, start)
         print(f"   {' '.join(start) or '(nothing)'} | {' '.join(continued[len(start) :])}")
-    record_findings(softmax, leaks, causal.recipe.seed, options)
+    print("\n3. Hidden means -inf before softmax, and nothing leaks: replace all words after position i, look up to i")
+    leaked = leaks(causal, load_multi_head_model(options), options.words)
+    findings.record(options, hidden_in_two_ways(), weight_under_infinity(), weight_under(-1e9), leaked)
+    moved, control = leaked["causal: largest change"], leaked["without mask: largest change"]
+    return f"Later words changed, earlier logits move by {moved:g}; without a mask by {control:.1f}"
 
 
 if __name__ == "__main__":

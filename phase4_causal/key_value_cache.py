@@ -1,7 +1,8 @@
-"""The key-value cache: keys and values of the past are kept, because under a causal mask they never change.
+"""What need a model that writes not compute again for each new word?
 
-The key of word 3 depends on words 0 to 3 alone. Word 9 will not alter it, so a model that writes need not compute it
-again: it computes query, key and value of the new word, puts key and value behind the others, and attends.
+Keys and values of the past: under a causal mask they never change. The key of word 3 depends on words 0 to 3 alone,
+and word 9 will not alter it. So the model computes query, key and value of the new word, puts key and value behind the
+others, and attends.
 
     buffer   (B, H, max_length, d_k) for keys and again for values, allocated once
     length   how many positions are filled; what lies behind is never read
@@ -70,8 +71,8 @@ class KeyValueCache:
                 expected = f"({batch}, {num_heads}, T_new, {d_k})"
                 raise ValueError(f"this cache takes a {name} of shape {expected}: got {tuple(new.shape)}")
             if new.requires_grad:
-                raise ValueError(f"a cache is for writing, not for training: got a {name} with gradients; "
-                                 "call the model under torch.no_grad()")  # fmt: skip
+                advice = "call the model under torch.no_grad()"
+                raise ValueError(f"a cache is for writing, not for training: got a {name} with gradients; {advice}")
         if key.size(2) != value.size(2):
             raise ValueError(f"key and value must have the same length: got {key.size(2)} and {value.size(2)}")
         self.check_room(key.size(2))
@@ -82,7 +83,7 @@ class KeyValueCache:
         return self.keys[:, :, :end], self.values[:, :, :end]  # (B, H, max_length, d_k) -> (B, H, length, d_k)
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     cli.parse(cli.parser(__doc__), argv)
     cache = KeyValueCache(batch=1, num_heads=1, max_length=6, d_k=2)
     print("\nOne head, room for 6 positions. The first number of each key:")
@@ -95,6 +96,7 @@ def main(argv: list[str] | None = None) -> None:
         cache.append(new.expand(1, 1, 2, 2), new.expand(1, 1, 2, 2))
     except ValueError as error:
         print(f"   2 new: {error}")
+    return f"Keys and values of the past: {cache.length} positions kept, each computed once"
 
 
 if __name__ == "__main__":
