@@ -1,8 +1,9 @@
-"""Attention as a drawing: the words in a row, and arrows from each word to the words it looks at.
+"""Which words does each word look at, and how much weight is worth an arrow?
 
-An arrow is as thick as its weight, and only arrows above a threshold are drawn. The threshold is a multiple of 1/n, the
-weight that every word gets from a head that does not choose: a fixed one such as 0.15 lies below 1/6, so that on six
-words such a head would draw all its arrows (a finding below). Arcs above the words look right, arcs below look left.
+The words of a sentence in a row, and an arrow from each word to the words it looks at, as thick as its weight. Arcs
+above the words look right, arcs below look left. Only arrows above a threshold are drawn, and the threshold is a
+multiple of 1/n, the weight that every word gets from a head that does not choose: a fixed one such as 0.15 lies below
+1/6, so that on six words such a head would draw all its arrows.
 
     python phase3_visualization/attention_flow.py
     python phase3_visualization/attention_flow.py --layer 1 --head 2 --threshold 1.5
@@ -10,7 +11,6 @@ words such a head would draw all its arrows (a finding below). Arcs above the wo
 Writes attention_flow.png to visualizations/plots/phase3/.
 """
 
-import argparse
 import math
 
 import matplotlib.pyplot as plt
@@ -21,13 +21,16 @@ from matplotlib.patches import Circle, FancyArrowPatch
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
-from phase2_multi_head.visualize import patterns
-from shared import cli, paths, training
+from shared import cli, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, Claim, measures
+from shared.toy_language import TOY_SENTENCE
+from shared.toy_model import weights_of
 from shared.training import Trained
-from shared.visualization_utils import INK, QUIET, head_color, model_note, save_figure
+from shared.visualization_utils import INK, QUIET, head_color, headline, save_plot
+
+THRESHOLD = 2.0  # times the even share
 
 
 def arrows(weights: Tensor, threshold: float) -> list[tuple[int, int, float]]:
@@ -45,12 +48,8 @@ def draw_flow(ax: Axes, weights: Tensor, words: list[str], *, color: str, thresh
             continue
         side = 0.30 if j > i else -0.30
         rise = bend if abs(i - j) > 1 else 1.6 * bend  # a short arc needs more to be seen
-        ax.add_patch(
-            FancyArrowPatch(
-                (i, side), (j, side), connectionstyle=f"arc3,rad={-rise}", arrowstyle="-|>",
-                mutation_scale=7 + 6 * weight, shrinkA=0, shrinkB=0, **style,
-            )
-        )  # fmt: skip
+        tip = {"arrowstyle": "-|>", "mutation_scale": 7 + 6 * weight, "shrinkA": 0, "shrinkB": 0}
+        ax.add_patch(FancyArrowPatch((i, side), (j, side), connectionstyle=f"arc3,rad={-rise}", **tip, **style))
     for position, word in enumerate(words):
         ax.text(position, 0, word, ha="center", va="center", fontsize=8.5, color=INK, zorder=3)
         ax.text(position, -0.21, str(position), ha="center", va="center", fontsize=5.5, color=QUIET, zorder=3)
@@ -61,8 +60,8 @@ def draw_flow(ax: Axes, weights: Tensor, words: list[str], *, color: str, thresh
 
 
 def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]], threshold: float) -> tuple[Figure, str]:
-    """One panel a head; the title names the strongest arrow of all."""
-    weights = patterns(trained, words)  # (L, H, T, T)
+    """One panel a head, with its strongest arrow; the title counts the arrows drawn."""
+    weights = weights_of(trained.model, words)  # (L, H, T, T)
     columns = min(len(heads), 1 if len(words) > 16 else 2 if len(words) > 8 else 4)
     rows = math.ceil(len(heads) / columns)
     width = max(2.6, 0.46 * len(words)) * (1.6 if len(heads) == 1 else 1)
@@ -70,68 +69,64 @@ def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]], thres
     fig, axes = plt.subplots(rows, columns, figsize=figsize, squeeze=False, layout="constrained")
     for ax in axes.flat:
         ax.axis("off")
+    drawn = 0
     for ax, (layer, head) in zip(axes.flat, heads, strict=False):
         draw_flow(ax, weights[layer, head], words, color=head_color(head), threshold=threshold)
+        drawn += len(arrows(weights[layer, head], threshold))
         i, j, weight = arrows(weights[layer, head], 0)[-1]
         title = f"layer {layer} head {head}: {words[i]} → {words[j]} {weight:.2f}"
         ax.set_title(title, fontsize=9, color=head_color(head), pad=2)
-    shown = {(layer, head): arrows(weights[layer, head], threshold) for layer, head in heads}
-    drawn, possible = sum(map(len, shown.values())), len(heads) * len(words) ** 2
-    several = "Trained heads choose" if len(heads) > 1 else f"Layer {heads[0][0]} head {heads[0][1]} chooses"
-    title = (
-        f"{several}: {drawn} of {possible} arrows carry more than {threshold:g} times the even share of 1/{len(words)}"
-    )
-    fig.suptitle(title, fontsize=12)
+    who = "Trained heads choose" if len(heads) > 1 else f"Layer {heads[0][0]} head {heads[0][1]} chooses"
+    of_all = f"{drawn} of {len(heads) * len(words) ** 2} arrows"
+    title = f"{who}: {of_all} carry more than {threshold:g} times the even share of 1/{len(words)}"
     entropy = normalized_entropy(torch.stack([weights[place] for place in heads])).nanmean().item()
-    model_note(
-        fig,
-        f"{trained.label} · normalised entropy {entropy:.2f} · arrows point to where a word looks; ring: itself",
-    )
+    note = f"{trained.label} · normalised entropy {entropy:.2f} · arrows point to where a word looks; ring: itself"
+    headline(fig, title, note, size=12)
     return fig, f'{title}; "{" ".join(words)}", arrow width by weight.'
 
 
-def record_findings(trained: Trained, words: list[str], threshold: float, options: argparse.Namespace) -> None:
-    """What a fixed threshold draws for heads that have learned nothing."""
-    untrained = training.untrained(trained.recipe, MultiHeadAttention)
-    n = len(words)
-    shares = {
-        f"{name}, above {text}": (patterns(model, words) > value).double().mean().item()
-        for name, model in (("untrained", untrained), ("trained", trained))
-        for text, value in (("0.15", 0.15), (f"{threshold:g}/n", threshold / n))
-    }
-    findings.record(
-        "phase3_visualization/attention_flow.py",
-        [
-            Finding(
-                "I051",
-                "Drawing only arrows above 0.15 leaves the connections that matter",
-                "course notes",
-                shares,
-                f"share of all arrows drawn, n = {n} words",
-                "an untrained model draws less than a tenth of its arrows",
-                findings.verdict(shares["untrained, above 0.15"] < 0.1),
-                control=f"a threshold of {threshold:g} times the even share 1/n",
-                seeds=[options.seed],
-            ),
-        ],
-        options.output_dir,
+@measures(
+    Claim(
+        id="I051",
+        text="Drawing only arrows above 0.15 leaves the connections that matter",
+        kind=EXPERIMENT,
+        rule="an untrained model draws less than a tenth of its arrows",
+        holds=lambda n: n["untrained, above 0.15"] < 0.1,
+        oracle={"untrained, above 0.15": 0.0},
+        null={"untrained, above 0.15": 0.75},
+        unit="share of all arrows drawn, n = 6 words",
+        control=f"a threshold of {THRESHOLD:g} times the even share 1/n",
     )
+)
+def arrows_drawn(trained: Trained) -> dict[str, float]:
+    """Share of the arrows of the toy sentence above a fixed and a relative threshold, whatever the picture shows."""
+    words = TOY_SENTENCE.split()
+    models = {"untrained": training.untrained(trained.recipe, MultiHeadAttention), "trained": trained}
+    thresholds = {"0.15": 0.15, f"{THRESHOLD:g}/n": THRESHOLD / len(words)}
+    return {
+        f"{name}, above {text}": (weights_of(each.model, words) > value).double().mean().item()
+        for name, each in models.items()
+        for text, value in thresholds.items()
+    }
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     parser.add_argument("--layer", type=int, help="only this layer, counted from 0 (default: all)")
     parser.add_argument("--head", type=int, help="only this head, counted from 0 (default: all)")
-    parser.add_argument("--threshold", type=float, default=2.0, metavar="X", help="draw weights above X/n (default: 2)")
+    parser.add_argument(
+        "--threshold", type=float, default=THRESHOLD, metavar="X", help=f"draw weights above X/n (default: {THRESHOLD})"
+    )
     options = cli.parse(parser, argv)
     if options.threshold < 0:
         parser.error(f"--threshold must be 0 or more: got {options.threshold:g}")
     trained = load_multi_head_model(options)
     heads = cli.chosen_heads(parser, options, trained.recipe)
-    figure, caption = draw(trained, options.words, heads, options.threshold)
-    path = options.output_dir / paths.PLOTS / "phase3" / f"attention_flow.{options.format}"
-    save_figure(figure, path, caption=caption)
-    record_findings(trained, options.words, options.threshold, options)
+    save_plot(options, "phase3/attention_flow", *draw(trained, options.words, heads, options.threshold))
+    shares = arrows_drawn(trained)
+    findings.record(options, shares)
+    fixed, relative = shares["untrained, above 0.15"], shares[f"untrained, above {THRESHOLD:g}/n"]
+    return f"Of an untrained model's arrows {fixed:.0%} lie above 0.15, and {relative:.0%} above {THRESHOLD:g}/n"
 
 
 if __name__ == "__main__":

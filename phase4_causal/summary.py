@@ -30,13 +30,12 @@ from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS, best
 from phase2_multi_head.multi_head_attention import load_multi_head_model, load_one_layer_model
 from phase2_multi_head.visualize import patterns
 from phase3_visualization.attention_flow import draw_flow
-from phase3_visualization.roles.pattern_scores import arrow
 from phase4_causal.causal_attention import largest_leak, load_causal_model
 from phase4_causal.masking.mask_training import TESTS, UNIFORM, floor, losses
 from phase4_causal.visualize import weights_of
 from shared import cli, paths, toy_model, training
 from shared.attention_utils import causal_mask, normalized_entropy
-from shared.grammar.scores import DIRECTIONS, best_heads, offset_baselines, score_heads
+from shared.grammar.scores import DIRECTIONS, best_heads, offset_baselines, relation_name, score_heads
 from shared.toy_language import START, encode
 from shared.training import Trained, attention_on, held_out_loss
 from shared.visualization_utils import (
@@ -131,7 +130,7 @@ def role(scores: Scores, head: int) -> str:
     if margin[relation] <= 0:
         return "no relation\nan offset does better"
     single = best(scores.one)[relation]
-    return f"{arrow((relation, DIRECTIONS[int(direction)]))} {accuracy:.2f}\none head: {single:.2f}"
+    return f"{relation_name(relation, DIRECTIONS[int(direction)])} {accuracy:.2f}\none head: {single:.2f}"
 
 
 def draw_four_heads(part: SubFigure, models: Models, scores: Scores, words: list[str]) -> str:
@@ -167,7 +166,7 @@ def draw_relations(part: SubFigure, trained: Trained, scores: Scores, words: lis
                 text.remove()  # positions are too small to read here
             elif not long:
                 text.set_fontsize(10)
-        label = f"{arrow((relation, head.direction))} {head.accuracy:.2f}"
+        label = f"{relation_name(relation, head.direction)} {head.accuracy:.2f}"
         ax.set_title(f"{label}{', ' if long else chr(10)}{head.name}", fontsize=9.5, color=color)
     lowest = min(found[relation].accuracy for relation in CORE_RELATIONS)
     offset = max(scores.offsets[relation] for relation in CORE_RELATIONS)

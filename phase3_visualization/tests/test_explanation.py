@@ -8,7 +8,6 @@ from torch import nn
 
 from phase1_single_head.parts.soft_lookup import Reading
 from phase2_multi_head.multi_head_attention import RECIPE, MultiHeadAttention
-from phase3_visualization import attention_3d
 from phase3_visualization.explanation import not_an_explanation, other_weights
 from shared import training
 from shared.toy_language import encode, tokenize
@@ -147,35 +146,6 @@ def test_exchange_says_when_texts_are_too_short_for_wide_heads(capsys, heads, ve
         assert not_an_explanation.exchange_finding(one_less, short, seed=0).verdict == "does not hold"
         moved = long | {"largest change of a logit": 1e-3}
         assert not_an_explanation.exchange_finding(moved, short, seed=0).verdict == "does not hold"
-
-
-def explain_sweep(tmp_path, monkeypatch, trained, *arguments):
-    monkeypatch.setattr(attention_3d, "load_multi_head_model", lambda options: trained)
-    attention_3d.main(["--quick", "--output-dir", str(tmp_path), *arguments])
-    return sorted(path.name for path in (tmp_path / "visualizations" / "plots" / "phase3").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("chosen", "panels"),
-    [([], [(0, 0), (0, 1), (1, 0), (1, 1)]), (["--layer", "1"], [(1, 0), (1, 1)]), (["--head", "1"], [(0, 1), (1, 1)])],
-)
-def test_small_landscapes_show_every_head_that_is_chosen(tmp_path, monkeypatch, chosen, panels):
-    seen = []
-    monkeypatch.setattr(attention_3d, "turn", lambda *_, **__: [torch.zeros(2, 2, 3, dtype=torch.uint8).numpy()])
-    real = attention_3d.draw_heads
-    monkeypatch.setattr(
-        attention_3d, "draw_heads", lambda trained, words, heads: seen.append(real(trained, words, heads)) or seen[-1]
-    )
-    assert explain_sweep(tmp_path, monkeypatch, explain_model(), *chosen) == ["3d_attention.png", "3d_heads.png"]
-    (figure, title), names = seen[0], [f"layer {layer} head {head}" for layer, head in panels]
-    assert [ax.get_title().split(":")[0] for ax in figure.axes] == names and title.startswith(f"{len(panels)} heads: ")
-    kinds = [ax.get_title().split(": ")[1] for ax in figure.axes]
-    assert f", {kinds.count('separate peaks')} with separate peaks" in title
-
-
-def test_one_chosen_head_has_no_grid_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(attention_3d, "turn", lambda *_, **__: [torch.zeros(2, 2, 3, dtype=torch.uint8).numpy()])
-    assert explain_sweep(tmp_path, monkeypatch, explain_model(), "--layer", "1", "--head", "0") == ["3d_attention.png"]
 
 
 def test_long_texts_exist_for_the_trained_model():

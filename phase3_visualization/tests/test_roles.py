@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from phase3_visualization.roles import attention_distance as distance3
-from phase3_visualization.roles import entropy_training, head_roles, pattern_scores, role_stability, training_film
+from phase3_visualization.roles import entropy_training, head_roles, role_stability, training_film
 from shared import head_statistics, training
 from shared.attention_utils import padding_mask
 from shared.grammar import scores as grammar_scores
@@ -317,9 +317,9 @@ def test_statistics_refuse_an_additive_mask_and_a_missing_axis():
         head_statistics.sink_score(torch.ones(2, 3, 3) / 3, torch.ones(1, 1, 3, 3, dtype=torch.bool))
 
 
-def role_scores(previous: float, first: float, subject: float) -> pattern_scores.Scores:
+def role_scores(previous: float, first: float, subject: float) -> head_roles.Scores:
     one = lambda value: torch.tensor([[value]], dtype=torch.float64)  # noqa: E731
-    return pattern_scores.Scores(
+    return head_roles.Scores(
         {-1: one(previous), 0: one(0.0)}, one(first), {("verb-subject", "backward"): one(subject)},
         {"normalised entropy": one(0.5), "largest weight": one(0.85)},
     )  # fmt: skip
@@ -327,14 +327,14 @@ def role_scores(previous: float, first: float, subject: float) -> pattern_scores
 
 def test_a_head_is_named_only_above_the_published_margins():
     key = ("verb-subject", "backward")
-    base = pattern_scores.Baselines({key: 0.5}, {key: 0.3, -1: 0.2, 0: 0.2, "first": 0.2}, {})
-    assert pattern_scores.name(role_scores(0.91, 0, 1), base, 0, 0) == "previous"
-    assert pattern_scores.name(role_scores(0.89, 0, 0.61), base, 0, 0) == "subject → verb"
-    assert pattern_scores.name(role_scores(0.89, 0, 0.59), base, 0, 0) == pattern_scores.NO_NAME
-    assert pattern_scores.name(role_scores(0.5, 0.95, 0.4), base, 0, 0) == "first word"
-    high = pattern_scores.Baselines({key: 0.5}, {key: 0.7, -1: 0.2, 0: 0.2, "first": 0.2}, {})
-    assert pattern_scores.name(role_scores(0.1, 0, 0.75), high, 0, 0) == pattern_scores.NO_NAME
-    assert pattern_scores.spread(role_scores(0, 0, 0), 0, 0) == "focused"
+    base = head_roles.Baselines({key: 0.5}, {key: 0.3, -1: 0.2, 0: 0.2, "first": 0.2}, {})
+    assert head_roles.role_name(role_scores(0.91, 0, 1), base, 0, 0) == "previous"
+    assert head_roles.role_name(role_scores(0.89, 0, 0.61), base, 0, 0) == "subject → verb"
+    assert head_roles.role_name(role_scores(0.89, 0, 0.59), base, 0, 0) == head_roles.NO_NAME
+    assert head_roles.role_name(role_scores(0.5, 0.95, 0.4), base, 0, 0) == "first word"
+    high = head_roles.Baselines({key: 0.5}, {key: 0.7, -1: 0.2, 0: 0.2, "first": 0.2}, {})
+    assert head_roles.role_name(role_scores(0.1, 0, 0.75), high, 0, 0) == head_roles.NO_NAME
+    assert head_roles.spread_name(role_scores(0, 0, 0), 0, 0) == "focused"
 
 
 @pytest.mark.parametrize(("follows", "expected"), [("gold", (1.0, 0.0)), ("neighbour", (0.0, 1.0))])
@@ -353,7 +353,7 @@ def test_a_head_is_asked_where_its_neighbour_and_its_relation_differ(monkeypatch
         relation={
             (r, d): torch.tensor([[float(r == "determiner-noun")]])
             for r in RELATIONS
-            for d in pattern_scores.DIRECTIONS
+            for d in head_roles.DIRECTIONS
         },
     )
     trained = types.SimpleNamespace(model=None, recipe=types.SimpleNamespace(objective="masked word"))

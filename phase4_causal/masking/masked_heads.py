@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase3_visualization.roles.pattern_scores import MARGIN, arrow
+from phase3_visualization.roles.head_roles import MARGIN
 from phase4_causal.masking.mask_training import ATTENTION, WITH, WITHOUT, under
 from shared import training
 from shared.attention_utils import attention_distance, causal_mask, padding_mask
-from shared.grammar.scores import DIRECTIONS, best_fixed_offset, gold_matrices, score_heads
+from shared.grammar.scores import DIRECTIONS, best_fixed_offset, gold_matrices, relation_name, score_heads
 from shared.head_statistics import even_weights, first_share, head_statistics, offset_share
 from shared.toy_language import RELATIONS, Sentence
 from shared.toy_model import ToyTransformer
@@ -133,14 +133,16 @@ def roles(patterns: Patterns, sentences: list[Sentence]) -> dict[str, Tensor]:
     # A row that sees only itself has no other largest weight: hidden keys must not stand at 0, where they would tie.
     visible = [weights.masked_fill(~patterns.mask, -1) for weights in layers]
     accuracy = score_heads(visible, sentences, patterns.shift)
-    return scores | {arrow((r, d)): accuracy[r][..., i] for r in RELATIONS for i, d in enumerate(DIRECTIONS)}
+    return scores | {relation_name(r, d): accuracy[r][..., i] for r in RELATIONS for i, d in enumerate(DIRECTIONS)}
 
 
 def gold_of(patterns: Patterns, sentences: list[Sentence]) -> dict[str, Tensor]:
     """ "determiner → noun" and so on, both directions of every relation -> gold bool (N, T, T)."""
     forward = gold_matrices(sentences, patterns.real.size(-1), patterns.shift)
     return {
-        arrow((r, d)): gold for r in RELATIONS for d, gold in zip(DIRECTIONS, (forward[r], forward[r].mT), strict=True)
+        relation_name(r, d): gold
+        for r in RELATIONS
+        for d, gold in zip(DIRECTIONS, (forward[r], forward[r].mT), strict=True)
     }
 
 

@@ -30,6 +30,12 @@ class HeadScore:
         return f"layer {self.layer} head {self.head}"
 
 
+def relation_name(relation: str, direction: str) -> str:
+    """("verb-place", "backward") -> "place → verb": from the word that looks to the word it looks at."""
+    source, target = relation.split("-") if direction == "forward" else relation.split("-")[::-1]
+    return f"{source} → {target}"
+
+
 def gold_matrices(sentences: list[Sentence], length: int, shift: int = 0) -> dict[str, Tensor]:
     """Relation -> bool (N, T, T): True where the query (row) has its gold key (column), in forward direction.
 
