@@ -195,18 +195,21 @@ def grouped_bars(
     *,
     width: float = 0.8,
     number: str = "{:.2f}",
+    clear_of: Sequence[float] | None = None,
 ) -> list[list[float]]:
     """A group of bars for each name of `groups`, in it a bar for each of `series`; returns where they stand.
 
     series: name -> one value for each group, which stands above its bar. The names go into the legend.
+    clear_of: the height of a line across each group, on which no number is to lie.
     """
     each = width / len(series)
     places = []
     for place, (name, values) in enumerate(series.items()):
         x = [group + (place - (len(series) - 1) / 2) * each for group in range(len(groups))]
         ax.bar(x, values, 0.9 * each, color=colors[name], label=name)
-        for position, value in zip(x, values, strict=True):
-            ax.text(position, value, number.format(value), ha="center", va="bottom", fontsize=8)
+        for position, value, line in zip(x, values, clear_of or values, strict=True):
+            height = line if 0 <= line - value < 0.06 else value
+            ax.text(position, height, number.format(value), ha="center", va="bottom", fontsize=8)
         places.append(x)
     ax.set_xticks(range(len(groups)), groups)
     ax.tick_params(length=0)
