@@ -1,10 +1,10 @@
-"""Multi-head attention: several small attentions side by side, each free to look for something else.
+"""What is multi-head attention: several small attentions, or one that is cut up?
 
     MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W_O,   head_h = Attention(Q W_Q^h, K W_K^h, V W_V^h)
                                                                                  (Vaswani et al. 2017, section 3.2.2)
-Two views of the same thing, proved equal below: H small attentions in parallel, or one large projection whose output is
-cut into H slices. The first is what it means; the second is how it is written. What it costs is in head_costs.py,
-how to get it wrong without noticing in wrong_heads.py.
+Two views of the same thing, proved equal below: H small attentions in parallel, each free to look for something else,
+or one large projection whose output is cut into H slices. The first is what it means; the second is how it is written.
+What it costs is in costs/cost_model.py, how to get it wrong without noticing in heads/wrong_heads.py.
 
     python phase2_multi_head/multi_head_attention.py
 """
@@ -18,7 +18,7 @@ from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_
 from shared import cli
 from shared.attention_utils import causal_mask
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import IDENTITY, Claim, measures
 from shared.toy_language import encode
 from shared.training import Recipe, Trained
 
@@ -135,42 +135,93 @@ def torch_twin(ours: MultiHeadAttention) -> nn.MultiheadAttention:
     return theirs
 
 
+DIFFERENCE = "largest absolute difference of outputs and weights, float64"
+MODULE = "nn.MultiheadAttention"
+
+
+@measures(
+    Claim(
+        id="I031",
+        text="Multi-head attention is several small attentions in parallel, or one projection cut into slices",
+        kind=IDENTITY,
+        rule="below 1e-12",
+        holds=lambda n: n["stack of heads"] < 1e-12,
+        unit=DIFFERENCE,
+        shows=("stack of heads",),
+    ),
+    Claim(
+        id="C090",
+        text="Written by hand, multi-head attention is what the library computes",
+        kind=IDENTITY,
+        rule="below 1e-12, with copied weights and a causal mask",
+        holds=lambda n: n[MODULE] < 1e-12,
+        unit=DIFFERENCE,
+        shows=(MODULE,),
+    ),
+)
 @torch.no_grad()
-def difference_of_views(d_model: int, num_heads: int) -> float:
-    """Largest difference, in outputs and weights, between the stack of heads and the one projection cut in slices."""
-    multi_head = MultiHeadAttention(d_model, num_heads, bias=False).double()
+def differences(d_model: int, num_heads: int) -> dict[str, float]:
+    """How far one projection cut in slices is from a stack of single heads, and from PyTorch's module."""
+    x, mask = torch.randn(2, 7, d_model, dtype=torch.float64), causal_mask(7)
+    plain = MultiHeadAttention(d_model, num_heads, bias=False).double()
     stack = StackOfHeads(d_model, num_heads).double()
-    stack.copy_weights(multi_head)
-    x = torch.randn(2, 7, d_model, dtype=torch.float64)
-    return max((a - b).abs().max().item() for a, b in zip(multi_head(x), stack(x), strict=True))
-
-
-@torch.no_grad()
-def difference_to_torch(d_model: int, num_heads: int) -> float:
-    """Largest difference, in outputs and weights per head, to nn.MultiheadAttention under a causal mask."""
+    stack.copy_weights(plain)
     ours = MultiHeadAttention(d_model, num_heads).double()
-    x = torch.randn(2, 7, d_model, dtype=torch.float64)
-    mask = causal_mask(7)
     theirs = torch_twin(ours)(x, x, x, attn_mask=~mask, average_attn_weights=False)
-    return max((a - b).abs().max().item() for a, b in zip(ours(x, mask=mask), theirs, strict=True))
+    pairs = {"stack of heads": (plain(x), stack(x)), MODULE: (ours(x, mask=mask), theirs)}
+    return {
+        name: max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
+        for name, (one, other) in pairs.items()
+    }
 
 
-def main(argv: list[str] | None = None) -> None:
-    options = cli.parse(cli.parser(__doc__, trains=True), argv)
-    if options.train_only:
-        for seed in cli.seeds(options):
-            load_multi_head_model(options, seed)
-            load_one_layer_model(options, seed)
-        return
-    show_heads(options)
-    num_heads, d_model = options.heads or 4, options.d_model or 64
-    views, torch_difference = difference_of_views(d_model, num_heads), difference_to_torch(d_model, num_heads)
-    print(f"\nThe same weights, {num_heads} heads, largest difference of outputs and weights:")
-    print(f"   a stack of single heads against one projection cut in slices  {views:.1e}")
-    print(f"   nn.MultiheadAttention against ours                            {torch_difference:.1e}")
-    assert max(views, torch_difference) < 1e-12
-    sums = show_dropout()
-    record_findings({"stack of heads": views}, {"nn.MultiheadAttention": torch_difference}, sums, options)
+@measures(
+    Claim(
+        id="C087",
+        text="Multi-head attention returns the shape that it was given",
+        kind=IDENTITY,
+        rule="64 for every number of heads",
+        holds=lambda n: set(n.values()) == {64},
+        unit="numbers returned for each word of 64 numbers",
+    )
+)
+@torch.no_grad()
+def returned_sizes() -> dict[str, int]:
+    """Size of an output vector for inputs of size 64, by the number of heads."""
+    return {f"H={h}": MultiHeadAttention(64, h)(torch.zeros(1, 1, 64))[0].size(-1) for h in (1, 2, 4, 8, 64)}
+
+
+@measures(
+    Claim(
+        id="dropout-sums",
+        text="Attention weights sum to 1, with dropout on them as well",
+        kind=IDENTITY,
+        rule="below 1e-12 in all three",
+        holds=lambda n: max(n["used in training"], n["used in eval"], n["returned"]) < 1e-12,
+        only_if=lambda n: max(n["used in eval"], n["returned"]) < 1e-12,
+        condition="the model is not training, or you look at the weights before dropout, as returned here",
+        unit="largest distance of a row's sum from 1; 160 rows of 40 weights, dropout 0.1",
+    )
+)
+@torch.no_grad()
+def dropout_sums() -> dict[str, float]:
+    """How far rows of weights are from summing to 1: those used in training, those used in eval, those returned.
+
+    In training a weight that is kept is divided by 0.9, so a row sums to 1 only on average.
+    """
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 1, 4, 40, 16, dtype=torch.float64)
+    identity = torch.eye(40, dtype=torch.float64).expand(1, 4, 40, 40)  # as values, it hands back the weights used
+    dropout = nn.Dropout(0.1)
+    used, returned = scaled_dot_product_attention(query, key, identity, dropout=dropout)
+    used_in_eval, _ = scaled_dot_product_attention(query, key, identity, dropout=dropout.eval())
+    sums = used.sum(dim=-1)
+    rows = {"used in training": used, "used in eval": used_in_eval, "returned": returned}
+    return {name: (weights.sum(dim=-1) - 1).abs().max().item() for name, weights in rows.items()} | {
+        "smallest sum in training": sums.min().item(),
+        "largest": sums.max().item(),
+        "mean": sums.mean().item(),
+    }
 
 
 @torch.no_grad()
@@ -200,86 +251,19 @@ def show_heads(options: argparse.Namespace) -> None:
             print(f"   layer {layer} head {head}: {i} {words[i]} -> {j} {words[j]}, {matrix[i, j]:.2f}")
 
 
-@torch.no_grad()
-def returned_sizes() -> dict[str, int]:
-    """Size of an output vector for inputs of size 64, by the number of heads."""
-    return {
-        f"H={heads}": MultiHeadAttention(64, heads)(torch.zeros(1, 1, 64))[0].size(-1) for heads in (1, 2, 4, 8, 64)
-    }
-
-
-@torch.no_grad()
-def show_dropout() -> dict[str, float]:
-    """How far rows of weights are from summing to 1: those returned, those used in training, those used in eval."""
-    torch.manual_seed(0)
-    query, key = torch.randn(2, 1, 4, 40, 16, dtype=torch.float64)
-    identity = torch.eye(40, dtype=torch.float64).expand(1, 4, 40, 40)  # as values, it hands back the weights used
-    dropout = nn.Dropout(0.1)
-    used, returned = scaled_dot_product_attention(query, key, identity, dropout=dropout)
-    used_in_eval, _ = scaled_dot_product_attention(query, key, identity, dropout=dropout.eval())
-    rows = {"used in training": used, "used in eval": used_in_eval, "returned": returned}
-    print("\nDropout 0.1 on the weights: smallest and largest sum of a row")
-    for name, weights in rows.items():
-        sums = weights.sum(dim=-1)
-        print(f"   {name:17} {sums.min():.3f} {sums.max():.3f}")
-    print(f"   used in training, mean over all rows: {used.sum(dim=-1).mean():.3f}; a kept weight is divided by 0.9")
-    return {name: (weights.sum(dim=-1) - 1).abs().max().item() for name, weights in rows.items()}
-
-
-def record_findings(
-    views: dict[str, float],
-    to_torch: dict[str, float],
-    sums: dict[str, float],
-    options: argparse.Namespace,
-) -> None:
-    sizes = returned_sizes()
-    difference = "largest absolute difference of outputs and weights, float64"
-    findings.record(
-        "phase2_multi_head/multi_head_attention.py",
-        [
-            Finding(
-                "I031",
-                "Multi-head attention is several small attentions in parallel, or one projection cut into slices",
-                "course notes",
-                views,
-                difference,
-                "below 1e-12",
-                findings.verdict(max(views.values()) < 1e-12),
-            ),
-            Finding(
-                "C090",
-                "Written by hand, multi-head attention is what the library computes",
-                "course notes",
-                to_torch,
-                difference,
-                "below 1e-12, with copied weights and a causal mask",
-                findings.verdict(max(to_torch.values()) < 1e-12),
-            ),
-            Finding(
-                "C087",
-                "Multi-head attention returns the shape that it was given",
-                "course notes",
-                sizes,
-                "numbers returned for each word of 64 numbers",
-                "64 for every number of heads",
-                findings.verdict(set(sizes.values()) == {64}),
-            ),
-            Finding(
-                "dropout-sums",
-                "Attention weights sum to 1, with dropout on them as well",
-                "course notes",
-                sums,
-                "largest distance of a row's sum from 1; 160 rows of 40 weights, dropout 0.1",
-                "below 1e-12 in all three",
-                **findings.conditional(
-                    max(sums.values()) < 1e-12,
-                    max(sums["used in eval"], sums["returned"]) < 1e-12,
-                    "the model is not training, or you look at the weights before dropout, as returned here",
-                ),
-            ),
-        ],
-        options.output_dir,
-    )
+def main(argv: list[str] | None = None) -> str | None:
+    options = cli.parse(cli.parser(__doc__, trains=True), argv)
+    if options.train_only:
+        for seed in cli.seeds(options):
+            load_multi_head_model(options, seed)
+            load_one_layer_model(options, seed)
+        return None
+    show_heads(options)
+    num_heads = options.heads or 4
+    found = differences(options.d_model or 64, num_heads)
+    assert max(found.values()) < 1e-12
+    findings.record(options, found, returned_sizes(), dropout_sums())
+    return f"Both: {num_heads} small ones and one cut up differ by {findings.number(found['stack of heads'])}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Experiment: what do four heads learn that one head does not?
+"""What do four heads learn that one head does not?
 
 Every head is scored on held-out sentences: how often does it look at the word that the grammar relates to its query?
 Two baselines decide what such a score is worth, the best fixed offset and the same models before training. Three models
@@ -11,7 +11,7 @@ heads differs), and two layers with four.
 Writes head_roles.png to visualizations/plots/phase2/.
 """
 
-import argparse
+import statistics
 from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
@@ -22,18 +22,19 @@ from torch import Tensor
 
 from phase1_single_head.self_attention import load_single_head_model, make_single_head
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, load_one_layer_model
-from shared import cli, paths, training
+from shared import cli, training
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.grammar.scores import DIRECTIONS, best_heads, offset_baselines, score_heads
 from shared.training import Trained, attention_on, held_out_loss
-from shared.visualization_utils import INK, QUIET, head_color, model_note, save_figure
+from shared.visualization_utils import INK, QUIET, grouped_bars, head_color, headline, save_plot
 
 # The adjective is left out: it carries no information about its noun and serves as a control.
 CORE_RELATIONS = ("determiner-noun", "verb-subject", "verb-place")
+CONTROL = "adjective-noun"
 ONE, FOUR, DEEP = "one head, one layer", "four heads, one layer", "four heads, two layers"
 COLORS = {ONE: "#c9d0d8", FOUR: "#8592a0", DEEP: INK}  # no head colours: these are models
-OUTLINE = [withStroke(linewidth=3, foreground="white")]  # keeps black lines visible across dark bars
+BASELINE = {"color": "black", "linewidth": 1.5, "path_effects": [withStroke(linewidth=3, foreground="white")]}
 
 
 @dataclass
@@ -61,61 +62,116 @@ def best(scores: dict[str, Tensor]) -> dict[str, float]:
     return {relation: head.accuracy for relation, head in best_heads(scores).items()}
 
 
-def draw(runs: dict[str, list[Roles]], offsets: dict[str, float]) -> tuple[Figure, str]:
+Runs = dict[str, list[Roles]]  # model -> one for each seed
+
+
+def learned(relation: str) -> Claim:
+    """The claim that some head learns a relation."""
+    return Claim(
+        id=f"roles-{relation}",
+        text=f"Without being told, some head learns {relation.replace('-', ' → ')}",
+        source="course notes; scored as in Clark et al. 2019",
+        kind=EXPERIMENT,
+        rule="at least 0.90, and 0.15 above the best fixed offset, with every seed",
+        holds=lambda n: min(n[f"{DEEP}, {relation}"]) >= max(0.90, n[f"best fixed offset, {relation}"] + 0.15),
+        oracle={f"{DEEP}, {relation}": [1.0], f"best fixed offset, {relation}": 0.5},
+        null={f"{DEEP}, {relation}": [0.5], f"best fixed offset, {relation}": 0.5},
+        unit="share of held-out pairs, either direction, best head",
+        control="best fixed offset; the same model untrained",
+        shows=tuple(f"{name}, {relation}" for name in (DEEP, "best fixed offset", "best untrained head")),
+    )
+
+
+def relations_missed(n: Numbers) -> list[int]:
+    """In how many of the relations the best of one head stays below 0.70, for each seed."""
+    by_seed = zip(*(n[f"{ONE}, {relation}"] for relation in CORE_RELATIONS), strict=True)
+    return [sum(accuracy < 0.70 for accuracy in row) for row in by_seed]
+
+
+@measures(
+    *map(learned, CORE_RELATIONS),
+    Claim(
+        id="C067",
+        text="A single head is limited: it has one way to decide what is relevant",
+        kind=EXPERIMENT,
+        rule="one head in one layer stays below 0.70 on at least two of the three relations, with every seed",
+        holds=lambda n: min(relations_missed(n)) >= 2,
+        oracle={f"{ONE}, {relation}": [0.5] for relation in CORE_RELATIONS},
+        null={f"{ONE}, {relation}": [1.0] for relation in CORE_RELATIONS},
+        unit="share of held-out pairs, best head",
+        control="four heads in one layer, with the same number of parameters",
+        shows=tuple(f"{name}, {relation}" for relation in CORE_RELATIONS for name in (ONE, FOUR)),
+    ),
+    Claim(
+        id="C066",
+        text="Multi-head attention performs significantly better than a single head",
+        kind=EXPERIMENT,
+        rule="four heads in one layer beat one head in one layer by 0.05 nats or more, with every seed",
+        holds=lambda n: min(a - b for a, b in zip(n[f"{ONE}, loss"], n[f"{FOUR}, loss"], strict=True)) >= 0.05,
+        oracle={f"{ONE}, loss": [1.8], f"{FOUR}, loss": [1.4]},
+        null={f"{ONE}, loss": [1.8], f"{FOUR}, loss": [1.8]},
+        unit="held-out loss, nats per hidden word",
+        control="the same data, parameters and training steps",
+        shows=("*, loss",),
+    ),
+    Claim(
+        id="roles-adjective-noun",
+        text="A head that follows a relation well has learned the relation",
+        source="control for the three claims on what heads learn",
+        kind=EXPERIMENT,
+        rule="the best head is at least 0.15 above the best fixed offset",
+        holds=lambda n: min(n[f"{DEEP}, {CONTROL}"]) >= n[f"best fixed offset, {CONTROL}"] + 0.15,
+        oracle={f"{DEEP}, {CONTROL}": [1.0], f"best fixed offset, {CONTROL}": 0.5},
+        null={f"{DEEP}, {CONTROL}": [1.0], f"best fixed offset, {CONTROL}": 1.0},
+        unit="share of held-out pairs",
+        control="adjectives carry no information about their noun and stand right before it",
+        shows=(f"{DEEP}, {CONTROL}", f"best fixed offset, {CONTROL}"),
+    ),
+)
+def what_heads_learn(runs: Runs, offsets: dict[str, float]) -> dict[str, float | list[float]]:
+    """Accuracy of the best head in each relation, by model, with both baselines; held-out losses."""
+    numbers: dict[str, float | list[float]] = {}
+    for relation, offset in offsets.items():
+        numbers[f"best fixed offset, {relation}"] = offset
+        numbers[f"best untrained head, {relation}"] = [best(run.untrained_scores)[relation] for run in runs[DEEP]]
+        numbers |= {f"{name}, {relation}": [best(run.scores)[relation] for run in runs[name]] for name in runs}
+    return numbers | {f"{name}, loss": [run.loss for run in runs[name]] for name in runs}
+
+
+def draw(runs: Runs, numbers: Numbers, offsets: dict[str, float]) -> tuple[Figure, str]:
     """Left: the best head of each model per relation. Right: every head of the deep model and its best relation."""
     fig, (left, right) = plt.subplots(1, 2, figsize=(10.6, 4.9), width_ratios=(1.25, 1), layout="constrained")
-    draw_models(left, runs, offsets)
+    draw_models(left, numbers, offsets)
     draw_heads(right, runs[DEEP][0], offsets)
-    deep = [best(run.scores) for run in runs[DEEP]]
-    one = [best(run.scores) for run in runs[ONE]]
-    lowest = min(min(run[relation] for relation in CORE_RELATIONS) for run in deep)
-    highest = max(max(run[relation] for relation in CORE_RELATIONS) for run in one)
+    lowest = min(min(numbers[f"{DEEP}, {relation}"]) for relation in CORE_RELATIONS)
+    highest = max(max(numbers[f"{ONE}, {relation}"]) for relation in CORE_RELATIONS)
     title = f"Four heads in two layers: {lowest:.2f} or better on each relation; one head: {highest:.2f} at most"
-    fig.suptitle(title, fontsize=13)
     trained = runs[DEEP][0].trained
-    seeds = f"{len(deep)} seed{'s' if len(deep) > 1 else ''}"
     entropy = training.head_entropy(trained.model, training.corpus()[1], trained.recipe.objective)
-    mean_entropy = sum(map(sum, entropy)) / sum(map(len, entropy))
-    model_note(
-        fig,
-        f"{trained.label}, {seeds}; {training.NUM_HELD_OUT} held-out sentences · normalised entropy {mean_entropy:.2f}",
-    )
+    note = f"{trained.label}, seeds: {len(runs[DEEP])}; {training.NUM_HELD_OUT} held-out sentences"
+    headline(fig, title, f"{note} · normalised entropy {statistics.mean(map(statistics.mean, entropy)):.2f}")
     return fig, title + ". Share of held-out words whose most attended word is the one the grammar relates to them."
 
 
-def draw_models(ax: Axes, runs: dict[str, list[Roles]], offsets: dict[str, float]) -> None:
+def draw_models(ax: Axes, numbers: Numbers, offsets: dict[str, float]) -> None:
     """A group of bars for each relation, one bar a model (mean over seeds), with both baselines."""
-    relations = list(offsets)
-    width = 0.26
-    for m, (name, roles) in enumerate(runs.items()):
-        values = [[best(run.scores)[relation] for relation in relations] for run in roles]
-        means = [sum(column) / len(column) for column in zip(*values, strict=True)]
-        x = [group + (m - 1) * width for group in range(len(relations))]
-        ax.bar(x, means, width * 0.9, color=COLORS[name], label=name)
-        for position, mean, relation in zip(x, means, relations, strict=True):
-            above = offsets[relation] if 0 <= offsets[relation] - mean < 0.06 else mean  # not across the line
-            ax.text(position, above + 0.015, f"{mean:.2f}", ha="center", fontsize=8)
-        if len(values) > 1:
-            for row in values:
-                ax.plot(x, row, ".", color="black", markersize=4, zorder=4)
-    chance = [max(best(run.untrained_scores)[relation] for run in runs[DEEP]) for relation in relations]
-    for group, relation in enumerate(relations):
-        span = (group - 1.5 * width, group + 1.5 * width)
-        label = "best fixed offset" if not group else None
-        ax.plot(span, [offsets[relation]] * 2, color="black", linewidth=1.6, path_effects=OUTLINE, label=label)
-        label = "best untrained head" if not group else None
-        ax.plot(
-            span, [chance[group]] * 2, color="black", linewidth=1.4, linestyle=":", path_effects=OUTLINE, label=label
-        )
-    names = [
-        relation.replace("-", "–\n") + ("\n(control)" if relation not in CORE_RELATIONS else "")
-        for relation in relations
-    ]
-    ax.set_xticks(range(len(relations)), names)
+    names = [r.replace("-", "–\n") + ("" if r in CORE_RELATIONS else "\n(control)") for r in offsets]
+    means = {name: [statistics.mean(numbers[f"{name}, {relation}"]) for relation in offsets] for name in COLORS}
+    places = grouped_bars(ax, names, means, COLORS, width=0.78, clear_of=list(offsets.values()))
+    for x, name in zip(places, COLORS, strict=True):
+        for position, relation in zip(x, offsets, strict=True):
+            seeds = numbers[f"{name}, {relation}"]
+            if len(seeds) > 1:
+                ax.plot([position] * len(seeds), seeds, ".", color="black", markersize=4, zorder=4)
+    for group, relation in enumerate(offsets):
+        for kind, style in (("best fixed offset", "-"), ("best untrained head", ":")):
+            height = numbers[f"{kind}, {relation}"]
+            height = max(height) if isinstance(height, list) else height
+            label = None if group else kind
+            ax.plot((group - 0.39, group + 0.39), [height] * 2, linestyle=style, label=label, **BASELINE)
     ax.set(ylim=(0, 1.42), yticks=(0, 0.5, 1), ylabel="share right, best head")
     ax.set_title("the best head of each model", color=QUIET)
     ax.legend(frameon=False, fontsize=8.5, ncols=2, loc="upper left", borderaxespad=0)
-    ax.tick_params(length=0)
 
 
 def draw_heads(ax: Axes, roles: Roles, offsets: dict[str, float]) -> None:
@@ -129,8 +185,8 @@ def draw_heads(ax: Axes, roles: Roles, offsets: dict[str, float]) -> None:
         value = accuracy.item()
         source, target = relation.split("-") if DIRECTIONS[int(direction)] == "forward" else relation.split("-")[::-1]
         ax.barh(row, value, color=head_color(head), alpha=1 if value > offsets[relation] else 0.35, height=0.7)
-        ax.plot([offsets[relation]] * 2, [row - 0.35, row + 0.35], color="black", linewidth=1.6)
-        ax.plot([chance[relation]] * 2, [row - 0.35, row + 0.35], color="black", linewidth=1.4, linestyle=":")
+        for baseline, style in ((offsets[relation], "-"), (chance[relation], ":")):
+            ax.plot([baseline] * 2, [row - 0.35, row + 0.35], linestyle=style, **BASELINE)
         ax.text(1.03, row, f"{source} → {target} {value:.2f}", va="center", fontsize=8.5)
     ax.set_yticks(range(len(heads)), [f"layer {layer} head {head}" for layer, head in heads], fontsize=9)
     ax.set(xlim=(0, 1.75), xticks=(0, 0.5, 1))
@@ -140,92 +196,19 @@ def draw_heads(ax: Axes, roles: Roles, offsets: dict[str, float]) -> None:
     ax.spines.bottom.set_visible(False)
 
 
-def record_findings(runs: dict[str, list[Roles]], offsets: dict[str, float], options: argparse.Namespace) -> None:
-    seeds = list(cli.seeds(options))
-    accuracies = {name: [best(run.scores) for run in roles] for name, roles in runs.items()}
-    chance = [best(run.untrained_scores) for run in runs[DEEP]]
-
-    def of(name: str, relation: str) -> list[float]:
-        return [run[relation] for run in accuracies[name]]
-
-    emerged = [
-        Finding(
-            f"roles-{relation}",
-            f"Without being told, some head learns {relation.replace('-', ' → ')}",
-            "course notes; scored as in Clark et al. 2019",
-            {
-                "best head": of(DEEP, relation),
-                "best fixed offset": offsets[relation],
-                "best untrained head": [run[relation] for run in chance],
-            },
-            "share of held-out pairs, either direction",
-            "at least 0.90, and 0.15 above the best fixed offset, with every seed",
-            findings.verdict(min(of(DEEP, relation)) >= max(0.90, offsets[relation] + 0.15)),
-            control="best fixed offset; the same model untrained",
-            seeds=seeds,
-        )
-        for relation in CORE_RELATIONS
-    ]
-    failed = [sum(run[relation] < 0.70 for relation in CORE_RELATIONS) for run in accuracies[ONE]]
-    losses = {name: [run.loss for run in roles] for name, roles in runs.items()}
-    gaps = [one - four for one, four in zip(losses[ONE], losses[FOUR], strict=True)]
-    findings.record(
-        "phase2_multi_head/heads/one_or_four_heads.py",
-        [
-            *emerged,
-            Finding(
-                "C067",
-                "A single head is limited: it has one way to decide what is relevant",
-                "course notes",
-                {f"{name}, {relation}": of(name, relation) for relation in CORE_RELATIONS for name in (ONE, FOUR)},
-                "share of held-out pairs, best head",
-                "one head in one layer stays below 0.70 on at least two of the three relations, with every seed",
-                findings.verdict(min(failed) >= 2),
-                control="four heads in one layer, with the same number of parameters",
-                seeds=seeds,
-            ),
-            Finding(
-                "C066",
-                "Multi-head attention performs significantly better than a single head",
-                "course notes",
-                losses,
-                "held-out loss, nats per hidden word",
-                "four heads in one layer beat one head in one layer by 0.05 nats or more, with every seed",
-                findings.verdict(min(gaps) >= 0.05),
-                control="the same data, parameters and training steps",
-                seeds=seeds,
-            ),
-            Finding(
-                "roles-adjective-noun",
-                "A head that follows a relation well has learned the relation",
-                "control for the three findings above",
-                {
-                    "best head, adjective → noun": of(DEEP, "adjective-noun"),
-                    "best fixed offset": offsets["adjective-noun"],
-                },
-                "share of held-out pairs",
-                "the best head is at least 0.15 above the best fixed offset",
-                findings.verdict(min(of(DEEP, "adjective-noun")) >= offsets["adjective-noun"] + 0.15),
-                control="adjectives carry no information about their noun and stand right before it",
-                seeds=seeds,
-            ),
-        ],
-        options.output_dir,
-    )
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    runs: dict[str, list[Roles]] = {ONE: [], FOUR: [], DEEP: []}
+    runs: Runs = {ONE: [], FOUR: [], DEEP: []}
     for seed in cli.seeds(options):
         runs[ONE].append(measure(load_single_head_model(options, seed), make_single_head))
         runs[FOUR].append(measure(load_one_layer_model(options, seed), MultiHeadAttention))
         runs[DEEP].append(measure(load_multi_head_model(options, seed), MultiHeadAttention))
     offsets = offset_baselines(training.corpus()[1])
-    figure, caption = draw(runs, offsets)
-    path = options.output_dir / paths.PLOTS / "phase2" / f"head_roles.{options.format}"
-    save_figure(figure, path, caption=caption)
-    record_findings(runs, offsets, options)
+    numbers = what_heads_learn(runs, offsets)
+    save_plot(options, "phase2/head_roles", *draw(runs, numbers, offsets))
+    findings.record(options, numbers)
+    found = [f"{min(numbers[f'{DEEP}, {relation}']):.2f}" for relation in CORE_RELATIONS]
+    return f"Who belongs to whom: {', '.join(found)} of determiners, verbs and places by the best head"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Two ways to write multi-head attention wrong that no shape gives away.
+"""How is multi-head attention written wrong, without any shape that tells?
 
 1. Reshape without the transpose. (B, T, d_model) viewed as (B, H, T, d_k) has the right shape, but a head's rows are
    then pieces of neighbouring tokens.
@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.costs.head_costs import count_parameters
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, check_heads, merge_heads, split_heads
 from shared import cli, training
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, IDENTITY, Claim, measures
 from shared.training import Recipe, held_out_loss
 
 STEPS = 300
@@ -47,26 +46,35 @@ class SlicedInput(nn.Module):
 VERSIONS = {"sliced input": SlicedInput, "multi-head": MultiHeadAttention}
 
 
-def show_reshapes() -> dict[str, float]:
+def show_reshapes() -> None:
     """What split_heads does to numbers that say where they come from, and what a bare view does instead."""
     x = torch.tensor([[[10 * token + column for column in range(6)] for token in range(3)]])  # (1, 3, 6)
     split = split_heads(x, 2)  # (1, 3, 6) -> (1, 2, 3, 3)
-    bare = x.view_as(split)  # the right shape
     print("\nThree tokens of 6 numbers, two heads; 14 is token 1, column 4:")
-    for name, tensor in (("split_heads", split), ("view alone", bare)):
+    for name, tensor in (("split_heads", split), ("view alone", x.view_as(split))):
         rows = [" ".join("[" + " ".join(f"{n:2d}" for n in row) + "]" for row in head) for head in tensor[0].tolist()]
         print(f"   {name:12} head 0: {rows[0]}   head 1: {rows[1]}")
-    print(
-        "   A row should be one token: with the view alone, row 1 of head 0 is still token 0. No shape gives it away."
+    print("   A row should be one token: with the view alone, row 1 of head 0 is still token 0.")
+
+
+@measures(
+    Claim(
+        id="C089",
+        text="The heads are put together by a reshape to (B, T, H d_k)",
+        kind=IDENTITY,
+        rule="all of them",
+        holds=lambda n: n["reshape alone"] == 1,
+        only_if=lambda n: n["transpose, then reshape"] == 1,
+        condition="T and H are swapped first",
+        unit="share of the numbers that are back in their place; 6 tokens, 4 heads of 16",
     )
-    length, heads, d_k = 6, 4, 16
-    x = torch.arange(length * heads * d_k).view(1, length, heads * d_k)
-    split = split_heads(x, heads)
+)
+def back_in_place() -> dict[str, float]:
+    """Which share of the numbers two ways of merging put back where they were."""
+    x = torch.arange(6 * 4 * 16).view(1, 6, 64)
+    split = split_heads(x, 4)  # (1, 6, 64) -> (1, 4, 6, 16)
     merged = {"reshape alone": split.reshape(x.shape), "transpose, then reshape": merge_heads(split)}
-    in_place = {name: (tensor == x).double().mean().item() for name, tensor in merged.items()}
-    shares = ", ".join(f"{name} {share:.1%}" for name, share in in_place.items())
-    print(f"   6 tokens, 4 heads of 16, merged again; numbers in their place: {shares}")
-    return in_place
+    return {name: (tensor == x).double().mean().item() for name, tensor in merged.items()}
 
 
 def columns_seen(attention: nn.Module) -> int:
@@ -86,6 +94,41 @@ def same_question(attention: nn.Module) -> float:
     return (weights[:, 0] - weights[:, 1]).abs().max().item()
 
 
+@measures(
+    Claim(
+        id="C079",
+        text="Each head works on a subset of the dimensions",
+        kind=IDENTITY,
+        rule="16 of 64 in multi-head attention",
+        holds=lambda n: n["multi-head"] == D_MODEL // NUM_HEADS,
+        unit="columns of x, of 64, that change the weights of head 0",
+        control="the version that slices its input, of which the sentence is true",
+        shows=tuple(VERSIONS),
+    )
+)
+def what_heads_see() -> dict[str, float]:
+    """Of each version: columns that head 0 reads, how far two heads are apart on equal slices, parameters."""
+    layers = {name: make(D_MODEL, NUM_HEADS) for name, make in VERSIONS.items()}
+    return {
+        **{name: columns_seen(layer) for name, layer in layers.items()},
+        **{f"{name}, two heads on equal slices differ by": same_question(each) for name, each in layers.items()},
+        **{f"{name}, parameters": sum(p.numel() for p in layer.parameters()) for name, layer in layers.items()},
+    }
+
+
+@measures(
+    Claim(
+        id="sliced-input",
+        text="Slicing the input for the heads works as well",
+        kind=EXPERIMENT,
+        rule="at most 0.05 nats worse than multi-head attention, with every seed",
+        holds=lambda n: all(w <= r + 0.05 for w, r in zip(n["sliced input"], n["multi-head"], strict=True)),
+        oracle={"sliced input": [2.2], "multi-head": [2.2]},
+        null={"sliced input": [2.5], "multi-head": [2.2]},
+        unit="held-out loss, nats per hidden word, one layer",
+        control="the same data, seeds and steps",
+    )
+)
 def train_both(options: argparse.Namespace) -> dict[str, list[float]]:
     """Held-out loss of one layer with each attention: the same data, seeds and steps."""
     steps = training.QUICK_STEPS if options.quick else STEPS
@@ -97,71 +140,14 @@ def train_both(options: argparse.Namespace) -> dict[str, list[float]]:
     return losses
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    in_place = show_reshapes()
+    show_reshapes()
     torch.manual_seed(options.seed)
-    layers = {name: make(D_MODEL, NUM_HEADS) for name, make in VERSIONS.items()}
-    columns = {name: columns_seen(layer) for name, layer in layers.items()}
-    differences = {name: same_question(layer) for name, layer in layers.items()}
-    losses = train_both(options)
-    print(f"\n{NUM_HEADS} heads, d_model = {D_MODEL}:               sliced input   multi-head")
-    rows = {
-        "parameters": [f"{count_parameters(layer):,}" for layer in layers.values()],
-        "columns of x that head 0 sees": list(columns.values()),
-        "two heads on equal slices differ by": [f"{difference:.2f}" for difference in differences.values()],
-        "held-out loss after training, nats": [f"{loss[0]:.3f}" for loss in losses.values()],
-    }
-    for name, (wrong, right) in rows.items():
-        print(f"   {name:36} {wrong:>10} {right:>12}")
-    record_findings(in_place, columns, losses, options)
-
-
-def record_findings(
-    in_place: dict[str, float], columns: dict[str, int], losses: dict[str, list[float]], options: argparse.Namespace
-) -> None:
-    findings.record(
-        "phase2_multi_head/heads/wrong_heads.py",
-        [
-            Finding(
-                "C089",
-                "The heads are put together by a reshape to (B, T, H d_k)",
-                "course notes",
-                in_place,
-                "share of the numbers that are back in their place; 6 tokens, 4 heads of 16",
-                "all of them",
-                **findings.conditional(
-                    in_place["reshape alone"] == 1,
-                    in_place["transpose, then reshape"] == 1,
-                    "T and H are swapped first",
-                ),
-            ),
-            Finding(
-                "C079",
-                "Each head works on a subset of the dimensions",
-                "course notes",
-                columns,
-                f"columns of x, of {D_MODEL}, that change the weights of head 0",
-                f"{D_MODEL // NUM_HEADS} of {D_MODEL} in multi-head attention",
-                findings.verdict(columns["multi-head"] == D_MODEL // NUM_HEADS),
-                control="the version that slices its input, of which the sentence is true",
-            ),
-            Finding(
-                "sliced-input",
-                "Slicing the input for the heads works as well",
-                "course notes",
-                losses,
-                "held-out loss, nats per hidden word, one layer",
-                "at most 0.05 nats worse than multi-head attention, with every seed",
-                findings.verdict(
-                    all(w <= r + 0.05 for w, r in zip(losses["sliced input"], losses["multi-head"], strict=True))
-                ),
-                control="the same data, seeds and steps",
-                seeds=list(cli.seeds(options)),
-            ),
-        ],
-        options.output_dir,
-    )
+    seen, losses = what_heads_see(), train_both(options)
+    findings.record(options, back_in_place(), seen, losses)
+    worse = losses["sliced input"][0] - losses["multi-head"][0]
+    return f"With the input sliced a head reads {seen['sliced input']} of {D_MODEL} columns: {worse:.2f} nats worse"
 
 
 if __name__ == "__main__":
