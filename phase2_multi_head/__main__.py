@@ -12,7 +12,6 @@ PLAN = course.Plan(
         "visualize",
         "heads.wrong_heads",
         "heads.output_projection",
-        "heads.untrained_heads",
         "heads.one_or_four_heads",
         "heads.heads_vs_loss",
         "block.transformer_block",
