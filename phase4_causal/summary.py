@@ -28,7 +28,6 @@ from phase1_single_head.self_attention import attention_input, choose_word, load
 from phase1_single_head.visualize import bars
 from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS, best
 from phase2_multi_head.multi_head_attention import load_multi_head_model, load_one_layer_model
-from phase2_multi_head.visualize import patterns
 from phase3_visualization.attention_flow import draw_flow
 from phase4_causal.causal_attention import largest_leak, load_causal_model
 from phase4_causal.masking.mask_training import TESTS, UNIFORM, floor, losses
@@ -135,7 +134,7 @@ def role(scores: Scores, head: int) -> str:
 
 def draw_four_heads(part: SubFigure, models: Models, scores: Scores, words: list[str]) -> str:
     """The heads of the one-layer model side by side, each with its relation; returns the answer in words."""
-    weights = patterns(models.four, words)[0]  # (1, H, T, T) -> (H, T, T)
+    weights = toy_model.weights_of(models.four.model, words)[0]  # (1, H, T, T) -> (H, T, T)
     axes = part.subplots(1, len(weights), squeeze=False)[0]
     plot_heads(weights, words, axes=axes, titles=[role(scores, head) for head in range(len(weights))])
     for ax in axes if len(words) > LONG else axes[1:]:
@@ -152,7 +151,7 @@ def draw_four_heads(part: SubFigure, models: Models, scores: Scores, words: list
 
 def draw_relations(part: SubFigure, trained: Trained, scores: Scores, words: list[str]) -> str:
     """The head that follows each relation best, as arrows; returns the answer in words."""
-    weights = patterns(trained, words)  # (L, H, T, T)
+    weights = toy_model.weights_of(trained.model, words)  # (L, H, T, T)
     found = best_heads(scores.deep)
     long = len(words) > LONG
     shape = (len(CORE_RELATIONS), 1) if long else (1, len(CORE_RELATIONS))
