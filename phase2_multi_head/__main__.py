@@ -16,8 +16,6 @@ PLAN = course.Plan(
         "heads.heads_vs_loss",
         "block.transformer_block",
         "block.rank_collapse",
-        "block.collapse_rate",
-        "block.pre_or_post_norm",
         "pruning.head_pruning",
         "pruning.two_lookups",
         "pooling.attention_pooling",

@@ -1,12 +1,21 @@
-"""Experiment: why the residual connection? Attention alone makes all words alike, within four layers.
+"""Why the residual connection: what does attention alone do to the words?
 
-Every output of attention is a mean of the same values. If the words are alike, so are their queries and their weights,
-and so are the outputs: they come out more alike than they went in. "Pure attention loses rank doubly exponentially with
-depth" (Dong et al. 2021); how fast is in collapse_rate.py. A residual connection adds the words themselves back.
+It makes them all alike, within four layers. Every output of attention is a mean of the same values. If the words are
+alike, so are their queries and their weights, and so are the outputs: they come out more alike than they went in. A
+residual connection adds the words themselves back.
 
     distance = ||X - 1 xᵀ|| / ||X||      x: the mean row of X, (d_model,); Frobenius norm, for which this x is nearest
 
 0 means that every position holds the same vector: X = 1 xᵀ has rank one. (Dong et al. use √(||·||_1 ||·||_∞) as norm.)
+
+How fast? Two rows of weights differ as far as the queries differ AND the keys differ, and what they do to the output
+depends on how far the values differ: three small factors. So a distance r becomes about c r³:
+
+    0.1 -> 0.001 c -> 1e-9 c⁴ -> ...      the number of zeros triples: doubly exponential
+
+The output "converges with a cubic rate to a rank one matrix" (Dong et al. 2021, section 1). After three or four layers
+r is below 1e-16, where float64 knows only rounding. To follow it further, down to 1e-300, the mean of the words and
+their differences from it are computed apart, so that the differences keep 16 digits of their own.
 
     python phase2_multi_head/block/rank_collapse.py
 
@@ -15,26 +24,31 @@ residual connections and norms; then the trained toy model with its residual con
 rank_collapse.png to visualizations/plots/phase2/.
 """
 
-import argparse
-import copy
+import math
 import statistics
 from collections.abc import Callable
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 import matplotlib.pyplot as plt
 import torch
+import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from phase2_multi_head.block.pre_or_post_norm import INITIAL, use_xavier
-from phase2_multi_head.block.transformer_block import TransformerBlock, eight_word_tokens
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
-from shared import cli, paths, training
+from phase2_multi_head.block.transformer_block import INITIAL, TransformerBlock, eight_word_tokens, use_xavier
+from phase2_multi_head.multi_head_attention import (
+    MultiHeadAttention,
+    load_multi_head_model,
+    merge_heads,
+    split_heads,
+)
+from shared import cli, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
+from shared.toy_model import in_double
 from shared.training import Trained
-from shared.visualization_utils import HIDDEN, QUIET, head_color, model_note, save_figure
+from shared.visualization_utils import HIDDEN, QUIET, head_color, headline, save_plot
 
 LENGTH, D_MODEL, NUM_HEADS, NUM_LAYERS, NUM_DRAWS = 16, 64, 4, 24, 3
 FLOOR = 1e-15  # float64 has 16 digits: a smaller distance is nothing but rounding
@@ -101,15 +115,89 @@ def new_stack(xavier: bool, seed: int) -> tuple[Tensor, nn.ModuleList]:
 Stacks = dict[tuple[str, str], list[list[float]]]  # (initial weights, which parts) -> distances by layer, for each draw
 
 
-def measure(seeds: range) -> Stacks:
+def draw_stacks(seeds: range) -> Stacks:
     """The distances in stacks of every kind; all kinds of one draw have the same weights and words."""
     stacks: Stacks = {(initial, name): [] for initial in INITIAL for name in LAYERS}
     for initial, xavier in INITIAL.items():
-        for draw in range(NUM_DRAWS * seeds.start, NUM_DRAWS * seeds.stop):
+        for draw in draws_of(seeds):
             x, blocks = new_stack(xavier, draw)
             for name, layer in LAYERS.items():
                 stacks[initial, name].append(distances(x, blocks, layer))
     return stacks
+
+
+def draws_of(seeds: range) -> range:
+    return range(NUM_DRAWS * seeds.start, NUM_DRAWS * seeds.stop)
+
+
+def by_initial(name: str, *values: float) -> dict[str, list[float]]:
+    """Numbers of one kind of layer as `ends` returns them, for the oracles: each value with both initial weights."""
+    return {f"{name}, {initial}": list(values) for initial in INITIAL}
+
+
+def extreme(pick: Callable, n: Numbers, name: str) -> float:
+    return pick(value for initial in INITIAL for value in n[f"{name}, {initial}"])
+
+
+def most_times_as_far(n: Numbers) -> float:
+    """How many times as far from rank one a whole block ends as one without norms: the largest of all draws."""
+    return max(a / b for i in INITIAL for a, b in zip(n[f"{WHOLE}, {i}"], n[f"{NO_NORMS}, {i}"], strict=True))
+
+
+DONG = "Dong et al. 2021, abstract"
+END = "distance to rank one after 24 layers, a number for each draw; 1e-15 means that or less"
+
+
+@measures(
+    Claim(
+        id="rank-residual",
+        text="Without skip connections the output loses rank; with them it does not",
+        source=DONG,
+        kind=EXPERIMENT,
+        rule="in every draw attention alone below 1e-10, attention with the residual connection at least 0.1; failing "
+        "that, at least 0.1 with nn.Linear's own weights, and of the whole block with both kinds",
+        holds=lambda n: extreme(max, n, ALONE) < 1e-10 and extreme(min, n, RESIDUAL) >= 0.1,
+        only_if=lambda n: (
+            extreme(max, n, ALONE) < 1e-10 and min(*n[f"{RESIDUAL}, nn.Linear's own"], extreme(min, n, WHOLE)) >= 0.1
+        ),
+        condition="the weights are small, as nn.Linear's own, or the rest of the block is there too",
+        oracle=by_initial(ALONE, 1e-15) | by_initial(RESIDUAL, 0.9),
+        null=by_initial(ALONE, 0.5) | by_initial(RESIDUAL, 0.5) | by_initial(WHOLE, 0.5),
+        unit=END,
+        shows=(f"{ALONE}*", f"{RESIDUAL}*", f"{WHOLE}*"),
+    ),
+    Claim(
+        id="rank-feed-forward",
+        text="Feed-forward networks stop the loss of rank",
+        source=f"{DONG}; its section 1 says: slow it down",
+        kind=EXPERIMENT,
+        rule="without a residual connection, at least 0.1 in every draw",
+        holds=lambda n: extreme(min, n, FEED_FORWARD) >= 0.1,
+        oracle=by_initial(FEED_FORWARD, 0.5),
+        null=by_initial(FEED_FORWARD, 1e-15),
+        unit=END,
+        control="initial weights; what they do in a trained model is in the claim on the toy model",
+        shows=(f"{FEED_FORWARD}*",),
+    ),
+    Claim(
+        id="rank-norm",
+        text="LayerNorm plays no role in the loss of rank",
+        source="Dong et al. 2021",
+        kind=EXPERIMENT,
+        rule="without residual connections a block with norms is below 1e-10 all the same; with them, the whole block "
+        "is at most 3 times as far from rank one as without norms",
+        holds=lambda n: extreme(max, n, NO_RESIDUAL) < 1e-10 and most_times_as_far(n) <= 3,
+        only_if=lambda n: extreme(max, n, NO_RESIDUAL) < 1e-10,
+        condition="there is no residual connection: beside one, the norms keep what attention adds small",
+        oracle=by_initial(NO_RESIDUAL, 1e-15) | by_initial(WHOLE, 0.5) | by_initial(NO_NORMS, 0.5),
+        null=by_initial(NO_RESIDUAL, 0.5) | by_initial(WHOLE, 0.5) | by_initial(NO_NORMS, 0.01),
+        unit=END,
+        shows=(f"{NO_RESIDUAL}*", f"{WHOLE}*", f"{NO_NORMS}*"),
+    ),
+)
+def ends(stacks: Stacks) -> dict[str, list[float]]:
+    """The distance after the last layer, by parts and initial weights, for each draw."""
+    return {f"{name}, {initial}": [run[-1] for run in draws] for (initial, name), draws in stacks.items()}
 
 
 def medians(draws: list[list[float]]) -> list[float]:
@@ -122,21 +210,110 @@ def short(distance: float) -> str:
     return f"below {FLOOR:.0e}" if distance <= FLOOR else f"{distance:.2g}"
 
 
-@torch.no_grad()
-def of_models(trained: Trained) -> dict[str, list[float]]:
-    """Distances in the trained toy model and in the same model before training, with residual connections and without.
+Models = dict[str, list[float]]  # which model, with its residual connections or without -> distances by layer
 
-    On sentences of eight words.
-    """
+
+@torch.no_grad()
+def of_models(trained: Trained) -> Models:
+    """Distances in the trained toy model and in the same model before training, on sentences of eight words."""
     tokens = eight_word_tokens()
-    models = {"trained": trained.model, "untrained": training.untrained(trained.recipe, MultiHeadAttention).model}
     results = {}
-    for name, model in models.items():
-        model = copy.deepcopy(model).cpu().double()
+    untrained = training.untrained(trained.recipe, MultiHeadAttention)
+    for name, each in (("trained", trained), ("untrained", untrained)):
+        model = in_double(each.model)
         x = model.embed(tokens)
         results[f"{name}, with residual"] = distances(x, model.blocks, LAYERS[WHOLE])
         results[f"{name}, without"] = distances(x, model.blocks, block_without_residual)
     return results
+
+
+@measures(
+    Claim(
+        id="rank-trained",
+        text="In a trained model, too, the residual connection keeps the words apart",
+        source=DONG,
+        kind=EXPERIMENT,
+        rule="trained: at least half of what goes in; with the residual connection left out at most a tenth",
+        holds=lambda n: (
+            n["trained, with residual"] >= n["going in"] / 2 and n["trained, without"] <= n["going in"] / 10
+        ),
+        oracle={"going in": 0.5, "trained, with residual": 0.5, "trained, without": 0.0},
+        null={"going in": 0.5, "trained, with residual": 0.5, "trained, without": 0.5},
+        unit="distance to rank one after the last layer, mean over sentences of eight words",
+        control="the same model before training",
+    )
+)
+def ends_of_models(models: Models) -> dict[str, float]:
+    """The distance before the first layer and, of each model, after the last."""
+    return {"going in": models["trained, with residual"][0]} | {name: run[-1] for name, run in models.items()}
+
+
+def attend_apart(attention: MultiHeadAttention, mean: Tensor, apart: Tensor) -> tuple[Tensor, Tensor]:
+    """attention(mean + apart), in the same two parts: mean (1, 1, d_model), differences from it (1, T, d_model).
+
+    What is the same for all keys of a row, softmax does not notice. So the scores can be computed from differences:
+    score_ij = (mean query) · (difference of key j) + (difference of query i) · (difference of key j). The first term
+    gives all words the same weights; the second is tiny, and expm1(s) = e^s - 1 keeps the digits of a tiny s.
+    """
+    num_heads = attention.num_heads
+
+    def differences(linear: nn.Linear) -> Tensor:
+        return split_heads(F.linear(apart, linear.weight), num_heads)  # the bias is in the mean
+
+    query, value = (split_heads(w(mean), num_heads) for w in (attention.w_q, attention.w_v))  # -> (1, H, 1, d_k)
+    key = differences(attention.w_k) / math.sqrt(query.size(-1))  # (1, T, d_model) -> (1, H, T, d_k)
+    shared = torch.softmax(query @ key.mT, dim=-1)  # the weights of the mean word, (1, H, 1, T)
+    growth = torch.expm1(differences(attention.w_q) @ key.mT)  # (1, H, T, T)
+    total = (shared * growth).sum(dim=-1, keepdim=True)  # (1, H, T, T) -> (1, H, T, 1)
+    changes = shared * (growth - total) / (1 + total)  # the weights of each word minus those of the mean word
+    values = differences(attention.w_v)
+    heads, heads_apart = value + shared @ values, changes @ values  # (1, H, 1, d_k), (1, H, T, d_k)
+    centre = heads_apart.mean(dim=-2, keepdim=True)
+    return attention.w_o(merge_heads(heads + centre)), F.linear(merge_heads(heads_apart - centre), attention.w_o.weight)
+
+
+@torch.no_grad()
+def exact_distances(x: Tensor, blocks: nn.ModuleList) -> list[float]:
+    """As distances of attention alone, x (1, T, d_model), but right below 1e-16 too; until 0, where float64 ends."""
+    mean = x.mean(dim=-2, keepdim=True)
+    apart, seen = x - mean, [distance_to_rank_one(x).item()]
+    for block in blocks:
+        mean, apart = attend_apart(block.attention, mean, apart)
+        largest = apart.abs().max()  # taken out before squaring: the square of 1e-170 would be 0
+        if largest == 0:
+            break
+        seen.append((largest * ((apart / largest).norm() / (mean + apart).norm())).item())
+    return seen
+
+
+def acceleration(run: list[float]) -> list[float]:
+    """By how many times more powers of ten the distance falls in each layer than in the layer before, from layer 2."""
+    falls = [math.log10(before / after) for before, after in pairwise(run)]
+    return [fall / before for before, fall in pairwise(falls)]
+
+
+@measures(
+    Claim(
+        id="collapse-rate",
+        text="Pure attention loses rank doubly exponentially with depth, at a cubic rate",
+        source="Dong et al. 2021, abstract and section 1",
+        kind=EXPERIMENT,
+        rule="between 2.5 and 3.5: the distance is cubed; 1 would be plain exponential",
+        holds=lambda n: all(2.5 <= value <= 3.5 for i in INITIAL for value in n[f"layers 4 and 5, {i}"]),
+        oracle={f"layers 4 and 5, {i}": [3.0, 3.0] for i in INITIAL},
+        null={f"layers 4 and 5, {i}": [1.0, 1.0] for i in INITIAL},
+        unit="powers of ten that the distance to rank one falls by in a layer, over those in the layer before",
+        shows=("layers *",),
+    )
+)
+def collapse_rates(seeds: range) -> dict[str, list[float]]:
+    """Of every draw the acceleration in two layers, and of the first the distances, by initial weights."""
+    numbers = {}
+    for initial, xavier in INITIAL.items():
+        runs = [exact_distances(*new_stack(xavier, draw)) for draw in draws_of(seeds)]
+        numbers[f"distance layer by layer, {initial}"] = runs[0]
+        numbers[f"layers 4 and 5, {initial}"] = [value for run in runs for value in acceleration(run)[2:4]]
+    return numbers
 
 
 def draw(stacks: Stacks, models: dict[str, list[float]], note: str) -> tuple[Figure, str]:
@@ -174,114 +351,25 @@ def draw(stacks: Stacks, models: dict[str, list[float]], note: str) -> tuple[Fig
         f"after {NUM_LAYERS} the residual connection keeps them {short(median[RESIDUAL][-1])} apart, "
         f"the whole block {short(median[WHOLE][-1])}"
     )
-    fig.suptitle(title, fontsize=13)
-    model_note(fig, note)
+    headline(fig, title, note)
     return fig, f"{' '.join(title.split())}. Distance to the nearest matrix of equal rows, layer by layer."
 
 
-def show_stacks(stacks: Stacks) -> None:
-    shown = (0, 1, 2, 3, 4, 8, 16, NUM_LAYERS)
-    print(f"\nDistance to rank one, median of {len(next(iter(stacks.values())))} draws, after layer")
-    print(f"   {'':41}" + "".join(f"{layer:>9}" for layer in shown))
-    for (initial, name), draws in stacks.items():
-        run = medians(draws)
-        columns = [f"{run[layer]:9.1e}" if layer < len(run) else f"{'<':>9}" for layer in shown]
-        print(f"   {initial:16} {name:24}" + "".join(columns))
-    print(f"   <: below {FLOOR:.0e}, where float64 has only rounding")
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    trained = load_multi_head_model(options)
-    stacks = measure(cli.seeds(options))
-    show_stacks(stacks)
-    models = of_models(trained)
-    print(f"\nThe toy model, {trained.label}, sentences of eight words:")
-    for name, run in models.items():
-        print(f"   {name:26}" + "".join(f"{value:9.1e}" for value in run))
+    trained, seeds = load_multi_head_model(options), cli.seeds(options)
+    stacks, models = draw_stacks(seeds), of_models(trained)
     x, blocks = new_stack(INITIAL[PICTURED], NUM_DRAWS * options.seed)
     entropy = normalized_entropy(blocks[0].attention(x)[1]).mean().item()
     note = (
         f"left: untrained, {NUM_DRAWS * options.seeds} draws and their median, {LENGTH} words, d_model {D_MODEL}, "
         f"normalised entropy of layer 0: {entropy:.2f} · right: {trained.label}"
     )
-    figure, caption = draw(stacks, models, note)
-    save_figure(
-        figure, options.output_dir / paths.PLOTS / "phase2" / f"rank_collapse.{options.format}", caption=caption
-    )
-    record_findings(stacks, models, options)
-
-
-def record_findings(stacks: Stacks, models: dict[str, list[float]], options: argparse.Namespace) -> None:
-    last = {run: [distances[-1] for distances in draws] for run, draws in stacks.items()}
-    least = {name: [min(last[initial, name]) for initial in INITIAL] for name in LAYERS}
-    most = {name: max(max(last[initial, name]) for initial in INITIAL) for name in LAYERS}
-    ratios = [a / b for i in INITIAL for a, b in zip(last[i, WHOLE], last[i, NO_NORMS], strict=True)]
-    (going_in, *_, kept), (*_, lost) = models["trained, with residual"], models["trained, without"]
-
-    def measured(*names: str) -> dict[str, list[float]]:
-        return {f"{name}, {i}": [min(last[i, name]), max(last[i, name])] for name in names for i in INITIAL}
-
-    dong, seeds = "Dong et al. 2021, abstract", list(cli.seeds(options))
-    draws = f"smallest and largest of {NUM_DRAWS * len(seeds)} draws; 1e-15 means that or less"
-    unit = f"distance to rank one after {NUM_LAYERS} layers, {draws}"
-    findings.record(
-        "phase2_multi_head/block/rank_collapse.py",
-        [
-            Finding(
-                "rank-residual",
-                "Without skip connections the output loses rank; with them it does not",
-                dong,
-                measured(ALONE, RESIDUAL, WHOLE),
-                unit,
-                "in every draw attention alone below 1e-10, attention with the residual connection at least 0.1; "
-                "failing that, at least 0.1 with nn.Linear's own weights, and of the whole block with both kinds",
-                **findings.conditional(
-                    most[ALONE] < 1e-10 and min(least[RESIDUAL]) >= 0.1,
-                    most[ALONE] < 1e-10 and min(least[RESIDUAL][0], *least[WHOLE]) >= 0.1,
-                    "the weights are small, as nn.Linear's own, or the rest of the block is there too",
-                ),
-                seeds=seeds,
-            ),
-            Finding(
-                "rank-feed-forward",
-                "Feed-forward networks stop the loss of rank",
-                f"{dong}; its section 1 says: slow it down",
-                measured(FEED_FORWARD),
-                unit,
-                "without a residual connection, at least 0.1 in every draw",
-                findings.verdict(min(least[FEED_FORWARD]) >= 0.1),
-                control="initial weights; what they do in a trained model is in the finding on the toy model",
-                seeds=seeds,
-            ),
-            Finding(
-                "rank-norm",
-                "LayerNorm plays no role in the loss of rank",
-                "Dong et al. 2021",
-                measured(NO_RESIDUAL, WHOLE, NO_NORMS),
-                unit,
-                "without residual connections a block with norms is below 1e-10 all the same; with them, the whole "
-                "block is at most 3 times as far from rank one as without norms",
-                **findings.conditional(
-                    most[NO_RESIDUAL] < 1e-10 and max(ratios) <= 3,
-                    most[NO_RESIDUAL] < 1e-10,
-                    "there is no residual connection: beside one, the norms keep what attention adds small",
-                ),
-                seeds=seeds,
-            ),
-            Finding(
-                "rank-trained",
-                "In a trained model, too, the residual connection keeps the words apart",
-                dong,
-                {"going in": going_in} | {name: run[-1] for name, run in models.items()},
-                "distance to rank one after the last layer, mean over sentences of eight words",
-                "trained: at least half of what goes in; with the residual connection left out at most a tenth",
-                findings.verdict(kept >= going_in / 2 and lost <= going_in / 10),
-                control="the same model before training",
-                seeds=[options.seed],
-            ),
-        ],
-        options.output_dir,
+    save_plot(options, "phase2/rank_collapse", *draw(stacks, models, note))
+    findings.record(options, ends(stacks), ends_of_models(models), collapse_rates(seeds))
+    alone, whole = (medians(stacks[PICTURED, name]) for name in (ALONE, WHOLE))
+    return (
+        f"All words alike, {short(alone[-1])} apart, in {len(alone) - 1} layers; a whole block keeps {short(whole[-1])}"
     )
 
 
