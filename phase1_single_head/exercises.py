@@ -1,14 +1,16 @@
 """Exercises of phase 1: write the parts of attention yourself, and hear what is wrong, not only that something is.
 
-Replace each `...` and each `raise NotImplementedError` by your own code, then run this file, as often as you like:
+The first run makes my_exercises.py beside this file. Write there: replace each `...` and each
+`raise NotImplementedError` by your own code, then run this file, as often as you like:
 
     python phase1_single_head/exercises.py            all exercises
     python phase1_single_head/exercises.py 3          one of them, by number or name
+    python phase1_single_head/exercises.py 3 --hint   the same task as plain loops, one number at a time
     python phase1_single_head/exercises.py --help
 
-The text of each exercise says what to compute, one number at a time. Loops are fine; matrix products are shorter. You
-may import what you like, and use the functions that you wrote before; only F.scaled_dot_product_attention would take
-the fun out of it. Spoilers are in exercise_solutions.py. Exit code 0: all done, 1: not yet.
+Loops are fine; matrix products are shorter. You may import what you like, and use the functions that you wrote before;
+only F.scaled_dot_product_attention would take the fun out of it. All inputs are float64, so make new tensors with the
+dtype of an input: torch.zeros(3, 5, dtype=x.dtype). Spoilers are in answers/. Exit code 0: all done, 1: not yet.
 """
 
 import torch
@@ -37,17 +39,14 @@ def score_by_hand() -> list[float]:
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Exercise 2: turn scores into weights, and hide what the mask hides.
+    """Exercise 2: turn scores into weights, and hide what the mask hides. All inputs are float64.
 
     scores   (T_q, T_k)        row i: how well query i matches each key
     mask     (T_q, T_k)        bool, True = may attend
     ->       (T_q, T_k)        weights
 
-        for i in range(T_q):
-            visible = [j for j in range(T_k) if mask[i, j]]
-            for j in visible:
-                weights[i, j] = exp(scores[i, j]) / sum(exp(scores[i, k]) for k in visible)
-            # all other weights of the row are exactly 0: the whole row, if nothing is visible, and never NaN
+    Each row by itself: softmax over the keys that are visible to its query. All other weights are exactly 0: the
+    whole row, if nothing is visible, and never NaN.
 
     Scores may be as large as 1000 or as low as -1e12: e^1000 is too much for any float. torch.softmax knows a way.
     """
@@ -57,7 +56,7 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
 def self_attention(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Exercise 3: every position of a sequence asks all positions, one head.
+    """Exercise 3: every position of a sequence asks all positions, one head. All inputs are float64.
 
     x          (T, d_model)
     w_q, w_k   (d_model, d_k)
@@ -65,14 +64,11 @@ def self_attention(
     mask       (T, T)          bool, True = may attend; None hides nothing
     ->         output (T, d_v), weights (T, T)
 
-        for i in range(T):
-            query[i], key[i], value[i] = x[i] @ w_q, x[i] @ w_k, x[i] @ w_v
-        for i in range(T):
-            for j in range(T):
-                scores[i, j] = sum(query[i, c] * key[j, c] for c in range(d_k)) / sqrt(d_k)
-        weights = masked_softmax(scores, mask)
-        for i in range(T):
-            output[i] = sum(weights[i, j] * value[j] for j in range(T))
+    Each position makes a query, a key and a value of its vector: x[i] @ w_q, and so on. The score of a query and a key
+    is their dot product divided by √d_k. The weights are the masked softmax of the scores. An output is the sum of
+    all values, each times its weight in the row of that query.
+
+    Your masked_softmax wants a mask: where there is none, give it one of torch.ones(..., dtype=torch.bool).
     """
     raise NotImplementedError
 
@@ -82,15 +78,11 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
 
     query    (T_q, d_query)         w_q   (d_query, d_hidden)
     memory   (T_k, d_memory)        w_k   (d_memory, d_hidden)        v   (d_hidden,)
-    ->       output (T_q, d_memory), weights (T_q, T_k)
+    ->       output (T_q, d_memory), weights (T_q, T_k)               all float64
 
-        for i in range(T_q):
-            for j in range(T_k):
-                hidden = tanh(query[i] @ w_q + memory[j] @ w_k)                        # d_hidden numbers
-                scores[i, j] = sum(v[c] * hidden[c] for c in range(d_hidden))          # no division by a root here
-            for j in range(T_k):
-                weights[i, j] = exp(scores[i, j]) / sum(exp(scores[i, k]) for k in range(T_k))
-            output[i] = sum(weights[i, j] * memory[j] for j in range(T_k))             # the memory is its own value
+    A query times w_q and a row of the memory times w_k are added; tanh makes d_hidden hidden units of the sum. The
+    score of the pair is the dot product of v and these units; there is no division by a root. The weights are the
+    softmax of the scores over the memory, and the memory is its own value.
 
     Without loops every query must meet every row of the memory: think of a tensor of shape (T_q, T_k, d_hidden).
     """
@@ -102,11 +94,8 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
 
     ->   (length, d_model)
 
-        for position in range(length):
-            for column in range(d_model):
-                i = column // 2                                     # columns 0 and 1 are pair 0, then come 2 and 3
-                angle = position / 10000 ** (2 * i / d_model)
-                encoding[position, column] = sin(angle) if column % 2 == 0 else cos(angle)
+    Columns 2i and 2i + 1 are a pair. At a position p, counted from 0, both have the angle p / 10000^(2i / d_model).
+    The even column holds its sine, the odd column its cosine.
 
     Any d_model of 1 or more will come, odd ones too.
     """
@@ -116,31 +105,23 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
 def cross_attention(
     x: Tensor, context: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Exercise 6: one sequence asks, another answers, as when a translation looks at its source.
+    """Exercise 6: one sequence asks, another answers, as when a translation looks at its source. Inputs are float64.
 
     x          (T_q, d_model)       asks
     context    (T_k, d_model)       answers; it may be longer or shorter than x
     w_q, w_k   (d_model, d_k)
     w_v        (d_model, d_v)
     w_o        (d_v, d_model)       brings the output back to the size of x
-    mask       (T_q, T_k)           bool, True = may attend; it often hides the padding at the end of the context
+    mask       (T_q, T_k)           bool, True = may attend; None hides nothing. It often hides the padding at the end
     ->         output (T_q, d_model), weights (T_q, T_k)
 
-        for i in range(T_q):
-            for j in range(T_k):
-                scores[i, j] = (x[i] @ w_q) @ (context[j] @ w_k) / sqrt(d_k)
-        weights = masked_softmax(scores, mask)
-        for i in range(T_q):
-            output[i] = sum(weights[i, j] * (context[j] @ w_v) for j in range(T_k)) @ w_o
+    As exercise 3, but keys and values are made of the context, and what is found goes through w_o at the end.
     """
     raise NotImplementedError
 
 
-YOURS = (score_by_hand, masked_softmax, self_attention, additive_attention, sinusoidal_positions, cross_attention)
-
-
 def main(argv: list[str] | None = None) -> None:
-    exercise_checker.main(__doc__, EXERCISES, YOURS, argv)
+    exercise_checker.run(__file__, EXERCISES, argv)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """SPOILERS: the reference solutions of the exercises of phase 2, and the inputs on which yours are tried.
 
-Try exercises.py first, then compare. A solution is one way among many: yours is right if the checker says so. Exercises
-1 and 2 are split_heads and merge_heads of multi_head_attention.py, two lines each. The mistakes that the checker knows
-by name are in exercise_mistakes.py and exercise_block_mistakes.py.
+Try exercises.py first, then compare. A solution is one way among many: yours is right if the checker says so. The
+docstring of a solution is its task in plain loops, which `exercises.py --hint` prints.
 """
 
 import math
@@ -12,39 +11,91 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase1_single_head.answers.solutions import one_blind, some_hidden
-from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
-from phase2_multi_head.answers.block_mistakes import BLOCK
-from phase2_multi_head.answers.block_mistakes import HINTS as BLOCK_HINTS
-from phase2_multi_head.answers.mistakes import FUSED, GROUPED, MERGE, MULTI_HEAD, POOLING, SPLIT, named
-from phase2_multi_head.multi_head_attention import merge_heads, split_heads
+from phase1_single_head.answers.solutions import LARGE, attend, masked_softmax, one_blind, some_hidden
+from phase2_multi_head.answers.mistakes import MISTAKES
 from shared.attention_utils import causal_mask
 from shared.exercise_checker import Case, Exercise, draw
 
 Pair = tuple[Tensor, Tensor]  # output, weights
 
-# ---------------------------------------------------------------------------------------------------- the solutions
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """
+    for b in range(B):
+        for h in range(H):
+            for t in range(T):
+                for c in range(d_k):
+                    heads[b, h, t, c] = x[b, t, h * d_k + c]
+    """
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)  # (B, T, d_model) -> (B, T, H, d_k) -> (B, H, T, d_k)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """
+    for b in range(B):
+        for t in range(T):
+            for h in range(H):
+                for c in range(d_v):
+                    merged[b, t, h * d_v + c] = x[b, h, t, c]
+    """
+    return x.transpose(1, 2).flatten(2)  # (B, H, T, d_v) -> (B, T, H, d_v) -> (B, T, H * d_v)
 
 
 def multi_head_attention(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, num_heads: int, mask: Tensor | None = None
 ) -> Pair:
+    """
+    for b in range(B):
+        for h in range(H):
+            columns = slice(h * d_k, (h + 1) * d_k)                         # d_k = d_model / H
+            query, key, value = x[b] @ w_q[:, columns], x[b] @ w_k[:, columns], x[b] @ w_v[:, columns]
+            for i in range(T):
+                for j in range(T):
+                    scores[i, j] = query[i] @ key[j] / sqrt(d_k)
+                visible = [j for j in range(T) if mask[b, j]]               # the same for every query and head
+                for j in visible:
+                    weights[b, h, i, j] = exp(scores[i, j]) / sum(exp(scores[i, k]) for k in visible)
+                # all other weights stay 0, in a sequence of nothing but padding all of them
+                head[h][i] = sum(weights[b, h, i, j] * value[j] for j in range(T))
+        for i in range(T):
+            output[b, i] = concatenate([head[h][i] for h in range(H)]) @ w_o
+    """
     query, key, value = (split_heads(x @ w, num_heads) for w in (w_q, w_k, w_v))  # (B, T, d_model) -> (B, H, T, d_k)
     visible = None if mask is None else mask[:, None, None, :]  # (B, T) -> (B, 1, 1, T): keys, for all heads, queries
-    heads, weights = scaled_dot_product_attention(query, key, value, visible)
+    heads, weights = attend(query, key, value, visible)
     return merge_heads(heads) @ w_o, weights  # (B, H, T, d_k) -> (B, T, d_model)
 
 
 def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """
+    for b in range(B):
+        for t in range(T):
+            wide = x[b, t] @ w_qkv                                          # 3 * d_model numbers
+            for h in range(H):
+                for c in range(d_k):
+                    query[b, h, t, c] = wide[h * d_k + c]
+                    key[b, h, t, c] = wide[d_model + h * d_k + c]
+                    value[b, h, t, c] = wide[2 * d_model + h * d_k + c]
+    """
     query, key, value = (x @ w_qkv).chunk(3, dim=-1)  # (B, T, 3 d_model) -> 3 x (B, T, d_model)
     return split_heads(query, num_heads), split_heads(key, num_heads), split_heads(value, num_heads)
 
 
 def grouped_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Pair:
+    """
+    for h in range(H):
+        g = h // (H // G)                                                   # H = 6, G = 2: 0 0 0 1 1 1
+        for i in range(T_q):
+            for j in range(T_k):
+                scores[i, j] = query[h, i] @ key[g, j] / sqrt(d_k)
+        weights[h] = masked_softmax(scores, mask)                           # exercise 2 of phase 1
+        for i in range(T_q):
+            output[h, i] = sum(weights[h, i, j] * value[g, j] for j in range(T_k))
+    """
     shared_by = query.size(0) // key.size(0)  # H / G
     key = key.repeat_interleave(shared_by, dim=0)  # (G, T_k, d_k) -> (H, T_k, d_k): heads 0 0 0 1 1 1
     value = value.repeat_interleave(shared_by, dim=0)  # (G, T_k, d_v) -> (H, T_k, d_v)
-    return scaled_dot_product_attention(query, key, value, mask)
+    return attend(query, key, value, mask)
 
 
 def transformer_block(
@@ -56,19 +107,50 @@ def transformer_block(
     keep: Tensor | None = None,
     p: float = 0.0,
 ) -> Pair:
+    """
+    def norm(v):                                                            # of one position; nothing is learned
+        return (v - v.mean()) / sqrt(((v - v.mean()) ** 2).mean() + 1e-5)
+
+    def dropout(v, which, i):                                               # v: what is added to position i
+        return v if keep is None else [v[c] / (1 - p) if keep[which, i, c] else 0 for c in range(d_model)]
+
+    for i in range(T):
+        normed[i] = norm(x[i])
+        for j in range(T):
+            past[i, j] = j <= i
+    found, weights = attention(normed, past if causal else None)
+    for i in range(T):
+        for c in range(d_model):
+            y[i, c] = x[i, c] + dropout(found[i], 0, i)[c]
+        hidden = relu(norm(y[i]) @ w_1)                                     # max(0, ...), d_ff numbers
+        for c in range(d_model):
+            output[i, c] = y[i, c] + dropout(hidden @ w_2, 1, i)[c]
+    """
+
     def norm(x: Tensor) -> Tensor:
         return F.layer_norm(x, x.shape[-1:])
 
     def dropout(x: Tensor, which: int) -> Tensor:
         return x if keep is None else torch.where(keep[which], x / (1 - p), 0.0)
 
-    found, weights = attention(norm(x), causal_mask(len(x)) if causal else None)
-    x = x + dropout(found, 0)
-    hidden = torch.relu(norm(x) @ w_1)  # (T, d_model) -> (T, d_ff)
-    return x + dropout(hidden @ w_2, 1), weights  # (T, d_ff) -> (T, d_model)
+    mask = causal_mask(len(x)) if causal else None
+    found, weights = attention(norm(x), mask)
+    y = x + dropout(found, 0)
+    hidden = torch.relu(norm(y) @ w_1)  # (T, d_model) -> (T, d_ff)
+    return y + dropout(hidden @ w_2, 1), weights  # (T, d_ff) -> (T, d_model)
 
 
 def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> Pair:
+    """
+    for b in range(B):
+        for j in range(T):
+            scores[j] = query @ x[b, j] / sqrt(d_model)
+        real = [j for j in range(T) if mask[b, j]]
+        for j in real:
+            weights[b, j] = exp(scores[j]) / sum(exp(scores[k]) for k in real)
+        # all other weights stay 0: all of them, if there is nothing but padding
+        pooled[b] = sum(weights[b, j] * x[b, j] for j in range(T))
+    """
     scores = x @ query / math.sqrt(len(query))  # (B, T, d_model) @ (d_model,) -> (B, T)
     weights = masked_softmax(scores, mask)
     pooled = (weights[:, None, :] @ x).squeeze(1)  # (B, 1, T) @ (B, T, d_model) -> (B, 1, d_model) -> (B, d_model)
@@ -77,50 +159,48 @@ def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> Pair:
 
 # -------------------------------------------------------------------------------------------------------- the cases
 
+SIZES = ((3, 7), (1, 7), (7, 1))  # heads, and numbers in each; with the first every mistake shows
 
-def real_tokens(*lengths: int, longest: int = 5) -> Tensor:
-    """A mask of real tokens, padding at the end -> bool (B, longest)."""
-    return torch.arange(longest) < torch.tensor(lengths)[:, None]
+
+def real_tokens(*lengths: int) -> Tensor:
+    """A mask of real tokens, padding at the end -> bool (B, 5)."""
+    return torch.arange(5) < torch.tensor(lengths)[:, None]
 
 
 def split_cases() -> list[Case]:
-    """B = 2, T = 5, H = 3, d_k = 7 first, where every mistake shows."""
-    return [
-        Case(f"{heads} heads of {d_k}", (draw((2, 5, heads * d_k))[0], heads))
-        for heads, d_k in ((3, 7), (1, 7), (7, 1))
-    ]
+    return [Case(f"{h} heads of {d_k}", (draw((2, 5, h * d_k))[0], h)) for h, d_k in SIZES]
 
 
 def merge_cases() -> list[Case]:
-    return [Case(f"{heads} heads of {d_v}", tuple(draw((2, heads, 5, d_v)))) for heads, d_v in ((3, 7), (1, 7), (7, 1))]
+    return [Case(f"{h} heads of {d_v}", tuple(draw((2, h, 5, d_v)))) for h, d_v in SIZES]
+
+
+def fused_cases() -> list[Case]:
+    return [Case(f"{h} heads of {d_k}", (*draw((2, 5, h * d_k), (h * d_k, 3 * h * d_k)), h)) for h, d_k in SIZES]
 
 
 def multi_head_cases() -> list[Case]:
     """As many sequences as heads once: there a mask without an axis for the heads runs, on the wrong axis."""
     two, three = draw((2, 5, 21), (3, 5, 21))
-    weights = (*draw(*4 * [(21, 21)], seed=1), 3)
+    w_q, *others = draw(*4 * [(21, 21)], seed=1)
     return [
-        Case("without a mask", (two, *weights)),
-        Case("padding, as many sequences as heads", (three, *weights, real_tokens(5, 3, 1))),
-        Case("padding", (two, *weights, real_tokens(2, 4))),
-        Case("sequence 1 is only padding", (two, *weights, real_tokens(5, 0))),
-    ]
-
-
-def fused_cases() -> list[Case]:
-    return [
-        Case(f"{heads} heads of {d_k}", (*draw((2, 5, heads * d_k), (heads * d_k, 3 * heads * d_k)), heads))
-        for heads, d_k in ((3, 7), (1, 7), (7, 1))
+        Case("without a mask", (two, w_q, *others, 3)),
+        Case("padding, as many sequences as heads", (three, w_q, *others, 3, real_tokens(4, 3, 1))),
+        Case("padding", (two, w_q, *others, 3, real_tokens(2, 4))),
+        Case("padding, scores up to 1e13", (two, LARGE * w_q, *others, 3, real_tokens(2, 4))),
+        Case("sequence 1 is only padding", (two, w_q, *others, 3, real_tokens(5, 0))),
     ]
 
 
 def grouped_cases() -> list[Case]:
     """H = 6, T_q = 5, T_k = 7, d_k = 3, d_v = 11."""
     inputs = {groups: draw((6, 5, 3), (groups, 7, 3), (groups, 7, 11)) for groups in (2, 1, 6)}
+    query, *others = inputs[2]
     return [
         *(Case(f"H = 6, G = {groups}", tuple(tensors)) for groups, tensors in inputs.items()),
-        Case("some keys hidden", (*inputs[2], some_hidden(5, 7))),
-        Case("query 1 may see no key", (*inputs[2], one_blind(5, 7))),
+        Case("some keys hidden", (query, *others, some_hidden(5, 7))),
+        Case("some keys hidden, scores up to 1e13", (LARGE * query, *others, some_hidden(5, 7))),
+        Case("query 1 may see no key", (query, *others, one_blind(5, 7))),
     ]
 
 
@@ -131,7 +211,7 @@ def block_cases() -> list[Case]:
 
     def attention(x: Tensor, mask: Tensor | None) -> Pair:
         query, key, value = (split_heads((x @ w)[None], 2) for w in (w_q, w_k, w_v))  # (T, d_model) -> (1, H, T, d_k)
-        heads, weights = scaled_dot_product_attention(query, key, value, mask)
+        heads, weights = attend(query, key, value, mask)
         return merge_heads(heads)[0] @ w_o, weights[0]
 
     keep = draw((2, 5, 6), seed=1)[0] > -0.3  # drops 16 of the 60 numbers
@@ -144,22 +224,23 @@ def block_cases() -> list[Case]:
 
 
 def pooling_cases() -> list[Case]:
-    query, x = draw((7,), (3, 5, 7))
+    query, x = draw((7,), (3, 5, 7), seed=2)
     return [
+        Case("padding", (query, x, real_tokens(4, 3, 1))),
+        Case("padding, scores up to 1e13", (LARGE * query, x, real_tokens(4, 3, 1))),
         Case("without padding", (query, x, real_tokens(5, 5, 5))),
-        Case("padding", (query, x, real_tokens(5, 3, 1))),
         Case("sequence 1 is only padding", (query, x, real_tokens(2, 0, 4))),
     ]
 
 
 ATTENTION = ("output", "weights")
 EXERCISES = (
-    Exercise(split_heads, ("heads",), split_cases, named(SPLIT)),
-    Exercise(merge_heads, ("merged",), merge_cases, named(MERGE)),
-    Exercise(multi_head_attention, ATTENTION, multi_head_cases, named(MULTI_HEAD)),
-    Exercise(fused_projection, ("query", "key", "value"), fused_cases, named(FUSED)),
-    Exercise(grouped_query_attention, ATTENTION, grouped_cases, named(GROUPED)),
+    Exercise(split_heads, ("heads",), split_cases, MISTAKES["split_heads"]),
+    Exercise(merge_heads, ("merged",), merge_cases, MISTAKES["merge_heads"]),
+    Exercise(multi_head_attention, ATTENTION, multi_head_cases, MISTAKES["multi_head_attention"]),
+    Exercise(fused_projection, ("query", "key", "value"), fused_cases, MISTAKES["fused_projection"]),
+    Exercise(grouped_query_attention, ATTENTION, grouped_cases, MISTAKES["grouped_query_attention"]),
     # the tolerance leaves room for another small number beside the variance than 1e-5
-    Exercise(transformer_block, ATTENTION, block_cases, named(BLOCK, BLOCK_HINTS), tolerance=1e-3),
-    Exercise(attention_pooling, ("pooled", "weights"), pooling_cases, named(POOLING)),
+    Exercise(transformer_block, ATTENTION, block_cases, MISTAKES["transformer_block"], tolerance=1e-3),
+    Exercise(attention_pooling, ("pooled", "weights"), pooling_cases, MISTAKES["attention_pooling"]),
 )

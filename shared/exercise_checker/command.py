@@ -6,6 +6,7 @@ It is made of the stubs on the first run and never written to again; git ignores
 import argparse
 import ast
 import inspect
+import re
 import sys
 import textwrap
 import traceback
@@ -98,18 +99,12 @@ def short(file: Path) -> str:
 
 
 def text_of(stubs: Path) -> str:
-    """What the reader's file starts with: the stubs and what they import, without the checker."""
+    """What the reader's file starts with: the stubs and their imports, without what belongs to the checker."""
     text = stubs.read_text(encoding="utf-8")
-    lines, parts = text.splitlines(), []
-    for statement in ast.parse(text).body[1:]:  # the first is the docstring
-        module = getattr(statement, "module", None) or ""
-        is_checker = module == "shared" or ".answers." in module or getattr(statement, "name", "") == "main"
-        if not is_checker and not isinstance(statement, ast.If):
-            gap = "\n\n" if isinstance(statement, ast.FunctionDef) else ""
-            parts.append(gap + "\n".join(lines[statement.lineno - 1 : statement.end_lineno]))
-    usage = f"python {short(stubs)}"
-    heading = f'"""Your exercises. Fill in, save, and check them, as often as you like:\n\n    {usage}\n"""\n'
-    return "\n".join([heading, *parts]) + "\n"
+    lines = text[: text.index("\n\ndef main(")].splitlines()[ast.parse(text).body[0].end_lineno :]
+    lines = [line for line in lines if not re.match(r"from (shared|\w+\.answers\.\w+) import ", line)]
+    heading = f'"""Your exercises. Check them, as often as you like, by\n\n    python {short(stubs)}\n"""'
+    return "\n".join([heading, *lines]) + "\n"
 
 
 def written_in(file: Path) -> dict[str, Function]:

@@ -8,6 +8,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -125,7 +126,7 @@ def difference(name: str, actual: Tensor, expected: Tensor, exercise: Exercise, 
 
 def spot(name: str, tensor: Tensor, flat: int) -> str:
     """The place of a number, as weights[1, 2]."""
-    place = ", ".join(str(int(i)) for i in torch.unravel_index(torch.tensor(flat), tensor.shape))
+    place = ", ".join(str(i) for i in np.unravel_index(flat, tensor.shape))  # torch's takes a second to start
     return f"{name}[{place}]" if place else name
 
 
