@@ -1,4 +1,4 @@
-"""From which input words does an output come, when there are several layers? Four ways to combine their weights.
+"""From which input words does an output come, when there are several layers?
 
 Row i of one attention matrix says from where position i takes its value. But in layer 2 "position j" is no longer word
 j: layer 1 has already mixed the words. So the matrices of all layers have to be combined (A: heads averaged).
@@ -17,7 +17,6 @@ correction asks instead: how many times as much is it as if every head spread it
 Which of them finds the words that matter in a trained model: faithfulness.py, with the picture.
 """
 
-import argparse
 from collections.abc import Sequence
 from functools import reduce
 
@@ -28,14 +27,18 @@ from torch import Tensor
 from shared import cli
 from shared.attention_utils import attention_rollout, causal_mask
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, Claim, measures
 
-TOKENS, LAYERS, HEADS = 16, 6, 4  # of the random attention below
+TOKENS, HEADS = 16, 4  # of the random attention below
+LAYERS = (1, 2, 4, 6)
 DRAWS = 20
 CAUSAL_LAYERS = 8
 PREFERENCE = 4.0  # how many times as much as the others the planted word gets
 
-# Three tokens with numbers that can be worked out by hand; one head, the same weights in both layers.
+# Three tokens, the same head in both layers. The last output comes from them, by hand: product 1/2, 1/2, 0. Rollout
+# 1/8, 5/8, 1/4: half of token 2 stays in each layer. Flow, to token 0: 1/2 fits into the pipe to token 1, only 1/4 from
+# there on; to 1: 1/2 + 1/2; to 2: 1/2; divided by their sum 7/4. Corrected: rollout over 23/72, 17/72, 32/72, divided
+# by the sum again.
 BY_HAND = [torch.tensor([[[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0]]], dtype=torch.float64)] * 2
 
 
@@ -91,11 +94,6 @@ def even_causal_weights(length: int, num_layers: int) -> list[Tensor]:
     return [(visible / visible.sum(dim=-1, keepdim=True))[None]] * num_layers
 
 
-def even_causal_rollout(length: int, num_layers: int) -> Tensor:
-    """Rollout of even_causal_weights -> (T, T), float64."""
-    return attention_rollout(even_causal_weights(length, num_layers))
-
-
 def causal_rollout(weights: Sequence[Tensor]) -> Tensor:
     """Rollout of a causal model, corrected for what each position can see -> (..., T, T), rows sum to 1.
 
@@ -107,23 +105,10 @@ def causal_rollout(weights: Sequence[Tensor]) -> Tensor:
     length = rollout.size(-1)
     if rollout.triu(diagonal=1).any():
         raise ValueError("the correction is for causal weights: got some on later positions; use attention_rollout")
-    even = even_causal_rollout(length, len(weights)).to(rollout)
-    ratio = (rollout / even).masked_fill(
-        ~causal_mask(length, device=rollout.device), 0.0
-    )  # 0 / 0 where nothing is seen
+    even = attention_rollout(even_causal_weights(length, len(weights))).to(rollout)
+    hidden = ~causal_mask(length, device=rollout.device)  # there 0 / 0
+    ratio = (rollout / even).masked_fill(hidden, 0.0)
     return ratio / ratio.sum(dim=-1, keepdim=True)
-
-
-def row_to_row(matrix: Tensor) -> float:
-    """Standard deviation over rows of each column, averaged: 0 if every output has the same answer."""
-    return matrix.std(dim=-2).mean().item()
-
-
-def collapse(num_layers: int, generator: torch.Generator) -> dict[str, float]:
-    """How different the rows still are after some layers of random attention: mean of row_to_row over DRAWS."""
-    scores = torch.randn(num_layers, DRAWS, HEADS, TOKENS, TOKENS, generator=generator, dtype=torch.float64)
-    layers = list(scores.softmax(dim=-1))
-    return {"raw product": row_to_row(raw_product(layers)), "rollout": row_to_row(attention_rollout(layers))}
 
 
 def planted_weights(planted: int, generator: torch.Generator) -> list[Tensor]:
@@ -136,88 +121,82 @@ def planted_weights(planted: int, generator: torch.Generator) -> list[Tensor]:
     return layers
 
 
-def planted_found(generator: torch.Generator) -> dict[str, float]:
-    """How often the largest entry in the last row is the planted word, for words 1 to T - 2.
-
-    Not the first word, which rollout names anyway, and not the last one, which the residual connection favours.
-    """
-    found = {"rollout": 0.0, "corrected": 0.0}
-    cases = [planted for planted in range(1, TOKENS - 1) for _ in range(DRAWS)]
-    for planted in cases:
-        weights = planted_weights(planted, generator)
-        for name, combine in (("rollout", attention_rollout), ("corrected", causal_rollout)):
-            found[name] += (int(combine(weights)[-1].argmax()) == planted) / len(cases)
+@measures(
+    Claim(
+        id="C143",
+        text="Attention rollout multiplies the attention matrices of the layers",
+        kind=EXPERIMENT,
+        rule="0.001 or more: outputs at different positions still get different answers",
+        holds=lambda n: n["raw product"][-1] >= 0.001,
+        only_if=lambda n: n["rollout"][-1] >= 0.001,
+        condition="the residual connection is added to each matrix first: (A + I) / 2",
+        oracle={"raw product": [0.01], "rollout": [0.01]},
+        null={"raw product": [0.0], "rollout": [0.0]},
+        unit=f"standard deviation from row to row after {', '.join(map(str, LAYERS))} layers of random attention, "
+        f"{TOKENS} tokens",
+    )
+)
+def rows_apart(generator: torch.Generator) -> dict[str, list[float]]:
+    """How different the rows still are: standard deviation over rows of each column, averaged, 0 if all are alike."""
+    found: dict[str, list[float]] = {"raw product": [], "rollout": []}
+    for number in LAYERS:
+        scores = torch.randn(number, DRAWS, HEADS, TOKENS, TOKENS, generator=generator, dtype=torch.float64)
+        layers = list(scores.softmax(dim=-1))
+        for name, combine in (("raw product", raw_product), ("rollout", attention_rollout)):
+            found[name].append(combine(layers).std(dim=-2).mean().item())
     return found
 
 
-def show_by_hand() -> None:
-    """Print the three tokens of BY_HAND in all four ways."""
-    print("Three tokens, two layers, both with the weights  1 0 0 | 1/2 1/2 0 | 0 1 0. The last output comes from")
-    ways = {"raw product": raw_product, "rollout": attention_rollout, "flow": maximum_flow}
-    for name, combine in (ways | {"corrected": causal_rollout}).items():
-        print(f"   {name:12}" + "".join(f"{share:8.3f}" for share in combine(BY_HAND)[-1].tolist()))
-    print("   By hand: product 1/2, 1/2, 0. Rollout 1/8, 5/8, 1/4: half of token 2 stays in each layer.")
-    print("   Flow, to token 0: 1/2 fits into the pipe to token 1, only 1/4 from there on; to 1: 1/2 + 1/2; to 2: 1/2;")
-    print("   divided by their sum 7/4. Corrected: rollout over 23/72, 17/72, 32/72, divided by the sum again.")
+def blames_rightly(numbers: dict[str, float], name: str) -> bool:
+    return numbers[f"{name}, even"] <= 2 / TOKENS and numbers[f"{name}, planted word found"] >= 0.9
 
 
-def main(argv: list[str] | None = None) -> None:
+@measures(
+    Claim(
+        id="causal-rollout-correction",
+        text="In a causal model, too, rollout shows which words an output comes from",
+        kind=EXPERIMENT,
+        source="Abnar & Zuidema 2020, section 5, who ask for a correction; the one used here is ours",
+        rule=f"even attention gives token 0 at most 2/{TOKENS}, and the preferred word is found in 0.9 or more",
+        holds=lambda n: blames_rightly(n, "rollout"),
+        only_if=lambda n: blames_rightly(n, "corrected"),
+        condition="it is divided by the rollout of even attention",
+        oracle={"rollout, even": 1 / TOKENS, "rollout, planted word found": 1.0},
+        null={"rollout, even": 1 / TOKENS, "rollout, planted word found": 1 / TOKENS},
+        unit=f"share of token 0 in the last output of even attention, {TOKENS} tokens, {CAUSAL_LAYERS} layers; "
+        f"share of {DRAWS * (TOKENS - 2)} random draws in which a word preferred {PREFERENCE:g} times is found",
+    )
+)
+def who_is_blamed(generator: torch.Generator) -> dict[str, float]:
+    """Token 0 under even attention; and how often the largest entry in the last row is a planted word.
+
+    Words 1 to T - 2 are planted: not the first word, which rollout names anyway, and not the last one, which the
+    residual connection favours.
+    """
+    ways = {"rollout": attention_rollout, "corrected": causal_rollout}
+    even = even_causal_weights(TOKENS, CAUSAL_LAYERS)
+    first = {f"{name}, even": combine(even)[-1, 0].item() for name, combine in ways.items()}
+    found = dict.fromkeys((f"{name}, planted word found" for name in ways), 0.0)
+    cases = [planted for planted in range(1, TOKENS - 1) for _ in range(DRAWS)]
+    for planted in cases:
+        weights = planted_weights(planted, generator)
+        for name, combine in ways.items():
+            found[f"{name}, planted word found"] += (int(combine(weights)[-1].argmax()) == planted) / len(cases)
+    return first | found
+
+
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     generator = torch.Generator().manual_seed(options.seed)
-    show_by_hand()
-    print(f"\nRandom attention, {TOKENS} tokens: how different are the rows (standard deviation, row to row)?")
-    spread = {layers: collapse(layers, generator) for layers in (1, 2, 4, LAYERS)}
-    for layers, values in spread.items():
-        print(f"   layers: {layers}   raw product {values['raw product']:.1e}   rollout {values['rollout']:.1e}")
-    print(f"\nEven causal attention, {TOKENS} tokens, {CAUSAL_LAYERS} layers: how much of the last output is token 0?")
-    even = even_causal_weights(TOKENS, CAUSAL_LAYERS)
-    first = {
-        "rollout, even": attention_rollout(even)[-1, 0].item(),
-        "corrected, even": causal_rollout(even)[-1, 0].item(),
-    }
-    found = {f"{name}, planted word found": share for name, share in planted_found(generator).items()}
-    for name, value in (first | found).items():
-        print(f"   {name:30} {value:.3f}")
-    record_findings(spread[LAYERS], first | found, options)
-
-
-def record_findings(spread: dict[str, float], causal: dict[str, float], options: argparse.Namespace) -> None:
-    findings.record(
-        "phase3_visualization/layers/rollout.py",
-        [
-            Finding(
-                "C143",
-                "Attention rollout multiplies the attention matrices of the layers",
-                "course notes",
-                spread,
-                f"standard deviation from row to row after {LAYERS} layers of random attention, {TOKENS} tokens",
-                "0.001 or more: outputs at different positions still get different answers",
-                **findings.conditional(
-                    spread["raw product"] >= 0.001,
-                    spread["rollout"] >= 0.001,
-                    "the residual connection is added to each matrix first: (A + I) / 2",
-                ),
-                seeds=[options.seed],
-            ),
-            Finding(
-                "causal-rollout-correction",
-                "In a causal model, too, rollout shows which words an output comes from",
-                "Abnar & Zuidema 2020, section 5, who ask for a correction; the one used here is ours",
-                causal,
-                f"share of token 0 in the last output of even attention, {TOKENS} tokens, {CAUSAL_LAYERS} layers; "
-                f"share of {DRAWS * (TOKENS - 2)} random draws in which a word preferred {PREFERENCE:g} times is found",
-                f"even attention gives token 0 at most 2/{TOKENS}, and the preferred word is found in 0.9 or more",
-                **findings.conditional(
-                    *(
-                        causal[f"{name}, even"] <= 2 / TOKENS and causal[f"{name}, planted word found"] >= 0.9
-                        for name in ("rollout", "corrected")
-                    ),
-                    "it is divided by the rollout of even attention",
-                ),
-                seeds=[options.seed],
-            ),
-        ],
-        options.output_dir,
+    print("Three tokens, two layers, both with the weights  1 0 0 | 1/2 1/2 0 | 0 1 0. The last output comes from")
+    ways = {"raw product": raw_product, "rollout": attention_rollout, "flow": maximum_flow, "corrected": causal_rollout}
+    for name, combine in ways.items():
+        print(f"   {name:12}" + "".join(f"{share:8.3f}" for share in combine(BY_HAND)[-1].tolist()))
+    apart = rows_apart(generator)
+    findings.record(options, apart, who_is_blamed(generator))
+    product, rollout = (apart[name][-1] for name in ("raw product", "rollout"))
+    return (
+        f"After {LAYERS[-1]} layers rows differ by {product:.0e} without the residual connection, {rollout:.0e} with it"
     )
 
 

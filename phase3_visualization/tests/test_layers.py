@@ -1,4 +1,4 @@
-"""Tests: layers."""
+"""Rollout and flow against worked numbers, cuts and loops; leave-one-out and gradients against their definitions."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization.layers import faithfulness, leave_one_out, rollout
+from phase3_visualization.layers import faithfulness, rollout
 from phase3_visualization.layers.rollout import CAUSAL_LAYERS, TOKENS, causal_rollout, planted_weights
 from shared import training
 from shared.attention_utils import attention_rollout, causal_mask
@@ -42,7 +42,7 @@ def test_combined_weights_worked_by_hand():
     close(attention_rollout(layers)[2], torch.tensor([1 / 8, 5 / 8, 1 / 4]).double())
     # to word 0 only 1/4 fits from word 1 on; to word 1 half straight down, half through its own pipe; to 2 its own half
     close(rollout.maximum_flow(layers)[2], torch.tensor([1 / 4, 1, 1 / 2]).double() / (7 / 4))
-    even = rollout.even_causal_rollout(3, 2)[2]
+    even = attention_rollout(rollout.even_causal_weights(3, 2))[2]
     expected = torch.tensor([1 / 8, 5 / 8, 1 / 4]).double() / even
     close(rollout.causal_rollout(layers)[2], expected / expected.sum())
 
@@ -86,10 +86,9 @@ def test_rows_of_combined_weights_sum_to_one_and_the_product_is_a_loop():
 
 @pytest.mark.parametrize("length", [2, 5, 16])
 def test_corrected_rollout_blames_nobody_for_even_causal_attention(length):
-    visible = causal_mask(length).double()
-    even = [(visible / visible.sum(dim=-1, keepdim=True))[None]] * 8
+    even = rollout.even_causal_weights(length, 8)
     corrected = rollout.causal_rollout(even)
-    close(corrected, visible / visible.sum(dim=-1, keepdim=True))
+    close(corrected, torch.tensor([[(j <= i) / (i + 1) for j in range(length)] for i in range(length)]).double())
     if length == 16:
         assert attention_rollout(even)[-1, 0] > 0.5 > corrected[-1, 0] * 8 - 1e-12
 
@@ -117,49 +116,54 @@ ROLLOUT_SENTENCE = Sentence(
 
 
 def test_words_that_matter_by_hand():
-    related = [leave_one_out.related_words(ROLLOUT_SENTENCE, hidden) for hidden in (0, 1, 5)]
+    related = [faithfulness.related_words(ROLLOUT_SENTENCE, hidden) for hidden in (0, 1, 5)]
     assert related == [frozenset({1}), frozenset({0, 2}), frozenset({2})]  # "the" says nothing about "mat"
-    hidden = [leave_one_out.make_case(ROLLOUT_SENTENCE, kind).hidden for kind in range(4)]
+    hidden = [faithfulness.make_case(ROLLOUT_SENTENCE, kind).hidden for kind in range(4)]
     assert hidden == [0, 1, 5, 5]  # "the" is not hidden, its noun is
-    case = leave_one_out.make_case(ROLLOUT_SENTENCE, 1)
+    case = faithfulness.make_case(ROLLOUT_SENTENCE, 1)
     assert case.chance == 2 / 5 and case.others == [0, 2, 3, 4, 5]
 
 
 def test_rise_of_a_perfect_reader_by_hand():
-    words = ROLLOUT_SENTENCE.words
     # "cats" between "these" and "sat": three plural animals; without "these" singular ones fit as well, and "a", "this"
     # and so on are as likely in all as the plural determiners: half of the probability is plural
+    words = ROLLOUT_SENTENCE.words
     assert hidden_word_distribution(words, 1)[INDEX["cats"]] == pytest.approx(1 / 3)
-    assert leave_one_out.grammar_rise(words, 1, 0) == pytest.approx(math.log(2))
-    assert leave_one_out.grammar_rise(words, 1, 4) == pytest.approx(0)
-    assert leave_one_out.grammar_rise(words, 1, 1) == 0
+    assert faithfulness.grammar_rise(words, 1, 0) == pytest.approx(math.log(2))
+    assert faithfulness.grammar_rise(words, 1, 4) == pytest.approx(0)
+    assert faithfulness.grammar_rise(words, 1, 1) == 0
 
 
-def rollout_model():
+@pytest.fixture
+def model():
     torch.manual_seed(0)
     return ToyTransformer(15, 3, 2, make_attention=MultiHeadAttention).double().eval()
 
 
-def test_leave_one_out_and_gradients_are_their_definitions():
-    model, case = rollout_model(), leave_one_out.make_case(ROLLOUT_SENTENCE, 1)
+@pytest.fixture
+def case():
+    """ "cats" is hidden; "these" and "sat" matter."""
+    return faithfulness.make_case(ROLLOUT_SENTENCE, 1)
+
+
+def test_leave_one_out_and_gradients_are_their_definitions(model, case):
 
     def loss(*masked):
-        logits, _ = model(torch.tensor([leave_one_out.hide(case.words, 1, *masked)]))
+        logits, _ = model(torch.tensor([faithfulness.hide(case.words, 1, *masked)]))
         return -logits[0, 1].log_softmax(dim=-1)[INDEX["cats"]].item()
 
     expected = torch.tensor([loss(j) - loss() for j in range(6)], dtype=torch.float64)
-    close(leave_one_out.leave_one_out(model, case), expected, rtol=0, atol=1e-12)
+    close(faithfulness.leave_one_out(model, case), expected, rtol=0, atol=1e-12)
     assert expected[1] == 0 and expected[[0, 2, 3, 4, 5]].abs().min() > 0
-    lengths, products = leave_one_out.gradients(model, case)
+    lengths, products = faithfulness.gradients(model, case)
     step, position = 1e-6, 2
     embedded = model.embedding.weight[INDEX["sat"]].detach()
 
     def moved(amount):
         """The loss when the embedding of "sat", at its place alone, is stretched by 1 + amount."""
+        change = (amount * embedded)[None, None]
         hook = model.embedding.register_forward_hook(
-            lambda module, inputs, output: output.index_add(
-                1, torch.tensor([position]), (amount * embedded)[None, None]
-            )
+            lambda module, inputs, output: output.index_add(1, torch.tensor([position]), change)
         )
         try:
             return loss()
@@ -170,10 +174,9 @@ def test_leave_one_out_and_gradients_are_their_definitions():
     assert lengths.shape == (6,) and bool((lengths > 0).all())
 
 
-def test_norms_of_the_last_layer_add_up_to_its_output():
-    model, case = rollout_model(), leave_one_out.make_case(ROLLOUT_SENTENCE, 1)
-    tokens = torch.tensor([leave_one_out.hide(case.words, 1)])
-    found = leave_one_out.last_layer_norms(model, tokens, 1)
+def test_norms_of_the_last_layer_add_up_to_its_output(model, case):
+    tokens = torch.tensor([faithfulness.hide(case.words, 1)])
+    found = faithfulness.last_layer_norms(model, tokens, 1)
     x = model.blocks[0](model.embed(tokens))[0]
     attention, read = model.blocks[1].attention, model.blocks[1].attention_norm(x)
     _, weights = attention(read)
@@ -186,20 +189,18 @@ def test_norms_of_the_last_layer_add_up_to_its_output():
         assert found[j].item() == pytest.approx(added.norm().item(), abs=1e-12)
 
 
-def test_finding_shares_ties_and_ignores_the_hidden_word():
-    case = leave_one_out.make_case(ROLLOUT_SENTENCE, 1)  # 0 and 2 matter
-    assert faithfulness.finds(torch.tensor([0.5, 9, 0.1, 0, 0, 0]), case) == 1
-    assert faithfulness.finds(torch.tensor([0.5, 9, 0.1, 0.5, 0, 0]), case) == 0.5
-    assert faithfulness.finds(torch.tensor([0, 9, 0.1, 0.5, 0, 0]), case) == 0
+def test_finding_shares_ties_and_ignores_the_hidden_word(case):
+    for values, share in (([0.5, 9, 0.1, 0, 0, 0], 1), ([0.5, 9, 0.1, 0.5, 0, 0], 0.5), ([0, 9, 0.1, 0.5, 0, 0], 0)):
+        assert faithfulness.finds(torch.tensor(values), case) == share
 
 
-def test_chance_band_and_a_scoreboard_of_leave_one_out_itself():
-    cases = leave_one_out.make_cases(training.corpus()[1][:12])
+def test_chance_band_and_a_scoreboard_of_leave_one_out_itself(model):
+    cases = faithfulness.make_cases(training.corpus()[1][:12])
     band = faithfulness.chance_band(cases, torch.Generator().manual_seed(0))
     assert 0 < band < 0.4
-    board = faithfulness.score_methods(rollout_model(), cases, torch.Generator().manual_seed(0))
-    assert board.agreement[faithfulness.TRUTH] == pytest.approx(1)
-    assert board.chance == pytest.approx(sum(case.chance for case in cases) / len(cases))
+    board = faithfulness.score_methods(model, cases, torch.Generator().manual_seed(0))
+    assert board["leave-one-out: correlation"] == pytest.approx(1)
+    assert board["chance: found"] == pytest.approx(sum(case.chance for case in cases) / len(cases))
 
 
 class RiggedReader(nn.Module):
@@ -212,16 +213,14 @@ class RiggedReader(nn.Module):
 
     def forward(self, tokens):
         logits = torch.zeros(*tokens.shape, len(VOCABULARY), dtype=torch.float64)
-        seen = tokens[:, self.position] != leave_one_out.MASK_ID
+        seen = tokens[:, self.position] != faithfulness.MASK_ID
         logits[seen, :, self.answer] = 50.0
         return logits, []
 
 
 @pytest.mark.parametrize("position", [0, 2, 5])
-def test_leave_one_out_finds_the_only_word_that_a_rigged_model_reads(position):
-    words = ("these", "cats", "sat", "on", "the", "mat")
-    case = leave_one_out.Case(words, 1, frozenset({position}))
-    rises = leave_one_out.leave_one_out(RiggedReader(position, INDEX["cats"]), case)
+def test_leave_one_out_finds_the_only_word_that_a_rigged_model_reads(position, case):
+    rises = faithfulness.leave_one_out(RiggedReader(position, INDEX["cats"]), case)
     expected = torch.zeros(6, dtype=torch.float64)
     expected[position] = torch.tensor(len(VOCABULARY), dtype=torch.float64).log()  # from certain to an even guess
     torch.testing.assert_close(rises, expected, rtol=0, atol=1e-9)
@@ -243,7 +242,7 @@ def rollout_words_that_fit(case):
 
 
 def test_words_that_matter_say_all_that_the_sentence_says():
-    for case in leave_one_out.make_cases(training.corpus()[1][:40]):
+    for case in faithfulness.make_cases(training.corpus()[1][:40]):
         exact = hidden_word_distribution(case.words, case.hidden)
         assert {VOCABULARY[i] for i in exact.nonzero().flatten().tolist()} == rollout_words_that_fit(case)
         assert exact[exact > 0].max() == pytest.approx(exact[exact > 0].min().item())  # all alike: nothing else counts
