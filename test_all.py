@@ -11,8 +11,17 @@ the check that is meant to notice does notice.
 TESTS = {
     "phase1_single_head": ("before", "long_path", "order", "parts", "reading", "self_attention"),
     "phase2_multi_head": ("block", "costs", "heads", "multi_head_attention", "pooling", "pruning"),
-    "phase3_visualization": ("explanation", "explorer", "explorer_page", "layers", "pretrained", "roles"),
-    "phase4_causal": ("causal_attention", "induction", "long_texts", "mask_patterns", "masking", "ring", "writing"),
+    "phase3_visualization": ("exercises", "explanation", "explorer", "explorer_page", "layers", "pretrained", "roles"),
+    "phase4_causal": (
+        "causal_attention",
+        "exercises",
+        "induction",
+        "long_texts",
+        "mask_patterns",
+        "masking",
+        "ring",
+        "writing",
+    ),
     "shared": (
         "attention_utils",
         "course",

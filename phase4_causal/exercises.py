@@ -1,14 +1,16 @@
 """Exercises of phase 4: write what lets a model write itself, and hear what is wrong by its name.
 
-Replace each `raise NotImplementedError` by your own code, then run this file, as often as you like:
+The first run makes my_exercises.py beside this file. Write there: replace each `raise NotImplementedError` by your own
+code, then run this file, as often as you like:
 
     python phase4_causal/exercises.py            all exercises
     python phase4_causal/exercises.py 3          one of them, by number or name
+    python phase4_causal/exercises.py 3 --hint   the same task as plain loops, one number at a time
     python phase4_causal/exercises.py --help
 
-The text of each exercise says what to compute, one number at a time. Loops are fine, whole tensors are shorter. You may
-import what you like. Only attention_utils and the other files of this phase would take the fun out of it. Spoilers are
-in exercise_solutions.py. Exit code 0: all done, 1: not yet.
+Loops are fine, whole tensors are shorter. You may import what you like. Only attention_utils and the other files of
+this phase would take the fun out of it. Inputs are float64, so make new tensors with the dtype of an input:
+torch.zeros(3, 5, dtype=value.dtype). Spoilers are in answers/. Exit code 0: all done, 1: not yet.
 
 B batch, T length, V words. Masks are bool, True = may attend; rows are queries, columns are keys.
 """
@@ -28,12 +30,8 @@ def causal_mask(query_length: int, key_length: int) -> Tensor:
     key_length     T_k
     ->             (T_q, T_k)       bool, True = may attend
 
-        for i in range(T_q):
-            position = i + T_k - T_q                                # the last query stands at the last key
-            for j in range(T_k):
-                mask[i, j] = j <= position
-
-    With fewer queries than keys the first keys come from a cache: all queries stand behind them.
+    The last query stands at the last key, and each query sees its own position and all before it. With fewer queries
+    than keys the first keys come from a cache: all queries stand behind them.
     """
     raise NotImplementedError
 
@@ -46,10 +44,7 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
     key_length     T_k
     ->             (B, 1, T_q, T_k) bool, True = may attend; the axis of size 1 is for the heads
 
-        for b in range(B):
-            for i in range(T_q):
-                for j in range(T_k):
-                    mask[b, 0, i, j] = j <= i + T_k - T_q and j < lengths[b]
+    A key may be seen if the causal mask of exercise 1 allows it and if it is a real word, one of the first lengths[b].
 
     Only keys are hidden as padding, and padded queries still get something, which the loss must leave out. Padding at
     the end is hidden from real queries by the causal mask already; padding in front of the words would not be.
@@ -60,20 +55,16 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
 def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> Tensor:
     """Exercise 3: from what a model says to the probabilities by which its next word is drawn.
 
-    logits        (B, T, V)         of a text of T words; position t predicts word t + 1
+    logits        (B, T, V)         float64, of a text of T words; position t predicts word t + 1
     temperature   above 0
     top_k         from 1 to V       how many words may be drawn
     ->            (B, V)            0 for all but top_k words; rows sum to 1
 
-        for b in range(B):
-            scaled = [logits[b, T - 1, v] / temperature for v in range(V)]
-            ranked = sorted(range(V), key=lambda v: -scaled[v])     # of equal words the smaller v first
-            kept = ranked[:top_k]
-            total = sum(exp(scaled[v]) for v in kept)
-            for v in kept:
-                probabilities[b, v] = exp(scaled[v]) / total
+    Only the last position says which word comes next. Divide its logits by the temperature, keep the top_k largest,
+    and take the softmax of these alone.
 
-    Exactly top_k words are kept, also where several have the same logit: a stable sort does it, topk need not.
+    Exactly top_k words are kept, also where several have the same logit: then the smaller word stays. A stable sort
+    does it, topk need not.
     """
     raise NotImplementedError
 
@@ -83,7 +74,7 @@ def cached_step(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 4: attention for one new word, keys and values of the T words before it being kept.
 
-    word          (B, d_model)      the embedding of the new word
+    word          (B, d_model)      float64, as all that follow: the embedding of the new word
     positions     (max_length, d_model)     added to embeddings, row t for the word at position t, counted from 0
     w_q, w_k      (d_model, d_k)    used as x @ w
     w_v           (d_model, d_v)
@@ -91,13 +82,9 @@ def cached_step(
     past_values   (B, T, d_v)
     ->            output (B, d_v), keys (B, T + 1, d_k), values (B, T + 1, d_v)
 
-        for b in range(B):
-            x = word[b] + positions[T]                              # (d_model,)
-            keys[b] = [past_keys[b, 0], past_keys[b, 1], ..., past_keys[b, T - 1], x @ w_k]
-            values[b] = [past_values[b, 0], past_values[b, 1], ..., past_values[b, T - 1], x @ w_v]
-            output[b] = attention(x @ w_q, keys[b], values[b])      # one query, scores divided by √d_k, no mask
-
-    The new word may see itself and all before it, which is everything there is.
+    The new word stands at position T, which is added to its embedding: x. Query, key and value are made of x. Key and
+    value go behind those of the past. Then the query attends to all keys as in phase 1, its scores divided by √d_k.
+    There is no mask: the new word may see itself and all before it, which is everything there is.
     """
     raise NotImplementedError
 
@@ -107,23 +94,18 @@ def merge_tiles(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 5: attention over keys a and over keys b was computed apart; what is it over all of them?
 
-    Of each tile there are, for scores s[i, j] and values v[j] of its own keys,
+    Of each tile there are, in float64, for scores s[i, j] and values v[j] of its own keys,
 
         largest   (T_q,)            max over j of s[i, j]
         total     (T_q,)            sum over j of exp(s[i, j] - largest[i])
         mean      (T_q, d_v)        sum over j of exp(s[i, j] - largest[i]) v[j], divided by total[i]
     ->            largest (T_q,), total (T_q,), mean (T_q, d_v) of both tiles together
 
-        for i in range(T_q):
-            largest[i] = max(largest_a[i], largest_b[i])
-            part_a = total_a[i] * exp(largest_a[i] - largest[i])
-            part_b = total_b[i] * exp(largest_b[i] - largest[i])
-            total[i] = part_a + part_b
-            for c in range(d_v):
-                mean[i, c] = (part_a * mean_a[i, c] + part_b * mean_b[i, c]) / total[i]
+    Each total and each mean was taken relative to the largest score of its own tile. Put both on the new largest score
+    first. The mean of the whole is that of all values with weights exp(s[i, j]).
 
     A query that sees no key of a tile has largest -inf, total 0 and mean 0 there. If it sees none in both, the same is
-    asked of the whole, where the loops divide by 0. Scores can be in the thousands, and exp(1000) is infinite.
+    asked of the whole, and never NaN. Scores can be in the thousands, and exp(1000) is infinite.
     """
     raise NotImplementedError
 
@@ -131,37 +113,24 @@ def merge_tiles(
 def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 6: attention as a recurrent network, which forgets the keys (Katharopoulos et al. 2020).
 
-    query   (T, d_k)
+    query   (T, d_k)        float64, as key and value
     key     (T, d_k)
     value   (T, d_v)
     ->      output (T, d_v), and what the next word would need: state (d_k, d_v), total (d_k,)
 
-        for t in range(T):
-            for a in range(d_k):
-                total[a] += phi(key[t, a])                          # at first 0
-                for c in range(d_v):
-                    state[a, c] += phi(key[t, a]) * value[t, c]     # at first 0
-            norm = sum(phi(query[t, a]) * total[a] for a in range(d_k))
-            for c in range(d_v):
-                output[t, c] = sum(phi(query[t, a]) * state[a, c] for a in range(d_k)) / norm
+    The weight of key j for query t is the dot product phi(query[t]) · phi(key[j]), for the word itself and all before
+    it. output[t] is the mean of the values with these weights, divided by their sum. Nothing is divided by √d_k.
+
+    What makes it recurrent: two sums over the words so far are all that a query needs. state is the sum of
+    phi(key[j, a]) · value[j, c] for each pair a, c, and total the sum of phi(key[j]).
 
     phi(x) = elu(x) + 1: x + 1 above 0, exp(x) below. It is always positive, as weights must be.
     """
     raise NotImplementedError
 
 
-YOURS = (
-    causal_mask,
-    combined_mask,
-    next_word_probabilities,
-    cached_step,
-    merge_tiles,
-    causal_linear_attention,
-)
-
-
 def main(argv: list[str] | None = None) -> None:
-    exercise_checker.main(__doc__, EXERCISES, YOURS, argv)
+    exercise_checker.run(__file__, EXERCISES, argv)
 
 
 if __name__ == "__main__":

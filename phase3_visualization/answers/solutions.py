@@ -1,7 +1,7 @@
 """SPOILERS: the reference solutions of the exercises of phase 3, and the inputs on which yours are tried.
 
-Try exercises.py first, then compare. A solution is one way among many: yours is right if the checker says so. The
-mistakes that the checker knows by name are in exercise_mistakes.py and exercise_layer_mistakes.py.
+A solution is one way among many: yours is right if the checker says so. Its docstring is what `--hint` prints. The
+mistakes that the checker knows by name are text edits of this file, in mistakes.py.
 """
 
 import torch
@@ -9,11 +9,8 @@ from torch import Tensor
 
 from phase1_single_head.answers.solutions import some_hidden
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
-from phase2_multi_head.answers.mistakes import named
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
-from phase3_visualization.answers.layer_mistakes import HINTS as LAYER_HINTS
-from phase3_visualization.answers.layer_mistakes import REMOVED, ROLLOUT
-from phase3_visualization.answers.mistakes import ENTROPY, HINTS, ROLE
+from phase3_visualization.answers.mistakes import MISTAKES
 from shared.attention_utils import causal_mask
 from shared.exercise_checker import Case, Exercise, draw
 
@@ -21,24 +18,65 @@ from shared.exercise_checker import Case, Exercise, draw
 
 
 def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
+    """
+    for h in range(H):
+        rows = []
+        for i in range(T_q):
+            visible = [j for j in range(T_k) if mask[i, j]]
+            if len(visible) >= 2:                                           # with one key there is no choice
+                terms = [-weights[h, i, j] * log(weights[h, i, j]) for j in visible if weights[h, i, j] > 0]
+                rows.append(sum(terms) / log(len(visible)))                 # natural logarithms
+        entropy[h] = sum(rows) / len(rows)
+    """
     visible = mask.sum(dim=-1)  # (T_q, T_k) -> (T_q,)
     choice = visible >= 2
     entropy = torch.special.entr(weights).sum(dim=-1)  # (H, T_q, T_k) -> (H, T_q); entr(w) = -w ln w, and entr(0) = 0
-    return (entropy[:, choice] / visible[choice].log()).mean(dim=-1)  # (H, rows with a choice) -> (H,)
+    shares = entropy[:, choice] / visible[choice].log()  # (H, rows with a choice)
+    return shares.mean(dim=-1)  # -> (H,)
 
 
 def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
+    """
+    for h in range(H):
+        right = asked = 0
+        for n in range(N):
+            for i in range(T):
+                if gold[n, i].any():
+                    others = [j for j in range(T) if j != i]                # never the word itself
+                    attended = max(others, key=lambda j: weights[n, h, i, j])
+                    right += gold[n, i, attended]
+                    asked += 1
+        accuracy[h] = right / asked
+    for k in [*range(1 - T, 0), *range(1, T)]:                              # "always k words to the right"
+        hits = sum(gold[n, i, i + k] for n in range(N) for i in range(T) if 0 <= i + k < T)
+        share[k] = hits / asked
+
+    baseline is the largest share[k]. The repository has both in shared/grammar/scores.py.
+    """
     length = weights.size(-1)
     own = torch.eye(length, dtype=torch.bool)
     attended = weights.masked_fill(own, -1).argmax(dim=-1)  # (N, H, T, T) -> (N, H, T)
     right = gold[:, None].expand_as(weights).gather(-1, attended[..., None])[..., 0]  # (N, H, T, T) -> (N, H, T)
     asked = gold.any(dim=-1)  # (N, T, T) -> (N, T)
     accuracy = right.transpose(1, 2)[asked].double().mean(dim=0)  # (N, T, H) -> (asked, H) -> (H,)
-    hits = [gold.diagonal(k, dim1=1, dim2=2).sum() for k in range(1 - length, length) if k != 0]
-    return accuracy, torch.stack(hits).max() / asked.sum()
+    offsets = [*range(1 - length, 0), *range(1, length)]
+    hits = torch.stack([gold.diagonal(k, dim1=1, dim2=2).sum() for k in offsets])
+    return accuracy, hits.max() / asked.sum()
 
 
 def attention_rollout(weights: Tensor) -> Tensor:
+    """
+    for l in range(L):
+        for i in range(T):
+            for j in range(T):
+                step[i, j] = 0.5 * sum(weights[l, h, i, j] for h in range(H)) / H + 0.5 * (i == j)
+        before = rollout.clone()                                            # at first 1 where i == j, 0 elsewhere
+        for i in range(T):
+            for j in range(T):
+                rollout[i, j] = sum(step[i, k] * before[k, j] for k in range(T))
+
+    The repository has it in shared/attention_utils.py.
+    """
     identity = torch.eye(weights.size(-1), dtype=weights.dtype)
     rollout = identity
     for layer in weights.mean(dim=1):  # (L, H, T, T) -> (L, T, T)
@@ -49,6 +87,16 @@ def attention_rollout(weights: Tensor) -> Tensor:
 def without_head(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, b_o: Tensor, num_heads: int, removed: int
 ) -> Tensor:
+    """
+    for b in range(B):
+        for h in range(H):
+            columns = slice(h * d_k, (h + 1) * d_k)                         # d_k = d_model / H
+            query, key, value = x[b] @ w_q[:, columns], x[b] @ w_k[:, columns], x[b] @ w_v[:, columns]
+            head[h] = attention(query, key, value)                          # (T, d_k), as in phase 1, no mask
+        head[removed] = 0
+        for i in range(T):
+            output[b, i] = concatenate(head[h][i] for h in range(H)) @ w_o + b_o
+    """
     query, key, value = (split_heads(x @ w, num_heads) for w in (w_q, w_k, w_v))  # (B, T, d_model) -> (B, H, T, d_k)
     heads, _ = scaled_dot_product_attention(query, key, value)
     heads[:, removed] = 0
@@ -80,22 +128,35 @@ def entropy_cases() -> list[Case]:
 
 
 def role_cases() -> list[Case]:
-    """N = 4 sentences, H = 3, T = 7. Own positions get much weight; gold keys lie at several distances."""
+    """N = 4 sentences, H = 3, T = 7. Own positions get much weight; gold keys lie at several distances.
+
+    The best offset is 2 to the right, then 3 to the left: no side and no single offset is right in both. The best of
+    the other side is 5 words away, which nobody guesses, so that a side and a guess can be told apart.
+    """
     weights = (3 * draw((4, 3, 7, 7))[0] + 1.5 * torch.eye(7)).softmax(dim=-1)
+    to_right = ((0, 1, 3), (1, 2, 4), (2, 3, 5), (3, 1, 3), (3, 4, 6))
+    right = gold_at(*to_right, (0, 6, 1), (1, 6, 3), (2, 0, 3), (2, 5, 0), (3, 5, 3))
+    left = gold_at((0, 5, 2), (0, 6, 3), (1, 0, 5), (1, 6, 4), (2, 0, 2), (2, 1, 6), (2, 3, 0), (3, 5, 2))
+    several = right.clone()
+    several[0, 1, 6] = several[3, 5, 2] = True
+    return [
+        Case("", (weights, right)),
+        Case("a relation to the left", (weights, left)),
+        Case("two gold keys for some queries", (weights, several)),
+    ]
+
+
+def gold_at(*pairs: tuple[int, int, int]) -> Tensor:
     gold = torch.zeros(4, 7, 7, dtype=torch.bool)
-    pairs = ((0, 1, 4), (0, 5, 2), (0, 6, 3), (1, 2, 5), (2, 3, 6), (2, 0, 2), (3, 5, 2), (3, 1, 3), (3, 6, 4))
-    for n, i, j in pairs:
-        gold[n, i, j] = True
-    several = gold.clone()
-    several[0, 1, 6] = several[3, 5, 3] = True
-    return [Case("", (weights, gold)), Case("two gold keys for some queries", (weights, several))]
+    gold[tuple(torch.tensor(pairs).T)] = True
+    return gold
 
 
 def rollout_cases() -> list[Case]:
-    """L = 3, H = 2, T = 5; then as many layers, heads and words as in no other case."""
+    """L = 2, H = 3, T = 5; then as many layers, heads and words as in no other case."""
     return [
         Case(f"{layers} layers, {heads} heads", ((3 * draw((layers, heads, length, length))[0]).softmax(dim=-1),))
-        for layers, heads, length in ((3, 2, 5), (2, 3, 7), (1, 5, 3))
+        for layers, heads, length in ((2, 3, 5), (3, 2, 7), (1, 5, 3))
     ]
 
 
@@ -109,8 +170,8 @@ def removed_cases() -> list[Case]:
 
 
 EXERCISES = (
-    Exercise(head_entropy, ("entropy",), entropy_cases, named(ENTROPY, HINTS)),
-    Exercise(role_score, ("accuracy", "baseline"), role_cases, named(ROLE, HINTS)),
-    Exercise(attention_rollout, ("rollout",), rollout_cases, named(ROLLOUT, LAYER_HINTS)),
-    Exercise(without_head, ("output",), removed_cases, named(REMOVED, LAYER_HINTS)),
+    Exercise(head_entropy, ("entropy",), entropy_cases, MISTAKES["head_entropy"]),
+    Exercise(role_score, ("accuracy", "baseline"), role_cases, MISTAKES["role_score"]),
+    Exercise(attention_rollout, ("rollout",), rollout_cases, MISTAKES["attention_rollout"]),
+    Exercise(without_head, ("output",), removed_cases, MISTAKES["without_head"]),
 )

@@ -1,8 +1,7 @@
 """SPOILERS: the reference solutions of the exercises of phase 4, and the inputs on which yours are tried.
 
-Try exercises.py first, then compare. A solution is one way among many: yours is right if the checker says so. The
-mistakes that the checker knows by name are in exercise_mistakes.py, exercise_cache_mistakes.py and
-exercise_sum_mistakes.py.
+A solution is one way among many: yours is right if the checker says so. Its docstring is what `--hint` prints. The
+mistakes that the checker knows by name are text edits of this file, in mistakes.py.
 """
 
 import math
@@ -11,60 +10,112 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase2_multi_head.answers.mistakes import named
-from phase4_causal.answers.cache_mistakes import CACHE
-from phase4_causal.answers.cache_mistakes import HINTS as CACHE_HINTS
-from phase4_causal.answers.mistakes import CAUSAL, COMBINED, HINTS, NEXT_WORD
-from phase4_causal.answers.sum_mistakes import HINTS as SUM_HINTS
-from phase4_causal.answers.sum_mistakes import LINEAR, MERGE
+from phase4_causal.answers.mistakes import MISTAKES
 from shared.exercise_checker import Case, Exercise, draw
 
 # ---------------------------------------------------------------------------------------------------- the solutions
 
 
 def causal_mask(query_length: int, key_length: int) -> Tensor:
-    return torch.ones(query_length, key_length, dtype=torch.bool).tril(key_length - query_length)
+    """
+    for i in range(T_q):
+        position = i + T_k - T_q                                # the last query stands at the last key
+        for j in range(T_k):
+            mask[i, j] = j <= position
+    """
+    ones = torch.ones(query_length, key_length, dtype=torch.bool)
+    past = ones.tril(key_length - query_length)
+    return past
 
 
 def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor:
+    """
+    for b in range(B):
+        for i in range(T_q):
+            for j in range(T_k):
+                mask[b, 0, i, j] = j <= i + T_k - T_q and j < lengths[b]
+    """
     real = torch.arange(key_length) < lengths[:, None]  # (T_k,), (B, 1) -> (B, T_k)
-    return causal_mask(query_length, key_length) & real[:, None, None, :]  # (B, T_k) -> (B, 1, T_q, T_k)
+    visible = causal_mask(query_length, key_length) & real[:, None, None, :]  # (B, T_k) -> (B, 1, T_q, T_k)
+    return visible
 
 
 def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> Tensor:
+    """
+    for b in range(B):
+        scaled = [logits[b, T - 1, v] / temperature for v in range(V)]
+        ranked = sorted(range(V), key=lambda v: -scaled[v])     # of equal words the smaller v first
+        kept = ranked[:top_k]
+        total = sum(exp(scaled[v]) for v in kept)
+        for v in kept:
+            probabilities[b, v] = exp(scaled[v]) / total
+    """
     scaled = logits[:, -1] / temperature  # (B, T, V) -> (B, V)
     order = scaled.argsort(dim=-1, descending=True, stable=True)
     hidden = torch.ones_like(scaled, dtype=torch.bool).scatter(-1, order[:, :top_k], value=False)
-    return scaled.masked_fill(hidden, -math.inf).softmax(dim=-1)
+    kept = scaled.masked_fill(hidden, -math.inf)
+    return kept.softmax(dim=-1)
 
 
 def cached_step(
     word: Tensor, positions: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, past_keys: Tensor, past_values: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """
+    for b in range(B):
+        x = word[b] + positions[T]                              # (d_model,)
+        keys[b] = [*past_keys[b], x @ w_k]                      # T + 1 vectors
+        values[b] = [*past_values[b], x @ w_v]
+        output[b] = attention(x @ w_q, keys[b], values[b])      # one query, scores divided by √d_k, no mask
+    """
     x = (word + positions[past_keys.size(1)])[:, None]  # (B, d_model) -> (B, 1, d_model)
-    keys = torch.cat([past_keys, x @ w_k], dim=1)  # (B, T, d_k) -> (B, T + 1, d_k)
-    values = torch.cat([past_values, x @ w_v], dim=1)  # (B, T, d_v) -> (B, T + 1, d_v)
-    weights = (x @ w_q @ keys.mT / math.sqrt(keys.size(-1))).softmax(dim=-1)  # (B, 1, T + 1)
-    return (weights @ values)[:, 0], keys, values  # (B, 1, d_v) -> (B, d_v)
+    query, key, value = x @ w_q, x @ w_k, x @ w_v
+    keys = torch.cat([past_keys, key], dim=1)  # (B, T, d_k) -> (B, T + 1, d_k)
+    values = torch.cat([past_values, value], dim=1)  # (B, T, d_v) -> (B, T + 1, d_v)
+    weights = (query @ keys.mT / math.sqrt(keys.size(-1))).softmax(dim=-1)  # (B, 1, T + 1)
+    output = weights @ values  # (B, 1, d_v)
+    return output[:, 0], keys, values
 
 
 def merge_tiles(
     largest_a: Tensor, total_a: Tensor, mean_a: Tensor, largest_b: Tensor, total_b: Tensor, mean_b: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """
+    for i in range(T_q):
+        largest[i] = max(largest_a[i], largest_b[i])
+        part_a = total_a[i] * exp(largest_a[i] - largest[i])
+        part_b = total_b[i] * exp(largest_b[i] - largest[i])
+        total[i] = part_a + part_b
+        for c in range(d_v):
+            mean[i, c] = (part_a * mean_a[i, c] + part_b * mean_b[i, c]) / total[i]
+
+    Where a query sees no key in both tiles, these loops divide by 0.
+    """
     largest = torch.maximum(largest_a, largest_b)
     finite = largest.masked_fill(largest == -math.inf, 0)  # -inf - -inf would be NaN
-    part_a, part_b = total_a * (largest_a - finite).exp(), total_b * (largest_b - finite).exp()
+    part_a = total_a * (largest_a - finite).exp()
+    part_b = total_b * (largest_b - finite).exp()
     total = part_a + part_b
     weighted = part_a[:, None] * mean_a + part_b[:, None] * mean_b  # (T_q, 1) * (T_q, d_v) -> (T_q, d_v)
-    return largest, total, weighted / total.masked_fill(total == 0, 1)[:, None]
+    mean = weighted / total.masked_fill(total == 0, 1)[:, None]
+    return largest, total, mean
 
 
 def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    query, key = F.elu(query) + 1, F.elu(key) + 1
+    """
+    for t in range(T):
+        for a in range(d_k):
+            total[a] += phi(key[t, a])                          # at first 0
+            for c in range(d_v):
+                state[a, c] += phi(key[t, a]) * value[t, c]     # at first 0
+        norm = sum(phi(query[t, a]) * total[a] for a in range(d_k))
+        for c in range(d_v):
+            output[t, c] = sum(phi(query[t, a]) * state[a, c] for a in range(d_k)) / norm
+    """
+    phi_q, phi_k = F.elu(query) + 1, F.elu(key) + 1
     state = value.new_zeros(key.size(1), value.size(1))
     total = value.new_zeros(key.size(1))
     outputs = []
-    for q, k, v in zip(query, key, value, strict=True):
+    for q, k, v in zip(phi_q, phi_k, value, strict=True):
         state = state + torch.outer(k, v)  # (d_k,), (d_v,) -> (d_k, d_v)
         total = total + k
         outputs.append(q @ state / (q @ total))  # (d_k,) @ (d_k, d_v) -> (d_v,)
@@ -84,9 +135,9 @@ def causal_cases() -> list[Case]:
 
 
 def combined_cases() -> list[Case]:
-    """B = 3 or 2; the longest sequence fills the batch, as it should."""
+    """B = 3 or 2; in the first batch no sequence is as long as there is room."""
     return [
-        Case("as many queries as keys", (torch.tensor([5, 2, 3]), 5, 5)),
+        Case("as many queries as keys", (torch.tensor([4, 2, 3]), 5, 5)),
         Case("3 queries, 7 keys", (torch.tensor([5, 7]), 3, 7)),
     ]
 
@@ -142,10 +193,10 @@ def linear_cases() -> list[Case]:
 
 
 EXERCISES = (
-    Exercise(causal_mask, ("mask",), causal_cases, named(CAUSAL, HINTS)),
-    Exercise(combined_mask, ("mask",), combined_cases, named(COMBINED, HINTS)),
-    Exercise(next_word_probabilities, ("probabilities",), next_word_cases, named(NEXT_WORD, HINTS)),
-    Exercise(cached_step, ("output", "keys", "values"), cache_cases, named(CACHE, CACHE_HINTS)),
-    Exercise(merge_tiles, ("largest", "total", "mean"), merge_cases, named(MERGE, SUM_HINTS)),
-    Exercise(causal_linear_attention, ("output", "state", "total"), linear_cases, named(LINEAR, SUM_HINTS)),
+    Exercise(causal_mask, ("mask",), causal_cases, MISTAKES["causal_mask"]),
+    Exercise(combined_mask, ("mask",), combined_cases, MISTAKES["combined_mask"]),
+    Exercise(next_word_probabilities, ("probabilities",), next_word_cases, MISTAKES["next_word_probabilities"]),
+    Exercise(cached_step, ("output", "keys", "values"), cache_cases, MISTAKES["cached_step"]),
+    Exercise(merge_tiles, ("largest", "total", "mean"), merge_cases, MISTAKES["merge_tiles"]),
+    Exercise(causal_linear_attention, ("output", "state", "total"), linear_cases, MISTAKES["causal_linear_attention"]),
 )

@@ -1,0 +1,169 @@
+"""Tests: the exercises of phase 3."""
+
+import inspect
+import math
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase2_multi_head.pruning.head_importance import gated
+from phase3_visualization import exercises
+from phase3_visualization.answers import solutions
+from shared.attention_utils import attention_rollout, normalized_entropy
+from shared.exercise_checker import DONE, call, check, draw, ways
+from shared.grammar.scores import accuracy_per_head, best_fixed_offset
+from shared.tests.helpers import close
+
+ENTROPY, ROLE, ROLLOUT, REMOVED = solutions.EXERCISES
+
+
+@pytest.mark.parametrize("exercise", solutions.EXERCISES, ids=lambda e: e.name)
+def test_exercises_ask_for_what_is_checked(exercise):
+    stub = getattr(exercises, exercise.name)
+    assert list(inspect.signature(stub).parameters) == list(inspect.signature(exercise.solution).parameters)
+    assert len(stub.__doc__.splitlines()) > 5 and "float64" in stub.__doc__
+    assert not re.search(r"^ *for ", stub.__doc__, re.M), "the loops are for --hint"
+    assert check(exercise, stub).text == "not written yet"
+    assert check(exercise, exercise.solution).status == DONE
+
+
+@pytest.mark.parametrize(
+    ("exercise", "mistake", "function"),
+    [pytest.param(e, *way, id=f"{e.name}-{way[0].name}") for e in solutions.EXERCISES for way in ways(e)],
+)
+def test_mistakes_are_known_by_name(exercise, mistake, function):
+    assert not call(exercise, function, exercise.cases()[0]).failure, "it must run in the first case"
+    assert check(exercise, function).text == f"{mistake.name}: {mistake.hint}"
+
+
+# ----------------------------------------------------------------------------------------------------------- right ways
+
+
+def run_loops(solution, shape, **names):
+    """Run the loops that --hint prints, word for word, on these names; shape: axes, and a tensor that has them."""
+    text = re.search(r"^for .*?(?=\n\n|\Z)", inspect.getdoc(solution), re.M | re.S).group()
+    axes, tensor = shape
+    exec(text, names | dict(zip(axes.split(), tensor.shape, strict=True)))
+
+
+def entropy_by_loops(weights, mask):
+    entropy = torch.zeros(len(weights))
+    run_loops(ENTROPY.solution, ("H T_q T_k", weights), log=math.log, **locals())
+    return entropy
+
+
+def role_by_loops(weights, gold):
+    accuracy, share = torch.zeros(weights.shape[1]), {}
+    run_loops(ROLE.solution, ("N H T T", weights), **locals())
+    return accuracy, max(share.values())
+
+
+def rollout_by_loops(weights):
+    rollout, step = torch.eye(weights.shape[-1]), torch.zeros(weights.shape[-2:])
+    run_loops(ROLLOUT.solution, ("L H T T", weights), **locals())
+    return rollout
+
+
+def removed_by_loops(x, w_q, w_k, w_v, w_o, b_o, num_heads, removed):
+    output, d_k = torch.zeros(x.shape), x.shape[2] // num_heads
+    head = torch.zeros(num_heads, x.shape[1], d_k).double()
+    run_loops(
+        REMOVED.solution,
+        ("B T d_model", x),
+        H=num_heads,
+        attention=lambda *inputs: scaled_dot_product_attention(*inputs)[0],
+        concatenate=lambda parts: torch.cat(list(parts)),
+        **locals(),
+    )
+    return output
+
+
+def entropy_by_nanmean(w, mask, log=torch.log):
+    """With a small number inside the logarithm; with two log2 as well."""
+    rows = -(w * log(w + 1e-12)).sum(2) / log(mask.sum(1))
+    return rows.masked_fill(mask.sum(1) < 2, math.nan).nanmean(1)
+
+
+def all_heads(x, w_q, w_k, w_v, w_o, b_o, num_heads):
+    return solutions.without_head(x, w_q, w_k, w_v, w_o, b_o, num_heads, slice(0, 0))
+
+
+def zeroed(matrix, num_heads, removed):
+    """Without the rows of a head."""
+    return matrix.unflatten(0, (num_heads, -1)).index_fill(0, torch.tensor([removed]), 0).flatten(0, 1)
+
+
+RIGHT = [
+    (ENTROPY, entropy_by_loops),
+    (ENTROPY, entropy_by_nanmean),
+    (ENTROPY, lambda w, m: entropy_by_nanmean(w, m, torch.log2)),
+    (ENTROPY, lambda w, m: normalized_entropy(w, m).nanmean(dim=-1)),
+    (ROLE, role_by_loops),
+    (ROLE, lambda w, g: (accuracy_per_head(w, g), best_fixed_offset(g)[1])),
+    (ROLLOUT, rollout_by_loops),
+    (ROLLOUT, lambda w: attention_rollout(list(w))),
+    (REMOVED, removed_by_loops),
+    (REMOVED, lambda x, q, k, v, o, b, n, r: all_heads(x, q, k, zeroed(v.T, n, r).T, o, b, n)),  # its values are 0
+    (REMOVED, lambda x, q, k, v, o, b, n, r: all_heads(x, q, k, v, zeroed(o, n, r), b, n)),  # nothing of it passes
+]
+
+
+@pytest.mark.parametrize(("exercise", "function"), RIGHT)
+def test_every_right_way_is_accepted(exercise, function):
+    assert check(exercise, function).status == DONE, check(exercise, function).text
+
+
+# ------------------------------------------------------------------------------------------------------ the solutions
+
+
+def test_solution_of_the_entropy_by_hand():
+    """Even weights on 2 of 3 visible keys: ln 2 / ln 3; on both of 2: 1; a single visible key does not count."""
+    mask = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 1, 0]]) > 0
+    weights = torch.tensor([[[0.5, 0.5, 0], [0.5, 0, 0.5], [0, 1, 0]]]).double()
+    assert solutions.head_entropy(weights, mask).item() == pytest.approx((math.log(2) / math.log(3) + 1) / 2)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_solution_of_the_role_score_is_that_of_this_repository(seed):
+    weights = (3 * draw((11, 3, 7, 7), seed=seed)[0]).softmax(dim=-1)
+    gold = (draw((11, 7, 7), seed=seed + 3)[0] > 0.5) & ~torch.eye(7).bool()
+    accuracy, baseline = solutions.role_score(weights, gold)
+    close(accuracy, accuracy_per_head(weights, gold))
+    assert baseline.item() == pytest.approx(best_fixed_offset(gold)[1])
+
+
+def test_solution_of_the_role_score_by_hand():
+    """Two words look at their gold key, the third at itself then its gold key: 3 of 3; one to the right: 2 of 3."""
+    weights = torch.tensor([[[[0.1, 0.8, 0.1], [0.2, 0.1, 0.7], [0.3, 0.1, 0.6]]]])
+    gold = torch.tensor([[[0, 1, 0], [0, 0, 1], [1, 0, 0]]]) > 0
+    accuracy, baseline = solutions.role_score(weights, gold)
+    assert accuracy.tolist() == [1.0] and baseline.item() == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(1, 1), (3, 2), (5, 3)])
+def test_solution_of_rollout_is_that_of_this_repository(layers, heads):
+    weights = (3 * draw((layers, heads, 7, 7))[0]).softmax(dim=-1)
+    rollout = solutions.attention_rollout(weights)
+    close(rollout, attention_rollout(list(weights)))
+    close(rollout.sum(dim=-1), torch.ones(7).double())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("removed", [0, 1, 2])
+def test_solution_of_removal_is_a_closed_gate(removed):
+    torch.manual_seed(0)
+    module = MultiHeadAttention(21, 3).double()
+    for w in (module.w_q, module.w_k, module.w_v):
+        nn.init.zeros_(w.bias)
+    nn.init.normal_(module.w_o.bias)
+    x, gates = torch.randn(2, 5, 21).double(), torch.ones(1, 3).double()
+    gates[0, removed] = 0
+    with gated([module], gates):
+        expected, _ = module(x)
+    matrices = [w.weight.T for w in (module.w_q, module.w_k, module.w_v, module.w_o)]
+    close(solutions.without_head(x, *matrices, module.w_o.bias, 3, removed), expected)
+    assert (module(x)[0] - expected).abs().max() > 0.01

@@ -1,0 +1,215 @@
+"""Tests: the exercises of phase 4."""
+
+import inspect
+import math
+import re
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from phase4_causal import exercises
+from phase4_causal.answers import solutions
+from phase4_causal.causal_attention import CausalSelfAttention
+from phase4_causal.key_value_cache import KeyValueCache
+from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
+from phase4_causal.writing.generate import Sampling
+from shared.attention_utils import causal_mask, padding_mask
+from shared.exercise_checker import DONE, call, check, draw, ways
+from shared.tests.helpers import close
+
+CAUSAL, COMBINED, NEXT, CACHE, TILES, LINEAR = solutions.EXERCISES
+zeros = partial(torch.zeros, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("exercise", solutions.EXERCISES, ids=lambda e: e.name)
+def test_exercises_ask_for_what_is_checked(exercise):
+    stub = getattr(exercises, exercise.name)
+    assert list(inspect.signature(stub).parameters) == list(inspect.signature(exercise.solution).parameters)
+    assert len(stub.__doc__.splitlines()) > 5 and ("float64" in stub.__doc__ or exercise.returns == ("mask",))
+    assert not re.search(r"^ *for ", stub.__doc__, re.M), "the loops are for --hint"
+    assert check(exercise, stub).text == "not written yet"
+    assert check(exercise, exercise.solution).status == DONE
+
+
+@pytest.mark.parametrize(
+    ("exercise", "mistake", "function"),
+    [pytest.param(e, *way, id=f"{e.name}-{way[0].name}") for e in solutions.EXERCISES for way in ways(e)],
+)
+def test_mistakes_are_known_by_name(exercise, mistake, function):
+    assert not call(exercise, function, exercise.cases()[0]).failure, "it must run in the first case"
+    assert check(exercise, function).text == f"{mistake.name}: {mistake.hint}"
+
+
+# ----------------------------------------------------------------------------------------------------------- right ways
+
+
+def run_loops(solution, shape, **names):
+    """Run the loops that --hint prints, word for word, on these names; shape: axes, and a tensor that has them."""
+    text = re.search(r"^for .*?(?=\n\n|\Z)", inspect.getdoc(solution), re.M | re.S).group()
+    axes, tensor = shape
+    exec(text, names | dict(zip(axes.split(), tensor.shape, strict=True)))
+
+
+def causal_by_loops(query_length, key_length):
+    mask = torch.zeros(query_length, key_length) > 0
+    run_loops(CAUSAL.solution, ("T_q T_k", mask), mask=mask)
+    return mask
+
+
+def combined_by_loops(lengths, query_length, key_length):
+    mask = torch.zeros(len(lengths), 1, query_length, key_length) > 0
+    run_loops(COMBINED.solution, ("B one T_q T_k", mask), **locals())
+    return mask
+
+
+def next_word_by_loops(logits, temperature, top_k):
+    probabilities = zeros(len(logits), logits.shape[2])
+    run_loops(NEXT.solution, ("B T V", logits), exp=torch.exp, **locals())
+    return probabilities
+
+
+def step_by_loops(word, positions, w_q, w_k, w_v, past_keys, past_values):
+    output, keys, values = zeros(len(word), w_v.shape[1]), {}, {}
+
+    def attention(query, keys, values):
+        return F.scaled_dot_product_attention(query[None], torch.stack(keys), torch.stack(values))[0]
+
+    run_loops(CACHE.solution, ("B T d_k", past_keys), **locals())
+    return output, *(torch.stack([torch.stack(rows) for rows in joined.values()]) for joined in (keys, values))
+
+
+def tiles_by_loops(largest_a, total_a, mean_a, largest_b, total_b, mean_b):
+    largest, total, mean = zeros(len(mean_a)), zeros(len(mean_a)), zeros(mean_a.shape)
+    run_loops(TILES.solution, ("T_q d_v", mean_a), exp=torch.exp, **locals())
+    nothing = largest == -math.inf  # here the loops divide by 0, as their text says
+    return largest, total.masked_fill(nothing, 0), mean.masked_fill(nothing[:, None], 0)
+
+
+def linear_by_loops(query, key, value):
+    output, total = zeros(value.shape), zeros(key.shape[1])
+    state = zeros(key.shape[1], value.shape[1])
+    run_loops(
+        LINEAR.solution,
+        ("T d_k d_v", zeros(*key.shape, value.shape[1])),
+        phi=lambda x: x + 1 if x > 0 else x.exp(),
+        **locals(),
+    )
+    return output, state, total
+
+
+def topk_of_distinct_numbers(logits, t, k):
+    """Equal logits are told apart by a tiny number that falls from word to word."""
+    x = (logits[:, -1] - 1e-9 * torch.arange(logits.shape[2])) / t
+    best = x.topk(k)
+    return torch.zeros_like(x).scatter(1, best.indices, best.values.softmax(1))
+
+
+def tiles_by_logaddexp(ma, ta, oa, mb, tb, ob):
+    """The logarithms of the sums, and a softmax over the two tiles."""
+    logs = torch.stack([ma + ta.log(), mb + tb.log()])
+    m = torch.max(ma, mb)
+    share = logs.softmax(0).nan_to_num(0)[..., None]
+    return m, (torch.logaddexp(*logs) - m).exp().nan_to_num(0), share[0] * oa + share[1] * ob
+
+
+def linear_of_this_repository(query, key, value):
+    output, carried = linear_attention_recurrent(query, key, value)
+    close(output, linear_attention(query, key, value, causal=True))
+    return output, carried[:, :-1], carried[:, -1]  # that one keeps the total as the last column
+
+
+RIGHT = [
+    (CAUSAL, causal_by_loops),
+    (CAUSAL, causal_mask),
+    (CAUSAL, lambda a, b: ~torch.triu(torch.ones(a, b), b - a + 1).bool()),
+    (COMBINED, combined_by_loops),
+    (COMBINED, lambda n, a, b: causal_mask(a, b) & padding_mask(n, b)),
+    (NEXT, next_word_by_loops),
+    (NEXT, lambda x, t, k: Sampling(t, k).probabilities(x[:, -1])),
+    (NEXT, topk_of_distinct_numbers),
+    (CACHE, step_by_loops),
+    (CACHE, lambda *inputs: [part.float() for part in solutions.cached_step(*inputs)]),
+    (TILES, tiles_by_loops),
+    (TILES, tiles_by_logaddexp),
+    (LINEAR, linear_by_loops),
+    (LINEAR, linear_of_this_repository),
+]
+
+
+@pytest.mark.parametrize(("exercise", "function"), RIGHT)
+def test_every_right_way_is_accepted(exercise, function):
+    assert check(exercise, function).status == DONE, check(exercise, function).text
+
+
+# ------------------------------------------------------------------------------------------------------ the solutions
+
+
+def test_padding_at_the_end_matters_to_padded_queries_only():
+    """What the text of exercise 2 says: real queries see the same with and without the padding mask."""
+    lengths, causal = torch.tensor([7, 2, 5]), causal_mask(7)
+    differs = (solutions.combined_mask(lengths, 7, 7)[:, 0] != causal).any(dim=-1)
+    close(differs, torch.arange(7) >= lengths[:, None])
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+@pytest.mark.parametrize("top_k", [1, 3, 7])
+def test_solution_of_the_next_word_is_that_of_generate(temperature, top_k):
+    logits = (4 * draw((5, 3, 7))[0]).round()  # rounded: many are equal
+    found = solutions.next_word_probabilities(logits, temperature, top_k)
+    close(found, Sampling(temperature, top_k).probabilities(logits[:, -1]))
+    assert ((found > 0).sum(dim=-1) == top_k).all() and not torch.equal(logits[:, -1], logits[:, 0])
+
+
+@torch.no_grad()
+def test_solution_of_the_cached_step_is_the_last_row_of_the_whole():
+    """Word by word: causal attention of torch over all words, and CausalSelfAttention with its own cache."""
+    words, positions, w_q, w_k, w_v = draw((2, 7, 11), (7, 11), (11, 11), (11, 11), (11, 11))
+    x = words + positions
+    expected = F.scaled_dot_product_attention(x @ w_q, x @ w_k, x @ w_v, is_causal=True)
+    module, cache = CausalSelfAttention(11, 1).double(), KeyValueCache(2, 1, 7, 11, dtype=torch.float64)
+    for linear, matrix in zip((module.w_q, module.w_k, module.w_v, module.w_o), (w_q, w_k, w_v, None), strict=True):
+        linear.weight.copy_(torch.eye(11) if matrix is None else matrix.T)
+        torch.nn.init.zeros_(linear.bias)
+    keys = values = torch.zeros(2, 0, 11).double()
+    for t in range(7):
+        output, keys, values = solutions.cached_step(words[:, t], positions, w_q, w_k, w_v, keys, values)
+        close(output, expected[:, t])
+        close(output, module(x[:, t : t + 1], cache=cache)[0][:, 0])
+    close(keys, x @ w_k)
+    close((keys, values), (cache.keys[:, 0], cache.values[:, 0]))
+
+
+@pytest.mark.parametrize("cut", [1, 5, 10])
+def test_solution_of_the_tiles_is_softmax_over_all_keys(cut):
+    """Two tiles merged, and then three: torch's attention over all keys, one query seeing none."""
+    query, key, value = draw((5, 3), (11, 3), (11, 7))
+    visible = causal_mask(5, 11) & (torch.arange(5) != 2)[:, None]
+    scores = (400 * query @ key.T).masked_fill(~visible, -math.inf)
+
+    def tile(columns):
+        own = scores[:, columns]
+        largest = own.amax(dim=-1)
+        numerators = (own - largest.masked_fill(largest == -math.inf, 0)[:, None]).exp()
+        total = numerators.sum(dim=-1)
+        return largest, total, numerators @ value[columns] / total.clamp(min=1)[:, None]
+
+    expected = F.scaled_dot_product_attention(400 * query, key, value, attn_mask=visible, scale=1.0)
+    two = solutions.merge_tiles(*tile(slice(0, cut)), *tile(slice(cut, 11)))
+    close(two[2], expected.nan_to_num(0))
+    close(two[0] + two[1].log(), scores.logsumexp(dim=-1))
+    first = solutions.merge_tiles(*tile(slice(7, 11)), *tile(slice(0, 3)))
+    close(solutions.merge_tiles(*first, *tile(slice(3, 7))), two)  # in any order
+
+
+def test_solutions_of_phase_4_by_hand():
+    """Scores 0 and ln 3 in two tiles, values 4 and 8: weights 1/4 and 3/4. A first word sees itself only."""
+    ln3, one = torch.tensor([math.log(3)]).double(), torch.ones(1).double()
+    largest, total, mean = solutions.merge_tiles(0 * one, one, 4 * one[None], ln3, one, 8 * one[None])
+    close((largest, total, mean), (ln3, 4 / 3 * one, 7 * one[None]))
+    probabilities = solutions.next_word_probabilities(torch.tensor([[[0.0, 2 * math.log(3), -5.0]]]), 2.0, 2)
+    close(probabilities, torch.tensor([[0.25, 0.75, 0.0]]))
+    query, key, value = torch.tensor([[5.0], [0.0]]), torch.tensor([[2.0], [0.0]]), torch.tensor([[8.0], [4.0]])
+    output, state, total = solutions.causal_linear_attention(query, key, value)  # phi(2) = 3, phi(0) = 1
+    assert output.flatten().tolist() == [8.0, 7.0] and state.item() == 28 and total.item() == 4
