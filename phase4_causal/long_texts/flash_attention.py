@@ -12,9 +12,10 @@ FlashAttention (Dao et al. 2022; Dao 2023) does so with a tile of queries and ke
 stay small and near the processor. For the backward pass it keeps the output and one number for each query,
 logsumexp = largest + log(total), and computes the weights again: exp(score - logsumexp).
 
-Compared with the plain function by long_context.py, timed by length_benchmark.py.
+Compared with the plain function, and timed, by long_context.py.
 """
 
+import bisect
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -48,36 +49,94 @@ def flash_by_loops(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = 
     return output
 
 
-def _row_tiles(length: int, size: int) -> Iterator[slice]:
-    for start in range(0, length, size):
-        yield slice(start, min(start + size, length))
+def tiles(query_at: range, key_at: range, causal: bool, size: tuple[int, int]) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of the tiles to compute; with causal, the keys that no query of a tile sees are left out.
 
-
-def _column_tiles(rows: slice, shift: int, key_length: int, size: int, causal: bool) -> Iterator[slice]:
-    """Tiles of keys for these queries; with causal, those above the diagonal are left out: no query sees any of them.
-
-    shift = T_k - T_q: query i stands at position i + shift.
+    query_at, key_at: where queries and keys stand in the text. Here the last query stands at the last key; in a ring
+    (ring_attention.py) they are whatever slices a process has.
     """
-    return _row_tiles(min(key_length, rows.stop + shift) if causal else key_length, size)
+    for start in range(0, len(query_at), size[0]):
+        rows = slice(start, min(start + size[0], len(query_at)))
+        visible = bisect.bisect_right(key_at, query_at[rows][-1]) if causal else len(key_at)  # from the first key on
+        for first in range(0, visible, size[1]):
+            yield rows, slice(first, min(first + size[1], visible))
 
 
-def _new_tile(query: Tensor, key: Tensor, size: tuple[int, int]) -> Tensor:
-    """Room for the scores of one tile, used again for each: fresh memory would cost a tenth of the time."""
-    return query.new_empty(query.size(0), min(size[0], query.size(1)), min(size[1], key.size(1)))
+def hidden_keys(query_at: range, key_at: range, device: torch.device) -> Tensor:
+    """The future: bool (T_q, T_k), True where a key stands after the query."""
+    queries, keys = (torch.arange(x.start, x.stop, x.step, device=device) for x in (query_at, key_at))
+    return keys > queries[:, None]
 
 
-def _tile_scores(
-    query: Tensor, key: Tensor, rows: slice, columns: slice, shift: int, causal: bool, tile: Tensor
-) -> Tensor:
-    """Scores of one tile, (N, rows, columns), the future hidden with -inf; query is divided by √d_k already."""
-    scores = tile[:, : rows.stop - rows.start, : columns.stop - columns.start]  # tiles at the edges are smaller
-    torch.bmm(query[:, rows], key[:, columns].mT, out=scores)  # (N, rows, d_k) @ (N, d_k, columns)
-    first = rows.start + shift  # position of the tile's first query
-    if causal and columns.stop - 1 > first:  # only tiles that the diagonal crosses have something to hide
-        query_position = torch.arange(first, rows.stop + shift, device=query.device)[:, None]
-        key_position = torch.arange(columns.start, columns.stop, device=query.device)
-        scores.masked_fill_(key_position > query_position, -math.inf)
-    return scores
+def score_tiles(
+    scaled: Tensor, key: Tensor, where: tuple[range, range], causal: bool, size: tuple[int, int]
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Rows, columns and scores (N, rows, columns) of each tile, the future hidden with -inf.
+
+    scaled: queries (N, T_q, d_k), divided by √d_k. where: their positions, and those of the keys (N, T_k, d_k). The
+    scores of a tile may be overwritten, and the next tile does so: fresh memory would cost a tenth of the time.
+    """
+    query_at, key_at = where
+    memory = scaled.new_empty(scaled.size(0), min(size[0], len(query_at)), min(size[1], len(key_at)))
+    for rows, columns in tiles(query_at, key_at, causal, size):
+        scores = memory[:, : rows.stop - rows.start, : columns.stop - columns.start]  # tiles at the edges are smaller
+        torch.bmm(scaled[:, rows], key[:, columns].mT, out=scores)  # (N, rows, d_k) @ (N, d_k, columns)
+        if causal and key_at[columns][-1] > query_at[rows][0]:  # the diagonal crosses this tile
+            scores.masked_fill_(hidden_keys(query_at[rows], key_at[columns], key.device), -math.inf)
+        yield rows, columns, scores
+
+
+class OnlineSoftmax:
+    """What is kept of each query while keys come by: largest score, sum of exp, and sum of exp · value."""
+
+    def __init__(self, query: Tensor, d_v: int) -> None:
+        """query: (N, T_q, d_k)."""
+        self.scaled = query / math.sqrt(query.size(-1))
+        self.weighted = query.new_zeros(*query.shape[:-1], d_v)
+        self.total = query.new_zeros(*query.shape[:-1], 1)
+        self.largest = torch.full_like(self.total, torch.finfo(query.dtype).min)  # finite: -inf - -inf would be NaN
+
+    def fold(self, key: Tensor, value: Tensor, where: tuple[range, range], causal: bool, size: tuple[int, int]) -> None:
+        """Take in some keys (N, T_k, d_k) and their values (N, T_k, d_v)."""
+        for rows, columns, scores in score_tiles(self.scaled, key, where, causal, size):
+            largest, total, weighted = self.largest[:, rows], self.total[:, rows], self.weighted[:, rows]
+            new_largest = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))
+            shrink = torch.exp(largest - new_largest)
+            numerators = scores.sub_(new_largest).exp_()  # in place, while the tile is in the cache
+            total.mul_(shrink).add_(numerators.sum(dim=-1, keepdim=True))
+            weighted.mul_(shrink).add_(numerators @ value[:, columns])  # (N, rows, columns) @ (N, columns, d_v)
+            largest.copy_(new_largest)
+
+    def finish(self) -> tuple[Tensor, Tensor]:
+        """output (N, T_q, d_v) and, for the backward pass, logsumexp (N, T_q, 1)."""
+        self.total.masked_fill_(self.total == 0, 1.0)  # a query that sees no key: 0 / 1 = 0
+        return self.weighted.div_(self.total), self.largest + self.total.log()
+
+
+def add_gradients(
+    saved: tuple[Tensor, Tensor, Tensor, Tensor],
+    key: Tensor,
+    value: Tensor,
+    grads: tuple[Tensor, Tensor, Tensor],
+    where: tuple[range, range],
+    causal: bool,
+    size: tuple[int, int],
+) -> None:
+    """Add to the gradients of query, key and value what comes by way of these keys.
+
+    Softmax has the derivative dS = P ∘ (dP - sum of P ∘ dP over keys), and that sum is sum of dO ∘ O. saved: scaled
+    query, logsumexp, grad_output, sum of grad_output ∘ output (N, T_q, 1).
+    """
+    scaled, logsumexp, grad_output, row_sums = saved
+    grad_query, grad_key, grad_value = grads
+    scale = 1 / math.sqrt(scaled.size(-1))
+    for rows, columns, scores in score_tiles(scaled, key, where, causal, size):
+        weights = scores.sub_(logsumexp[:, rows]).exp_()  # again, as in the forward pass
+        grad_value[:, columns] += weights.mT @ grad_output[:, rows]  # -> (N, columns, d_v)
+        grad_weights = grad_output[:, rows] @ value[:, columns].mT  # -> (N, rows, columns)
+        grad_scores = grad_weights.sub_(row_sums[:, rows]).mul_(weights)
+        grad_query[:, rows] += scale * (grad_scores @ key[:, columns])  # -> (N, rows, d_k)
+        grad_key[:, columns] += grad_scores.mT @ scaled[:, rows]  # -> (N, columns, d_k)
 
 
 class FlashAttention(torch.autograd.Function):
@@ -85,50 +144,22 @@ class FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, causal: bool, size: tuple[int, int]) -> Tensor:
-        scaled = query / math.sqrt(query.size(-1))
-        shift = key.size(1) - query.size(1)
-        output = query.new_empty(*query.shape[:2], value.size(-1))
-        logsumexp = query.new_empty(*query.shape[:2], 1)
-        tile = _new_tile(query, key, size)
-        for rows in _row_tiles(query.size(1), size[0]):
-            weighted = torch.zeros_like(output[:, rows])
-            total = torch.zeros_like(logsumexp[:, rows])
-            largest = torch.full_like(total, torch.finfo(query.dtype).min)  # finite: -inf - -inf would be NaN
-            for columns in _column_tiles(rows, shift, key.size(1), size[1], causal):
-                scores = _tile_scores(scaled, key, rows, columns, shift, causal, tile)
-                new_largest = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))
-                shrink = torch.exp(largest - new_largest)
-                numerators = scores.sub_(new_largest).exp_()  # in place, while the tile is in the cache
-                total = total * shrink + numerators.sum(dim=-1, keepdim=True)
-                weighted.mul_(shrink).baddbmm_(numerators, value[:, columns])  # sum' = sum · shrink + numerators · V
-                largest = new_largest
-            total.masked_fill_(total == 0, 1.0)  # a query that sees no key: 0 / 1 = 0
-            output[:, rows] = weighted / total
-            logsumexp[:, rows] = largest + total.log()
+        ctx.tiling = (range(key.size(1) - query.size(1), key.size(1)), range(key.size(1))), causal, size
+        softmax = OnlineSoftmax(query, value.size(-1))
+        softmax.fold(key, value, *ctx.tiling)
+        output, logsumexp = softmax.finish()
         ctx.save_for_backward(query, key, value, output, logsumexp)
-        ctx.causal, ctx.size = causal, size
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        """Softmax has the derivative dS = P ∘ (dP - sum of P ∘ dP over keys), and that sum is sum of dO ∘ O."""
         query, key, value, output, logsumexp = ctx.saved_tensors
-        scale, shift = 1 / math.sqrt(query.size(-1)), key.size(1) - query.size(1)
-        scaled = query * scale
-        grad_query, grad_key, grad_value = (torch.zeros_like(x) for x in (query, key, value))
-        tile = _new_tile(query, key, ctx.size)
+        grads = tuple(torch.zeros_like(x) for x in (query, key, value))
         row_sums = (grad_output * output).sum(dim=-1, keepdim=True)  # (N, T_q, d_v) -> (N, T_q, 1)
-        for rows in _row_tiles(query.size(1), ctx.size[0]):
-            for columns in _column_tiles(rows, shift, key.size(1), ctx.size[1], ctx.causal):
-                scores = _tile_scores(scaled, key, rows, columns, shift, ctx.causal, tile)
-                weights = scores.sub_(logsumexp[:, rows]).exp_()  # again, as in the forward pass
-                grad_value[:, columns] += weights.mT @ grad_output[:, rows]  # -> (N, columns, d_v)
-                grad_weights = grad_output[:, rows] @ value[:, columns].mT  # -> (N, rows, columns)
-                grad_scores = grad_weights.sub_(row_sums[:, rows]).mul_(weights)
-                grad_query[:, rows] += scale * (grad_scores @ key[:, columns])  # -> (N, rows, d_k)
-                grad_key[:, columns] += grad_scores.mT @ scaled[:, rows]  # -> (N, columns, d_k)
-        return grad_query, grad_key, grad_value, None, None
+        saved = (query / math.sqrt(query.size(-1)), logsumexp, grad_output, row_sums)
+        add_gradients(saved, key, value, grads, *ctx.tiling)
+        return *grads, None, None
 
 
 def flash_attention(

@@ -1,9 +1,10 @@
-"""Ring attention: sequences that outgrow one device, with the tiles of flash_attention.py on several processes.
+"""Does attention over a ring of processes give the same, and what does each need?
 
-Each of P processes holds a slice of the sequence: its queries, keys and values. The queries stay. The keys and values
-go round the ring (Liu, Zaharia & Abbeel 2023): a process folds the slice at hand into its online softmax while it
-passes that slice on to the next process and receives another one from the process before. After P - 1 messages it has
-seen all keys and has never held more than two slices of them.
+For sequences that outgrow one device: the tiles of flash_attention.py on several processes. Each of P processes holds
+a slice of the sequence: its queries, keys and values. The queries stay. The keys and values go round the ring (Liu,
+Zaharia & Abbeel 2023): a process folds the slice at hand into its online softmax while it passes that slice on to the
+next process and receives another one from the process before. After P - 1 messages it has seen all keys and has never
+held more than two slices of them.
 
 The backward pass goes round once more. The weights are computed again from logsumexp; the gradients of keys and values
 travel with the slice they belong to, every process adds its part, and after P messages they are home.
@@ -11,6 +12,9 @@ travel with the slice they belong to, every process adds its part, and after P m
 With a causal mask the first process needs one block of the P and the last all P: most of the ring waits. Striped
 positions (Brandon et al. 2023), process r holding r, r + P, r + 2P, ..., give every process half of every block;
 zigzag slices (r and 2P - 1 - r of 2P) are the other known remedy.
+
+What is measured is measured from outside: messages where they leave, memory where it is allocated, matrix products by
+torch's own counter.
 
     python phase4_causal/long_texts/ring_attention.py                               starts 3 processes itself
     torchrun --nproc-per-node 2 phase4_causal/long_texts/ring_attention.py          runs in those that torchrun started
@@ -20,7 +24,8 @@ import argparse
 import math
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,24 +33,27 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase4_causal.long_texts.flash_attention import OnlineSoftmax, add_gradients
 from phase4_causal.long_texts.ring_blocks import (
-    TILE,
-    OnlineSoftmax,
-    add_block_gradients,
+    BLOCK_SIZE,
     check_slices,
     computed_pairs,
     own_slice,
     ring_in_one_process,
     slice_positions,
 )
-from phase4_causal.long_texts.ring_measure import SIZE, costs, largest_differences
 from shared import cli
+from shared.attention_utils import causal_mask
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import IDENTITY, PROBE, Claim, measures
+from shared.measure import count_operations, peak_memory
 
-__all__ = ["own_slice", "ring_attention", "ring_in_one_process"]
-
+SIZE = 32  # d_k and d_v of the sequence that costs are measured on
+WAYS = {"all keys": {}, "causal": {"causal": True}, "causal, striped": {"causal": True, "striped": True}}
 TOLERANCE = 1e-10
+Differences = dict[int, dict[str, float]]  # processes in the ring -> way to compute -> largest difference
+Needs = dict[int, dict[str, list[int]]]  # processes in the ring -> what is needed -> one number for each of them
 
 
 class Ring:
@@ -58,6 +66,10 @@ class Ring:
     def owner(self, step: int) -> int:
         """Whose keys are here after `step` messages."""
         return (self.rank - step) % self.size
+
+    def where(self, step: int) -> tuple[range, range]:
+        """Positions of the queries, which stay, and of the keys that are here after `step` messages."""
+        return self.positions[self.rank], self.positions[self.owner(step)]
 
     def pass_on(self, slice_at_hand: Tensor, step: int) -> Callable[[], Tensor]:
         """Start to send the slice to the next process and to receive the one before; call the result to wait for it.
@@ -91,7 +103,7 @@ class RingAttention(torch.autograd.Function):
         for step in range(ring.size):
             arrives = ring.pass_on(at_hand, step) if step < ring.size - 1 else None  # on its way while we compute
             keys, values = at_hand.split((key.size(-1), value.size(-1)), dim=-1)
-            softmax.fold(keys, values, ring.positions[ring.rank], ring.positions[ring.owner(step)], causal)
+            softmax.fold(keys, values, ring.where(step), causal, BLOCK_SIZE)
             if arrives:
                 at_hand = arrives()
         output, logsumexp = softmax.finish()
@@ -110,9 +122,8 @@ class RingAttention(torch.autograd.Function):
         grads = torch.zeros_like(at_hand)  # of the keys and values at hand, whoever they belong to
         for step in range(ring.size):
             arrives = ring.pass_on(at_hand, step) if step < ring.size - 1 else None
-            where = ring.positions[ring.rank], ring.positions[ring.owner(step)]
             grad_of = (grad_query, *grads.split(sizes, dim=-1))  # views: adding to them adds to grads
-            add_block_gradients(saved, *at_hand.split(sizes, dim=-1), grad_of, where, ctx.causal)
+            add_gradients(saved, *at_hand.split(sizes, dim=-1), grad_of, ring.where(step), ctx.causal, BLOCK_SIZE)
             if arrives:
                 at_hand = arrives()
             grads = ring.pass_on(grads, step)()  # only now: this process had to add its part; the last message is home
@@ -150,7 +161,131 @@ def ring_attention(
     return output.view(*query.shape[:-1], value.size(-1))  # (N, T_r, d_v) -> (..., T_r, d_v)
 
 
-def show(equal: dict[int, dict[str, float]], needs: dict[int, dict[str, list[int]]], length: int) -> None:
+@contextmanager
+def sent_messages() -> Iterator[list[int]]:
+    """Yields a list that fills with how many numbers each message holds that this process sends in the block."""
+    sent, send = [], dist.batch_isend_irecv
+
+    def counting(operations: list[dist.P2POp]) -> list[dist.Work]:
+        sent.extend(operation.tensor.numel() for operation in operations if operation.op is dist.isend)
+        return send(operations)
+
+    dist.batch_isend_irecv = counting
+    try:
+        yield sent
+    finally:
+        dist.batch_isend_irecv = send
+
+
+def largest_differences(length: int, group: dist.ProcessGroup, device: str) -> dict[str, float]:
+    """Way -> largest difference of output and gradients, over all processes, from the plain function; float64.
+
+    Also that of the output from ring_in_one_process. Every process draws the same whole sequence, to compare with.
+    """
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    draw = torch.Generator().manual_seed(length)
+    *whole, upstream = torch.randn(4, 2, length, 16, dtype=torch.float64, generator=draw).to(device)
+    whole = [x.requires_grad_() for x in whole]
+    worst = {}
+    for name, way in WAYS.items():
+        cut = [[own_slice(x, r, size, striped="striped" in way) for r in range(size)] for x in (*whole, upstream)]
+        mine = [slices[rank].detach().requires_grad_() for slices in cut[:3]]
+        output = ring_attention(*mine, **way, group=group)
+        slopes = torch.autograd.grad(output, mine, cut[3][rank])
+        plain = scaled_dot_product_attention(*whole, causal_mask(length, device=device) if "causal" in way else None)[0]
+        expected = (plain, *torch.autograd.grad(plain, whole, upstream))
+        expected = [own_slice(x, rank, size, striped="striped" in way) for x in expected]
+        pairs = [*zip((output, *slopes), expected, strict=True), (output, ring_in_one_process(*cut[:3], **way)[rank])]
+        nothing = upstream.new_zeros(1)  # a slice may be empty, and the largest of no numbers is an error
+        difference = torch.cat([nothing, *((a - b).abs().flatten() for a, b in pairs)]).max().nan_to_num(nan=math.inf)
+        dist.all_reduce(difference, dist.ReduceOp.MAX, group=group)
+        worst[name] = difference.item()
+    return worst
+
+
+def costs(length: int, group: dist.ProcessGroup, device: str) -> dict[str, list[int]]:
+    """What each process needs, forward and backward, causal: bytes at the peak, numbers sent, pairs computed.
+
+    The peak is what comes on top of the process's slices. It is right to a few hundred bytes: the shapes that processes
+    tell each other at the start are given back at no fixed moment.
+    """
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    mine = [own_slice(x, rank, size).to(device).requires_grad_() for x in torch.randn(3, 1, length, SIZE)]
+    pairs = []
+    for way in (WAYS["causal"], WAYS["causal, striped"]):
+        with sent_messages() as forward:
+            operations = count_operations(lambda way=way: ring_attention(*mine, **way, group=group))
+        pairs.append(operations // (4 * SIZE))  # 2 d_k operations for a score, 2 d_v for its value
+    with sent_messages() as both:
+        peak = peak_memory(lambda: ring_attention(*mine, causal=True, group=group).sum().backward(), device)
+    numbers = {"peak": peak, "messages": len(forward), "sent": sum(forward), "sent in both": sum(both)}
+    everyone: list[Any] = [None] * size
+    dist.all_gather_object(everyone, numbers | {"pairs": pairs[0], "striped pairs": pairs[1]}, group=group)
+    return {name: [own[name] for own in everyone] for name in everyone[0]}
+
+
+@measures(
+    Claim(
+        id="ring-equals-one",
+        text="Attention round a ring of processes is the same function as in one process",
+        kind=IDENTITY,
+        source="Liu, Zaharia & Abbeel 2023",
+        rule=f"all below {TOLERANCE:g}, with all keys, causal and causal with striped positions",
+        holds=lambda n: max(n.values()) < TOLERANCE,
+        unit="largest difference of outputs and gradients from the plain function and the ring in one process, float64",
+    )
+)
+def equality(equal: Differences) -> dict[str, float]:
+    """By the way to compute and the size of the ring."""
+    return {f"{way}, P = {size}": worst for size, by_way in equal.items() for way, worst in by_way.items()}
+
+
+@measures(
+    Claim(
+        id="ring-memory",
+        text="In a ring the memory that each process needs falls as one over the number of processes",
+        kind=PROBE,
+        source="Liu, Zaharia & Abbeel 2023",
+        rule="at most 1.5 times 1 / P for every P (a ring of one needs no second slice for what arrives)",
+        holds=lambda n: all(share <= 1.5 / int(name.split()[-1]) for name, share in n.items()),
+        unit="largest peak beyond the slices, forward and backward, as a share of that of one alone",
+    )
+)
+def memory_share(needs: Needs) -> dict[str, float]:
+    """By the size of the ring, from two on."""
+    return {f"P = {size}": max(need["peak"]) / max(needs[1]["peak"]) for size, need in needs.items() if size > 1}
+
+
+@measures(
+    Claim(
+        id="ring-imbalance",
+        text="With a causal mask the last process of a ring has the most work; striped positions share it evenly",
+        kind=IDENTITY,
+        source="Brandon et al. 2023",
+        rule="neighbouring positions: 1 block against P, busiest at least 1.25 times the mean; striped: at most 1.1",
+        holds=lambda n: (
+            (n["blocks of the first"], n["blocks of the last"]) == (1, n["processes"])
+            and n["busiest / mean"] >= 1.25
+            and n["busiest / mean, striped"] <= 1.1
+        ),
+        unit="blocks that are computed; pairs computed by the busiest process, as a multiple of the mean",
+    )
+)
+def sharing_of_work(needs: Needs, length: int) -> dict[str, float]:
+    """In the largest ring."""
+    processes = max(needs)
+    blocks = [sum(n > 0 for n in row) for row in computed_pairs([length // processes] * processes, causal=True)]
+    plain, striped = (needs[processes][name] for name in ("pairs", "striped pairs"))
+    return {
+        "processes": processes,
+        "blocks of the first": blocks[0],
+        "blocks of the last": blocks[-1],
+        "busiest / mean": max(plain) * processes / sum(plain),
+        "busiest / mean, striped": max(striped) * processes / sum(striped),
+    }
+
+
+def show(needs: Needs, length: int) -> None:
     processes = max(needs)
     for striped in (False, True):
         shape = "every P-th position" if striped else "neighbouring positions"
@@ -159,14 +294,9 @@ def show(equal: dict[int, dict[str, float]], needs: dict[int, dict[str, list[int
         for rank, row in enumerate(computed_pairs([own] * processes, causal=True, striped=striped)):
             cells = [f"{(rank - step) % processes}: {n / own**2:4.0%}" for step, n in enumerate(row)]
             print(f"   process {rank}    " + "    ".join(cells))
-    print(f"   (a diagonal block is computed in tiles of {TILE} queries, so a little more than half of it)")
-    print("\nLargest difference of outputs and gradients from the plain function and the ring in one process, float64")
-    for size, worst in equal.items():
-        print(f"   processes: {size}    " + "    ".join(f"{name}: {value:.1e}" for name, value in worst.items()))
+    print(f"   (tiles of {BLOCK_SIZE[0]} queries, so a little more than half of a diagonal block)")
     print(f"\nWhat one process needs beyond its own slices: causal, T = {length}, d = {SIZE}, float32")
-    print(
-        "   Memory forward and backward, messages forward. An all-gather would send as many numbers and hold all keys."
-    )
+    print("   Memory forward and backward, messages forward; an all-gather sends as many numbers and holds all keys")
     print(f"   {'P':>3}{'kB at the peak':>17}{'messages':>11}{'numbers sent':>15}{'keys held':>12}{'all-gather':>13}")
     for size, need in needs.items():
         peak, sent, messages = (max(need[name]) for name in ("peak", "sent", "messages"))
@@ -174,81 +304,46 @@ def show(equal: dict[int, dict[str, float]], needs: dict[int, dict[str, list[int
         print(f"   {size:3}{peak / 1000:17,.0f}{messages:11}{sent:15,}{held:12,}{length:13,}")
 
 
-def equality_finding(equal: dict[int, dict[str, float]]) -> Finding:
-    worst = {size: max(by_way.values()) for size, by_way in equal.items()}
-    return Finding(
-        "ring-equals-one",
-        "Attention round a ring of processes is the same function as in one process",
-        "Liu, Zaharia & Abbeel 2023",
-        {f"processes: {size}": float(f"{value:.0e}") for size, value in worst.items()},
-        "largest difference of outputs and gradients, float64",
-        f"all below {TOLERANCE:g}, with all keys, causal and causal with striped positions",
-        findings.verdict(max(worst.values()) < TOLERANCE),
-    )
-
-
-def sharing_findings(needs: dict[int, dict[str, list[int]]], length: int) -> list[Finding]:
-    """Of memory and work; needs a ring of two or more."""
-    processes = max(needs)
-    share = {size: max(need["peak"]) / max(needs[1]["peak"]) for size, need in needs.items() if size > 1}
-    blocks = [sum(n > 0 for n in row) for row in computed_pairs([length // processes] * processes, causal=True)]
-    plain, striped = (
-        max(pairs) * processes / sum(pairs) for pairs in (needs[processes]["pairs"], needs[processes]["striped pairs"])
-    )
-    return [
-        Finding(
-            "ring-memory",
-            "In a ring the memory that each process needs falls as one over the number of processes",
-            "Liu, Zaharia & Abbeel 2023",
-            {f"processes: {size}": round(value, 2) for size, value in share.items()},
-            f"largest peak beyond the slices, forward and backward, as a share of that of one alone, {length:,} tokens",
-            "at most 1.5 times 1 / P for every P (a ring of one needs no second slice for what arrives)",
-            findings.verdict(all(value <= 1.5 / size for size, value in share.items())),
-        ),
-        Finding(
-            "ring-imbalance",
-            "With a causal mask the last process of a ring has the most work; striped positions share it evenly",
-            "Brandon et al. 2023",
-            {"blocks of the first": blocks[0], "blocks of the last": blocks[-1]}
-            | {"busiest / mean": round(plain, 2), "busiest / mean, striped": round(striped, 2)},
-            f"blocks of {processes}; pairs computed by the busiest process, as a multiple of the mean",
-            "neighbouring positions: 1 block against P, busiest at least 1.25 times the mean; striped: at most 1.1",
-            findings.verdict((blocks[0], blocks[-1]) == (1, processes) and plain >= 1.25 and striped <= 1.1),
-        ),
-    ]
-
-
-def lesson(options: argparse.Namespace) -> None:
-    """Runs in every process; rings of 1, 2, ... processes are made of the first ones. Only process 0 prints."""
+def measure(options: argparse.Namespace) -> tuple[Differences, Needs, int]:
+    """Runs in every process; rings of 1, 2, ... processes are made of the first ones. Process 0 is in all of them."""
     rank, processes = dist.get_rank(), dist.get_world_size()
     groups = {size: dist.new_group(list(range(size))) for size in range(1, processes + 1)}  # all must take part in each
     rings = {size: group for size, group in groups.items() if rank < size}  # the rings that this process is in
-    equal = {
-        size: largest_differences(ring_attention, options.length, group, options.device)
-        for size, group in rings.items()
-    }
-    cost_length = (512 if options.quick else 1024) // processes * processes
-    needs = {size: costs(ring_attention, cost_length, group, options.device) for size, group in rings.items()}
-    if rank == 0:
-        show(equal, needs, cost_length)
-        found = [equality_finding(equal)] + (sharing_findings(needs, cost_length) if processes > 1 else [])
-        findings.record("phase4_causal/long_texts/ring_attention.py", found, options.output_dir)
+    equal = {size: largest_differences(options.length, group, options.device) for size, group in rings.items()}
+    length = (512 if options.quick else 1024) // processes * processes
+    return equal, {size: costs(length, group, options.device) for size, group in rings.items()}, length
 
 
-def _in_process(rank: int, processes: int, address: str, options: argparse.Namespace) -> None:
+def report(options: argparse.Namespace, equal: Differences, needs: Needs, length: int) -> str:
+    show(needs, length)
+    processes, worst = max(needs), equality(equal)
+    answer = f"Rings of up to {processes}: the same to {max(worst.values()):.0e}"
+    if processes == 1:
+        findings.record(options, worst)
+        return answer
+    share = memory_share(needs)
+    findings.record(options, worst, share, sharing_of_work(needs, length))
+    return f"{answer}; with {processes} each needs {share[f'P = {processes}']:.2f} of the memory"
+
+
+def _in_process(rank: int, processes: int, address: str, options: argparse.Namespace, found: Any = None) -> tuple:
+    """Join the others and measure; process 0 puts what it found into the queue `found`, if there is one."""
     torch.set_num_threads(1)
     if options.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))  # one GPU for each process
     backend = "nccl" if options.device == "cuda" else "gloo"
     dist.init_process_group(backend, init_method=address, rank=rank, world_size=processes)
     try:
-        lesson(options)
+        measured = measure(options)
+        if rank == 0 and found is not None:
+            found.put(measured)
         dist.barrier()  # nobody leaves while others still need an answer
+        return measured
     finally:
         dist.destroy_process_group()
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str | None:
     parser = cli.parser(__doc__)
     parser.add_argument("--length", type=int, default=157, help="of the sequence that is compared (default: 157)")
     parser.add_argument("--processes", type=int, help="in the ring (default: 3, --quick: 2; torchrun decides itself)")
@@ -262,11 +357,14 @@ def main(argv: list[str] | None = None) -> None:
     if options.device == "mps" or (options.device == "cuda" and torch.cuda.device_count() < processes):
         parser.error(f"--device {options.device} cannot hold {processes} processes: use --device cpu")
     if started:
-        _in_process(int(os.environ["RANK"]), processes, "env://", options)
-        return
+        rank = int(os.environ["RANK"])
+        measured = _in_process(rank, processes, "env://", options)
+        return report(options, *measured) if rank == 0 else None
     with tempfile.TemporaryDirectory() as folder:  # the processes find each other by a file
-        address = f"file://{folder}/meeting"
-        torch.multiprocessing.spawn(_in_process, (processes, address, options), nprocs=processes)
+        found = torch.multiprocessing.get_context("spawn").SimpleQueue()
+        arguments = (processes, f"file://{folder}/meeting", options, found)
+        torch.multiprocessing.spawn(_in_process, arguments, nprocs=processes)
+        return report(options, *found.get())
 
 
 if __name__ == "__main__":

@@ -1,20 +1,22 @@
-"""One block of ring attention: the queries of one process, the keys and values of another. No process is started here.
+"""The slices of ring attention: who holds which positions, what is computed where, and the whole ring in one process.
 
-ring_in_one_process is the specification: the whole ring in one process, over a list of slices. OnlineSoftmax.fold and
-add_block_gradients do the same for one block, in tiles of queries, as every process does (ring_attention.py).
+ring_in_one_process is the specification: it keeps all slices and needs no messages. What every process of a real ring
+does (ring_attention.py) is OnlineSoftmax.fold of flash_attention.py, one slice of keys and values at a time.
 
 Where a token stands is a range: range(20, 40) for a contiguous slice, range(1, 40, 2) for a striped one. The causal
 mask is a predicate on these positions, key position <= query position, and the same predicate says what to leave out.
 """
 
-import bisect
-import math
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-TILE = 64  # queries whose scores exist together
+from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase4_causal.long_texts.flash_attention import hidden_keys, tiles
+
+BLOCK_SIZE = (64, sys.maxsize)  # of a tile: so many queries with all keys of a slice that they may see
 
 
 def own_slice(x: Tensor, rank: int, processes: int, *, striped: bool = False) -> Tensor:
@@ -53,12 +55,6 @@ def check_slices(held: list[tuple]) -> None:
             )
 
 
-def hidden_keys(query_position: range, key_position: range, device: torch.device) -> Tensor:
-    """The future: bool (T_q, T_k), True where a key stands after the query."""
-    query_at, key_at = (torch.arange(x.start, x.stop, x.step, device=device) for x in (query_position, key_position))
-    return key_at > query_at[:, None]
-
-
 def ring_in_one_process(
     queries: Sequence[Tensor],
     keys: Sequence[Tensor],
@@ -69,41 +65,16 @@ def ring_in_one_process(
 ) -> list[Tensor]:
     """The specification: slices (..., T_r, d_k), (..., T_r, d_k), (..., T_r, d_v) -> outputs (..., T_r, d_v).
 
-    Process `rank` starts with its own keys, so that every query has seen one key after the first step: itself.
+    Each process keeps what arrives, its own keys first, and reads all at once: the order of keys makes no difference.
     """
-    processes = len(queries)
     positions = slice_positions([query.size(-2) for query in queries], striped)
     outputs = []
     for rank, query in enumerate(queries):
-        largest, total, weighted = torch.tensor(-math.inf).to(query), 0.0, 0.0
-        for step in range(processes):
-            owner = (rank - step) % processes  # whose keys have arrived
-            if not len(positions[owner]) or (causal and positions[owner][0] > max(positions[rank], default=-1)):
-                continue  # nothing there, or all of it in the future
-            scores = query @ keys[owner].mT / math.sqrt(query.size(-1))  # -> (..., T_rank, T_owner)
-            if causal:
-                scores = scores.masked_fill(hidden_keys(positions[rank], positions[owner], query.device), -math.inf)
-            new_largest = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))  # -> (..., T_rank, 1)
-            shrink = torch.exp(largest - new_largest)
-            numerators = torch.exp(scores - new_largest)
-            total = total * shrink + numerators.sum(dim=-1, keepdim=True)
-            weighted = weighted * shrink + numerators @ values[owner]  # -> (..., T_rank, d_v)
-            largest = new_largest
-        outputs.append(weighted / total if len(positions[rank]) else torch.zeros_like(values[rank]))
+        arriving = [(rank - step) % len(queries) for step in range(len(queries))]  # whose keys, in this order
+        key, value = (torch.cat([slices[owner] for owner in arriving], dim=-2) for slices in (keys, values))
+        hidden = torch.cat([hidden_keys(positions[rank], positions[owner], key.device) for owner in arriving], dim=-1)
+        outputs.append(scaled_dot_product_attention(query, key, value, ~hidden if causal else None)[0])
     return outputs
-
-
-def tiles(query_position: range, key_position: range, causal: bool) -> Iterator[tuple[slice, int]]:
-    """Rows of queries, and how many keys, from the first on, any of them may see. Rows that see none are left out.
-
-    So a block that lies in the future is skipped, and of one that the diagonal crosses about half is computed.
-    """
-    for start in range(0, len(query_position), TILE):
-        rows = slice(start, start + TILE)
-        last = query_position[rows][-1]
-        visible = bisect.bisect_right(key_position, last) if causal else len(key_position)
-        if visible:
-            yield rows, visible
 
 
 def computed_pairs(lengths: Sequence[int], *, causal: bool, striped: bool = False) -> list[list[int]]:
@@ -111,75 +82,11 @@ def computed_pairs(lengths: Sequence[int], *, causal: bool, striped: bool = Fals
     positions = slice_positions(lengths, striped)
     return [
         [
-            sum(len(query_at[rows]) * visible for rows, visible in tiles(query_at, positions[rank - step], causal))
+            sum(
+                (rows.stop - rows.start) * (columns.stop - columns.start)
+                for rows, columns in tiles(query_at, positions[rank - step], causal, BLOCK_SIZE)
+            )
             for step in range(len(lengths))  # rank - step below 0 counts from the end: the ring closes
         ]
         for rank, query_at in enumerate(positions)
     ]
-
-
-def _tile_scores(query: Tensor, key: Tensor, query_position: range, key_position: range, causal: bool) -> Tensor:
-    """Scores of a tile (N, rows, keys), the future hidden with -inf; query is divided by √d_k already."""
-    scores = query @ key.mT  # (N, rows, d_k) @ (N, d_k, keys) -> (N, rows, keys)
-    if causal and key_position[-1] > query_position[0]:
-        scores.masked_fill_(hidden_keys(query_position, key_position, query.device), -math.inf)
-    return scores
-
-
-class OnlineSoftmax:
-    """What a process keeps for its queries while keys come by: largest score, sum of weights, weighted sum of values.
-
-    The first block folded in must be the process's own, in which every query sees itself.
-    """
-
-    def __init__(self, query: Tensor, value_size: int) -> None:
-        """query: (N, T_q, d_k)."""
-        self.scaled = query / math.sqrt(query.size(-1))
-        self.largest = query.new_full((*query.shape[:-1], 1), -math.inf)
-        self.total = torch.zeros_like(self.largest)
-        self.weighted = query.new_zeros(*query.shape[:-1], value_size)
-
-    def fold(self, key: Tensor, value: Tensor, query_position: range, key_position: range, causal: bool) -> None:
-        """Take in one block: key (N, T_k, d_k), value (N, T_k, d_v)."""
-        for rows, visible in tiles(query_position, key_position, causal):
-            scores = _tile_scores(
-                self.scaled[:, rows], key[:, :visible], query_position[rows], key_position[:visible], causal
-            )
-            largest = torch.maximum(self.largest[:, rows], scores.amax(dim=-1, keepdim=True))
-            shrink = torch.exp(self.largest[:, rows] - largest)
-            numerators = scores.sub_(largest).exp_()
-            self.total[:, rows] = self.total[:, rows] * shrink + numerators.sum(dim=-1, keepdim=True)
-            self.weighted[:, rows] = self.weighted[:, rows] * shrink + numerators @ value[:, :visible]
-            self.largest[:, rows] = largest
-
-    def finish(self) -> tuple[Tensor, Tensor]:
-        """output (N, T_q, d_v) and, for the backward pass, logsumexp (N, T_q, 1)."""
-        return self.weighted / self.total, self.largest + self.total.log()
-
-
-def add_block_gradients(
-    saved: tuple[Tensor, Tensor, Tensor, Tensor],
-    key: Tensor,
-    value: Tensor,
-    grads: tuple[Tensor, Tensor, Tensor],
-    positions: tuple[range, range],
-    causal: bool,
-) -> None:
-    """Add what one block gives to the gradients of query, key, value; as in FlashAttention.backward.
-
-    saved: scaled query, logsumexp, grad_output, and the sums of grad_output ∘ output (N, T_q, 1). positions: of the
-    queries, of the keys. The weights are computed again: exp(score - logsumexp).
-    """
-    scaled, logsumexp, grad_output, row_sums = saved
-    grad_query, grad_key, grad_value = grads
-    query_position, key_position = positions
-    scale = 1 / math.sqrt(scaled.size(-1))
-    for rows, visible in tiles(query_position, key_position, causal):
-        seen = slice(visible)
-        scores = _tile_scores(scaled[:, rows], key[:, seen], query_position[rows], key_position[seen], causal)
-        weights = scores.sub_(logsumexp[:, rows]).exp_()
-        grad_value[:, seen] += weights.mT @ grad_output[:, rows]  # -> (N, visible, d_v)
-        grad_weights = grad_output[:, rows] @ value[:, seen].mT  # -> (N, rows, visible)
-        grad_scores = grad_weights.sub_(row_sums[:, rows]).mul_(weights)
-        grad_query[:, rows] += scale * (grad_scores @ key[:, seen])  # -> (N, rows, d_k)
-        grad_key[:, seen] += grad_scores.mT @ scaled[:, rows]  # -> (N, visible, d_k)
