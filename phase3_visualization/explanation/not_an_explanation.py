@@ -1,21 +1,21 @@
-"""A weight says how much of a value is taken. It does not say how large the value is, or whether it had to be so.
+"""Is a weight an explanation? What the heaviest word adds, and whether it had to be heavy.
 
-Three experiments on the trained heads of phase 2. reading_weights.py of phase 1 explains the ideas on a single head.
+A weight says how much of a value is taken. It does not say how large the value is, or whether it had to be so. Three
+experiments on the trained heads of phase 2; reading_weights.py of phase 1 explains the ideas on a single head.
 
 1. Norm-weighted attention (Kobayashi et al. 2020). What word j adds to word i through head h is a vector, and its
    length is a_ij ||(x_j W_V^h + b_V^h) W_O^h||. A large weight on a short value adds little: the head looks, and takes
    almost nothing. How often is the heaviest word not the one that adds most?
 2. A planted zero. Where a word has 0.9 of the weight, set its value to zero. No weight moves.
-3. Other weights (Brunner et al. 2020). The values of a head have d_v = 16 numbers. In a text of 18 words or more every
-   row can be exchanged for another one with the same output. Here all rows of all heads of the model are exchanged
-   (other_weights.py).
+3. Other weights (Brunner et al. 2020). What a head hands on for word i is a mean of values, sum over j of a_ij v_j. The
+   values have d_v = 16 numbers. In a text of 18 words or more, a row of weights can change in some directions without
+   any effect. Here all rows of all heads of both layers are exchanged at once, and the model is asked for its answer.
 
     python phase3_visualization/explanation/not_an_explanation.py
 
 Writes not_an_explanation.png to visualizations/plots/phase3/: the row in which the weight misleads most.
 """
 
-import argparse
 from dataclasses import dataclass, replace
 
 import matplotlib.pyplot as plt
@@ -24,25 +24,41 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase1_single_head.parts.soft_lookup import NUM_READ, Reading
-from phase1_single_head.reading.reading_weights import contributions, largest_agrees
-from phase2_multi_head.multi_head_attention import load_multi_head_model, split_heads
+from phase1_single_head.reading.reading_weights import (
+    alternative_weights,
+    contributions,
+    largest_agrees,
+    total_variation,
+)
+from phase2_multi_head.heads.output_projection import added_by_heads
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, split_heads
 from phase2_multi_head.pruning.head_importance import Head
-from phase3_visualization.explanation.other_weights import added_by_words, exchange_all, in_float64, joined
-from shared import cli, paths, training
+from shared import cli, training
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, IDENTITY, Claim, measures
 from shared.toy_language import MAX_LENGTH, encode
+from shared.toy_model import ToyTransformer, in_double
 from shared.training import Trained
-from shared.visualization_utils import QUIET, head_color, model_note, save_figure, token_labels
+from shared.visualization_utils import QUIET, head_color, headline, save_plot, token_labels
 
 CLEAR = 0.5  # a weight above this is more than all others together
 PLANTED_WEIGHT = 0.9
+BY_HEAD, BY_HEAD_CLEAR = "another word adds more, by head", f"the same where the weight is above {CLEAR}"
+
+
+def added_by_words(attention: MultiHeadAttention, x: Tensor) -> Tensor:
+    """(x_j W_V^h + b_V^h) W_O^h, what head h adds for a weight of 1 on word j: x (1, T, d_model) -> (H, T, d_model).
+
+    attention(x) is the sum of these over heads and words, each times its weight, plus the bias of w_o.
+    """
+    value = split_heads(attention.w_v(x), attention.num_heads)[0]  # (1, T, d_model) -> (H, T, d_v)
+    return added_by_heads(attention, value)  # (H, T, d_v) -> (H, T, d_model)
 
 
 @torch.no_grad()
 def read_heads(trained: Trained, sentences: list[list[str]]) -> dict[Head, list[Reading]]:
     """What each head computes on each sentence, in float64; value (T, d_model) is what added_by_words says."""
-    model = in_float64(trained)
+    model = in_double(trained.model)
     readings: dict[Head, list[Reading]] = {}
     for words in sentences:
         x = model.embed(torch.tensor([encode(words)]))
@@ -57,7 +73,7 @@ def read_heads(trained: Trained, sentences: list[list[str]]) -> dict[Head, list[
     return readings
 
 
-# ------------------------------------------------------------------------------------------ 1. norm-weighted attention
+# ------------------------------------------------------------------------ 1. norm-weighted attention, 2. a planted zero
 
 
 @dataclass(frozen=True)
@@ -108,46 +124,6 @@ def disagreement(readings: dict[Head, list[Reading]], above: float = 0.0) -> dic
     return shares
 
 
-def show_norms(readings: dict[Head, list[Reading]]) -> Row:
-    """Print where weight and contribution differ; return the row in which they differ most."""
-    print("\n1. Rows in which the heaviest word is not the one that adds most")
-    print(f"                    of all rows   of those with a weight above {CLEAR}   lengths of values")
-    clear = disagreement(readings, CLEAR)
-    for (layer, head), share in disagreement(readings).items():
-        norms = torch.cat([reading.value.norm(dim=-1) for reading in readings[layer, head]])
-        lengths = f"{norms.min():.2f} to {norms.max():.2f}"
-        print(f"   layer {layer} head {head}   {share:11.1%} {clear[layer, head]:30.1%} {lengths:>21}")
-    row = max(rows_of(readings), key=lambda row: row.gap)
-    layer, head = row.head
-    print(f'\n   The widest gap: layer {layer} head {head}, "{row.words[row.i]}" in "{" ".join(row.words)}"')
-    for word, weight, share in zip(token_labels(row.words), row.weights, row.shares, strict=True):
-        print(f"   {word:13} weight {weight:.2f}   share of what is added {share:.2f}")
-    return row
-
-
-def draw(trained: Trained, row: Row) -> tuple[Figure, str]:
-    """Weight beside contribution for each word of one row."""
-    layer, head = row.head
-    weight, share = row.weights[row.heaviest], row.shares[row.heaviest]
-    word = row.words[row.heaviest]
-    title = f'"{word}" gets {weight:.2f} of the weight and adds {share:.2f} of what is added'
-    fig, ax = plt.subplots(figsize=(max(6.4, 0.62 * len(row.words) + 1), 4.2), layout="constrained")
-    styles = ((row.weights, -0.21, head_color(head), "weight"), (row.shares, 0.21, QUIET, "share of what is added"))
-    for heights, shift, color, label in styles:
-        ax.bar([j + shift for j in range(len(row.words))], heights.tolist(), 0.4, color=color, label=label)
-    ax.set_xticks(range(len(row.words)), token_labels(row.words), rotation=45, ha="right", rotation_mode="anchor")
-    ax.set(ylim=(0, 1.25 * max(row.weights.max().item(), row.shares.max().item())))
-    ax.set_title(f'layer {layer} head {head}, where "{row.i} {row.words[row.i]}" looks', color=QUIET)
-    ax.tick_params(length=0)
-    ax.legend(frameon=False, fontsize=9, loc="upper right", borderaxespad=0)
-    fig.suptitle(title, fontsize=12.5)
-    model_note(fig, f"{trained.label} · share: weight × length of the value after W_O, over the sum of the row")
-    return fig, f"{title}: layer {layer} head {head}, the row of all held-out sentences in which the two differ most."
-
-
-# ------------------------------------------------------------------------------------------------- 2. a planted zero
-
-
 def plant_zero(reading: Reading, j: int) -> Reading:
     """The same reading with the value of word j set to zero."""
     value = reading.value.clone()
@@ -155,113 +131,167 @@ def plant_zero(reading: Reading, j: int) -> Reading:
     return replace(reading, value=value)
 
 
-def show_planted(readings: dict[Head, list[Reading]]) -> dict[str, float]:
-    """Set a value under the weight nearest to 0.9 to zero: what moves and what does not."""
+def widest_gap(readings: dict[Head, list[Reading]]) -> Row:
+    """The row in which the heaviest word adds least beside its weight."""
+    return max(rows_of(readings), key=lambda row: row.gap)
+
+
+@measures(
+    Claim(
+        id="norm-weights",
+        text="The word that a head looks at most is the word that adds most to its output",
+        kind=EXPERIMENT,
+        rule="in every head at most 0.1 of the rows",
+        holds=lambda n: max(n[BY_HEAD]) <= 0.1,
+        only_if=lambda n: max(n[BY_HEAD_CLEAR]) <= 0.1,
+        condition="the word has more than half of the weight",
+        oracle={BY_HEAD: [0.0], BY_HEAD_CLEAR: [0.0]},
+        null={BY_HEAD: [0.5], BY_HEAD_CLEAR: [0.5]},
+        unit="share of held-out rows in which another word adds more, by weight × length of its value after W_O",
+        control="a value set to zero: the weight stays, its share of what is added falls to 0",
+    )
+)
+def weight_and_contribution(readings: dict[Head, list[Reading]]) -> dict[str, float | list[float]]:
+    """How often the heaviest word is not the one that adds most, and where that is worst; and a planted zero."""
+    values = [torch.cat([reading.value.norm(dim=-1) for reading in of_head]) for of_head in readings.values()]
+    row = widest_gap(readings)
+    return {
+        BY_HEAD: list(disagreement(readings).values()),
+        BY_HEAD_CLEAR: list(disagreement(readings, CLEAR).values()),
+        "shortest value": [norms.min().item() for norms in values],
+        "longest value": [norms.max().item() for norms in values],
+        "widest gap, weight": row.weights[row.heaviest].item(),
+        "widest gap, share of what is added": row.shares[row.heaviest].item(),
+    } | {f"planted zero, {name}": value for name, value in planted_zero(readings).items()}
+
+
+def planted_zero(readings: dict[Head, list[Reading]]) -> dict[str, float]:
+    """Set the value under the weight nearest to 0.9 to zero: its weight, and its share of what is added."""
     everywhere = [reading for of_head in readings.values() for reading in of_head]
     reading = min(everywhere, key=lambda reading: (reading.weights - PLANTED_WEIGHT).abs().min())
     i, j = divmod(int((reading.weights - PLANTED_WEIGHT).abs().argmin()), len(reading.words))
     before, after = shares_added(reading)[i, j].item(), shares_added(plant_zero(reading, j))[i, j].item()
-    weight = reading.weights[i, j].item()
-    word, query = reading.words[j], reading.words[i]
-    print(f'\n2. The value of "{word}" set to zero, on which "{query}" puts a weight of {weight:.2f}')
-    print(f"   weight {weight:.2f}, as before; its share of what is added: {before:.2f} before, {after:.2f} after")
-    return {"weight": weight, "share before": before, "share after": after}
+    return {"weight": reading.weights[i, j].item(), "share before": before, "share after": after}
 
 
-# ------------------------------------------------------------------------------------------------- 3. other weights
+# ----------------------------------------------------------------------------------------------------- 3. other weights
 
 
-def show_exchange(trained: Trained, sentences: list[list[str]], quick: bool) -> tuple[dict, dict]:
-    """Exchange all rows of a few long texts, and as a control of sentences cut to d_v + 1 words.
-
-    Two empty dicts if heads are so wide that no text of the toy language is long enough.
-    """
-    d_v = trained.recipe.d_model // trained.recipe.num_heads
-    number = 1 if quick else 2
-    texts = joined(sentences, d_v + 2)[:number]
-    print(f"\n3. Every row of every head exchanged for another one with the same output; d_v = {d_v}")
-    if not texts:
-        print(f"   no two sentences together have {d_v + 2} to {MAX_LENGTH} words")
-        return {}, {}
-    model = in_float64(trained)
-    long = exchange_all(model, texts)
-    short = exchange_all(model, [words[: d_v + 1] for words in sentences[:number]])
-    for name, found in ((f"two sentences in a row, {d_v + 2} words or more", long), (f"{d_v + 1} at most", short)):
-        print(f"   {name}:")
-        for what, value in found.items():
-            print(f"      {what:42} {findings.number(value)}")
-    return long, short
+def joined(sentences: list[list[str]], shortest: int) -> list[list[str]]:
+    """Each sentence with its successor, where both together have `shortest` to MAX_LENGTH words."""
+    pairs = [first + second for first, second in zip(sentences[::2], sentences[1::2], strict=False)]
+    return [words for words in pairs if shortest <= len(words) <= MAX_LENGTH]
 
 
-def exchange_finding(long: dict[str, float], short: dict[str, float], seed: int) -> Finding:
-    in_long, in_short = (found["rows with another"] == found["rows"] for found in (long, short))
-    same_answer = long["largest change of a logit"] < 1e-9
-    return Finding(
-        "exchanged-weights",
-        "A model can give the same answer with other attention weights",
-        "Brunner et al. 2020",
-        long,
-        "all rows of all heads exchanged at once; float64",
-        "each of the rows has another one with the same output, and no logit changes by 1e-9 when all are exchanged",
-        **findings.conditional(
-            in_long and in_short and same_answer,
-            in_long and same_answer,
-            "the text has more than d_v + 1 words",
-        ),
-        control=f"texts of at most d_v + 1 words: {short['rows with another']} of {short['rows']} rows have another",
-        seeds=[seed],
+def exchanged(weights: Tensor, added: Tensor) -> Tensor:
+    """Every row replaced by another one with the same output, where there is one: (H, T, T), (H, T, d) -> (H, T, T)."""
+    rows = [
+        row if (other := alternative_weights(row, value)) is None else other
+        for matrix, value in zip(weights, added, strict=True)
+        for row in matrix
+    ]
+    return torch.stack(rows).view_as(weights)
+
+
+@torch.no_grad()
+def run_exchanged(model: ToyTransformer, words: list[str]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Run the model on other weights -> logits (T, V), and per layer the weights it would use and those it did."""
+    x = model.embed(torch.tensor([encode(words)]))
+    own, other = [], []
+    for block in model.blocks:
+        normed = block.attention_norm(x)
+        added = added_by_words(block.attention, normed)
+        own.append(block.attention(normed)[1][0])  # (1, H, T, T) -> (H, T, T)
+        other.append(exchanged(own[-1], added))
+        x = x + (other[-1] @ added).sum(dim=0) + block.attention.w_o.bias  # (H, T, d_model) -> (T, d_model)
+        x = x + block.feed_forward(block.feed_forward_norm(x))
+    logits = model.output_norm(x) @ model.embedding.weight.T + model.output_bias  # (1, T, d_model) -> (1, T, V)
+    return logits[0], own, other
+
+
+def exchange_all(model: ToyTransformer, texts: list[list[str]]) -> dict[str, float]:
+    """All rows of all heads on each text: how many have another row, how different it is, and what the model says."""
+    moved, heaviest_changed, changes, rows = [], 0, [], 0
+    for words in texts:
+        logits, own, other = run_exchanged(model, words)
+        with torch.no_grad():
+            changes.append((model(torch.tensor([encode(words)]))[0][0] - logits).abs().max().item())
+        before, after = (torch.cat(layers).flatten(0, 1) for layers in (own, other))  # L x (H, T, T) -> (L * H * T, T)
+        rows += len(before)
+        heaviest_changed += int((before.argmax(dim=-1) != after.argmax(dim=-1)).sum())
+        moved += [total_variation(a, b) for a, b in zip(before, after, strict=True) if not torch.equal(a, b)]
+    return {
+        "rows": rows,
+        "rows with another": len(moved),
+        "weight that moves, median": torch.tensor(moved).median().item() if moved else 0.0,
+        "share of rows with another heaviest word": heaviest_changed / rows,
+        "largest change of a logit": max(changes),
+    }
+
+
+def all_exchanged(numbers: dict[str, float]) -> bool:
+    return numbers["rows with another"] == numbers["rows"] and numbers["largest change of a logit"] < 1e-9
+
+
+@measures(
+    Claim(
+        id="exchanged-weights",
+        text="A model can give the same answer with other attention weights",
+        kind=IDENTITY,
+        source="Brunner et al. 2020",
+        rule="each row has another one with the same output, and no logit changes by 1e-9 when all are exchanged",
+        holds=lambda n: all_exchanged(n) and n["short texts: rows with another"] == n["short texts: rows"],
+        only_if=all_exchanged,
+        condition="the text has more than d_v + 1 words",
+        unit="all rows of all heads exchanged at once; float64",
+        control="short texts: of at most d_v + 1 words",
     )
+)
+def exchange(trained: Trained, long: list[list[str]], short: list[list[str]]) -> dict[str, float]:
+    """exchange_all for texts of more than d_v + 1 words, and how many rows of shorter ones have another."""
+    model = in_double(trained.model)
+    control = exchange_all(model, short)
+    rows = {f"short texts: {name}": control[name] for name in ("rows", "rows with another")}
+    return exchange_all(model, long) | rows
 
 
-def record_findings(
-    readings: dict[Head, list[Reading]],
-    row: Row,
-    planted: dict[str, float],
-    long: dict[str, float],
-    short: dict[str, float],
-    options: argparse.Namespace,
-) -> None:
-    wrong, clear = disagreement(readings), disagreement(readings, CLEAR)
-    weight, share = row.weights[row.heaviest].item(), row.shares[row.heaviest].item()
-    findings.record(
-        "phase3_visualization/explanation/not_an_explanation.py",
-        [
-            Finding(
-                "norm-weights",
-                "The word that a head looks at most is the word that adds most to its output",
-                "course notes",
-                {f"layer {layer} head {head}": value for (layer, head), value in wrong.items()}
-                | {f"most of any head, weight above {CLEAR}": max(clear.values())}
-                | {"widest gap, weight": weight, "widest gap, share of what is added": share},
-                "share of held-out rows in which another word adds more, by weight × length of its value after W_O",
-                "in every head at most 0.1 of the rows",
-                **findings.conditional(
-                    max(wrong.values()) <= 0.1,
-                    max(clear.values()) <= 0.1,
-                    "the word has more than half of the weight",
-                ),
-                control=f"a value set to zero: weight {planted['weight']:.2f} stays, its share of what is added falls "
-                f"from {planted['share before']:.2f} to {planted['share after']:.2f}",
-                seeds=[options.seed],
-            ),
-            *([exchange_finding(long, short, options.seed)] if long else []),
-        ],
-        options.output_dir,
-    )
+# -------------------------------------------------------------------------------------------------------------- picture
 
 
-def main(argv: list[str] | None = None) -> None:
+def draw(trained: Trained, row: Row) -> tuple[Figure, str]:
+    """Weight beside contribution for each word of one row."""
+    layer, head = row.head
+    weight, share = row.weights[row.heaviest], row.shares[row.heaviest]
+    title = f'"{row.words[row.heaviest]}" gets {weight:.2f} of the weight and adds {share:.2f} of what is added'
+    fig, ax = plt.subplots(figsize=(max(6.4, 0.62 * len(row.words) + 1), 4.2), layout="constrained")
+    places = torch.arange(len(row.words))
+    ax.bar(places - 0.21, row.weights, 0.4, color=head_color(head), label="weight")
+    ax.bar(places + 0.21, row.shares, 0.4, color=QUIET, label="share of what is added")
+    ax.set_xticks(places, token_labels(row.words), rotation=45, ha="right", rotation_mode="anchor")
+    ax.set(ylim=(0, 1.25 * max(row.weights.max().item(), row.shares.max().item())))
+    ax.set_title(f'layer {layer} head {head}, where "{row.i} {row.words[row.i]}" looks', color=QUIET)
+    ax.tick_params(length=0)
+    ax.legend(frameon=False, fontsize=9, loc="upper right", borderaxespad=0)
+    note = f"{trained.label} · share: weight × length of the value after W_O, over the sum of the row"
+    headline(fig, title, note, size=12.5)
+    return fig, f"{title}: layer {layer} head {head}, the row of all held-out sentences in which the two differ most."
+
+
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_multi_head_model(options)
     sentences = [list(sentence.words) for sentence in training.corpus()[1][: 20 if options.quick else NUM_READ]]
     readings = read_heads(trained, sentences)
-    row = show_norms(readings)
-    figure, caption = draw(trained, row)
-    path = options.output_dir / paths.PLOTS / "phase3" / f"not_an_explanation.{options.format}"
-    save_figure(figure, path, caption=caption)
-    planted = show_planted(readings)
-    long, short = show_exchange(trained, sentences, options.quick)
-    record_findings(readings, row, planted, long, short, options)
+    save_plot(options, "phase3/not_an_explanation", *draw(trained, widest_gap(readings)))
+    compared = weight_and_contribution(readings)
+    d_v = trained.recipe.d_model // trained.recipe.num_heads
+    number = 1 if options.quick else 2
+    long, short = joined(sentences, d_v + 2)[:number], [words[: d_v + 1] for words in sentences[:number]]
+    if not long:
+        print(f"   weights are not exchanged: no two sentences together have the {d_v + 2} words that this needs")
+    findings.record(options, compared, *([exchange(trained, long, short)] if long else []))
+    worst = max(compared[BY_HEAD])
+    return f"In up to {worst:.0%} of a head's rows another word adds more than the heaviest one"
 
 
 if __name__ == "__main__":
