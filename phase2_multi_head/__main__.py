@@ -17,7 +17,6 @@ PLAN = course.Plan(
         "block.transformer_block",
         "block.rank_collapse",
         "pruning.head_pruning",
-        "pruning.two_lookups",
         "pooling.attention_pooling",
         "pooling.pooling_questions",
         "costs.head_costs",

@@ -1,4 +1,4 @@
-"""Attention pooling: a learned query reads a sentence, and T vectors become one.
+"""How does a learned query make one vector out of a sentence?
 
 A classifier needs one vector for a sentence. Every pooling below is a weighted mean of the words; they differ in who
 chooses the weights:
@@ -136,7 +136,7 @@ def pool_by_loops(weights: Tensor, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     words, d_model = options.words, options.d_model or 64
     classifier = AttentionClassifier(2, d_model).double()  # untrained: its embedding and positions are all we need
@@ -159,6 +159,8 @@ def main(argv: list[str] | None = None) -> None:
         other = x.where(mask[:, 0, 0, :, None], 1e6)  # (B, 1, 1, T) -> (B, T, 1)
         assert torch.equal(pooling(other, mask)[0], pooling(x, mask)[0])
     print("\nEach was computed twice, word by word and as one product; other padding changed nothing, not by a bit.")
+    weight = attention(x, mask)[1][0, 0, 0, picked]
+    return f"It weights them by softmax(q · x / √d): a query like {words[picked]!r} puts {weight:.2f} on it"
 
 
 def show(name: str, pooling: Pooling, x: Tensor, mask: Tensor, row: int = 0) -> None:

@@ -1,11 +1,11 @@
-"""Experiment: which pooling finds the word that decides?
+"""Which pooling finds the word that decides?
 
 Three questions about sentences with three nouns, "those dogs beside the barn slept in a soft bed": is the subject
 plural (dogs)? Is the noun beside it (barn)? Is the place (bed)? One word decides each, and the number of every noun is
-drawn by itself. Words are embedded and given their position, then pooled by their mean, as their last word or by
-attention, then classified. Subjects are words of their own; the other two nouns are drawn from the same words, and only
-their order tells which is beside the subject. That question is asked once more with one layer of multi-head attention
-before the pooling.
+drawn by itself, so that no noun says anything about another. Words are embedded and given their position, then pooled
+by their mean, as their last word or by attention, then classified. Subjects are words of their own; the other two nouns
+are drawn from the same words, and only their order tells which is beside the subject. That question is asked once more
+with one layer of multi-head attention before the pooling.
 
     python phase2_multi_head/pooling/pooling_questions.py
     python phase2_multi_head/pooling/pooling_questions.py --seeds 3
@@ -13,10 +13,10 @@ before the pooling.
 Writes attention_pooling.png to visualizations/plots/phase2/.
 """
 
-import argparse
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 
 import matplotlib.pyplot as plt
 import torch
@@ -25,6 +25,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -35,31 +36,99 @@ from phase2_multi_head.pooling.attention_pooling import (
     last_pooling,
     mean_pooling,
 )
-from phase2_multi_head.pooling.three_nouns import (
-    QUESTIONS,
-    Task,
-    best_fixed_place,
-    most_frequent,
-    noun_asked_for,
-    tasks,
-    three_noun_sentences,
-)
-from shared import cli, paths, training
-from shared.attention_utils import normalized_entropy
+from shared import cli, training
+from shared.attention_utils import normalized_entropy, padding_mask
 from shared.evidence import findings
-from shared.evidence.findings import Finding
-from shared.toy_language import encode
-from shared.visualization_utils import INK, head_color, model_note, plot_attention, save_figure, weight_colorbar
+from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
+from shared.toy_language import PLACES, SUBJECTS, Sentence, encode, pad_batch, sample_corpus
+from shared.visualization_utils import (
+    INK,
+    grouped_bars,
+    head_color,
+    headline,
+    plot_attention,
+    save_plot,
+    weight_colorbar,
+)
 
-CASES = (("subject", False), ("beside", False), ("place", False), ("beside", True))  # True: after an attention layer
+QUESTIONS = ("subject", "beside", "place")  # is this noun plural?
+PLURALS = frozenset(plural for nouns in (SUBJECTS, PLACES) for pairs in nouns.values() for _, plural in pairs)
+CASES = {q: (q, False) for q in QUESTIONS} | {"beside, after a layer": ("beside", True)}  # True: after attention
 D_MODEL, HEADS, BATCH, STEPS, LEARNING_RATE = 32, 4, 32, 200, 2e-2
 POOLINGS: dict[str, Callable[[], Pooling]] = {
     "mean": lambda: mean_pooling,
     "last word": lambda: last_pooling,
     "attention": lambda: AttentionPooling(D_MODEL),
 }
-OUTLINE = [withStroke(linewidth=3, foreground="white")]  # keeps the dotted line visible across dark bars
 COLORS = {"mean": "#c9d0d8", "last word": "#8592a0", "attention": head_color(0)}
+
+
+def noun_asked_for(sentence: Sentence, question: str) -> int:
+    """Index of the noun that a question is about, from the gold relations.
+
+    Raises ValueError for an unknown question and for a sentence that has not three nouns.
+    """
+    if question not in QUESTIONS:
+        raise ValueError(f"unknown question {question!r}: choose from {', '.join(QUESTIONS)}")
+    subject, place = (sentence.relations[f"verb-{role}"][0][1] for role in ("subject", "place"))
+    others = [noun for _, noun in sentence.relations["determiner-noun"] if noun not in (subject, place)]
+    if len(others) != 1:
+        raise ValueError(f'the questions are about sentences with three nouns: got "{sentence}"')
+    return {"subject": subject, "beside": others[0], "place": place}[question]
+
+
+@dataclass
+class Task:
+    """A question about N sentences: tokens (N, T), mask (N, 1, 1, T), answers (N,), 1 = plural.
+
+    decisive: bool (N, T), True at the noun asked for and at its determiner.
+    """
+
+    tokens: Tensor
+    mask: Tensor
+    answers: Tensor
+    decisive: Tensor
+
+
+def make_task(sentences: list[Sentence], question: str) -> Task:
+    """Sentences with three nouns -> what a classifier reads and what it is to say."""
+    tokens, lengths = pad_batch([encode(sentence.words) for sentence in sentences])
+    nouns = [noun_asked_for(sentence, question) for sentence in sentences]
+    answers = torch.tensor([int(s.words[noun] in PLURALS) for s, noun in zip(sentences, nouns, strict=True)])
+    decisive = torch.zeros(tokens.shape, dtype=torch.bool)
+    for row, (sentence, noun) in enumerate(zip(sentences, nouns, strict=True)):
+        determiner = next(d for d, n in sentence.relations["determiner-noun"] if n == noun)
+        decisive[row, [determiner, noun]] = True
+    return Task(tokens, padding_mask(lengths, tokens.size(1)), answers, decisive)
+
+
+@cache
+def three_noun_sentences() -> tuple[list[Sentence], list[Sentence]]:
+    """(train, held-out) sentences with three nouns: about 2,400 and 900, the same for all seeds."""
+    drawn = sample_corpus(8000, 3000)
+    train, held_out = ([s for s in part if len(s.relations["determiner-noun"]) == 3] for part in drawn)
+    return train, held_out
+
+
+@cache
+def tasks(question: str) -> tuple[Task, Task]:
+    """(train, held-out) of a question."""
+    train, held_out = three_noun_sentences()
+    return make_task(train, question), make_task(held_out, question)
+
+
+def best_fixed_place(task: Task) -> float:
+    """Share of sentences in which the best fixed place, counted from the start or the end, holds a decisive word."""
+    lengths = task.mask.sum(dim=-1).flatten().tolist()
+    from_end = [row[:length].flip(0) for row, length in zip(task.decisive, lengths, strict=True)]
+    padded = nn.utils.rnn.pad_sequence(from_end, batch_first=True)
+    return max(decisive.double().mean(dim=0).max().item() for decisive in (task.decisive, padded))
+
+
+def most_frequent(task: Task) -> float:
+    """Accuracy of always giving the more frequent answer."""
+    share = task.answers.double().mean().item()
+    return max(share, 1 - share)
 
 
 @dataclass
@@ -85,8 +154,9 @@ def measure(model: AttentionClassifier, task: Task) -> Run:
     return Run(model, right, looks, normalized_entropy(weights, task.mask).mean().item())
 
 
-def train(pooling: str, question: str, with_layer: bool, seed: int, steps: int) -> Run:
+def train(pooling: str, case: str, seed: int, steps: int) -> Run:
     """Train a classifier; for a seed, all poolings start with the same numbers and see the same batches."""
+    question, with_layer = CASES[case]
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     attention = MultiHeadAttention(D_MODEL, HEADS) if with_layer else None
@@ -105,16 +175,101 @@ def train(pooling: str, question: str, with_layer: bool, seed: int, steps: int) 
     return measure(model.eval(), held_out)
 
 
-Runs = dict[tuple[str, str, bool], list[Run]]  # (pooling, question, after an attention layer) -> one for each seed
+Runs = dict[tuple[str, str], list[Run]]  # (case, pooling) -> one for each seed
+RIGHT = "share of held-out sentences answered right"
+FIXED, LAYERED = "best fixed place, beside", "beside, after a layer"
 
 
-def accuracies(runs: Runs, pooling: str, question: str, with_layer: bool = False) -> list[float]:
-    return [run.accuracy for run in runs[pooling, question, with_layer]]
+def leads(n: Numbers, case: str) -> float:
+    """By how much attention is above the better of the two others, with the seed that is worst for it."""
+    rows = zip(*(n[f"{case}, {pooling}"] for pooling in ("attention", "mean", "last word")), strict=True)
+    return min(attention - max(others) for attention, *others in rows)
 
 
-def worst(runs: Runs, pooling: str) -> float:
-    """Mean accuracy over seeds on the question that a pooling answers worst, no layer before it."""
-    return min(statistics.mean(accuracies(runs, pooling, question)) for question in QUESTIONS)
+def most_apart(n: Numbers) -> float:
+    """How far apart the poolings are after an attention layer, with the seed where it is most."""
+    rows = zip(*(n[f"{LAYERED}, {pooling}"] for pooling in POOLINGS), strict=True)
+    return max(max(row) - min(row) for row in rows)
+
+
+def looks_enough(n: Numbers, *cases: str) -> bool:
+    return min(share for case in cases for share in n[f"{case}, looks"]) >= max(0.85, n[FIXED] + 0.10)
+
+
+def if_right(cases: Iterable[str], mean: float, last_word: float, attention: float) -> dict[str, list[float]]:
+    """For oracles: shares of right answers, the same in each case, with one seed."""
+    shares = {"mean": mean, "last word": last_word, "attention": attention}
+    return {f"{case}, {pooling}": [share] for case in cases for pooling, share in shares.items()}
+
+
+@measures(
+    Claim(
+        id="pooling-better",
+        text="Pooling by attention beats the mean and the last word",
+        kind=EXPERIMENT,
+        rule="on each question, with every seed, attention is at least 0.10 above both others",
+        holds=lambda n: min(leads(n, question) for question in QUESTIONS) >= 0.10,
+        only_if=lambda n: leads(n, "beside") >= 0.10,
+        condition="the word that decides is neither a word of its own kind, as subjects are, nor always the last",
+        oracle=if_right(QUESTIONS, mean=0.75, last_word=0.5, attention=1.0),
+        null=if_right(QUESTIONS, mean=0.75, last_word=0.5, attention=0.75),
+        unit=RIGHT,
+        control="the same words, batches and steps; attention has 32 weights more",
+        shows=tuple(f"{question}, {pooling}" for question in QUESTIONS for pooling in POOLINGS),
+    ),
+    Claim(
+        id="pooling-mean",
+        text="The mean of a sentence with three nouns cannot tell whether one of them is plural",
+        source="expected before measuring: a mean keeps no order",
+        kind=EXPERIMENT,
+        rule="the mean answers at most 0.80 right on each question",
+        holds=lambda n: max(share for question in QUESTIONS for share in n[f"{question}, mean"]) <= 0.80,
+        only_if=lambda n: max(n["beside, mean"] + n["place, mean"]) <= 0.80,
+        condition="another noun may be the same word: no other noun can be a subject, so its embedding says enough",
+        oracle={f"{question}, mean": [0.75] for question in QUESTIONS},
+        null={f"{question}, mean": [1.0] for question in QUESTIONS},
+        unit=RIGHT,
+        shows=("*, mean", "most frequent*"),
+    ),
+    Claim(
+        id="pooling-looks",
+        text="The weights of attention pooling show which word matters",
+        kind=EXPERIMENT,
+        rule='at least 0.85 in all four cases, and on "beside" 0.10 above the best fixed place; for the condition, '
+        'on "beside" without a layer',
+        holds=lambda n: looks_enough(n, *CASES),
+        only_if=lambda n: looks_enough(n, "beside"),
+        condition='on "beside", the words themselves are pooled: a layer before writes the answer at other words too',
+        oracle={f"{case}, looks": [1.0] for case in CASES} | {FIXED: 0.54},
+        null={f"{case}, looks": [0.54] for case in CASES} | {FIXED: 0.54},
+        unit="share of held-out sentences with the largest weight on the noun asked for or on its determiner",
+        control="right all the same: weight on a word without number does no harm",
+        shows=("*, looks", "best fixed*"),
+    ),
+    Claim(
+        id="pooling-layer",
+        text="After attention layers it matters little how one pools: one position is enough",
+        source="Devlin et al. 2019, section 3, who classify from one position",
+        kind=EXPERIMENT,
+        rule="after one layer all three poolings answer at least 0.90 right, at most 0.05 apart, with every seed",
+        holds=lambda n: (
+            min(share for pooling in POOLINGS for share in n[f"{LAYERED}, {pooling}"]) >= 0.90 and most_apart(n) <= 0.05
+        ),
+        oracle=if_right([LAYERED], mean=1.0, last_word=1.0, attention=1.0),
+        null=if_right([LAYERED], mean=0.75, last_word=0.5, attention=1.0),
+        unit=f'{RIGHT}, "beside"',
+        control="without the layer attention leads",
+        shows=tuple(f"{LAYERED}, {pooling}" for pooling in POOLINGS),
+    ),
+)
+def what_poolings_find(runs: Runs) -> dict[str, float | list[float]]:
+    """Right answers of each pooling in each case, where attention looks, and what blind guesses reach."""
+    numbers: dict[str, float | list[float]] = {
+        f"{case}, {pooling}": [run.accuracy for run in found] for (case, pooling), found in runs.items()
+    }
+    numbers |= {f"{case}, looks": [run.looks for run in runs[case, "attention"]] for case in CASES}
+    numbers |= {f"most frequent answer, {question}": most_frequent(tasks(question)[1]) for question in QUESTIONS}
+    return numbers | {FIXED: best_fixed_place(tasks("beside")[1])}
 
 
 def example_sentences() -> list[int]:
@@ -124,48 +279,50 @@ def example_sentences() -> list[int]:
     return [i for i, s in enumerate(three_noun_sentences()[1]) if differs[i] and 9 <= len(s.words) <= 11][:3]
 
 
-def draw(runs: Runs, steps: int) -> tuple[Figure, str]:
+def worst(numbers: Numbers, pooling: str) -> float:
+    """Mean accuracy over seeds on the question that a pooling answers worst, no layer before it."""
+    return min(statistics.mean(numbers[f"{question}, {pooling}"]) for question in QUESTIONS)
+
+
+def draw(runs: Runs, numbers: Numbers, steps: int) -> tuple[Figure, str]:
     """Left: share of right answers. Right: the weights of three learned queries over the same sentences."""
     fig = plt.figure(figsize=(11.6, 6.6), layout="constrained")
     grid = fig.add_gridspec(3, 2, width_ratios=(1.15, 1.25))
-    draw_accuracies(fig.add_subplot(grid[:, 0]), runs)
+    draw_accuracies(fig.add_subplot(grid[:, 0]), numbers)
     axes = [fig.add_subplot(grid[row, 1]) for row in range(3)]
     for ax, index in zip(axes, example_sentences(), strict=True):
         draw_example(ax, runs, index)
     axes[0].set_title("where three learned queries look, one a row; framed: the noun asked for")
     weight_colorbar(fig, axes, shrink=0.5)
-    scores = ", ".join(f"{pooling} {worst(runs, pooling):.2f}" for pooling in ("attention", "mean", "last word"))
+    scores = ", ".join(f"{pooling} {worst(numbers, pooling):.2f}" for pooling in ("attention", "mean", "last word"))
     title = f"Right answers on the worst of three questions, by pooling: {scores}"
-    fig.suptitle(title, fontsize=13)
-    shown = runs["attention", "beside", False]
-    model_note(
-        fig,
+    shown = runs["beside", "attention"]
+    note = (
         f"trained {steps} steps, seeds: {len(shown)}; {len(three_noun_sentences()[1])} held-out sentences · "
-        f'normalised entropy of the weights, "beside": {statistics.mean(run.entropy for run in shown):.2f}',
+        f'normalised entropy of the weights, "beside": {statistics.mean(run.entropy for run in shown):.2f}'
     )
+    headline(fig, title, note)
     return fig, title + ". Right: three learned queries, one a row, read the same sentence; framed: the noun asked for."
 
 
-def draw_accuracies(ax: Axes, runs: Runs) -> None:
+def draw_accuracies(ax: Axes, numbers: Numbers) -> None:
     """A group of bars for each case, one bar a pooling (mean over seeds), and the most frequent answer as a line."""
-    for group, (question, with_layer) in enumerate(CASES):
-        guess = most_frequent(tasks(question)[1])
-        for p, pooling in enumerate(POOLINGS):
-            values = accuracies(runs, pooling, question, with_layer)
-            x, mean = group + (p - 1) * 0.3, statistics.mean(values)
-            ax.bar(x, mean, 0.27, color=COLORS[pooling], label=None if group else pooling)
-            above = guess if 0 <= guess - max(values) < 0.06 else max(values)  # not across the line
-            ax.text(x, above + 0.015, f"{mean:.2f}", ha="center", fontsize=8)
-            if len(values) > 1:
-                ax.plot([x] * len(values), values, ".", color="black", markersize=4)
-        style = {"color": "black", "linewidth": 1.4, "linestyle": ":", "path_effects": OUTLINE}
+    guesses = [numbers[f"most frequent answer, {question}"] for question, _ in CASES.values()]
+    means = {pooling: [statistics.mean(numbers[f"{case}, {pooling}"]) for case in CASES] for pooling in POOLINGS}
+    names = [case.replace(", ", "\n") for case in CASES]
+    places = grouped_bars(ax, names, means, COLORS, width=0.9, clear_of=guesses)
+    for x, pooling in zip(places, POOLINGS, strict=True):
+        for position, case in zip(x, CASES, strict=True):
+            seeds = numbers[f"{case}, {pooling}"]
+            if len(seeds) > 1:
+                ax.plot([position] * len(seeds), seeds, ".", color="black", markersize=4)
+    outline = [withStroke(linewidth=3, foreground="white")]  # keeps the dotted line visible across dark bars
+    style = {"color": "black", "linewidth": 1.4, "linestyle": ":", "path_effects": outline}
+    for group, guess in enumerate(guesses):
         label = None if group else "most frequent answer"
         ax.plot((group - 0.45, group + 0.45), [guess] * 2, label=label, **style)
-    names = [f"{question}\n{'after a layer' * with_layer}" for question, with_layer in CASES]
-    ax.set_xticks(range(len(CASES)), names)
     ax.set(ylim=(0, 1.22), yticks=(0, 0.5, 1), ylabel="share of right answers", title="is this noun plural?")
     ax.legend(frameon=False, fontsize=9, ncols=2, loc="upper center", borderaxespad=0)
-    ax.tick_params(length=0)
 
 
 @torch.no_grad()
@@ -173,7 +330,7 @@ def draw_example(ax: Axes, runs: Runs, index: int) -> None:
     """Weights of the three queries, one a row, over one held-out sentence, with the noun asked for in a frame."""
     sentence = three_noun_sentences()[1][index]
     tokens = torch.tensor([encode(sentence.words)])  # (1, T)
-    outputs = [runs["attention", question, False][0].model(tokens) for question in QUESTIONS]
+    outputs = [runs[question, "attention"][0].model(tokens) for question in QUESTIONS]
     weights = torch.cat([weights[0, 0] for _, weights in outputs])  # 3 x (1, T) -> (3, T)
     plot_attention(weights, QUESTIONS, sentence.words, ax=ax, annotate=True, labels=False)
     said = [("singular", "plural")[int(logits.argmax())] for logits, _ in outputs]
@@ -184,109 +341,19 @@ def draw_example(ax: Axes, runs: Runs, index: int) -> None:
         ax.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=INK, linewidth=1.8, clip_on=False))
 
 
-def smallest_lead(runs: Runs, question: str) -> float:
-    """By how much attention is above the better of the two others, with the seed that is worst for it."""
-    rows = zip(*(accuracies(runs, pooling, question) for pooling in ("attention", "mean", "last word")), strict=True)
-    return min(attention - max(others) for attention, *others in rows)
-
-
-def record_findings(runs: Runs, options: argparse.Namespace) -> None:
-    seeds, unit = list(cli.seeds(options)), "share of held-out sentences answered right"
-    leads = [smallest_lead(runs, question) for question in QUESTIONS]
-    means = {question: accuracies(runs, "mean", question) for question in QUESTIONS}
-    layered = {pooling: accuracies(runs, pooling, "beside", True) for pooling in POOLINGS}
-    spreads = [max(row) - min(row) for row in zip(*layered.values(), strict=True)]
-    looks = {q + ", after a layer" * layer: [run.looks for run in runs["attention", q, layer]] for q, layer in CASES}
-    fixed = best_fixed_place(tasks("beside")[1])
-    enough = max(0.85, fixed + 0.10)
-    findings.record(
-        "phase2_multi_head/pooling/pooling_questions.py",
-        [
-            Finding(
-                "pooling-better",
-                "Pooling by attention beats the mean and the last word",
-                "course notes",
-                {f"{q}, {pooling}": accuracies(runs, pooling, q) for q in QUESTIONS for pooling in POOLINGS},
-                unit,
-                "on each question, with every seed, attention is at least 0.10 above both others",
-                **findings.conditional(
-                    min(leads) >= 0.10,
-                    leads[1] >= 0.10,
-                    "the word that decides is neither a word of its own kind, as subjects are, nor always the last",
-                ),
-                control=f"the same words, batches and steps; attention has {D_MODEL} weights more",
-                seeds=seeds,
-            ),
-            Finding(
-                "pooling-mean",
-                "The mean of a sentence with three nouns cannot tell whether one of them is plural",
-                "expected before measuring: a mean keeps no order",
-                means | {"most frequent answer, subject": most_frequent(tasks("subject")[1])},
-                unit,
-                "the mean answers at most 0.80 right on each question",
-                **findings.conditional(
-                    max(map(max, means.values())) <= 0.80,
-                    max(means["beside"] + means["place"]) <= 0.80,
-                    "another noun may be the same word: no other noun can be a subject, so its embedding says enough",
-                ),
-                seeds=seeds,
-            ),
-            Finding(
-                "pooling-looks",
-                "The weights of attention pooling show which word matters",
-                "course notes",
-                looks | {"best fixed place, beside": fixed},
-                "share of held-out sentences with the largest weight on the noun asked for or on its determiner",
-                'at least 0.85 in all four cases, and on "beside" 0.10 above the best fixed place; for the condition, '
-                'on "beside" without a layer',
-                **findings.conditional(
-                    min(map(min, looks.values())) >= enough,
-                    min(looks["beside"]) >= enough,
-                    'on "beside", the words themselves are pooled: a layer before writes the answer at other words too',
-                ),
-                control=f"right all the same: after a layer {min(layered['attention']):.2f}, place "
-                f"{min(accuracies(runs, 'attention', 'place')):.2f}; weight on a word without number does no harm",
-                seeds=seeds,
-            ),
-            Finding(
-                "pooling-layer",
-                "After attention layers it matters little how one pools: one position is enough",
-                "Devlin et al. 2019, section 3, who classify from one position",
-                layered,
-                f'{unit}, "beside"',
-                "after one layer all three poolings answer at least 0.90 right, at most 0.05 apart, with every seed",
-                findings.verdict(min(map(min, layered.values())) >= 0.90 and max(spreads) <= 0.05),
-                control=f"without the layer attention leads by {leads[1]:.2f}",
-                seeds=seeds,
-            ),
-        ],
-        options.output_dir,
-    )
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     steps = training.QUICK_STEPS if options.quick else STEPS
-    keys = [(pooling, *case) for case in CASES for pooling in POOLINGS]
+    keys = [(case, pooling) for case in CASES for pooling in POOLINGS]
     runs = {
-        key: [train(*key, seed, steps) for seed in cli.seeds(options)]
-        for key in tqdm(keys, desc="training three poolings", leave=False)
+        (case, pooling): [train(pooling, case, seed, steps) for seed in cli.seeds(options)]
+        for case, pooling in tqdm(keys, desc="training three poolings", leave=False)
     }
-    print(f"\nIs this noun plural? Share of {len(three_noun_sentences()[1])} held-out sentences, {steps} steps")
-    for question, with_layer in CASES:
-        task = tasks(question)[1]
-        place = f"best fixed place {best_fixed_place(task):.2f}"
-        name = question + ", after an attention layer" * with_layer
-        print(f"   {name}: most frequent answer {most_frequent(task):.2f}")
-        for pooling in POOLINGS:
-            seeds = runs[pooling, question, with_layer]
-            looks = f"   looks at the word {' '.join(f'{run.looks:.2f}' for run in seeds)}, {place}"
-            right = " ".join(f"{run.accuracy:.2f}" for run in seeds)
-            print(f"      {pooling:10} right {right}{looks * (pooling == 'attention')}")
-    figure, caption = draw(runs, steps)
-    path = options.output_dir / paths.PLOTS / "phase2" / f"attention_pooling.{options.format}"
-    save_figure(figure, path, caption=caption)
-    record_findings(runs, options)
+    numbers = what_poolings_find(runs)
+    save_plot(options, "phase2/attention_pooling", *draw(runs, numbers, steps))
+    findings.record(options, numbers)
+    scores = [f"{pooling} {worst(numbers, pooling):.2f}" for pooling in ("attention", "mean", "last word")]
+    return f"Right answers on the worst of three questions: {', '.join(scores)}"
 
 
 if __name__ == "__main__":

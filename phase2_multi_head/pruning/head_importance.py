@@ -8,12 +8,10 @@ A gate is a number that the output of a head is multiplied by before W_O: at 1 n
 The second asks what a small turn of the gate would do, and gets the answer for all heads from one run forwards and one
 backwards. It is the absolute value for each example: over a batch, heads that help here and harm there would cancel.
 
-    python phase2_multi_head/pruning/head_importance.py
-
-shows both for each head of the trained model. What they are good for: head_pruning.py.
+What they are good for is in head_pruning.py.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +19,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
-from shared import cli, training
-from shared.training import Trained
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 
 Head = tuple[int, int]  # layer and head, counted from 0
 Loss = Callable[[frozenset[Head]], float]  # the loss without these heads
@@ -131,53 +127,3 @@ def ranks(values: Tensor) -> Tensor:
 def rank_correlation(a: Tensor, b: Tensor) -> float:
     """Spearman's rho, the correlation of the ranks: 1 for the same order, -1 for the opposite one."""
     return torch.corrcoef(torch.stack([ranks(a.flatten()), ranks(b.flatten())]))[0, 1].item()
-
-
-def curve(order: Sequence[Head], loss: Loss) -> list[float]:
-    """How far the loss has risen after each removal, from 0 removed to all -> one number more than heads."""
-    losses = [loss(frozenset(order[:count])) for count in range(len(order) + 1)]
-    return [value - losses[0] for value in losses]
-
-
-def greedy_order(heads: Iterable[Head], loss: Loss) -> list[Head]:
-    """At each step remove the head without which the loss is lowest, measured without those that are gone already."""
-    left, removed = list(heads), []
-    while left:
-        cheapest = min(left, key=lambda head: loss(frozenset([*removed, head])))
-        left.remove(cheapest)
-        removed.append(cheapest)
-    return removed
-
-
-def removable(rises: list[float], tolerance: float) -> int:
-    """The most heads that can be gone while the loss has risen by less than the tolerance, both in nats."""
-    return max(count for count, rise in enumerate(rises) if rise < tolerance)
-
-
-def measured_language_model(trained: Trained, sentences: int = training.NUM_HELD_OUT) -> Measured:
-    """A model of the toy language on held-out sentences; with all of them its loss is training.held_out_loss."""
-    held_out = training.corpus()[1][:sentences]
-    device = trained.model.positions.device
-    tokens, lengths = (t.to(device) for t in training.to_batch(held_out, trained.recipe.objective))
-
-    def loss() -> Tensor:
-        hidden_words = torch.Generator().manual_seed(0)  # the same at every call
-        return training.OBJECTIVES[trained.recipe.objective](trained.model, tokens, lengths, hidden_words)
-
-    return Measured([block.attention for block in trained.model.blocks], loss, len(tokens))
-
-
-def main(argv: list[str] | None = None) -> None:
-    options = cli.parse(cli.parser(__doc__), argv)
-    trained = load_multi_head_model(options)
-    model = measured_language_model(trained)
-    removal, gradient = removal_importance(model), gradient_importance(model)
-    print(f"\nHow much each head matters, {trained.label}; loss {loss_without(model, frozenset()):.3f} nats")
-    print("                    removal   gradient")
-    for layer, head in model.heads:
-        print(f"   layer {layer} head {head}   {removal[layer, head]:>+8.3f}   {gradient[layer, head]:>8.3f}")
-    print(f"   rank correlation of the two: {rank_correlation(removal, gradient):.2f}")
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -1,13 +1,19 @@
-"""Experiment: how many of its heads does a trained model need, and can one know beforehand which?
+"""How many of its heads does a trained model need, and can one know beforehand which?
 
 Heads are removed from trained models one at a time, without training again, until none is left. Two models, two tasks:
 
     toy language    two layers of four heads, the model of multi_head_attention.py, on held-out sentences
-    two look-ups    one layer of eight heads that must look at two places (two_lookups.py), on strings not trained on
+    two look-ups    one layer of eight heads that must look at two places at once, on strings not trained on
 
-In which order? By the gradient of the gates or by the loss when a single head is gone, both known before anything is
-removed (head_importance.py); greedily, which measures all that are left again after each step; and, as the control,
-at random. A head can go as long as the loss rises by less than 0.01 nats.
+In the second task each symbol is given by the ones 1 and 3 places before it, through a table drawn at random:
+
+    y_t = table[x_(t-1), x_(t-3)]        x  2 0 1 2 ...      y_3 = table[1, 2], because x_2 = 1 and x_0 = 2
+
+Nothing can be said about y_t from one of the two symbols alone. Is one head enough for two places?
+
+In which order are heads removed? By the gradient of the gates or by the loss when a single head is gone, both known
+before anything is removed (head_importance.py); greedily, which measures all that are left again after each step; and,
+as the control, at random. A head can go as long as the loss rises by less than 0.01 nats.
 
     python phase2_multi_head/pruning/head_pruning.py
     python phase2_multi_head/pruning/head_pruning.py --seeds 3
@@ -17,36 +23,39 @@ Writes head_pruning.png to visualizations/plots/phase2/.
 
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
 import matplotlib.pyplot as plt
+import torch
+import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
+from tqdm import trange
 
-from phase2_multi_head.multi_head_attention import load_multi_head_model
-from phase2_multi_head.pruning import two_lookups
+from phase1_single_head.parts.scaling_training import D_MODEL, FIRST, LENGTH, SYMBOLS, TwoPlaces, labels
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
 from phase2_multi_head.pruning.head_importance import (
+    Head,
+    Loss,
     Measured,
-    curve,
     divided_by_layer,
     gradient_importance,
-    greedy_order,
     loss_without,
-    measured_language_model,
     rank_correlation,
-    removable,
     removal_importance,
 )
-from shared import cli, paths, training
+from shared import cli, training
 from shared.evidence import findings
-from shared.evidence.findings import Finding
-from shared.visualization_utils import HIDDEN, INK, QUIET, head_color, model_note, save_figure
+from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
+from shared.training import Trained
+from shared.visualization_utils import HIDDEN, INK, QUIET, head_color, headline, save_plot
 
 TOLERANCE = 0.01  # nats that the loss may rise
-HEADS = 8  # for two look-ups
+RANDOM_ORDERS = 6  # for each model
+HEADS, BATCH, STEPS, LEARNING_RATE, STRINGS, LOOKUP_MODELS = 8, 32, 350, 1e-2, 250, 2  # of two look-ups
 LANGUAGE, LOOKUPS = "toy language", "two look-ups"
 GRADIENT, REMOVAL, GREEDY = "smallest gradient first", "cheapest alone first", "greedy, measured again"
 COLORS = {GRADIENT: head_color(0), REMOVAL: head_color(1), GREEDY: INK}
@@ -54,18 +63,82 @@ LINES = {GRADIENT: "-", REMOVAL: "--", GREEDY: "-"}  # the dashed one often runs
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """How much is measured, and how many steps the models of two look-ups are trained."""
+class TwoLookups:
+    """A trained model, the table that it learned, and strings (B, T) that it was not trained on."""
 
-    sentences: int
-    strings: int
-    lookup_models: int
-    random_orders: int
-    steps: int
+    model: TwoPlaces
+    table: Tensor
+    symbols: Tensor
+
+    def logits(self) -> Tensor:
+        """For the places that have an answer -> (B, T - 3, S)."""
+        return self.model(self.symbols)[:, FIRST:]
+
+    def loss(self) -> Tensor:
+        """Mean cross-entropy in nats."""
+        return F.cross_entropy(self.logits().flatten(0, 1), labels(self.symbols, self.table).flatten())
+
+    @torch.no_grad()
+    def right(self) -> float:
+        """Share of right answers."""
+        return (self.logits().argmax(dim=-1) == labels(self.symbols, self.table)).double().mean().item()
+
+    def measured(self) -> Measured:
+        """For the measurements of head_importance.py."""
+        return Measured([self.model.block.attention], self.loss, len(self.symbols))
 
 
-FULL = Sizes(training.NUM_HELD_OUT, two_lookups.NUM_TEST, lookup_models=2, random_orders=6, steps=200)
-QUICK = Sizes(40, 40, lookup_models=1, random_orders=2, steps=training.QUICK_STEPS)
+def train(num_heads: int, seed: int, steps: int = STEPS, strings: int = STRINGS) -> TwoLookups:
+    """Train a new model; its heads share d_model = 64. The seed decides the table, the weights and the strings."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randint(SYMBOLS, (SYMBOLS, SYMBOLS), generator=generator)
+    model = TwoPlaces(MultiHeadAttention(D_MODEL, num_heads))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
+    for _ in trange(steps, desc=f"two look-ups, heads: {num_heads}", leave=False):
+        symbols = torch.randint(SYMBOLS, (BATCH, LENGTH), generator=generator)
+        loss = TwoLookups(model, table, symbols).loss()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    test = torch.randint(SYMBOLS, (strings, LENGTH), generator=generator)
+    return TwoLookups(model.eval(), table, test)
+
+
+def measured_language_model(trained: Trained, sentences: int = training.NUM_HELD_OUT) -> Measured:
+    """A model of the toy language on held-out sentences; with all of them its loss is training.held_out_loss."""
+    held_out = training.corpus()[1][:sentences]
+    device = trained.model.positions.device
+    tokens, lengths = (t.to(device) for t in training.to_batch(held_out, trained.recipe.objective))
+
+    def loss() -> Tensor:
+        hidden_words = torch.Generator().manual_seed(0)  # the same at every call
+        return training.OBJECTIVES[trained.recipe.objective](trained.model, tokens, lengths, hidden_words)
+
+    return Measured([block.attention for block in trained.model.blocks], loss, len(tokens))
+
+
+def curve(order: Sequence[Head], loss: Loss) -> list[float]:
+    """How far the loss has risen after each removal, from 0 removed to all -> one number more than heads."""
+    losses = [loss(frozenset(order[:count])) for count in range(len(order) + 1)]
+    return [value - losses[0] for value in losses]
+
+
+def greedy_order(heads: Iterable[Head], loss: Loss) -> list[Head]:
+    """At each step remove the head without which the loss is lowest, measured without those that are gone already."""
+    left, removed = list(heads), []
+    while left:
+        cheapest = min(left, key=lambda head: loss(frozenset([*removed, head])))
+        left.remove(cheapest)
+        removed.append(cheapest)
+    return removed
+
+
+def removable(rises: list[float], tolerance: float = TOLERANCE) -> int:
+    """The most heads that can be gone while the loss has risen by less than the tolerance, both in nats."""
+    return max(count for count, rise in enumerate(rises) if rise < tolerance)
 
 
 @dataclass(frozen=True)
@@ -87,10 +160,10 @@ class Pruning:
     @property
     def can_go(self) -> int:
         """How many heads can go together, removed greedily."""
-        return removable(self.curves[GREEDY], TOLERANCE)
+        return removable(self.curves[GREEDY])
 
 
-def prune(model: Measured, seed: int, random_orders: int) -> Pruning:
+def prune(model: Measured, seed: int, random_orders: int = RANDOM_ORDERS) -> Pruning:
     """Remove the heads of one model in every order; the seed shuffles the random ones."""
     loss = cache(partial(loss_without, model))  # orders share many of their steps
     removal, gradient = removal_importance(model, loss), gradient_importance(model)
@@ -115,9 +188,121 @@ def prune(model: Measured, seed: int, random_orders: int) -> Pruning:
 Runs = dict[str, list[Pruning]]  # task -> one Pruning for each model
 
 
-def span(values: list[int]) -> str:
-    """[2, 2] -> "2"; [1, 2] -> "1 to 2", where models differ."""
-    return str(min(values)) if min(values) == max(values) else f"{min(values)} to {max(values)}"
+def of_both(name: str, n: Numbers) -> list[float]:
+    """A number of all models of both tasks."""
+    return [*n[f"{LANGUAGE}, {name}"], *n[f"{LOOKUPS}, {name}"]]
+
+
+def both(name: str, value: float) -> dict[str, list[float]]:
+    """For oracles: the same number in both tasks, two models each."""
+    return {f"{task}, {name}": [value] * 2 for task in (LANGUAGE, LOOKUPS)}
+
+
+RISE, ALONE, ALL_OF_THEM = "smallest rise", "heads that can each go", "rise without all of them"
+SHARE, BY_CHANCE = "share that can go", "share in random order"
+AGREE, DIVIDED, HALF = "gradient and removal", "divided by the norm of the layer", "on the first half of the sentences"
+
+
+@measures(
+    Claim(
+        id="C064",
+        text="Removing any head hurts",
+        source="course notes; against it Michel et al. 2019",
+        kind=EXPERIMENT,
+        rule="each head of each model costs at least 0.01 nats; failing that, each head of the language models",
+        holds=lambda n: min(of_both(RISE, n)) >= TOLERANCE,
+        only_if=lambda n: min(n[f"{LANGUAGE}, {RISE}"]) >= TOLERANCE,
+        condition="the task leaves no head to spare: the toy language with four in a layer, not two look-ups with "
+        "eight",
+        oracle=both(RISE, 0.1),
+        null=both(RISE, 0.0),
+        unit="rise of the loss without one head, nats; number of heads",
+        shows=(f"*, {RISE}", f"*, {ALONE}"),
+    ),
+    Claim(
+        id="pruning-share",
+        text="A good share of the heads can be removed from a trained model: a fifth and more",
+        source="Michel et al. 2019: 20 % in a translation model, 40 % in BERT",
+        kind=EXPERIMENT,
+        rule="at least 0.2 in every model",
+        holds=lambda n: min(of_both(SHARE, n)) >= 0.2,
+        oracle=both(SHARE, 0.4),
+        null=both(SHARE, 0.0),
+        unit="share of heads that can go for less than 0.01 nats, removed greedily, not trained again",
+        control="removal in random order",
+        shows=(f"*, {SHARE}", f"*, {BY_CHANCE}"),
+    ),
+    Claim(
+        id="pruning-together",
+        text="Heads that can each be spared can be spared together",
+        source="what a list of single removals seems to say",
+        kind=EXPERIMENT,
+        rule="less than 0.01 nats in every model of two look-ups with two such heads or more",
+        holds=lambda n: all(
+            rise < TOLERANCE
+            for heads, rise in zip(n[f"{LOOKUPS}, {ALONE}"], n[f"{LOOKUPS}, {ALL_OF_THEM}"], strict=True)
+            if heads > 1
+        ),
+        oracle=both(ALONE, 2) | both(ALL_OF_THEM, 0.005),
+        null=both(ALONE, 2) | both(ALL_OF_THEM, 0.1),
+        unit="number of heads; nats",
+        shows=(f"{LOOKUPS}, {ALONE}", f"{LOOKUPS}, {ALL_OF_THEM}"),
+    ),
+    Claim(
+        id="pruning-gradient",
+        text="The gradient tells beforehand which heads matter most",
+        source="Michel et al. 2019",
+        kind=EXPERIMENT,
+        rule="at least 0.7 in every model; eight ranks are few: see how far half of the sentences moves the number",
+        holds=lambda n: min(of_both(AGREE, n)) >= 0.7,
+        oracle=both(AGREE, 1.0),
+        null=both(AGREE, 0.0),
+        unit="rank correlation of the gradient and the rise of the loss without the head",
+        shows=(f"*, {AGREE}", f"*, {DIVIDED}", f"*, {HALF}"),
+    ),
+)
+def which_can_go(runs: Runs, halves: list[Measured]) -> dict[str, list[float]]:
+    """What became of every model; halves: the language models on half of their sentences."""
+    numbers: dict[str, list[float]] = {}
+    for task, prunings in runs.items():
+        found: dict[str, Callable[[Pruning], float]] = {
+            "loss": lambda run: run.full_loss,
+            RISE: lambda run: run.removal.min().item(),
+            "largest rise": lambda run: run.removal.max().item(),
+            ALONE: lambda run: run.spared_alone,
+            ALL_OF_THEM: lambda run: run.spared_together,
+            SHARE: lambda run: run.can_go / run.removal.numel(),
+            BY_CHANCE: lambda run: statistics.mean(removable(c) for c in run.random_curves) / run.removal.numel(),
+            AGREE: lambda run: rank_correlation(run.removal, run.gradient),
+            DIVIDED: lambda run: rank_correlation(run.removal, divided_by_layer(run.gradient)),
+        }
+        numbers |= {f"{task}, {name}": [value(run) for run in prunings] for name, value in found.items()}
+    half = [rank_correlation(removal_importance(model), gradient_importance(model)) for model in halves]
+    return numbers | {f"{LANGUAGE}, {HALF}": half}
+
+
+@measures(
+    Claim(
+        id="one-head-two-lookups",
+        text="A single head is limited: it cannot do what takes two look-ups",
+        kind=EXPERIMENT,
+        rule="one head of size 64 at most 0.90 with every seed, where eight heads of size 8 reach 0.99",
+        holds=lambda n: max(n["heads: 1"]) <= 0.9 and min(n["heads: 8"]) >= 0.99,
+        oracle={"heads: 1": [0.5], "heads: 8": [1.0]},
+        null={"heads: 1": [1.0], "heads: 8": [1.0]},
+        unit="share of right answers to two look-ups, strings not trained on",
+        control="eight heads with as many parameters, the same strings and steps; by chance 0.13",
+    )
+)
+def right_answers(models: list[TwoLookups], with_one_head: list[TwoLookups]) -> dict[str, list[float]]:
+    """Share of right answers with each seed."""
+    return {"heads: 1": [m.right() for m in with_one_head], "heads: 8": [m.right() for m in models]}
+
+
+def can_go(prunings: list[Pruning]) -> str:
+    """How many heads can go: "2 of 8", or "1 to 2 of 8" where models differ."""
+    counts = sorted({run.can_go for run in prunings})
+    return f"{' to '.join(map(str, [*counts[:1], *counts[1:][-1:]]))} of {prunings[0].removal.numel()}"
 
 
 def draw(runs: Runs, learned: bool, note: str) -> tuple[Figure, str]:
@@ -129,14 +314,11 @@ def draw(runs: Runs, learned: bool, note: str) -> tuple[Figure, str]:
         ax.set_title(f"{task}, heads in each layer: {prunings[0].removal.size(1)}{models}", pad=8)
     axes[0].set_ylabel("rise of the loss (nats)")
     axes[1].legend(frameon=False, fontsize=9, labelcolor="linecolor", loc="lower right", bbox_to_anchor=(1, -0.02))
-    language, lookups = (
-        f"{span([run.can_go for run in prunings])} of {prunings[0].removal.numel()}" for prunings in runs.values()
-    )
+    language, lookups = can_go(runs[LANGUAGE]), can_go(runs[LOOKUPS])
     title = f"For less than {TOLERANCE} nats {language} heads can go in the toy language, {lookups} in two look-ups"
     if not learned:
         title = "Trained too little: nothing is learned yet that goes away with a head"
-    fig.suptitle(title, fontsize=13)
-    model_note(fig, note)
+    headline(fig, title, note)
     return fig, title + ". The rise of the loss when heads are removed one by one, in different orders."
 
 
@@ -158,128 +340,30 @@ def draw_curves(ax: Axes, prunings: list[Pruning]) -> None:
     ax.minorticks_off()
 
 
-def show(task: str, run: Pruning) -> None:
-    """Print one model, a row for each order; heads in the order of layers."""
-    print(f"\n{task}: loss {run.full_loss:.4f} nats with all heads")
-    for name, importance in (("rise without one head", run.removal), ("gradient of its gate", run.gradient)):
-        digits = 3 if importance.max() > 0.01 else 5
-        print(f"   {name:24}" + "".join(f"{value:>9.{digits}f}" for value in importance.flatten().tolist()))
-    print(f"   {'heads removed':24}" + "".join(f"{count:>9}" for count in range(1, run.removal.numel() + 1)))
-    averaged = [statistics.mean(rises) for rises in zip(*run.random_curves, strict=True)]
-    for name, rises in (run.curves | {"random orders, mean": averaged}).items():
-        print(f"   {name:24}" + "".join(f"{rise:>9.3f}" for rise in rises[1:]))
-    print(f"   for less than {TOLERANCE} nats {run.spared_alone} can each go alone, {run.can_go} together")
-
-
-def of(runs: Runs, value: Callable[[Pruning], float]) -> dict[str, list[float]]:
-    """Something measured, for each model -> by task."""
-    return {task: [value(run) for run in prunings] for task, prunings in runs.items()}
-
-
-def findings_on_number(runs: Runs, seeds: list[int]) -> list[Finding]:
-    """How many heads can go."""
-    smallest = of(runs, lambda run: run.removal.min().item())
-    alone, together = of(runs, lambda run: run.spared_alone), of(runs, lambda run: run.spared_together)
-    share = of(runs, lambda run: run.can_go / run.removal.numel())
-    by_chance = of(
-        runs, lambda run: statistics.mean(removable(c, TOLERANCE) for c in run.random_curves) / run.removal.numel()
-    )
-    return [
-        Finding(
-            "C064",
-            "Removing any head hurts",
-            "course notes; against it Michel et al. 2019",
-            {f"{task}, smallest rise": values for task, values in smallest.items()}
-            | {f"{task}, heads that can each go": values for task, values in alone.items()},
-            "rise of the loss without one head, nats; number of heads",
-            "each head of each model costs at least 0.01 nats; failing that, each head of the language models",
-            **findings.conditional(
-                min(smallest[LANGUAGE] + smallest[LOOKUPS]) >= TOLERANCE,
-                min(smallest[LANGUAGE]) >= TOLERANCE,
-                "the task leaves no head to spare: the toy language with four in a layer, not two look-ups with eight",
-            ),
-            seeds=seeds,
-        ),
-        Finding(
-            "pruning-share",
-            "A good share of the heads can be removed from a trained model: a fifth and more",
-            "Michel et al. 2019: 20 % in a translation model, 40 % in BERT",
-            share | {f"{task}, in random order": values for task, values in by_chance.items()},
-            "share of heads that can go for less than 0.01 nats, removed greedily, not trained again",
-            "at least 0.2 in every model",
-            findings.verdict(min(share[LANGUAGE] + share[LOOKUPS]) >= 0.2),
-            control="removal in random order",
-            seeds=seeds,
-        ),
-        Finding(
-            "pruning-together",
-            "Heads that can each be spared can be spared together",
-            "what a list of single removals seems to say",
-            {f"{LOOKUPS}, heads that can each go": alone[LOOKUPS], "rise without all of them": together[LOOKUPS]},
-            "number of heads; nats",
-            "less than 0.01 nats in every model of two look-ups with two such heads or more",
-            findings.verdict(
-                all(rise < TOLERANCE for n, rise in zip(alone[LOOKUPS], together[LOOKUPS], strict=True) if n > 1)
-            ),
-            seeds=seeds,
-        ),
-    ]
-
-
-def findings_on_foresight(runs: Runs, half: list[float], seeds: list[int]) -> list[Finding]:
-    """Whether one can know beforehand which."""
-    agree = of(runs, lambda run: rank_correlation(run.removal, run.gradient))
-    divided = of(runs, lambda run: rank_correlation(run.removal, divided_by_layer(run.gradient)))
-    by_gradient = of(runs, lambda run: removable(run.curves[GRADIENT], TOLERANCE))
-    greedily = of(runs, lambda run: run.can_go)
-    return [
-        Finding(
-            "pruning-gradient",
-            "The gradient tells beforehand which heads matter most",
-            "Michel et al. 2019",
-            agree
-            | {f"{LANGUAGE}, divided by the norm of the layer": divided[LANGUAGE]}
-            | {f"{LANGUAGE}, on the first half of the sentences": half},
-            "rank correlation of the gradient and the rise of the loss without the head",
-            "at least 0.7 in every model; eight ranks are few: see how far half of the sentences moves the number",
-            findings.verdict(min(agree[LANGUAGE] + agree[LOOKUPS]) >= 0.7),
-            control=f"heads that can go, smallest gradient first: {by_gradient}; greedily: {greedily}",
-            seeds=seeds,
-        )
-    ]
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     seeds = cli.seeds(options)
+    sentences, steps = (40, training.QUICK_STEPS) if options.quick else (training.NUM_HELD_OUT, STEPS)
     language = [load_multi_head_model(options, seed) for seed in seeds]
-    sizes = QUICK if options.quick else FULL
-    lookup_seeds = range(seeds.start, max(seeds.stop, seeds.start + sizes.lookup_models))
-    lookups = [two_lookups.train(HEADS, seed, sizes.steps, sizes.strings) for seed in lookup_seeds]
+    lookup_seeds = range(seeds.start, max(seeds.stop, seeds.start + LOOKUP_MODELS))
+    lookups = [train(HEADS, seed, steps) for seed in lookup_seeds]
     models = {
-        LANGUAGE: [measured_language_model(trained, sizes.sentences) for trained in language],
+        LANGUAGE: [measured_language_model(trained, sentences) for trained in language],
         LOOKUPS: [trained.measured() for trained in lookups],
     }
-    runs = {task: [prune(model, options.seed, sizes.random_orders) for model in each] for task, each in models.items()}
-    for task, prunings in runs.items():
-        for run in prunings:
-            show(task, run)
-    right = [trained.right() for trained in lookups]
-    print(f"\nTwo look-ups with all heads, right answers: {', '.join(f'{share:.3f}' for share in right)}")
-
-    halves = [measured_language_model(trained, sizes.sentences // 2) for trained in language]
-    half = [rank_correlation(removal_importance(model), gradient_importance(model)) for model in halves]
-    learned = min(right) >= 0.9 and language[0].recipe.steps > training.QUICK_STEPS
-    entropy = training.head_entropy(language[0].model, training.corpus()[1][: sizes.sentences], "masked word")
+    runs = {task: [prune(model, options.seed) for model in each] for task, each in models.items()}
+    right = right_answers(lookups, [train(1, seed, steps) for seed in seeds])
+    numbers = which_can_go(runs, [measured_language_model(trained, sentences // 2) for trained in language])
+    learned = min(right["heads: 8"]) >= 0.9 and language[0].recipe.steps > training.QUICK_STEPS
+    entropy = training.head_entropy(language[0].model, training.corpus()[1][:sentences], "masked word")
     note = (
         f"{language[0].label} (toy language, normalised entropy {statistics.mean(map(statistics.mean, entropy)):.2f}) "
-        f"and {sizes.steps} (two look-ups), none after a removal; "
-        f"random orders: {sizes.random_orders} a model"
+        f"and {steps} (two look-ups), none after a removal; random orders: {RANDOM_ORDERS} a model"
     )
-    figure, caption = draw(runs, learned, note)
-    save_figure(figure, options.output_dir / paths.PLOTS / "phase2" / f"head_pruning.{options.format}", caption=caption)
-    recorded = findings_on_number(runs, list(lookup_seeds)) + findings_on_foresight(runs, half, list(lookup_seeds))
-    findings.record("phase2_multi_head/pruning/head_pruning.py", recorded, options.output_dir)
+    save_plot(options, "phase2/head_pruning", *draw(runs, learned, note))
+    findings.record(options, numbers, right)
+    language, in_lookups = can_go(runs[LANGUAGE]), can_go(runs[LOOKUPS])
+    return f"{language} heads can go in the toy language, {in_lookups} in two look-ups, for {TOLERANCE} nats"
 
 
 if __name__ == "__main__":
