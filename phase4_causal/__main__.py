@@ -25,13 +25,12 @@ PLAN = course.Plan(
         "writing.cached_or_not",
         "writing.cache_costs",
         "writing.promises",
-        "long_texts.long_context",
         "long_texts.sparse_reach",
         "long_texts.linear_kernel",
         "summary",
     ),
     slow=("masking.breaking_causality",),
-    alone=("long_texts.length_benchmark",),
+    alone=("long_texts.long_context",),
     longer=("induction.induction", "long_texts.ring_attention"),
 )
 

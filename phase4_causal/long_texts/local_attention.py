@@ -7,7 +7,7 @@ stretch of keys, and on that small rectangle attention is the usual one. Cost: O
 What is lost is real: this is another function than full attention. A layer moves information by `window` positions at
 most, so a word 1,000 away is reached with window 128 in 8 layers (Beltagy et al. 2020).
 
-Compared with masked attention by long_context.py, timed by length_benchmark.py.
+Compared with masked attention, and timed, by long_context.py.
 """
 
 import torch

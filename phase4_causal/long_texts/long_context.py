@@ -1,4 +1,4 @@
-"""Long texts: five ways around T² weights, each shown to compute what it says.
+"""Do five ways around T² compute what they say, and what do they save?
 
     flash_attention         the same function, tile by tile: T² operations, memory O(T)    flash_attention.py
     local_attention         a part of it, the neighbourhood: T window operations           local_attention.py
@@ -6,20 +6,31 @@
     block_sparse_attention  a part of it, chosen tiles: as many operations as they have    sparse_attention.py
     linear_attention        another function, another kernel: T d² operations              linear_attention.py
 
-Run it to see each compared, in float64, with its specification in loops and with plain attention under a mask, outputs
-and (with plain attention) gradients; and how many pairs of words the masks of sparse attention leave.
+First each is compared, in float64, with its specification in loops and with plain attention under a mask, outputs and
+(with plain attention) gradients. Then time and memory against length: one sequence, 2 heads of 64, float32, one thread,
+forward only. Times are compared within rounds (shared/measure.py) and differ from run to run, and so does the picture.
+Memory is the peak of the call above its inputs, counted allocation by allocation: the same in every run.
 
     python phase4_causal/long_texts/long_context.py
+    python phase4_causal/long_texts/long_context.py --longest 16384          needs 9 GiB of memory and some minutes
+
+Writes long_context.png to visualizations/plots/phase4/.
 """
 
-import argparse
+import statistics
 from collections.abc import Callable
 from functools import partial
 
+import matplotlib.pyplot as plt
 import torch
+import torch.nn.functional as F
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
+from tqdm import tqdm
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase2_multi_head.costs.cost_model import in_bytes
 from phase4_causal.long_texts.flash_attention import flash_attention, flash_by_loops
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent, linear_by_loops
 from phase4_causal.long_texts.local_attention import local_attention, local_by_loops
@@ -34,20 +45,21 @@ from phase4_causal.long_texts.sparse_attention import (
 from shared import cli
 from shared.attention_utils import causal_mask, local_mask, strided_mask
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import IDENTITY, PROBE, Claim, measures
+from shared.measure import count_operations, machine, median_ratio, paired_times, peak_memory
+from shared.visualization_utils import head_color, headline, save_plot
 
-__all__ = [
-    "block_sparse_attention",
-    "flash_attention",
-    "flash_by_loops",
-    "linear_attention",
-    "local_attention",
-    "strided_attention",
-]
-
-WINDOW, TOLERANCE = 5, 1e-10
-STRIDE, BLOCK, PAIR_LENGTHS = 8, 7, (256, 1024)
+SIZES, TOLERANCE = ((29, 29), (13, 29)), 1e-10  # queries and keys that are compared
+NUM_HEADS, WIDTH, WINDOW, STRIDE, BLOCK = 2, 64, 128, 64, 64
+SHORTEST, LONGEST, QUICK_LONGEST = 128, 2048, 512
+NAIVE, MASKED, FUSED = "plain attention", f"plain, mask of {WINDOW}", "F.scaled_dot_product_attention"
+FLASH, FLASH_CAUSAL, LOCAL = "flash, tiles", "flash, tiles, causal", f"local, window {WINDOW}"
+LINEAR, LINEAR_CAUSAL = "linear", "linear, causal"
+STRIDED, TILES = f"strided, stride {STRIDE}", f"chosen tiles of {BLOCK}"
+DRAWN = (NAIVE, MASKED, FUSED, FLASH, FLASH_CAUSAL, LOCAL, LINEAR, LINEAR_CAUSAL)
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+Times = dict[str, list[float]]  # name -> seconds in each round
+Memory = dict[int, dict[str, int]]  # length -> name -> bytes at the peak
 
 
 def difference(one: Attention, other: Attention, query_length: int, key_length: int, *, gradients: bool) -> float:
@@ -71,29 +83,30 @@ def masked(mask: Tensor | None) -> Attention:
 
 def comparisons(query_length: int, key_length: int) -> dict[str, float]:
     """Name -> largest difference, for each fast function, causal, against loops and against plain attention."""
+    window, stride, block = 5, 8, 7
     past = causal_mask(query_length, key_length)
-    near = local_mask(query_length, key_length, WINDOW)
-    far = strided_mask(query_length, key_length, STRIDE)
-    allowed = tile_pattern(-(-key_length // BLOCK), num_random=1)[: -(-query_length // BLOCK)]  # a row per query block
-    chosen = {"block_size": BLOCK, "allowed": allowed}
+    near = local_mask(query_length, key_length, window)
+    far = strided_mask(query_length, key_length, stride)
+    allowed = tile_pattern(-(-key_length // block), num_random=1)[: -(-query_length // block)]  # a row per query block
+    chosen = {"block_size": block, "allowed": allowed}
     flash = partial(flash_attention, causal=True, block_size=(16, 24))
     both_sides = partial(flash_attention, block_size=(16, 24))
-    local = partial(local_attention, window=WINDOW, causal=True)
-    strided = partial(strided_attention, stride=STRIDE, causal=True)
+    local = partial(local_attention, window=window, causal=True)
+    strided = partial(strided_attention, stride=stride, causal=True)
     tiles = partial(block_sparse_attention, **chosen)
     linear = partial(linear_attention, causal=True)
     pairs: dict[str, tuple[Attention, Attention]] = {
         "flash, loops": (flash, partial(flash_by_loops, causal=True)),
         "flash, plain attention": (both_sides, masked(None)),
         "flash, causal mask": (flash, masked(past)),
-        "local, loops": (local, partial(local_by_loops, window=WINDOW, causal=True)),
-        "local, local mask": (partial(local_attention, window=WINDOW), masked(near)),
+        "local, loops": (local, partial(local_by_loops, window=window, causal=True)),
+        "local, local mask": (partial(local_attention, window=window), masked(near)),
         "local, local and causal mask": (local, masked(near & past)),
-        "strided, loops": (strided, partial(strided_by_loops, stride=STRIDE, causal=True)),
-        "strided, strided mask": (partial(strided_attention, stride=STRIDE), masked(far)),
+        "strided, loops": (strided, partial(strided_by_loops, stride=stride, causal=True)),
+        "strided, strided mask": (partial(strided_attention, stride=stride), masked(far)),
         "strided, strided and causal mask": (strided, masked(far & past)),
         "tiles, loops": (tiles, partial(block_sparse_by_loops, **chosen)),
-        "tiles, tile mask": (tiles, masked(tile_mask(allowed, BLOCK, query_length, key_length))),
+        "tiles, tile mask": (tiles, masked(tile_mask(allowed, block, query_length, key_length))),
         "linear, loops": (linear, partial(linear_by_loops, causal=True)),
     }
     if query_length == key_length:
@@ -104,76 +117,163 @@ def comparisons(query_length: int, key_length: int) -> dict[str, float]:
     }
 
 
-def pairs_left() -> dict[str, dict[int, int]]:
-    """Pairs of query and key that a mask leaves, by length: what a kernel that skips hidden pairs would compute."""
-    return {
-        f"stride {STRIDE}": {n: int(strided_mask(n, n, STRIDE).sum()) for n in PAIR_LENGTHS},
-        "stride √T": {n: int(strided_mask(n, n, round(n**0.5)).sum()) for n in PAIR_LENGTHS},
-        "window 16": {n: int(local_mask(n, n, 16).sum()) for n in PAIR_LENGTHS},
-        "all": {n: n * n for n in PAIR_LENGTHS},
-    }
-
-
-def show(by_size: dict[str, dict[str, float]], left: dict[str, dict[int, int]]) -> None:
-    print("\nFast against slow, float64: largest difference of outputs, and of gradients unless against loops")
-    print(f"   {'':32}" + "".join(f"{size:>24}" for size in by_size))
-    for name in next(iter(by_size.values())):
-        values = (differences.get(name) for differences in by_size.values())
-        print(f"   {name:32}" + "".join(f"{'-' if value is None else f'{value:.1e}':>24}" for value in values))
-    print("\nPairs of query and key that a mask leaves")
-    short, long = PAIR_LENGTHS
-    print(f"   {'':20}{f'T = {short}':>12}{f'T = {long}':>12}{'growth':>10}")
-    for name, pairs in left.items():
-        print(f"   {name:20}{pairs[short]:12,}{pairs[long]:12,}{pairs[long] / pairs[short]:10.1f}")
-
-
-def record_findings(
-    by_size: dict[str, dict[str, float]], left: dict[str, dict[int, int]], options: argparse.Namespace
-) -> None:
-    worst = {
-        family: max(value for d in by_size.values() for name, value in d.items() if name.startswith(family))
-        for family in ("flash", "local", "strided", "tiles", "linear")
-    }
-    short, long = PAIR_LENGTHS
-    growth = {name: pairs[long] / pairs[short] for name, pairs in left.items()}
-    findings.record(
-        "phase4_causal/long_texts/long_context.py",
-        [
-            Finding(
-                "long-equal",
-                "Attention in tiles, in a band, in strides and as a recurrence is the same as written out in full",
-                "Dao et al. 2022; Child et al. 2019; Katharopoulos et al. 2020",
-                {name: float(f"{value:.0e}") for name, value in worst.items()},
-                "largest difference of outputs and gradients from loops, masked attention or recurrence, float64",
-                f"all below {TOLERANCE:g}",
-                findings.verdict(max(worst.values()) < TOLERANCE),
-                control="linear attention is compared with its own kernel, not with softmax",
-            ),
-            Finding(
-                "C057",
-                "Seeing every k-th position only brings the cost down from T² to T √T",
-                "course notes",
-                {name: round(value, 2) for name, value in growth.items()},
-                f"how many times as many pairs at {long:,} tokens as at {short}",
-                "at most 9 times with a fixed k (T √T is 8, T² is 16); or else with k = √T",
-                **findings.conditional(
-                    growth[f"stride {STRIDE}"] <= 9,
-                    growth["stride √T"] <= 9,
-                    "k grows like √T; with a fixed k the pairs are T² / k",
-                ),
-            ),
-        ],
-        options.output_dir,
+@measures(
+    Claim(
+        id="long-equal",
+        text="Attention in tiles, in a band, in strides and as a recurrence is the same as written out in full",
+        kind=IDENTITY,
+        source="Dao et al. 2022; Child et al. 2019; Katharopoulos et al. 2020",
+        rule=f"all below {TOLERANCE:g}",
+        holds=lambda n: max(n.values()) < TOLERANCE,
+        unit="largest difference of outputs and gradients from loops, masked attention or recurrence, float64",
+        control="linear attention is compared with its own kernel, not with softmax",
     )
+)
+def equality() -> dict[str, float]:
+    """The largest difference of each comparison, for as many queries as keys and for fewer."""
+    by_size = [comparisons(*size) for size in SIZES]
+    return {name: max(found.get(name, 0.0) for found in by_size) for name in by_size[0]}
 
 
-def main(argv: list[str] | None = None) -> None:
-    options = cli.parse(cli.parser(__doc__), argv)
-    sizes = ((29, 29), (13, 29)) if options.quick else ((61, 61), (23, 61))
-    by_size = {f"{t_q} queries, {t_k} keys": comparisons(t_q, t_k) for t_q, t_k in sizes}
-    left = pairs_left()
-    show(by_size, left)
-    record_findings(by_size, left, options)
+def calls_at(length: int) -> dict[str, Callable[[], Tensor]]:
+    """Every way to compute, on the same random queries, keys and values (1, H, T, d)."""
+    inputs = torch.randn(3, 1, NUM_HEADS, length, WIDTH)
+    tiles = partial(block_sparse_attention, block_size=BLOCK, allowed=tile_pattern(length // BLOCK))
+    ways: dict[str, Attention] = {
+        NAIVE: masked(None),
+        MASKED: masked(local_mask(length, length, WINDOW)),
+        FUSED: F.scaled_dot_product_attention,
+        FLASH: flash_attention,
+        FLASH_CAUSAL: partial(flash_attention, causal=True),
+        LOCAL: partial(local_attention, window=WINDOW),
+        STRIDED: partial(strided_attention, stride=STRIDE),
+        TILES: tiles,
+        LINEAR: linear_attention,
+        LINEAR_CAUSAL: partial(linear_attention, causal=True),
+    }
+    return {name: partial(way, *inputs) for name, way in ways.items()}
+
+
+@torch.no_grad()
+def measure(length: int, seconds: float) -> tuple[Times, dict[str, int]]:
+    """Seconds in each round, and peak bytes, of every way at one length."""
+    calls = calls_at(length)
+    memory = {name: peak_memory(call) for name, call in calls.items()}  # runs each once: the warm-up of the times
+    rounds = 2 if length >= LONGEST else None
+    return paired_times(calls, seconds=seconds, rounds=rounds, warm_up=False), memory
+
+
+@measures(
+    Claim(
+        id="C058",
+        text="Local attention solves the problem of O(T²)",
+        kind=PROBE,
+        source="course notes; Beltagy et al. 2020",
+        rule="at most 2.2 times (2 is linear, 4 quadratic), however the window is chosen; or else if it is fixed",
+        holds=lambda n: max(n.values()) <= 2.2,
+        only_if=lambda n: max(n["operations"], n["peak memory"]) <= 2.2,
+        condition="the window stays as it is while the text grows, and what is further away may be lost",
+        unit=f"how many times as much at the longest text as at half of it; window {WINDOW} unless named",
+    )
+)
+def growth_of_local(memory: Memory) -> dict[str, float]:
+    """Of the operations and memory of local attention."""
+    last, before = max(memory), max(memory) // 2
+
+    def operations(length: int, window: int) -> int:
+        inputs = torch.empty(3, NUM_HEADS, length, WIDTH, device="meta")  # shapes without numbers
+        return count_operations(partial(local_attention, window=window), *inputs)
+
+    return {
+        "operations": operations(last, WINDOW) / operations(before, WINDOW),
+        "peak memory": memory[last][LOCAL] / memory[before][LOCAL],
+        "operations, window T / 8": operations(last, last // 8) / operations(before, before // 8),
+    }
+
+
+@measures(
+    Claim(
+        id="C060",
+        text="The O(T²) memory of attention is an issue",
+        kind=PROBE,
+        rule="10 times or more at every length; or else at the longest",
+        holds=lambda n: min(n.values()) >= 10,
+        only_if=lambda n: max(n.values()) >= 10,
+        condition="the text is long; a sentence of six words has nothing to save",
+        unit="peak memory of plain attention over that of attention in tiles, forward",
+    )
+)
+@torch.no_grad()
+def memory_saved(memory: Memory) -> dict[str, float]:
+    """By length, from a sentence of six words on."""
+    short = torch.randn(3, NUM_HEADS, 6, WIDTH)
+    toy = peak_memory(lambda: scaled_dot_product_attention(*short)) / peak_memory(lambda: flash_attention(*short))
+    return {"T = 6": toy} | {f"T = {n:,}": memory[n][NAIVE] / memory[n][FLASH] for n in sorted({512, max(memory)})}
+
+
+def show(times: dict[int, Times], memory: Memory) -> None:
+    print(f"\nOne sequence, {NUM_HEADS} heads of {WIDTH}, forward; {machine()}")
+    print(f"   {'ms, median':32}" + "".join(f"{f'T = {n:,}':>12}" for n in times))
+    for name in times[SHORTEST]:
+        print(f"   {name:32}" + "".join(f"{statistics.median(t[name]) * 1e3:12.2f}" for t in times.values()))
+    print(f"   {'peak memory':32}" + "".join(f"{f'T = {n:,}':>12}" for n in memory))
+    for name in times[SHORTEST]:
+        print(f"   {name:32}" + "".join(f"{in_bytes(m[name]):>12}" for m in memory.values()))
+
+
+def plot_lines(ax: Axes, values: dict[str, list[float]], lengths: list[int]) -> None:
+    for index, name in enumerate(DRAWN):
+        style = "--" if name in (MASKED, FLASH_CAUSAL, LINEAR_CAUSAL) else "-"
+        ax.plot(lengths, values[name], style, marker="o", ms=4, color=head_color(index), label=name)
+    ax.set(xscale="log", yscale="log", xlabel="length T")
+    ax.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    ax.minorticks_off()
+
+
+def draw(times: dict[int, Times], memory: Memory) -> tuple[Figure, str]:
+    """Milliseconds and peak memory against length."""
+    lengths = list(times)
+    fig, (left, right) = plt.subplots(1, 2, figsize=(11, 5.6), layout="constrained")
+    plot_lines(left, {name: [statistics.median(t[name]) * 1e3 for t in times.values()] for name in DRAWN}, lengths)
+    plot_lines(right, {name: [m[name] / 2**20 for m in memory.values()] for name in DRAWN}, lengths)
+    left.set_title("time of a forward pass, ms (wall clock)")
+    right.set_title("peak memory, MiB")
+    left.set_yticks(ticks := [0.1, 1, 10, 100, 1000], [f"{tick:g}" for tick in ticks])
+    right.set_yticks(ticks := [1, 10, 100, 1000], [f"{tick:g}" for tick in ticks])
+    right.legend(loc="upper left", frameon=False, fontsize=8.5)
+    longest = lengths[-1]
+    faster = median_ratio(times[longest], NAIVE, FLASH)
+    less = memory[longest][NAIVE] / memory[longest][FLASH]
+    title = (
+        f"At {longest:,} tokens, tiles take 1/{less:.0f} of plain attention's memory and {1 / faster:.2f} of its time"
+    )
+    headline(
+        fig,
+        title,
+        f"no model: random inputs, one sequence, {NUM_HEADS} heads of {WIDTH}, float32; times are wall clock, medians "
+        f"on {machine()}, and differ from run to run",
+    )
+    return fig, f"{title}. Time (wall clock) and peak memory of eight ways to compute attention, against length."
+
+
+def main(argv: list[str] | None = None) -> str:
+    parser = cli.parser(__doc__)
+    lengths = [SHORTEST * 2**n for n in range(8)]  # 128 to 16,384
+    parser.add_argument(
+        "--longest", type=int, choices=lengths[2:], metavar="T", help=f"512, 1024, ... 16384 (default: {LONGEST})"
+    )
+    options = cli.parse(parser, argv)
+    longest = options.longest or (QUICK_LONGEST if options.quick else LONGEST)
+    equal = equality()
+    compared = tqdm([n for n in lengths if n <= longest], desc="lengths", leave=False, disable=None)
+    measured = {length: measure(length, seconds=0.05) for length in compared}
+    times, memory = ({length: pair[i] for length, pair in measured.items()} for i in (0, 1))
+    show(times, memory)
+    save_plot(options, "phase4/long_context", *draw(times, memory))
+    saved = memory_saved(memory)
+    findings.record(options, equal, growth_of_local(memory), saved)
+    less, faster = saved[f"T = {longest:,}"], median_ratio(times[longest], FLASH, NAIVE)
+    return f"At {longest:,} tokens tiles give the same in 1/{less:.0f} of the memory and {faster:.2f} of the time"
 
 
 if __name__ == "__main__":
