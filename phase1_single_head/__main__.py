@@ -1,4 +1,4 @@
-"""The scripts of phase 1, in the order in which they are best read:  python -m phase1_single_head [options]"""
+"""The scripts of phase 1, in the order of the lesson:  python -m phase1_single_head [options]"""
 
 import sys
 from functools import partial
@@ -14,10 +14,8 @@ PLAN = course.Plan(
         "parts.soft_lookup",
         "parts.queries_and_keys",
         "before.scoring",
-        "before.scoring_rules",
         "parts.cross_attention",
         "parts.scaling",
-        "parts.scaling_training",
         "order.position_encodings",
         "order.positions",
         "long_path.recurrence",
@@ -27,7 +25,7 @@ PLAN = course.Plan(
         "reading.weight_statistics",
         "reading.textbook_numbers",
     ),
-    slow=("before.bottleneck", "order.positions", "parts.scaling_training"),
+    slow=("before.bottleneck", "order.positions", "parts.scaling"),
 )
 
 if __name__ == "__main__":

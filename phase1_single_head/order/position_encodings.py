@@ -1,4 +1,4 @@
-"""Attention is blind to order, and three encodings of positions that open its eyes.
+"""Attention is blind to order: what opens its eyes?
 
 Attention compares what vectors contain. Shuffle the words, and each gets what it got before: to attention a sentence is
 a bag of words, unless somebody says where each word stands:
@@ -9,15 +9,12 @@ a bag of words, unless somebody says where each word stands:
 
 Sinusoidal and rotary use the same angles, position · 10000^(-2i / d): pair i of features is the hand of a clock, the
 first goes round once in 2π positions, the last takes almost 10000 times as long. Two positions are compared by the
-angles between their hands, and these depend on the distance alone. Run it to see each of these sentences as a number:
+angles between their hands, and these depend on the distance alone. Run it to see each of these sentences as a number;
+positions.py measures which of the three can learn what.
 
     python phase1_single_head/order/position_encodings.py
-
-positions.py measures which of the three can learn what.
 """
 
-import argparse
-import copy
 import itertools
 import math
 from collections.abc import Callable
@@ -30,12 +27,12 @@ from phase1_single_head.self_attention import SelfAttention, load_single_head_mo
 from shared import cli
 from shared.attention_utils import causal_mask
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import IDENTITY, Claim, measures
 from shared.toy_language import TOY_SENTENCE, encode
-from shared.toy_model import ToyTransformer, sinusoidal_positions
+from shared.toy_model import ToyTransformer, in_double, sinusoidal_positions
 
 EVEN, ODD, LENGTH, SHIFT = 64, 33, 64, 100  # two sizes of encodings, positions to look at, by how many they are moved
-Facts = dict[str, float]
+WAYS = ALONE, ADDED, CAUSAL = "words alone", "positions added", "causal mask"
 Attend = Callable[[Tensor], tuple[Tensor, Tensor]]  # words (T, d_model) -> output (T, d_model), weights (T, T)
 
 
@@ -87,7 +84,7 @@ def order_gap(attend: Attend, words: Tensor, order: Tensor) -> float:
     return (attend(words[order])[0] - attend(words)[0][order]).abs().max().item()
 
 
-def twin_gaps(attend: Attend, words: Tensor, first: int, second: int) -> Facts:
+def twin_gaps(attend: Attend, words: Tensor, first: int, second: int) -> dict[str, float]:
     """Largest differences between two places with the same word: of outputs, of rows, of columns of the weights.
 
     Columns are compared for words that see both: a word that sees only one of them has no choice to make.
@@ -107,27 +104,60 @@ def three_ways(model: ToyTransformer, length: int) -> dict[str, Attend]:
         return output[0], weights[0, 0]  # (1, T, d_model), (1, 1, T, T) -> (T, d_model), (T, T)
 
     return {
-        "words alone": attend,
-        "positions added": partial(attend, positions=model.positions[:length]),
-        "causal mask": partial(attend, mask=causal_mask(length)),
+        ALONE: attend,
+        ADDED: partial(attend, positions=model.positions[:length]),
+        CAUSAL: partial(attend, mask=causal_mask(length)),
     }
 
 
+@measures(
+    Claim(
+        id="C118",
+        text="Self-attention is permutation equivariant: shuffled words get the same outputs, shuffled",
+        kind=IDENTITY,
+        rule="below 1e-12 all three ways; above 0.01 it is broken",
+        holds=lambda n: max(n[f"{way}: shuffled"] for way in WAYS) < 1e-12,
+        only_if=lambda n: n[f"{ALONE}: shuffled"] < 1e-12 and min(n[f"{w}: shuffled"] for w in (ADDED, CAUSAL)) > 0.01,
+        condition="there are neither positions nor a causal mask",
+        unit="largest difference of an output, all orders of the toy sentence, trained head, float64",
+        shows=("*: shuffled",),
+    ),
+    Claim(
+        id="C116",
+        text=f'Attention tells the two "the" of "{TOY_SENTENCE}" apart',
+        kind=IDENTITY,
+        rule="above 0.01 all three ways",
+        holds=lambda n: min(n[f"{way}: outputs"] for way in WAYS) > 0.01,
+        only_if=lambda n: min(n[f"{way}: outputs"] for way in (ADDED, CAUSAL)) > 0.01,
+        condition="positions are added or a mask hides different words from them",
+        unit="largest difference of their outputs, trained head, float64",
+        shows=("*: outputs",),
+    ),
+    Claim(
+        id="C117",
+        text='A word can give one "the" more weight than the other',
+        kind=IDENTITY,
+        source="course notes, with a table of weights that does",
+        rule="above 0.01 all three ways",
+        holds=lambda n: min(n[f"{way}: columns"] for way in WAYS) > 0.01,
+        only_if=lambda n: n[f"{ADDED}: columns"] > 0.01 > n[f"{CAUSAL}: columns"],
+        condition="positions are added: in one layer a mask hides a word or shows it, and makes none heavier",
+        unit="largest difference of two weights of a word that sees both, trained head, float64",
+        shows=("*: columns",),
+    ),
+)
 @torch.no_grad()
-def look_at_order(model: ToyTransformer) -> dict[str, Facts]:
-    """Print and return the gaps of the toy sentence for each of three_ways; model: float64."""
+def gaps(model: ToyTransformer) -> dict[str, float]:
+    """twin_gaps of the two "the" of the toy sentence and its order_gap, three ways; model: float64."""
     words = TOY_SENTENCE.split()
     first, second = (i for i, word in enumerate(words) if word == "the")
     x = model.embedding(torch.tensor(encode(words)))
     orders = [torch.tensor(order) for order in itertools.permutations(range(len(words)))]
-    print(f'\n1. "{TOY_SENTENCE}" in the trained head, largest differences')
-    print(f"   {'':18}{'between the two the: outputs':>28}{'rows':>8}{'columns':>9}{f'all {len(orders)} orders':>17}")
-    gaps = {}
-    for name, attend in three_ways(model, len(words)).items():
-        gaps[name] = twin_gaps(attend, x, first, second) | {"shuffled": max(order_gap(attend, x, o) for o in orders)}
-        outputs, rows, columns, shuffled = map(findings.number, gaps[name].values())
-        print(f"   {name:18}{outputs:>28}{rows:>8}{columns:>9}{shuffled:>17}")
-    return gaps
+    found = {}
+    for way, attend in three_ways(model, len(words)).items():
+        kinds = twin_gaps(attend, x, first, second) | {"shuffled": max(order_gap(attend, x, o) for o in orders)}
+        found |= {f"{way}: {kind}": gap for kind, gap in kinds.items()}
+    return found
 
 
 def sinusoidal_by_loops(length: int, d_model: int) -> Tensor:
@@ -156,143 +186,89 @@ def against_the_fall(similarity: Tensor) -> tuple[float, float]:
     return grown[far == near + 1].mean().item(), grown.mean().item()
 
 
-def look_at_sinusoidal() -> Facts:
-    """Print and return what can be said of the sinusoidal encoding without training anything."""
-    print(f"\n2. Sinusoidal, {LENGTH} positions")
+@measures(
+    Claim(
+        id="C136",
+        text="Sinusoidal positions need an even d_model",
+        kind=IDENTITY,
+        source="course notes, whose code stops with an error at an odd one",
+        rule=f"above 1e-4 at {ODD}, below at {EVEN}",
+        holds=lambda n: n[f"formula, d_model = {ODD}"] > 1e-4 > n[f"formula, d_model = {EVEN}"],
+        unit=f"largest difference from the formula of Vaswani et al. 2017, {LENGTH} positions; mean length",
+        shows=("*d_model*",),
+    ),
+    Claim(
+        id="sinusoidal-distance",
+        text="The similarity of two sinusoidal positions depends on their distance alone",
+        kind=IDENTITY,
+        rule="below 1e-3",
+        holds=lambda n: n["same distance elsewhere"] < 1e-3,
+        unit=f"dot product of pairs of rows the same distance apart, against their mean; d_model = {EVEN}",
+        shows=("same distance elsewhere",),
+    ),
+    Claim(
+        id="C135",
+        text="The nearer two positions, the more similar their sinusoidal encodings",
+        kind=IDENTITY,
+        rule="similarity grows at no step; on average: in less than a quarter of the pairs",
+        holds=lambda n: n["steps at which it grows"] == 0,
+        only_if=lambda n: n["pairs of distances with growth"] < 0.25,
+        condition="it is meant on average",
+        unit=f"share, distances 0 to {LENGTH - 1}, d_model = {EVEN}",
+        shows=("steps*", "pairs*"),
+    ),
+)
+def sinusoidal_facts() -> dict[str, float | list[float]]:
+    """What can be said of the sinusoidal encoding without training anything."""
     facts = {}
     for d_model in (EVEN, ODD):
         encoding = sinusoidal_positions(LENGTH, d_model).double()
-        off, lengths = (encoding - sinusoidal_by_loops(LENGTH, d_model)).abs().max().item(), encoding.norm(dim=-1)
-        print(f"   d_model = {d_model}: at most {off:.0e} from the formula, number by number; each row has the length")
-        print(f"      {lengths.min():.3f} to {lengths.max():.3f}; √(d_model / 2) = {math.sqrt(d_model / 2):.3f}")
-        facts |= {f"formula, d_model = {d_model}": off, f"length of a row, d_model = {d_model}": lengths.mean().item()}
-    similarity, facts["spread"] = similarity_by_distance(sinusoidal_positions(LENGTH, EVEN).double())
-    facts["steps"], facts["pairs"] = against_the_fall(similarity)
-    print(f"   similarity (dot product) of two rows, d_model = {EVEN}, by their distance:")
-    print("      " + "  ".join(f"{distance}: {similarity[distance]:.1f}" for distance in range(8)))
-    print(f"      the same distance elsewhere in the text: at most {facts['spread']:.0e} from that")
-    print(f"      grows at {facts['steps']:.0%} of the steps; over {facts['pairs']:.0%} of all pairs of distances")
+        off = (encoding - sinusoidal_by_loops(LENGTH, d_model)).abs().max().item()
+        facts |= {f"formula, d_model = {d_model}": off}
+        facts |= {f"length of a row, d_model = {d_model}": encoding.norm(dim=-1).mean().item()}
+    similarity, facts["same distance elsewhere"] = similarity_by_distance(sinusoidal_positions(LENGTH, EVEN).double())
+    facts["similarity by distance"] = similarity[:8].tolist()
+    facts["steps at which it grows"], facts["pairs of distances with growth"] = against_the_fall(similarity)
     return facts
 
 
-def look_at_rotary(seed: int) -> Facts:
-    """Print and return what can be said of rotary positions for any query and key, here random ones, float64."""
+BOTH, KEYS = "scores, both moved on", "scores, only the keys moved on"
+
+
+@measures(
+    Claim(
+        id="rotary-offset",
+        text="A rotary score depends on the offset of the two positions alone, and turning changes no length",
+        kind=IDENTITY,
+        source="Su et al. 2021, section 3.2",
+        rule="scores and lengths below 1e-10; above 1 when only the keys move",
+        holds=lambda n: max(n[BOTH], n["lengths of the vectors"]) < 1e-10 and n[KEYS] > 1,
+        unit=f"largest change by moving {SHIFT} positions on, float64",
+        control="only the keys moved on",
+    )
+)
+def rotary_facts(seed: int) -> dict[str, float]:
+    """What can be said of rotary positions for any query and key, here random ones, float64."""
     generator = torch.Generator().manual_seed(seed)
     query, key = torch.randn(2, LENGTH, EVEN, generator=generator, dtype=torch.float64)
     here, there = torch.arange(LENGTH), torch.arange(LENGTH) + SHIFT
     scores = rotary(query, here) @ rotary(key, here).T
-    facts = {
-        "scores, both moved on": (scores - rotary(query, there) @ rotary(key, there).T).abs().max().item(),
-        "scores, only the keys moved on": (scores - rotary(query, here) @ rotary(key, there).T).abs().max().item(),
-        "lengths of the vectors": (rotary(query, there).norm(dim=-1) - query.norm(dim=-1)).abs().max().item(),
-    }
     ones = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(LENGTH, EVEN // 2)  # all hands point the same way
     curves = (similarity_by_distance(e.double())[0] for e in (rotary(ones, here), sinusoidal_positions(LENGTH, EVEN)))
-    print(
-        f"\n3. Rotary, {LENGTH} random queries and keys of size {EVEN}, moved on by {SHIFT} positions: largest change"
-    )
-    for name, fact in facts.items():
-        print(f"   {name:32} {findings.number(fact)}")
-    print(f"   its score of equal words falls like sinusoidal similarity: {torch.dist(*curves, torch.inf):.0e} apart")
-    return facts
+    return {
+        BOTH: (scores - rotary(query, there) @ rotary(key, there).T).abs().max().item(),
+        KEYS: (scores - rotary(query, here) @ rotary(key, there).T).abs().max().item(),
+        "lengths of the vectors": (rotary(query, there).norm(dim=-1) - query.norm(dim=-1)).abs().max().item(),
+        "its score of equal words, from sinusoidal similarity": torch.dist(*curves, torch.inf).item(),
+    }
 
 
-def record_findings(gaps: dict[str, Facts], waves: Facts, turned: Facts, options: argparse.Namespace) -> None:
-    moved = max(turned["scores, both moved on"], turned["lengths of the vectors"])
-    kinds, ways = ("shuffled", "outputs", "columns"), ("positions added", "causal mask")
-    shuffled, outputs, columns = ({way: by_kind[kind] for way, by_kind in gaps.items()} for kind in kinds)
-    findings.record(
-        "phase1_single_head/order/position_encodings.py",
-        [
-            Finding(
-                "C118",
-                "Self-attention is permutation equivariant: shuffled words get the same outputs, shuffled",
-                "course notes",
-                shuffled,
-                "largest difference of an output, all orders of the toy sentence, trained head, float64",
-                "below 1e-12 all three ways; above 0.01 it is broken",
-                **findings.conditional(
-                    max(shuffled.values()) < 1e-12,
-                    shuffled["words alone"] < 1e-12 and min(shuffled[way] for way in ways) > 0.01,
-                    "there are neither positions nor a causal mask",
-                ),
-                seeds=[options.seed],
-            ),
-            Finding(
-                "C116",
-                f'Attention tells the two "the" of "{TOY_SENTENCE}" apart',
-                "course notes",
-                outputs,
-                "largest difference of their outputs, trained head, float64",
-                "above 0.01 all three ways",
-                **findings.conditional(
-                    min(outputs.values()) > 0.01,
-                    min(outputs[way] for way in ways) > 0.01,
-                    "positions are added or a mask hides different words from them",
-                ),
-                seeds=[options.seed],
-            ),
-            Finding(
-                "C117",
-                'A word can give one "the" more weight than the other',
-                "course notes, with a table of weights that does",
-                columns,
-                "largest difference of two weights of a word that sees both, trained head, float64",
-                "above 0.01 all three ways",
-                **findings.conditional(
-                    min(columns.values()) > 0.01,
-                    columns["positions added"] > 0.01 > columns["causal mask"],
-                    "positions are added: in one layer a mask hides a word or shows it, and makes none heavier",
-                ),
-                seeds=[options.seed],
-            ),
-            Finding(
-                "C136",
-                "Sinusoidal positions need an even d_model",
-                "course notes, whose code stops with an error at an odd one",
-                {name: fact for name, fact in waves.items() if "d_model" in name},
-                f"largest difference from the formula of Vaswani et al. 2017, {LENGTH} positions; mean length",
-                f"above 1e-4 at {ODD}, below at {EVEN}",
-                findings.verdict(waves[f"formula, d_model = {ODD}"] > 1e-4 > waves[f"formula, d_model = {EVEN}"]),
-            ),
-            Finding(
-                "sinusoidal-distance",
-                "The similarity of two sinusoidal positions depends on their distance alone",
-                "course notes",
-                {"largest difference": waves["spread"]},
-                f"dot product of pairs of rows the same distance apart, against their mean; d_model = {EVEN}",
-                "below 1e-3",
-                findings.verdict(waves["spread"] < 1e-3),
-            ),
-            Finding(
-                "C135",
-                "The nearer two positions, the more similar their sinusoidal encodings",
-                "course notes",
-                {"steps at which it grows": waves["steps"], "pairs of distances with growth": waves["pairs"]},
-                f"share, distances 0 to {LENGTH - 1}, d_model = {EVEN}",
-                "similarity grows at no step; on average: in less than a quarter of the pairs",
-                **findings.conditional(waves["steps"] == 0, waves["pairs"] < 0.25, "it is meant on average"),
-            ),
-            Finding(
-                "rotary-offset",
-                "A rotary score depends on the offset of the two positions alone, and turning changes no length",
-                "Su et al. 2021, section 3.2",
-                turned,
-                f"largest change by moving {SHIFT} positions on, float64",
-                "scores and lengths below 1e-10; above 1 when only the keys move",
-                findings.verdict(moved < 1e-10 and turned["scores, only the keys moved on"] > 1),
-                control="only the keys moved on",
-                seeds=[options.seed],
-            ),
-        ],
-        options.output_dir,
-    )
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    model = copy.deepcopy(load_single_head_model(options).model).cpu().double()  # 15 digits: "the same" can be strict
-    record_findings(look_at_order(model), look_at_sinusoidal(), look_at_rotary(options.seed), options)
+    blind = gaps(in_double(load_single_head_model(options).model))
+    findings.record(options, blind, sinusoidal_facts(), rotary_facts(options.seed))
+    alone, added = (blind[f"{way}: shuffled"] for way in (ALONE, ADDED))
+    return f"Shuffled words get shuffled outputs, to {alone:.0e}; with positions added they differ by {added:.1f}"
 
 
 if __name__ == "__main__":

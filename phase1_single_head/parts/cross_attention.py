@@ -1,4 +1,6 @@
-"""Cross-attention: the queries come from one sequence, the keys and values from another.
+"""Can attention look from one sequence into another, and find the right place?
+
+Cross-attention: the queries come from one sequence, the keys and values from another.
 
     CrossAttention(x, context) = softmax(x W_q (context W_k)ᵀ / √d_k) context W_v W_o
 
@@ -12,7 +14,6 @@ weight is right or wrong.
 Writes cross_attention.png to visualizations/plots/phase1/.
 """
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,33 +23,26 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from phase1_single_head.self_attention import scaled_dot_product_attention
-from shared import cli, paths, training
+from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
+from shared import cli, training
 from shared.attention_utils import normalized_entropy, padding_mask
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, IDENTITY, Claim, measures
 from shared.toy_language import ADJECTIVES, PLACES, SUBJECTS
-from shared.visualization_utils import model_note, plot_attention, save_figure, weight_colorbar
+from shared.visualization_utils import headline, plot_attention, save_plot, weight_colorbar
 
 NOUNS = [singular for group in (SUBJECTS, PLACES) for pairs in group.values() for singular, _ in pairs]
 D_MODEL, MOST_FACTS, NUM_QUESTIONS, STEPS, BATCH = 32, 9, 5, 200, 64
 
 
-class CrossAttention(nn.Module):
-    """One head whose queries come from x and whose keys and values come from context.
+class CrossAttention(SelfAttention):
+    """One head whose queries come from x and whose keys and values come from context (Vaswani et al. 2017, 3.2.3).
 
-    d_k is the size of queries and keys, d_v of values; both are d_model unless given. W_o brings the output back to
-    d_model, so that it can be added to x: 4 d_model² weights in all (Vaswani et al. 2017, section 3.2.3).
+    It has the four matrices of SelfAttention with its output projection, and reads from two places.
     """
 
     def __init__(self, d_model: int, d_k: int | None = None, d_v: int | None = None) -> None:
-        super().__init__()
-        d_k = d_model if d_k is None else d_k
-        d_v = d_model if d_v is None else d_v
-        self.w_q = nn.Linear(d_model, d_k, bias=False)
-        self.w_k = nn.Linear(d_model, d_k, bias=False)
-        self.w_v = nn.Linear(d_model, d_v, bias=False)
-        self.w_o = nn.Linear(d_v, d_model, bias=False)
+        super().__init__(d_model, d_k, d_v, output_projection=True)
 
     def forward(self, x: Tensor, context: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (B, T_q, d_model), context (B, T_k, d_model) -> output (B, T_q, d_model), weights (B, 1, T_q, T_k).
@@ -117,7 +111,7 @@ class Lookup(nn.Module):
 
 
 @dataclass
-class Trained:
+class Learned:
     """A lookup model, its share of right answers, and its share of right alignments after and before training."""
 
     model: Lookup
@@ -136,7 +130,7 @@ def score(model: Lookup, facts: Facts) -> tuple[float, float]:
 
 def train_lookup(
     make_attention: Callable[[int], nn.Module], seed: int, *, shift: int = 0, steps: int = STEPS
-) -> Trained:
+) -> Learned:
     """Train a lookup with the attention that make_attention(d_model) builds; score it on lists it has not seen."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -151,7 +145,7 @@ def train_lookup(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return Trained(model, *score(model, unseen), before)
+    return Learned(model, *score(model, unseen), before)
 
 
 def fact_labels(facts: Facts, item: int = 0) -> list[str]:
@@ -162,40 +156,97 @@ def fact_labels(facts: Facts, item: int = 0) -> list[str]:
     return names[:length] + ["(padding)"] * (len(names) - length)
 
 
-def draw(trained: Trained, facts: Facts, chance: float, steps: int) -> tuple[Figure, str]:
+def draw(learned: Learned, facts: Facts, chance: float, steps: int) -> tuple[Figure, str]:
     """The weights of one list, a row for each question; the right fact is marked."""
     with torch.no_grad():
-        _, weights = trained.model(facts)
+        _, weights = learned.model(facts)
     questions = [f"{NOUNS[noun]}?" for noun in facts.questions[0].tolist()]
     fig, ax = plt.subplots(figsize=(7.6, 5), layout="constrained")
     plot_attention(weights[0, 0], questions, fact_labels(facts), mask=facts.mask[0, 0], ax=ax)
     for row, column in enumerate(facts.aligned[0].tolist()):
         ax.plot(column + 0.88, row + 0.14, marker="*", markersize=7, color="#f2b705", markeredgecolor="none")
     weight_colorbar(fig, ax, shrink=0.7)
-    title = f"Each question finds its fact: {trained.aligned:.0%} of alignments right, {chance:.0%} by chance"
-    fig.suptitle(title, fontsize=12.5)
+    title = f"Each question finds its fact: {learned.aligned:.0%} of alignments right, {chance:.0%} by chance"
     entropy = normalized_entropy(weights, facts.mask).nanmean().item()
-    model_note(fig, f"trained {steps} steps · star: the right fact · normalised entropy {entropy:.2f}")
+    headline(fig, title, f"trained {steps} steps · star: the right fact · normalised entropy {entropy:.2f}", 12.5)
     return fig, f"{title}. Questions down, facts across, padding hatched."
 
 
+@measures(
+    Claim(
+        id="I142",
+        text="Cross-attention finds the right place in the other sequence",
+        kind=EXPERIMENT,
+        source="Bahdanau et al. 2014, who saw it in translation",
+        rule="at least 0.95, and 0.5 above the untrained model, with every seed",
+        holds=lambda n: all(
+            after >= max(0.95, before + 0.5)
+            for after, before in zip(n["right alignments"], n["before training"], strict=True)
+        ),
+        oracle={"right alignments": [1.0], "before training": [0.15]},
+        null={"right alignments": [0.15], "before training": [0.15]},
+        unit="share of questions, largest weight on the right fact, 500 lists not trained on",
+        control="the same model before training",
+    )
+)
+def alignments(runs: list[Learned], facts: Facts) -> dict[str, float | list[float]]:
+    """How often the largest weight lies on the right fact, a number for each seed, and how often it would by chance."""
+    return {
+        "right alignments": [run.aligned for run in runs],
+        "before training": [run.aligned_untrained for run in runs],
+        "right answers": [run.answered for run in runs],
+        "by chance": (1 / facts.lengths).mean().item(),
+    }
+
+
+@measures(
+    Claim(
+        id="C153",
+        text="Cross-attention needs a mask for the padding of the other sequence",
+        kind=IDENTITY,
+        rule="exactly 0 with the mask, more than 0.01 without",
+        holds=lambda n: n["with the mask"] == 0 and n["without a mask"] > 0.01,
+        unit="largest change of an output when nothing but padding is replaced",
+        control="the same replacement without the mask",
+    )
+)
 @torch.no_grad()
 def replace_padding(model: Lookup, facts: Facts) -> dict[str, float]:
     """How far the outputs move when what stands behind the end of each list is replaced, with the mask and without."""
     other = draw_facts(len(facts.lengths), torch.Generator().manual_seed(1))
     questions = model.noun(facts.questions)
     memory, other_memory = (model.noun(f.nouns) + model.adjective(f.adjectives) for f in (facts, other))
-    real = facts.mask[:, 0, 0, :, None]  # (B, 1, 1, M) -> (B, M, 1)
-    repadded = torch.where(real, memory, other_memory)
-    return {
-        name: (model.attention(questions, memory, mask)[0] - model.attention(questions, repadded, mask)[0])
-        .abs()
-        .max()
-        .item()
-        for name, mask in (("with the mask", facts.mask), ("without a mask", None))
-    }
+    repadded = torch.where(facts.mask[:, 0, 0, :, None], memory, other_memory)  # (B, 1, 1, M) -> (B, M, 1)
+    moved = {}
+    for name, mask in (("with the mask", facts.mask), ("without a mask", None)):
+        before, after = (model.attention(questions, context, mask)[0] for context in (memory, repadded))
+        moved[name] = (after - before).abs().max().item()
+    return moved
 
 
+@measures(
+    Claim(
+        id="C162",
+        text="The matrix of scores is square, length by length",
+        kind=IDENTITY,
+        rule="as many queries as keys",
+        holds=lambda n: n["query"] == n["key"],
+        only_if=lambda n: True,
+        condition="queries and keys come from one sequence, as in self-attention",
+        unit="length of the sequence that it is made from: rows and columns of the weights",
+        shows=("query", "key"),
+    ),
+    Claim(
+        id="C151",
+        text="In cross-attention queries, keys and values come from different sequences",
+        kind=IDENTITY,
+        rule="three different lengths, of three sequences",
+        holds=lambda n: len({n["query"], n["key"], n["value"]}) == 3,
+        only_if=lambda n: n["query"] != n["key"] == n["value"],
+        condition="the queries differ from the rest: keys and values come from one sequence",
+        unit="length of the sequence that it is made from",
+    ),
+)
 @torch.no_grad()
 def lengths_read(model: Lookup, facts: Facts) -> dict[str, int]:
     """How long the sequence is that each projection reads: that of the questions or that of the facts."""
@@ -207,92 +258,22 @@ def lengths_read(model: Lookup, facts: Facts) -> dict[str, int]:
     return lengths
 
 
-def record_findings(runs: list[Trained], facts: Facts, chance: float, options: argparse.Namespace) -> None:
-    padding, lengths = replace_padding(runs[0].model, facts), lengths_read(runs[0].model, facts)
-    rows, columns = runs[0].model(facts)[1].shape[-2:]
-    findings.record(
-        "phase1_single_head/parts/cross_attention.py",
-        [
-            Finding(
-                "I142",
-                "Cross-attention finds the right place in the other sequence",
-                "Bahdanau et al. 2014, who saw it in translation",
-                {
-                    "right alignments": [run.aligned for run in runs],
-                    "untrained": [run.aligned_untrained for run in runs],
-                    "by chance": chance,
-                },
-                "share of questions, largest weight on the right fact, 500 lists not trained on",
-                "at least 0.95, and 0.5 above the untrained model, with every seed",
-                findings.verdict(all(r.aligned >= max(0.95, r.aligned_untrained + 0.5) for r in runs)),
-                control="the same model before training",
-                seeds=list(cli.seeds(options)),
-            ),
-            Finding(
-                "C162",
-                "The matrix of scores is square, length by length",
-                "course notes",
-                {"queries": rows, "keys": columns},
-                "size of the weights of one head",
-                "as many queries as keys",
-                **findings.conditional(
-                    rows == columns, True, "queries and keys come from one sequence, as in self-attention"
-                ),
-            ),
-            Finding(
-                "C151",
-                "In cross-attention queries, keys and values come from different sequences",
-                "course notes",
-                lengths,
-                "length of the sequence that it is made from",
-                "three different lengths, of three sequences",
-                **findings.conditional(
-                    len(set(lengths.values())) == 3,
-                    lengths["query"] != lengths["key"] == lengths["value"],
-                    "the queries differ from the rest: keys and values come from one sequence",
-                ),
-            ),
-            Finding(
-                "C153",
-                "Cross-attention needs a mask for the padding of the other sequence",
-                "course notes",
-                padding,
-                "largest change of an output when nothing but padding is replaced",
-                "exactly 0 with the mask, more than 0.01 without",
-                findings.verdict(padding["with the mask"] == 0 and padding["without a mask"] > 0.01),
-                control="the same replacement without the mask",
-                seeds=[options.seed],
-            ),
-        ],
-        options.output_dir,
-    )
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     facts = draw_facts(500, torch.Generator().manual_seed(10**6 - 1))
-    chance = (1 / facts.lengths).mean().item()
-    length, questions = int(facts.lengths[0]), [NOUNS[noun] for noun in facts.questions[0].tolist()]
-    print(f"\nFacts, {length} and {MOST_FACTS - length} of padding: {', '.join(fact_labels(facts)[:length])}")
-    print(f"Questions: {', '.join(questions)}")
-
     steps = training.QUICK_STEPS if options.quick else STEPS
     runs = [train_lookup(CrossAttention, seed, steps=steps) for seed in cli.seeds(options)]
-    model = runs[0].model
+    model, labels = runs[0].model, fact_labels(facts)
     logits, weights = model(facts)
-    print(f"\nWeights {tuple(weights.shape)}: lists, 1 head, {NUM_QUESTIONS} queries, {MOST_FACTS} keys")
-    for row, (noun, answer) in enumerate(zip(questions, logits[0].argmax(dim=-1).tolist(), strict=True)):
-        looks_at = fact_labels(facts)[int(weights[0, 0, row].argmax())]
-        print(f"   {noun + '?':8} looks at {looks_at:16} {weights[0, 0, row].max():.2f}   answers {ADJECTIVES[answer]}")
-    for run, seed in zip(runs, cli.seeds(options), strict=True):
-        print(
-            f"   seed {seed}: {run.answered:.1%} of the answers right, {run.aligned:.1%} of the alignments "
-            f"(before training {run.aligned_untrained:.1%}, by chance {chance:.1%})"
-        )
-    figure, caption = draw(runs[0], facts, chance, steps)
-    path = options.output_dir / paths.PLOTS / "phase1" / f"cross_attention.{options.format}"
-    save_figure(figure, path, caption=caption)
-    record_findings(runs, facts, chance, options)
+    print(f"\nFacts: {', '.join(labels)}\nWeights {tuple(weights.shape)}: lists, 1 head, queries, keys")
+    for row, (noun, answer) in enumerate(zip(facts.questions[0], logits[0].argmax(dim=-1), strict=True)):
+        weight, fact = weights[0, 0, row].max(dim=-1)
+        print(f"   {NOUNS[noun] + '?':8} looks at {labels[fact]:16} {weight:.2f}   answers {ADJECTIVES[answer]}")
+    found = alignments(runs, facts)
+    save_plot(options, "phase1/cross_attention", *draw(runs[0], facts, found["by chance"], steps))
+    findings.record(options, found, replace_padding(model, facts), lengths_read(model, facts))
+    right, before = (found[name][0] for name in ("right alignments", "before training"))
+    return f"{right:.0%} of the questions look at their fact, {before:.0%} before training"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Attention as a lookup: a query, many keys, and behind each key a value. How far does the comparison carry?
+"""Is attention a lookup: a query, many keys, and behind each key a value?
 
 A dictionary returns the one value whose key equals the query. Attention compares the query with all keys and returns a
 weighted mean of all values; because nothing in it is a yes or a no, it can be learned. Run it to see what follows from
@@ -9,7 +9,6 @@ that, in a trained head that reads a sentence of ten words or more:
 """
 
 import argparse
-import copy
 import math
 from dataclasses import dataclass
 
@@ -26,8 +25,9 @@ from phase1_single_head.self_attention import (
 from shared import cli, training
 from shared.attention_utils import causal_mask
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, IDENTITY, Claim, measures
 from shared.toy_language import tokenize
+from shared.toy_model import in_double
 from shared.training import Trained
 
 LONG_SENTENCE = "these teachers beside the streets stood quietly on a big small hill"
@@ -49,7 +49,7 @@ class Reading:
 @torch.no_grad()
 def read(trained: Trained, sentences: list[list[str]]) -> list[Reading]:
     """What the single head computes on each sentence, in float64."""
-    model = copy.deepcopy(trained.model).cpu().double()
+    model = in_double(trained.model)
     attention: SelfAttention = model.blocks[0].attention
     readings = []
     for words in sentences:
@@ -75,6 +75,30 @@ def share_found(readings: list[Reading], sharper: float = 1.0) -> tuple[float, f
     return largest.mean().item(), (largest > 0.9).double().mean().item()
 
 
+@measures(
+    Claim(
+        id="C180",
+        text="Attention retrieves a document, as a search engine or a library does",
+        kind=EXPERIMENT,
+        rule="one word gets more than 0.9 in at least 0.9 of the rows",
+        holds=lambda n: n["rows with more than 0.9 on one word"] >= 0.9,
+        oracle={"rows with more than 0.9 on one word": 1.0},
+        null={"rows with more than 0.9 on one word": 0.0},
+        unit=f"weight; share of the rows of {NUM_READ} held-out sentences",
+        control="scores a hundred times as large",
+    )
+)
+def rows_that_retrieve(readings: list[Reading]) -> dict[str, float]:
+    """How close the rows of the trained head come to picking one word."""
+    mean, share = share_found(readings)
+    return {
+        "mean largest weight of a row": mean,
+        "rows with more than 0.9 on one word": share,
+        "the same, scores times 10": share_found(readings, 10)[1],
+        "the same, scores times 100": share_found(readings, 100)[1],
+    }
+
+
 def gradient_sizes(reading: Reading, *, hard: bool = False) -> dict[str, Tensor]:
     """Lengths of the gradients that a loss on the output sends to each query, key and value: name -> (T,).
 
@@ -88,6 +112,25 @@ def gradient_sizes(reading: Reading, *, hard: bool = False) -> dict[str, Tensor]
     return {name: gradient.norm(dim=-1) for name, gradient in zip(inputs, gradients, strict=True)}
 
 
+@measures(
+    Claim(
+        id="C175",
+        text="Attention is a differentiable lookup of values by keys",
+        kind=IDENTITY,
+        rule="every query, every key and every value gets a gradient longer than 1e-6",
+        holds=lambda n: min(n[f"smallest, {name}"] for name in ("query", "key", "value")) > 1e-6,
+        unit="length of the gradient at one position",
+        control="a lookup of the best key alone",
+    )
+)
+def gradients_that_arrive(reading: Reading) -> dict[str, float]:
+    """The smallest gradient at a query, a key and a value; and the largest that a dictionary would send."""
+    soft, hard = gradient_sizes(reading), gradient_sizes(reading, hard=True)
+    return {f"smallest, {name}": sizes.min().item() for name, sizes in soft.items()} | {
+        f"best key alone: largest, {name}": sizes.max().item() for name, sizes in hard.items()
+    }
+
+
 def picking_query(key: Tensor, wanted: int, margin: float = 50.0) -> Tensor:
     """A query (1, d_k) that scores `margin` on one of the keys (T, d_k) and 0 on the others.
 
@@ -96,16 +139,44 @@ def picking_query(key: Tensor, wanted: int, margin: float = 50.0) -> Tensor:
     return margin * math.sqrt(key.size(-1)) * torch.linalg.pinv(key)[:, wanted][None]
 
 
-def pooling_errors(reading: Reading) -> tuple[float, float]:
+MEAN, FIRST = "zero query, from the mean", "query of one key, from the first value"
+
+
+@measures(
+    Claim(
+        id="C170",
+        text="Pooling a sentence by attention is more flexible than its mean or its first token",
+        kind=IDENTITY,
+        rule="one query gives the mean, another the first value, both to 1e-9",
+        holds=lambda n: max(n[MEAN], n[FIRST]) < 1e-9,
+        only_if=lambda n: n[MEAN] < 1e-9,
+        condition="the mean is meant: to pick out any one of n words takes a d_k of n or more",
+        unit="largest absolute difference, float64",
+        control="the mean and the first value are not alike",
+    )
+)
+def pooling_errors(reading: Reading) -> dict[str, float]:
     """How far one attention query comes from the mean of all values (zero query) and from the first value alone."""
     zero, picking = torch.zeros_like(reading.query[:1]), picking_query(reading.key, 0)
     mean, _ = scaled_dot_product_attention(zero, reading.key, reading.value)
     first, _ = scaled_dot_product_attention(picking, reading.key, reading.value)
-    return (mean - reading.value.mean(dim=0)).abs().max().item(), (first - reading.value[0]).abs().max().item()
+    pairs = {MEAN: (mean[0], reading.value.mean(dim=0)), FIRST: (first[0], reading.value[0])}
+    pairs["mean from first value"] = reading.value.mean(dim=0), reading.value[0]
+    return {name: (a - b).abs().max().item() for name, (a, b) in pairs.items()}
 
 
+@measures(
+    Claim(
+        id="C163",
+        text="The items of a batch never interact",
+        kind=IDENTITY,
+        rule="not a bit moves when the other items are replaced, and something does when its own word is",
+        holds=lambda n: n["all other items replaced"] == 0.0 < 1e-3 < n["its own last word replaced"],
+        unit="largest change of the other words of item 0",
+    )
+)
 @torch.no_grad()
-def batch_influence(attention: SelfAttention, length: int = 7) -> tuple[float, float]:
+def batch_influence(attention: SelfAttention, length: int = 7) -> dict[str, float]:
     """Largest change in item 0 of a batch when the other items change, and when its own last word does."""
     generator = torch.Generator().manual_seed(0)
     x, other = torch.randn(2, 3, length, attention.w_q.in_features, generator=generator)
@@ -113,138 +184,53 @@ def batch_influence(attention: SelfAttention, length: int = 7) -> tuple[float, f
     neighbours[1:] = other[1:]
     own[0, -1] = other[0, -1]
     before, by_neighbours, by_own = (attention(batch)[0][0, :-1] for batch in (x, neighbours, own))
-    return (by_neighbours - before).abs().max().item(), (by_own - before).abs().max().item()
+    return {
+        "all other items replaced": (by_neighbours - before).abs().max().item(),
+        "its own last word replaced": (by_own - before).abs().max().item(),
+    }
 
 
-def prefix_differences(reading: Reading, mask: Tensor | None) -> tuple[float, float]:
+@measures(
+    Claim(
+        id="C176",
+        text="Causal masking lets all positions of a sentence be trained in parallel",
+        kind=IDENTITY,
+        rule="outputs and gradients differ by less than 1e-9",
+        holds=lambda n: max(n["outputs"], n["gradients"]) < 1e-9,
+        unit="one masked pass against a pass for each prefix, largest difference, float64",
+        control="a test has other masks, and none: they differ",
+    )
+)
+def prefix_differences(reading: Reading, mask: Tensor | None) -> dict[str, float]:
     """One pass over the sentence against one pass for each prefix: largest difference of outputs and of gradients."""
     inputs = [tensor.clone().requires_grad_() for tensor in (reading.query, reading.key, reading.value)]
     together, _ = scaled_dot_product_attention(*inputs, mask)
-    alone = torch.cat(
-        [
-            scaled_dot_product_attention(*(tensor[:end] for tensor in inputs))[0][-1:]
-            for end in range(1, len(reading.words) + 1)
-        ]
-    )
+    ends = range(1, len(reading.words) + 1)
+    alone = torch.cat([scaled_dot_product_attention(*(x[:end] for x in inputs))[0][-1:] for end in ends])
     gradients = [torch.autograd.grad(outputs.square().sum(), inputs) for outputs in (together, alone)]
     change = max((a - b).abs().max().item() for a, b in zip(*gradients, strict=True))
-    return (together - alone).abs().max().item(), change
+    return {"outputs": (together - alone).abs().max().item(), "gradients": change}
 
 
-def show_lookup(head: Reading, held_out: list[Reading]) -> None:
-    i = len(head.words) // 2
-    found = sorted(zip(head.weights[i].tolist(), head.words, strict=True), reverse=True)
-    print("\n1. What is found: not one word, a mixture")
-    print(f'   "{head.words[i]}" takes ' + ", ".join(f"{weight:.2f} of {word}" for weight, word in found[:6]) + ", ...")
-    for sharper in (1, 10, 100):
-        mean, share = share_found(held_out, sharper)
-        print(f"   scores times {sharper:3}: largest weight {mean:.2f} on average, above 0.9 in {share:.0%} of rows")
-
-
-def show_gradients(head: Reading) -> None:
-    print("\n2. Because it is a mixture, it can be learned: lengths of the gradients, smallest to largest")
-    for name, hard in (("attention", False), ("only the best key", True)):
-        sizes = gradient_sizes(head, hard=hard)
-        spans = ", ".join(f"{what} {size.min():.2f} to {size.max():.2f}" for what, size in sizes.items())
-        print(f"   {name:17} {spans}")
-
-
-def show_pooling(head: Reading) -> None:
-    mean, first = pooling_errors(head)
-    print("\n3. One query over a sentence makes a summary of it; the usual summaries are special cases")
-    print(f"   the zero query scores all keys alike: the mean of the values, to {mean:.1g}")
-    print(f"   a query that only the first key answers: the first value, as with [CLS], to {first:.1g}")
-
-
-def show_independence(trained: Trained, head: Reading) -> tuple[dict[str, float], dict[str, float]]:
-    """What the other items of a batch can change, and what the causal mask leaves of one pass for all prefixes."""
-    others, own = batch_influence(trained.model.cpu().blocks[0].attention)
-    output, gradient = prefix_differences(head, causal_mask(len(head.words)))
-    print("\n4. Look-ups do not disturb each other")
-    print(f"   item 0 of a batch: changes by {others:g} with all other items, by {own:.2f} with its own last word")
-    print(f"   one causally masked pass against {len(head.words)} passes over prefixes: outputs differ by {output:.1g}")
-    batch = {"all other items replaced": others, "its own last word replaced": own}
-    return batch, {"outputs": output, "gradients": gradient}
-
-
-def record_findings(trained: Trained, head: Reading, held_out: list[Reading], options: argparse.Namespace) -> None:
-    mean_largest, share = share_found(held_out)
-    soft, hard = gradient_sizes(head), gradient_sizes(head, hard=True)
-    mean_error, first_error = pooling_errors(head)
-    batch, prefixes = show_independence(trained, head)
-    unmasked, _ = prefix_differences(head, None)
-    findings.record(
-        "phase1_single_head/parts/soft_lookup.py",
-        [
-            Finding(
-                "C180",
-                "Attention retrieves a document, as a search engine or a library does",
-                "course notes",
-                {"mean largest weight of a row": mean_largest, "rows with more than 0.9 on one word": share},
-                f"weight; share of the rows of {len(held_out)} held-out sentences",
-                "one word gets more than 0.9 in at least 0.9 of the rows",
-                findings.verdict(share >= 0.9),
-                control=f"with scores a hundred times as large: {share_found(held_out, 100)[1]:.2f} of the rows",
-                seeds=[trained.recipe.seed],
-            ),
-            Finding(
-                "C175",
-                "Attention is a differentiable lookup of values by keys",
-                "course notes",
-                {f"smallest gradient, {name}": sizes.min().item() for name, sizes in soft.items()},
-                "length of the gradient at one position",
-                "every query, every key and every value gets a gradient longer than 1e-6",
-                findings.verdict(min(sizes.min().item() for sizes in soft.values()) > 1e-6),
-                control=f"a lookup of the best key alone: queries {hard['query'].max():g}, keys {hard['key'].max():g}",
-                seeds=[trained.recipe.seed],
-            ),
-            Finding(
-                "C170",
-                "Pooling a sentence by attention is more flexible than its mean or its first token",
-                "course notes",
-                {"zero query, from the mean": mean_error, "query of one key, from the first value": first_error},
-                "largest absolute difference, float64",
-                "one query gives the mean, another the first value, both to 1e-9",
-                **findings.conditional(
-                    max(mean_error, first_error) < 1e-9,
-                    mean_error < 1e-9,
-                    "the mean is meant: to pick out any one of n words takes a d_k of n or more",
-                ),
-                control=f"mean and first value differ by {(head.value.mean(dim=0) - head.value[0]).abs().max():.2f}",
-            ),
-            Finding(
-                "C163",
-                "The items of a batch never interact",
-                "course notes",
-                batch,
-                "largest change of the other words of item 0",
-                "not a bit moves when the other items are replaced, and something does when its own word is",
-                findings.verdict(batch["all other items replaced"] == 0.0 < 1e-3 < batch["its own last word replaced"]),
-            ),
-            Finding(
-                "C176",
-                "Causal masking lets all positions of a sentence be trained in parallel",
-                "course notes",
-                prefixes,
-                f"one masked pass against {len(head.words)} passes over prefixes, largest difference, float64",
-                "both below 1e-9",
-                findings.verdict(max(prefixes.values()) < 1e-9),
-                control=f"one pass without the mask: outputs differ by {unmasked:.2f}",
-            ),
-        ],
-        options.output_dir,
-    )
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_single_head_model(options)
     (head,), held_out = read(trained, [long_words(options)]), read_held_out(trained)
+    i = len(head.words) // 2
+    found = sorted(zip(head.weights[i].tolist(), head.words, strict=True), reverse=True)
     print(f'\nOne head, {trained.label}, on "{" ".join(head.words)}"')
-    show_lookup(head, held_out)
-    show_gradients(head)
-    show_pooling(head)
-    record_findings(trained, head, held_out, options)
+    print(f'   "{head.words[i]}" takes ' + ", ".join(f"{weight:.2f} of {word}" for weight, word in found[:6]) + ", ...")
+    retrieved = rows_that_retrieve(held_out)
+    findings.record(
+        options,
+        retrieved,
+        gradients_that_arrive(head),
+        pooling_errors(head),
+        batch_influence(trained.model.cpu().blocks[0].attention),
+        prefix_differences(head, causal_mask(len(head.words))),
+    )
+    share = retrieved["rows with more than 0.9 on one word"]
+    return f"A soft one: {share:.1%} of the rows give one word more than 0.9, and every key gets a gradient"
 
 
 if __name__ == "__main__":
