@@ -19,7 +19,6 @@ PLAN = course.Plan(
         "pruning.head_pruning",
         "pooling.attention_pooling",
         "pooling.pooling_questions",
-        "costs.head_costs",
         "costs.cost_model",
         "costs.fused_attention",
     ),

@@ -1,19 +1,19 @@
-"""Benchmark: equality first, then speed and memory.
+"""How fast are nine ways to compute the same attention, and are they the same?
 
-A table of times does not say whether its rows compute the same thing. So every variant of variants.py is first compared
-with MultiHeadAttention in float64: outputs, gradients and weights, with the causal mask and without. One that differs
-by more than 1e-5 is refused and has no row of times. The inverted mask is refused, and then timed on its own beside the
-right one, to show what a table of times would have said.
+Equality first: a table of times does not say whether its rows compute the same thing. So every variant of variants.py
+is first compared with MultiHeadAttention in float64: outputs, gradients and weights, with the causal mask and without.
+One that differs by more than 1e-5 is refused and has no row of times. The inverted mask is refused, and then timed on
+its own beside the right one, to show what a table of times would have said.
 
 Times are compared as ratios within rounds (shared/measure.py). "of roof" is the share of the rate at which this machine
 multiplies large matrices. "training" is forward and backward, with the gradients of the input and of all weights. Run
 it alone: two threads wait for each other, so a program beside it that takes one of the cores slows both.
 
     python phase2_multi_head/costs/benchmark.py
-    python phase2_multi_head/costs/benchmark.py --shapes 8x64,1x2048 --causal --threads 1 --json times.json
+    python phase2_multi_head/costs/benchmark.py --shapes 8x64,8x256,2x1024 --seconds 0.5 --causal --json times.json
 
 Writes benchmark.png to visualizations/plots/phase2/, the one picture with times in it, so that it differs from run to
-run. The findings hold only what each run repeats: agreement, and whether a factor of 10 is reached.
+run. The claims rest only on what each run repeats: agreement, and whether a factor of 10 is reached.
 """
 
 import argparse
@@ -51,13 +51,14 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_hea
 from shared import cli, paths
 from shared.attention_utils import causal_mask
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import IDENTITY, PROBE, Claim, measures
 from shared.measure import machine, matmul_rate, median_ratio, paired_times, peak_memory
-from shared.visualization_utils import QUIET, head_color, model_note, save_figure
+from shared.visualization_utils import QUIET, head_color, headline, save_plot
 
-SHAPES, QUICK_SHAPES = ((8, 64), (8, 256), (2, 1024)), ((2, 64),)  # sequences, length
+SHAPES, QUICK_SHAPES = ((8, 64), (2, 512)), ((2, 64),)  # sequences, length
 D_MODEL, NUM_HEADS = 512, 8
-COMPARED = 256  # tokens of two sequences on which variants must agree; more takes long in float64
+SECONDS = 0.2  # to time all variants at one shape; at least three rounds
+COMPARED = 64  # tokens of two sequences on which variants must agree; more takes long in float64
 PANELS = {"forward": "forward", "training": "training: forward and backward"}
 MODES = tuple(PANELS)
 Times = dict[str, list[float]]  # name -> seconds in each round
@@ -115,7 +116,7 @@ def time_core(x: Tensor, seconds: float) -> Times:
 
 def measure(batch: int, length: int, options: argparse.Namespace) -> Result:
     """Agreement, then times and memory of what agrees, at one shape."""
-    device, seconds = options.device, 0.05 if options.quick else 0.5
+    device, seconds = options.device, 0.02 if options.quick else options.seconds
     multi_head = MultiHeadAttention(D_MODEL, NUM_HEADS, bias=False).to(device)
     x, upstream = torch.randn(2, batch, length, D_MODEL, device=device)
     causal = causal_mask(length, device=device)
@@ -161,12 +162,8 @@ def show(result: Result) -> None:
         print(row)
     ratios = ", ".join(f"{mode} {result.ratio(mode, FUSED, TORCH_NO_WEIGHTS):.2f}" for mode in MODES)
     print(f'   "{FUSED}" over "{TORCH_NO_WEIGHTS}": {ratios}')
-
-
-def show_wrong(results: list[Result]) -> None:
-    ratios = ", ".join(f"{median_ratio(r.wrong, INVERTED, FUSED_MASK):.2f} at {r.shape}" for r in results)
-    print(f'\nThe refused "{INVERTED}", timed all the same, over "{FUSED_MASK}": {ratios}.')
-    print("   It does the same work on the wrong keys: no time shows that, only a comparison of outputs.")
+    wrong = median_ratio(result.wrong, INVERTED, FUSED_MASK)
+    print(f'   the refused "{INVERTED}", timed all the same, over "{FUSED_MASK}": {wrong:.2f}')
 
 
 def draw(results: list[Result], options: argparse.Namespace) -> tuple[Figure, str]:
@@ -199,56 +196,59 @@ def draw(results: list[Result], options: argparse.Namespace) -> tuple[Figure, st
     )
     equal = sum(all(name in result.times["forward"] for result in results) for name in names if name != GROUPED_2)
     title = f"{equal} equal ways to compute attention; at best {time:.2f} of the time of {TORCH}"
-    fig.suptitle(f"{title}\n({name}, at {shape})", fontsize=12.5)
     causal = "causal mask" if options.causal else "no mask"
-    model_note(
-        fig,
+    note = (
         f"untrained layer, d_model = {D_MODEL}, {NUM_HEADS} heads, {causal}; medians of interleaved rounds on "
-        f"{machine(options.device)} · * another function",
+        f"{machine(options.device)} · * another function"
     )
+    headline(fig, f"{title}\n({name}, at {shape})", note, size=12.5)
     return fig, f"{title} ({name}, at {shape}). Time of each variant relative to {TORCH}; refused variants have none."
 
 
-def record_findings(results: list[Result], options: argparse.Namespace) -> None:
-    shapes = ", ".join(result.shape for result in results)
+WRONG, TENFOLD = "difference of the inverted mask", "shapes at which the fused core is 10 times as fast"
+
+
+@measures(
+    Claim(
+        id="nine-ways",
+        text="A loop over heads, three projections or one, einsum and the fused kernels compute the same",
+        kind=IDENTITY,
+        rule="all agree within 1e-5 in float32 with one reference in float64",
+        holds=lambda n: n["variants that agree"] == n["variants"],
+        unit="outputs, gradients of the input and weights at all shapes, with the causal mask and without",
+        shows=("variants*",),
+    ),
+    Claim(
+        id="inverted-mask",
+        text="Code that runs without an error and returns the right shape computes the right thing",
+        source="what a table of times takes for granted",
+        kind=IDENTITY,
+        rule="below 1e-5, as for the other variants",
+        holds=lambda n: n[WRONG] <= TOLERANCE,
+        unit="largest difference of outputs and gradients, at the shape where it is smallest",
+        control="the same function with the right mask agrees",
+        shows=(WRONG,),
+    ),
+    Claim(
+        id="C050",
+        text="F.scaled_dot_product_attention is up to 10 times faster than attention in steps",
+        kind=PROBE,
+        rule="at one of them or more",
+        holds=lambda n: n[TENFOLD] > 0,
+        unit="the core functions alone, without a mask; medians of rounds",
+        shows=("shapes*",),
+    ),
+)
+def in_short(results: list[Result]) -> dict[str, float]:
+    """What each run repeats. The inverted mask does the same work on the wrong keys: no time shows that."""
     names = [name for name in results[0].differences if name not in (GROUPED_2, INVERTED)]
-    agree = sum(all(result.differences[name] <= TOLERANCE for result in results) for name in names)
-    wrong = min(result.differences[INVERTED] for result in results)
-    tenfold = sum(median_ratio(result.core, "in steps", FUSED) >= 10 for result in results)
-    findings.record(
-        "phase2_multi_head/costs/benchmark.py",
-        [
-            Finding(
-                "nine-ways",
-                "A loop over heads, three projections or one, einsum and the fused kernels compute the same",
-                "course notes",
-                {"variants": len(names), "variants that agree": agree},
-                f"outputs, gradients of the input and weights at {shapes}, with the causal mask and without",
-                "all agree within 1e-5 in float32 with one reference in float64",
-                findings.verdict(agree == len(names)),
-            ),
-            Finding(
-                "inverted-mask",
-                "Code that runs without an error and returns the right shape computes the right thing",
-                "what a table of times takes for granted",
-                {"difference of the inverted mask": round(wrong, 1)},
-                f"largest difference of outputs and gradients, the smallest of {shapes}",
-                "below 1e-5, as for the other variants",
-                findings.verdict(wrong <= TOLERANCE),
-                control="the same function with the right mask agrees",
-            ),
-            Finding(
-                "C050",
-                "F.scaled_dot_product_attention is up to 10 times faster than attention in steps",
-                "course notes",
-                {"shapes": len(results), "shapes at which it is 10 times as fast": tenfold},
-                f"the core functions alone, without a mask, on {options.device} at {shapes}; medians of rounds",
-                "at one of them or more",
-                findings.verdict(tenfold > 0),
-            ),
-        ],
-        options.output_dir,
-    )
+    return {
+        "variants": len(names),
+        "variants that agree": sum(all(r.differences[name] <= TOLERANCE for r in results) for name in names),
+        WRONG: round(min(result.differences[INVERTED] for result in results), 1),
+        "shapes": len(results),
+        TENFOLD: sum(median_ratio(result.core, "in steps", FUSED) >= 10 for result in results),
+    }
 
 
 def save_json(path: Path, results: list[Result], options: argparse.Namespace) -> None:
@@ -263,10 +263,11 @@ def save_json(path: Path, results: list[Result], options: argparse.Namespace) ->
     print(f"  times: {paths.shown(path.absolute())}")
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     script = cli.parser(__doc__)
     add = script.add_argument
-    add("--shapes", type=parse_shapes, metavar="BxT,...", help="sequences x length (default: 8x64,8x256,2x1024)")
+    add("--shapes", type=parse_shapes, metavar="BxT,...", help="sequences x length (default: 8x64,2x512)")
+    add("--seconds", type=float, default=SECONDS, help=f"to time all variants at one shape (default: {SECONDS})")
     add("--causal", action="store_true", help="time with the causal mask (default: none)")
     add("--threads", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="of the CPU (default: 2)")
     add("--json", type=Path, metavar="FILE", help="write every measured time to FILE")
@@ -275,24 +276,23 @@ def main(argv: list[str] | None = None) -> None:
         script.error(f"--threads must be 1 or more: got {options.threads}")
     before = torch.get_num_threads()
     torch.set_num_threads(options.threads)
+    shapes = options.shapes or (QUICK_SHAPES if options.quick else SHAPES)
     try:
         print(f"\nd_model = {D_MODEL}, {NUM_HEADS} heads, {'causal' if options.causal else 'no'} mask", end="; ")
         print(f"{machine(options.device)}; ratio: time over {TORCH}")
-        results = []
-        shapes = options.shapes or (QUICK_SHAPES if options.quick else SHAPES)
-        for batch, length in tqdm(shapes, desc="shapes", leave=False):
-            results.append(measure(batch, length, options))
+        results = [measure(*shape, options) for shape in tqdm(shapes, desc="shapes", leave=False)]
         for result in results:
             show(result)
-        show_wrong(results)
-        figure, caption = draw(results, options)
-        path = options.output_dir / paths.PLOTS / "phase2" / f"benchmark.{options.format}"
-        save_figure(figure, path, caption=caption)
+        save_plot(options, "phase2/benchmark", *draw(results, options))
         if options.json:
             save_json(options.json, results, options)
     finally:
         torch.set_num_threads(before)
-    record_findings(results, options)
+    numbers = in_short(results)
+    findings.record(options, numbers)
+    wrong = median_ratio(results[0].wrong, INVERTED, FUSED_MASK)
+    agree = f"{numbers['variants that agree']} of {numbers['variants']} agree"
+    return f"{agree}; a wrong mask, off by {numbers[WRONG]}, takes {wrong:.2f} of the right one's time"
 
 
 if __name__ == "__main__":

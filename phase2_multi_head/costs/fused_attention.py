@@ -1,4 +1,4 @@
-"""The same multi-head attention in PyTorch's fused function, and heads that share keys and values.
+"""What do a fused function and shared keys and values change?
 
 F.scaled_dot_product_attention computes scores, softmax and mean in one call. It may do so tile by tile and never hold
 all T_q x T_k weights at once (FlashAttention; Dao et al. 2022), which saves memory and time; in return there are no
@@ -10,7 +10,6 @@ a model that writes word by word has G / H as much to remember.
     python phase2_multi_head/costs/fused_attention.py
 """
 
-import argparse
 from collections.abc import Callable
 from typing import Any
 
@@ -30,8 +29,9 @@ from phase2_multi_head.multi_head_attention import (
 from shared import cli
 from shared.attention_utils import causal_mask
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import IDENTITY, PROBE, Claim, measures
 from shared.toy_language import encode
+from shared.toy_model import ToyTransformer
 
 
 class FusedMultiHeadAttention(MultiHeadAttention):
@@ -148,8 +148,20 @@ def backend(call: Callable[[], Any]) -> str:
     return kernels[0].removeprefix("_scaled_dot_product_").split("_attention")[0] if kernels else "math"
 
 
-def backends(device: str) -> dict[str, str]:
-    """The backend for the usual arguments, on tensors of 2 sequences, 4 heads, 16 tokens, d_k = 32."""
+@measures(
+    Claim(
+        id="C051",
+        text="F.scaled_dot_product_attention uses flash attention automatically when available",
+        kind=PROBE,
+        rule="it runs in each of the usual calls",
+        holds=lambda n: min(n.values()) == 1,
+        only_if=lambda n: n["no mask"] == n["is_causal"] == 1,
+        condition="the arguments allow it; those with 0 here fall back to another kernel, without a word",
+        unit="1 where a flash kernel ran",
+    )
+)
+def flash_runs(device: str) -> dict[str, int]:
+    """Whether flash runs for the usual arguments, on tensors of 2 sequences, 4 heads, 16 tokens, d_k = 32."""
     dtype = torch.float32 if device == "cpu" else torch.float16  # flash on a GPU wants 16 bits
     q, k, v = torch.randn(3, 2, 4, 16, 32, device=device, dtype=dtype)
     mask = causal_mask(16, device=device)
@@ -161,24 +173,36 @@ def backends(device: str) -> dict[str, str]:
         "values of another size": lambda: F.scaled_dot_product_attention(q, k, v[..., :24]),
         "grouped queries": lambda: F.scaled_dot_product_attention(q, k[:, :2], v[:, :2], enable_gqa=True),
     }
-    return {name: backend(call) for name, call in calls.items()}
+    return {name: int(backend(call) == "flash") for name, call in calls.items()}
 
 
+@measures(
+    Claim(
+        id="C049",
+        text="Flash attention gives the same output",
+        kind=PROBE,
+        rule="no difference at all; or below 1e-5 in float32",
+        holds=lambda n: max(n.values()) == 0,
+        only_if=lambda n: n["float32"] < 1e-5,
+        condition="equal means up to rounding: sums are taken in another order",
+        unit="largest difference of outputs, trained layer",
+    )
+)
 @torch.no_grad()
-def fused_differences(options: argparse.Namespace) -> dict[str, float]:
+def fused_differences(model: ToyTransformer, words: list[str]) -> dict[str, float]:
     """Trained first layer, step by step against fused: the largest difference of the outputs, float32 and float64."""
-    model = load_multi_head_model(options).model
-    plain = model.blocks[0].attention
-    x = model.blocks[0].attention_norm(model.embed(torch.tensor([encode(options.words)], device=options.device)))
+    plain, device = model.blocks[0].attention, model.positions.device
+    x = model.blocks[0].attention_norm(model.embed(torch.tensor([encode(words)], device=device)))
     differences = {}
     for name, dtype in (("float32", torch.float32), ("float64", torch.float64)):
-        if (options.device, name) == ("mps", "float64"):
+        if (device.type, name) == ("mps", "float64"):
             continue  # that device has none
-        first = MultiHeadAttention(x.size(-1), plain.num_heads).to(x.device, dtype)
-        fused = FusedMultiHeadAttention(x.size(-1), plain.num_heads).to(x.device, dtype)
-        first.load_state_dict(plain.state_dict())
-        fused.load_state_dict(plain.state_dict())
-        differences[name] = (first(x.to(dtype))[0] - fused(x.to(dtype))[0]).abs().max().item()
+        outputs = []
+        for layer_class in (MultiHeadAttention, FusedMultiHeadAttention):
+            layer = layer_class(x.size(-1), plain.num_heads).to(device, dtype)
+            layer.load_state_dict(plain.state_dict())
+            outputs.append(layer(x.to(dtype))[0])
+        differences[name] = (outputs[0] - outputs[1]).abs().max().item()
     return differences
 
 
@@ -198,98 +222,64 @@ def show_alignment() -> None:
         print(f"   {name:18} " + "   ".join(" ".join("#" if cell else "." for cell in row) for row in seen))
 
 
-@torch.no_grad()
-def show_groups() -> dict[str, int]:
-    """Parameters of one layer and the keys and values it makes, per number of groups; and a published model's cache."""
-    d_model, num_heads, length = 512, 8, 4096
-    print(f"\nOne layer, d_model = {d_model}, {num_heads} query heads, {length:,} tokens remembered in bfloat16:")
-    caches = {}
-    for groups in (8, 4, 2, 1):
-        attention = GroupedQueryAttention(d_model, num_heads, groups).bfloat16()
-        parameters = sum(p.numel() for p in attention.parameters())
-        x = torch.zeros(length, d_model, dtype=torch.bfloat16)
-        cache = attention.w_k(x).nbytes + attention.w_v(x).nbytes
-        assert cache == kv_cache_bytes(groups, d_model // num_heads, length)
-        caches[f"G={groups}"] = cache
-        print(f"   {groups} key-value heads: {parameters:>9,} parameters, cache {cache / 2**20:4.1f} MiB")
-    many, few = (kv_cache_bytes(g, 128, 8192, num_layers=32) / 2**30 for g in (32, 8))
-    print("   Llama 3 8B (32 layers, 32 query heads of 128, 8 key-value heads; Grattafiori et al. 2024), 8,192 tokens:")
-    print(f"   {few:.0f} GiB, where 32 key-value heads would take {many:.0f} GiB")
-    return caches
-
-
-def main(argv: list[str] | None = None) -> None:
-    options = cli.parse(cli.parser(__doc__), argv)
-    differences = fused_differences(options)
-    print("\nThe trained model's first layer, step by step against fused, largest difference of the outputs:")
-    print("   " + ", ".join(f"{name}: {difference:.1e}" for name, difference in differences.items()))
-    ran = backends(options.device)
-    print(f"\nWhich backend runs, on {options.device}:")
-    for name, kernel in ran.items():
-        print(f"   {name:24} {kernel}")
-    show_alignment()
-    record_findings(differences, ran, show_groups(), options)
-
-
-def record_findings(
-    differences: dict[str, float], ran: dict[str, str], caches: dict[str, int], options: argparse.Namespace
-) -> None:
-    flash = {name: int(kernel == "flash") for name, kernel in ran.items()}
-    wrong = {
+@measures(
+    Claim(
+        id="is-causal-alignment",
+        text="is_causal=True is the causal mask",
+        source="PyTorch's documentation",
+        kind=PROBE,
+        rule="none",
+        holds=lambda n: max(n.values()) == 0,
+        only_if=lambda n: n["5 queries, 5 keys"] == 0,
+        condition="queries and keys are equally many",
+        unit="cells in which is_causal=True differs from the causal mask whose last query sees the last key",
+    )
+)
+def misaligned_cells() -> dict[str, int]:
+    """How many cells the flag and the mask treat differently, by the numbers of queries and keys."""
+    return {
         f"{t_q} queries, {t_k} keys": int((seen_by_flag(t_q, t_k) != causal_mask(t_q, t_k)).sum())
         for t_q, t_k in ((5, 5), (2, 5), (1, 5))
     }
-    findings.record(
-        "phase2_multi_head/costs/fused_attention.py",
-        [
-            Finding(
-                "C049",
-                "Flash attention gives the same output",
-                "course notes",
-                differences,
-                "largest difference of outputs, trained layer",
-                "no difference at all; or below 1e-5 in float32",
-                **findings.conditional(
-                    max(differences.values()) == 0,
-                    differences["float32"] < 1e-5,
-                    "equal means up to rounding: sums are taken in another order",
-                ),
-            ),
-            Finding(
-                "C051",
-                "F.scaled_dot_product_attention uses flash attention automatically when available",
-                "course notes",
-                flash,
-                f"1 where a flash kernel ran, on {options.device}",
-                "it runs in each of the usual calls",
-                **findings.conditional(
-                    min(flash.values()) == 1,
-                    flash["no mask"] == flash["is_causal"] == 1,
-                    "the arguments allow it; those with 0 here fall back to another kernel, without a word",
-                ),
-            ),
-            Finding(
-                "is-causal-alignment",
-                "is_causal=True is the causal mask",
-                "PyTorch's documentation",
-                wrong,
-                "cells in which is_causal=True differs from the causal mask whose last query sees the last key",
-                "none",
-                **findings.conditional(
-                    max(wrong.values()) == 0, wrong["5 queries, 5 keys"] == 0, "queries and keys are equally many"
-                ),
-            ),
-            Finding(
-                "gqa-cache",
-                "Grouped queries shrink the cache by H / G",
-                "Ainslie et al. 2023",
-                caches,
-                "bytes of the keys and values of 4,096 tokens, one layer of 8 query heads of 64, bfloat16",
-                "8 key-value heads take exactly 8 times what 1 takes",
-                findings.verdict(caches["G=8"] == 8 * caches["G=1"]),
-            ),
-        ],
-        options.output_dir,
+
+
+@measures(
+    Claim(
+        id="gqa-cache",
+        text="Grouped queries shrink the cache by H / G",
+        source="Ainslie et al. 2023",
+        kind=IDENTITY,
+        rule="8 key-value heads take exactly 8 times what 1 takes",
+        holds=lambda n: n["G=8"] == 8 * n["G=1"],
+        unit="bytes of the keys and values of 4,096 tokens, one layer of 8 query heads of 64, bfloat16",
+        shows=("G=?",),
+    )
+)
+@torch.no_grad()
+def caches() -> dict[str, int]:
+    """Bytes of keys and values of one layer by the number of groups; and of a published model.
+
+    Llama 3 8B: 32 layers, 32 query heads of 128, 8 key-value heads (Grattafiori et al. 2024), 8,192 tokens.
+    """
+    d_model, num_heads, length = 512, 8, 4096
+    found = {}
+    for groups in (8, 4, 2, 1):
+        attention = GroupedQueryAttention(d_model, num_heads, groups).bfloat16()
+        x = torch.zeros(length, d_model, dtype=torch.bfloat16)
+        found[f"G={groups}"] = attention.w_k(x).nbytes + attention.w_v(x).nbytes
+        assert found[f"G={groups}"] == kv_cache_bytes(groups, d_model // num_heads, length)
+    return found | {f"Llama 3 8B, G={g}": kv_cache_bytes(g, 128, 8192, num_layers=32) for g in (32, 8)}
+
+
+def main(argv: list[str] | None = None) -> str:
+    options = cli.parse(cli.parser(__doc__), argv)
+    equal = fused_differences(load_multi_head_model(options).model, options.words)
+    show_alignment()
+    cells, cache = misaligned_cells(), caches()
+    findings.record(options, equal, flash_runs(options.device), cells, cache)
+    return (
+        f"The same output ({equal['float32']:.0e}) without weights to look at; 8 heads that share one cache "
+        f"{cache['G=8'] // cache['G=1']} times less"
     )
 
 

@@ -14,10 +14,8 @@
     wrong: inverted mask         fused, with the mask of nn.MultiheadAttention, in which True means hidden
 
 All take their weights from one MultiHeadAttention without biases (a stack of single heads has none). check_agreement
-compares outputs, gradients and weights with that module in float64. How long each of those that agree takes:
+compares outputs, gradients and weights with that module in float64. How long each of those that agree takes is in
 benchmark.py.
-
-    python phase2_multi_head/costs/variants.py
 """
 
 import copy
@@ -31,7 +29,6 @@ from torch import Tensor, nn
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads, merge_heads, split_heads
-from shared import cli
 from shared.attention_utils import causal_mask
 
 STACK, STEPS, ONE, EINSUM = "stack of heads", "separate projections", "one projection", "einsum"
@@ -217,16 +214,3 @@ def check_agreement(
         largest = [torch.linalg.vector_norm(ours.cpu() - right, ord=math.inf) for ours, right in pairs]
         differences[name] = torch.stack(largest).max().item()
     return differences
-
-
-def main(argv: list[str] | None = None) -> None:
-    cli.parse(cli.parser(__doc__), argv)
-    multi_head, x, mask = MultiHeadAttention(64, 8, bias=False), torch.randn(2, 7, 64), causal_mask(7)
-    print("\nLargest difference from MultiHeadAttention in float64, 7 tokens, causal mask:")
-    for name, difference in check_agreement(load_variants(multi_head, mask), multi_head, x, mask).items():
-        note = " from its group means" if name == GROUPED_2 else ""
-        print(f"   {name:34} {difference:.1e}{note}{'' if difference <= TOLERANCE else '   not the same function'}")
-
-
-if __name__ == "__main__":
-    cli.run(main)
