@@ -9,8 +9,8 @@ the check that is meant to notice does notice.
 """
 
 TESTS = {
-    "phase1_single_head": ("before", "long_path", "order", "parts", "reading", "self_attention"),
-    "phase2_multi_head": ("block", "costs", "heads", "multi_head_attention", "pooling", "pruning"),
+    "phase1_single_head": ("before", "exercises", "long_path", "order", "parts", "reading", "self_attention"),
+    "phase2_multi_head": ("block", "costs", "exercises", "heads", "multi_head_attention", "pooling", "pruning"),
     "phase3_visualization": ("exercises", "explanation", "explorer", "explorer_page", "layers", "pretrained", "roles"),
     "phase4_causal": (
         "causal_attention",
@@ -26,7 +26,7 @@ TESTS = {
         "attention_utils",
         "course",
         "evidence",
-        "exercises",
+        "exercise_checker",
         "grammar",
         "house",
         "lessons",

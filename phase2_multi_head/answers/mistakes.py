@@ -98,7 +98,7 @@ LAYER = (
     Mistake("normalised along the wrong axis",
             "each position by itself, over its d_model numbers; otherwise positions leak into each other past the "
             "mask",
-            edit(LAYER_NORM, "F.layer_norm(x.T, x.shape[:1]).T"),
+            edit(LAYER_NORM, "F.layer_norm(x.mT, x.shape[:1]).mT"),
             edit(LAYER_NORM, "F.layer_norm(x, x.shape)")),
     Mistake("mean not subtracted", "that is RMSNorm; here subtract the mean first",
             edit(LAYER_NORM, "F.rms_norm(x, x.shape[-1:], eps=1e-5)")),
@@ -109,7 +109,7 @@ LAYER = (
             edit("torch.relu(norm(y) @ w_1)", NORMED) + edit("hidden @ w_2", "torch.relu(hidden @ w_2)")),
     Mistake("GELU instead of ReLU", "many models have it; here it is max(0, ...)", edit("torch.relu", "F.gelu")),
     Mistake("causal mask the wrong way around", "True = may attend: position i sees j <= i, the lower triangle",
-            edit(CAUSAL, f"{CAUSAL}.T")),
+            edit(CAUSAL, f"{CAUSAL}.mT")),
     Mistake("causal mask hides the position itself", "position i sees itself as well: j <= i, not j < i",
             edit(CAUSAL, f"{CAUSAL}.tril(-1)")),
     Mistake("one word of the future visible",
@@ -196,7 +196,7 @@ MISTAKES = {
                 "each head has its own d_k columns of w_q, w_k and w_v; otherwise all heads find the same",
                 edit(PROJECTED, "split_heads(x @ w, num_heads)[:, :1].expand(-1, num_heads, -1, -1) for")),
         Mistake("matrices transposed", TRANSPOSED,
-                edit("x @ w,", "x @ w.T,"), edit("x @ w,", "x @ w.T,") + edit("@ w_o", "@ w_o.T")),
+                edit("x @ w,", "x @ w.mT,"), edit("x @ w,", "x @ w.mT,") + edit("@ w_o", "@ w_o.mT")),
     ),
     "fused_projection": (
         Mistake("queries, keys, values in another order",
@@ -213,9 +213,9 @@ MISTAKES = {
                 "each column of w_qkv makes one number; reshape cuts along the rows instead, through all three; cut "
                 "the columns, with chunk or slices",
                 edit("(x @ w_qkv).chunk(3, dim=-1)", "x @ w_qkv.reshape(3, 1, len(w_qkv), -1)"),
-                edit("x @ w_qkv", "x @ w_qkv.reshape(-1, len(w_qkv)).T")),
+                edit("x @ w_qkv", "x @ w_qkv.reshape(-1, len(w_qkv)).mT")),
         Mistake("matrices transposed", TRANSPOSED,
-                edit("(x @ w_qkv).chunk(3, dim=-1)", "[x @ w.T for w in w_qkv.chunk(3, dim=1)]")),
+                edit("(x @ w_qkv).chunk(3, dim=-1)", "[x @ w.mT for w in w_qkv.chunk(3, dim=1)]")),
         Mistake("heads interleaved", IN_A_ROW, INTERLEAVED),
         Mistake("split without transpose", KEEPS_MEMORY,
                 SPLIT_BY_VIEW,

@@ -45,9 +45,10 @@ def multi_head_attention(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, num_heads: int, mask: Tensor | None = None
 ) -> Pair:
     """
+    d_k = d_model // H
     for b in range(B):
         for h in range(H):
-            columns = slice(h * d_k, (h + 1) * d_k)                         # d_k = d_model / H
+            columns = slice(h * d_k, (h + 1) * d_k)
             query, key, value = x[b] @ w_q[:, columns], x[b] @ w_k[:, columns], x[b] @ w_v[:, columns]
             for i in range(T):
                 for j in range(T):

@@ -11,28 +11,9 @@ are described in words.
                                                          command.py   the reader's file and the command line
 """
 
-from shared.exercise_checker.check import DONE, NOT_WRITTEN, WRONG, Report, check, first_problem
-from shared.exercise_checker.command import main, run
+# ruff: noqa: F401
+from shared.exercise_checker.check import DONE, WRONG, check, first_problem
+from shared.exercise_checker.command import run
 from shared.exercise_checker.edits import edited, ways
 from shared.exercise_checker.exercise import Case, Exercise, Mistake, draw, edit
-from shared.exercise_checker.words import WIDTH, call
-
-__all__ = [
-    "DONE",
-    "NOT_WRITTEN",
-    "WIDTH",
-    "WRONG",
-    "Case",
-    "Exercise",
-    "Mistake",
-    "Report",
-    "call",
-    "check",
-    "draw",
-    "edit",
-    "edited",
-    "first_problem",
-    "main",
-    "run",
-    "ways",
-]
+from shared.exercise_checker.words import NOT_WRITTEN, WIDTH, call

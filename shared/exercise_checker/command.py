@@ -127,17 +127,3 @@ def complaint(file: Path, error: BaseException) -> str:
         lines, said = [error.lineno], error.msg
     place = f", line {lines[-1]}" if lines else ""
     return textwrap.shorten(f"{short(file)}{place}: {type(error).__name__}: {said}", 300, placeholder=" ...")
-
-
-def main(
-    description: str | None,
-    exercises: Sequence[Exercise],
-    functions: Sequence[Function],
-    argv: list[str] | None = None,
-) -> None:
-    """As run(), for exercises that still stand in their exercises.py."""
-    parser = parser_for(description)
-    options = parser.parse_args(argv)
-    numbers = chosen(options.exercise, exercises, parser)
-    written = {e.name: e.solution if options.solutions else f for e, f in zip(exercises, functions, strict=True)}
-    report(numbers, exercises, written)

@@ -38,8 +38,6 @@ def is_answer(thing: Any, solution: Function) -> bool:
 
 def edited(solution: Function, change: Edit) -> Function:
     """The solution with its text, or that of its helpers, changed. Each old text must stand there exactly once."""
-    if callable(change):
-        return change
     text, names = source_of(solution)
     for old, new in change:
         if text.count(old) != 1:
@@ -68,7 +66,7 @@ def ways(exercise: Exercise) -> list[tuple[Mistake, Function]]:
 
 def pairs(exercise: Exercise) -> Iterator[tuple[Mistake, Mistake, Function]]:
     """Two mistakes at once: both edits, where the second still finds its text after the first."""
-    edits = [(mistake, change) for mistake in exercise.mistakes for change in mistake.edits if not callable(change)]
+    edits = [(mistake, change) for mistake in exercise.mistakes for change in mistake.edits]
     for (one, first), (other, second) in islice(combinations(edits, 2), MAX_PAIRS):
         if one is other:
             continue
