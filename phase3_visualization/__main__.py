@@ -8,8 +8,8 @@ from shared import cli, course
 
 # the scripts on a published language model, where the extra is installed
 PRETRAINED = (
-    "pretrained.pretrained",
-    "pretrained.pretrained_parity",
+    "pretrained.heads",
+    "pretrained.parity",
     "pretrained.coreference",
     "pretrained.hub_or_no_op",
 )

