@@ -106,6 +106,8 @@ def merge_tiles(
 
     A query that sees no key of a tile has largest -inf, total 0 and mean 0 there. If it sees none in both, the same is
     asked of the whole, and never NaN. Scores can be in the thousands, and exp(1000) is infinite.
+
+    Flash attention does this for each new tile of keys, and flash-decoding at the end, for parts of a long cache.
     """
     raise NotImplementedError
 

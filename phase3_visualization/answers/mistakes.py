@@ -39,7 +39,7 @@ ENTROPY = (
             "first the entropy of each row: sharp rows that look at different words have an even mean",
             edit(MEAN, "torch.special.entr(weights.mean(dim=1)).sum(dim=-1) / torch.tensor(weights.size(-1)).log()")),
     Mistake("columns instead of rows", ROWS_LOOK,
-            edit("visible =", "weights, mask = weights.mT, mask.T\n    visible =")),
+            edit("visible =", "weights, mask = weights.mT, mask.mT\n    visible =")),
     Mistake("not normalised",
             "divide each row by the ln of the number of keys it may see, the largest entropy it can have",
             edit(f" / {LIMIT}", "")),
@@ -107,6 +107,11 @@ ROLE = (
             "gold keys may lie to the left or to the right: try every offset but 0, from 1 - T to T - 1",
             edit(OFFSETS, "range(1, length)"),
             edit(OFFSETS, "range(1 - length, 0)")),
+    Mistake("not all offsets tried",
+            "a relation may span the whole sentence: try every offset from 1 - T to T - 1, but 0",
+            edit(OFFSETS, "[-3, -2, -1, 1, 2, 3]"),
+            edit(OFFSETS, "[*range(2 - length, 0), *range(1, length - 1)]"),
+            edit(OFFSETS, "[*range(1 - length, 0), *range(1, length - 1)]")),
     Mistake("one offset, not the best of all",
             "which offset is best depends on the relation: try all but 0 and take the largest share",
             *[edit(OFFSETS, f"[{k}]") for k in (2, 3, -2, -3)]),
@@ -131,7 +136,7 @@ ROLLOUT = (
     Mistake("residual only once", "every layer has a residual connection: add it to each matrix, before the product",
             edit(STEP, "layer") + edit("return rollout", "return (rollout + identity) / 2")),
     Mistake("product in the wrong order", "the later layer stands on the left: step @ before",
-            edit(f"{STEP} @ rollout", f"rollout @ ({STEP})")),
+            edit("step @ rollout", "rollout @ step")),
     Mistake("rows not renormalised", "with the residual added, rows sum to 2: halve them",
             edit(STEP, "(layer + identity)")),
     Mistake("only one of the two halved",
@@ -149,7 +154,7 @@ ROLLOUT = (
             edit(HEADS, "weights.amax(dim=1)"),
             edit(HEADS, "weights.amax(dim=1)") + RENORMALISED),
     Mistake("number by number", "a path goes from i through any k to j: that is a matrix product, @ and not *",
-            edit("@ rollout", "* rollout")),
+            edit("step @ rollout", "step * rollout")),
     Mistake("mean of the layers", "layers follow each other: multiply their matrices",
             edit("return rollout", "return (weights.mean(dim=(0, 1)) + identity) / 2")),
     Mistake("a layer left out", "start with 1 where i == j, and let each of the L layers take its step",
@@ -160,7 +165,7 @@ ROLLOUT = (
             edit(HEADS, "weights") + edit("return rollout", "return rollout.mean(0)")),
     Mistake("one matrix for each layer", "return what is there after the last layer",
             edit("rollout = identity", "rollout, seen = identity, []")
-            + edit("@ rollout", "@ rollout\n        seen.append(rollout)")
+            + edit("step @ rollout", "step @ rollout\n        seen.append(rollout)")
             + edit("return rollout", "return torch.stack(seen)")),
 )
 

@@ -37,6 +37,7 @@ def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
 
 def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     """
+    share = {}
     for h in range(H):
         right = asked = 0
         for n in range(N):
@@ -50,9 +51,9 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     for k in [*range(1 - T, 0), *range(1, T)]:                              # "always k words to the right"
         hits = sum(gold[n, i, i + k] for n in range(N) for i in range(T) if 0 <= i + k < T)
         share[k] = hits / asked
-
-    baseline is the largest share[k]. The repository has both in shared/grammar/scores.py.
+    baseline = max(share.values())
     """
+    # The repository has both numbers in shared/grammar/scores.py.
     length = weights.size(-1)
     own = torch.eye(length, dtype=torch.bool)
     attended = weights.masked_fill(own, -1).argmax(dim=-1)  # (N, H, T, T) -> (N, H, T)
@@ -66,21 +67,23 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
 
 def attention_rollout(weights: Tensor) -> Tensor:
     """
+    for i in range(T):
+        rollout[i, i] = 1                                                   # before the first layer; 0 elsewhere
     for l in range(L):
         for i in range(T):
             for j in range(T):
                 step[i, j] = 0.5 * sum(weights[l, h, i, j] for h in range(H)) / H + 0.5 * (i == j)
-        before = rollout.clone()                                            # at first 1 where i == j, 0 elsewhere
+        before = rollout.clone()
         for i in range(T):
             for j in range(T):
                 rollout[i, j] = sum(step[i, k] * before[k, j] for k in range(T))
-
-    The repository has it in shared/attention_utils.py.
     """
+    # The repository has it in shared/attention_utils.py.
     identity = torch.eye(weights.size(-1), dtype=weights.dtype)
     rollout = identity
     for layer in weights.mean(dim=1):  # (L, H, T, T) -> (L, T, T)
-        rollout = (layer + identity) / 2 @ rollout
+        step = (layer + identity) / 2
+        rollout = step @ rollout
     return rollout
 
 
@@ -88,14 +91,15 @@ def without_head(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, b_o: Tensor, num_heads: int, removed: int
 ) -> Tensor:
     """
+    d_k = d_model // H
     for b in range(B):
+        heads = []
         for h in range(H):
-            columns = slice(h * d_k, (h + 1) * d_k)                         # d_k = d_model / H
+            columns = slice(h * d_k, (h + 1) * d_k)
             query, key, value = x[b] @ w_q[:, columns], x[b] @ w_k[:, columns], x[b] @ w_v[:, columns]
-            head[h] = attention(query, key, value)                          # (T, d_k), as in phase 1, no mask
-        head[removed] = 0
-        for i in range(T):
-            output[b, i] = concatenate(head[h][i] for h in range(H)) @ w_o + b_o
+            found = attention(query, key, value)                            # (T, d_k), as in phase 1, no mask
+            heads.append(0 * found if h == removed else found)
+        output[b] = concatenate(heads, dim=1) @ w_o + b_o                   # (T, d_model) @ (d_model, d_model)
     """
     query, key, value = (split_heads(x @ w, num_heads) for w in (w_q, w_k, w_v))  # (B, T, d_model) -> (B, H, T, d_k)
     heads, _ = scaled_dot_product_attention(query, key, value)
@@ -130,19 +134,22 @@ def entropy_cases() -> list[Case]:
 def role_cases() -> list[Case]:
     """N = 4 sentences, H = 3, T = 7. Own positions get much weight; gold keys lie at several distances.
 
-    The best offset is 2 to the right, then 3 to the left: no side and no single offset is right in both. The best of
+    The best offset is 2, then -6, then 6: no side, no single offset and no narrow range is right in all. The best of
     the other side is 5 words away, which nobody guesses, so that a side and a guess can be told apart.
     """
     weights = (3 * draw((4, 3, 7, 7))[0] + 1.5 * torch.eye(7)).softmax(dim=-1)
-    to_right = ((0, 1, 3), (1, 2, 4), (2, 3, 5), (3, 1, 3), (3, 4, 6))
-    right = gold_at(*to_right, (0, 6, 1), (1, 6, 3), (2, 0, 3), (2, 5, 0), (3, 5, 3))
-    left = gold_at((0, 5, 2), (0, 6, 3), (1, 0, 5), (1, 6, 4), (2, 0, 2), (2, 1, 6), (2, 3, 0), (3, 5, 2))
-    several = right.clone()
-    several[0, 1, 6] = several[3, 5, 2] = True
+    near = ((0, 1, 3), (1, 2, 4), (2, 3, 5), (3, 1, 3), (3, 4, 6))
+    near = gold_at(*near, (0, 6, 1), (1, 6, 3), (2, 0, 3), (2, 5, 0), (3, 5, 3))
+    to_the_start = gold_at(
+        *((n, 6, 0) for n in range(4)), (0, 5, 2), (2, 3, 0), (3, 5, 2), (1, 0, 5), (2, 1, 6), (2, 0, 2)
+    )
+    to_the_end = gold_at(
+        *((n, 0, 6) for n in range(4)), (1, 4, 2), (2, 5, 6), (3, 1, 4), (0, 0, 2), (2, 0, 3), (2, 5, 1)
+    )
     return [
-        Case("", (weights, right)),
-        Case("a relation to the left", (weights, left)),
-        Case("two gold keys for some queries", (weights, several)),
+        Case("", (weights, near)),
+        Case("a relation to the left", (weights, to_the_start)),
+        Case("two gold keys for some queries", (weights, to_the_end)),
     ]
 
 

@@ -1,85 +1,38 @@
 """Tests: the exercises of phase 3."""
 
-import inspect
 import math
-import re
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase2_multi_head.pruning.head_importance import gated
 from phase3_visualization import exercises
 from phase3_visualization.answers import solutions
 from shared.attention_utils import attention_rollout, normalized_entropy
-from shared.exercise_checker import DONE, call, check, draw, ways
+from shared.exercise_checker import DONE, check, draw
 from shared.grammar.scores import accuracy_per_head, best_fixed_offset
+from shared.tests.exercises import asked_for_as_checked, by_loops, each_way, known_by_its_name
 from shared.tests.helpers import close
 
 ENTROPY, ROLE, ROLLOUT, REMOVED = solutions.EXERCISES
 
 
-@pytest.mark.parametrize("exercise", solutions.EXERCISES, ids=lambda e: e.name)
+@pytest.mark.parametrize("exercise", solutions.EXERCISES, ids=lambda exercise: exercise.name)
 def test_exercises_ask_for_what_is_checked(exercise):
     stub = getattr(exercises, exercise.name)
-    assert list(inspect.signature(stub).parameters) == list(inspect.signature(exercise.solution).parameters)
-    assert len(stub.__doc__.splitlines()) > 5 and "float64" in stub.__doc__
-    assert not re.search(r"^ *for ", stub.__doc__, re.M), "the loops are for --hint"
-    assert check(exercise, stub).text == "not written yet"
-    assert check(exercise, exercise.solution).status == DONE
+    asked_for_as_checked(exercise, stub)
+    assert "float64" in stub.__doc__
 
 
-@pytest.mark.parametrize(
-    ("exercise", "mistake", "function"),
-    [pytest.param(e, *way, id=f"{e.name}-{way[0].name}") for e in solutions.EXERCISES for way in ways(e)],
-)
+@pytest.mark.parametrize(("exercise", "mistake", "function"), each_way(solutions.EXERCISES))
 def test_mistakes_are_known_by_name(exercise, mistake, function):
-    assert not call(exercise, function, exercise.cases()[0]).failure, "it must run in the first case"
-    assert check(exercise, function).text == f"{mistake.name}: {mistake.hint}"
+    known_by_its_name(exercise, mistake, function, solutions.EXERCISES)
 
 
 # ----------------------------------------------------------------------------------------------------------- right ways
-
-
-def run_loops(solution, shape, **names):
-    """Run the loops that --hint prints, word for word, on these names; shape: axes, and a tensor that has them."""
-    text = re.search(r"^for .*?(?=\n\n|\Z)", inspect.getdoc(solution), re.M | re.S).group()
-    axes, tensor = shape
-    exec(text, names | dict(zip(axes.split(), tensor.shape, strict=True)))
-
-
-def entropy_by_loops(weights, mask):
-    entropy = torch.zeros(len(weights))
-    run_loops(ENTROPY.solution, ("H T_q T_k", weights), log=math.log, **locals())
-    return entropy
-
-
-def role_by_loops(weights, gold):
-    accuracy, share = torch.zeros(weights.shape[1]), {}
-    run_loops(ROLE.solution, ("N H T T", weights), **locals())
-    return accuracy, max(share.values())
-
-
-def rollout_by_loops(weights):
-    rollout, step = torch.eye(weights.shape[-1]), torch.zeros(weights.shape[-2:])
-    run_loops(ROLLOUT.solution, ("L H T T", weights), **locals())
-    return rollout
-
-
-def removed_by_loops(x, w_q, w_k, w_v, w_o, b_o, num_heads, removed):
-    output, d_k = torch.zeros(x.shape), x.shape[2] // num_heads
-    head = torch.zeros(num_heads, x.shape[1], d_k).double()
-    run_loops(
-        REMOVED.solution,
-        ("B T d_model", x),
-        H=num_heads,
-        attention=lambda *inputs: scaled_dot_product_attention(*inputs)[0],
-        concatenate=lambda parts: torch.cat(list(parts)),
-        **locals(),
-    )
-    return output
 
 
 def entropy_by_nanmean(w, mask, log=torch.log):
@@ -98,15 +51,15 @@ def zeroed(matrix, num_heads, removed):
 
 
 RIGHT = [
-    (ENTROPY, entropy_by_loops),
+    (ENTROPY, by_loops(ENTROPY, weights="H T_q T_k", buffers={"log": math.log})),
     (ENTROPY, entropy_by_nanmean),
     (ENTROPY, lambda w, m: entropy_by_nanmean(w, m, torch.log2)),
     (ENTROPY, lambda w, m: normalized_entropy(w, m).nanmean(dim=-1)),
-    (ROLE, role_by_loops),
+    (ROLE, by_loops(ROLE, weights="N H T T")),
     (ROLE, lambda w, g: (accuracy_per_head(w, g), best_fixed_offset(g)[1])),
-    (ROLLOUT, rollout_by_loops),
+    (ROLLOUT, by_loops(ROLLOUT, weights="L H T T", buffers={"step": "T T"})),
     (ROLLOUT, lambda w: attention_rollout(list(w))),
-    (REMOVED, removed_by_loops),
+    (REMOVED, by_loops(REMOVED, x="B T d_model", buffers={"attention": F.scaled_dot_product_attention})),
     (REMOVED, lambda x, q, k, v, o, b, n, r: all_heads(x, q, k, zeroed(v.T, n, r).T, o, b, n)),  # its values are 0
     (REMOVED, lambda x, q, k, v, o, b, n, r: all_heads(x, q, k, v, zeroed(o, n, r), b, n)),  # nothing of it passes
 ]
@@ -115,6 +68,11 @@ RIGHT = [
 @pytest.mark.parametrize(("exercise", "function"), RIGHT)
 def test_every_right_way_is_accepted(exercise, function):
     assert check(exercise, function).status == DONE, check(exercise, function).text
+
+
+def test_a_float32_identity_is_explained():
+    text = check(ROLLOUT, lambda w: w.mean(1)[0] @ torch.eye(w.shape[-1])).text
+    assert "the inputs are float64, so make new tensors with dtype=weights.dtype" in text
 
 
 # ------------------------------------------------------------------------------------------------------ the solutions

@@ -149,7 +149,7 @@ STANDS_AT_T = "the cache holds positions 0 to T - 1, so the new word stands at T
 def joined(way: str) -> tuple:
     """Another way to join old and new, {0} and {1}, for keys and for values."""
     pairs = (("past_keys", "key"), ("past_values", "value"))
-    return tuple(("[{0}, {1}]".format(*pair), way.format(*pair)) for pair in pairs)
+    return tuple(("[{}, {}]".format(*pair), way.format(*pair)) for pair in pairs)
 
 
 CACHE = (
@@ -260,6 +260,7 @@ PHI_Q, PHI_K = "F.elu(query) + 1", "F.elu(key) + 1"
 FEATURES = f"{PHI_Q}, {PHI_K}"
 EARLIER = "q @ (state - torch.outer(k, v)) / (q @ (total - k){})"
 STACKED = "torch.stack(outputs)"
+DECAYS = (0.5, 0.8, 0.9, 0.95, 0.99)
 LINEAR = (
     Mistake("norm missing", "divide by the sum of the weights, phi(query)·total: the weights must sum to 1",
             edit(NORM, "")),
@@ -279,8 +280,8 @@ LINEAR = (
     Mistake("state replaced, not added to", "the state is a sum over all words so far: +=",
             edit("state + torch", "torch") + edit("total + k", "k")),
     Mistake("the past fades", "every word counts alike: state and total are plain sums, without a decay",
-            *[edit("= state +", f"= {f} * state +") + edit("= total +", f"= {f} * total +") for f in (0.5, 0.9, 0.99)],
-            *[edit("= state +", f"= {f} * state +") for f in (0.5, 0.9, 0.99)]),
+            *[edit("= state +", f"= {f} * state +") + edit("= total +", f"= {f} * total +") for f in DECAYS],
+            *[edit("= state +", f"= {f} * state +") for f in DECAYS]),
     Mistake("phi left out", "phi of both, query and key: without it weights can be negative and the norm 0",
             edit(FEATURES, "query, key"),
             edit(PHI_Q, "query"),
@@ -292,8 +293,8 @@ LINEAR = (
     Mistake("elu without + 1", "elu goes down to -1: add 1, and every weight is positive",
             edit(FEATURES, "F.elu(query), F.elu(key)")),
     Mistake("another phi", "phi(x) = elu(x) + 1 is asked; another one is another function",
-            edit(FEATURES, "F.relu(query), F.relu(key)"),
-            edit(FEATURES, "query.exp(), key.exp()")),
+            *[edit(PHI_Q, f"{phi}(query){more}") + edit(PHI_K, f"{phi}(key){more}")
+              for phi, more in (("F.relu", ""), ("F.relu", " + 1"), ("F.softplus", ""), ("torch.exp", ""))]),
     Mistake("divided by √d_k",
             "nothing is divided by √d_k here: after phi it cancels in the norm, before phi it does not",
             edit("elu(query)", "elu(query / math.sqrt(key.size(1)))")

@@ -63,8 +63,9 @@ def cached_step(
     """
     for b in range(B):
         x = word[b] + positions[T]                              # (d_model,)
-        keys[b] = [*past_keys[b], x @ w_k]                      # T + 1 vectors
-        values[b] = [*past_values[b], x @ w_v]
+        for t in range(T):
+            keys[b, t], values[b, t] = past_keys[b, t], past_values[b, t]
+        keys[b, T], values[b, T] = x @ w_k, x @ w_v
         output[b] = attention(x @ w_q, keys[b], values[b])      # one query, scores divided by √d_k, no mask
     """
     x = (word + positions[past_keys.size(1)])[:, None]  # (B, d_model) -> (B, 1, d_model)
@@ -82,13 +83,12 @@ def merge_tiles(
     """
     for i in range(T_q):
         largest[i] = max(largest_a[i], largest_b[i])
-        part_a = total_a[i] * exp(largest_a[i] - largest[i])
-        part_b = total_b[i] * exp(largest_b[i] - largest[i])
-        total[i] = part_a + part_b
-        for c in range(d_v):
-            mean[i, c] = (part_a * mean_a[i, c] + part_b * mean_b[i, c]) / total[i]
-
-    Where a query sees no key in both tiles, these loops divide by 0.
+        if largest[i] > float("-inf"):                          # otherwise total and mean stay 0
+            part_a = total_a[i] * exp(largest_a[i] - largest[i])
+            part_b = total_b[i] * exp(largest_b[i] - largest[i])
+            total[i] = part_a + part_b
+            for c in range(d_v):
+                mean[i, c] = (part_a * mean_a[i, c] + part_b * mean_b[i, c]) / total[i]
     """
     largest = torch.maximum(largest_a, largest_b)
     finite = largest.masked_fill(largest == -math.inf, 0)  # -inf - -inf would be NaN

@@ -1,9 +1,6 @@
 """Tests: the exercises of phase 4."""
 
-import inspect
 import math
-import re
-from functools import partial
 
 import pytest
 import torch
@@ -16,87 +13,30 @@ from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
 from phase4_causal.writing.generate import Sampling
 from shared.attention_utils import causal_mask, padding_mask
-from shared.exercise_checker import DONE, call, check, draw, ways
+from shared.exercise_checker import DONE, check, draw
+from shared.tests.exercises import asked_for_as_checked, by_loops, each_way, known_by_its_name
 from shared.tests.helpers import close
 
 CAUSAL, COMBINED, NEXT, CACHE, TILES, LINEAR = solutions.EXERCISES
-zeros = partial(torch.zeros, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("exercise", solutions.EXERCISES, ids=lambda e: e.name)
+@pytest.mark.parametrize("exercise", solutions.EXERCISES, ids=lambda exercise: exercise.name)
 def test_exercises_ask_for_what_is_checked(exercise):
     stub = getattr(exercises, exercise.name)
-    assert list(inspect.signature(stub).parameters) == list(inspect.signature(exercise.solution).parameters)
-    assert len(stub.__doc__.splitlines()) > 5 and ("float64" in stub.__doc__ or exercise.returns == ("mask",))
-    assert not re.search(r"^ *for ", stub.__doc__, re.M), "the loops are for --hint"
-    assert check(exercise, stub).text == "not written yet"
-    assert check(exercise, exercise.solution).status == DONE
+    asked_for_as_checked(exercise, stub)
+    assert "float64" in stub.__doc__ or exercise in (CAUSAL, COMBINED)
 
 
-@pytest.mark.parametrize(
-    ("exercise", "mistake", "function"),
-    [pytest.param(e, *way, id=f"{e.name}-{way[0].name}") for e in solutions.EXERCISES for way in ways(e)],
-)
+@pytest.mark.parametrize(("exercise", "mistake", "function"), each_way(solutions.EXERCISES))
 def test_mistakes_are_known_by_name(exercise, mistake, function):
-    assert not call(exercise, function, exercise.cases()[0]).failure, "it must run in the first case"
-    assert check(exercise, function).text == f"{mistake.name}: {mistake.hint}"
+    known_by_its_name(exercise, mistake, function, solutions.EXERCISES)
 
 
 # ----------------------------------------------------------------------------------------------------------- right ways
 
 
-def run_loops(solution, shape, **names):
-    """Run the loops that --hint prints, word for word, on these names; shape: axes, and a tensor that has them."""
-    text = re.search(r"^for .*?(?=\n\n|\Z)", inspect.getdoc(solution), re.M | re.S).group()
-    axes, tensor = shape
-    exec(text, names | dict(zip(axes.split(), tensor.shape, strict=True)))
-
-
-def causal_by_loops(query_length, key_length):
-    mask = torch.zeros(query_length, key_length) > 0
-    run_loops(CAUSAL.solution, ("T_q T_k", mask), mask=mask)
-    return mask
-
-
-def combined_by_loops(lengths, query_length, key_length):
-    mask = torch.zeros(len(lengths), 1, query_length, key_length) > 0
-    run_loops(COMBINED.solution, ("B one T_q T_k", mask), **locals())
-    return mask
-
-
-def next_word_by_loops(logits, temperature, top_k):
-    probabilities = zeros(len(logits), logits.shape[2])
-    run_loops(NEXT.solution, ("B T V", logits), exp=torch.exp, **locals())
-    return probabilities
-
-
-def step_by_loops(word, positions, w_q, w_k, w_v, past_keys, past_values):
-    output, keys, values = zeros(len(word), w_v.shape[1]), {}, {}
-
-    def attention(query, keys, values):
-        return F.scaled_dot_product_attention(query[None], torch.stack(keys), torch.stack(values))[0]
-
-    run_loops(CACHE.solution, ("B T d_k", past_keys), **locals())
-    return output, *(torch.stack([torch.stack(rows) for rows in joined.values()]) for joined in (keys, values))
-
-
-def tiles_by_loops(largest_a, total_a, mean_a, largest_b, total_b, mean_b):
-    largest, total, mean = zeros(len(mean_a)), zeros(len(mean_a)), zeros(mean_a.shape)
-    run_loops(TILES.solution, ("T_q d_v", mean_a), exp=torch.exp, **locals())
-    nothing = largest == -math.inf  # here the loops divide by 0, as their text says
-    return largest, total.masked_fill(nothing, 0), mean.masked_fill(nothing[:, None], 0)
-
-
-def linear_by_loops(query, key, value):
-    output, total = zeros(value.shape), zeros(key.shape[1])
-    state = zeros(key.shape[1], value.shape[1])
-    run_loops(
-        LINEAR.solution,
-        ("T d_k d_v", zeros(*key.shape, value.shape[1])),
-        phi=lambda x: x + 1 if x > 0 else x.exp(),
-        **locals(),
-    )
-    return output, state, total
+def attention_of_one(query, keys, values):
+    return F.scaled_dot_product_attention(query[None], keys, values)[0]
 
 
 def topk_of_distinct_numbers(logits, t, k):
@@ -121,19 +61,19 @@ def linear_of_this_repository(query, key, value):
 
 
 RIGHT = [
-    (CAUSAL, causal_by_loops),
+    (CAUSAL, by_loops(CAUSAL, mask="T_q T_k")),
     (CAUSAL, causal_mask),
     (CAUSAL, lambda a, b: ~torch.triu(torch.ones(a, b), b - a + 1).bool()),
-    (COMBINED, combined_by_loops),
+    (COMBINED, by_loops(COMBINED, mask="B one T_q T_k")),
     (COMBINED, lambda n, a, b: causal_mask(a, b) & padding_mask(n, b)),
-    (NEXT, next_word_by_loops),
+    (NEXT, by_loops(NEXT, logits="B T V")),
     (NEXT, lambda x, t, k: Sampling(t, k).probabilities(x[:, -1])),
     (NEXT, topk_of_distinct_numbers),
-    (CACHE, step_by_loops),
+    (CACHE, by_loops(CACHE, past_keys="B T d_k", buffers={"attention": attention_of_one})),
     (CACHE, lambda *inputs: [part.float() for part in solutions.cached_step(*inputs)]),
-    (TILES, tiles_by_loops),
+    (TILES, by_loops(TILES, mean="T_q d_v")),
     (TILES, tiles_by_logaddexp),
-    (LINEAR, linear_by_loops),
+    (LINEAR, by_loops(LINEAR, query="T d_k", value="T d_v", buffers={"phi": lambda x: F.elu(x) + 1})),
     (LINEAR, linear_of_this_repository),
 ]
 
@@ -141,6 +81,11 @@ RIGHT = [
 @pytest.mark.parametrize(("exercise", "function"), RIGHT)
 def test_every_right_way_is_accepted(exercise, function):
     assert check(exercise, function).status == DONE, check(exercise, function).text
+
+
+def test_float32_is_explained_where_it_is_too_coarse():
+    text = check(TILES, lambda *tiles: solutions.merge_tiles(*(part.float() for part in tiles))).text
+    assert "nearly right, as in float32" in text and "scores of 1000" in text
 
 
 # ------------------------------------------------------------------------------------------------------ the solutions
