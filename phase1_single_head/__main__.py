@@ -18,7 +18,6 @@ PLAN = course.Plan(
         "parts.scaling",
         "order.position_encodings",
         "order.positions",
-        "long_path.recurrence",
         "long_path.path_length",
         "long_path.layer_costs",
         "reading.reading_weights",

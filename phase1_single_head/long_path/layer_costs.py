@@ -1,4 +1,4 @@
-"""What a layer costs and what it can do: recurrent, convolutional, fully connected, attention, in one table.
+"""What does a layer cost, and what can it do that others cannot?
 
 Textbooks print this table (Vaswani et al. 2017, table 1). Here a small experiment fills every cell:
 
@@ -12,26 +12,35 @@ Textbooks print this table (Vaswani et al. 2017, table 1). Here a small experime
 
     python phase1_single_head/long_path/layer_costs.py
 
-What grows with the square of the length is recorded too; what recurrence makes wait: recurrence.py.
+An RNN computes h_t = tanh(W x_t + U h_{t-1}): word t waits for word t - 1. Without tanh there is another way:
+h_t = a h_{t-1} + x_t, written out, is x_t + a x_{t-1} + a² x_{t-2} + ...: all words at once, each with a weight that
+falls with distance. That is attention with weights that no query chooses.
 """
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from phase1_single_head.long_path.path_length import CausalConvolution, convolutions, layers_needed
-from phase1_single_head.long_path.recurrence import longest_chain, outputs, steps_needed
+from phase1_single_head.long_path.path_length import (
+    CausalConvolution,
+    convolutions,
+    layers_needed,
+    longest_chain,
+    outputs,
+    steps_needed,
+)
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
 from shared import cli
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, IDENTITY, Claim, Numbers, measures
+from shared.measure import count_operations
 
 LENGTHS = (16, 64, 256)
-SIZE, NUM_DRAWS = 32, 20
+SIZE, NUM_DRAWS, FACTOR = 32, 20, 0.9
+RECURRENT = ("RNN", "LSTM")
+TABLE = "Vaswani et al. 2017, table 1"
 
 
 class FullyConnected(nn.Module):
@@ -121,8 +130,9 @@ def influence(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def follow_the_words(name: str, length: int = 16, scale: float = 1.0) -> tuple[float, float]:
-    """Words change places, all but the last: how far are their shares in the last output from staying with the place,
-    how far from going with the word? Means over draws of weights, here times `scale`, and of words.
+    """How far shares in the last output are from staying with the place, and from going with the word, 0 to 1.
+
+    All words but the last change places. Means over draws of weights, here times `scale`, and of words.
     """
     distances = []
     for _ in range(NUM_DRAWS):
@@ -146,124 +156,229 @@ def measure(name: str) -> Row:
     return Row(weights_formula(name), path, chains, takes_any_length(name), *follow_the_words(name))
 
 
-def count_operations(function: Callable[..., object], *inputs: Tensor) -> int:
-    """Multiplications and additions of the matrix products, as torch counts them."""
-    with FlopCounterMode(display=False) as counter:
-        function(*inputs)
-    return counter.get_total_flops()
+def recurrence_by_loop(x: Tensor, factor: float) -> Tensor:
+    """h_t = factor h_{t-1} + x_t, word by word: (T, d) -> (T, d)."""
+    states = [x[0]]
+    for word in x[1:]:
+        states.append(factor * states[-1] + word)
+    return torch.stack(states)
 
 
-def record_findings(rows: dict[str, Row], options: argparse.Namespace) -> None:
-    kernels = {f"k = {k}": CausalConvolution(SIZE, k).weight.numel() for k in (3, 5, 7)}
-    projected = {name: count_weights(name, SIZE, 16) for name in ("attention", "attention with W_O")}
-    full, attention = rows["fully connected"], rows["attention"]
-    words = torch.randn(1, 16, SIZE)
-    reached = {
-        name: (influence(LAYERS[name](SIZE, 16), words) > 0).double().mean().item()
-        for name in ("attention", "convolution", "RNN")
+def recurrence_weights(length: int, factor: float) -> Tensor:
+    """(T, T): how much of word j is in state t, factor^(t - j), and nothing of later words."""
+    position = torch.arange(length, dtype=torch.float64)
+    return (factor ** (position[:, None] - position)).tril()
+
+
+def recurrence_at_once(x: Tensor, factor: float) -> Tensor:
+    """The same states as one matrix product, as attention takes its values: (T, d) -> (T, d)."""
+    return recurrence_weights(len(x), factor).to(x.dtype) @ x  # (T, T) @ (T, d) -> (T, d)
+
+
+def not_linear(layer: nn.Module) -> float:
+    """|f(2x) - 2 f(x)| as a share of |2 f(x)|: 0 for whatever is one matrix product."""
+    x = torch.randn(1, 16, SIZE, dtype=torch.float64)
+    twice = 2 * outputs(layer, x)
+    return ((outputs(layer, 2 * x) - twice).norm() / twice.norm()).item()
+
+
+def numbers_kept(layer: nn.Module, length: int) -> int:
+    """Of `length` words: the state that a recurrent layer hands on, or the keys and values of attention."""
+    x = torch.randn(1, length, SIZE)
+    kept = (layer.w_k(x), layer.w_v(x)) if isinstance(layer, SelfAttention) else layer(x)[1]
+    return sum(part.numel() for part in (kept if isinstance(kept, tuple) else (kept,)))
+
+
+Rows = dict[str, Row]
+
+
+@measures(
+    Claim(
+        id="C038",
+        text="A convolution has O(k d²) parameters",
+        kind=IDENTITY,
+        source=TABLE,
+        rule=f"equal to k · {SIZE}²",
+        holds=lambda n: all(n[f"convolution, k = {k}"] == k * SIZE**2 for k in (3, 5, 7)),
+        unit=f"weights of one layer, d = {SIZE}",
+        shows=("convolution*",),
+    ),
+    Claim(
+        id="C041",
+        text="Self-attention has 3d² parameters",
+        kind=IDENTITY,
+        rule=f"equal to 3 · {SIZE}²",
+        holds=lambda n: n["attention with W_O"] == 3 * SIZE**2,
+        only_if=lambda n: n["attention"] == 3 * SIZE**2,
+        condition="there is no output projection: with it they are 4d²",
+        unit=f"weights of one layer, d = {SIZE}",
+        shows=("attention*",),
+    ),
+)
+def weights_counted() -> dict[str, int]:
+    """Numbers in the weight matrices of some layers."""
+    kernels = {f"convolution, k = {k}": CausalConvolution(SIZE, k).weight.numel() for k in (3, 5, 7)}
+    return kernels | {name: count_weights(name, SIZE, 16) for name in ("attention", "attention with W_O")}
+
+
+@measures(
+    Claim(
+        id="C043",
+        text="A fully connected layer joins all positions in one step, in parallel; content does not change how",
+        kind=IDENTITY,
+        rule="one layer and the same chain at every length; shares that stay with the place, within 1e-9",
+        holds=lambda n: (
+            set(n["fully connected: layers"]) == {1}
+            and len(set(n["fully connected: operations in a row"])) == 1
+            and n["fully connected: from the place"] < 1e-9
+        ),
+        unit="at 16, 64 and 256 words; distance of the shares; weights: n = 6, d = 64",
+        control="left out where this is told: it takes one length only, and its weights grow with n²",
+        shows=("fully*", "weights*"),
+    ),
+    Claim(
+        id="C044",
+        text="RNN and LSTM are not content-based: what they read from where does not depend on content",
+        kind=EXPERIMENT,
+        rule="0 from the place, within 1e-9; failing that, at most half as far from the place as from the word",
+        holds=lambda n: all(n[f"{name}: from the place"] < 1e-9 for name in RECURRENT),
+        only_if=lambda n: all(n[f"{name}: from the place"] < n[f"{name}: from the word"] / 2 for name in RECURRENT),
+        condition="choosing a place is meant, as attention does it, and weights are small, as at the start",
+        oracle={f"{name}: from the {what}": float(what == "word") for name in RECURRENT for what in ("place", "word")},
+        null={f"{name}: from the {what}": float(what == "place") for name in RECURRENT for what in ("place", "word")},
+        unit="words change places: distance of their shares from staying with the place, from going with the word",
+        control="attention, and weights ten times as large",
+        shows=("RNN*", "LSTM*", "attention: from*"),
+    ),
+    Claim(
+        id="C047",
+        text="In self-attention each output depends directly on every position",
+        kind=IDENTITY,
+        rule="all of them, and a chain of operations that is as long for 256 words as for 16",
+        holds=lambda n: n["attention: reached"] == 1 and len(set(n["attention: operations in a row"])) == 1,
+        unit="share of the 16 · 16 gradients |d output_i / d input_j| of one layer that are not 0",
+        shows=("*reached", "attention: operations*"),
+    ),
+)
+def what_layers_join(rows: Rows) -> dict[str, float | list[int]]:
+    """What the claims need of the table; how many pairs one layer joins; recurrent layers with larger weights."""
+    full, attention, words = rows["fully connected"], rows["attention"], torch.randn(1, 16, SIZE)
+    found: dict[str, float | list[int]] = {
+        "fully connected: layers": full.path,
+        "fully connected: operations in a row": full.chain,
+        "fully connected: from the place": full.stay,
+        "attention: operations in a row": attention.chain,
     }
-    recurrent = [rows[name] for name in ("RNN", "LSTM")]
-    larger = [follow_the_words(name, scale=10.0)[0] for name in ("RNN", "LSTM")]
-    operations, memory = {}, {}
+    for name in ("fully connected", "attention with W_O"):
+        found[f"weights, {name}"] = count_weights(name, 64, 6)
+    for name in (*RECURRENT, "attention"):
+        found |= {f"{name}: from the place": rows[name].stay, f"{name}: from the word": rows[name].go}
+    for name in RECURRENT:
+        found[f"{name}, weights times 10: from the place"] = follow_the_words(name, scale=10.0)[0]
+    for name in ("attention", "convolution", "RNN"):
+        found[f"{name}: reached"] = (influence(LAYERS[name](SIZE, 16), words) > 0).double().mean().item()
+    return found
+
+
+def grows_by_four(numbers: Numbers, what: str) -> bool:
+    return abs(numbers[f"{what}, T = 64"] / numbers[f"{what}, T = 32"] / 4 - 1) < 0.05
+
+
+@measures(
+    Claim(
+        id="C035",
+        text="Self-attention takes O(T² d) operations",
+        kind=IDENTITY,
+        source=TABLE,
+        rule="twice the length takes 4 times the operations, within 5 %",
+        holds=lambda n: grows_by_four(n, "operations of the layer"),
+        only_if=lambda n: grows_by_four(n, "operations of the core"),
+        condition="the projections are left out: 6Td², more than the core's 4T²d until T = 1.5 d",
+        unit="operations of one pass, d = 64",
+        shows=("operations*",),
+    ),
+    Claim(
+        id="C036",
+        text="The attention weights take O(T²) memory",
+        kind=IDENTITY,
+        rule="twice the length takes 4 times the bytes, within 5 %",
+        holds=lambda n: grows_by_four(n, "bytes of the weights"),
+        unit="bytes, one head, float32",
+        shows=("bytes*",),
+    ),
+)
+def growth_with_length() -> dict[str, int]:
+    """Operations and bytes of one head on 32 and on 64 words."""
+    found = {}
     for n in (32, 64):
         text = torch.randn(1, n, 64)
-        operations[f"layer, T = {n}"] = count_operations(SelfAttention(64), text)
-        operations[f"core, T = {n}"] = count_operations(scaled_dot_product_attention, text, text, text)
+        found[f"operations of the layer, T = {n}"] = count_operations(SelfAttention(64), text)
+        found[f"operations of the core, T = {n}"] = count_operations(scaled_dot_product_attention, text, text, text)
         _, weights = SelfAttention(64)(text)
-        memory[f"T = {n}"] = weights.numel() * weights.element_size()
-    growth = {part: operations[f"{part}, T = 64"] / operations[f"{part}, T = 32"] for part in ("layer", "core")}
-    table = "Vaswani et al. 2017, table 1"
-    findings.record(
-        "phase1_single_head/long_path/layer_costs.py",
-        [
-            Finding(
-                "C038",
-                "A convolution has O(k d²) parameters",
-                table,
-                kernels,
-                f"weights of one layer, d = {SIZE}",
-                f"equal to k · {SIZE}²",
-                findings.verdict(all(count == int(k.split()[-1]) * SIZE**2 for k, count in kernels.items())),
-            ),
-            Finding(
-                "C041",
-                "Self-attention has 3d² parameters",
-                "course notes",
-                projected,
-                f"weights of one layer, d = {SIZE}",
-                f"equal to 3 · {SIZE}²",
-                **findings.conditional(
-                    projected["attention with W_O"] == 3 * SIZE**2,
-                    projected["attention"] == 3 * SIZE**2,
-                    "there is no output projection: with it they are 4d²",
-                ),
-            ),
-            Finding(
-                "C043",
-                "A fully connected layer joins all positions in one step, in parallel; content does not change how",
-                "course notes",
-                {"layers needed": max(full.path), "change of the shares with content": full.stay}
-                | {
-                    f"weights, {name}": count_weights(name, 64, 6) for name in ("fully connected", "attention with W_O")
-                },
-                "weights: n = 6, d = 64",
-                "one layer and the same chain at every length; shares that stay with the place, within 1e-9",
-                findings.verdict(set(full.path) == {1} and full.at_once and full.stay < 1e-9),
-                control="left out where this is told: it takes one length only, and its weights grow with n²",
-            ),
-            Finding(
-                "C044",
-                "RNN and LSTM are not content-based: what they read from where does not depend on content",
-                "course notes",
-                {f"{name}, from the place": rows[name].stay for name in ("RNN", "LSTM")}
-                | {f"{name}, from the word": rows[name].go for name in ("RNN", "LSTM")},
-                "words change places: distance of their shares from staying with the place, from going with the word",
-                "0 from the place, within 1e-9; failing that, at most half as far from the place as from the word",
-                **findings.conditional(
-                    all(row.content_decides == "no" for row in recurrent),
-                    all(row.content_decides == "how much" for row in recurrent),
-                    "choosing a place is meant, as attention does it, and weights are small, as at the start",
-                ),
-                control=f"attention: {attention.stay:.2f} from the place, {attention.go:.0e} from the word; weights "
-                f"times 10, from the place: RNN {larger[0]:.2f}, LSTM {larger[1]:.2f}",
-            ),
-            Finding(
-                "C047",
-                "In self-attention each output depends directly on every position",
-                "course notes",
-                reached,
-                "share of the 16 · 16 gradients |d output_i / d input_j| of one layer that are not 0",
-                "all of them, and a chain of operations that is as long for 256 words as for 16",
-                findings.verdict(reached["attention"] == 1 and attention.at_once),
-            ),
-            Finding(
-                "C035",
-                "Self-attention takes O(T² d) operations",
-                table,
-                operations | {f"growth, {part}": ratio for part, ratio in growth.items()},
-                "operations of one pass, d = 64; growth when T doubles",
-                "twice the length takes 4 times the operations, within 5 %",
-                **findings.conditional(
-                    abs(growth["layer"] / 4 - 1) < 0.05,
-                    abs(growth["core"] / 4 - 1) < 0.05,
-                    "the projections are left out: 6Td², more than the core's 4T²d until T = 1.5 d",
-                ),
-            ),
-            Finding(
-                "C036",
-                "The attention weights take O(T²) memory",
-                "course notes",
-                memory,
-                "bytes, one head, float32",
-                "twice the length takes 4 times the bytes, within 5 %",
-                findings.verdict(abs(memory["T = 64"] / memory["T = 32"] / 4 - 1) < 0.05),
-            ),
-        ],
-        options.output_dir,
+        found[f"bytes of the weights, T = {n}"] = weights.numel() * weights.element_size()
+    return found
+
+
+LOOP, ONCE, APART = "linear, by loop", "linear, at once", "linear, difference of loop and matrix product"
+
+
+@measures(
+    Claim(
+        id="C042",
+        text="A recurrent network cannot be computed in parallel",
+        kind=IDENTITY,
+        rule="the chain grows with n, and no recurrence has another form without it (same states within 1e-9)",
+        holds=lambda n: len(set(n["RNN"])) > 1 and not (n[APART] < 1e-9 and len(set(n[ONCE])) == 1),
+        only_if=lambda n: len(set(n["RNN"])) > 1 and n["RNN: 2 f(x) from f(2x)"] > 0.01,
+        condition="the recurrence is not linear, and only over time: the texts of a batch never wait for one another",
+        unit=f"operations that wait for one another, n = {LENGTHS}",
     )
+)
+def queues() -> dict[str, float | list[int]]:
+    """Chains of an RNN, and of a linear recurrence written as a loop and as one matrix product."""
+    rnn = nn.RNN(SIZE, SIZE, batch_first=True, bias=False).double()
+    chains: dict[str, list[int]] = {"RNN": [], LOOP: [], ONCE: []}
+    for n in LENGTHS:
+        x = torch.randn(n, SIZE, dtype=torch.float64, requires_grad=True)
+        by_loop, at_once = recurrence_by_loop(x, FACTOR), recurrence_at_once(x, FACTOR)
+        for name, output in zip(chains, (outputs(rnn, x[None]), by_loop, at_once), strict=True):
+            chains[name].append(longest_chain(output))
+    return chains | {APART: (by_loop - at_once).abs().max().item(), "RNN: 2 f(x) from f(2x)": not_linear(rnn)}
 
 
-def main(argv: list[str] | None = None) -> None:
+@measures(
+    Claim(
+        id="C039",
+        text="A recurrent layer has paths of length O(n) and O(d²) parameters",
+        kind=IDENTITY,
+        source=TABLE,
+        rule="n steps for n words, and 4 times the weights for twice the size",
+        holds=lambda n: n["RNN: steps"] == list(LENGTHS) and n["RNN: weights, d = 64"] == 4 * n["RNN: weights, d = 32"],
+        unit="steps in time one after the other; weights of nn.RNN without biases",
+        shows=("RNN: steps", "RNN: weights*"),
+    ),
+    Claim(
+        id="C059",
+        text="A recurrent network presses all that it has read into a state of fixed size",
+        kind=IDENTITY,
+        rule="RNN and LSTM keep no more of 256 words than of 16",
+        holds=lambda n: all(len(set(n[f"{name} keeps"])) == 1 for name in RECURRENT),
+        unit=f"numbers kept of n = {LENGTHS} words, size {SIZE}; of attention, keys and values",
+        control="attention",
+        shows=("*keeps",),
+    ),
+)
+def states() -> dict[str, int | list[int]]:
+    """What recurrent layers take and keep, and what attention keeps."""
+    layers = {name: LAYERS[name](SIZE, 16) for name in (*RECURRENT, "attention")}
+    return {
+        "RNN: steps": [steps_needed(nn.RNN(SIZE, SIZE, batch_first=True), n) for n in LENGTHS],
+        **{f"RNN: weights, d = {d}": count_weights("RNN", d, 16) for d in (32, 64)},
+        **{f"{name} keeps": [numbers_kept(layer, n) for n in LENGTHS] for name, layer in layers.items()},
+    }
+
+
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     rows = {name: measure(name) for name in LAYERS}
     lengths = "".join(f"{n:>6}" for n in LENGTHS)
@@ -275,7 +390,9 @@ def main(argv: list[str] | None = None) -> None:
         path, chain = ("".join(f"{n:>6}" for n in numbers) for numbers in (row.path, row.chain))
         at_once, any_length = ("yes" if answer else "no" for answer in (row.at_once, row.any_length))
         print(f"{name:20}{row.weights:>10}  {path}   {chain}   {at_once:9}{any_length:9}{row.content_decides}")
-    record_findings(rows, options)
+    findings.record(options, weights_counted(), what_layers_join(rows), growth_with_length(), queues(), states())
+    attention, rnn = (rows[name].chain[-1] for name in ("attention", "RNN"))
+    return f"Nobody waits: {attention} operations in a row for {LENGTHS[-1]} words; in an RNN {rnn}"
 
 
 if __name__ == "__main__":

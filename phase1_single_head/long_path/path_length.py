@@ -1,4 +1,4 @@
-"""Experiment: how long is the way from the first word to the last output, and what arrives at its end?
+"""How long is the way from the first word to the last output, and what arrives?
 
 A recurrent network hands what it has read from word to word, convolutions from layer to layer; attention looks at every
 word directly. One number shows what that means for learning, the gradient |d last output / d first word|: how much the
@@ -14,7 +14,6 @@ forget gate set open shows how much hangs on that. What a layer costs: layer_cos
 visualizations/plots/phase1/.
 """
 
-import argparse
 import math
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -26,17 +25,49 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from phase1_single_head.long_path.recurrence import outputs, steps_needed
 from phase1_single_head.self_attention import SelfAttention
-from shared import cli, paths
+from shared import cli
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
-from shared.evidence.findings import Finding
-from shared.visualization_utils import HIDDEN, QUIET, head_color, model_note, save_figure
+from shared.evidence.claims import EXPERIMENT, IDENTITY, Claim, Numbers, measures
+from shared.visualization_utils import HIDDEN, QUIET, head_color, headline, save_plot
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 SIZE, NUM_DRAWS = 32, 3
 FLOAT32_FLOOR = 1.4e-45  # the smallest number above 0 that float32 has
+
+
+def outputs(network: nn.Module, x: Tensor) -> Tensor:
+    """The outputs at all positions, (B, T, d); states and attention weights, which some networks add, are left out."""
+    result = network(x)
+    return result[0] if isinstance(result, tuple) else result
+
+
+def longest_chain(output: Tensor) -> int:
+    """How many operations had to wait for one another: the longest way through autograd's graph of `output`."""
+    lengths, open_nodes = {}, [output.grad_fn]
+    while open_nodes:
+        before = [node for node, _ in open_nodes[-1].next_functions if node is not None]
+        unknown = [node for node in before if node not in lengths]
+        if unknown:
+            open_nodes += unknown
+        else:
+            lengths[open_nodes.pop()] = 1 + max((lengths[node] for node in before), default=0)
+    return lengths[output.grad_fn]
+
+
+def steps_needed(network: nn.Module, length: int) -> int:
+    """Steps that a recurrent network takes one after the other: how often its chain grows by what one word adds.
+
+    In float64, since torch makes an LSTM in float32 one operation, inside which its steps cannot be seen.
+    """
+    size = next(network.parameters()).size(-1)
+    one, two, all_words = (
+        longest_chain(outputs(network.double(), torch.randn(1, n, size).double())) for n in (1, 2, length)
+    )
+    more_words, rest = divmod(all_words - one, two - one)
+    assert rest == 0  # each word adds as many operations
+    return 1 + more_words
 
 
 class CausalConvolution(nn.Conv1d):
@@ -97,8 +128,41 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {  # depth -> network; only co
 COLORS = dict(zip(NETWORKS, map(head_color, (0, 2, 1, 3, 3, 4)), strict=True))
 
 
+DOUBLING = (32, 128, 512)  # lengths to compare with log2 n
+
+
+def few(numbers: Numbers, kind: str) -> bool:
+    """At most 2 log2 n layers, at three lengths."""
+    return all(numbers[kind][LENGTHS.index(n)] <= 2 * math.log2(n) for n in DOUBLING)
+
+
+@measures(
+    Claim(
+        id="C037",
+        text="Stacked convolutions connect n words in O(log n) layers",
+        kind=IDENTITY,
+        source="course notes; Vaswani et al. 2017, table 1",
+        rule=f"at most 2 log2 n layers, n = {', '.join(map(str, DOUBLING))}",
+        holds=lambda n: few(n, "convolutions") and few(n, "dilated convolutions"),
+        only_if=lambda n: few(n, "dilated convolutions"),
+        condition="the dilation doubles with each layer (van den Oord et al. 2016); plain ones need (n - 1) / 2",
+        unit=f"layers of kernel 3 until the last output feels the first word, n = {', '.join(map(str, LENGTHS))}",
+        shows=("*convolutions",),
+    ),
+    Claim(
+        id="C040",
+        text="In self-attention the longest path between two words is O(1)",
+        kind=IDENTITY,
+        source="Vaswani et al. 2017, table 1",
+        rule="one layer at every length",
+        holds=lambda n: set(n["attention"]) == {1},
+        unit=f"layers until the last output feels the first word, n = {', '.join(map(str, LENGTHS))}",
+        control="an RNN takes as many steps as there are words",
+        shows=("attention", "RNN"),
+    ),
+)
 def count_layers() -> dict[str, list[int]]:
-    """Layers, or steps in time, between the first word and the last output, at each length."""
+    """Layers, or steps in time, between the first word and the last output, at each of LENGTHS."""
     return {
         "RNN": [steps_needed(nn.RNN(4, 4, batch_first=True), n) for n in LENGTHS],
         "convolutions": [layers_needed(convolutions(4, dilated=False), n) for n in LENGTHS],
@@ -115,20 +179,6 @@ def gradient(network: nn.Module, length: int) -> float:
     return (largest * (at_input[0, 0] / largest).norm()).item() if largest > 0 else 0.0
 
 
-def measure(layers: dict[str, list[int]], seeds: range) -> dict[str, list[float]]:
-    """Median gradient at each length, over draws of weights and words (a mean would be the largest draw alone)."""
-    results = {}
-    for name, make in NETWORKS.items():
-        draws = []
-        for seed in seeds:
-            torch.manual_seed(seed)
-            for _ in range(NUM_DRAWS):
-                depths = layers.get(name, [1] * len(LENGTHS))
-                draws.append([gradient(make(depth), n) for depth, n in zip(depths, LENGTHS, strict=True)])
-        results[name] = np.median(draws, axis=0).tolist()
-    return results
-
-
 def fall(gradients: list[float]) -> tuple[str, float]:
     """The law that fits better, with its number: ("power", p) for n^p, ("factor", f) for f^n. Zeros are left out."""
     points = [(n, math.log(value)) for n, value in zip(LENGTHS, gradients, strict=True) if value > 0]
@@ -141,6 +191,45 @@ def fall(gradients: list[float]) -> tuple[str, float]:
 def fall_text(gradients: list[float]) -> str:
     law, value = fall(gradients)
     return f"like n^{value:.1f}" if law == "power" else f"× {value:.2f} a word"
+
+
+def only_diluted(numbers: Numbers) -> bool:
+    """Attention falls about as 1/n, while LSTM and RNN lose a tenth or more with each word."""
+    law, power = fall(numbers["attention"])
+    lost = [fall(numbers[name]) for name in ("LSTM", "RNN")]
+    return law == "power" and -1.3 < power < -0.7 and all(law == "factor" and f < 0.9 for law, f in lost)
+
+
+@measures(
+    Claim(
+        id="C046",
+        text="With attention gradients do not vanish over long sequences",
+        kind=EXPERIMENT,
+        source="course notes; for RNN and LSTM Hochreiter and Schmidhuber 1997",
+        rule="at n = 512 at least half of that at n = 8; failing that, a power of n between -1.3 and -0.7 where LSTM "
+        "and RNN lose a tenth or more with each word",
+        holds=lambda n: n["attention"][-1] >= n["attention"][0] / 2,
+        only_if=only_diluted,
+        condition="vanishing means exponentially: attention dilutes, about as 1/n",
+        oracle={"attention": [0.4] * len(LENGTHS)},
+        null={name: [0.5**n for n in LENGTHS] for name in ("attention", "LSTM", "RNN")},
+        unit=f"|d last output / d first word|, untrained, n = {', '.join(map(str, LENGTHS))}",
+        control="an LSTM with its forget gate open",
+        shows=("attention", "LSTM*", "RNN"),
+    )
+)
+def gradients_that_arrive(layers: dict[str, list[int]], seeds: range) -> dict[str, list[float]]:
+    """Median gradient at each length, over draws of weights and words (a mean would be the largest draw alone)."""
+    results = {}
+    for name, make in NETWORKS.items():
+        draws = []
+        depths = layers[name] if "convolutions" in name else [1] * len(LENGTHS)
+        for seed in seeds:
+            torch.manual_seed(seed)
+            for _ in range(NUM_DRAWS):
+                draws.append([gradient(make(depth), n) for depth, n in zip(depths, LENGTHS, strict=True)])
+        results[name] = np.median(draws, axis=0).tolist()
+    return results
 
 
 def draw(gradients: dict[str, list[float]], layers: dict[str, list[int]], note: str) -> tuple[Figure, str]:
@@ -164,7 +253,7 @@ def draw(gradients: dict[str, list[float]], layers: dict[str, list[int]], note: 
     for name, values in layers.items():
         right.plot(LENGTHS, values, color=COLORS[name], marker="o", markersize=4)
         unit = "steps" if name == "RNN" else "layer" if values[-1] == 1 else "layers"
-        text = f"{name.replace(' ', chr(10))}:\n{values[-1]} {unit}"
+        text = "\n".join((*name.split(), f"{values[-1]} {unit}"))
         right.text(590, values[-1], text, color=COLORS[name], fontsize=8.5, va="center")
     right.set_yscale("log", base=2)
     right.set_yticks([1, 4, 16, 64, 256], [1, 4, 16, 64, 256])
@@ -177,79 +266,18 @@ def draw(gradients: dict[str, list[float]], layers: dict[str, list[int]], note: 
         ax.tick_params(length=0)
     attention, rnn = (gradients[name][LENGTHS.index(128)] for name in ("attention", "RNN"))
     title = f"After 128 words the first one still reaches attention: gradient {attention:.1g}; an RNN: {rnn:.0e}"
-    fig.suptitle(title, fontsize=13)
-    model_note(fig, note)
+    headline(fig, title, note)
     return fig, title + ". The gradient, and the layers or steps needed, against the number of words."
 
 
-def record_findings(
-    gradients: dict[str, list[float]], layers: dict[str, list[int]], options: argparse.Namespace
-) -> None:
-    kinds = ("convolutions", "dilated convolutions")
-    needed = {f"{kind}, n = {n}": layers[kind][LENGTHS.index(n)] for kind in kinds for n in (32, 128, 512)}
-    few = {kind: all(needed[f"{kind}, n = {n}"] <= 2 * math.log2(n) for n in (32, 128, 512)) for kind in kinds}
-    laws = {name: fall(values) for name, values in gradients.items()}
-    attention, kept = gradients["attention"], gradients["LSTM, gate open"]
-    diluted = laws["attention"][0] == "power" and -1.3 < laws["attention"][1] < -0.7
-    exponential = all(laws[name][0] == "factor" and laws[name][1] < 0.9 for name in ("LSTM", "RNN"))
-    findings.record(
-        "phase1_single_head/long_path/path_length.py",
-        [
-            Finding(
-                "C037",
-                "Stacked convolutions connect n words in O(log n) layers",
-                "course notes; Vaswani et al. 2017, table 1",
-                needed,
-                "layers of kernel 3 until the last output feels the first word",
-                "at most 2 log2 n layers",
-                **findings.conditional(
-                    all(few.values()),
-                    few["dilated convolutions"],
-                    "the dilation doubles with each layer (van den Oord et al. 2016); plain ones need (n - 1) / 2",
-                ),
-            ),
-            Finding(
-                "C040",
-                "In self-attention the longest path between two words is O(1)",
-                "Vaswani et al. 2017, table 1",
-                {f"n = {n}": count for n, count in zip(LENGTHS, layers["attention"], strict=True)},
-                "layers until the last output feels the first word",
-                "one layer at every length",
-                findings.verdict(set(layers["attention"]) == {1}),
-                control=f"an RNN takes {layers['RNN'][0]} to {layers['RNN'][-1]} steps, as many as there are words",
-            ),
-            Finding(
-                "C046",
-                "With attention gradients do not vanish over long sequences",
-                "course notes; for RNN and LSTM Hochreiter and Schmidhuber 1997",
-                {f"attention, n = {n}": attention[LENGTHS.index(n)] for n in (8, 128, 512)}
-                | {"exponent of n for attention": laws["attention"][1]}
-                | {f"{name}, n = 128": gradients[name][LENGTHS.index(128)] for name in ("LSTM", "RNN")}
-                | {f"factor per word, {name}": laws[name][1] for name in ("LSTM", "RNN")},
-                "|d last output / d first word|, untrained; the law that fits better of n^p and f^n",
-                "at n = 512 at least half of that at n = 8; failing that, a power of n between -1.3 and -0.7 where "
-                "LSTM and RNN lose a tenth or more with each word",
-                **findings.conditional(
-                    attention[-1] >= attention[0] / 2,
-                    diluted and exponential,
-                    "vanishing means exponentially: attention dilutes, about as 1/n",
-                ),
-                control=f"an LSTM with its forget gate open: {kept[0]:.2g} at n = 8, {kept[-1]:.2g} at n = 512",
-                seeds=list(cli.seeds(options)),
-            ),
-        ],
-        options.output_dir,
-    )
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     layers = count_layers()
-    gradients = measure(layers, cli.seeds(options))
+    arrive = gradients_that_arrive(layers, cli.seeds(options))
     draws = NUM_DRAWS * options.seeds
     print(f"\n|d last output / d first word|, untrained, size {SIZE}, median of {draws} draws")
     print(f"{'n':>20}" + "".join(f"{n:>10}" for n in LENGTHS) + "   falls as")
-    for name, values in gradients.items():
+    for name, values in arrive.items():
         print(f"{name:20}" + "".join(f"{value:>10.1e}" for value in values) + f"   {fall_text(values)}")
     print("\nLayers until the last output feels the first word; for the RNN, steps in time")
     for name, counts in layers.items():
@@ -260,9 +288,10 @@ def main(argv: list[str] | None = None) -> None:
         f"untrained, default initial weights, size {SIZE}, no skip connections, median of {draws} draws · gate open: "
         f"forget bias 5 · normalised entropy of attention at n = 128: {normalized_entropy(weights).mean():.2f}"
     )
-    figure, caption = draw(gradients, layers, note)
-    save_figure(figure, options.output_dir / paths.PLOTS / "phase1" / f"path_length.{options.format}", caption=caption)
-    record_findings(gradients, layers, options)
+    save_plot(options, "phase1/path_length", *draw(arrive, layers, note))
+    findings.record(options, layers, arrive, show_numbers=False)
+    attention, rnn = (fall_text(arrive[name]) for name in ("attention", "RNN"))
+    return f"One layer at any length; what arrives falls {attention}, in an RNN {rnn}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Experiment: what can be learned without positions, and with which?
+"""What can be learned without positions, and with which?
 
 Two tasks that are nothing but order, for one block with one head, with each encoding of position_encodings.py and with
 none. All places see each other:
@@ -14,7 +14,6 @@ Then strings up to 16 times as long as in training, and the question whether wor
 Writes positions.png to visualizations/plots/phase1/.
 """
 
-import argparse
 import copy
 import statistics
 from collections.abc import Callable
@@ -28,13 +27,13 @@ from tqdm import tqdm
 
 from phase1_single_head.order.position_encodings import RotarySelfAttention, against_the_fall, similarity_by_distance
 from phase1_single_head.self_attention import SelfAttention, load_single_head_model
-from shared import cli, paths, training
+from shared import cli, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, Claim, Measured, measures
 from shared.toy_language import encode, sample_corpus
 from shared.toy_model import Block, ToyTransformer, sinusoidal_positions
-from shared.visualization_utils import QUIET, head_color, model_note, save_figure
+from shared.visualization_utils import QUIET, grouped_bars, head_color, headline, save_plot
 
 ENCODINGS = ("none", "sinusoidal", "learned", "rotary")
 REVERSE, COPY = "reverse", "copy 3 to the left"
@@ -110,17 +109,87 @@ def most_frequent() -> float:
 
 
 Models = dict[tuple[str, str], list[SymbolMover]]  # (encoding, task) -> one for each seed
-Shares = dict[tuple[str, str, int], list[float]]  # (encoding, task, length) -> share of right answers for each seed
-Moves = dict[str, dict[str, float]]  # model -> what weight_moved says of it
+GUESS, ENDS = "the most frequent symbol", "reverse with rotary, first and last place"
 
 
-def measure(models: Models) -> Shares:
-    """Both tasks at the length of training, copying on longer strings too."""
-    return {
-        (encoding, task, length): [right(model, task, length) for model in runs]
-        for (encoding, task), runs in models.items()
-        for length in (TEST_LENGTHS if task == COPY else (LENGTH,))
+def made(none: float, added: float, rotary: float, longer: float = 0.1) -> dict[str, float | list[float]]:
+    """Made numbers: right at both tasks with these encodings, and on strings longer than in training."""
+    shares = {"none": none, "sinusoidal": added, "learned": added, "rotary": rotary}
+    numbers = {f"{name}, {task}": [share] for name, share in shares.items() for task in FIRST_PLACE}
+    numbers |= {f"{name}, {COPY}, of {n}": [longer] for name in ENCODINGS for n in TEST_LENGTHS[1:]}
+    return numbers | {GUESS: 0.24}
+
+
+@measures(
+    Claim(
+        id="positions-reversal",
+        text="Without positions a transformer cannot make use of order",
+        kind=EXPERIMENT,
+        source="Vaswani et al. 2017, section 3.5",
+        rule="none at most 0.05 above naming the most frequent symbol; sinusoidal and learned at least 0.95",
+        holds=lambda n: (
+            max(n[f"none, {REVERSE}"]) <= n[GUESS] + 0.05
+            and min(n[f"sinusoidal, {REVERSE}"] + n[f"learned, {REVERSE}"]) >= 0.95
+        ),
+        oracle=made(none=0.24, added=1.0, rotary=1.0),
+        null=made(none=1.0, added=1.0, rotary=1.0),
+        unit=f"share of places right, strings of {LENGTH} reversed, not trained on",
+        control="the same model, strings and steps with positions",
+        shows=(f"*, {REVERSE}", GUESS),
+    ),
+    Claim(
+        id="positions-rotary",
+        text="Rotary positions can stand in for added ones",
+        kind=EXPERIMENT,
+        source="models that have rotary positions only, such as LLaMA (Touvron et al. 2023)",
+        rule="at least 0.95 on both tasks; for distances: on copying alone",
+        holds=lambda n: min(n[f"rotary, {COPY}"] + n[f"rotary, {REVERSE}"]) >= 0.95,
+        only_if=lambda n: min(n[f"rotary, {COPY}"]) >= 0.95,
+        condition="distances are enough: one layer without a mask does not learn from them where it stands",
+        oracle=made(none=0.24, added=1.0, rotary=1.0),
+        null=made(none=0.24, added=1.0, rotary=0.24),
+        unit=f"share of places right, strings of {LENGTH}",
+        control="sinusoidal and learned ones, on both tasks",
+        shows=(f"*, {COPY}", f"rotary, {REVERSE}", ENDS),
+    ),
+    Claim(
+        id="positions-longer",
+        text="Sinusoidal positions may let a model go on to longer sequences than in training",
+        kind=EXPERIMENT,
+        source="Vaswani et al. 2017, section 3.5",
+        rule="sinusoidal at least 0.95",
+        holds=lambda n: min(n[f"sinusoidal, {COPY}, of 32"]) >= 0.95,
+        oracle=made(none=0.24, added=1.0, rotary=1.0, longer=1.0),
+        null=made(none=0.24, added=1.0, rotary=1.0, longer=0.1),
+        unit=f"share right, {COPY}, strings of 32, places beyond the {LENGTH} of training",
+        control="all three on strings as long as in training",
+        shows=(f"*, {COPY}, of 32",),
+    ),
+    Claim(
+        id="rotary-longer",
+        text="Rotary positions leave the length of the sequence open",
+        kind=EXPERIMENT,
+        source="Su et al. 2021, abstract: flexibility of sequence length",
+        rule="at least 0.95 at both lengths",
+        holds=lambda n: min(n[f"rotary, {COPY}, of 32"] + n[f"rotary, {COPY}, of 256"]) >= 0.95,
+        only_if=lambda n: min(n[f"rotary, {COPY}, of 32"]) >= 0.95,
+        condition="the strings are not much longer: with the length come distances that no training has seen",
+        oracle=made(none=0.24, added=1.0, rotary=1.0, longer=1.0),
+        null=made(none=0.24, added=1.0, rotary=1.0, longer=0.1),
+        unit=f"share right, {COPY}, places beyond the {LENGTH} of training",
+        shows=(f"rotary, {COPY}, of *",),
+    ),
+)
+def places_right(models: Models) -> dict[str, float | list[float]]:
+    """Both tasks at the length of training, copying on longer strings too, a number for each seed."""
+    found: dict[str, float | list[float]] = {
+        f"{encoding}, {task}": [right(model, task) for model in runs] for (encoding, task), runs in models.items()
     }
+    for encoding in ENCODINGS:
+        for n in TEST_LENGTHS[1:]:
+            found[f"{encoding}, {COPY}, of {n}"] = [right(model, COPY, n) for model in models[encoding, COPY]]
+    ends = [right_by_place(model, REVERSE)[[0, -1]].mean().item() for model in models["rotary", REVERSE]]
+    return found | {ENDS: ends, GUESS: most_frequent()}
 
 
 @torch.no_grad()
@@ -137,22 +206,40 @@ def weight_moved(weights_of: Callable[[Tensor], Tensor], tokens: Tensor, seed: i
     return {name: ((weights - other).abs().sum(dim=-1) / 2).mean().item() for name, other in others.items()}
 
 
-def compare_moves(language: ToyTransformer, reverser: SymbolMover, seed: int) -> Moves:
+SAME_WORDS = "same words, other places"
+MOVERS = ("words alone", "words and positions", "a model that reverses")
+
+
+@measures(
+    Claim(
+        id="C119",
+        text="Content decides what attends to what, not position",
+        kind=EXPERIMENT,
+        rule="the same words at other places: at most 0.05 moves",
+        holds=lambda n: max(n[f"{name}: {SAME_WORDS}"] for name in MOVERS) <= 0.05,
+        only_if=lambda n: n[f"words alone: {SAME_WORDS}"] <= 0.05,
+        condition="there are no positions",
+        oracle={f"{name}: {SAME_WORDS}": 0.0 for name in MOVERS},
+        null={f"{name}: {SAME_WORDS}": 0.9 for name in MOVERS},
+        unit="share of a row of weights that moves, mean",
+    )
+)
+def compare_moves(language: ToyTransformer, reverser: SymbolMover, seed: int) -> dict[str, float]:
     """weight_moved for the trained head of this phase, without its positions and with them, and for a reverser."""
     blind = copy.deepcopy(language)
     blind.positions.zero_()
     eight = torch.tensor([encode(s.words) for s in sample_corpus(0, 500)[1] if len(s.words) == 8])  # (B, 8)
-    return {
-        "words alone": weight_moved(lambda tokens: blind(tokens)[1][0][:, 0], eight, seed),
-        "words and positions": weight_moved(lambda tokens: language(tokens)[1][0][:, 0], eight, seed),
-        "a model that reverses": weight_moved(lambda s: reverser(s)[1][:, 0], new_strings(LENGTH), seed),
-    }
+    found = (
+        weight_moved(lambda tokens: blind(tokens)[1][0][:, 0], eight, seed),
+        weight_moved(lambda tokens: language(tokens)[1][0][:, 0], eight, seed),
+        weight_moved(lambda symbols: reverser(symbols)[1][:, 0], new_strings(LENGTH), seed),
+    )
+    return {f"{name}: {kind}": v for name, kinds in zip(MOVERS, found, strict=True) for kind, v in kinds.items()}
 
 
 @torch.no_grad()
-def draw(models: Models, shares: Shares, steps: int) -> tuple[Figure, str]:
+def draw(models: Models, found: Measured, steps: int) -> tuple[Figure, str]:
     """The sinusoidal encoding and its similarity; right answers by encoding and task, and on longer strings."""
-    mean = {run: statistics.mean(values) for run, values in shares.items()}
     fig, ((waves, near), (bars, longer)) = plt.subplots(2, 2, figsize=(9.6, 7.6), layout="constrained")
     encoding = sinusoidal_positions(64, 64)
     image = waves.imshow(encoding.numpy(), cmap="vlag", vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
@@ -163,111 +250,39 @@ def draw(models: Models, shares: Shares, steps: int) -> tuple[Figure, str]:
     near.plot(similarity.tolist(), color=COLORS["sinusoidal"])
     near.set(xlabel="distance of two positions", ylabel="their similarity (dot product)", ylim=(0, 33), xlim=(0, 63))
     near.set_title(f"falls in waves: grows at {against_the_fall(similarity)[0]:.0%} of the steps")
-    for e, name in enumerate(ENCODINGS):
-        for t, task in enumerate((REVERSE, COPY)):
-            value = mean[name, task, LENGTH]
-            bars.bar(5 * t + e, value, 0.85, color=COLORS[name], label=name if t == 0 else None)
-            bars.text(5 * t + e, value + 0.02, f"{value:.2f}", ha="center", fontsize=9)
-        on_longer = [mean[name, COPY, length] for length in TEST_LENGTHS]
-        longer.plot(TEST_LENGTHS, on_longer, "o-", color=COLORS[name], markersize=4, label=name)
-    bars.axhline(most_frequent(), color="black", linewidth=0.8, linestyle=":")
-    bars.text(10.6, most_frequent() + 0.02, "most\nfrequent\nsymbol", ha="right", fontsize=8.5)
-    bars.set(xlim=(-0.7, 10.7), ylabel="places right", title=f"strings of {LENGTH}, as in training")
-    bars.set_xticks((1.5, 6.5), (REVERSE, COPY))
+    shares = {name: [statistics.mean(found[f"{name}, {task}"]) for task in (REVERSE, COPY)] for name in ENCODINGS}
+    grouped_bars(bars, (REVERSE, COPY), shares, COLORS)
+    bars.axhline(found[GUESS], color="black", linewidth=0.8, linestyle=":")
+    bars.text(1.62, found[GUESS] + 0.02, "most\nfrequent\nsymbol", ha="right", fontsize=8.5)
+    bars.set(xlim=(-0.5, 1.65), ylabel="places right", title=f"strings of {LENGTH}, as in training")
+    for name in ENCODINGS:
+        beyond = [statistics.mean(found[f"{name}, {COPY}, of {length}"]) for length in TEST_LENGTHS[1:]]
+        longer.plot(TEST_LENGTHS, [shares[name][1], *beyond], "o-", color=COLORS[name], markersize=4, label=name)
     longer.set_xscale("log", base=2)
     longer.set_xticks(TEST_LENGTHS, TEST_LENGTHS)
     longer.set(xlabel=f"length; from 32 on, only the places beyond {LENGTH}", title=f"{COPY}, longer strings")
     for ax in (bars, longer):
         ax.set(ylim=(0, 1.25), yticks=(0, 0.5, 1))
         ax.legend(frameon=False, fontsize=9, ncols=4, loc="upper center", columnspacing=1.2, handlelength=1)
-    none, sinusoidal, _, rotary = (f"{mean[name, REVERSE, LENGTH]:.0%}" for name in ENCODINGS)
+    none, sinusoidal, _, rotary = (f"{shares[name][0]:.0%}" for name in ENCODINGS)
     title = f"Reversing a string: {none} right without positions, {sinusoidal} with sinusoidal, {rotary} with rotary"
-    fig.suptitle(title, fontsize=13)
     weights = {name: models[name, REVERSE][0](new_strings(LENGTH))[1] for name in ENCODINGS}
     entropy = ", ".join(f"{name} {normalized_entropy(weights[name]).mean():.2f}" for name in ENCODINGS)
-    model_note(
-        fig, f"trained {steps} steps, seeds: {len(models['none', REVERSE])}; normalised entropy, reverse: {entropy}"
-    )
+    seeds = len(models["none", REVERSE])
+    headline(fig, title, f"trained {steps} steps, seeds: {seeds}; normalised entropy, reverse: {entropy}")
     return fig, f"{title}. The sinusoidal encoding, its similarity by distance, right answers by encoding and length."
 
 
-def record_findings(models: Models, shares: Shares, moves: Moves, options: argparse.Namespace) -> None:
-    seeds = list(cli.seeds(options))
-    reverse = {name: shares[name, REVERSE, LENGTH] for name in ENCODINGS}
-    added = reverse["sinusoidal"] + reverse["learned"]
-    copied, twice, *_, longest = ({name: shares[name, COPY, n] for name in ENCODINGS} for n in TEST_LENGTHS)
-    ends = [right_by_place(model, REVERSE)[[0, -1]].mean().item() for model in models["rotary", REVERSE]]
-    alone, *others = (by_kind["same words, other places"] for by_kind in moves.values())
-    findings.record(
-        "phase1_single_head/order/positions.py",
-        [
-            Finding(
-                "positions-reversal",
-                "Without positions a transformer cannot make use of order",
-                "Vaswani et al. 2017, section 3.5",
-                reverse | {"most frequent symbol": most_frequent()},
-                f"share of places right, strings of {LENGTH} reversed, not trained on",
-                "none at most 0.05 above naming the most frequent symbol; sinusoidal and learned at least 0.95",
-                findings.verdict(max(reverse["none"]) <= most_frequent() + 0.05 and min(added) >= 0.95),
-                control="the same model, strings and steps with positions",
-                seeds=seeds,
-            ),
-            Finding(
-                "positions-rotary",
-                "Rotary positions can stand in for added ones",
-                "models that have rotary positions only, such as LLaMA (Touvron et al. 2023)",
-                {COPY: copied["rotary"], REVERSE: reverse["rotary"], "reverse, first and last place": ends},
-                f"share of places right, strings of {LENGTH}",
-                "at least 0.95 on both tasks; for distances: on copying alone",
-                **findings.conditional(
-                    min(copied["rotary"] + reverse["rotary"]) >= 0.95,
-                    min(copied["rotary"]) >= 0.95,
-                    "distances are enough: one layer without a mask does not learn from them where it stands",
-                ),
-                control=f"sinusoidal and learned: at least {min(added + copied['sinusoidal'] + copied['learned']):.2f}",
-                seeds=seeds,
-            ),
-            Finding(
-                "positions-longer",
-                "Sinusoidal positions may let a model go on to longer sequences than in training",
-                "Vaswani et al. 2017, section 3.5",
-                {name: twice[name] for name in ("sinusoidal", "learned", "rotary")},
-                f"share right, {COPY}, strings of 32, places beyond the {LENGTH} of training",
-                "sinusoidal at least 0.95",
-                findings.verdict(min(twice["sinusoidal"]) >= 0.95),
-                control=f"all three at least {min(min(copied[name]) for name in ENCODINGS[1:]):.2f} at length {LENGTH}",
-                seeds=seeds,
-            ),
-            Finding(
-                "rotary-longer",
-                "Rotary positions leave the length of the sequence open",
-                "Su et al. 2021, abstract: flexibility of sequence length",
-                {"strings of 32": twice["rotary"], f"strings of {TEST_LENGTHS[-1]}": longest["rotary"]},
-                f"share right, {COPY}, places beyond the {LENGTH} of training",
-                "at least 0.95 at both lengths",
-                **findings.conditional(
-                    min(twice["rotary"] + longest["rotary"]) >= 0.95,
-                    min(twice["rotary"]) >= 0.95,
-                    "the strings are not much longer: with the length come distances that no training has seen",
-                ),
-                seeds=seeds,
-            ),
-            Finding(
-                "C119",
-                "Content decides what attends to what, not position",
-                "course notes",
-                {f"{name}, {kind}": value for name, by_kind in moves.items() for kind, value in by_kind.items()},
-                "share of a row of weights that moves, mean",
-                "the same words at other places: at most 0.05 moves",
-                **findings.conditional(max(alone, *others) <= 0.05, alone <= 0.05, "there are no positions"),
-                seeds=[options.seed],
-            ),
-        ],
-        options.output_dir,
-    )
+def show(found: Measured) -> None:
+    print(f"\nPlaces right, {NUM_TEST} strings not trained on; by the most frequent symbol {found[GUESS]:.2f}")
+    print(f"   of strings longer than {LENGTH}, only the places that no training has seen")
+    print(f"   {'':12}{REVERSE:>10}{COPY:>22}" + "".join(f"{f'of {length}':>8}" for length in TEST_LENGTHS[1:]))
+    for name in ENCODINGS:
+        reverse, copied, *longer = (shares[0] for key, shares in found.items() if key.startswith(f"{name}, "))
+        print(f"   {name:12}{reverse:>10.2f}{copied:>22.2f}" + "".join(f"{share:>8.2f}" for share in longer))
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     language = load_single_head_model(options).model.cpu()
     steps = training.QUICK_STEPS if options.quick else STEPS
@@ -276,22 +291,16 @@ def main(argv: list[str] | None = None) -> None:
         run: [train(*run, seed, steps) for seed in cli.seeds(options)]
         for run in tqdm(runs, desc="training with and without positions", leave=False)
     }
-    shares = measure(models)
-    print(f"\nPlaces right, {NUM_TEST} strings not trained on; by the most frequent symbol {most_frequent():.2f}")
-    print(f"   of strings longer than {LENGTH}, only the places that no training has seen; seed {options.seed}")
-    print(f"   {'':12}{REVERSE:>10}{COPY:>22}" + "".join(f"{f'of {length}':>8}" for length in TEST_LENGTHS[1:]))
-    for name in ENCODINGS:
-        reverse, copied, *longer = (values[0] for (encoding, *_), values in shares.items() if encoding == name)
-        print(f"   {name:12}{reverse:>10.2f}{copied:>22.2f}" + "".join(f"{share:>8.2f}" for share in longer))
+    found = places_right(models)
+    show(found)
     print("\nReverse with rotary, place by place: at both ends the answer is the symbol farthest away")
     print("   " + " ".join(f"{share:.2f}" for share in right_by_place(models["rotary", REVERSE][0], REVERSE).tolist()))
-    print("\nShare of a row of weights that moves")
     moves = compare_moves(language, models["sinusoidal", REVERSE][0], options.seed)
-    for name, by_kind in moves.items():
-        print(f"   {name:24}" + "   ".join(f"{kind} {value:.2f}" for kind, value in by_kind.items()))
-    figure, caption = draw(models, shares, steps)
-    save_figure(figure, options.output_dir / paths.PLOTS / "phase1" / f"positions.{options.format}", caption=caption)
-    record_findings(models, shares, moves, options)
+    print(f"\nShare of a row of weights that moves: {findings.measured_text({'measured': moves, 'unit': 'mean'})}")
+    save_plot(options, "phase1/positions", *draw(models, found, steps))
+    findings.record(options, found, moves, show_numbers=False)
+    none, added, rotary = (f"{found[f'{name}, {REVERSE}'][0]:.0%}" for name in ("none", "sinusoidal", "rotary"))
+    return f"A reversed string is {none} right without positions, {added} with sinusoidal, {rotary} with rotary"
 
 
 if __name__ == "__main__":

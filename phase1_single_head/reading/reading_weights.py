@@ -1,4 +1,4 @@
-"""What a row of attention weights tells about the output, and what it does not.
+"""What does a row of attention weights tell about the output?
 
 The output is a weighted mean of the values. With more words than a value has numbers, other weights give the same mean,
 to the last digit (Brunner et al. 2020). And a word adds its weight times its value: a large weight on a small value
@@ -11,7 +11,6 @@ output:
 Writes reading_weights.png to visualizations/plots/phase1/.
 """
 
-import argparse
 import math
 
 import matplotlib.pyplot as plt
@@ -21,12 +20,12 @@ from torch import Tensor
 
 from phase1_single_head.parts.soft_lookup import LONG, Reading, long_words, read, read_held_out
 from phase1_single_head.self_attention import choose_word, load_single_head_model
-from shared import cli, paths
+from shared import cli
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, IDENTITY, Claim, measures
 from shared.training import Trained
-from shared.visualization_utils import QUIET, head_color, model_note, save_figure, token_labels
+from shared.visualization_utils import QUIET, head_color, headline, save_plot, token_labels
 
 NARROW = 4  # numbers that are kept of each value, so that a sentence of ten words has more words than numbers
 
@@ -115,33 +114,34 @@ def draw(trained: Trained, row: Tensor, other: Tensor, value: Tensor, words: lis
     right.axhline(0, color=QUIET, linewidth=0.8)
     for ax in (left, right):
         ax.tick_params(length=0)
-    fig.suptitle(title, fontsize=12.5)
-    model_note(fig, f"one layer, one head, {trained.label}; of each value its {value.size(1)} strongest directions")
+    note = f"one layer, one head, {trained.label}; of each value its {value.size(1)} strongest directions"
+    headline(fig, title, note, 12.5)
     return fig, f"{title}. Weights of a row are unique only if there are at most d_v + 1 words."
 
 
-def show_alternative(trained: Trained, head: Reading, options: argparse.Namespace) -> None:
-    """Find and draw another row for the verb of the sentence."""
-    i, n = choose_word(head.words), len(head.words)
-    print(f'\n1. "{" ".join(head.words)}": is there another row for "{head.words[i]}"?')
-    print(f"   {n} weights must keep the d_v numbers of the output, and their sum: n - (d_v + 1) directions are free")
-    for number in (1, 2, NARROW, n - 2, n - 1, head.value.size(1)):
-        value, kept = strongest_directions(head.value, number)
-        other = alternative_weights(head.weights[i], value)
-        found = "unique" if other is None else f"{total_variation(head.weights[i], other):.2f} of the weight moved"
-        print(f"   d_v = {number:2} ({kept:4.0%} of the variation): free {max(n - number - 1, 0):2}   {found}")
-    value, _ = strongest_directions(head.value, NARROW)
-    other = alternative_weights(head.weights[i], value)
-    print(f"\n   With d_v = {NARROW}:   the head's row   another row")
-    for word, weight, other_weight in zip(token_labels(head.words), head.weights[i], other, strict=True):
-        print(f"   {word:13} {weight:13.2f} {other_weight:13.2f}")
-    for name, weights in (("the head's row", head.weights[i]), ("another row", other)):
-        print(f"   output by {name:14} " + " ".join(f"{number:7.3f}" for number in (weights @ value).tolist()))
-    figure, caption = draw(trained, head.weights[i], other, value, head.words, i)
-    path = options.output_dir / paths.PLOTS / "phase1" / f"reading_weights.{options.format}"
-    save_figure(figure, path, caption=caption)
+ROWS, NARROW_ROWS, MOVED, CHANGE, WHOLE_ROWS = (
+    "rows",
+    f"d_v = {NARROW}: rows with another",
+    "weight that moves, median",
+    "largest change of the output",
+    "whole values, at most d_v + 1 words: rows with another",
+)
 
 
+@measures(
+    Claim(
+        id="unique-weights",
+        text="Attention weights are not unique: other weights give the same output",
+        kind=IDENTITY,
+        source="Brunner et al. 2020",
+        rule="all rows have another; in the median one 0.1 of the weight moves, the output below 1e-12",
+        holds=lambda n: n[NARROW_ROWS] == n[WHOLE_ROWS] == n[ROWS],
+        only_if=lambda n: n[NARROW_ROWS] == n[ROWS] and n[MOVED] >= 0.1 and n[CHANGE] < 1e-12 and n[WHOLE_ROWS] == 0,
+        condition="a row has more than d_v + 1 words, as in long texts",
+        unit=f"rows of held-out sentences of {LONG} words or more; weight; float64",
+        control="whole values on the same rows, where there are at most d_v + 1 words",
+    )
+)
 def search_alternatives(readings: list[Reading]) -> dict[str, float]:
     """Every row of the long sentences: what moves with narrow values, and whether anything can with whole ones."""
     moved, changes, whole, rows = [], [], 0, 0
@@ -154,67 +154,49 @@ def search_alternatives(readings: list[Reading]) -> dict[str, float]:
             if (other := alternative_weights(row, value)) is not None:
                 moved.append(total_variation(row, other))
                 changes.append(((row - other) @ value).abs().max().item())
-    return {
-        "rows": rows,
-        f"d_v = {NARROW}: rows with another": len(moved),
-        "weight that moves, median": torch.tensor(moved).median().item(),
-        "largest change of the output": max(changes),
-        f"d_v = {readings[0].value.size(1)}, at most d_v + 1 words: rows with another": whole,
-    }
+    found = rows, len(moved), torch.tensor(moved).median().item(), max(changes), whole
+    return dict(zip((ROWS, NARROW_ROWS, MOVED, CHANGE, WHOLE_ROWS), found, strict=True))
 
 
-def show_contributions(readings: list[Reading]) -> dict[str, float]:
-    """What words add to the output, in a made row and as the share of rows of the trained head that agree."""
-    print("\n2. A weight of 0.9 on the value (0, 0), and 0.1 on (3, 4)")
-    made = contributions(torch.tensor([0.9, 0.1]), torch.tensor([[0.0, 0.0], [3.0, 4.0]])).tolist()
-    agree = torch.cat([largest_agrees(reading) for reading in readings]).double().mean().item()
-    print(f"   they add {made[0]:.1f} and {made[1]:.1f} to the output")
-    print(f"   in the trained head the word with the largest weight adds most in {agree:.1%} of the rows")
-    return {"weight 0.9 on a value of 0": made[0], "weight 0.1 beside it": made[1], "rows that agree": agree}
+LARGE, SMALL, AGREE = "made row: weight 0.9 on the value (0, 0) adds", "weight 0.1 on (3, 4) adds", "rows that agree"
 
 
-def record_findings(searched: dict[str, float], added: dict[str, float], options: argparse.Namespace) -> None:
-    rows, narrow, moved, change, whole = searched.values()
-    large, small, agree = added.values()
-    findings.record(
-        "phase1_single_head/reading/reading_weights.py",
-        [
-            Finding(
-                "unique-weights",
-                "Attention weights are not unique: other weights give the same output",
-                "Brunner et al. 2020",
-                searched,
-                f"rows of held-out sentences of {LONG} words or more; weight; float64",
-                "all rows have another; in the median one 0.1 of the weight moves, the output below 1e-12",
-                **findings.conditional(
-                    narrow == whole == rows,
-                    narrow == rows and moved >= 0.1 and change < 1e-12 and whole == 0,
-                    "a row has more than d_v + 1 words, as in long texts",
-                ),
-                control="whole values on the same rows, where there are at most d_v + 1 words",
-                seeds=[options.seed],
-            ),
-            Finding(
-                "C141",
-                "Attention weights directly show which words influence which",
-                "course notes",
-                added,
-                "contribution |weight × value|; share of rows of the trained head",
-                "the largest weight contributes most, in the made row and in at least 0.99 of the trained head's rows",
-                findings.verdict(large > small and agree >= 0.99),
-                seeds=[options.seed],
-            ),
-        ],
-        options.output_dir,
+@measures(
+    Claim(
+        id="C141",
+        text="Attention weights directly show which words influence which",
+        kind=EXPERIMENT,
+        rule="the largest weight contributes most, in the made row and in at least 0.99 of the trained head's rows",
+        holds=lambda n: n[LARGE] > n[SMALL] and n[AGREE] >= 0.99,
+        unit="contribution |weight × value|; share of rows of the trained head",
     )
+)
+def largest_contributions(readings: list[Reading]) -> dict[str, float]:
+    """What words add to the output, in a made row; and the share of rows of the trained head that agree."""
+    large, small = contributions(torch.tensor([0.9, 0.1]), torch.tensor([[0.0, 0.0], [3.0, 4.0]])).tolist()
+    agree = torch.cat([largest_agrees(reading) for reading in readings]).double().mean().item()
+    return {LARGE: large, SMALL: small, AGREE: agree}
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_single_head_model(options)
     (head,), readings = read(trained, [long_words(options)]), read_held_out(trained)
-    show_alternative(trained, head, options)
-    record_findings(search_alternatives(readings), show_contributions(readings), options)
+    i, n = choose_word(head.words), len(head.words)
+    print(f'\n"{" ".join(head.words)}": is there another row for "{head.words[i]}"?')
+    print(f"   {n} weights must keep the d_v numbers of the output, and their sum: n - (d_v + 1) directions are free")
+    for number in (1, 2, NARROW, n - 2, n - 1, head.value.size(1)):
+        value, kept = strongest_directions(head.value, number)
+        other = alternative_weights(head.weights[i], value)
+        found = "unique" if other is None else f"{total_variation(head.weights[i], other):.2f} of the weight moved"
+        print(f"   d_v = {number:2} ({kept:4.0%} of the variation): free {max(n - number - 1, 0):2}   {found}")
+    value, _ = strongest_directions(head.value, NARROW)
+    other = alternative_weights(head.weights[i], value)
+    save_plot(options, "phase1/reading_weights", *draw(trained, head.weights[i], other, value, head.words, i))
+    searched = search_alternatives(readings)
+    findings.record(options, searched, largest_contributions(readings))
+    narrow, rows, whole = (searched[name] for name in (NARROW_ROWS, ROWS, WHOLE_ROWS))
+    return f"With values of {NARROW} numbers {narrow} of {rows} rows have another of the same output, whole {whole}"
 
 
 if __name__ == "__main__":
