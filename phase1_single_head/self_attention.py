@@ -25,7 +25,7 @@ from shared.toy_language import VERBS, encode
 from shared.toy_model import ToyTransformer, in_double
 from shared.training import Recipe, Trained
 
-RECIPE = Recipe("single_head_model", "masked word", num_heads=1, num_layers=1, steps=1000)
+RECIPE = Recipe("single_head_model", "masked word", num_heads=1, num_layers=1, steps=800)
 
 
 def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:

@@ -1,20 +1,30 @@
-"""Training the toy models: two objectives, one loop, and checkpoints that say what they are.
+"""Training: one loop for every small model, two objectives for the toy models, checkpoints that say what they are.
+
+`fit` is the loop. It takes any model and a function that draws the batch of a step and returns its loss:
+
+    losses = fit(model, lambda step: F.cross_entropy(model(inputs[step]), targets[step]), steps=200)
+
+The gradient of a weight matrix is mostly a few strong directions; a plain step moves these far and the others hardly.
+Muon makes every direction of its step about equally long (Jordan et al. 2024), which shortens the time in which
+attention seems to learn nothing. It is for matrices inside a model; AdamW (Loshchilov & Hutter 2019) moves the rest.
 
     masked word   some words of the sentence are hidden; predict them from both sides (BERT; Devlin et al. 2019)
     next word     predict each word from those before it; honest only with a causal mask (GPT; Radford et al. 2018)
 
-A Recipe holds everything that decides what a trained model is. It is saved with the weights, so that a checkpoint made
-with other settings is noticed and made again: `load_or_train` is all that the scripts call.
+A Recipe holds what decides a trained toy model. It is saved with the weights, so that a checkpoint made with other
+settings is noticed and made again: `load_or_train` is all that most scripts call.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from shared import paths
@@ -33,9 +43,13 @@ from shared.toy_language import (
 )
 from shared.toy_model import MakeAttention, ToyTransformer
 
-FORMAT = 1  # of the checkpoint files; raise it when an old file can no longer be read
+FORMAT = 2  # of the checkpoint files; raise it when an old file cannot be read any more or training has changed
 QUICK_STEPS = 30
 NUM_TRAIN, NUM_HELD_OUT = 20_000, 500
+
+# The rates at their highest. Decay pulls the matrices to 0, which keeps the work on one relation in one head.
+MATRIX_RATE, RATE, MATRIX_DECAY, DECAY = 0.04, 0.02, 0.5, 0.0
+UP = 0.3  # share of the steps in which the rates rise
 
 # Of the words chosen for prediction some stay and some are swapped, so that real words learn to look around too.
 CHOSEN, KEPT, SWAPPED = 0.3, 0.3, 0.1
@@ -52,8 +66,6 @@ class Recipe:
     steps: int
     d_model: int = 64
     batch_size: int = 64
-    learning_rate: float = 4e-3
-    weight_decay: float = 0.1
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -134,7 +146,7 @@ OBJECTIVES: dict[str, Callable[[ToyTransformer, Tensor, Tensor, torch.Generator]
 }
 
 # The causal model of phase 4; here, because phase 3 shows it too and may not import phase 4
-CAUSAL_RECIPE = Recipe("causal_model", "next word", num_heads=4, num_layers=2, steps=1500)
+CAUSAL_RECIPE = Recipe("causal_model", "next word", num_heads=4, num_layers=2, steps=800)
 
 
 def _batches(lengths: Tensor, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -186,36 +198,94 @@ def untrained(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu"
     return Trained(new_model(recipe, make_attention, device), replace(recipe, steps=0), History())
 
 
+def matrices(model: nn.Module) -> list[nn.Parameter]:
+    """What Muon moves: each 2-D parameter of model.blocks; in a model without blocks, the weight of each nn.Linear."""
+    if hasattr(model, "blocks"):
+        return [parameter for parameter in model.blocks.parameters() if parameter.dim() == 2]
+    return [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
+
+
+def optimizers(
+    model: nn.Module, matrix_rate: float | None, rate: float, matrix_decay: float, decay: float
+) -> list[torch.optim.Optimizer]:
+    """AdamW and Muon, so that each parameter belongs to one of them; AdamW alone if matrix_rate is None."""
+    inside = [] if matrix_rate is None else matrices(model)
+    others = [parameter for parameter in model.parameters() if not any(parameter is matrix for matrix in inside)]
+    both = [torch.optim.AdamW(others, rate, betas=(0.9, 0.95), weight_decay=decay, fused=True)] if others else []
+    if inside:
+        both.append(torch.optim.Muon(inside, matrix_rate, momentum=0.85, weight_decay=matrix_decay))
+    return both
+
+
+def one_cycle(step: int, steps: int) -> float:
+    """Share of the highest rate at a step from 0 to steps - 1: up, then down, both along half a wave (Smith 2018)."""
+    phase = np.interp(step + 1, (0, UP * steps, steps + 1), (0, 1, 2))
+    return (1 - math.cos(math.pi * phase)) / 2
+
+
 @torch.enable_grad()
+def fit(
+    model: nn.Module,
+    loss_of_step: Callable[[int], Tensor],
+    steps: int,
+    *,
+    matrix_rate: float | None = MATRIX_RATE,
+    rate: float = RATE,
+    matrix_decay: float = MATRIX_DECAY,
+    decay: float = DECAY,
+    share: Callable[[int], float] | None = None,
+    watch: Callable[[int], None] | None = None,
+    progress: str = "",
+) -> list[float]:
+    """Train a model and leave it ready for use (model.eval()); returns the loss of each step.
+
+    loss_of_step: step, from 0 to steps - 1 -> a loss to go down; it draws the batch, so seed the generator it uses.
+    matrix_rate, matrix_decay: of Muon, for what `matrices` names; matrix_rate=None leaves everything to AdamW.
+    rate, decay: of AdamW, for everything else. Decay takes rate * decay of each number away at each step.
+    share: step -> share of both rates at that step; without it one_cycle.
+    watch: called without gradients, with the number of steps done, before the first step (0) and after each (1 ...).
+    progress: what to call this on a progress bar; without it there is none.
+    """
+    both = optimizers(model, matrix_rate, rate, matrix_decay, decay)
+    schedules = [torch.optim.lr_scheduler.LambdaLR(each, share or partial(one_cycle, steps=steps)) for each in both]
+    watch = torch.no_grad()(watch or (lambda done: None))
+    losses = []
+    watch(0)
+    bar = tqdm(range(steps), desc=progress, unit="step", mininterval=0.5, leave=False, disable=not progress or None)
+    for step in bar:
+        model.train()
+        loss = loss_of_step(step)
+        model.zero_grad()
+        loss.backward()
+        for each in (*both, *schedules):
+            each.step()
+        losses.append(loss.item())
+        bar.set_postfix_str(f"loss {losses[-1]:.3f}", refresh=False)
+        watch(step + 1)
+    model.eval()
+    return losses
+
+
 def train(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
-    """Train a new model by the recipe, with a progress bar; AdamW, learning rate up and down once."""
+    """Train a new toy model by the recipe, with a progress bar."""
     model = new_model(recipe, make_attention, device)
     generator = torch.Generator().manual_seed(recipe.seed)
     train_sentences, held_out = corpus()
     tokens, lengths = to_batch(train_sentences, recipe.objective)
     batches = _batches(lengths, recipe.batch_size, generator)
-    loss_of = OBJECTIVES[recipe.objective]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, recipe.learning_rate, total_steps=recipe.steps, pct_start=0.1
-    )
     history = History()
-    progress = tqdm(range(recipe.steps), desc=f"training {recipe.name}", unit="step", mininterval=0.5, disable=None)
-    for step in progress:
-        if step % max(recipe.steps // 40, 1) == 0:
-            history.entropy_steps.append(step)
-            history.entropy.append(head_entropy(model, held_out[:64], recipe.objective))
-            model.train()
+
+    def loss_of_step(_: int) -> Tensor:
         batch = next(batches)
         batch_tokens = tokens[batch, : int(lengths[batch].max())].to(device)
-        loss = loss_of(model, batch_tokens, lengths[batch].to(device), generator)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        history.loss.append(loss.item())
-        progress.set_postfix_str(f"loss {history.loss[-1]:.3f}", refresh=False)
-    model.eval()
+        return OBJECTIVES[recipe.objective](model, batch_tokens, lengths[batch].to(device), generator)
+
+    def watch(done: int) -> None:
+        if done < recipe.steps and done % max(recipe.steps // 40, 1) == 0:
+            history.entropy_steps.append(done)
+            history.entropy.append(head_entropy(model, held_out[:64], recipe.objective))
+
+    history.loss = fit(model, loss_of_step, recipe.steps, watch=watch, progress=f"training {recipe.name}")
     return Trained(model, recipe, history)
 
 

@@ -33,14 +33,13 @@ from shared import cli, paths, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
 from shared.evidence.findings import Finding
-from shared.fast_training import FastTraining
 from shared.grammar.scores import HeadScore, best_heads, offset_baselines, score_heads
 from shared.toy_language import encode
 from shared.toy_model import ToyTransformer
 from shared.training import Recipe
 from shared.visualization_utils import INK, QUIET, model_note, plot_heads, save_animation, weight_colorbar
 
-STEPS, LEARNING_RATE, MATRIX_RATE, DECAY = 600, 0.02, 0.04, 0.1
+STEPS = 600
 NUM_FRAMES, HELD_FRAMES, SECONDS = 40, 10, 0.3  # the last frame stays HELD_FRAMES * SECONDS on the screen
 SCORED_EVERY, NUM_SENTENCES, QUICK_SENTENCES = 15, 100, 20
 CLEARLY = 0.15  # above the baseline, then a head is said to have a role
@@ -78,22 +77,20 @@ def look(film: Film, model: ToyTransformer, step: int, words: list[str], num_sen
 
 
 def shoot(recipe: Recipe, words: list[str], at: set[int], num_sentences: int) -> Film:
-    """Train a new model fast, by the recipe, and look at it before step s for each s in `at` and after the last one."""
+    """Train a new model by the recipe, and look at it before step s for each s in `at` and after the last one."""
     model = training.new_model(recipe, MultiHeadAttention)
     generator = torch.Generator().manual_seed(recipe.seed)
-    rates = {"matrix_rate": MATRIX_RATE, "learning_rate": recipe.learning_rate}
-    fast = FastTraining(
-        model, recipe.steps, **rates, matrix_decay=recipe.weight_decay, weight_decay=recipe.weight_decay
-    )
     film = Film()
     batches = heads_vs_loss.batches(recipe.steps, generator)
-    for step, tokens in enumerate(tqdm(batches, desc="training", total=recipe.steps, leave=False)):
-        if step in at:
-            look(film, model, step, words, num_sentences)
-        loss = heads_vs_loss.one_length_loss(model, tokens, generator)
-        fast.step(loss)
-        film.loss.append(loss.item())
-    look(film, model, recipe.steps, words, num_sentences)
+
+    def loss_of_step(_: int) -> Tensor:
+        return heads_vs_loss.one_length_loss(model, next(batches), generator)
+
+    def watch(done: int) -> None:
+        if done in {*at, recipe.steps}:
+            look(film, model, done, words, num_sentences)
+
+    film.loss = training.fit(model, loss_of_step, recipe.steps, watch=watch, progress="training")
     return film
 
 
@@ -251,7 +248,7 @@ def main(argv: list[str] | None = None) -> None:
     num_sentences = QUICK_SENTENCES if options.quick else NUM_SENTENCES
     recipe = Recipe(
         "film", "masked word", options.heads or 4, options.layers or 2, steps, options.d_model or 64,
-        batch_size=heads_vs_loss.BATCH, learning_rate=LEARNING_RATE, weight_decay=DECAY, seed=options.seed,
+        batch_size=heads_vs_loss.BATCH, seed=options.seed,
     )  # fmt: skip
     frames = frame_steps(steps, 6 if options.quick else NUM_FRAMES)
     film = shoot(recipe, options.words, {*frames, *range(0, steps, SCORED_EVERY)}, num_sentences)

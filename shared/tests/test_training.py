@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from phase1_single_head.self_attention import make_single_head
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import training
@@ -13,6 +15,139 @@ from shared.toy_language import VOCABULARY
 from shared.toy_model import ToyTransformer
 
 TINY = training.Recipe("tiny", "masked word", num_heads=2, num_layers=1, steps=25, d_model=16)
+
+
+class Sorter(nn.Module):
+    """A model without blocks: which of four numbers is the largest? One of its parameters never learns."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.fixed = nn.Parameter(torch.ones(4, 4), requires_grad=False)
+        self.layers = nn.Sequential(nn.Linear(4, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 4))
+
+    def forward(self, x):
+        return self.layers(x * self.fixed[0])
+
+
+def sorter_and_loss(seed=0):
+    model, generator = Sorter(), torch.Generator().manual_seed(seed)
+
+    def loss_of_step(_):
+        x = torch.randn(32, 4, generator=generator)
+        return nn.functional.cross_entropy(model(x), x.argmax(dim=-1))
+
+    return model, loss_of_step
+
+
+def same_numbers(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def by_hand(model, loss_of_step, steps, optimizers):
+    """The loop of fit, written out."""
+    losses, highest = [], [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
+    for step in range(steps):
+        loss = loss_of_step(step)
+        for optimizer, rate in zip(optimizers, highest, strict=True):
+            optimizer.param_groups[0]["lr"] = rate * training.one_cycle(step, steps)
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_fit_lowers_a_loss_and_repeats_bit_by_bit():
+    (one, loss_of_one), (two, loss_of_two) = sorter_and_loss(), sorter_and_loss()
+    with torch.no_grad():  # it learns wherever it is called
+        losses = training.fit(one, loss_of_one, 60)
+    assert losses == training.fit(two, loss_of_two, 60) and len(losses) == 60 and same_numbers(one, two)
+    assert np.mean(losses[-5:]) < np.mean(losses[:5]) / 2
+    assert not one.training and torch.equal(one.fixed, torch.ones(4, 4))
+    start, loss_of_step = sorter_and_loss()
+    assert training.fit(start, loss_of_step, 0) == [] and same_numbers(start, Sorter())
+
+
+@pytest.mark.parametrize("rates", [{}, {"rate": 3e-3, "decay": 0.2, "matrix_rate": 0.01, "matrix_decay": 0.3}])
+def test_fit_is_muon_for_the_matrices_and_adamw_for_the_rest(rates):
+    one, loss_of_step = sorter_and_loss()
+    losses = training.fit(one, loss_of_step, 20, **rates)
+    rates = dict(matrix_rate=0.04, rate=0.02, matrix_decay=0.5, decay=0.0) | rates
+    two, loss_of_step = sorter_and_loss()
+    first, norm, _, last = two.layers
+    muon = torch.optim.Muon(
+        [first.weight, last.weight], rates["matrix_rate"], momentum=0.85, weight_decay=rates["matrix_decay"]
+    )
+    rest = [first.bias, *norm.parameters(), last.bias]
+    adam = torch.optim.AdamW(rest, rates["rate"], betas=(0.9, 0.95), weight_decay=rates["decay"], fused=True)
+    assert losses == by_hand(two, loss_of_step, 20, [muon, adam]) and same_numbers(one, two)
+
+
+def test_fit_without_a_matrix_rate_is_adamw_alone():
+    one, loss_of_step = sorter_and_loss()
+    losses = training.fit(one, loss_of_step, 20, matrix_rate=None, rate=0.01, decay=0.1)
+    two, loss_of_step = sorter_and_loss()
+    adam = torch.optim.AdamW(two.parameters(), 0.01, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    assert losses == by_hand(two, loss_of_step, 20, [adam]) and same_numbers(one, two)
+
+
+@pytest.mark.parametrize("make_attention", [make_single_head, MultiHeadAttention, CausalSelfAttention])
+@pytest.mark.parametrize("matrix_rate", [0.04, None])
+def test_each_parameter_of_a_toy_model_belongs_to_one_optimizer(make_attention, matrix_rate):
+    model = ToyTransformer(16, 1, 2, make_attention=make_attention)
+    both = training.optimizers(model, matrix_rate, 0.02, 0.5, 0.0)
+    moved = {type(each): [p for group in each.param_groups for p in group["params"]] for each in both}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert sorted(names[id(p)] for group in moved.values() for p in group) == sorted(names.values())
+    by_muon = {names[id(p)] for p in moved.get(torch.optim.Muon, [])}
+    linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    assert by_muon == (linear if matrix_rate else set()) and "embedding.weight" not in by_muon
+
+
+def test_who_watches_sees_every_step_and_changes_nothing():
+    (one, loss_of_one), (two, loss_of_two) = sorter_and_loss(), sorter_and_loss()
+    seen = []
+
+    def watch(done):
+        seen.append((done, torch.is_grad_enabled(), one.layers[0].bias.sum().item()))
+        one.eval()
+
+    assert training.fit(one, loss_of_one, 5, watch=watch) == training.fit(two, loss_of_two, 5) and same_numbers(
+        one, two
+    )
+    assert [done for done, *_ in seen] == [0, 1, 2, 3, 4, 5] and not any(enabled for _, enabled, _ in seen)
+    assert seen[0][2] == Sorter().layers[0].bias.sum().item() and seen[-1][2] == one.layers[0].bias.sum().item()
+    modes = []
+    training.fit(one, lambda step: (modes.append(one.training), loss_of_one(step))[1], 3, watch=lambda _: one.eval())
+    assert modes == [True] * 3
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 10, 800])
+def test_rates_go_up_and_down_once(steps):
+    shares = np.array([training.one_cycle(step, steps) for step in range(steps)])
+    top = shares.argmax()
+    assert (shares > 0).all() and (shares <= 1).all()
+    assert (np.diff(shares[: top + 1]) > 0).all() and (np.diff(shares[top:]) < 0).all()
+    if steps == 800:
+        assert shares[239] == 1 and top == 239 and shares[0] < 1e-4 and shares[-1] < 1e-4
+
+
+def test_rates_can_follow_a_share_of_ones_own():
+    one, loss_of_step = sorter_and_loss()
+    training.fit(one, loss_of_step, 6, share=lambda step: float(step >= 3))
+    two, loss_of_step = sorter_and_loss()
+    stopped = []
+    training.fit(
+        two,
+        loss_of_step,
+        6,
+        share=lambda step: float(step < 3),
+        watch=lambda _: stopped.append(two.layers[0].weight.sum().item()),
+    )
+    assert len(set(stopped[:4])) == 4 and len(set(stopped[3:])) == 1
+    assert not same_numbers(one, two)
 
 
 def test_training_lowers_the_loss_and_repeats_bit_by_bit(checkpoints):
