@@ -1,11 +1,12 @@
-"""One poster for all four phases: in each a question, a picture from the trained models, and a measured answer.
+"""What do four phases show on one poster, and what does it take to make it?
 
     1  one head      how does a word choose where to look?
     2  many heads    what do four heads see that one does not?
     3  what they do  what do trained heads look for, although nobody told them?
     4  no future     how does a model write without seeing what comes next?
 
-Every number is computed in this run: from the sentence in the pictures, or from the held-out sentences.
+Every number is computed in this run: from the sentence in the pictures, or from the held-out sentences. What courses
+promise about the time, the memory and the training that it takes is checked, too.
 
     python phase4_causal/summary.py
     python phase4_causal/summary.py --sentence "those dogs slept in a soft bed"
@@ -27,15 +28,19 @@ from torch import Tensor
 from phase1_single_head.self_attention import attention_input, choose_word, load_single_head_model
 from phase1_single_head.visualize import bars
 from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS, best
-from phase2_multi_head.multi_head_attention import load_multi_head_model, load_one_layer_model
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, load_one_layer_model
 from phase3_visualization.attention_flow import draw_flow
 from phase4_causal.causal_attention import largest_leak, load_causal_model
-from phase4_causal.masking.mask_training import TESTS, UNIFORM, floor, losses
-from phase4_causal.visualize import weights_of
-from shared import cli, paths, toy_model, training
-from shared.attention_utils import causal_mask, normalized_entropy
+from phase4_causal.masking.breaking_causality import TESTS, UNIFORM, floor, losses
+from phase4_causal.visualize import sharpest_head
+from shared import cli, training
+from shared.attention_utils import causal_mask
+from shared.evidence import findings
+from shared.evidence.claims import ERRATUM, EXPERIMENT, PROBE, Claim, measures
 from shared.grammar.scores import DIRECTIONS, best_heads, offset_baselines, relation_name, score_heads
-from shared.toy_language import START, encode
+from shared.measure import peak_memory
+from shared.toy_language import RELATIONS, START, encode
+from shared.toy_model import ToyTransformer, weights_of
 from shared.training import Trained, attention_on, held_out_loss
 from shared.visualization_utils import (
     INK,
@@ -44,7 +49,7 @@ from shared.visualization_utils import (
     model_note,
     plot_attention,
     plot_heads,
-    save_figure,
+    save_plot,
     weight_colorbar,
 )
 
@@ -90,19 +95,21 @@ def load(options: argparse.Namespace) -> Models:
 
 def score(models: Models) -> Scores:
     """How well each head follows each relation on the held-out sentences."""
+    scores = [relation_scores(trained.model) for trained in (models.one, models.four, models.deep)]
+    return Scores(*scores, offset_baselines(training.corpus()[1]))
+
+
+def relation_scores(model: ToyTransformer) -> dict[str, Tensor]:
+    """Relation -> accuracy of every head of a model that sees both sides, (L, H, 2)."""
     held_out = training.corpus()[1]
-    scores = [
-        score_heads(attention_on(trained.model, held_out, trained.recipe.objective)[0], held_out)
-        for trained in (models.one, models.four, models.deep)
-    ]
-    return Scores(*scores, offset_baselines(held_out))
+    return score_heads(attention_on(model, held_out, "masked word")[0], held_out)
 
 
 @torch.no_grad()
 def draw_one_head(part: SubFigure, trained: Trained, words: list[str]) -> str:
     """All weights of the head, and one row of it as scores and as weights; returns the answer in words."""
     attention = trained.model.blocks[0].attention
-    weights, x = toy_model.weights_of(trained.model, words)[0, 0], attention_input(trained.model, words)
+    weights, x = weights_of(trained.model, words)[0, 0], attention_input(trained.model, words)
     i = choose_word(words)
     query, key = attention.w_q(x)[i], attention.w_k(x)  # (T, d_model) -> (d_k,), (T, d_k)
     scores = (key @ query / math.sqrt(key.size(-1))).cpu()  # (T, d_k) -> (T,)
@@ -134,7 +141,7 @@ def role(scores: Scores, head: int) -> str:
 
 def draw_four_heads(part: SubFigure, models: Models, scores: Scores, words: list[str]) -> str:
     """The heads of the one-layer model side by side, each with its relation; returns the answer in words."""
-    weights = toy_model.weights_of(models.four.model, words)[0]  # (1, H, T, T) -> (H, T, T)
+    weights = weights_of(models.four.model, words)[0]  # (1, H, T, T) -> (H, T, T)
     axes = part.subplots(1, len(weights), squeeze=False)[0]
     plot_heads(weights, words, axes=axes, titles=[role(scores, head) for head in range(len(weights))])
     for ax in axes if len(words) > LONG else axes[1:]:
@@ -151,7 +158,7 @@ def draw_four_heads(part: SubFigure, models: Models, scores: Scores, words: list
 
 def draw_relations(part: SubFigure, trained: Trained, scores: Scores, words: list[str]) -> str:
     """The head that follows each relation best, as arrows; returns the answer in words."""
-    weights = toy_model.weights_of(trained.model, words)  # (L, H, T, T)
+    weights = weights_of(trained.model, words)  # (L, H, T, T)
     found = best_heads(scores.deep)
     long = len(words) > LONG
     shape = (len(CORE_RELATIONS), 1) if long else (1, len(CORE_RELATIONS))
@@ -185,15 +192,13 @@ def measure_leaks(models: Models, words: list[str]) -> tuple[float, float]:
 def draw_causal(part: SubFigure, trained: Trained, leaks: tuple[float, float], words: list[str]) -> str:
     """The sharpest causal head, what the model loses, and what leaks; returns the answer in words."""
     seen = [START, *words]
-    mask = causal_mask(len(seen))
-    learned = torch.cat(weights_of(trained.model, seen))  # (L * H, T + 1, T + 1)
-    sharpest = int(normalized_entropy(learned, mask.expand_as(learned)).nanmean(dim=-1).argmin())
+    sharpest = sharpest_head(trained, seen)[2]
     held_out = training.corpus()[1][:NUM_TESTED]
     loss, least = losses(trained, held_out), floor(held_out)
     with_mask, without, _ = (loss[test] for test in TESTS)
 
     grid = part.add_gridspec(2, 2, width_ratios=(1.5, 2), height_ratios=(2, 1))
-    plot_attention(learned[sharpest], seen, mask=mask, ax=part.add_subplot(grid[:, 0]))
+    plot_attention(sharpest, seen, mask=causal_mask(len(seen)), ax=part.add_subplot(grid[:, 0]))
     tested = {
         "the grammar itself": least,
         "with the mask": with_mask,
@@ -213,7 +218,7 @@ def draw_causal(part: SubFigure, trained: Trained, leaks: tuple[float, float], w
     )
 
 
-def headline(scores: Scores, leak: float) -> tuple[str, str]:
+def poster_title(scores: Scores, leak: float) -> tuple[str, str]:
     """The whole finding and its numbers, or a plain title if the heads have not learned enough to say so."""
     one, deep = best(scores.one), best(scores.deep)
     lowest, highest = min(deep[r] for r in CORE_RELATIONS), max(one[r] for r in CORE_RELATIONS)
@@ -226,12 +231,6 @@ def headline(scores: Scores, leak: float) -> tuple[str, str]:
     return "Attention learns which words belong together, and a mask hides the future", found
 
 
-def write_header(part: SubFigure, lines: tuple[str, str]) -> None:
-    # a hair off the middle: exactly there half a pixel would be rounded now up, now down
-    part.text(0.5003, 0.8, lines[0], fontsize=18, weight="bold", ha="center", va="top")
-    part.text(0.5003, 0.12, lines[1], fontsize=11.5, color=QUIET, ha="center", va="bottom")
-
-
 def write_answer(part: SubFigure, number: int, answer: str) -> None:
     """The left side of a band: its number, its question, its measured answer."""
     part.set_facecolor(CARD)
@@ -241,9 +240,9 @@ def write_answer(part: SubFigure, number: int, answer: str) -> None:
     part.text(0.05, 0.055, textwrap.fill(answer, 35), fontsize=11.3, linespacing=1.35, va="bottom")
 
 
-def draw(models: Models, words: list[str]) -> tuple[Figure, str]:
+def draw(models: Models, scores: Scores, words: list[str]) -> tuple[Figure, str]:
     """Four bands, a phase in each: on the left what is asked and answered, on the right what was seen."""
-    scores, leaks = score(models), measure_leaks(models, words)
+    leaks = measure_leaks(models, words)
     heights = (0.75, 2.75, 2.3, 4.2 if len(words) > LONG else 1.9, 3.0)
     fig = plt.figure(figsize=(11.4, sum(heights) + 0.4), layout="constrained")
     header, *bands = fig.subfigures(5, 1, height_ratios=heights, hspace=0.02)
@@ -256,19 +255,83 @@ def draw(models: Models, words: list[str]) -> tuple[Figure, str]:
     )
     for number, (text, answer) in enumerate(zip(texts, answers, strict=True), start=1):
         write_answer(text, number, answer)
-    lines = headline(scores, leaks[0])
-    write_header(header, lines)
+    lines = poster_title(scores, leaks[0])
+    # a hair off the middle: exactly there half a pixel would be rounded now up, now down
+    header.text(0.5003, 0.8, lines[0], fontsize=18, weight="bold", ha="center", va="top")
+    header.text(0.5003, 0.12, lines[1], fontsize=11.5, color=QUIET, ha="center", va="bottom")
     trained = (models.one, models.four, models.deep, models.causal)
     steps = " · ".join(f"{n}: {model.label}" for n, model in enumerate(trained, start=1))
     model_note(fig, f"{steps} · relations and losses: held-out sentences")
     return fig, " ".join([*(f"{line}." for line in lines), *(f"{n}. {a}" for n, a in enumerate(answers, start=1))])
 
 
-def main(argv: list[str] | None = None) -> None:
+PROMISED_MINUTES = {"Apple GPU": 5, "CPU": 10}  # at least, for everything
+PROMISED_SECONDS = {  # for each part, in the same table: tests, then code and pictures of phases 1 to 4
+    "Apple GPU": (20, 5, 10, 10, 15, 10, 15, 10, 10),
+    "CPU": (40, 10, 15, 20, 25, 20, 30, 15, 20),
+}
+
+
+@measures(
+    Claim(
+        id="C124",
+        text="All phases together take 5 to 7 minutes on an Apple GPU and 10 to 15 on a CPU",
+        kind=ERRATUM,
+        rule="the parts of the notes' own table add up to the lower end of the promise, less a quarter, or more",
+        holds=lambda n: all(n[f"seconds, {d}"] >= 0.75 * 60 * minutes for d, minutes in PROMISED_MINUTES.items()),
+        unit="seconds, the parts added up",
+        shows=("seconds*",),
+    ),
+    Claim(
+        id="C126",
+        text="The models are so small that memory cannot run out",
+        kind=PROBE,
+        rule="below a quarter of 1 GiB, at most 4 bytes a number",
+        holds=lambda n: max(n["bytes, weights"], n["bytes, peak of a training step"]) < 2**30 / 4,
+        unit="bytes; two layers of four heads, a batch of the training",
+        shows=("bytes*",),
+    ),
+)
+def what_it_takes(model: ToyTransformer, batch_size: int) -> dict[str, int]:
+    """The time that the notes promise, and the memory of one training step, forward and backward."""
+    tokens, lengths = training.to_batch(training.corpus()[1][:batch_size], "masked word")
+    generator = torch.Generator().manual_seed(0)
+    peak = peak_memory(lambda: training.masked_word_loss(model, tokens, lengths, generator).backward())
+    return {
+        **{f"seconds, {device}": sum(seconds) for device, seconds in PROMISED_SECONDS.items()},
+        "bytes, weights": sum(p.numel() * p.element_size() for p in model.parameters()),
+        "bytes, peak of a training step": peak,
+    }
+
+
+@measures(
+    Claim(
+        id="C127",
+        text="No training is required: the models can be shown as they are",
+        kind=EXPERIMENT,
+        rule="without training the best head reaches, for each relation, the share of the trained one less 0.1",
+        holds=lambda n: all(low >= high - 0.1 for low, high in zip(n["untrained"], n["trained"], strict=True)),
+        oracle={"untrained": [0.95] * 4, "trained": [0.95] * 4},
+        null={"untrained": [0.5] * 4, "trained": [0.95] * 4},
+        unit=f"share of held-out pairs that the best head gets right: {', '.join(RELATIONS)}",
+    )
+)
+def without_training(untrained: ToyTransformer, scores: Scores) -> dict[str, list[float]]:
+    """The best head of each relation before and after training."""
+    both = {"untrained": relation_scores(untrained), "trained": scores.deep}
+    return {name: [best(each)[relation] for relation in RELATIONS] for name, each in both.items()}
+
+
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     models = load(options)
-    figure, caption = draw(models, options.words)
-    save_figure(figure, options.output_dir / paths.PLOTS / f"summary_all_phases.{options.format}", caption=caption)
+    scores, recipe = score(models), models.deep.recipe
+    save_plot(options, "summary_all_phases", *draw(models, scores, options.words))
+    fresh = training.new_model(recipe, MultiHeadAttention)
+    compared = without_training(fresh.to(options.device).eval(), scores)
+    findings.record(options, what_it_takes(fresh.cpu(), recipe.batch_size), compared)
+    least, most = min(compared["trained"]), max(compared["untrained"])
+    return f"The best heads find {least:.2f} or more of each relation; untrained ones {most:.2f} at most"
 
 
 if __name__ == "__main__":

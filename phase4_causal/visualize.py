@@ -1,4 +1,4 @@
-"""Two pictures of causality: the mask itself, and one sentence seen with and without it.
+"""What does the causal mask hide, and what does one head do with it and without?
 
     python phase4_causal/visualize.py
     python phase4_causal/visualize.py --sentence "those dogs slept in a soft bed"
@@ -6,85 +6,74 @@
 Writes causal_mask.png and bidirectional_vs_causal.png to visualizations/plots/phase4/.
 """
 
-import argparse
+import os
+import subprocess
+import sys
 
+import matplotlib
 import matplotlib.pyplot as plt
-import torch
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import load_multi_head_model
-from phase4_causal.causal_attention import load_causal_model
-from phase4_causal.masking.mask_training import WITH, under
-from shared import cli, paths
+from phase4_causal.causal_attention import CausalSelfAttention, load_causal_model, with_attention
+from phase4_causal.masking import masks
+from shared import cli
 from shared.attention_utils import causal_mask, normalized_entropy
 from shared.evidence import findings
-from shared.evidence.findings import Finding
-from shared.toy_language import START, encode
-from shared.toy_model import ToyTransformer
+from shared.evidence.claims import EXPERIMENT, IDENTITY, PROBE, Claim, measures
+from shared.toy_language import START
+from shared.toy_model import weights_of
 from shared.training import Trained
 from shared.visualization_utils import (
     INK,
     QUIET,
+    headline,
     model_note,
     plot_attention,
-    save_figure,
+    save_plot,
     token_labels,
     weight_colorbar,
 )
 
 
 def draw_mask(words: list[str]) -> tuple[Figure, str]:
-    """White where attention is allowed, black where it is blocked."""
-    mask = causal_mask(len(words))
-    n, allowed = len(words), int(mask.sum())
+    """White where attention is allowed, dark where it is blocked."""
+    mask, n = causal_mask(len(words)), len(words)
     size = max(5.0, 0.42 * n + 1.6)
     fig, ax = plt.subplots(figsize=(size, size + 0.5), layout="constrained")
-    for i, j in torch.cartesian_prod(torch.arange(n), torch.arange(n)).tolist():
-        ax.add_patch(Rectangle((j, i), 1, 1, facecolor="white" if mask[i, j] else "black", edgecolor="#8a8f96"))
-        if n <= 10:
-            text = "1" if mask[i, j] else "0"
-            ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", color=INK if mask[i, j] else "white")
-    ax.set(xlim=(0, n), ylim=(n, 0), aspect="equal")
+    title = f"Each word sees itself and the past: {int(mask.sum())} of {n * n} pairs"
+    masks.draw_mask(ax, title, mask)
+    for i, row in enumerate(mask.tolist() if n <= 10 else ()):
+        for j, allowed in enumerate(row):
+            ax.text(j + 0.5, i + 0.5, int(allowed), ha="center", va="center", color=INK if allowed else "white")
     ax.xaxis.tick_top()
-    ax.set_xticks([j + 0.5 for j in range(n)], token_labels(words))
+    ax.set_xticks([j + 0.5 for j in range(n)], token_labels(words), rotation=45, ha="left", rotation_mode="anchor")
     ax.set_yticks([i + 0.5 for i in range(n)], token_labels(words))
-    plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
     ax.xaxis.set_label_position("top")
     ax.set_xlabel("key (attended to)", color=QUIET)
     ax.set_ylabel("query (attending)", color=QUIET)
-    ax.tick_params(length=0)
-    title = f"Each word sees itself and the past: {allowed} of {n * n} pairs"
     ax.set_title(title, pad=12)
-    model_note(fig, "white: may attend · black: blocked, score -inf before softmax\nno model involved")
-    return fig, f"{title}. White: allowed; black: blocked."
+    model_note(fig, "white: may attend · dark: blocked, score -inf before softmax\nno model involved")
+    return fig, f"{title}. White: allowed; dark: blocked."
 
 
-@torch.no_grad()
-def weights_of(model: ToyTransformer, words: list[str]) -> list[Tensor]:
-    """Weights of each layer on one sentence, each (H, T, T)."""
-    _, layers = model(torch.tensor([encode(words)], device=model.positions.device))
-    return [weights[0].cpu() for weights in layers]
-
-
-def sharpest_cut(full: Tensor) -> int:
-    """The head (H, T, T) that loses most weight to the mask: the one in which to see it."""
-    future = full.masked_fill(causal_mask(full.size(-1)), 0.0)
-    return int(future.sum(dim=(-2, -1)).argmax())
+def sharpest_head(trained: Trained, words: list[str]) -> tuple[int, int, Tensor, float]:
+    """Layer and head of lowest entropy in a causal model, its weights (T, T), and its normalised entropy."""
+    weights = weights_of(trained.model, words)  # (L, H, T, T)
+    mask = causal_mask(len(words)).expand_as(weights)
+    entropy = normalized_entropy(weights, mask).nanmean(dim=-1)  # (L, H, T, T) -> (L, H)
+    layer, head = divmod(int(entropy.argmin()), weights.size(1))
+    return layer, head, weights[layer, head], entropy[layer, head].item()
 
 
 def draw_comparison(bidirectional: Trained, causal: Trained, words: list[str]) -> tuple[Figure, str]:
     """One head without and with the mask, the same weights, and beside them a head that was trained with it."""
-    full, masked = weights_of(bidirectional.model, words)[0], weights_of(under(bidirectional, WITH), words)[0]
-    head = sharpest_cut(full)
-    mask = causal_mask(len(words))
-    lost = full[head].masked_fill(mask, 0.0).sum(dim=-1).mean().item()
-    learned = torch.cat(weights_of(causal.model, [START, *words]))  # (L * H, T + 1, T + 1)
-    start_mask = causal_mask(len(words) + 1)
-    entropy = normalized_entropy(learned, start_mask.expand_as(learned)).nanmean(dim=-1)  # (L * H,)
-    sharpest = int(entropy.argmin())
-    layer, causal_head = divmod(sharpest, causal.recipe.num_heads)
+    full, masked = first_layer(bidirectional, words)
+    mask, start_mask = causal_mask(len(words)), causal_mask(len(words) + 1)
+    future = full.masked_fill(mask, 0.0).sum(dim=-1).mean(dim=-1)  # (H, T, T) -> (H,)
+    head = int(future.argmax())  # the one that loses most: in it the mask is seen best
+    layer, causal_head, learned, entropy = sharpest_head(causal, [START, *words])
 
     side = max(3.6, 0.3 * len(words) + 0.8)
     fig, axes = plt.subplots(1, 3, figsize=(3 * side + 1.0, side + 1.4), layout="compressed")
@@ -92,79 +81,102 @@ def draw_comparison(bidirectional: Trained, causal: Trained, words: list[str]) -
     panels = (
         (full[head], words, None, f"no mask: layer 0 head {head}"),
         (masked[head], words, mask, "the same weights with the mask"),
-        (learned[sharpest], [START, *words], start_mask, f"trained with the mask: layer {layer} head {causal_head}"),
+        (learned, [START, *words], start_mask, f"trained with the mask: layer {layer} head {causal_head}"),
     )
     for ax, (weights, tokens, panel_mask, title) in zip(axes, panels, strict=True):
         plot_attention(weights, tokens, mask=panel_mask, ax=ax, title=title, annotate=len(tokens) <= 7)
     for ax in axes[1:]:
         ax.set_ylabel("")
     weight_colorbar(fig, list(axes), shrink=0.55, aspect=30)
-    title = (
-        f"The mask cuts off the {lost:.2f} of this head's weight that lay in the future; what is left is scaled up to 1"
-    )
-    fig.suptitle(title, fontsize=12.5)
-    full_entropy = normalized_entropy(full[head]).nanmean().item()
-    masked_entropy = normalized_entropy(masked[head], mask).nanmean().item()
-    model_note(
-        fig,
-        f"left and middle: {bidirectional.label} without a mask · right: {causal.label} with it · "
-        f"normalised entropy {full_entropy:.2f}, {masked_entropy:.2f}, {entropy[sharpest]:.2f}",
-    )
+    lost = f"The mask cuts off the {future[head]:.2f} of this head's weight that lay in the future"
+    title = f"{lost}; what is left is scaled up to 1"
+    entropies = (normalized_entropy(full[head]).nanmean(), normalized_entropy(masked[head], mask).nanmean(), entropy)
+    note = f"left and middle: {bidirectional.label} without a mask · right: {causal.label} with it"
+    headline(fig, title, f"{note} · normalised entropy {', '.join(f'{value:.2f}' for value in entropies)}", 12.5)
     return fig, title + "."
 
 
-def record_findings(bidirectional: Trained, words: list[str], options: argparse.Namespace) -> None:
-    """What the mask does to the weights of the first layer, where both models read the same input."""
-    mask = causal_mask(len(words))
-    full, masked = weights_of(bidirectional.model, words)[0], weights_of(under(bidirectional, WITH), words)[0]
-    zeroed = full.masked_fill(~mask, 0.0)
-    renormalized = zeroed / zeroed.sum(dim=-1, keepdim=True)
+def first_layer(bidirectional: Trained, words: list[str]) -> tuple[Tensor, Tensor]:
+    """Weights (H, T, T) of the layer in which both read the same: as trained without a mask, and under the mask."""
+    masked = with_attention(bidirectional, CausalSelfAttention)
+    return weights_of(bidirectional.model, words)[0], weights_of(masked, words)[0]
+
+
+@measures(
+    Claim(
+        id="C097",
+        text="Causal attention is full attention with the upper triangle set to zero",
+        kind=IDENTITY,
+        rule="zeroing alone differs by less than 0.001",
+        holds=lambda n: n["zeroed"] < 1e-3,
+        unit="largest difference from causal attention, same weights, first layer",
+        control="zeroed and renormalised: equal up to rounding",
+        shows=("zeroed*",),
+    ),
+    Claim(
+        id="C098",
+        text="Bidirectional and causal attention differ dramatically",
+        kind=EXPERIMENT,
+        rule="more than 0.2 in every row",
+        holds=lambda n: min(n["moved, first word to last"]) > 0.2,
+        only_if=lambda n: min(n["moved, first word to last"][: len(n["moved, first word to last"]) // 2]) > 0.2,
+        condition="the row is an early one; the last word loses nothing, since all words are in its past",
+        unit="share of a row's weight that moves, mean over the heads of the first layer",
+        shows=("moved*",),
+    ),
+)
+def cut_off(bidirectional: Trained, words: list[str]) -> dict[str, float | list[float]]:
+    """What the mask does to the weights of the first layer."""
+    full, masked = first_layer(bidirectional, words)
+    zeroed = full.masked_fill(~causal_mask(len(words)), 0.0)
     moved = (full - masked).abs().sum(dim=-1).mean(dim=0) / 2  # (H, T, T) -> (T,): total variation, mean over heads
-    findings.record(
-        "phase4_causal/visualize.py",
-        [
-            Finding(
-                "C097",
-                "Causal attention is full attention with the upper triangle set to zero",
-                "course notes",
-                {
-                    "zeroed": (zeroed - masked).abs().max().item(),
-                    "zeroed and rows scaled back to 1": (renormalized - masked).abs().max().item(),
-                },
-                "largest difference from causal attention, same weights, first layer",
-                "zeroing alone differs by less than 0.001",
-                findings.verdict((zeroed - masked).abs().max().item() < 1e-3),
-                control="zeroed and renormalised: equal up to rounding",
-                seeds=[options.seed],
-            ),
-            Finding(
-                "C098",
-                "Bidirectional and causal attention differ dramatically",
-                "course notes",
-                {"first word to last word": [round(value, 4) for value in moved.tolist()]},
-                "share of a row's weight that moves, mean over the heads of the first layer",
-                "more than 0.2 in every row",
-                **findings.conditional(
-                    bool((moved > 0.2).all()),
-                    bool((moved[: len(words) // 2] > 0.2).all()),
-                    "the row is an early one; the last word loses nothing, since all words are in its past",
-                ),
-                seeds=[options.seed],
-            ),
-        ],
-        options.output_dir,
+    return {
+        "zeroed": (zeroed - masked).abs().max().item(),
+        "zeroed and rows scaled back to 1": (zeroed / zeroed.sum(dim=-1, keepdim=True) - masked).abs().max().item(),
+        "moved, first word to last": moved.tolist(),
+    }
+
+
+CHOOSE, IMPORT, FIGURE = "import matplotlib; matplotlib.use('Agg')", "import matplotlib.pyplot as plt", "plt.figure()"
+PROGRAMS = {  # when Agg is chosen -> the lines of a program that makes a figure
+    "Agg chosen never": (IMPORT, FIGURE),
+    "Agg chosen before pyplot is imported": (CHOOSE, IMPORT, FIGURE),
+    "Agg chosen after pyplot is imported": (IMPORT, CHOOSE, FIGURE),
+}
+
+
+def draws_without_display(lines: tuple[str, ...]) -> bool:
+    """Whether a program that asks for windows (backend TkAgg) gets its picture where there is no display."""
+    hidden = ("DISPLAY", "WAYLAND_DISPLAY")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"MPLBACKEND": "TkAgg"}
+    program = [sys.executable, "-c", "\n".join(lines)]
+    return subprocess.run(program, env=environment, capture_output=True, check=False).returncode == 0
+
+
+@measures(
+    Claim(
+        id="C129",
+        text="Where there is no display, matplotlib.use('Agg') helps, as long as it stands before the import of pyplot",
+        kind=PROBE,
+        rule="an error without it, none with it before the import, and an error with it after",
+        holds=lambda n: list(n.values()) == [0, 1, 0],
+        unit=f"1: made, 0: an error; a figure in matplotlib {matplotlib.__version__}, no display, windows asked for",
     )
+)
+def figures_without_display() -> dict[str, int]:
+    """Pictures on a machine without a screen: each program in a process of its own."""
+    return {name: int(draws_without_display(lines)) for name, lines in PROGRAMS.items()}
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     bidirectional, causal = load_multi_head_model(options), load_causal_model(options)
-    plots = options.output_dir / paths.PLOTS / "phase4"
-    figure, caption = draw_mask(options.words)
-    save_figure(figure, plots / f"causal_mask.{options.format}", caption=caption)
-    figure, caption = draw_comparison(bidirectional, causal, options.words)
-    save_figure(figure, plots / f"bidirectional_vs_causal.{options.format}", caption=caption)
-    record_findings(bidirectional, options.words, options)
+    save_plot(options, "phase4/causal_mask", *draw_mask(options.words))
+    save_plot(options, "phase4/bidirectional_vs_causal", *draw_comparison(bidirectional, causal, options.words))
+    found = cut_off(bidirectional, options.words)
+    findings.record(options, found, figures_without_display())
+    first, last = found["moved, first word to last"][0], found["moved, first word to last"][-1]
+    return f"The mask moves {first:.2f} of the first word's weight, {last:.2f} of the last one's"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The leak proof: does anything after position i reach what the model says at i?
+"""Does anything after position i reach what the model says at i?
 
 Two questions are put to every module that claims to be causal, and to three with a planted mistake:
 
@@ -8,15 +8,15 @@ Two questions are put to every module that claims to be causal, and to three wit
 Zero means zero: a hidden score is -inf, its weight exactly 0, and 0 times a finite value adds nothing. The models here
 have random weights. That is on purpose: the proof is about which paths exist, and training adds no path.
 
-What happens to a model that was trained without the mask is shown by phase4_causal/masking/breaking_causality.py.
+What happens to a model that was trained without the mask is shown by breaking_causality.py.
 
     python phase4_causal/masking/causality.py
 
 Writes leak_proof.png to visualizations/plots/phase4/.
 """
 
-import argparse
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -30,13 +30,13 @@ from torch import Tensor, nn
 from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention, largest_leak
-from shared import cli, paths
+from shared import cli
 from shared.attention_utils import causal_mask
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, IDENTITY, Claim, measures
 from shared.toy_language import START, START_ID, encode
-from shared.toy_model import MakeAttention, ToyTransformer
-from shared.visualization_utils import HIDDEN, QUIET, WEIGHT_MAP, model_note, save_figure, token_labels
+from shared.toy_model import MakeAttention, ToyTransformer, watch_embedding
+from shared.visualization_utils import HIDDEN, QUIET, WEIGHT_MAP, headline, save_plot, token_labels
 
 NOTICED = 1e-6  # a change of a logit that nobody takes for rounding, in float64
 
@@ -65,14 +65,14 @@ def two_groups(d_model: int, num_heads: int) -> GroupedQueryAttention:
 
 CAUSAL: dict[str, MakeAttention] = {
     "CausalSelfAttention": CausalSelfAttention,
-    "MultiHeadAttention\n+ causal mask": masked(MultiHeadAttention, causal_mask),
+    "MultiHeadAttention + causal mask": masked(MultiHeadAttention, causal_mask),
     "fused, causal=True": partial(FusedMultiHeadAttention, causal=True),
-    "GroupedQueryAttention\n+ causal mask": masked(two_groups, causal_mask),
+    "GroupedQueryAttention + causal mask": masked(two_groups, causal_mask),
 }
 PLANTED: dict[str, MakeAttention] = {
     "mistake: no mask": MultiHeadAttention,
     "mistake: mask inverted": masked(MultiHeadAttention, lambda length: ~causal_mask(length)),
-    "mistake: diagonal\none too far right": masked(
+    "mistake: diagonal one too far right": masked(
         MultiHeadAttention, lambda length: torch.ones(length, length, dtype=torch.bool).tril(diagonal=1)
     ),
 }
@@ -86,10 +86,8 @@ def build(make_attention: MakeAttention, num_layers: int, seed: int) -> ToyTrans
 
 def influence(model: ToyTransformer, tokens: Tensor) -> Tensor:
     """How strongly each word (column) reaches each position's logits (row): largest gradient -> (T, T)."""
-    embedded: list[Tensor] = []
-    hook = model.embedding.register_forward_hook(lambda _module, _inputs, output: embedded.append(output))
-    logits, _ = model(tokens)
-    hook.remove()
+    with watch_embedding(model) as embedded:
+        logits, _ = model(tokens)
     rows = []
     for i in range(tokens.size(1)):
         (slope,) = torch.autograd.grad(logits[:, i].square().sum(), embedded[0], retain_graph=True)
@@ -97,14 +95,59 @@ def influence(model: ToyTransformer, tokens: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def ways_to_shuffle_nothing(words: list[str]) -> list[float]:
-    """For each cut: how likely a random order of the words after it is the order that they had."""
+@measures(
+    Claim(
+        id="leak-proof",
+        text="With a causal mask no later word reaches an earlier position, however attention is computed",
+        kind=IDENTITY,
+        rule="all exactly 0, with one layer and with two",
+        holds=lambda n: all(max(n[name]) == 0 for name in CAUSAL),
+        unit="largest change of an earlier logit, largest gradient from a later word; random weights, float64",
+        control="three planted mistakes, which the same test must catch",
+        shows=tuple(CAUSAL),
+    ),
+    Claim(
+        id="leak-test-can-fail",
+        text="The leak test catches a forgotten, an inverted and a shifted mask",
+        kind=EXPERIMENT,
+        rule="every change and gradient above 1e-6",
+        holds=lambda n: all(min(n[name]) > NOTICED for name in PLANTED),
+        oracle={name: [0.5, 3.0] for name in PLANTED},
+        null={name: [0.0, 0.0] for name in PLANTED},
+        unit="smallest change of an earlier logit and smallest gradient from a later word, over layers and seeds",
+        control="the causal modules: exactly 0",
+        shows=tuple(PLANTED),
+    ),
+)
+def leaks(tokens: Tensor, seeds: range, layers: tuple[int, ...]) -> dict[str, list[float]]:
+    """The strongest leak of each sound module and the weakest of each mistake, over seeds and layers."""
+    found = {}
+    for name, make in (CAUSAL | PLANTED).items():
+        tested = [largest_leak(build(make, num_layers, seed), tokens) for seed in seeds for num_layers in layers]
+        found[name] = [(max if name in CAUSAL else min)(values) for values in zip(*tested, strict=True)]
+    return found
+
+
+@measures(
+    Claim(
+        id="C105",
+        text="Shuffling the later words tests whether a model is causal",
+        kind=IDENTITY,
+        rule="at every cut of the sentence a shuffle surely changes the words, and so can find a leak",
+        holds=lambda n: max(n["chance that nothing changes, first cut to last"]) == 0,
+        only_if=lambda n: n["replaced instead, largest change"] > NOTICED,
+        condition="the words really change: one word left, or two equal ones, cannot be shuffled; replace them",
+        unit="probability; change of a logit in the model without a mask",
+    )
+)
+def shuffled(words: list[str], replaced: float) -> dict[str, float | list[float]]:
+    """For each cut of the sentence: how likely a random order of the words after it is the order that they had."""
     chances = []
     for cut in range(1, len(words)):
         later = words[cut:]
         same = math.prod(math.factorial(count) for count in Counter(later).values())
         chances.append(same / math.factorial(len(later)))
-    return chances
+    return {"chance that nothing changes, first cut to last": chances, "replaced instead, largest change": replaced}
 
 
 def draw(maps: dict[str, Tensor], worst: dict[str, list[float]], words: list[str], note: str) -> tuple[Figure, str]:
@@ -112,8 +155,7 @@ def draw(maps: dict[str, Tensor], worst: dict[str, list[float]], words: list[str
     largest = max(m.max().item() for m in maps.values())
     norm = LogNorm(largest / 1e4, largest, clip=True)
     fig, axes = plt.subplots(2, 4, figsize=(11.2, 6.4), layout="constrained")
-    order = [*CAUSAL, *PLANTED]
-    for ax, name in zip(axes.flat, order, strict=False):
+    for ax, name in zip(axes.flat, maps, strict=False):
         ax.set_facecolor(HIDDEN)
         image = ax.pcolormesh(
             maps[name].where(maps[name] > 0, math.nan).numpy(), cmap=WEIGHT_MAP, norm=norm, edgecolors="white"
@@ -126,7 +168,7 @@ def draw(maps: dict[str, Tensor], worst: dict[str, list[float]], words: list[str
         ax.set_yticks([i + 0.5 for i in range(len(words))], token_labels(words), fontsize=7)
         sound = max(worst[name]) == 0
         result = "no leak: exactly 0" if sound else f"leaks: logits move by {worst[name][0]:.2g}"
-        ax.set_title(f"{name}\n{result}", fontsize=9, color="#1b6e3c" if sound else "#a6261d")
+        ax.set_title(f"{textwrap.fill(name, 24)}\n{result}", fontsize=9, color="#1b6e3c" if sound else "#a6261d")
     legend = axes.flat[-1]
     legend.axis("off")
     bar = fig.colorbar(image, cax=legend.inset_axes([0.05, 0.05, 0.08, 0.9]))
@@ -134,92 +176,26 @@ def draw(maps: dict[str, Tensor], worst: dict[str, list[float]], words: list[str
     bar.outline.set_visible(False)
     legend.text(0.62, 0.5, "plain grey:\nexactly 0,\nno path", transform=legend.transAxes, va="center", color=QUIET)
     unreached = sum(max(worst[name]) == 0 for name in CAUSAL)
-    caught = sum(min(worst[name]) > NOTICED for name in PLANTED)
+    noticed = sum(min(worst[name]) > NOTICED for name in PLANTED)
     title = (
         f"No word reaches the past in {unreached} of {len(CAUSAL)} causal modules; "
-        f"the test catches {caught} of {len(PLANTED)} planted mistakes"
+        f"the test catches {noticed} of {len(PLANTED)} planted mistakes"
     )
-    fig.suptitle(title, fontsize=12.5)
-    model_note(fig, note)
+    headline(fig, title, note, 12.5)
     return fig, f"{title}. Coloured: this word (column) influences the logits of this position (row)."
 
 
-def prove(tokens: Tensor, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Run both tests on every module -> name -> largest change and gradient, over one and two layers and all seeds."""
-    worst = {}
-    print(f"{'largest leak, one and two layers':44} {'change of a logit':>18} {'gradient':>10}")
-    for name, make in (CAUSAL | PLANTED).items():
-        tested = [
-            largest_leak(build(make, num_layers, seed), tokens)
-            for seed in cli.seeds(options)
-            for num_layers in ((2,) if options.quick else (1, 2))
-        ]
-        # the strongest leak of a sound module and the weakest of a mistake: both must be on the right side of 0
-        pick = max if name in CAUSAL else min
-        worst[name] = [pick(values) for values in zip(*tested, strict=True)]
-        print(f"   {name.replace(chr(10), ' '):41} {worst[name][0]:18.2g} {worst[name][1]:10.2g}")
-    return worst
-
-
-def record_findings(worst: dict[str, list[float]], words: list[str], options: argparse.Namespace) -> None:
-    def numbers(names: dict[str, MakeAttention]) -> dict[str, list[float]]:
-        return {name.replace("\n", " "): worst[name] for name in names}
-
-    same = ways_to_shuffle_nothing(words)
-    replaced = worst["mistake: no mask"][0]
-    findings.record(
-        "phase4_causal/masking/causality.py",
-        [
-            Finding(
-                "leak-proof",
-                "With a causal mask no later word reaches an earlier position, however attention is computed",
-                "course notes",
-                numbers(CAUSAL),
-                "largest change of an earlier logit, largest gradient from a later word; random weights, float64",
-                "all exactly 0, with one layer and with two",
-                findings.verdict(all(max(worst[name]) == 0 for name in CAUSAL)),
-                control="three planted mistakes, which the same test must catch",
-                seeds=list(cli.seeds(options)),
-            ),
-            Finding(
-                "leak-test-can-fail",
-                "The leak test catches a forgotten, an inverted and a shifted mask",
-                "course notes",
-                numbers(PLANTED),
-                "smallest change of an earlier logit and smallest gradient from a later word, over layers and seeds",
-                "every change and gradient above 1e-6",
-                findings.verdict(all(min(worst[name]) > NOTICED for name in PLANTED)),
-                control="the causal modules: exactly 0",
-                seeds=list(cli.seeds(options)),
-            ),
-            Finding(
-                "C105",
-                "Shuffling the later words tests whether a model is causal",
-                "course notes",
-                {"chance that nothing changes, first cut to last": same, "replaced instead, largest change": replaced},
-                f'probability for "{" ".join(words)}"; change of a logit in the model without a mask',
-                "at every cut of the sentence a shuffle surely changes the words, and so can find a leak",
-                **findings.conditional(
-                    max(same) == 0,
-                    replaced > NOTICED,
-                    "the words really change: one word left, or two equal ones, cannot be shuffled; replace them",
-                ),
-            ),
-        ],
-        options.output_dir,
-    )
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    words = options.words
+    words, seeds = options.words, cli.seeds(options)
     tokens = torch.tensor([[START_ID, *encode(words)]])
-    worst = prove(tokens, options)
+    found = leaks(tokens, seeds, (2,) if options.quick else (1, 2))
     maps = {name: influence(build(make, 2, options.seed), tokens) for name, make in (CAUSAL | PLANTED).items()}
     note = "untrained models of two layers, random weights: the proof is about which paths exist"
-    figure, caption = draw(maps, worst, [START, *words], note)
-    save_figure(figure, options.output_dir / paths.PLOTS / "phase4" / f"leak_proof.{options.format}", caption=caption)
-    record_findings(worst, words, options)
+    save_plot(options, "phase4/leak_proof", *draw(maps, found, [START, *words], note))
+    findings.record(options, found, shuffled(words, found["mistake: no mask"][0]))
+    most, least = max(max(found[name]) for name in CAUSAL), min(found[name][0] for name in PLANTED)
+    return f"Causal modules leak exactly {most:g}; planted mistakes move a logit by {least:.2f} or more"
 
 
 if __name__ == "__main__":

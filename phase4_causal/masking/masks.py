@@ -1,4 +1,4 @@
-"""Masks: which query may attend to which key, in one convention, and what the other conventions do to it.
+"""What may a word see, and what if a mask is read in another convention?
 
 A mask is a predicate on two positions, so each is one line in shared/attention_utils.py, and masks combine with `&`.
 Here each is drawn. Then the traps. Readers meet four ways to write the same mask:
@@ -15,8 +15,8 @@ and code that expects one of them and is given another raises no error. The tabl
 Writes mask_gallery.png and mask_conventions.png to visualizations/plots/phase4/.
 """
 
-import argparse
 import math
+import textwrap
 from collections.abc import Callable
 
 import matplotlib.pyplot as plt
@@ -27,11 +27,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase1_single_head.self_attention import masked_softmax
-from shared import cli, paths
+from shared import cli
 from shared.attention_utils import blocked_mask, causal_mask, local_mask, padding_mask, prefix_mask, strided_mask
 from shared.evidence import findings
-from shared.evidence.findings import Finding
-from shared.visualization_utils import INK, QUIET, model_note, save_figure
+from shared.evidence.claims import IDENTITY, Claim, measures
+from shared.visualization_utils import INK, QUIET, headline, save_plot
 
 LENGTH, NUM_SCORES = 6, 500
 ZERO = 1e-12
@@ -45,9 +45,9 @@ WRITTEN: dict[str, Callable[[Tensor], Tensor]] = {
 }
 # how code reads a mask: (scores (..., T, T), mask (T, T)) -> weights (..., T, T)
 READ: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "True = may\nattend": lambda scores, mask: masked_softmax(scores, mask.bool()),
+    "True = may attend": lambda scores, mask: masked_softmax(scores, mask.bool()),
     "scores + mask": lambda scores, mask: torch.softmax(scores + mask, dim=-1),
-    "fill where\nmask == 0": lambda scores, mask: torch.softmax(scores.masked_fill(mask == 0, -1e9), dim=-1),
+    "fill where mask == 0": lambda scores, mask: torch.softmax(scores.masked_fill(mask == 0, -1e9), dim=-1),
     "scores * mask": lambda scores, mask: torch.softmax(scores * mask, dim=-1),
     "True = hidden": lambda scores, mask: masked_softmax(scores, ~mask.bool()),
 }
@@ -104,10 +104,8 @@ def draw_gallery(masks: dict[str, Tensor]) -> tuple[Figure, str]:
         f"Masks are predicates on positions: causal allows {share['causal']:.0%} of the pairs, "
         f"{least} {share[least]:.0%}"
     )
-    fig.suptitle(title, fontsize=12.5)
-    model_note(
-        fig, "white: may attend · dark: hidden · a row for each query, a column for each key · no model involved"
-    )
+    note = "white: may attend · dark: hidden · a row for each query, a column for each key · no model involved"
+    headline(fig, title, note, 12.5)
     return fig, f"{title}. White: this query (row) may attend to this key (column)."
 
 
@@ -121,7 +119,10 @@ def random_scores() -> Tensor:
     return torch.randn(NUM_SCORES, LENGTH, LENGTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-def mixes() -> dict[tuple[str, str], tuple[float, float]]:
+Mixes = dict[tuple[str, str], tuple[float, float]]
+
+
+def mixes() -> Mixes:
     """(written, read) -> weight in the future per row, and largest difference from causal attention (NaN: some NaN)."""
     scores, allowed = random_scores(), causal_mask(LENGTH)
     right = masked_softmax(scores, allowed)
@@ -133,7 +134,7 @@ def mixes() -> dict[tuple[str, str], tuple[float, float]]:
     return found
 
 
-def draw_conventions(found: dict[tuple[str, str], tuple[float, float]], unmasked: float) -> tuple[Figure, str]:
+def draw_conventions(found: Mixes, unmasked: float) -> tuple[Figure, str]:
     """The table of mixes: a row for how the mask is written, a column for how it is read."""
     fig, ax = plt.subplots(figsize=(9.2, 4.0), layout="constrained")
     right = 0
@@ -147,7 +148,7 @@ def draw_conventions(found: dict[tuple[str, str], tuple[float, float]], unmasked
             ax.add_patch(plt.Rectangle((column, row), 1, 1, facecolor=color, edgecolor="white", linewidth=2))
             ax.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=11)
     ax.set(xlim=(0, len(READ)), ylim=(len(WRITTEN), 0))
-    ax.set_xticks([i + 0.5 for i in range(len(READ))], READ)
+    ax.set_xticks([i + 0.5 for i in range(len(READ))], [textwrap.fill(name, 13) for name in READ])
     ax.set_yticks([i + 0.5 for i in range(len(WRITTEN))], WRITTEN)
     ax.xaxis.tick_top()
     ax.xaxis.set_label_position("top")
@@ -156,21 +157,9 @@ def draw_conventions(found: dict[tuple[str, str], tuple[float, float]], unmasked
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     title = f"{right} of {len(found)} ways to mix mask and code are right; no other one raises an error"
-    fig.suptitle(title, fontsize=12.5)
-    model_note(
-        fig,
-        f"numbers: weight on later words per row (without any mask {unmasked:.2f}) · {NUM_SCORES} random {LENGTH} x "
-        f"{LENGTH} score matrices, no model involved",
-    )
+    scores = f"{NUM_SCORES} random {LENGTH} x {LENGTH} score matrices, no model involved"
+    headline(fig, title, f"numbers: weight on later words per row (without any mask {unmasked:.2f}) · {scores}", 12.5)
     return fig, f"{title}. Numbers: weight in the future per row."
-
-
-def show_conventions(found: dict[tuple[str, str], tuple[float, float]], unmasked: float) -> None:
-    print(f"\nWeight in the future per row (no mask: {unmasked:.3f}); * = equals causal attention")
-    print("   written as, read as " + "".join(f"{name.replace(chr(10), ' '):>22}" for name in READ))
-    for written in WRITTEN:
-        cells = [found[written, read_as] for read_as in READ]
-        print(f"   {written:20}" + "".join(f"{mass:21.3f}{'*' if diff < ZERO else ' '}" for mass, diff in cells))
 
 
 def brute_force_errors() -> int:
@@ -184,101 +173,95 @@ def brute_force_errors() -> int:
     return wrong
 
 
-def broadcast_difference() -> float:
-    """Largest difference between one (T, T) mask for all batches and heads and the same mask applied to each alone."""
-    scores = random_scores().view(NUM_SCORES // 4, 4, LENGTH, LENGTH)  # (N, T, T) -> (B, H, T, T)
-    additive = WRITTEN["0 or -inf"](causal_mask(LENGTH))
-    alone = torch.stack([torch.stack([torch.softmax(s + additive, dim=-1) for s in heads]) for heads in scores])
-    return (torch.softmax(scores + additive, dim=-1) - alone).abs().max().item()
+@measures(
+    Claim(
+        id="C091",
+        text="The causal mask is the lower triangle with its diagonal: position i sees 0 to i",
+        kind=IDENTITY,
+        rule="no wrong cell, and a weight in the future of exactly 0",
+        holds=lambda n: n["wrong cells"] == 0 and n["largest weight above the diagonal"] == 0,
+        unit="cells of five masks, two of them square; largest weight",
+        shows=("wrong cells", "largest weight*"),
+    ),
+    Claim(
+        id="C094",
+        text="One mask (T, T) serves all sequences of a batch and all heads",
+        kind=IDENTITY,
+        rule="below 1e-12",
+        holds=lambda n: n["one mask for all heads"] < ZERO,
+        unit="largest difference of weights from those of each head of each sequence masked alone",
+        shows=("one mask for all heads",),
+    ),
+    Claim(
+        id="C095",
+        text="Under a causal mask each position attends to previous positions only",
+        kind=IDENTITY,
+        rule="the weight on itself is 0",
+        holds=lambda n: n["weight on itself"] == 0,
+        unit=f"mean over rows, {NUM_SCORES} random {LENGTH} x {LENGTH} scores",
+        control="the first position has no previous one: it can only see itself",
+        shows=("weight on itself",),
+    ),
+    Claim(
+        id="C096",
+        text="Causal weights: rows sum to 1 and the upper triangle is 0",
+        kind=IDENTITY,
+        rule="below 1e-12 and exactly 0",
+        holds=lambda n: n["largest |sum - 1|"] < ZERO and n["largest weight above the diagonal"] == 0,
+        unit="weights, float64",
+        shows=("largest*",),
+    ),
+)
+def causal_weights() -> dict[str, float]:
+    """The causal mask cell by cell, and the weights of random scores under it, together and one by one."""
+    scores, mask = random_scores(), causal_mask(LENGTH)
+    weights = masked_softmax(scores, mask)
+    heads = masked_softmax(scores.view(NUM_SCORES // 4, 4, LENGTH, LENGTH), mask).flatten(0, 1)  # (B, H, T, T)
+    alone = torch.stack([masked_softmax(each, mask) for each in scores])
+    return {
+        "one mask for all heads": (heads - alone).abs().max().item(),
+        "wrong cells": brute_force_errors(),
+        "largest |sum - 1|": (weights.sum(dim=-1) - 1).abs().max().item(),
+        "largest weight above the diagonal": weights.triu(diagonal=1).abs().max().item(),
+        "weight on itself": weights.diagonal(dim1=-2, dim2=-1).mean().item(),
+    }
 
 
-def record_findings(
-    found: dict[tuple[str, str], tuple[float, float]], unmasked: float, options: argparse.Namespace
-) -> None:
-    weights = masked_softmax(random_scores(), causal_mask(LENGTH))
-    sums, future = (weights.sum(dim=-1) - 1).abs().max().item(), weights.triu(diagonal=1).abs().max().item()
-    itself = weights.diagonal(dim1=-2, dim2=-1).mean().item()
-    added, filled = found["1 or 0", "scores + mask"][0], found["0 or -inf", "fill where\nmask == 0"][0]
-    wrong, broadcast = brute_force_errors(), broadcast_difference()
-
-    def entry(
-        id: str, claim: str, measured: dict[str, float], unit: str, rule: str, holds: bool, control: str = ""
-    ) -> Finding:
-        verdict = findings.verdict(holds)
-        return Finding(id, claim, "course notes", measured, unit, rule, verdict, control=control)
-
-    per_row = "weight on later keys, per row"
-    no_mask = f"without any mask {unmasked:.2f}"
-    findings.record(
-        "phase4_causal/masking/masks.py",
-        [
-            entry(
-                "C091",
-                "The causal mask is the lower triangle with its diagonal: position i sees 0 to i",
-                {"wrong cells": wrong, "weight in the future": future},
-                "cells of five masks, two of them square; largest weight",
-                "both exactly 0",
-                wrong == 0 and future == 0,
-            ),
-            entry(
-                "C092",
-                "A mask of ones and zeros is applied by adding it to the scores",
-                {"1 or 0, added": added, "0 or -inf, added": found["0 or -inf", "scores + mask"][0]},
-                per_row,
-                "adding ones and zeros leaves less than 0.01 in the future",
-                added < 0.01,
-                no_mask,
-            ),
-            entry(
-                "C093",
-                "The mask that is added to scores also serves masked_fill(mask == 0, -1e9)",
-                {"0 or -inf, filled": filled, "1 or 0, filled": found["1 or 0", "fill where\nmask == 0"][0]},
-                per_row,
-                "less than 0.01 in the future with the additive mask",
-                filled < 0.01,
-                no_mask,
-            ),
-            entry(
-                "C094",
-                "One mask (T, T) serves all sequences of a batch and all heads",
-                {"largest difference": broadcast},
-                "of weights, from each head of each sequence masked alone",
-                "below 1e-12",
-                broadcast < ZERO,
-            ),
-            entry(
-                "C095",
-                "Under a causal mask each position attends to previous positions only",
-                {"weight on itself": itself},
-                f"mean over rows, {NUM_SCORES} random {LENGTH} x {LENGTH} scores",
-                "the weight on itself is 0",
-                itself == 0,
-                "the first position has no previous one: it can only see itself",
-            ),
-            entry(
-                "C096",
-                "Causal weights: rows sum to 1 and the upper triangle is 0",
-                {"largest |sum - 1|": sums, "largest weight above the diagonal": future},
-                "weights, float64",
-                "below 1e-12 and exactly 0",
-                sums < ZERO and future == 0,
-                no_mask,
-            ),
-        ],
-        options.output_dir,
-    )
+@measures(
+    Claim(
+        id="C092",
+        text="A mask of ones and zeros is applied by adding it to the scores",
+        kind=IDENTITY,
+        rule="adding ones and zeros leaves less than 0.01 in the future",
+        holds=lambda n: n["1 or 0, added"] < 0.01,
+        unit="weight on later keys, per row",
+        shows=("*, added", "without any mask"),
+    ),
+    Claim(
+        id="C093",
+        text="The mask that is added to scores also serves masked_fill(mask == 0, -1e9)",
+        kind=IDENTITY,
+        rule="less than 0.01 in the future with the additive mask",
+        holds=lambda n: n["0 or -inf, filled"] < 0.01,
+        unit="weight on later keys, per row",
+        shows=("*, filled", "without any mask"),
+    ),
+)
+def misread(found: Mixes, unmasked: float) -> dict[str, float]:
+    """The two masks made of numbers, in the hands of the two kinds of code that take numbers."""
+    read = {"added": "scores + mask", "filled": "fill where mask == 0"}
+    mass = {f"{w}, {how}": found[w, read_as][0] for w in ("1 or 0", "0 or -inf") for how, read_as in read.items()}
+    return mass | {"without any mask": unmasked}
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    plots = options.output_dir / paths.PLOTS / "phase4"
-    figure, caption = draw_gallery(gallery(8))
-    save_figure(figure, plots / f"mask_gallery.{options.format}", caption=caption)
+    save_plot(options, "phase4/mask_gallery", *draw_gallery(gallery(8)))
     found, unmasked = mixes(), future_mass(random_scores().softmax(dim=-1))
-    show_conventions(found, unmasked)
-    figure, caption = draw_conventions(found, unmasked)
-    save_figure(figure, plots / f"mask_conventions.{options.format}", caption=caption)
-    record_findings(found, unmasked, options)
+    save_plot(options, "phase4/mask_conventions", *draw_conventions(found, unmasked))
+    findings.record(options, causal_weights(), misread(found, unmasked))
+    right = sum(difference < ZERO for _, difference in found.values())
+    return f"{right} of {len(found)} ways to mix mask and code are right, and no other one raises an error"
 
 
 if __name__ == "__main__":

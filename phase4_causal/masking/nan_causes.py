@@ -1,4 +1,4 @@
-"""Where NaN comes from, and where it does not: rows without a key, padding on the left, small number formats.
+"""Where does NaN in attention come from, and where not?
 
 Softmax of a row of -inf is 0 / 0. Such rows arise without any mistake: with padding on the left and a causal mask the
 first query sees itself alone, and it is padding. One such row spoils more than itself: its NaN reaches the gradient of
@@ -9,30 +9,35 @@ Each cause that is usually named is tried here in four number formats, with ours
     python phase4_causal/masking/nan_causes.py
 """
 
-import argparse
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
+from phase4_causal.causal_attention import DTYPES, name_of
 from shared import cli
 from shared.attention_utils import causal_mask, padding_mask
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import IDENTITY, PROBE, Claim, measures
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LENGTHS, LENGTH = torch.tensor([5, 3]), 5  # two sequences, the second with two words of padding
+FORMATS = ", ".join(map(name_of, DTYPES))
 D_K, LARGE = 64, 40.0  # q . k = 64 * 40 * 40 = 102,400; float16 ends at 65,504
-
-
-def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def plain_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     """Softmax without care for rows that see nothing."""
     return torch.softmax(scores.masked_fill(~mask, -math.inf), dim=-1)
+
+
+Softmax = Callable[[Tensor, Tensor], Tensor]
+SOFTMAX: dict[str, Softmax] = {"plain": plain_softmax, "ours": masked_softmax}
+
+
+def most(n: dict, words: str) -> int:
+    return max(max(counts) for name, counts in n.items() if words in name)
 
 
 def batch_masks() -> dict[str, Tensor]:
@@ -41,50 +46,30 @@ def batch_masks() -> dict[str, Tensor]:
     return {"right": causal_mask(LENGTH) & right, "left": causal_mask(LENGTH) & right.flip(-1)}
 
 
-def nan_rows(mask: Tensor, dtype: torch.dtype) -> tuple[int, int]:
-    """Rows with NaN under a mask (..., T, T): (plain softmax, ours)."""
-    scores = torch.zeros(mask.shape, dtype=dtype)
-    return tuple(int(f(scores, mask).isnan().any(dim=-1).sum()) for f in (plain_softmax, masked_softmax))
-
-
-def gradients_lost(dtype: torch.dtype, ours: bool) -> int:
-    """How many of the gradients of query, key and value hold NaN, when one row sees nothing and is not in the loss."""
-    generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(3, 4, generator=generator).to(dtype).requires_grad_() for _ in range(3))
-    mask = causal_mask(3) & torch.tensor([False, True, True])  # the first query sees nothing
-    weights = (masked_softmax if ours else plain_softmax)(query @ key.T / 2, mask)
-    (weights @ value)[1:].sum().backward()  # the loss reads the other rows only
-    return sum(bool(tensor.grad.isnan().any()) for tensor in (query, key, value))
-
-
-def large_inputs(dtype: torch.dtype) -> dict[str, int]:
-    """NaN (1 = yes) from large queries and keys: without scaling, scaled after, scaled before (ours)."""
-    query, key = torch.full((2, 3, D_K), LARGE, dtype=dtype)
-    scores = query @ key.T  # (3, D_K) @ (D_K, 3) -> (3, 3)
-    _, weights = scaled_dot_product_attention(query, key, key)
-    tried = {
-        "not scaled": scores.softmax(dim=-1),
-        "scaled after": (scores / math.sqrt(D_K)).softmax(dim=-1),
-        "before": weights,
-    }
-    return {name: int(tensor.isnan().any()) for name, tensor in tried.items()}
-
-
-def wrong_axis() -> dict[str, float]:
-    """Softmax over the queries instead of the keys: NaN (1 = yes) and the row sums, under two masks."""
-    scores = torch.randn(LENGTH, LENGTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    causal = torch.softmax(scores.masked_fill(~causal_mask(LENGTH), -math.inf), dim=-2)
-    key_hidden = padding_mask(LENGTHS, LENGTH)[1, 0].expand(LENGTH, LENGTH)  # hidden from every query
-    padded = torch.softmax(scores.masked_fill(~key_hidden, -math.inf), dim=-2)
-    sums = causal.sum(dim=-1)
-    return {
-        "causal: NaN": int(causal.isnan().any()),
-        "causal: smallest row sum": sums.min().item(),
-        "causal: largest row sum": sums.max().item(),
-        "padding: NaN": int(padded.isnan().any()),
-    }
-
-
+@measures(
+    Claim(
+        id="C112",
+        text="A padding mask has a 0 where the key is padding",
+        kind=IDENTITY,
+        rule="padding gets no weight, also where masks are added to scores",
+        holds=lambda n: n["weight on padding, 1 or 0 added"] < 1e-6,
+        only_if=lambda n: n["change of real words"] == 0,
+        condition="0 stands for False, or is filled with -inf; in an additive mask 0 means visible",
+        unit="weight per row; largest change when other padding is put in, float64",
+        shows=("weight on padding*", "change*"),
+    ),
+    Claim(
+        id="C113",
+        text="A padding mask makes the model ignore padding",
+        kind=IDENTITY,
+        rule="real words change by exactly 0, and padding puts out 0",
+        holds=lambda n: n["change of real words"] == 0 and n["output at padding"] == 0,
+        only_if=lambda n: n["change of real words"] == 0,
+        condition="the rows of padded queries are left out of loss and pooling: only keys are hidden",
+        unit="largest change when other padding is put in; smallest length of an output vector at padding",
+        shows=("change*", "output*"),
+    ),
+)
 def padding_effects() -> dict[str, float]:
     """What padding does to real words, and what comes out at padding; ours, float64, 3 words and 2 of padding."""
     generator = torch.Generator().manual_seed(0)
@@ -101,142 +86,127 @@ def padding_effects() -> dict[str, float]:
     }
 
 
-Rows = dict[str, dict[str, int]]  # side or case -> dtype -> count
-
-
-def show(plain: Rows, ours: Rows, lost: Rows, large: Rows) -> None:
-    print("\nRows of NaN among 10, causal & padding, plain softmax (ours)")
-    for side in plain:
-        print(
-            f"   padded on the {side:6}" + "".join(f"{d:>12} {plain[side][d]} ({ours[side][d]})" for d in plain[side])
-        )
-    print("\nGradients with NaN among q, k, v, when the row that sees nothing is not in the loss")
-    for name, counts in lost.items():
-        print(f"   {name:14}" + "".join(f"{d:>12} {count}" for d, count in counts.items()))
-    print(f"\nNaN with d_k = {D_K} and inputs of {LARGE:g} (1 = yes)")
-    for name, counts in large.items():
-        print(f"   {name:14}" + "".join(f"{d:>12} {count}" for d, count in counts.items()))
-
-
-def record_findings(plain: Rows, ours: Rows, lost: Rows, large: Rows, options: argparse.Namespace) -> None:
-    effects, axis = padding_effects(), wrong_axis()
-    leaked, output = effects["weight on padding, 1 or 0 added"], effects["output at padding"]
-    most = {side: max(counts.values()) for side, counts in plain.items()}
-    ours_most = max(max(counts.values()) for counts in ours.values())
-    cured = {d: large["not scaled"][d] - large["before"][d] for d in large["before"]}
-    flat = {f"{name}, {d}": count for name, counts in large.items() for d, count in counts.items()}
-    sides = {f"{side}, plain, {d}": count for side, counts in plain.items() for d, count in counts.items()}
-
-    def entry(id: str, claim: str, measured: dict[str, float], unit: str, rule: str, ruling: dict[str, str]) -> Finding:
-        return Finding(id, claim, "course notes", measured, unit, rule, **ruling)
-
-    findings.record(
-        "phase4_causal/masking/nan_causes.py",
-        [
-            entry(
-                "C112",
-                "A padding mask has a 0 where the key is padding",
-                {
-                    "weight on padding, added to scores": leaked,
-                    "change of real words, bool": effects["change of real words"],
-                },
-                "weight per row; change when other padding is put in, float64",
-                "padding gets no weight, also where masks are added to scores",
-                findings.conditional(
-                    leaked < 1e-6,
-                    effects["change of real words"] == 0,
-                    "0 stands for False, or is filled with -inf; in an additive mask 0 means visible",
-                ),
-            ),
-            entry(
-                "C113",
-                "A padding mask makes the model ignore padding",
-                {k: effects[k] for k in ("change of real words", "output at padding")},
-                "largest change when other padding is put in; smallest length of an output vector at padding",
-                "real words change by exactly 0, and padding puts out 0",
-                findings.conditional(
-                    effects["change of real words"] == 0 and output == 0,
-                    effects["change of real words"] == 0,
-                    "the rows of padded queries are left out of loss and pooling: only keys are hidden",
-                ),
-            ),
-            entry(
-                "C114",
-                "A batch for a causal model needs the causal mask and the padding mask together",
-                sides | {"ours, most of any": ours_most},
-                "rows with NaN among 10",
-                "no NaN on either side, in any dtype, with plain softmax",
-                findings.conditional(
-                    max(most.values()) == 0,
-                    most["right"] == 0 and ours_most == 0,
-                    "padding stands on the right, or rows that see nothing are set to 0 as here",
-                ),
-            ),
-            entry(
-                "C120",
-                "NaN in attention: check that the scores are scaled",
-                flat,
-                f"NaN with d_k = {D_K} and inputs of {LARGE:g} (1 = yes)",
-                "scaling removes NaN in every dtype",
-                findings.conditional(
-                    all(cured.values()),
-                    any(cured.values()),
-                    "float16, where q . k exceeds 65,504, and q is scaled before the product, not the scores after",
-                ),
-            ),
-            entry(
-                "C121",
-                "NaN in attention: check the axis of softmax",
-                axis,
-                "NaN (1 = yes); sums of rows, which should be 1",
-                "softmax over the wrong axis gives NaN under a causal mask and under a padding mask",
-                findings.conditional(
-                    bool(axis["causal: NaN"] and axis["padding: NaN"]),
-                    bool(axis["padding: NaN"]),
-                    "a key is hidden from all queries; under a causal mask the symptom is rows that do not sum to 1",
-                ),
-            ),
-            entry(
-                "C122",
-                "NaN in attention: use float32 instead of float16",
-                large["not scaled"],
-                "NaN without scaling (1 = yes)",
-                "NaN in float16, none in float32",
-                {"verdict": findings.verdict(large["not scaled"]["float16"] > large["not scaled"]["float32"])},
-            ),
-            entry(
-                "C123",
-                "A query that sees no key makes NaN, and the NaN reaches the gradients of other rows",
-                {f"{name}, {d}": count for name, counts in lost.items() for d, count in counts.items()},
-                "gradients with NaN among those of q, k, v; the row itself is not in the loss",
-                "at least one in every dtype with plain softmax, none with rows set to 0",
-                {
-                    "verdict": findings.verdict(
-                        min(lost["plain softmax"].values()) >= 1 and max(lost["ours"].values()) == 0
-                    )
-                },
-            ),
-        ],
-        options.output_dir,
+@measures(
+    Claim(
+        id="C114",
+        text="A batch for a causal model needs the causal mask and the padding mask together",
+        kind=IDENTITY,
+        rule="no NaN on either side, in any dtype, with plain softmax",
+        holds=lambda n: most(n, "plain") == 0,
+        only_if=lambda n: max(n["right, plain"]) == most(n, "ours") == 0,
+        condition="padding stands on the right, or rows that see nothing are set to 0 as here",
+        unit=f"rows with NaN among 10, in {FORMATS}",
     )
+)
+def blind_rows() -> dict[str, list[int]]:
+    """Rows with NaN under causal & padding, by the side of the padding; plain softmax, and ours."""
+
+    def count(softmax: Softmax, mask: Tensor, dtype: torch.dtype) -> int:
+        return int(softmax(torch.zeros(mask.shape, dtype=dtype), mask).isnan().any(dim=-1).sum())
+
+    return {
+        f"{side}, {how}": [count(softmax, mask, dtype) for dtype in DTYPES]
+        for side, mask in batch_masks().items()
+        for how, softmax in SOFTMAX.items()
+    }
 
 
-def main(argv: list[str] | None = None) -> None:
+def cured(n: dict) -> list[bool]:
+    """By dtype: NaN without scaling, and none with it."""
+    return [without > scaled for without, scaled in zip(n["not scaled"], n["scaled before"], strict=True)]
+
+
+@measures(
+    Claim(
+        id="C120",
+        text="NaN in attention: check that the scores are scaled",
+        kind=PROBE,
+        rule="scaling removes NaN in every dtype",
+        holds=lambda n: all(cured(n)),
+        only_if=lambda n: any(cured(n)),
+        condition="float16, where q . k exceeds 65,504, and q is scaled before the product, not the scores after",
+        unit=f"NaN with d_k = {D_K} and inputs of {LARGE:g} (1 = yes), in {FORMATS}",
+    ),
+    Claim(
+        id="C122",
+        text="NaN in attention: use float32 instead of float16",
+        kind=PROBE,
+        rule="NaN in float16, none in float32",
+        holds=lambda n: n["not scaled"][DTYPES.index(torch.float16)] > n["not scaled"][DTYPES.index(torch.float32)],
+        unit=f"NaN without scaling, d_k = {D_K} and inputs of {LARGE:g} (1 = yes), in {FORMATS}",
+        shows=("not scaled*",),
+    ),
+)
+def large_inputs() -> dict[str, list[int]]:
+    """NaN from large queries and keys: without scaling, with the scores scaled after, with the query before (ours)."""
+    found: dict[str, list[int]] = {"not scaled": [], "scaled after": [], "scaled before": []}
+    for dtype in DTYPES:
+        query, key = torch.full((2, 3, D_K), LARGE, dtype=dtype)
+        scores = query @ key.T  # (3, D_K) @ (D_K, 3) -> (3, 3)
+        tried = (scores, scores / math.sqrt(D_K))
+        weights = (*(each.softmax(dim=-1) for each in tried), scaled_dot_product_attention(query, key, key)[1])
+        for counts, each in zip(found.values(), weights, strict=True):
+            counts.append(int(each.isnan().any()))
+    return found
+
+
+@measures(
+    Claim(
+        id="C121",
+        text="NaN in attention: check the axis of softmax",
+        kind=IDENTITY,
+        rule="softmax over the wrong axis gives NaN under a causal mask and under a padding mask",
+        holds=lambda n: n["causal: NaN"] == n["padding: NaN"] == 1,
+        only_if=lambda n: n["padding: NaN"] == 1,
+        condition="a key is hidden from all queries; under a causal mask the symptom is rows that do not sum to 1",
+        unit="NaN (1 = yes); sums of rows, which should be 1",
+    )
+)
+def wrong_axis() -> dict[str, float]:
+    """Softmax over the queries instead of the keys: NaN and the row sums, under two masks."""
+    scores = torch.randn(LENGTH, LENGTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    causal = torch.softmax(scores.masked_fill(~causal_mask(LENGTH), -math.inf), dim=-2)
+    key_hidden = padding_mask(LENGTHS, LENGTH)[1, 0].expand(LENGTH, LENGTH)  # hidden from every query
+    padded = torch.softmax(scores.masked_fill(~key_hidden, -math.inf), dim=-2)
+    sums = causal.sum(dim=-1)
+    return {
+        "causal: NaN": int(causal.isnan().any()),
+        "causal: smallest row sum": sums.min().item(),
+        "causal: largest row sum": sums.max().item(),
+        "padding: NaN": int(padded.isnan().any()),
+    }
+
+
+@measures(
+    Claim(
+        id="C123",
+        text="A query that sees no key makes NaN, and the NaN reaches the gradients of other rows",
+        kind=IDENTITY,
+        rule="at least one in every dtype with plain softmax, none with rows set to 0",
+        holds=lambda n: min(n["plain"]) >= 1 and most(n, "ours") == 0,
+        unit=f"gradients with NaN among those of q, k, v, in {FORMATS}; the row itself is not in the loss",
+    )
+)
+def gradients_lost() -> dict[str, list[int]]:
+    """How many of the gradients of query, key and value hold NaN, when one row sees nothing and is not in the loss."""
+
+    def count(softmax: Softmax, dtype: torch.dtype) -> int:
+        generator = torch.Generator().manual_seed(0)
+        query, key, value = (torch.randn(3, 4, generator=generator).to(dtype).requires_grad_() for _ in range(3))
+        mask = causal_mask(3) & torch.tensor([False, True, True])  # the first query sees nothing
+        weights = softmax(query @ key.T / 2, mask)
+        (weights @ value)[1:].sum().backward()  # the loss reads the other rows only
+        return sum(bool(tensor.grad.isnan().any()) for tensor in (query, key, value))
+
+    return {how: [count(softmax, dtype) for dtype in DTYPES] for how, softmax in SOFTMAX.items()}
+
+
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    names = {name_of(dtype): dtype for dtype in DTYPES}
-    rows = {
-        side: {name: nan_rows(mask, dtype) for name, dtype in names.items()} for side, mask in batch_masks().items()
-    }
-    plain = {side: {name: both[0] for name, both in counts.items()} for side, counts in rows.items()}
-    ours = {side: {name: both[1] for name, both in counts.items()} for side, counts in rows.items()}
-    lost = {
-        how: {name: gradients_lost(dtype, how == "ours") for name, dtype in names.items()}
-        for how in ("plain softmax", "ours")
-    }
-    tried = {name: large_inputs(dtype) for name, dtype in names.items()}
-    large = {how: {name: tried[name][how] for name in names} for how in ("not scaled", "scaled after", "before")}
-    show(plain, ours, lost, large)
-    record_findings(plain, ours, lost, large, options)
+    rows = blind_rows()
+    findings.record(options, padding_effects(), rows, large_inputs(), wrong_axis(), gradients_lost())
+    blind, ours = most(rows, "left, plain"), most(rows, "ours")
+    return f"From queries that see no key: {blind} of 10 rows, padded on the left; {ours} with ours"
 
 
 if __name__ == "__main__":

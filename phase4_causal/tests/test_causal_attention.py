@@ -1,4 +1,4 @@
-"""Tests: causal attention."""
+"""Causal attention against torch's own, its leak test against models that leak, generation, the root's pictures."""
 
 import pytest
 import torch
@@ -6,12 +6,12 @@ import torch.nn.functional as F
 from PIL import Image
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
-from phase4_causal import summary
-from phase4_causal.causal_attention import CausalSelfAttention, generate, largest_leak
-from shared import paths, toy_language
+from phase4_causal import causal_attention, summary, visualize
+from phase4_causal.causal_attention import CausalSelfAttention, generate, largest_leak, with_attention
+from shared import paths, toy_language, training
 from shared.attention_utils import causal_mask, padding_mask
 from shared.tests.helpers import T_Q, B, close
-from shared.toy_language import VOCABULARY, encode
+from shared.toy_language import TOY_SENTENCE, VOCABULARY, encode
 from shared.toy_model import ToyTransformer
 
 
@@ -28,11 +28,13 @@ def test_causal_attention_is_torchs_causal_attention():
     assert padded[0, :, :, 3:].eq(0).all() and padded.triu(diagonal=1).eq(0).all()
 
 
-def test_causal_and_bidirectional_modules_share_their_weights():
-    bidirectional, causal = MultiHeadAttention(33, 3), CausalSelfAttention(33, 3)
-    causal.load_state_dict(bidirectional.state_dict())
-    x = torch.randn(B, T_Q, 33)
-    close(causal(x)[0], bidirectional(x, mask=causal_mask(T_Q))[0])
+def test_masks_have_no_parameters():
+    """The same weights in a model with another attention: with the mask, without, and under a mask of the caller."""
+    trained = training.untrained(training.Recipe("t", "next word", 3, 2, 0, d_model=33), MultiHeadAttention)
+    tokens = torch.tensor([encode(TOY_SENTENCE.split())])
+    with torch.no_grad():
+        close(with_attention(trained, CausalSelfAttention)(tokens)[0], trained.model(tokens, mask=causal_mask(6))[0])
+        close(with_attention(trained, MultiHeadAttention)(tokens)[0], trained.model(tokens)[0], rtol=0, atol=0)
 
 
 def scores_of(one: float, deep: float) -> summary.Scores:
@@ -42,25 +44,48 @@ def scores_of(one: float, deep: float) -> summary.Scores:
 
 
 def test_poster_boasts_only_of_what_was_measured():
-    learned = summary.headline(scores_of(0.6, 0.95), 0.0)
+    learned = summary.poster_title(scores_of(0.6, 0.95), 0.0)
     assert "belong together" in learned[0] and "finds 0.60 at most" in learned[1] and "exactly 0" in learned[1]
     for scores, leak in ((scores_of(0.6, 0.8), 0.0), (scores_of(0.9, 0.95), 0.0), (scores_of(0.6, 0.95), 0.25)):
-        assert summary.headline(scores, leak)[0] == "Attention in four steps"
-    assert "2.5e-01" in summary.headline(scores_of(0.6, 0.95), 0.25)[1]
+        assert summary.poster_title(scores, leak)[0] == "Attention in four steps"
+    assert "2.5e-01" in summary.poster_title(scores_of(0.6, 0.95), 0.25)[1]
     assert summary.role(scores_of(0.6, 0.95), 0).endswith("0.95\none head: 0.60")
     assert summary.role(scores_of(0.6, 0.4), 0).startswith("no relation")
-    assert summary.arrow(("verb-place", "backward")) == "place → verb"
 
 
-def test_poster_is_small_and_its_caption_holds_the_answers(tmp_path):
-    if not (paths.CHECKPOINTS / "multi_head_model.pt").exists():
-        pytest.skip("needs the trained models: ./run_all.sh")
+def test_poster_says_its_answers_in_its_caption(checkpoints, tmp_path):
     summary.main(["--quick", "--output-dir", str(tmp_path)])
-    path = tmp_path / paths.PLOTS / "summary_all_phases.png"
-    assert path.stat().st_size <= 200_000
-    with Image.open(path) as image:
+    with Image.open(tmp_path / paths.PLOTS / "summary_all_phases.png") as image:
         caption = image.info["Description"]
     assert all(f" {number}. " in caption for number in (1, 2, 3, 4)) and "exactly 0" in caption
+
+
+def test_a_training_step_holds_more_than_the_weights_and_grows_with_the_batch():
+    model = training.new_model(training.Recipe("small", "masked word", 2, 1, 0, d_model=8), MultiHeadAttention)
+    small, large = (summary.what_it_takes(model, size) for size in (7, 29))
+    peak = "bytes, peak of a training step"
+    assert small["bytes, weights"] == large["bytes, weights"] < small[peak] < large[peak]
+
+
+def test_a_figure_without_a_display_is_made_or_not_as_the_program_says():
+    assert visualize.draws_without_display(visualize.PROGRAMS["Agg chosen before pyplot is imported"])
+    assert not visualize.draws_without_display(("raise SystemExit(3)",))
+
+
+def test_what_the_mask_cuts_off_is_worked_by_hand():
+    """Zeroing the upper triangle is not enough, scaling rows back is; the last row of the first layer stays."""
+    trained = training.untrained(training.Recipe("t", "masked word", 3, 1, 0, d_model=33), MultiHeadAttention)
+    numbers = visualize.cut_off(trained, TOY_SENTENCE.split())
+    assert numbers["zeroed"] > 0.1 and numbers["zeroed and rows scaled back to 1"] < 1e-6
+    first, last = numbers["moved, first word to last"][0], numbers["moved, first word to last"][-1]
+    assert first == pytest.approx(5 / 6, abs=0.1) and last == 0  # a word that looks everywhere alike gives up 5 of 6
+
+
+def test_hidden_weights_are_those_of_the_dtype():
+    filled = causal_attention.weight_under(-1e9)
+    assert filled["float64: all hidden"] == pytest.approx(1 / 3) and filled["float16: refused by torch"] == 1
+    hidden = causal_attention.weight_under_infinity()
+    assert hidden == {"largest hidden weight": [0] * 4, "NaN in a row without a key": 1}
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])

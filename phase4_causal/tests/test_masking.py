@@ -1,6 +1,5 @@
-"""Tests: masking."""
+"""Masks against their definitions, leaks against planted ones, losses against plain loops, rules on made numbers."""
 
-import json
 import math
 
 import pytest
@@ -8,12 +7,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phase4_causal.causal_attention import CausalSelfAttention, largest_leak
-from phase4_causal.masking import breaking_causality, causality, mask_training, masks, nan_causes
+from phase4_causal.causal_attention import CausalSelfAttention, largest_leak, with_attention
+from phase4_causal.masking import breaking_causality, causality, masks, nan_causes
+from phase4_causal.masking.breaking_causality import ATTENTION, WITH, WITHOUT, made_up, train
 from shared import training
 from shared.attention_utils import blocked_mask, causal_mask, prefix_mask
-from shared.evidence.findings import FAILS, HOLDS, ONLY_IF
+from shared.evidence.claims import FAILS, HOLDS, ONLY_IF
 from shared.toy_language import END_ID, START_ID, VOCABULARY, Sentence, encode
+
+
+def verdicts(*measured) -> dict[str, str]:
+    return {claim.id: claim.verdict(numbers) for numbers in measured for claim in numbers.claims}
 
 
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(7, 7), (3, 7), (1, 5), (7, 5)])
@@ -43,12 +47,12 @@ def test_mixes_of_mask_and_code_are_right_where_torch_says_so_and_wrong_elsewher
     found = masks.mixes()
     right = {mix for mix, (_, difference) in found.items() if difference < masks.ZERO}
     assert right == {
-        ("True = may attend", "True = may\nattend"),
-        ("True = may attend", "fill where\nmask == 0"),
+        ("True = may attend", "True = may attend"),
+        ("True = may attend", "fill where mask == 0"),
         ("0 or -inf", "scores + mask"),
         ("0 or -inf", "True = hidden"),
-        ("1 or 0", "True = may\nattend"),
-        ("1 or 0", "fill where\nmask == 0"),
+        ("1 or 0", "True = may attend"),
+        ("1 or 0", "fill where mask == 0"),
         ("True = hidden", "True = hidden"),
     }
     identity = torch.eye(masks.LENGTH, dtype=torch.float64).expand_as(scores)
@@ -65,31 +69,22 @@ def test_future_mass_by_hand() -> None:
     assert masks.brute_force_errors() == 0
 
 
-def test_gallery_shows_each_mask_and_the_table_each_mix(tmp_path) -> None:
-    masks.main(["--output-dir", str(tmp_path)])
-    assert {path.name for path in tmp_path.rglob("*.png")} == {"mask_gallery.png", "mask_conventions.png"}
-    path = tmp_path / "data/processed/findings/phase4_causal.masking.masks.json"
-    verdicts = {record["id"]: record["verdict"] for record in json.loads(path.read_text())}
-    assert verdicts == {"C091": HOLDS, "C092": FAILS, "C093": FAILS, "C094": HOLDS, "C095": FAILS, "C096": HOLDS}
+def test_what_is_said_of_masks_comes_out_as_in_the_table() -> None:
+    found = verdicts(masks.causal_weights(), masks.misread(masks.mixes(), 0.4))
+    assert found == {"C091": HOLDS, "C092": FAILS, "C093": FAILS, "C094": HOLDS, "C095": FAILS, "C096": HOLDS}
 
 
-@pytest.mark.parametrize("dtype", nan_causes.DTYPES)
-def test_only_padding_on_the_left_leaves_rows_without_a_key(dtype: torch.dtype) -> None:
-    sides = nan_causes.batch_masks()
-    assert sides["left"][1, 0].tolist()[2] == [False, False, True, False, False]  # its first real word sees itself
-    assert nan_causes.nan_rows(sides["right"], dtype) == (0, 0)
-    assert nan_causes.nan_rows(sides["left"], dtype) == (2, 0)  # two words of padding on the left
-
-
-@pytest.mark.parametrize("dtype", nan_causes.DTYPES)
-def test_a_blind_row_spoils_gradients_only_without_masked_softmax(dtype: torch.dtype) -> None:
-    assert nan_causes.gradients_lost(dtype, ours=False) >= 1
-    assert nan_causes.gradients_lost(dtype, ours=True) == 0
-
-
-def test_scaling_before_the_product_saves_float16() -> None:
-    assert nan_causes.large_inputs(torch.float16) == {"not scaled": 1, "scaled after": 1, "before": 0}
-    assert set(nan_causes.large_inputs(torch.float32).values()) == {0}
+def test_nan_comes_from_rows_without_a_key_and_from_float16_and_not_with_ours() -> None:
+    left = nan_causes.batch_masks()["left"]
+    assert left[1, 0].tolist()[2] == [False, False, True, False, False]  # its first real word sees itself
+    nothing, two = [0] * 4, [2] * 4  # two words of padding on the left
+    rows = nan_causes.blind_rows()
+    assert rows == {"right, plain": nothing, "right, ours": nothing, "left, plain": two, "left, ours": nothing}
+    gradients = nan_causes.gradients_lost()
+    assert min(gradients["plain"]) >= 1 and gradients["ours"] == nothing
+    in_float16 = [int(dtype == torch.float16) for dtype in nan_causes.DTYPES]
+    large = {"not scaled": in_float16, "scaled after": in_float16, "scaled before": nothing}
+    assert nan_causes.large_inputs() == large
 
 
 def test_padding_effects_agree_with_torch() -> None:
@@ -125,13 +120,9 @@ def test_influence_is_the_largest_derivative_of_the_squared_logits() -> None:
     found, step = causality.influence(model, LEAK_TOKENS), 1e-5
 
     def squared(i: int, j: int, column: int, by: float) -> float:
-        hook = model.embedding.register_forward_hook(
-            lambda _m, _i, out: out.index_put(
-                (torch.tensor(0), torch.tensor(j), torch.tensor(column)),
-                torch.tensor(by, dtype=out.dtype),
-                accumulate=True,
-            )
-        )
+        place = tuple(torch.tensor(n) for n in (0, j, column))
+        moved = torch.tensor(by, dtype=torch.float64)
+        hook = model.embedding.register_forward_hook(lambda _m, _i, out: out.index_put(place, moved, accumulate=True))
         with torch.no_grad():
             value = model(LEAK_TOKENS)[0][0, i].square().sum().item()
         hook.remove()
@@ -152,11 +143,12 @@ def test_with_mask_ands_a_further_mask() -> None:
 
 
 def test_chance_that_a_shuffle_changes_nothing() -> None:
-    assert causality.ways_to_shuffle_nothing(["a", "the", "b", "the"]) == pytest.approx([2 / 6, 1 / 2, 1])
+    chances = causality.shuffled(["a", "the", "b", "the"], 1.0)["chance that nothing changes, first cut to last"]
+    assert chances == pytest.approx([2 / 6, 1 / 2, 1])
 
 
 def test_past_loss_of_a_causal_model_is_its_full_loss_and_a_loop_agrees() -> None:
-    trained = mask_training.train(mask_training.WITH, 1, training.corpus()[0][:64], 3, seed=5)
+    trained = train(WITH, 1, training.corpus()[0][:64], 3, seed=5)
     sentences = training.corpus()[1][:5]
     model, terms = trained.model, []
     with torch.no_grad():
@@ -166,23 +158,17 @@ def test_past_loss_of_a_causal_model_is_its_full_loss_and_a_loop_agrees() -> Non
                 logits, _ = model(torch.tensor([tokens[:i]]))
                 terms.append(-logits[0, -1].log_softmax(dim=-1)[tokens[i]].item())
     expected = sum(terms) / len(terms)
-    assert mask_training.past_loss(model, sentences) == pytest.approx(expected, abs=1e-5)
-    assert mask_training.full_loss(model, sentences) == pytest.approx(expected, abs=1e-5)
+    assert breaking_causality.past_loss(model, sentences) == pytest.approx(expected, abs=1e-5)
+    assert breaking_causality.full_loss(model, sentences) == pytest.approx(expected, abs=1e-5)
 
 
-def test_modes_share_first_weights_and_batches_and_masks_have_no_parameters() -> None:
+def test_modes_share_first_weights_and_batches() -> None:
     sentences = training.corpus()[0][:64]
-    runs = {mode: mask_training.train(mode, 2, sentences, 2, seed=7) for mode in mask_training.ATTENTION}
-    again = mask_training.train(mask_training.WITH, 2, sentences, 2, seed=7)
-    assert again.history.loss == runs[mask_training.WITH].history.loss
-    assert runs[mask_training.WITH].history.loss != runs[mask_training.WITHOUT].history.loss
-    x = LEAK_TOKENS
-    with torch.no_grad():
-        other = mask_training.under(runs[mask_training.WITHOUT], mask_training.WITH)
-        own = mask_training.under(runs[mask_training.WITHOUT], mask_training.WITHOUT)
-        expected, _ = runs[mask_training.WITHOUT].model(x, mask=causal_mask(5))
-        assert torch.equal(other(x)[0], expected)
-        assert torch.equal(own(x)[0], runs[mask_training.WITHOUT].model(x)[0])
+    runs = {mode: train(mode, 2, sentences, 2, seed=7) for mode in ATTENTION}
+    assert train(WITH, 2, sentences, 2, seed=7).history.loss == runs[WITH].history.loss
+    assert runs[WITH].history.loss != runs[WITHOUT].history.loss
+    first = [train(mode, 2, sentences, 0, seed=7).model.state_dict() for mode in ATTENTION]
+    assert all(torch.equal(first[0][name], first[1][name]) for name in first[0])
 
 
 def test_floor_is_what_the_grammar_loses_per_word() -> None:
@@ -190,42 +176,31 @@ def test_floor_is_what_the_grammar_loses_per_word() -> None:
     # 0.5, one of 5 determiners, no adjective 0.5, one of 3 nouns. Six words and <end> are predicted.
     words = tuple(["the", "cat", "sat", "on", "the", "mat"])
     phrase = 0.5 / 5 * 0.5 / 3
-    assert mask_training.floor([Sentence(words, {})]) == pytest.approx(-math.log(0.8**3 * 0.7 / 12 * phrase**2) / 7)
-    assert math.log(len(VOCABULARY)) == mask_training.UNIFORM
+    assert breaking_causality.floor([Sentence(words, {})]) == pytest.approx(
+        -math.log(0.8**3 * 0.7 / 12 * phrase**2) / 7
+    )
+    assert math.log(len(VOCABULARY)) == breaking_causality.UNIFORM
 
 
 def test_one_layer_needs_no_mask_at_the_last_position_but_two_layers_do() -> None:
     tokens = LEAK_TOKENS
     for num_layers, same in ((1, True), (2, False)):
-        trained = mask_training.train(mask_training.WITH, num_layers, training.corpus()[0][:64], 3, seed=11)
+        trained = train(WITH, num_layers, training.corpus()[0][:64], 3, seed=11)
         with torch.no_grad():
-            masked, bare = (mask_training.under(trained, m)(tokens)[0][:, -1] for m in mask_training.ATTENTION)
+            masked, bare = (with_attention(trained, make)(tokens)[0][:, -1] for make in ATTENTION.values())
         assert torch.allclose(masked, bare, atol=1e-5) == same
 
 
 def test_verdicts_follow_the_numbers() -> None:
-    def verdicts(cheat: float, blind: float, rise: float) -> dict[str, str]:
-        tests = breaking_causality.TESTS
-        tested = {}
-        for n in (1, 2):
-            tested["with the mask", n] = dict(zip(tests, (2.0, 2.0 + rise, 2.0), strict=True))
-            tested["without", n] = dict(zip(tests, (blind, cheat, blind), strict=True))
-        seen = {f"{mode}, {n}": cheat if mode == "without" else 2.0 for mode in mask_training.ATTENTION for n in (1, 2)}
-        single = dict.fromkeys(mask_training.ATTENTION, 0.01)
-        made = breaking_causality.make_findings([tested], [seen], [single], 1.95, range(1))
-        return {finding.id: finding.verdict for finding in made}
+    claims = {claim.id: claim for claim in breaking_causality.break_causality.claims}
 
-    expected = {
-        "C101": HOLDS,
-        "next-token-floor": HOLDS,
-        "C102": ONLY_IF,
-        "C115": FAILS,
-        "no-mask-when-writing": HOLDS,
-        "C103": ONLY_IF,
-    }
-    assert verdicts(0.01, 9.0, 0.5) == expected
-    assert verdicts(0.06, 9.0, 0.5)["C101"] == FAILS
-    assert verdicts(0.01, 4.0, 0.5)["C101"] == FAILS
-    assert verdicts(0.01, 9.0, 0.05)["C102"] == FAILS
-    assert verdicts(2.0, 2.05, 0.05)["C115"] == HOLDS
-    assert verdicts(2.0, 9.0, 0.5)["C103"] == FAILS
+    def verdict(name: str, *outcome: tuple[float, ...], one_sentence: float = 0.01) -> str:
+        learnt = {f"one sentence, {WITH}": [one_sentence], f"one sentence, {WITHOUT}": [0.01]}
+        return claims[name].verdict(made_up(*outcome) | learnt)
+
+    honest, as_written = (2.0, 2.5, 2.0), (2.0, 2.5, 2.5)
+    assert verdict("C101", honest, (9.0, 0.06, 9.0)) == verdict("C101", honest, (4.0, 0.01, 4.0)) == FAILS
+    assert verdict("C102", honest) == ONLY_IF and verdict("C102", (2.0, 2.05, 2.0)) == FAILS
+    assert verdict("no-mask-when-writing", honest) == HOLDS and verdict("no-mask-when-writing", as_written) == FAILS
+    assert verdict("C103", honest) == ONLY_IF and verdict("C103", honest, one_sentence=2.0) == HOLDS
+    assert verdict("C103", honest, (9.0, 2.0, 9.0)) == FAILS

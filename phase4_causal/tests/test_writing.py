@@ -1,19 +1,18 @@
-"""Tests: writing."""
+"""Writing with and without a cache, sampling against a plain loop, quality against the grammar worked by hand."""
 
 import math
 
 import pytest
 import torch
 
-from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.key_value_cache import KeyValueCache
-from phase4_causal.writing import cache_costs, cached_or_not, generation_film, generation_temperature, promises
+from phase4_causal.writing import cache_savings
 from phase4_causal.writing import generate as generate4
-from phase4_causal.writing.generate import GREEDY, Sampling, new_caches, next_logits, write
+from phase4_causal.writing.sampling import GREEDY, Sampling, Written, new_caches, write
 from shared import training
 from shared.attention_utils import padding_mask
-from shared.toy_language import END_ID, PAD_ID, START_ID, VOCABULARY
+from shared.toy_language import END_ID, PAD_ID, START_ID, VOCABULARY, encode
 from shared.toy_model import ToyTransformer
 
 
@@ -36,7 +35,8 @@ def test_cache_in_chunks_of_any_size_gives_the_logits_and_weights_of_one_pass(ch
     caches = new_caches(model, 11, batch=2)
     end = 0
     for part in tokens.split(chunks, dim=1):
-        logits, weights = next_logits(model, part, caches)
+        with torch.no_grad():
+            logits, weights = model(part, caches=caches)
         start, end = end, end + part.size(1)
         torch.testing.assert_close(logits, whole[:, start:end], rtol=0, atol=1e-10)
         for ours, theirs in zip(weights, layers, strict=True):
@@ -77,8 +77,10 @@ def test_cache_overflow_and_wrong_shapes_are_refused_and_store_nothing():
     with pytest.raises(ValueError, match="34 positions: got max_length=35"):
         new_caches(model, 35)
     caches = new_caches(model, 3)
-    with pytest.raises(ValueError, match="room for 3 positions: got 4"):
-        next_logits(model, generation_tokens(1, 4), caches)
+    with torch.no_grad(), pytest.raises(ValueError, match="room for 3 positions: got 4"):
+        model(generation_tokens(1, 4), caches=caches)
+    with torch.no_grad(), pytest.raises(ValueError, match="at most 34 tokens: got 35"):
+        model(generation_tokens(1, 35), caches=caches)
 
 
 def generation_oracle(logits, temperature, top_k, top_p):
@@ -141,7 +143,7 @@ def test_written_tokens_and_logits_are_the_same_with_and_without_cache_and_repea
 def test_temperature_0_is_the_greedy_generation_of_the_plain_function(seed):
     model = generation_model(seed=seed)
     expected = generate(model, ["the", "cat"], limit=12)
-    start = torch.tensor([[START_ID, *generate4.encode(["the", "cat"])]])
+    start = torch.tensor([[START_ID, *encode(["the", "cat"])]])
     assert write(model, start, Sampling(0.0), limit=12).sentences() == [expected]
 
 
@@ -154,43 +156,42 @@ def test_writing_stops_at_end_pads_and_leaves_room():
     assert written.tokens.tolist() == [[START_ID, END_ID]] * 2 and written.sentences() == [[], []]
     tokens = torch.tensor([[START_ID, 9, PAD_ID, 8, END_ID, PAD_ID]])
     words = [VOCABULARY[9], VOCABULARY[PAD_ID], VOCABULARY[8]]  # padding before <end> was written, and is a mistake
-    assert generate4.Written(tokens, tokens, []).sentences() == [words]
+    assert Written(tokens, tokens, []).sentences() == [words]
     with pytest.raises(ValueError, match="after the prompt of 3 words: got 3"):
         write(model, torch.full((1, 4), START_ID), limit=3)
+
+
+# one of 12 verbs, no adverb three times, no second noun, and two noun phrases: singular, one of five determiners, no
+# adjective, one of three nouns
+SENTENCE_PROBABILITY = 1 / 12 * 0.8**3 * 0.7 * (0.5 / 5 * 0.5 / 3) ** 2
 
 
 def test_judge_counts_what_the_grammar_accepts():
     good, bad = ["the", "cat", "sat", "on", "the", "mat"], ["these", "cat", "sat", "on", "the", "mat"]
     other = ["a", "dog", "slept", "in", "a", "bed"]
-    quality = generation_temperature.judge([good, bad, other, good])
-    assert quality.accepted == 3 / 4 and quality.different == 3 / 4
-    by_hand = [math.log(p) for p in sentence_probabilities()]
-    assert math.isclose(quality.log_probability, (2 * by_hand[0] + by_hand[1]) / 3)
-    assert math.isnan(generation_temperature.judge([bad]).log_probability)
+    accepted, different, log_probability = generate4.judge([good, bad, other, good])
+    assert accepted == different == 3 / 4
+    assert math.isclose(log_probability, math.log(SENTENCE_PROBABILITY))  # of "the cat ..." and "a dog ..." alike
+    assert math.isnan(generate4.judge([bad])[2])
     with pytest.raises(ValueError, match="got 0"):
-        generation_temperature.judge([])
+        generate4.judge([])
 
 
-def sentence_probabilities():
-    """Of "the cat sat on the mat" and "a dog slept in a bed": verb, no adverbs, no second noun, two noun phrases."""
-    phrase = 0.5 / 5 * 0.5 / 3  # singular, one of five determiners, no adjective, one of three nouns
-    return [1 / 12 * 0.8**3 * 0.7 * phrase**2] * 2
+def test_the_work_is_that_of_the_formulas_and_the_quotient_is_the_length():
+    lengths = (1, 3, 17)
+    counts = cache_savings.work(lengths)
+    by_hand = [4 * (16 * n * 128**2 + 4 * n**2 * 128) + 2 * n * 128 * len(VOCABULARY) for n in lengths]
+    assert counts["without, counted"] == by_hand
+    assert counts["with cache, counted"] == [work // n for work, n in zip(by_hand, lengths, strict=True)]
 
 
-def test_cache_costs_are_the_formulas_and_the_quotient_is_the_length():
-    counts = cache_costs.counted_operations((1, 3, 17))
-    for length in (1, 3, 17):
-        by_hand = 4 * (16 * length * 128**2 + 4 * length**2 * 128) + 2 * length * 128 * len(VOCABULARY)
-        assert counts[cache_costs.WITHOUT][length] == by_hand == length * counts[cache_costs.WITH][length]
-
-
-def test_the_unmasked_twin_differs_where_it_should():
+def test_the_cache_is_exact_and_a_model_without_the_mask_differs_where_it_should():
     tokens = generation_tokens(1, 6)
-    trained = generate4.training.untrained(
-        generate4.training.Recipe("t", "next word", 2, 2, 1, d_model=32), CausalSelfAttention
-    )
-    one, two, again = cached_or_not.without_a_mask(trained, tokens).values()
+    trained = training.untrained(training.Recipe("t", "next word", 2, 2, 1, d_model=32), CausalSelfAttention)
+    one, two, again = cache_savings.without_a_mask(trained, tokens).values()
     assert one < 1e-12 and min(two, again) > 1e-4
+    exact = cache_savings.with_and_without(generation_model(), tokens, 0)
+    assert max(exact["read in chunks"]) < 1e-12 and exact["20 drawn sentences"] < 1e-12 and not exact["different words"]
 
 
 @pytest.mark.parametrize(
@@ -206,50 +207,35 @@ def test_the_unmasked_twin_differs_where_it_should():
     ],
 )
 def test_generation_options_without_a_meaning_are_one_line(arguments, message, capsys):
-    for script in (generate4, generation_film):
-        with pytest.raises(SystemExit) as stop:
-            script.main(arguments)
-        said = capsys.readouterr().err
-        assert stop.value.code == 2 and message in said and said.count("\n") == 1
-
-
-def test_a_figure_without_a_display_is_made_or_not_as_the_program_says():
-    assert promises.draws_without_display(promises.DRAW["before pyplot is imported"])
-    assert not promises.draws_without_display(("import os", "os.environ['DISPLAY']"))
-    assert not promises.draws_without_display(("raise SystemExit(3)",))
-
-
-def test_a_training_step_holds_more_than_the_weights_and_grows_with_the_batch():
-    model = training.new_model(training.Recipe("promises", "masked word", 2, 1, 0, d_model=8), MultiHeadAttention)
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    small, large = (promises.step_memory(model, size) for size in (7, 29))
-    assert weights < small < large
+    with pytest.raises(SystemExit) as stop:
+        generate4.main(arguments)
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and message in said and said.count("\n") == 1
 
 
 def test_a_sentence_ends_by_itself_only_with_the_end_token():
-    model = training.new_model(training.Recipe("promises", "next word", 2, 1, 0, d_model=8), CausalSelfAttention).eval()
+    model = generation_model()
     with torch.no_grad():
-        model.output_bias[END_ID] = 50.0  # <end> at once, always
-    assert promises.ended_share(model, 13) == 1
-    silent = promises.without_end(model)
-    assert promises.ended_share(silent, 13) == 0
-    assert model.output_bias[END_ID] == 50, "the model itself must not change"
+        model.output_bias[END_ID] = 500.0  # <end> at once, always
+    assert generate4.ended(model, 13) == {"with <end>": 1, "<end> taken away": 0}
+    assert model.output_bias[END_ID] == 500, "the model itself must not change"
 
 
-def test_greedy_against_drawn_compares_with_the_grammar(monkeypatch):
-    """A model that writes only what the grammar accepts, at one likelihood, gives 0; a rejected sentence -inf."""
-    good = ["the", "cat", "sat", "on", "the", "mat"]
-    bad = ["the", "cat", "sat", "sat"]
+@pytest.mark.parametrize(
+    ("greedy", "expected"),
+    [
+        ("the cat sat on the mat", {"greedy accepted": 1, "greedy likelier than the median drawn": 0}),  # as likely
+        ("the cat sat sat", {"greedy accepted": 0, "greedy likelier than the median drawn": 0}),
+        ("the cat sat on a mat", {"greedy accepted": 1, "greedy likelier than the median drawn": 1}),
+    ],
+)
+def test_greedy_against_drawn_compares_with_the_grammar(monkeypatch, greedy, expected):
+    """Of ten drawn seven are accepted; in the last case they are longer, and so less likely, than the greedy one."""
+    good = "the cat sat on the mat" if "a mat" not in greedy else "the big cat sat on the mat"
 
-    class Fixed:
-        def __init__(self, rows):
-            self.rows = rows
+    def written(_model, tokens, *_sampling, **_more):
+        rows = [greedy] * 3 if len(tokens) == 3 else ([good] * 7 + ["the cat sat sat"] * 3) * 3
+        return type("Rows", (), {"sentences": lambda self: [row.split() for row in rows]})()
 
-        def sentences(self):
-            return self.rows
-
-    model = training.new_model(training.Recipe("promises", "next word", 2, 1, 0, d_model=8), CausalSelfAttention)
-    for greedy, expected in ((good, 0.0), (bad, -math.inf)):
-        rows = iter([[greedy] * 3, ([good] * 7 + [bad] * 3) * 3])
-        monkeypatch.setattr(generation_temperature, "write", lambda *_, rows=rows, **__: Fixed(next(rows)))
-        assert generation_temperature.greedy_against_drawn(model, 3, 0) == [expected] * 3
+    monkeypatch.setattr(generate4, "write", written)
+    assert generate4.greedy_against_drawn(generation_model(), 3, 0) == expected

@@ -1,199 +1,60 @@
-"""Writing: the model says how likely each next word is, a rule picks one, and the model reads on from there.
+"""How does a trained model write, and how many of its sentences are right?
 
-    temperature   logits / t before softmax: 0 always takes the likeliest word (greedy), 1 takes the model at its word,
-                  more makes unlikely words likelier
-    top-k         only the k likeliest words may be drawn
-    top-p         only the nucleus: the fewest likely words that together have probability p (Holtzman et al. 2020)
+It says how likely each next word is, a rule picks one (sampling.py), and it reads on from there. The sentences for your
+prompt come first, then a film of one that is drawn. Each page is one step. Left: every head of every layer is a row,
+every word so far a column; the row of weights is that of the newest word, the only one whose query is computed. Right:
+the likeliest next words; the one that was taken is marked and opens the next page.
 
-They apply in this order. With a key-value cache the model reads each word once; without it, it reads everything again
-for each new word. Both must give the same logits, and this script shows that they do.
+Then quality is counted, since the grammar can say of every sentence whether it could have made it, and how likely it is
+(shared/grammar/entropy.py). A high temperature makes mistakes. Top-p cuts off the many words that are unlikely one by
+one and not unlikely together (Holtzman et al. 2020), and temperature then does less harm. The likeliest word each time
+need not lead to a likely sentence.
 
     python phase4_causal/writing/generate.py
     python phase4_causal/writing/generate.py --prompt "these dogs" --temperature 1.5 --top-p 0.9
+
+Writes generation_temperature.png to visualizations/plots/phase4/, generation.gif to visualizations/animations/phase4/.
 """
 
 import argparse
+import copy
+import io
 import math
-from dataclasses import dataclass
+import random
+import statistics
 
+import matplotlib.pyplot as plt
+import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from matplotlib.figure import Figure
+from PIL import Image
 
-from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase4_causal.causal_attention import CausalSelfAttention, load_causal_model
-from phase4_causal.key_value_cache import KeyValueCache
-from shared import cli, training
+from phase4_causal.causal_attention import load_causal_model
+from phase4_causal.writing.sampling import Sampling, Written, write
+from shared import cli, paths
+from shared.evidence import findings
+from shared.evidence.claims import EXPERIMENT, Claim, measures
 from shared.grammar.entropy import sentence_log_probability
-from shared.toy_language import END_ID, MAX_LENGTH, PAD_ID, START_ID, decode, encode, tokenize
+from shared.toy_language import END_ID, MAX_LENGTH, START_ID, VOCABULARY, decode, encode, sample_sentence, tokenize
 from shared.toy_model import ToyTransformer
-from shared.training import Trained
+from shared.training import Trained, corpus
+from shared.visualization_utils import (
+    HIDDEN,
+    INK,
+    QUIET,
+    WEIGHT_MAP,
+    head_color,
+    headline,
+    save_animation,
+    save_plot,
+)
 
-SAME = 1e-10  # float64: rounding stays far below, a wrong position or mask far above
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How the next word is picked. None: no limit on the words. Raises ValueError for values without a meaning."""
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:  # NaN fails this as well
-            raise ValueError(f"temperature must be 0 (always the likeliest word) or more: got {self.temperature:g}")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top-k must leave 1 word or more: got {self.top_k}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top-p must lie above 0 and at most at 1 (all words): got {self.top_p:g}")
-
-    @property
-    def label(self) -> str:
-        values = {"temperature": self.temperature, "top-k": self.top_k, "top-p": self.top_p}
-        return ", ".join(f"{name} {value:g}" for name, value in values.items() if value is not None)
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Logits (..., V) -> the probabilities (..., V) by which the next word is drawn; each row sums to 1."""
-        if self.temperature == 0:
-            return F.one_hot(logits.argmax(dim=-1), logits.size(-1)).to(logits.dtype)  # (..., V) -> (...) -> (..., V)
-        logits = logits - logits.max(dim=-1, keepdim=True).values  # else a small temperature overflows
-        ranked, order = (logits / self.temperature).softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
-        if self.top_k is not None:
-            ranked[..., self.top_k :] = 0.0
-            ranked = ranked / ranked.sum(dim=-1, keepdim=True)
-        if self.top_p is not None and self.top_p < 1:
-            likelier = ranked.cumsum(dim=-1) - ranked  # what the words before it have: the one that reaches p is kept
-            ranked = ranked.masked_fill(likelier >= self.top_p, 0.0)
-            ranked = ranked / ranked.sum(dim=-1, keepdim=True)
-        return torch.zeros_like(ranked).scatter(-1, order, ranked)  # back from ranks to word ids
-
-
-GREEDY = Sampling(temperature=0.0)
-
-
-@dataclass
-class Written:
-    """What was generated for B sentences that share the length of their prompt; S is the number of steps.
-
-    tokens (B, T + S): <start>, prompt, new words, <end>, then padding. logits (B, S, V). attended[s][layer]
-    (B, H, T + s): the weights of the newest token in step s, on itself and all tokens before.
-    """
-
-    tokens: Tensor
-    logits: Tensor
-    attended: list[list[Tensor]]
-
-    def sentences(self) -> list[list[str]]:
-        """The words of each sentence, between <start> and <end>."""
-        rows = [row[1:] for row in self.tokens.tolist()]
-        return [decode(row[: row.index(END_ID)] if END_ID in row else row) for row in rows]
-
-
-def new_caches(model: ToyTransformer, max_length: int, batch: int = 1) -> list[KeyValueCache]:
-    """An empty cache for each layer. Raises ValueError if the model has fewer than max_length positions."""
-    limit, d_model = model.positions.shape
-    if max_length > limit:
-        raise ValueError(f"this model has {limit} positions: got max_length={max_length}")
-    like = model.embedding.weight
-    heads = [block.attention.num_heads for block in model.blocks]
-    return [KeyValueCache(batch, h, max_length, d_model // h, dtype=like.dtype, device=like.device) for h in heads]
-
-
-@torch.no_grad()
-def next_logits(model: ToyTransformer, tokens: Tensor, caches: list[KeyValueCache]) -> tuple[Tensor, list[Tensor]]:
-    """Read tokens (B, T_new) after what the caches hold -> logits (B, T_new, V), weights (B, H, T_new, T_k) by layer.
-
-    ToyTransformer.forward with a cache for each layer; positions go on where the cache ends. The caches grow by T_new.
-    Raises ValueError if they have no room for it.
-    """
-    past = caches[0].length
-    caches[0].check_room(tokens.size(1))
-    x = model.embedding(tokens) + model.positions[past : past + tokens.size(1)]  # (B, T_new) -> (B, T_new, d_model)
-    all_weights = []
-    for block, cache in zip(model.blocks, caches, strict=True):
-        output, weights = block.attention(block.attention_norm(x), cache=cache)
-        x = x + output
-        x = x + block.feed_forward(block.feed_forward_norm(x))
-        all_weights.append(weights)
-    return model.output_norm(x) @ model.embedding.weight.T + model.output_bias, all_weights
-
-
-@torch.no_grad()
-def write(
-    model: ToyTransformer,
-    tokens: Tensor,
-    sampling: Sampling = GREEDY,
-    *,
-    limit: int = MAX_LENGTH,
-    generator: torch.Generator | None = None,
-    cached: bool = True,
-) -> Written:
-    """Go on from tokens (B, T), <start> and a prompt, until all sentences have ended or have `limit` words.
-
-    generator: a CPU generator; the same seed draws the same words. Raises ValueError if the prompt fills the limit.
-    """
-    batch, length = tokens.shape
-    if length > limit:
-        raise ValueError(f"limit must leave room after the prompt of {length - 1} words: got {limit}")
-    caches = new_caches(model, limit + 1, batch) if cached else []
-    new, all_logits, attended = tokens, [], []
-    ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
-    while tokens.size(1) <= limit and not ended.all():
-        logits, layers = next_logits(model, new, caches) if cached else model(tokens)
-        all_logits.append(logits[:, -1])  # (B, T, V) -> (B, V): the last position predicts what comes next
-        attended.append([weights[:, :, -1] for weights in layers])  # (B, H, T, T_k) -> (B, H, T_k)
-        chances = sampling.probabilities(all_logits[-1]).cpu()
-        drawn = torch.multinomial(chances, 1, generator=generator).to(tokens.device)  # (B, V) -> (B, 1)
-        new = drawn.masked_fill(ended[:, None], PAD_ID)
-        ended |= new[:, 0] == END_ID
-        tokens = torch.cat([tokens, new], dim=1)  # (B, T) -> (B, T + 1)
-    return Written(tokens, torch.stack(all_logits, dim=1), attended)
-
-
-def twin(trained: Trained, make_attention: type[MultiHeadAttention]) -> ToyTransformer:
-    """The trained weights in a model with another attention, in float64 on the CPU."""
-    model = training.new_model(trained.recipe, make_attention)
-    model.load_state_dict(trained.model.state_dict())
-    return model.double().eval()
-
-
-def generation_differences(
-    model: ToyTransformer, tokens: Tensor, sampling: Sampling, seed: int
-) -> tuple[float, int, int]:
-    """Largest difference of the logits, number of different words, number of words: cache against none, drawn."""
-    runs = []
-    for cached in (True, False):
-        generator = torch.Generator().manual_seed(seed)
-        runs.append(write(model, tokens.expand(20, -1), sampling, generator=generator, cached=cached))
-    with_cache, without = runs
-    if with_cache.tokens.shape != without.tokens.shape:
-        return math.inf, without.tokens.numel(), without.tokens.numel()
-    difference = (with_cache.logits - without.logits).abs().max().item()
-    return difference, int((with_cache.tokens != without.tokens).sum()), without.tokens.numel()
-
-
-def show_sentences(model: ToyTransformer, prompt: list[str], sampling: Sampling, options: argparse.Namespace) -> None:
-    """The greedy sentence and three drawn ones, each with what the grammar says about it."""
-    tokens = torch.tensor([[START_ID, *encode(prompt)]], device=model.positions.device)
-    generator = torch.Generator().manual_seed(options.seed)
-    drawn = write(model, tokens.expand(3, -1), sampling, limit=options.limit, generator=generator).sentences()
-    greedy = write(model, tokens, GREEDY, limit=options.limit).sentences()
-    for name, sentences in (("the likeliest word each time", greedy), (f"drawn, {sampling.label}", drawn)):
-        print(f"   {name}")
-        for words in sentences:
-            log_probability = sentence_log_probability(words)
-            verdict = "not in the grammar" if log_probability == -math.inf else f"ln P = {log_probability:.1f}"
-            print(f"      {' '.join(prompt)} | {' '.join(words[len(prompt) :])}   ({verdict})")
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--prompt", default="the cat", metavar="TEXT", help='what the model continues (default: "the cat")')
-    add("--temperature", type=float, default=1.0, metavar="T", help="0: greedy; default: 1")
-    add("--top-k", type=int, metavar="K", help="draw among the K likeliest words (default: all)")
-    add("--top-p", type=float, metavar="P", help="draw among the words that together have probability P (default: all)")
-    add("--limit", type=int, default=MAX_LENGTH, metavar="N", help=f"words at most, prompt included ({MAX_LENGTH})")
+SHOWN, SECONDS, HELD = 6, 1.2, 3  # of the film: words of the right panel, for each page, pages that the last one stays
+TEMPERATURES = (0.0, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+RULES = {"all words": None, "top-p 0.9": 0.9, "top-p 0.5": 0.5}
+NUM_SENTENCES, QUICK_SENTENCES = 200, 20
+NUM_PROMPTS, QUICK_PROMPTS, PROMPT_WORDS, DRAWS = 50, 5, 2, 10
+LIMIT = 18  # words; the grammar never needs more
 
 
 def checked(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[list[str], Sampling]:
@@ -208,20 +69,260 @@ def checked(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tup
     return prompt, sampling
 
 
-def main(argv: list[str] | None = None) -> None:
+def show_sentences(model: ToyTransformer, prompt: list[str], sampling: Sampling, options: argparse.Namespace) -> None:
+    """The greedy sentence and three drawn ones, each with what the grammar says about it."""
+    tokens = torch.tensor([[START_ID, *encode(prompt)]], device=model.positions.device)
+    generator = torch.Generator().manual_seed(options.seed)
+    drawn = write(model, tokens.expand(3, -1), sampling, limit=options.limit, generator=generator).sentences()
+    greedy = write(model, tokens, limit=options.limit).sentences()
+    for name, sentences in (("the likeliest word each time", greedy), (f"drawn, {sampling.label}", drawn)):
+        print(f"   {name}")
+        for words in sentences:
+            log_probability = sentence_log_probability(words)
+            verdict = "not in the grammar" if log_probability == -math.inf else f"ln P = {log_probability:.1f}"
+            print(f"      {' '.join(prompt)} | {' '.join(words[len(prompt) :])}   ({verdict})")
+
+
+def page(written: Written, step: int, note: str) -> Figure:
+    """One step of the film: the weights of the newest word, and the likeliest next words."""
+    tokens = decode(written.tokens[0].tolist())
+    weights = torch.cat([layer[0] for layer in written.attended[step]]).cpu()  # L x (H, n) -> (L * H, n)
+    rows, so_far = weights.shape
+    heads = rows // len(written.attended[step])
+    fig, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.2), gridspec_kw={"width_ratios": (2.6, 1)})
+    fig.subplots_adjust(left=0.11, right=0.97, top=0.74, bottom=0.2, wspace=0.28)
+    left.set_facecolor(HIDDEN)  # what is not written yet
+    left.pcolormesh(weights.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors="white", linewidth=0.8)
+    left.set(xlim=(0, len(tokens) - 1), ylim=(rows, 0))
+    left.xaxis.tick_top()
+    left.set_xticks([i + 0.5 for i in range(so_far)], tokens[:so_far], rotation=45, ha="left", fontsize=9)
+    left.get_xticklabels()[-1].set_fontweight("bold")
+    left.set_yticks([i + 0.5 for i in range(rows)], [f"layer {i // heads} head {i % heads}" for i in range(rows)])
+    left.tick_params(length=0, labelsize=8.5)
+    left.spines[:].set_visible(False)
+    chances, words = written.logits[0, step].softmax(dim=-1).cpu().topk(SHOWN)
+    taken = int(written.tokens[0, so_far])
+    if taken not in words:  # a rarer word was drawn: it takes the last place
+        words[-1], chances[-1] = taken, written.logits[0, step].softmax(dim=-1)[taken]
+    colors = [head_color(1) if word == taken else QUIET for word in words.tolist()]
+    right.barh(range(SHOWN), chances.tolist(), color=colors, height=0.7)
+    right.set_yticks(range(SHOWN), [VOCABULARY[word] for word in words.tolist()])
+    right.set(xlim=(0, 1), ylim=(SHOWN - 0.5, -0.5), xlabel="probability by the model")
+    right.tick_params(length=0)
+    right.set_title("next word", color=INK)
+    fig.text(0.02, 0.94, f'"{tokens[so_far - 1]}" attends, and the next word is "{tokens[so_far]}"', fontsize=12)
+    fig.text(0.5, 0.02, note, ha="center", fontsize=8.5, color=QUIET)
+    return fig
+
+
+def pixels(fig: Figure) -> np.ndarray:
+    """The figure as an image (height, width, 3) of few colours; closes it."""
+    buffer = io.BytesIO()
+    fig.savefig(buffer, format="png", dpi=80)
+    plt.close(fig)
+    few = Image.open(buffer).convert("RGB").quantize(64, method=Image.Quantize.MAXCOVERAGE)
+    return np.asarray(few.convert("RGB"))
+
+
+def film(trained: Trained, prompt: list[str], sampling: Sampling, options: argparse.Namespace) -> None:
+    """Write one sentence and save the film of it."""
+    tokens = torch.tensor([[START_ID, *encode(prompt)]], device=trained.model.positions.device)
+    limit = min(options.limit, len(prompt) + 5) if options.quick else options.limit
+    generator = torch.Generator().manual_seed(options.seed)
+    written = write(trained.model, tokens, sampling, limit=limit, generator=generator)
+    note = f"{trained.label}, seed {options.seed} · {sampling.label} · weights from 0 (light) to 1 (dark)"
+    images = [pixels(page(written, step, f"{note}; grey: not yet")) for step in range(len(written.attended))]
+    path = options.output_dir / paths.ANIMATIONS / "phase4" / "generation.gif"
+    sentence = " ".join(written.sentences()[0])
+    caption = f'"{sentence}" while it is written: what each new word attended to in every head, and the next words.'
+    save_animation(images + images[-1:] * HELD, path, caption=caption, seconds_per_frame=SECONDS)
+
+
+def judge(sentences: list[list[str]]) -> tuple[float, float, float]:
+    """Share that the grammar accepts, share of different ones, mean ln P of those accepted (nats; NaN if none is).
+
+    Raises ValueError without any sentence.
+    """
+    if not sentences:
+        raise ValueError("there must be 1 sentence or more to judge: got 0")
+    logs = [sentence_log_probability(words) for words in sentences]
+    good = [log for log in logs if log > -math.inf]
+    different = len({tuple(words) for words in sentences}) / len(sentences)
+    return len(good) / len(logs), different, sum(good) / len(good) if good else math.nan
+
+
+def at(temperature: float, values: list[float]) -> float:
+    return values[TEMPERATURES.index(temperature)]
+
+
+def falls(n: dict) -> bool:
+    cool, plain, hot = (at(temperature, n["accepted, all words"]) for temperature in (0.5, 1.0, 2.0))
+    return cool - 0.1 >= plain >= hot + 0.1
+
+
+def gains(n: dict, what: str) -> float:
+    """How much top-p 0.9 changes a share at temperature 1."""
+    return at(1.0, n[f"{what}, top-p 0.9"]) - at(1.0, n[f"{what}, all words"])
+
+
+OF_ALL = f"share of the sentences drawn at temperature {', '.join(f'{t:g}' for t in TEMPERATURES)}"
+EVEN = [0.8] * len(TEMPERATURES)
+
+
+@measures(
+    Claim(
+        id="temperature-quality",
+        text="The higher the temperature, the fewer of the sentences are correct",
+        kind=EXPERIMENT,
+        rule="the share that the grammar accepts falls by 0.1 or more from temperature 0.5 to 1, and again from 1 to 2",
+        holds=falls,
+        oracle={"accepted, all words": [1.0, 0.95, 0.9, 0.8, 0.5, 0.3, 0.05]},
+        null={"accepted, all words": EVEN},
+        unit=OF_ALL,
+        shows=("accepted, all words",),
+    ),
+    Claim(
+        id="top-p-quality",
+        text="Top-p 0.9 avoids mistakes and costs little variety",
+        kind=EXPERIMENT,
+        source="after Holtzman et al. 2020",
+        rule="at temperature 1 the accepted share rises by 0.05 or more, and different ones fall by 0.05 or less",
+        holds=lambda n: gains(n, "accepted") >= 0.05 and gains(n, "different") >= -0.05,
+        oracle={
+            f"{what}, {rule}": [1.0 if "top" in rule or what == "different" else 0.8] * len(TEMPERATURES)
+            for what in ("accepted", "different")
+            for rule in RULES
+        },
+        null={f"{what}, {rule}": EVEN for what in ("accepted", "different") for rule in RULES},
+        unit=OF_ALL,
+        shows=("accepted*", "different*"),
+    ),
+)
+def qualities(model: ToyTransformer, count: int, seed: int) -> dict[str, list[float]]:
+    """Write `count` sentences from nothing in each way, and judge them -> a list with one for each temperature."""
+    start = torch.full((count, 1), START_ID, device=model.positions.device)
+    found: dict[str, list[float]] = {}
+    for rule, top_p in RULES.items():
+        for temperature in TEMPERATURES:
+            generator = torch.Generator().manual_seed(seed)
+            written = write(model, start, Sampling(temperature, top_p=top_p), limit=LIMIT, generator=generator)
+            for what, value in zip(("accepted", "different", "ln P"), judge(written.sentences()), strict=True):
+                found.setdefault(f"{what}, {rule}", []).append(value)
+    return found
+
+
+@measures(
+    Claim(
+        id="greedy-sentence",
+        text="Taking the likeliest word each time leads to a likely sentence",
+        kind=EXPERIMENT,
+        source="after Holtzman et al. 2020",
+        rule="it is likelier than the median of the accepted sentences drawn for 0.75 of the prompts or more",
+        holds=lambda n: n["greedy likelier than the median drawn"] >= 0.75,
+        oracle={"greedy likelier than the median drawn": 1.0},
+        null={"greedy likelier than the median drawn": 0.5},
+        unit=f"share of prompts of {PROMPT_WORDS} words; {DRAWS} drawn for each, ln P by the grammar",
+    )
+)
+def greedy_against_drawn(model: ToyTransformer, count: int, seed: int) -> dict[str, float]:
+    """The greedy sentence against those drawn, for `count` prompts: the first words of held-out sentences.
+
+    Of those drawn only sentences count that the grammar accepts. Where it accepts none of all, greedy is not likelier.
+    """
+    prompts = [[START_ID, *encode(sentence.words[:PROMPT_WORDS])] for sentence in corpus()[1][:count]]
+    tokens = torch.tensor(prompts, device=model.positions.device)  # (count, 3)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = write(model, tokens.repeat_interleave(DRAWS, dim=0), Sampling(), limit=LIMIT, generator=generator)
+    greedy = [sentence_log_probability(words) for words in write(model, tokens, limit=LIMIT).sentences()]
+    logs = [sentence_log_probability(words) for words in drawn.sentences()]  # DRAWS for each prompt
+    likelier = 0
+    for index, own in enumerate(greedy):
+        accepted = [log for log in logs[index * DRAWS : (index + 1) * DRAWS] if log > -math.inf]
+        likelier += own > (statistics.median(accepted) if accepted else -math.inf)
+    return {
+        "greedy accepted": sum(own > -math.inf for own in greedy) / count,
+        "greedy likelier than the median drawn": likelier / count,
+    }
+
+
+def without_end(model: ToyTransformer) -> ToyTransformer:
+    """The same model in a language without <end>: the word is never drawn."""
+    silent = copy.deepcopy(model)
+    with torch.no_grad():
+        silent.output_bias[END_ID] = -math.inf
+    return silent
+
+
+@measures(
+    Claim(
+        id="C181",
+        text="A model writes until it comes to the end token",
+        kind=EXPERIMENT,
+        rule="at least 0.9 with and without such a token in the language; or else with it only",
+        holds=lambda n: min(n.values()) >= 0.9,
+        only_if=lambda n: n["with <end>"] >= 0.9,
+        condition="it was trained on sentences that end in one; else only a limit stops it",
+        unit=f"share of the sentences that end before {LIMIT} words",
+    )
+)
+def ended(model: ToyTransformer, count: int) -> dict[str, float]:
+    """Share of the sentences drawn at temperature 1 that the model ends by itself, and without the word <end>."""
+    start = torch.full((count, 1), START_ID, device=model.positions.device)
+    shares = {}
+    for name, writer in (("with <end>", model), ("<end> taken away", without_end(model))):
+        tokens = write(writer, start, Sampling(), limit=LIMIT, generator=torch.Generator().manual_seed(0)).tokens
+        shares[name] = (tokens == END_ID).any(dim=-1).double().mean().item()
+    return shares
+
+
+def grammar_mean(count: int, seed: int) -> float:
+    """Mean ln P of sentences that the grammar itself draws, in nats."""
+    rng = random.Random(seed)
+    return sum(sentence_log_probability(sample_sentence(rng).words) for _ in range(count)) / count
+
+
+def draw(found: dict[str, list[float]], trained: Trained, count: int) -> tuple[Figure, str]:
+    """Accepted sentences, and how likely those are, against temperature, a line for each rule."""
+    fig, axes = plt.subplots(1, 2, figsize=(9.6, 4.2), layout="constrained")
+    for ax, what in zip(axes, ("accepted", "ln P"), strict=True):
+        for color, rule in enumerate(RULES):
+            ax.plot(TEMPERATURES, found[f"{what}, {rule}"], "o-", color=head_color(color), ms=4, label=rule)
+        ax.set_xlabel("temperature")
+        ax.grid(color=QUIET, alpha=0.15)
+    axes[1].axhline(grammar_mean(1000, 0), color=QUIET, linestyle=":", label="the grammar's own")
+    axes[0].set(title="sentences that the grammar accepts", ylabel="share of all sentences", ylim=(-0.03, 1.03))
+    axes[1].set(title="mean ln P of those accepted", ylabel="nats")
+    axes[1].legend(frameon=False, title="drawn from", loc="lower right")
+    shares = [
+        ", ".join(f"{at(t, found[f'accepted, {rule}']):.0%}" for t in (0.5, 1.0, 2.0)) for rule in list(RULES)[:2]
+    ]
+    title = f"Accepted at temperature 0.5, 1, 2: {shares[0]}; with top-p 0.9: {shares[1]}"
+    sentences = f"{count} sentences for each point, from <start> on; at temperature 0 all are the same"
+    headline(fig, title, f"{trained.label}, seed {trained.recipe.seed} · {sentences}", 12)
+    return fig, f"{title}. Share of accepted sentences and their mean log-probability against temperature."
+
+
+def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
-    add_options(parser)
+    add = parser.add_argument
+    add("--prompt", default="the cat", metavar="TEXT", help='what the model continues (default: "the cat")')
+    add("--temperature", type=float, default=1.0, metavar="T", help="0: greedy; default: 1")
+    add("--top-k", type=int, metavar="K", help="draw among the K likeliest words (default: all)")
+    add("--top-p", type=float, metavar="P", help="draw among the words that together have probability P (default: all)")
+    add("--limit", type=int, default=MAX_LENGTH, metavar="N", help=f"words at most, prompt included ({MAX_LENGTH})")
     options = cli.parse(parser, argv)
     prompt, sampling = checked(parser, options)
     trained = load_causal_model(options)
-    print(f"\n1. Sentences, {trained.label}")
+    print(f"\nSentences, {trained.label}")
     show_sentences(trained.model, prompt, sampling, options)
-    exact = twin(trained, CausalSelfAttention)
-    tokens = torch.tensor([[START_ID, *encode(prompt)]])
-    difference, wrong, total = generation_differences(exact, tokens, sampling, options.seed)
-    print("\n2. The cache changes nothing: 20 sentences drawn in this way, with it and without it, float64")
-    print(f"   largest difference of the logits {difference:.1e}; {wrong} of {total} tokens differ")
-    assert difference < SAME and wrong == 0
+    film(trained, prompt, sampling, options)
+    count = QUICK_SENTENCES if options.quick else NUM_SENTENCES
+    found = qualities(trained.model, count, options.seed)
+    save_plot(options, "phase4/generation_temperature", *draw(found, trained, count))
+    greedy = greedy_against_drawn(trained.model, QUICK_PROMPTS if options.quick else NUM_PROMPTS, options.seed)
+    findings.record(options, found, greedy, ended(trained.model, count))
+    plain, nucleus = (at(1.0, found[f"accepted, {rule}"]) for rule in list(RULES)[:2])
+    return f"The grammar accepts {plain:.0%} of the sentences, {nucleus:.0%} of those from the nucleus (top-p 0.9)"
 
 
 if __name__ == "__main__":
