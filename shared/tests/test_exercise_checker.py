@@ -4,6 +4,7 @@ import inspect
 import math
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,7 @@ UNKNOWN = [
     (MERGE, lambda x: x.transpose(1, 2).view(2, 5, -1), r"^RuntimeError in line \d+: view size is not compatible"),
     (CROSS, lambda *a: CROSS.solution(*a[:6], *(m[:1].expand_as(m) for m in a[6:])), r"\(some keys hidden\)"),
     (HAND, lambda: [0.1, 0.2, 0.3], "^the weights sum to 0.6, expected 1$"),
+    (HAND, lambda: [0.12, 0.33, 0.05], "^the weights sum to 0.5, expected 1$"),
     (HAND, lambda: [0.5, 0.25, 0.25], r"^weights\[1\] is 0.25, and that is not right$"),
     (HAND, lambda: [0.1, 0.2], r"weights has shape \(2,\), expected \(3,\)"),
     (SELF, lambda scores: scores, "^TypeError: "),
@@ -219,8 +221,23 @@ def test_errors_of_a_reader_are_one_line_with_its_number():
     assert check(SOFTMAX, lambda *a: lost(*a)).text == report.text, "the innermost line of the file"
     # torch raises NotImplementedError for softmax of bool, which is not "not written yet"
     assert check(SOFTMAX, lambda s, m: torch.softmax(m, dim=1)).text.startswith("NotImplementedError in line ")
+    assert check(SOFTMAX, lambda s, m: sys.exit("stop")).text.startswith("SystemExit in line ")
     long = check(SELF, long_winded).text
     assert re.fullmatch(r"RuntimeError in line \d+: [ab ]+ \.\.\. \(without a mask\)", long) and len(long) < 250
+
+
+def raising(error):
+    def function(*_):
+        raise error("of the reader's own")
+
+    return function
+
+
+@pytest.mark.parametrize("error", [RuntimeError, IndexError, ValueError])
+def test_errors_are_no_known_mistakes(error):
+    """Of two mistakes at once some fail, too."""
+    for exercise in (exercise for lesson in LESSONS for exercise in lesson.EXERCISES):
+        assert check(exercise, raising(error)).text.startswith(f"{error.__name__} in line ")
 
 
 def in_place(fill):
@@ -236,6 +253,14 @@ def test_changed_inputs_are_noticed():
     assert check(SOFTMAX, in_place(-math.inf)).text == said
     text = check(SOFTMAX, in_place(0)).text
     assert text.startswith("hidden scores set to 0: ") and text.endswith(f"; also, {said}")
+
+    def once(scores, mask):
+        weights = right(scores, mask)
+        if mask.all():
+            scores[0] = 0
+        return weights
+
+    assert check(SOFTMAX, once).text == said
 
 
 # ------------------------------------------------------------------------------------- the command line, and the file
