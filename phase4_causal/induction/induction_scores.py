@@ -1,4 +1,4 @@
-"""The task that needs an induction head, the model that learns it, and the scores of its heads; used by induction.py.
+"""The task that needs an induction head, and the scores of heads on it; used by induction.py.
 
 A block of 8 to 16 words, all different and in random order, is repeated until 33 words are there:
 
@@ -15,25 +15,17 @@ often the block is repeated. The paper's text speaks of the word before the matc
 used here, needs the one after it.
 """
 
-import math
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from tqdm import trange
 
-from phase4_causal.causal_attention import CausalSelfAttention
-from shared import training
 from shared.attention_utils import causal_mask
-from shared.fast_training import FastTraining
 from shared.head_statistics import even_weights, offset_weight, relation_weight
 from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer
-from shared.training import Recipe
 
 SYMBOLS, LENGTH, PERIODS = 64, 33, (8, 16)  # words in use; words of a sequence; shortest and longest block
-HEADS, BATCH, STEPS, LEARNING_RATE, MATRIX_RATE, WARM_UP = 4, 32, 800, 0.005, 0.01, 40
+HEADS, BATCH, STEPS, RATE, MATRIX_RATE, WARM_UP = 4, 32, 800, 0.005, 0.01, 40
 NUM_TEST, EVERY = 100, 10  # sequences that are measured, every so many steps
 
 
@@ -120,65 +112,3 @@ def scores(model: ToyTransformer, tokens: Tensor, gold: Tensor | None = None) ->
         torch.stack([induction_score(weights, gold) for weights in layers]),
         torch.stack([previous_token_score(weights) for weights in layers]),
     )
-
-
-@dataclass
-class Run:
-    """A trained model, its test sequences, and what was measured on these at some steps, the first before training."""
-
-    model: ToyTransformer
-    tokens: Tensor  # (NUM_TEST, LENGTH)
-    steps: list[int]
-    loss: list[float]  # nats per word of the repeated part
-    induction: Tensor  # (steps, L, H)
-    previous: Tensor  # (steps, L, H)
-
-    def first_below(self, share: float) -> int:
-        """The first measured step at which the loss is at most this share of ln SYMBOLS; the last if none is."""
-        below = (step for step, loss in zip(self.steps, self.loss, strict=True) if loss <= share * math.log(SYMBOLS))
-        return next(below, self.steps[-1])
-
-    @property
-    def best_induction(self) -> tuple[int, int]:
-        """Layer and head with the highest induction score at the end."""
-        return divmod(int(self.induction[-1].argmax()), HEADS)
-
-    @property
-    def best_score(self) -> float:
-        """The highest induction score of the heads at the end."""
-        return self.induction[-1].max().item()
-
-    @property
-    def best_previous(self) -> tuple[int, int]:
-        """The head of the first layer with the highest previous-token score at the end."""
-        return 0, int(self.previous[-1, 0].argmax())
-
-
-def new_model(num_layers: int, seed: int) -> ToyTransformer:
-    """The untrained model of a seed."""
-    return training.new_model(
-        Recipe("induction", "next word", HEADS, num_layers, STEPS, seed=seed), CausalSelfAttention
-    )
-
-
-def train(num_layers: int, seed: int, steps: int = STEPS) -> Run:
-    """Train one model on the loss of all places, predictable or not: nobody tells it where the copy begins.
-
-    After the first steps the learning rate stays the same, so that a sudden fall is not the schedule's doing. Models of
-    one seed see the same batches.
-    """
-    model = new_model(num_layers, seed)
-    rates = {"matrix_rate": MATRIX_RATE, "learning_rate": LEARNING_RATE, "matrix_decay": 0.0, "weight_decay": 0.01}
-    fast = FastTraining(model, steps, **rates, share=lambda step: min(1.0, (step + 1) / WARM_UP))
-    generator = torch.Generator().manual_seed(seed)
-    tokens = repeated_sequences(NUM_TEST, torch.Generator().manual_seed(10**6 + seed))
-    measured = []
-    for step in trange(steps + 1, desc=f"layers: {num_layers}", leave=False, disable=None):
-        if step % EVERY == 0:
-            with torch.no_grad():
-                measured.append((step, repeated_loss(model, tokens).item(), *scores(model, tokens)))
-        if step < steps:
-            losses, _ = next_word_losses(model, repeated_sequences(BATCH, generator))
-            fast.step(losses.mean())
-    at, loss, induction, previous = zip(*measured, strict=True)
-    return Run(model.eval(), tokens, list(at), list(loss), torch.stack(induction), torch.stack(previous))

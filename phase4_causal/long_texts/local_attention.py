@@ -13,20 +13,9 @@ Compared with masked attention, and timed, by long_context.py.
 import torch
 from torch import Tensor
 
-from phase1_single_head.self_attention import attention_by_loops, check_attention_inputs, scaled_dot_product_attention
+from phase1_single_head.self_attention import check_attention_inputs, scaled_dot_product_attention
 
 SMALLEST_BLOCK = 64  # queries: with fewer, a narrow window would mean many tiny products
-
-
-def local_by_loops(query: Tensor, key: Tensor, value: Tensor, *, window: int, causal: bool = False) -> Tensor:
-    """The specification, one query at a time with the keys it sees: (T_q, d_k), (T_k, d_k), (T_k, d_v)."""
-    rows = []
-    for i in range(query.size(0)):
-        position = i + key.size(0) - query.size(0)  # the last query stands at the last key
-        last = position if causal else position + window
-        seen = slice(max(0, position - window), max(0, last + 1))
-        rows.append(attention_by_loops(query[i : i + 1], key[seen], value[seen])[0])
-    return torch.cat(rows)
 
 
 def local_attention(query: Tensor, key: Tensor, value: Tensor, *, window: int, causal: bool = False) -> Tensor:

@@ -6,10 +6,11 @@
     block_sparse_attention  a part of it, chosen tiles: as many operations as they have    sparse_attention.py
     linear_attention        another function, another kernel: T d² operations              linear_attention.py
 
-First each is compared, in float64, with its specification in loops and with plain attention under a mask, outputs and
-(with plain attention) gradients. Then time and memory against length: one sequence, 2 heads of 64, float32, one thread,
-forward only. Times are compared within rounds (shared/measure.py) and differ from run to run, and so does the picture.
-Memory is the peak of the call above its inputs, counted allocation by allocation: the same in every run.
+First each is compared, in float64: what leaves out a part with plain attention under the mask that says the same, tiles
+and kernel with their specification in loops; outputs and, but for the loops, gradients. Then time and memory against
+length: one sequence, 2 heads of 64, float32, one thread, forward only. Times are compared within rounds
+(shared/measure.py) and differ from run to run, and so does the picture. Memory is the peak of the call above its
+inputs, counted allocation by allocation: the same in every run.
 
     python phase4_causal/long_texts/long_context.py
     python phase4_causal/long_texts/long_context.py --longest 16384          needs 9 GiB of memory and some minutes
@@ -33,12 +34,10 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.costs.cost_model import in_bytes
 from phase4_causal.long_texts.flash_attention import flash_attention, flash_by_loops
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent, linear_by_loops
-from phase4_causal.long_texts.local_attention import local_attention, local_by_loops
+from phase4_causal.long_texts.local_attention import local_attention
 from phase4_causal.long_texts.sparse_attention import (
     block_sparse_attention,
-    block_sparse_by_loops,
     strided_attention,
-    strided_by_loops,
     tile_mask,
     tile_pattern,
 )
@@ -99,13 +98,10 @@ def comparisons(query_length: int, key_length: int) -> dict[str, float]:
         "flash, loops": (flash, partial(flash_by_loops, causal=True)),
         "flash, plain attention": (both_sides, masked(None)),
         "flash, causal mask": (flash, masked(past)),
-        "local, loops": (local, partial(local_by_loops, window=window, causal=True)),
         "local, local mask": (partial(local_attention, window=window), masked(near)),
         "local, local and causal mask": (local, masked(near & past)),
-        "strided, loops": (strided, partial(strided_by_loops, stride=stride, causal=True)),
         "strided, strided mask": (partial(strided_attention, stride=stride), masked(far)),
         "strided, strided and causal mask": (strided, masked(far & past)),
-        "tiles, loops": (tiles, partial(block_sparse_by_loops, **chosen)),
         "tiles, tile mask": (tiles, masked(tile_mask(allowed, block, query_length, key_length))),
         "linear, loops": (linear, partial(linear_by_loops, causal=True)),
     }

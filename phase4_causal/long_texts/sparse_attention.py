@@ -18,19 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase1_single_head.self_attention import attention_by_loops, check_attention_inputs, scaled_dot_product_attention
+from phase1_single_head.self_attention import check_attention_inputs, scaled_dot_product_attention
 from phase4_causal.long_texts.flash_attention import flash_attention
 from shared.attention_utils import causal_mask, local_mask
-
-
-def strided_by_loops(query: Tensor, key: Tensor, value: Tensor, *, stride: int, causal: bool = False) -> Tensor:
-    """The specification, one query at a time with the keys it sees: (T_q, d_k), (T_k, d_k), (T_k, d_v)."""
-    rows = []
-    for i in range(query.size(0)):
-        position = i + key.size(0) - query.size(0)  # the last query stands at the last key
-        seen = [j for j in range(key.size(0)) if (j - position) % stride == 0 and not (causal and j > position)]
-        rows.append(attention_by_loops(query[i : i + 1], key[seen], value[seen])[0])
-    return torch.cat(rows)
 
 
 def _by_remainder(x: Tensor, stride: int) -> Tensor:
@@ -84,15 +74,6 @@ def tile_mask(allowed: Tensor, block_size: int, query_length: int, key_length: i
     """The same pattern as a mask for every single pair: bool (tiles, tiles) -> bool (T_q, T_k)."""
     cells = allowed.repeat_interleave(block_size, dim=0).repeat_interleave(block_size, dim=1)
     return cells[:query_length, :key_length]  # the last tiles may be smaller
-
-
-def block_sparse_by_loops(query: Tensor, key: Tensor, value: Tensor, *, block_size: int, allowed: Tensor) -> Tensor:
-    """The specification, one query at a time with the keys it sees: (T_q, d_k), (T_k, d_k), (T_k, d_v)."""
-    rows = []
-    for i in range(query.size(0)):
-        seen = [j for j in range(key.size(0)) if allowed[i // block_size, j // block_size]]
-        rows.append(attention_by_loops(query[i : i + 1], key[seen], value[seen])[0])
-    return torch.cat(rows)
 
 
 def block_sparse_attention(query: Tensor, key: Tensor, value: Tensor, *, block_size: int, allowed: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Tests: induction."""
+"""Induction: the task and the scores of heads compared with plain loops, and with heads made by hand."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.pruning.head_importance import loss_without, removal_importance
-from phase4_causal.induction import induction, induction_measures, induction_scores
+from phase4_causal.induction import induction, induction_scores
 from shared.attention_utils import causal_mask
 from shared.toy_language import SPECIAL, VOCABULARY
 
@@ -25,12 +25,12 @@ def induction_random_weights(tokens: Tensor, heads: int = 3) -> Tensor:
     return values.masked_fill(~causal_mask(length), -math.inf).softmax(dim=-1)
 
 
-def induction_run(num_layers: int = 2, seed: int = 3) -> induction_scores.Run:
+def induction_run(num_layers: int = 2, seed: int = 3) -> induction.Run:
     """An untrained model on 7 sequences; the scores are those that measuring gives."""
-    model, tokens = induction_scores.new_model(num_layers, seed).double(), induction_sample(7)
+    model, tokens = induction.new_model(num_layers, seed).double(), induction_sample(7)
     matched, previous = induction_scores.scores(model, tokens)
     loss = induction_scores.repeated_loss(model, tokens).item()
-    return induction_scores.Run(model, tokens, [0], [loss], matched[None], previous[None])
+    return induction.Run(model, tokens, [0], [loss], matched[None], previous[None])
 
 
 def test_induction_sequences_repeat_a_block_of_their_own():
@@ -148,8 +148,8 @@ def test_induction_loss_and_right_guesses_against_a_plain_loop():
 @torch.no_grad()
 def test_induction_ablation_is_cutting_columns_of_w_o():
     run = induction_run()
-    model, layer, head = induction_measures.measured(run), 1, 2
-    full, d_v = loss_without(model, frozenset()), 64 // induction_scores.HEADS
+    model, layer, head = induction.measured(run), 1, 2
+    full, d_v = loss_without(model, frozenset()), 64 // induction.HEADS
     assert full == pytest.approx(run.loss[0], rel=1e-12)
     gone = loss_without(model, frozenset([(layer, head)]))
     columns = slice(head * d_v, (head + 1) * d_v)
@@ -166,28 +166,26 @@ def test_induction_ablation_is_cutting_columns_of_w_o():
 
 def test_induction_fall_and_best_heads():
     steps, uniform = [0, 10, 20, 30, 40], math.log(induction_scores.SYMBOLS)
-    track = torch.zeros(5, 2, induction_scores.HEADS)
+    track = torch.zeros(5, 2, induction.HEADS)
     track[:, 1, 3] = torch.tensor([0.0, 0.1, 0.3, 0.9, 1.0])
     track[-1, 1, 0], previous = 0.5, torch.zeros_like(track)
     previous[-1, 0, 1], previous[-1, 1, 2] = 0.4, 0.9  # the second one is not in the first layer
     loss = [share * uniform for share in (1.4, 1.0, 0.7, 0.2, 0.01)]
-    run = induction_scores.Run(None, torch.zeros(1, 3), steps, loss, track, previous)
-    outcome = induction_measures.Outcome(run, run, track[0], 0, 0, 0, 0, 0, 0, {})
-    assert outcome.fall == (20, 30) and outcome.formed == 30 and induction_measures.learned(run)
+    run = induction.Run(None, torch.zeros(1, 3), steps, loss, track, previous)
+    assert run.fall == (20, 30) and run.formed == 30 and run.learned
     assert run.best_induction == (1, 3) and run.best_previous == (0, 1)
-    assert induction_measures.induction_heads(run) == {(1, 0), (1, 3)}
-    flat = induction_scores.Run(None, torch.zeros(1, 3), steps, [uniform] * 5, track, previous)
-    never = induction_measures.Outcome(flat, flat, track[0], 0, 0, 0, 0, 0, 0, {})
-    assert never.fall == (40, 40) and not induction_measures.learned(flat)
+    assert run.induction_heads == {(1, 0), (1, 3)}
+    flat = induction.Run(None, torch.zeros(1, 3), steps, [uniform] * 5, track, previous)
+    assert flat.fall == (40, 40) and not flat.learned
 
 
 def test_induction_exponential_decay_is_not_sudden():
     """The control of the rule: an even decay needs 3.8 times the wait, far from the limit of 1."""
     steps, uniform = list(range(0, 4001)), math.log(induction_scores.SYMBOLS)
     loss = [uniform * math.exp(-step / 1000) for step in steps]
-    run = induction_scores.Run(None, torch.zeros(1), steps, loss, torch.zeros(1, 2, 4), torch.zeros(1, 2, 4))
+    run = induction.Run(None, torch.zeros(1), steps, loss, torch.zeros(1, 2, 4), torch.zeros(1, 2, 4))
     wait, end = run.first_below(0.75), run.first_below(0.25)
-    assert (end - wait) / wait == pytest.approx(induction_measures.EXPONENTIAL, rel=0.01)
+    assert (end - wait) / wait == pytest.approx(induction.EXPONENTIAL, rel=0.01)
 
 
 def test_induction_run_writes_picture_and_findings(tmp_path):
