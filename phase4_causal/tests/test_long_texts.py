@@ -58,12 +58,12 @@ def by_torch(query, key, value, mask):
 
 
 def assert_same(mine, theirs, inputs):
-    """Outputs and gradients."""
+    """Outputs and gradients, which may be large where the weights of a kernel nearly sum to 0."""
     torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
-    upstream = torch.randn(mine.shape, dtype=torch.float64)
+    upstream = torch.randn(mine.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     slopes = (torch.autograd.grad(output, inputs, upstream) for output in (mine, theirs))
     for a, b in zip(*slopes, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12, msg="the gradients differ, the outputs do not")
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12, msg="the gradients differ, the outputs do not")
 
 
 @pytest.mark.parametrize(("t_q", "t_k"), LENGTHS)
