@@ -26,7 +26,6 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor, nn
-from tqdm import trange
 
 from phase1_single_head.before.scoring import AdditiveAttention, LuongAttention, attend, parameters
 from phase1_single_head.parts.queries_and_keys import share_on_diagonal
@@ -130,19 +129,15 @@ def train(name: str, seed: int, steps: int) -> Seq2Seq:
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = MODELS[name]()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
-    for _ in trange(steps, desc=f"reversing strings, attention: {name}", leave=False):
+
+    def loss_of_step(_: int) -> Tensor:
         length = int(torch.randint(SHORTEST, LONGEST + 1, (1,), generator=generator))
         source, previous, target = draw_strings(BATCH, length, generator)
-        logits, _ = model(source, previous)
-        loss = F.cross_entropy(logits.flatten(0, 1), target.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-    return model.eval()
+        return F.cross_entropy(model(source, previous)[0].flatten(0, 1), target.flatten())
+
+    name = f"reversing strings, attention: {name}"
+    training.fit(model, loss_of_step, steps, matrix_rate=None, rate=LEARNING_RATE, progress=name)
+    return model
 
 
 @torch.no_grad()

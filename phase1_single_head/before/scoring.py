@@ -25,7 +25,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from phase1_single_head.parts.cross_attention import CrossAttention, train_lookup
+from phase1_single_head.parts.cross_attention import STEPS, CrossAttention, train_lookup
 from phase1_single_head.self_attention import check_mask, masked_softmax
 from shared import cli, training
 from shared.evidence import findings
@@ -128,7 +128,7 @@ RULES = {
     "additive": AdditiveAttention,
 }
 OWN, ANOTHER = TASKS = ("the fact with its own noun", "the fact with another noun")  # shift 0 and 1 of draw_facts
-LENGTHS, LONG, D_MODEL, ROUNDS, STEPS = (16, 32, 64, 128, 256), (64, 128, 256), 64, 5, 150
+LENGTHS, LONG, D_MODEL, ROUNDS = (16, 32, 64, 128, 256), (64, 128, 256), 64, 5
 
 
 @measures(

@@ -73,17 +73,15 @@ def train(encoding: str, task: str, seed: int, steps: int) -> SymbolMover:
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = SymbolMover(encoding)
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
-    for _ in range(steps):
+    first = FIRST_PLACE[task]
+
+    def loss_of_step(_: int) -> Tensor:
         symbols = torch.randint(SYMBOLS, (BATCH, LENGTH), generator=generator)
-        logits, wanted = model(symbols)[0][:, FIRST_PLACE[task] :], answers(task, symbols)[:, FIRST_PLACE[task] :]
-        loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    return model.eval()
+        logits, wanted = model(symbols)[0][:, first:], answers(task, symbols)[:, first:]
+        return F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+
+    training.fit(model, loss_of_step, steps, matrix_rate=None, rate=LEARNING_RATE)
+    return model
 
 
 def new_strings(length: int) -> Tensor:

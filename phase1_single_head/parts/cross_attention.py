@@ -32,7 +32,7 @@ from shared.toy_language import ADJECTIVES, PLACES, SUBJECTS
 from shared.visualization_utils import headline, plot_attention, save_plot, weight_colorbar
 
 NOUNS = [singular for group in (SUBJECTS, PLACES) for pairs in group.values() for singular, _ in pairs]
-D_MODEL, MOST_FACTS, NUM_QUESTIONS, STEPS, BATCH = 32, 9, 5, 200, 64
+D_MODEL, MOST_FACTS, NUM_QUESTIONS, STEPS, BATCH = 32, 9, 5, 120, 64
 
 
 class CrossAttention(SelfAttention):
@@ -137,14 +137,12 @@ def train_lookup(
     unseen = draw_facts(500, torch.Generator().manual_seed(10**6 + seed), shift)
     model = Lookup(make_attention(D_MODEL))
     _, before = score(model, unseen)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(steps):
+
+    def loss_of_step(_: int) -> Tensor:
         facts = draw_facts(BATCH, generator, shift)
-        logits, _ = model(facts)
-        loss = F.cross_entropy(logits.flatten(0, 1), facts.answers.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        return F.cross_entropy(model(facts)[0].flatten(0, 1), facts.answers.flatten())
+
+    training.fit(model, loss_of_step, steps, matrix_rate=None)
     return Learned(model, *score(model, unseen), before)
 
 

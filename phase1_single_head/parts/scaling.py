@@ -256,7 +256,7 @@ def draw(numbers: Measured) -> tuple[Figure, str]:
 
 # ---- training
 
-SYMBOLS, LENGTH, D_MODEL, BATCH, STEPS, LEARNING_RATE = 8, 12, 64, 16, 600, 2e-3
+SYMBOLS, LENGTH, D_MODEL, BATCH, STEPS, LEARNING_RATE = 8, 12, 64, 24, 300, 4e-3
 TRAINED = (8, 16, 64, 128)  # sizes of d_k
 FOLDED_SIZE = 64  # of d_k, for the third variant
 FIRST = 3  # the first place that has a symbol three places before it
@@ -308,22 +308,16 @@ def learning_curve(attention_class: type[SelfAttention], d_k: int, seed: int, st
     generator = torch.Generator().manual_seed(seed)
     table = torch.randint(SYMBOLS, (SYMBOLS, SYMBOLS), generator=generator)
     model = TwoPlaces(attention_class(D_MODEL, d_k, output_projection=True))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     right = []
-    for _ in range(steps):
+
+    def loss_of_step(_: int) -> Tensor:
         symbols = torch.randint(SYMBOLS, (BATCH, LENGTH), generator=generator)
         logits, target = model(symbols)[:, FIRST:], labels(symbols, table)
-        loss = F.cross_entropy(logits.flatten(0, 1), target.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
         right.append((logits.argmax(dim=-1) == target).float().mean().item())
+        return F.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+    training.fit(model, loss_of_step, steps, matrix_rate=None, rate=LEARNING_RATE, share=lambda step: 1.0)
     return right
-
-
-def final(curve: list[float]) -> float:
-    """Mean of the last tenth."""
-    return statistics.mean(curve[-max(1, len(curve) // 10) :])
 
 
 VARIANTS = {"divided": SelfAttention, "not divided": UnscaledSelfAttention, "folded into W_q": FoldedSelfAttention}

@@ -1,4 +1,4 @@
-"""Tests: before."""
+"""Scores against their formulas in loops; recurrent models against what they may not see; scores of made writers."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from phase1_single_head.before import bottleneck, seq2seq
+from phase1_single_head.before import bottleneck, scoring
 from phase1_single_head.before.scoring import METHODS, AdditiveAttention, LuongAttention
 from shared.attention_utils import padding_mask
 from shared.tests.helpers import D_K, D_V, T_K, T_Q, B, close
@@ -88,11 +88,11 @@ def test_scores_hide_what_the_mask_hides(make):
     assert gradient.isfinite().all() and not gradient[1, 4:].any()
 
 
-@pytest.mark.parametrize("name", seq2seq.MODELS)
+@pytest.mark.parametrize("name", bottleneck.MODELS)
 def test_writers_never_see_what_they_are_to_write(name):
     """Changing a later letter of `previous` must not move an earlier prediction; changing the source must."""
     torch.manual_seed(25)
-    model = seq2seq.MODELS[name]().double()
+    model = bottleneck.MODELS[name]().double()
     source, previous = torch.randint(12, (B, 7)), torch.randint(12, (B, 5))
     logits, weights = model(source, previous)
     changed = previous.clone()
@@ -108,9 +108,9 @@ def test_writers_never_see_what_they_are_to_write(name):
 def test_without_attention_one_vector_carries_the_string():
     """Two strings that leave the reader in the same state are written alike: only the last states count."""
     torch.manual_seed(26)
-    model = seq2seq.Seq2Seq()
+    model = bottleneck.Seq2Seq()
     memory, last = model.read(torch.randint(12, (1, 7)))
-    half = seq2seq.SIZE // 2
+    half = bottleneck.SIZE // 2
     close(last[0, :half], memory[0, -1, :half])  # reading forwards ends at the last letter
     close(last[0, half:], memory[0, 0, half:])  # reading backwards ends at the first
 
@@ -122,7 +122,7 @@ def test_luong_asks_after_the_letter_and_bahdanau_before():
     changed = previous.clone()
     changed[:, -1] = (changed[:, -1] + 1) % 12
     for name, moves in (("Luong", True), ("Bahdanau", False)):
-        model = seq2seq.MODELS[name]()
+        model = bottleneck.MODELS[name]()
         rows = [model(source, letters)[1][0, 0, -1] for letters in (previous, changed)]
         assert torch.equal(*rows) != moves
 
@@ -138,7 +138,37 @@ def test_bottleneck_scores_are_those_of_a_writer_made_by_hand():
 
     assert bottleneck.accuracy(Perfect(), 7) == bottleneck.accuracy_alone(Perfect(), 7) == 1
     aligned = bottleneck.alignment(Perfect())
-    assert (aligned.on_the_letter, aligned.one_after_it, aligned.smallest) == (1, 0, 0)
+    assert [aligned[name] for name in (bottleneck.ON, bottleneck.AFTER, "smallest weight")] == [1, 0, 0]
     source, previous, target = bottleneck.draw_strings(5, 7, torch.Generator().manual_seed(0))
     assert target.tolist() == [row[::-1] for row in source.tolist()]
-    assert previous[:, 1:].tolist() == target[:, :-1].tolist() and (previous[:, 0] == seq2seq.START).all()
+    assert previous[:, 1:].tolist() == target[:, :-1].tolist() and (previous[:, 0] == bottleneck.START).all()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: LuongAttention(4, "cosine"), "unknown method 'cosine': choose from dot, general, concat"),
+        (lambda: LuongAttention(4)(torch.ones(2, 3, 5), torch.ones(2, 3, 4)), r"query must have shape \(B, T, 4\)"),
+        (lambda: AdditiveAttention(4)(torch.ones(2, 3, 4), torch.ones(2, 3, 5)), r"memory must have shape \(B, T, 4\)"),
+        (lambda: AdditiveAttention(4)(torch.ones(2, 3, 4), torch.ones(3, 3, 4)), "same batch size: got 2 and 3"),
+        (
+            lambda: LuongAttention(4)(torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(2, 3, 5).bool()),
+            r"mask must have 2 axes .* got 3; give it its head axis with mask.unsqueeze\(1\)",
+        ),
+        (
+            lambda: LuongAttention(4)(torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(3, 5)),
+            "mask must be bool, True = may attend: got torch.float32",
+        ),
+    ],
+)
+def test_errors_of_scores_name_rule_and_numbers(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_kept_bytes_are_the_tensors_that_the_backward_pass_needs():
+    """The plain dot product keeps its weights alone, T² floats; the additive score T² d_hidden more."""
+    length = 7
+    assert scoring.kept_bytes(LuongAttention(scoring.D_MODEL), length) == 4 * length**2
+    additive = AdditiveAttention(scoring.D_MODEL)
+    assert scoring.kept_bytes(additive, length) == 4 * (length**2 * scoring.D_MODEL + length**2)

@@ -1,4 +1,4 @@
-"""Tests: long path."""
+"""Gradients, paths and chains against formulas; the table of layers against counts by hand."""
 
 import itertools
 import math
@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from phase1_single_head.long_path import layer_costs, path_length, recurrence
+from phase1_single_head.long_path import layer_costs, path_length
 from phase1_single_head.self_attention import SelfAttention
-from shared.evidence.findings import HOLDS, ONLY_IF
+from shared.evidence.claims import FAILS, HOLDS, ONLY_IF
 from shared.tests.helpers import close
 
 
@@ -21,7 +21,7 @@ class LinearRecurrence(nn.Module):
         self.factor = factor
 
     def forward(self, x):
-        return recurrence.recurrence_by_loop(x[0], self.factor)[None]
+        return layer_costs.recurrence_by_loop(x[0], self.factor)[None]
 
 
 @pytest.mark.parametrize(("factor", "length"), [(0.5, 7), (0.9, 31), (1.1, 13), (0.1, 250)])
@@ -70,43 +70,43 @@ def test_convolution_is_causal_and_torchs_own():
 def test_chain_counts_operations_that_wait_for_one_another():
     """Worked by hand: x itself, then each operation on the longest way; what runs beside it does not count."""
     x = torch.ones(3, requires_grad=True)
-    assert recurrence.longest_chain(x + 1) == 2
-    assert recurrence.longest_chain((x + 1).exp() * 2 + x.sin()) == 5
-    assert recurrence.longest_chain(torch.stack([x.sin(), x.cos(), x.exp()])) == 3
+    assert path_length.longest_chain(x + 1) == 2
+    assert path_length.longest_chain((x + 1).exp() * 2 + x.sin()) == 5
+    assert path_length.longest_chain(torch.stack([x.sin(), x.cos(), x.exp()])) == 3
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
 def test_recurrent_networks_take_as_many_steps_as_there_are_words(kind):
-    assert [recurrence.steps_needed(kind(3, 3, batch_first=True), n) for n in (1, 2, 5, 29)] == [1, 2, 5, 29]
+    assert [path_length.steps_needed(kind(3, 3, batch_first=True), n) for n in (1, 2, 5, 29)] == [1, 2, 5, 29]
 
 
 @pytest.mark.parametrize("factor", [0.3, 0.9, 1.0, -0.7])
 def test_linear_recurrence_at_once_equals_the_loop(factor):
     torch.manual_seed(0)
     x = torch.randn(13, 3, dtype=torch.float64, requires_grad=True)
-    by_loop, at_once = recurrence.recurrence_by_loop(x, factor), recurrence.recurrence_at_once(x, factor)
+    by_loop, at_once = layer_costs.recurrence_by_loop(x, factor), layer_costs.recurrence_at_once(x, factor)
     close(at_once, by_loop, rtol=0, atol=1e-12)
     state = torch.zeros(3, dtype=torch.float64)
     for word, got in zip(x, by_loop, strict=True):  # the definition, once more
         state = factor * state + word
         close(got, state)
-    assert recurrence.longest_chain(by_loop) > 13 > recurrence.longest_chain(at_once)
+    assert path_length.longest_chain(by_loop) > 13 > path_length.longest_chain(at_once)
 
 
 def test_tanh_makes_a_recurrence_that_no_matrix_can_stand_for():
     torch.manual_seed(0)
-    assert recurrence.not_linear(nn.Linear(recurrence.SIZE, recurrence.SIZE, bias=False).double()) < 1e-12
-    rnn = nn.RNN(recurrence.SIZE, recurrence.SIZE, batch_first=True, bias=False).double()
-    assert recurrence.not_linear(rnn) > 0.1
+    assert layer_costs.not_linear(nn.Linear(layer_costs.SIZE, layer_costs.SIZE, bias=False).double()) < 1e-12
+    rnn = nn.RNN(layer_costs.SIZE, layer_costs.SIZE, batch_first=True, bias=False).double()
+    assert layer_costs.not_linear(rnn) > 0.1
 
 
 def test_what_is_kept_of_a_text():
-    d = recurrence.SIZE
+    d = layer_costs.SIZE
     kept = {
-        kind: [recurrence.numbers_kept(kind(d, d, batch_first=True), n) for n in (5, 50)] for kind in (nn.RNN, nn.LSTM)
+        kind: [layer_costs.numbers_kept(kind(d, d, batch_first=True), n) for n in (5, 50)] for kind in (nn.RNN, nn.LSTM)
     }
     assert kept == {nn.RNN: [d, d], nn.LSTM: [2 * d, 2 * d]}
-    assert [recurrence.numbers_kept(SelfAttention(d), n) for n in (5, 50)] == [2 * 5 * d, 2 * 50 * d]
+    assert [layer_costs.numbers_kept(SelfAttention(d), n) for n in (5, 50)] == [2 * 5 * d, 2 * 50 * d]
 
 
 def test_weights_are_counted_and_written_as_formulas():
@@ -161,28 +161,20 @@ def test_fits_tell_a_power_from_a_factor():
     assert path_length.fall_text(power) == "like n^-1.5" and path_length.fall_text(factor) == "× 0.80 a word"
 
 
-def run_findings(module, monkeypatch, *arguments):
-    """What main() would record, without writing findings or pictures."""
-    recorded = []
-    monkeypatch.setattr(module.findings, "record", lambda script, found, folder: recorded.extend(found))
-    module.record_findings(*arguments)
-    return {finding.id: finding for finding in recorded}
-
-
-def test_verdict_on_vanishing_depends_on_what_is_measured(monkeypatch):
-    """Attention that fell like an RNN would not hold; attention that kept all would hold without a condition."""
-    script = path_length.cli.parser("")
-    options = path_length.cli.parse(script, [])
+def test_vanishing_like_one_over_n_is_a_condition_of_its_own():
+    """What oracle and null leave open: attention that falls like 1/n, plain convolutions that need n / 2 layers."""
+    claims = {
+        claim.id: claim for claim in (*path_length.gradients_that_arrive.claims, *path_length.count_layers.claims)
+    }
     n = path_length.LENGTHS
-    layers = {"RNN": list(n), "convolutions": [m // 2 for m in n], "attention": [1] * len(n)}
-    layers["dilated convolutions"] = [round(math.log2(m)) for m in n]
-    fast, slow, flat = [0.5**m for m in n], [3 / m for m in n], [0.4 for m in n]
-    verdicts = []
-    for attention, conv in ((slow, [m // 2 for m in n]), (flat, [2] * len(n)), (fast, [m // 2 for m in n])):
-        gradients = {"attention": attention, "LSTM": fast, "RNN": fast, "LSTM, gate open": flat}
-        found = run_findings(path_length, monkeypatch, gradients, layers | {"convolutions": conv}, options)
-        verdicts.append((found["C046"].verdict, found["C037"].verdict))
-    assert verdicts == [(ONLY_IF, ONLY_IF), (HOLDS, HOLDS), ("does not hold", ONLY_IF)]
+    fast = {"LSTM": [0.5**m for m in n], "RNN": [0.5**m for m in n]}
+    assert claims["C046"].verdict({"attention": [3 / m for m in n]} | fast) == ONLY_IF
+    assert (
+        claims["C046"].verdict({"attention": [3 / m for m in n], "LSTM": [0.4] * len(n), "RNN": fast["RNN"]}) == FAILS
+    )
+    doubling, half = [round(math.log2(m)) for m in n], [m // 2 for m in n]
+    for plain, dilated, verdict in ((half, doubling, ONLY_IF), (doubling, doubling, HOLDS), (half, half, FAILS)):
+        assert claims["C037"].verdict({"convolutions": plain, "dilated convolutions": dilated}) == verdict
 
 
 def test_picture_says_where_gradients_are_exactly_zero():

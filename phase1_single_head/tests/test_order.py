@@ -1,4 +1,4 @@
-"""Tests: order."""
+"""Encodings of positions against published formulas, complex numbers and loops; tasks that are all order."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Tests: parts."""
+"""Parts of attention against torch's module, formulas and loops; lookups whose answers are known."""
 
 import itertools
 import math
@@ -8,9 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from phase1_single_head.before import scoring_rules
-from phase1_single_head.before.scoring import AdditiveAttention, LuongAttention
-from phase1_single_head.parts import cross_attention, queries_and_keys, scaling, scaling_training, soft_lookup
+from phase1_single_head.parts import cross_attention, queries_and_keys, scaling, soft_lookup
 from phase1_single_head.parts.cross_attention import CrossAttention
 from phase1_single_head.parts.soft_lookup import Reading
 from phase1_single_head.self_attention import SelfAttention, make_single_head
@@ -65,31 +63,16 @@ def test_cross_attention_reads_keys_and_values_from_the_context_alone():
 
 
 @pytest.mark.parametrize(
-    ("build", "message"),
+    ("x", "context", "mask", "message"),
     [
-        (lambda: LuongAttention(4, "cosine"), "unknown method 'cosine': choose from dot, general, concat"),
-        (lambda: LuongAttention(4)(torch.ones(2, 3, 5), torch.ones(2, 3, 4)), r"query must have shape \(B, T, 4\)"),
-        (lambda: AdditiveAttention(4)(torch.ones(2, 3, 4), torch.ones(2, 3, 5)), r"memory must have shape \(B, T, 4\)"),
-        (lambda: AdditiveAttention(4)(torch.ones(2, 3, 4), torch.ones(3, 3, 4)), "same batch size: got 2 and 3"),
-        (
-            lambda: LuongAttention(4)(torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(2, 3, 5).bool()),
-            r"mask must have 2 axes .* got 3; give it its head axis with mask.unsqueeze\(1\)",
-        ),
-        (
-            lambda: LuongAttention(4)(torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(3, 5)),
-            "mask must be bool, True = may attend: got torch.float32",
-        ),
-        (lambda: CrossAttention(4)(torch.ones(2, 3, 5), torch.ones(2, 3, 4)), r"x must have shape .*d_model=4"),
-        (lambda: CrossAttention(4)(torch.ones(2, 3, 4), torch.ones(3, 4)), r"context must have shape .*\(3, 4\)"),
-        (
-            lambda: CrossAttention(4)(torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(3, 6).bool()),
-            r"mask of shape \(3, 6\) does not broadcast to scores of shape \(2, 1, 3, 5\)",
-        ),
+        ((2, 3, 5), (2, 3, 4), None, r"x must have shape .*d_model=4"),
+        ((2, 3, 4), (3, 4), None, r"context must have shape .*\(3, 4\)"),
+        ((2, 3, 4), (2, 5, 4), (3, 6), r"mask of shape \(3, 6\) does not broadcast to scores of shape \(2, 1, 3, 5\)"),
     ],
 )
-def test_errors_of_cross_attention_and_scores_name_rule_and_numbers(build, message):
+def test_errors_of_cross_attention_name_rule_and_numbers(x, context, mask, message):
     with pytest.raises(ValueError, match=message):
-        build()
+        CrossAttention(4)(torch.ones(x), torch.ones(context), None if mask is None else torch.ones(mask).bool())
 
 
 @pytest.mark.parametrize("shift", [0, 1])
@@ -123,14 +106,6 @@ def test_lookup_is_scored_against_the_right_fact():
         assert cross_attention.score(cross_attention.Lookup(Look(beside)), facts)[1] == expected
 
 
-def test_kept_bytes_are_the_tensors_that_the_backward_pass_needs():
-    """The plain dot product keeps its weights alone, T² floats; the additive score T² d_hidden more."""
-    length = 7
-    assert scoring_rules.kept_bytes(LuongAttention(scoring_rules.D_MODEL), length) == 4 * length**2
-    additive = AdditiveAttention(scoring_rules.D_MODEL)
-    assert scoring_rules.kept_bytes(additive, length) == 4 * (length**2 * scoring_rules.D_MODEL + length**2)
-
-
 def test_scaling_measures_the_gradients_of_its_formula():
     """dL/ds_j = w_j (v_j - L) and dL/dq = sum_j dL/ds_j k_j / √d_k, against what measure() reports at d_k = 11."""
     for divide in (True, False):
@@ -147,20 +122,23 @@ def test_scaling_measures_the_gradients_of_its_formula():
         output = weights @ value
         at_scores = weights * (value.mT - output)
         at_query = (at_scores @ key / root).norm(dim=-1).flatten()
-        assert stats.at_scores == pytest.approx(at_scores.norm(dim=-1).mean().item(), rel=1e-4)
-        assert stats.at_query_mean == pytest.approx(at_query.mean().item(), rel=1e-4)
-        assert stats.at_query_median == pytest.approx(at_query.median().item(), rel=1e-4)
-        assert stats.largest == pytest.approx(weights.amax(dim=-1).mean().item(), rel=1e-4)
+        expected = {
+            scaling.AT_SCORES: at_scores.norm(dim=-1).mean(),
+            scaling.AT_QUERY: at_query.mean(),
+            scaling.MEDIAN: at_query.median(),
+            "largest weight": weights.amax(dim=-1).mean(),
+        }
+        assert {name: stats[name] for name in expected} == pytest.approx({k: v.item() for k, v in expected.items()})
 
 
 def test_unscaled_attention_differs_by_the_root_alone():
     torch.manual_seed(28)
-    ours = scaling_training.UnscaledSelfAttention(D_K, 7, output_projection=True).double()
+    ours = scaling.UnscaledSelfAttention(D_K, 7, output_projection=True).double()
     x = torch.randn(B, T_Q, D_K).double()
     scores = ours.w_q(x) @ ours.w_k(x).mT
     close(ours(x, causal_mask(T_Q))[1][:, 0], scores.masked_fill(~causal_mask(T_Q), -math.inf).softmax(dim=-1))
     torch.manual_seed(28)
-    folded = scaling_training.FoldedSelfAttention(D_K, 7, output_projection=True).double()
+    folded = scaling.FoldedSelfAttention(D_K, 7, output_projection=True).double()
     close(folded.w_q.weight * math.sqrt(7), ours.w_q.weight, rtol=1e-6, atol=0)
     close(folded.w_k.weight, ours.w_k.weight)
 
@@ -200,12 +178,13 @@ def test_gradients_reach_all_of_a_soft_and_values_alone_of_a_hard_lookup():
 
 def test_pooling_queries_give_the_mean_and_any_single_value():
     reading = random_reading()
-    assert max(soft_lookup.pooling_errors(reading)) < 1e-12
+    errors = soft_lookup.pooling_errors(reading)
+    assert max(errors[soft_lookup.MEAN], errors[soft_lookup.FIRST]) < 1e-12
     for wanted in range(7):
         scores = soft_lookup.picking_query(reading.key, wanted, margin=3.0) @ reading.key.T / math.sqrt(11)
         close(scores[0], 3.0 * F.one_hot(torch.tensor(wanted), 7).double(), rtol=0, atol=1e-12)
-    mean, first = soft_lookup.pooling_errors(random_reading(d_k=3))  # 7 keys in 3 dimensions depend on each other
-    assert mean < 1e-12 and first > 1e-3
+    errors = soft_lookup.pooling_errors(random_reading(d_k=3))  # 7 keys in 3 dimensions depend on each other
+    assert errors[soft_lookup.MEAN] < 1e-12 and errors[soft_lookup.FIRST] > 1e-3
 
 
 class OverTheBatch(nn.Module):
@@ -220,16 +199,16 @@ class OverTheBatch(nn.Module):
 
 def test_items_of_a_batch_are_independent_and_the_check_notices_when_not():
     torch.manual_seed(0)
-    by_neighbours, by_own = soft_lookup.batch_influence(SelfAttention(13, d_k=5, d_v=3))
+    by_neighbours, by_own = soft_lookup.batch_influence(SelfAttention(13, d_k=5, d_v=3)).values()
     assert by_neighbours == 0.0 and by_own > 1e-4
-    assert soft_lookup.batch_influence(OverTheBatch())[0] > 1e-2
+    assert soft_lookup.batch_influence(OverTheBatch())["all other items replaced"] > 1e-2
 
 
 def test_one_causal_pass_equals_all_prefixes_and_other_masks_do_not():
     reading = random_reading()
-    assert max(soft_lookup.prefix_differences(reading, causal_mask(7))) < 1e-12
+    assert max(soft_lookup.prefix_differences(reading, causal_mask(7)).values()) < 1e-12
     for wrong in (None, causal_mask(7).T, torch.ones(7, 7, dtype=torch.bool).tril(1)):
-        assert min(soft_lookup.prefix_differences(reading, wrong)) > 1e-3
+        assert min(soft_lookup.prefix_differences(reading, wrong).values()) > 1e-3
 
 
 def test_asymmetry_by_hand():
@@ -261,3 +240,18 @@ def test_share_on_diagonal_by_hand():
     weights = torch.tensor([[[0.6, 0.4], [0.7, 0.3]], [[0.9, 0.1], [0.2, 0.8]]])
     assert queries_and_keys.share_on_diagonal(weights) == 0.75
     assert queries_and_keys.share_on_diagonal(weights[0]) == 0.5
+
+
+def test_trainable_numbers_are_those_that_a_gradient_reaches():
+    used, unused, x = nn.Linear(3, 5), nn.Linear(3, 5), torch.randn(2, 3)
+    assert queries_and_keys.trainable_numbers(used(x).relu() + used(x)) == 3 * 5 + 5, "each parameter counts once"
+    assert queries_and_keys.trainable_numbers(used(x) * unused(x)) == 2 * (3 * 5 + 5)
+    assert queries_and_keys.trainable_numbers(used(x).detach()) == 0 and queries_and_keys.trainable_numbers(x) == 0
+
+
+def test_lengths_read_follow_the_arguments_and_leave_no_hook():
+    facts = cross_attention.draw_facts(2, torch.Generator().manual_seed(0))
+    model = cross_attention.Lookup(cross_attention.CrossAttention(cross_attention.D_MODEL))
+    lengths = cross_attention.lengths_read(model, facts)
+    assert lengths == {"query": facts.questions.size(1), "key": facts.nouns.size(1), "value": facts.nouns.size(1)}
+    assert not any(module._forward_pre_hooks for module in model.modules())

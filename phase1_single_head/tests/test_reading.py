@@ -1,6 +1,5 @@
-"""Tests: reading."""
+"""Weights that give the same output, by hand and by null space; printed numbers against torch and autograd."""
 
-import json
 import math
 
 import matplotlib
@@ -9,7 +8,7 @@ import torch
 
 from phase1_single_head.parts.soft_lookup import Reading
 from phase1_single_head.reading import reading_weights, textbook_numbers, weight_statistics
-from shared import paths
+from shared.evidence.claims import FAILS, ONLY_IF
 from shared.tests.helpers import close
 from shared.visualization_utils import WEIGHT_MAP
 
@@ -63,25 +62,25 @@ def test_exercise_scores_worked_by_hand():
     )
 
 
-def textbook_verdicts(folder):
-    textbook_numbers.main(["--output-dir", str(folder)])
-    file = folder / paths.PROCESSED / "findings" / "phase1_single_head.reading.textbook_numbers.json"
-    return {finding["id"]: finding["verdict"] for finding in json.loads(file.read_text())}
+def textbook_verdicts():
+    names = ("large_scores", "impossible_row", "exercise", "ends_of_colour_maps", "counted")
+    found = [getattr(textbook_numbers, name)() for name in names]
+    return {claim.id: claim.verdict(numbers) for numbers in found for claim in numbers.claims}
 
 
-def test_textbook_verdicts_and_that_they_follow_the_numbers(tmp_path, monkeypatch, capsys):
-    before = textbook_verdicts(tmp_path)
-    wrong = {name for name, verdict in before.items() if verdict == "does not hold"}
+def test_textbook_verdicts_and_that_they_follow_the_numbers(monkeypatch):
+    before = textbook_verdicts()
+    wrong = {name for name, verdict in before.items() if verdict == FAILS}
     assert wrong == {"C019", "C020", "C021", "C022", "C138", "C164", "C165", "C167"}
-    assert {name for name, verdict in before.items() if verdict == "holds only if"} == {"C023"}
+    assert {name for name, verdict in before.items() if verdict == ONLY_IF} == {"C023"}
     good = [[round(w, 2) for w in textbook_numbers.softmax(textbook_numbers.LARGE_SCORES, t)] for t in (1, 8)]
-    monkeypatch.setattr(textbook_numbers, "PRINTED_RAW", tuple(good[0]))
-    monkeypatch.setattr(textbook_numbers, "PRINTED_SCALED", tuple(good[1]))
-    sat = tuple(round(w, 3) for w in textbook_numbers.softmax(textbook_numbers.SAT_SCORES, 1.5))
-    monkeypatch.setattr(textbook_numbers, "SAT_WEIGHTS", sat)
-    monkeypatch.setattr(textbook_numbers, "IT_WEIGHTS", (0.2, 0.3, 0.3))
-    monkeypatch.setattr(textbook_numbers, "TOY_SENTENCE", "the cat sat on a mat")
-    after = textbook_verdicts(tmp_path)
+    sat = [round(w, 3) for w in textbook_numbers.softmax(textbook_numbers.SAT_SCORES, 1.5)]
+    for name, value in (
+        *(("PRINTED_RAW", good[0]), ("PRINTED_SCALED", good[1]), ("SAT_WEIGHTS", sat)),
+        *(("IT_WEIGHTS", (0.2, 0.3, 0.3)), ("TOY_SENTENCE", "the cat sat on a mat")),
+    ):
+        monkeypatch.setattr(textbook_numbers, name, value)
+    after = textbook_verdicts()
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"C019", "C020", "C022", "C166", "C169"}, "a verdict that the numbers cannot change is no finding"
 
@@ -170,8 +169,10 @@ def test_entropies_of_known_rows():
     assert peaked == pytest.approx(-0.7 * math.log(0.7) - 0.3 * math.log(0.3 / 19))
 
 
-def test_made_patterns_are_what_their_names_say():
-    patterns = weight_statistics.made_patterns(length=7, size=11, draws=3)
+def test_made_patterns_are_what_their_names_say(monkeypatch):
+    for name, value in (("WORDS", 7), ("SIZE", 11), ("DRAWS", 3)):
+        monkeypatch.setattr(weight_statistics, name, value)
+    patterns = weight_statistics.made_patterns()
     for weights in patterns.values():
         close(weights.sum(dim=-1), torch.ones(3, 7).double())
     generator = torch.Generator().manual_seed(0)
@@ -183,3 +184,8 @@ def test_made_patterns_are_what_their_names_say():
         ("K = 10 Q", 10 * query @ query.mT / math.sqrt(11)),
     ):
         close(patterns[name], scores.softmax(dim=-1))
+
+
+def test_a_preposition_between_verb_and_noun():
+    assert textbook_numbers.between(["cat", "sat", "on", "the", "mat"], "sat", "mat") == 1
+    assert textbook_numbers.between(["cat", "sat", "the", "mat"], "sat", "mat") == 0

@@ -1,4 +1,4 @@
-"""Tests: self attention."""
+"""The core and multi-head attention against torch and loops; sixteen planted mistakes that must be noticed."""
 
 import doctest
 import math
