@@ -1,13 +1,13 @@
-"""Experiment: what do more heads gain, measured against the best that any model could do?
+"""What do more heads gain, measured against the best that any model could do?
 
 One layer with 1, 2, 4 or 8 heads and d_model = 64: with the number of heads only the cut changes, so that with the same
 seed all four start from the same numbers and see the same batches. Then one word of a held-out sentence is hidden. What
 the guesses of a model cost, less the entropy of what the grammar allows there, is its excess loss: 0 is perfect
-(shared/grammar/entropy.py). One seed proves little, so there are five, and a dot for each. Training is short, and all
-models end far above 0: what is compared is how far they get in the same number of steps.
+(shared/grammar/entropy.py). A dot for each seed. Training is short, and all models end far above 0: what is compared is
+how far they get in the same number of steps.
 
-    python phase2_multi_head/heads/heads_vs_loss.py
-    python phase2_multi_head/heads/heads_vs_loss.py --steps 900     # five times as long: does the gap stay?
+    python phase2_multi_head/heads/heads_vs_loss.py --seeds 5
+    python phase2_multi_head/heads/heads_vs_loss.py --steps 900     # much longer: does the gap stay?
 
 Second question: do more heads look at more different things? The distance between two heads is the Jensen-Shannon
 divergence of their rows (Clark et al. 2019), and heads with random weights are the control.
@@ -16,14 +16,12 @@ Translation: 24.9 BLEU with one head, 25.8 with 8 and 16, 25.4 with 32, d_model 
 Writes heads_vs_loss.png to visualizations/plots/phase2/.
 """
 
-import argparse
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache
 
 import matplotlib.pyplot as plt
-import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -31,21 +29,19 @@ from torch import Tensor
 from tqdm import tqdm
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import cli, paths, training
+from shared import cli, training
 from shared.attention_utils import attention_entropy
 from shared.evidence import findings
-from shared.evidence.findings import Finding
-from shared.fast_training import FastTraining
+from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.grammar.entropy import hidden_word_distribution
 from shared.toy_language import MASK_ID, Sentence, encode
 from shared.toy_model import ToyTransformer
 from shared.training import Recipe
-from shared.visualization_utils import INK, QUIET, model_note, save_figure
+from shared.visualization_utils import INK, QUIET, headline, save_plot
 
 HEADS = (1, 2, 4, 8)
-STEPS, BATCH, LEARNING_RATE, MATRIX_RATE = 160, 32, 0.03, 0.04
-SEEDS, NUM_SENTENCES = 5, 150  # of the held-out sentences, each word of which is hidden once
-QUICK_SEEDS, QUICK_SENTENCES = 1, 20
+STEPS, BATCH, RATE = 160, 32, 0.03  # so few steps leave no time for decay
+SEEDS, NUM_SENTENCES, QUICK_SENTENCES = 2, 150, 20  # of the held-out sentences, each word of which is hidden once
 
 Question = tuple[Tensor, Tensor, Tensor]  # tokens (n, T) with one word hidden, its position (n,), p of all words (n, V)
 
@@ -105,19 +101,12 @@ def one_length_loss(model: ToyTransformer, tokens: Tensor, generator: torch.Gene
 
 
 def train(num_heads: int, seed: int, steps: int) -> ToyTransformer:
-    """Train one model on masked words. With one seed, the first weights and the batches are the same for any H.
-
-    Trained fast (shared/fast_training.py): AdamW alone needs several times the steps.
-    """
+    """Train one model on masked words. With one seed, the first weights and the batches are the same for any H."""
     model = training.new_model(recipe(num_heads, seed, steps), MultiHeadAttention)
     generator = torch.Generator().manual_seed(seed)
-    # up for a fifth of the steps, then down to 0
-    share = partial(np.interp, xp=[-1, 0.2 * steps - 1, steps], fp=[0, 1, 0])
-    rates = {"matrix_rate": MATRIX_RATE, "learning_rate": LEARNING_RATE, "matrix_decay": 0.0, "weight_decay": 0.01}
-    fast = FastTraining(model, steps, **rates, share=share)
-    for tokens in batches(steps, generator):
-        fast.step(one_length_loss(model, tokens, generator))
-    return model.eval()
+    drawn = batches(steps, generator)
+    training.fit(model, lambda _: one_length_loss(model, next(drawn), generator), steps, rate=RATE, matrix_decay=0.0)
+    return model
 
 
 def head_distance(model: ToyTransformer, sentences: list[Sentence]) -> float:
@@ -133,107 +122,111 @@ def head_distance(model: ToyTransformer, sentences: list[Sentence]) -> float:
     return divergence[real].mean().item()
 
 
-Numbers = dict[int, list[float]]  # number of heads -> one number for each seed
+Models = dict[int, list[ToyTransformer]]  # number of heads -> one for each seed
 
 
-def draw(excess: Numbers, distances: Numbers, chance: Numbers, note: str) -> tuple[Figure, str]:
+def per_seed(n: Numbers, name: str, *heads: int) -> list[tuple[float, ...]]:
+    """For each seed a number of the models with so many heads each."""
+    return list(zip(*(n[f"{name}, H={count}"] for count in heads), strict=True))
+
+
+def with_heads(name: str, *values: float) -> dict[str, list[float]]:
+    """For oracles: the numbers of the models with 1, 2, 4 and 8 heads (or of the last), one seed."""
+    return {f"{name}, H={heads}": [value] for heads, value in zip(HEADS[-len(values) :], values, strict=True)}
+
+
+UNIT = "nats per hidden word above the grammar's entropy"
+SAME = "the same first weights, batches, parameters and steps, d_model = 64"
+
+
+@measures(
+    Claim(
+        id="C065",
+        text="Eight to sixteen heads consistently do better than a single head",
+        source="course notes; in translation 25.8 BLEU with 8 and 16, 24.9 with 1 (Vaswani et al. 2017, table 3)",
+        kind=EXPERIMENT,
+        rule="8 heads more than 0.02 nats below 1 head, with every seed; 16 are not measured",
+        holds=lambda n: all(one - eight > 0.02 for one, eight in per_seed(n, "excess", 1, 8)),
+        oracle=with_heads("excess", 1.3, 1.0, 1.0, 1.0),
+        null=with_heads("excess", 1.3, 1.3, 1.3, 1.3),
+        unit=UNIT,
+        control=SAME,
+        shows=("excess, *",),
+    ),
+    Claim(
+        id="C081",
+        text="More heads bring diminishing returns",
+        source="course notes; in translation 32 heads are worse than 16 (Vaswani et al. 2017, table 3)",
+        kind=EXPERIMENT,
+        rule="1 to 4 gains more than 0.02 nats, 4 to 8 less than half of that, with every seed; d_model stays 64",
+        holds=lambda n: all(a - b > 0.02 and b - c < (a - b) / 2 for a, b, c in per_seed(n, "excess", 1, 4, 8)),
+        oracle=with_heads("excess", 1.3, 1.0, 1.0, 1.0),
+        null=with_heads("excess", 1.3, 1.2, 1.1, 1.0),
+        unit=UNIT,
+        control=SAME,
+        shows=("excess, *",),
+    ),
+    Claim(
+        id="C083",
+        text="More heads mean more diverse patterns",
+        kind=EXPERIMENT,
+        rule="4 heads are at least 1.1 times as far apart as 2, and 8 heads as 4, with every seed",
+        holds=lambda n: all(1.1 * a <= b and 1.1 * b <= c for a, b, c in per_seed(n, "distance", 2, 4, 8)),
+        oracle=with_heads("distance", 0.1, 0.2, 0.3),
+        null=with_heads("distance", 0.1, 0.1, 0.1),
+        unit="mean Jensen-Shannon divergence between two heads, nats (Clark et al. 2019)",
+        control="the same models before training",
+        shows=("distance, *", "untrained distance, *"),
+    ),
+)
+def what_heads_gain(models: Models, sentences: list[Sentence], seeds: range) -> dict[str, float | list[float]]:
+    """Excess loss and distance between heads, by the number of heads, for each seed."""
+    asked = questions(sentences)
+    entropies = torch.cat([torch.special.entr(p).sum(dim=-1) for *_, p in asked])  # (n, V) -> (n,)
+    numbers: dict[str, float | list[float]] = {"the grammar's entropy": entropies.mean().item()}
+    for heads, trained in models.items():
+        numbers[f"excess, H={heads}"] = [excess_loss(model, asked) for model in trained]
+    for heads, trained in models.items():
+        if heads > 1:
+            untrained = [training.new_model(recipe(heads, seed, 0), MultiHeadAttention) for seed in seeds]
+            for name, each in (("distance", trained), ("untrained distance", untrained)):
+                numbers[f"{name}, H={heads}"] = [head_distance(model, sentences) for model in each]
+    return numbers
+
+
+def draw(n: Numbers, note: str) -> tuple[Figure, str]:
     """Left: excess loss against the number of heads. Right: how different the heads are."""
     fig, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.4), width_ratios=(1.5, 1), layout="constrained")
-    plot_seeds(left, excess, INK, "mean of the seeds")
+    plot_seeds(left, n, "excess", HEADS, INK)
     left.axhline(0, color=INK, linewidth=1.2, linestyle=":")
-    left.set(ylim=(-0.08 * max(map(max, excess.values())), None), ylabel="excess loss, nats per hidden word")
+    left.set(ylim=(-0.08 * max(n["excess, H=1"]), None), ylabel="excess loss, nats per hidden word")
     left.text(3, 0, "0: the grammar's own entropy, no model can go below", fontsize=8.5, ha="right", va="bottom")
     left.set_title("what guessing a hidden word costs too much", color=QUIET)
-    plot_seeds(right, distances, INK, "trained")
-    plot_seeds(right, chance, QUIET, "untrained")
-    right.set(ylim=(0, 1.3 * max(map(max, distances.values()))), ylabel="Jensen-Shannon divergence, nats")
+    plot_seeds(right, n, "distance", HEADS[1:], INK)
+    plot_seeds(right, n, "untrained distance", HEADS[1:], QUIET)
+    right.set(ylim=(0, 1.3 * right.get_ylim()[1]), ylabel="Jensen-Shannon divergence, nats")
     right.set_title("how far apart two heads are, on average", color=QUIET)
+    right.legend(frameon=False, fontsize=9, loc="upper right", ncols=2)
     for ax in (left, right):
         ax.set_xlabel("heads, of d_model = 64 together")
-    right.legend(frameon=False, fontsize=9, loc="upper right", ncols=2)
-    means = {num_heads: statistics.mean(values) for num_heads, values in excess.items()}
-    listed = ", ".join(f"{mean:.2f} with {num_heads}" for num_heads, mean in means.items())
+    listed = ", ".join(f"{statistics.mean(n[f'excess, H={heads}']):.2f} with {heads}" for heads in HEADS)
     title = f"Above the best possible loss: {listed} heads"
-    fig.suptitle(title, fontsize=13)
-    model_note(fig, note)
+    headline(fig, title, note)
     return fig, f"{title} (nats). A dot for each seed; beside it how different the heads of a layer are."
 
 
-def plot_seeds(ax: Axes, numbers: Numbers, color: str, label: str) -> None:
+def plot_seeds(ax: Axes, n: Numbers, name: str, heads: tuple[int, ...], color: str) -> None:
     """A dot for each seed and a line through the means; the numbers of heads evenly spaced."""
-    places = range(len(numbers))
-    for place, values in zip(places, numbers.values(), strict=True):
+    places = range(len(heads))
+    rows = [n[f"{name}, H={count}"] for count in heads]
+    for place, values in zip(places, rows, strict=True):
         ax.plot([place] * len(values), values, "o", color=color, markersize=4, alpha=0.55, markeredgewidth=0)
-    ax.plot(places, [statistics.mean(values) for values in numbers.values()], "-", color=color, label=label)
-    ax.set_xticks(places, numbers)
+    label = "untrained" if name.startswith("untrained") else "trained"
+    ax.plot(places, [statistics.mean(values) for values in rows], "-", color=color, label=label)
+    ax.set_xticks(places, heads)
 
 
-def record_findings(excess: Numbers, distances: Numbers, chance: Numbers, options: argparse.Namespace) -> None:
-    one, four, eight = (excess[num_heads] for num_heads in (1, 4, 8))
-    to_four = [a - b for a, b in zip(one, four, strict=True)]
-    to_eight = [a - b for a, b in zip(four, eight, strict=True)]
-    unit, seeds = "nats per hidden word above the grammar's entropy", list(cli.seeds(options))
-    same = f"the same first weights, batches, parameters and {options.steps:,} steps, d_model = 64"
-    of_two, of_four, of_eight = (distances[num_heads] for num_heads in (2, 4, 8))
-    findings.record(
-        "phase2_multi_head/heads/heads_vs_loss.py",
-        [
-            Finding(
-                "C065",
-                "Eight to sixteen heads consistently do better than a single head",
-                "course notes; in translation 25.8 BLEU with 8 and 16, 24.9 with 1 (Vaswani et al. 2017, table 3)",
-                {f"H={num_heads}": values for num_heads, values in excess.items()},
-                unit,
-                "8 heads more than 0.02 nats below 1 head, with every seed; 16 are not measured",
-                findings.verdict(min(a - b for a, b in zip(one, eight, strict=True)) > 0.02),
-                control=same,
-                seeds=seeds,
-            ),
-            Finding(
-                "C081",
-                "More heads bring diminishing returns",
-                "course notes; in translation 32 heads are worse than 16 (Vaswani et al. 2017, table 3)",
-                {"gain from 1 to 4 heads": to_four, "gain from 4 to 8 heads": to_eight},
-                unit,
-                "1 to 4 gains more than 0.02 nats, 4 to 8 less than half of that, with every seed; d_model stays 64",
-                findings.verdict(all(a > 0.02 and b < a / 2 for a, b in zip(to_four, to_eight, strict=True))),
-                control=same,
-                seeds=seeds,
-            ),
-            Finding(
-                "C083",
-                "More heads mean more diverse patterns",
-                "course notes",
-                {f"H={num_heads}": values for num_heads, values in distances.items()}
-                | {f"H={num_heads}, untrained": values for num_heads, values in chance.items()},
-                "mean Jensen-Shannon divergence between two heads, nats (Clark et al. 2019)",
-                "4 heads are at least 1.1 times as far apart as 2, and 8 heads as 4, with every seed",
-                findings.verdict(
-                    all(1.1 * a <= b and 1.1 * b <= c for a, b, c in zip(of_two, of_four, of_eight, strict=True))
-                ),
-                control="the same models before training",
-                seeds=seeds,
-            ),
-        ],
-        options.output_dir,
-    )
-
-
-def show(excess: Numbers, distances: Numbers, chance: Numbers, asked: list[Question]) -> None:
-    """Print what was measured, one line for each number of heads."""
-    entropies = torch.cat([torch.special.entr(p).sum(dim=-1) for *_, p in asked])  # (n, V) -> (n,)
-    print(
-        f"\n{len(entropies):,} hidden words; the grammar's entropy is {entropies.mean():.3f} nats, no loss can be lower"
-    )
-    print("   heads   loss above it, seed by seed                mean    between heads   untrained")
-    for num_heads, values in excess.items():
-        line = f"   {num_heads:<8}{' '.join(f'{value:.3f}' for value in values):42} {statistics.mean(values):.3f}"
-        if num_heads > 1:
-            line += f"   {statistics.mean(distances[num_heads]):<16.3f}{statistics.mean(chance[num_heads]):.3f}"
-        print(line)
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     script = cli.parser(__doc__)
     script.add_argument("--steps", type=int, default=STEPS, help=f"training steps of each model (default: {STEPS})")
     script.set_defaults(seeds=SEEDS)
@@ -241,33 +234,24 @@ def main(argv: list[str] | None = None) -> None:
     if options.steps < 1:
         script.error(f"--steps must be 1 or more: got {options.steps}")
     if options.quick:
-        options.steps, options.seeds = min(options.steps, training.QUICK_STEPS), min(options.seeds, QUICK_SEEDS)
+        options.steps, options.seeds = min(options.steps, training.QUICK_STEPS), 1
     sentences = training.corpus()[1][: QUICK_SENTENCES if options.quick else NUM_SENTENCES]
-    asked = questions(sentences)
-    runs = [(num_heads, seed) for num_heads in HEADS for seed in cli.seeds(options)]
-    models: dict[int, list[ToyTransformer]] = defaultdict(list)
-    for num_heads, seed in tqdm(runs, desc="training 1, 2, 4 and 8 heads", leave=False):
-        models[num_heads].append(train(num_heads, seed, options.steps))
-    excess = {num_heads: [excess_loss(model, asked) for model in same] for num_heads, same in models.items()}
-    distances = {n: [head_distance(model, sentences) for model in models[n]] for n in HEADS if n > 1}
-    chance = {
-        n: [
-            head_distance(training.new_model(recipe(n, seed, 0), MultiHeadAttention), sentences)
-            for seed in cli.seeds(options)
-        ]
-        for n in HEADS
-        if n > 1
+    models: Models = {
+        heads: [train(heads, seed, options.steps) for seed in cli.seeds(options)]
+        for heads in tqdm(HEADS, desc="training 1, 2, 4 and 8 heads", leave=False)
     }
-    show(excess, distances, chance, asked)
+    numbers = what_heads_gain(models, sentences, cli.seeds(options))
     entropy = [statistics.mean(training.head_entropy(models[n][0], sentences, "masked word")[0]) for n in HEADS]
     note = (
         f"one layer, trained {options.steps:,} steps, seeds: {options.seeds}; {len(sentences)} held-out sentences · "
         f"normalised entropy with 1 to 8 heads: {', '.join(f'{value:.2f}' for value in entropy)}"
     )
-    figure, caption = draw(excess, distances, chance, note)
-    path = options.output_dir / paths.PLOTS / "phase2" / f"heads_vs_loss.{options.format}"
-    save_figure(figure, path, caption=caption)
-    record_findings(excess, distances, chance, options)
+    save_plot(options, "phase2/heads_vs_loss", *draw(numbers, note))
+    findings.record(options, numbers)
+    means = [statistics.mean(numbers[f"excess, H={heads}"]) for heads in HEADS]
+    return (
+        f"Nats above the best loss: {', '.join(f'{m:.2f} with {h}' for h, m in zip(HEADS, means, strict=True))} heads"
+    )
 
 
 if __name__ == "__main__":

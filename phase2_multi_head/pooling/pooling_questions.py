@@ -161,18 +161,15 @@ def train(pooling: str, case: str, seed: int, steps: int) -> Run:
     generator = torch.Generator().manual_seed(seed)
     attention = MultiHeadAttention(D_MODEL, HEADS) if with_layer else None
     model = AttentionClassifier(2, D_MODEL, pooling=POOLINGS[pooling](), attention=attention)
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
     task, held_out = tasks(question)
-    for _ in range(steps):
+
+    def loss_of_step(_: int) -> Tensor:
         batch = torch.randint(len(task.answers), (BATCH,), generator=generator)
         logits, _ = model(task.tokens[batch], task.mask[batch])
-        loss = F.cross_entropy(logits, task.answers[batch])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    return measure(model.eval(), held_out)
+        return F.cross_entropy(logits, task.answers[batch])
+
+    training.fit(model, loss_of_step, steps, matrix_rate=None, rate=LEARNING_RATE)
+    return measure(model, held_out)
 
 
 Runs = dict[tuple[str, str], list[Run]]  # (case, pooling) -> one for each seed

@@ -33,9 +33,8 @@ import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
-from tqdm import trange
 
-from phase1_single_head.parts.scaling_training import D_MODEL, FIRST, LENGTH, SYMBOLS, TwoPlaces, labels
+from phase1_single_head.parts.scaling import D_MODEL, FIRST, LENGTH, SYMBOLS, TwoPlaces, labels
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
 from phase2_multi_head.pruning.head_importance import (
     Head,
@@ -55,7 +54,7 @@ from shared.visualization_utils import HIDDEN, INK, QUIET, head_color, headline,
 
 TOLERANCE = 0.01  # nats that the loss may rise
 RANDOM_ORDERS = 6  # for each model
-HEADS, BATCH, STEPS, LEARNING_RATE, STRINGS, LOOKUP_MODELS = 8, 32, 350, 1e-2, 250, 2  # of two look-ups
+HEADS, BATCH, STEPS, LEARNING_RATE, STRINGS, LOOKUP_MODELS = 8, 32, 200, 1e-2, 250, 2  # of two look-ups
 LANGUAGE, LOOKUPS = "toy language", "two look-ups"
 GRADIENT, REMOVAL, GREEDY = "smallest gradient first", "cheapest alone first", "greedy, measured again"
 COLORS = {GRADIENT: head_color(0), REMOVAL: head_color(1), GREEDY: INK}
@@ -94,17 +93,15 @@ def train(num_heads: int, seed: int, steps: int = STEPS, strings: int = STRINGS)
     generator = torch.Generator().manual_seed(seed)
     table = torch.randint(SYMBOLS, (SYMBOLS, SYMBOLS), generator=generator)
     model = TwoPlaces(MultiHeadAttention(D_MODEL, num_heads))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
-    for _ in trange(steps, desc=f"two look-ups, heads: {num_heads}", leave=False):
+
+    def loss_of_step(_: int) -> Tensor:
         symbols = torch.randint(SYMBOLS, (BATCH, LENGTH), generator=generator)
-        loss = TwoLookups(model, table, symbols).loss()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
+        return TwoLookups(model, table, symbols).loss()
+
+    name = f"two look-ups, heads: {num_heads}"
+    training.fit(model, loss_of_step, steps, matrix_rate=None, rate=LEARNING_RATE, progress=name)
     test = torch.randint(SYMBOLS, (strings, LENGTH), generator=generator)
-    return TwoLookups(model.eval(), table, test)
+    return TwoLookups(model, table, test)
 
 
 def measured_language_model(trained: Trained, sentences: int = training.NUM_HELD_OUT) -> Measured:

@@ -1,4 +1,4 @@
-"""Tests: block."""
+"""The block against nn.TransformerEncoderLayer and the toy transformer; rank collapse against worked numbers."""
 
 import itertools
 import math
@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from phase2_multi_head.block import collapse_rate, pre_or_post_norm, rank_collapse, transformer_block
+from phase2_multi_head.block import rank_collapse, transformer_block
 from phase2_multi_head.block.transformer_block import TransformerBlock, from_toy_block, torch_layer
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.attention_utils import causal_mask, padding_mask
-from shared.evidence.findings import FAILS, HOLDS, ONLY_IF
+from shared.evidence.claims import FAILS, HOLDS, ONLY_IF
 from shared.tests.helpers import close
 from shared.toy_model import Block
 
@@ -143,8 +143,9 @@ def test_parameters_of_a_block():
     ]
     assert count == [12 * d**2 + 13 * d, 4 * d**2 + 4 * d]
     d = transformer_block.D_MODEL
-    assert transformer_block.attention_share(4) == (4 * d**2 + 4 * d) / (12 * d**2 + 13 * d)
-    assert transformer_block.attention_share(2) == (4 * d**2 + 4 * d) / (8 * d**2 + 11 * d)
+    of_four, of_two = transformer_block.attention_shares().values()
+    assert of_four == (4 * d**2 + 4 * d) / (12 * d**2 + 13 * d)
+    assert of_two == (4 * d**2 + 4 * d) / (8 * d**2 + 11 * d)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_heads_on_the_diagonal_are_attention_with_a_mask_that_hides_all_others()
 def test_xavier_reaches_the_matrices_and_leaves_the_norms():
     block = new_block()
     norm = block.attention_norm.weight.clone()
-    pre_or_post_norm.use_xavier(block)
+    transformer_block.use_xavier(block)
     for layer in (block.attention.w_q, block.attention.w_o, block.feed_forward[0], block.feed_forward[3]):
         limit = math.sqrt(6 / (layer.in_features + layer.out_features))
         assert 0.9 * limit < layer.weight.abs().max() <= limit and not layer.bias.any()
@@ -195,22 +196,22 @@ def test_xavier_reaches_the_matrices_and_leaves_the_norms():
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_layer_gradients_are_those_of_torchs_layers(norm_first):
     """The same draws, through nn.TransformerEncoderLayer; pre-norm has a norm at its end, post-norm none."""
-    size, heads = pre_or_post_norm.D_MODEL, pre_or_post_norm.NUM_HEADS
+    size, heads = transformer_block.D_MODEL, transformer_block.NUM_HEADS
     torch.manual_seed(3)
     layers = [TransformerBlock(size, heads, norm_first=norm_first) for _ in range(2)]
-    to_logits = nn.Linear(size, len(pre_or_post_norm.VOCABULARY))
+    to_logits = nn.Linear(size, len(transformer_block.VOCABULARY))
     x = torch.randn(8, 12, size)
-    wanted = torch.randint(len(pre_or_post_norm.VOCABULARY), (8, 12))
+    wanted = torch.randint(len(transformer_block.VOCABULARY), (8, 12))
     layers = [torch_layer(layer) for layer in layers]
     for layer in layers:
         x = layer(x)
     x = nn.LayerNorm(size)(x) if norm_first else x
     F.cross_entropy(to_logits(x).transpose(1, 2), wanted).backward()
     expected = [layer.linear2.weight.grad.norm().item() for layer in layers]
-    found = pre_or_post_norm.layer_gradients(2, norm_first=norm_first, xavier=False, seed=3)
+    found = transformer_block.layer_gradients(2, norm_first=norm_first, xavier=False, seed=3)
     assert found == pytest.approx(expected, rel=1e-4)
     assert found != pytest.approx(
-        pre_or_post_norm.layer_gradients(2, norm_first=norm_first, xavier=True, seed=3), rel=0.05
+        transformer_block.layer_gradients(2, norm_first=norm_first, xavier=True, seed=3), rel=0.05
     )
 
 
@@ -289,7 +290,7 @@ def test_attention_in_two_parts_is_attention(scale):
     x = words(1, 5, 21)
     mean = x.mean(dim=1, keepdim=True)
     apart = scale * (x - mean)
-    new_mean, new_apart = collapse_rate.attend_apart(attention, mean, apart)
+    new_mean, new_apart = rank_collapse.attend_apart(attention, mean, apart)
     output, _ = attention(mean + apart)
     close(new_mean + new_apart, output)
     close(new_mean, output.mean(dim=1, keepdim=True))
@@ -303,29 +304,21 @@ def test_two_words_of_one_number_are_cubed(e):
     for linear, weight in zip((attention.w_q, attention.w_k, attention.w_v, attention.w_o), (2, 3, 5, 7), strict=True):
         nn.init.constant_(linear.weight, weight)
     mean, apart = torch.full((1, 1, 1), 0.25).double(), torch.tensor([e, -e]).double()[None, :, None]
-    _, left = collapse_rate.attend_apart(attention, mean, apart)
+    _, left = rank_collapse.attend_apart(attention, mean, apart)
     close(left, 5 * 7 * 2 * 3 * apart**3, rtol=2e-5, atol=0)
 
 
 def test_exact_distances_agree_above_rounding_and_go_on_below():
     x, blocks = rank_collapse.new_stack(True, seed=1000)
     plain = rank_collapse.distances(x, blocks, rank_collapse.LAYERS[rank_collapse.ALONE])
-    exact = collapse_rate.exact_distances(x, blocks)
+    exact = rank_collapse.exact_distances(x, blocks)
     assert exact[:3] == pytest.approx(plain[:3], rel=1e-9) and exact[3] == pytest.approx(plain[3], rel=1e-6)
     assert exact[-1] < 1e-150 and all(after < before for before, after in itertools.pairwise(exact))
 
 
 def test_acceleration_tells_doubly_exponential_from_exponential():
-    assert collapse_rate.acceleration([1e-1, 1e-2, 1e-3, 1e-4]) == pytest.approx([1, 1])
-    assert collapse_rate.acceleration([1e-1, 1e-3, 1e-9, 1e-27]) == pytest.approx([3, 3])
-
-
-def recorded_by(module, monkeypatch, *arguments):
-    """Verdicts of what main() would record, without writing findings."""
-    recorded = []
-    monkeypatch.setattr(module.findings, "record", lambda script, found, folder: recorded.extend(found))
-    module.record_findings(*arguments, module.cli.parse(module.cli.parser(""), []))
-    return {finding.id: finding.verdict for finding in recorded}
+    assert rank_collapse.acceleration([1e-1, 1e-2, 1e-3, 1e-4]) == pytest.approx([1, 1])
+    assert rank_collapse.acceleration([1e-1, 1e-3, 1e-9, 1e-27]) == pytest.approx([3, 3])
 
 
 def stacks_that_end_with(**ends):
@@ -339,57 +332,37 @@ def stacks_that_end_with(**ends):
     }
 
 
-def test_verdicts_on_rank_depend_on_what_is_measured(monkeypatch):
-    kept, lost = [0.4, 0.5, 0.6], [0.4, 0.1, 0.001]
-
-    def verdicts(with_residual=kept, without=lost, **ends):
-        models = {
-            f"{m}, {r}": run
-            for m in ("trained", "untrained")
-            for r, run in (("with residual", with_residual), ("without", without))
-        }
-        return tuple(recorded_by(rank_collapse, monkeypatch, stacks_that_end_with(**ends), models).values())
-
-    assert verdicts() == (HOLDS, FAILS, HOLDS, HOLDS)
-    assert verdicts(RESIDUAL=(0.5, 0.01)) == (ONLY_IF, FAILS, HOLDS, HOLDS)
-    assert verdicts(RESIDUAL=(0.5, 0.01), WHOLE=(0.5, 0.05)) == (FAILS, FAILS, HOLDS, HOLDS)
-    assert verdicts(ALONE=0.3) == (FAILS, FAILS, HOLDS, HOLDS)
-    assert verdicts(FEED_FORWARD=0.3) == (HOLDS, HOLDS, HOLDS, HOLDS)
-    assert verdicts(NO_NORMS=(0.5, 0.01)) == (HOLDS, FAILS, ONLY_IF, HOLDS)
-    assert verdicts(NO_RESIDUAL=0.3) == (HOLDS, FAILS, FAILS, HOLDS)
-    assert verdicts(without=kept)[-1] == verdicts(with_residual=lost)[-1] == FAILS
+CLAIMS = {
+    claim.id: claim
+    for function in (rank_collapse.ends, transformer_block.norm_gradients, transformer_block.diagonal_cosines)
+    for claim in function.claims
+}
 
 
-def test_verdicts_on_the_rate_and_the_place_of_the_norm(monkeypatch):
-    cubed, plain = [0.5, 1e-1, 1e-3, 1e-9, 1e-27, 1e-81], [10.0**-n for n in range(6)]
-    for run, verdict in ((cubed, HOLDS), (plain, FAILS)):
-        assert recorded_by(collapse_rate, monkeypatch, {"Xavier": [cubed, run]}) == {"collapse-rate": verdict}
-
-    def verdicts(post, pre):
-        by_norm = {"post-norm": post, "pre-norm": pre}
-        runs = itertools.product(pre_or_post_norm.INITIAL, by_norm, (pre_or_post_norm.SHALLOW, pre_or_post_norm.DEEP))
-        gradients = {run: [by_norm[run[1]][run[2]]] * 2 for run in runs}
-        return list(recorded_by(pre_or_post_norm, monkeypatch, gradients).values())
-
-    low, high = pre_or_post_norm.SHALLOW, pre_or_post_norm.DEEP
-    even, rising, falling = [1.0, 1.0], [0.5, 1.0], [1.0, 0.5]
-    assert verdicts({low: rising, high: rising}, {low: even, high: falling}) == [HOLDS, HOLDS]
-    assert verdicts({low: even, high: even}, {low: even, high: falling}) == [HOLDS, ONLY_IF]
-    assert verdicts({low: even, high: even}, {low: even, high: even}) == [FAILS, FAILS]
-    assert verdicts({low: even, high: [0.5, 0.5]}, {low: even, high: falling}) == [FAILS, FAILS]
+@pytest.mark.parametrize(
+    ("name", "ends", "verdict"),
+    [
+        ("rank-residual", {"RESIDUAL": (0.5, 0.01)}, ONLY_IF),
+        ("rank-residual", {"RESIDUAL": (0.5, 0.01), "WHOLE": (0.5, 0.05)}, FAILS),
+        ("rank-residual", {"ALONE": 0.3}, FAILS),
+        ("rank-norm", {"NO_NORMS": (0.5, 0.01)}, ONLY_IF),
+        ("rank-norm", {"NO_RESIDUAL": 0.3}, FAILS),
+    ],
+)
+def test_verdicts_on_rank_ask_every_draw_of_both_kinds_of_weights(name, ends, verdict):
+    assert CLAIMS[name].verdict(rank_collapse.ends(stacks_that_end_with())) == HOLDS
+    assert CLAIMS[name].verdict(rank_collapse.ends(stacks_that_end_with(**ends))) == verdict
 
 
-def test_verdict_on_the_diagonal(monkeypatch):
-    same = {transformer_block.IDENTITY: torch.tensor([1.0, 0.5])}
-    for cosine, verdict in ((-0.5, ONLY_IF), (0.95, HOLDS)):
-        found = recorded_by(
-            transformer_block,
-            monkeypatch,
-            {"d_ff": 0.3},
-            {"torch": 0.0},
-            same | {"trained": torch.tensor([cosine, 0.1])},
-        )
-        assert found == {"block-parity": HOLDS, "C160": FAILS, "C078": verdict}
+def test_conditions_of_the_claims_on_norm_and_diagonal():
+    claim = CLAIMS["norm-layers"]
+    over = {name: 2.0 for name in claim.null if name.startswith(transformer_block.OVER)}
+    assert claim.verdict(claim.null | over) == ONLY_IF
+    claim = CLAIMS["C078"]
+    assert (
+        claim.verdict(claim.null) == ONLY_IF and claim.verdict(claim.null | {transformer_block.ALL_ONE: 0.5}) == FAILS
+    )
+    assert claim.verdict(claim.oracle | {"new module, single heads": [0.1]}) == HOLDS, "single heads are the control"
 
 
 def test_picture_of_the_collapse_names_every_line_with_its_end():

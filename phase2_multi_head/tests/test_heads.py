@@ -1,4 +1,4 @@
-"""Tests: heads."""
+"""Wrong and right heads against loops over slices; what describes heads against patterns whose numbers are known."""
 
 import itertools
 
@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head import multi_head_attention
-from phase2_multi_head.heads import heads_vs_loss, output_projection, untrained_heads, wrong_heads
+from phase2_multi_head import multi_head_attention, visualize
+from phase2_multi_head.heads import heads_vs_loss, output_projection, wrong_heads
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
 from shared import toy_language, training
 from shared.attention_utils import causal_mask
@@ -52,7 +52,7 @@ def test_output_projection_sums_heads_and_folds_for_one_head_alone():
 
 
 def test_attention_dropout_divides_what_it_keeps():
-    sums = multi_head_attention.show_dropout()
+    sums = multi_head_attention.dropout_sums()
     assert sums["returned"] < 1e-12 > sums["used in eval"] and 0.05 < sums["used in training"] < 1
     query, key = torch.zeros(2, 1, 1, 40, 16, dtype=torch.float64)
     used, _ = scaled_dot_product_attention(query, key, torch.eye(40).double()[None, None], dropout=nn.Dropout(0.1))
@@ -63,19 +63,20 @@ def test_heads_of_known_patterns_are_described_by_their_numbers():
     even, own = torch.full((1, 5, 5), 0.2).double(), torch.eye(5).double()[None]
     after = torch.roll(torch.eye(5).double(), 1, dims=1)[None]
     weights = torch.stack([even, own, after], dim=1)  # (1, 3, 5, 5)
-    heads = untrained_heads.describe([weights, weights], torch.ones(1, 1, 5, 5).bool())
-    assert heads.entropy == pytest.approx([1, 0, 0] * 2) and heads.largest == pytest.approx([0.2, 1, 1] * 2)
+    numbers = visualize.describe("x", [weights, weights], torch.ones(1, 1, 5, 5).bool())
+    assert numbers["x: entropy"] == pytest.approx([1, 0, 0] * 2)
+    assert numbers["x: largest weight"] == pytest.approx([0.2, 1, 1] * 2)
     # even weights over 5 words: (5² - 1) / 15 = 1.6 positions; the roll: 1, 1, 1, 1 and 4 positions
-    assert heads.distance == pytest.approx([1, 0, 1.6 / 1.6] * 2)
-    assert heads.difference == pytest.approx((0.8 + 0.8 + 1) / 3)
+    assert numbers["x: distance"] == pytest.approx([1, 0, 1.6 / 1.6] * 2)
+    assert numbers["x: difference"] == pytest.approx((0.8 + 0.8 + 1) / 3)
 
 
 def test_total_variation_leaves_padding_out():
     one = torch.tensor([[1.0, 0, 0], [1, 0, 0], [1, 0, 0]])
     other = torch.tensor([[0.5, 0.5, 0], [1, 0, 0], [0, 0, 1]])
     weights = torch.stack([one, other])[None]
-    assert untrained_heads.total_variation(weights, torch.tensor([[True, True, False]])) == pytest.approx(0.25)
-    assert untrained_heads.total_variation(weights, torch.tensor([[True, True, True]])) == pytest.approx(0.5)
+    assert visualize.total_variation(weights, torch.tensor([[True, True, False]])) == pytest.approx(0.25)
+    assert visualize.total_variation(weights, torch.tensor([[True, True, True]])) == pytest.approx(0.5)
 
 
 def test_all_numbers_of_heads_start_alike_and_see_the_same_batches(monkeypatch):

@@ -1,4 +1,4 @@
-"""Tests: pruning."""
+"""Gates against loops over examples, finite differences and W_O without a head's columns; orders of removal by hand."""
 
 import math
 
@@ -7,22 +7,20 @@ import torch
 import torch.nn.functional as F
 
 from phase2_multi_head.multi_head_attention import RECIPE, MultiHeadAttention
-from phase2_multi_head.pruning import head_pruning, two_lookups
+from phase2_multi_head.pruning import head_pruning
 from phase2_multi_head.pruning.head_importance import (
     Measured,
-    curve,
     divided_by_layer,
     gated,
     gradient_importance,
-    greedy_order,
     loss_without,
-    measured_language_model,
     rank_correlation,
     ranks,
-    removable,
     removal_importance,
 )
+from phase2_multi_head.pruning.head_pruning import curve, greedy_order, measured_language_model, removable
 from shared import training
+from shared.evidence.claims import HOLDS, ONLY_IF
 
 GATE_B, GATE_T, GATE_D, GATE_H, GATE_C = 7, 5, 33, 3, 11
 
@@ -52,6 +50,11 @@ class TwoLayers(torch.nn.Module):
         return Measured(list(self.layers), self.loss, GATE_B)
 
 
+@pytest.fixture
+def model():
+    return TwoLayers()
+
+
 def one_example(model, n):
     return Measured(list(model.layers), lambda: model.loss(model.x[n : n + 1], model.target[n : n + 1]), 1)
 
@@ -61,8 +64,7 @@ def hooks(module):
 
 
 @pytest.mark.parametrize("batch", [(), (GATE_B,)])
-def test_open_gates_change_nothing(batch):
-    model = TwoLayers()
+def test_open_gates_change_nothing(model, batch):
     plain = model(model.x)
     with gated(model.layers, model.measured().open_gates(*batch)):
         assert hooks(model) == 2
@@ -71,18 +73,19 @@ def test_open_gates_change_nothing(batch):
 
 @pytest.mark.parametrize("layer", range(2))
 @pytest.mark.parametrize("head", range(GATE_H))
-def test_a_closed_gate_is_a_head_without_its_columns_of_w_o(layer, head):
-    model, other = TwoLayers(), TwoLayers()
+def test_a_closed_gate_is_a_head_without_its_columns_of_w_o(model, layer, head):
+    other = TwoLayers()
     size = GATE_D // GATE_H
     with torch.no_grad():
         other.layers[layer].w_o.weight[:, head * size : (head + 1) * size] = 0
     expected = other.loss().item()
     assert abs(expected - model.loss().item()) > 1e-4  # the head does something
     assert loss_without(model.measured(), frozenset([(layer, head)])) == pytest.approx(expected, abs=1e-12)
+    rise = removal_importance(model.measured())[layer, head].item()
+    assert rise == pytest.approx(expected - model.loss().item(), abs=1e-12)
 
 
-def test_gates_of_its_own_for_each_example():
-    model = TwoLayers()
+def test_gates_of_its_own_for_each_example(model):
     gates = torch.rand(GATE_B, 2, GATE_H, dtype=torch.float64)
     with gated(model.layers, gates):
         together = model(model.x)
@@ -91,8 +94,7 @@ def test_gates_of_its_own_for_each_example():
             torch.testing.assert_close(model(model.x[n : n + 1])[0], together[n])
 
 
-def test_no_hook_stays_even_after_an_error():
-    model = TwoLayers()
+def test_no_hook_stays_even_after_an_error(model):
     before = model(model.x)
     removal_importance(model.measured())
     gradient_importance(model.measured())
@@ -104,8 +106,7 @@ def test_no_hook_stays_even_after_an_error():
 
 
 @pytest.mark.parametrize("shape", [(GATE_H,), (GATE_H, 2), (GATE_B, 2, GATE_H + 1), (1, GATE_B, 2, GATE_H)])
-def test_wrong_gates_are_refused(shape):
-    model = TwoLayers()
+def test_wrong_gates_are_refused(model, shape):
     with (
         pytest.raises(ValueError, match=r"one number for each head: \(L, H\) = \(2, 3\)"),
         gated(model.layers, torch.ones(shape)),
@@ -114,8 +115,7 @@ def test_wrong_gates_are_refused(shape):
     assert hooks(model) == 0
 
 
-def test_gradient_importance_is_the_mean_over_a_loop_of_examples():
-    model = TwoLayers()
+def test_gradient_importance_is_the_mean_over_a_loop_of_examples(model):
     by_loop = torch.zeros(2, GATE_H, dtype=torch.float64)
     signed = torch.zeros(2, GATE_H, dtype=torch.float64)
     for n in range(GATE_B):
@@ -129,8 +129,8 @@ def test_gradient_importance_is_the_mean_over_a_loop_of_examples():
     assert (importance - signed.abs()).max() > 1e-3  # absolute before the mean, not after
 
 
-def test_gradient_importance_by_finite_differences():
-    model, step = TwoLayers(), 1e-5
+def test_gradient_importance_by_finite_differences(model):
+    step = 1e-5
     expected = torch.zeros(2, GATE_H, dtype=torch.float64)
     for n in range(GATE_B):
         for layer in range(2):
@@ -145,33 +145,19 @@ def test_gradient_importance_by_finite_differences():
     torch.testing.assert_close(gradient_importance(model.measured()), expected, atol=1e-8, rtol=1e-6)
 
 
-def test_gradient_importance_works_where_gradients_are_off():
-    model = TwoLayers()
+def test_gradient_importance_works_where_gradients_are_off(model):
     with torch.no_grad():
         inside = gradient_importance(model.measured())
     torch.testing.assert_close(inside, gradient_importance(model.measured()))
 
 
-def test_a_head_that_w_o_does_not_read_has_no_importance():
-    model = TwoLayers()
+def test_a_head_that_w_o_does_not_read_has_no_importance(model):
     size = GATE_D // GATE_H
     with torch.no_grad():
         model.layers[1].w_o.weight[:, size : 2 * size] = 0
     removal, gradient = removal_importance(model.measured()), gradient_importance(model.measured())
     assert removal[1, 1] == 0 and gradient[1, 1] == 0
     assert (removal != 0).sum() == (gradient != 0).sum() == 2 * GATE_H - 1
-
-
-def test_removal_importance_by_hand():
-    model = TwoLayers()
-    full = model.loss().item()
-    importance = removal_importance(model.measured())
-    assert importance.shape == (2, GATE_H)
-    for layer, head in model.measured().heads:
-        gates = torch.ones(2, GATE_H, dtype=torch.float64)
-        gates[layer, head] = 0
-        with gated(model.layers, gates), torch.no_grad():
-            assert importance[layer, head].item() == pytest.approx(model.loss().item() - full, abs=1e-12)
 
 
 def test_layers_are_divided_by_their_own_norm():
@@ -185,17 +171,6 @@ def test_rank_correlation_by_hand():
     assert rank_correlation(a, b) == pytest.approx(1 - 6 * 4 / (5 * 24))  # 1 - 6 Σd² / n(n² - 1), Σd² = 4: 0.8
     assert rank_correlation(a, -(a**3)) == pytest.approx(-1)
     assert rank_correlation(a.view(5, 1), a.exp().view(1, 5)) == pytest.approx(1)
-
-
-def test_greedy_takes_the_cheapest_head_first():
-    costs = {(0, 0): 3.0, (0, 1): -1.0, (1, 0): 2.0, (1, 1): 0.5}
-
-    def additive(removed):
-        return 10 + sum(costs[head] for head in removed)
-
-    order = greedy_order(costs, additive)
-    assert order == [(0, 1), (1, 1), (1, 0), (0, 0)]
-    assert curve(order, additive) == [0, -1, -0.5, 1.5, 4.5]
 
 
 def test_greedy_measures_again_where_two_heads_stand_in_for_each_other():
@@ -216,8 +191,8 @@ def test_removable_counts_to_the_last_allowed_rise():
     assert removable([0, 0.01, 0.5], 0.01) == 0  # less than, not equal
 
 
-def test_prune_agrees_with_its_parts():
-    model = TwoLayers().measured()
+def test_prune_agrees_with_its_parts(model):
+    model = model.measured()
     run = head_pruning.prune(model, seed=3, random_orders=4)
     everything = loss_without(model, frozenset(model.heads)) - run.full_loss
     for rises in [*run.curves.values(), *run.random_curves]:
@@ -248,25 +223,45 @@ def test_labels_of_two_lookups_by_a_loop():
     generator = torch.Generator().manual_seed(1)
     table = torch.randint(5, (5, 5), generator=generator)
     symbols = torch.randint(5, (3, 11), generator=generator)
-    labels = two_lookups.labels(symbols, table)
+    labels = head_pruning.labels(symbols, table)
     assert labels.shape == (3, 8)
     for row in range(3):
         for t in range(3, 11):
             assert labels[row, t - 3] == table[symbols[row, t - 1], symbols[row, t - 3]]
-    assert two_lookups.labels(torch.tensor([[2, 0, 1, 2]]), torch.arange(9).view(3, 3)).tolist() == [[5]]
+    assert head_pruning.labels(torch.tensor([[2, 0, 1, 2]]), torch.arange(9).view(3, 3)).tolist() == [[5]]
 
 
 def test_training_of_two_lookups_repeats_and_starts_at_chance():
-    first, again, other = (two_lookups.train(4, seed, steps=5, strings=17) for seed in (0, 0, 1))
+    first, again, other = (head_pruning.train(4, seed, steps=5, strings=17) for seed in (0, 0, 1))
     assert first.loss().item() == again.loss().item() != other.loss().item()
     assert not torch.equal(first.table, other.table)
     logits = first.logits()
-    assert logits.shape == (17, two_lookups.LENGTH - 3, two_lookups.SYMBOLS)
-    wanted = two_lookups.labels(first.symbols, first.table)
+    assert logits.shape == (17, head_pruning.LENGTH - 3, head_pruning.SYMBOLS)
+    wanted = head_pruning.labels(first.symbols, first.table)
     by_loop = [-logits[n, t].log_softmax(-1)[wanted[n, t]].item() for n in range(17) for t in range(logits.size(1))]
     assert first.loss().item() == pytest.approx(math.fsum(by_loop) / len(by_loop), rel=1e-5)
     assert first.measured().examples == 17 and len(first.measured().heads) == 4
 
 
-def test_span_names_a_range_only_where_models_differ():
-    assert head_pruning.span([2, 2]) == "2" and head_pruning.span([3, 1, 2]) == "1 to 3"
+def test_how_many_can_go_is_a_range_only_where_models_differ():
+    def went(*counts):
+        return [
+            head_pruning.Pruning(torch.zeros(2, 4), None, 0, {head_pruning.GREEDY: [0] * (n + 1)}, [], 0)
+            for n in counts
+        ]
+
+    assert head_pruning.can_go(went(2, 2)) == "2 of 8" and head_pruning.can_go(went(3, 1, 2)) == "1 to 3 of 8"
+
+
+def test_conditions_of_the_claims_on_pruning():
+    claims = {claim.id: claim for claim in head_pruning.which_can_go.claims}
+    rises = {
+        f"{head_pruning.LANGUAGE}, {head_pruning.RISE}": [0.04],
+        f"{head_pruning.LOOKUPS}, {head_pruning.RISE}": [0.0],
+    }
+    assert claims["C064"].verdict(rises) == ONLY_IF
+    alone = {
+        f"{head_pruning.LOOKUPS}, {head_pruning.ALONE}": [1],
+        f"{head_pruning.LOOKUPS}, {head_pruning.ALL_OF_THEM}": [0.1],
+    }
+    assert claims["pruning-together"].verdict(alone) == HOLDS, "a single head that can go is no case"
