@@ -266,8 +266,19 @@ def fit(
     return losses
 
 
-def train(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
-    """Train a new toy model by the recipe, with a progress bar."""
+def train(
+    recipe: Recipe,
+    make_attention: MakeAttention,
+    device: str = "cpu",
+    *,
+    until: int | None = None,
+    look: Callable[[ToyTransformer, int], None] | None = None,
+) -> Trained:
+    """Train a new toy model by the recipe, with a progress bar.
+
+    until: stop after so many steps of the recipe, its first part. look: called with the model and the number of steps
+    done, before the first step and after each.
+    """
     model = new_model(recipe, make_attention, device)
     generator = torch.Generator().manual_seed(recipe.seed)
     train_sentences, held_out = corpus()
@@ -281,11 +292,14 @@ def train(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") ->
         return OBJECTIVES[recipe.objective](model, batch_tokens, lengths[batch].to(device), generator)
 
     def watch(done: int) -> None:
+        if look:
+            look(model, done)
         if done < recipe.steps and done % max(recipe.steps // 40, 1) == 0:
             history.entropy_steps.append(done)
             history.entropy.append(head_entropy(model, held_out[:64], recipe.objective))
 
-    history.loss = fit(model, loss_of_step, recipe.steps, watch=watch, progress=f"training {recipe.name}")
+    steps, share = until or recipe.steps, partial(one_cycle, steps=recipe.steps)
+    history.loss = fit(model, loss_of_step, steps, share=share, watch=watch, progress=f"training {recipe.name}")
     return Trained(model, recipe, history)
 
 
