@@ -26,6 +26,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,7 +41,6 @@ from phase4_causal.long_texts.ring_blocks import (
     check_slices,
     computed_pairs,
     own_slice,
-    ring_in_one_process,
     slice_positions,
 )
 from shared import cli
@@ -180,7 +180,7 @@ def sent_messages() -> Iterator[list[int]]:
 def largest_differences(length: int, group: dist.ProcessGroup, device: str) -> dict[str, float]:
     """Way -> largest difference of output and gradients, over all processes, from the plain function; float64.
 
-    Also that of the output from ring_in_one_process. Every process draws the same whole sequence, to compare with.
+    Every process draws the same whole sequence, takes its slice, and compares with the same slice of what is expected.
     """
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     draw = torch.Generator().manual_seed(length)
@@ -188,16 +188,15 @@ def largest_differences(length: int, group: dist.ProcessGroup, device: str) -> d
     whole = [x.requires_grad_() for x in whole]
     worst = {}
     for name, way in WAYS.items():
-        cut = [[own_slice(x, r, size, striped="striped" in way) for r in range(size)] for x in (*whole, upstream)]
-        mine = [slices[rank].detach().requires_grad_() for slices in cut[:3]]
+        cut = partial(own_slice, rank=rank, processes=size, striped="striped" in way)
+        mine = [cut(x).detach().requires_grad_() for x in whole]
         output = ring_attention(*mine, **way, group=group)
-        slopes = torch.autograd.grad(output, mine, cut[3][rank])
+        found = (output, *torch.autograd.grad(output, mine, cut(upstream)))
         plain = scaled_dot_product_attention(*whole, causal_mask(length, device=device) if "causal" in way else None)[0]
         expected = (plain, *torch.autograd.grad(plain, whole, upstream))
-        expected = [own_slice(x, rank, size, striped="striped" in way) for x in expected]
-        pairs = [*zip((output, *slopes), expected, strict=True), (output, ring_in_one_process(*cut[:3], **way)[rank])]
         nothing = upstream.new_zeros(1)  # a slice may be empty, and the largest of no numbers is an error
-        difference = torch.cat([nothing, *((a - b).abs().flatten() for a, b in pairs)]).max().nan_to_num(nan=math.inf)
+        differences = [(a - cut(b)).abs().flatten() for a, b in zip(found, expected, strict=True)]
+        difference = torch.cat([nothing, *differences]).max().nan_to_num(nan=math.inf)
         dist.all_reduce(difference, dist.ReduceOp.MAX, group=group)
         worst[name] = difference.item()
     return worst
@@ -232,7 +231,7 @@ def costs(length: int, group: dist.ProcessGroup, device: str) -> dict[str, list[
         source="Liu, Zaharia & Abbeel 2023",
         rule=f"all below {TOLERANCE:g}, with all keys, causal and causal with striped positions",
         holds=lambda n: max(n.values()) < TOLERANCE,
-        unit="largest difference of outputs and gradients from the plain function and the ring in one process, float64",
+        unit="largest difference of outputs and gradients from the plain function, float64",
     )
 )
 def equality(equal: Differences) -> dict[str, float]:
@@ -247,13 +246,22 @@ def equality(equal: Differences) -> dict[str, float]:
         kind=PROBE,
         source="Liu, Zaharia & Abbeel 2023",
         rule="at most 1.5 times 1 / P for every P (a ring of one needs no second slice for what arrives)",
-        holds=lambda n: all(share <= 1.5 / int(name.split()[-1]) for name, share in n.items()),
-        unit="largest peak beyond the slices, forward and backward, as a share of that of one alone",
+        holds=lambda n: all(
+            share <= 1.5 / size for size, share in zip(n["processes"], n["share of the memory of one"], strict=True)
+        ),
+        unit="largest peak of a process beyond its slices, forward and backward, float32; messages forward",
     )
 )
-def memory_share(needs: Needs) -> dict[str, float]:
-    """By the size of the ring, from two on."""
-    return {f"P = {size}": max(need["peak"]) / max(needs[1]["peak"]) for size, need in needs.items() if size > 1}
+def needs_of_a_process(needs: Needs) -> dict[str, list[float]]:
+    """By the size of the ring: the most that a process needs. An all-gather would send as much and hold all keys."""
+    most = {name: [max(need[name]) for need in needs.values()] for name in needs[1]}
+    return {
+        "processes": list(needs),
+        "share of the memory of one": [peak / most["peak"][0] for peak in most["peak"]],
+        "bytes": most["peak"],
+        "messages": most["messages"],
+        "numbers sent": most["sent"],
+    }
 
 
 @measures(
@@ -271,37 +279,23 @@ def memory_share(needs: Needs) -> dict[str, float]:
         unit="blocks that are computed; pairs computed by the busiest process, as a multiple of the mean",
     )
 )
-def sharing_of_work(needs: Needs, length: int) -> dict[str, float]:
-    """In the largest ring."""
+def sharing_of_work(needs: Needs, length: int) -> dict[str, float | list[float]]:
+    """In the largest ring: how much each process computes of the blocks that come by, and of all.
+
+    The tiles have 64 queries, so it is a little more than half of a block that the diagonal crosses.
+    """
     processes = max(needs)
-    blocks = [sum(n > 0 for n in row) for row in computed_pairs([length // processes] * processes, causal=True)]
+    own = length // processes
+    pairs = computed_pairs([own] * processes, causal=True)
     plain, striped = (needs[processes][name] for name in ("pairs", "striped pairs"))
     return {
         "processes": processes,
-        "blocks of the first": blocks[0],
-        "blocks of the last": blocks[-1],
+        "blocks of the first": sum(n > 0 for n in pairs[0]),
+        "blocks of the last": sum(n > 0 for n in pairs[-1]),
         "busiest / mean": max(plain) * processes / sum(plain),
         "busiest / mean, striped": max(striped) * processes / sum(striped),
+        **{f"process {rank}, block by block": [n / own**2 for n in row] for rank, row in enumerate(pairs)},
     }
-
-
-def show(needs: Needs, length: int) -> None:
-    processes = max(needs)
-    for striped in (False, True):
-        shape = "every P-th position" if striped else "neighbouring positions"
-        print(f"\nCausal, {shape}: whose keys each process has at each step, and how much of that block it computes")
-        own = length // processes
-        for rank, row in enumerate(computed_pairs([own] * processes, causal=True, striped=striped)):
-            cells = [f"{(rank - step) % processes}: {n / own**2:4.0%}" for step, n in enumerate(row)]
-            print(f"   process {rank}    " + "    ".join(cells))
-    print(f"   (tiles of {BLOCK_SIZE[0]} queries, so a little more than half of a diagonal block)")
-    print(f"\nWhat one process needs beyond its own slices: causal, T = {length}, d = {SIZE}, float32")
-    print("   Memory forward and backward, messages forward; an all-gather sends as many numbers and holds all keys")
-    print(f"   {'P':>3}{'kB at the peak':>17}{'messages':>11}{'numbers sent':>15}{'keys held':>12}{'all-gather':>13}")
-    for size, need in needs.items():
-        peak, sent, messages = (max(need[name]) for name in ("peak", "sent", "messages"))
-        held = min(2, size) * math.ceil(length / size)  # the slice at hand and the one that arrives
-        print(f"   {size:3}{peak / 1000:17,.0f}{messages:11}{sent:15,}{held:12,}{length:13,}")
 
 
 def measure(options: argparse.Namespace) -> tuple[Differences, Needs, int]:
@@ -315,15 +309,14 @@ def measure(options: argparse.Namespace) -> tuple[Differences, Needs, int]:
 
 
 def report(options: argparse.Namespace, equal: Differences, needs: Needs, length: int) -> str:
-    show(needs, length)
     processes, worst = max(needs), equality(equal)
     answer = f"Rings of up to {processes}: the same to {max(worst.values()):.0e}"
     if processes == 1:
         findings.record(options, worst)
         return answer
-    share = memory_share(needs)
-    findings.record(options, worst, share, sharing_of_work(needs, length))
-    return f"{answer}; with {processes} each needs {share[f'P = {processes}']:.2f} of the memory"
+    most = needs_of_a_process(needs)
+    findings.record(options, worst, most, sharing_of_work(needs, length))
+    return f"{answer}; with {processes} each needs {most['share of the memory of one'][-1]:.2f} of the memory"
 
 
 def _in_process(rank: int, processes: int, address: str, options: argparse.Namespace, found: Any = None) -> tuple:

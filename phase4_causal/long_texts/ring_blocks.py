@@ -1,7 +1,4 @@
-"""The slices of ring attention: who holds which positions, what is computed where, and the whole ring in one process.
-
-ring_in_one_process is the specification: it keeps all slices and needs no messages. What every process of a real ring
-does (ring_attention.py) is OnlineSoftmax.fold of flash_attention.py, one slice of keys and values at a time.
+"""The slices of ring attention: who holds which positions, and what is computed where; for ring_attention.py.
 
 Where a token stands is a range: range(20, 40) for a contiguous slice, range(1, 40, 2) for a striped one. The causal
 mask is a predicate on these positions, key position <= query position, and the same predicate says what to leave out.
@@ -10,11 +7,9 @@ mask is a predicate on these positions, key position <= query position, and the 
 import sys
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase4_causal.long_texts.flash_attention import hidden_keys, tiles
+from phase4_causal.long_texts.flash_attention import tiles
 
 BLOCK_SIZE = (64, sys.maxsize)  # of a tile: so many queries with all keys of a slice that they may see
 
@@ -53,28 +48,6 @@ def check_slices(held: list[tuple]) -> None:
                 "processes must agree in all but the length of their slices: query, key, value, dtype, causal, striped "
                 f"are {held[0]} on process 0 and {held[rank]} on process {rank}; call it alike everywhere"
             )
-
-
-def ring_in_one_process(
-    queries: Sequence[Tensor],
-    keys: Sequence[Tensor],
-    values: Sequence[Tensor],
-    *,
-    causal: bool = False,
-    striped: bool = False,
-) -> list[Tensor]:
-    """The specification: slices (..., T_r, d_k), (..., T_r, d_k), (..., T_r, d_v) -> outputs (..., T_r, d_v).
-
-    Each process keeps what arrives, its own keys first, and reads all at once: the order of keys makes no difference.
-    """
-    positions = slice_positions([query.size(-2) for query in queries], striped)
-    outputs = []
-    for rank, query in enumerate(queries):
-        arriving = [(rank - step) % len(queries) for step in range(len(queries))]  # whose keys, in this order
-        key, value = (torch.cat([slices[owner] for owner in arriving], dim=-2) for slices in (keys, values))
-        hidden = torch.cat([hidden_keys(positions[rank], positions[owner], key.device) for owner in arriving], dim=-1)
-        outputs.append(scaled_dot_product_attention(query, key, value, ~hidden if causal else None)[0])
-    return outputs
 
 
 def computed_pairs(lengths: Sequence[int], *, causal: bool, striped: bool = False) -> list[list[int]]:
