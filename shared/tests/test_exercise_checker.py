@@ -161,6 +161,7 @@ UNKNOWN = [
     (PROJECTION, changed(PROJECTION, lambda q, k, v: (q, k, v.exp())), "^query and key right, value not: value"),
     (SELF, lambda x, wq, *a: (x @ wq, x @ x.T), r"^row 0 of weights sums to .*, expected 1"),
     (SOFTMAX, lambda s, m: right(s, m) * 0.5, "^row 0 of weights sums to 0.5, expected 1; .* 0.5 times the right one"),
+    (SOFTMAX, lambda s, m: right(s, m) * 0, r"^row 0 of weights sums to 0, expected 1 \(some keys hidden\)$"),
     (SOFTMAX, lambda s, m: right(s, m).flip(0), r"^weights\[\d, \d\] is 0, expected 0\.\d+, the largest difference"),
     (SOFTMAX, lambda s, m: right(s, m) + ~m * 1e-9, r"weights\[.*\] is 1e-09, expected 0, .*\(some keys hidden\)"),
     (
