@@ -53,18 +53,6 @@ def test_every_scoring_rule_is_its_formula():
             close(weights[b, 0], expected_weights, rtol=0, atol=1e-12)
 
 
-def test_additive_attention_by_hand():
-    """One hidden unit, W_q = 1, W_k = 2, b = 0, v = 3: scores 3 tanh(q + 2k) for q = 0.5 and k = 0, 1, -1."""
-    attention = AdditiveAttention(1).double()
-    for parameter, value in zip((attention.w_q.weight, attention.w_q.bias, attention.w_k.weight, attention.v.weight),
-                                (1.0, 0.0, 2.0, 3.0), strict=True):  # fmt: skip
-        nn.init.constant_(parameter, value)
-    output, weights = attention(torch.tensor([[[0.5]]]).double(), torch.tensor([[[0.0], [1.0], [-1.0]]]).double())
-    raw = [math.exp(3 * math.tanh(s)) for s in (0.5, 2.5, -1.5)]
-    close(weights.flatten(), torch.tensor([r / sum(raw) for r in raw]).double())
-    close(output.item(), (raw[1] - raw[2]) / sum(raw))
-
-
 def test_additive_attention_takes_a_memory_of_another_size():
     torch.manual_seed(23)
     attention = AdditiveAttention(D_K, 3, d_memory=D_V).double()

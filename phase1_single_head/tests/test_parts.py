@@ -14,18 +14,8 @@ from phase1_single_head.parts.soft_lookup import Reading
 from phase1_single_head.self_attention import SelfAttention, make_single_head
 from shared import training
 from shared.attention_utils import causal_mask, padding_mask
-from shared.tests.helpers import D_K, T_K, T_Q, B, close
+from shared.tests.helpers import D_K, T_K, T_Q, B, close, torch_single_head
 from shared.toy_language import encode
-
-
-def single_head_twin(ours):
-    """nn.MultiheadAttention with one head, no biases, and the weights of our CrossAttention."""
-    d_model = ours.w_q.in_features
-    theirs = nn.MultiheadAttention(d_model, 1, bias=False, batch_first=True).double()
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([ours.w_q.weight, ours.w_k.weight, ours.w_v.weight]))
-        theirs.out_proj.weight.copy_(ours.w_o.weight)
-    return theirs
 
 
 def test_cross_attention_is_torchs_module_with_one_head():
@@ -37,7 +27,7 @@ def test_cross_attention_is_torchs_module_with_one_head():
     results = []
     for attend in (
         lambda x, context: ours(x, context, mask),
-        lambda x, context: single_head_twin(ours)(x, context, context, key_padding_mask=~mask[:, 0, 0]),
+        lambda x, context: torch_single_head(ours)(x, context, context, key_padding_mask=~mask[:, 0, 0]),
     ):
         inputs = [x.clone().requires_grad_(), context.clone().requires_grad_()]
         output, weights = attend(*inputs)

@@ -15,7 +15,20 @@ from phase2_multi_head import multi_head_attention
 from phase2_multi_head.multi_head_attention import torch_twin
 from shared import attention_utils
 from shared.attention_utils import causal_mask, padding_mask
-from shared.tests.helpers import D_K, D_V, T_K, T_Q, B, H, attention, broken, close, qkv, some_mask
+from shared.tests.helpers import (
+    D_K,
+    D_V,
+    T_K,
+    T_Q,
+    B,
+    H,
+    attention,
+    broken,
+    close,
+    qkv,
+    some_mask,
+    torch_single_head,
+)
 
 
 def check_torch_unequal_masked_causal(core, utils):
@@ -123,101 +136,64 @@ def test_multi_head(check):
     check(multi_head_attention)
 
 
-# name of the mistake -> (module, what to replace, the check that must notice). From the list of mistakes readers make.
 FILL = "scores = scores.masked_fill(~mask & ~blind, -math.inf)"
+VISIBLE = "return key_position <= query_position"
 
-
+# (module, the check that must notice) -> name of the mistake -> what to replace. From the mistakes that readers make.
 MUTANTS = {
-    "no scaling": (
-        self_attention,
-        [("query = query / math.sqrt(query.size(-1))", "pass")],
-        check_torch_unequal_masked_causal,
-    ),
-    "divided by d_k, not its root": (
-        self_attention,
-        [("math.sqrt(query.size(-1))", "query.size(-1)")],
-        check_torch_unequal_masked_causal,
-    ),
-    "scale from d_v": (
-        self_attention,
-        [("math.sqrt(query.size(-1))", "math.sqrt(value.size(-1))")],
-        check_torch_unequal_masked_causal,
-    ),
-    "softmax over queries": (
-        self_attention,
-        [("torch.softmax(scores, dim=-1).masked_fill", "torch.softmax(scores, dim=-2).masked_fill")],
-        check_torch_unequal_masked_causal,
-    ),
-    "mask inverted": (
-        self_attention,
-        [(FILL, FILL.replace("~mask", "mask"))],
-        check_torch_unequal_masked_causal,
-    ),
-    "mask after softmax": (
-        self_attention,
-        [(FILL, "pass"), (".masked_fill(blind, 0.0)", ".masked_fill(~mask, 0.0)")],
-        check_torch_unequal_masked_causal,
-    ),
-    "one future token visible": (
-        attention_utils,
-        [("return key_position <= query_position", "return key_position <= query_position + 1")],
-        check_torch_unequal_masked_causal,
-    ),
-    "own token hidden": (
-        attention_utils,
-        [("return key_position <= query_position", "return key_position < query_position")],
-        check_torch_unequal_masked_causal,
-    ),
-    "K Q^T instead of Q K^T": (
-        self_attention,
-        [("scores = query @ key.transpose(-2, -1)", "scores = key @ query.transpose(-2, -1)")],
-        check_loop_specification,
-    ),
-    "filled with -1e5": (self_attention, [(FILL, FILL.replace("-math.inf", "-1e5"))], check_hidden_is_exactly_zero),
-    "weights returned after dropout": (
-        self_attention,
-        [("output = kept @ value", "output, weights = kept @ value, kept")],
-        check_rows_sum_to_one_in_training,
-    ),
-    "dropout alive in eval": (
-        self_attention,
-        [("dropout(weights)", "F.dropout(weights, dropout.p)")],
-        check_no_dropout_in_eval,
-    ),
-    "heads split without transpose": (
-        multi_head_attention,
-        [
+    (self_attention, check_torch_unequal_masked_causal): {
+        "no scaling": [("query = query / math.sqrt(query.size(-1))", "pass")],
+        "divided by d_k, not its root": [("math.sqrt(query.size(-1))", "query.size(-1)")],
+        "scale from d_v": [("math.sqrt(query.size(-1))", "math.sqrt(value.size(-1))")],
+        "softmax over queries": [("softmax(scores, dim=-1).masked_fill", "softmax(scores, dim=-2).masked_fill")],
+        "mask inverted": [(FILL, FILL.replace("~mask", "mask"))],
+        "mask after softmax": [(FILL, "pass"), (".masked_fill(blind, 0.0)", ".masked_fill(~mask, 0.0)")],
+    },
+    (attention_utils, check_torch_unequal_masked_causal): {
+        "one future token visible": [(VISIBLE, f"{VISIBLE} + 1")],
+        "own token hidden": [(VISIBLE, VISIBLE.replace("<=", "<"))],
+    },
+    (self_attention, check_loop_specification): {
+        "K Q^T instead of Q K^T": [("query @ key.transpose(-2, -1)", "key @ query.transpose(-2, -1)")],
+    },
+    (self_attention, check_hidden_is_exactly_zero): {
+        "filled with -1e5": [(FILL, FILL.replace("-math.inf", "-1e5"))],
+    },
+    (self_attention, check_rows_sum_to_one_in_training): {
+        "weights returned after dropout": [("output = kept @ value", "output, weights = kept @ value, kept")],
+    },
+    (self_attention, check_no_dropout_in_eval): {
+        "dropout alive in eval": [("dropout(weights)", "F.dropout(weights, dropout.p)")],
+    },
+    (multi_head_attention, check_stack_of_single_heads): {
+        "heads split without transpose": [
             ("x.view(batch, length, num_heads, d_model // num_heads)", "x.view(batch, num_heads, length, -1)"),
             ("return x.transpose(1, 2)  # (B, T, H", "return x  # (B, T, H"),
         ],
-        check_stack_of_single_heads,
-    ),
-    "heads merged without transpose": (
-        multi_head_attention,
-        [("x.transpose(1, 2).flatten(start_dim=2)", "x.reshape(x.size(0), x.size(2), -1)")],
-        check_stack_of_single_heads,
-    ),
-    "no output projection": (
-        multi_head_attention,
-        [("self.w_o(merge_heads(heads))", "merge_heads(heads)")],
-        check_torch_module_with_copied_weights,
-    ),
-    "scaled by the root of d_model": (
-        multi_head_attention,
-        [("attention(query, key, value, mask", "attention(query / self.num_heads**0.5, key, value, mask")],
-        check_torch_module_with_copied_weights,
-    ),
+        "heads merged without transpose": [
+            ("x.transpose(1, 2).flatten(start_dim=2)", "x.reshape(x.size(0), x.size(2), -1)"),
+        ],
+    },
+    (multi_head_attention, check_torch_module_with_copied_weights): {
+        "no output projection": [("self.w_o(merge_heads(heads))", "merge_heads(heads)")],
+        "scaled by the root of d_model": [
+            ("attention(query, key, value, mask", "attention(query / self.num_heads**0.5, key, value, mask"),
+        ],
+    },
 }
+PLANTED = {name: (*place, edits) for place, mistakes in MUTANTS.items() for name, edits in mistakes.items()}
+assert len(PLANTED) == 16
 
 
-@pytest.mark.parametrize("mistake", MUTANTS)
+@pytest.mark.parametrize("mistake", PLANTED)
 def test_every_known_mistake_is_noticed(mistake):
-    module, replacements, check = MUTANTS[mistake]
-    mutant = broken(module, replacements)
-    if module is multi_head_attention:
-        arguments = (mutant,)
-    else:
-        arguments = (mutant, attention_utils) if module is self_attention else (self_attention, mutant)
+    module, check, edits = PLANTED[mistake]
+    mutant = broken(module, edits)
+    arguments = {
+        self_attention: (mutant, attention_utils),
+        attention_utils: (self_attention, mutant),
+        multi_head_attention: (mutant,),
+    }[module]
     with pytest.raises((AssertionError, RuntimeError)):
         check(*arguments)
 
@@ -325,16 +301,12 @@ def test_docstring_examples():
 def test_self_attention_is_torchs_module_with_one_head():
     torch.manual_seed(0)
     ours = SelfAttention(D_K, output_projection=True).double()
-    theirs = nn.MultiheadAttention(D_K, 1, bias=False, batch_first=True).double()
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([ours.w_q.weight, ours.w_k.weight, ours.w_v.weight]))
-        theirs.out_proj.weight.copy_(ours.w_o.weight)
+    theirs = torch_single_head(ours)
     x = torch.randn(B, T_Q, D_K, dtype=torch.float64)
     for mask in (None, causal_mask(T_Q)):
-        output, weights = ours(x, mask)
         expected = theirs(x, x, x, attn_mask=None if mask is None else ~mask, average_attn_weights=False)
-        close(output, expected[0], rtol=0, atol=1e-12)
-        close(weights, expected[1], rtol=0, atol=1e-12)
+        for mine, torchs in zip(ours(x, mask), expected, strict=True):
+            close(mine, torchs, rtol=0, atol=1e-12)
 
 
 def test_head_axis_and_masks_of_self_attention():

@@ -5,6 +5,7 @@ import types
 
 import pytest
 import torch
+from torch import nn
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -53,6 +54,15 @@ def broken(module, replacements):
     copy = types.ModuleType(f"broken_{module.__name__}")
     exec(compile(source, module.__file__, "exec"), copy.__dict__)  # its claims keep their place
     return copy
+
+
+def torch_single_head(ours):
+    """nn.MultiheadAttention with one head, no biases, and the weights of our SelfAttention or CrossAttention."""
+    theirs = nn.MultiheadAttention(ours.w_q.in_features, 1, bias=False, batch_first=True).double()
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([ours.w_q.weight, ours.w_k.weight, ours.w_v.weight]))
+        theirs.out_proj.weight.copy_(ours.w_o.weight)
+    return theirs
 
 
 def words_of(sentence):
