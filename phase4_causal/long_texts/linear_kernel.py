@@ -15,6 +15,7 @@ Writes linear_attention.png to visualizations/plots/phase4/.
 """
 
 import statistics
+from collections.abc import Iterable, Mapping
 
 import matplotlib.pyplot as plt
 import torch
@@ -36,7 +37,6 @@ COUNTED = (16, 64, 128, 512, 4096)  # lengths at which operations are counted
 AVERAGE = "plain average"
 WORST = "linear over average, worst size"
 NAMES = {"elu": "linear, elu + 1", "relu": "linear, relu", AVERAGE: AVERAGE}
-Distances = dict[float, dict[str, float]]  # size of queries and keys -> way -> distance
 
 
 def make_inputs(seed: int, scale: float = 1.0) -> list[Tensor]:
@@ -56,10 +56,6 @@ def distances(seed: int, scale: float) -> dict[str, float]:
     target, _ = scaled_dot_product_attention(query, key, value)
     found = {name: distance(linear_attention(query, key, value, feature_map=name), target) for name in FEATURE_MAPS}
     return found | {AVERAGE: distance(value.mean(dim=0).expand_as(target), target)}
-
-
-def mean_distances(by_seed: list[Distances]) -> Distances:
-    return {s: {n: statistics.mean(found[s][n] for found in by_seed) for n in NAMES} for s in SCALES}
 
 
 def kernel_weights(seed: int) -> dict[str, Tensor]:
@@ -131,10 +127,10 @@ def operations_and_state() -> dict[str, float]:
         control="it is exact for its own kernel, see long_context.py",
     )
 )
-def distance_by_size(by_seed: list[Distances]) -> dict[str, list[float]]:
+def distance_by_size(seeds: Iterable[int]) -> dict[str, list[float]]:
     """Way -> its mean distance at each size; and for each seed the worst ratio of a kernel to the plain average."""
-    means = mean_distances(by_seed)
-    return {NAMES[name]: [means[scale][name] for scale in SCALES] for name in NAMES} | {
+    by_seed = [{scale: distances(seed, scale) for scale in SCALES} for seed in seeds]
+    return {NAMES[n]: [statistics.mean(found[scale][n] for found in by_seed) for scale in SCALES] for n in NAMES} | {
         WORST: [max(d[name] / d[AVERAGE] for d in found.values() for name in FEATURE_MAPS) for found in by_seed]
     }
 
@@ -157,14 +153,13 @@ def without_division(seed: int) -> dict[str, float]:
     return {"without √d_k": distance(torch.softmax(query @ key.mT, dim=-1) @ value, target)}
 
 
-def draw(by_scale: Distances, weights: dict[str, Tensor], seed: int) -> tuple[Figure, str]:
+def draw(by_size: Mapping[str, list[float]], weights: dict[str, Tensor], seed: int) -> tuple[Figure, str]:
     """Left: distance against the size of queries and keys. Right: the weights of one query, largest first."""
     colors = {name: head_color(index) for index, name in enumerate(weights)}
     fig, (left, right) = plt.subplots(1, 2, figsize=(10.2, 4.6), layout="constrained")
-    for name, label in NAMES.items():
-        values = [found[name] for found in by_scale.values()]
-        style = "--" if name == AVERAGE else "-"
-        left.plot(list(by_scale), values, style, marker="o", ms=5, color=colors[label], label=label)
+    for label in NAMES.values():
+        style = "--" if label == AVERAGE else "-"
+        left.plot(SCALES, by_size[label], style, marker="o", ms=5, color=colors[label], label=label)
     left.axhline(0, color=colors["softmax"], linewidth=2)
     left.text(SCALES[0], 0.02, "softmax attention itself", color=colors["softmax"], fontsize=9)
     left.set(xscale="log", xlabel="size of queries and keys (standard deviation)", ylabel="distance from softmax")
@@ -180,10 +175,10 @@ def draw(by_scale: Distances, weights: dict[str, Tensor], seed: int) -> tuple[Fi
         right.plot(range(1, LENGTH + 1), ordered, style, color=colors[name], label=f"{name}: as many as {context:.0f}")
     right.set(xlabel="key, the largest weight first", ylabel="weight, mean over queries", title="weights at size 1")
     right.legend(frameon=False, title="keys that count, exp(entropy)", title_fontsize=9)
-    one = by_scale[1.0]
+    elu, average = (by_size[name][SCALES.index(1.0)] for name in (NAMES["elu"], AVERAGE))
     title = (
-        f"At size 1 linear attention (elu + 1) is {one['elu']:.2f} away from softmax; "
-        f"a plain average of the values, {one[AVERAGE]:.2f}"
+        f"At size 1 linear attention (elu + 1) is {elu:.2f} away from softmax; "
+        f"a plain average of the values, {average:.2f}"
     )
     headline(
         fig,
@@ -198,12 +193,11 @@ def draw(by_scale: Distances, weights: dict[str, Tensor], seed: int) -> tuple[Fi
 
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    by_seed = [{scale: distances(seed, scale) for scale in SCALES} for seed in cli.seeds(options)]
-    means = mean_distances(by_seed)
-    save_plot(options, "phase4/linear_attention", *draw(means, kernel_weights(options.seed), options.seed))
-    findings.record(options, operations_and_state(), distance_by_size(by_seed), without_division(options.seed))
-    one = means[1.0]
-    return f"As far as not looking at all: {one['elu']:.2f} at size 1, a plain average of the values {one[AVERAGE]:.2f}"
+    by_size = distance_by_size(cli.seeds(options))
+    save_plot(options, "phase4/linear_attention", *draw(by_size, kernel_weights(options.seed), options.seed))
+    findings.record(options, operations_and_state(), by_size, without_division(options.seed))
+    elu, average = (by_size[name][SCALES.index(1.0)] for name in (NAMES["elu"], AVERAGE))
+    return f"As far as not looking at all: {elu:.2f} at size 1, a plain average of the values {average:.2f}"
 
 
 if __name__ == "__main__":

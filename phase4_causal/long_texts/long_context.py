@@ -7,10 +7,9 @@
     linear_attention        another function, another kernel: T d² operations              linear_attention.py
 
 First each is compared, in float64: what leaves out a part with plain attention under the mask that says the same, tiles
-and kernel with their specification in loops; outputs and, but for the loops, gradients. Then time and memory against
-length: one sequence, 2 heads of 64, float32, one thread, forward only. Times are compared within rounds
-(shared/measure.py) and differ from run to run, and so does the picture. Memory is the peak of the call above its
-inputs, counted allocation by allocation: the same in every run.
+and kernel with their specification in loops. Then time and memory against length: one sequence, 2 heads of 64, float32,
+one thread, forward only. Times are compared within rounds (shared/measure.py) and differ from run to run, and so does
+the picture. Memory is the peak of the call above its inputs, counted allocation by allocation: always the same.
 
     python phase4_causal/long_texts/long_context.py
     python phase4_causal/long_texts/long_context.py --longest 16384          needs 9 GiB of memory and some minutes
@@ -48,7 +47,7 @@ from shared.evidence.claims import IDENTITY, PROBE, Claim, measures
 from shared.measure import count_operations, machine, median_ratio, paired_times, peak_memory
 from shared.visualization_utils import head_color, headline, save_plot
 
-SIZES, TOLERANCE = ((29, 29), (13, 29)), 1e-10  # queries and keys that are compared
+TOLERANCE = 1e-10
 NUM_HEADS, WIDTH, WINDOW, STRIDE, BLOCK = 2, 64, 128, 64, 64
 SHORTEST, LONGEST, QUICK_LONGEST = 128, 2048, 512
 NAIVE, MASKED, FUSED = "plain attention", f"plain, mask of {WINDOW}", "F.scaled_dot_product_attention"
@@ -61,56 +60,9 @@ Times = dict[str, list[float]]  # name -> seconds in each round
 Memory = dict[int, dict[str, int]]  # length -> name -> bytes at the peak
 
 
-def difference(one: Attention, other: Attention, query_length: int, key_length: int, *, gradients: bool) -> float:
-    """Largest difference of outputs and, if asked for, of gradients of query, key, value; random float64 numbers."""
-    query = torch.randn(query_length, 16, dtype=torch.float64, requires_grad=True)
-    key = torch.randn(key_length, 16, dtype=torch.float64, requires_grad=True)
-    value = torch.randn(key_length, 12, dtype=torch.float64, requires_grad=True)
-    upstream = torch.randn(query_length, 12, dtype=torch.float64)
-    results = []
-    for attention in (one, other):
-        output = attention(query, key, value)
-        slopes = torch.autograd.grad(output, (query, key, value), upstream) if gradients else ()
-        results.append((output, *slopes))
-    return max((a - b).abs().max().item() for a, b in zip(*results, strict=True))
-
-
 def masked(mask: Tensor | None) -> Attention:
     """Plain attention under a mask: every score is computed, then some are hidden."""
     return lambda query, key, value: scaled_dot_product_attention(query, key, value, mask)[0]
-
-
-def comparisons(query_length: int, key_length: int) -> dict[str, float]:
-    """Name -> largest difference, for each fast function, causal, against loops and against plain attention."""
-    window, stride, block = 5, 8, 7
-    past = causal_mask(query_length, key_length)
-    near = local_mask(query_length, key_length, window)
-    far = strided_mask(query_length, key_length, stride)
-    allowed = tile_pattern(-(-key_length // block), num_random=1)[: -(-query_length // block)]  # a row per query block
-    chosen = {"block_size": block, "allowed": allowed}
-    flash = partial(flash_attention, causal=True, block_size=(16, 24))
-    both_sides = partial(flash_attention, block_size=(16, 24))
-    local = partial(local_attention, window=window, causal=True)
-    strided = partial(strided_attention, stride=stride, causal=True)
-    tiles = partial(block_sparse_attention, **chosen)
-    linear = partial(linear_attention, causal=True)
-    pairs: dict[str, tuple[Attention, Attention]] = {
-        "flash, loops": (flash, partial(flash_by_loops, causal=True)),
-        "flash, plain attention": (both_sides, masked(None)),
-        "flash, causal mask": (flash, masked(past)),
-        "local, local mask": (partial(local_attention, window=window), masked(near)),
-        "local, local and causal mask": (local, masked(near & past)),
-        "strided, strided mask": (partial(strided_attention, stride=stride), masked(far)),
-        "strided, strided and causal mask": (strided, masked(far & past)),
-        "tiles, tile mask": (tiles, masked(tile_mask(allowed, block, query_length, key_length))),
-        "linear, loops": (linear, partial(linear_by_loops, causal=True)),
-    }
-    if query_length == key_length:
-        pairs["linear, recurrence"] = (linear, lambda *inputs: linear_attention_recurrent(*inputs)[0])
-    return {  # the loops fill their output in place, which has no gradient
-        name: difference(*pair, query_length, key_length, gradients=not name.endswith("loops"))
-        for name, pair in pairs.items()
-    }
 
 
 @measures(
@@ -125,10 +77,32 @@ def comparisons(query_length: int, key_length: int) -> dict[str, float]:
         control="linear attention is compared with its own kernel, not with softmax",
     )
 )
-def equality() -> dict[str, float]:
-    """The largest difference of each comparison, for as many queries as keys and for fewer."""
-    by_size = [comparisons(*size) for size in SIZES]
-    return {name: max(found.get(name, 0.0) for found in by_size) for name in by_size[0]}
+def equality(length: int = 67) -> dict[str, float]:
+    """Largest difference of outputs, and of the gradients of query, key and value, for each pair of ways; causal."""
+    past, near, far = causal_mask(length), local_mask(length, length, 5), strided_mask(length, length, 8)
+    allowed = tile_pattern(-(-length // 7), num_random=1)
+    flash = partial(flash_attention, causal=True, block_size=(8, 12))
+    linear = partial(linear_attention, causal=True)
+    pairs: dict[str, tuple[Attention, Attention]] = {
+        "flash, loops": (flash, partial(flash_by_loops, causal=True)),
+        "flash, masked": (flash, masked(past)),
+        "local, masked": (partial(local_attention, window=5, causal=True), masked(near & past)),
+        "strided, masked": (partial(strided_attention, stride=8, causal=True), masked(far & past)),
+        "tiles, masked": (
+            partial(block_sparse_attention, block_size=7, allowed=allowed),
+            masked(tile_mask(allowed, 7, length, length)),
+        ),
+        "linear, loops": (linear, partial(linear_by_loops, causal=True)),
+        "linear, recurrence": (linear, lambda *inputs: linear_attention_recurrent(*inputs)[0]),
+    }
+    inputs = [torch.randn(length, size, dtype=torch.float64, requires_grad=True) for size in (16, 16, 12)]
+    upstream = torch.randn(length, 12, dtype=torch.float64)
+    found = {}
+    for name, pair in pairs.items():
+        outputs = [attention(*inputs) for attention in pair]
+        results = [(output, *torch.autograd.grad(output, inputs, upstream)) for output in outputs]
+        found[name] = max((a - b).abs().max().item() for a, b in zip(*results, strict=True))
+    return found
 
 
 def calls_at(length: int) -> dict[str, Callable[[], Tensor]]:
