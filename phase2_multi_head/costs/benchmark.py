@@ -38,7 +38,6 @@ from phase2_multi_head.costs.cost_model import attention_operations, projection_
 from phase2_multi_head.costs.variants import (
     FUSED,
     FUSED_MASK,
-    GROUPED_2,
     INVERTED,
     TOLERANCE,
     TORCH,
@@ -72,7 +71,7 @@ class Result:
     differences: dict[str, float]  # of all variants; those refused are in none of the following
     times: dict[str, Times]  # by mode
     memory: dict[str, int]  # peak bytes of a forward pass
-    operations: int  # of a forward pass; G = 2 takes fewer
+    operations: int  # of a forward pass
     rate: float
     wrong: Times  # the inverted mask and the right one, forward
     core: Times  # the core function alone, in steps and fused
@@ -154,7 +153,7 @@ def show(result: Result) -> None:
         if name in result.times["forward"]:
             forward, training = (statistics.median(result.times[mode][name]) for mode in MODES)
             row += f"{forward * 1e3:10.2f}{result.ratio('forward', name):8.2f}"
-            row += f"{'-':>10}" if name == GROUPED_2 else f"{result.operations / forward / result.rate:10.0%}"
+            row += f"{result.operations / forward / result.rate:10.0%}"
             row += f"{training * 1e3:10.2f}{result.ratio('training', name):8.2f}"
             row += f"{result.memory[name] / 2**20:9.1f}" if result.memory else f"{'-':>9}"
         else:
@@ -185,21 +184,18 @@ def draw(results: list[Result], options: argparse.Namespace) -> tuple[Figure, st
             if name not in results[0].times[mode]:
                 worst = max(result.differences[name] for result in results)
                 ax.text(0.03, row, f"refused: differs by {worst:.1f}", va="center", color=QUIET)
-    axes[0].set_yticks(range(len(names)), [f"{name} *" if name == GROUPED_2 else name for name in names])
+    axes[0].set_yticks(range(len(names)), names)
     axes[0].set_ylim(len(names) - 0.4, -0.6)
     axes[1].legend(title="sequences x length", frameon=False, loc="upper left", fontsize=9)
     time, shape, name = min(
-        (result.ratio("forward", name), result.shape, name)
-        for result in results
-        for name in result.times["forward"]
-        if name != GROUPED_2
+        (result.ratio("forward", name), result.shape, name) for result in results for name in result.times["forward"]
     )
-    equal = sum(all(name in result.times["forward"] for result in results) for name in names if name != GROUPED_2)
+    equal = sum(all(name in result.times["forward"] for result in results) for name in names)
     title = f"{equal} equal ways to compute attention; at best {time:.2f} of the time of {TORCH}"
     causal = "causal mask" if options.causal else "no mask"
     note = (
         f"untrained layer, d_model = {D_MODEL}, {NUM_HEADS} heads, {causal}; medians of interleaved rounds on "
-        f"{machine(options.device)} · * another function"
+        f"{machine(options.device)}"
     )
     headline(fig, f"{title}\n({name}, at {shape})", note, size=12.5)
     return fig, f"{title} ({name}, at {shape}). Time of each variant relative to {TORCH}; refused variants have none."
@@ -241,7 +237,7 @@ WRONG, TENFOLD = "difference of the inverted mask", "shapes at which the fused c
 )
 def in_short(results: list[Result]) -> dict[str, float]:
     """What each run repeats. The inverted mask does the same work on the wrong keys: no time shows that."""
-    names = [name for name in results[0].differences if name not in (GROUPED_2, INVERTED)]
+    names = [name for name in results[0].differences if name != INVERTED]
     return {
         "variants": len(names),
         "variants that agree": sum(all(r.differences[name] <= TOLERANCE for r in results) for name in names),

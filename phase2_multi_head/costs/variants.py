@@ -1,4 +1,4 @@
-"""Nine ways to compute the same multi-head attention from one set of weights, and one that only looks like it.
+"""Nine ways to compute the same multi-head attention from one set of weights, and a wrong one that looks like it.
 
     stack of heads               phase 1's SelfAttention in a loop over heads
     separate projections         MultiHeadAttention: w_q, w_k, w_v, then all heads at once
@@ -10,7 +10,6 @@
     nn.MultiheadAttention, no weights
     grouped queries, G = H       GroupedQueryAttention with a key-value head for each query head
 
-    grouped queries, G = 2       another function, with an oracle of its own: see group_means
     wrong: inverted mask         fused, with the mask of nn.MultiheadAttention, in which True means hidden
 
 All take their weights from one MultiHeadAttention without biases (a stack of single heads has none). check_agreement
@@ -34,7 +33,7 @@ from shared.attention_utils import causal_mask
 STACK, STEPS, ONE, EINSUM = "stack of heads", "separate projections", "one projection", "einsum"
 FUSED, FUSED_MASK = "fused", "fused, boolean mask"
 TORCH, TORCH_NO_WEIGHTS = "nn.MultiheadAttention", "nn.MultiheadAttention, no weights"
-GROUPED, GROUPED_2, INVERTED = "grouped queries, G = H", "grouped queries, G = 2", "wrong: inverted mask"
+GROUPED, INVERTED = "grouped queries, G = H", "wrong: inverted mask"
 
 TOLERANCE = 1e-5  # in float32, whose sums in another order differ by about 1e-6
 
@@ -127,31 +126,8 @@ def stacked_projections(multi_head: MultiHeadAttention) -> Tensor:
     return torch.cat([w.weight for w in (multi_head.w_q, multi_head.w_k, multi_head.w_v)])
 
 
-def group_means(multi_head: MultiHeadAttention, num_kv_heads: int) -> MultiHeadAttention:
-    """What grouped queries compute, as multi-head attention of the full size: the oracle for G < H.
-
-    The keys and values of each head come from the mean of the weights of all heads in its group.
-    """
-    d_model, num_heads = multi_head.w_q.in_features, multi_head.num_heads
-    result = MultiHeadAttention(d_model, num_heads, bias=False).to(multi_head.w_q.weight)
-    result.load_state_dict(multi_head.state_dict())
-    for w in (result.w_k, result.w_v):
-        heads = w.weight.detach().chunk(num_heads)  # (d_model, d_model) -> H x (d_k, d_model), parts of w itself
-        for first in range(0, num_heads, num_heads // num_kv_heads):
-            group = heads[first : first + num_heads // num_kv_heads]
-            mean = sum(group) / len(group)
-            for head in group:
-                head.copy_(mean)
-    return result
-
-
-def oracle(name: str, multi_head: MultiHeadAttention) -> MultiHeadAttention:
-    """What a variant must agree with: the module that its weights came from, or for G = 2 its group means."""
-    return group_means(multi_head, 2) if name == GROUPED_2 else multi_head
-
-
 def load_variants(multi_head: MultiHeadAttention, mask: Tensor) -> dict[str, Variant]:
-    """All variants with the weights of a MultiHeadAttention, on its device and in its dtype; G = 2 if H is even.
+    """All variants with the weights of a MultiHeadAttention, on its device and in its dtype.
 
     mask: (T, T), bool, True = may attend, with at least one True in each row. Each variant gets it as it likes it best:
     no mask where nothing is hidden, and "fused" a flag if it is the causal one. "fused, boolean mask" and the wrong one
@@ -171,10 +147,8 @@ def load_variants(multi_head: MultiHeadAttention, mask: Tensor) -> dict[str, Var
         TORCH: TorchMultiHeadAttention(*size, need_weights=True),
         TORCH_NO_WEIGHTS: TorchMultiHeadAttention(*size, need_weights=False),
         GROUPED: GroupedQueryAttention(d_model, num_heads, num_heads, bias=False),
+        INVERTED: InvertedMask(*size, bias=False),
     }
-    if num_heads % 2 == 0:
-        modules[GROUPED_2] = GroupedQueryAttention(d_model, num_heads, 2, bias=False)
-    modules[INVERTED] = InvertedMask(*size, bias=False)
     variants = {}
     for name, module in modules.items():
         module.to(multi_head.w_q.weight)  # its device and dtype
@@ -198,19 +172,16 @@ def outcome(attention: Callable[[Tensor], tuple[Tensor, Tensor | None]], x: Tens
 def check_agreement(
     variants: dict[str, Variant], multi_head: MultiHeadAttention, x: Tensor, mask: Tensor
 ) -> dict[str, float]:
-    """Largest difference of each variant from its oracle in float64, over outputs, gradients of x and weights.
+    """Largest difference of each variant from the module in float64, over outputs, gradients of x and weights.
 
     A NaN anywhere makes it NaN, so ask whether `difference <= TOLERANCE`, which NaN is not.
     """
     upstream = torch.randn_like(x)
-    exact: dict[bool, list[Tensor]] = {}  # G = 2 has an oracle of its own
+    reference = Variant(copy.deepcopy(multi_head).cpu().double(), mask.cpu())  # cpu: mps has no float64
+    exact = outcome(reference, x.cpu().double(), upstream.cpu().double())
     differences = {}
     for name, variant in variants.items():
-        own = name == GROUPED_2
-        if own not in exact:
-            reference = Variant(copy.deepcopy(oracle(name, multi_head)).cpu().double(), mask.cpu())
-            exact[own] = outcome(reference, x.cpu().double(), upstream.cpu().double())  # cpu: mps has no float64
-        pairs = zip(outcome(variant, x, upstream), exact[own], strict=False)  # not all return weights
+        pairs = zip(outcome(variant, x, upstream), exact, strict=False)  # not all return weights
         largest = [torch.linalg.vector_norm(ours.cpu() - right, ord=math.inf) for ours, right in pairs]
         differences[name] = torch.stack(largest).max().item()
     return differences

@@ -40,7 +40,7 @@ from shared.training import Recipe
 from shared.visualization_utils import INK, QUIET, headline, save_plot
 
 HEADS = (1, 2, 4, 8)
-STEPS, BATCH, RATE = 160, 32, 0.03  # so few steps leave no time for decay
+STEPS, BATCH, RATE = 120, 32, 0.03  # so few steps leave no time for decay
 SEEDS, NUM_SENTENCES, QUICK_SENTENCES = 2, 150, 20  # of the held-out sentences, each word of which is hidden once
 
 Question = tuple[Tensor, Tensor, Tensor]  # tokens (n, T) with one word hidden, its position (n,), p of all words (n, V)

@@ -21,7 +21,7 @@ from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, IDENTITY, Claim, measures
 from shared.training import Recipe, held_out_loss
 
-STEPS = 150
+STEPS = 100
 D_MODEL, NUM_HEADS = 64, 4
 
 

@@ -15,13 +15,11 @@ from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, Gro
 from phase2_multi_head.costs.variants import (
     FUSED,
     FUSED_MASK,
-    GROUPED_2,
     INVERTED,
     TOLERANCE,
     TORCH,
     Variant,
     check_agreement,
-    group_means,
     load_variants,
 )
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
@@ -146,7 +144,7 @@ def test_nine_variants_give_the_same_outputs_gradients_and_weights(mask):
     multi_head = layer()  # 3 heads of 11, 2 sequences of 7: no two axes alike
     x, mask = torch.randn(2, 7, 33, dtype=torch.float64), VARIANT_MASKS[mask](7)
     loaded = load_variants(multi_head, mask)
-    assert len(loaded) == 10 and GROUPED_2 not in loaded  # 3 heads have no 2 groups
+    assert len(loaded) == 10
     del loaded[INVERTED]
     differences = check_agreement(loaded, multi_head, x, mask)
     assert max(differences.values()) < 1e-12, differences
@@ -173,18 +171,6 @@ def test_each_variant_takes_the_mask_in_its_own_form():
     assert other[FUSED].mask is not None and not other[FUSED].module.causal
     with pytest.raises(ValueError, match="bias=False"):
         load_variants(MultiHeadAttention(33, 3), causal_mask(5))
-
-
-def test_two_groups_are_another_function_with_an_oracle_of_its_own():
-    multi_head, mask = layer(44, 4), causal_mask(7)  # 4 heads of 11 in 2 groups
-    x = torch.randn(2, 7, 44, dtype=torch.float64)
-    grouped = load_variants(multi_head, mask)[GROUPED_2]
-    assert check_agreement({GROUPED_2: grouped}, multi_head, x, mask)[GROUPED_2] < 1e-12
-    assert check_agreement({"as if G = H": grouped}, multi_head, x, mask)["as if G = H"] > 0.01
-    before, means = multi_head.w_k.weight.view(4, 11, 44), group_means(multi_head, 2).w_k.weight.view(4, 11, 44)
-    for head in range(4):
-        first = head // 2 * 2  # heads 0 and 1, heads 2 and 3
-        torch.testing.assert_close(means[head], (before[first] + before[first + 1]) / 2)
 
 
 def test_the_inverted_mask_is_refused_although_nothing_else_shows_it():

@@ -92,13 +92,6 @@ def test_zero_query_is_the_mean_of_the_visible_words_and_training_starts_there()
     assert pooling.query.grad.abs().max() > 1e-3, "a query that starts at zero must be able to leave it"
 
 
-def test_a_long_query_picks_the_word_it_points_at():
-    x = torch.eye(P_D, dtype=torch.float64)[None, :P_T]
-    pooling = AttentionPooling(P_D).double()
-    pooling.query.data[3] = 100 * P_D**0.5
-    close(pooling(x)[0], x[:, 3], rtol=0, atol=1e-12)
-
-
 def test_a_key_projection_would_be_another_query():
     """The reason for which there is none: q · (W x) = (Wᵀ q) · x."""
     x, query = pool_input(), attention_pooling_with_a_query().query.data
@@ -238,14 +231,6 @@ def test_only_the_attention_pooling_adds_weights_and_each_seed_starts_alike():
         assert torch.equal(parameter, models["attention"].get_parameter(name))
 
 
-def test_the_lesson_on_one_sentence(capsys):
-    attention_pooling.main(["--sentence", "those dogs slept in a soft bed"])
-    lines = {
-        line[3:25].strip(): line[25:].split() for line in capsys.readouterr().out.splitlines() if "   " in line[:3]
-    }
-    assert lines["query 1 x slept"][2] == max(lines["query 1 x slept"]) >= "0.90"
-
-
 def written(text, subject, beside, place):
     """A sentence by hand; nouns at the given indices, each with its determiner right before it or before adjectives."""
     words = tuple(text.split())
@@ -366,12 +351,3 @@ def test_conditions_of_the_claims_on_pooling():
         assert claims[name].verdict(claims[name].null | on_subject) == FAILS
     looks = claims["pooling-looks"]
     assert looks.verdict(looks.oracle | {"beside, after a layer, looks": [0.4]}) == ONLY_IF
-
-
-def test_pooling_examples_are_chosen_by_the_sentences_alone():
-    chosen = pooling_questions.example_sentences()
-    answers = torch.stack([pooling_questions.tasks(question)[1].answers for question in QUESTIONS])
-    assert len(chosen) == 3
-    for index in chosen:
-        subject, beside, place = answers[:, index].tolist()
-        assert subject == place != beside and 9 <= len(pooling_questions.three_noun_sentences()[1][index].words) <= 11
