@@ -33,7 +33,7 @@ def test_exercises_ask_for_what_is_checked(exercise):
 
 @pytest.mark.parametrize(("exercise", "mistake", "function"), each_way(EXERCISES))
 def test_mistakes_are_known_by_name(exercise, mistake, function):
-    known_by_its_name(exercise, mistake, function)
+    known_by_its_name(exercise, mistake, function, EXERCISES)
 
 
 # ------------------------------------------------------------------------ ways that were written apart from the edits

@@ -19,10 +19,12 @@ def each_way(exercises):
     return [pytest.param(*three, id=f"{three[0].name}-{three[1].name}") for three in found]
 
 
-def known_by_its_name(exercise, mistake, function):
+def known_by_its_name(exercise, mistake, function, exercises):
     assert not call(exercise, function, exercise.cases()[0]).failure, "it must run in the first case"
     assert check(exercise, function).text == f"{mistake.name}: {mistake.hint}"
     assert len(mistake.hint) > 20, "a name alone teaches nothing"
+    for other in exercises:
+        assert first_problem(other, function, other.cases())[1], f"it passes as {other.name}"
 
 
 def asked_for_as_checked(exercise, stub):
