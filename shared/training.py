@@ -16,6 +16,7 @@ settings is noticed and made again: `load_or_train` is all that most scripts cal
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
@@ -198,6 +199,53 @@ def untrained(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu"
     return Trained(new_model(recipe, make_attention, device), replace(recipe, steps=0), History())
 
 
+def orthogonal(x: Tensor) -> Tensor:
+    """Matrices (..., m, n) -> the same directions, each about equally long: of x = U S V^T only U V^T is kept, roughly.
+
+    Five steps of a Newton-Schulz iteration, which needs products alone, bring the singular values to 1 ± 0.4 or so.
+    """
+    if x.size(-2) > x.size(-1):
+        return orthogonal(x.mT).mT
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(5):
+        square = x @ x.mT  # (..., m, n) -> (..., m, m)
+        x = 3.4445 * x + (2.0315 * square @ square - 4.7750 * square) @ x
+    return x
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, made orthogonal, for weight matrices (Jordan et al. 2024); the same steps as torch.optim.Muon.
+
+    torch.optim.Muon multiplies in bfloat16, one matrix after the other, which is made for large models on a GPU. A
+    processor without instructions for bfloat16, as in most laptops, needs more than ten times as long for that.
+    """
+
+    def __init__(
+        self, params: list[nn.Parameter], lr: float, momentum: float = 0.85, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step down the gradients; matrices of one shape are made orthogonal together."""
+        for group in self.param_groups:
+            of_shape: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    of_shape[matrix.shape].append(matrix)
+            for (m, n), same in of_shape.items():
+                directions = orthogonal(torch.stack([self.ahead(matrix, group["momentum"]) for matrix in same]))
+                for matrix, direction in zip(same, directions, strict=True):
+                    matrix.mul_(1 - group["lr"] * group["weight_decay"])
+                    matrix.add_(direction, alpha=-group["lr"] * max(1, m / n) ** 0.5)
+
+    def ahead(self, matrix: nn.Parameter, momentum: float) -> Tensor:
+        """The mean of the gradients so far, with the newest counted once more (Nesterov)."""
+        mean = self.state[matrix].setdefault("mean", torch.zeros_like(matrix))
+        mean.lerp_(matrix.grad, 1 - momentum)
+        return matrix.grad.lerp(mean, momentum)
+
+
 def matrices(model: nn.Module) -> list[nn.Parameter]:
     """What Muon moves: each 2-D parameter of model.blocks; in a model without blocks, the weight of each nn.Linear."""
     if hasattr(model, "blocks"):
@@ -213,7 +261,7 @@ def optimizers(
     others = [parameter for parameter in model.parameters() if not any(parameter is matrix for matrix in inside)]
     both = [torch.optim.AdamW(others, rate, betas=(0.9, 0.95), weight_decay=decay, fused=True)] if others else []
     if inside:
-        both.append(torch.optim.Muon(inside, matrix_rate, momentum=0.85, weight_decay=matrix_decay))
+        both.append(Muon(inside, matrix_rate, weight_decay=matrix_decay))
     return both
 
 

@@ -59,6 +59,35 @@ def by_hand(model, loss_of_step, steps, optimizers):
     return losses
 
 
+@pytest.mark.parametrize("shape", [(3, 7, 7), (7, 11), (11, 7), (2, 3, 13, 5), (1, 5)])
+def test_orthogonal_changes_only_the_singular_values(shape):
+    """The iteration, worked out on each singular value alone."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    u, s, v = torch.linalg.svd(x, full_matrices=False)
+    s = s / s.norm(dim=-1, keepdim=True)
+    for _ in range(5):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    torch.testing.assert_close(training.orthogonal(x), u * s.unsqueeze(-2) @ v, rtol=1e-10, atol=1e-10)
+    assert torch.equal(training.orthogonal(torch.zeros(shape)), torch.zeros(shape))
+
+
+def test_muon_makes_the_steps_of_torch():
+    """Matrices of several shapes, one without a gradient, six steps; torch's own rounds to 8 bits."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(32, 16), (16, 32), (16, 16), (32, 16), (16, 16)]
+    ours, theirs = ([nn.Parameter(torch.full(shape, 0.1)) for shape in shapes] for _ in range(2))
+    one = training.Muon(ours, 0.04, momentum=0.8, weight_decay=0.5)
+    two = torch.optim.Muon(theirs, 0.04, momentum=0.8, weight_decay=0.5)
+    for _ in range(6):
+        for a, b in zip(ours[:-1], theirs[:-1], strict=True):
+            a.grad = b.grad = torch.randn(a.shape, generator=generator)
+        one.step()
+        two.step()
+    moved = torch.cat([(a - 0.1).flatten() for a in ours[:-1]]).norm()
+    difference = torch.cat([(a - b).flatten() for a, b in zip(ours, theirs, strict=True)]).norm()
+    assert difference < 0.02 * moved and torch.equal(ours[-1], theirs[-1])
+
+
 def test_fit_lowers_a_loss_and_repeats_bit_by_bit():
     (one, loss_of_one), (two, loss_of_two) = sorter_and_loss(), sorter_and_loss()
     with torch.no_grad():  # it learns wherever it is called
@@ -77,9 +106,7 @@ def test_fit_is_muon_for_the_matrices_and_adamw_for_the_rest(rates):
     rates = dict(matrix_rate=0.04, rate=0.02, matrix_decay=0.5, decay=0.0) | rates
     two, loss_of_step = sorter_and_loss()
     first, norm, _, last = two.layers
-    muon = torch.optim.Muon(
-        [first.weight, last.weight], rates["matrix_rate"], momentum=0.85, weight_decay=rates["matrix_decay"]
-    )
+    muon = training.Muon([first.weight, last.weight], rates["matrix_rate"], weight_decay=rates["matrix_decay"])
     rest = [first.bias, *norm.parameters(), last.bias]
     adam = torch.optim.AdamW(rest, rates["rate"], betas=(0.9, 0.95), weight_decay=rates["decay"], fused=True)
     assert losses == by_hand(two, loss_of_step, 20, [muon, adam]) and same_numbers(one, two)
@@ -101,7 +128,7 @@ def test_each_parameter_of_a_toy_model_belongs_to_one_optimizer(make_attention, 
     moved = {type(each): [p for group in each.param_groups for p in group["params"]] for each in both}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     assert sorted(names[id(p)] for group in moved.values() for p in group) == sorted(names.values())
-    by_muon = {names[id(p)] for p in moved.get(torch.optim.Muon, [])}
+    by_muon = {names[id(p)] for p in moved.get(training.Muon, [])}
     linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     assert by_muon == (linear if matrix_rate else set()) and "embedding.weight" not in by_muon
 
