@@ -51,7 +51,7 @@ SIZE = 64  # of embeddings and states
 SHORTEST, LONGEST = 4, 24  # in training
 TEST_LENGTHS = (4, 8, 12, 16, 20, 24, 32, 40)
 ALONE_LENGTHS = (4, 12, 24)  # writing alone is slow: every letter runs the model once more
-BATCH, STEPS, LEARNING_RATE, NUM_TEST = 64, 400, 8e-3, 100
+BATCH, STEPS, LEARNING_RATE, NUM_TEST = 64, 300, 2e-2, 100
 COLORS = {"none": QUIET, "Luong": head_color(0), "Bahdanau": head_color(1)}
 
 
