@@ -9,34 +9,35 @@ from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.pruning.head_importance import loss_without, removal_importance
-from phase4_causal.induction import induction, induction_scores
+from phase4_causal.induction import induction
+from phase4_causal.induction import induction_scores as task
 from shared.attention_utils import causal_mask
 from shared.toy_language import SPECIAL, VOCABULARY
 
 
-def induction_sample(count: int = 37, **options) -> Tensor:
-    return induction_scores.repeated_sequences(count, torch.Generator().manual_seed(5), **options)
+def sample(count: int = 37, **options) -> Tensor:
+    return task.repeated_sequences(count, torch.Generator().manual_seed(5), **options)
 
 
-def induction_random_weights(tokens: Tensor, heads: int = 3) -> Tensor:
+def random_weights(tokens: Tensor, heads: int = 3) -> Tensor:
     """Causal attention weights of random scores, float64 (N, H, T, T)."""
     count, length = tokens.shape
     values = torch.randn(count, heads, length, length, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     return values.masked_fill(~causal_mask(length), -math.inf).softmax(dim=-1)
 
 
-def induction_run(num_layers: int = 2, seed: int = 3) -> induction.Run:
+def untrained_run(num_layers: int = 2, seed: int = 3) -> induction.Run:
     """An untrained model on 7 sequences; the scores are those that measuring gives."""
-    model, tokens = induction.new_model(num_layers, seed).double(), induction_sample(7)
-    matched, previous = induction_scores.scores(model, tokens)
-    loss = induction_scores.repeated_loss(model, tokens).item()
+    model, tokens = induction.new_model(num_layers, seed).double(), sample(7)
+    matched, previous = task.scores(model, tokens)
+    loss = task.repeated_loss(model, tokens).item()
     return induction.Run(model, tokens, [0], [loss], matched[None], previous[None])
 
 
 def test_induction_sequences_repeat_a_block_of_their_own():
-    tokens = induction_sample(300)
-    assert tokens.shape == (300, induction_scores.LENGTH)
-    assert len(SPECIAL) <= tokens.min() and tokens.max() < len(SPECIAL) + induction_scores.SYMBOLS <= len(VOCABULARY)
+    tokens = sample(300)
+    assert tokens.shape == (300, task.LENGTH)
+    assert len(SPECIAL) <= tokens.min() and tokens.max() < len(SPECIAL) + task.SYMBOLS <= len(VOCABULARY)
     periods, first_words = set(), set()
     for row in tokens.tolist():
         period = next(p for p in range(1, len(row)) if row[p] == row[0])  # the block has no word twice
@@ -49,21 +50,21 @@ def test_induction_sequences_repeat_a_block_of_their_own():
 
 
 def test_induction_sequences_can_be_other_than_in_training():
-    longer = induction_sample(50, periods=(17, 24), length=61)
+    longer = sample(50, periods=(17, 24), length=61)
     assert longer.shape == (50, 61)
     assert all(17 <= len(set(row)) <= 24 for row in longer.tolist())
-    control = induction_scores.unrepeated_sequences(20, torch.Generator().manual_seed(2))
-    assert all(len(set(row)) == induction_scores.LENGTH for row in control.tolist())
-    assert not induction_scores.predictable(control).any()
+    control = task.unrepeated_sequences(20, torch.Generator().manual_seed(2))
+    assert all(len(set(row)) == task.LENGTH for row in control.tolist())
+    assert not task.predictable(control).any()
     with pytest.raises(ValueError, match=r"1 <= shortest <= longest <= 64 different words: got \(8, 65\)"):
-        induction_sample(1, periods=(8, 65))
+        sample(1, periods=(8, 65))
     with pytest.raises(ValueError, match=r"got \(9, 8\)"):
-        induction_sample(1, periods=(9, 8))
+        sample(1, periods=(9, 8))
 
 
 def test_induction_places_against_a_plain_loop():
     tokens = torch.randint(5, (11, 13), generator=torch.Generator().manual_seed(0))  # words also come back unplanned
-    gold, certain = induction_scores.after_earlier_occurrence(tokens), induction_scores.predictable(tokens)
+    gold, certain = task.after_earlier_occurrence(tokens), task.predictable(tokens)
     for n in range(11):
         for i in range(13):
             places = {j + 1 for j in range(i) if tokens[n, j] == tokens[n, i]}
@@ -71,17 +72,10 @@ def test_induction_places_against_a_plain_loop():
             assert certain[n, i] == bool(places)
 
 
-def test_induction_predictable_places_are_those_from_the_second_copy_on():
-    tokens = induction_sample(29)
-    for row, certain in zip(tokens.tolist(), induction_scores.predictable(tokens).tolist(), strict=True):
-        period = len(set(row))
-        assert certain == [i >= period for i in range(len(row))]
-
-
 def test_induction_score_against_a_plain_loop():
-    tokens = induction_sample(5, periods=(2, 5), length=11)
-    weights, gold = induction_random_weights(tokens), induction_scores.after_earlier_occurrence(tokens)
-    for head, score in enumerate(induction_scores.induction_score(weights, gold)):
+    tokens = sample(5, periods=(2, 5), length=11)
+    weights, gold = random_weights(tokens), task.after_earlier_occurrence(tokens)
+    for head, score in enumerate(task.induction_score(weights, gold)):
         rows = []
         for n, row in enumerate(tokens.tolist()):
             for i in range(11):
@@ -90,29 +84,29 @@ def test_induction_score_against_a_plain_loop():
                     rows.append(sum(weights[n, head, i, j].item() for j in places))
         torch.testing.assert_close(score.item(), sum(rows) / len(rows), rtol=1e-12, atol=0)
     before = [weights[n, 2, i, i - 1].item() for n in range(5) for i in range(1, 11)]
-    torch.testing.assert_close(induction_scores.previous_token_score(weights)[2].item(), sum(before) / len(before))
+    torch.testing.assert_close(task.previous_token_score(weights)[2].item(), sum(before) / len(before))
 
 
 def test_induction_score_of_heads_that_are_known():
     tokens = torch.tensor([[7, 9, 7, 9]])  # query 2 should look at place 1, query 3 at place 2
-    gold = induction_scores.after_earlier_occurrence(tokens)
-    assert induction_scores.even_score(gold) == pytest.approx((1 / 3 + 1 / 4) / 2, rel=1e-6)
+    gold = task.after_earlier_occurrence(tokens)
+    assert task.even_score(gold) == pytest.approx((1 / 3 + 1 / 4) / 2, rel=1e-6)
     eye = torch.eye(4, dtype=torch.float64)
     perfect, match, before = eye[[0, 0, 1, 2]], eye[[0, 1, 0, 1]], eye[[0, 0, 1, 2]]
-    scores = induction_scores.induction_score(torch.stack([perfect, match, eye])[None], gold)
+    scores = task.induction_score(torch.stack([perfect, match, eye])[None], gold)
     assert scores.tolist() == [1, 0, 0]  # looking at the same word is not looking behind it
-    assert induction_scores.previous_token_score(torch.stack([before, eye])[None]).tolist() == [1, 0]
+    assert task.previous_token_score(torch.stack([before, eye])[None]).tolist() == [1, 0]
     thrice = torch.tensor([[5, 6, 8] * 3])
-    shared_out = induction_scores.after_earlier_occurrence(thrice).double()
+    shared_out = task.after_earlier_occurrence(thrice).double()
     shared_out[shared_out.sum(dim=-1) == 0] = torch.eye(9, dtype=torch.float64)[0]
     shared_out = shared_out / shared_out.sum(dim=-1, keepdim=True)
-    score = induction_scores.induction_score(shared_out[:, None], induction_scores.after_earlier_occurrence(thrice))
+    score = task.induction_score(shared_out[:, None], task.after_earlier_occurrence(thrice))
     assert score.item() == pytest.approx(1)  # the ceiling is 1 however often the block is repeated
 
 
 def test_induction_by_two_heads_made_by_hand():
     """A previous-token head and a head that matches words with what the first one left: score 1, every guess right."""
-    tokens = induction_sample(13)
+    tokens = sample(13)
     words = torch.nn.functional.one_hot(tokens, len(VOCABULARY)).double()  # (N, T) -> (N, T, V)
     length, mask = tokens.size(1), causal_mask(tokens.size(1))
     places = torch.eye(length, dtype=torch.float64).expand(len(tokens), -1, -1)
@@ -120,18 +114,18 @@ def test_induction_by_two_heads_made_by_hand():
     before, first = scaled_dot_product_attention(one_back, places, words, mask)
     before[:, 0] = 0  # the first place has none before it
     found, second = scaled_dot_product_attention(1e4 * words, before, words, mask)
-    gold = induction_scores.after_earlier_occurrence(tokens)
-    assert induction_scores.previous_token_score(first[:, None]).item() == pytest.approx(1)
-    assert induction_scores.induction_score(second[:, None], gold).item() == pytest.approx(1)
-    certain = induction_scores.predictable(tokens[:, :-1])
+    gold = task.after_earlier_occurrence(tokens)
+    assert task.previous_token_score(first[:, None]).item() == pytest.approx(1)
+    assert task.induction_score(second[:, None], gold).item() == pytest.approx(1)
+    certain = task.predictable(tokens[:, :-1])
     assert (found[:, :-1].argmax(dim=-1) == tokens[:, 1:])[certain].all()
     alone, same = scaled_dot_product_attention(1e4 * words, words, words, mask)  # one layer: keys hold their own word
-    assert induction_scores.induction_score(same[:, None], gold).item() < 0.01
+    assert task.induction_score(same[:, None], gold).item() < 0.01
     assert not (alone[:, :-1].argmax(dim=-1) == tokens[:, 1:])[certain].any()
 
 
 def test_induction_loss_and_right_guesses_against_a_plain_loop():
-    run = induction_run()
+    run = untrained_run()
     logits, _ = run.model(run.tokens[:, :-1])
     losses, hits, late = [], [], []
     for n, row in enumerate(run.tokens.tolist()):
@@ -141,13 +135,13 @@ def test_induction_loss_and_right_guesses_against_a_plain_loop():
                 hits.append(logits[n, i].argmax().item() == row[i + 1])
                 late += [hits[-1]] if i >= 20 else []
     assert run.loss[0] == pytest.approx(sum(losses) / len(losses), rel=1e-6)
-    assert induction_scores.right(run.model, run.tokens) == pytest.approx(sum(hits) / len(hits))
-    assert induction_scores.right(run.model, run.tokens, first=20) == pytest.approx(sum(late) / len(late))
+    assert task.right(run.model, run.tokens) == pytest.approx(sum(hits) / len(hits))
+    assert task.right(run.model, run.tokens, first=20) == pytest.approx(sum(late) / len(late))
 
 
 @torch.no_grad()
 def test_induction_ablation_is_cutting_columns_of_w_o():
-    run = induction_run()
+    run = untrained_run()
     model, layer, head = induction.measured(run), 1, 2
     full, d_v = loss_without(model, frozenset()), 64 // induction.HEADS
     assert full == pytest.approx(run.loss[0], rel=1e-12)
@@ -165,7 +159,7 @@ def test_induction_ablation_is_cutting_columns_of_w_o():
 
 
 def test_induction_fall_and_best_heads():
-    steps, uniform = [0, 10, 20, 30, 40], math.log(induction_scores.SYMBOLS)
+    steps, uniform = [0, 10, 20, 30, 40], math.log(task.SYMBOLS)
     track = torch.zeros(5, 2, induction.HEADS)
     track[:, 1, 3] = torch.tensor([0.0, 0.1, 0.3, 0.9, 1.0])
     track[-1, 1, 0], previous = 0.5, torch.zeros_like(track)
@@ -177,15 +171,9 @@ def test_induction_fall_and_best_heads():
     assert run.induction_heads == {(1, 0), (1, 3)}
     flat = induction.Run(None, torch.zeros(1, 3), steps, [uniform] * 5, track, previous)
     assert flat.fall == (40, 40) and not flat.learned
-
-
-def test_induction_exponential_decay_is_not_sudden():
-    """The control of the rule: an even decay needs 3.8 times the wait, far from the limit of 1."""
-    steps, uniform = list(range(0, 4001)), math.log(induction_scores.SYMBOLS)
-    loss = [uniform * math.exp(-step / 1000) for step in steps]
-    run = induction.Run(None, torch.zeros(1), steps, loss, torch.zeros(1, 2, 4), torch.zeros(1, 2, 4))
-    wait, end = run.first_below(0.75), run.first_below(0.25)
-    assert (end - wait) / wait == pytest.approx(induction.EXPONENTIAL, rel=0.01)
+    decay = [uniform * math.exp(-step / 1000) for step in range(4001)]  # the control: it is not sudden
+    begin, end = induction.Run(None, torch.zeros(1), list(range(4001)), decay, track, previous).fall
+    assert (end - begin) / begin == pytest.approx(induction.EXPONENTIAL, rel=0.01)
 
 
 def test_induction_run_writes_picture_and_findings(tmp_path):

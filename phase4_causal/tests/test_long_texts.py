@@ -23,9 +23,11 @@ from phase4_causal.long_texts.sparse_attention import (
 )
 from shared.attention_utils import causal_mask, local_mask, strided_mask
 from shared.measure import peak_memory
+from shared.tests.helpers import qkv
 
 LENGTHS = [(13, 13), (5, 17), (17, 5), (1, 7), (131, 137), (11, 150), (150, 11)]  # queries, keys
 ALLOWED = torch.tensor([[1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 1, 0]], dtype=torch.bool)  # the second row is empty
+NEAR = tile_pattern(3, window=0)
 
 
 def everything(t_q, t_k):
@@ -45,10 +47,8 @@ WAYS = {  # what a fast function is to be told, and the mask that says the same
 }
 
 
-def inputs_of(t_q, t_k, *, leading=(2, 3), d_k=5, d_v=7):
-    draw = torch.Generator().manual_seed(t_q * 1000 + t_k)
-    shapes = ((t_q, d_k), (t_k, d_k), (t_k, d_v))
-    return [torch.randn(*leading, *shape, dtype=torch.float64, generator=draw).requires_grad_() for shape in shapes]
+def inputs_of(t_q, t_k, *, leading=(2, 3)):
+    return [x.requires_grad_() for x in qkv(t_q * 1000 + t_k, t_q=t_q, t_k=t_k, leading=leading, d_k=5, d_v=7)]
 
 
 def by_torch(query, key, value, mask):
@@ -131,13 +131,6 @@ def test_flash_large_scores_and_order():
     assert flash_attention(*inputs).dtype == torch.float32
 
 
-def test_flash_skips_what_is_above_the_diagonal():
-    """Tiles that no query sees are not even read: a NaN in them would show, since 0 · NaN is NaN."""
-    q, k, v = (x.detach().clone() for x in inputs_of(12, 12))
-    k[..., 6:, :] = v[..., 6:, :] = math.nan
-    assert flash_attention(q, k, v, causal=True, block_size=3)[..., :6, :].isfinite().all()
-
-
 @pytest.mark.parametrize("feature_map", ["elu", "relu"])
 @pytest.mark.parametrize("length", [1, 63, 64, 131])
 def test_linear_parallel_is_recurrent(length, feature_map):
@@ -165,27 +158,6 @@ def test_linear_by_hand():
     assert linear_attention(q, k, v).item() == pytest.approx(7)
     blind = linear_attention(-torch.ones(1, 1), k, v, feature_map="relu")
     assert blind.item() == 0, "relu of a negative query gives no key any weight: the output is 0, not NaN"
-
-
-def test_memory_is_linear():
-    """Twice the length, at most 2.2 times the memory; naive attention takes 4 times. Backward included for flash."""
-
-    def flash(length):
-        inputs = torch.randn(3, 4, length, 16, requires_grad=True)
-        output = flash_attention(*inputs, block_size=64)
-        return lambda: output.sum().backward()
-
-    calls = {
-        "flash": lambda n: partial(flash_attention, *torch.randn(3, 4, n, 16), block_size=64),
-        "flash backward": flash,
-        "local": lambda n: partial(local_attention, *torch.randn(3, 4, n, 16), window=32),
-        "linear": lambda n: partial(linear_attention, *torch.randn(3, 4, n, 16), causal=True),
-    }
-    for name, make in calls.items():
-        assert peak_memory(make(1024)) <= 2.2 * peak_memory(make(512)), name
-    x = torch.randn(4, 1024, 16)
-    naive = peak_memory(lambda: scaled_dot_product_attention(x, x, x))
-    assert peak_memory(calls["flash"](1024)) < naive / 20
 
 
 @pytest.mark.parametrize(
@@ -245,23 +217,54 @@ def test_tiles_are_masked_attention(t_q, t_k):
     assert not output[..., 4:8, :].any(), "a query without a tile gets 0"
 
 
-def test_tiles_all_or_none():
-    inputs = inputs_of(10, 10)
-    everything, nothing = torch.ones(4, 4, dtype=torch.bool), torch.zeros(4, 4, dtype=torch.bool)
-    full = F.scaled_dot_product_attention(*inputs)
-    assert_same(block_sparse_attention(*inputs, block_size=3, allowed=everything), full, inputs)
-    output = block_sparse_attention(*inputs, block_size=3, allowed=nothing)
-    assert not output.any() and not torch.autograd.grad(output.sum(), inputs)[0].any()
-
-
-def test_hidden_tiles_are_not_read():
-    """A NaN in them would show in a masked computation, since 0 · NaN is NaN."""
+@pytest.mark.parametrize(
+    ("attention", "mask"),
+    [
+        (partial(flash_attention, causal=True, block_size=3), causal_mask(12)),
+        (partial(block_sparse_attention, block_size=4, allowed=NEAR), tile_mask(NEAR, 4, 12, 12)),
+    ],
+)
+def test_hidden_tiles_are_not_even_read(attention, mask):
+    """A NaN in them would show, as it does in a masked computation, since 0 · NaN is NaN."""
     query, key, value = (x.detach().clone() for x in inputs_of(12, 12))
     key[..., 8:, :] = value[..., 8:, :] = math.nan
-    near = tile_pattern(3, window=0)
-    assert block_sparse_attention(query, key, value, block_size=4, allowed=near)[..., 4:8, :].isfinite().all()
-    masked, _ = scaled_dot_product_attention(query, key, value, tile_mask(near, 4, 12, 12))
-    assert masked.isnan().all()
+    assert attention(query, key, value)[..., 4:6, :].isfinite().all()  # whose tiles end before key 8
+    assert scaled_dot_product_attention(query, key, value, mask)[0].isnan().all()
+
+
+SPARSE = {"block_size": 64, "allowed": tile_pattern(16, num_random=1)}
+
+
+@pytest.mark.parametrize(
+    ("attention", "share"),
+    [
+        (partial(flash_attention, block_size=64), 1 / 10),
+        (partial(local_attention, window=32), 1 / 2),
+        (partial(linear_attention, causal=True), 1 / 2),
+        (partial(strided_attention, stride=32), 1 / 4),
+        (partial(block_sparse_attention, **SPARSE), 1 / 2),
+    ],
+)
+def test_memory_is_far_below_one_matrix(attention, share):
+    """Forward and backward, as a share of T x T scores."""
+    inputs = torch.randn(3, 4, 1024, 16, requires_grad=True)
+    peak = peak_memory(lambda: torch.autograd.grad(attention(*inputs).sum(), inputs))
+    assert peak < share * 4 * 1024 * 1024 * 4
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        partial(flash_attention, block_size=64),
+        partial(local_attention, window=32),
+        partial(linear_attention, causal=True),
+        lambda *x: block_sparse_attention(*x, block_size=64, allowed=tile_pattern(x[0].size(-2) // 64)),
+    ],
+)
+def test_memory_is_linear(attention):
+    """Twice the length, at most 2.2 times the memory; plain attention takes 4 times."""
+    short, long = (peak_memory(partial(attention, *torch.randn(3, 4, length, 16))) for length in (512, 1024))
+    assert long <= 2.2 * short
 
 
 def test_wrong_patterns_are_noticed():
@@ -289,21 +292,6 @@ def test_tile_pattern():
         assert big_bird[0].all() and added[1:].sum(dim=-1).tolist() == [2] * 8
     assert torch.equal(tile_pattern(9, num_random=2, seed=1), tile_pattern(9, num_random=2, seed=1))
     assert not torch.equal(tile_pattern(9, num_random=2, seed=1), tile_pattern(9, num_random=2, seed=2))
-
-
-def test_sparse_memory():
-    """Far below one T x T matrix, backward included; strided: T²/stride, so four times for twice the length."""
-    length = 1024
-    inputs = torch.randn(3, 1, length, 16, requires_grad=True)
-    tiles = partial(block_sparse_attention, block_size=64, allowed=tile_pattern(16, num_random=1))
-    for attention in (partial(strided_attention, stride=32), tiles):
-        peak = peak_memory(lambda attention=attention: torch.autograd.grad(attention(*inputs).sum(), inputs))
-        assert peak < length * length * 4 / 2
-    for size in (512, 1024):
-        x = torch.randn(1, size, 16)
-        allowed = tile_pattern(size // 64)
-        peak = peak_memory(partial(block_sparse_attention, x, x, x, block_size=64, allowed=allowed))
-        assert peak < 8 * size * (16 + 64) * 4, "forward memory must be O(T (d + block))"
 
 
 def test_reach_by_hand():
