@@ -7,27 +7,21 @@ from phase3_visualization.pretrained import language_model
 from shared import cli, course
 
 # the scripts on a published language model, where the extra is installed
-PRETRAINED = (
-    "pretrained.heads",
-    "pretrained.parity",
-    "pretrained.coreference",
-    "pretrained.hub_or_no_op",
-)
+PRETRAINED = ("pretrained.heads", "pretrained.parity", "pretrained.coreference", "pretrained.hub_or_no_op")
 PLAN = course.Plan(
-    train=("phase2_multi_head.multi_head_attention",),
+    train=("phase2_multi_head.multi_head_attention", "phase4_causal.causal_attention"),
     scripts=(
         "attention_flow",
         "attention_3d",
         "roles.head_roles",
         "roles.role_stability",
         "roles.training_film",
-        "roles.attention_distance",
-        "roles.entropy_training",
+        "roles.entropy_and_distance",
         "layers.rollout",
         "layers.faithfulness",
         "explanation.not_an_explanation",
         *(PRETRAINED if language_model.available() else ()),
-        "explorer.explorer",
+        "explorer.write_page",
     ),
     slow=("roles.role_stability", "roles.training_film"),
 )

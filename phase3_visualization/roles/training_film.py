@@ -1,59 +1,54 @@
-"""A film of attention during training: at which step does a head find its role?
+"""At which step of training does a head find its role? A film of the model that all scripts share.
 
-Two layers of four heads are trained for a few seconds, and every so often their weights on one sentence become a frame.
-Under the heads grow the loss and the role scores: for each relation of the grammar, how often its best head looks at
-the right word, on 100 held-out sentences (shared/grammar/scores.py). A head is named in its title as soon as it follows
-a relation clearly better than its baseline: the best fixed offset, or the best head before training, which can look
-at the last word of every sentence and so find many places.
+Its training is run once more, and every so often its weights on one sentence become a frame. Under the heads grow the
+loss and the role scores: for each relation of the grammar, how often its best head looks at the right word, on 100
+held-out sentences (shared/grammar/scores.py). A head is named in its title as soon as it follows a relation clearly
+better than its baseline: the best fixed offset, or the best head before training, which can look at the last word of
+every sentence and so find many places.
 
-Frames come at steps that grow geometrically (0, 1, 2, 3, 5, ...), because most happens early.
+Frames come at steps that grow geometrically (0, 1, 2, 3, 5, ...), because most happens early. The film ends half-way:
+after that the roles are there, and get a little better.
 
     python phase3_visualization/roles/training_film.py
     python phase3_visualization/roles/training_film.py --sentence "these dogs slept quietly in the basket"
 
-Writes training_film.gif to visualizations/animations/phase3/. The model is trained anew in each run and not kept.
+Writes training_film.gif to visualizations/animations/phase3/.
 """
 
-import argparse
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import matplotlib.pyplot as plt
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
-from phase2_multi_head.heads import heads_vs_loss
 from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS
-from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase2_multi_head.multi_head_attention import RECIPE, MultiHeadAttention
 from shared import cli, paths, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
-from shared.evidence.findings import Finding
+from shared.evidence.claims import EXPERIMENT, Claim, measures
 from shared.grammar.scores import HeadScore, best_heads, offset_baselines, score_heads
-from shared.toy_language import encode
-from shared.toy_model import ToyTransformer
+from shared.toy_model import ToyTransformer, weights_of
 from shared.training import Recipe
 from shared.visualization_utils import INK, QUIET, model_note, plot_heads, save_animation, weight_colorbar
 
-STEPS = 600
 NUM_FRAMES, HELD_FRAMES, SECONDS = 40, 10, 0.3  # the last frame stays HELD_FRAMES * SECONDS on the screen
-SCORED_EVERY, NUM_SENTENCES, QUICK_SENTENCES = 15, 100, 20
+SCORED_EVERY, NUM_SENTENCES, QUICK_SENTENCES = 20, 100, 20
 CLEARLY = 0.15  # above the baseline, then a head is said to have a role
 STYLES = dict(zip(CORE_RELATIONS, ((INK, "-"), (QUIET, "-"), (INK, "--")), strict=True))  # no head colours: relations
 
 
 @dataclass
 class Film:
-    """What was seen of one training run; weights, entropy and best belong to `steps`, the loss to every step."""
+    """What was seen of one training run; weights and best belong to `steps`, the loss to every step."""
 
     loss: list[float] = field(default_factory=list)  # nats per hidden word
     steps: list[int] = field(default_factory=list)
     weights: list[Tensor] = field(default_factory=list)  # (L, H, T, T) on the sentence of the film
-    entropy: list[Tensor] = field(default_factory=list)  # (L, H), normalised, over the held-out sentences
     best: list[dict[str, HeadScore]] = field(default_factory=list)  # relation -> the head that follows it best
 
     def scores(self, relation: str) -> list[float]:
@@ -65,32 +60,25 @@ def frame_steps(steps: int, count: int) -> list[int]:
     return sorted({round(step) for step in np.geomspace(1, steps + 1, count) - 1})
 
 
-@torch.no_grad()
 def look(film: Film, model: ToyTransformer, step: int, words: list[str], num_sentences: int) -> None:
     """Add to the film how the model attends now."""
     sentences = training.corpus()[1][:num_sentences]
-    layers, mask = training.attention_on(model, sentences, "masked word")
+    layers, _ = training.attention_on(model, sentences, "masked word")
     film.steps.append(step)
-    film.weights.append(torch.cat(model(torch.tensor([encode(words)]))[1]))  # L x (1, H, T, T) -> (L, H, T, T)
-    film.entropy.append(torch.stack([normalized_entropy(w, mask).nanmean(dim=(0, 2)) for w in layers]))
+    film.weights.append(weights_of(model, words))
     film.best.append(best_heads(score_heads(layers, sentences)))
 
 
-def shoot(recipe: Recipe, words: list[str], at: set[int], num_sentences: int) -> Film:
-    """Train a new model by the recipe, and look at it before step s for each s in `at` and after the last one."""
-    model = training.new_model(recipe, MultiHeadAttention)
-    generator = torch.Generator().manual_seed(recipe.seed)
+def shoot(recipe: Recipe, words: list[str], at: set[int], num_sentences: int, device: str = "cpu") -> Film:
+    """Train a new model by the recipe until the last step in `at`, and look at it after s steps for each s in `at`."""
     film = Film()
-    batches = heads_vs_loss.batches(recipe.steps, generator)
 
-    def loss_of_step(_: int) -> Tensor:
-        return heads_vs_loss.one_length_loss(model, next(batches), generator)
-
-    def watch(done: int) -> None:
-        if done in {*at, recipe.steps}:
+    def look_at(model: ToyTransformer, done: int) -> None:
+        if done in at:
             look(film, model, done, words, num_sentences)
 
-    film.loss = training.fit(model, loss_of_step, recipe.steps, watch=watch, progress="training")
+    trained = training.train(recipe, MultiHeadAttention, device, until=max(at), look=look_at)
+    film.loss = trained.history.loss
     return film
 
 
@@ -202,72 +190,83 @@ def frames_of(stage: Stage, looks: list[int]) -> list[np.ndarray]:
     return [np.asarray(picture.convert("RGB")) for picture in few]
 
 
-def headline(film: Film, base: dict[str, float]) -> str:
+def entropy(film: Film, at: int) -> float:
+    return normalized_entropy(film.weights[at]).nanmean().item()
+
+
+def summary(film: Film, base: dict[str, float], total: int) -> str:
     """What the film shows, in numbers: when the roles that there are at the end were half grown."""
-    total = film.steps[-1]
     grown = [r for r in CORE_RELATIONS if film.best[-1][r].accuracy >= base[r] + CLEARLY]
     if not grown:
-        return f"After {total} steps no head has a role yet"
+        return f"After {film.steps[-1]} steps no head has a role yet"
     when = [f"{r} {step_at_share(film.steps, film.scores(r), base[r], 0.5)}" for r in grown]
     return f"Roles half grown at step: {', '.join(when)}, of {total}"
 
 
-def record_findings(film: Film, base: dict[str, float], options: argparse.Namespace) -> None:
-    steps, total = film.steps, film.steps[-1]
-    last = {r: film.best[-1][r].accuracy for r in CORE_RELATIONS}
-    clear = {r for r in CORE_RELATIONS if last[r] >= base[r] + CLEARLY}
-    spans = {}
-    for r in clear:
-        quarter, three_quarters = (step_at_share(steps, film.scores(r), base[r], share) for share in (0.25, 0.75))
-        spans[r] = (three_quarters - quarter) / total
-    findings.record(
-        "phase3_visualization/roles/training_film.py",
-        [
-            Finding(
-                "roles-sudden",
-                "A head does not find its role little by little: the role appears suddenly during training",
-                "after the induction heads of Olsson et al. 2022",
-                {f"{r}, steps for the middle half": spans[r] for r in CORE_RELATIONS if r in spans}
-                | {f"{r}, at the end": last[r] for r in CORE_RELATIONS}
-                | {f"{r}, baseline": base[r] for r in CORE_RELATIONS},
-                "steps as a share of all steps; the others as a share of held-out pairs, best head",
-                "each of the three scores ends 0.15 above its baseline, and goes from a quarter to three quarters of "
-                "the way from there to its last value within a tenth of the steps",
-                findings.verdict(len(clear) == len(CORE_RELATIONS) and max(spans.values()) <= 0.1),
-                control="baseline: the best fixed offset or the best head before training, whichever is better",
-                seeds=[options.seed],
-            ),
-        ],
-        options.output_dir,
+def risen_suddenly(numbers: dict[str, float]) -> bool:
+    return all(
+        numbers[f"{r}, at the end"] >= numbers[f"{r}, baseline"] + CLEARLY
+        and numbers.get(f"{r}, steps for the middle half", 1) <= 0.1
+        for r in CORE_RELATIONS
     )
 
 
-def main(argv: list[str] | None = None) -> None:
+def alike(end: float, middle: float) -> dict[str, float]:
+    """The numbers of three relations that go alike, from a baseline of 0.5: for the worlds that the rule must tell."""
+    parts = {"at the end": end, "baseline": 0.5, "steps for the middle half": middle}
+    return {f"{r}, {name}": value for r in CORE_RELATIONS for name, value in parts.items()}
+
+
+@measures(
+    Claim(
+        id="roles-sudden",
+        text="A head does not find its role little by little: the role appears suddenly during training",
+        kind=EXPERIMENT,
+        source="after the induction heads of Olsson et al. 2022",
+        rule="each of the three scores ends 0.15 above its baseline, and goes from a quarter to three quarters of the "
+        "way from there to its last value within a tenth of the steps",
+        holds=risen_suddenly,
+        oracle=alike(end=1.0, middle=0.01),
+        null=alike(end=1.0, middle=0.5),
+        unit="steps as a share of all steps; the others as a share of held-out pairs, best head",
+        control="baseline: the best fixed offset or the best head before training, whichever is better",
+    )
+)
+def rises(film: Film, base: dict[str, float], total: int) -> dict[str, float]:
+    """Of each relation the last score, the baseline, and which share of all steps the middle half of a rise takes."""
+    found = {}
+    for r in CORE_RELATIONS:
+        found |= {f"{r}, at the end": film.best[-1][r].accuracy, f"{r}, baseline": base[r]}
+        if found[f"{r}, at the end"] >= base[r] + CLEARLY:
+            quarter, three_quarters = (step_at_share(film.steps, film.scores(r), base[r], at) for at in (0.25, 0.75))
+            found[f"{r}, steps for the middle half"] = (three_quarters - quarter) / total
+    return found
+
+
+def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    steps = training.QUICK_STEPS if options.quick else STEPS
+    sizes = {"d_model": options.d_model, "num_heads": options.heads, "num_layers": options.layers}
+    recipe = training.variant(RECIPE, options.seed, **sizes)
+    if options.quick:
+        recipe = replace(recipe, steps=training.QUICK_STEPS)
     num_sentences = QUICK_SENTENCES if options.quick else NUM_SENTENCES
-    recipe = Recipe(
-        "film", "masked word", options.heads or 4, options.layers or 2, steps, options.d_model or 64,
-        batch_size=heads_vs_loss.BATCH, seed=options.seed,
-    )  # fmt: skip
-    frames = frame_steps(steps, 6 if options.quick else NUM_FRAMES)
-    film = shoot(recipe, options.words, {*frames, *range(0, steps, SCORED_EVERY)}, num_sentences)
-    offsets = offset_baselines(training.corpus()[1][:num_sentences])
-    base = baselines(film, offsets)
-    title = headline(film, base)
-    entropy = [film.entropy[at].mean().item() for at in (0, -1)]
+    frames = frame_steps(recipe.steps // 2, 6 if options.quick else NUM_FRAMES)
+    at = {*frames, *range(0, frames[-1], SCORED_EVERY)}
+    film = shoot(recipe, options.words, at, num_sentences, options.device)
+    base = baselines(film, offset_baselines(training.corpus()[1][:num_sentences]))
+    title = summary(film, base, recipe.steps)
     note = (
-        f"trained {steps} steps, seed {options.seed}; {num_sentences} held-out sentences · "
-        f"normalised entropy {entropy[0]:.2f} before, {entropy[1]:.2f} after"
+        f"the first {film.steps[-1]} of {recipe.steps} training steps, seed {recipe.seed}; {num_sentences} held-out "
+        f"sentences · normalised entropy of these maps {entropy(film, 0):.2f} before, {entropy(film, -1):.2f} after"
     )
     stage = Stage(film, options.words, base, title, note)
     images = frames_of(stage, [film.steps.index(step) for step in frames])
     plt.close(stage.fig)
     path = options.output_dir / paths.ANIMATIONS / "phase3" / "training_film.gif"
     caption = f'{title}. All heads on "{" ".join(options.words)}" during training, with loss and role scores.'
-    images += images[-1:] * HELD_FRAMES
-    save_animation(images, path, caption=caption, seconds_per_frame=SECONDS)
-    record_findings(film, base, options)
+    save_animation(images + images[-1:] * HELD_FRAMES, path, caption=caption, seconds_per_frame=SECONDS)
+    findings.record(options, rises(film, base, recipe.steps))
+    return title
 
 
 if __name__ == "__main__":

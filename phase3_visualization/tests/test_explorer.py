@@ -1,5 +1,6 @@
-"""Tests: explorer."""
+"""The forward pass in the page, attention.js, against PyTorch: every logit, every weight, with every lever."""
 
+import base64
 import difflib
 import json
 import math
@@ -15,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization.explorer import explorer
+from phase3_visualization.explorer import write_page
 from phase4_causal import causal_attention
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import paths, training
@@ -37,13 +38,13 @@ def explorer_errors():
 
 @pytest.fixture(scope="module")
 def explorer_data(explorer_models):
-    return explorer.page_data(explorer_models, explorer.page_sentences())
+    return write_page.page_data(explorer_models, write_page.page_sentences())
 
 
 @pytest.fixture(scope="module")
 def explorer_page(browser, explorer_data, explorer_errors, tmp_path_factory):
     path = tmp_path_factory.mktemp("explorer") / "explorer.html"
-    path.write_text(explorer.render(explorer_data), encoding="utf-8")
+    path.write_text(write_page.render(explorer_data), encoding="utf-8")
     assert 0.5e6 < path.stat().st_size < 3e6
     page = open_watched(browser, path.as_uri(), explorer_errors)
     yield page
@@ -246,7 +247,7 @@ ROLES = f"""([name, levers]) => {{ {PLAIN}
 @needs_browser
 @pytest.mark.parametrize("levers", [{}, {"causal": True}, {"removed": ["0.1"], "divisor": 3, "hidden": [2]}], ids=str)
 def test_role_scores_are_those_of_the_python(explorer_page, explorer_models, levers):
-    sentences = explorer.page_sentences()[:15]
+    sentences = write_page.page_sentences()[:15]
     for name in ("both sides", "causal", "small"):
         trained = explorer_models[name]
         shift = int(trained.recipe.objective == "next word")
@@ -333,7 +334,7 @@ MISTAKES = {
 def explorer_mistakes(browser, explorer_models):
     """A function: the text of attention.js -> its largest difference to PyTorch on small models."""
     models = {name: explorer_models[name] for name in ("small", "small causal")}
-    data = explorer.as_script_text({"models": [explorer.model_record(*item) for item in models.items()]})
+    data = write_page.as_script_text({"models": [write_page.model_record(*item) for item in models.items()]})
     cases = random_cases(models, 4, random.Random(7))
     answers = [in_torch(models[name], tokens, levers) for name, tokens, levers in cases]
     page = browser.new_page()
@@ -350,7 +351,7 @@ def explorer_mistakes(browser, explorer_models):
 @needs_browser
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_comparison_notices_a_planted_mistake(explorer_mistakes, mistake):
-    source = (explorer.FOLDER / "attention.js").read_text(encoding="utf-8")
+    source = (write_page.FOLDER / "attention.js").read_text(encoding="utf-8")
     right, wrong = MISTAKES[mistake]
     assert source.count(right) == 1
     assert explorer_mistakes(source.replace(right, wrong)) > 10 * PAGE_TOLERANCE
@@ -358,7 +359,7 @@ def test_the_comparison_notices_a_planted_mistake(explorer_mistakes, mistake):
 
 @needs_browser
 def test_the_comparison_finds_nothing_where_nothing_is_planted(explorer_mistakes):
-    assert explorer_mistakes((explorer.FOLDER / "attention.js").read_text(encoding="utf-8")) < PAGE_TOLERANCE
+    assert explorer_mistakes((write_page.FOLDER / "attention.js").read_text(encoding="utf-8")) < PAGE_TOLERANCE
 
 
 @needs_browser
@@ -368,7 +369,7 @@ def test_planted_markup_stays_text(browser, explorer_data, tmp_path):
     data["models"][0] |= {"label": planted}
     assert planted in data["vocabulary"] and planted in data["sentences"][0]["words"]
     path = tmp_path / "planted.html"
-    path.write_text(explorer.render(data), encoding="utf-8")
+    path.write_text(write_page.render(data), encoding="utf-8")
     page = open_watched(browser, path.as_uri(), errors)
     assert page.evaluate('JSON.parse(document.getElementById("data").textContent)') == data
     assert page.locator("#planted").count() == 0 and page.locator("b").filter(has_text="bold").count() == 0
@@ -379,17 +380,17 @@ def test_planted_markup_stays_text(browser, explorer_data, tmp_path):
 
 def test_the_page_is_one_small_file_and_the_same_each_time(explorer_models, tmp_path):
     models = {"small": explorer_models["small"], "small causal": explorer_models["small causal"]}
-    first, second = (explorer.write(models, tmp_path / name) for name in "ab")
+    first, second = (write_page.write(models, tmp_path / name) for name in "ab")
     assert first.read_bytes() == second.read_bytes()
     page = first.read_text(encoding="utf-8")
     assert page.count("Content-Security-Policy") == 1
     assert set(re.findall(r"https?://[^\s\"'<>]*", page)) <= {"http://www.w3.org/2000/svg"}  # a name, not an address
-    assert sorted(explorer.SCRIPTS) == sorted(file.name for file in explorer.FOLDER.glob("*.js"))
+    assert sorted(write_page.SCRIPTS) == sorted(file.name for file in write_page.FOLDER.glob("*.js"))
     assert [file.name for file in first.parent.iterdir()] == ["explorer.html"]
 
 
 def test_the_data_of_the_page_can_be_read_back(explorer_data, explorer_models):
-    data = json.loads(explorer.as_script_text(explorer_data))
+    data = json.loads(write_page.as_script_text(explorer_data))
     assert data["vocabulary"] == list(VOCABULARY) and len(data["weight_map"]) == 33
     assert data["special"] == {word.strip("<>"): INDEX[word] for word in SPECIAL}
     toy, *held_out = data["sentences"]
@@ -400,7 +401,7 @@ def test_the_data_of_the_page_can_be_read_back(explorer_data, explorer_models):
     assert pairs["verb-subject"] == [("sat", "cat")] and pairs["verb-place"] == [("sat", "mat")]
     assert data["models"][3]["loss"] == pytest.approx(training.held_out_loss(explorer_models["small causal"]), abs=1e-4)
     for record, trained in zip(data["models"], explorer_models.values(), strict=True):
-        flat = torch.frombuffer(bytearray(explorer.base64.b64decode(record["numbers"])), dtype=torch.float32)
+        flat = torch.frombuffer(bytearray(base64.b64decode(record["numbers"])), dtype=torch.float32)
         for name, parameter in trained.model.state_dict().items():
             shape, start = record["parameters"][name]["shape"], record["parameters"][name]["start"]
             assert torch.equal(flat[start : start + math.prod(shape)].view(shape), parameter)
@@ -418,7 +419,7 @@ def explorer_checkpoints(tmp_path, monkeypatch):
 
 def test_the_explorer_trains_the_causal_model_that_phase_4_then_finds(explorer_checkpoints, tmp_path, capsys):
     assert training.CAUSAL_RECIPE == causal_attention.RECIPE
-    explorer.main(["--quick", "--output-dir", str(tmp_path)])
+    write_page.main(["--quick", "--output-dir", str(tmp_path)])
     path = tmp_path / paths.EXPLORER
     said = capsys.readouterr().out
     assert f"{paths.shown(path)}, {path.stat().st_size / 1e6:.2f} MB" in said and path.stat().st_size < 3e6
@@ -436,7 +437,7 @@ def test_a_folder_of_models_of_any_size(explorer_checkpoints, browser, tmp_path)
     models = {t.recipe.name: t for t in (bare, *(sharp_model(recipe) for recipe in EXPLORER_RECIPES[2:]))}
     for trained in models.values():
         training.save_checkpoint(trained)
-    explorer.main(["--model", str(explorer_checkpoints), "--output-dir", str(tmp_path)])
+    write_page.main(["--model", str(explorer_checkpoints), "--output-dir", str(tmp_path)])
     errors = []
     page = open_watched(browser, (tmp_path / paths.EXPLORER).as_uri(), errors)
     data = json.loads(page.locator("#data").text_content())
@@ -469,7 +470,7 @@ def test_a_folder_that_cannot_be_used_is_one_clear_line(explorer_checkpoints, tm
 
 def refused(arguments, output_dir, words, capsys):
     with pytest.raises(SystemExit) as stopped:
-        explorer.main([*arguments, "--output-dir", str(output_dir)])
+        write_page.main([*arguments, "--output-dir", str(output_dir)])
     said = capsys.readouterr().err
     assert stopped.value.code == 2 and said.count("\n") == 1 and all(word in said for word in words), said
 

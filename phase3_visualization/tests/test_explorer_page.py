@@ -1,11 +1,11 @@
-"""Tests: explorer page."""
+"""What the live page shows against its own forward pass, lever by lever; and that anybody can use it."""
 
 import math
 
 import pytest
 import torch
 
-from phase3_visualization.explorer import explorer
+from phase3_visualization.explorer import write_page
 from shared.tests.helpers import change, needs_browser, open_watched
 from shared.toy_language import TOY_SENTENCE
 
@@ -17,7 +17,7 @@ def live_errors():
 
 @pytest.fixture(scope="module")
 def live_page(browser, explorer_models, live_errors, tmp_path_factory):
-    path = explorer.write(explorer_models, tmp_path_factory.mktemp("explorer"))
+    path = write_page.write(explorer_models, tmp_path_factory.mktemp("explorer"))
     page = open_watched(browser, path.as_uri(), live_errors)
     yield page
     page.close()

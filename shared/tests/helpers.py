@@ -9,7 +9,7 @@ from torch import nn
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization.roles.attention_distance import CausalAttention
+from phase3_visualization.roles.causal_model import CausalAttention
 from shared import training
 from shared.training import Recipe
 

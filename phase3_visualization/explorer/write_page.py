@@ -1,15 +1,17 @@
-"""A page in which the trained models run: type a sentence, pull a lever, and every weight is computed again.
+"""What do the trained models do with a sentence of yours?
 
-The page is one file without a server and without the network. In it lie the weights of two toy models, the one of
-phase 2 that sees both sides and the causal one of phase 4, and the forward pass written a second time, by hand, in
-JavaScript: explorer/page/attention.js has the names and the steps of the Python and is worth reading beside it. The
-tests compare every logit and every weight of the two.
+The answer is a page in which they run: type a sentence, pull a lever, and every weight is computed again. It is one
+file without a server and without the network. In it lie the weights of two toy models, the one of phase 2 that sees
+both sides and the causal one of phase 4, and the forward pass written a second time, by hand, in JavaScript:
+explorer/page/attention.js has the names and the steps of the Python and is worth reading beside it. The tests compare
+every logit and every weight of the two.
 
-    python phase3_visualization/explorer/explorer.py                     writes visualizations/explorer.html
-    python phase3_visualization/explorer/explorer.py --model FOLDER      with the models whose checkpoints lie in FOLDER
+    python phase3_visualization/explorer/write_page.py                     writes visualizations/explorer.html
+    python phase3_visualization/explorer/write_page.py --model FOLDER      with the models whose checkpoints lie there
 
 A FOLDER holds .pt files as shared/training.py saves them, of any size, for hidden words or for next words. Their
-attention must be the one of phase 1 or 2; it is the only one that attention.js knows.
+attention must be the one of phase 1 or 2; it is the only one that attention.js knows. Writes explorer.html to
+visualizations/.
 """
 
 import base64
@@ -23,7 +25,7 @@ from matplotlib.colors import to_hex
 from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
-from phase3_visualization.roles.attention_distance import BOTH_SIDES, CAUSAL, CausalAttention
+from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, CausalAttention, load_causal_model
 from shared import cli, paths, training
 from shared.toy_language import END_ID, MASK_ID, MAX_LENGTH, PAD_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence
 from shared.training import Trained
@@ -31,20 +33,8 @@ from shared.visualization_utils import HEAD_COLORS, WEIGHT_MAP
 
 FOLDER = Path(__file__).parent / "page"
 # In the order in which they are best read; page.js comes last, because it starts the page.
-SCRIPTS = (
-    "attention.js",
-    "statistics.js",
-    "view.js",
-    "lines.js",
-    "sentence.js",
-    "steps.js",
-    "levers.js",
-    "effects.js",
-    "writing.js",
-    "controls.js",
-    "address.js",
-    "page.js",
-)
+PARTS = "attention statistics view lines sentence steps levers effects writing controls address page"
+SCRIPTS = tuple(f"{part}.js" for part in PARTS.split())
 NUM_SENTENCES = 40
 MAP_STEPS = 33  # colours of the weight map that the page gets; it blends between them
 TOY_RELATIONS = {
@@ -151,13 +141,12 @@ def attention_of(content: dict) -> partial[MultiHeadAttention]:
     return partial(attention, bias="blocks.0.attention.w_q.bias" in content["state_dict"])
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="show the models whose checkpoints lie here")
     options = cli.parse(parser, argv)
     if options.model is None:
-        causal = cli.trained_model(training.CAUSAL_RECIPE, CausalAttention, options)
-        models = {BOTH_SIDES: load_multi_head_model(options), CAUSAL: causal}
+        models = {BOTH_SIDES: load_multi_head_model(options), CAUSAL: load_causal_model(options)}
     else:
         try:
             models = models_in(options.model, options.device)
@@ -167,6 +156,7 @@ def main(argv: list[str] | None = None) -> None:
     print(f"explorer: {paths.shown(path)}, {path.stat().st_size / 1e6:.2f} MB  (open it in a browser)")
     for name, trained in models.items():
         print(f"   {name}: layers {trained.recipe.num_layers}, heads {trained.recipe.num_heads}, {trained.label}")
+    return f"{len(models)} models run in one file of {path.stat().st_size / 1e6:.2f} MB, without a network"
 
 
 if __name__ == "__main__":
