@@ -1,4 +1,4 @@
-"""What is multi-head attention: several small attentions, or one that is cut up?
+"""What is multi-head attention: several small ones, or one that is cut up?
 
     MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W_O,   head_h = Attention(Q W_Q^h, K W_K^h, V W_V^h)
                                                                                  (Vaswani et al. 2017, section 3.2.2)

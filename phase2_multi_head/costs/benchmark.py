@@ -1,4 +1,4 @@
-"""How fast are nine ways to compute the same attention, and are they the same?
+"""How fast are nine ways to compute attention, and are they the same?
 
 Equality first: a table of times does not say whether its rows compute the same thing. So every variant of variants.py
 is first compared with MultiHeadAttention in float64: outputs, gradients and weights, with the causal mask and without.

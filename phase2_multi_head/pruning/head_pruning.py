@@ -1,4 +1,4 @@
-"""How many of its heads does a trained model need, and can one know beforehand which?
+"""How many of its heads does a trained model need, and which?
 
 Heads are removed from trained models one at a time, without training again, until none is left. Two models, two tasks:
 
@@ -11,9 +11,9 @@ In the second task each symbol is given by the ones 1 and 3 places before it, th
 
 Nothing can be said about y_t from one of the two symbols alone. Is one head enough for two places?
 
-In which order are heads removed? By the gradient of the gates or by the loss when a single head is gone, both known
-before anything is removed (head_importance.py); greedily, which measures all that are left again after each step; and,
-as the control, at random. A head can go as long as the loss rises by less than 0.01 nats.
+Can one know beforehand which can go? Heads are removed by the gradient of the gates or by the loss when a single head
+is gone, both known before anything is removed (head_importance.py); greedily, which measures all that are left again
+after each step; and, as the control, at random. A head can go as long as the loss rises by less than 0.01 nats.
 
     python phase2_multi_head/pruning/head_pruning.py
     python phase2_multi_head/pruning/head_pruning.py --seeds 3
@@ -53,7 +53,7 @@ from shared.training import Trained
 from shared.visualization_utils import HIDDEN, INK, QUIET, head_color, headline, save_plot
 
 TOLERANCE = 0.01  # nats that the loss may rise
-RANDOM_ORDERS = 6  # for each model
+RANDOM_ORDERS = 4  # for each model
 HEADS, BATCH, STEPS, LEARNING_RATE, STRINGS, LOOKUP_MODELS = 8, 32, 200, 1e-2, 250, 2  # of two look-ups
 LANGUAGE, LOOKUPS = "toy language", "two look-ups"
 GRADIENT, REMOVAL, GREEDY = "smallest gradient first", "cheapest alone first", "greedy, measured again"
