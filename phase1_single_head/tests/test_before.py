@@ -17,7 +17,7 @@ def loop_scores(query, memory, score):
     """Scores and output of one rule, one pair at a time, with softmax written out."""
     outputs, rows = [], []
     for q in query:
-        raw = [math.exp(score(q, k)) for k in memory]
+        raw = [math.exp(float(score(q, k))) for k in memory]
         weights = torch.tensor([r / sum(raw) for r in raw], dtype=torch.float64)
         rows.append(weights)
         outputs.append(sum(w * k for w, k in zip(weights, memory, strict=True)))
@@ -29,21 +29,14 @@ def test_every_scoring_rule_is_its_formula():
     query, memory = torch.randn(B, T_Q, D_K).double(), torch.randn(B, T_K, D_K).double()
     additive = AdditiveAttention(D_K, d_hidden=3).double()
     general, concat = (LuongAttention(D_K, method).double() for method in ("general", "concat"))
-    rules = [
-        (LuongAttention(D_K, "dot"), lambda q, k: float(q @ k)),
-        (general, lambda q, k: float(q @ general.w.weight @ k)),
-        (
-            concat,
-            lambda q, k: float(concat.v.weight[0] @ torch.tanh(concat.w.weight @ torch.cat([q, k]) + concat.w.bias)),
-        ),
-        (
-            additive,
-            lambda q, k: float(
-                additive.v.weight[0] @ torch.tanh(additive.w_q.weight @ q + additive.w_q.bias + additive.w_k.weight @ k)
-            ),
-        ),
-    ]
-    for attention, score in rules:
+    w_q, w_k, v = additive.w_q, additive.w_k.weight, additive.v.weight[0]
+    rules = {
+        LuongAttention(D_K, "dot"): lambda q, k: q @ k,
+        general: lambda q, k: q @ general.w.weight @ k,
+        concat: lambda q, k: concat.v.weight[0] @ torch.tanh(concat.w(torch.cat([q, k]))),
+        additive: lambda q, k: v @ torch.tanh(w_q.weight @ q + w_q.bias + w_k @ k),
+    }
+    for attention, score in rules.items():
         output, weights = attention(query, memory)
         assert weights.shape == (B, 1, T_Q, T_K)
         for b in range(B):
@@ -133,25 +126,20 @@ def test_bottleneck_scores_are_those_of_a_writer_made_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("build", "message"),
+    ("make", "query", "memory", "mask", "message"),
     [
-        (lambda: LuongAttention(4, "cosine"), "unknown method 'cosine': choose from dot, general, concat"),
-        (lambda: LuongAttention(4)(torch.ones(2, 3, 5), torch.ones(2, 3, 4)), r"query must have shape \(B, T, 4\)"),
-        (lambda: AdditiveAttention(4)(torch.ones(2, 3, 4), torch.ones(2, 3, 5)), r"memory must have shape \(B, T, 4\)"),
-        (lambda: AdditiveAttention(4)(torch.ones(2, 3, 4), torch.ones(3, 3, 4)), "same batch size: got 2 and 3"),
-        (
-            lambda: LuongAttention(4)(torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(2, 3, 5).bool()),
-            r"mask must have 2 axes .* got 3; give it its head axis with mask.unsqueeze\(1\)",
-        ),
-        (
-            lambda: LuongAttention(4)(torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(3, 5)),
-            "mask must be bool, True = may attend: got torch.float32",
-        ),
+        (LuongAttention, (2, 3, 5), (2, 3, 4), None, r"query must have shape \(B, T, 4\)"),
+        (AdditiveAttention, (2, 3, 4), (2, 3, 5), None, r"memory must have shape \(B, T, 4\)"),
+        (AdditiveAttention, (2, 3, 4), (3, 3, 4), None, "same batch size: got 2 and 3"),
+        (LuongAttention, (2, 3, 4), (2, 5, 4), torch.ones(2, 3, 5).bool(), r"2 axes .* 3; .* with mask.unsqueeze\(1\)"),
+        (LuongAttention, (2, 3, 4), (2, 5, 4), torch.ones(3, 5), "must be bool, True = may attend: got torch.float32"),
     ],
 )
-def test_errors_of_scores_name_rule_and_numbers(build, message):
+def test_errors_of_scores_name_rule_and_numbers(make, query, memory, mask, message):
     with pytest.raises(ValueError, match=message):
-        build()
+        make(4)(torch.ones(query), torch.ones(memory), mask)
+    with pytest.raises(ValueError, match="unknown method 'cosine': choose from dot, general, concat"):
+        LuongAttention(4, "cosine")
 
 
 def test_kept_bytes_are_the_tensors_that_the_backward_pass_needs():
