@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention, with_attention
@@ -37,7 +38,7 @@ from shared.toy_model import MakeAttention, ToyTransformer
 from shared.training import History, Recipe, Trained
 from shared.visualization_utils import INK, grouped_bars, head_color, headline, save_plot
 
-STEPS, SENTENCE_STEPS, BATCH = 200, 60, 32
+STEPS, SENTENCE_STEPS, BATCH = 200, 40, 32
 NUM_SENTENCES, QUICK_SENTENCES = 300, 40
 WITH, WITHOUT = "with the mask", "without"
 ATTENTION: dict[str, MakeAttention] = {WITH: CausalSelfAttention, WITHOUT: MultiHeadAttention}
@@ -56,7 +57,7 @@ def train(mode: str, num_layers: int, sentences: list[Sentence], steps: int, see
     generator = torch.Generator().manual_seed(seed)
     tokens, lengths = training.to_batch(sentences, recipe.objective)
 
-    def loss_of_step(_: int) -> torch.Tensor:
+    def loss_of_step(_: int) -> Tensor:
         batch = torch.randint(len(tokens), (BATCH,), generator=generator)
         return training.next_word_loss(model, tokens[batch, : int(lengths[batch].max())], lengths[batch], generator)
 
@@ -285,7 +286,7 @@ def draw_breaking(found: dict, note: str) -> tuple[Figure, str]:
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     steps = training.QUICK_STEPS if options.quick else STEPS
-    train_sentences, held_out = training.corpus()
+    train_sentences, held_out = (part[: STEPS * BATCH] for part in training.corpus())  # more would not be seen
     count = QUICK_SENTENCES if options.quick else NUM_SENTENCES
     every = [{m: train(*m, train_sentences, steps, seed) for m in MODES} for seed in cli.seeds(options)]
     found = break_causality(every, train_sentences[:count], held_out[:count], min(steps, SENTENCE_STEPS))
