@@ -14,10 +14,9 @@ promise about the time, the memory and the training that it takes is checked, to
 Writes summary_all_phases.png to visualizations/plots/.
 """
 
-import argparse
 import math
 import textwrap
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import torch
@@ -64,9 +63,8 @@ NUM_TESTED = 200  # held-out sentences for the losses of phase 4
 LONG = 8  # words; the arrows of a longer sentence need the whole width
 
 
-@dataclass
-class Models:
-    """The models of the poster: one head and four heads in one layer, two layers of four, and the causal one."""
+class Models(NamedTuple):
+    """One head and four heads in one layer, two layers of four, and the causal model."""
 
     one: Trained
     four: Trained
@@ -74,8 +72,7 @@ class Models:
     causal: Trained
 
 
-@dataclass
-class Scores:
+class Scores(NamedTuple):
     """Relation -> (L, H, 2) accuracies of the heads of three models, and of the best fixed offset."""
 
     one: dict[str, Tensor]
@@ -84,23 +81,11 @@ class Scores:
     offsets: dict[str, float]
 
 
-def load(options: argparse.Namespace) -> Models:
-    return Models(
-        load_single_head_model(options),
-        load_one_layer_model(options),
-        load_multi_head_model(options),
-        load_causal_model(options),
-    )
-
-
-def score(models: Models) -> Scores:
-    """How well each head follows each relation on the held-out sentences."""
-    scores = [relation_scores(trained.model) for trained in (models.one, models.four, models.deep)]
-    return Scores(*scores, offset_baselines(training.corpus()[1]))
+LOADERS = (load_single_head_model, load_one_layer_model, load_multi_head_model, load_causal_model)
 
 
 def relation_scores(model: ToyTransformer) -> dict[str, Tensor]:
-    """Relation -> accuracy of every head of a model that sees both sides, (L, H, 2)."""
+    """Relation -> accuracy of every head of a model that sees both sides, held-out sentences, (L, H, 2)."""
     held_out = training.corpus()[1]
     return score_heads(attention_on(model, held_out, "masked word")[0], held_out)
 
@@ -182,13 +167,6 @@ def draw_relations(part: SubFigure, trained: Trained, scores: Scores, words: lis
     )
 
 
-def measure_leaks(models: Models, words: list[str]) -> tuple[float, float]:
-    """How far logits move when only later words change: of the causal model, and of one without a mask."""
-    tokens = torch.tensor([encode([START, *words])], device=models.causal.model.positions.device)
-    causal, unmasked = (largest_leak(trained.model, tokens)[0] for trained in (models.causal, models.deep))
-    return causal, unmasked
-
-
 def draw_causal(part: SubFigure, trained: Trained, leaks: tuple[float, float], words: list[str]) -> str:
     """The sharpest causal head, what the model loses, and what leaks; returns the answer in words."""
     seen = [START, *words]
@@ -242,7 +220,8 @@ def write_answer(part: SubFigure, number: int, answer: str) -> None:
 
 def draw(models: Models, scores: Scores, words: list[str]) -> tuple[Figure, str]:
     """Four bands, a phase in each: on the left what is asked and answered, on the right what was seen."""
-    leaks = measure_leaks(models, words)
+    tokens = torch.tensor([encode([START, *words])], device=models.causal.model.positions.device)
+    leaks = tuple(largest_leak(trained.model, tokens)[0] for trained in (models.causal, models.deep))  # logits move by
     heights = (0.75, 2.75, 2.3, 4.2 if len(words) > LONG else 1.9, 3.0)
     fig = plt.figure(figsize=(11.4, sum(heights) + 0.4), layout="constrained")
     header, *bands = fig.subfigures(5, 1, height_ratios=heights, hspace=0.02)
@@ -259,8 +238,7 @@ def draw(models: Models, scores: Scores, words: list[str]) -> tuple[Figure, str]
     # a hair off the middle: exactly there half a pixel would be rounded now up, now down
     header.text(0.5003, 0.8, lines[0], fontsize=18, weight="bold", ha="center", va="top")
     header.text(0.5003, 0.12, lines[1], fontsize=11.5, color=QUIET, ha="center", va="bottom")
-    trained = (models.one, models.four, models.deep, models.causal)
-    steps = " · ".join(f"{n}: {model.label}" for n, model in enumerate(trained, start=1))
+    steps = " · ".join(f"{n}: {model.label}" for n, model in enumerate(models, start=1))
     model_note(fig, f"{steps} · relations and losses: held-out sentences")
     return fig, " ".join([*(f"{line}." for line in lines), *(f"{n}. {a}" for n, a in enumerate(answers, start=1))])
 
@@ -324,9 +302,10 @@ def without_training(untrained: ToyTransformer, scores: Scores) -> dict[str, lis
 
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    models = load(options)
-    scores, recipe = score(models), models.deep.recipe
+    models = Models(*(load(options) for load in LOADERS))
+    scores = Scores(*(relation_scores(trained.model) for trained in models[:3]), offset_baselines(training.corpus()[1]))
     save_plot(options, "summary_all_phases", *draw(models, scores, options.words))
+    recipe = models.deep.recipe
     fresh = training.new_model(recipe, MultiHeadAttention)
     compared = without_training(fresh.to(options.device).eval(), scores)
     findings.record(options, what_it_takes(fresh.cpu(), recipe.batch_size), compared)

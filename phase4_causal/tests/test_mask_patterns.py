@@ -13,7 +13,7 @@ from phase4_causal.causal_attention import RECIPE as CAUSAL_RECIPE
 from phase4_causal.causal_attention import CausalSelfAttention, with_attention
 from phase4_causal.masking import mask_patterns
 from phase4_causal.masking.mask_patterns import BOTH, CAUSAL, CUT, DETERMINER, Patterns
-from shared import head_statistics, training
+from shared import training
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import FAILS, HOLDS, ONLY_IF
 from shared.head_statistics import even_weights
@@ -68,15 +68,14 @@ def measured():
 
 def test_even_weights_on_six_words_give_the_numbers_worked_by_hand():
     full, mask = torch.ones(1, 1, 6, 6, dtype=torch.bool), causal_mask(6)[None, None]
+    numbers = mask_patterns.spreads([])  # no models: what even weights do
     expected = {
-        "entropy": (math.log(6), math.log(720) / 6),  # (ln 1 + ... + ln 6) / 6 = ln(6!) / 6
-        "distance": (35 / 18, 1.25),  # (6² - 1) / 18; the mean of 0, 1/2, ..., 5/2
+        "even, 6 words, no mask, entropy": math.log(6),
+        "even, 6 words, mask, entropy": math.log(720) / 6,  # (ln 1 + ... + ln 6) / 6 = ln(6!) / 6
+        "even, 6 words, no mask, distance": 35 / 18,  # (6² - 1) / 18
+        "even, 6 words, mask, distance": 1.25,  # the mean of 0, 1/2, ..., 5/2
     }
-    for name, values in expected.items():
-        for allowed, value in zip((full, mask), values, strict=True):
-            assert head_statistics.head_statistics(even_weights(allowed), allowed)[name].item() == pytest.approx(
-                value, abs=1e-6
-            )
+    assert {name: numbers[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     keys = mask_patterns.received(even_weights(mask), mask)[0]
     assert keys.tolist() == pytest.approx([sum(1 / i for i in range(j + 1, 7)) / 6 for j in range(6)], abs=1e-7)
     assert round(keys[0].item(), 3) == 0.408 and round(keys[5].item(), 3) == 0.028
