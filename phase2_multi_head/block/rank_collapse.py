@@ -303,7 +303,7 @@ def acceleration(run: list[float]) -> list[float]:
         oracle={f"layers 4 and 5, {i}": [3.0, 3.0] for i in INITIAL},
         null={f"layers 4 and 5, {i}": [1.0, 1.0] for i in INITIAL},
         unit="powers of ten that the distance to rank one falls by in a layer, over those in the layer before",
-        shows=("layers *",),
+        shows=("layers *", "distance *"),
     )
 )
 def collapse_rates(seeds: range) -> dict[str, list[float]]:

@@ -151,7 +151,7 @@ SAME = "the same first weights, batches, parameters and steps, d_model = 64"
         null=with_heads("excess", 1.3, 1.3, 1.3, 1.3),
         unit=UNIT,
         control=SAME,
-        shows=("excess, *",),
+        shows=("excess, *", "the grammar's entropy"),
     ),
     Claim(
         id="C081",

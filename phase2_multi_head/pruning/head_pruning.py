@@ -214,7 +214,7 @@ AGREE, DIVIDED, HALF = "gradient and removal", "divided by the norm of the layer
         oracle=both(RISE, 0.1),
         null=both(RISE, 0.0),
         unit="rise of the loss without one head, nats; number of heads",
-        shows=(f"*, {RISE}", f"*, {ALONE}"),
+        shows=(f"*, {RISE}", "*, largest rise", f"*, {ALONE}"),
     ),
     Claim(
         id="pruning-share",
