@@ -10,11 +10,10 @@ import argparse
 import json
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from shared import cli, paths
-from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, MARKS, ONLY_IF, VERDICTS, Claim, Measured
+from shared.evidence.claims import EXPERIMENT, MARKS, ONLY_IF, Claim, Measured
 
 WIDTH = 118  # of the printed lines
 
@@ -96,66 +95,3 @@ def gather(output_dir: Path) -> list[dict]:
     with paths.whole_file(output_dir / paths.PROCESSED / "findings.json") as unfinished:
         unfinished.write_text(json.dumps(findings, indent=1), encoding="utf-8")
     return findings
-
-
-# ---- the old way, until every script has moved: to be deleted
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One claim and what became of it.
-
-    measured: name -> number, or list of numbers with one for each seed. condition: for "holds only if", under which.
-    """
-
-    id: str
-    claim: str
-    source: str
-    measured: dict[str, float | int | list[float]]
-    unit: str
-    rule: str
-    verdict: str
-    control: str = ""
-    condition: str = ""
-    seeds: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            raise ValueError(f"unknown verdict {self.verdict!r}: choose from {', '.join(VERDICTS)}")
-        if (self.verdict == ONLY_IF) != bool(self.condition):
-            raise ValueError(f"{self.id}: a condition belongs to the verdict {ONLY_IF!r} and only to it")
-        if not self.measured:
-            raise ValueError(f"{self.id}: a finding needs at least one measured number")
-
-
-def verdict(holds: bool) -> str:
-    """The verdict of a rule that is simply met or not."""
-    return HOLDS if holds else FAILS
-
-
-def conditional(always: bool, under_condition: bool, condition: str) -> dict[str, str]:
-    """Verdict and condition of a rule that was tried in general and under a condition; pass them on with **."""
-    if always or not under_condition:
-        return {"verdict": verdict(always)}
-    return {"verdict": ONLY_IF, "condition": condition}
-
-
-def record_old(script: str, findings: list[Finding], output_dir: Path) -> None:
-    """Print the findings of a script (its path in the repository) and save them, in place of its earlier ones."""
-    content = [asdict(finding) | {"kind": "experiment"} | {"script": script} for finding in findings]
-    path = output_dir / paths.PROCESSED / "findings" / (script.removesuffix(".py").replace("/", ".") + ".json")
-    with paths.whole_file(path) as unfinished:
-        unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    print("\nfindings:")
-    for finding in findings:
-        head = f"  {MARKS[finding.verdict]} {finding.verdict}: "
-        print(textwrap.fill(f'"{finding.claim}"', 118, initial_indent=head, subsequent_indent="      "))
-        tail = f"{measured_text(asdict(finding))}" + (f"; only if {finding.condition}" if finding.condition else "")
-        print(textwrap.fill(tail, 118, initial_indent="      ", subsequent_indent="      "))
-
-
-_record_new = record
-
-
-def record(*arguments, **options):
-    (record_old if isinstance(arguments[0], str) else _record_new)(*arguments, **options)
