@@ -45,17 +45,16 @@ ELSEWHERE = {
     },
     "phase3_visualization": {
         "1. Reading a map": "0.17, 0.15",  # 1/6, and the threshold that is in question
-        "2. What each head does": "1.1",  # the name of a head
-        "3. Another seed": "2,500; 0.91",  # a longer run of phase 2's script
-        "4. Roles appear": "10 %, 400",  # the rule; steps of the recipe
-        "5. How far": "2.60, 1.99, 2.66, 3.21",  # printed by attention_distance.py; the differences are recorded
-        "8. A real model": "1.1e-4",  # printed by pretrained_parity.py
+        "2. What each head does": "0.1, 0.2, 0.3",  # names of heads
+        "3. Another seed": "98 %",  # of the lowest
+        "4. Roles appear": "10 %",  # the rule
+        "7. Not an explanation": "28 %",  # of a list by head
     },
     "phase4_causal": {
         "1. What may a word see": "0.58",  # recorded by mask_patterns.py (C104)
         "3. With and without": "4.6",  # ln of the size of the vocabulary
         "6. Writing": "77, 86 %, 26, 38 %",  # other seeds
-        "8. Long texts": "1.2; 1.4; 8,192; 1.7; 58; 30",  # times, and lengths of the longer table
+        "8. Long texts": "1.5; 1.3; 40; 15",  # times
         "10. Induction": "2.20, 210, 50, 90",  # by formula; other seeds
     },
 }
