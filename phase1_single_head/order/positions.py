@@ -38,7 +38,7 @@ from shared.visualization_utils import QUIET, grouped_bars, head_color, headline
 ENCODINGS = ("none", "sinusoidal", "learned", "rotary")
 REVERSE, COPY = "reverse", "copy 3 to the left"
 FIRST_PLACE = {REVERSE: 0, COPY: 3}  # the first that has an answer
-SYMBOLS, LENGTH, D_MODEL, BATCH, STEPS, LEARNING_RATE = 10, 16, 32, 32, 300, 1e-2
+SYMBOLS, LENGTH, D_MODEL, BATCH, STEPS, LEARNING_RATE = 10, 16, 32, 32, 150, 1.5e-2
 TEST_LENGTHS, NUM_TEST = (LENGTH, 32, 64, 128, 256), 100
 COLORS = {"none": QUIET} | {name: head_color(index) for index, name in enumerate(ENCODINGS[1:])}
 
@@ -251,8 +251,8 @@ def draw(models: Models, found: Measured, steps: int) -> tuple[Figure, str]:
     shares = {name: [statistics.mean(found[f"{name}, {task}"]) for task in (REVERSE, COPY)] for name in ENCODINGS}
     grouped_bars(bars, (REVERSE, COPY), shares, COLORS)
     bars.axhline(found[GUESS], color="black", linewidth=0.8, linestyle=":")
-    bars.text(1.62, found[GUESS] + 0.02, "most\nfrequent\nsymbol", ha="right", fontsize=8.5)
-    bars.set(xlim=(-0.5, 1.65), ylabel="places right", title=f"strings of {LENGTH}, as in training")
+    bars.text(1.93, found[GUESS] + 0.02, "most\nfrequent\nsymbol", ha="right", fontsize=8.5)
+    bars.set(xlim=(-0.5, 1.95), ylabel="places right", title=f"strings of {LENGTH}, as in training")
     for name in ENCODINGS:
         beyond = [statistics.mean(found[f"{name}, {COPY}, of {length}"]) for length in TEST_LENGTHS[1:]]
         longer.plot(TEST_LENGTHS, [shares[name][1], *beyond], "o-", color=COLORS[name], markersize=4, label=name)

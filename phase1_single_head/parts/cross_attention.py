@@ -1,4 +1,4 @@
-"""Can attention look from one sequence into another, and find the right place?
+"""Can attention look into another sequence, and find the right place?
 
 Cross-attention: the queries come from one sequence, the keys and values from another.
 

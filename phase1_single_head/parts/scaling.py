@@ -256,7 +256,7 @@ def draw(numbers: Measured) -> tuple[Figure, str]:
 
 # ---- training
 
-SYMBOLS, LENGTH, D_MODEL, BATCH, STEPS, LEARNING_RATE = 8, 12, 64, 24, 300, 4e-3
+SYMBOLS, LENGTH, D_MODEL, BATCH, STEPS, LEARNING_RATE = 8, 12, 64, 32, 300, 3e-3
 TRAINED = (8, 16, 64, 128)  # sizes of d_k
 FOLDED_SIZE = 64  # of d_k, for the third variant
 FIRST = 3  # the first place that has a symbol three places before it

@@ -1,4 +1,4 @@
-"""What do row sums, entropy and effective context say about attention, and where do they mislead?
+"""Where do row sums, entropy and effective context of attention mislead?
 
 A row of weights sums to 1. Its entropy says how evenly it is spread, from 0 for one word to ln n for n words alike, and
 exp of that is a number of words. But a check of one row says nothing about the others, entropies compare rows only if
