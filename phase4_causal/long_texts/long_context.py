@@ -208,8 +208,8 @@ def draw(times: dict[int, Times], memory: Memory) -> tuple[Figure, str]:
     plot_lines(right, {name: [m[name] / 2**20 for m in memory.values()] for name in DRAWN}, lengths)
     left.set_title("time of a forward pass, ms (wall clock)")
     right.set_title("peak memory, MiB")
-    left.set_yticks(ticks := [0.1, 1, 10, 100, 1000], [f"{tick:g}" for tick in ticks])
-    right.set_yticks(ticks := [1, 10, 100, 1000], [f"{tick:g}" for tick in ticks])
+    for ax in (left, right):
+        ax.set_yticks(ticks := [0.1, 1, 10, 100, 1000], [f"{tick:g}" for tick in ticks])
     right.legend(loc="upper left", frameon=False, fontsize=8.5)
     longest = lengths[-1]
     faster = median_ratio(times[longest], NAIVE, FLASH)

@@ -1,4 +1,4 @@
-"""Does attention over a ring of processes give the same, and what does each need?
+"""Is attention over a ring of processes the same, and what does each need?
 
 For sequences that outgrow one device: the tiles of flash_attention.py on several processes. Each of P processes holds
 a slice of the sequence: its queries, keys and values. The queries stay. The keys and values go round the ring (Liu,
