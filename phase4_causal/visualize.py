@@ -1,4 +1,4 @@
-"""What does the causal mask hide, and what does one head do with it and without?
+"""What does the causal mask hide, and what becomes of a head under it?
 
     python phase4_causal/visualize.py
     python phase4_causal/visualize.py --sentence "those dogs slept in a soft bed"

@@ -84,6 +84,7 @@ def draw_mask(ax: Axes, name: str, mask: Tensor) -> None:
         vmax=1,
         edgecolors="#aab2bb",
         linewidth=0.6,
+        clip_on=False,
     )
     ax.set(xlim=(0, num_keys), ylim=(num_keys, 0), aspect="equal")
     ax.set_xticks([0.5, num_keys - 0.5], [0, num_keys - 1], fontsize=8)
