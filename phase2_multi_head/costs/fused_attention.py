@@ -278,7 +278,7 @@ def main(argv: list[str] | None = None) -> str:
     cells, cache = misaligned_cells(), caches()
     findings.record(options, equal, flash_runs(options.device), cells, cache)
     return (
-        f"The same output ({equal['float32']:.0e}) without weights to look at; 8 heads that share one cache "
+        f"The same output (to {equal['float32']:.0e}), no weights; 8 heads that share keys and values cache "
         f"{cache['G=8'] // cache['G=1']} times less"
     )
 
