@@ -273,7 +273,7 @@ def looking(on: float, same: float) -> dict[str, float | list[float]]:
         only_if=lambda n: n["same place, self-attention, Q = K"] > 0.6,
         condition="it is the diagonal of self-attention; across two sequences a line is their common order",
         oracle=looking(on=1.0, same=1.0),
-        null=looking(on=1.0, same=0.0),
+        null=looking(on=1.0, same=0.0) | {"same place, self-attention, Q = K": 1.0},
         unit=f"share of {LONGEST} rows by where the largest weight lies",
         shows=(f"Luong, {ON}", f"Luong, {SAME}", "same place*"),
     ),
