@@ -301,9 +301,7 @@ def main(argv: list[str] | None = None) -> str:
     print("   on one sentence: " + ", ".join(f"{mode} {found[f'one sentence, {mode}'][0]:.4f}" for mode in ATTENTION))
     findings.record(options, found, show_numbers=False)
     cheat, blind = (found[name(WITHOUT, 2, test)][0] for test in (TRAINING, WORD_BY_WORD))
-    return (
-        f"To copy: a loss of {cheat:.1g} in training, {blind:.1f} from the past alone, {found[GRAMMAR]:.1f} is possible"
-    )
+    return f"To copy: loss {cheat:.1g} in training, {blind:.1f} from the past alone; grammar {found[GRAMMAR]:.1f}"
 
 
 if __name__ == "__main__":
