@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TOY_SEQUENCES = ROOT / "data" / "raw" / "toy_sequences.txt"
+PRONOUN_PAIRS = ROOT / "data" / "raw" / "pronoun_pairs.txt"
 CHECKPOINTS = ROOT / "models" / "checkpoints"
 
 # What scripts write lies under an output folder, the repository itself unless --output-dir names another one.

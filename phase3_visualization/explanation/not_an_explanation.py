@@ -73,9 +73,6 @@ def read_heads(trained: Trained, sentences: list[list[str]]) -> dict[Head, list[
     return readings
 
 
-# ------------------------------------------------------------------------ 1. norm-weighted attention, 2. a planted zero
-
-
 @dataclass(frozen=True)
 class Row:
     """One row of one head: the query i and, for each word j, its weight and its share of the contributions."""
@@ -174,9 +171,6 @@ def planted_zero(readings: dict[Head, list[Reading]]) -> dict[str, float]:
     return {"weight": reading.weights[i, j].item(), "share before": before, "share after": after}
 
 
-# ----------------------------------------------------------------------------------------------------- 3. other weights
-
-
 def joined(sentences: list[list[str]], shortest: int) -> list[list[str]]:
     """Each sentence with its successor, where both together have `shortest` to MAX_LENGTH words."""
     pairs = [first + second for first, second in zip(sentences[::2], sentences[1::2], strict=False)]
@@ -253,9 +247,6 @@ def exchange(trained: Trained, long: list[list[str]], short: list[list[str]]) ->
     control = exchange_all(model, short)
     rows = {f"short texts: {name}": control[name] for name in ("rows", "rows with another")}
     return exchange_all(model, long) | rows
-
-
-# -------------------------------------------------------------------------------------------------------------- picture
 
 
 def draw(trained: Trained, row: Row) -> tuple[Figure, str]:

@@ -71,9 +71,6 @@ GRADIENT, INPUT, NEAREST, TRUTH = "gradient", "gradient x input", "nearest word"
 OF_WEIGHTS = (RAW, PRODUCT, ROLLOUT, FLOW, NORMS)
 
 
-# ------------------------------------------------------------------------------------------------ the words that matter
-
-
 @dataclass(frozen=True)
 class Case:
     """A sentence with a hidden word: its words, the hidden position and the positions that carry information on it."""
@@ -158,9 +155,6 @@ def grammar_rise(words: Sequence[str], hidden: int, left_out: int) -> float:
     return math.log(with_word / without)
 
 
-# -------------------------------------------------------------------------------------------------------- the methods
-
-
 @torch.enable_grad()
 def gradients(model: ToyTransformer, case: Case) -> tuple[Tensor, Tensor]:
     """Length of the gradient of the loss at each word's embedding, and |gradient . embedding| -> (T,) each."""
@@ -207,9 +201,6 @@ def scores(model: ToyTransformer, case: Case) -> dict[str, Tensor]:
         NEAREST: -(torch.arange(len(case.words)) - case.hidden).abs().double(),
         TRUTH: leave_one_out(model, case),
     }
-
-
-# --------------------------------------------------------------------------------------------------- asking the methods
 
 
 def finds(values: Tensor, case: Case) -> float:
@@ -313,9 +304,6 @@ def summary(board: dict[str, float]) -> str:
     best = next(name for name in reversed(by_success(board)) if name != TRUTH)
     parts = [f"{name} {board[f'{name}: {FOUND}']:.0%}" for name in dict.fromkeys((RAW, ROLLOUT, best))]
     return f"A word that matters comes first: {', '.join(parts)} of the time; by chance {board[CHANCE]:.0%}"
-
-
-# ------------------------------------------------------------------------------------------------------ table, picture
 
 
 def draw(trained: Trained, board: dict[str, float], count: int) -> tuple[Figure, str]:

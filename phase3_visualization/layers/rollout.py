@@ -147,6 +147,9 @@ def rows_apart(generator: torch.Generator) -> dict[str, list[float]]:
     return found
 
 
+WAYS = {"rollout": attention_rollout, "corrected": causal_rollout}
+
+
 def blames_rightly(numbers: dict[str, float], name: str) -> bool:
     return numbers[f"{name}, even"] <= 2 / TOKENS and numbers[f"{name}, planted word found"] >= 0.9
 
@@ -161,8 +164,8 @@ def blames_rightly(numbers: dict[str, float], name: str) -> bool:
         holds=lambda n: blames_rightly(n, "rollout"),
         only_if=lambda n: blames_rightly(n, "corrected"),
         condition="it is divided by the rollout of even attention",
-        oracle={"rollout, even": 1 / TOKENS, "rollout, planted word found": 1.0},
-        null={"rollout, even": 1 / TOKENS, "rollout, planted word found": 1 / TOKENS},
+        oracle={f"{way}, {what}": x for way in WAYS for what, x in (("even", 1 / 16), ("planted word found", 1.0))},
+        null={f"{way}, {what}": 1 / 16 for way in WAYS for what in ("even", "planted word found")},
         unit=f"share of token 0 in the last output of even attention, {TOKENS} tokens, {CAUSAL_LAYERS} layers; "
         f"share of {DRAWS * (TOKENS - 2)} random draws in which a word preferred {PREFERENCE:g} times is found",
     )
@@ -173,14 +176,13 @@ def who_is_blamed(generator: torch.Generator) -> dict[str, float]:
     Words 1 to T - 2 are planted: not the first word, which rollout names anyway, and not the last one, which the
     residual connection favours.
     """
-    ways = {"rollout": attention_rollout, "corrected": causal_rollout}
     even = even_causal_weights(TOKENS, CAUSAL_LAYERS)
-    first = {f"{name}, even": combine(even)[-1, 0].item() for name, combine in ways.items()}
-    found = dict.fromkeys((f"{name}, planted word found" for name in ways), 0.0)
+    first = {f"{name}, even": combine(even)[-1, 0].item() for name, combine in WAYS.items()}
+    found = dict.fromkeys((f"{name}, planted word found" for name in WAYS), 0.0)
     cases = [planted for planted in range(1, TOKENS - 1) for _ in range(DRAWS)]
     for planted in cases:
         weights = planted_weights(planted, generator)
-        for name, combine in ways.items():
+        for name, combine in WAYS.items():
             found[f"{name}, planted word found"] += (int(combine(weights)[-1].argmax()) == planted) / len(cases)
     return first | found
 

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase3_visualization.pretrained.language_model import LanguageModel, Reading, add_options, open_model, read, record
-from shared import cli
+from shared import cli, paths
 from shared.evidence.claims import EXPERIMENT, Claim, measures
 from shared.visualization_utils import HEAD_COLORS, INK, QUIET, grouped_bars, headline, save_plot
 
@@ -49,49 +49,9 @@ def pair(frame: str, nouns: str, words: str) -> Pair:
     return Pair(frame, (first, second), (for_first, for_second))
 
 
-FAMOUS = pair("The animal didn't cross the street because it was too _", "animal street", "tired wide")
-PAIRS = (
-    FAMOUS,
-    pair("The trophy did not fit into the suitcase because it was too _", "trophy suitcase", "big small"),
-    pair("The ball broke the table because it was so _", "ball table", "heavy fragile"),
-    pair("The truck could not pass under the bridge because it was too _", "truck bridge", "tall low"),
-    pair("The snake swallowed the mouse because it was so _", "snake mouse", "hungry small"),
-    pair("The cat ate the fish because it was _", "cat fish", "hungry tasty"),
-    pair("The horse ate the hay because it was _", "horse hay", "hungry fresh"),
-    pair("The plane could not land on the runway because it was too _", "plane runway", "heavy short"),
-    pair("The ship could not enter the harbor because it was too _", "ship harbor", "large shallow"),
-    pair("The car could not climb the hill because it was too _", "car hill", "old steep"),
-    pair("The boat could not cross the lake because it was _", "boat lake", "leaking frozen"),
-    pair("The hammer smashed the vase because it was so _", "hammer vase", "heavy delicate"),
-    pair("The rock broke the window because it was so _", "rock window", "hard thin"),
-    pair("The sponge absorbed the milk because it was _", "sponge milk", "dry spilled"),
-    pair("The bird could not crack the nut because it was too _", "bird nut", "weak hard"),
-    pair("The bear could not fit through the door because it was too _", "bear door", "fat narrow"),
-    pair("The sofa did not fit through the hallway because it was too _", "sofa hallway", "wide narrow"),
-    pair("The book did not fit on the shelf because it was too _", "book shelf", "thick crowded"),
-    pair("The knife did not cut the bread because it was too _", "knife bread", "blunt stale"),
-    pair("The rope could not hold the piano because it was too _", "rope piano", "thin heavy"),
-    pair("The shelf collapsed under the statue because it was too _", "shelf statue", "weak heavy"),
-    pair("The ice broke under the truck because it was too _", "ice truck", "thin heavy"),
-    pair("The sun melted the butter because it was so _", "sun butter", "hot soft"),
-    pair("The lamp did not light the cave because it was too _", "lamp cave", "dim deep"),
-    pair("The lion could not catch the rabbit because it was too _", "lion rabbit", "slow fast"),
-    pair("The fox could not reach the nest because it was too _", "fox nest", "short high"),
-    pair("The goat could not jump over the fence because it was too _", "goat fence", "weak high"),
-    pair("The camel did not cross the desert because it was too _", "camel desert", "thirsty hot"),
-    pair("The spider trapped the fly because it was so _", "spider fly", "clever careless"),
-    pair("The tractor got stuck in the field because it was so _", "tractor field", "heavy muddy"),
-    pair("The bus slid off the road because it was _", "bus road", "speeding icy"),
-    pair("The painting did not fit in the frame because it was too _", "painting frame", "big small"),
-    pair("The letter did not fit in the envelope because it was too _", "letter envelope", "large small"),
-    pair("The cow drank from the river because it was _", "cow river", "thirsty clean"),
-    pair("The dog slept on the sofa because it was _", "dog sofa", "sleepy soft"),
-    pair("The bee flew to the flower because it was _", "bee flower", "hungry fragrant"),
-    pair("The mouse hid behind the box because it was _", "mouse box", "scared large"),
-    pair("The elephant crushed the fence because it was so _", "elephant fence", "angry flimsy"),
-    pair("The kitten did not drink the soup because it was too _", "kitten soup", "shy salty"),
-    pair("The robot could not lift the crate because it was too _", "robot crate", "weak heavy"),
-)
+# the famous one first, and 39 of our own
+PAIRS = tuple(pair(*line.split(" | ")) for line in paths.PRONOUN_PAIRS.read_text(encoding="utf-8").splitlines())
+FAMOUS = PAIRS[0]
 
 
 def sentences() -> list[str]:

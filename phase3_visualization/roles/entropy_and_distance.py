@@ -25,10 +25,10 @@ from torch import Tensor
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
 from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, CausalAttention, load_causal_model
 from shared import cli, training
-from shared.attention_utils import attention_distance, causal_mask
+from shared.attention_utils import causal_mask
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, measures
-from shared.head_statistics import even_weights
+from shared.head_statistics import even_weights, head_statistics
 from shared.training import Trained
 from shared.visualization_utils import INK, QUIET, head_color, headline, save_plot
 
@@ -38,9 +38,6 @@ MODELS = {BOTH_SIDES: "sees both sides, guesses hidden words", CAUSAL: "causal, 
 ATTENTION = {BOTH_SIDES: MultiHeadAttention, CAUSAL: CausalAttention}
 
 Curve = tuple[list[int], Tensor]  # steps, and the entropy of every head then, (S, L, H)
-
-
-# ------------------------------------------------------------------------------------------------------------- entropy
 
 
 def entropy_curve(trained: Trained) -> Curve:
@@ -130,19 +127,6 @@ def draw_entropy(curves: dict[str, Curve], note: str) -> tuple[Figure, str]:
     return fig, f"{title}. Normalised entropy of every head during training."
 
 
-# ------------------------------------------------------------------------------------------------------------ distance
-
-
-def mean_distance(weights: Tensor, mask: Tensor) -> Tensor:
-    """Mean |i - j| of each head, in positions -> (H,).
-
-    weights: (N, H, T, T); mask: bool (N, 1, T, T), True = a real query that may see this key. Every real query counts
-    the same, so long sentences count more (Vig & Belinkov 2019).
-    """
-    real = mask.any(dim=-1)  # (N, 1, T, T) -> (N, 1, T)
-    return (attention_distance(weights) * real).sum(dim=(0, 2)) / real.sum()  # (N, H, T) -> (H,)
-
-
 @dataclass(frozen=True)
 class Distances:
     """Mean distances of one kind of model, in positions: of every head (L, H), and of even weights."""
@@ -161,8 +145,8 @@ def measure(trained: Trained, make_attention: training.MakeAttention, num_senten
         layers, mask = [weights.cpu() for weights in layers], mask.cpu()
         if objective == "next word":
             mask = mask & causal_mask(mask.size(-1))
-        found.append(torch.stack([mean_distance(weights, mask) for weights in layers]))
-    return Distances(*found, even=mean_distance(even_weights(mask), mask).item())
+        found.append(torch.stack([head_statistics(weights, mask)["distance"] for weights in layers]))
+    return Distances(*found, even=head_statistics(even_weights(mask), mask)["distance"].item())
 
 
 FURTHER, NEARER, RELATIVELY = "last layer less first", "causal over both sides", "share of even, causal less both sides"

@@ -72,9 +72,6 @@ class Baselines:
         return max(self.fixed_offset[key], self.untrained[key])
 
 
-# ---------------------------------------------------------------------------------------------- scores and baselines
-
-
 def golds(sentences: list[Sentence]) -> dict[Key, Tensor]:
     """(relation, direction) -> gold (N, T, T)."""
     forward = gold_matrices(sentences, max(len(sentence.words) for sentence in sentences))
@@ -113,9 +110,6 @@ def baselines(trained: Trained, sentences: list[Sentence], count: int) -> Baseli
     weights = {f"weight on {r}, {d}": relation_weight(even, gold[r, d]).item() for r, d in gold}
     statistics = {name: value.item() for name, value in head_statistics(even, mask.cpu()).items()}
     return Baselines({key: best_fixed_offset(gold[key])[1] for key in gold}, best, statistics | weights)
-
-
-# -------------------------------------------------------------------------------------------------------------- names
 
 
 def role_name(scores: Scores, base: Baselines, layer: int, head: int) -> str:
@@ -266,9 +260,6 @@ def four_sharp_heads() -> dict[str, float]:
     pairs = {"of the average": heads.mean(dim=1, keepdim=True), "average of the heads": heads}
     visible = torch.ones(1, 1, 4, 4, dtype=torch.bool)
     return {name: head_statistics(w, visible)["effective context"].mean().item() for name, w in pairs.items()}
-
-
-# ------------------------------------------------------------------------------------------------------ table, picture
 
 
 def columns(scores: Scores, base: Baselines) -> list[tuple[str, Tensor, Tensor]]:

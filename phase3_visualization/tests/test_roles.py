@@ -49,36 +49,19 @@ def film_rigged(accuracies):
     return film
 
 
-@pytest.mark.parametrize(("length", "causal", "expected"), [
-    (5, False, 24 / 15), (7, False, 48 / 21), (5, True, 1.0), (7, True, 1.5),
-])  # fmt: skip
-def test_film_even_weights_reach_as_far_as_worked_by_hand(length, causal, expected):
-    mask = film_masks([length], causal)
-    even = head_statistics.even_weights(mask.double() > 0).double()
-    assert entropy_and_distance.mean_distance(even, mask).item() == pytest.approx(expected, abs=1e-6)
-
-
-def test_film_even_distance_over_two_lengths_counts_words_not_sentences():
-    mask = film_masks([5, 7], causal=False)
-    got = entropy_and_distance.mean_distance(head_statistics.even_weights(mask), mask).item()
-    assert got == pytest.approx((5 * 24 / 15 + 7 * 48 / 21) / 12, abs=1e-6)
-
-
 @pytest.mark.parametrize("causal", [False, True])
-def test_film_mean_distance_is_the_loop_over_real_queries(causal):
+def test_distance_is_the_loop_over_real_queries(causal):
     lengths = [5, 3, 7]
     mask = film_masks(lengths, causal)
     torch.manual_seed(1)
     scores = torch.randn(3, 2, 7, 7, dtype=FILM_DTYPE).masked_fill(~mask, -math.inf)
     weights = scores.softmax(dim=-1).nan_to_num(1 / 7)  # rows of padding hold something, which must not count
-    got = entropy_and_distance.mean_distance(weights, mask)
+    got = head_statistics.head_statistics(weights, mask)["distance"]
     for head in range(2):
-        total, queries = 0.0, 0
-        for n, length in enumerate(lengths):
-            for i in range(length):
-                queries += 1
-                total += sum(weights[n, head, i, j].item() * abs(i - j) for j in range(length))
-        assert got[head].item() == pytest.approx(total / queries, abs=1e-12)
+        rows = [weights[n, head, i] for n, length in enumerate(lengths) for i in range(length)]
+        places = [i for length in lengths for i in range(length)]
+        total = sum(row[j].item() * abs(i - j) for i, row in zip(places, rows, strict=True) for j in range(7))
+        assert got[head].item() == pytest.approx(total / sum(lengths), abs=1e-12)
 
 
 def test_film_causal_attention_sees_neither_the_future_nor_padding():

@@ -35,20 +35,13 @@ ELSEWHERE = {
         "12. What textbooks say": "0.88, 0.12",  # quoted
     },
     "phase2_multi_head": {
-        "1. Two views of one thing": "0.74, 1.11",  # printed by multi_head_attention.py
-        "4. What heads cost": "2.9 %, 14.6, 2.4",  # printed by cost_model.py
-        "5. What heads learn": "2,500",  # steps of the recipe in shared/training.py
-        "6. Are more heads better?": "1.21, 0.30, 0.21",  # the grammar's entropy; a run with --steps 900
-        "7. Are all heads needed?": "0.40",  # printed by head_pruning.py
-        "8. The block": "0.37",  # printed by rank_collapse.py: the middle one of its draws
-        "10. Fused and grouped": "1.02, 0.87, 0.94, 1.05, 0.88, 0.95, 0.98, 0.97, 0.96",  # times
+        "5. What heads learn": "800",  # steps of the recipe
+        "6. Are more heads better?": "0.34, 0.24, 0.15, 0.12, 0.20, 0.37",  # a run with --steps 900
+        # times of a run with three shapes
+        "10. Fused and grouped": "1.5, 1.02, 0.87, 0.94, 256, 1.05, 0.88, 0.95, 0.98, 0.97, 0.96",
     },
     "phase3_visualization": {
         "1. Reading a map": "0.17, 0.15",  # 1/6, and the threshold that is in question
-        "2. What each head does": "0.1, 0.2, 0.3",  # names of heads
-        "3. Another seed": "98 %",  # of the lowest
-        "4. Roles appear": "10 %",  # the rule
-        "7. Not an explanation": "28 %",  # of a list by head
     },
     "phase4_causal": {
         "1. What may a word see": "0.58",  # recorded by mask_patterns.py (C104)
