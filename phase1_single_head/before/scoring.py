@@ -341,8 +341,9 @@ def main(argv: list[str] | None = None) -> str:
     save_plot(options, "phase1/scoring_rules", *draw(found, steps))
     made = concat_is_additive(), scores_of_known_keys(), parameters_of_scores()
     findings.record(options, found, *made, show_numbers=False)
-    answered = " and ".join(f"{found[f'{rule}, {ANOTHER}'][0]:.0%}" for rule in (SCALED, "additive"))
-    return f"Right alike ({answered}); additive keeps {found['memory, additive'][-1]:.0f} times the memory of {SCALED}"
+    dot, additive = (f"{found[f'{rule}, {ANOTHER}'][0]:.0%}" for rule in (SCALED, "additive"))
+    times = found["memory, additive"][-1]
+    return f"Scaled dot answers {dot} right, additive {additive}, keeping {times:.0f} times the memory"
 
 
 if __name__ == "__main__":
