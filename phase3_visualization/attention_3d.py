@@ -1,6 +1,7 @@
-"""What shape has a head, with queries on one side, keys on the other, weights as height?
+"""What shape has a head, drawn as a landscape of its weights?
 
-A ridge along the diagonal is a head that looks at a fixed distance; a wall across is a word that everybody looks at.
+Queries along one side, keys along the other, the weight as height. A ridge along the diagonal is a head that looks at a
+fixed distance; a wall across is a word that everybody looks at.
 
     python phase3_visualization/attention_3d.py
     python phase3_visualization/attention_3d.py --layer 0 --head 3

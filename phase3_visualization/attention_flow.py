@@ -1,4 +1,4 @@
-"""Which words does each word look at, and how much weight is worth an arrow?
+"""Which words does each word look at, and which weights deserve an arrow?
 
 The words of a sentence in a row, and an arrow from each word to the words it looks at, as thick as its weight. Arcs
 above the words look right, arcs below look left. Only arrows above a threshold are drawn, and the threshold is a

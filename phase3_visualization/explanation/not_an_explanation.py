@@ -1,4 +1,4 @@
-"""Is a weight an explanation? What the heaviest word adds, and whether it had to be heavy.
+"""Is a weight an explanation?
 
 A weight says how much of a value is taken. It does not say how large the value is, or whether it had to be so. Three
 experiments on the trained heads of phase 2; reading_weights.py of phase 1 explains the ideas on a single head.

@@ -1,4 +1,4 @@
-"""From which input words does an output come, when there are several layers?
+"""From which input words does an output of several layers come?
 
 Row i of one attention matrix says from where position i takes its value. But in layer 2 "position j" is no longer word
 j: layer 1 has already mixed the words. So the matrices of all layers have to be combined (A: heads averaged).

@@ -22,7 +22,15 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase3_visualization.pretrained.language_model import LanguageModel, Reading, add_options, open_model, read, record
+from phase3_visualization.pretrained.language_model import (
+    LanguageModel,
+    Reading,
+    add_options,
+    load,
+    or_exit,
+    read,
+    record,
+)
 from shared import cli, paths
 from shared.evidence.claims import EXPERIMENT, Claim, measures
 from shared.visualization_utils import HEAD_COLORS, INK, QUIET, grouped_bars, headline, save_plot
@@ -203,7 +211,7 @@ def summary(tests: list[HeldOut]) -> str:
 def main(argv: list[str] | None = None) -> str:
     parser = add_options(cli.parser(__doc__))
     options = cli.parse(parser, argv)
-    language_model = open_model(parser, options)
+    language_model = or_exit(parser, load, options.model)
     weights = weights_of_it(language_model, PAIRS[:8] if options.quick else PAIRS)
     correct = right(weights)
     tests = both_ways(correct)

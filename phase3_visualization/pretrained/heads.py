@@ -29,9 +29,9 @@ from phase3_visualization.pretrained.language_model import (
     LanguageModel,
     Reading,
     add_options,
-    open_model,
+    load,
+    or_exit,
     read,
-    read_or_exit,
     real_mask,
     record,
 )
@@ -155,8 +155,8 @@ def main(argv: list[str] | None = None) -> str:
     parser.add_argument("--layer", type=int, help="layer of the arrows, counted from 0 (default: of the sharpest head)")
     parser.add_argument("--head", type=int, help="head of the arrows, counted from 0 (default: the sharpest)")
     options = cli.parse(parser, argv)
-    language_model = open_model(parser, options)
-    reading = read_or_exit(parser, language_model, [options.text])
+    language_model = or_exit(parser, load, options.model)
+    reading = or_exit(parser, read, language_model, [options.text])
     weights, tokens = reading.weights[0], reading.tokens[0]  # (L, H, T, T)
     sizes = argparse.Namespace(num_layers=weights.size(0), num_heads=weights.size(1))  # all that chosen_heads asks for
     candidates = cli.chosen_heads(parser, options, sizes)

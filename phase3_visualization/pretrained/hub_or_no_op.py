@@ -1,8 +1,8 @@
-"""Are [CLS] and [SEP], which get much attention, a hub, or a place to do nothing?
+"""Are [CLS] and [SEP] a hub of information, or a place to do nothing?
 
-Two readings of the same heatmap: the token gathers what the sentence says, so everybody reads it; or a head that finds
-nothing to do puts its weight where it adds nothing (Clark et al. 2019). The weight alone cannot tell. What counts is
-what arrives, the length of weight times vector (Kobayashi et al. 2020):
+Both get much attention. Two readings of the same heatmap: the token gathers what the sentence says, so everybody reads
+it; or a head that finds nothing to do puts its weight where it adds nothing (Clark et al. 2019). The weight alone
+cannot tell. What counts is what arrives, the length of weight times vector (Kobayashi et al. 2020):
 
     a_ij ||f(x_j)||,    f(x_j) = (x_j W_V + b_V) W_O    for one head
 
@@ -20,7 +20,15 @@ from torch import Tensor
 
 from phase2_multi_head.block.transformer_block import added_on_the_diagonal
 from phase3_visualization.pretrained.coreference import sentences
-from phase3_visualization.pretrained.language_model import LanguageModel, Reading, add_options, open_model, read, record
+from phase3_visualization.pretrained.language_model import (
+    LanguageModel,
+    Reading,
+    add_options,
+    load,
+    or_exit,
+    read,
+    record,
+)
 from phase3_visualization.pretrained.parity import PreNormLayer, rebuilt_layers
 from shared import cli
 from shared.evidence.claims import EXPERIMENT, Claim, measures
@@ -110,11 +118,9 @@ def show(shares: dict[str, dict[str, Tensor]]) -> None:
 def main(argv: list[str] | None = None) -> str:
     parser = add_options(cli.parser(__doc__))
     options = cli.parse(parser, argv)
-    language_model = open_model(parser, options)
-    try:
-        shares = measure(language_model, read(language_model, sentences()[:16] if options.quick else sentences()))
-    except ValueError as error:
-        parser.error(str(error))
+    language_model = or_exit(parser, load, options.model)
+    reading = read(language_model, sentences()[:16] if options.quick else sentences())
+    shares = or_exit(parser, measure, language_model, reading)
     show(shares)
     means = mean_shares(shares)
     record(options, means)

