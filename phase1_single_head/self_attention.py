@@ -23,9 +23,9 @@ from shared.evidence import findings
 from shared.evidence.claims import IDENTITY, Claim, measures
 from shared.toy_language import VERBS, encode
 from shared.toy_model import ToyTransformer, in_double
-from shared.training import Recipe, Trained
+from shared.training import LITTLE_DECAY, Recipe, Trained
 
-RECIPE = Recipe("single_head_model", "masked word", num_heads=1, num_layers=1, steps=800)
+RECIPE = Recipe("single_head_model", "masked word", num_heads=1, num_layers=1, steps=800, matrix_decay=LITTLE_DECAY)
 
 
 def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:

@@ -20,11 +20,13 @@ from shared.attention_utils import causal_mask
 from shared.evidence import findings
 from shared.evidence.claims import IDENTITY, Claim, measures
 from shared.toy_language import encode
-from shared.training import Recipe, Trained
+from shared.training import LITTLE_DECAY, Recipe, Trained
 
 RECIPE = Recipe("multi_head_model", "masked word", num_heads=4, num_layers=2, steps=800)
 # One layer, like the single-head model of phase 1, so that the number of heads is all that differs.
-ONE_LAYER_RECIPE = Recipe("multi_head_one_layer_model", "masked word", num_heads=4, num_layers=1, steps=800)
+ONE_LAYER_RECIPE = Recipe(
+    "one_layer_model", "masked word", num_heads=4, num_layers=1, steps=800, matrix_decay=LITTLE_DECAY
+)
 
 
 def check_heads(d_model: int, num_heads: int) -> None:
