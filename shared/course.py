@@ -19,7 +19,6 @@ import json
 import multiprocessing
 import signal
 import sys
-import textwrap
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -112,17 +111,19 @@ def verdicts(result: Result) -> str:
 
 
 def pictures(result: Result) -> str:
-    shown = [path for path in result.written if path.suffix in (".png", ".svg", ".gif", ".html")]
-    return " ".join(str(Path(*path.parts[path.parts.index("visualizations") + 1 :])) for path in shown)
+    """Names of what the script drew; the last lines of the story say where that lies."""
+    return " ".join(path.name for path in result.written if path.suffix in (".png", ".svg", ".gif", ".html"))
 
 
 def story(name: str, result: Result) -> str:
     """One or two lines: what the script asks, what it found, how its claims came out, and its pictures."""
-    title = f"{name.split('.', 1)[1].replace('.', '/'):32} {question_of(name)}"
-    rest = "   ".join(part for part in (result.answer, verdicts(result), pictures(result)) if part)
-    if len(title) + len(rest) + 3 <= WIDTH:
-        return f"{title}   {rest}".rstrip()
-    return f"{title}\n{textwrap.fill(rest, WIDTH, initial_indent='    ', subsequent_indent='    ')}"
+    lines = [f"{name.split('.', 1)[1].replace('.', '/')}: {question_of(name)}"]
+    if result.answer:
+        lines.append(f"    {result.answer}")
+    for part in filter(None, (verdicts(result), pictures(result))):
+        fits = next((i for i, line in enumerate(lines) if len(line) + 3 + len(part) <= WIDTH), len(lines) - 1)
+        lines[fits] += f"   {part}"
+    return "\n".join(lines)
 
 
 class Teller:
@@ -167,7 +168,7 @@ def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller
     }
     bar = tqdm(total=len(started), desc="scripts", leave=False, disable=None)
     for phase, plan in plans.items():
-        teller.say(f"\n{report.SECTIONS[phase]}")
+        teller.say(f"---- {report.SECTIONS[phase]}")
         for name in plan.scripts:
             teller.tell(name, started[name].get())
             bar.update()
@@ -186,7 +187,7 @@ def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, long
     looks = [option for option in argv if option != "--retrain"]
     alone = [name for plan in plans.values() for name in plan.alone + (plan.longer if longer else ())]
     if alone:
-        teller.say("\nAlone, because they measure times or take long")
+        teller.say("---- Alone, because they measure times or take long")
     for name in alone:
         teller.tell(name, run_script(name, looks))
 
@@ -205,7 +206,8 @@ def main(argv: list[str] | None = None) -> None:
     scripts_take = [option for option in rest if option != "--verbose"]
     run([word] if word in PHASES else list(PHASES), scripts_take, options, longer=word == "all")
     print(f"\n{word if word in PHASES else 'All four phases'} ran in {time.perf_counter() - started:.0f} s")
-    print(f"+ holds   x does not hold   ~ holds only if; all that was said: {paths.shown(options.output_dir / LOG)}")
+    print("+ holds   x does not hold   ~ holds only if   pictures: visualizations/plots/, visualizations/animations/")
+    print(f"all that was said: {paths.shown(options.output_dir / LOG)}")
     print(f"report page: {paths.shown(report.write_page(options.output_dir))}  (open it in a browser)")
 
 

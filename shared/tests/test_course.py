@@ -47,10 +47,10 @@ def test_the_story_is_told_in_reading_order_and_the_log_has_the_rest(monkeypatch
     tell(plans, teller, OPTIONS)
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
     assert [re.sub(" +", " ", line) for line in lines] == [
-        "1 · One head",
-        *("first What is it? first is 0.5", "slow What is it? slow is 0.5"),
-        "2 · Many heads",
-        "second What is it? second is 0.5",
+        "---- 1 · One head",
+        *("first: What is it?", " first is 0.5", "slow: What is it?", " slow is 0.5"),
+        "---- 2 · Many heads",
+        *("second: What is it?", " second is 0.5"),
     ]
     teller.file.close()
     log = [line for line in Path(teller.file.name).read_text(encoding="utf-8").splitlines() if line]
@@ -85,18 +85,21 @@ def test_run_script_catches_what_is_printed_and_what_is_written(monkeypatch, cap
         raise OSError(28, "No space left on device", "picture.png")
 
     result = course.run_script(script("draws", monkeypatch, draws), [])
-    assert (result.code, result.text) == (0, "result\n") and course.pictures(result) == "plots/x.png"
+    assert (result.code, result.text) == (0, "result\n") and course.pictures(result) == "x.png"
     assert course.run_script(script("breaks", monkeypatch, breaks), []) == Result(
         2, "picture.png: No space left on device\n"
     )
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_story_is_one_line_or_two(monkeypatch):
-    name = echo("one", monkeypatch)
-    assert course.story(name, Result(0, "", "0.5")).count("\n") == 0
-    assert course.story(name, Result(0, "", "0.5 " * 25)).count("\n") == 1
-    assert all(len(line) <= course.WIDTH for line in course.story(name, Result(0, "", "0.5 " * 25)).splitlines())
+def test_a_story_is_two_lines_and_each_part_stands_where_it_fits(monkeypatch, tmp_path):
+    name = script("one", monkeypatch, None, "Is it " + "so " * 30 + "?")
+    drawn = tuple(tmp_path / f"{letter * 20}.png" for letter in "ab")
+    first, second = course.story(name, Result(0, "", "0.5 of them", drawn)).splitlines()
+    assert first.startswith("one: Is it so") and len(first) <= course.WIDTH
+    assert second == f"    0.5 of them   {'a' * 20}.png {'b' * 20}.png"
+    short = script("two", monkeypatch, None)
+    assert course.story(short, Result(0, "", "", drawn[:1])) == f"two: What is it?   {'a' * 20}.png"
 
 
 def test_the_course_knows_every_script_of_its_phases():
