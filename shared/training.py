@@ -48,8 +48,8 @@ FORMAT = 2  # of the checkpoint files; raise it when an old file cannot be read 
 QUICK_STEPS = 30
 NUM_TRAIN, NUM_HELD_OUT = 20_000, 500
 
-# The rates at their highest. Decay pulls the matrices to 0, which keeps the work on one relation in one head. A model of
-# one layer cannot afford that much: with LITTLE_DECAY it loses less, and a lone head does not fall back on itself.
+# The rates at their highest. Decay pulls the matrices to 0, which keeps the work on one relation in one head. A model
+# of one layer cannot afford that much: with little decay it loses less, and a lone head does not look at itself only.
 MATRIX_RATE, RATE, MATRIX_DECAY, DECAY = 0.04, 0.02, 0.5, 0.0
 LITTLE_DECAY = 0.1
 UP = 0.3  # share of the steps in which the rates rise
