@@ -81,9 +81,6 @@ class Scores(NamedTuple):
     offsets: dict[str, float]
 
 
-LOADERS = (load_single_head_model, load_one_layer_model, load_multi_head_model, load_causal_model)
-
-
 def relation_scores(model: ToyTransformer) -> dict[str, Tensor]:
     """Relation -> accuracy of every head of a model that sees both sides, held-out sentences, (L, H, 2)."""
     held_out = training.corpus()[1]
@@ -177,18 +174,11 @@ def draw_causal(part: SubFigure, trained: Trained, leaks: tuple[float, float], w
 
     grid = part.add_gridspec(2, 2, width_ratios=(1.5, 2), height_ratios=(2, 1))
     plot_attention(sharpest, seen, mask=causal_mask(len(seen)), ax=part.add_subplot(grid[:, 0]))
-    tested = {
-        "the grammar itself": least,
-        "with the mask": with_mask,
-        "mask taken away": without,
-        "blind guess": UNIFORM,
-    }
-    moved = {"with the mask": leaks[0], "no mask": leaks[1]}
-    for row, (title, measured) in enumerate(
-        (("loss, nats per next word", tested), ("later words changed: earlier logits move by", moved))
-    ):
-        values = torch.tensor(list(measured.values()))
-        bars(part.add_subplot(grid[row, 1]), values, title, list(measured), (0, 1.2 * values.max().item()))
+    names = ["the grammar itself", "with the mask", "mask taken away", "blind guess"]
+    tested = torch.tensor([least, with_mask, without, UNIFORM])
+    bars(part.add_subplot(grid[0, 1]), tested, "loss, nats per next word", names, (0, 1.2 * tested.max().item()))
+    moved, title = torch.tensor(leaks), "later words changed: earlier logits move by"
+    bars(part.add_subplot(grid[1, 1]), moved, title, ["with the mask", "no mask"], (0, 1.2 * moved.max().item()))
     return (
         "Later words get the score -inf, so their weight is 0. Change them, and earlier predictions move by "
         f"{'exactly 0' if leaks[0] == 0 else f'{leaks[0]:.1e}'}; without a mask by {leaks[1]:.1f}. "
@@ -302,7 +292,8 @@ def without_training(untrained: ToyTransformer, scores: Scores) -> dict[str, lis
 
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    models = Models(*(load(options) for load in LOADERS))
+    loaders = (load_single_head_model, load_one_layer_model, load_multi_head_model, load_causal_model)
+    models = Models(*(load(options) for load in loaders))
     scores = Scores(*(relation_scores(trained.model) for trained in models[:3]), offset_baselines(training.corpus()[1]))
     save_plot(options, "summary_all_phases", *draw(models, scores, options.words))
     recipe = models.deep.recipe

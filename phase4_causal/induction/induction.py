@@ -351,7 +351,7 @@ def numbers_by_seed(outcomes: list[Outcome]) -> dict[str, list[float]]:
 
 
 def draw_losses(ax: Axes, outcomes: list[Outcome]) -> None:
-    first, end = outcomes[0], outcomes[0].two.steps[-1]
+    two, end = outcomes[0].two, outcomes[0].two.steps[-1]
     for i, outcome in enumerate(outcomes):
         for run, color, name in ((outcome.two, INDUCTION, "two layers"), (outcome.one, CONTROL, "one layer")):
             ax.plot(run.steps, run.loss, color=color, alpha=0.35 if i else 1, label=None if i else name)
@@ -361,10 +361,10 @@ def draw_losses(ax: Axes, outcomes: list[Outcome]) -> None:
     ax.set(xlabel="step", ylabel="loss on the repeated part, nats", ylim=(0, 6.4), xlim=(0, end))
     ax.legend(frameon=False, fontsize=9, loc="upper right")
     ax.set_title(f"no fall within {end} steps")
-    if first.two.learned:
-        ax.axvspan(*first.two.fall, color=INDUCTION, alpha=0.12, linewidth=0)
-        high, low = (first.two.loss[first.two.steps.index(step)] for step in first.two.fall)
-        ax.set_title("steps {} to {}: ".format(*first.two.fall) + f"from {high:.1f} to {low:.1f} nats")
+    if two.learned:
+        ax.axvspan(*two.fall, color=INDUCTION, alpha=0.12, linewidth=0)
+        high, low = (two.loss[two.steps.index(step)] for step in two.fall)
+        ax.set_title("steps {} to {}: ".format(*two.fall) + f"from {high:.1f} to {low:.1f} nats")
 
 
 def draw_scores(ax: Axes, outcome: Outcome) -> None:
@@ -378,7 +378,7 @@ def draw_scores(ax: Axes, outcome: Outcome) -> None:
         ax.axvspan(*two.fall, ymax=1 / 1.35, color=INDUCTION, alpha=0.12, linewidth=0)  # up to the legend
     ax.set(xlabel="step", ylabel="score of each head", ylim=(0, 1.35), yticks=(0, 0.5, 1), xlim=(0, two.steps[-1]))
     ax.legend(frameon=False, fontsize=8.5, loc="upper left", ncols=2, columnspacing=1.2)
-    ax.set_title(f"best induction score {two.induction[-1].max():.2f}, even weights {even:.2f}")
+    ax.set_title(f"best induction score {two.best_score:.2f}, even weights {even:.2f}")
 
 
 @torch.no_grad()
@@ -414,23 +414,24 @@ def draw_removal(ax: Axes, outcome: Outcome) -> None:
 @torch.no_grad()
 def draw(outcomes: list[Outcome], seed: int) -> tuple[Figure, str]:
     """Losses, scores while training, the pattern of the best induction head, what each head is worth."""
-    first, steps = outcomes[0], outcomes[0].two.steps[-1]
+    first, two, one = outcomes[0], outcomes[0].two, outcomes[0].one
+    steps = two.steps[-1]
     fig, ((losses, curves), (pattern, removal)) = plt.subplots(2, 2, figsize=(9.6, 8.6), layout="constrained")
     draw_losses(losses, outcomes)
     draw_scores(curves, first)
-    draw_pattern(pattern, first.two, seed)
+    draw_pattern(pattern, two, seed)
     draw_removal(removal, first)
-    two, one = first.two.loss[-1], first.one.loss[-1]
-    title = f"After {steps} steps: two layers at {two:.2f} nats, one layer at {one:.2f}"
-    if first.two.learned and not first.one.learned:
-        title = f"Two layers learn to look up what came next: loss {two:.2f}; one layer is still at {one:.2f}"
-    _, layers = first.two.model(first.two.tokens[:, :-1])
+    low, high = two.loss[-1], one.loss[-1]
+    title = f"After {steps} steps: two layers at {low:.2f} nats, one layer at {high:.2f}"
+    if two.learned and not one.learned:
+        title = f"Two layers learn to look up what came next: loss {low:.2f}; one layer is still at {high:.2f}"
+    _, layers = two.model(two.tokens[:, :-1])
     entropy = [normalized_entropy(w, causal_mask(w.size(-1))).nanmean().item() for w in layers]
     headline(
         fig,
         title,
         f"trained {steps} steps, {HEADS} heads in a layer, seeds: {len(outcomes)}; normalised entropy: "
-        f"layer 0 {entropy[0]:.2f}, layer 1 {entropy[1]:.2f}; removal: {len(first.two.tokens)} new sequences",
+        f"layer 0 {entropy[0]:.2f}, layer 1 {entropy[1]:.2f}; removal: {len(two.tokens)} new sequences",
     )
     return fig, f"{title}. Loss by step, scores of the heads by step, pattern of the best head, loss without each head."
 

@@ -25,8 +25,6 @@ from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer
 
 SYMBOLS, LENGTH, PERIODS = 64, 33, (8, 16)  # words in use; words of a sequence; shortest and longest block
-HEADS, BATCH, STEPS, RATE, MATRIX_RATE, WARM_UP = 4, 32, 800, 0.005, 0.01, 40
-NUM_TEST, EVERY = 100, 10  # sequences that are measured, every so many steps
 
 
 def repeated_sequences(

@@ -108,7 +108,6 @@ def equality(length: int = 67) -> dict[str, float]:
 def calls_at(length: int) -> dict[str, Callable[[], Tensor]]:
     """Every way to compute, on the same random queries, keys and values (1, H, T, d)."""
     inputs = torch.randn(3, 1, NUM_HEADS, length, WIDTH)
-    tiles = partial(block_sparse_attention, block_size=BLOCK, allowed=tile_pattern(length // BLOCK))
     ways: dict[str, Attention] = {
         NAIVE: masked(None),
         MASKED: masked(local_mask(length, length, WINDOW)),
@@ -117,7 +116,7 @@ def calls_at(length: int) -> dict[str, Callable[[], Tensor]]:
         FLASH_CAUSAL: partial(flash_attention, causal=True),
         LOCAL: partial(local_attention, window=WINDOW),
         STRIDED: partial(strided_attention, stride=STRIDE),
-        TILES: tiles,
+        TILES: partial(block_sparse_attention, block_size=BLOCK, allowed=tile_pattern(length // BLOCK)),
         LINEAR: linear_attention,
         LINEAR_CAUSAL: partial(linear_attention, causal=True),
     }

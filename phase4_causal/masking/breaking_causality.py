@@ -136,7 +136,7 @@ WRITING = "trained with the mask*: word by word", "trained with the mask*: full,
         kind=EXPERIMENT,
         rule="in training below 0.05, which the grammar does not allow; from the past alone above a uniform guess",
         holds=lambda n: max(of(n, WITHOUT, TRAINING)) < 0.05 and min(of(n, WITHOUT, WORD_BY_WORD, MASKED)) > UNIFORM,
-        oracle=made_up((2.0, 3.0, 2.0), (9.0, 0.0, 9.0)),
+        oracle=made_up((2.0, 3.0, 2.0)),
         null=made_up((2.0, 3.0, 2.0), (2.0, 2.0, 2.0)),
         unit="loss, nats per word; a uniform guess loses 4.6",
         control="what the grammar itself loses",
@@ -244,19 +244,15 @@ def draw_next_token(runs: Runs, found: dict, note: str) -> tuple[Figure, str]:
     for place, mode in enumerate(ATTENTION):
         curve = torch.tensor(runs[mode, 2].history.loss)
         smooth = curve.unfold(0, min(10, len(curve)), 1).mean(dim=-1)  # (steps,) -> (steps - 9,)
-        curves.plot(range(len(curve) - len(smooth) + 1, len(curve) + 1), smooth, color=head_color(place), label=mode)
+        steps = range(len(curve) - len(smooth) + 1, len(curve) + 1)
+        curves.plot(steps, smooth, color=head_color(place), label=f"trained {mode}")
         past.bar(place, alone[place], width=0.6, color=head_color(place))
         past.text(place, alone[place] + 0.1, f"{alone[place]:.2f}", ha="center", va="bottom")
-    curves.legend(frameon=False, loc="upper right", title="trained")
-    top = max(UNIFORM, curves.dataLim.y1, past.dataLim.y1)
-    least, right = found[GRAMMAR], {"transform": curves.get_yaxis_transform(), "ha": "right", "fontsize": 9}
     for ax in (curves, past):
-        frame(ax, least)
-    curves.text(0.99, least - 0.12, f"floor: the grammar, {least:.2f}", va="top", **right)
-    curves.text(0.99, UNIFORM + 0.06, f"uniform guess, {UNIFORM:.2f}", va="bottom", **right)
-    curves.set(
-        xlabel="step", ylabel="loss, nats per word", title="in training (mean of 10 steps)", ylim=(0, 1.12 * top)
-    )
+        frame(ax, found[GRAMMAR])
+    curves.legend(loc="upper right", edgecolor="none")
+    top = 1.12 * max(UNIFORM, curves.dataLim.y1, past.dataLim.y1)
+    curves.set(xlabel="step", ylabel="loss, nats per word", title="in training (mean of 10 steps)", ylim=(0, top))
     past.set_xticks([0, 1], [f"trained\n{mode}" for mode in ATTENTION])
     past.set_title("from the past alone, held-out")
     cheat = found[name(WITHOUT, 2, OPEN)][0]

@@ -59,15 +59,11 @@ def masked(make: MakeAttention, rule: Callable[[int], Tensor]) -> MakeAttention:
     return lambda d_model, num_heads: WithMask(make(d_model, num_heads), rule)
 
 
-def two_groups(d_model: int, num_heads: int) -> GroupedQueryAttention:
-    return GroupedQueryAttention(d_model, num_heads, num_kv_heads=2)
-
-
 CAUSAL: dict[str, MakeAttention] = {
     "CausalSelfAttention": CausalSelfAttention,
     "MultiHeadAttention + causal mask": masked(MultiHeadAttention, causal_mask),
     "fused, causal=True": partial(FusedMultiHeadAttention, causal=True),
-    "GroupedQueryAttention + causal mask": masked(two_groups, causal_mask),
+    "GroupedQueryAttention + causal mask": masked(partial(GroupedQueryAttention, num_kv_heads=2), causal_mask),
 }
 PLANTED: dict[str, MakeAttention] = {
     "mistake: no mask": MultiHeadAttention,

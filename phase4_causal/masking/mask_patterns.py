@@ -476,7 +476,8 @@ def draw_roles(ax: Axes, found: Measured) -> None:
             if kind != BOTH and not found.possible[name]:
                 continue
             y, color = row + 0.22 * (place - 1), head_color(place)
-            ax.plot(found.best(kind, name), y, markers[kind], color=color, markersize=6.5)
+            label = None if row else kind
+            ax.plot(found.best(kind, name), y, markers[kind], color=color, markersize=6.5, label=label)
             if kind in found.base:
                 ax.plot([found.base[kind][name]] * 2, [y - 0.15, y + 0.15], color=color, linewidth=1.8)
         if not found.possible[name]:
@@ -487,13 +488,8 @@ def draw_roles(ax: Axes, found: Measured) -> None:
     ax.tick_params(axis="y", length=0)
     ax.hlines([row + 0.5 for row in range(len(names) - 1)], -0.03, 1.03, color="#e6e8eb", linewidth=0.8)
     ax.set_title("best head of each role", fontsize=10)
-    marks = [
-        plt.Line2D([], [], marker=marker, linestyle="", color=head_color(place), markersize=7, label=kind)
-        for place, (kind, marker) in enumerate(markers.items())
-    ]
-    upright = {"marker": "|", "linestyle": "", "markersize": 11, "markeredgewidth": 1.8}
-    marks.append(plt.Line2D([], [], color=QUIET, label="without training, or a fixed offset", **upright))
-    ax.legend(handles=marks, loc="upper center", bbox_to_anchor=(0.4, -0.1), ncols=2, frameon=False, fontsize=8.5)
+    ax.plot([], [], "|", color=QUIET, markersize=11, markeredgewidth=1.8, label="without training, or a fixed offset")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.4, -0.1), ncols=2, frameon=False, fontsize=8.5)
 
 
 def draw(found: Measured, note: str) -> tuple[Figure, str]:

@@ -14,8 +14,7 @@ from phase4_causal.long_texts.linear_attention import linear_attention, linear_a
 from phase4_causal.writing.generate import Sampling
 from shared.attention_utils import causal_mask, padding_mask
 from shared.exercise_checker import DONE, check, draw
-from shared.tests.exercises import asked_for_as_checked, by_loops, each_way, known_by_its_name
-from shared.tests.helpers import close
+from shared.tests.helpers import asked_for_as_checked, by_loops, close, each_way, known_by_its_name
 
 CAUSAL, COMBINED, NEXT, CACHE, TILES, LINEAR = solutions.EXERCISES
 

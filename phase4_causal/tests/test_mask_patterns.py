@@ -78,7 +78,6 @@ def test_even_weights_on_six_words_give_the_numbers_worked_by_hand():
     assert {name: numbers[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     keys = mask_patterns.received(even_weights(mask), mask)[0]
     assert keys.tolist() == pytest.approx([sum(1 / i for i in range(j + 1, 7)) / 6 for j in range(6)], abs=1e-7)
-    assert round(keys[0].item(), 3) == 0.408 and round(keys[5].item(), 3) == 0.028
     assert mask_patterns.received(even_weights(full), full)[0].tolist() == pytest.approx([1 / 6] * 6)
 
 

@@ -66,7 +66,6 @@ def test_mixes_of_mask_and_code_are_right_where_torch_says_so_and_wrong_elsewher
 def test_future_mass_by_hand() -> None:
     weights = torch.tensor([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [1.0, 0.0, 0.0]])
     assert masks.future_mass(weights) == pytest.approx(0.75 / 3)
-    assert masks.brute_force_errors() == 0
 
 
 def test_what_is_said_of_masks_comes_out_as_in_the_table() -> None:

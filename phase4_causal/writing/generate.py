@@ -18,7 +18,6 @@ Writes generation_temperature.png to visualizations/plots/phase4/, generation.gi
 
 import argparse
 import copy
-import io
 import math
 import random
 import statistics
@@ -89,7 +88,7 @@ def page(written: Written, step: int, note: str) -> Figure:
     weights = torch.cat([layer[0] for layer in written.attended[step]]).cpu()  # L x (H, n) -> (L * H, n)
     rows, so_far = weights.shape
     heads = rows // len(written.attended[step])
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.2), gridspec_kw={"width_ratios": (2.6, 1)})
+    fig, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.2), dpi=80, width_ratios=(2.6, 1))
     fig.subplots_adjust(left=0.11, right=0.97, top=0.74, bottom=0.2, wspace=0.28)
     left.set_facecolor(HIDDEN)  # what is not written yet
     left.pcolormesh(weights.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors="white", linewidth=0.8)
@@ -117,10 +116,9 @@ def page(written: Written, step: int, note: str) -> Figure:
 
 def pixels(fig: Figure) -> np.ndarray:
     """The figure as an image (height, width, 3) of few colours; closes it."""
-    buffer = io.BytesIO()
-    fig.savefig(buffer, format="png", dpi=80)
+    fig.canvas.draw()
+    few = Image.fromarray(np.asarray(fig.canvas.buffer_rgba())[..., :3]).quantize(64, method=Image.Quantize.MAXCOVERAGE)
     plt.close(fig)
-    few = Image.open(buffer).convert("RGB").quantize(64, method=Image.Quantize.MAXCOVERAGE)
     return np.asarray(few.convert("RGB"))
 
 
