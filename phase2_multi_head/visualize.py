@@ -27,15 +27,7 @@ from shared.head_statistics import even_weights
 from shared.toy_language import tokenize
 from shared.toy_model import weights_of
 from shared.training import Trained, attention_on, head_entropy
-from shared.visualization_utils import (
-    HIDDEN,
-    QUIET,
-    head_color,
-    headline,
-    plot_heads,
-    save_plot,
-    weight_colorbar,
-)
+from shared.visualization_utils import HIDDEN, QUIET, head_color, headline, plot_heads, save_plot, weight_colorbar
 
 UNTRAINED_MODELS = 20  # with different seeds, to see how far chance alone spreads the heads
 
@@ -137,7 +129,8 @@ APART = {f"{FIGURE}: difference": 0.7, f"{UNTRAINED}: difference": 0.3, f"{TRAIN
         only_if=lambda n: spread(n["trained: distance"]) >= 0.3 and max(n["trained: largest weight"]) >= 0.5,
         condition="the model is trained; the figure shows one that is not",
         oracle={f"{FIGURE}: distance": [0.3, 1.5], f"{FIGURE}: largest weight": [0.9, 0.9]},
-        null={f"{FIGURE}: distance": [1.0, 1.0], f"{FIGURE}: largest weight": [0.1, 0.1]},
+        null={f"{model}: distance": [1.0, 1.0] for model in (FIGURE, "trained")}
+        | {f"{model}: largest weight": [0.1, 0.1] for model in (FIGURE, "trained")},
         unit="mean distance over that of even weights; mean largest weight of a row",
         shows=("*: distance", "*: largest weight"),
     ),
@@ -150,7 +143,7 @@ APART = {f"{FIGURE}: difference": 0.7, f"{UNTRAINED}: difference": 0.3, f"{TRAIN
         only_if=lambda n: spread(n["trained: entropy"]) >= 0.1,
         condition="they were trained; the title stands over modules with random weights",
         oracle={f"{FIGURE}: entropy": [0.2, 0.9], "untrained: entropy": [0.2, 0.9]},
-        null={f"{FIGURE}: entropy": [0.98, 0.98], "untrained: entropy": [0.98, 0.98]},
+        null={f"{model}: entropy": [0.98, 0.98] for model in (FIGURE, "untrained", "trained")},
         unit="normalised entropy",
         shows=("*: entropy",),
     ),

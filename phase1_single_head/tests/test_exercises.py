@@ -11,8 +11,15 @@ import torch.nn.functional as F
 from phase1_single_head import exercises, self_attention
 from phase1_single_head.answers.solutions import EXERCISES
 from shared.exercise_checker import DONE, WRONG, check
-from shared.tests.exercises import asked_for_as_checked, by_loops, computes_the_same, each_way, known_by_its_name, soft
-from shared.tests.helpers import close
+from shared.tests.helpers import (
+    asked_for_as_checked,
+    by_loops,
+    close,
+    computes_the_same,
+    each_way,
+    known_by_its_name,
+    soft,
+)
 from shared.toy_model import sinusoidal_positions
 
 HAND, SOFTMAX, SELF, ADDITIVE, POSITIONS, CROSS = EXERCISES

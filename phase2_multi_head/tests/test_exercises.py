@@ -18,8 +18,15 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention, torch_twi
 from phase2_multi_head.pooling.attention_pooling import AttentionPooling
 from shared.attention_utils import causal_mask
 from shared.exercise_checker import DONE, WRONG, check, draw
-from shared.tests.exercises import asked_for_as_checked, by_loops, computes_the_same, each_way, known_by_its_name, soft
-from shared.tests.helpers import close
+from shared.tests.helpers import (
+    asked_for_as_checked,
+    by_loops,
+    close,
+    computes_the_same,
+    each_way,
+    known_by_its_name,
+    soft,
+)
 
 SPLIT, MERGE, HEADS, PROJECTION, GROUPED, BLOCK, POOLING = EXERCISES
 

@@ -14,8 +14,7 @@ from phase3_visualization.answers import solutions
 from shared.attention_utils import attention_rollout, normalized_entropy
 from shared.exercise_checker import DONE, check, draw
 from shared.grammar.scores import accuracy_per_head, best_fixed_offset
-from shared.tests.exercises import asked_for_as_checked, by_loops, each_way, known_by_its_name
-from shared.tests.helpers import close
+from shared.tests.helpers import asked_for_as_checked, by_loops, close, each_way, known_by_its_name
 
 ENTROPY, ROLE, ROLLOUT, REMOVED = solutions.EXERCISES
 

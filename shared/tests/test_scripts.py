@@ -19,8 +19,9 @@ from phase4_causal import causal_attention
 from phase4_causal import visualize as visualize4
 from shared import cli, course, paths, toy_language
 from shared.evidence import report
-from shared.tests.helpers import IN_ONE_RUN
 from shared.toy_language import TOY_SENTENCE
+
+IN_ONE_RUN = pytest.mark.xdist_group("run")  # in one process, when the tests run in several: all scripts run once only
 
 
 def default_scripts():
