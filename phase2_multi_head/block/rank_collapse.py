@@ -36,12 +36,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from phase2_multi_head.block.transformer_block import INITIAL, TransformerBlock, eight_word_tokens, use_xavier
-from phase2_multi_head.multi_head_attention import (
-    MultiHeadAttention,
-    load_multi_head_model,
-    merge_heads,
-    split_heads,
-)
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, merge_heads, split_heads
 from shared import cli, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
@@ -131,7 +126,7 @@ def draws_of(seeds: range) -> range:
 
 
 def by_initial(name: str, *values: float) -> dict[str, list[float]]:
-    """Numbers of one kind of layer as `ends` returns them, for the oracles: each value with both initial weights."""
+    """For the oracles: the same values with both initial weights."""
     return {f"{name}, {initial}": list(values) for initial in INITIAL}
 
 
@@ -300,10 +295,9 @@ def acceleration(run: list[float]) -> list[float]:
         kind=EXPERIMENT,
         rule="between 2.5 and 3.5: the distance is cubed; 1 would be plain exponential",
         holds=lambda n: all(2.5 <= value <= 3.5 for i in INITIAL for value in n[f"layers 4 and 5, {i}"]),
-        oracle={f"layers 4 and 5, {i}": [3.0, 3.0] for i in INITIAL},
-        null={f"layers 4 and 5, {i}": [1.0, 1.0] for i in INITIAL},
+        oracle=by_initial("layers 4 and 5", 3.0, 3.0),
+        null=by_initial("layers 4 and 5", 1.0, 1.0),
         unit="powers of ten that the distance to rank one falls by in a layer, over those in the layer before",
-        shows=("layers *", "distance *"),
     )
 )
 def collapse_rates(seeds: range) -> dict[str, list[float]]:
@@ -316,7 +310,7 @@ def collapse_rates(seeds: range) -> dict[str, list[float]]:
     return numbers
 
 
-def draw(stacks: Stacks, models: dict[str, list[float]], note: str) -> tuple[Figure, str]:
+def draw(stacks: Stacks, models: Models, note: str) -> tuple[Figure, str]:
     """Left: new stacks, by parts, each draw a thin line. Right: the toy model, residual connections in and out."""
     fig, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.9), layout="constrained", width_ratios=(1.8, 1))
     median = {name: medians(stacks[PICTURED, name]) for name in LAYERS}

@@ -59,7 +59,6 @@ D_MODEL, NUM_HEADS = 512, 8
 SECONDS = 0.2  # to time all variants at one shape; at least three rounds
 COMPARED = 64  # tokens of two sequences on which variants must agree; more takes long in float64
 PANELS = {"forward": "forward", "training": "training: forward and backward"}
-MODES = tuple(PANELS)
 Times = dict[str, list[float]]  # name -> seconds in each round
 
 
@@ -151,7 +150,7 @@ def show(result: Result) -> None:
     for name, difference in result.differences.items():
         row = f"   {name:35}{difference:10.1e}"
         if name in result.times["forward"]:
-            forward, training = (statistics.median(result.times[mode][name]) for mode in MODES)
+            forward, training = (statistics.median(result.times[mode][name]) for mode in PANELS)
             row += f"{forward * 1e3:10.2f}{result.ratio('forward', name):8.2f}"
             row += f"{result.operations / forward / result.rate:10.0%}"
             row += f"{training * 1e3:10.2f}{result.ratio('training', name):8.2f}"
@@ -159,7 +158,7 @@ def show(result: Result) -> None:
         else:
             row += f"   refused: differs by {difference:.2g}, allowed is {TOLERANCE:g}"
         print(row)
-    ratios = ", ".join(f"{mode} {result.ratio(mode, FUSED, TORCH_NO_WEIGHTS):.2f}" for mode in MODES)
+    ratios = ", ".join(f"{mode} {result.ratio(mode, FUSED, TORCH_NO_WEIGHTS):.2f}" for mode in PANELS)
     print(f'   "{FUSED}" over "{TORCH_NO_WEIGHTS}": {ratios}')
     wrong = median_ratio(result.wrong, INVERTED, FUSED_MASK)
     print(f'   the refused "{INVERTED}", timed all the same, over "{FUSED_MASK}": {wrong:.2f}')
@@ -169,7 +168,7 @@ def draw(results: list[Result], options: argparse.Namespace) -> tuple[Figure, st
     """Times over that of nn.MultiheadAttention: a panel for each mode, a row for each variant, colours for shapes."""
     names = list(results[0].differences)
     fig, axes = plt.subplots(1, 2, figsize=(10.2, 5), sharey=True, layout="constrained")
-    for ax, mode in zip(axes, MODES, strict=True):
+    for ax, (mode, panel) in zip(axes, PANELS.items(), strict=True):
         for index, result in enumerate(results):
             rows = [row for row, name in enumerate(names) if name in result.times[mode]]
             ratios = [result.ratio(mode, names[row]) for row in rows]
@@ -177,7 +176,7 @@ def draw(results: list[Result], options: argparse.Namespace) -> tuple[Figure, st
             ax.scatter(ratios, offsets, s=38, color=head_color(index), label=result.shape, zorder=3)
         ax.axvline(1, color=QUIET, linewidth=1)
         ax.set_xlim(left=0)
-        ax.set(xlabel=f"time, {TORCH} with weights = 1", title=PANELS[mode])
+        ax.set(xlabel=f"time, {TORCH} with weights = 1", title=panel)
         ax.grid(axis="y", color="#eef0f2", linewidth=8, zorder=0)
         ax.tick_params(length=0)
         for row, name in enumerate(names):

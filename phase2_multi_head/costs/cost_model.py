@@ -191,18 +191,13 @@ def attention_operations(length: int, d_model: int, *, batch: int = 1) -> int:
     return 4 * batch * length**2 * d_model
 
 
-def weights_bytes(length: int, num_heads: int, *, batch: int = 1, bytes_each: int = 4) -> int:
-    """One matrix T x T for each head."""
-    return bytes_each * batch * num_heads * length**2
-
-
 def peak_bytes_in_steps(length: int, d_model: int, num_heads: int) -> int:
     """The most that MultiHeadAttention needs at one time: one sequence, float32, no mask, no training.
 
     That is when the values are averaged: queries, divided queries, keys, values, means, scores, weights. Or else, if
     T < d_k, at the end: in place of scores and divided queries, the merged heads and the output.
     """
-    vectors, matrices = 4 * length * d_model, weights_bytes(length, num_heads)
+    vectors, matrices = 4 * length * d_model, 4 * num_heads * length**2
     return max(5 * vectors + 2 * matrices, 6 * vectors + matrices)
 
 
@@ -212,10 +207,7 @@ def peak_bytes_fused(length: int, d_model: int) -> int:
 
 
 def counted_operations(length: int, d_model: int, num_heads: int = NUM_HEADS) -> tuple[int, int]:
-    """What torch counts in MultiHeadAttention: operations of the projections, operations of the attention itself.
-
-    A tensor on the device "meta" has a shape and no numbers, so that any length is counted in no time.
-    """
+    """What torch counts in MultiHeadAttention: operations of the projections, operations of the attention itself."""
     layer = MultiHeadAttention(d_model, num_heads, bias=False).to("meta")
     x = torch.empty(1, length, d_model, device="meta")
     projections = sum(count_operations(w, x) for w in (layer.w_q, layer.w_k, layer.w_v, layer.w_o))
@@ -238,14 +230,10 @@ def measured_peak(layer_class: type[MultiHeadAttention], length: int, d_model: i
     return peak_memory(partial(layer_class(d_model, num_heads, bias=False), torch.randn(1, length, d_model)))
 
 
-def halved(length: int, num_heads: int = 8, d_model: int = 512) -> dict[str, float]:
+def halved(length: int) -> dict[str, float]:
     """Which share of a layer's peak memory is saved by half the length, half the heads, half of d_model."""
-    whole = measured_peak(MultiHeadAttention, length, d_model, num_heads)
-    halves = {
-        "length": (length // 2, d_model, num_heads),
-        "heads": (length, d_model, num_heads // 2),
-        "d_model": (length, d_model // 2, num_heads),
-    }
+    whole = measured_peak(MultiHeadAttention, length, BROAD, 8)
+    halves = {"length": (length // 2, BROAD, 8), "heads": (length, BROAD, 4), "d_model": (length, BROAD // 2, 8)}
     return {name: 1 - measured_peak(MultiHeadAttention, *sizes) / whole for name, sizes in halves.items()}
 
 
@@ -336,6 +324,7 @@ def operations_by_length() -> dict[str, float]:
 
 
 HALVED = ("length", "heads", "d_model")
+LENGTH_HALVED = ("length, T = 64", "length, T = 512")
 
 
 @measures(
@@ -365,13 +354,7 @@ HALVED = ("length", "heads", "d_model")
         kind=PROBE,
         rule="a fifth or more, each of them at both lengths",
         holds=lambda n: min(n[f"{name}, T = {length}"] for name in HALVED for length in (64, 512)) >= 0.2,
-        only_if=lambda n: (
-            min(
-                n[f"{name}, T = {length}"]
-                for name, length in (("length", 64), ("length", 512), ("heads", 512), ("d_model", 64))
-            )
-            >= 0.2
-        ),
+        only_if=lambda n: min(n[name] for name in (*LENGTH_HALVED, "heads, T = 512", "d_model, T = 64")) >= 0.2,
         condition="the length is reduced; fewer heads help long sequences only, a smaller d_model short ones only",
         unit="share of a layer's peak memory that half of it saves, from 8 heads and d_model = 512",
         shows=tuple(f"{name}, T = *" for name in HALVED),
@@ -389,24 +372,19 @@ def memory_by_length(measured: Measured) -> dict[str, float]:
     }
 
 
-def output_alone(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    return layer(x)[0]
-
-
-def training_peak(layers: int, length: int, *, checkpointed: bool, d_model: int = 64, heads: int = 4) -> int:
+def training_peak(layers: int, length: int, *, checkpointed: bool) -> int:
     """Bytes at the peak of one forward and backward pass through a stack of attention layers, one text.
 
     checkpointed: a layer keeps only its input, and computes its weights again when their gradients are due (Chen et al.
     2016).
     """
-    stack = nn.ModuleList(MultiHeadAttention(d_model, heads) for _ in range(layers))
-    x = torch.randn(1, length, d_model, requires_grad=True)
+    stack = nn.ModuleList(MultiHeadAttention(64, 4) for _ in range(layers))
+    x = torch.randn(1, length, 64, requires_grad=True)
 
     def step() -> None:
         state = x
         for layer in stack:
-            attend = partial(output_alone, layer)
-            state = state + (checkpoint(attend, state, use_reentrant=False) if checkpointed else attend(state))
+            state = state + (checkpoint(layer, state, use_reentrant=False) if checkpointed else layer(state))[0]
         state.sum().backward()
 
     return peak_memory(step)

@@ -27,7 +27,13 @@ from torch import Tensor, nn
 
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads, merge_heads, split_heads
+from phase2_multi_head.multi_head_attention import (
+    MultiHeadAttention,
+    StackOfHeads,
+    merge_heads,
+    split_heads,
+    torch_twin,
+)
 from shared.attention_utils import causal_mask
 
 STACK, STEPS, ONE, EINSUM = "stack of heads", "separate projections", "one projection", "einsum"
@@ -56,7 +62,7 @@ class OneProjection(nn.Module):
 
     @torch.no_grad()
     def copy_weights(self, multi_head: MultiHeadAttention) -> None:
-        self.w_qkv.weight.copy_(stacked_projections(multi_head))
+        self.w_qkv.weight.copy_(torch.cat([w.weight for w in (multi_head.w_q, multi_head.w_k, multi_head.w_v)]))
         self.w_o.weight.copy_(multi_head.w_o.weight)
 
 
@@ -95,10 +101,8 @@ class TorchMultiHeadAttention(nn.Module):
         hidden = None if mask is None else ~mask  # in its mask True means: may not attend
         return self.attention(x, x, x, attn_mask=hidden, need_weights=self.need_weights, average_attn_weights=False)
 
-    @torch.no_grad()
     def copy_weights(self, multi_head: MultiHeadAttention) -> None:
-        self.attention.in_proj_weight.copy_(stacked_projections(multi_head))
-        self.attention.out_proj.weight.copy_(multi_head.w_o.weight)
+        self.attention.load_state_dict(torch_twin(multi_head).state_dict())
 
 
 class InvertedMask(FusedMultiHeadAttention):
@@ -119,11 +123,6 @@ class Variant:
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T) or None."""
         return self.module(x, mask=self.mask)
-
-
-def stacked_projections(multi_head: MultiHeadAttention) -> Tensor:
-    """(3 d_model, d_model): the rows of w_q, then of w_k, then of w_v."""
-    return torch.cat([w.weight for w in (multi_head.w_q, multi_head.w_k, multi_head.w_v)])
 
 
 def load_variants(multi_head: MultiHeadAttention, mask: Tensor) -> dict[str, Variant]:

@@ -95,17 +95,18 @@ def batches(steps: int, generator: torch.Generator) -> Iterator[Tensor]:
         yield group[torch.randint(len(group), (BATCH,), generator=generator)]
 
 
-def one_length_loss(model: ToyTransformer, tokens: Tensor, generator: torch.Generator) -> Tensor:
-    """The masked-word loss of a batch (B, T) without padding."""
-    return training.masked_word_loss(model, tokens, torch.full((len(tokens),), tokens.size(1)), generator)
-
-
 def train(num_heads: int, seed: int, steps: int) -> ToyTransformer:
     """Train one model on masked words. With one seed, the first weights and the batches are the same for any H."""
     model = training.new_model(recipe(num_heads, seed, steps), MultiHeadAttention)
     generator = torch.Generator().manual_seed(seed)
     drawn = batches(steps, generator)
-    training.fit(model, lambda _: one_length_loss(model, next(drawn), generator), steps, rate=RATE, matrix_decay=0.0)
+
+    def loss_of_step(_: int) -> Tensor:
+        tokens = next(drawn)
+        lengths = torch.full((len(tokens),), tokens.size(1))
+        return training.masked_word_loss(model, tokens, lengths, generator)
+
+    training.fit(model, loss_of_step, steps, rate=RATE, matrix_decay=0.0)
     return model
 
 
@@ -194,6 +195,11 @@ def what_heads_gain(models: Models, sentences: list[Sentence], seeds: range) -> 
     return numbers
 
 
+def excess_in_words(n: Numbers) -> str:
+    """ "1.30 with 1, ... heads", means over seeds."""
+    return ", ".join(f"{statistics.mean(n[f'excess, H={heads}']):.2f} with {heads}" for heads in HEADS) + " heads"
+
+
 def draw(n: Numbers, note: str) -> tuple[Figure, str]:
     """Left: excess loss against the number of heads. Right: how different the heads are."""
     fig, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.4), width_ratios=(1.5, 1), layout="constrained")
@@ -209,8 +215,7 @@ def draw(n: Numbers, note: str) -> tuple[Figure, str]:
     right.legend(frameon=False, fontsize=9, loc="upper right", ncols=2)
     for ax in (left, right):
         ax.set_xlabel("heads, of d_model = 64 together")
-    listed = ", ".join(f"{statistics.mean(n[f'excess, H={heads}']):.2f} with {heads}" for heads in HEADS)
-    title = f"Above the best possible loss: {listed} heads"
+    title = f"Above the best possible loss: {excess_in_words(n)}"
     headline(fig, title, note)
     return fig, f"{title} (nats). A dot for each seed; beside it how different the heads of a layer are."
 
@@ -248,10 +253,7 @@ def main(argv: list[str] | None = None) -> str:
     )
     save_plot(options, "phase2/heads_vs_loss", *draw(numbers, note))
     findings.record(options, numbers)
-    means = [statistics.mean(numbers[f"excess, H={heads}"]) for heads in HEADS]
-    return (
-        f"Nats above the best loss: {', '.join(f'{m:.2f} with {h}' for h, m in zip(HEADS, means, strict=True))} heads"
-    )
+    return f"Nats above the best loss: {excess_in_words(numbers)}"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ be one.
     python phase2_multi_head/heads/output_projection.py
 """
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -44,8 +46,7 @@ def new_layer(num_heads: int) -> MultiHeadAttention:
 @torch.no_grad()
 def folded(attention: MultiHeadAttention) -> MultiHeadAttention:
     """One matrix in place of two: W_V becomes W_V W_O, and W_O the identity; no biases."""
-    result = new_layer(attention.num_heads)
-    result.load_state_dict(attention.state_dict())
+    result = copy.deepcopy(attention)
     result.w_v.weight.copy_(attention.w_o.weight @ attention.w_v.weight)  # nn.Linear holds the transposed matrix
     result.w_o.weight.copy_(torch.eye(D_MODEL))
     return result
@@ -54,8 +55,7 @@ def folded(attention: MultiHeadAttention) -> MultiHeadAttention:
 @torch.no_grad()
 def columns_written(attention: MultiHeadAttention) -> int:
     """Columns of the output that the values of head 0 can change."""
-    changed = new_layer(attention.num_heads)
-    changed.load_state_dict(attention.state_dict())
+    changed = copy.deepcopy(attention)
     changed.w_v.weight[: D_MODEL // attention.num_heads] += 1.0
     x = torch.randn(1, 7, D_MODEL, dtype=torch.float64)
     return int((attention(x)[0] != changed(x)[0]).any(dim=1).sum())  # (1, 7, d_model) -> one number

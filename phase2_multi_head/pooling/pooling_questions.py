@@ -276,9 +276,11 @@ def example_sentences() -> list[int]:
     return [i for i, s in enumerate(three_noun_sentences()[1]) if differs[i] and 9 <= len(s.words) <= 11][:3]
 
 
-def worst(numbers: Numbers, pooling: str) -> float:
-    """Mean accuracy over seeds on the question that a pooling answers worst, no layer before it."""
-    return min(statistics.mean(numbers[f"{question}, {pooling}"]) for question in QUESTIONS)
+def worst(numbers: Numbers) -> str:
+    """Of each pooling the accuracy, mean over seeds, on the question that it answers worst, no layer before it."""
+    poolings = ("attention", "mean", "last word")
+    scores = [min(statistics.mean(numbers[f"{question}, {p}"]) for question in QUESTIONS) for p in poolings]
+    return ", ".join(f"{pooling} {score:.2f}" for pooling, score in zip(poolings, scores, strict=True))
 
 
 def draw(runs: Runs, numbers: Numbers, steps: int) -> tuple[Figure, str]:
@@ -291,8 +293,7 @@ def draw(runs: Runs, numbers: Numbers, steps: int) -> tuple[Figure, str]:
         draw_example(ax, runs, index)
     axes[0].set_title("where three learned queries look, one a row; framed: the noun asked for")
     weight_colorbar(fig, axes, shrink=0.5)
-    scores = ", ".join(f"{pooling} {worst(numbers, pooling):.2f}" for pooling in ("attention", "mean", "last word"))
-    title = f"Right answers on the worst of three questions, by pooling: {scores}"
+    title = f"Right answers on the worst of three questions, by pooling: {worst(numbers)}"
     shown = runs["beside", "attention"]
     note = (
         f"trained {steps} steps, seeds: {len(shown)}; {len(three_noun_sentences()[1])} held-out sentences · "
@@ -349,8 +350,7 @@ def main(argv: list[str] | None = None) -> str:
     numbers = what_poolings_find(runs)
     save_plot(options, "phase2/attention_pooling", *draw(runs, numbers, steps))
     findings.record(options, numbers)
-    scores = [f"{pooling} {worst(numbers, pooling):.2f}" for pooling in ("attention", "mean", "last word")]
-    return f"Right answers on the worst of three questions: {', '.join(scores)}"
+    return f"Right answers on the worst of three questions: {worst(numbers)}"
 
 
 if __name__ == "__main__":

@@ -133,9 +133,9 @@ def greedy_order(heads: Iterable[Head], loss: Loss) -> list[Head]:
     return removed
 
 
-def removable(rises: list[float], tolerance: float = TOLERANCE) -> int:
+def removable(rises: list[float]) -> int:
     """The most heads that can be gone while the loss has risen by less than the tolerance, both in nats."""
-    return max(count for count, rise in enumerate(rises) if rise < tolerance)
+    return max(count for count, rise in enumerate(rises) if rise < TOLERANCE)
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Pruning:
         return removable(self.curves[GREEDY])
 
 
-def prune(model: Measured, seed: int, random_orders: int = RANDOM_ORDERS) -> Pruning:
+def prune(model: Measured, seed: int) -> Pruning:
     """Remove the heads of one model in every order; the seed shuffles the random ones."""
     loss = cache(partial(loss_without, model))  # orders share many of their steps
     removal, gradient = removal_importance(model, loss), gradient_importance(model)
@@ -170,7 +170,7 @@ def prune(model: Measured, seed: int, random_orders: int = RANDOM_ORDERS) -> Pru
         GREEDY: greedy_order(model.heads, loss),
     }
     shuffle = random.Random(seed)
-    shuffled = [shuffle.sample(model.heads, len(model.heads)) for _ in range(random_orders)]
+    shuffled = [shuffle.sample(model.heads, len(model.heads)) for _ in range(RANDOM_ORDERS)]
     spared = frozenset(head for head in model.heads if removal[head] < TOLERANCE)
     return Pruning(
         removal,
