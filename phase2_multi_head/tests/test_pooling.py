@@ -39,10 +39,9 @@ def pool_input(seed=0):
     return torch.randn(P_B, P_T, P_D, generator=generator, dtype=torch.float64)
 
 
-def attention_pooling_with_a_query(d_model=P_D, seed=1):
-    pooling = AttentionPooling(d_model).double()
-    query = torch.randn(d_model, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    pooling.query.data.copy_(query)
+def attention_pooling_with_a_query():
+    pooling = AttentionPooling(P_D).double()
+    pooling.query.data.normal_(generator=torch.Generator().manual_seed(1))
     return pooling
 
 
@@ -53,18 +52,12 @@ def all_poolings():
 def weights_by_loops(name, x, visible, query):
     """The weight of each word of one sentence, x (T, d_model), one word at a time."""
     places = [t for t in range(len(x)) if visible[t]]
-    weights = [0.0] * len(x)
-    if name == "attention":
-        powers = {
-            t: math.exp(sum((query[c] * x[t, c]).item() for c in range(x.size(1))) / x.size(1) ** 0.5) for t in places
-        }
-    for t in places:
-        weights[t] = {
-            "mean": lambda: 1 / len(places),
-            "last": lambda t=t: float(t == places[-1]),
-            "attention": lambda t=t: powers[t] / sum(powers.values()),
-        }[name]()
-    return torch.tensor(weights, dtype=torch.float64)
+    sizes = {"mean": dict.fromkeys(places, 1.0), "last": {places[-1]: 1.0}}
+    sizes["attention"] = {
+        t: math.exp(sum((query[c] * x[t, c]).item() for c in range(x.size(1))) / x.size(1) ** 0.5) for t in places
+    }
+    total = sum(sizes[name].values())
+    return torch.tensor([sizes[name].get(t, 0.0) / total for t in range(len(x))], dtype=torch.float64)
 
 
 @pytest.mark.parametrize("name", ["mean", "last", "attention"])
