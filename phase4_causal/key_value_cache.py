@@ -51,14 +51,6 @@ class KeyValueCache:
         """Memory of the buffers, filled or not."""
         return self.keys.nbytes + self.values.nbytes
 
-    def check_room(self, count: int) -> None:
-        """Raise ValueError unless `count` more positions fit."""
-        if self.length + count > self.max_length:
-            raise ValueError(
-                f"the cache has room for {self.max_length} positions: got {self.length + count} "
-                f"({self.length} there, {count} new); make it with a larger max_length"
-            )
-
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Put key and value (B, H, T_new, d_k) behind the others -> all keys, all values, each (B, H, length, d_k).
 
@@ -75,8 +67,12 @@ class KeyValueCache:
                 raise ValueError(f"a cache is for writing, not for training: got a {name} with gradients; {advice}")
         if key.size(2) != value.size(2):
             raise ValueError(f"key and value must have the same length: got {key.size(2)} and {value.size(2)}")
-        self.check_room(key.size(2))
         end = self.length + key.size(2)
+        if end > self.max_length:
+            raise ValueError(
+                f"the cache has room for {self.max_length} positions: got {end} "
+                f"({self.length} there, {key.size(2)} new); make it with a larger max_length"
+            )
         self.keys[:, :, self.length : end] = key
         self.values[:, :, self.length : end] = value
         self.length = end

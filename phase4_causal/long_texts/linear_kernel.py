@@ -163,11 +163,10 @@ def draw(by_size: Mapping[str, list[float]], weights: dict[str, Tensor], seed: i
     left.axhline(0, color=colors["softmax"], linewidth=2)
     left.text(SCALES[0], 0.02, "softmax attention itself", color=colors["softmax"], fontsize=9)
     left.set(xscale="log", xlabel="size of queries and keys (standard deviation)", ylabel="distance from softmax")
-    left.set_ylim(bottom=-0.04)
+    left.set(ylim=(-0.04, None), title="distance of the outputs")
     left.set_xticks(SCALES, [f"{scale:g}" for scale in SCALES])
     left.minorticks_off()
     left.legend(frameon=False, loc="lower right")
-    left.set_title("distance of the outputs")
     for name, matrix in weights.items():
         style = "--" if name == AVERAGE else "-"
         ordered = matrix.sort(dim=-1, descending=True).values.mean(dim=0)  # (T_q, T_k) -> (T_k,): mean over queries

@@ -470,14 +470,14 @@ def draw_spread(ax: Axes, found: Measured, name: str, label: str) -> None:
 
 def draw_roles(ax: Axes, found: Measured) -> None:
     """The best head of each role, without and with the mask; a cross where the mask forbids the role."""
-    names, markers = list(found.possible), dict(zip(KINDS, "osD", strict=True))
+    names = list(found.possible)
     for row, name in enumerate(names):
-        for place, kind in enumerate(KINDS):  # each on a line of its own, so that no mark hides another
+        for place, (kind, marker) in enumerate(zip(KINDS, "osD", strict=True)):  # on lines of their own: none is hidden
             if kind != BOTH and not found.possible[name]:
                 continue
             y, color = row + 0.22 * (place - 1), head_color(place)
             label = None if row else kind
-            ax.plot(found.best(kind, name), y, markers[kind], color=color, markersize=6.5, label=label)
+            ax.plot(found.best(kind, name), y, marker, color=color, markersize=6.5, label=label)
             if kind in found.base:
                 ax.plot([found.base[kind][name]] * 2, [y - 0.15, y + 0.15], color=color, linewidth=1.8)
         if not found.possible[name]:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phase4_causal.causal_attention import CausalSelfAttention, largest_leak, with_attention
+from phase4_causal.causal_attention import CausalSelfAttention, largest_leak
 from phase4_causal.masking import breaking_causality, causality, masks, nan_causes
 from phase4_causal.masking.breaking_causality import ATTENTION, WITH, WITHOUT, made_up, train
 from shared import training
@@ -180,15 +180,6 @@ def test_floor_is_what_the_grammar_loses_per_word() -> None:
         -math.log(0.8**3 * 0.7 / 12 * phrase**2) / 7
     )
     assert math.log(len(VOCABULARY)) == breaking_causality.UNIFORM
-
-
-def test_one_layer_needs_no_mask_at_the_last_position_but_two_layers_do() -> None:
-    tokens = LEAK_TOKENS
-    for num_layers, same in ((1, True), (2, False)):
-        trained = train(WITH, num_layers, training.corpus()[0][:64], 3, seed=11)
-        with torch.no_grad():
-            masked, bare = (with_attention(trained, make)(tokens)[0][:, -1] for make in ATTENTION.values())
-        assert torch.allclose(masked, bare, atol=1e-5) == same
 
 
 def test_verdicts_follow_the_numbers() -> None:
