@@ -186,8 +186,6 @@ def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, long
         run_side_by_side(pool, plans, argv, teller)
     looks = [option for option in argv if option != "--retrain"]
     alone = [name for plan in plans.values() for name in plan.alone + (plan.longer if longer else ())]
-    if alone:
-        teller.say("---- Alone, because they measure times or take long")
     for name in alone:
         teller.tell(name, run_script(name, looks))
 
@@ -205,10 +203,12 @@ def main(argv: list[str] | None = None) -> None:
     started = time.perf_counter()
     scripts_take = [option for option in rest if option != "--verbose"]
     run([word] if word in PHASES else list(PHASES), scripts_take, options, longer=word == "all")
-    print(f"\n{word if word in PHASES else 'All four phases'} ran in {time.perf_counter() - started:.0f} s")
-    print("+ holds   x does not hold   ~ holds only if   pictures: visualizations/plots/, visualizations/animations/")
-    print(f"all that was said: {paths.shown(options.output_dir / LOG)}")
-    print(f"report page: {paths.shown(report.write_page(options.output_dir))}  (open it in a browser)")
+    print(f"---- {word if word in PHASES else 'All four phases'} ran in {time.perf_counter() - started:.0f} s")
+    print(
+        "claims: + holds, x does not hold, ~ holds only if; pictures: visualizations/plots/, visualizations/animations/"
+    )
+    print(f"all that was said: {paths.shown(options.output_dir / LOG)}; to see in a browser: ", end="")
+    print(paths.shown(report.write_page(options.output_dir)))
 
 
 if __name__ == "__main__":

@@ -413,7 +413,8 @@ def restore(content: dict, make_attention: MakeAttention, device: str = "cpu") -
     return Trained(model, recipe, history)
 
 
-_trained_here: dict[Path, Trained] = {}  # one process asks for the same model several times
+# One process asks for the same model several times; another attention around the same weights is another model.
+_trained_here: dict[tuple[Path, MakeAttention], Trained] = {}
 
 
 def load_or_train(
@@ -424,8 +425,8 @@ def load_or_train(
     retrain: train even if there is a checkpoint. quick: without a checkpoint, train 30 steps only and save them under
     a name of their own, so that they never stand in for a trained model.
     """
-    if recipe.path in _trained_here:
-        return _trained_here[recipe.path]
+    if (recipe.path, make_attention) in _trained_here:
+        return _trained_here[recipe.path, make_attention]
     try:
         if not retrain:
             return load_checkpoint(recipe, make_attention, device)
@@ -439,5 +440,5 @@ def load_or_train(
     print(f"training {recipe.name}: {recipe.steps:,} steps, {recipe.objective}, seed {recipe.seed}", flush=True)
     trained = train(recipe, make_attention, device)
     save_checkpoint(trained)
-    _trained_here[recipe.path] = trained
+    _trained_here[recipe.path, make_attention] = trained
     return trained
