@@ -25,7 +25,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_mult
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
-from shared.grammar.scores import DIRECTIONS, best_heads, offset_baselines, score_heads
+from shared.grammar.scores import DIRECTIONS, best_heads, offset_baselines, relation_name, score_heads
 from shared.training import Trained, attention_on, held_out_loss
 from shared.visualization_utils import INK, QUIET, grouped_bars, head_color, headline, save_plot
 
@@ -182,12 +182,11 @@ def draw_heads(ax: Axes, roles: Roles, offsets: dict[str, float]) -> None:
     for row, (layer, head) in enumerate(heads):
         relation = max(CORE_RELATIONS, key=lambda r: roles.scores[r][layer, head].max().item() - offsets[r])
         accuracy, direction = roles.scores[relation][layer, head].max(dim=-1)
-        value = accuracy.item()
-        source, target = relation.split("-") if DIRECTIONS[int(direction)] == "forward" else relation.split("-")[::-1]
+        value, name = accuracy.item(), relation_name(relation, DIRECTIONS[int(direction)])
         ax.barh(row, value, color=head_color(head), alpha=1 if value > offsets[relation] else 0.35, height=0.7)
         for baseline, style in ((offsets[relation], "-"), (chance[relation], ":")):
             ax.plot([baseline] * 2, [row - 0.35, row + 0.35], linestyle=style, **BASELINE)
-        ax.text(1.03, row, f"{source} → {target} {value:.2f}", va="center", fontsize=8.5)
+        ax.text(1.03, row, f"{name} {value:.2f}", va="center", fontsize=8.5)
     ax.set_yticks(range(len(heads)), [f"layer {layer} head {head}" for layer, head in heads], fontsize=9)
     ax.set(xlim=(0, 1.75), xticks=(0, 0.5, 1))
     ax.set_title("best relation of each head (pale: an offset wins)", color=QUIET)

@@ -43,9 +43,7 @@ class Measured:
 
     def open_gates(self, *batch: int) -> Tensor:
         """Gates that change nothing -> ones (*batch, L, H), as the model's weights are (dtype, device)."""
-        return torch.ones_like(self.layers[0].w_o.weight[0, 0]).repeat(
-            *batch, len(self.layers), self.layers[0].num_heads
-        )
+        return self.layers[0].w_o.weight.new_ones(*batch, len(self.layers), self.layers[0].num_heads)
 
 
 @contextmanager

@@ -29,8 +29,6 @@ from shared.tests.helpers import close
 from shared.toy_language import INDEX, PAD_ID, Sentence, encode, pad_batch, sample_sentence, tokenize
 
 P_B, P_T, P_D = 3, 7, 11
-
-
 LENGTHS = torch.tensor([7, 2, 5])  # one without padding, all different
 
 
@@ -146,20 +144,17 @@ def test_a_sentence_of_padding_alone_pools_to_zero(name):
         (lambda: AttentionPooling(0), "d_model must be 1 or more: got 0"),
         (lambda: AttentionPooling(P_D)(torch.zeros(P_T, P_D)), r"\(B, T, d_model\).*got shape \(7, 11\)"),
         (lambda: last_pooling(torch.zeros(P_B, 0, P_D)), r"T of 1 or more: got shape \(3, 0, 11\)"),
-        (lambda: AttentionPooling(5)(torch.zeros(P_B, P_T, P_D)), "d_k: got 5 and 11"),
-        (lambda: mean_pooling(torch.zeros(P_B, P_T, P_D), torch.ones(P_B, 1, 1, P_T)), "must be bool.*float32"),
+        (lambda: AttentionPooling(5)(pool_input()), "d_k: got 5 and 11"),
+        (lambda: mean_pooling(pool_input(), torch.ones(P_B, 1, 1, P_T)), "must be bool.*float32"),
         (
-            lambda: mean_pooling(torch.zeros(P_B, P_T, P_D), torch.ones(P_B, P_T, dtype=torch.bool)),
+            lambda: mean_pooling(pool_input(), torch.ones(P_B, P_T).bool()),
             r"\(3, 1, 1, 7\): got \(3, 7\); .* mask\[:, None, None, :\]",
         ),
         (
-            lambda: last_pooling(torch.zeros(P_B, P_T, P_D), torch.ones(P_B, 1, 1, 5, dtype=torch.bool)),
+            lambda: last_pooling(pool_input(), torch.ones(P_B, 1, 1, 5).bool()),
             r"\(3, 1, 1, 5\) does not broadcast to scores of shape \(3, 1, 1, 7\)",
         ),
-        (
-            lambda: mean_pooling(torch.zeros(P_B, P_T, P_D), torch.ones(P_B, 2, 1, P_T, dtype=torch.bool)),
-            "does not broadcast",
-        ),
+        (lambda: mean_pooling(pool_input(), torch.ones(P_B, 2, 1, P_T).bool()), "does not broadcast"),
         (lambda: AttentionClassifier(1, P_D), "2 classes or more: got num_classes=1"),
         (lambda: AttentionClassifier(2, P_D)(torch.zeros(1, 33, dtype=torch.long)), "at most 32 words: got 33"),
     ],
@@ -243,21 +238,16 @@ BY_HAND = [
 
 def test_questions_by_hand():
     expected = {"subject": [1, 0, 1], "beside": [0, 1, 0], "place": [0, 1, 1]}
-    words = {
-        "subject": ["dogs", "bus", "foxes"],
-        "beside": ["barn", "houses", "box"],
-        "place": ["bed", "bridges", "parks"],
-    }
-    decisive = {
-        "subject": [{0, 1}, {0, 2}, {1, 2}],
-        "beside": [{3, 4}, {4, 5}, {4, 5}],
-        "place": [{7, 9}, {8, 9}, {8, 9}],
+    decisive = {  # determiner and noun
+        "subject": [[0, 1], [0, 2], [1, 2]],
+        "beside": [[3, 4], [4, 5], [4, 5]],
+        "place": [[7, 9], [8, 9], [8, 9]],
     }
     for question in QUESTIONS:
         task = make_task(BY_HAND, question)
         assert task.answers.tolist() == expected[question]
-        assert [s.words[noun_asked_for(s, question)] for s in BY_HAND] == words[question]
-        assert [set(row.nonzero()[:, 0].tolist()) for row in task.decisive] == decisive[question]
+        assert [noun_asked_for(sentence, question) for sentence in BY_HAND] == [noun for _, noun in decisive[question]]
+        assert [row.nonzero()[:, 0].tolist() for row in task.decisive] == decisive[question]
         assert task.mask.shape == (3, 1, 1, 10) and task.mask.all()
 
 
@@ -297,9 +287,8 @@ def test_baselines_by_hand():
     shorter = written("a cat beside the barn sat on the mats", 1, 4, 8)
     task = make_task([longer, shorter], "place")
     assert task.tokens.size(1) == 11 and best_fixed_place(task) == 1.0  # the last word, though at two places
-    assert (
-        best_fixed_place(make_task([longer, shorter], "beside")) == 1.0
-    )  # 4 is its determiner in one, the noun in one
+    beside = make_task([longer, shorter], "beside")
+    assert best_fixed_place(beside) == 1.0  # 4 is its determiner in one, the noun in one
 
 
 def test_held_out_questions_are_new_and_no_noun_tells_the_number_of_another():
