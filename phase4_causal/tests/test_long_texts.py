@@ -78,17 +78,16 @@ def test_fast_is_masked_attention(way, causal, t_q, t_k):
     assert not output[..., ~mask.any(dim=-1), :].any(), "a query that sees no key gets 0"
 
 
-LOOPS = {
-    "flash": (flash_attention, flash_by_loops, {}),
-    "linear, elu": (linear_attention, linear_by_loops, {"feature_map": "elu"}),
-    "linear, relu": (linear_attention, linear_by_loops, {"feature_map": "relu"}),
-}
-
-
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("way", LOOPS)
-def test_fast_is_its_specification(way, causal):
-    fast, by_loops, settings = LOOPS[way]
+@pytest.mark.parametrize(
+    ("fast", "by_loops", "settings"),
+    [
+        (flash_attention, flash_by_loops, {}),
+        (linear_attention, linear_by_loops, {"feature_map": "elu"}),
+        (linear_attention, linear_by_loops, {"feature_map": "relu"}),
+    ],
+)
+def test_fast_is_its_specification(fast, by_loops, settings, causal):
     for t_q, t_k in ((7, 7), (3, 8), (8, 3), (12, 12), (1, 7)):
         inputs = [x.detach() for x in inputs_of(t_q, t_k, leading=())]
         expected = by_loops(*inputs, causal=causal, **settings)

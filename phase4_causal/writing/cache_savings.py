@@ -213,10 +213,11 @@ def draw(found: dict) -> tuple[Figure, str]:
         axes[0].plot(lengths, paper, color=color, linewidth=1.4)
         axes[0].plot(found["T"], found[f"{way}, counted"], "o", ms=5, color=color, label=way)
         axes[1].plot(lengths, totals[way], color=color, linewidth=1.8, label=way)
-    axes[0].set(xscale="log", yscale="log", xlabel="length T", ylabel="operations", title="the token at length T")
-    axes[1].set(xscale="log", yscale="log", xlabel="length T", title="all tokens up to T")
-    for ax in axes:
-        ax.set_xticks([n for n in (1, 10, 100, 500) if n <= last], [str(n) for n in (1, 10, 100, 500) if n <= last])
+    axes[0].set_ylabel("operations")
+    ticks = [n for n in (1, 10, 100, 500) if n <= last]
+    for ax, title in zip(axes, ("the token at length T", "all tokens up to T"), strict=True):
+        ax.set(xscale="log", yscale="log", xlabel="length T", title=title)
+        ax.set_xticks(ticks, ticks)
         ax.minorticks_off()
         ax.legend(frameon=False, loc="upper left")
     saved = (totals[WITHOUT][-1] / totals[WITH][-1]).item()
