@@ -8,9 +8,8 @@ last, s the writer's state, memory the reader's states, c what attention brings:
     Bahdanau    c = attention(s, memory), then s = GRU([c; y], s)        predicts from [c; s]   (Bahdanau et al. 2014)
 
 Without attention all that the writer knows of the string is one vector of 64 numbers, whatever the length: the
-bottleneck. With attention it also looks back at every state of the reader. Luong asks with the state after it has read
-y, so that all states of a known text can ask at once; Bahdanau asks with the state before, and must go step by step.
-All three are trained alike on strings of 4 to 24 letters, and tested on longer ones too.
+bottleneck. With attention it also looks back at every state of the reader: Luong's after it has read y, Bahdanau's
+before. All three are trained alike on strings of 4 to 24 letters, and tested on longer ones too.
 
     python phase1_single_head/before/bottleneck.py
     python phase1_single_head/before/bottleneck.py --seeds 3
@@ -142,15 +141,10 @@ def train(name: str, seed: int, steps: int) -> Seq2Seq:
 
 @torch.no_grad()
 def accuracy_by_place(model: Seq2Seq, length: int = LONGEST) -> Tensor:
-    """Share of letters right by their place in the string that was read -> (length,)."""
+    """Share of letters right by their place in the string that was read, each after the right letters -> (length,)."""
     source, previous, target = draw_strings(NUM_TEST, length, torch.Generator().manual_seed(10**6 + length))
     logits, _ = model(source, previous)
     return (logits.argmax(dim=-1) == target).float().mean(dim=0).flip(dims=[0])  # as written -> as read
-
-
-def accuracy(model: Seq2Seq, length: int) -> float:
-    """Share of letters right, each after the right letters before it, as in training."""
-    return accuracy_by_place(model, length).mean().item()
 
 
 @torch.no_grad()
@@ -168,19 +162,19 @@ ON, AFTER, SAME, OWN = "on the letter", "one after it", "on the same place", ", 
 
 
 @torch.no_grad()
-def alignment(model: Seq2Seq, length: int = LONGEST) -> dict[str, float]:
+def alignment(model: Seq2Seq) -> dict[str, float]:
     """Where the largest weight lies while letters are written (shares), and the smallest weight of all."""
-    source, previous, _ = draw_strings(NUM_TEST, length, torch.Generator().manual_seed(10**6))
+    source, previous, _ = draw_strings(NUM_TEST, LONGEST, torch.Generator().manual_seed(10**6))
     _, weights = model(source, previous)
-    copied = torch.arange(length).flip(dims=[0])  # step 0 copies the last letter
+    copied = torch.arange(LONGEST).flip(dims=[0])  # step 0 copies the last letter
     offset = weights[:, 0].argmax(dim=-1) - copied  # (B, T)
     found = {name: (offset == by).float().mean().item() for name, by in ((ON, 0), (AFTER, 1))}
     return found | {SAME: share_on_diagonal(weights), "smallest weight": weights.min().item()}
 
 
-def bare_diagonal(length: int = LONGEST) -> float:
+def bare_diagonal() -> float:
     """Share of rows with the largest weight on themselves, in self-attention among random vectors, Q = K = V = X."""
-    x = torch.randn(NUM_TEST, length, SIZE, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(NUM_TEST, LONGEST, SIZE, generator=torch.Generator().manual_seed(0))
     return share_on_diagonal(scaled_dot_product_attention(x, x, x)[1])
 
 
@@ -224,7 +218,7 @@ def letters_right(**shares: float) -> dict[str, list[float]]:
 def letters_that_pass(models: dict[str, list[Seq2Seq]]) -> dict[str, list[float]]:
     """Share of letters right by model and length, and without attention by place, a number for each seed."""
     found = {
-        f"{name}, {length} letters": [accuracy(model, length) for model in runs]
+        f"{name}, {length} letters": [accuracy_by_place(model, length).mean().item() for model in runs]
         for name, runs in models.items()
         for length in TEST_LENGTHS
     }

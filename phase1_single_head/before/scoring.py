@@ -112,8 +112,7 @@ class LuongAttention(nn.Module):
     def forward(self, query: Tensor, memory: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """query (B, T_q, d_model), memory (B, T_k, d_model) -> output (B, T_q, d_model), weights (B, 1, T_q, T_k).
 
-        mask: bool, True = may attend: (T_q, T_k), (B, 1, T_q, T_k) or (B, 1, 1, T_k). The memory is both keys and
-        values. Raises ValueError for sizes or masks that do not fit.
+        mask, values and errors as in AdditiveAttention.
         """
         check_query_and_memory(query, memory, self.d_model, self.d_model)
         return attend(self.score(query, memory), memory, mask)

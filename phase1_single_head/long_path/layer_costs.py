@@ -105,7 +105,7 @@ def weights_formula(name: str) -> str:
 
 def longest_path(name: str, length: int) -> int:
     """Layers, or steps in time, until the last output feels the first word."""
-    if name in ("RNN", "LSTM"):
+    if name in RECURRENT:
         return steps_needed(LAYERS[name](4, length), length)
     if "convolution" in name:
         return layers_needed(convolutions(4, dilated="dilated" in name), length)
@@ -149,11 +149,9 @@ def follow_the_words(name: str, length: int = 16, scale: float = 1.0) -> tuple[f
 
 
 def measure(name: str) -> Row:
-    def chain(length: int) -> int:
-        return longest_chain(outputs(LAYERS[name](4, length).double(), torch.randn(1, length, 4).double()))
-
-    path, chains = [longest_path(name, n) for n in LENGTHS], [chain(n) for n in LENGTHS]
-    return Row(weights_formula(name), path, chains, takes_any_length(name), *follow_the_words(name))
+    path = [longest_path(name, n) for n in LENGTHS]
+    chain = [longest_chain(outputs(LAYERS[name](4, n).double(), torch.randn(1, n, 4).double())) for n in LENGTHS]
+    return Row(weights_formula(name), path, chain, takes_any_length(name), *follow_the_words(name))
 
 
 def recurrence_by_loop(x: Tensor, factor: float) -> Tensor:
@@ -164,15 +162,11 @@ def recurrence_by_loop(x: Tensor, factor: float) -> Tensor:
     return torch.stack(states)
 
 
-def recurrence_weights(length: int, factor: float) -> Tensor:
-    """(T, T): how much of word j is in state t, factor^(t - j), and nothing of later words."""
-    position = torch.arange(length, dtype=torch.float64)
-    return (factor ** (position[:, None] - position)).tril()
-
-
 def recurrence_at_once(x: Tensor, factor: float) -> Tensor:
     """The same states as one matrix product, as attention takes its values: (T, d) -> (T, d)."""
-    return recurrence_weights(len(x), factor).to(x.dtype) @ x  # (T, T) @ (T, d) -> (T, d)
+    position = torch.arange(len(x), dtype=x.dtype)
+    weights = (factor ** (position[:, None] - position)).tril()  # (T, T): of word j in state t, 0 of later words
+    return weights @ x  # (T, T) @ (T, d) -> (T, d)
 
 
 def not_linear(layer: nn.Module) -> float:
@@ -187,9 +181,6 @@ def numbers_kept(layer: nn.Module, length: int) -> int:
     x = torch.randn(1, length, SIZE)
     kept = (layer.w_k(x), layer.w_v(x)) if isinstance(layer, SelfAttention) else layer(x)[1]
     return sum(part.numel() for part in (kept if isinstance(kept, tuple) else (kept,)))
-
-
-Rows = dict[str, Row]
 
 
 @measures(
@@ -260,7 +251,7 @@ def weights_counted() -> dict[str, int]:
         shows=("*reached", "attention: operations*"),
     ),
 )
-def what_layers_join(rows: Rows) -> dict[str, float | list[int]]:
+def what_layers_join(rows: dict[str, Row]) -> dict[str, float | list[int]]:
     """What the claims need of the table; how many pairs one layer joins; recurrent layers with larger weights."""
     full, attention, words = rows["fully connected"], rows["attention"], torch.randn(1, 16, SIZE)
     found: dict[str, float | list[int]] = {

@@ -126,8 +126,6 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {  # depth -> network; only co
     "RNN": lambda depth: nn.RNN(SIZE, SIZE, batch_first=True),
 }
 COLORS = dict(zip(NETWORKS, map(head_color, (0, 2, 1, 3, 3, 4)), strict=True))
-
-
 DOUBLING = (32, 128, 512)  # lengths to compare with log2 n
 
 

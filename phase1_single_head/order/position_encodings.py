@@ -223,9 +223,8 @@ def sinusoidal_facts() -> dict[str, float | list[float]]:
     facts = {}
     for d_model in (EVEN, ODD):
         encoding = sinusoidal_positions(LENGTH, d_model).double()
-        off = (encoding - sinusoidal_by_loops(LENGTH, d_model)).abs().max().item()
-        facts |= {f"formula, d_model = {d_model}": off}
-        facts |= {f"length of a row, d_model = {d_model}": encoding.norm(dim=-1).mean().item()}
+        facts[f"formula, d_model = {d_model}"] = (encoding - sinusoidal_by_loops(LENGTH, d_model)).abs().max().item()
+        facts[f"length of a row, d_model = {d_model}"] = encoding.norm(dim=-1).mean().item()
     similarity, facts["same distance elsewhere"] = similarity_by_distance(sinusoidal_positions(LENGTH, EVEN).double())
     facts["similarity by distance"] = similarity[:8].tolist()
     facts["steps at which it grows"], facts["pairs of distances with growth"] = against_the_fall(similarity)

@@ -110,9 +110,9 @@ Models = dict[tuple[str, str], list[SymbolMover]]  # (encoding, task) -> one for
 GUESS, ENDS = "the most frequent symbol", "reverse with rotary, first and last place"
 
 
-def made(none: float, added: float, rotary: float, longer: float = 0.1) -> dict[str, float | list[float]]:
-    """Made numbers: right at both tasks with these encodings, and on strings longer than in training."""
-    shares = {"none": none, "sinusoidal": added, "learned": added, "rotary": rotary}
+def made(none: float = 0.24, rotary: float = 1.0, longer: float = 0.1) -> dict[str, float | list[float]]:
+    """Made numbers: right at both tasks with these encodings, the others 1, and on strings longer than in training."""
+    shares = {"none": none, "sinusoidal": 1.0, "learned": 1.0, "rotary": rotary}
     numbers = {f"{name}, {task}": [share] for name, share in shares.items() for task in FIRST_PLACE}
     numbers |= {f"{name}, {COPY}, of {n}": [longer] for name in ENCODINGS for n in TEST_LENGTHS[1:]}
     return numbers | {GUESS: 0.24}
@@ -129,8 +129,8 @@ def made(none: float, added: float, rotary: float, longer: float = 0.1) -> dict[
             max(n[f"none, {REVERSE}"]) <= n[GUESS] + 0.05
             and min(n[f"sinusoidal, {REVERSE}"] + n[f"learned, {REVERSE}"]) >= 0.95
         ),
-        oracle=made(none=0.24, added=1.0, rotary=1.0),
-        null=made(none=1.0, added=1.0, rotary=1.0),
+        oracle=made(),
+        null=made(none=1.0),
         unit=f"share of places right, strings of {LENGTH} reversed, not trained on",
         control="the same model, strings and steps with positions",
         shows=(f"*, {REVERSE}", GUESS),
@@ -144,8 +144,8 @@ def made(none: float, added: float, rotary: float, longer: float = 0.1) -> dict[
         holds=lambda n: min(n[f"rotary, {COPY}"] + n[f"rotary, {REVERSE}"]) >= 0.95,
         only_if=lambda n: min(n[f"rotary, {COPY}"]) >= 0.95,
         condition="distances are enough: one layer without a mask does not learn from them where it stands",
-        oracle=made(none=0.24, added=1.0, rotary=1.0),
-        null=made(none=0.24, added=1.0, rotary=0.24),
+        oracle=made(),
+        null=made(rotary=0.24),
         unit=f"share of places right, strings of {LENGTH}",
         control="sinusoidal and learned ones, on both tasks",
         shows=(f"*, {COPY}", f"rotary, {REVERSE}", ENDS),
@@ -157,8 +157,8 @@ def made(none: float, added: float, rotary: float, longer: float = 0.1) -> dict[
         source="Vaswani et al. 2017, section 3.5",
         rule="sinusoidal at least 0.95",
         holds=lambda n: min(n[f"sinusoidal, {COPY}, of 32"]) >= 0.95,
-        oracle=made(none=0.24, added=1.0, rotary=1.0, longer=1.0),
-        null=made(none=0.24, added=1.0, rotary=1.0, longer=0.1),
+        oracle=made(longer=1.0),
+        null=made(longer=0.1),
         unit=f"share right, {COPY}, strings of 32, places beyond the {LENGTH} of training",
         control="all three on strings as long as in training",
         shows=(f"*, {COPY}, of 32",),
@@ -172,8 +172,8 @@ def made(none: float, added: float, rotary: float, longer: float = 0.1) -> dict[
         holds=lambda n: min(n[f"rotary, {COPY}, of 32"] + n[f"rotary, {COPY}, of 256"]) >= 0.95,
         only_if=lambda n: min(n[f"rotary, {COPY}, of 32"]) >= 0.95,
         condition="the strings are not much longer: with the length come distances that no training has seen",
-        oracle=made(none=0.24, added=1.0, rotary=1.0, longer=1.0),
-        null=made(none=0.24, added=1.0, rotary=1.0, longer=0.1),
+        oracle=made(longer=1.0),
+        null=made(longer=0.1),
         unit=f"share right, {COPY}, places beyond the {LENGTH} of training",
         shows=(f"rotary, {COPY}, of *",),
     ),

@@ -96,16 +96,16 @@ def draw_facts(batch: int, generator: torch.Generator, shift: int = 0) -> Facts:
 class Lookup(nn.Module):
     """Embeds questions and facts, attends from each question to all facts, and names an adjective."""
 
-    def __init__(self, attention: nn.Module, d_model: int = D_MODEL) -> None:
+    def __init__(self, attention: nn.Module) -> None:
         super().__init__()
-        self.noun = nn.Embedding(len(NOUNS), d_model)
-        self.adjective = nn.Embedding(len(ADJECTIVES), d_model)
+        self.noun = nn.Embedding(len(NOUNS), D_MODEL)
+        self.adjective = nn.Embedding(len(ADJECTIVES), D_MODEL)
         self.attention = attention
-        self.to_logits = nn.Linear(d_model, len(ADJECTIVES))
+        self.to_logits = nn.Linear(D_MODEL, len(ADJECTIVES))
 
     def forward(self, facts: Facts) -> tuple[Tensor, Tensor]:
         """-> logits (B, T_q, adjectives), weights (B, 1, T_q, M)."""
-        memory = self.noun(facts.nouns) + self.adjective(facts.adjectives)  # (B, M, d_model)
+        memory = self.noun(facts.nouns) + self.adjective(facts.adjectives)  # (B, M, D_MODEL)
         output, weights = self.attention(self.noun(facts.questions), memory, facts.mask)
         return self.to_logits(output), weights
 
@@ -128,10 +128,8 @@ def score(model: Lookup, facts: Facts) -> tuple[float, float]:
     return right, (weights[:, 0].argmax(dim=-1) == facts.aligned).float().mean().item()
 
 
-def train_lookup(
-    make_attention: Callable[[int], nn.Module], seed: int, *, shift: int = 0, steps: int = STEPS
-) -> Learned:
-    """Train a lookup with the attention that make_attention(d_model) builds; score it on lists it has not seen."""
+def train_lookup(make_attention: Callable[[int], nn.Module], seed: int, *, steps: int, shift: int = 0) -> Learned:
+    """Train a lookup with the attention that make_attention(D_MODEL) builds; score it on lists it has not seen."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     unseen = draw_facts(500, torch.Generator().manual_seed(10**6 + seed), shift)
@@ -146,16 +144,16 @@ def train_lookup(
     return Learned(model, *score(model, unseen), before)
 
 
-def fact_labels(facts: Facts, item: int = 0) -> list[str]:
-    """["cat: red", ..., "(padding)"] for one list."""
-    pairs = zip(facts.nouns[item].tolist(), facts.adjectives[item].tolist(), strict=True)
+def fact_labels(facts: Facts) -> list[str]:
+    """["cat: red", ..., "(padding)"] for the first list."""
+    pairs = zip(facts.nouns[0].tolist(), facts.adjectives[0].tolist(), strict=True)
     names = [f"{NOUNS[noun]}: {ADJECTIVES[adjective]}" for noun, adjective in pairs]
-    length = int(facts.lengths[item])
+    length = int(facts.lengths[0])
     return names[:length] + ["(padding)"] * (len(names) - length)
 
 
 def draw(learned: Learned, facts: Facts, chance: float, steps: int) -> tuple[Figure, str]:
-    """The weights of one list, a row for each question; the right fact is marked."""
+    """The weights of the first list, a row for each question; the right fact is marked."""
     with torch.no_grad():
         _, weights = learned.model(facts)
     questions = [f"{NOUNS[noun]}?" for noun in facts.questions[0].tolist()]

@@ -176,10 +176,10 @@ def pooling_errors(reading: Reading) -> dict[str, float]:
     )
 )
 @torch.no_grad()
-def batch_influence(attention: SelfAttention, length: int = 7) -> dict[str, float]:
+def batch_influence(attention: SelfAttention) -> dict[str, float]:
     """Largest change in item 0 of a batch when the other items change, and when its own last word does."""
     generator = torch.Generator().manual_seed(0)
-    x, other = torch.randn(2, 3, length, attention.w_q.in_features, generator=generator)
+    x, other = torch.randn(2, 3, 7, attention.w_q.in_features, generator=generator)
     neighbours, own = x.clone(), x.clone()
     neighbours[1:] = other[1:]
     own[0, -1] = other[0, -1]

@@ -102,11 +102,8 @@ def draw(trained: Trained, row: Tensor, other: Tensor, value: Tensor, words: lis
         output = (weights @ value).tolist()
         right.bar([c + shift for c in range(len(output))], output, 0.4, color=color)
     left.set_xticks(range(len(words)), token_labels(words), rotation=45, ha="right", rotation_mode="anchor")
-    left.set(
-        ylabel="attention weight",
-        xlim=(-0.7, len(words) - 0.3),
-        ylim=(0, 1.25 * max(row.max().item(), other.max().item())),
-    )
+    highest = max(row.max().item(), other.max().item())
+    left.set(ylabel="attention weight", xlim=(-0.7, len(words) - 0.3), ylim=(0, 1.25 * highest))
     left.set_title(f'where "{words[i]}" looks', color=QUIET)
     left.legend(frameon=False, fontsize=9, loc="upper left", borderaxespad=0)
     right.set_xticks(range(value.size(1)), range(value.size(1)))

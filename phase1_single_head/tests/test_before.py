@@ -117,7 +117,7 @@ def test_bottleneck_scores_are_those_of_a_writer_made_by_hand():
             weights = torch.eye(source.size(1)).flip(0)[:length].expand(len(source), 1, -1, -1)
             return F.one_hot(source.flip(1)[:, :length], 12).float(), weights
 
-    assert bottleneck.accuracy(Perfect(), 7) == bottleneck.accuracy_alone(Perfect(), 7) == 1
+    assert bottleneck.accuracy_by_place(Perfect(), 7).mean() == bottleneck.accuracy_alone(Perfect(), 7) == 1
     aligned = bottleneck.alignment(Perfect())
     assert [aligned[name] for name in (bottleneck.ON, bottleneck.AFTER, "smallest weight")] == [1, 0, 0]
     source, previous, target = bottleneck.draw_strings(5, 7, torch.Generator().manual_seed(0))
