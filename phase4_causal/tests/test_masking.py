@@ -22,20 +22,17 @@ def verdicts(*measured) -> dict[str, str]:
 
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(7, 7), (3, 7), (1, 5), (7, 5)])
 def test_blocked_and_prefix_masks_agree_with_their_definition_cell_by_cell(num_queries: int, num_keys: int) -> None:
-    blocked, prefix = blocked_mask(num_queries, num_keys, 3), prefix_mask(num_queries, num_keys, 2)
-    assert blocked.dtype == prefix.dtype == torch.bool and blocked.shape == prefix.shape == (num_queries, num_keys)
-    for i in range(num_queries):
-        position = i + num_keys - num_queries
-        for j in range(num_keys):
-            assert blocked[i, j] == (math.floor(position / 3) == j // 3)
-            assert prefix[i, j] == (j <= position or j < 2)
+    for block, first in ((3, 2), (1, 0), (num_keys, num_keys)):  # the last two: at their limits
+        blocked, prefix = blocked_mask(num_queries, num_keys, block), prefix_mask(num_queries, num_keys, first)
+        assert blocked.dtype == prefix.dtype == torch.bool and blocked.shape == prefix.shape == (num_queries, num_keys)
+        for i in range(num_queries):
+            position = i + num_keys - num_queries
+            for j in range(num_keys):
+                assert blocked[i, j] == (math.floor(position / block) == j // block)
+                assert prefix[i, j] == (j <= position or j < first)
 
 
-def test_blocked_and_prefix_masks_at_their_limits() -> None:
-    assert torch.equal(blocked_mask(5, 5, 1), torch.eye(5, dtype=torch.bool))
-    assert blocked_mask(5, 5, 5).all()
-    assert torch.equal(prefix_mask(5, 5, 0), causal_mask(5))
-    assert prefix_mask(5, 5, 5).all()
+def test_blocked_and_prefix_masks_beyond_their_limits() -> None:
     with pytest.raises(ValueError, match="block must be 1 or more: got 0"):
         blocked_mask(5, 5, 0)
     with pytest.raises(ValueError, match="between 0 and T_k=5: got 6"):
