@@ -62,9 +62,7 @@ def spread(values: list[float]) -> float:
     return max(values) - min(values)
 
 
-FIGURE, UNTRAINED, TRAINED = "as in the figure", "untrained", "trained"
-ALIKE = {f"{name}: difference": 0.05 for name in (FIGURE, UNTRAINED, TRAINED)}
-APART = {f"{FIGURE}: difference": 0.7, f"{UNTRAINED}: difference": 0.3, f"{TRAINED}: difference": 0.7}
+FIGURE = "as in the figure"
 
 
 @measures(
@@ -88,8 +86,8 @@ APART = {f"{FIGURE}: difference": 0.7, f"{UNTRAINED}: difference": 0.3, f"{TRAIN
         holds=lambda n: min(n[f"{FIGURE}: difference"], n["untrained: difference"]) >= 0.3,
         only_if=lambda n: n["trained: difference"] >= max(0.3, 2 * n["untrained: difference"]),
         condition="the model is trained",
-        oracle=APART,
-        null=ALIKE,
+        oracle={f"{FIGURE}: difference": 0.7, "untrained: difference": 0.3},
+        null={f"{name}: difference": 0.05 for name in (FIGURE, "untrained", "trained")},
         unit="mean total variation between the rows of two heads",
         control="untrained modules",
         shows=("*: difference",),
@@ -153,7 +151,7 @@ def describe_heads(trained: Trained, untrained: Trained, chance: Tensor) -> dict
     """The heads of the figure's module and of the toy model before and after training; chance as draw_entropy has."""
     _, weights = MultiHeadAttention(512, 8)(torch.randn(2, 10, 512))  # the module of the figure
     numbers = describe(FIGURE, [weights], torch.ones(2, 1, 10, 10, dtype=torch.bool))
-    for name, each in ((UNTRAINED, untrained), (TRAINED, trained)):
+    for name, each in (("untrained", untrained), ("trained", trained)):
         layers, mask = attention_on(each.model, training.corpus()[1], each.recipe.objective)
         numbers |= describe(name, [layer.cpu() for layer in layers], mask.cpu())
     by_model = chance.flatten(1)  # (models, L, H) -> (models, L * H)
