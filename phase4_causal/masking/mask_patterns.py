@@ -500,9 +500,7 @@ def draw(found: Measured, note: str) -> tuple[Figure, str]:
     for name, label in zip(SPREADS, labels, strict=True):
         draw_spread(axes[name], found, name, label)
     draw_roles(axes["roles"], found)
-    (raw, cut), (share, cut_share) = (
-        [found.spread[kind][name] for kind in (BOTH, CUT)] for name in ("entropy", "normalised entropy")
-    )
+    (raw, cut), (share, cut_share) = ([found.spread[kind][name] for kind in (BOTH, CUT)] for name in SPREADS[:2])
     gone = list(found.possible.values()).count(False)
     title = (
         f"Cutting a trained model's weights to the past takes entropy from {raw:.2f} to {cut:.2f} nats, but from "
@@ -531,10 +529,9 @@ def main(argv: list[str] | None = None) -> str:
     note = f"both sides: {models[0][0].label}, hidden words · with the mask: {models[0][1].label}, next words"
     note += f" · {len(sentences)} held-out sentences · dashed: even weights"
     save_plot(options, "phase4/mask_patterns", *draw(every[0], note))
-    spread_found = spreads(every)
     findings.record(
         options,
-        spread_found,
+        spreads(every),
         first_token(every, cli.seeds(options)),
         next_token(every),
         determiners(every),
@@ -542,9 +539,7 @@ def main(argv: list[str] | None = None) -> str:
         last_rows(models, sentences[:LAST_ROWS]),
         one_cell(*models[0]),
     )
-    entropy, share = (
-        [spread_found[f"{name}, {kind}"][0] for kind in (BOTH, CUT)] for name in ("entropy", "normalised entropy")
-    )
+    entropy, share = ([every[0].spread[kind][name] for kind in (BOTH, CUT)] for name in SPREADS[:2])
     return "Cut to the past: entropy {:.2f} to {:.2f} nats, but {:.2f} to {:.2f} of ln n".format(*entropy, *share)
 
 
