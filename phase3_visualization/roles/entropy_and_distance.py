@@ -215,7 +215,7 @@ def draw_heads(ax: Axes, name: str, found: Distances) -> None:
     ax.axhline(found.even, color=INK, linewidth=1.2, linestyle="--")
     ax.set_xticks(range(num_layers), [f"layer {layer}" for layer in range(num_layers)])
     ax.set_xlim(-0.55, num_layers - 0.3)
-    ax.set_title(f"{name} (even weights, dashed: {found.even:.2f})", color=QUIET)
+    ax.set_title(f"{name}\n(even weights, dashed: {found.even:.2f})", color=QUIET)
 
 
 def draw_distance(found: dict[str, Distances], note: str) -> tuple[Figure, str]:
