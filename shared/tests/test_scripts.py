@@ -36,8 +36,8 @@ SCRIPTS = default_scripts()
 
 def promised(script):
     """The pictures that the docstring of a script says it writes: "Writes a.png and b.gif to ..."."""
-    lists = re.findall(r"[Ww]rites\s+((?:[\w/]+\.(?:png|gif|html)(?:,|\s+and)?\s*)+)", script.__doc__)
-    return {name.split("/")[-1] for found in lists for name in re.findall(r"[\w/]+\.\w+", found)}
+    sentences = re.findall(r"[Ww]rites\s(.*?)(?:\.\s|\.?$)", script.__doc__.strip(), re.DOTALL)
+    return {name.split("/")[-1] for said in sentences for name in re.findall(r"[\w/]+\.(?:png|gif|html)\b", said)}
 
 
 @pytest.fixture(scope="module")
