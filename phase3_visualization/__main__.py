@@ -6,7 +6,7 @@ from functools import partial
 from phase3_visualization.pretrained import language_model
 from shared import cli, course
 
-# the scripts on a published language model, where the extra is installed
+# on a published language model: with ./run_all.sh all, where the extra is installed
 PRETRAINED = ("pretrained.heads", "pretrained.parity", "pretrained.coreference", "pretrained.hub_or_no_op")
 PLAN = course.Plan(
     train=("phase2_multi_head.multi_head_attention", "phase4_causal.causal_attention"),
@@ -20,10 +20,10 @@ PLAN = course.Plan(
         "layers.rollout",
         "layers.faithfulness",
         "explanation.not_an_explanation",
-        *(PRETRAINED if language_model.available() else ()),
         "explorer.write_page",
     ),
     slow=("roles.role_stability", "roles.training_film"),
+    longer=PRETRAINED if language_model.available() else (),
 )
 
 if __name__ == "__main__":
