@@ -24,10 +24,10 @@ from shared.toy_language import RELATIONS
 def front_door_code(monkeypatch, name):
     """What the Python example of the README defines, run as the README says but with a few steps of training."""
     code = re.search(r"```python\n(.*?)```", (paths.ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
-    assert "steps=1000" in code
+    assert "steps=800" in code
     monkeypatch.setattr(sys, "argv", ["my_attention.py"])
     names = {"__name__": name}
-    exec(compile(code.replace("steps=1000", "steps=8"), "README.md", "exec"), names)
+    exec(compile(code.replace("steps=800", "steps=8"), "README.md", "exec"), names)
     return names
 
 
