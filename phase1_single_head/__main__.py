@@ -13,7 +13,6 @@ PLAN = course.Plan(
         "visualize",
         "parts.soft_lookup",
         "parts.queries_and_keys",
-        "before.scoring",
         "parts.cross_attention",
         "parts.scaling",
         "order.position_encodings",
@@ -25,6 +24,7 @@ PLAN = course.Plan(
         "reading.textbook_numbers",
     ),
     slow=("before.bottleneck", "order.positions", "parts.scaling"),
+    alone=("before.scoring",),
 )
 
 if __name__ == "__main__":

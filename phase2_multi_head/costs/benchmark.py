@@ -264,9 +264,11 @@ def main(argv: list[str] | None = None) -> str:
     add("--shapes", type=parse_shapes, metavar="BxT,...", help="sequences x length (default: 8x64,1x512)")
     add("--seconds", type=float, default=SECONDS, help=f"to time all variants at one shape (default: {SECONDS})")
     add("--causal", action="store_true", help="time with the causal mask (default: none)")
-    add("--threads", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="of the CPU (default: 2)")
+    add("--threads", type=int, metavar="N", help="of the CPU (default: 2, with --quick 1)")
     add("--json", type=Path, metavar="FILE", help="write every measured time to FILE")
     options = cli.parse(script, argv)
+    if options.threads is None:
+        options.threads = 1 if options.quick else min(2, os.cpu_count() or 1)
     if options.threads < 1:
         script.error(f"--threads must be 1 or more: got {options.threads}")
     before = torch.get_num_threads()
