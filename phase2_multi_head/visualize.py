@@ -176,7 +176,7 @@ def draw_grid(trained: Trained, untrained: Trained, words: list[str]) -> tuple[F
             plot_heads(w[layer], words, axes=axes[layer], titles=titles)
         part.suptitle(f"{model.label}: normalised entropy {e:.2f}", fontsize=11, color=QUIET)
         weight_colorbar(part, list(axes.flat), shrink=0.6, aspect=30)
-    title = f"Training turns {num_layers * num_heads} blurred heads into sharp, different ones"
+    title = f"Training turns {num_layers * num_heads} blurred heads into sharper, different ones"
     if entropy[0] > entropy[1] - 0.1:
         title = f"{trained.recipe.steps} steps are too few: trained and untrained heads look alike"
     fig.suptitle(title, fontsize=13)

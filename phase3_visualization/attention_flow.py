@@ -18,6 +18,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch
+from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
@@ -31,6 +32,7 @@ from shared.training import Trained
 from shared.visualization_utils import INK, QUIET, head_color, headline, save_plot
 
 THRESHOLD = 2.0  # times the even share
+OUTLINE = [withStroke(linewidth=2, foreground="white")]  # keeps words readable across rings and arrows
 
 
 def arrows(weights: Tensor, threshold: float) -> list[tuple[int, int, float]]:
@@ -46,13 +48,14 @@ def draw_flow(ax: Axes, weights: Tensor, words: list[str], *, color: str, thresh
         if i == j:  # a word that looks at itself: a ring around it
             ax.add_patch(Circle((i, 0), 0.36, fill=False, **style))
             continue
-        side = 0.30 if j > i else -0.30
+        side = 0.30 if j > i else -0.34  # below, the arc begins under the small number
         rise = bend if abs(i - j) > 1 else 1.6 * bend  # a short arc needs more to be seen
         tip = {"arrowstyle": "-|>", "mutation_scale": 7 + 6 * weight, "shrinkA": 0, "shrinkB": 0}
         ax.add_patch(FancyArrowPatch((i, side), (j, side), connectionstyle=f"arc3,rad={-rise}", **tip, **style))
     for position, word in enumerate(words):
-        ax.text(position, 0, word, ha="center", va="center", fontsize=8.5, color=INK, zorder=3)
-        ax.text(position, -0.21, str(position), ha="center", va="center", fontsize=5.5, color=QUIET, zorder=3)
+        style = {"ha": "center", "va": "center", "zorder": 3, "path_effects": OUTLINE}
+        ax.text(position, 0, word, fontsize=8.5, color=INK, **style)
+        ax.text(position, -0.21, str(position), fontsize=5.5, color=QUIET, **style)
     height = 0.55 + bend / 2 * max(len(words) - 1, 2)
     ax.set(xlim=(-0.7, len(words) - 0.3), ylim=(-height, height), aspect="equal")  # arcs are round on paper
     ax.axis("off")

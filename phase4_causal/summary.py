@@ -26,7 +26,7 @@ from torch import Tensor
 
 from phase1_single_head.self_attention import attention_input, choose_word, load_single_head_model
 from phase1_single_head.visualize import bars
-from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS, best
+from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS, at_least, best
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, load_one_layer_model
 from phase3_visualization.attention_flow import draw_flow
 from phase4_causal.causal_attention import largest_leak, load_causal_model
@@ -160,7 +160,7 @@ def draw_relations(part: SubFigure, trained: Trained, scores: Scores, words: lis
     offset = max(scores.offsets[relation] for relation in CORE_RELATIONS)
     return (
         f"Two layers, trained to fill gaps and never told the grammar. The best heads look at the right word "
-        f"{lowest:.2f} of the time or more, a fixed offset {offset:.2f} at most."
+        f"{at_least(lowest)} of the time or more, a fixed offset {offset:.2f} at most."
     )
 
 
@@ -191,7 +191,7 @@ def poster_title(scores: Scores, leak: float) -> tuple[str, str]:
     one, deep = best(scores.one), best(scores.deep)
     lowest, highest = min(deep[r] for r in CORE_RELATIONS), max(one[r] for r in CORE_RELATIONS)
     found = (
-        f"Of a relation's pairs one head finds {highest:.2f} at most, two layers of heads {lowest:.2f} at least; "
+        f"Of a relation's pairs one head finds {highest:.2f} at most, two layers of heads {at_least(lowest)} at least; "
         f"what leaks through the mask: {'exactly 0' if leak == 0 else f'{leak:.1e}'}"
     )
     if lowest < max(0.9, highest + 0.15) or leak > 0:

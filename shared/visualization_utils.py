@@ -208,8 +208,10 @@ def grouped_bars(
         x = [group + (place - (len(series) - 1) / 2) * each for group in range(len(groups))]
         ax.bar(x, values, 0.9 * each, color=colors[name], label=name)
         for position, value, line in zip(x, values, clear_of or values, strict=True):
-            height = line if 0 <= line - value < 0.06 else value
-            ax.text(position, height, number.format(value), ha="center", va="bottom", fontsize=8)
+            crossed = clear_of is not None and 0 <= line - value < 0.06
+            height, gap = (line, 2) if crossed else (value, 0)  # gap: in points, above the line
+            style = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": 8}
+            ax.annotate(number.format(value), (position, height), (0, gap), **style)
         places.append(x)
     ax.set_xticks(range(len(groups)), groups)
     ax.tick_params(length=0)

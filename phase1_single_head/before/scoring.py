@@ -304,8 +304,9 @@ def draw(found: Measured, steps: int) -> tuple[Figure, str]:
     for r, rule in enumerate(RULES):
         kept = [size / 1024 for size in found[f"KiB, {rule}"]]
         right_ax.plot(LENGTHS, kept, color=HEAD_COLORS[r], marker="o", markersize=4)
-        va = {"dot": "top", SCALED: "bottom"}.get(rule, "center")  # their ends lie close together
-        right_ax.text(LENGTHS[-1] * 1.1, kept[-1], rule, color=HEAD_COLORS[r], va=va, fontsize=9)
+        away = (6, {"dot": -7, SCALED: 4}.get(rule, 0))  # in points: their ends lie close together
+        style = {"textcoords": "offset points", "color": HEAD_COLORS[r], "va": "center", "fontsize": 9}
+        right_ax.annotate(rule, (LENGTHS[-1], kept[-1]), away, **style)
     right_ax.set_xscale("log", base=2)
     right_ax.set_yscale("log")
     right_ax.set_xticks(LENGTHS, LENGTHS)

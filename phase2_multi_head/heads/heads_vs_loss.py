@@ -206,7 +206,7 @@ def draw(n: Numbers, note: str) -> tuple[Figure, str]:
     plot_seeds(left, n, "excess", HEADS, INK)
     left.axhline(0, color=INK, linewidth=1.2, linestyle=":")
     left.set(ylim=(-0.08 * max(n["excess, H=1"]), None), ylabel="excess loss, nats per hidden word")
-    left.text(3, 0, "0: the grammar's own entropy, no model can go below", fontsize=8.5, ha="right", va="bottom")
+    left.text(3, 0.02, "0: the grammar's own entropy, no model can go below", fontsize=8.5, ha="right", va="bottom")
     left.set_title("what guessing a hidden word costs too much", color=QUIET)
     plot_seeds(right, n, "distance", HEADS[1:], INK)
     plot_seeds(right, n, "untrained distance", HEADS[1:], QUIET)

@@ -11,6 +11,7 @@ heads differs), and two layers with four.
 Writes head_roles.png to visualizations/plots/phase2/.
 """
 
+import math
 import statistics
 from dataclasses import dataclass
 
@@ -138,14 +139,19 @@ def what_heads_learn(runs: Runs, offsets: dict[str, float]) -> dict[str, float |
     return numbers | {f"{name}, loss": [run.loss for run in runs[name]] for name in runs}
 
 
+def at_least(share: float) -> str:
+    """A share for "... or more": rounded down to hundredths."""
+    return f"{math.floor(100 * share + 1e-9) / 100:.2f}"
+
+
 def draw(runs: Runs, numbers: Numbers, offsets: dict[str, float]) -> tuple[Figure, str]:
     """Left: the best head of each model per relation. Right: every head of the deep model and its best relation."""
     fig, (left, right) = plt.subplots(1, 2, figsize=(10.6, 4.9), width_ratios=(1.25, 1), layout="constrained")
     draw_models(left, numbers, offsets)
     draw_heads(right, runs[DEEP][0], offsets)
-    lowest = min(min(numbers[f"{DEEP}, {relation}"]) for relation in CORE_RELATIONS)
+    lowest = at_least(min(min(numbers[f"{DEEP}, {relation}"]) for relation in CORE_RELATIONS))
     highest = max(max(numbers[f"{ONE}, {relation}"]) for relation in CORE_RELATIONS)
-    title = f"Four heads in two layers: {lowest:.2f} or better on each relation; one head: {highest:.2f} at most"
+    title = f"Three relations: four heads in two layers find {lowest} or more, one head {highest:.2f} at most"
     trained = runs[DEEP][0].trained
     entropy = training.head_entropy(trained.model, training.corpus()[1], trained.recipe.objective)
     note = f"{trained.label}, seeds: {len(runs[DEEP])}; {training.NUM_HELD_OUT} held-out sentences"

@@ -332,7 +332,7 @@ def draw_scoreboard(ax: Axes, board: dict[str, float]) -> None:
         ax.barh(row, found, 0.68, color=head_color(0) if name in OF_WEIGHTS else color)
         ax.text(found + 0.015, row, f"{found:.2f}   ρ {board[f'{name}: {AGREES}']:+.2f}", va="center", fontsize=9)
     ax.axvline(board[CHANCE], color="black", linewidth=1.4, linestyle=":")
-    ax.text(board[CHANCE], len(names) - 0.45, "chance", ha="center", fontsize=8.5)
+    ax.text(board[CHANCE] + 0.015, len(names) - 0.45, "chance", fontsize=8.5)
     ax.set_yticks(range(len(names)), names)
     ax.tick_params(length=0)
     ax.set(xlim=(0, 1.32), xticks=(0, 0.5, 1), ylim=(-0.6, len(names) - 0.1))

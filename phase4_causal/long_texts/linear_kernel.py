@@ -161,7 +161,7 @@ def draw(by_size: Mapping[str, list[float]], weights: dict[str, Tensor], seed: i
         style = "--" if label == AVERAGE else "-"
         left.plot(SCALES, by_size[label], style, marker="o", ms=5, color=colors[label], label=label)
     left.axhline(0, color=colors["softmax"], linewidth=2)
-    left.text(SCALES[0], 0.02, "softmax attention itself", color=colors["softmax"], fontsize=9)
+    left.text(1.2 * SCALES[0], 0.02, "softmax attention itself", color=colors["softmax"], fontsize=9)
     left.set(xscale="log", xlabel="size of queries and keys (standard deviation)", ylabel="distance from softmax")
     left.set(ylim=(-0.04, None), title="distance of the outputs")
     left.set_xticks(SCALES, [f"{scale:g}" for scale in SCALES])

@@ -286,7 +286,7 @@ def draw(found: dict[str, list[float]], trained: Trained, count: int) -> tuple[F
     axes[1].axhline(grammar_mean(), color=QUIET, linestyle=":", label="the grammar's own")
     axes[0].set(title="sentences that the grammar accepts", ylabel="share of all sentences", ylim=(-0.03, 1.03))
     axes[1].set(title="mean ln P of those accepted", ylabel="nats")
-    axes[1].legend(frameon=False, title="drawn from", loc="lower right")
+    axes[0].legend(*axes[1].get_legend_handles_labels(), frameon=False, title="drawn from", loc="lower center")
     shares = [
         ", ".join(f"{at(t, found[f'accepted, {rule}']):.0%}" for t in (0.5, 1.0, 2.0)) for rule in list(RULES)[:2]
     ]
