@@ -9,6 +9,7 @@ Writes causal_mask.png and bidirectional_vs_causal.png to visualizations/plots/p
 import os
 import subprocess
 import sys
+from functools import cache
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -145,6 +146,7 @@ PROGRAMS = {  # when Agg is chosen -> the lines of a program that makes a figure
 }
 
 
+@cache  # a process takes a second, and says the same every time
 def draws_without_display(lines: tuple[str, ...]) -> bool:
     """Whether a program that asks for windows (backend TkAgg) gets its picture where there is no display."""
     hidden = ("DISPLAY", "WAYLAND_DISPLAY")

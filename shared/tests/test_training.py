@@ -1,6 +1,7 @@
 """Tests: training."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -201,13 +202,14 @@ def test_the_loss_counts_only_the_words_to_predict():
 
 
 def test_checkpoints_survive_and_bad_ones_are_named_and_made_again(checkpoints, capsys):
-    trained = training.load_or_train(TINY, MultiHeadAttention)
-    loaded = training.load_checkpoint(TINY, MultiHeadAttention)
-    assert loaded.recipe == TINY and loaded.history == trained.history
+    few = replace(TINY, name="few_steps", steps=3)
+    trained = training.load_or_train(few, MultiHeadAttention)
+    loaded = training.load_checkpoint(few, MultiHeadAttention)
+    assert loaded.recipe == few and loaded.history == trained.history
     for a, b in zip(trained.model.parameters(), loaded.model.parameters(), strict=True):
         assert torch.equal(a, b)
-    good = TINY.path.read_bytes()
-    other = torch.load(TINY.path, weights_only=True)
+    good = few.path.read_bytes()
+    other = torch.load(few.path, weights_only=True)
     bad_files = [
         ("is damaged", good[: len(good) // 2]),
         *(("is damaged", content) for content in (b"", b"not a checkpoint at all", b"hello\n", b"\x80\x02", bytes(99))),
@@ -218,14 +220,14 @@ def test_checkpoints_survive_and_bad_ones_are_named_and_made_again(checkpoints, 
     for message, content in bad_files:
         training._trained_here.clear()
         if isinstance(content, bytes):
-            TINY.path.write_bytes(content)
+            few.path.write_bytes(content)
         else:
-            torch.save(content, TINY.path)
-        again = training.load_or_train(TINY, MultiHeadAttention)
+            torch.save(content, few.path)
+        again = training.load_or_train(few, MultiHeadAttention)
         said = capsys.readouterr().out
-        assert message in said and "tiny.pt" in said and "training it again" in said
+        assert message in said and "few_steps.pt" in said and "training it again" in said
         assert torch.equal(again.model.embedding.weight, trained.model.embedding.weight)
-        training.load_checkpoint(TINY, MultiHeadAttention)
+        training.load_checkpoint(few, MultiHeadAttention)
 
 
 def test_an_interrupt_leaves_nothing_half_written(checkpoints, monkeypatch):
