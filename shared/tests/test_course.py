@@ -134,5 +134,17 @@ def test_the_course_refuses_unknown_words_and_options_before_it_starts(capsys):
 def test_verbose_prints_everything(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(course, "plan_of", lambda phase: Plan((), (echo("only", monkeypatch),)))
     monkeypatch.setattr(course, "all_scripts", list)
-    course.run(["phase1"], [], Namespace(output_dir=tmp_path, verbose=True))
+    course.run(["phase1"], [], Namespace(output_dir=tmp_path, verbose=True, quick=False))
     assert "only got []" in capsys.readouterr().out and (tmp_path / course.LOG).read_text(encoding="utf-8")
+
+
+def test_a_quick_run_has_nothing_alone(monkeypatch, tmp_path):
+    plan = Plan((), ("first",), alone=("timed",), longer=("long",))
+    alone = []
+    monkeypatch.setattr(course, "plan_of", lambda phase: plan)
+    monkeypatch.setattr(course, "all_scripts", list)
+    monkeypatch.setattr(course, "run_side_by_side", lambda pool, plans, argv, teller: alone.append(plans["phase1"]))
+    monkeypatch.setattr(course, "run_script", lambda name, argv: alone.append(name) or Result(0, ""))
+    for quick in (False, True):
+        course.run(["phase1"], [], Namespace(output_dir=tmp_path, verbose=True, quick=quick), longer=True)
+    assert alone == [plan, "timed", "long", Plan((), ("first", "timed"), longer=("long",)), "long"]
