@@ -255,9 +255,10 @@ def draw(trained: Trained, row: Row) -> tuple[Figure, str]:
     weight, share = row.weights[row.heaviest], row.shares[row.heaviest]
     title = f'"{row.words[row.heaviest]}" gets {weight:.2f} of the weight and adds {share:.2f} of what is added'
     fig, ax = plt.subplots(figsize=(max(6.4, 0.62 * len(row.words) + 1), 4.2), layout="constrained")
-    places = torch.arange(len(row.words))
-    ax.bar(places - 0.21, row.weights, 0.4, color=head_color(head), label="weight")
-    ax.bar(places + 0.21, row.shares, 0.4, color=QUIET, label="share of what is added")
+    places = range(len(row.words))
+    weights, shares = row.weights.tolist(), row.shares.tolist()
+    ax.bar([place - 0.21 for place in places], weights, 0.4, color=head_color(head), label="weight")
+    ax.bar([place + 0.21 for place in places], shares, 0.4, color=QUIET, label="share of what is added")
     ax.set_xticks(places, token_labels(row.words), rotation=45, ha="right", rotation_mode="anchor")
     ax.set(ylim=(0, 1.25 * max(row.weights.max().item(), row.shares.max().item())))
     ax.set_title(f'layer {layer} head {head}, where "{row.i} {row.words[row.i]}" looks', color=QUIET)
