@@ -25,7 +25,12 @@ from phase2_multi_head.costs.variants import (
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from shared.attention_utils import causal_mask
 from shared.measure import count_operations
-from shared.tests.helpers import T_K, T_Q, B, H, close, layer, qkv, some_mask
+from shared.tests.helpers import T_K, T_Q, B, H, close, qkv, some_mask
+
+
+def layer(d_model: int = 33, num_heads: int = 3, dtype: torch.dtype = torch.float64) -> MultiHeadAttention:
+    torch.manual_seed(0)
+    return MultiHeadAttention(d_model, num_heads, bias=False).to(dtype)
 
 
 def masks_for(kind, t_q, t_k):

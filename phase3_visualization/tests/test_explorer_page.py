@@ -6,8 +6,13 @@ import pytest
 import torch
 
 from phase3_visualization.explorer import write_page
-from shared.tests.helpers import change, needs_browser, open_watched
+from shared.tests.helpers import needs_browser, open_watched
 from shared.toy_language import TOY_SENTENCE
+
+
+def change(before, after):
+    old, new = f"{before:.2f}", f"{after:.2f}"
+    return new if old == new else f"{old} → {new}"
 
 
 @pytest.fixture(scope="module")

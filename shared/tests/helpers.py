@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.roles.causal_model import CausalAttention
 from shared import training
@@ -34,10 +33,6 @@ def some_mask(generator, shape):
     return mask
 
 
-def attention(query, key, value, mask=None):
-    return scaled_dot_product_attention(query, key, value, mask)
-
-
 def broken(module, replacements):
     """A copy of the module with each of the replacements made exactly once."""
     source = inspect.getsource(module)
@@ -56,15 +51,6 @@ def torch_single_head(ours):
         theirs.in_proj_weight.copy_(torch.cat([ours.w_q.weight, ours.w_k.weight, ours.w_v.weight]))
         theirs.out_proj.weight.copy_(ours.w_o.weight)
     return theirs
-
-
-def words_of(sentence):
-    return sentence.split()
-
-
-def layer(d_model: int = 33, num_heads: int = 3, dtype: torch.dtype = torch.float64) -> MultiHeadAttention:
-    torch.manual_seed(0)
-    return MultiHeadAttention(d_model, num_heads, bias=False).to(dtype)
 
 
 def needs_browser(test):
@@ -108,11 +94,6 @@ def open_watched(browser, address, errors, **context):
     )
     page.goto(address)
     return page
-
-
-def change(before, after):
-    old, new = f"{before:.2f}", f"{after:.2f}"
-    return new if old == new else f"{old} → {new}"
 
 
 # ---- exercises
