@@ -244,8 +244,10 @@ class Muon(torch.optim.Optimizer):
 
     def ahead(self, matrix: nn.Parameter, momentum: float) -> Tensor:
         """The mean of the gradients so far, with the newest counted once more (Nesterov)."""
-        mean = self.state[matrix].setdefault("mean", torch.zeros_like(matrix))
-        mean.lerp_(matrix.grad, 1 - momentum)
+        state = self.state[matrix]
+        if not state:
+            state["mean"] = torch.zeros_like(matrix)
+        mean = state["mean"].lerp_(matrix.grad, 1 - momentum)
         return matrix.grad.lerp(mean, momentum)
 
 
