@@ -20,6 +20,7 @@ import multiprocessing
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.pool import AsyncResult, Pool
@@ -70,13 +71,17 @@ def plan_of(phase: str) -> Plan:
     return Plan(**{**parts, "train": plan.train})
 
 
-def all_scripts() -> list[str]:
-    """Every script of every plan, as modules, imported."""
-    plans = [plan_of(phase) for phase in PHASES.values()]
+def scripts_of(plans: Iterable[Plan]) -> list[str]:
+    """Every script of these plans, as modules, imported."""
     names = [name for plan in plans for name in plan.scripts + plan.alone + plan.longer]
     for name in names:
         importlib.import_module(name)
     return names
+
+
+def without_retrain(argv: list[str]) -> list[str]:
+    """The options of a script whose models have just been trained."""
+    return [option for option in argv if option != "--retrain"]
 
 
 def path_of(name: str) -> str:
@@ -149,7 +154,6 @@ class Teller:
 
 def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller: Teller) -> None:
     """Train, then run everything that may run beside something else, and tell it phase by phase."""
-    looks = [option for option in argv if option != "--retrain"]
 
     def start(name: str, options: list[str]) -> AsyncResult:
         return pool.apply_async(run_script, (name, options))
@@ -162,7 +166,7 @@ def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller
             teller.tell(name, result)
         teller.file.write(result.text)
     started = {
-        name: start(name, looks)
+        name: start(name, without_retrain(argv))
         for plan in plans.values()
         for name in (*plan.slow, *(other for other in plan.scripts if other not in plan.slow))
     }
@@ -180,16 +184,15 @@ def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, long
     plans = {phase: plan_of(PHASES[phase]) for phase in phases}
     if options.quick:  # a test drive: its times say nothing, so that nothing needs to run alone
         plans = {phase: replace(plan, scripts=plan.scripts + plan.alone, alone=()) for phase, plan in plans.items()}
-    all_scripts()  # before the fork: imported once
+    scripts_of(plans.values())  # before the fork: imported once
     teller = Teller(options.output_dir / LOG, verbose=options.verbose)
     ignore_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # this process hears it, and ends the others
     teller.say("Training the models that the scripts share, unless they are there already: about half a minute")
     with multiprocessing.get_context("fork").Pool(PROCESSES, initializer=ignore_ctrl_c) as pool:
         run_side_by_side(pool, plans, argv, teller)
-    looks = [option for option in argv if option != "--retrain"]
     alone = [name for plan in plans.values() for name in plan.alone + (plan.longer if longer else ())]
     for name in alone:
-        teller.tell(name, run_script(name, looks))
+        teller.tell(name, run_script(name, without_retrain(argv)))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -206,9 +209,7 @@ def main(argv: list[str] | None = None) -> None:
     scripts_take = [option for option in rest if option != "--verbose"]
     run([word] if word in PHASES else list(PHASES), scripts_take, options, longer=word == "all")
     print(f"---- {word if word in PHASES else 'All four phases'} ran in {time.perf_counter() - started:.0f} s")
-    print(
-        "claims: + holds, x does not hold, ~ holds only if; pictures: visualizations/plots/, visualizations/animations/"
-    )
+    print("+ holds   x does not hold   ~ holds only if   pictures: visualizations/plots/, visualizations/animations/")
     print(f"all that was said: {paths.shown(options.output_dir / LOG)}; to see in a browser: ", end="")
     print(paths.shown(report.write_page(options.output_dir)))
 

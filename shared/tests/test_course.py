@@ -119,7 +119,7 @@ def test_the_course_knows_every_script_of_its_phases():
 
 
 def test_every_script_asks_one_question():
-    for name in course.all_scripts():
+    for name in course.scripts_of(map(course.plan_of, course.PHASES.values())):
         question = course.question_of(name)
         assert question.endswith("?") and len(question) <= 80, f"{name}: {question}"
 
@@ -133,7 +133,7 @@ def test_the_course_refuses_unknown_words_and_options_before_it_starts(capsys):
 
 def test_verbose_prints_everything(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(course, "plan_of", lambda phase: Plan((), (echo("only", monkeypatch),)))
-    monkeypatch.setattr(course, "all_scripts", list)
+    monkeypatch.setattr(course, "scripts_of", list)
     course.run(["phase1"], [], Namespace(output_dir=tmp_path, verbose=True, quick=False))
     assert "only got []" in capsys.readouterr().out and (tmp_path / course.LOG).read_text(encoding="utf-8")
 
@@ -142,7 +142,7 @@ def test_a_quick_run_has_nothing_alone(monkeypatch, tmp_path):
     plan = Plan((), ("first",), alone=("timed",), longer=("long",))
     alone = []
     monkeypatch.setattr(course, "plan_of", lambda phase: plan)
-    monkeypatch.setattr(course, "all_scripts", list)
+    monkeypatch.setattr(course, "scripts_of", list)
     monkeypatch.setattr(course, "run_side_by_side", lambda pool, plans, argv, teller: alone.append(plans["phase1"]))
     monkeypatch.setattr(course, "run_script", lambda name, argv: alone.append(name) or Result(0, ""))
     for quick in (False, True):
