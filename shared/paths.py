@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOY_SEQUENCES = ROOT / "data" / "raw" / "toy_sequences.txt"
 PRONOUN_PAIRS = ROOT / "data" / "raw" / "pronoun_pairs.txt"
+EVIDENCE = ROOT / "data" / "evidence.json"
 CHECKPOINTS = ROOT / "models" / "checkpoints"
 
 # What scripts write lies under an output folder, the repository itself unless --output-dir names another one.

@@ -161,4 +161,4 @@ def record(options: argparse.Namespace, *measured: Measured) -> None:
         findings.record(options, *measured)
         return
     for numbers in measured:
-        findings.show(numbers, [], with_numbers=True)
+        findings.say(f"{name}: {findings.number(value)}" for name, value in numbers.items())

@@ -19,13 +19,17 @@ the report page, data/claims.md and the tests.
     def best_verb_head(trained: Trained) -> dict[str, float]:
         ...
 
-The function returns its numbers by name, and shared.evidence.findings.record judges, prints and saves them.
+The function returns the numbers of one seed by name; shared.evidence.findings.record judges, prints and saves them.
+One seed decides nothing: ./run_all.sh replicate measures every experiment with five, and a claim holds or fails where
+all of them agree, or where the 95 % interval of an effect clears its bar. Everything else is undecided here.
 """
 
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -33,42 +37,80 @@ from typing import Any
 
 from shared import paths
 
-HOLDS, FAILS, ONLY_IF = "holds", "does not hold", "holds only if"
-VERDICTS = (HOLDS, FAILS, ONLY_IF)
-MARKS = {HOLDS: "+", FAILS: "x", ONLY_IF: "~"}
+HOLDS, FAILS, ONLY_IF, UNDECIDED = "holds", "does not hold", "holds only if", "undecided here"
+VERDICTS = (HOLDS, FAILS, ONLY_IF, UNDECIDED)
+MARKS = {HOLDS: "+", FAILS: "x", ONLY_IF: "~", UNDECIDED: "?"}
+MEASURED = "measured"  # in place of a verdict, where only times were taken
+FEWEST_SEEDS = 3  # that a verdict over seeds may rest on
 
 # What a claim rests on: something trained or sampled; algebra, counting or a definition; a printed number that is
 # wrong; time, memory, or what a library does.
 EXPERIMENT, IDENTITY, ERRATUM, PROBE = "experiment", "identity", "erratum", "probe"
 KINDS = (EXPERIMENT, IDENTITY, ERRATUM, PROBE)
 
-Numbers = Mapping[str, Any]  # name -> a number, or a list with one for each seed or size
+Numbers = Mapping[str, Any]  # name -> a number, or a list with one for each head, size or the like
 Rule = Callable[[Numbers], bool]
+
+
+@dataclass(frozen=True)
+class Above:
+    """A rule for an effect that is judged by its mean: it holds where effect(numbers) exceeds bar.
+
+    Where seeds disagree, the 95 % interval of their mean decides (Student's t), if it lies on one side of the bar.
+    """
+
+    effect: Callable[[Numbers], float]
+    bar: float
+
+    def __call__(self, numbers: Numbers) -> bool:
+        return self.effect(numbers) > self.bar
+
+    def over(self, runs: Sequence[Numbers]) -> str:
+        """HOLDS, FAILS or UNDECIDED, by the interval."""
+        low, high = interval([self.effect(run) for run in runs])
+        return HOLDS if low > self.bar else FAILS if high < self.bar else UNDECIDED
+
+
+# Student's t, 97.5 %, for 2 to 10 values (1 to 9 degrees of freedom)
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the mean of 2 to 10 values, by Student's t. Raises ValueError for another number of them."""
+    if len(values) not in STUDENT:
+        raise ValueError(f"an interval needs 2 to {max(STUDENT)} values: got {len(values)}")
+    half = STUDENT[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+    return statistics.mean(values) - half, statistics.mean(values) + half
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """What is said, where it is said, and when it counts as true.
 
-    rule: in words what holds decides by the measured numbers. only_if: the same rule under a condition, which condition
-    says in words; it is tried where the rule fails without. oracle and null: numbers as they would be if the claim were
-    right, and if there were nothing in it; the rule must tell them apart. control: what the numbers are compared with.
-    shows: patterns of the names of the numbers that belong to the claim. script: where it is measured, filled in by
-    `measures`.
+    rule: in words what holds decides by the measured numbers of one seed. only_if: the same rule under a condition that
+    the source does not have, which condition says in words; it is tried where the rule fails without. over_seeds: the
+    rule speaks of several seeds ("on six of ten"), and gets for each name a list with one value a seed. oracle and null:
+    numbers as they would be if the claim were right, and if there were nothing in it; the rule must tell them apart.
+    control: what the numbers are compared with. changed: how and why the rule changed after a result was seen.
+    headline: one of the findings that the course is about. shows: patterns of the names of the numbers that belong to
+    the claim. script: where it is measured, filled in by `measures`. A probe of times alone has no rule: holds=None.
     """
 
     id: str
     text: str
     kind: str
     rule: str
-    holds: Rule
+    holds: Rule | None
     unit: str
     source: str = "course notes"
     only_if: Rule | None = None
     condition: str = ""
+    over_seeds: bool = False
     oracle: Numbers | None = None
     null: Numbers | None = None
     control: str = ""
+    changed: str = ""
+    headline: bool = False
     shows: tuple[str, ...] = ("*",)
     script: str = ""
 
@@ -77,12 +119,35 @@ class Claim:
             raise ValueError(f"{self.id}: unknown kind {self.kind!r}: choose from {', '.join(KINDS)}")
         if bool(self.condition) != (self.only_if is not None):
             raise ValueError(f"{self.id}: a condition needs its rule, only_if, and the rule its words, condition")
+        if self.holds is None and self.kind != PROBE:
+            raise ValueError(f"{self.id}: only a probe of times may have no rule")
 
     def verdict(self, numbers: Numbers) -> str:
-        """One of VERDICTS."""
+        """What these numbers say, of one seed (over_seeds: of several): HOLDS, FAILS or ONLY_IF."""
+        if self.holds is None:
+            return MEASURED
         if self.holds(numbers):
             return HOLDS
         return ONLY_IF if self.only_if is not None and self.only_if(numbers) else FAILS
+
+    def over(self, runs: Sequence[Numbers]) -> str:
+        """What several seeds say together: one of VERDICTS.
+
+        Decided where all seeds agree, or where the interval of an effect (Above) clears its bar.
+        Raises ValueError if there are fewer than FEWEST_SEEDS.
+        """
+        if self.holds is None:
+            return MEASURED
+        if len(runs) < FEWEST_SEEDS and self.kind == EXPERIMENT:
+            raise ValueError(f"{self.id}: a verdict needs {FEWEST_SEEDS} seeds: got {len(runs)}; use --seeds")
+        if self.over_seeds:
+            return self.verdict({name: [run[name] for run in runs] for name in runs[0]})
+        said = {self.verdict(run) for run in runs}
+        if len(said) == 1:
+            return said.pop()
+        if HOLDS not in said:
+            return FAILS  # with every seed; the condition helps with some
+        return self.holds.over(runs) if isinstance(self.holds, Above) else UNDECIDED
 
     def shown(self, numbers: Numbers) -> dict[str, Any]:
         """The numbers that belong to this claim. Raises ValueError if none does."""

@@ -2,18 +2,20 @@
 
     findings.record(options, weights_of_the_best_head(trained), ...)
 
-Each measuring function carries its claims (shared/evidence/claims.py). Numbers, verdicts and rules are printed, and
-saved in data/processed/findings/, from where shared/evidence/report.py builds the page.
+Each measuring function carries its claims (shared/evidence/claims.py). The numbers of the run are printed beside the
+published range, with the published verdict (shared/evidence/record.py), and saved in data/processed/findings/, from
+where shared/evidence/report.py builds the page.
 """
 
 import argparse
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from shared import cli, paths
-from shared.evidence.claims import EXPERIMENT, MARKS, ONLY_IF, Claim, Measured
+from shared.evidence import replications
+from shared.evidence.claims import EXPERIMENT, FEWEST_SEEDS, MARKS, ONLY_IF, UNDECIDED, Claim, Measured, Numbers
 
 WIDTH = 118  # of the printed lines
 
@@ -29,54 +31,99 @@ def number(value: float | int | list[float]) -> str:
     return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
+def shown_range(span: tuple[float, float]) -> str:
+    """A range as a reader wants it: 0.52 to 0.58; one number where its ends look alike."""
+    low, high = map(number, span)
+    return low if low == high else f"{low} to {high}"
+
+
+def beside(values: list, span: tuple[float, float] | None) -> str:
+    """The values of a run, one a seed, beside the published range: "0.56 (published 0.52 to 0.58)"."""
+    shown = number(values[0] if len(values) == 1 else values)
+    if span is None or isinstance(values[0], list):
+        return shown
+    return f"{shown} (published {shown_range(span)})"
+
+
 def measured_text(finding: Mapping) -> str:
-    """One line: "best head: 0.97; best fixed offset: 0.50 (share of held-out pairs)"."""
-    values = "; ".join(f"{name}: {number(value)}" for name, value in finding["measured"].items())
-    return f"{values} ({finding['unit']})"
+    """One line: "best head: 0.97 (published 0.93 to 1); best fixed offset: 0.50 (published 0.50)", and the unit."""
+    spans = finding["published"]
+    texts = (f"{name}: {beside(values, spans.get(name))}" for name, values in finding["measured"].items())
+    return f"{'; '.join(texts)}; {finding['unit']}"
 
 
-def judged(claim: Claim, numbers: Measured, seeds: list[int]) -> dict:
-    """What is saved of a claim, its numbers and its verdict."""
-    verdict = claim.verdict(numbers)
+def of_this_run(claim: Claim, runs: Sequence[Numbers]) -> str:
+    """What the seeds of a run say by themselves; empty where the rule needs more of them."""
+    if claim.kind == EXPERIMENT and len(runs) >= FEWEST_SEEDS:
+        return claim.over(runs)
+    if claim.over_seeds:
+        return ""
+    said = {claim.verdict(run) for run in runs}
+    return said.pop() if len(said) == 1 else UNDECIDED
+
+
+def judged(claim: Claim, runs: Sequence[Numbers], seeds: list[int]) -> dict:
+    """What is saved of a claim: its numbers, one value a seed, the published verdict, and what this run says."""
+    shown = replications.columns([claim.shown(run) for run in runs])
+    known = replications.published(claim)
+    here = of_this_run(claim, runs)
+    verdict = known.verdict if known else here
     return {
         "id": claim.id,
         "claim": claim.text,
         "kind": claim.kind,
         "source": claim.source,
-        "measured": claim.shown(numbers),
+        "measured": shown,
+        "published": {name: span for name in shown if known and (span := known.range(name))},
         "unit": claim.unit,
         "rule": claim.rule,
         "verdict": verdict,
+        "rests on": f"{known.runs} runs on {known.processors} kinds of processor" if known else "this run alone",
+        "here": here,
         "control": claim.control,
         "condition": claim.condition if verdict == ONLY_IF else "",
-        "seeds": seeds if claim.kind == EXPERIMENT else [],
+        "changed": claim.changed,
+        "headline": claim.headline,
+        "seeds": seeds[: len(runs)],
         "script": claim.script,
     }
 
 
-def show(numbers: Measured, found: list[dict], *, with_numbers: bool) -> None:
-    """Print what one function measured, once, and below it the verdicts on its claims."""
+def say(texts: Iterable[str]) -> None:
+    """Print the texts as one paragraph."""
+    print(textwrap.fill("; ".join(texts), WIDTH, initial_indent="  ", subsequent_indent="    "))
+
+
+def show(found: list[dict], *, with_numbers: bool) -> None:
+    """Print the numbers of findings that were measured together, once, and below them the verdicts."""
     print()
     if with_numbers:
-        text = "; ".join(f"{name}: {number(value)}" for name, value in numbers.items())
-        print(textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="    "))
+        numbers = {name: (finding, values) for finding in found for name, values in finding["measured"].items()}
+        say(f"{name}: {beside(of, finding['published'].get(name))}" for name, (finding, of) in numbers.items())
     for finding in found:
-        said = f'{MARKS[finding["verdict"]]} {finding["verdict"]}: "{finding["claim"]}" ({finding["id"]})'
+        mark = MARKS.get(finding["verdict"], "·")
+        said = f'{mark} {finding["verdict"]}: "{finding["claim"]}" ({finding["id"]}; {finding["rests on"]})'
         print(textwrap.fill(said, WIDTH, initial_indent="  ", subsequent_indent="      "))
         why = f"only if {finding['condition']}; " if finding["condition"] else ""
         why += f"rule: {finding['rule']} ({finding['unit']})"
         print(textwrap.fill(why, WIDTH, initial_indent="      ", subsequent_indent="      "))
+        if finding["here"] not in ("", finding["verdict"]):
+            print(f"      this run by itself: {finding['here']}")
 
 
 def record(options: argparse.Namespace, *measured: Measured, show_numbers: bool = True) -> None:
     """Judge what a script measured, print it, and save it in place of the script's earlier findings.
 
+    What one function measured several times was measured with one seed after the other.
     show_numbers=False: the script has printed its numbers already, as a table.
     """
-    content = []
+    together: dict[tuple[str, ...], list[Measured]] = {}
     for numbers in measured:
-        found = [judged(claim, numbers, list(cli.seeds(options))) for claim in numbers.claims]
-        show(numbers, found, with_numbers=show_numbers)
+        together.setdefault(tuple(claim.id for claim in numbers.claims), []).append(numbers)
+    content = []
+    for runs in together.values():
+        found = [judged(claim, runs, list(cli.seeds(options))) for claim in runs[0].claims]
+        show(found, with_numbers=show_numbers)
         content += found
     (script,) = {finding["script"] for finding in content}
     with paths.whole_file(file_of(script, options.output_dir)) as unfinished:

@@ -1,0 +1,221 @@
+"""Replicate: every experiment with five seeds, added to the record, data/evidence.json.
+
+    ./run_all.sh replicate                                 seeds 0 to 4, with two processes
+    ./run_all.sh replicate --seed 5                        seeds 5 to 9
+    ATEN_CPU_CAPABILITY=avx2 ./run_all.sh replicate        as a processor would round that has no more than AVX2
+    ./run_all.sh replicate phase1_single_head/parts/scaling.py     this script alone, anew
+    .venv/bin/python shared/evidence/replicate.py --check  does the last run contradict the record?
+
+Each script runs as a reader runs it, with --seed. What it measured is kept in data/processed/replications/, so that
+a replication that was stopped goes on where it was: a script is measured anew only if its own file has changed, or
+with --afresh. Models are trained there, too. --check compares the verdicts of the last run (data/processed/findings/)
+with those that the record calls decided, and ends with exit code 1 if one comes out the other way.
+"""
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from shared import cli, course, paths
+from shared.evidence import findings, replications
+from shared.evidence.claims import EXPERIMENT, MEASURED, ONLY_IF, UNDECIDED, Above, Claim, all_claims
+from shared.evidence.replications import Block
+
+KEPT = paths.ROOT / paths.PROCESSED / "replications"
+SEEDS = 5
+
+
+def module_of(script: str) -> str:
+    return script.removesuffix(".py").replace("/", ".")
+
+
+def scripts_to_measure(claims: Iterable[Claim]) -> list[str]:
+    """Modules that decide a claim, those that train models of their own first. Raises ValueError if one cannot run."""
+    plans = [course.plan_of(phase) for phase in course.PHASES.values()]
+    known = {name for plan in plans for name in plan.scripts + plan.alone + plan.longer}
+    slow = [name for plan in plans for name in plan.slow + plan.longer]
+    needed = {module_of(claim.script) for claim in claims}
+    if missing := sorted(needed - known):
+        raise ValueError(f"cannot run {', '.join(missing)}: .venv/bin/python -m pip install -e '.[pretrained]'")
+    return sorted(needed, key=lambda name: (name not in slow, name))
+
+
+def fingerprint(name: str) -> str:
+    """Of the file that measures."""
+    return hashlib.sha256((paths.ROOT / course.path_of(name)).read_bytes()).hexdigest()
+
+
+def folder_of(kept: Path, seed: int) -> Path:
+    return kept / f"seed{seed}"
+
+
+def marker_of(kept: Path, name: str, seed: int) -> Path:
+    """A file that says: this script was measured with this seed, by a file with that fingerprint."""
+    return findings.file_of(course.path_of(name), folder_of(kept, seed)).with_suffix(".done")
+
+
+def is_done(kept: Path, name: str, seed: int) -> bool:
+    marker = marker_of(kept, name, seed)
+    return marker.is_file() and marker.read_text(encoding="utf-8") == fingerprint(name)
+
+
+def measure(task: tuple[Path, str, int, bool]) -> tuple[str, course.Result]:
+    """Run a script with one seed, or only train what it shares, and mark it as done."""
+    kept, name, seed, only_train = task
+    argv = ["--seed", str(seed), "--output-dir", str(folder_of(kept, seed))]
+    mark = fingerprint(name)  # of the file as it is now
+    result = course.run_script(name, ["--train-only", *argv] if only_train else argv)
+    if not (result.code or only_train):
+        with paths.whole_file(marker_of(kept, name, seed)) as unfinished:
+            unfinished.write_text(mark, encoding="utf-8")
+    return name, result
+
+
+def measure_all(kept: Path, names: Sequence[str], seeds: Sequence[int]) -> None:
+    """Measure what is not done yet, two at a time; what measures times at the end, alone."""
+    plans = [course.plan_of(phase) for phase in course.PHASES.values()]
+    alone = {name for plan in plans for name in plan.alone}
+    trained = dict.fromkeys(name for plan in plans for name in plan.train)
+    waiting = [(kept, name, seed, False) for name in names for seed in seeds if not is_done(kept, name, seed)]
+    if not waiting:
+        return
+    course.scripts_of(plans)  # before the fork: imported once
+    paths.CHECKPOINTS = kept / "checkpoints"  # another processor trains other models
+    bar = tqdm(total=len(waiting), desc=f"{len(names)} scripts, {len(seeds)} seeds", disable=None)
+    with multiprocessing.get_context("fork").Pool(course.PROCESSES) as pool:
+        side_by_side = [task for task in waiting if task[1] not in alone]
+        used = sorted({seed for _, _, seed, _ in waiting})
+        for part in ([(kept, name, seed, True) for seed in used for name in trained], side_by_side):
+            for name, result in pool.imap_unordered(measure, part):
+                told(name, result)
+                bar.update(part is side_by_side)
+    for task in (task for task in waiting if task[1] in alone):
+        told(*measure(task))
+        bar.update()
+    bar.close()
+
+
+def told(name: str, result: course.Result) -> None:
+    """Leave with the exit code of a script that failed, and say what it said."""
+    if result.code:
+        tqdm.write(f"== {course.path_of(name)}\n{result.text}")
+        sys.exit(result.code)
+
+
+def collected(kept: Path, names: Sequence[str], seeds: Sequence[int]) -> Block:
+    """What the kept findings of these scripts say, as a block of the record."""
+    found: dict[str, dict[str, list]] = {}
+    for name in names:
+        by_seed = [
+            {entry["id"]: entry["measured"] for entry in json.loads(file.read_text(encoding="utf-8"))}
+            for file in (findings.file_of(course.path_of(name), folder_of(kept, seed)) for seed in seeds)
+        ]
+        for claim, numbers in by_seed[0].items():
+            found[claim] = {number: [measured[claim][number][0] for measured in by_seed] for number in numbers}
+    return Block(replications.processor(), replications.versions(), list(seeds), found)
+
+
+def of_claims(blocks: Sequence[Block], claims: Iterable[Claim]) -> list[Block]:
+    """The blocks without findings that no script has any more."""
+    ids = {claim.id for claim in claims}
+    kept = ((block, {name: of for name, of in block.findings.items() if name in ids}) for block in blocks)
+    return [Block(block.processor, block.versions, block.seeds, found) for block, found in kept if found]
+
+
+def verdicts(claims: Iterable[Claim], blocks: Sequence[Block]) -> dict[str, str]:
+    """id -> published verdict of each experiment that the blocks have."""
+    known = {claim.id: replications.published(claim, blocks) for claim in claims if claim.kind == EXPERIMENT}
+    return {name: found.verdict for name, found in known.items() if found}
+
+
+def summary(claims: Sequence[Claim], new: Block, before: Sequence[Block], after: Sequence[Block]) -> str:
+    """What this replication says, and what it changes in the record."""
+    alone, old, now = (verdicts(claims, blocks) for blocks in ([new], before, after))
+    counts = Counter(alone.values())
+    lines = ["These seeds: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in sorted(counts))]
+    counts = Counter(now.values())
+    lines += [f"The record, {len(after)} blocks: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in sorted(counts))]
+    lines += [f"  {name}: {old[name]} -> {now[name]}" for name in now if name in old and old[name] != now[name]]
+    return "\n".join(lines)
+
+
+def contradictions(recorded: Iterable[Mapping], claims: Iterable[Claim]) -> list[str]:
+    """Verdicts of a run that come out other than the record calls decided, a line each.
+
+    One seed decides nothing where the rule speaks of several seeds or of the mean of an effect: these are left out.
+    """
+    of = {claim.id: claim for claim in claims}
+    lines = []
+    for entry in recorded:
+        claim = of.get(entry["id"])
+        known = replications.published(claim) if claim else None
+        if known is None:
+            lines.append(f"{entry['id']}: not in the record: run ./run_all.sh replicate")
+            continue
+        if claim.over_seeds or isinstance(claim.holds, Above) or known.verdict in (UNDECIDED, MEASURED):
+            continue
+        said = {claim.verdict(run) for run in replications.rows(entry["measured"])}
+        said -= {known.verdict} | ({ONLY_IF} if claim.only_if and known.verdict != "holds" else set())
+        lines += [f"{claim.id}: {verdict}, in the record: {known.verdict}" for verdict in sorted(said)]
+    return lines
+
+
+def check(output_dir: Path) -> None:
+    """Compare the last run with the record; leave with 1 if it contradicts it."""
+    recorded = findings.gather(output_dir)
+    wrong = contradictions(recorded, all_claims())
+    print("\n".join(wrong) if wrong else f"{len(recorded)} findings, none against the record")
+    if wrong:
+        sys.exit(1)
+
+
+def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
+    """Measure, and add what was measured to the record."""
+    started = time.perf_counter()
+    seeds = list(cli.seeds(options))
+    kept = KEPT / replications.processor().replace(" ", "_")
+    names = scripts_to_measure(claims)
+    if chosen := {module_of(script) for script in options.scripts}:
+        names = [name for name in names if name in chosen]
+    for name in names if options.afresh or chosen else ():
+        for seed in seeds:
+            marker_of(kept, name, seed).unlink(missing_ok=True)
+    if options.afresh:
+        shutil.rmtree(kept / "checkpoints", ignore_errors=True)
+    measure_all(kept, names, seeds)
+    new = collected(kept, names, seeds)
+    before = of_claims(replications.read(), claims)
+    after = replications.with_block(before, new)
+    replications.write(after)
+    print(summary(claims, new, before, after))
+    print(f"{len(names)} scripts with seeds {seeds[0]} to {seeds[-1]} on {new.processor}: ", end="")
+    print(f"{time.perf_counter() - started:.0f} s; written: {paths.shown(paths.EVIDENCE)}")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = cli.parser(__doc__)
+    parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="measure these alone, anew (default: all, resumed)")
+    parser.add_argument("--afresh", action="store_true", help="measure everything anew, models included")
+    parser.add_argument("--check", action="store_true", help="compare the last run with the record, measure nothing")
+    parser.set_defaults(seeds=SEEDS)
+    options = cli.parse(parser, argv)
+    if options.check:
+        check(options.output_dir)
+        return
+    try:
+        replicate(options, all_claims())
+    except ValueError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    cli.run(main)
