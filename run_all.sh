@@ -5,6 +5,7 @@
 #   ./run_all.sh all          the same, and the experiments that take longer
 #   ./run_all.sh phase2       one phase
 #   ./run_all.sh test         the tests
+#   ./run_all.sh replicate    for maintainers: every experiment with five seeds, into data/evidence.json (15 minutes)
 #   ./run_all.sh publish      for maintainers: the last run's pictures of README and lessons into visualizations/gallery/
 #   ./run_all.sh help         the options, which follow the word: ./run_all.sh phase2 --seeds 3
 set -euo pipefail
@@ -47,12 +48,16 @@ case $what in
         set_up
         exec "$python" shared/evidence/publish.py "$@"
         ;;
+    replicate)
+        set_up
+        exec "$python" shared/evidence/replicate.py "$@"
+        ;;
     help | -h | --help)
         set_up
-        sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+        sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
         "$python" shared/course.py --help
         ;;
     *)
-        fail "unknown word '$what': say all, phase1, phase2, phase3, phase4, test, publish or help"
+        fail "unknown word '$what': say all, phase1, phase2, phase3, phase4, test, replicate, publish or help"
         ;;
 esac

@@ -108,10 +108,10 @@ def question_of(name: str) -> str:
 
 
 def verdicts(result: Result) -> str:
-    """How the script's claims came out: "+ 3  x 1"."""
+    """How the script's claims came out, as the record has it: "+ 3  x 1"."""
     files = [path for path in result.written if path.parent.name == "findings"]
     found = [finding["verdict"] for path in files for finding in json.loads(path.read_text(encoding="utf-8"))]
-    counts = collections.Counter(MARKS[verdict] for verdict in found)
+    counts = collections.Counter(MARKS[verdict] for verdict in found if verdict in MARKS)
     return "  ".join(f"{mark} {counts[mark]}" for mark in MARKS.values() if counts[mark])
 
 
@@ -209,7 +209,7 @@ def main(argv: list[str] | None = None) -> None:
     scripts_take = [option for option in rest if option != "--verbose"]
     run([word] if word in PHASES else list(PHASES), scripts_take, options, longer=word == "all")
     print(f"---- {word if word in PHASES else 'All four phases'} ran in {time.perf_counter() - started:.0f} s")
-    print("+ holds   x does not hold   ~ holds only if   pictures: visualizations/plots/, visualizations/animations/")
+    print("+ holds   x does not hold   ~ holds only if   ? undecided   pictures: visualizations/plots/, animations/")
     print(f"all that was said: {paths.shown(options.output_dir / LOG)}; to see in a browser: ", end="")
     print(paths.shown(report.write_page(options.output_dir)))
 

@@ -89,7 +89,7 @@ class Claim:
 
     rule: in words what holds decides by the measured numbers of one seed. only_if: the same rule under a condition that
     the source does not have, which condition says in words; it is tried where the rule fails without. over_seeds: the
-    rule speaks of several seeds ("on six of ten"), and gets for each name a list with one value a seed. oracle and null:
+    rule speaks of several seeds ("on six of ten") and gets, for each name, a list with one value a seed. oracle, null:
     numbers as they would be if the claim were right, and if there were nothing in it; the rule must tell them apart.
     control: what the numbers are compared with. changed: how and why the rule changed after a result was seen.
     headline: one of the findings that the course is about. shows: patterns of the names of the numbers that belong to

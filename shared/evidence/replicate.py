@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from shared import cli, course, paths
 from shared.evidence import findings, replications
-from shared.evidence.claims import EXPERIMENT, MEASURED, ONLY_IF, UNDECIDED, Above, Claim, all_claims
+from shared.evidence.claims import EXPERIMENT, HOLDS, MEASURED, ONLY_IF, UNDECIDED, VERDICTS, Above, Claim, all_claims
 from shared.evidence.replications import Block
 
 KEPT = paths.ROOT / paths.PROCESSED / "replications"
@@ -137,13 +137,15 @@ def verdicts(claims: Iterable[Claim], blocks: Sequence[Block]) -> dict[str, str]
     return {name: found.verdict for name, found in known.items() if found}
 
 
+def counted(found: Mapping[str, str]) -> str:
+    counts = Counter(found.values())
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+
+
 def summary(claims: Sequence[Claim], new: Block, before: Sequence[Block], after: Sequence[Block]) -> str:
     """What this replication says, and what it changes in the record."""
     alone, old, now = (verdicts(claims, blocks) for blocks in ([new], before, after))
-    counts = Counter(alone.values())
-    lines = ["These seeds: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in sorted(counts))]
-    counts = Counter(now.values())
-    lines += [f"The record, {len(after)} blocks: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in sorted(counts))]
+    lines = [f"{name}: {counted(found)}" for name, found in (("These seeds", alone), ("The record", now))]
     lines += [f"  {name}: {old[name]} -> {now[name]}" for name in now if name in old and old[name] != now[name]]
     return "\n".join(lines)
 
@@ -164,7 +166,7 @@ def contradictions(recorded: Iterable[Mapping], claims: Iterable[Claim]) -> list
         if claim.over_seeds or isinstance(claim.holds, Above) or known.verdict in (UNDECIDED, MEASURED):
             continue
         said = {claim.verdict(run) for run in replications.rows(entry["measured"])}
-        said -= {known.verdict} | ({ONLY_IF} if claim.only_if and known.verdict != "holds" else set())
+        said -= {known.verdict} | ({ONLY_IF} if claim.only_if and known.verdict != HOLDS else set())
         lines += [f"{claim.id}: {verdict}, in the record: {known.verdict}" for verdict in sorted(said)]
     return lines
 
@@ -185,6 +187,8 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
     kept = KEPT / replications.processor().replace(" ", "_")
     names = scripts_to_measure(claims)
     if chosen := {module_of(script) for script in options.scripts}:
+        if unknown := sorted(chosen - set(names)):
+            raise ValueError(f"no claim is decided by {', '.join(unknown)}: name scripts as data/claims.md does")
         names = [name for name in names if name in chosen]
     for name in names if options.afresh or chosen else ():
         for seed in seeds:
@@ -203,7 +207,7 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     parser = cli.parser(__doc__)
-    parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="measure these alone, anew (default: all, resumed)")
+    parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="measure these anew (default: all, resumed)")
     parser.add_argument("--afresh", action="store_true", help="measure everything anew, models included")
     parser.add_argument("--check", action="store_true", help="compare the last run with the record, measure nothing")
     parser.set_defaults(seeds=SEEDS)

@@ -35,6 +35,10 @@ class Block:
     seeds: list[int]
     findings: Mapping[str, Columns]
 
+    @property
+    def key(self) -> tuple:
+        return self.processor, dict(self.versions), self.seeds
+
 
 @dataclass(frozen=True)
 class Published:
@@ -117,8 +121,8 @@ def rounded_columns(of: Columns) -> dict[str, list]:
 
 def with_block(blocks: Sequence[Block], new: Block) -> list[Block]:
     """The record with a block added; findings of the same processor, versions and seeds are replaced one by one."""
-    same = [old for old in blocks if (old.processor, old.versions, old.seeds) == (new.processor, new.versions, new.seeds)]
-    others = [old for old in blocks if old not in same]
+    same = [old for old in blocks if old.key == new.key]
+    others = [old for old in blocks if old.key != new.key]
     merged = {name: found for old in same for name, found in old.findings.items()} | dict(new.findings)
     return [*others, Block(new.processor, new.versions, new.seeds, merged)]
 
