@@ -95,19 +95,6 @@ def compare_all(trained: list[Tensor], untrained: list[Tensor]) -> Pairs:
 
 @measures(
     Claim(
-        id="three-roles",
-        text="Three relations each have a head that is right 0.90 of the time, with every seed",
-        kind=EXPERIMENT,
-        source="our requirement",
-        rule="0.90 or more in all three relations, with every seed",
-        holds=lambda n: min(min(n[r]) for r in CORE_RELATIONS) >= REQUIRED,
-        oracle={r: [1.0] for r in CORE_RELATIONS},
-        null={r: [0.5] for r in CORE_RELATIONS},
-        unit="share of held-out pairs, best head, one for each seed",
-        control="best fixed offset",
-        shows=(*CORE_RELATIONS, "best offset*"),
-    ),
-    Claim(
         id="same-place",
         text="A role is found in the same head when the model is trained again",
         kind=EXPERIMENT,
