@@ -1,35 +1,63 @@
-"""Claims and their rules on made numbers, what is printed and saved, the table of claims, the gallery, the page."""
+"""Claims and rules on made numbers, what is printed and saved, the record, the table, the gallery, the page."""
 
 import json
+import math
 import re
+import statistics
 import types
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
 
-from shared import cli, paths
-from shared.evidence import claims, findings, publish, table
+from shared import cli, course, paths
+from shared.evidence import claims, findings, publish, replicate, replications, table
 from shared.evidence import report as report_page
-from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, IDENTITY, KINDS, ONLY_IF, VERDICTS, Claim, measures
+from shared.evidence.claims import (
+    EXPERIMENT,
+    FAILS,
+    HOLDS,
+    KINDS,
+    MEASURED,
+    ONLY_IF,
+    PROBE,
+    UNDECIDED,
+    Above,
+    Claim,
+    interval,
+    measures,
+)
+from shared.evidence.replications import Block
 from shared.tests.helpers import needs_browser
 from shared.visualization_utils import save_figure
 
 CLAIMS = claims.all_claims()
+EXPERIMENTS = [claim for claim in CLAIMS if claim.kind == EXPERIMENT]
 
 
 def made(name="C001", **changes):
     """A claim that one number decides: above 0.5, or at least above 0.2 where it rains."""
     rain = {"only_if": lambda n: n["wetness"] > 0.2, "condition": "it rains"}
-    settings = {"text": "water is wet", "kind": IDENTITY, "rule": "above 0.5", "unit": "share", **rain} | changes
-    return Claim(id=name, holds=lambda n: n["wetness"] > 0.5, **settings)
+    settings = {"text": "water is wet", "kind": EXPERIMENT, "rule": "above 0.5", "unit": "share", **rain} | changes
+    return Claim(id=name, **{"holds": lambda n: n["wetness"] > 0.5, **settings})
+
+
+def plain(name="C001", **changes):
+    """The same without a condition."""
+    return made(name, only_if=None, condition="", **changes)
+
+
+def wet(*values):
+    """Runs of several seeds."""
+    return [{"wetness": value} for value in values]
 
 
 @pytest.fixture
 def no_claims(monkeypatch):
-    """Claims made in a test are forgotten after it."""
+    """Claims made in a test are forgotten after it, and the record knows nothing of them."""
     monkeypatch.setattr(claims, "_claims", {})
+    monkeypatch.setattr(replications, "read", lambda: ())
 
 
 @pytest.fixture
@@ -42,25 +70,36 @@ def options(tmp_path):
 
 def test_every_claim_says_what_how_and_where():
     names = [claim.id for claim in CLAIMS]
-    assert len(set(names)) == len(names) > 200
+    assert len(set(names)) == len(names)
     for claim in CLAIMS:
         assert claim.kind in KINDS and claim.text and claim.rule and claim.unit and claim.source, claim.id
+        assert "every seed" not in claim.rule, f"{claim.id}: the frame applies each rule to every seed"
         assert (paths.ROOT / claim.script).is_file(), claim.id
 
 
-@pytest.mark.parametrize("claim", [claim for claim in CLAIMS if claim.oracle is not None], ids=lambda claim: claim.id)
+def test_the_first_row_is_short_and_all_is_countable():
+    assert 60 <= len(EXPERIMENTS) <= 75 and sum(claim.headline for claim in CLAIMS) == 25
+
+
+@pytest.mark.parametrize("claim", EXPERIMENTS, ids=lambda claim: claim.id)
 def test_a_rule_tells_an_exact_reader_from_nothing_there(claim):
-    assert claim.verdict(claim.oracle) == HOLDS
-    assert claim.verdict(claim.null) != HOLDS
+    tells_apart(claim)
 
 
-def test_each_claim_of_the_notes_is_measured_once_or_settled_by_hand():
-    measured, by_hand = {claim.id for claim in CLAIMS}, table.read_by_hand()
-    settled = {entry["id"] for entry in by_hand}
-    assert not measured & settled and set(table.CLAIM_IDS) <= measured | settled
-    for entry in by_hand:
-        assert entry["verdict"] in (table.CITED, table.OPINION, table.NOT_HERE) and entry["reason"], entry["id"]
-        assert entry["verdict"] != table.CITED or (isinstance(entry["holds"], bool) and entry["source"]), entry["id"]
+def tells_apart(claim):
+    """Every experiment has both worlds; its rule holds in the first and not in the second."""
+    assert claim.oracle is not None and claim.null is not None, f"{claim.id} needs oracle and null"
+    assert claim.verdict(claim.oracle) == HOLDS and claim.verdict(claim.null) != HOLDS, claim.id
+
+
+def test_a_rule_that_cannot_fail_or_cannot_hold_is_noticed():
+    worlds = {"oracle": {"wetness": 1.0}, "null": {"wetness": 0.0}}
+    tells_apart(made(**worlds))
+    for rule in (lambda n: True, lambda n: n["wetness"] >= 0, lambda n: n["wetness"] > 1, lambda n: False):
+        with pytest.raises(AssertionError):
+            tells_apart(plain(holds=rule, **worlds))
+    with pytest.raises(AssertionError, match="needs oracle and null"):
+        tells_apart(made(oracle={"wetness": 1.0}))
 
 
 # ------------------------------------------------------------------------------------------------ rules and verdicts
@@ -69,7 +108,54 @@ def test_each_claim_of_the_notes_is_measured_once_or_settled_by_hand():
 @pytest.mark.parametrize(("wetness", "verdict"), [(0.6, HOLDS), (0.5, ONLY_IF), (0.2, FAILS)])
 def test_a_verdict_follows_the_numbers(wetness, verdict):
     assert made().verdict({"wetness": wetness}) == verdict
-    assert made(only_if=None, condition="").verdict({"wetness": wetness}) == (HOLDS if wetness > 0.5 else FAILS)
+    assert plain().verdict({"wetness": wetness}) == (HOLDS if wetness > 0.5 else FAILS)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ((0.6, 0.7, 0.9), HOLDS),
+        ((0.6, 0.7, 0.4), UNDECIDED),
+        ((0.3, 0.4, 0.3), ONLY_IF),
+        ((0.1, 0.4, 0.1), FAILS),  # it never holds, and the condition helps with one seed alone
+        ((0.1, 0.2, 0.6), UNDECIDED),
+    ],
+)
+def test_seeds_decide_where_they_agree(values, verdict):
+    assert made().over(wet(*values)) == verdict
+
+
+def test_fewer_than_three_seeds_decide_nothing():
+    with pytest.raises(ValueError, match="C001: a verdict needs 3 seeds: got 2; use --seeds"):
+        made().over(wet(0.6, 0.7))
+    assert made(kind=PROBE).over(wet(0.6)) == HOLDS, "what a library does needs no seeds"
+
+
+def test_a_rule_over_seeds_sees_all_of_them():
+    often = plain(over_seeds=True, holds=lambda n: sum(value > 0.5 for value in n["wetness"]) >= 2)
+    assert often.over(wet(0.6, 0.1, 0.9)) == HOLDS and often.over(wet(0.6, 0.1, 0.1)) == FAILS
+
+
+def test_the_interval_of_the_mean_is_students():
+    values = [1.0, 2.0, 4.0, 5.0, 8.0]
+    half = 2.776 * statistics.stdev(values) / math.sqrt(5)
+    assert interval(values) == pytest.approx((4 - half, 4 + half))
+    for wrong in ([1.0], [1.0] * 11):
+        with pytest.raises(ValueError, match="2 to 10 values"):
+            interval(wrong)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ((0.6, 0.7, 0.65), HOLDS),
+        ((0.7, 0.72, 0.49, 0.71, 0.7), HOLDS),  # one seed below, the mean clearly above: 0.66 +- 0.12
+        ((0.1, 0.12, 0.51, 0.1, 0.1), FAILS),
+        ((0.4, 0.8, 0.3, 0.9, 0.5), UNDECIDED),
+    ],
+)
+def test_an_effect_is_decided_by_its_interval_where_seeds_disagree(values, verdict):
+    assert plain(holds=Above(lambda n: n["wetness"], 0.5)).over(wet(*values)) == verdict
 
 
 def test_claims_that_cannot_be_are_refused(no_claims):
@@ -77,6 +163,8 @@ def test_claims_that_cannot_be_are_refused(no_claims):
         made(kind="guess")
     with pytest.raises(ValueError, match="a condition needs its rule"):
         made(only_if=None)
+    with pytest.raises(ValueError, match="only a probe of times may have no rule"):
+        plain(holds=None)
     with pytest.raises(ValueError, match="none of the measured numbers"):
         made(shows=("dry*",)).shown({"wetness": 1.0})
     elsewhere = types.FunctionType(compile("0", "/elsewhere.py", "eval"), {})
@@ -85,21 +173,51 @@ def test_claims_that_cannot_be_are_refused(no_claims):
         measures(made())(elsewhere)
 
 
+# ------------------------------------------------------------------------------------------------ what a run records
+
+
 def test_findings_are_judged_printed_once_and_saved(no_claims, options, capsys):
-    @measures(made("one"), made("two", kind=EXPERIMENT, shows=("wet*",)))
+    @measures(made("one", kind=PROBE), made("two", shows=("wet*",), changed="was 0.4, for no reason"))
     def water(wetness):
         return {"wetness": wetness, "runs": [1.0, 2.0]}
 
-    findings.record(options, water(0.6), water(0.6))
+    findings.record(options, water(0.6))
     findings.record(options, water(0.3))  # in place of what was there
     printed = capsys.readouterr().out
-    assert printed.count("wetness: 0.6; runs: 1, 2") == 2 and '+ holds: "water is wet" (one)' in printed
+    assert printed.count("wetness: 0.6; runs: 1, 2") == 1 and '+ holds: "water is wet" (one; this run' in printed
     assert "only if it rains; rule: above 0.5 (share)" in printed
     first, second = findings.gather(options.output_dir)
-    assert (first["verdict"], first["condition"], first["seeds"]) == (ONLY_IF, "it rains", [])
-    assert second["measured"] == {"wetness": 0.3} and second["seeds"] == [0]
+    assert (first["verdict"], first["condition"]) == (ONLY_IF, "it rains")
+    assert second["measured"] == {"wetness": [0.3]} and second["seeds"] == [0] and second["changed"]
     findings.record(options, water(0.7), show_numbers=False)
     assert "wetness: 0.7" not in capsys.readouterr().out
+
+
+def test_several_seeds_of_one_function_are_judged_together(no_claims, tmp_path, capsys):
+    @measures(plain())
+    def water(wetness):
+        return {"wetness": wetness}
+
+    options = cli.parse(cli.parser(None), ["--output-dir", str(tmp_path), "--seed", "4", "--seeds", "3"])
+    findings.record(options, water(0.6), water(0.4), water(0.7))
+    (found,) = findings.gather(tmp_path)
+    assert (found["measured"], found["seeds"]) == ({"wetness": [0.6, 0.4, 0.7]}, [4, 5, 6])
+    assert found["verdict"] == UNDECIDED and "wetness: 0.6, 0.4, 0.7" in capsys.readouterr().out
+
+
+def test_a_run_stands_beside_the_published_range(no_claims, options, monkeypatch, capsys):
+    monkeypatch.setattr(replications, "read", lambda: RECORD)
+
+    @measures(plain())
+    def water(wetness):
+        return {"wetness": wetness}
+
+    findings.record(options, water(0.4))
+    printed = capsys.readouterr().out
+    assert "wetness: 0.4 (published 0.6 to 0.9)" in printed and "this run by itself: does not hold" in printed
+    (found,) = findings.gather(options.output_dir)
+    assert (found["verdict"], found["here"]) == (HOLDS, FAILS) and "6 runs on 2 kinds" in found["rests on"]
+    assert "published 0.6 to 0.9" in findings.measured_text(found)
 
 
 @pytest.mark.parametrize(
@@ -110,44 +228,155 @@ def test_numbers_are_shown_as_a_reader_wants_them(value, text):
     assert findings.number(value) == text
 
 
+# --------------------------------------------------------------------------------------------------------- the record
+
+
+def block(values, processor="GenuineIntel AVX512", seeds=(0, 1, 2), name="C001"):
+    return Block(processor, {"torch": "2.13.0"}, list(seeds), {name: {"wetness": list(values)}})
+
+
+RECORD = (block((0.6, 0.7, 0.8)), block((0.9, 0.7, 0.8), "GenuineIntel AVX2"))
+
+
+def test_the_record_decides_where_all_blocks_agree():
+    known = replications.published(plain(), RECORD)
+    assert (known.verdict, known.runs, known.processors) == (HOLDS, 6, 2)
+    assert known.range("wetness") == (0.6, 0.9) and known.range("dryness") is None
+    assert replications.published(plain(), [*RECORD, block((0.1, 0.7, 0.8), seeds=(5, 6, 7))]).verdict == UNDECIDED
+    assert replications.published(plain(), [*RECORD, block((0.1, 0.1, 0.1), "AMD")]).verdict == UNDECIDED
+    assert replications.published(plain("other"), RECORD) is None
+    timed = plain(kind=PROBE, holds=None)
+    assert replications.published(timed, RECORD).verdict == MEASURED
+
+
+def test_a_record_is_written_and_read_finding_by_finding(tmp_path):
+    path = tmp_path / "evidence.json"
+    exact = block((1 / 3, 2.0, [0.123456, 4]))
+    replications.write([exact, *RECORD], path)
+    first, *others = replications.read(path)
+    assert first.findings["C001"]["wetness"] == [0.3333, 2.0, [0.1235, 4]] and tuple(others) == RECORD
+    more = Block(*RECORD[1].key[:2], [0, 1, 2], {"C001": {"wetness": [0.0, 0.0, 0.0]}, "C002": {"x": [1.0] * 3}})
+    merged = replications.with_block(RECORD, more)
+    assert len(merged) == 2 and merged[0] == RECORD[0] and merged[1].findings == more.findings
+    assert len(replications.with_block(RECORD, block((0.6, 0.7, 0.8), seeds=(5, 6, 7)))) == 3
+
+
+def test_the_record_on_disk_has_every_experiment_with_five_seeds():
+    blocks = replications.read()
+    assert len(blocks) >= 3 and len({found.processor for found in blocks}) >= 3
+    for found in blocks:
+        assert len(found.seeds) == 5
+        missing = {claim.id for claim in EXPERIMENTS} - set(found.findings)
+        assert not missing, f"{found.processor}, seeds from {found.seeds[0]}: run ./run_all.sh replicate for {missing}"
+        assert set(found.findings) <= {claim.id for claim in CLAIMS}
+
+
+def test_a_decided_verdict_that_turns_is_a_contradiction(monkeypatch):
+    monkeypatch.setattr(replications, "read", lambda: RECORD)
+    entry = {"id": "C001", "measured": {"wetness": [0.4]}}
+    assert replicate.contradictions([entry], [plain()]) == ["C001: does not hold, in the record: holds"]
+    assert replicate.contradictions([entry | {"measured": {"wetness": [0.51]}}], [plain()]) == []
+    assert replicate.contradictions([entry | {"id": "C009"}], [plain("C009")])[0].startswith("C009: not in the record")
+    for lenient in (plain(holds=Above(lambda n: n["wetness"], 0.5)), plain(over_seeds=True)):
+        assert replicate.contradictions([entry], [lenient]) == [], "one seed says nothing of a mean or a rate"
+    monkeypatch.setattr(replications, "read", lambda: [*RECORD, block((0.1, 0.7, 0.8), seeds=(5, 6, 7))])
+    assert replicate.contradictions([entry], [plain()]) == [], "undecided: both are possible"
+
+
+@pytest.fixture
+def small_course(tmp_path, monkeypatch):
+    """Two made experiments in place of the course's; returns the calls, and the folder that is kept."""
+    calls = []
+
+    def run_script(name, argv):
+        seed, folder = int(argv[argv.index("--seed") + 1]), Path(argv[-1])
+        calls.append((name, seed, "--train-only" in argv))
+        path = findings.file_of(course.path_of(name), folder)
+        entry = [{"id": name, "measured": {"wetness": [0.6 + seed / 10]}}]
+        with paths.whole_file(path) as unfinished:
+            unfinished.write_text(json.dumps(entry), encoding="utf-8")
+        return course.Result(1 if name == "b" and seed in broken else 0, "it broke")
+
+    broken = set()
+    plan = course.Plan(train=("model",), scripts=("a", "b"))
+    monkeypatch.setattr(course, "run_script", run_script)
+    monkeypatch.setattr(course, "plan_of", lambda phase: plan)
+    monkeypatch.setattr(course, "scripts_of", lambda plans: ["a", "b"])
+    monkeypatch.setattr(paths, "CHECKPOINTS", paths.CHECKPOINTS)  # replicate sets it
+    monkeypatch.setattr(replicate, "fingerprint", lambda name: "as it is")
+    one_process = types.SimpleNamespace(Pool=lambda processes: nullcontext(types.SimpleNamespace(imap_unordered=map)))
+    monkeypatch.setattr(replicate.multiprocessing, "get_context", lambda way: one_process)
+    return calls, broken, tmp_path
+
+
+def test_a_replication_that_was_stopped_goes_on_where_it_was(small_course, monkeypatch):
+    calls, broken, kept = small_course
+    broken.add(1)
+    with pytest.raises(SystemExit):
+        replicate.measure_all(kept, ["a", "b"], [0, 1])
+    done = [call[:2] for call in calls if not call[2]]
+    assert done == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    broken.clear()
+    calls.clear()
+    replicate.measure_all(kept, ["a", "b"], [0, 1])
+    assert calls == [("model", 1, True), ("b", 1, False)], "only what is missing, and the model for it"
+    found = replicate.collected(kept, ["a", "b"], [0, 1])
+    assert found.findings == {"a": {"wetness": [0.6, 0.7]}, "b": {"wetness": [0.6, 0.7]}}
+    assert found.processor == replications.processor() and found.seeds == [0, 1]
+    calls.clear()
+    replicate.measure_all(kept, ["a", "b"], [0, 1])
+    assert calls == []
+    monkeypatch.setattr(replicate, "fingerprint", lambda name: "changed")
+    replicate.measure_all(kept, ["a"], [0])
+    assert calls == [("model", 0, True), ("a", 0, False)]
+
+
+def test_the_scripts_to_measure_can_all_be_run():
+    names = replicate.scripts_to_measure(claim for claim in CLAIMS if "/pretrained/" not in claim.script)
+    assert len(names) == len(set(names)) > 20
+    with pytest.raises(ValueError, match=r"cannot run no.where: .* install"):
+        replicate.scripts_to_measure([measured_at("no/where.py")])
+
+
+def measured_at(script):
+    return plain(script=script)
+
+
 # ---------------------------------------------------------------------------------------------- the table of claims
 
 
-def entry(name, **changes):
-    """One recorded finding, as a script writes it."""
-    return {"id": name, "verdict": HOLDS, "script": "a.py", "measured": {"one": 0.5, "list": [0.25, 1 / 3]}} | changes
-
-
-def test_the_table_on_disk_is_that_of_the_claims():
-    recorded, text = table.read_table(), (paths.ROOT / table.PAGE).read_text(encoding="utf-8")
-    assert {claim.id for claim in CLAIMS} == set(recorded)
-    assert all(found["verdict"] in VERDICTS and found["measured"] for found in recorded.values())
-    assert text == table.page(recorded, CLAIMS, table.read_by_hand())
+def test_the_table_on_disk_is_that_of_claims_and_record():
+    rows = table.read_said()
+    table.check(rows, CLAIMS)
+    text = (paths.ROOT / table.PAGE).read_text(encoding="utf-8")
+    assert text == table.page(CLAIMS, rows, replications.read()), "run shared/evidence/table.py"
     for link in re.findall(r"\]\(([^)]+)\)", text):
         assert (paths.ROOT / "data" / link).exists(), link
+    for row in rows:
+        assert row["said"] and (row["kind"] in (table.FINDING, "opinion") or row["answer"]), row["id"]
+        assert all(f"| {claim.id} |" in text for claim in CLAIMS)
 
 
-def test_a_table_without_a_claim_or_with_one_twice_is_refused():
-    entries = [entry(name) for name in table.CLAIM_IDS]
-    built = table.build([entry("an-own-name"), *entries], [])
-    assert list(built) == [*table.CLAIM_IDS, "an-own-name"]
-    assert built["C001"] == {"verdict": HOLDS, "measured": {"one": 0.5, "list": [0.25, 0.333333]}}
-    with pytest.raises(ValueError, match="C100"):
-        table.build([found for found in entries if found["id"] != "C100"], [])
-    with pytest.raises(ValueError, match="C007"):
-        table.build(entries, [{"id": "C007", "claim": "", "verdict": table.OPINION, "reason": "none"}])
+def test_a_table_with_a_claim_missing_or_unmeasured_is_refused():
+    rows = [{"id": name, "kind": "opinion"} for name in table.CLAIM_IDS]
+    table.check(rows, [])
+    for wrong, message in (
+        (rows[1:], "in order, each once"),
+        ([{"id": "C001", "kind": "rumour"}, *rows[1:]], "C001: unknown kind 'rumour'"),
+        ([{"id": "C001", "kind": table.FINDING, "finding": "gone"}, *rows[1:]], "C001: no script measures gone"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            table.check(wrong, CLAIMS)
 
 
-def test_algebra_must_come_out_as_in_the_table_and_training_may_differ():
-    of = [made("C001", script="a.py"), made("C002", script="a.py", kind=EXPERIMENT), made("C003", script="b.py")]
-    known = {claim.id: {"verdict": HOLDS, "measured": {}} for claim in of}
-    same = [entry("C001"), entry("C002")]
-    assert table.differences(same, known, of) == ([], [])  # b.py did not run
-    wrong, may = table.differences([entry("C001", verdict=FAILS), entry("C002", verdict=FAILS)], known, of)
-    assert [line[:4] for line in wrong + may] == ["C001", "C002"] and len(wrong) == 1
-    assert table.differences([*same, entry("more")], known, of)[0] == ["more: new, not in the table"]
-    assert table.differences(same[1:], known, of)[0] == ["C001: a.py ran and did not record it"]
-    assert table.differences(same, known, of[:2])[0] == ["C003: in the table, and no script has it"]
+def test_the_table_says_verdict_change_and_answer():
+    claim = plain("wetness", changed="was 0.4", script="a/b.py", headline=True)
+    record = (block((0.6, 0.7, 0.8), name="wetness"),)
+    assert "*Rule changed after a result: was 0.4.* | + holds | [b.py](../a/b.py)" in table.finding_row(claim, record)
+    row = {"id": "C001", "claim": "a | b", "said": "notes", "kind": table.FINDING, "finding": "wetness", "answer": "so"}
+    assert table.said_row(row, {"wetness": claim}, record) == "| C001 | a \\| b | notes | wetness: + holds; so |"
+    text = table.page([claim], [row], record)
+    assert "1 experiments decide" in text and "1 + holds" in text and "seeds 0 to 2 on GenuineIntel AVX512" in text
 
 
 # ------------------------------------------------------------------------------------------------------ the gallery
@@ -181,7 +410,7 @@ def test_the_gallery_on_disk_is_what_the_readmes_show():
 
 
 def test_a_saved_finding_is_plain_json(no_claims, options):
-    @measures(made())
+    @measures(plain())
     def water():
         return {"wetness": 1.0}
 
@@ -195,9 +424,11 @@ def test_a_saved_finding_is_plain_json(no_claims, options):
 
 def saved(name: str, claim: str, verdict: str = HOLDS) -> dict:
     """A finding as it is saved."""
-    plain = {"kind": "identity", "source": "test", "measured": {"wetness": 0.5}, "unit": "unit", "rule": "rule"}
+    rest = {"kind": "experiment", "source": "test", "measured": {"wetness": [0.5]}, "unit": "unit", "rule": "rule"}
+    record = {"published": {"wetness": [0.4, 0.6]}, "rests on": "5 runs", "here": verdict, "changed": ""}
     condition = "it rains" if verdict == ONLY_IF else ""
-    return plain | {"id": name, "claim": claim, "verdict": verdict, "condition": condition, "control": "", "seeds": []}
+    said = {"id": name, "claim": claim, "verdict": verdict, "condition": condition, "control": "", "seeds": [0]}
+    return rest | record | said
 
 
 MADE = {
@@ -273,7 +504,7 @@ def test_report_escapes_and_leaves_nothing_out(report):
         page.count(f'<img src="plots/{name}') == 1 for name in ("summary.png", "phase1/x.png", "elsewhere/y.png")
     )
     assert page.index("plots/summary.png") < page.index('id="phase1"') < page.index('id="C904"')  # the poster first
-    assert "<dt>seeds" not in page and "holds only if</b> it rains" in page
+    assert "holds only if</b> it rains" in page and "0.5 (published 0.4 to 0.6); unit" in page
 
 
 def test_report_links_lead_to_files(report):

@@ -1,24 +1,46 @@
-"""The numbers in the prose of README and lessons against what the scripts recorded: data/claims.json."""
+"""The numbers in the prose of README and lessons against the record of all replications, data/evidence.json.
+
+A number that an experiment measures may stand in the prose in three ways: alone, if all seeds on all processors agree
+to its last digit; as a range, 0.52 to 0.58, from the least to the largest; or as a bound, "at least 0.52".
+"""
 
 import re
 
 import pytest
 
 from shared import course, paths
-from shared.evidence import table
-from shared.evidence.claims import FAILS, HOLDS, ONLY_IF, all_claims
+from shared.evidence import replications, table
+from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, ONLY_IF, UNDECIDED, all_claims
 
 PHASES = tuple(course.PHASES.values())
+README = (paths.ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def recorded():
-    """Every recorded verdict and its numbers, with the script that measures it."""
-    known = table.read_table()
-    return [{"id": claim.id, "script": claim.script, **known[claim.id]} for claim in all_claims() if claim.id in known]
+    """Script -> the ranges of all numbers that its findings have in the record."""
+    found = {}
+    for claim in all_claims():
+        known = replications.published(claim)
+        found.setdefault(claim.script, []).extend(spans(known.blocks) if known else ())
+    return found
+
+
+def spans(blocks):
+    """The least and the largest value of each number over all blocks and seeds; of a list, item by item."""
+    values = {}
+    for columns in blocks:
+        for name, of_seeds in columns.items():
+            for value in of_seeds:
+                for place, number in enumerate(replications.flat(value) if isinstance(value, list) else [value]):
+                    values.setdefault((name, place), []).append(abs(number))
+    return [(min(numbers), max(numbers)) for numbers in values.values()]
 
 
 NUMBER = re.compile(r"(?<![\w.,√^])(\d+(?:,\d{3})+|\d+)(\.\d+)?(e-?\d+)?( ?%)?(?![\w])")
+RANGE = re.compile(NUMBER.pattern + r"(?: to |–)" + NUMBER.pattern)
+AT_LEAST = re.compile(r"(at least|above|over|more than|from)( \w+)?\s$|^ (or more|and more|at least)")
+AT_MOST = re.compile(r"(at most|below|under|less than|up to)( \w+)?\s$|^ (or less|at most)")
 
 
 # Numbers that are right but that no finding records, by lesson and section, and where they come from instead.
@@ -78,34 +100,58 @@ def prose_links(text):
     return re.sub(r"^\| [+x~] \|.*$", "", text, flags=re.MULTILINE)
 
 
-def flat(value):
-    return [number for item in value for number in flat(item)] if isinstance(value, list) else [value]
+class Printed:
+    """A number as it stands in a text: its value, and half of the unit of its last digit."""
+
+    def __init__(self, parts, *, percent=False):
+        whole, decimals, power, sign = (part or "" for part in parts)
+        self.digits = whole.replace(",", "") + decimals
+        self.value = float(self.digits + power)
+        self.half = 0.51 * 10.0 ** (int(power[1:] or 0) - max(len(decimals) - 1, 0))
+        self.percent = percent or bool(sign)
+        self.is_whole = not (decimals or power or self.percent)
+
+    def is_short(self):
+        return len(self.digits.replace(".", "").lstrip("0")) < 2
+
+    def near(self, number):
+        return abs(number - self.value) <= self.half
+
+    def scaled(self, spans):
+        """The ranges as the text would have them: in percent, or left over from 1; in KiB, MiB, GiB, TiB."""
+        for low, high in spans:
+            for scale in (100, 1) if self.percent else (1, *(2.0**-bits for bits in (10, 20, 30, 40))):
+                yield low * scale, high * scale
+            if self.percent:
+                yield 100 * (1 - high), 100 * (1 - low)
 
 
-def measured_values(entries):
-    """All recorded numbers; of a list with one for each seed, their mean as well."""
-    values = []
-    for entry in entries:
-        for value in entry["measured"].values():
-            numbers = flat(value)
-            values += [abs(number) for number in (*numbers, sum(numbers) / len(numbers))]
-    return values
+def ranges_left_out(text, spans):
+    """The text without its ranges that go from the least to the largest value of some number."""
+
+    def kept(match):
+        low, high = Printed(match.groups()[:4], percent=bool(match[8])), Printed(match.groups()[4:])
+        known = any(low.near(least) and high.near(most) for least, most in high.scaled(spans))
+        return "" if known else match[0]
+
+    return RANGE.sub(kept, text)
 
 
-def unknown_numbers(text, values, settings):
-    """Numbers of two digits and more that are not a measured value as printed, nor a whole number of the scripts."""
+def unknown_numbers(text, spans, settings):
+    """Numbers of two digits and more that are no value of the record as printed, nor a whole number of the scripts."""
+    text = ranges_left_out(prose(text), spans)
     unknown = []
-    for match in NUMBER.finditer(prose(text)):
-        whole, decimals, power, percent = (part or "" for part in match.groups())
-        digits = whole.replace(",", "") + decimals
-        if len(digits.replace(".", "").lstrip("0")) < 2:
+    for match in NUMBER.finditer(text):
+        number = Printed(match.groups())
+        before, after = text[max(0, match.start() - 24) : match.start()], text[match.end() : match.end() + 10]
+        if number.is_short() or (number.is_whole and int(number.value) in settings):
             continue
-        number, unit = float(digits + power), 10.0 ** (int(power[1:] or 0) - max(len(decimals) - 1, 0))
-        scales = (100, 1) if percent else (1, *(2.0**-bits for bits in (10, 20, 30, 40)))  # KiB, MiB, GiB, TiB
-        shown = any(abs(value * scale - number) <= 0.51 * unit for scale in scales for value in values)
-        rest = percent and any(abs((1 - value) * 100 - number) <= 0.51 * unit for value in values)
-        setting = not (decimals or power or percent) and int(number) in settings
-        if not (shown or rest or setting):
+        found = list(number.scaled(spans))
+        same = any(number.near(low) and number.near(high) for low, high in found)
+        least = AT_LEAST.search(before) or AT_LEAST.search(after)
+        most = AT_MOST.search(before) or AT_MOST.search(after)
+        bound = any((least and number.near(low)) or (most and number.near(high)) for low, high in found)
+        if not (same or bound):
             unknown.append(match[0])
     return unknown
 
@@ -116,13 +162,13 @@ def whole_numbers(script):
     return {int(number.replace("_", "").replace(",", "")) for number in re.findall(r"\b\d[\d_,]*\b", text)}
 
 
-def lesson_unknowns(phase, table):
+def lesson_unknowns(phase, recorded):
     lesson = (paths.ROOT / phase / "README.md").read_text(encoding="utf-8")
     found = {}
     for heading, (text, scripts) in sections(lesson, phase).items():
-        values = measured_values([entry for entry in table if entry.get("script") in scripts])
+        known = [span for script in scripts for span in recorded.get(script, ())]
         settings = set().union(*(whole_numbers(script) for script in scripts))
-        if unknown := unknown_numbers(text, values, settings):
+        if unknown := unknown_numbers(text, known, settings):
             found[heading] = unknown
     return found
 
@@ -133,34 +179,38 @@ def unknown_by_lesson(recorded):
 
 
 def seven_things():
-    """The items of the front door's list -> text and the script that each links to."""
-    text = (paths.ROOT / "README.md").read_text(encoding="utf-8").split("## Seven things")[1].split("\n## ")[0]
+    """The items of the front door's list -> text and the scripts that each links to."""
+    text = README.split("## Seven things")[1].split("\n## ")[0]
     items = re.findall(r"^\d\. (.*?)(?=^\d\. |^$)", text, re.DOTALL | re.MULTILINE)
-    return [(item, re.search(r"\]\(([\w/]+\.py)\)", item)[1]) for item in items]
+    return [(item, re.findall(r"\]\(([\w/]+\.py)\)", item)) for item in items]
 
 
-def test_seven_things_of_the_front_door_have_recorded_numbers_and_do_not_hold(recorded):
+def test_seven_things_of_the_front_door_are_decided_and_have_numbers_code_and_picture(recorded):
     assert len(seven_things()) == 7
-    for item, script in seven_things():
-        entries = [entry for entry in recorded if entry.get("script") == script]
-        assert any(entry["verdict"] != HOLDS for entry in entries)
-        assert not unknown_numbers(item, measured_values(entries), whole_numbers(script)), item
+    decided = {
+        claim.script
+        for claim in all_claims()
+        if claim.kind == EXPERIMENT and (known := replications.published(claim)) and known.verdict != UNDECIDED
+    }
+    for item, scripts in seven_things():
+        assert set(scripts) <= decided and "visualizations/gallery/" in item, item
+        known = [span for script in scripts for span in recorded[script]]
+        assert not unknown_numbers(item, known, set().union(*map(whole_numbers, scripts))), item
 
 
-def test_the_front_door_counts_the_claims_as_the_table_does(recorded):
-    text = " ".join((paths.ROOT / "README.md").read_text(encoding="utf-8").split())
-    counts = re.search(
-        r"Of (\d+) claims (\d+) hold, (\d+) do not, (\d+) hold only under a condition, .* (\d+) are", text
+def test_the_front_door_counts_as_the_record_does():
+    counts = table.counted(all_claims(), replications.read())
+    said = re.search(
+        r"(\d+) experiments: (\d+) hold, (\d+) do not, (\d+) only under a condition, (\d+) are undecided here",
+        " ".join(README.split()),
     )
-    verdicts = [entry["verdict"] for entry in recorded if entry["id"] in table.CLAIM_IDS]
-    measured = [verdicts.count(verdict) for verdict in (HOLDS, FAILS, ONLY_IF)]
-    total = len(table.CLAIM_IDS)
-    assert [int(count) for count in counts.groups()] == [total, *measured, total - sum(measured)]
+    verdicts = [counts[verdict] for verdict in (HOLDS, FAILS, ONLY_IF, UNDECIDED)]
+    assert [int(count) for count in said.groups()] == [sum(verdicts), *verdicts]
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_numbers_of_a_lesson_are_recorded_ones(unknown_by_lesson, phase):
-    """A number of two digits and more is a value measured by a script of its section, or one of that script's settings.
+def test_numbers_of_a_lesson_are_those_of_the_record(unknown_by_lesson, phase):
+    """A number of two digits and more is one of the record (as above), or one of the settings of the section's scripts.
 
     A wrong digit is noticed nine times in ten; now and then a wrong number is by chance another value of the section.
     """
@@ -178,18 +228,34 @@ def test_no_number_is_excused_in_vain(unknown_by_lesson):
 
 def test_a_wrong_number_in_a_lesson_is_noticed(recorded):
     lesson = (paths.ROOT / PHASES[0] / "README.md").read_text(encoding="utf-8")
-    text, scripts = sections(lesson, PHASES[0])["1. The bottleneck"]
-    assert "phase1_single_head/before/bottleneck.py" in scripts and "44 % at 24" in text
-    values = measured_values([entry for entry in recorded if entry.get("script") in scripts])
+    text, scripts = next(part for name, part in sections(lesson, PHASES[0]).items() if "bottleneck" in name)
+    known = [span for script in scripts for span in recorded[script]]
     settings = set().union(*(whole_numbers(script) for script in scripts))
-    right = unknown_numbers(text, values, settings)
-    assert unknown_numbers(text.replace("44 % at 24", "43 % at 24"), values, settings) == ["43 %", *right]
+    right = unknown_numbers(text, known, settings)
+    pair = next(RANGE.finditer(prose(text)))
+    wrong = text.replace(pair[0], pair[0].replace(pair[1] + (pair[2] or ""), "0.123"))
+    assert "0.123" in unknown_numbers(wrong, known, settings) and "0.123" not in right
 
 
 def test_unknown_numbers_on_a_made_up_section():
-    values, settings = measured_values([{"measured": {"x": 0.4529, "n": 2048, "s": [0.1, 0.3, -0.88]}}]), {24}
-    good = "Of 24 (Vaswani et al. 2017) 45 %, 0.45 or 0.453; 2,048 or 2 KiB; 55 % are lost; 0.88; `0.77`; head 1.13"
-    assert unknown_numbers(good, values, settings) == []
-    assert unknown_numbers("46 % of 25, 0.454 and 2,049; 0.16", values, settings) == ["46 %", "25", "0.454", "2,049"]
-    assert unknown_numbers("| + | C001: 0.99 of all | [a](b/0.98.py) |", values, settings) == []
-    assert unknown_numbers("4.5e-1 and 4.6e-1", values, settings) == ["4.6e-1"]
+    columns = {"x": [0.4529, 0.4531], "n": [2048, 2048], "spread": [0.521, 0.578], "list": [[0.1, -0.88], [0.1, -0.88]]}
+    known, settings = spans([columns]), {24}
+    good = "Of 24 (Vaswani et al. 2017) 45 %, 0.453 or 0.45; 2,048 or 2 KiB; 55 % are lost; 0.88; `0.77`; head 1.13"
+    assert unknown_numbers(good, known, settings) == []
+    assert unknown_numbers("46 % of 25, 0.454 and 2,049; 0.16", known, settings) == [
+        "46 %",
+        "25",
+        "0.454",
+        "2,049",
+        "0.16",
+    ]
+    assert unknown_numbers("0.52 to 0.58, 52 to 58 %, 0.52–0.58, at least 0.52, 0.58 at most", known, settings) == []
+    assert unknown_numbers("0.55", known, settings) == ["0.55"], "seeds differ: alone it says too much"
+    assert unknown_numbers("0.53 to 0.58; at least 0.58; below 0.52", known, settings) == [
+        "0.53",
+        "0.58",
+        "0.58",
+        "0.52",
+    ]
+    assert unknown_numbers("| + | C001: 0.99 of all | [a](b/0.98.py) |", known, settings) == []
+    assert unknown_numbers("4.5e-1 and 4.6e-1", known, settings) == ["4.6e-1"]
