@@ -16,8 +16,6 @@ from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
 from shared import cli
-from shared.evidence import findings
-from shared.evidence.claims import IDENTITY, Claim, measures
 
 D_MODEL, NUM_HEADS = 64, 4
 
@@ -39,10 +37,6 @@ def sum_of_heads(attention: MultiHeadAttention, x: Tensor) -> Tensor:
     return added_by_heads(attention, weights @ value).sum(dim=1)  # (B, H, T, d_model) -> (B, T, d_model)
 
 
-def new_layer(num_heads: int) -> MultiHeadAttention:
-    return MultiHeadAttention(D_MODEL, num_heads, bias=False).double()
-
-
 @torch.no_grad()
 def folded(attention: MultiHeadAttention) -> MultiHeadAttention:
     """One matrix in place of two: W_V becomes W_V W_O, and W_O the identity; no biases."""
@@ -61,54 +55,18 @@ def columns_written(attention: MultiHeadAttention) -> int:
     return int((attention(x)[0] != changed(x)[0]).any(dim=1).sum())  # (1, 7, d_model) -> one number
 
 
-ADDS_UP = "concatenation and W_O against the sum of head times its part of W_O"
-FOLDED_ONE, FOLDED_MANY = (f"{heads}, W_V and W_O made one" for heads in ("1 head", f"{NUM_HEADS} heads"))
-WITH, WITHOUT = (f"columns of {D_MODEL} that head 0 writes to, {how}" for how in ("with W_O", "without"))
-
-
-@measures(
-    Claim(
-        id="C086",
-        text="The output projection W_O is needed",
-        kind=IDENTITY,
-        rule="leaving it out (taken into W_V) changes the output: for one head as well as for several",
-        holds=lambda n: min(n[FOLDED_ONE], n[FOLDED_MANY]) > 1e-3,
-        only_if=lambda n: n[FOLDED_MANY] > 1e-3 and n[FOLDED_ONE] < 1e-12,
-        condition="there are several heads (or d_v is not d_model); for one head it can be part of W_V",
-        unit="largest difference of the output, float64; columns",
-        shows=("*made one", "columns *"),
-    ),
-    Claim(
-        id="sum-of-heads",
-        text="The outputs of the heads are concatenated",
-        source="Elhage et al. 2021",
-        kind=IDENTITY,
-        rule="below 1e-12: concatenating and adding are the same thing",
-        holds=lambda n: n[ADDS_UP] < 1e-12,
-        unit="largest difference of outputs, float64",
-        shows=(ADDS_UP,),
-    ),
-)
-def what_w_o_does() -> dict[str, float]:
-    """On random words and new layers without biases, float64."""
-    x = torch.randn(2, 7, D_MODEL, dtype=torch.float64)
-    one, many, no_projection = new_layer(1), new_layer(NUM_HEADS), new_layer(NUM_HEADS)
-    torch.nn.init.eye_(no_projection.w_o.weight)
-    return {
-        ADDS_UP: (many(x)[0] - sum_of_heads(many, x)).abs().max().item(),
-        FOLDED_ONE: (one(x)[0] - folded(one)(x)[0]).abs().max().item(),
-        FOLDED_MANY: (many(x)[0] - folded(many)(x)[0]).abs().max().item(),
-        WITH: columns_written(many),
-        WITHOUT: columns_written(no_projection),
-    }
-
-
+@torch.no_grad()
 def main(argv: list[str] | None = None) -> str:
-    options = cli.parse(cli.parser(__doc__), argv)
-    found = what_w_o_does()
-    assert found[ADDS_UP] < 1e-12
-    findings.record(options, found)
-    return f"With it a head writes to {found[WITH]} of {D_MODEL} columns, without to {found[WITHOUT]}"
+    cli.parse(cli.parser(__doc__), argv)
+    x = torch.randn(2, 7, D_MODEL, dtype=torch.float64)
+    print("\nLayers with random weights, without biases, float64; largest difference of the output:")
+    for num_heads in (1, NUM_HEADS):
+        layer = MultiHeadAttention(D_MODEL, num_heads, bias=False).double()
+        for name, other in (("heads added up", sum_of_heads(layer, x)), ("W_V and W_O made one", folded(layer)(x)[0])):
+            print(f"   heads: {num_heads}   {name:21} {(layer(x)[0] - other).abs().max():.1e}")
+    with_it = columns_written(layer)
+    torch.nn.init.eye_(layer.w_o.weight)
+    return f"With it a head writes to {with_it} of {D_MODEL} columns, without to {columns_written(layer)}"
 
 
 if __name__ == "__main__":

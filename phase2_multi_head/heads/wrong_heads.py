@@ -9,7 +9,7 @@
     python phase2_multi_head/heads/wrong_heads.py
 """
 
-import argparse
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, check_heads, merge_heads, split_heads
 from shared import cli, training
 from shared.evidence import findings
-from shared.evidence.claims import EXPERIMENT, IDENTITY, Claim, measures
+from shared.evidence.claims import EXPERIMENT, Above, Claim, measures
 from shared.training import Recipe, held_out_loss
 
 STEPS = 100
@@ -57,26 +57,6 @@ def show_reshapes() -> None:
     print("   A row should be one token: with the view alone, row 1 of head 0 is still token 0.")
 
 
-@measures(
-    Claim(
-        id="C089",
-        text="The heads are put together by a reshape to (B, T, H d_k)",
-        kind=IDENTITY,
-        rule="all of them",
-        holds=lambda n: n["reshape alone"] == 1,
-        only_if=lambda n: n["transpose, then reshape"] == 1,
-        condition="T and H are swapped first",
-        unit="share of the numbers that are back in their place; 6 tokens, 4 heads of 16",
-    )
-)
-def back_in_place() -> dict[str, float]:
-    """Which share of the numbers two ways of merging put back where they were."""
-    x = torch.arange(6 * 4 * 16).view(1, 6, 64)
-    split = split_heads(x, 4)  # (1, 6, 64) -> (1, 4, 6, 16)
-    merged = {"reshape alone": split.reshape(x.shape), "transpose, then reshape": merge_heads(split)}
-    return {name: (tensor == x).double().mean().item() for name, tensor in merged.items()}
-
-
 def columns_seen(attention: nn.Module) -> int:
     """How many columns of x can change the weights of head 0: those with a gradient that is not zero."""
     x = torch.randn(1, 7, D_MODEL, dtype=torch.float64, requires_grad=True)
@@ -94,60 +74,47 @@ def same_question(attention: nn.Module) -> float:
     return (weights[:, 0] - weights[:, 1]).abs().max().item()
 
 
-@measures(
-    Claim(
-        id="C079",
-        text="Each head works on a subset of the dimensions",
-        kind=IDENTITY,
-        rule="16 of 64 in multi-head attention",
-        holds=lambda n: n["multi-head"] == D_MODEL // NUM_HEADS,
-        unit="columns of x, of 64, that change the weights of head 0",
-        control="the version that slices its input, of which the sentence is true",
-        shows=tuple(VERSIONS),
-    )
-)
-def what_heads_see() -> dict[str, float]:
-    """Of each version: columns that head 0 reads, how far two heads are apart on equal slices, parameters."""
-    layers = {name: make(D_MODEL, NUM_HEADS) for name, make in VERSIONS.items()}
-    return {
-        **{name: columns_seen(layer) for name, layer in layers.items()},
-        **{f"{name}, two heads on equal slices differ by": same_question(each) for name, each in layers.items()},
-        **{f"{name}, parameters": sum(p.numel() for p in layer.parameters()) for name, layer in layers.items()},
-    }
+def show_what_heads_see() -> None:
+    """Of each version: the columns of x that head 0 reads, and how far two heads are apart on equal slices."""
+    print(f"\nFour heads, {D_MODEL} columns of x:")
+    for name, make in VERSIONS.items():
+        layer = make(D_MODEL, NUM_HEADS)
+        seen, apart = columns_seen(layer), same_question(layer)
+        print(f"   {name:12} head 0 reads {seen} columns; where all slices are equal, two heads differ by {apart:.2f}")
 
 
 @measures(
     Claim(
         id="sliced-input",
-        text="Slicing the input for the heads works as well",
+        text="Cutting the input into slices for the heads is worse than cutting what the projections make of all of it",
+        source="printed code of multi-head attention; against it Vaswani et al. 2017, section 3.2.2",
         kind=EXPERIMENT,
-        rule="at most 0.05 nats worse than multi-head attention, with every seed",
-        holds=lambda n: all(w <= r + 0.05 for w, r in zip(n["sliced input"], n["multi-head"], strict=True)),
-        oracle={"sliced input": [2.2], "multi-head": [2.2]},
-        null={"sliced input": [2.5], "multi-head": [2.2]},
-        unit="held-out loss, nats per hidden word, one layer",
-        control="the same data, seeds and steps",
+        rule="more than 0.05 nats",
+        holds=Above(lambda n: n["sliced input"] - n["multi-head"], 0.05),
+        oracle={"sliced input": 2.6, "multi-head": 2.4},
+        null={"sliced input": 2.4, "multi-head": 2.4},
+        unit="held-out loss, nats per hidden word, one layer of four heads, 100 steps",
+        control="the same data, seeds and steps; its one small projection for all heads also means fewer parameters, "
+        "4,928 for 16,640",
+        changed="was the other way round, 'works as well', at most 0.05 nats with every seed",
+        headline=True,
     )
 )
-def train_both(options: argparse.Namespace) -> dict[str, list[float]]:
-    """Held-out loss of one layer with each attention: the same data, seeds and steps."""
-    steps = training.QUICK_STEPS if options.quick else STEPS
-    losses: dict[str, list[float]] = {name: [] for name in VERSIONS}
-    for seed in cli.seeds(options):
-        recipe = Recipe("heads", "masked word", NUM_HEADS, num_layers=1, steps=steps, d_model=D_MODEL, seed=seed)
-        for name, make in VERSIONS.items():
-            losses[name].append(held_out_loss(training.train(recipe, make)))
-    return losses
+def train_both(seed: int, steps: int) -> dict[str, float]:
+    """Held-out loss of one layer with each attention."""
+    recipe = Recipe("heads", "masked word", NUM_HEADS, num_layers=1, steps=steps, d_model=D_MODEL, seed=seed)
+    return {name: held_out_loss(training.train(recipe, make)) for name, make in VERSIONS.items()}
 
 
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     show_reshapes()
-    torch.manual_seed(options.seed)
-    seen, losses = what_heads_see(), train_both(options)
-    findings.record(options, back_in_place(), seen, losses)
-    worse = losses["sliced input"][0] - losses["multi-head"][0]
-    return f"With the input sliced a head reads {seen['sliced input']} of {D_MODEL} columns: {worse:.2f} nats worse"
+    show_what_heads_see()
+    steps = training.QUICK_STEPS if options.quick else STEPS
+    runs = [train_both(seed, steps) for seed in cli.seeds(options)]
+    findings.record(options, *runs)
+    worse = fmean(losses["sliced input"] - losses["multi-head"] for losses in runs)
+    return f"A sliced input costs {worse:.2f} nats: a head reads {D_MODEL // NUM_HEADS} of {D_MODEL} columns"
 
 
 if __name__ == "__main__":

@@ -77,13 +77,20 @@ def _multiply_heads(gate: Tensor, w_o: nn.Module, inputs: tuple[Tensor]) -> Tens
     return merged * columns.unsqueeze(-2)  # (..., H * d_v) -> (..., 1, H * d_v): the same at each of the T places
 
 
-@torch.no_grad()
-def loss_without(model: Measured, removed: frozenset[Head]) -> float:
-    """Loss in nats with some heads removed, none of the others trained again."""
+@contextmanager
+def removed_from(model: Measured, removed: frozenset[Head]) -> Iterator[None]:
+    """Within the block some heads are gone, none of the others trained again."""
     gates = model.open_gates()
     for layer, head in removed:
         gates[layer, head] = 0
     with gated(model.layers, gates):
+        yield
+
+
+@torch.no_grad()
+def loss_without(model: Measured, removed: frozenset[Head]) -> float:
+    """Loss in nats with some heads removed."""
+    with removed_from(model, removed):
         return model.loss().item()
 
 
@@ -109,11 +116,6 @@ def gradient_importance(model: Measured) -> Tensor:
     with gated(model.layers, gates):
         (gradient,) = torch.autograd.grad(model.loss(), gates)
     return gradient.abs().sum(dim=0).double().cpu()  # (B, L, H) -> (L, H)
-
-
-def divided_by_layer(importance: Tensor) -> Tensor:
-    """Each layer's row (L, H) divided by its norm, as Michel et al. do before they compare heads of all layers."""
-    return importance / importance.norm(dim=-1, keepdim=True)
 
 
 def ranks(values: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from phase2_multi_head.multi_head_attention import RECIPE, MultiHeadAttention
 from phase2_multi_head.pruning import head_pruning
 from phase2_multi_head.pruning.head_importance import (
     Measured,
-    divided_by_layer,
     gated,
     gradient_importance,
     loss_without,
@@ -19,9 +18,9 @@ from phase2_multi_head.pruning.head_importance import (
     ranks,
     removal_importance,
 )
-from phase2_multi_head.pruning.head_pruning import curve, greedy_order, measured_language_model, removable
+from phase2_multi_head.pruning.head_pruning import Sampled, curve, greedy_order, language_model, removable
 from shared import training
-from shared.evidence.claims import HOLDS, ONLY_IF
+from shared.toy_language import MASK_ID, encode
 
 GATE_B, GATE_T, GATE_D, GATE_H, GATE_C = 7, 5, 33, 3, 11
 
@@ -47,8 +46,14 @@ class TwoLayers(torch.nn.Module):
         x, target = (self.x, self.target) if x is None else (x, target)
         return F.cross_entropy(self(x).flatten(0, 1), target.flatten())
 
+    def losses(self):
+        return F.cross_entropy(self(self.x).mT, self.target, reduction="none").mean(dim=-1)
+
     def measured(self):
         return Measured(list(self.layers), self.loss, GATE_B)
+
+    def sampled(self):
+        return Sampled(list(self.layers), self.losses, GATE_B)
 
 
 @pytest.fixture
@@ -137,11 +142,6 @@ def test_a_head_that_w_o_does_not_read_has_no_importance(model):
     assert (removal != 0).sum() == (gradient != 0).sum() == 2 * GATE_H - 1
 
 
-def test_layers_are_divided_by_their_own_norm():
-    divided = divided_by_layer(torch.tensor([[3.0, 4.0], [5.0, 12.0]]))
-    torch.testing.assert_close(divided, torch.tensor([[0.6, 0.8], [5 / 13, 12 / 13]]))
-
-
 def test_rank_correlation_by_hand():
     assert ranks(torch.tensor([30.0, 10.0, 20.0, 20.0])).tolist() == [4, 1, 2.5, 2.5]
     a, b = torch.tensor([10.0, 20.0, 30.0, 40.0, 50.0]), torch.tensor([2.0, 1.0, 4.0, 3.0, 500.0])
@@ -169,9 +169,9 @@ def test_removable_counts_to_the_last_allowed_rise():
 
 
 def test_prune_agrees_with_its_parts(model):
-    model = model.measured()
-    run = head_pruning.prune(model, seed=3)
-    everything = loss_without(model, frozenset(model.heads)) - run.full_loss
+    run, model, losses = head_pruning.prune(model.sampled(), seed=3), model.measured(), model.sampled().losses_without
+    full = loss_without(model, frozenset())
+    everything = loss_without(model, frozenset(model.heads)) - full
     for rises in [*run.curves.values(), *run.random_curves]:
         assert len(rises) == 2 * GATE_H + 1
         assert rises[0] == 0 and rises[-1] == pytest.approx(everything)
@@ -179,20 +179,41 @@ def test_prune_agrees_with_its_parts(model):
     assert run.curves[head_pruning.REMOVAL][1] == pytest.approx(run.removal.min().item())
     least = int(run.gradient.argmin())
     assert run.curves[head_pruning.GRADIENT][1] == pytest.approx(run.removal.flatten()[least].item())
-    assert all(run.curves[head_pruning.GREEDY][1] <= rises[1] for rises in run.random_curves)
-    spared = frozenset(head for head in model.heads if run.removal[head] < head_pruning.TOLERANCE)
-    assert run.spared_alone == len(spared)
-    assert run.spared_together == pytest.approx(loss_without(model, spared) - run.full_loss)
-    assert head_pruning.prune(model, seed=3).random_curves == run.random_curves
+    greedy, (low, high) = run.curves[head_pruning.GREEDY], run.greedy_range
+    assert all(greedy[1] <= rises[1] for rises in run.random_curves)
+    assert low[0] == high[0] == 0 and all(
+        a < rise < b for a, rise, b in zip(low[1:], greedy[1:], high[1:], strict=True)
+    )
+    rise = losses(frozenset([(1, 2)])) - losses(frozenset())
+    assert [end[1, 2] for end in run.removal_range] == list(head_pruning.interval_of_mean(rise))
+    assert run.removal[1, 2].item() == pytest.approx(rise.mean().item())
 
 
-def test_the_language_model_is_measured_by_its_held_out_loss():
-    trained = training.untrained(RECIPE, MultiHeadAttention)
-    model = measured_language_model(trained)
-    assert len(model.layers) == 2 and model.examples == training.NUM_HELD_OUT
-    assert loss_without(model, frozenset()) == training.held_out_loss(trained)
-    few = measured_language_model(trained, 13)
-    assert gradient_importance(few).shape == (2, 4) and few.examples == 13
+def test_an_interval_is_as_wide_as_theory_says_and_holds_the_mean():
+    values = torch.randn(3, 400, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 2 + 5
+    low, high = head_pruning.interval_of_mean(values)
+    assert ((low < values.mean(dim=-1)) & (values.mean(dim=-1) < high)).all()
+    torch.testing.assert_close(high - low, 2 * 1.96 * values.std(dim=-1) / 20, rtol=0.1, atol=0)
+    constant = torch.full((4,), 0.25).double()
+    assert [end.item() for end in head_pruning.interval_of_mean(constant)] == [0.25, 0.25]
+
+
+def test_the_loss_of_the_language_model_counts_each_hidden_word_alike():
+    model = training.untrained(RECIPE, MultiHeadAttention)
+    sample = language_model(model, 13)
+    assert len(sample.layers) == 2 and sample.examples == 13
+    sentences = training.corpus()[1][:13]
+    length = max(len(sentence.words) for sentence in sentences)
+    drawn = torch.rand(13, length, generator=torch.Generator().manual_seed(0)) < training.CHOSEN
+    costs = []
+    for sentence, row in zip(sentences, drawn, strict=True):
+        words, hidden = encode(sentence.words), row[: len(sentence.words)].nonzero().flatten().tolist()
+        seen = [MASK_ID if place in hidden else word for place, word in enumerate(words)]
+        logits = model.model(torch.tensor([seen]))[0][0].log_softmax(dim=-1)  # (T, V)
+        costs += [-logits[place, words[place]].item() for place in hidden]
+    assert len(costs) > 13
+    assert sample.losses().mean().item() == pytest.approx(math.fsum(costs) / len(costs), rel=1e-5)
+    assert gradient_importance(sample.measured()).shape == (2, 4)
 
 
 def test_labels_of_two_lookups_by_a_loop():
@@ -209,35 +230,23 @@ def test_labels_of_two_lookups_by_a_loop():
 
 def test_training_of_two_lookups_repeats_and_starts_at_chance():
     first, again, other = (head_pruning.train(4, seed, steps=5, strings=17) for seed in (0, 0, 1))
-    assert first.loss().item() == again.loss().item() != other.loss().item()
+    assert torch.equal(first.losses(), again.losses()) and not torch.equal(first.losses(), other.losses())
     assert not torch.equal(first.table, other.table)
     logits = first.logits()
     assert logits.shape == (17, head_pruning.LENGTH - 3, head_pruning.SYMBOLS)
     wanted = head_pruning.labels(first.symbols, first.table)
-    by_loop = [-logits[n, t].log_softmax(-1)[wanted[n, t]].item() for n in range(17) for t in range(logits.size(1))]
-    assert first.loss().item() == pytest.approx(math.fsum(by_loop) / len(by_loop), rel=1e-5)
-    assert first.measured().examples == 17 and len(first.measured().heads) == 4
+    by_loop = -logits.log_softmax(dim=-1).gather(-1, wanted[..., None])[..., 0].mean(dim=-1)
+    torch.testing.assert_close(first.losses(), by_loop)
+    assert first.sampled().examples == 17 and len(first.sampled().measured().heads) == 4
 
 
 def test_how_many_can_go_is_a_range_only_where_models_differ():
     def went(*counts):
-        return [
-            head_pruning.Pruning(torch.zeros(2, 4), None, 0, {head_pruning.GREEDY: [0] * (n + 1)}, [], 0)
-            for n in counts
-        ]
+        zeros = torch.zeros(2, 4)
+        return [head_pruning.Pruning(zeros, (zeros, zeros), zeros, {}, ([], [0] * (n + 1)), []) for n in counts]
 
     assert head_pruning.can_go(went(2, 2)) == "2 of 8" and head_pruning.can_go(went(3, 1, 2)) == "1 to 3 of 8"
 
 
-def test_conditions_of_the_claims_on_pruning():
-    claims = {claim.id: claim for claim in head_pruning.which_can_go.claims}
-    rises = {
-        f"{head_pruning.LANGUAGE}, {head_pruning.RISE}": [0.04],
-        f"{head_pruning.LOOKUPS}, {head_pruning.RISE}": [0.0],
-    }
-    assert claims["C064"].verdict(rises) == ONLY_IF
-    alone = {
-        f"{head_pruning.LOOKUPS}, {head_pruning.ALONE}": [1],
-        f"{head_pruning.LOOKUPS}, {head_pruning.ALL_OF_THEM}": [0.1],
-    }
-    assert claims["pruning-together"].verdict(alone) == HOLDS, "a single head that can go is no case"
+def test_a_rate_counts_all_models_of_all_seeds():
+    assert head_pruning.solved([[1.0, 0.94], [0.95, 0.2]]) == 0.5
