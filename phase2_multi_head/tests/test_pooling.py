@@ -18,7 +18,7 @@ from phase2_multi_head.pooling.attention_pooling import (
 from phase2_multi_head.pooling.pooling_questions import (
     POOLINGS,
     QUESTIONS,
-    best_fixed_place,
+    even_share,
     make_task,
     most_frequent,
     noun_asked_for,
@@ -281,14 +281,9 @@ def test_questions_refuse_other_sentences_and_questions():
 def test_baselines_by_hand():
     for question in QUESTIONS:  # plural 2, 1 and 2 times of 3
         assert most_frequent(make_task(BY_HAND, question)) == pytest.approx(2 / 3)
-    assert best_fixed_place(make_task(BY_HAND, "place")) == 1.0
-    assert best_fixed_place(make_task(BY_HAND, "subject")) == pytest.approx(2 / 3)  # at 0, 1 and 2 alike
     longer = written("again those cats beside the barn slept again in a bed", 2, 5, 10)
     shorter = written("a cat beside the barn sat on the mats", 1, 4, 8)
-    task = make_task([longer, shorter], "place")
-    assert task.tokens.size(1) == 11 and best_fixed_place(task) == 1.0  # the last word, though at two places
-    beside = make_task([longer, shorter], "beside")
-    assert best_fixed_place(beside) == 1.0  # 4 is its determiner in one, the noun in one
+    assert even_share(make_task([longer, shorter], "place")) == pytest.approx((2 / 11 + 2 / 9) / 2)
 
 
 def test_held_out_questions_are_new_and_no_noun_tells_the_number_of_another():
@@ -312,16 +307,15 @@ def test_measure_by_hand(place, looks):
 def test_training_lets_attention_find_what_the_mean_and_the_last_word_cannot():
     runs = {name: pooling_questions.train(name, "beside", 5, 120) for name in POOLINGS}
     assert runs["attention"].accuracy > runs["mean"].accuracy + 0.1 > runs["last word"].accuracy + 0.2
-    assert runs["attention"].looks > 0.6
+    assert runs["attention"].looks > 0.25  # even: 0.17
     again = pooling_questions.train("attention", "beside", 5, 120)
     assert torch.equal(runs["attention"].model.pooling.query, again.model.pooling.query)
 
 
 def test_conditions_of_the_claims_on_pooling():
     claims = {claim.id: claim for claim in pooling_questions.what_poolings_find.claims}
-    on_subject = {"subject, mean": [1.0]}
-    for name in ("pooling-better", "pooling-mean"):
-        assert claims[name].verdict(claims[name].oracle | on_subject) == ONLY_IF
-        assert claims[name].verdict(claims[name].null | on_subject) == FAILS
-    looks = claims["pooling-looks"]
-    assert looks.verdict(looks.oracle | {"beside, after a layer, looks": [0.4]}) == ONLY_IF
+    better, looks = claims["pooling-better"], claims["pooling-looks"]
+    assert better.verdict(better.oracle | {"subject, mean": 1.0}) == ONLY_IF
+    assert better.verdict(better.oracle | {"beside, mean": 0.95}) == FAILS
+    assert looks.verdict(looks.oracle | {"beside, after a layer, looks": 0.2}) == ONLY_IF
+    assert looks.verdict(looks.oracle | {"beside, looks": 0.2}) == FAILS
