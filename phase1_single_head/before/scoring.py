@@ -12,15 +12,19 @@ noun, so that what a word looks for and what it is found by must differ. Beside 
 time of a forward pass (as a ratio, since times differ from machine to machine) and the memory that it keeps for the
 backward pass, as the sequence grows.
 
+"The dot product says how similar two vectors are" is half of it: q · k = |q| |k| cos, so a long key outdoes a near one.
+
     python phase1_single_head/before/scoring.py
 
 Writes scoring_rules.png to visualizations/plots/phase1/.
 """
 
 import statistics
+from collections.abc import Sequence
 from functools import partial
 
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
@@ -29,8 +33,8 @@ from phase1_single_head.parts.cross_attention import STEPS, CrossAttention, trai
 from phase1_single_head.self_attention import check_mask, masked_softmax
 from shared import cli, training
 from shared.evidence import findings
-from shared.evidence.claims import EXPERIMENT, IDENTITY, PROBE, Claim, Measured, Numbers, measures
-from shared.measure import median_ratio, paired_times
+from shared.evidence.claims import EXPERIMENT, PROBE, Claim, Measured, Numbers, measures
+from shared.measure import paired_times
 from shared.visualization_utils import HEAD_COLORS, QUIET, headline, save_plot
 
 METHODS = ("dot", "general", "concat")
@@ -127,71 +131,11 @@ RULES = {
     "additive": AdditiveAttention,
 }
 OWN, ANOTHER = TASKS = ("the fact with its own noun", "the fact with another noun")  # shift 0 and 1 of draw_facts
-LENGTHS, LONG, D_MODEL, ROUNDS = (16, 32, 64, 128, 256), (64, 128, 256), 64, 5
-
-
-@measures(
-    Claim(
-        id="I185",
-        text="Concat and additive scores are the same function",
-        kind=IDENTITY,
-        source="definitions of Luong et al. 2015 and Bahdanau et al. 2014",
-        rule="below 1e-12",
-        holds=lambda n: n["largest difference"] < 1e-12,
-        unit="outputs with W cut into W_q and W_k, float64",
-    )
-)
-@torch.no_grad()
-def concat_is_additive() -> dict[str, float]:
-    """Largest difference of output between concat and additive attention with W cut into W_q and W_k."""
-    torch.manual_seed(0)
-    concat, additive = LuongAttention(11, "concat").double(), AdditiveAttention(11).double()
-    additive.w_q.weight.copy_(concat.w.weight[:, :11])
-    additive.w_k.weight.copy_(concat.w.weight[:, 11:])
-    additive.w_q.bias.copy_(concat.w.bias)
-    additive.v.weight.copy_(concat.v.weight)
-    query, memory = torch.randn(2, 5, 11).double(), torch.randn(2, 7, 11).double()
-    return {"largest difference": (concat(query, memory)[0] - additive(query, memory)[0]).abs().max().item()}
-
-
-@measures(
-    Claim(
-        id="C024",
-        text="The dot product measures how similar query and key are",
-        kind=IDENTITY,
-        rule="the key in the same direction scores highest",
-        holds=lambda n: n["same direction, length 1"] > n["60° apart, length 4"],
-        only_if=lambda n: n["same direction, length 1"] > n["60° apart, length 1"],
-        condition="the keys have comparable lengths: q · k = |q| |k| cos",
-        unit="score of a query of length 1",
-    )
-)
-def scores_of_known_keys() -> dict[str, float]:
-    """The query (1, 0) and keys whose directions and lengths are known."""
-    query, near, apart = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5 * 3**0.5]], dtype=torch.float64)
-    keys = {"same direction, length 1": near, "60° apart, length 4": 4 * apart, "60° apart, length 1": apart}
-    return {name: (query @ key).item() for name, key in keys.items()}
+LENGTHS, D_MODEL, ROUNDS = (16, 32, 64, 128, 256), 64, 5
 
 
 def parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-@measures(
-    Claim(
-        id="C063",
-        text="Additive attention has more parameters than dot-product attention",
-        kind=IDENTITY,
-        rule="at least 10 % more",
-        holds=lambda n: n["additive"] >= 1.1 * n["dot product with W_q and W_k"],
-        only_if=lambda n: n["additive"] > n["plain dot product"],
-        condition="the dot product is meant without projections; with them the two differ by 2 d_model",
-        unit="parameters of the score, d_model = 512",
-    )
-)
-def parameters_of_scores() -> dict[str, int]:
-    plain, additive = parameters(LuongAttention(512)), parameters(AdditiveAttention(512))
-    return {"additive": additive, "dot product with W_q and W_k": 2 * 512 * 512, "plain dot product": plain}
 
 
 def kept_bytes(module: nn.Module, length: int) -> int:
@@ -212,90 +156,89 @@ def kept_bytes(module: nn.Module, length: int) -> int:
 
 
 @torch.no_grad()
-def time_ratios(modules: dict[str, nn.Module], length: int) -> dict[str, float]:
-    """Time of one forward pass over that of scaled dot-product attention: median of interleaved pairs."""
+def time_ratios(modules: dict[str, nn.Module], length: int) -> dict[str, list[float]]:
+    """Time of one forward pass over that of scaled dot-product attention, quartiles over rounds, for each module."""
     x = torch.randn(1, length, D_MODEL)
     times = paired_times({name: partial(module, x, x) for name, module in modules.items()}, rounds=ROUNDS)
-    return {name: median_ratio(times, name, SCALED) for name in modules}
+    return {name: np.quantile(np.divide(times[name], times[SCALED]), (0.25, 0.5, 0.75)).tolist() for name in modules}
 
 
-def as_good(numbers: Numbers, rule: str, other: str) -> bool:
-    """Within 0.02 of the other rule on both tasks, with every seed."""
-    return all(
-        a >= b - 0.02
-        for task in TASKS
-        for a, b in zip(numbers[f"{rule}, {task}"], numbers[f"{other}, {task}"], strict=True)
-    )
+def comparisons_as_good(numbers: Numbers) -> int:
+    """In how many of four comparisons, two scores on two tasks, is Luong's within 0.05 of Bahdanau's?"""
+    pairs = [
+        (numbers[f"{rule}, {task}"], numbers[f"additive, {task}"]) for rule in ("dot", "general") for task in TASKS
+    ]
+    return sum(luong >= bahdanau - 0.05 for luong, bahdanau in pairs)
 
 
-def at_least_twice(numbers: Numbers, what: str) -> bool:
-    return all(numbers[f"{what}, additive"][LENGTHS.index(length)] >= 2 for length in LONG)
-
-
-def answers(**shares: float) -> dict[str, list[float]]:
+def answers(**shares: float) -> dict[str, float]:
     """Made numbers: the same share of right answers on both tasks."""
-    return {f"{rule}, {task}": [share] for rule, share in shares.items() for task in TASKS}
+    return {f"{rule}, {task}": share for rule, share in shares.items() for task in TASKS}
 
 
 @measures(
     Claim(
         id="C173",
-        text="Luong's simpler scores often do as well as Bahdanau's",
+        text="Luong's simpler scores, dot and general, often do as well as Bahdanau's",
         kind=EXPERIMENT,
-        rule="dot and general both within 0.02 of additive on both tasks",
-        holds=lambda n: as_good(n, "dot", "additive") and as_good(n, "general", "additive"),
-        only_if=lambda n: as_good(n, "general", "additive"),
-        condition="there is a matrix in the score: without one a word is looked for and found by the same vector",
+        source="course notes, 24.3",
+        rule="within 0.05 of additive in three or four of four comparisons, and additive right at least 0.9",
+        holds=lambda n: comparisons_as_good(n) >= 3 and min(n[f"additive, {task}"] for task in TASKS) >= 0.9,
         oracle=answers(dot=1.0, general=1.0, additive=1.0),
         null=answers(dot=0.1, general=0.1, additive=1.0),
-        unit="share of right answers on unseen lists",
-        shows=tuple(f"*, {task}" for task in TASKS),
-    ),
-    Claim(
-        id="C062",
-        text="Additive attention is slower than dot-product attention",
-        kind=PROBE,
-        rule="at least twice as slow at 64, 128, 256, though the dot product has four projections and additive two",
-        holds=lambda n: at_least_twice(n, "time"),
-        unit=f"ratio to {SCALED}, forward pass over {LENGTHS} positions, median of {ROUNDS} interleaved pairs",
-        shows=("time, additive",),
-    ),
-    Claim(
-        id="C171",
-        text="Dot-product attention won because it is faster and smaller, not because it is better",
-        kind=PROBE,
-        source="Vaswani et al. 2017, section 3.2.1",
-        rule="additive takes twice the time and twice the memory at 64, 128 and 256 positions; answers within 0.02",
-        holds=lambda n: at_least_twice(n, "time") and at_least_twice(n, "memory") and as_good(n, SCALED, "additive"),
-        unit=f"ratio to {SCALED} at {LENGTHS} positions; share of right answers",
-        shows=("time, additive", "memory, additive", f"{SCALED}, the*", "additive, the*"),
-    ),
+        unit=f"share of right answers on unseen lists after {STEPS} steps",
+        changed="was dot and general both on both tasks, without the source's 'often'",
+    )
 )
-def compare(seeds: range, steps: int) -> dict[str, list[float]]:
-    """Right answers of each rule on both tasks, one for each seed; time and memory at LENGTHS, as ratios to SCALED."""
-    right = {
-        f"{rule}, {task}": [train_lookup(make, seed, shift=shift, steps=steps).answered for seed in seeds]
+def answers_right(seed: int, steps: int) -> dict[str, float]:
+    """Right answers of each rule on both tasks."""
+    return {
+        f"{rule}, {task}": train_lookup(make, seed, shift=shift, steps=steps).answered
         for shift, task in enumerate(TASKS)
         for rule, make in RULES.items()
     }
-    torch.manual_seed(seeds[0])
+
+
+QUARTILES = ("lower quartile", "median", "upper quartile")
+
+
+@measures(
+    Claim(
+        id="C062",
+        text="Dot-product attention is faster than additive attention and takes less memory",
+        kind=PROBE,
+        source="Vaswani et al. 2017, section 3.2.1",
+        rule="none: times differ from machine to machine",
+        holds=None,
+        unit=f"additive over {SCALED} at {LENGTHS} positions, d_model = {D_MODEL}: time of a forward pass, {ROUNDS} "
+        "rounds; memory kept for the backward pass",
+        control=f"{SCALED} has four projections here and additive two",
+        changed="was a verdict on times, at least twice as slow at 64 positions or more",
+        shows=("time, additive, *", "memory, additive"),
+    )
+)
+def costs(seed: int) -> dict[str, list[float]]:
+    """Time and memory of each rule at LENGTHS, as ratios to SCALED, and the memory in KiB."""
+    torch.manual_seed(seed)
     modules = {rule: make(D_MODEL) for rule, make in RULES.items()}
     ratios = [time_ratios(modules, length) for length in LENGTHS]
-    kept = {rule: [kept_bytes(module, length) for length in LENGTHS] for rule, module in modules.items()}
-    return (
-        right
-        | {f"time, {rule}": [ratio[rule] for ratio in ratios] for rule in RULES}
-        | {f"KiB, {rule}": [size / 1024 for size in sizes] for rule, sizes in kept.items()}
-        | {f"memory, {rule}": [a / b for a, b in zip(kept[rule], kept[SCALED], strict=True)] for rule in RULES}
-    )
+    found = {}
+    for rule, module in modules.items():
+        for index, quartile in enumerate(QUARTILES):
+            found[f"time, {rule}, {quartile}"] = [ratio[rule][index] for ratio in ratios]
+        found[f"KiB, {rule}"] = [kept_bytes(module, length) / 1024 for length in LENGTHS]
+    for rule in RULES:
+        pairs = zip(found[f"KiB, {rule}"], found[f"KiB, {SCALED}"], strict=True)
+        found[f"memory, {rule}"] = [own / scaled for own, scaled in pairs]
+    return found
 
 
-def draw(found: Measured, steps: int) -> tuple[Figure, str]:
+def draw(right: Sequence[Measured], found: Measured, steps: int) -> tuple[Figure, str]:
     """Left: right answers of each rule on both tasks. Right: memory kept for the backward pass against length."""
     fig, (left, right_ax) = plt.subplots(1, 2, figsize=(10.6, 4.4), layout="constrained")
     for t, (task, shade) in enumerate(zip(TASKS, (1.0, 0.45), strict=True)):
         for r, rule in enumerate(RULES):
-            value = statistics.mean(found[f"{rule}, {task}"])
+            value = statistics.mean(run[f"{rule}, {task}"] for run in right)
             left.bar(r + 0.4 * t - 0.2, value, 0.37, color=HEAD_COLORS[r], alpha=shade)
             left.text(r + 0.4 * t - 0.2, value + 0.015, f"{value:.2f}", ha="center", fontsize=8)
     left.set_xticks(range(len(RULES)), RULES)
@@ -316,19 +259,17 @@ def draw(found: Measured, steps: int) -> tuple[Figure, str]:
     for ax in (left, right_ax):
         ax.tick_params(length=0)
     times = found["memory, additive"][-1]
-    title = f"Additive attention answers no better than scaled dot-product and keeps {times:.0f} times the memory"
-    if not as_good(found, SCALED, "additive"):
-        title = f"{steps} steps are too few: the rules do not answer alike yet"
+    title = f"Additive attention keeps {times:.0f} times the memory of scaled dot-product at {LENGTHS[-1]} words"
     headline(fig, title, f"trained {steps} steps on the lookup task, 500 lists not trained on; memory: untrained", 12.5)
     return fig, f"{title}: five scoring rules on the same task, and what each keeps in memory."
 
 
-def show(found: Measured) -> None:
+def show(right: Measured, found: Measured) -> None:
     print(f"\n{'':12}{'answers right':>20}{'parameters':>12}   time ({SCALED} = 1) and KiB kept, by length")
     print(f"{'':12}{'own':>12}{'other':>8}{'':12}" + "".join(f"{length:>14}" for length in LENGTHS))
     for rule, make in RULES.items():
-        own, another = (statistics.mean(found[f"{rule}, {task}"]) for task in TASKS)
-        pairs = zip(found[f"time, {rule}"], found[f"KiB, {rule}"], strict=True)
+        own, another = (right[f"{rule}, {task}"] for task in TASKS)
+        pairs = zip(found[f"time, {rule}, median"], found[f"KiB, {rule}"], strict=True)
         cells = "".join(f"{f'{time:.1f} {kept:,.0f}':>14}" for time, kept in pairs)
         print(f"{rule:12}{own:>12.2f}{another:>8.2f}{parameters(make(D_MODEL)):>12,}{cells}")
 
@@ -336,12 +277,11 @@ def show(found: Measured) -> None:
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     steps = training.QUICK_STEPS if options.quick else STEPS
-    found = compare(cli.seeds(options), steps)
-    show(found)
-    save_plot(options, "phase1/scoring_rules", *draw(found, steps))
-    made = concat_is_additive(), scores_of_known_keys(), parameters_of_scores()
-    findings.record(options, found, *made, show_numbers=False)
-    dot, additive = (f"{found[f'{rule}, {ANOTHER}'][0]:.0%}" for rule in (SCALED, "additive"))
+    right, found = [answers_right(seed, steps) for seed in cli.seeds(options)], costs(options.seed)
+    show(right[0], found)
+    save_plot(options, "phase1/scoring_rules", *draw(right, found, steps))
+    findings.record(options, *right, found, show_numbers=False)
+    dot, additive = (f"{right[0][f'{rule}, {ANOTHER}']:.0%}" for rule in (SCALED, "additive"))
     times = found["memory, additive"][-1]
     return f"Scaled dot answers {dot} right, additive {additive}, keeping {times:.0f} times the memory"
 

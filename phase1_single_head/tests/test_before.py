@@ -46,6 +46,30 @@ def test_every_scoring_rule_is_its_formula():
             close(weights[b, 0], expected_weights, rtol=0, atol=1e-12)
 
 
+def test_concat_is_additive_with_its_matrix_cut_in_two():
+    torch.manual_seed(21)
+    concat, additive = LuongAttention(D_K, "concat").double(), AdditiveAttention(D_K).double()
+    state = {"w_q.weight": concat.w.weight[:, :D_K], "w_k.weight": concat.w.weight[:, D_K:]}
+    additive.load_state_dict(state | {"w_q.bias": concat.w.bias, "v.weight": concat.v.weight})
+    query, memory = torch.randn(B, T_Q, D_K).double(), torch.randn(B, T_K, D_K).double()
+    for ours, theirs in zip(additive(query, memory), concat(query, memory), strict=True):
+        close(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_a_long_key_outdoes_a_near_one():
+    """q · k = |q| |k| cos: at equal lengths the nearer key wins, and one 60 degrees away if it is longer."""
+    near, apart = torch.tensor([1.0, 0.0]), torch.tensor([0.5, math.sqrt(0.75)])
+    scores = LuongAttention(2).score(near[None, None], torch.stack([near, apart, 4 * apart])[None])
+    close(scores, torch.tensor([[[1.0, 0.5, 2.0]]]))
+
+
+def test_the_additive_score_has_as_many_parameters_as_two_projections():
+    """At d_model = 512: only 2 d_model more than a dot product with W_q and W_k, and that without projections none."""
+    of = {rule: scoring.parameters(make(512)) for rule, make in scoring.RULES.items()}
+    assert of["additive"] == 2 * 512**2 + 2 * 512 and of["dot"] == 0 and of["general"] == 512**2
+    assert of[scoring.SCALED] == 4 * 512**2 and of["concat"] == of["additive"]
+
+
 def test_additive_attention_takes_a_memory_of_another_size():
     torch.manual_seed(23)
     attention = AdditiveAttention(D_K, 3, d_memory=D_V).double()
@@ -81,9 +105,10 @@ def test_writers_never_see_what_they_are_to_write(name):
     assert torch.equal(model(source, changed)[0][:, :3], logits[:, :3])
     assert not torch.allclose(model(source, changed)[0][:, 3:], logits[:, 3:])
     assert not torch.allclose(model((source + 1) % 12, previous)[0], logits)
-    assert name == "none" or (
+    assert name.startswith("none") or (
         weights.shape == (B, 1, 5, 7) and torch.allclose(weights.sum(-1), torch.ones(()).double())
     )
+    assert weights is None or (weights > 0).all()  # softmax: every state contributes to every letter
 
 
 def test_without_attention_one_vector_carries_the_string():
@@ -94,6 +119,14 @@ def test_without_attention_one_vector_carries_the_string():
     half = bottleneck.SIZE // 2
     close(last[0, :half], memory[0, -1, :half])  # reading forwards ends at the last letter
     close(last[0, half:], memory[0, 0, half:])  # reading backwards ends at the first
+    memory, last = bottleneck.Seq2Seq(directions=1).read(torch.randint(12, (1, 7)))
+    close(last, memory[:, -1])
+
+
+def test_what_attention_adds():
+    """The weights that I134 names beside its comparison."""
+    of = {name: scoring.parameters(make()) for name, make in bottleneck.MODELS.items()}
+    assert (of["Luong"] - of["none"], of["Bahdanau"] - of["none"]) == (8_256, 21_376)
 
 
 def test_luong_asks_after_the_letter_and_bahdanau_before():
@@ -109,7 +142,7 @@ def test_luong_asks_after_the_letter_and_bahdanau_before():
 
 
 def test_bottleneck_scores_are_those_of_a_writer_made_by_hand():
-    """A model that copies perfectly scores 1 everywhere, and its weights lie on the anti-diagonal."""
+    """A model that reverses perfectly scores 1 everywhere, and its weights lie on the anti-diagonal."""
 
     class Perfect(nn.Module):
         def forward(self, source, previous):
@@ -119,10 +152,23 @@ def test_bottleneck_scores_are_those_of_a_writer_made_by_hand():
 
     assert bottleneck.accuracy_by_place(Perfect(), 7).mean() == bottleneck.accuracy_alone(Perfect(), 7) == 1
     aligned = bottleneck.alignment(Perfect())
-    assert [aligned[name] for name in (bottleneck.ON, bottleneck.AFTER, "smallest weight")] == [1, 0, 0]
+    assert [aligned[name] for name in (bottleneck.ON, bottleneck.AFTER, bottleneck.SAME)] == [1, 0, 0]
     source, previous, target = bottleneck.draw_strings(5, 7, torch.Generator().manual_seed(0))
+    assert torch.equal(bottleneck.draw_strings(5, 7, torch.Generator().manual_seed(0), in_order=True)[2], source)
     assert target.tolist() == [row[::-1] for row in source.tolist()]
     assert previous[:, 1:].tolist() == target[:, :-1].tolist() and (previous[:, 0] == bottleneck.START).all()
+
+
+@pytest.mark.parametrize(("in_order", "place"), [(False, 6), (True, 0)])
+def test_letters_are_counted_at_the_place_where_they_were_read(in_order, place):
+    """A writer that gets its first letter right and no other: of a string of 7, the last one read or the first."""
+
+    class FirstOnly(nn.Module):
+        def forward(self, source, previous):
+            target = source if in_order else source.flip(1)
+            return F.one_hot((target + (torch.arange(7) > 0)) % 12, 12).float(), None
+
+    assert bottleneck.accuracy_by_place(FirstOnly(), 7, in_order).tolist() == [float(i == place) for i in range(7)]
 
 
 @pytest.mark.parametrize(
