@@ -27,7 +27,7 @@ from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_
 from shared import cli, training
 from shared.attention_utils import normalized_entropy, padding_mask
 from shared.evidence import findings
-from shared.evidence.claims import EXPERIMENT, IDENTITY, Claim, measures
+from shared.evidence.claims import EXPERIMENT, Claim, measures
 from shared.toy_language import ADJECTIVES, PLACES, SUBJECTS
 from shared.visualization_utils import headline, plot_attention, save_plot, weight_colorbar
 
@@ -174,38 +174,24 @@ def draw(learned: Learned, facts: Facts, chance: float, steps: int) -> tuple[Fig
         text="Cross-attention finds the right place in the other sequence",
         kind=EXPERIMENT,
         source="Bahdanau et al. 2014, who saw it in translation",
-        rule="at least 0.95, and 0.5 above the untrained model, with every seed",
-        holds=lambda n: all(
-            after >= max(0.95, before + 0.5)
-            for after, before in zip(n["right alignments"], n["before training"], strict=True)
-        ),
-        oracle={"right alignments": [1.0], "before training": [0.15]},
-        null={"right alignments": [0.15], "before training": [0.15]},
+        rule="at least 0.95, and 0.5 above the untrained model",
+        holds=lambda n: n["right alignments"] >= max(0.95, n["before training"] + 0.5),
+        oracle={"right alignments": 1.0, "before training": 0.15},
+        null={"right alignments": 0.15, "before training": 0.15},
         unit="share of questions, largest weight on the right fact, 500 lists not trained on",
         control="the same model before training",
     )
 )
-def alignments(runs: list[Learned], facts: Facts) -> dict[str, float | list[float]]:
-    """How often the largest weight lies on the right fact, a number for each seed, and how often it would by chance."""
+def alignments(run: Learned, facts: Facts) -> dict[str, float]:
+    """How often the largest weight lies on the right fact, and how often it would by chance."""
     return {
-        "right alignments": [run.aligned for run in runs],
-        "before training": [run.aligned_untrained for run in runs],
-        "right answers": [run.answered for run in runs],
+        "right alignments": run.aligned,
+        "before training": run.aligned_untrained,
+        "right answers": run.answered,
         "by chance": (1 / facts.lengths).mean().item(),
     }
 
 
-@measures(
-    Claim(
-        id="C153",
-        text="Cross-attention needs a mask for the padding of the other sequence",
-        kind=IDENTITY,
-        rule="exactly 0 with the mask, more than 0.01 without",
-        holds=lambda n: n["with the mask"] == 0 and n["without a mask"] > 0.01,
-        unit="largest change of an output when nothing but padding is replaced",
-        control="the same replacement without the mask",
-    )
-)
 @torch.no_grad()
 def replace_padding(model: Lookup, facts: Facts) -> dict[str, float]:
     """How far the outputs move when what stands behind the end of each list is replaced, with the mask and without."""
@@ -220,40 +206,6 @@ def replace_padding(model: Lookup, facts: Facts) -> dict[str, float]:
     return moved
 
 
-@measures(
-    Claim(
-        id="C162",
-        text="The matrix of scores is square, length by length",
-        kind=IDENTITY,
-        rule="as many queries as keys",
-        holds=lambda n: n["query"] == n["key"],
-        only_if=lambda n: True,
-        condition="queries and keys come from one sequence, as in self-attention",
-        unit="length of the sequence that it is made from: rows and columns of the weights",
-        shows=("query", "key"),
-    ),
-    Claim(
-        id="C151",
-        text="In cross-attention queries, keys and values come from different sequences",
-        kind=IDENTITY,
-        rule="three different lengths, of three sequences",
-        holds=lambda n: len({n["query"], n["key"], n["value"]}) == 3,
-        only_if=lambda n: n["query"] != n["key"] == n["value"],
-        condition="the queries differ from the rest: keys and values come from one sequence",
-        unit="length of the sequence that it is made from",
-    ),
-)
-@torch.no_grad()
-def lengths_read(model: Lookup, facts: Facts) -> dict[str, int]:
-    """How long the sequence is that each projection reads: that of the questions or that of the facts."""
-    lengths: dict[str, int] = {}
-    for name in ("query", "key", "value"):
-        projection = getattr(model.attention, f"w_{name[0]}")
-        with projection.register_forward_pre_hook(lambda _, read, name=name: lengths.update({name: read[0].size(1)})):
-            model(facts)
-    return lengths
-
-
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     facts = draw_facts(500, torch.Generator().manual_seed(10**6 - 1))
@@ -265,10 +217,12 @@ def main(argv: list[str] | None = None) -> str:
     for row, (noun, answer) in enumerate(zip(facts.questions[0], logits[0].argmax(dim=-1), strict=True)):
         weight, fact = weights[0, 0, row].max(dim=-1)
         print(f"   {NOUNS[noun] + '?':8} looks at {labels[fact]:16} {weight:.2f}   answers {ADJECTIVES[answer]}")
-    found = alignments(runs, facts)
-    save_plot(options, "phase1/cross_attention", *draw(runs[0], facts, found["by chance"], steps))
-    findings.record(options, found, replace_padding(model, facts), lengths_read(model, facts))
-    right, before = (found[name][0] for name in ("right alignments", "before training"))
+    found = [alignments(run, facts) for run in runs]
+    with_mask, without = replace_padding(model, facts).values()
+    print(f"Padding replaced: with the mask an output moves by {with_mask:.0f}, without by {without:.1f}")
+    save_plot(options, "phase1/cross_attention", *draw(runs[0], facts, found[0]["by chance"], steps))
+    findings.record(options, *found)
+    right, before = (found[0][name] for name in ("right alignments", "before training"))
     return f"{right:.0%} of the questions look at their fact, {before:.0%} before training"
 
 

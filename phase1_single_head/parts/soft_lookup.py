@@ -23,9 +23,6 @@ from phase1_single_head.self_attention import (
     scaled_dot_product_attention,
 )
 from shared import cli, training
-from shared.attention_utils import causal_mask
-from shared.evidence import findings
-from shared.evidence.claims import EXPERIMENT, IDENTITY, Claim, measures
 from shared.toy_language import tokenize
 from shared.toy_model import in_double
 from shared.training import Trained
@@ -69,34 +66,10 @@ def long_words(options: argparse.Namespace) -> list[str]:
     return options.words if len(options.words) >= LONG else tokenize(LONG_SENTENCE)
 
 
-def share_found(readings: list[Reading], sharper: float = 1.0) -> tuple[float, float]:
-    """(mean largest weight of a row, share of rows in which one word has more than 0.9); scores times `sharper`."""
-    largest = torch.cat([(sharper * r.weights.log()).softmax(dim=-1).amax(dim=-1) for r in readings])
+def share_found(readings: list[Reading]) -> tuple[float, float]:
+    """(mean largest weight of a row, share of rows in which one word has more than 0.9)."""
+    largest = torch.cat([reading.weights.amax(dim=-1) for reading in readings])
     return largest.mean().item(), (largest > 0.9).double().mean().item()
-
-
-@measures(
-    Claim(
-        id="C180",
-        text="Attention retrieves a document, as a search engine or a library does",
-        kind=EXPERIMENT,
-        rule="one word gets more than 0.9 in at least 0.9 of the rows",
-        holds=lambda n: n["rows with more than 0.9 on one word"] >= 0.9,
-        oracle={"rows with more than 0.9 on one word": 1.0},
-        null={"rows with more than 0.9 on one word": 0.0},
-        unit=f"weight; share of the rows of {NUM_READ} held-out sentences",
-        control="scores a hundred times as large",
-    )
-)
-def rows_that_retrieve(readings: list[Reading]) -> dict[str, float]:
-    """How close the rows of the trained head come to picking one word."""
-    mean, share = share_found(readings)
-    return {
-        "mean largest weight of a row": mean,
-        "rows with more than 0.9 on one word": share,
-        "the same, scores times 10": share_found(readings, 10)[1],
-        "the same, scores times 100": share_found(readings, 100)[1],
-    }
 
 
 def gradient_sizes(reading: Reading, *, hard: bool = False) -> dict[str, Tensor]:
@@ -112,104 +85,12 @@ def gradient_sizes(reading: Reading, *, hard: bool = False) -> dict[str, Tensor]
     return {name: gradient.norm(dim=-1) for name, gradient in zip(inputs, gradients, strict=True)}
 
 
-@measures(
-    Claim(
-        id="C175",
-        text="Attention is a differentiable lookup of values by keys",
-        kind=IDENTITY,
-        rule="every query, every key and every value gets a gradient longer than 1e-6",
-        holds=lambda n: min(n[f"smallest, {name}"] for name in ("query", "key", "value")) > 1e-6,
-        unit="length of the gradient at one position",
-        control="a lookup of the best key alone",
-    )
-)
-def gradients_that_arrive(reading: Reading) -> dict[str, float]:
-    """The smallest gradient at a query, a key and a value; and the largest that a dictionary would send."""
-    soft, hard = gradient_sizes(reading), gradient_sizes(reading, hard=True)
-    return {f"smallest, {name}": sizes.min().item() for name, sizes in soft.items()} | {
-        f"best key alone: largest, {name}": sizes.max().item() for name, sizes in hard.items()
-    }
-
-
 def picking_query(key: Tensor, wanted: int, margin: float = 50.0) -> Tensor:
     """A query (1, d_k) that scores `margin` on one of the keys (T, d_k) and 0 on the others.
 
     It exists if no key is a mix of others, so at most d_k keys.
     """
     return margin * math.sqrt(key.size(-1)) * torch.linalg.pinv(key)[:, wanted][None]
-
-
-MEAN, FIRST = "zero query, from the mean", "query of one key, from the first value"
-
-
-@measures(
-    Claim(
-        id="C170",
-        text="Pooling a sentence by attention is more flexible than its mean or its first token",
-        kind=IDENTITY,
-        rule="one query gives the mean, another the first value, both to 1e-9",
-        holds=lambda n: max(n[MEAN], n[FIRST]) < 1e-9,
-        only_if=lambda n: n[MEAN] < 1e-9,
-        condition="the mean is meant: to pick out any one of n words takes a d_k of n or more",
-        unit="largest absolute difference, float64",
-        control="the mean and the first value are not alike",
-    )
-)
-def pooling_errors(reading: Reading) -> dict[str, float]:
-    """How far one attention query comes from the mean of all values (zero query) and from the first value alone."""
-    zero, picking = torch.zeros_like(reading.query[:1]), picking_query(reading.key, 0)
-    mean, _ = scaled_dot_product_attention(zero, reading.key, reading.value)
-    first, _ = scaled_dot_product_attention(picking, reading.key, reading.value)
-    pairs = {MEAN: (mean[0], reading.value.mean(dim=0)), FIRST: (first[0], reading.value[0])}
-    pairs["mean from first value"] = reading.value.mean(dim=0), reading.value[0]
-    return {name: (a - b).abs().max().item() for name, (a, b) in pairs.items()}
-
-
-@measures(
-    Claim(
-        id="C163",
-        text="The items of a batch never interact",
-        kind=IDENTITY,
-        rule="not a bit moves when the other items are replaced, and something does when its own word is",
-        holds=lambda n: n["all other items replaced"] == 0.0 < 1e-3 < n["its own last word replaced"],
-        unit="largest change of the other words of item 0",
-    )
-)
-@torch.no_grad()
-def batch_influence(attention: SelfAttention) -> dict[str, float]:
-    """Largest change in item 0 of a batch when the other items change, and when its own last word does."""
-    generator = torch.Generator().manual_seed(0)
-    x, other = torch.randn(2, 3, 7, attention.w_q.in_features, generator=generator)
-    neighbours, own = x.clone(), x.clone()
-    neighbours[1:] = other[1:]
-    own[0, -1] = other[0, -1]
-    before, by_neighbours, by_own = (attention(batch)[0][0, :-1] for batch in (x, neighbours, own))
-    return {
-        "all other items replaced": (by_neighbours - before).abs().max().item(),
-        "its own last word replaced": (by_own - before).abs().max().item(),
-    }
-
-
-@measures(
-    Claim(
-        id="C176",
-        text="Causal masking lets all positions of a sentence be trained in parallel",
-        kind=IDENTITY,
-        rule="outputs and gradients differ by less than 1e-9",
-        holds=lambda n: max(n["outputs"], n["gradients"]) < 1e-9,
-        unit="one masked pass against a pass for each prefix, largest difference, float64",
-        control="a test has other masks, and none: they differ",
-    )
-)
-def prefix_differences(reading: Reading, mask: Tensor | None) -> dict[str, float]:
-    """One pass over the sentence against one pass for each prefix: largest difference of outputs and of gradients."""
-    inputs = [tensor.clone().requires_grad_() for tensor in (reading.query, reading.key, reading.value)]
-    together, _ = scaled_dot_product_attention(*inputs, mask)
-    ends = range(1, len(reading.words) + 1)
-    alone = torch.cat([scaled_dot_product_attention(*(x[:end] for x in inputs))[0][-1:] for end in ends])
-    gradients = [torch.autograd.grad(outputs.square().sum(), inputs) for outputs in (together, alone)]
-    change = max((a - b).abs().max().item() for a, b in zip(*gradients, strict=True))
-    return {"outputs": (together - alone).abs().max().item(), "gradients": change}
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -220,16 +101,20 @@ def main(argv: list[str] | None = None) -> str:
     found = sorted(zip(head.weights[i].tolist(), head.words, strict=True), reverse=True)
     print(f'\nOne head, {trained.label}, on "{" ".join(head.words)}"')
     print(f'   "{head.words[i]}" takes ' + ", ".join(f"{weight:.2f} of {word}" for weight, word in found[:6]) + ", ...")
-    retrieved = rows_that_retrieve(held_out)
-    findings.record(
-        options,
-        retrieved,
-        gradients_that_arrive(head),
-        pooling_errors(head),
-        batch_influence(trained.model.cpu().blocks[0].attention),
-        prefix_differences(head, causal_mask(len(head.words))),
+    mean, share = share_found(held_out)
+    print(f"   on {NUM_READ} held-out sentences a row's largest weight is {mean:.2f} in the mean")
+    soft, hard = gradient_sizes(head), gradient_sizes(head, hard=True)
+    print("\nSmallest gradient at a query, key and value; and the largest, were the best key's value alone returned")
+    for name in soft:
+        print(f"   {name:6} {soft[name].min().item():.4f}   {hard[name].max().item():.4f}")
+    zero, picking = torch.zeros_like(head.query[:1]), picking_query(head.key, 0)
+    errors = [
+        (scaled_dot_product_attention(query, head.key, head.value)[0][0] - wanted).abs().max().item()
+        for query, wanted in ((zero, head.value.mean(dim=0)), (picking, head.value[0]))
+    ]
+    print(
+        f"\nA zero query gives the mean of all values, to {errors[0]:.0e}, another the first alone, to {errors[1]:.0e}"
     )
-    share = retrieved["rows with more than 0.9 on one word"]
     return f"A soft one: {share:.1%} of the rows give one word more than 0.9, and every key gets a gradient"
 
 

@@ -22,8 +22,6 @@ from phase1_single_head.parts.soft_lookup import LONG, Reading, long_words, read
 from phase1_single_head.self_attention import choose_word, load_single_head_model
 from shared import cli
 from shared.attention_utils import normalized_entropy
-from shared.evidence import findings
-from shared.evidence.claims import EXPERIMENT, IDENTITY, Claim, measures
 from shared.training import Trained
 from shared.visualization_utils import QUIET, head_color, headline, save_plot, token_labels
 
@@ -116,63 +114,17 @@ def draw(trained: Trained, row: Tensor, other: Tensor, value: Tensor, words: lis
     return fig, f"{title}. Weights of a row are unique only if there are at most d_v + 1 words."
 
 
-ROWS, NARROW_ROWS, MOVED, CHANGE, WHOLE_ROWS = (
-    "rows",
-    f"d_v = {NARROW}: rows with another",
-    "weight that moves, median",
-    "largest change of the output",
-    "whole values, at most d_v + 1 words: rows with another",
-)
-
-
-@measures(
-    Claim(
-        id="unique-weights",
-        text="Attention weights are not unique: other weights give the same output",
-        kind=IDENTITY,
-        source="Brunner et al. 2020",
-        rule="all rows have another; in the median one 0.1 of the weight moves, the output below 1e-12",
-        holds=lambda n: n[NARROW_ROWS] == n[WHOLE_ROWS] == n[ROWS],
-        only_if=lambda n: n[NARROW_ROWS] == n[ROWS] and n[MOVED] >= 0.1 and n[CHANGE] < 1e-12 and n[WHOLE_ROWS] == 0,
-        condition="a row has more than d_v + 1 words, as in long texts",
-        unit=f"rows of held-out sentences of {LONG} words or more; weight; float64",
-        control="whole values on the same rows, where there are at most d_v + 1 words",
-    )
-)
-def search_alternatives(readings: list[Reading]) -> dict[str, float]:
-    """Every row of the long sentences: what moves with narrow values, and whether anything can with whole ones."""
-    moved, changes, whole, rows = [], [], 0, 0
+def search_alternatives(readings: list[Reading]) -> tuple[list[float], list[float], list[bool]]:
+    """Of each long row: weight moved and change of the output, values narrow; is there another, values whole?"""
+    moved, changes, whole = [], [], []
     for reading in (r for r in readings if len(r.words) >= LONG):
         value, _ = strongest_directions(reading.value, NARROW)
-        should_be_unique = len(reading.words) <= reading.value.size(1) + 1
         for row in reading.weights:
-            rows += 1
-            whole += should_be_unique and alternative_weights(row, reading.value) is not None
+            whole.append(alternative_weights(row, reading.value) is not None)
             if (other := alternative_weights(row, value)) is not None:
                 moved.append(total_variation(row, other))
                 changes.append(((row - other) @ value).abs().max().item())
-    found = rows, len(moved), torch.tensor(moved).median().item(), max(changes), whole
-    return dict(zip((ROWS, NARROW_ROWS, MOVED, CHANGE, WHOLE_ROWS), found, strict=True))
-
-
-LARGE, SMALL, AGREE = "made row: weight 0.9 on the value (0, 0) adds", "weight 0.1 on (3, 4) adds", "rows that agree"
-
-
-@measures(
-    Claim(
-        id="C141",
-        text="Attention weights directly show which words influence which",
-        kind=EXPERIMENT,
-        rule="the largest weight contributes most, in the made row and in at least 0.99 of the trained head's rows",
-        holds=lambda n: n[LARGE] > n[SMALL] and n[AGREE] >= 0.99,
-        unit="contribution |weight × value|; share of rows of the trained head",
-    )
-)
-def largest_contributions(readings: list[Reading]) -> dict[str, float]:
-    """What words add to the output, in a made row; and the share of rows of the trained head that agree."""
-    large, small = contributions(torch.tensor([0.9, 0.1]), torch.tensor([[0.0, 0.0], [3.0, 4.0]])).tolist()
-    agree = torch.cat([largest_agrees(reading) for reading in readings]).double().mean().item()
-    return {LARGE: large, SMALL: small, AGREE: agree}
+    return moved, changes, whole
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -190,10 +142,16 @@ def main(argv: list[str] | None = None) -> str:
     value, _ = strongest_directions(head.value, NARROW)
     other = alternative_weights(head.weights[i], value)
     save_plot(options, "phase1/reading_weights", *draw(trained, head.weights[i], other, value, head.words, i))
-    searched = search_alternatives(readings)
-    findings.record(options, searched, largest_contributions(readings))
-    narrow, rows, whole = (searched[name] for name in (NARROW_ROWS, ROWS, WHOLE_ROWS))
-    return f"With values of {NARROW} numbers {narrow} of {rows} rows have another of the same output, whole {whole}"
+    moved, changes, whole = search_alternatives(readings)
+    median, largest = torch.tensor(moved).median().item(), max(changes)
+    print(f"\n{len(whole)} rows of held-out sentences of {LONG} words or more, with values of {NARROW} numbers:")
+    print(f"   {len(moved)} have another; median weight moved {median:.2f}, the output by at most {largest:.0e}")
+    agree = torch.cat([largest_agrees(reading) for reading in readings]).double().mean().item()
+    print(f"   in {agree:.0%} of all rows the word with the largest weight adds most, |weight × value|")
+    return (
+        f"With values of {NARROW} numbers {len(moved)} of {len(whole)} rows have another of the same output, "
+        f"with whole values {sum(whole)}"
+    )
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ import torch
 
 from phase1_single_head.parts.soft_lookup import Reading
 from phase1_single_head.reading import reading_weights, textbook_numbers, weight_statistics
-from shared.evidence.claims import FAILS, ONLY_IF
+from shared import attention_utils
 from shared.tests.helpers import close
+from shared.toy_language import TOY_SENTENCE, VOCABULARY
 from shared.visualization_utils import WEIGHT_MAP
 
 
@@ -32,14 +33,6 @@ def test_order_violations_find_the_printed_row_and_pass_every_softmax():
     assert textbook_numbers.order_violations([1, 1], [0.4, 0.6]) == [], "equal scores have no order"
 
 
-def test_best_temperature_recovers_the_one_that_made_the_weights():
-    scores = [0.3, -1.1, 2.0, 0.7, 0.0]
-    best, error = textbook_numbers.best_temperature(scores, textbook_numbers.softmax(scores, 2.57))
-    assert best == 2.57 and error < 1e-12
-    best, error = textbook_numbers.best_temperature(textbook_numbers.SAT_SCORES, textbook_numbers.SAT_WEIGHTS)
-    assert best == pytest.approx(1.36, abs=0.02) and error == pytest.approx(0.028, abs=0.001)
-
-
 @pytest.mark.parametrize("d_k", [2, 7, 64])
 def test_divisor_is_read_off_the_weights(d_k):
     assert textbook_numbers.divisor(d_k) == pytest.approx(math.sqrt(d_k), rel=1e-12)
@@ -56,33 +49,65 @@ def test_luminance_of_known_colours():
     assert textbook_numbers.luminance(matplotlib.colormaps["YlOrRd"](1.0)) < 0.1
 
 
-def test_exercise_scores_worked_by_hand():
-    assert textbook_numbers.exercise_scores([(1, 5, 7), (0, 9, 9), (-2, 0, 0)]) == pytest.approx(
-        [0.57735, 0.0, -1.1547], abs=1e-5
-    )
+def independent_answers():
+    """The right numbers of the errata, each by another way than in textbook_numbers.py."""
+
+    def by_torch(*scores):
+        return torch.tensor(scores, dtype=torch.float64).softmax(dim=0)
+
+    large = torch.tensor([100, 95, 5, 3.0], dtype=torch.float64, requires_grad=True)
+    rises = torch.autograd.functional.jacobian(lambda s: (s / 8).softmax(dim=0), large).diagonal()
+    words = TOY_SENTENCE.split()
+    query, key, value = torch.randn(3, 8, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    off = torch.nn.functional.scaled_dot_product_attention(query[None], key[None], value[None], scale=1.0)[0]
+    off = (off - torch.nn.functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]).abs().max()
+    return {
+        "C001": by_torch(2, 0, 3),
+        "C003": by_torch(2, -math.inf, 3),
+        "C018": [8.0],
+        "C019": by_torch(100, 95, 5, 3),
+        "C020": by_torch(12.5, 11.875, 0.625, 0.375),
+        "C021": rises[[2, 0]],
+        "C022": by_torch(0.8, 3.2, 1.5, 0.5, 0.7, 2.1),
+        "C056": [off.item()],
+        "C080": [12, 96, 128],  # in the papers
+        "C124": [1.75, 3.25],  # 105 and 195 seconds
+        "C138": [0.9708, 0.0473],  # #ffffcc and #800026, by hand
+        "C164": [0],
+        "C165": [0],
+        "C166": [1.0],
+        "C167": [4 + 2],
+        "C168": [sum(not word.startswith("<") for word in VOCABULARY)],
+        "C169": [len(words), len({*words})],
+        "C177": [16, 64, 16],
+    }
 
 
-def textbook_verdicts():
-    names = ("large_scores", "impossible_row", "exercise", "ends_of_colour_maps", "counted")
-    found = [getattr(textbook_numbers, name)() for name in names]
-    return {claim.id: claim.verdict(numbers) for numbers in found for claim in numbers.claims}
+def test_errata_against_other_ways_to_compute_them():
+    found, expected = {entry.claim: entry for entry in textbook_numbers.errata()}, independent_answers()
+    assert list(found) == list(expected) == sorted(found)
+    for name, entry in found.items():
+        assert list(entry.right) == pytest.approx(list(map(float, expected[name])), rel=1e-3, abs=1e-9), name
+        assert entry.answer and entry.printed, name
+    wrong = {name for name, entry in found.items() if entry.wrong}
+    assert wrong == {
+        *("C001", "C019", "C020", "C021", "C022", "C056", "C080", "C124", "C138", "C164", "C165", "C167"),
+    }
 
 
-def test_textbook_verdicts_and_that_they_follow_the_numbers(monkeypatch):
-    before = textbook_verdicts()
-    wrong = {name for name, verdict in before.items() if verdict == FAILS}
-    assert wrong == {"C019", "C020", "C021", "C022", "C138", "C164", "C165", "C167"}
-    assert {name for name, verdict in before.items() if verdict == ONLY_IF} == {"C023"}
-    good = [[round(w, 2) for w in textbook_numbers.softmax(textbook_numbers.LARGE_SCORES, t)] for t in (1, 8)]
-    sat = [round(w, 3) for w in textbook_numbers.softmax(textbook_numbers.SAT_SCORES, 1.5)]
+def test_an_erratum_follows_its_numbers(monkeypatch):
+    """With the right numbers in print nothing is wrong, and with wrong ones in print something is."""
+    assert not textbook_numbers.row("C001", "", (0.26, 0.04, 0.71), textbook_numbers.softmax((2, 0, 3)), "").wrong
+    assert textbook_numbers.row("C003", "", (0.28, 0, 0.72), textbook_numbers.softmax((2, -math.inf, 3)), "").wrong
+    sat = [round(weight, 2) for weight in textbook_numbers.softmax(textbook_numbers.SAT_SCORES, 1.5)]
     for name, value in (
-        *(("PRINTED_RAW", good[0]), ("PRINTED_SCALED", good[1]), ("SAT_WEIGHTS", sat)),
-        *(("IT_WEIGHTS", (0.2, 0.3, 0.3)), ("TOY_SENTENCE", "the cat sat on a mat")),
-    ):
+        ("SAT_WEIGHTS", sat), ("IT_WEIGHTS", (0.2, 0.3, 0.3)), ("TOY_SENTENCE", "the cat sat on a mat"),
+        ("FRENCH", ("Le", "petit", "chat", "est", "noir")), ("PUBLISHED_HEADS", {"BERT base": 12}),
+        ("SECONDS", ((330,), (700,))), ("HEADS", ((64, 4), (512, 8), (128, 4))),
+    ):  # fmt: skip
         monkeypatch.setattr(textbook_numbers, name, value)
-    after = textbook_verdicts()
-    changed = {name for name in before if before[name] != after[name]}
-    assert changed == {"C019", "C020", "C022", "C166", "C169"}, "a verdict that the numbers cannot change is no finding"
+    wrong = {entry.claim for entry in textbook_numbers.errata() if entry.wrong}
+    assert wrong == {"C001", "C019", "C020", "C021", "C056", "C138", "C164", "C165", "C166", "C169", "C177"}
 
 
 def test_alternative_weights_worked_by_hand():
@@ -158,15 +183,21 @@ def test_contributions_by_hand():
 
 def test_one_row_sum_notices_one_error_and_all_sums_notice_all():
     weights = torch.randn(3, 5, 5, generator=torch.Generator().manual_seed(0)).softmax(dim=-1)
-    assert list(weight_statistics.errors_noticed(weights).values()) == [1, 15, 15]
+    assert weight_statistics.errors_noticed(weights) == (1, 15, 15)
 
 
-def test_entropies_of_known_rows():
-    path, even, peaked = weight_statistics.rows_of_entropy().values()
-    assert path[0] == 0 and path[-1] == pytest.approx(math.log(20)) and even == pytest.approx(math.log(2))
+def test_entropy_rises_from_one_word_to_all_and_is_a_number_of_words():
+    one, even = torch.eye(20, dtype=torch.float64)[0], torch.full((20,), 1 / 20, dtype=torch.float64)
+    path = attention_utils.attention_entropy(torch.stack([torch.lerp(one, even, share / 4) for share in range(5)]))
+    assert path.tolist() == sorted(path.tolist()) and path[0] == 0 and path[-1] == pytest.approx(math.log(20))
     middle = 0.5 + 0.5 / 20
     assert path[2] == pytest.approx(-middle * math.log(middle) - 19 * 0.025 * math.log(0.025))
-    assert peaked == pytest.approx(-0.7 * math.log(0.7) - 0.3 * math.log(0.3 / 19))
+    for k in range(1, 21):
+        row = torch.full((k,), 1 / k, dtype=torch.float64)
+        assert attention_utils.effective_context(row) == pytest.approx(k)
+    peaked = torch.tensor([0.7, *19 * [0.3 / 19]])  # sharper than an even row of two, by ln n alone
+    assert attention_utils.attention_entropy(peaked) > math.log(2)
+    assert attention_utils.normalized_entropy(peaked) < 1
 
 
 def test_made_patterns_are_what_their_names_say(monkeypatch):
@@ -186,6 +217,14 @@ def test_made_patterns_are_what_their_names_say(monkeypatch):
         close(patterns[name], scores.softmax(dim=-1))
 
 
-def test_a_preposition_between_verb_and_noun():
-    assert textbook_numbers.between(["cat", "sat", "on", "the", "mat"], "sat", "mat") == 1
-    assert textbook_numbers.between(["cat", "sat", "the", "mat"], "sat", "mat") == 0
+def test_made_patterns_are_peaked_or_even_as_said():
+    """Keys ten times the queries: all on the diagonal. Random ones: spread, if divided by √d."""
+    patterns = weight_statistics.made_patterns()
+    even = {name: attention_utils.normalized_entropy(weights).mean() for name, weights in patterns.items()}
+    assert even["K = 10 Q"] < 0.01 and even["random"] > 0.75 > 0.3 > even["random, not divided by √d"]
+    assert patterns["K = 10 Q"].diagonal(dim1=-2, dim2=-1).mean() > 0.99
+
+
+def test_an_object_has_no_preposition_before_it():
+    assert textbook_numbers.objects(["the", "cat", "sat", "on", "the", "mat"]) == []
+    assert textbook_numbers.objects(["the", "cat", "sat", "the", "mat"]) == ["mat"]

@@ -288,6 +288,7 @@ def test_head_axis_and_masks_of_self_attention():
     x = torch.randn(B, T_Q, D_K)
     output, weights = SelfAttention(D_K, d_v=D_V)(x, padding_mask(torch.tensor([3, 5]), T_Q))
     assert output.shape == (B, T_Q, D_V) and weights.shape == (B, 1, T_Q, T_Q)
+    assert SelfAttention(D_K, d_v=D_V, output_projection=True)(x)[0].shape == x.shape, "W_o brings the size back"
     assert weights[0, :, :, 3:].eq(0).all() and weights[1].gt(0).all()
     with pytest.raises(ValueError, match="head axis"):
         SelfAttention(D_K)(x, torch.ones(B, T_Q, T_Q).bool())
