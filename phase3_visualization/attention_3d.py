@@ -11,8 +11,6 @@ turn, 3d_attention.gif, to visualizations/animations/phase3/.
 """
 
 import io
-import math
-import time
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -23,8 +21,6 @@ from torch import Tensor
 from phase2_multi_head.multi_head_attention import load_multi_head_model
 from shared import cli, paths
 from shared.attention_utils import normalized_entropy
-from shared.evidence import findings
-from shared.evidence.claims import PROBE, Claim, measures
 from shared.toy_model import weights_of
 from shared.training import Trained
 from shared.visualization_utils import QUIET, WEIGHT_MAP, headline, save_animation, save_plot, token_labels
@@ -99,20 +95,6 @@ def turn(fig: Figure, ax: Axes3D, frames: int) -> list[np.ndarray]:
     return images
 
 
-@measures(
-    Claim(
-        id="C125",
-        text="The rotating landscape takes about 30 seconds to draw on a CPU",
-        kind=PROBE,
-        rule="40 seconds or less",
-        holds=lambda n: n["seconds, rounded up to tens"] <= 40,
-        unit="one head, one turn; in tens of seconds, so that two runs agree",
-    )
-)
-def drawing_time(frames: int, seconds: float) -> dict[str, int]:
-    return {"frames": frames, "seconds, rounded up to tens": 10 * math.ceil(seconds / 10)}
-
-
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     parser.add_argument("--layer", type=int, help="layer, counted from 0 (default: that of the sharpest head)")
@@ -124,16 +106,13 @@ def main(argv: list[str] | None = None) -> str:
     candidates = cli.chosen_heads(parser, options, trained.recipe)
     layer, head = min(candidates, key=lambda place: entropy[place].item())
 
-    started = time.perf_counter()
     fig, ax, title = draw(trained, options.words, layer, head)
     images = turn(fig, ax, frames=6 if options.quick else 36)
-    drawn = drawing_time(len(images), time.perf_counter() - started)
     caption = f'{title}. "{" ".join(options.words)}": height is the attention weight.'
     animation = options.output_dir / paths.ANIMATIONS / "phase3" / "3d_attention.gif"
     save_animation(images, animation, caption=caption, seconds_per_frame=0.12)
     ax.view_init(*VIEW)
     save_plot(options, "phase3/3d_attention", fig, caption)
-    findings.record(options, drawn)
     return title
 
 

@@ -38,7 +38,8 @@ from shared.toy_model import ToyTransformer, weights_of
 from shared.training import Recipe
 from shared.visualization_utils import INK, QUIET, model_note, plot_heads, save_animation, weight_colorbar
 
-NUM_FRAMES, HELD_FRAMES, SECONDS = 41, 10, 0.3  # the last frame stays HELD_FRAMES * SECONDS on the screen
+LOOKS, PER_FRAME = 41, 2
+HELD_FRAMES, SECONDS = 6, 0.5  # the last frame stays HELD_FRAMES * SECONDS on the screen
 NUM_SENTENCES, QUICK_SENTENCES = 100, 20
 CLEARLY = 0.15  # above the baseline, then a head is said to have a role
 STYLES = dict(zip(CORE_RELATIONS, ((INK, "-"), (QUIET, "-"), (INK, "--")), strict=True))  # no head colours: relations
@@ -57,7 +58,7 @@ class Film:
         return [best[relation].accuracy for best in self.best]
 
 
-def frame_steps(steps: int, count: int) -> list[int]:
+def look_steps(steps: int, count: int) -> list[int]:
     """At most `count` different steps from 0 to `steps`, both included, evenly spaced."""
     return sorted({round(step) for step in np.linspace(0, steps, count)})
 
@@ -206,7 +207,7 @@ MIDDLE, EVEN = "steps for the middle half", 0.5  # of all steps, if a score grew
 
 
 def middle_half(steps: list[int], values: list[float], base: float, total: int) -> float:
-    """Which share of all steps a score takes from a quarter to three quarters of its way from base to its last value."""
+    """The share of all steps from a quarter to three quarters of a score's way from base to its last value."""
     quarter, three_quarters = (step_at_share(steps, values, base, share) for share in (0.25, 0.75))
     return (three_quarters - quarter) / total
 
@@ -222,8 +223,8 @@ def mean_rise(numbers: Mapping[str, float]) -> float:
         text="A head does not find its role little by little: the role appears suddenly during training",
         kind=EXPERIMENT,
         source="after the induction heads of Olsson et al. 2022",
-        rule="the three scores go from a quarter to three quarters of the way, from their baseline to their last value, "
-        "within a tenth of the steps on average: five times as fast as if they grew evenly",
+        rule="the three scores go from a quarter to three quarters of the way from baseline to last value within a "
+        "tenth of the steps on average: five times as fast as if they grew evenly",
         holds=Above(lambda n: EVEN / 5 - mean_rise(n), 0.0),
         oracle={f"{r}, {MIDDLE}": 0.02 for r in CORE_RELATIONS},
         null={f"{r}, {MIDDLE}": EVEN for r in CORE_RELATIONS},
@@ -250,7 +251,7 @@ def main(argv: list[str] | None = None) -> str:
     if options.quick:
         recipes = [replace(recipe, steps=training.QUICK_STEPS) for recipe in recipes]
     total, num_sentences = recipes[0].steps, QUICK_SENTENCES if options.quick else NUM_SENTENCES
-    at = frame_steps(total // 2, 6 if options.quick else NUM_FRAMES)
+    at = look_steps(total // 2, 7 if options.quick else LOOKS)
     films = [shoot(recipe, options.words, at, num_sentences, options.device) for recipe in recipes]
     offsets = offset_baselines(training.corpus()[1][:num_sentences])
     film, base = films[0], baselines(films[0], offsets)
@@ -260,7 +261,7 @@ def main(argv: list[str] | None = None) -> str:
         f"sentences · normalised entropy of these maps {entropy(film, 0):.2f} before, {entropy(film, -1):.2f} after"
     )
     stage = Stage(film, options.words, base, title, note)
-    images = frames_of(stage, range(len(film.steps)))
+    images = frames_of(stage, range(0, len(film.steps), PER_FRAME))
     plt.close(stage.fig)
     path = options.output_dir / paths.ANIMATIONS / "phase3" / "training_film.gif"
     caption = f'{title}. All heads on "{" ".join(options.words)}" during training, with loss and role scores.'
