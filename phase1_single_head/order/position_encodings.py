@@ -9,8 +9,8 @@ a bag of words, unless somebody says where each word stands:
 
 Sinusoidal and rotary use the same angles, position · 10000^(-2i / d): pair i of features is the hand of a clock, the
 first goes round once in 2π positions, the last takes almost 10000 times as long. Two positions are compared by the
-angles between their hands, and these depend on the distance alone. Run it to see each of these sentences as a number;
-positions.py measures which of the three can learn what.
+angles between their hands, and these depend on the distance alone; an odd d_model has one sine without its cosine.
+All this is algebra, and asserted by the tests; run it to see the numbers. positions.py measures what each can learn.
 
     python phase1_single_head/order/position_encodings.py
 """
@@ -26,12 +26,10 @@ from torch import Tensor
 from phase1_single_head.self_attention import SelfAttention, load_single_head_model, scaled_dot_product_attention
 from shared import cli
 from shared.attention_utils import causal_mask
-from shared.evidence import findings
-from shared.evidence.claims import IDENTITY, Claim, measures
 from shared.toy_language import TOY_SENTENCE, encode
 from shared.toy_model import ToyTransformer, in_double, sinusoidal_positions
 
-EVEN, ODD, LENGTH, SHIFT = 64, 33, 64, 100  # two sizes of encodings, positions to look at, by how many they are moved
+D_MODEL, LENGTH = 64, 64  # of the sinusoidal encoding that is looked at
 WAYS = ALONE, ADDED, CAUSAL = "words alone", "positions added", "causal mask"
 Attend = Callable[[Tensor], tuple[Tensor, Tensor]]  # words (T, d_model) -> output (T, d_model), weights (T, T)
 
@@ -110,53 +108,17 @@ def three_ways(model: ToyTransformer, length: int) -> dict[str, Attend]:
     }
 
 
-@measures(
-    Claim(
-        id="C118",
-        text="Self-attention is permutation equivariant: shuffled words get the same outputs, shuffled",
-        kind=IDENTITY,
-        rule="below 1e-12 all three ways; above 0.01 it is broken",
-        holds=lambda n: max(n[f"{way}: shuffled"] for way in WAYS) < 1e-12,
-        only_if=lambda n: n[f"{ALONE}: shuffled"] < 1e-12 and min(n[f"{w}: shuffled"] for w in (ADDED, CAUSAL)) > 0.01,
-        condition="there are neither positions nor a causal mask",
-        unit="largest difference of an output, all orders of the toy sentence, trained head, float64",
-        shows=("*: shuffled",),
-    ),
-    Claim(
-        id="C116",
-        text=f'Attention tells the two "the" of "{TOY_SENTENCE}" apart',
-        kind=IDENTITY,
-        rule="above 0.01 all three ways",
-        holds=lambda n: min(n[f"{way}: outputs"] for way in WAYS) > 0.01,
-        only_if=lambda n: min(n[f"{way}: outputs"] for way in (ADDED, CAUSAL)) > 0.01,
-        condition="positions are added or a mask hides different words from them",
-        unit="largest difference of their outputs, trained head, float64",
-        shows=("*: outputs",),
-    ),
-    Claim(
-        id="C117",
-        text='A word can give one "the" more weight than the other',
-        kind=IDENTITY,
-        source="course notes, with a table of weights that does",
-        rule="above 0.01 all three ways",
-        holds=lambda n: min(n[f"{way}: columns"] for way in WAYS) > 0.01,
-        only_if=lambda n: n[f"{ADDED}: columns"] > 0.01 > n[f"{CAUSAL}: columns"],
-        condition="positions are added: in one layer a mask hides a word or shows it, and makes none heavier",
-        unit="largest difference of two weights of a word that sees both, trained head, float64",
-        shows=("*: columns",),
-    ),
-)
 @torch.no_grad()
-def gaps(model: ToyTransformer) -> dict[str, float]:
-    """twin_gaps of the two "the" of the toy sentence and its order_gap, three ways; model: float64."""
+def gaps(model: ToyTransformer) -> dict[str, dict[str, float]]:
+    """For each of three ways twin_gaps of the two "the" of the toy sentence, and its order_gap; model: float64."""
     words = TOY_SENTENCE.split()
     first, second = (i for i, word in enumerate(words) if word == "the")
     x = model.embedding(torch.tensor(encode(words)))
     orders = [torch.tensor(order) for order in itertools.permutations(range(len(words)))]
     found = {}
     for way, attend in three_ways(model, len(words)).items():
-        kinds = twin_gaps(attend, x, first, second) | {"shuffled": max(order_gap(attend, x, o) for o in orders)}
-        found |= {f"{way}: {kind}": gap for kind, gap in kinds.items()}
+        shuffled = max(order_gap(attend, x, order) for order in orders)
+        found[way] = twin_gaps(attend, x, first, second) | {"shuffled": shuffled}
     return found
 
 
@@ -186,87 +148,27 @@ def against_the_fall(similarity: Tensor) -> tuple[float, float]:
     return grown[far == near + 1].mean().item(), grown.mean().item()
 
 
-@measures(
-    Claim(
-        id="C136",
-        text="Sinusoidal positions need an even d_model",
-        kind=IDENTITY,
-        source="course notes, whose code stops with an error at an odd one",
-        rule=f"above 1e-4 at {ODD}, below at {EVEN}",
-        holds=lambda n: n[f"formula, d_model = {ODD}"] > 1e-4 > n[f"formula, d_model = {EVEN}"],
-        unit=f"largest difference from the formula of Vaswani et al. 2017, {LENGTH} positions; mean length",
-        shows=("*d_model*",),
-    ),
-    Claim(
-        id="sinusoidal-distance",
-        text="The similarity of two sinusoidal positions depends on their distance alone",
-        kind=IDENTITY,
-        rule="below 1e-3",
-        holds=lambda n: n["same distance elsewhere"] < 1e-3,
-        unit=f"dot product of pairs of rows the same distance apart, against their mean; d_model = {EVEN}",
-        shows=("same distance elsewhere",),
-    ),
-    Claim(
-        id="C135",
-        text="The nearer two positions, the more similar their sinusoidal encodings",
-        kind=IDENTITY,
-        rule="similarity grows at no step; on average: in less than a quarter of the pairs",
-        holds=lambda n: n["steps at which it grows"] == 0,
-        only_if=lambda n: n["pairs of distances with growth"] < 0.25,
-        condition="it is meant on average",
-        unit=f"share, distances 0 to {LENGTH - 1}, d_model = {EVEN}",
-        shows=("steps*", "pairs*"),
-    ),
-)
-def sinusoidal_facts() -> dict[str, float | list[float]]:
-    """What can be said of the sinusoidal encoding without training anything."""
-    facts = {}
-    for d_model in (EVEN, ODD):
-        encoding = sinusoidal_positions(LENGTH, d_model).double()
-        facts[f"formula, d_model = {d_model}"] = (encoding - sinusoidal_by_loops(LENGTH, d_model)).abs().max().item()
-        facts[f"length of a row, d_model = {d_model}"] = encoding.norm(dim=-1).mean().item()
-    similarity, facts["same distance elsewhere"] = similarity_by_distance(sinusoidal_positions(LENGTH, EVEN).double())
-    facts["similarity by distance"] = similarity[:8].tolist()
-    facts["steps at which it grows"], facts["pairs of distances with growth"] = against_the_fall(similarity)
-    return facts
-
-
-BOTH, KEYS = "scores, both moved on", "scores, only the keys moved on"
-
-
-@measures(
-    Claim(
-        id="rotary-offset",
-        text="A rotary score depends on the offset of the two positions alone, and turning changes no length",
-        kind=IDENTITY,
-        source="Su et al. 2021, section 3.2",
-        rule="scores and lengths below 1e-10; above 1 when only the keys move",
-        holds=lambda n: max(n[BOTH], n["lengths of the vectors"]) < 1e-10 and n[KEYS] > 1,
-        unit=f"largest change by moving {SHIFT} positions on, float64",
-        control="only the keys moved on",
-    )
-)
-def rotary_facts(seed: int) -> dict[str, float]:
-    """What can be said of rotary positions for any query and key, here random ones, float64."""
-    generator = torch.Generator().manual_seed(seed)
-    query, key = torch.randn(2, LENGTH, EVEN, generator=generator, dtype=torch.float64)
-    here, there = torch.arange(LENGTH), torch.arange(LENGTH) + SHIFT
-    scores = rotary(query, here) @ rotary(key, here).T
-    ones = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(LENGTH, EVEN // 2)  # all hands point the same way
-    curves = (similarity_by_distance(e.double())[0] for e in (rotary(ones, here), sinusoidal_positions(LENGTH, EVEN)))
-    return {
-        BOTH: (scores - rotary(query, there) @ rotary(key, there).T).abs().max().item(),
-        KEYS: (scores - rotary(query, here) @ rotary(key, there).T).abs().max().item(),
-        "lengths of the vectors": (rotary(query, there).norm(dim=-1) - query.norm(dim=-1)).abs().max().item(),
-        "its score of equal words, from sinusoidal similarity": torch.dist(*curves, torch.inf).item(),
-    }
-
-
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    blind = gaps(in_double(load_single_head_model(options).model))
-    findings.record(options, blind, sinusoidal_facts(), rotary_facts(options.seed))
-    alone, added = (blind[f"{way}: shuffled"] for way in (ALONE, ADDED))
+    found = gaps(in_double(load_single_head_model(options).model))
+    print(
+        f'\nThe two "the" of "{TOY_SENTENCE}" in the trained head: largest differences, and of all shuffled sentences'
+    )
+    print(f"   {'':16}" + "".join(f"{kind:>10}" for kind in found[ALONE]))
+    for way, kinds in found.items():
+        print(f"   {way:16}" + "".join(f"{gap:>10.1e}" for gap in kinds.values()))
+    print(
+        "   Columns: what a word that sees both gives them. In one layer a mask hides a word, and makes none heavier."
+    )
+    encoding = sinusoidal_by_loops(LENGTH, D_MODEL)
+    torch.testing.assert_close(sinusoidal_positions(LENGTH, D_MODEL).double(), encoding, rtol=0, atol=1e-5)
+    similarity, spread = similarity_by_distance(encoding)
+    steps, pairs = against_the_fall(similarity)
+    print(f"\nSinusoidal encoding, {LENGTH} positions, d_model = {D_MODEL}: similarity (dot product) of two positions")
+    print(f"   by their distance from 0 on: {', '.join(f'{value:.1f}' for value in similarity[:10].tolist())} ...")
+    print(f"   the same wherever they stand, to {spread:.0e}")
+    print(f"   it grows at {steps:.0%} of the steps; in {pairs:.0%} of all pairs of distances the farther is the more similar")
+    alone, added = (found[way]["shuffled"] for way in (ALONE, ADDED))
     return f"Shuffled words get shuffled outputs, to {alone:.0e}; with positions added they differ by {added:.1f}"
 
 

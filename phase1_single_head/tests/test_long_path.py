@@ -8,9 +8,17 @@ import torch
 from torch import nn
 
 from phase1_single_head.long_path import layer_costs, path_length
-from phase1_single_head.self_attention import SelfAttention
-from shared.evidence.claims import FAILS, HOLDS, ONLY_IF
+from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
+from shared.measure import count_operations
 from shared.tests.helpers import close
+
+
+def recurrence_by_loop(x, factor):
+    """h_t = factor h_{t-1} + x_t, word by word: (T, d) -> (T, d)."""
+    states = [x[0]]
+    for word in x[1:]:
+        states.append(factor * states[-1] + word)
+    return torch.stack(states)
 
 
 class LinearRecurrence(nn.Module):
@@ -21,7 +29,7 @@ class LinearRecurrence(nn.Module):
         self.factor = factor
 
     def forward(self, x):
-        return layer_costs.recurrence_by_loop(x[0], self.factor)[None]
+        return recurrence_by_loop(x[0], self.factor)[None]
 
 
 @pytest.mark.parametrize(("factor", "length"), [(0.5, 7), (0.9, 31), (1.1, 13), (0.1, 250)])
@@ -81,28 +89,34 @@ def test_recurrent_networks_take_as_many_steps_as_there_are_words(kind):
 
 
 @pytest.mark.parametrize("factor", [0.3, 0.9, 1.0, -0.7])
-def test_linear_recurrence_at_once_equals_the_loop(factor):
+def test_a_linear_recurrence_need_not_wait(factor):
+    """Without tanh the same states are one matrix product, as attention takes its values."""
     torch.manual_seed(0)
     x = torch.randn(13, 3, dtype=torch.float64, requires_grad=True)
-    by_loop, at_once = layer_costs.recurrence_by_loop(x, factor), layer_costs.recurrence_at_once(x, factor)
+    position = torch.arange(13, dtype=torch.float64)
+    weights = (factor ** (position[:, None] - position)).tril()  # of word j in state t, 0 of later words
+    by_loop, at_once = recurrence_by_loop(x, factor), weights @ x
     close(at_once, by_loop, rtol=0, atol=1e-12)
     assert path_length.longest_chain(by_loop) > 13 > path_length.longest_chain(at_once)
 
 
-def test_tanh_makes_a_recurrence_that_no_matrix_can_stand_for():
-    torch.manual_seed(0)
-    assert layer_costs.not_linear(nn.Linear(layer_costs.SIZE, layer_costs.SIZE, bias=False).double()) < 1e-12
-    rnn = nn.RNN(layer_costs.SIZE, layer_costs.SIZE, batch_first=True, bias=False).double()
-    assert layer_costs.not_linear(rnn) > 0.1
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM])
+def test_a_recurrent_state_is_as_large_for_many_words_as_for_few(kind):
+    few, many = (kind(3, 3, batch_first=True)(torch.randn(1, n, 3))[1] for n in (5, 50))
+    assert torch.stack([*few]).shape == torch.stack([*many]).shape
 
 
-def test_what_is_kept_of_a_text():
-    d = layer_costs.SIZE
-    kept = {
-        kind: [layer_costs.numbers_kept(kind(d, d, batch_first=True), n) for n in (5, 50)] for kind in (nn.RNN, nn.LSTM)
-    }
-    assert kept == {nn.RNN: [d, d], nn.LSTM: [2 * d, 2 * d]}
-    assert [layer_costs.numbers_kept(SelfAttention(d), n) for n in (5, 50)] == [2 * 5 * d, 2 * 50 * d]
+@pytest.mark.parametrize(("n", "d"), [(5, 8), (12, 8), (40, 8), (7, 3)])
+def test_operations_and_weights_of_attention(n, d):
+    """Core 4 n² d, projections 6 n d²; the core is the larger part beyond n = 1.5 d. n² weights."""
+    text = torch.randn(1, n, d)
+    core, layer = (
+        count_operations(scaled_dot_product_attention, *[text] * 3),
+        count_operations(SelfAttention(d), text),
+    )
+    assert (core, layer - core) == (4 * n**2 * d, 6 * n * d**2)
+    assert (core > layer - core) == (n > 1.5 * d)
+    assert SelfAttention(d)(text)[1].numel() == n**2
 
 
 def test_weights_are_counted_and_written_as_formulas():
@@ -127,6 +141,9 @@ def test_influence_is_the_gradient_of_each_pair():
     layer, x = SelfAttention(3).double(), torch.randn(1, 4, 3, dtype=torch.float64)
     jacobian = torch.autograd.functional.jacobian(lambda x: layer(x)[0].sum(dim=-1)[0], x)  # (4, 1, 4, 3)
     close(layer_costs.influence(layer, x), jacobian[:, 0].norm(dim=-1))
+    assert (layer_costs.influence(layer, x) > 0).all()  # every output depends directly on every position
+    (local,) = itertools.islice(path_length.convolutions(3, dilated=False), 1)
+    assert (layer_costs.influence(local.double(), x) > 0).tolist() == torch.ones(4, 4).tril().triu(-2).bool().tolist()
 
 
 def test_who_goes_with_the_word_and_who_stays_with_the_place(monkeypatch):
@@ -155,19 +172,6 @@ def test_fits_tell_a_power_from_a_factor():
     assert path_length.fall(factor) == ("factor", pytest.approx(0.8))
     assert path_length.fall([*factor[:-1], 0.0]) == ("factor", pytest.approx(0.8)), "zeros must be left out"
     assert path_length.fall_text(power) == "like n^-1.5" and path_length.fall_text(factor) == "× 0.80 a word"
-
-
-def test_vanishing_like_one_over_n_is_a_condition_of_its_own():
-    """What oracle and null leave open: attention that falls like 1/n, plain convolutions that need n / 2 layers."""
-    (vanishing,), (logarithmic, _) = path_length.gradients_that_arrive.claims, path_length.count_layers.claims
-    n = path_length.LENGTHS
-    fast = {"LSTM": [0.5**m for m in n], "RNN": [0.5**m for m in n]}
-    diluted = {"attention": [3 / m for m in n]} | fast
-    assert vanishing.verdict(diluted) == ONLY_IF
-    assert vanishing.verdict(diluted | {"LSTM": [0.4] * len(n)}) == FAILS
-    doubling, half = [round(math.log2(m)) for m in n], [m // 2 for m in n]
-    for plain, dilated, verdict in ((half, doubling, ONLY_IF), (doubling, doubling, HOLDS), (half, half, FAILS)):
-        assert logarithmic.verdict({"convolutions": plain, "dilated convolutions": dilated}) == verdict
 
 
 def test_picture_says_where_gradients_are_exactly_zero():

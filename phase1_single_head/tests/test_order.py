@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 from phase1_single_head.order import positions
 from phase1_single_head.order.position_encodings import (
@@ -141,6 +140,15 @@ def test_against_the_fall_by_hand():
     assert against_the_fall(torch.tensor([3.0, 4.0, 5.0])) == (1, 1)
 
 
+def test_nearer_positions_are_more_similar_on_average_only():
+    """d_model = 64: from 32 down to a distance of 5, then up and down in waves."""
+    similarity, _ = similarity_by_distance(sinusoidal_by_loops(64, 64))
+    assert similarity[0] == pytest.approx(32) and similarity[5] < similarity[6]
+    assert similarity[:6].tolist() == sorted(similarity[:6].tolist(), reverse=True)
+    steps, pairs = against_the_fall(similarity)
+    assert 0.3 < steps < 0.4 and 0.1 < pairs < 0.2
+
+
 def head(mask=None, encoding=0.0, attention_class=SelfAttention):
     torch.manual_seed(0)
     attention = attention_class(D_K, 22, output_projection=True).double()
@@ -175,30 +183,6 @@ def test_the_same_word_twice():
     assert masked["columns"] < 1e-12, "a word that sees both must give both the same"
     assert min(twin_gaps(head(encoding=sinusoidal_by_loops(T_K, D_K)), words, 1, 5).values()) > 1e-3
     assert min(twin_gaps(head(), words, 1, 4).values()) > 1e-3, "different words must differ"
-
-
-def test_weight_moved_by_loops():
-    """Weights that follow the words do not move when words do; weights that follow the places do, and not otherwise."""
-    tokens = torch.randint(10, (3, T_K), generator=torch.Generator().manual_seed(0))
-    by_word = nn.Embedding(10, 5).double()
-
-    def content(tokens):
-        x = by_word(tokens)
-        return (x @ x.mT).softmax(dim=-1)
-
-    def place(tokens):
-        return vectors(T_K, T_K).softmax(dim=-1).expand(len(tokens), T_K, T_K)
-
-    seed, same_words, same_places = 3, "same words, other places", "other words, same places"
-    assert positions.weight_moved(content, tokens, seed)[same_words] < 1e-12
-    assert positions.weight_moved(content, tokens, seed)[same_places] > 0.1
-    assert positions.weight_moved(place, tokens, seed)[same_places] == 0
-    order = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(seed)).argsort(dim=1).tolist()
-    weights, moved = place(tokens)[0], 0.0
-    for to in order:  # to[a] is the word that now stands at a
-        for a in range(T_K):
-            moved += sum(abs(float(weights[a, b] - weights[to[a], to[b]])) for b in range(T_K)) / 2
-    assert positions.weight_moved(place, tokens, seed)[same_words] == pytest.approx(moved / (3 * T_K))
 
 
 def test_answers_by_hand():
