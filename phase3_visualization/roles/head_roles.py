@@ -180,7 +180,7 @@ ALL_HEADS, BY_RELATION, DIFFERENT, SUBJECT = "all heads", "named by a relation",
         oracle={ALL_HEADS: 8, BY_RELATION: 8, DIFFERENT: 4, SUBJECT: 2},
         null={ALL_HEADS: 8, BY_RELATION: 0, DIFFERENT: 0, SUBJECT: 0},
         unit="heads, named on one half of the held-out sentences and passing on the other",
-        control=f"best fixed offset (margin of Voita et al. 2019) and {UNTRAINED} untrained models, 0.10 below by the rule",
+        control=f"best fixed offset, as in Voita et al. 2019, and {UNTRAINED} untrained models: 0.10 below by the rule",
         changed="asked for half of the heads, named and scored on the same sentences; with one seed it is exactly half",
     ),
 )
@@ -212,8 +212,8 @@ OF_UNRELATED = "on its neighbour, where that is not related"
         null={OF_UNRELATED: 0.2},
         unit="share of rows; head chosen on one half of the held-out sentences, scored on the other",
         control=f"the best head of {UNTRAINED} untrained models",
-        changed=f"asked for {POSITIONAL} of all rows, as Voita et al. do for a name, where the notes say primarily; now "
-        "without the rows that the grammar explains",
+        changed=f"asked for {POSITIONAL} of all rows, as Voita et al. do, where the notes say primarily; now without "
+        "the rows that the grammar explains",
     )
 )
 def neighbour_heads(halves: Halves) -> dict[str, float]:
