@@ -376,7 +376,7 @@ def draw_training(curves: list[Curves], found: Numbers, steps: int) -> tuple[Fig
         ax.axhline(1 / SYMBOLS, color="black", linewidth=0.8, linestyle=":")
         ax.set(xlim=(0, steps), ylim=(0, 1.03), yticks=(0, 0.5, 1), xlabel="training step", title=name)
     axes[0].set_ylabel("predictions right")
-    axes[0].legend(frameon=False, fontsize=8.5, loc="lower right", bbox_to_anchor=(1, 0.13))
+    axes[0].legend(frameon=False, fontsize=8.5, loc="upper left", borderaxespad=0)
     axes[1].text(steps, 1 / SYMBOLS + 0.01, "by chance", fontsize=8.5, ha="right", va="bottom")
     with_it, without = (found[f"{variant}, {CUSTOMARY}"] for variant in (WITH, WITHOUT))
     title = f"At d_k = {CUSTOMARY}, after {steps} steps: {with_it:.0%} right with the division, {without:.0%} without"
