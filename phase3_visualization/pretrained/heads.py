@@ -119,11 +119,10 @@ def draw_one(name: str, weights: Tensor, tokens: list[str], layer: int, head: in
     return fig, f'{title}. "{" ".join(tokens)}", arrow width by weight.'
 
 
-def positional(reading: Reading) -> Tensor:
-    """Share of tokens with their largest weight at one offset, the best of -3 to 3 -> (L, H) (Voita et al. 2019)."""
-    weights, mask = reading.weights.flatten(1, 2), real_mask(reading)  # (B, L, H, T, T) -> (B, L * H, T, T)
-    shares = [head_statistics.offset_share(weights, mask, offset) for offset in range(-3, 4)]  # 7 x (L * H,)
-    return torch.stack(shares).amax(dim=0).unflatten(0, reading.weights.shape[1:3])
+def offset_shares(reading: Reading, texts: Tensor) -> Tensor:
+    """Share of tokens of these texts with their largest weight at each offset, -3 to 3 -> (7, L * H)."""
+    weights, mask = reading.weights[texts].flatten(1, 2), real_mask(reading)[texts]  # (n, L * H, T, T), (n, 1, T, T)
+    return torch.stack([head_statistics.offset_share(weights, mask, offset) for offset in range(-3, 4)])
 
 
 @measures(
@@ -132,21 +131,28 @@ def positional(reading: Reading) -> Tensor:
         text="A language model has heads that look at a fixed distance, at the word before for example",
         kind=EXPERIMENT,
         source="Voita et al. 2019, section 4; Clark et al. 2019",
-        rule="at least one head has its largest weight at the same offset for 90 % of the tokens",
-        holds=lambda n: n["largest share"] >= 0.9,
-        oracle={"largest share": 1.0},
-        null={"largest share": 0.5},
-        unit="heads; share of tokens with the largest weight at one offset, 80 sentences, all-MiniLM-L6-v2",
+        rule="the head chosen, with its offset, on one half of the pairs of sentences has its largest weight there for "
+        "90 % of the tokens of the other half",
+        holds=lambda n: n["largest share, held out"] >= 0.9,
+        oracle={"largest share, held out": 1.0},
+        null={"largest share, held out": 0.5},
+        unit="share of tokens with the largest weight at one offset; heads; 80 sentences, all-MiniLM-L6-v2",
+        changed="was chosen and scored on the same sentences",
     )
 )
-def positional_heads(reading: Reading) -> dict[str, float]:
-    """How many heads look at one offset in 90 % of the tokens, and how sharply the best of them does."""
-    shares = positional(reading)
+def positional_heads(reading: Reading, generator: torch.Generator) -> dict[str, float]:
+    """How sharply the head that looks most at one offset does so on unseen sentences; how many reach 90 % there.
+
+    reading: of sentences(), the members of a pair side by side; a pair is not divided.
+    """
+    halves = torch.randperm(len(reading.tokens) // 2, generator=generator).chunk(2)
+    chosen_on, scored_on = (torch.stack([2 * half, 2 * half + 1]).flatten() for half in halves)
+    offsets = offset_shares(reading, chosen_on).max(dim=0)  # of each head the best offset, (L * H,)
+    scored = offset_shares(reading, scored_on).gather(0, offsets.indices[None])[0]  # (7, L * H) -> (L * H,)
     return {
-        "positional heads": int((shares >= 0.9).sum()),
-        "all heads": shares.numel(),
-        "largest share": shares.max().item(),
-        "largest mean weight on the token before": role_scores(reading)["previous"].max().item(),
+        "positional heads": int((scored >= 0.9).sum()),
+        "all heads": scored.numel(),
+        "largest share, held out": scored[offsets.values.argmax()].item(),
     }
 
 
@@ -166,8 +172,10 @@ def main(argv: list[str] | None = None) -> str:
     layer, head = min(candidates, key=lambda place: entropy[place].item())
     name = language_model.name
     save_plot(options, "phase3/pretrained_flow", *draw_one(name, weights[layer, head], tokens, layer, head))
-    many = positional_heads(read(language_model, sentences()[:8] if options.quick else sentences()))
-    record(options, many)
+    reading = read(language_model, sentences()[:8] if options.quick else sentences())
+    measured = [positional_heads(reading, torch.Generator().manual_seed(seed)) for seed in cli.seeds(options)]
+    record(options, *measured)
+    many = measured[0]
     return f"{many['positional heads']} of {many['all heads']} heads of {name} look at a fixed distance"
 
 

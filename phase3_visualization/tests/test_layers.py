@@ -9,10 +9,10 @@ from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.layers import faithfulness, rollout
-from phase3_visualization.layers.rollout import CAUSAL_LAYERS, TOKENS, causal_rollout, planted_weights
 from shared import training
 from shared.attention_utils import attention_rollout, causal_mask
-from shared.grammar.entropy import hidden_word_distribution
+from shared.evidence.claims import FAILS, HOLDS
+from shared.grammar.entropy import hidden_word_distribution, sentence_log_probability
 from shared.tests.helpers import close
 from shared.toy_language import (
     EITHER_DETERMINERS,
@@ -121,7 +121,7 @@ def test_words_that_matter_by_hand():
     hidden = [faithfulness.make_case(ROLLOUT_SENTENCE, kind).hidden for kind in range(4)]
     assert hidden == [0, 1, 5, 5]  # "the" is not hidden, its noun is
     case = faithfulness.make_case(ROLLOUT_SENTENCE, 1)
-    assert case.chance == 2 / 5 and case.others == [0, 2, 3, 4, 5]
+    assert case.others == [0, 2, 3, 4, 5]
 
 
 def test_rise_of_a_perfect_reader_by_hand():
@@ -132,6 +132,19 @@ def test_rise_of_a_perfect_reader_by_hand():
     assert faithfulness.grammar_rise(words, 1, 0) == pytest.approx(math.log(2))
     assert faithfulness.grammar_rise(words, 1, 4) == pytest.approx(0)
     assert faithfulness.grammar_rise(words, 1, 1) == 0
+
+
+def test_rise_of_a_perfect_reader_sums_over_every_word_of_the_language():
+    words, hidden = ("today", "these", "red", "cats", "slept", "often", "in", "a", "bed"), 3
+    for left_out in (1, 2, 4, 5, 8):  # a determiner, an adjective, the verb, an adverb, the other noun
+        joint = torch.zeros(len(VOCABULARY), len(VOCABULARY), dtype=torch.float64)
+        filled = list(words)
+        for (i, filled[hidden]), (j, filled[left_out]) in itertools.product(enumerate(VOCABULARY), repeat=2):
+            joint[i, j] = math.exp(sentence_log_probability(filled))
+        with_word = joint[:, INDEX[words[left_out]]] / joint[:, INDEX[words[left_out]]].sum()
+        without = joint.sum(dim=1) / joint.sum()
+        expected = (with_word / without)[INDEX["cats"]].log().item()
+        assert faithfulness.grammar_rise(words, hidden, left_out) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.fixture
@@ -189,18 +202,47 @@ def test_norms_of_the_last_layer_add_up_to_its_output(model, case):
         assert found[j].item() == pytest.approx(added.norm().item(), abs=1e-12)
 
 
-def test_finding_shares_ties_and_ignores_the_hidden_word(case):
-    for values, share in (([0.5, 9, 0.1, 0, 0, 0], 1), ([0.5, 9, 0.1, 0.5, 0, 0], 0.5), ([0, 9, 0.1, 0.5, 0, 0], 0)):
-        assert faithfulness.finds(torch.tensor(values), case) == share
+def test_ties_are_shared_and_the_hidden_word_is_ignored(case):
+    for values, right in (([0.5, 9, 0.1, 0, 0, 0], 1), ([0.5, 9, 0.1, 0.5, 0, 0], 0.5), ([0, 9, 0.1, 0.5, 0, 0], 0)):
+        assert faithfulness.share(faithfulness.first(torch.tensor(values), case), case.related) == right
 
 
-def test_chance_band_and_a_scoreboard_of_leave_one_out_itself(model):
-    cases = faithfulness.make_cases(training.corpus()[1][:12])
-    band = faithfulness.chance_band(cases, torch.Generator().manual_seed(0))
-    assert 0 < band < 0.4
-    board = faithfulness.score_methods(model, cases, torch.Generator().manual_seed(0))
-    assert board["leave-one-out: correlation"] == pytest.approx(1)
-    assert board["chance: found"] == pytest.approx(sum(case.chance for case in cases) / len(cases))
+def test_interval_over_sentences_is_that_of_a_mean():
+    values = [0.0, 1.0] * 100
+    low, high = faithfulness.over_sentences(values, torch.Generator().manual_seed(0))
+    assert low == pytest.approx(0.5 - 1.96 * 0.5 / 200**0.5, abs=0.01)
+    assert high == pytest.approx(0.5 + 1.96 * 0.5 / 200**0.5, abs=0.01)
+    assert faithfulness.over_sentences([1.0] * 9, torch.Generator()) == [1, 1]
+
+
+def scoreboard(monkeypatch, model, rises, weights):
+    """score_methods on 24 sentences, where the model misses words by rises(case) and raw weights are weights(case)."""
+    real = faithfulness.scores
+    monkeypatch.setattr(faithfulness, "leave_one_out", lambda model, case: rises(case))
+    monkeypatch.setattr(faithfulness, "scores", lambda m, case: real(m, case) | {faithfulness.RAW: weights(case)})
+    cases = faithfulness.make_cases(training.corpus()[1][:24])
+    return faithfulness.score_methods(model, cases, torch.Generator().manual_seed(0))
+
+
+def test_an_exact_reader_passes_and_one_that_guesses_fails(model, monkeypatch):
+    exact = faithfulness.perfect_reader
+    board = scoreboard(monkeypatch, model, exact, exact)
+    assert board["raw weights: found"] == board["leave-one-out: perfect reader's word"] == 1
+    assert board["raw weights: 95 % of sentences"] == [1, 1]
+    assert board["both readers agree"] == board["sentences asked"] <= 24
+    claims = {claim.id: claim for claim in board.claims}
+    assert {claims[name].verdict(board) for name in ("faithful-weights", "leave-one-out")} == {HOLDS}
+    assert claims["faithful-rollout"].verdict(board) == FAILS  # nothing is better than exact
+    generator = torch.Generator().manual_seed(1)
+
+    def guess(case):
+        return torch.rand(len(case.words), generator=generator)
+
+    board = scoreboard(monkeypatch, model, exact, guess)
+    assert board["raw weights: found"] == pytest.approx(board["chance: found"], abs=0.2)
+    assert {claims[name].verdict(board) for name in ("faithful-weights", "plausible-weights")} == {FAILS}
+    board = scoreboard(monkeypatch, model, lambda case: exact(case) + guess(case), exact)
+    assert board["both readers agree"] < board["sentences asked"] and board["leave-one-out: found"] == 1
 
 
 class RiggedReader(nn.Module):
@@ -228,7 +270,7 @@ def test_leave_one_out_finds_the_only_word_that_a_rigged_model_reads(position, c
 
 def rollout_words_that_fit(case):
     """The words that may stand at the hidden position, from the words that matter alone."""
-    known = [case.words[j] for j in case.relevant]
+    known = [case.words[j] for j in case.related]
     noun_pairs = [pair for pairs in (*SUBJECTS.values(), *PLACES.values()) for pair in pairs]
     if case.words[case.hidden] in SINGULAR_DETERMINERS + PLURAL_DETERMINERS:
         plural = known[0] in [pair[1] for pair in noun_pairs]
@@ -249,7 +291,10 @@ def test_words_that_matter_say_all_that_the_sentence_says():
 
 
 def test_a_planted_word_is_found_only_after_the_causal_correction():
-    weights = planted_weights(7, torch.Generator().manual_seed(3))
-    assert len(weights) == CAUSAL_LAYERS and weights[0].shape == (1, TOKENS, TOKENS)
-    assert int(causal_rollout(weights)[-1].argmax()) == 7
+    """Eight causal layers in which every position prefers word 7, four times as much as the others, up to chance."""
+    torch.manual_seed(3)
+    scores = 0.5 * torch.randn(8, 1, 16, 16, dtype=torch.float64)
+    scores[..., 7] += math.log(4)
+    weights = list(scores.masked_fill(~causal_mask(16), -math.inf).softmax(dim=-1))
+    assert int(rollout.causal_rollout(weights)[-1].argmax()) == 7
     assert int(attention_rollout(weights)[-1].argmax()) == 0
