@@ -29,8 +29,6 @@ from torch import Tensor
 from phase1_single_head.self_attention import masked_softmax
 from shared import cli
 from shared.attention_utils import blocked_mask, causal_mask, local_mask, padding_mask, prefix_mask, strided_mask
-from shared.evidence import findings
-from shared.evidence.claims import IDENTITY, Claim, measures
 from shared.visualization_utils import INK, QUIET, headline, save_plot
 
 LENGTH, NUM_SCORES = 6, 500
@@ -163,104 +161,11 @@ def draw_conventions(found: Mixes, unmasked: float) -> tuple[Figure, str]:
     return fig, f"{title}. Numbers: weight in the future per row."
 
 
-def brute_force_errors() -> int:
-    """Cells in which causal_mask differs from "key position <= query position", checked one by one, unequal lengths."""
-    wrong = 0
-    for num_queries, num_keys in ((1, 1), (7, 7), (3, 7), (7, 3), (1, 11)):
-        mask = causal_mask(num_queries, num_keys)
-        for i in range(num_queries):
-            for j in range(num_keys):
-                wrong += bool(mask[i, j]) != (j <= i + num_keys - num_queries)
-    return wrong
-
-
-@measures(
-    Claim(
-        id="C091",
-        text="The causal mask is the lower triangle with its diagonal: position i sees 0 to i",
-        kind=IDENTITY,
-        rule="no wrong cell, and a weight in the future of exactly 0",
-        holds=lambda n: n["wrong cells"] == 0 and n["largest weight above the diagonal"] == 0,
-        unit="cells of five masks, two of them square; largest weight",
-        shows=("wrong cells", "largest weight*"),
-    ),
-    Claim(
-        id="C094",
-        text="One mask (T, T) serves all sequences of a batch and all heads",
-        kind=IDENTITY,
-        rule="below 1e-12",
-        holds=lambda n: n["one mask for all heads"] < ZERO,
-        unit="largest difference of weights from those of each head of each sequence masked alone",
-        shows=("one mask for all heads",),
-    ),
-    Claim(
-        id="C095",
-        text="Under a causal mask each position attends to previous positions only",
-        kind=IDENTITY,
-        rule="the weight on itself is 0",
-        holds=lambda n: n["weight on itself"] == 0,
-        unit=f"mean over rows, {NUM_SCORES} random {LENGTH} x {LENGTH} scores",
-        control="the first position has no previous one: it can only see itself",
-        shows=("weight on itself",),
-    ),
-    Claim(
-        id="C096",
-        text="Causal weights: rows sum to 1 and the upper triangle is 0",
-        kind=IDENTITY,
-        rule="below 1e-12 and exactly 0",
-        holds=lambda n: n["largest |sum - 1|"] < ZERO and n["largest weight above the diagonal"] == 0,
-        unit="weights, float64",
-        shows=("largest*",),
-    ),
-)
-def causal_weights() -> dict[str, float]:
-    """The causal mask cell by cell, and the weights of random scores under it, together and one by one."""
-    scores, mask = random_scores(), causal_mask(LENGTH)
-    weights = masked_softmax(scores, mask)
-    heads = masked_softmax(scores.view(NUM_SCORES // 4, 4, LENGTH, LENGTH), mask).flatten(0, 1)  # (B, H, T, T)
-    alone = torch.stack([masked_softmax(each, mask) for each in scores])
-    return {
-        "one mask for all heads": (heads - alone).abs().max().item(),
-        "wrong cells": brute_force_errors(),
-        "largest |sum - 1|": (weights.sum(dim=-1) - 1).abs().max().item(),
-        "largest weight above the diagonal": weights.triu(diagonal=1).abs().max().item(),
-        "weight on itself": weights.diagonal(dim1=-2, dim2=-1).mean().item(),
-    }
-
-
-@measures(
-    Claim(
-        id="C092",
-        text="A mask of ones and zeros is applied by adding it to the scores",
-        kind=IDENTITY,
-        rule="adding ones and zeros leaves less than 0.01 in the future",
-        holds=lambda n: n["1 or 0, added"] < 0.01,
-        unit="weight on later keys, per row",
-        shows=("*, added", "without any mask"),
-    ),
-    Claim(
-        id="C093",
-        text="The mask that is added to scores also serves masked_fill(mask == 0, -1e9)",
-        kind=IDENTITY,
-        rule="less than 0.01 in the future with the additive mask",
-        holds=lambda n: n["0 or -inf, filled"] < 0.01,
-        unit="weight on later keys, per row",
-        shows=("*, filled", "without any mask"),
-    ),
-)
-def misread(found: Mixes, unmasked: float) -> dict[str, float]:
-    """The two masks made of numbers, in the hands of the two kinds of code that take numbers."""
-    read = {"added": "scores + mask", "filled": "fill where mask == 0"}
-    mass = {f"{w}, {how}": found[w, read_as][0] for w in ("1 or 0", "0 or -inf") for how, read_as in read.items()}
-    return mass | {"without any mask": unmasked}
-
-
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     save_plot(options, "phase4/mask_gallery", *draw_gallery(gallery(8)))
     found, unmasked = mixes(), future_mass(random_scores().softmax(dim=-1))
     save_plot(options, "phase4/mask_conventions", *draw_conventions(found, unmasked))
-    findings.record(options, causal_weights(), misread(found, unmasked))
     right = sum(difference < ZERO for _, difference in found.values())
     return f"{right} of {len(found)} ways to mix mask and code are right, and no other one raises an error"
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from phase4_causal.causal_attention import CausalSelfAttention, largest_leak
 from phase4_causal.masking import breaking_causality, causality, masks, nan_causes
 from phase4_causal.masking.breaking_causality import ATTENTION, WITH, WITHOUT, made_up, train
@@ -14,10 +15,6 @@ from shared import training
 from shared.attention_utils import blocked_mask, causal_mask, prefix_mask
 from shared.evidence.claims import FAILS, HOLDS, ONLY_IF
 from shared.toy_language import END_ID, START_ID, VOCABULARY, Sentence, encode
-
-
-def verdicts(*measured) -> dict[str, str]:
-    return {claim.id: claim.verdict(numbers) for numbers in measured for claim in numbers.claims}
 
 
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(7, 7), (3, 7), (1, 5), (7, 5)])
@@ -65,33 +62,44 @@ def test_future_mass_by_hand() -> None:
     assert masks.future_mass(weights) == pytest.approx(0.75 / 3)
 
 
-def test_what_is_said_of_masks_comes_out_as_in_the_table() -> None:
-    found = verdicts(masks.causal_weights(), masks.misread(masks.mixes(), 0.4))
-    assert found == {"C091": HOLDS, "C092": FAILS, "C093": FAILS, "C094": HOLDS, "C095": FAILS, "C096": HOLDS}
+def test_one_mask_serves_every_sequence_and_head() -> None:
+    scores, mask = masks.random_scores()[:8], causal_mask(masks.LENGTH)
+    together = masked_softmax(scores.view(2, 4, masks.LENGTH, masks.LENGTH), mask)  # (B, H, T, T)
+    alone = torch.stack([masked_softmax(each, mask) for each in scores])
+    assert torch.equal(together.flatten(0, 1), alone)
+    assert together.triu(diagonal=1).eq(0).all() and torch.allclose(together.sum(dim=-1), torch.ones(()).double())
+    assert together.diagonal(dim1=-2, dim2=-1).min() > 0  # each position sees itself, too
+    hidden, masked = masks.WRITTEN["0 or -inf"](mask), masks.READ["fill where mask == 0"]
+    assert masks.future_mass(masked(scores, hidden)) > 0.8  # made to be added: filled where it is 0, it is inverted
 
 
 def test_nan_comes_from_rows_without_a_key_and_from_float16_and_not_with_ours() -> None:
-    left = nan_causes.batch_masks()["left"]
-    assert left[1, 0].tolist()[2] == [False, False, True, False, False]  # its first real word sees itself
-    nothing, two = [0] * 4, [2] * 4  # two words of padding on the left
-    rows = nan_causes.blind_rows()
-    assert rows == {"right, plain": nothing, "right, ours": nothing, "left, plain": two, "left, ours": nothing}
-    gradients = nan_causes.gradients_lost()
-    assert min(gradients["plain"]) >= 1 and gradients["ours"] == nothing
-    in_float16 = [int(dtype == torch.float16) for dtype in nan_causes.DTYPES]
-    large = {"not scaled": in_float16, "scaled after": in_float16, "scaled before": nothing}
-    assert nan_causes.large_inputs() == large
+    nothing, float16 = [0] * 4, [3 * int(dtype == torch.float16) for dtype in nan_causes.DTYPES]
+    found = nan_causes.nan_causes()
+    assert min(found.pop(nan_causes.LOST)) >= 1 and found.pop(nan_causes.KEPT) == nothing
+    assert found == {
+        "rows, padding on the left": [2] * 4,  # two words of padding
+        "rows, padding on the left, ours": nothing,
+        "rows, padding on the right": nothing,
+        "rows, large inputs, not scaled": float16,
+        "rows, large inputs, scores scaled": float16,
+        "rows, large inputs, queries scaled": nothing,
+        "rows, wrong axis, causal mask": nothing,
+    }
+    sums = nan_causes.wrong_axis(torch.float64)
+    assert sums.min() < 0.5 and sums.max() > 1.5  # no NaN, but rows that do not sum to 1
+    everybody = torch.arange(4).lt(3).expand(4, 4)  # a key that is hidden from every query: there the wrong axis is NaN
+    assert torch.zeros(4, 4).masked_fill(~everybody, -math.inf).softmax(dim=-2).isnan().any()
 
 
-def test_padding_effects_agree_with_torch() -> None:
-    effects = nan_causes.padding_effects()
+def test_padding_has_no_influence_on_words_and_puts_something_out_itself() -> None:
     x = torch.randn(1, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    theirs = F.scaled_dot_product_attention(x, x, x, attn_mask=torch.arange(5) < 3)
-    assert effects["change of real words"] == 0
-    assert effects["output at padding"] == pytest.approx(theirs[0, 3:].norm(dim=-1).min().item())
-    identity = torch.eye(5, dtype=torch.float64)[None]
-    added = F.scaled_dot_product_attention(x, x, identity, attn_mask=(torch.arange(5) < 3).double())
-    assert effects["weight on padding, 1 or 0 added"] == pytest.approx(added[0, :, 3:].sum(dim=-1).mean().item())
+    other = x.clone()
+    other[:, 3:] += 1.0  # other padding
+    mask = torch.arange(5).lt(3)[None]
+    before, after = (scaled_dot_product_attention(y, y, y, mask)[0] for y in (x, other))
+    assert torch.equal(before[:, :3], after[:, :3]) and before[:, 3:].abs().min() > 0
+    torch.testing.assert_close(before, F.scaled_dot_product_attention(x, x, x, attn_mask=mask))
 
 
 LEAK_TOKENS = torch.tensor([[START_ID, *encode(["the", "cat", "sat", "on"])]])
@@ -139,9 +147,17 @@ def test_with_mask_ands_a_further_mask() -> None:
     assert torch.equal(wrapped(torch.zeros(1, 3, 2), mask=further)[1], causal_mask(3) & further)
 
 
-def test_chance_that_a_shuffle_changes_nothing() -> None:
-    chances = causality.shuffled(["a", "the", "b", "the"], 1.0)["chance that nothing changes, first cut to last"]
-    assert chances == pytest.approx([2 / 6, 1 / 2, 1])
+def test_equal_later_words_cannot_be_shuffled_but_they_can_be_replaced() -> None:
+    tokens = torch.tensor([[START_ID, *encode(["cat", "the", "the"])]])
+    assert torch.equal(tokens[:, [0, 1, 3, 2]], tokens)  # the only other order of the last two words
+    assert largest_leak(causality.build(causality.PLANTED["mistake: no mask"], 1, seed=3), tokens)[0] > 0.01
+
+
+def test_the_seed_draws_words_and_weights() -> None:
+    assert torch.equal(causality.drawn(3), causality.drawn(3)) and not torch.equal(
+        causality.drawn(3), causality.drawn(4)
+    )
+    assert causality.drawn(3).shape == (1, 7) and causality.drawn(3)[0, 0] == START_ID
 
 
 def test_past_loss_of_a_causal_model_is_its_full_loss_and_a_loop_agrees() -> None:
@@ -179,16 +195,31 @@ def test_floor_is_what_the_grammar_loses_per_word() -> None:
     assert math.log(len(VOCABULARY)) == breaking_causality.UNIFORM
 
 
+def test_a_bigram_model_loses_what_a_loop_counts() -> None:
+    sentences = [Sentence(words, {}) for words in (("the", "cat"), ("the", "mat", "sat"), ("the", "cat"))]
+    uniform = 0.01 * (len(VOCABULARY) - 1)  # padding follows no word
+    after = {("the", "cat"): (2, 3), ("cat", "<end>"): (2, 2), ("<start>", "the"): (3, 3)}  # count, all of that word
+    expected = -sum(math.log((count + 0.01) / (every + uniform)) for count, every in after.values()) / 3
+    assert breaking_causality.bigram_loss(sentences, sentences[:1]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_one_layer_needs_no_mask_when_it_writes_and_a_second_layer_does() -> None:
+    sentences = training.corpus()[1][:5]
+    for layers, same in ((1, True), (2, False)):
+        trained = train(WITH, layers, training.corpus()[0][:64], 3, seed=5)
+        bare = breaking_causality.with_attention(trained, ATTENTION[WITHOUT])
+        change = breaking_causality.past_loss(bare, sentences) - breaking_causality.past_loss(trained.model, sentences)
+        assert (abs(change) < 1e-6) == same
+
+
 def test_verdicts_follow_the_numbers() -> None:
     claims = {claim.id: claim for claim in breaking_causality.break_causality.claims}
 
-    def verdict(name: str, *outcome: tuple[float, ...], one_sentence: float = 0.01) -> str:
-        learnt = {f"one sentence, {WITH}": [one_sentence], f"one sentence, {WITHOUT}": [0.01]}
-        return claims[name].verdict(made_up(*outcome) | learnt)
+    def verdict(name: str, *outcome: tuple[float, ...]) -> str:
+        return claims[name].verdict(made_up(*outcome))
 
-    honest, as_written = (2.0, 2.5, 2.0), (2.0, 2.5, 2.5)
+    honest, by_heart = (2.0, 2.5, 2.0), (0.01, 2.5, 0.01)
     assert verdict("C101", honest, (9.0, 0.06, 9.0)) == verdict("C101", honest, (4.0, 0.01, 4.0)) == FAILS
+    assert verdict("C101", by_heart) == FAILS and verdict("C101", honest) == HOLDS
+    assert verdict("next-token-floor", (2.2, 3.0, 2.2)) == FAILS
     assert verdict("C102", honest) == ONLY_IF and verdict("C102", (2.0, 2.05, 2.0)) == FAILS
-    assert verdict("no-mask-when-writing", honest) == HOLDS and verdict("no-mask-when-writing", as_written) == FAILS
-    assert verdict("C103", honest) == ONLY_IF and verdict("C103", honest, one_sentence=2.0) == HOLDS
-    assert verdict("C103", honest, (9.0, 2.0, 9.0)) == FAILS
