@@ -1,4 +1,4 @@
-"""MultiHeadAttention against a stack of single heads and nn.MultiheadAttention, forwards and backwards."""
+"""MultiHeadAttention against nn.MultiheadAttention, forwards and backwards; the other ways to it are in test_costs.py."""
 
 import itertools
 import random
@@ -6,25 +6,13 @@ import random
 import pytest
 import torch
 
-from phase1_single_head.self_attention import SelfAttention
-from phase2_multi_head.costs import cost_model
 from phase2_multi_head.multi_head_attention import (
     MultiHeadAttention,
-    StackOfHeads,
     merge_heads,
     split_heads,
     torch_twin,
 )
-from shared.tests.helpers import D_K, T_K, T_Q, B, close
-
-
-def test_parameter_counts_follow_the_formulas():
-    count = cost_model.count_parameters
-    assert count(SelfAttention(D_K)) == 3 * D_K**2
-    assert count(SelfAttention(D_K, output_projection=True)) == 4 * D_K**2
-    assert count(SelfAttention(D_K, 3, 5)) == D_K * (3 + 3 + 5)
-    assert count(MultiHeadAttention(33, 3)) == 4 * 33**2 + 4 * 33
-    assert count(MultiHeadAttention(33, 3, bias=False)) == count(StackOfHeads(33, 3)) == 4 * 33**2
+from shared.tests.helpers import T_K, T_Q, B, close
 
 
 def test_split_and_merge_are_inverse_and_put_each_column_in_its_head():
@@ -33,6 +21,13 @@ def test_split_and_merge_are_inverse_and_put_each_column_in_its_head():
     assert torch.equal(merge_heads(split), x)
     for head, column in itertools.product(range(3), range(11)):
         assert torch.equal(split[:, head, :, column], x[:, :, 11 * head + column])
+
+
+@pytest.mark.parametrize("heads", [1, 2, 8, 64])
+def test_what_comes_out_has_the_shape_of_what_went_in(heads):
+    x = torch.zeros(2, 5, 64)
+    output, weights = MultiHeadAttention(64, heads)(x)
+    assert output.shape == x.shape and weights.shape == (2, heads, 5, 5)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
