@@ -167,7 +167,7 @@ def main(argv: list[str] | None = None) -> str:
     print(f"\nSinusoidal encoding, {LENGTH} positions, d_model = {D_MODEL}: similarity (dot product) of two positions")
     print(f"   by their distance from 0 on: {', '.join(f'{value:.1f}' for value in similarity[:10].tolist())} ...")
     print(f"   the same wherever they stand, to {spread:.0e}")
-    print(f"   it grows at {steps:.0%} of the steps; in {pairs:.0%} of all pairs of distances the farther is the more similar")
+    print(f"   it grows at {steps:.0%} of the steps; in {pairs:.0%} of pairs of distances the larger is more similar")
     alone, added = (found[way]["shuffled"] for way in (ALONE, ADDED))
     return f"Shuffled words get shuffled outputs, to {alone:.0e}; with positions added they differ by {added:.1f}"
 
