@@ -60,6 +60,7 @@ def parser(description: str | None, *, trains: bool = False) -> argparse.Argumen
         help=f"without a checkpoint, train {training.QUICK_STEPS} steps only: a test drive",
     )
     add("--output-dir", type=Path, default=paths.ROOT, metavar="DIR", help="write pictures and data under DIR")
+    add("--no-pictures", dest="pictures", action="store_false", help="measure only")
     add("--format", choices=("png", "svg"), default="png", help="of the pictures (default: png)")
     add("--d-model", type=int, metavar="D", help="width of the toy transformer (default: 64)")
     add("--heads", type=int, metavar="H", help="heads in each layer (default: 4; the phase-1 model always has one)")

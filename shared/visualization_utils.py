@@ -218,8 +218,11 @@ def grouped_bars(
     return places
 
 
-def save_plot(options: argparse.Namespace, name: str, fig: Figure, caption: str) -> Path:
-    """Save a figure where the options say: save_plot(options, "phase2/head_roles", *draw(...))."""
+def save_plot(options: argparse.Namespace, name: str, fig: Figure, caption: str) -> Path | None:
+    """Save a figure where the options say, if they want it: save_plot(options, "phase2/head_roles", *draw(...))."""
+    if not options.pictures:
+        plt.close(fig)
+        return None
     return save_figure(fig, options.output_dir / paths.PLOTS / f"{name}.{options.format}", caption=caption)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+import argparse
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
@@ -256,8 +257,23 @@ def main(argv: list[str] | None = None) -> str:
     offsets = offset_baselines(training.corpus()[1][:num_sentences])
     film, base = films[0], baselines(films[0], offsets)
     title = summary(film, base, total)
+    if options.pictures:
+        save_film(options, film, base, title, recipes[0], num_sentences)
+    findings.record(options, *(rises(each, baselines(each, offsets), total) for each in films))
+    return title
+
+
+def save_film(
+    options: argparse.Namespace,
+    film: Film,
+    base: dict[str, float],
+    title: str,
+    recipe: training.Recipe,
+    num_sentences: int,
+) -> None:
+    """Draw every frame and save the animation; the last one stays for a while."""
     note = (
-        f"the first {film.steps[-1]} of {total} training steps, seed {recipes[0].seed}; {num_sentences} held-out "
+        f"the first {film.steps[-1]} of {recipe.steps} training steps, seed {recipe.seed}; {num_sentences} held-out "
         f"sentences · normalised entropy of these maps {entropy(film, 0):.2f} before, {entropy(film, -1):.2f} after"
     )
     stage = Stage(film, options.words, base, title, note)
@@ -266,8 +282,6 @@ def main(argv: list[str] | None = None) -> str:
     path = options.output_dir / paths.ANIMATIONS / "phase3" / "training_film.gif"
     caption = f'{title}. All heads on "{" ".join(options.words)}" during training, with loss and role scores.'
     save_animation(images + images[-1:] * HELD_FRAMES, path, caption=caption, seconds_per_frame=SECONDS)
-    findings.record(options, *(rises(each, baselines(each, offsets), total) for each in films))
-    return title
 
 
 if __name__ == "__main__":

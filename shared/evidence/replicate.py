@@ -71,7 +71,7 @@ def is_done(kept: Path, name: str, seed: int) -> bool:
 def measure(task: tuple[Path, str, int, bool]) -> tuple[str, course.Result]:
     """Run a script with one seed, or only train what it shares, and mark it as done."""
     kept, name, seed, only_train = task
-    argv = ["--seed", str(seed), "--output-dir", str(folder_of(kept, seed))]
+    argv = ["--seed", str(seed), "--no-pictures", "--output-dir", str(folder_of(kept, seed))]
     mark = fingerprint(name)  # of the file as it is now
     result = course.run_script(name, ["--train-only", *argv] if only_train else argv)
     if not (result.code or only_train):
