@@ -15,11 +15,11 @@ happen at once. The film ends half-way: after that the roles are there, and get 
 Writes training_film.gif to visualizations/animations/phase3/.
 """
 
+import argparse
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-import argparse
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes

@@ -3,7 +3,7 @@
     ./run_all.sh replicate                                 seeds 0 to 4, with two processes
     ./run_all.sh replicate --seed 5                        seeds 5 to 9
     ATEN_CPU_CAPABILITY=avx2 ./run_all.sh replicate        as a processor would round that has no more than AVX2
-    ./run_all.sh replicate phase1_single_head/parts/scaling.py     this script alone, anew
+    ./run_all.sh replicate phase1_single_head/parts/scaling.py     this script alone
     .venv/bin/python shared/evidence/replicate.py --check  does the last run contradict the record?
 
 Each script runs as a reader runs it, with --seed. What it measured is kept in data/processed/replications/, so that
@@ -190,10 +190,10 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
         if unknown := sorted(chosen - set(names)):
             raise ValueError(f"no claim is decided by {', '.join(unknown)}: name scripts as data/claims.md does")
         names = [name for name in names if name in chosen]
-    for name in names if options.afresh or chosen else ():
+    for name in names if options.afresh else ():
         for seed in seeds:
             marker_of(kept, name, seed).unlink(missing_ok=True)
-    if options.afresh:
+    if options.afresh and not chosen:
         shutil.rmtree(kept / "checkpoints", ignore_errors=True)
     measure_all(kept, names, seeds)
     new = collected(kept, names, seeds)
@@ -207,7 +207,7 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     parser = cli.parser(__doc__)
-    parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="measure these anew (default: all, resumed)")
+    parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="measure these alone (default: all)")
     parser.add_argument("--afresh", action="store_true", help="measure everything anew, models included")
     parser.add_argument("--check", action="store_true", help="compare the last run with the record, measure nothing")
     parser.set_defaults(seeds=SEEDS)
