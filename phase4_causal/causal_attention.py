@@ -20,7 +20,7 @@ from phase4_causal.key_value_cache import KeyValueCache
 from shared import cli, training
 from shared.attention_utils import causal_mask, padding_mask
 from shared.evidence import findings
-from shared.evidence.claims import ERRATUM, IDENTITY, PROBE, Claim, measures
+from shared.evidence.claims import PROBE, Claim, measures
 from shared.toy_language import END_ID, MAX_LENGTH, START_ID, decode, encode, tokenize
 from shared.toy_model import MakeAttention, ToyTransformer, watch_embedding
 from shared.training import CAUSAL_RECIPE, Trained
@@ -88,75 +88,12 @@ def generate(model: ToyTransformer, prompt: list[str], limit: int = MAX_LENGTH) 
     return decode(tokens[1:])
 
 
-def agree(weights: list[float], printed: tuple[float, ...]) -> bool:
-    return all(abs(ours - theirs) < 0.005 for ours, theirs in zip(weights, printed, strict=True))
-
-
-@measures(
-    Claim(
-        id="C001",
-        text="softmax([2, 0, 3]) = [0.24, 0.03, 0.73]",
-        kind=ERRATUM,
-        rule="all three agree to 0.005",
-        holds=lambda n: agree(n["softmax of 2, 0, 3"], (0.24, 0.03, 0.73)),
-        unit="weights",
-        shows=("softmax of 2, 0, 3",),
-    ),
-    Claim(
-        id="C002",
-        text="A key that is hidden with the score 0 still contributes",
-        kind=IDENTITY,
-        rule="it gets a weight of more than 0.01, beside positive and beside negative scores",
-        holds=lambda n: min(n["softmax of 2, 0, 3"][1], n["softmax of -2, 0, -3"][1]) > 0.01,
-        unit="weights; the second key is hidden",
-        control="hidden with -inf its weight is 0",
-    ),
-    Claim(
-        id="C003",
-        text="softmax([2, -inf, 3]) = [0.27, 0.00, 0.73]",
-        kind=ERRATUM,
-        rule="all three agree to 0.005",
-        holds=lambda n: agree(n["softmax of 2, -inf, 3"], (0.27, 0.0, 0.73)),
-        unit="weights",
-        shows=("softmax of 2, -inf, 3",),
-    ),
-)
-def hidden_in_two_ways() -> dict[str, list[float]]:
-    """Hidden means -inf before softmax, not 0: exp(0) is 1, a score like any other, and the best of negative ones."""
-    tried = ((2, 0, 3), (2, -math.inf, 3), (-2, 0, -3))
-    weights = [torch.softmax(torch.tensor(scores, dtype=torch.float32), dim=0).tolist() for scores in tried]
-    return {f"softmax of {', '.join(map(str, scores))}": row for scores, row in zip(tried, weights, strict=True)}
-
-
-@measures(
-    Claim(
-        id="C004",
-        text="A score of -inf becomes a weight of exactly 0",
-        kind=IDENTITY,
-        rule="exactly 0 in every dtype",
-        holds=lambda n: n["NaN in a row without a key"] == max(n["largest hidden weight"]) == 0,
-        only_if=lambda n: max(n["largest hidden weight"]) == 0,
-        condition="the query may see some key; a row without any is NaN unless it is set to 0, as it is here",
-        unit=f"weight here, in {', '.join(map(name_of, DTYPES))}; NaN in plain softmax: 1 = yes",
-    )
-)
-def weight_under_infinity() -> dict[str, int | list[float]]:
-    """Largest weight on hidden keys, one key hidden or all, by dtype; and what plain softmax does if all are hidden."""
-    found = []
-    mask = torch.tensor([[True, False, True], [False, False, False]])
-    for dtype in DTYPES:
-        query, key = torch.zeros(2, 1, dtype=dtype), torch.zeros(3, 1, dtype=dtype)
-        _, weights = scaled_dot_product_attention(query, key, key, mask)
-        found.append(weights[~mask].abs().max().item())
-    undefined = torch.full((3,), -math.inf).softmax(dim=0).isnan().all()
-    return {"largest hidden weight": found, "NaN in a row without a key": int(undefined)}
-
-
 @measures(
     Claim(
         id="C005",
         text="In practice -1e9 is close enough to -inf",
         kind=PROBE,
+        source="course notes, the causal mask",
         rule="0 in every dtype, also when every key is hidden",
         holds=lambda n: max(n.values()) == 0,
         only_if=lambda n: max(weight for name, weight in n.items() if "one key" in name) == 0,
@@ -203,27 +140,6 @@ def largest_leak(model: ToyTransformer, tokens: Tensor) -> tuple[float, float]:
     return change, gradient
 
 
-@measures(
-    Claim(
-        id="C099",
-        text="With a causal mask each position depends on the past alone",
-        kind=IDENTITY,
-        rule="both exactly 0 for the causal model",
-        holds=lambda n: n["causal: largest change"] == n["causal: largest gradient"] == 0.0,
-        unit="largest absolute change of an earlier logit, and gradient from a later word",
-        control="the model without a mask: the same test must find a leak",
-    )
-)
-def leaks(causal: Trained, bidirectional: Trained, words: list[str]) -> dict[str, float]:
-    """What the leak test finds in a causal model and, as its control, in one without a mask."""
-    tokens = torch.tensor([[START_ID, *encode(words)]], device=causal.model.positions.device)
-    found = {}
-    for name, trained in (("causal", causal), ("without mask", bidirectional)):
-        change, gradient = largest_leak(trained.model, tokens)
-        found |= {f"{name}: largest change": change, f"{name}: largest gradient": gradient}
-    return found
-
-
 def print_mask(title: str, mask: Tensor) -> None:
     print(f"   {title}")
     for row in mask:
@@ -252,10 +168,14 @@ def main(argv: list[str] | None = None) -> str | None:
     for start in (prompt, prompt[:1], []):
         continued = generate(causal.model, start)
         print(f"   {' '.join(start) or '(nothing)'} | {' '.join(continued[len(start) :])}")
-    print("\n3. Hidden means -inf before softmax, and nothing leaks: replace all words after position i, look up to i")
-    leaked = leaks(causal, load_multi_head_model(options), options.words)
-    findings.record(options, hidden_in_two_ways(), weight_under_infinity(), weight_under(-1e9), leaked)
-    moved, control = leaked["causal: largest change"], leaked["without mask: largest change"]
+    print("\n3. Hidden means -inf before softmax, not 0, a score like any other: exp(0) is 1")
+    for scores in ((2, 0, 3), (2, -math.inf, 3), (-2, 0, -3)):
+        weights = torch.tensor(scores, dtype=torch.float32).softmax(dim=0)
+        print(f"   {f'softmax({list(scores)})':22} = {', '.join(f'{w:.3f}' for w in weights)}")
+    findings.record(options, weight_under(-1e9))
+    print("\n4. Nothing leaks: replace all words after position i, look up to i")
+    tokens = torch.tensor([[START_ID, *encode(options.words)]], device=causal.model.positions.device)
+    moved, control = (largest_leak(each.model, tokens)[0] for each in (causal, load_multi_head_model(options)))
     return f"Later words changed, earlier logits move by {moved:g}; without a mask by {control:.1f}"
 
 

@@ -1,12 +1,12 @@
-"""What do four phases show on one poster, and what does it take to make it?
+"""What do four phases show on one poster?
 
     1  one head      how does a word choose where to look?
     2  many heads    what do four heads see that one does not?
     3  what they do  what do trained heads look for, although nobody told them?
     4  no future     how does a model write without seeing what comes next?
 
-Every number is computed in this run: from the sentence in the pictures, or from the held-out sentences. What courses
-promise about the time, the memory and the training that it takes is checked, too.
+Every number is computed in this run: from the sentence in the pictures, or from the held-out sentences. A best head is
+chosen on half of these and scored on the other half.
 
     python phase4_causal/summary.py
     python phase4_causal/summary.py --sentence "those dogs slept in a soft bed"
@@ -22,11 +22,10 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Rectangle
-from torch import Tensor
 
 from phase1_single_head.self_attention import attention_input, choose_word, load_single_head_model
 from phase1_single_head.visualize import bars
-from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS, at_least, best
+from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS, Roles, at_least, roles_of
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, load_one_layer_model
 from phase3_visualization.attention_flow import draw_flow
 from phase4_causal.causal_attention import largest_leak, load_causal_model
@@ -34,13 +33,10 @@ from phase4_causal.masking.breaking_causality import TESTS, UNIFORM, floor, loss
 from phase4_causal.visualize import sharpest_head
 from shared import cli, training
 from shared.attention_utils import causal_mask
-from shared.evidence import findings
-from shared.evidence.claims import ERRATUM, EXPERIMENT, PROBE, Claim, measures
-from shared.grammar.scores import DIRECTIONS, best_heads, offset_baselines, relation_name, score_heads
-from shared.measure import peak_memory
-from shared.toy_language import RELATIONS, START, encode
-from shared.toy_model import ToyTransformer, weights_of
-from shared.training import Trained, attention_on, held_out_loss
+from shared.grammar.scores import DIRECTIONS, best_heads, offset_baselines, relation_name
+from shared.toy_language import START, encode
+from shared.toy_model import weights_of
+from shared.training import Trained, held_out_loss
 from shared.visualization_utils import (
     INK,
     QUIET,
@@ -73,18 +69,12 @@ class Models(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Relation -> (L, H, 2) accuracies of the heads of three models, and of the best fixed offset."""
+    """How the heads of three models follow the relations, and how often the best fixed offset does."""
 
-    one: dict[str, Tensor]
-    four: dict[str, Tensor]
-    deep: dict[str, Tensor]
+    one: Roles
+    four: Roles
+    deep: Roles
     offsets: dict[str, float]
-
-
-def relation_scores(model: ToyTransformer) -> dict[str, Tensor]:
-    """Relation -> accuracy of every head of a model that sees both sides, held-out sentences, (L, H, 2)."""
-    held_out = training.corpus()[1]
-    return score_heads(attention_on(model, held_out, "masked word")[0], held_out)
 
 
 @torch.no_grad()
@@ -112,12 +102,12 @@ def draw_one_head(part: SubFigure, trained: Trained, words: list[str]) -> str:
 
 def role(scores: Scores, head: int) -> str:
     """Title of a head of the one-layer model: the relation it follows best, and what the single head makes of it."""
-    margin = {name: scores.four[name][0, head].max().item() - scores.offsets[name] for name in CORE_RELATIONS}
+    margin = {name: scores.four.scores[name][0, head].max().item() - scores.offsets[name] for name in CORE_RELATIONS}
     relation = max(margin, key=lambda name: margin[name])
-    accuracy, direction = scores.four[relation][0, head].max(dim=-1)
+    accuracy, direction = scores.four.scores[relation][0, head].max(dim=-1)
     if margin[relation] <= 0:
         return "no relation\nan offset does better"
-    single = best(scores.one)[relation]
+    single = scores.one.chosen[relation]
     return f"{relation_name(relation, DIRECTIONS[int(direction)])} {accuracy:.2f}\none head: {single:.2f}"
 
 
@@ -129,7 +119,7 @@ def draw_four_heads(part: SubFigure, models: Models, scores: Scores, words: list
     for ax in axes if len(words) > LONG else axes[1:]:
         ax.set(yticks=[], xticks=[] if len(words) > LONG else ax.get_xticks())
     weight_colorbar(part, list(axes), shrink=0.7, aspect=18)
-    one, four = best(scores.one), best(scores.four)
+    one, four = scores.one.chosen, scores.four.chosen
     relation = max(CORE_RELATIONS, key=lambda name: four[name] - one[name])
     return (
         f"Both models have one layer, the same size and training. Loss: {held_out_loss(models.one):.2f} with one head, "
@@ -141,7 +131,7 @@ def draw_four_heads(part: SubFigure, models: Models, scores: Scores, words: list
 def draw_relations(part: SubFigure, trained: Trained, scores: Scores, words: list[str]) -> str:
     """The head that follows each relation best, as arrows; returns the answer in words."""
     weights = weights_of(trained.model, words)  # (L, H, T, T)
-    found = best_heads(scores.deep)
+    found = best_heads(scores.deep.scores)
     long = len(words) > LONG
     shape = (len(CORE_RELATIONS), 1) if long else (1, len(CORE_RELATIONS))
     bend = (1.2 if long else 2.6) / (len(words) + 1)  # a row of its own is flat
@@ -156,7 +146,7 @@ def draw_relations(part: SubFigure, trained: Trained, scores: Scores, words: lis
                 text.set_fontsize(10)
         label = f"{relation_name(relation, head.direction)} {head.accuracy:.2f}"
         ax.set_title(f"{label}{', ' if long else chr(10)}{head.name}", fontsize=9.5, color=color)
-    lowest = min(found[relation].accuracy for relation in CORE_RELATIONS)
+    lowest = min(scores.deep.chosen[relation] for relation in CORE_RELATIONS)
     offset = max(scores.offsets[relation] for relation in CORE_RELATIONS)
     return (
         f"Two layers, trained to fill gaps and never told the grammar. The best heads look at the right word "
@@ -188,7 +178,7 @@ def draw_causal(part: SubFigure, trained: Trained, leaks: tuple[float, float], w
 
 def poster_title(scores: Scores, leak: float) -> tuple[str, str]:
     """The whole finding and its numbers, or a plain title if the heads have not learned enough to say so."""
-    one, deep = best(scores.one), best(scores.deep)
+    one, deep = scores.one.chosen, scores.deep.chosen
     lowest, highest = min(deep[r] for r in CORE_RELATIONS), max(one[r] for r in CORE_RELATIONS)
     found = (
         f"Of a relation's pairs one head finds {highest:.2f} at most, two layers of heads {at_least(lowest)} at least; "
@@ -233,75 +223,15 @@ def draw(models: Models, scores: Scores, words: list[str]) -> tuple[Figure, str]
     return fig, " ".join([*(f"{line}." for line in lines), *(f"{n}. {a}" for n, a in enumerate(answers, start=1))])
 
 
-PROMISED_MINUTES = {"Apple GPU": 5, "CPU": 10}  # at least, for everything
-PROMISED_SECONDS = {  # for each part, in the same table: tests, then code and pictures of phases 1 to 4
-    "Apple GPU": (20, 5, 10, 10, 15, 10, 15, 10, 10),
-    "CPU": (40, 10, 15, 20, 25, 20, 30, 15, 20),
-}
-
-
-@measures(
-    Claim(
-        id="C124",
-        text="All phases together take 5 to 7 minutes on an Apple GPU and 10 to 15 on a CPU",
-        kind=ERRATUM,
-        rule="the parts of the notes' own table add up to the lower end of the promise, less a quarter, or more",
-        holds=lambda n: all(n[f"seconds, {d}"] >= 0.75 * 60 * minutes for d, minutes in PROMISED_MINUTES.items()),
-        unit="seconds, the parts added up",
-        shows=("seconds*",),
-    ),
-    Claim(
-        id="C126",
-        text="The models are so small that memory cannot run out",
-        kind=PROBE,
-        rule="below a quarter of 1 GiB, at most 4 bytes a number",
-        holds=lambda n: max(n["bytes, weights"], n["bytes, peak of a training step"]) < 2**30 / 4,
-        unit="bytes; two layers of four heads, a batch of the training",
-        shows=("bytes*",),
-    ),
-)
-def what_it_takes(model: ToyTransformer, batch_size: int) -> dict[str, int]:
-    """The time that the notes promise, and the memory of one training step, forward and backward."""
-    tokens, lengths = training.to_batch(training.corpus()[1][:batch_size], "masked word")
-    generator = torch.Generator().manual_seed(0)
-    peak = peak_memory(lambda: training.masked_word_loss(model, tokens, lengths, generator).backward())
-    return {
-        **{f"seconds, {device}": sum(seconds) for device, seconds in PROMISED_SECONDS.items()},
-        "bytes, weights": sum(p.numel() * p.element_size() for p in model.parameters()),
-        "bytes, peak of a training step": peak,
-    }
-
-
-@measures(
-    Claim(
-        id="C127",
-        text="No training is required: the models can be shown as they are",
-        kind=EXPERIMENT,
-        rule="without training the best head reaches, for each relation, the share of the trained one less 0.1",
-        holds=lambda n: all(low >= high - 0.1 for low, high in zip(n["untrained"], n["trained"], strict=True)),
-        oracle={"untrained": [0.95] * 4, "trained": [0.95] * 4},
-        null={"untrained": [0.5] * 4, "trained": [0.95] * 4},
-        unit=f"share of held-out pairs that the best head gets right: {', '.join(RELATIONS)}",
-    )
-)
-def without_training(untrained: ToyTransformer, scores: Scores) -> dict[str, list[float]]:
-    """The best head of each relation before and after training."""
-    both = {"untrained": relation_scores(untrained), "trained": scores.deep}
-    return {name: [best(each)[relation] for relation in RELATIONS] for name, each in both.items()}
-
-
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     loaders = (load_single_head_model, load_one_layer_model, load_multi_head_model, load_causal_model)
     models = Models(*(load(options) for load in loaders))
-    scores = Scores(*(relation_scores(trained.model) for trained in models[:3]), offset_baselines(training.corpus()[1]))
+    scores = Scores(*map(roles_of, models[:3]), offset_baselines(training.corpus()[1]))
     save_plot(options, "summary_all_phases", *draw(models, scores, options.words))
-    recipe = models.deep.recipe
-    fresh = training.new_model(recipe, MultiHeadAttention)
-    compared = without_training(fresh.to(options.device).eval(), scores)
-    findings.record(options, what_it_takes(fresh.cpu(), recipe.batch_size), compared)
-    least, most = min(compared["trained"]), max(compared["untrained"])
-    return f"The best heads find {least:.2f} or more of each relation; untrained ones {most:.2f} at most"
+    fresh = roles_of(training.untrained(models.deep.recipe, MultiHeadAttention, options.device))
+    least, most = min(scores.deep.chosen.values()), max(fresh.chosen.values())
+    return f"The best heads find {at_least(least)} or more of each relation; untrained ones {most:.2f} at most"
 
 
 if __name__ == "__main__":

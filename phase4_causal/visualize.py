@@ -6,12 +6,6 @@
 Writes causal_mask.png and bidirectional_vs_causal.png to visualizations/plots/phase4/.
 """
 
-import os
-import subprocess
-import sys
-from functools import cache
-
-import matplotlib
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -21,8 +15,6 @@ from phase4_causal.causal_attention import CausalSelfAttention, load_causal_mode
 from phase4_causal.masking import masks
 from shared import cli
 from shared.attention_utils import causal_mask, normalized_entropy
-from shared.evidence import findings
-from shared.evidence.claims import EXPERIMENT, IDENTITY, PROBE, Claim, measures
 from shared.toy_language import START
 from shared.toy_model import weights_of
 from shared.training import Trained
@@ -103,71 +95,10 @@ def first_layer(bidirectional: Trained, words: list[str]) -> tuple[Tensor, Tenso
     return weights_of(bidirectional.model, words)[0], weights_of(masked, words)[0]
 
 
-@measures(
-    Claim(
-        id="C097",
-        text="Causal attention is full attention with the upper triangle set to zero",
-        kind=IDENTITY,
-        rule="zeroing alone differs by less than 0.001",
-        holds=lambda n: n["zeroed"] < 1e-3,
-        unit="largest difference from causal attention, same weights, first layer",
-        control="zeroed and renormalised: equal up to rounding",
-        shows=("zeroed*",),
-    ),
-    Claim(
-        id="C098",
-        text="Bidirectional and causal attention differ dramatically",
-        kind=EXPERIMENT,
-        rule="more than 0.2 in every row",
-        holds=lambda n: min(n["moved, first word to last"]) > 0.2,
-        only_if=lambda n: min(n["moved, first word to last"][: len(n["moved, first word to last"]) // 2]) > 0.2,
-        condition="the row is an early one; the last word loses nothing, since all words are in its past",
-        unit="share of a row's weight that moves, mean over the heads of the first layer",
-        shows=("moved*",),
-    ),
-)
-def cut_off(bidirectional: Trained, words: list[str]) -> dict[str, float | list[float]]:
-    """What the mask does to the weights of the first layer."""
+def moved(bidirectional: Trained, words: list[str]) -> list[float]:
+    """Share of each row's weight that the mask moves in the first layer, mean over heads, first word to last."""
     full, masked = first_layer(bidirectional, words)
-    zeroed = full.masked_fill(~causal_mask(len(words)), 0.0)
-    moved = (full - masked).abs().sum(dim=-1).mean(dim=0) / 2  # (H, T, T) -> (T,): total variation, mean over heads
-    return {
-        "zeroed": (zeroed - masked).abs().max().item(),
-        "zeroed and rows scaled back to 1": (zeroed / zeroed.sum(dim=-1, keepdim=True) - masked).abs().max().item(),
-        "moved, first word to last": moved.tolist(),
-    }
-
-
-CHOOSE, IMPORT, FIGURE = "import matplotlib; matplotlib.use('Agg')", "import matplotlib.pyplot as plt", "plt.figure()"
-PROGRAMS = {  # when Agg is chosen -> the lines of a program that makes a figure
-    "Agg chosen never": (IMPORT, FIGURE),
-    "Agg chosen before pyplot is imported": (CHOOSE, IMPORT, FIGURE),
-    "Agg chosen after pyplot is imported": (IMPORT, CHOOSE, FIGURE),
-}
-
-
-@cache  # a process takes a second, and says the same every time
-def draws_without_display(lines: tuple[str, ...]) -> bool:
-    """Whether a program that asks for windows (backend TkAgg) gets its picture where there is no display."""
-    hidden = ("DISPLAY", "WAYLAND_DISPLAY")
-    environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"MPLBACKEND": "TkAgg"}
-    program = [sys.executable, "-c", "\n".join(lines)]
-    return subprocess.run(program, env=environment, capture_output=True, check=False).returncode == 0
-
-
-@measures(
-    Claim(
-        id="C129",
-        text="Where there is no display, matplotlib.use('Agg') helps, as long as it stands before the import of pyplot",
-        kind=PROBE,
-        rule="an error without it, none with it before the import, and an error with it after",
-        holds=lambda n: list(n.values()) == [0, 1, 0],
-        unit=f"1: made, 0: an error; a figure in matplotlib {matplotlib.__version__}, no display, windows asked for",
-    )
-)
-def figures_without_display() -> dict[str, int]:
-    """Pictures on a machine without a screen: each program in a process of its own."""
-    return {name: int(draws_without_display(lines)) for name, lines in PROGRAMS.items()}
+    return ((full - masked).abs().sum(dim=-1).mean(dim=0) / 2).tolist()  # (H, T, T) -> (T,): total variation
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -175,10 +106,8 @@ def main(argv: list[str] | None = None) -> str:
     bidirectional, causal = load_multi_head_model(options), load_causal_model(options)
     save_plot(options, "phase4/causal_mask", *draw_mask(options.words))
     save_plot(options, "phase4/bidirectional_vs_causal", *draw_comparison(bidirectional, causal, options.words))
-    found = cut_off(bidirectional, options.words)
-    findings.record(options, found, figures_without_display())
-    first, last = found["moved, first word to last"][0], found["moved, first word to last"][-1]
-    return f"The mask moves {first:.2f} of the first word's weight, {last:.2f} of the last one's"
+    shares = moved(bidirectional, options.words)
+    return f"The mask moves {shares[0]:.2f} of the first word's weight, {shares[-1]:.2f} of the last one's"
 
 
 if __name__ == "__main__":
