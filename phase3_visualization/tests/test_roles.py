@@ -336,6 +336,9 @@ def test_a_head_is_named_only_above_the_published_margins_and_in_both_halves():
     high = head_roles.Baselines({key: 0.5}, {key: 0.7, -1: 0.2, 0: 0.2, "first": 0.2}, {})
     assert name((0.1, 0, 0.75), base=high) == head_roles.NO_NAME
     assert head_roles.spread_name(role_scores(0, 0, 0), 0, 0) == "focused"
+    for scores, count in (((0.91, 0, 0.61), 1), ((0.91, 0, 0.59), 0)):  # a relation counts, whatever the head's name
+        found = head_roles.relations_followed([(role_scores(0.91, 0, 0.61), base), (role_scores(*scores), base)])
+        assert found[head_roles.FOLLOWING] == found[head_roles.DIFFERENT] == found[head_roles.SUBJECT] == count
 
 
 @pytest.mark.parametrize(("follows", "expected"), [("grammar", 0.0), ("neighbour", 1.0)])
