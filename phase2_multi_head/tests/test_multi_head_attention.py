@@ -1,4 +1,4 @@
-"""MultiHeadAttention against nn.MultiheadAttention, forwards and backwards; the other ways to it are in test_costs.py."""
+"""MultiHeadAttention against nn.MultiheadAttention, forwards and backwards; the other ways to it: test_costs.py."""
 
 import itertools
 import random
