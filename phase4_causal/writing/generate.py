@@ -7,8 +7,9 @@ the likeliest next words; the one that was taken is marked and opens the next pa
 
 Then quality is counted, since the grammar can say of every sentence whether it could have made it, and how likely it is
 (shared/grammar/entropy.py). A high temperature makes mistakes. Top-p cuts off the many words that are unlikely one by
-one and not unlikely together (Holtzman et al. 2020), and temperature then does less harm. The likeliest word each time
-need not lead to a likely sentence.
+one and not unlikely together (Holtzman et al. 2020), and temperature then does less harm. It has a price: the entropy
+of a sentence, in nats, says how varied the sentences are, and the grammar's own says how varied they should be. And the
+likeliest word each time need not lead to a likely sentence.
 
     python phase4_causal/writing/generate.py
     python phase4_causal/writing/generate.py --prompt "these dogs" --temperature 1.5 --top-p 0.9
@@ -17,10 +18,11 @@ Writes generation_temperature.png to visualizations/plots/phase4/, generation.gi
 """
 
 import argparse
-import copy
 import math
 import random
 import statistics
+from functools import cache
+from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -28,15 +30,15 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from phase4_causal.causal_attention import load_causal_model
+from phase4_causal.causal_attention import CausalSelfAttention, load_causal_model
 from phase4_causal.writing.sampling import Sampling, Written, write
 from shared import cli, paths
 from shared.evidence import findings
-from shared.evidence.claims import EXPERIMENT, Claim, measures
+from shared.evidence.claims import EXPERIMENT, Above, Claim, Measured, Numbers, measures
 from shared.grammar.entropy import sentence_log_probability
 from shared.toy_language import END_ID, MAX_LENGTH, START_ID, VOCABULARY, decode, encode, sample_sentence, tokenize
 from shared.toy_model import ToyTransformer
-from shared.training import Trained, corpus
+from shared.training import Trained, corpus, untrained
 from shared.visualization_utils import (
     HIDDEN,
     INK,
@@ -49,11 +51,13 @@ from shared.visualization_utils import (
 )
 
 SHOWN, SECONDS, HELD = 6, 1.2, 3  # of the film: words of the right panel, for each page, pages that the last one stays
-TEMPERATURES = (0.0, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
-RULES = {"all words": None, "top-p 0.9": 0.9, "top-p 0.5": 0.5}
-NUM_SENTENCES, QUICK_SENTENCES = 200, 20
-NUM_PROMPTS, QUICK_PROMPTS, PROMPT_WORDS, DRAWS = 50, 5, 2, 10
+TEMPERATURES = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+DRAWN_AT = ", ".join(f"{temperature:g}" for temperature in TEMPERATURES)
+RULES = {"all words": None, "top-p 0.95": 0.95, "top-p 0.9": 0.9}
+NUM_SENTENCES, QUICK_SENTENCES = 500, 20
+NUM_PROMPTS, QUICK_PROMPTS, PROMPT_WORDS, DRAWS = 100, 5, 2, 20
 LIMIT = 18  # words; the grammar never needs more
+LIKELIER = "greedy likelier than the median drawn"
 
 
 def checked(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[list[str], Sampling]:
@@ -136,35 +140,46 @@ def film(trained: Trained, prompt: list[str], sampling: Sampling, options: argpa
     save_animation(images + images[-1:] * HELD, path, caption=caption, seconds_per_frame=SECONDS)
 
 
-def judge(sentences: list[list[str]]) -> tuple[float, float, float]:
-    """Share that the grammar accepts, share of different ones, mean ln P of those accepted (nats; NaN if none is).
-
-    Raises ValueError without any sentence.
-    """
+def accepted(sentences: list[list[str]]) -> float:
+    """Share of the sentences that the grammar can make. Raises ValueError without any sentence."""
     if not sentences:
         raise ValueError("there must be 1 sentence or more to judge: got 0")
-    logs = [sentence_log_probability(words) for words in sentences]
-    good = [log for log in logs if log > -math.inf]
-    different = len({tuple(words) for words in sentences}) / len(sentences)
-    return len(good) / len(logs), different, sum(good) / len(good) if good else math.nan
+    return sum(sentence_log_probability(words) > -math.inf for words in sentences) / len(sentences)
+
+
+@cache
+def grammar_entropy() -> float:
+    """Entropy of the sentences of the grammar in nats, the mean of -ln P over 4,000 that it draws itself."""
+    rng = random.Random(0)
+    return -statistics.mean(sentence_log_probability(sample_sentence(rng).words) for _ in range(4000))
 
 
 def at(temperature: float, values: list[float]) -> float:
     return values[TEMPERATURES.index(temperature)]
 
 
-def falls(n: dict) -> bool:
-    cool, plain, hot = (at(temperature, n["accepted, all words"]) for temperature in (0.5, 1.0, 2.0))
-    return cool - 0.1 >= plain >= hot + 0.1
+def smallest_fall(n: Numbers) -> float:
+    """Of the accepted share, from one to the next of four temperatures."""
+    shares = [at(temperature, n["accepted, all words"]) for temperature in (0.5, 1.0, 1.5, 2.0)]
+    return min(before - after for before, after in pairwise(shares))
 
 
-def gains(n: dict, what: str) -> float:
-    """How much top-p 0.9 changes a share at temperature 1."""
-    return at(1.0, n[f"{what}, top-p 0.9"]) - at(1.0, n[f"{what}, all words"])
+def smaller_margin(n: Numbers) -> float:
+    """Of top-p 0.9 at temperature 1: how far accepted share and entropy lie above what is asked of them."""
+    plain, nucleus = (at(1.0, n[f"accepted, {rule}"]) for rule in ("all words", "top-p 0.9"))
+    lost = n["entropy, grammar"] - at(1.0, n["entropy, top-p 0.9"])
+    return min(nucleus - plain - 0.05, math.log(2) - lost)
 
 
-OF_ALL = f"share of the sentences drawn at temperature {', '.join(f'{t:g}' for t in TEMPERATURES)}"
-MADE_UP = {f"{what}, {rule}": [0.8] * len(TEMPERATURES) for what in ("accepted", "different") for rule in RULES}
+def made_up(share: float, entropy: float) -> dict[str, float | list[float]]:
+    """Numbers as they would be if top-p 0.9 came to this share and this entropy, at every temperature."""
+    few = len(TEMPERATURES)
+    return {
+        "accepted, all words": [0.8] * few,
+        "accepted, top-p 0.9": [share] * few,
+        "entropy, top-p 0.9": [entropy] * few,
+        "entropy, grammar": 19.3,
+    }
 
 
 @measures(
@@ -172,128 +187,125 @@ MADE_UP = {f"{what}, {rule}": [0.8] * len(TEMPERATURES) for what in ("accepted",
         id="temperature-quality",
         text="The higher the temperature, the fewer of the sentences are correct",
         kind=EXPERIMENT,
-        rule="the share that the grammar accepts falls by 0.1 or more from temperature 0.5 to 1, and again from 1 to 2",
-        holds=falls,
-        oracle={"accepted, all words": [1.0, 0.95, 0.9, 0.8, 0.5, 0.3, 0.05]},
-        null=MADE_UP,
-        unit=OF_ALL,
+        source="Holtzman et al. 2020, section 3.3, after Caccia et al. 2018",
+        rule="the share that the grammar accepts falls by more than 0.02 at each step from 0.5 to 1, 1.5 and 2",
+        holds=Above(smallest_fall, 0.02),
+        oracle={"accepted, all words": [0.95, 0.93, 0.85, 0.7, 0.5, 0.1]},
+        null={"accepted, all words": [0.8] * len(TEMPERATURES)},
+        unit=f"share of the sentences drawn at temperature {DRAWN_AT}",
+        changed="was a fall of 0.1 from 0.5 to 1 and from 1 to 2, which the first step just reached",
         shows=("accepted, all words",),
     ),
     Claim(
         id="top-p-quality",
-        text="Top-p 0.9 avoids mistakes and costs little variety",
+        text="Nucleus sampling (top-p 0.9) avoids mistakes and keeps the variety of the language",
         kind=EXPERIMENT,
-        source="after Holtzman et al. 2020",
-        rule="at temperature 1 the accepted share rises by 0.05 or more, and different ones fall by 0.05 or less",
-        holds=lambda n: gains(n, "accepted") >= 0.05 and gains(n, "different") >= -0.05,
-        oracle=MADE_UP | {"accepted, top-p 0.9": [1.0] * len(TEMPERATURES)},
-        null=MADE_UP,
-        unit=OF_ALL,
-        shows=("accepted*", "different*"),
+        source="Holtzman et al. 2020, whose p is 0.95 (shown beside it)",
+        rule="at temperature 1 the accepted share rises by more than 0.05, and the entropy of a sentence is less than "
+        "ln 2 below that of the grammar: half as many sentences",
+        holds=Above(smaller_margin, 0.0),
+        oracle=made_up(1.0, 19.3),
+        null=made_up(0.8, 19.3),
+        unit=f"share, and nats in a sentence, drawn at temperature {DRAWN_AT}",
+        changed="variety was the share of different sentences, which hardly ever falls; now the entropy of a sentence",
     ),
 )
-def qualities(model: ToyTransformer, count: int, seed: int) -> dict[str, list[float]]:
-    """Write `count` sentences from nothing in each way, and judge them -> a list with one for each temperature."""
+def qualities(model: ToyTransformer, count: int, seed: int) -> dict[str, float | list[float]]:
+    """Write `count` sentences from nothing in each way -> a list with one number for each temperature."""
     start = torch.full((count, 1), START_ID, device=model.positions.device)
-    found: dict[str, list[float]] = {}
+    found: dict[str, float | list[float]] = {"entropy, grammar": grammar_entropy()}
     for rule, top_p in RULES.items():
-        for temperature in TEMPERATURES:
-            generator = torch.Generator().manual_seed(seed)
-            written = write(model, start, Sampling(temperature, top_p=top_p), limit=LIMIT, generator=generator)
-            for what, value in zip(("accepted", "different", "ln P"), judge(written.sentences()), strict=True):
-                found.setdefault(f"{what}, {rule}", []).append(value)
+        ways = [Sampling(temperature, top_p=top_p) for temperature in TEMPERATURES]
+        written = [write(model, start, way, limit=LIMIT, generator=torch.Generator().manual_seed(seed)) for way in ways]
+        found[f"accepted, {rule}"] = [accepted(each.sentences()) for each in written]
+        found[f"entropy, {rule}"] = [each.entropy(way).mean().item() for each, way in zip(written, ways, strict=True)]
     return found
 
 
 @measures(
     Claim(
         id="greedy-sentence",
-        text="Taking the likeliest word each time leads to a likely sentence",
+        text="Taking the likeliest word each time leads to a likely sentence, by the grammar's probability",
         kind=EXPERIMENT,
-        source="after Holtzman et al. 2020",
+        source="the aim of greedy decoding; Holtzman et al. 2020 on decoding that maximises likelihood",
         rule="it is likelier than the median of the accepted sentences drawn for 0.75 of the prompts or more",
-        holds=lambda n: n["greedy likelier than the median drawn"] >= 0.75,
-        oracle={"greedy likelier than the median drawn": 1.0},
-        null={"greedy likelier than the median drawn": 0.5},
-        unit=f"share of prompts of {PROMPT_WORDS} words; {DRAWS} drawn for each, ln P by the grammar",
+        holds=lambda n: n[f"{LIKELIER}, by the grammar"] >= 0.75,
+        oracle={f"{LIKELIER}, by the grammar": 1.0},
+        null={f"{LIKELIER}, by the grammar": 0.5},
+        unit=f"share of prompts of {PROMPT_WORDS} words; {DRAWS} drawn for each",
+        control="by the model's own probability, against all that were drawn",
+        changed="an earlier bar was moved after a look; twice the prompts and draws since, and both probabilities",
     )
 )
 def greedy_against_drawn(model: ToyTransformer, count: int, seed: int) -> dict[str, float]:
     """The greedy sentence against those drawn, for `count` prompts: the first words of held-out sentences.
 
-    Of those drawn only sentences count that the grammar accepts. Where it accepts none of all, greedy is not likelier.
+    By the grammar only those of the drawn sentences count that it accepts; if it accepts none, greedy is not likelier.
     """
     prompts = [[START_ID, *encode(sentence.words[:PROMPT_WORDS])] for sentence in corpus()[1][:count]]
     tokens = torch.tensor(prompts, device=model.positions.device)  # (count, 3)
     generator = torch.Generator().manual_seed(seed)
     drawn = write(model, tokens.repeat_interleave(DRAWS, dim=0), Sampling(), limit=LIMIT, generator=generator)
-    greedy = [sentence_log_probability(words) for words in write(model, tokens, limit=LIMIT).sentences()]
-    logs = [sentence_log_probability(words) for words in drawn.sentences()]  # DRAWS for each prompt
+    greedy = write(model, tokens, limit=LIMIT)
+    own, others = ([sentence_log_probability(words) for words in each.sentences()] for each in (greedy, drawn))
     likelier = 0
-    for index, own in enumerate(greedy):
-        accepted = [log for log in logs[index * DRAWS : (index + 1) * DRAWS] if log > -math.inf]
-        likelier += own > (statistics.median(accepted) if accepted else -math.inf)
+    for index, log in enumerate(own):
+        made = [other for other in others[index * DRAWS : (index + 1) * DRAWS] if other > -math.inf]
+        likelier += bool(made) and log > statistics.median(made)
+    by_model = greedy.log_probability() > drawn.log_probability().view(count, DRAWS).median(dim=1).values
     return {
-        "greedy accepted": sum(own > -math.inf for own in greedy) / count,
-        "greedy likelier than the median drawn": likelier / count,
+        "greedy accepted": sum(log > -math.inf for log in own) / count,
+        f"{LIKELIER}, by the grammar": likelier / count,
+        f"{LIKELIER}, by the model": by_model.double().mean().item(),
     }
-
-
-def without_end(model: ToyTransformer) -> ToyTransformer:
-    """The same model in a language without <end>: the word is never drawn."""
-    silent = copy.deepcopy(model)
-    with torch.no_grad():
-        silent.output_bias[END_ID] = -math.inf
-    return silent
 
 
 @measures(
     Claim(
         id="C181",
-        text="A model writes until it comes to the end token",
+        text="A model writes word by word until it comes to the end token",
         kind=EXPERIMENT,
-        rule="at least 0.9 with and without such a token in the language; or else with it only",
-        holds=lambda n: min(n.values()) >= 0.9,
-        only_if=lambda n: n["with <end>"] >= 0.9,
-        condition="it was trained on sentences that end in one; else only a limit stops it",
-        unit=f"share of the sentences that end before {LIMIT} words",
+        source="course notes, Autoregressive Generation: until [EOS] or max length",
+        rule=f"0.95 or more of the sentences end before {LIMIT} words",
+        holds=lambda n: n["trained"] >= 0.95,
+        oracle={"trained": 1.0},
+        null={"trained": 0.5},
+        unit=f"share of the sentences that end before {LIMIT} words, drawn at temperature 1",
+        control="the same model before training",
+        changed="was also asked of a model whose end token is taken away, of which the notes do not speak",
     )
 )
-def ended(model: ToyTransformer, count: int) -> dict[str, float]:
-    """Share of the sentences drawn at temperature 1 that the model ends by itself, and without the word <end>."""
-    start = torch.full((count, 1), START_ID, device=model.positions.device)
+def ended(trained: Trained, count: int, seed: int) -> dict[str, float]:
+    """Share of the sentences that the model ends by itself, before and after training."""
+    models = {"trained": trained, "untrained": untrained(trained.recipe, CausalSelfAttention)}
     shares = {}
-    for name, writer in (("with <end>", model), ("<end> taken away", without_end(model))):
-        tokens = write(writer, start, Sampling(), limit=LIMIT, generator=torch.Generator().manual_seed(0)).tokens
+    for name, each in models.items():
+        start = torch.full((count, 1), START_ID, device=each.model.positions.device)
+        tokens = write(each.model, start, Sampling(), limit=LIMIT, generator=torch.Generator().manual_seed(seed)).tokens
         shares[name] = (tokens == END_ID).any(dim=-1).double().mean().item()
     return shares
 
 
-def grammar_mean() -> float:
-    """Mean ln P of 1,000 sentences that the grammar itself draws, in nats."""
-    rng = random.Random(0)
-    return statistics.mean(sentence_log_probability(sample_sentence(rng).words) for _ in range(1000))
-
-
-def draw(found: dict[str, list[float]], trained: Trained, count: int) -> tuple[Figure, str]:
-    """Accepted sentences, and how likely those are, against temperature, a line for each rule."""
+def draw(found: dict, trained: Trained, count: int) -> tuple[Figure, str]:
+    """Accepted sentences, and how varied they are, against temperature, a line for each rule."""
     fig, axes = plt.subplots(1, 2, figsize=(9.6, 4.2), layout="constrained")
-    for ax, what in zip(axes, ("accepted", "ln P"), strict=True):
+    for ax, what in zip(axes, ("accepted", "entropy"), strict=True):
         for color, rule in enumerate(RULES):
             ax.plot(TEMPERATURES, found[f"{what}, {rule}"], "o-", color=head_color(color), ms=4, label=rule)
         ax.set_xlabel("temperature")
         ax.grid(color=QUIET, alpha=0.15)
-    axes[1].axhline(grammar_mean(), color=QUIET, linestyle=":", label="the grammar's own")
+    axes[1].axhline(found["entropy, grammar"], color=QUIET, linestyle=":", label="the grammar's own")
     axes[0].set(title="sentences that the grammar accepts", ylabel="share of all sentences", ylim=(-0.03, 1.03))
-    axes[1].set(title="mean ln P of those accepted", ylabel="nats")
-    axes[0].legend(*axes[1].get_legend_handles_labels(), frameon=False, title="drawn from", loc="lower center")
-    shares = [
-        ", ".join(f"{at(t, found[f'accepted, {rule}']):.0%}" for t in (0.5, 1.0, 2.0)) for rule in list(RULES)[:2]
-    ]
-    title = f"Accepted at temperature 0.5, 1, 2: {shares[0]}; with top-p 0.9: {shares[1]}"
-    sentences = f"{count} sentences for each point, from <start> on; at temperature 0 all are the same"
+    axes[1].set(title="entropy of a sentence", ylabel="nats")
+    axes[0].legend(*axes[1].get_legend_handles_labels(), frameon=False, title="drawn from", loc="lower left")
+    plain, nucleus = (
+        f"{at(1.0, found[f'accepted, {rule}']):.0%} accepted, {at(1.0, found[f'entropy, {rule}']):.1f} nats"
+        for rule in ("all words", "top-p 0.9")
+    )
+    title = f"At temperature 1: {plain}; with top-p 0.9: {nucleus}"
+    sentences = f"{count} sentences for each point, from <start> on"
     headline(fig, title, f"{trained.label}, seed {trained.recipe.seed} · {sentences}", 12)
-    return fig, f"{title}. Share of accepted sentences and their mean log-probability against temperature."
+    return fig, f"{title}. Share of accepted sentences and the entropy of a sentence against temperature."
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -310,12 +322,15 @@ def main(argv: list[str] | None = None) -> str:
     print(f"\nSentences, {trained.label}")
     show_sentences(trained.model, prompt, sampling, options)
     film(trained, prompt, sampling, options)
-    count = QUICK_SENTENCES if options.quick else NUM_SENTENCES
-    found = qualities(trained.model, count, options.seed)
-    save_plot(options, "phase4/generation_temperature", *draw(found, trained, count))
-    greedy = greedy_against_drawn(trained.model, QUICK_PROMPTS if options.quick else NUM_PROMPTS, options.seed)
-    findings.record(options, found, greedy, ended(trained.model, count))
-    plain, nucleus = (at(1.0, found[f"accepted, {rule}"]) for rule in list(RULES)[:2])
+    count, prompts = (QUICK_SENTENCES, QUICK_PROMPTS) if options.quick else (NUM_SENTENCES, NUM_PROMPTS)
+    measured: list[Measured] = []
+    for seed in cli.seeds(options):
+        model = load_causal_model(options, seed)
+        measured.append(qualities(model.model, count, seed))
+        measured += [greedy_against_drawn(model.model, prompts, seed), ended(model, count, seed)]
+    save_plot(options, "phase4/generation_temperature", *draw(measured[0], trained, count))
+    findings.record(options, *measured)
+    plain, nucleus = (at(1.0, measured[0][f"accepted, {rule}"]) for rule in ("all words", "top-p 0.9"))
     return f"The grammar accepts {plain:.0%} of the sentences, {nucleus:.0%} of those from the nucleus (top-p 0.9)"
 
 
