@@ -176,7 +176,7 @@ SUBJECT = "that follow verb and subject"
         text="Different heads learn interpretable patterns, such as subject and verb",
         kind=EXPERIMENT,
         source="course notes, Multi-Head Attention; coreference, which they also name: pretrained/coreference.py",
-        rule="at least three heads follow a relation, 0.10 above both controls: two relations or more, one of them verb "
+        rule="at least three heads follow a relation, 0.10 above both controls: two relations or more, one verb "
         "and subject",
         holds=lambda n: n[FOLLOWING] >= 3 and n[DIFFERENT] >= 2 and n[SUBJECT] >= 1,
         oracle={ALL_HEADS: 8, FOLLOWING: 8, DIFFERENT: 4, SUBJECT: 2},
