@@ -49,13 +49,8 @@ UNIFORM = math.log(len(VOCABULARY))  # loss of a guess that takes all words for 
 GRAMMAR, BIGRAM = "the grammar", "a bigram model"
 
 
-def train(
-    mode: str, num_layers: int, sentences: list[Sentence], steps: int, seed: int, **rates: float | None
-) -> Trained:
-    """Train one model on next words. The two modes start from the same weights and see the same batches.
-
-    rates: those of training.fit, where they are not to be the usual ones.
-    """
+def train(mode: str, num_layers: int, sentences: list[Sentence], steps: int, seed: int) -> Trained:
+    """Train one model on next words. The two modes start from the same weights and see the same batches."""
     recipe = Recipe("breaking_causality", "next word", 4, num_layers, steps, batch_size=BATCH, seed=seed)
     model = training.new_model(recipe, ATTENTION[mode])
     generator = torch.Generator().manual_seed(seed)
@@ -65,7 +60,7 @@ def train(
         batch = torch.randint(len(tokens), (BATCH,), generator=generator)
         return training.next_word_loss(model, tokens[batch, : int(lengths[batch].max())], lengths[batch], generator)
 
-    losses = training.fit(model, loss_of_step, steps, progress=f"training {mode}", **rates)
+    losses = training.fit(model, loss_of_step, steps, progress=f"training {mode}")
     return Trained(model, recipe, History(losses))
 
 

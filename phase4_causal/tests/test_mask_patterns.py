@@ -17,7 +17,7 @@ from shared import training
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import FAILS, HOLDS
 from shared.head_statistics import even_weights
-from shared.toy_language import TOY_SENTENCE
+from shared.toy_language import TOY_SENTENCE, Sentence
 from shared.toy_model import weights_of
 
 PATTERN_SIZES = 2, 3, 7  # N, H, T: different primes, so that no two axes can be confused
@@ -137,20 +137,27 @@ def test_a_causal_model_never_reads_the_end_and_its_patterns_start_with_one_more
     assert not causal.mask.triu(1).any() and not causal.layers[0].triu(1).any()
 
 
-def test_the_last_row_is_that_of_each_sentence_and_its_head_is_scored_on_other_ones():
-    mask = pattern_mask(True).repeat(2, 1, 1, 1)  # four sentences of 7, 5, 7 and 5 words
-    weights = torch.rand(4, 3, 7, 7, generator=torch.Generator().manual_seed(1)).double()
-    found = mask_patterns.on_first(Patterns([weights, weights / 2], mask))
-    for n, last in enumerate((6, 4, 6, 4)):
-        torch.testing.assert_close(found[n], torch.cat([weights[n, :, last, 0], weights[n, :, last, 0] / 2]))
-    weights[::2, 2, 6, 0], weights[1::2, 2, 4, 0] = 5.0, 0.25  # best in the half that chooses, not in the other
-    assert mask_patterns.chosen(Patterns([weights], mask)) == (2, 0.25)
+def test_last_rows_of_beginnings_are_those_of_each_kind_of_word():
+    sentences = [Sentence(tuple(text.split()), {}) for text in ("the cat sat on the mat", "a dog beside a bed slept")]
+    weights = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1)).double()  # <start> stands in row 0
+    found = mask_patterns.on_first(Patterns([weights, weights / 2], causal_mask(8).expand(2, 1, 8, 8)), sentences)
+    assert set(found) == {"determiner", "noun", "verb", "preposition"}  # the others do not occur
+    verbs, share = found["verb"]
+    close = torch.testing.assert_close
+    close(verbs[:3], (weights[0, :, 3, 0] + weights[1, :, 6, 0]) / 2)
+    close(verbs[3:], verbs[:3] / 2)
+    assert share == pytest.approx((1 / 4 + 1 / 7) / 2)
+    close(found["preposition"][0][:3], (weights[0, :, 4, 0] + weights[1, :, 3, 0]) / 2)
+    close(found["determiner"][0][:3], (weights[0, :, 5, 0] + weights[1, :, 4, 0]) / 2)  # the first word does not count
 
 
-def test_a_head_that_rests_on_the_first_token_is_a_sink_on_some_seed_only():
-    (claim,) = mask_patterns.sinks.claims
-    assert claim.over([{name: values[i] for name, values in claim.oracle.items()} for i in range(3)]) == HOLDS
-    assert claim.over([{name: values[i] for name, values in claim.null.items()} for i in range(3)]) == FAILS
+def test_a_sink_is_chosen_on_one_half_and_scored_on_the_other():
+    sentences = [Sentence(tuple(["the", "cat", "sat", "on", "the", "mat"]), {})] * 4
+    weights = even_weights(causal_mask(7)[None, None]).expand(4, 3, 7, 7).clone()
+    weights[:2, 2, 4, 0], weights[2:, 2, 4, 0] = 0.9, 0.3  # "on" stands in row 4
+    weights[2:, 1, 3, 0] = 1.0  # best on the half that does not choose
+    sink = mask_patterns.find_sink(Patterns([weights], causal_mask(7).expand(4, 1, 7, 7)), sentences)
+    assert (sink.kind, sink.head, sink.even) == ("preposition", 2, 0.2) and sink.weight == pytest.approx(0.3)
 
 
 def test_raw_numbers_that_fall_with_the_number_of_keys_decide_nothing():
