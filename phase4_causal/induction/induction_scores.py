@@ -42,6 +42,13 @@ def repeated_sequences(
     return words.gather(1, torch.arange(length) % period) + len(SPECIAL)  # (count, SYMBOLS) -> (count, length)
 
 
+def late_sequences(count: int, generator: torch.Generator) -> Tensor:
+    """The shortest block, repeated from the middle on, after words that come once -> tokens (count, LENGTH)."""
+    words = unrepeated_sequences(count, generator)
+    before, period = LENGTH // 2, PERIODS[0]
+    return words[:, [*range(before), *(before + i % period for i in range(LENGTH - before))]]
+
+
 def unrepeated_sequences(count: int, generator: torch.Generator) -> Tensor:
     """The control, sequences in which no word comes twice -> tokens (count, LENGTH)."""
     return repeated_sequences(count, generator, (LENGTH, LENGTH))
@@ -67,6 +74,12 @@ def induction_score(weights: Tensor, gold: Tensor) -> Tensor:
 def previous_token_score(weights: Tensor) -> Tensor:
     """weights (N, H, T, T) of a causal model -> (H,); the first row has no place before it and does not count."""
     return offset_weight(weights, _causal(weights), -1)
+
+
+def looks_back(weights: Tensor, rows: Tensor) -> float:
+    """Share of these rows in which a head has its largest weight on the place before: (N, T, T), bool (N, T)."""
+    hits = weights.argmax(dim=-1) == torch.arange(weights.size(-1), device=weights.device) - 1  # (N, T, T) -> (N, T)
+    return hits[rows].double().mean().item()
 
 
 def even_score(gold: Tensor) -> float:
@@ -101,12 +114,16 @@ def right(model: ToyTransformer, tokens: Tensor, first: int = 0) -> float:
     return (guesses == tokens[:, 1:])[asked].double().mean().item()
 
 
-@torch.no_grad()
-def scores(model: ToyTransformer, tokens: Tensor, gold: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Induction and previous-token score of each head, (L, H) each; gold: of these tokens unless others are given."""
-    gold = after_earlier_occurrence(tokens[:, :-1]) if gold is None else gold
-    _, layers = model(tokens[:, :-1])
+def scores(layers: list[Tensor], gold: Tensor) -> tuple[Tensor, Tensor]:
+    """Induction and previous-token score of each head, (L, H) each; layers: L weights (N, H, T, T)."""
     return (
         torch.stack([induction_score(weights, gold) for weights in layers]),
         torch.stack([previous_token_score(weights) for weights in layers]),
     )
+
+
+@torch.no_grad()
+def scores_on(model: ToyTransformer, tokens: Tensor, gold: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The scores of a model's heads on these tokens (N, T + 1); gold: of these tokens unless others are given."""
+    _, layers = model(tokens[:, :-1])
+    return scores(layers, after_earlier_occurrence(tokens[:, :-1]) if gold is None else gold)

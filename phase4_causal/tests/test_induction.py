@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.pruning.head_importance import loss_without, removal_importance
-from phase4_causal.induction import induction
+from phase4_causal.induction import ablation, induction
 from phase4_causal.induction import induction_scores as task
 from shared.attention_utils import causal_mask
 from shared.toy_language import SPECIAL, VOCABULARY
@@ -29,9 +28,9 @@ def random_weights(tokens: Tensor, heads: int = 3) -> Tensor:
 def untrained_run(num_layers: int = 2, seed: int = 3) -> induction.Run:
     """An untrained model on 7 sequences; the scores are those that measuring gives."""
     model, tokens = induction.new_model(num_layers, seed).double(), sample(7)
-    matched, previous = task.scores(model, tokens)
+    matched, previous = task.scores_on(model, tokens)
     loss = task.repeated_loss(model, tokens).item()
-    return induction.Run(model, tokens, [0], [loss], matched[None], previous[None])
+    return induction.Run(model, tokens, [0], [loss], matched[None], previous[None], (matched, previous))
 
 
 def test_induction_sequences_repeat_a_block_of_their_own():
@@ -56,6 +55,9 @@ def test_induction_sequences_can_be_other_than_in_training():
     control = task.unrepeated_sequences(20, torch.Generator().manual_seed(2))
     assert all(len(set(row)) == task.LENGTH for row in control.tolist())
     assert not task.predictable(control).any()
+    late = task.late_sequences(20, torch.Generator().manual_seed(2))
+    assert task.predictable(late).nonzero()[:, 1].min() == 16 + 8  # the first copy begins at place 16
+    assert all(len(set(row[:24])) == 24 and row[24:] == row[16:25] for row in late.tolist())
     with pytest.raises(ValueError, match=r"1 <= shortest <= longest <= 64 different words: got \(8, 65\)"):
         sample(1, periods=(8, 65))
     with pytest.raises(ValueError, match=r"got \(9, 8\)"):
@@ -80,6 +82,9 @@ def test_induction_score_against_a_plain_loop():
         torch.testing.assert_close(score.item(), sum(rows) / len(rows), rtol=1e-12, atol=0)
     before = [weights[n, 2, i, i - 1].item() for n in range(5) for i in range(1, 11)]
     torch.testing.assert_close(task.previous_token_score(weights)[2].item(), sum(before) / len(before))
+    rows = torch.rand(5, 11, generator=torch.Generator().manual_seed(4)) < 0.5
+    hits = [int(weights[n, 2, i].argmax()) == i - 1 for n, i in rows.nonzero().tolist()]
+    assert task.looks_back(weights[:, 2], rows) == sum(hits) / len(hits) > 0
 
 
 def test_induction_score_of_heads_that_are_known():
@@ -135,22 +140,54 @@ def test_induction_loss_and_right_guesses_against_a_plain_loop():
 
 
 @torch.no_grad()
-def test_induction_ablation_is_cutting_columns_of_w_o():
+def test_zero_ablation_is_cutting_columns_of_w_o():
     run = untrained_run()
-    model, layer, head = induction.measured(run), 1, 2
-    full, d_v = loss_without(model, frozenset()), 64 // induction.HEADS
-    assert full == pytest.approx(run.loss[0], rel=1e-12)
-    gone = loss_without(model, frozenset([(layer, head)]))
-    columns = slice(head * d_v, (head + 1) * d_v)
-    attention = run.model.blocks[layer].attention
-    kept = attention.w_o.weight[:, columns].clone()
-    attention.w_o.weight[:, columns] = 0
-    assert loss_without(model, frozenset()) == pytest.approx(gone, rel=1e-12)
-    attention.w_o.weight[:, columns] = kept
-    assert abs(gone - full) > 1e-4
-    attention.w_v.weight[columns] = 0
-    attention.w_v.bias[columns] = 0  # now the output of the head is zero: there is nothing to remove
-    assert removal_importance(model)[layer, head] == 0
+    rises, width = ablation.rises(run.model, run.tokens, 1), 64 // induction.HEADS
+    assert list(rises["zero"]) == list(rises["mean"]) and len(rises["zero"]) == 2**induction.HEADS - 1
+    weight = run.model.blocks[1].attention.w_o.weight
+    for heads in ((2,), (0, 3), (0, 1, 2, 3)):
+        kept = weight.clone()
+        for head in heads:
+            weight[:, head * width : (head + 1) * width] = 0
+        rise = task.repeated_loss(run.model, run.tokens).item() - run.loss[0]
+        weight.copy_(kept)
+        assert rises["zero"][heads] == pytest.approx(rise, rel=1e-9) and abs(rise) > 1e-4
+    assert task.repeated_loss(run.model, run.tokens).item() == run.loss[0], "the model itself must not change"
+
+
+@torch.no_grad()
+def test_mean_ablation_takes_away_what_depends_on_the_words():
+    run = untrained_run()
+    tokens, attention = run.tokens[:, :-1], run.model.blocks[1].attention
+    means = ablation.mean_outputs(run.model, tokens, 1)
+    seen = []
+    hook = attention.w_o.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()), prepend=False)
+    run.model(tokens)
+    with ablation.replaced(run.model, 1, (0, 2), means):
+        hook.remove()
+        hook = attention.w_o.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+        run.model(tokens)
+        hook.remove()
+    full, less = (x.unflatten(-1, (induction.HEADS, -1)) for x in seen)  # (N, T, H, d_v)
+    torch.testing.assert_close(less[:, :, [0, 2]], full[:, :, [0, 2]].mean(dim=0).expand_as(less[:, :, [0, 2]]))
+    assert torch.equal(less[:, :, [1, 3]], full[:, :, [1, 3]])
+    attention.w_v.weight[:16] = 0  # head 0 now says the same whatever the words are: there is nothing to take away
+    rises = ablation.rises(run.model, run.tokens, 1)["mean"]
+    assert abs(rises[0,]) < 1e-12 < abs(rises[1,])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("offset", [-3, -1, 0])
+def test_a_hidden_neighbour_is_hidden_from_one_layer_alone(offset):
+    run = untrained_run()
+    tokens = run.tokens[:, :-1]
+    with ablation.hidden(run.model, 0, offset):
+        first, second = run.model(tokens)[1]
+    assert not first.diagonal(offset, -2, -1).any() and second.diagonal(offset, -2, -1).any()
+    others = first[:, :, 5:].sum(dim=-1)
+    torch.testing.assert_close(others, torch.ones_like(others))
+    before, _ = run.model(tokens)[1]
+    assert before.diagonal(offset, -2, -1).any()
 
 
 def test_induction_fall_and_best_heads():
@@ -160,14 +197,15 @@ def test_induction_fall_and_best_heads():
     track[-1, 1, 0], previous = 0.5, torch.zeros_like(track)
     previous[-1, 0, 1], previous[-1, 1, 2] = 0.4, 0.9  # the second one is not in the first layer
     loss = [share * uniform for share in (1.4, 1.0, 0.7, 0.2, 0.01)]
-    run = induction.Run(None, torch.zeros(1, 3), steps, loss, track, previous)
+    chosen_by = (track[-1], previous[-1])
+    run = induction.Run(None, torch.zeros(1, 3), steps, loss, track, previous, chosen_by)
     assert run.fall == (20, 30) and run.formed == 30 and run.learned
-    assert run.best_induction == (1, 3) and run.best_previous == (0, 1)
-    assert run.induction_heads == {(1, 0), (1, 3)}
-    flat = induction.Run(None, torch.zeros(1, 3), steps, [uniform] * 5, track, previous)
+    assert run.best_induction == (1, 3) and run.best_previous == 1 and run.best_score == 1
+    assert run.induction_heads == (0, 3)
+    flat = induction.Run(None, torch.zeros(1, 3), steps, [uniform] * 5, track, previous, chosen_by)
     assert flat.fall == (40, 40) and not flat.learned
     decay = [uniform * math.exp(-step / 1000) for step in range(4001)]  # the control: it is not sudden
-    begin, end = induction.Run(None, torch.zeros(1), list(range(4001)), decay, track, previous).fall
+    begin, end = induction.Run(None, torch.zeros(1), list(range(4001)), decay, track, previous, chosen_by).fall
     assert (end - begin) / begin == pytest.approx(induction.EXPONENTIAL, rel=0.01)
 
 
@@ -176,4 +214,4 @@ def test_induction_run_writes_picture_and_findings(tmp_path):
     assert (tmp_path / "visualizations/plots/phase4/induction.png").stat().st_size > 10_000
     found = json.loads((tmp_path / "data/processed/findings/phase4_causal.induction.induction.json").read_text())
     assert found[0]["id"] == "induction-phase-change" and len(found) == 7
-    assert not any(finding["verdict"] == "holds" for finding in found)  # 30 steps teach nothing: no rule may be met
+    assert not any(finding["here"] == "holds" for finding in found)  # 30 steps teach nothing: no rule may be met
