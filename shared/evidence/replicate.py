@@ -80,17 +80,23 @@ def measure(task: tuple[Path, str, int, bool]) -> tuple[str, course.Result]:
     return name, result
 
 
-def measure_all(kept: Path, names: Sequence[str], seeds: Sequence[int]) -> None:
+def tasks(claims: Iterable[Claim], names: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int]]:
+    """(script, seed): every seed where a script decides an experiment, the first one where it only has probes."""
+    experiments = {module_of(claim.script) for claim in claims if claim.kind == EXPERIMENT}
+    return [(name, seed) for name in names for seed in (seeds if name in experiments else seeds[:1])]
+
+
+def measure_all(kept: Path, wanted: Sequence[tuple[str, int]]) -> None:
     """Measure what is not done yet, two at a time; what measures times at the end, alone."""
     plans = [course.plan_of(phase) for phase in course.PHASES.values()]
     alone = {name for plan in plans for name in plan.alone}
     trained = dict.fromkeys(name for plan in plans for name in plan.train)
-    waiting = [(kept, name, seed, False) for name in names for seed in seeds if not is_done(kept, name, seed)]
+    waiting = [(kept, name, seed, False) for name, seed in wanted if not is_done(kept, name, seed)]
     if not waiting:
         return
     course.scripts_of(plans)  # before the fork: imported once
     paths.CHECKPOINTS = kept / "checkpoints"  # another processor trains other models
-    bar = tqdm(total=len(waiting), desc=f"{len(names)} scripts, {len(seeds)} seeds", disable=None)
+    bar = tqdm(total=len(waiting), desc="scripts and seeds", disable=None)
     with multiprocessing.get_context("fork").Pool(course.PROCESSES) as pool:
         side_by_side = [task for task in waiting if task[1] not in alone]
         used = sorted({seed for _, _, seed, _ in waiting})
@@ -111,16 +117,15 @@ def told(name: str, result: course.Result) -> None:
         sys.exit(result.code)
 
 
-def collected(kept: Path, names: Sequence[str], seeds: Sequence[int]) -> Block:
-    """What the kept findings of these scripts say, as a block of the record."""
+def collected(kept: Path, measured: Iterable[tuple[str, int]], seeds: Sequence[int]) -> Block:
+    """What the kept findings of these scripts and seeds say, as a block of the record."""
     found: dict[str, dict[str, list]] = {}
-    for name in names:
-        by_seed = [
-            {entry["id"]: entry["measured"] for entry in json.loads(file.read_text(encoding="utf-8"))}
-            for file in (findings.file_of(course.path_of(name), folder_of(kept, seed)) for seed in seeds)
-        ]
-        for claim, numbers in by_seed[0].items():
-            found[claim] = {number: [measured[claim][number][0] for measured in by_seed] for number in numbers}
+    for name, seed in measured:
+        file = findings.file_of(course.path_of(name), folder_of(kept, seed))
+        for entry in json.loads(file.read_text(encoding="utf-8")):
+            columns = found.setdefault(entry["id"], {number: [] for number in entry["measured"]})
+            for number, (value,) in entry["measured"].items():
+                columns[number].append(value)
     return Block(replications.processor(), replications.versions(), list(seeds), found)
 
 
@@ -190,13 +195,13 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
         if unknown := sorted(chosen - set(names)):
             raise ValueError(f"no claim is decided by {', '.join(unknown)}: name scripts as data/claims.md does")
         names = [name for name in names if name in chosen]
-    for name in names if options.afresh else ():
-        for seed in seeds:
-            marker_of(kept, name, seed).unlink(missing_ok=True)
+    wanted = tasks(claims, names, seeds)
+    for name, seed in wanted if options.afresh else ():
+        marker_of(kept, name, seed).unlink(missing_ok=True)
     if options.afresh and not chosen:
         shutil.rmtree(kept / "checkpoints", ignore_errors=True)
-    measure_all(kept, names, seeds)
-    new = collected(kept, names, seeds)
+    measure_all(kept, wanted)
+    new = collected(kept, wanted, seeds)
     before = of_claims(replications.read(), claims)
     after = replications.with_block(before, new)
     replications.write(after)

@@ -310,25 +310,28 @@ def small_course(tmp_path, monkeypatch):
     return calls, broken, tmp_path
 
 
+BOTH = [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+
+
 def test_a_replication_that_was_stopped_goes_on_where_it_was(small_course, monkeypatch):
     calls, broken, kept = small_course
     broken.add(1)
     with pytest.raises(SystemExit):
-        replicate.measure_all(kept, ["a", "b"], [0, 1])
+        replicate.measure_all(kept, BOTH)
     done = [call[:2] for call in calls if not call[2]]
-    assert done == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert done == BOTH
     broken.clear()
     calls.clear()
-    replicate.measure_all(kept, ["a", "b"], [0, 1])
+    replicate.measure_all(kept, BOTH)
     assert calls == [("model", 1, True), ("b", 1, False)], "only what is missing, and the model for it"
-    found = replicate.collected(kept, ["a", "b"], [0, 1])
+    found = replicate.collected(kept, BOTH, [0, 1])
     assert found.findings == {"a": {"wetness": [0.6, 0.7]}, "b": {"wetness": [0.6, 0.7]}}
     assert found.processor == replications.processor() and found.seeds == [0, 1]
     calls.clear()
-    replicate.measure_all(kept, ["a", "b"], [0, 1])
+    replicate.measure_all(kept, BOTH)
     assert calls == []
     monkeypatch.setattr(replicate, "fingerprint", lambda name: "changed")
-    replicate.measure_all(kept, ["a"], [0])
+    replicate.measure_all(kept, [("a", 0)])
     assert calls == [("model", 0, True), ("a", 0, False)]
 
 
@@ -337,6 +340,11 @@ def test_the_scripts_to_measure_can_all_be_run():
     assert len(names) == len(set(names)) > 20
     with pytest.raises(ValueError, match=r"cannot run no.where: .* install"):
         replicate.scripts_to_measure([measured_at("no/where.py")])
+
+
+def test_what_has_only_probes_is_measured_once():
+    claims = [plain(script="a.py"), plain("C002", script="b.py", kind=PROBE)]
+    assert replicate.tasks(claims, ["a", "b"], [5, 6]) == [("a", 5), ("a", 6), ("b", 5)]
 
 
 def measured_at(script):
