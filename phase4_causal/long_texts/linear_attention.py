@@ -12,7 +12,13 @@ because then the sums can be taken in another order, keys with values first:
 φ(K)ᵀ V is a d_k x d_v matrix however long the text is. With the causal mask it is a sum over the past, a state that
 each word adds itself to: the layer is a recurrent network, and it can be trained in parallel.
 
-This is not softmax attention computed faster. It is another function: linear_kernel.py measures how far away it is.
+With elu + 1 this is not softmax attention computed faster. It is another function, and Katharopoulos et al. say so.
+Features that do approximate softmax exist, drawn at random (FAVOR+, Choromanski et al. 2021): for normal ω
+
+    exp(q·k)  =  mean over ω of  exp(ω·q - |q|²/2) · exp(ω·k - |k|²/2)
+
+so that m draws of ω give m positive features whose products are right on average. How near all of them come, and
+where, is measured by linear_kernel.py.
 """
 
 from collections.abc import Callable
@@ -23,14 +29,36 @@ from torch import Tensor
 
 from phase1_single_head.self_attention import check_attention_inputs
 
-FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {"elu": lambda x: F.elu(x) + 1, "relu": F.relu}
+FeatureMap = Callable[[Tensor], Tensor]  # (..., T, d_k) -> (..., T, features), not negative
+FEATURE_MAPS: dict[str, FeatureMap] = {"elu": lambda x: F.elu(x) + 1, "relu": F.relu}
 CHUNK = 64  # positions: inside a chunk the causal sums are taken with a mask, between chunks with a state
 
 
-def _features(name: str, *tensors: Tensor) -> list[Tensor]:
-    if name not in FEATURE_MAPS:
-        raise ValueError(f"unknown feature_map {name!r}: choose from {', '.join(FEATURE_MAPS)}")
-    return [FEATURE_MAPS[name](tensor) for tensor in tensors]
+def random_directions(count: int, width: int, generator: torch.Generator) -> Tensor:
+    """The ω of FAVOR+ -> (count, width), float64: each is normal, and those of a block of `width` are orthogonal."""
+    blocks = torch.randn(-(-count // width), width, width, dtype=torch.float64, generator=generator)
+    directions, triangle = torch.linalg.qr(blocks)
+    directions = directions * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)  # else not in all directions
+    lengths = torch.randn(count, width, dtype=torch.float64, generator=generator).norm(dim=-1, keepdim=True)
+    return directions.mT.flatten(0, 1)[:count] * lengths  # (blocks, width, width) -> (count, width)
+
+
+def positive_random_features(directions: Tensor) -> FeatureMap:
+    """φ of FAVOR+ with these ω (m, d_k), up to a factor that cancels; with the division by √d_k, half on each side."""
+
+    def features(x: Tensor) -> Tensor:
+        x = x / x.size(-1) ** 0.25
+        return torch.exp(x @ directions.mT - x.square().sum(dim=-1, keepdim=True) / 2)  # (..., d_k) -> (..., m)
+
+    return features
+
+
+def _features(feature_map: str | FeatureMap, *tensors: Tensor) -> list[Tensor]:
+    if isinstance(feature_map, str):
+        if feature_map not in FEATURE_MAPS:
+            raise ValueError(f"unknown feature_map {feature_map!r}: choose from {', '.join(FEATURE_MAPS)}")
+        feature_map = FEATURE_MAPS[feature_map]
+    return [feature_map(tensor) for tensor in tensors]
 
 
 def _with_ones(value: Tensor) -> Tensor:
@@ -96,13 +124,14 @@ def _causal_sums(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def linear_attention(
-    query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, feature_map: str = "elu"
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, feature_map: str | FeatureMap = "elu"
 ) -> Tensor:
     """Attention whose weights are φ(q)·φ(k), normalised, in time and memory O(T) (Katharopoulos et al. 2020).
 
     query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v), without the weights.
     No √d_k: φ takes queries and keys as they are. causal: the last query stands at the last key. feature_map: "elu"
-    (elu(x) + 1, always positive) or "relu"; with relu a query may give no key any weight, and its output is 0.
+    (elu(x) + 1, always positive), "relu", or a function such as positive_random_features gives; with relu a query may
+    give no key any weight, and its output is 0.
     Raises ValueError for an unknown feature map and for sizes that do not fit.
     """
     check_attention_inputs(query, key, value, None)

@@ -46,12 +46,12 @@ from phase4_causal.long_texts.ring_blocks import (
 from shared import cli
 from shared.attention_utils import causal_mask
 from shared.evidence import findings
-from shared.evidence.claims import IDENTITY, PROBE, Claim, measures
+from shared.evidence.claims import PROBE, Claim, measures
 from shared.measure import count_operations, peak_memory
 
 SIZE = 32  # d_k and d_v of the sequence that costs are measured on
 WAYS = {"all keys": {}, "causal": {"causal": True}, "causal, striped": {"causal": True, "striped": True}}
-TOLERANCE = 1e-10
+STRIPED = "striped pairs"
 Differences = dict[int, dict[str, float]]  # processes in the ring -> way to compute -> largest difference
 Needs = dict[int, dict[str, list[int]]]  # processes in the ring -> what is needed -> one number for each of them
 
@@ -219,24 +219,8 @@ def costs(length: int, group: dist.ProcessGroup, device: str) -> dict[str, list[
         peak = peak_memory(lambda: ring_attention(*mine, causal=True, group=group).sum().backward(), device)
     numbers = {"peak": peak, "messages": len(forward), "sent": sum(forward), "sent in both": sum(both)}
     everyone: list[Any] = [None] * size
-    dist.all_gather_object(everyone, numbers | {"pairs": pairs[0], "striped pairs": pairs[1]}, group=group)
+    dist.all_gather_object(everyone, numbers | {"pairs": pairs[0], STRIPED: pairs[1]}, group=group)
     return {name: [own[name] for own in everyone] for name in everyone[0]}
-
-
-@measures(
-    Claim(
-        id="ring-equals-one",
-        text="Attention round a ring of processes is the same function as in one process",
-        kind=IDENTITY,
-        source="Liu, Zaharia & Abbeel 2023",
-        rule=f"all below {TOLERANCE:g}, with all keys, causal and causal with striped positions",
-        holds=lambda n: max(n.values()) < TOLERANCE,
-        unit="largest difference of outputs and gradients from the plain function, float64",
-    )
-)
-def equality(equal: Differences) -> dict[str, float]:
-    """By the way to compute and the size of the ring."""
-    return {f"{way}, P = {size}": worst for size, by_way in equal.items() for way, worst in by_way.items()}
 
 
 @measures(
@@ -264,38 +248,18 @@ def needs_of_a_process(needs: Needs) -> dict[str, list[float]]:
     }
 
 
-@measures(
-    Claim(
-        id="ring-imbalance",
-        text="With a causal mask the last process of a ring has the most work; striped positions share it evenly",
-        kind=IDENTITY,
-        source="Brandon et al. 2023",
-        rule="neighbouring positions: 1 block against P, busiest at least 1.25 times the mean; striped: at most 1.1",
-        holds=lambda n: (
-            (n["blocks of the first"], n["blocks of the last"]) == (1, n["processes"])
-            and n["busiest / mean"] >= 1.25
-            and n["busiest / mean, striped"] <= 1.1
-        ),
-        unit="blocks that are computed; pairs computed by the busiest process, as a multiple of the mean",
-    )
-)
-def sharing_of_work(needs: Needs, length: int) -> dict[str, float | list[float]]:
-    """In the largest ring: how much each process computes of the blocks that come by, and of all.
+def show_sharing(needs: Needs, length: int) -> None:
+    """Print how much each process of the largest ring computes of the blocks that come by, and of all.
 
     The tiles have 64 queries, so it is a little more than half of a block that the diagonal crosses.
     """
     processes = max(needs)
     own = length // processes
-    pairs = computed_pairs([own] * processes, causal=True)
-    plain, striped = (needs[processes][name] for name in ("pairs", "striped pairs"))
-    return {
-        "processes": processes,
-        "blocks of the first": sum(n > 0 for n in pairs[0]),
-        "blocks of the last": sum(n > 0 for n in pairs[-1]),
-        "busiest / mean": max(plain) * processes / sum(plain),
-        "busiest / mean, striped": max(striped) * processes / sum(striped),
-        **{f"process {rank}, block by block": [n / own**2 for n in row] for rank, row in enumerate(pairs)},
-    }
+    print("\nWith a causal mask, what each process computes of the blocks that come by")
+    for rank, row in enumerate(computed_pairs([own] * processes, causal=True)):
+        print(f"   process {rank}: " + ", ".join(f"{pairs / own**2:.2f}" for pairs in row))
+    plain, striped = (max(pairs) * processes / sum(pairs) for pairs in map(needs[processes].get, ("pairs", STRIPED)))
+    print(f"   the busiest computes {plain:.2f} times the mean, with striped positions {striped:.2f} times")
 
 
 def measure(options: argparse.Namespace) -> tuple[Differences, Needs, int]:
@@ -309,13 +273,13 @@ def measure(options: argparse.Namespace) -> tuple[Differences, Needs, int]:
 
 
 def report(options: argparse.Namespace, equal: Differences, needs: Needs, length: int) -> str:
-    processes, worst = max(needs), equality(equal)
-    answer = f"Rings of up to {processes}: the same to {max(worst.values()):.0e}"
+    processes, worst = max(needs), max(max(by_way.values()) for by_way in equal.values())
+    answer = f"Rings of up to {processes}: the same to {worst:.0e}"
     if processes == 1:
-        findings.record(options, worst)
         return answer
+    show_sharing(needs, length)
     most = needs_of_a_process(needs)
-    findings.record(options, worst, most, sharing_of_work(needs, length))
+    findings.record(options, most)
     return f"{answer}; with {processes} each needs {most['share of the memory of one'][-1]:.2f} of the memory"
 
 

@@ -28,17 +28,13 @@ from phase4_causal.long_texts.long_context import Attention, masked
 from phase4_causal.long_texts.sparse_attention import block_sparse_attention, strided_attention, tile_mask, tile_pattern
 from shared import cli
 from shared.attention_utils import causal_mask, local_mask, strided_mask
-from shared.evidence import findings
-from shared.evidence.claims import IDENTITY, Claim, measures
-from shared.measure import count_operations, peak_memory
+from shared.measure import count_operations
 from shared.visualization_utils import INK, QUIET, headline, save_plot
 
 NEAR, LENGTHS = 8, (64, 256)  # window, stride and block of the reach experiment; lengths of the text
 LOCAL, STRIDED, IN_TURN = "local", "strided", "local and strided in turn"
 FIRST, BIG_BIRD = "near and first tile", "near, first and random tile"
-UNIT = f"{LENGTHS[0]} words, with a causal mask, {LENGTHS[1]} words, with a causal mask; window, stride, block {NEAR}"
-COST_LENGTH, STRIDE, BLOCK, WIDTH = 2048, 64, 64, 64
-PAIR_LENGTHS = (256, 1024)
+COST_LENGTH, STRIDE, BLOCK = 2048, 64, 64
 
 
 def patterns(length: int) -> dict[str, list[Tensor]]:
@@ -86,86 +82,13 @@ def layers_by_pattern(length: int) -> dict[str, tuple[float, float]]:
     }
 
 
-@measures(
-    Claim(
-        id="sparse-reach",
-        text="Two layers of sparse attention let every word hear of every other",
-        kind=IDENTITY,
-        source="Child et al. 2019; Beltagy et al. 2020; Zaheer et al. 2020",
-        rule="2 layers at most, whatever the pattern; or else for patterns that look near and far",
-        holds=lambda n: max(max(n[name][::2]) for name in (LOCAL, IN_TURN, FIRST, BIG_BIRD)) <= 2,
-        only_if=lambda n: max(max(n[name][::2]) for name in (IN_TURN, FIRST, BIG_BIRD)) <= 2,
-        condition="some layer or tile looks far; a window alone needs T / window layers",
-        unit=f"layers until all have met; {UNIT}",
-        control="strided alone: never, it stays within its remainder",
-        shows=("local*", "near*"),
-    ),
-    Claim(
-        id="sparse-hub",
-        text="A first block that all see and that sees all connects all words in two layers",
-        kind=IDENTITY,
-        source="Beltagy et al. 2020; Zaheer et al. 2020",
-        rule="2 layers at most, with a causal mask, too; or else without one",
-        holds=lambda n: max(n[FIRST] + n[BIG_BIRD]) <= 2,
-        only_if=lambda n: max(n[FIRST][::2] + n[BIG_BIRD][::2]) <= 2,
-        condition="the block may look ahead; under a causal mask it has heard of nothing but itself",
-        unit=f"layers until all have met; {UNIT}",
-        shows=("near*",),
-    ),
-)
-def layers_until_all_met() -> dict[str, list[float]]:
-    """Pattern -> layers for each length, without and with a causal mask; inf: never."""
-    tables = [layers_by_pattern(length) for length in LENGTHS]
-    return {name: [layers for table in tables for layers in table[name]] for name in tables[0]}
-
-
-@measures(
-    Claim(
-        id="C057",
-        text="Seeing every k-th position only brings the cost down from T² to T √T",
-        kind=IDENTITY,
-        rule="at most 9 times with a fixed k (T √T is 8, T² is 16); or else with k = √T",
-        holds=lambda n: n["stride 8"] <= 9,
-        only_if=lambda n: n["stride √T"] <= 9,
-        condition="k grows like √T; with a fixed k the pairs are T² / k",
-        unit=f"how many times as many pairs are left at {PAIR_LENGTHS[1]:,} tokens as at {PAIR_LENGTHS[0]}",
-    )
-)
-def growth_of_pairs() -> dict[str, float]:
-    """Pairs of query and key that a mask leaves: what a kernel that skips hidden pairs would compute."""
-    left = {
-        "stride 8": lambda n: strided_mask(n, n, 8).sum().item(),
-        "stride √T": lambda n: strided_mask(n, n, round(n**0.5)).sum().item(),
-        "window 16": lambda n: local_mask(n, n, 16).sum().item(),
-        "all": lambda n: n * n,
-    }
-    short, long = PAIR_LENGTHS
-    return {name: pairs(long) / pairs(short) for name, pairs in left.items()}
-
-
 def score_cells(attention: Attention, length: int) -> int:
     """Scores that one head computes: with d_k = d_v = 1, each takes 2 operations for itself and 2 for its value."""
     return count_operations(attention, *torch.zeros(3, 1, length, 1)) // 4
 
 
-@measures(
-    Claim(
-        id="sparse-cells",
-        text="A sparse pattern makes attention cheaper",
-        kind=IDENTITY,
-        source="Child et al. 2019",
-        rule="at most 1/4, with a mask, too; or else in the functions that leave hidden pairs out",
-        holds=lambda n: (
-            max(n[f"of T²: {way}"] for way in ("strided", "tiles", "strided, masked", "tiles, masked")) <= 1 / 4
-        ),
-        only_if=lambda n: max(n["of T²: strided"], n["of T²: tiles"]) <= 1 / 4,
-        condition="the hidden pairs are left out; a mask hides them after they were computed",
-        unit=f"scores that are computed, as a share of T², at {COST_LENGTH:,} tokens, counted",
-        shows=("of T²*",),
-    )
-)
-def costs(length: int = COST_LENGTH) -> dict[str, float | list[int]]:
-    """What one head computes, and the most bytes that it needs at a time, forward and with backward."""
+def shares_computed(length: int) -> dict[str, float]:
+    """What one head computes of the T² scores: behind a mask, and where the hidden ones are left out."""
     allowed = tile_pattern(length // BLOCK)
     calls = {
         "strided, masked": masked(strided_mask(length, length, STRIDE)),
@@ -173,14 +96,18 @@ def costs(length: int = COST_LENGTH) -> dict[str, float | list[int]]:
         "tiles, masked": masked(tile_mask(allowed, BLOCK, length, length)),
         "tiles": partial(block_sparse_attention, block_size=BLOCK, allowed=allowed),
     }
-    inputs = torch.randn(3, 1, 1, length, WIDTH, requires_grad=True)
-    found = {f"of T²: {name}": score_cells(call, length) / length**2 for name, call in calls.items()}
-    for name, call in calls.items():
-        with torch.no_grad():
-            forward = peak_memory(partial(call, *inputs))
-        both = peak_memory(lambda call=call: torch.autograd.grad(call(*inputs).sum(), inputs))
-        found[f"bytes, and with backward: {name}"] = [forward, both]
-    return found
+    return {name: score_cells(call, length) / length**2 for name, call in calls.items()}
+
+
+def show(tables: dict[int, dict[str, tuple[float, float]]]) -> None:
+    """Layers until all have met, and what is computed; inf: never."""
+    print(f"\n{f'layers until all have met (window, stride, block {NEAR})':54}without    with a causal mask")
+    for name in tables[LENGTHS[0]]:
+        for length, table in tables.items():
+            print(f"   {name:32}{f'T = {length}':16}" + "".join(f"{layers:>10}" for layers in table[name]))
+    print(f"\nScores that are computed at {COST_LENGTH:,} tokens, stride {STRIDE}, tiles of {BLOCK}")
+    for name, share in shares_computed(COST_LENGTH).items():
+        print(f"   {name:18}{share:6.1%}")
 
 
 def draw(length: int) -> tuple[Figure, str]:
@@ -211,10 +138,10 @@ def draw(length: int) -> tuple[Figure, str]:
 
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    layers = layers_until_all_met()
+    tables = {length: layers_by_pattern(length) for length in LENGTHS}
+    show(tables)
     save_plot(options, "phase4/sparse_reach", *draw(LENGTHS[0]))
-    findings.record(options, layers, growth_of_pairs(), costs())
-    both, near = layers[IN_TURN][-2], layers[LOCAL][-2]
+    (both, _), (near, _) = (tables[LENGTHS[-1]][name] for name in (IN_TURN, LOCAL))
     return f"{LENGTHS[-1]} words, near and far in turn: {both} layers; a window of {NEAR} alone: {near}"
 
 

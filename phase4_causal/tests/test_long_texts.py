@@ -11,9 +11,15 @@ import torch
 import torch.nn.functional as F
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase4_causal.long_texts import long_context, sparse_reach
+from phase4_causal.long_texts import linear_kernel, long_context, sparse_reach
 from phase4_causal.long_texts.flash_attention import flash_attention, flash_by_loops
-from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent, linear_by_loops
+from phase4_causal.long_texts.linear_attention import (
+    linear_attention,
+    linear_attention_recurrent,
+    linear_by_loops,
+    positive_random_features,
+    random_directions,
+)
 from phase4_causal.long_texts.local_attention import local_attention
 from phase4_causal.long_texts.sparse_attention import (
     block_sparse_attention,
@@ -136,6 +142,35 @@ def test_linear_is_its_kernel(t_q, t_k, causal):
     total = weights.sum(dim=-1, keepdim=True)
     quadratic = weights / total.masked_fill(total == 0, 1) @ inputs[2]
     assert_same(linear_attention(*inputs, causal=causal), quadratic, inputs)
+
+
+def test_linear_takes_fewer_operations_from_d_tokens_on():
+    """4 T d (d + 1) operations against 4 T² d; twice as many for twice the tokens."""
+    for length in (16, 64, 65, 512, 4096):
+        softmax, linear = linear_kernel.operations(length)
+        assert (softmax, linear) == (4 * length**2 * 64, 4 * length * 64 * 65)
+
+
+def test_random_features_by_their_kernel():
+    """On average over directions the product of the features is exp(q·k / √d); blocks of directions are orthogonal."""
+    query, key, value = (x.detach() for x in inputs_of(3, 4, leading=()))
+    query, key = query / 3, key / 3  # for longer ones 20,000 directions are few
+    directions = random_directions(20_003, 5, torch.Generator().manual_seed(0))
+    assert directions.shape == (20_003, 5)
+    block = directions[5:10] @ directions[5:10].mT
+    torch.testing.assert_close(block, block.diagonal().diag(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(directions.mean(dim=0), torch.zeros(5, dtype=torch.float64), rtol=0, atol=0.03)
+    torch.testing.assert_close(
+        directions.mT @ directions / 20_003, torch.eye(5, dtype=torch.float64), rtol=0, atol=0.03
+    )
+    features = positive_random_features(directions)
+    kernel = features(query) @ features(key).mT / 20_003
+    torch.testing.assert_close(kernel, (query @ key.mT / 5**0.5).exp(), rtol=0.1, atol=0)
+    expected, _ = scaled_dot_product_attention(query, key, value)
+    torch.testing.assert_close(linear_attention(query, key, value, feature_map=features), expected, rtol=0, atol=0.05)
+    recurrent, _ = linear_attention_recurrent(query, key[1:], value[1:], feature_map=features)
+    causal = linear_attention(query, key[1:], value[1:], causal=True, feature_map=features)
+    torch.testing.assert_close(causal, recurrent, rtol=0, atol=1e-12)
 
 
 def test_linear_by_hand():
@@ -291,6 +326,15 @@ def test_score_cells():
         assert sparse_reach.score_cells(tiles, length) == cells
     assert sparse_reach.score_cells(partial(strided_attention, stride=8), 48) == 48 * 48 // 8
     assert sparse_reach.score_cells(long_context.masked(strided_mask(48, 48, 8)), 48) == 48 * 48
+    shares = sparse_reach.shares_computed(256)  # 4 tiles a side: 3 on the diagonal and beside, the first row and column
+    assert shares == {"strided, masked": 1, "strided": 1 / 64, "tiles, masked": 1, "tiles": 14 / 16}
+
+
+def test_pairs_of_a_stride_grow_as_the_square_unless_the_stride_grows_too():
+    pairs = {
+        n: (strided_mask(n, n, 8).sum().item(), strided_mask(n, n, round(n**0.5)).sum().item()) for n in (256, 1024)
+    }
+    assert [long / short for short, long in zip(pairs[256], pairs[1024], strict=True)] == [16, 8]  # T²: 16, T √T: 8
 
 
 def test_reach_table():
