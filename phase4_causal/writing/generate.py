@@ -321,7 +321,8 @@ def main(argv: list[str] | None = None) -> str:
     trained = load_causal_model(options)
     print(f"\nSentences, {trained.label}")
     show_sentences(trained.model, prompt, sampling, options)
-    film(trained, prompt, sampling, options)
+    if options.pictures:
+        film(trained, prompt, sampling, options)
     count, prompts = (QUICK_SENTENCES, QUICK_PROMPTS) if options.quick else (NUM_SENTENCES, NUM_PROMPTS)
     measured: list[Measured] = []
     for seed in cli.seeds(options):
