@@ -71,7 +71,7 @@ POSITIONAL = 0.90  # share of rows from which on a head is a previous-token head
 KINDS = ("zero", "mean")  # of ablation
 INDUCTION, PREVIOUS, CONTROL = HEAD_COLORS[0], HEAD_COLORS[1], HEAD_COLORS[3]
 SCORES = ("best score", "best score, nothing repeated", "best score, untrained", "even weights")
-ALL_ROWS, FIRST_COPY = "on the word before, share of all rows", "of the rows of the first copy"
+ALL_ROWS, FIRST_COPY = "on the word before, share of all rows", "of the first copy, by some head"
 BEFORE, OTHERS, BLIND = "hidden: the word before", "hidden: another neighbour, worst", "best score, word before hidden"
 AS_TRAINED, LONGER = "as in training", "longer blocks"
 LATE, TWICE = "block in the second half", "sequences twice as long, second half"
@@ -227,7 +227,7 @@ def first_layer(run: Run) -> dict[str, float]:
     rows = torch.ones_like(run.tokens[:, :-1], dtype=torch.bool)
     rows[:, 0] = False  # nothing stands before the first word
     first_copy = rows & ~predictable(run.tokens[:, :-1])
-    shares = [looks_back(weights[0][:, run.best_previous], which) for which in (rows, first_copy)]
+    alone = looks_back(weights[0][:, [run.best_previous]], rows)
     full, lost, blind = repeated_loss(run.model, run.tokens), {}, 0.0
     for offset in range(-5, 1):
         with ablation.hidden(run.model, 0, offset):
@@ -235,7 +235,8 @@ def first_layer(run: Run) -> dict[str, float]:
             if offset == -1:
                 blind = scores_on(run.model, run.tokens)[0][run.best_induction].item()
     before = lost.pop(-1)
-    return {ALL_ROWS: shares[0], FIRST_COPY: shares[1], BEFORE: before, OTHERS: max(lost.values()), BLIND: blind}
+    shares = {ALL_ROWS: alone, FIRST_COPY: looks_back(weights[0], first_copy)}
+    return shares | {BEFORE: before, OTHERS: max(lost.values()), BLIND: blind}
 
 
 def taken_out(found: Outcome) -> dict[str, int | float | list[float]]:
@@ -367,10 +368,10 @@ FELL = {"two layers": 0.0, "fall begins": 230, "fall ends": 290}
         "not see that word costs 1 nat or more and 3 times what any other neighbour costs, and the score falls by 0.5",
         holds=lambda n: n[ALL_ROWS] >= POSITIONAL and needs_the_word_before(n),
         only_if=lambda n: n[FIRST_COPY] >= POSITIONAL and needs_the_word_before(n),
-        condition="it need do so only in the first copy, where what is looked up stands; behind it, it looks elsewhere",
+        condition="heads may share the work, and do it only in the first copy, where what is looked up stands",
         oracle={ALL_ROWS: 1.0, FIRST_COPY: 1.0, BEFORE: 8.0, OTHERS: 0.0, BLIND: 0.0, "best score": 1.0},
         null={ALL_ROWS: 0.2, FIRST_COPY: 0.2, BEFORE: 0.0, OTHERS: 0.0, BLIND: 1.0, "best score": 1.0},
-        unit="shares of rows of the best head in the first layer; nats; induction score",
+        unit="share of rows by largest weight, of the best head of the first layer; nats; induction score",
         control="hidden in the same way: the word itself, and those 2 to 5 places before",
         changed="was 0.5 nats without the head that looks there most; the name now needs the rule of phase 3",
         shows=(ALL_ROWS, FIRST_COPY, BEFORE, OTHERS, BLIND, "best score"),

@@ -77,8 +77,9 @@ def previous_token_score(weights: Tensor) -> Tensor:
 
 
 def looks_back(weights: Tensor, rows: Tensor) -> float:
-    """Share of these rows in which a head has its largest weight on the place before: (N, T, T), bool (N, T)."""
-    hits = weights.argmax(dim=-1) == torch.arange(weights.size(-1), device=weights.device) - 1  # (N, T, T) -> (N, T)
+    """Share of these rows, bool (N, T), in which some head has its largest weight on the place before: (N, H, T, T)."""
+    before = torch.arange(weights.size(-1), device=weights.device) - 1
+    hits = (weights.argmax(dim=-1) == before).any(dim=1)  # (N, H, T, T) -> (N, H, T) -> (N, T)
     return hits[rows].double().mean().item()
 
 

@@ -83,8 +83,9 @@ def test_induction_score_against_a_plain_loop():
     before = [weights[n, 2, i, i - 1].item() for n in range(5) for i in range(1, 11)]
     torch.testing.assert_close(task.previous_token_score(weights)[2].item(), sum(before) / len(before))
     rows = torch.rand(5, 11, generator=torch.Generator().manual_seed(4)) < 0.5
-    hits = [int(weights[n, 2, i].argmax()) == i - 1 for n, i in rows.nonzero().tolist()]
-    assert task.looks_back(weights[:, 2], rows) == sum(hits) / len(hits) > 0
+    hits = [[int(weights[n, h, i].argmax()) == i - 1 for h in range(3)] for n, i in rows.nonzero().tolist()]
+    assert task.looks_back(weights[:, [2]], rows) == sum(hit[2] for hit in hits) / len(hits) > 0
+    assert task.looks_back(weights, rows) == sum(map(any, hits)) / len(hits)
 
 
 def test_induction_score_of_heads_that_are_known():
