@@ -7,8 +7,8 @@
     .venv/bin/python shared/evidence/replicate.py --check  does the last run contradict the record?
 
 Each script runs as a reader runs it, with --seed. What it measured is kept in data/processed/replications/, so that
-a replication that was stopped goes on where it was: a script is measured anew only if its own file has changed, or
-with --afresh. Models are trained there, too. --check compares the verdicts of the last run (data/processed/findings/)
+a replication that was stopped goes on where it was: a script is measured anew only if a file of its room has changed,
+or with --afresh. Models are trained there, too. --check compares the verdicts of the last run (data/processed/findings/)
 with those that the record calls decided, and ends with exit code 1 if one comes out the other way.
 """
 
@@ -50,8 +50,9 @@ def scripts_to_measure(claims: Iterable[Claim]) -> list[str]:
 
 
 def fingerprint(name: str) -> str:
-    """Of the file that measures."""
-    return hashlib.sha256((paths.ROOT / course.path_of(name)).read_bytes()).hexdigest()
+    """Of the file that measures and its neighbours in the same room."""
+    room = (paths.ROOT / course.path_of(name)).parent
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(room.glob("*.py")))).hexdigest()
 
 
 def folder_of(kept: Path, seed: int) -> Path:
