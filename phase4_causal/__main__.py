@@ -1,6 +1,6 @@
 """The scripts of phase 4, in the order in which they are best read:  python -m phase4_causal [options]
 
-Two take longer and run with `./run_all.sh all` only: induction (20 s) and ring_attention (several processes).
+Two take longer and run with `./run_all.sh all` only: induction (25 s) and ring_attention (several processes).
 """
 
 import sys
