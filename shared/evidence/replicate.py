@@ -8,8 +8,9 @@
 
 Each script runs as a reader runs it, with --seed. What it measured is kept in data/processed/replications/, so that
 a replication that was stopped goes on where it was: a script is measured anew only if a file of its room has changed,
-or with --afresh. Models are trained there, too. --check compares the verdicts of the last run (data/processed/findings/)
-with those that the record calls decided, and ends with exit code 1 if one comes out the other way.
+or with --afresh. Models are trained there, too. --check compares the verdicts of the last run, which lie in
+data/processed/findings/, with those that the record calls decided, and ends with exit code 1 if one comes out the
+other way.
 """
 
 import argparse
