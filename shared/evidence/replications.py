@@ -127,16 +127,26 @@ def with_block(blocks: Sequence[Block], new: Block) -> list[Block]:
     return [*others, Block(new.processor, new.versions, new.seeds, merged)]
 
 
+def said_by(claim: Claim, of: Columns) -> str | None:
+    """The verdict of one block; None if it was measured before the rule asked for the numbers that it asks for now."""
+    if claim.holds is None:
+        return MEASURED
+    try:
+        return claim.over(rows(of))
+    except KeyError:
+        return None
+
+
 def published(claim: Claim, blocks: Sequence[Block] | None = None) -> Published | None:
     """What the record says of a claim, or None if it was not measured yet: decided where all blocks agree."""
     found = [block for block in (read() if blocks is None else blocks) if claim.id in block.findings]
-    if not found:
+    verdicts = [said_by(claim, block.findings[claim.id]) for block in found]
+    if not found or None in verdicts:
         return None
+    verdict = verdicts[0] if len(set(verdicts)) == 1 else UNDECIDED
     measured = [block.findings[claim.id] for block in found]
-    runs = [rows(of) for of in measured]
-    said = {MEASURED} if claim.holds is None else {claim.over(of) for of in runs}
-    verdict = said.pop() if len(said) == 1 else UNDECIDED
-    return Published(verdict, measured, sum(map(len, runs)), len({block.processor for block in found}))
+    runs = sum(len(rows(of)) for of in measured)
+    return Published(verdict, measured, runs, len({block.processor for block in found}))
 
 
 def outside(numbers: Numbers, known: Published) -> list[str]:

@@ -245,6 +245,8 @@ def test_the_record_decides_where_all_blocks_agree():
     assert replications.published(plain(), [*RECORD, block((0.1, 0.7, 0.8), seeds=(5, 6, 7))]).verdict == UNDECIDED
     assert replications.published(plain(), [*RECORD, block((0.1, 0.1, 0.1), "AMD")]).verdict == UNDECIDED
     assert replications.published(plain("other"), RECORD) is None
+    renamed = plain(holds=lambda n: n["moisture"] > 0.5)
+    assert replications.published(renamed, RECORD) is None, "the rule asks for a number that was not measured"
     timed = plain(kind=PROBE, holds=None)
     assert replications.published(timed, RECORD).verdict == MEASURED
 

@@ -46,19 +46,14 @@ AT_MOST = re.compile(r"(at most|below|under|less than|up to)( \w+)?\s$|^ (or les
 # Numbers that are right but that no finding records, by lesson and section, and where they come from instead.
 ELSEWHERE = {
     "phase1_single_head": {
-        "1. The bottleneck": "27 %, 74, 78 %",  # printed by bottleneck.py: going on from its own letters
         "2. By hand": "2.718, 0.368, 4.086, 0.665, 0.245, 0.090, 10, 7.55, 3.35",  # worked out, has a test of its own
-        "3. In a trained model": "0.27, 0.24, 0.22",  # printed by self_attention.py
-        # parameters by formula, memory and times as scoring.py prints them
-        "6. Which score": "1.3; 16,384; 4,096; 320; 8,320; 5.2; 55; 49,408; 16,640",
-        "8. Why divide by √d_k": "0.42, 0.12",  # printed by scaling.py
-        "10. The long path": "774, 2054, 19",  # counted and printed by layer_costs.py
-        "11. Reading weights": "17",  # the longest sentence of the toy language
+        "10. The long path": "774",  # counted and printed by layer_costs.py
+        "12. What textbooks say": "0.993, 0.88, 0.12",  # printed by textbook_numbers.py and asserted by its tests
     },
     "phase2_multi_head": {
+        # counted and printed by cost_model.py; its formulas, which a test compares with what is measured
+        "4. What heads cost": "1,048,576; 301,989,888; 14.6; 2.4",
         "5. What heads learn": "800",  # steps of the recipe
-        "6. Are more heads better?": "0.34, 0.24, 0.15, 0.12, 0.20, 0.37",  # a run with --steps 900
-        "10. Fused and grouped": "0.98, 0.92, 0.93, 0.82, 1.04, 1.01, 0.97, 0.96",  # times, printed by benchmark.py
     },
     "phase3_visualization": {
         "1. Reading a map": "0.17, 0.15",  # 1/6, and the threshold that is in question
