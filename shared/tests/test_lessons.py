@@ -56,7 +56,8 @@ ELSEWHERE = {
         "5. What heads learn": "800",  # steps of the recipe
     },
     "phase3_visualization": {
-        "1. Reading a map": "0.17, 0.15",  # 1/6, and the threshold that is in question
+        "1. Reading a map": "0.15",  # the threshold that is in question
+        "8. A real model": "0.65",  # of one sentence, printed by coreference.py
     },
     "phase4_causal": {
         "3. With and without": "4.6, 11.9, 12.5, 2.00",  # ln of the size of the vocabulary; other seeds
