@@ -76,7 +76,7 @@ def test_pictures_are_whole_light_and_described(quick_run):
     for path in (path for files in written.values() for path in files):
         if path.suffix == ".gif":
             with Image.open(path) as image:
-                assert image.n_frames >= 5 and image.info["comment"], path.name
+                assert image.n_frames >= 3 and image.info["comment"], path.name
         if path.suffix != ".png":
             continue
         assert path.stat().st_size <= 200_000, path.name
