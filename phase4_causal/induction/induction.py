@@ -306,7 +306,7 @@ FELL = {"two layers": 0.0, "fall begins": 230, "fall ends": 290}
         oracle=FELL | {"best head half way up": 260},
         null=FELL | {"best head half way up": 0},
         unit="step",
-        shows=("fall *", "best head half way up"),
+        shows=("two layers", "fall *", "best head half way up"),
     ),
     Claim(
         id="induction-one-layer",

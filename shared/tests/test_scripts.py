@@ -14,6 +14,7 @@ from PIL import Image
 
 from phase1_single_head import self_attention
 from phase1_single_head import visualize as visualize1
+from phase1_single_head.parts import queries_and_keys
 from phase3_visualization import attention_3d, attention_flow
 from phase4_causal import causal_attention
 from phase4_causal import visualize as visualize4
@@ -110,7 +111,7 @@ def test_weights_of_all_sentences_are_saved(quick_run):
 @pytest.mark.parametrize(
     ("quick_run", "script"),
     [
-        *(in_half("run-1", s) for s in (self_attention, visualize1)),
+        *(in_half("run-1", s) for s in (queries_and_keys, visualize1)),
         *(in_half("run-2", s) for s in (causal_attention, visualize4)),
     ],
     indirect=["quick_run"],
