@@ -80,3 +80,10 @@ def test_a_plot_lies_where_the_options_say_and_keeps_its_caption(tmp_path, kind)
     path = save_plot(options, "phase1/a", fig, "what it shows")
     assert path == tmp_path / paths.PLOTS / "phase1" / f"a.{kind}" and b"what it shows" in path.read_bytes()
     assert fig.get_suptitle() == "A finding" and fig.get_supxlabel() == "trained 600 steps"
+
+
+def test_where_no_pictures_are_wanted_none_is_saved(tmp_path):
+    options = cli.parse(cli.parser(None), ["--no-pictures", "--output-dir", str(tmp_path)])
+    fig = plt.figure()
+    assert save_plot(options, "phase1/x", fig, "caption") is None
+    assert not list(tmp_path.rglob("*.png")) and not plt.fignum_exists(fig.number)
