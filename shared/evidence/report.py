@@ -33,7 +33,7 @@ SECTIONS = {
 }
 
 
-def _caption(path: Path) -> str:
+def caption_of(path: Path) -> str:
     """What save_figure and save_animation kept inside the file."""
     with Image.open(path) as image:
         caption = image.info.get("Description") or image.info.get("comment") or path.stem
@@ -51,7 +51,7 @@ def pictures(output_dir: Path) -> list[dict[str, str]]:
                 {
                     "phase": where or POSTER,
                     "name": path.name,
-                    "caption": _caption(path),
+                    "caption": caption_of(path),
                     "address": path.relative_to((output_dir / paths.PAGE).parent).as_posix(),
                 }
             )

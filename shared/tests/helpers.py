@@ -176,3 +176,9 @@ def computes_the_same(exercise, function):
     """Whether a function is right in all cases but those with large scores, where e to a score is inf."""
     cases = [case for case in exercise.cases() if not LARGE_NUMBERS.search(case.name)]
     assert cases and first_problem(exercise, function, cases)[1] == ""
+
+
+def promised(doc):
+    """The pictures that the docstring of a script says it writes: "Writes a.png and b.gif to ..."."""
+    sentences = re.findall(r"[Ww]rites\s(.*?)(?:\.\s|\.?$)", doc.strip(), re.DOTALL)
+    return {name.split("/")[-1] for said in sentences for name in re.findall(r"[\w/]+\.(?:png|gif|html)\b", said)}

@@ -21,6 +21,7 @@ from phase4_causal import visualize as visualize4
 from shared import cli, course, paths, toy_language, training
 from shared.evidence import report
 from shared.evidence.claims import all_claims
+from shared.tests.helpers import promised
 from shared.toy_language import TOY_SENTENCE
 
 # Two runs of half of the scripts each, so that two processes can share them. In one of them each script runs only once.
@@ -44,12 +45,6 @@ def of_both_halves(test):
     return pytest.mark.parametrize("quick_run", [in_half(half) for half in HALVES], indirect=True)(test)
 
 
-def promised(script):
-    """The pictures that the docstring of a script says it writes: "Writes a.png and b.gif to ..."."""
-    sentences = re.findall(r"[Ww]rites\s(.*?)(?:\.\s|\.?$)", script.__doc__.strip(), re.DOTALL)
-    return {name.split("/")[-1] for said in sentences for name in re.findall(r"[\w/]+\.(?:png|gif|html)\b", said)}
-
-
 @pytest.fixture(scope="module")
 def quick_run(request, checkpoints, tmp_path_factory):
     """Half of the scripts, as a reader would run them: the folder, and script -> the files that it wrote."""
@@ -68,7 +63,7 @@ def test_every_script_writes_what_its_docstring_promises(quick_run):
     _, written = quick_run
     for script, files in written.items():
         pictures = {path.name for path in files if path.suffix in (".png", ".gif", ".html")}
-        assert pictures == promised(script), script.__name__
+        assert pictures == promised(script.__doc__), script.__name__
 
 
 @of_both_halves
@@ -135,7 +130,7 @@ def test_the_same_seed_gives_the_same_bytes(quick_run, script, tmp_path, monkeyp
 def test_other_sentences_work_in_every_script(quick_run, script, tmp_path):
     sentence = "today some strange kites beside the dark big barn lay on a red soft box"  # 15 words
     script.main(["--quick", "--sentence", sentence, "--output-dir", str(tmp_path)])
-    assert any(tmp_path.rglob("*")) or not promised(script)
+    assert any(tmp_path.rglob("*")) or not promised(script.__doc__)
 
 
 @pytest.mark.parametrize(
