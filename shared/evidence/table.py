@@ -69,9 +69,12 @@ def finding_row(claim: Claim, blocks: Sequence[Block]) -> str:
 
 
 def said_row(row: Mapping, of: Mapping[str, Claim], blocks: Sequence[Block]) -> str:
-    parts = [f"{row['finding']}: {verdict_of(of[row['finding']], blocks)}"] if row["kind"] == FINDING else []
-    if answer := row.get("answer"):
-        parts.append(answer)
+    """A claim and what became of it; where it is a part of a finding on more, the answer in place of its verdict."""
+    parts = [answer] if (answer := row.get("answer")) else []
+    if row["kind"] == FINDING:
+        own = row["finding"] == row["id"] or not parts
+        parts = [verdict_of(of[row["finding"]], blocks), *parts] if own else parts
+        parts[0] = f"{row['finding']}: {parts[0]}"
     text = cell("; ".join(parts))
     if where := row.get("where"):
         text += f" ([{Path(where).name}](../{where}))"

@@ -387,7 +387,10 @@ def test_the_table_says_verdict_change_and_answer():
     record = (block((0.6, 0.7, 0.8), name="wetness"),)
     assert "*Rule changed after a result: was 0.4.* | + holds | [b.py](../a/b.py)" in table.finding_row(claim, record)
     row = {"id": "C001", "claim": "a | b", "said": "notes", "kind": table.FINDING, "finding": "wetness", "answer": "so"}
-    assert table.said_row(row, {"wetness": claim}, record) == "| C001 | a \\| b | notes | wetness: + holds; so |"
+    of = {"wetness": claim, "C001": claim}
+    assert table.said_row(row, of, record) == "| C001 | a \\| b | notes | wetness: so |", "a part of it"
+    assert table.said_row(row | {"answer": ""}, of, record).endswith("| wetness: + holds |")
+    assert table.said_row(row | {"finding": "C001"}, of, record).endswith("| C001: + holds; so |")
     text = table.page([claim], [row], record)
     assert "1 experiments decide" in text and "1 + holds" in text and "seeds 0 to 2 on GenuineIntel AVX512" in text
 
