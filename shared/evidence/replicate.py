@@ -18,6 +18,7 @@ import hashlib
 import json
 import multiprocessing
 import shutil
+import signal
 import sys
 import time
 from collections import Counter
@@ -100,7 +101,8 @@ def measure_all(kept: Path, wanted: Sequence[tuple[str, int]]) -> None:
     course.scripts_of(plans)  # before the fork: imported once
     paths.CHECKPOINTS = kept / "checkpoints"  # another processor trains other models
     bar = tqdm(total=len(waiting), desc="scripts and seeds", disable=None)
-    with multiprocessing.get_context("fork").Pool(course.PROCESSES) as pool:
+    hear_no_ctrl_c = (signal.SIGINT, signal.SIG_IGN)  # this process hears it, and ends the others
+    with multiprocessing.get_context("fork").Pool(course.PROCESSES, signal.signal, hear_no_ctrl_c) as pool:
         side_by_side = [task for task in waiting if task[1] not in alone]
         used = sorted({seed for _, _, seed, _ in waiting})
         for part in ([(kept, name, seed, True) for seed in used for name in trained], side_by_side):
@@ -193,11 +195,10 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
     started = time.perf_counter()
     seeds = list(cli.seeds(options))
     kept = KEPT / replications.processor().replace(" ", "_")
-    names = scripts_to_measure(claims)
-    if chosen := {module_of(script) for script in options.scripts}:
-        if unknown := sorted(chosen - set(names)):
-            raise ValueError(f"no claim is decided by {', '.join(unknown)}: name scripts as data/claims.md does")
-        names = [name for name in names if name in chosen]
+    chosen = {module_of(script) for script in options.scripts}
+    if unknown := sorted(chosen - {module_of(claim.script) for claim in claims}):
+        raise ValueError(f"no claim is decided by {', '.join(unknown)}: name scripts as data/claims.md does")
+    names = scripts_to_measure(claim for claim in claims if not chosen or module_of(claim.script) in chosen)
     wanted = tasks(claims, names, seeds)
     for name, seed in wanted if options.afresh else ():
         marker_of(kept, name, seed).unlink(missing_ok=True)

@@ -309,7 +309,7 @@ def small_course(tmp_path, monkeypatch):
     monkeypatch.setattr(course, "scripts_of", lambda plans: ["a", "b"])
     monkeypatch.setattr(paths, "CHECKPOINTS", paths.CHECKPOINTS)  # replicate sets it
     monkeypatch.setattr(replicate, "fingerprint", lambda name: "as it is")
-    one_process = types.SimpleNamespace(Pool=lambda processes: nullcontext(types.SimpleNamespace(imap_unordered=map)))
+    one_process = types.SimpleNamespace(Pool=lambda *settings: nullcontext(types.SimpleNamespace(imap_unordered=map)))
     monkeypatch.setattr(replicate.multiprocessing, "get_context", lambda way: one_process)
     return calls, broken, tmp_path
 
