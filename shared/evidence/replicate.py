@@ -181,9 +181,23 @@ def contradictions(recorded: Iterable[Mapping], claims: Iterable[Claim]) -> list
     return lines
 
 
+def beyond(recorded: Iterable[Mapping], claims: Iterable[Claim]) -> list[str]:
+    """Numbers of experiments of a run that lie outside their published range, as "C001: its name"."""
+    of = {claim.id: replications.published(claim) for claim in claims if claim.kind == EXPERIMENT}
+    return [
+        f"{entry['id']}: {name}"
+        for entry in recorded
+        if (known := of.get(entry["id"]))
+        for run in replications.rows(entry["measured"])
+        for name in replications.outside(run, known)
+    ]
+
+
 def check(output_dir: Path) -> None:
-    """Compare the last run with the record; leave with 1 if it contradicts it."""
+    """Compare the last run with the record; leave with 1 if it contradicts it. Numbers out of range are only told."""
     recorded = findings.gather(output_dir)
+    if far := beyond(recorded, all_claims()):
+        print(f"{len(far)} numbers outside their published range: {'; '.join(far[:5])}" + " ..." * (len(far) > 5))
     wrong = contradictions(recorded, all_claims())
     print("\n".join(wrong) if wrong else f"{len(recorded)} findings, none against the record")
     if wrong:

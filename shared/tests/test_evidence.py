@@ -288,6 +288,14 @@ def test_a_decided_verdict_that_turns_is_a_contradiction(monkeypatch):
     assert replicate.contradictions([entry], [plain()]) == [], "undecided: both are possible"
 
 
+def test_a_number_outside_its_range_is_told(monkeypatch):
+    monkeypatch.setattr(replications, "read", lambda: RECORD)
+    entries = [{"id": "C001", "measured": {"wetness": [value]}} for value in (0.6, 0.9004, 0.59, 0.92)]
+    assert [len(replicate.beyond([entry], [plain()])) for entry in entries] == [0, 0, 1, 1], "rounding aside"
+    assert replicate.beyond(entries[-1:], [plain()]) == ["C001: wetness"]
+    assert replicate.beyond(entries, [plain(kind=PROBE)]) == [], "times lie where they like"
+
+
 @pytest.fixture
 def small_course(tmp_path, monkeypatch):
     """Two made experiments in place of the course's; returns the calls, and the folder that is kept."""
