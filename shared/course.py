@@ -152,6 +152,11 @@ class Teller:
             sys.exit(result.code)
 
 
+def processes() -> Pool:
+    """A pool whose processes do not hear Ctrl-C: this one does, and ends them."""
+    return multiprocessing.get_context("fork").Pool(PROCESSES, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+
+
 def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller: Teller) -> None:
     """Train, then run everything that may run beside something else, and tell it phase by phase."""
 
@@ -186,9 +191,8 @@ def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, long
         plans = {phase: replace(plan, scripts=plan.scripts + plan.alone, alone=()) for phase, plan in plans.items()}
     scripts_of(plans.values())  # before the fork: imported once
     teller = Teller(options.output_dir / LOG, verbose=options.verbose)
-    ignore_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # this process hears it, and ends the others
     teller.say("Training the models that the scripts share, unless they are there already: about half a minute")
-    with multiprocessing.get_context("fork").Pool(PROCESSES, initializer=ignore_ctrl_c) as pool:
+    with processes() as pool:
         run_side_by_side(pool, plans, argv, teller)
     alone = [name for plan in plans.values() for name in plan.alone + (plan.longer if longer else ())]
     for name in alone:

@@ -20,6 +20,7 @@ from typing import Any
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler prints a line at each start and stop
 
+import numpy as np
 import torch
 from torch.autograd.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
@@ -78,9 +79,19 @@ def paired_times(
     return times
 
 
+def ratios(times: dict[str, list[float]], name: str, base: str) -> list[float]:
+    """How many times as long as `base` a call took, in each round."""
+    return [own / other for own, other in zip(times[name], times[base], strict=True)]
+
+
 def median_ratio(times: dict[str, list[float]], name: str, base: str) -> float:
-    """How many times as long as `base` a call took: the median of the ratios within the rounds."""
-    return statistics.median(own / other for own, other in zip(times[name], times[base], strict=True))
+    """The median over the rounds of how many times as long as `base` a call took."""
+    return statistics.median(ratios(times, name, base))
+
+
+def ratio_quartiles(times: dict[str, list[float]], name: str, base: str) -> list[float]:
+    """The three quartiles over the rounds of how many times as long as `base` a call took."""
+    return np.quantile(ratios(times, name, base), (0.25, 0.5, 0.75)).tolist()
 
 
 def matmul_rate(device: str = "cpu", dtype: torch.dtype = torch.float32, size: int | None = None) -> float:

@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import matplotlib.pyplot as plt
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
@@ -34,7 +33,7 @@ from phase1_single_head.self_attention import check_mask, masked_softmax
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, PROBE, Claim, Measured, Numbers, measures
-from shared.measure import paired_times
+from shared.measure import paired_times, ratio_quartiles
 from shared.visualization_utils import HEAD_COLORS, QUIET, headline, save_plot
 
 METHODS = ("dot", "general", "concat")
@@ -160,7 +159,7 @@ def time_ratios(modules: dict[str, nn.Module], length: int) -> dict[str, list[fl
     """Time of one forward pass over that of scaled dot-product attention, quartiles over rounds, for each module."""
     x = torch.randn(1, length, D_MODEL)
     times = paired_times({name: partial(module, x, x) for name, module in modules.items()}, rounds=ROUNDS)
-    return {name: np.quantile(np.divide(times[name], times[SCALED]), (0.25, 0.5, 0.75)).tolist() for name in modules}
+    return {name: ratio_quartiles(times, name, SCALED) for name in modules}
 
 
 def comparisons_as_good(numbers: Numbers) -> int:

@@ -9,6 +9,7 @@ import torch
 from phase1_single_head.parts.soft_lookup import Reading
 from phase1_single_head.reading import reading_weights, textbook_numbers, weight_statistics
 from shared import attention_utils
+from shared.evidence import table
 from shared.tests.helpers import close
 from shared.toy_language import TOY_SENTENCE, VOCABULARY
 from shared.visualization_utils import WEIGHT_MAP
@@ -93,6 +94,12 @@ def test_errata_against_other_ways_to_compute_them():
     assert wrong == {
         *("C001", "C019", "C020", "C021", "C022", "C056", "C080", "C124", "C138", "C164", "C165", "C167"),
     }
+
+
+def test_the_table_of_claims_calls_a_misprint_what_is_one():
+    kinds = {row["id"]: row["kind"] for row in table.read_said()}
+    for entry in textbook_numbers.errata():
+        assert (kinds[entry.claim] == "erratum") == entry.wrong, entry.claim
 
 
 def test_an_erratum_follows_its_numbers(monkeypatch):

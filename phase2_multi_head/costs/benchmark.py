@@ -48,7 +48,7 @@ from shared import cli
 from shared.attention_utils import causal_mask
 from shared.evidence import findings
 from shared.evidence.claims import PROBE, Claim, measures
-from shared.measure import machine, median_ratio, paired_times
+from shared.measure import machine, median_ratio, paired_times, ratio_quartiles
 from shared.visualization_utils import QUIET, head_color, headline, save_plot
 
 SHAPES, QUICK_SHAPES = ((8, 64), (1, 512)), ((2, 64),)  # sequences, length
@@ -119,8 +119,7 @@ def core_ratios(lengths: tuple[int, ...], seconds: float, device: str) -> dict[s
             FUSED: partial(F.scaled_dot_product_attention, q, q, q),
         }
         times = paired_times(calls, seconds=seconds, device=device)
-        ratios = [steps / fused for steps, fused in zip(times["in steps"], times[FUSED], strict=True)]
-        for values, ratio in zip(numbers.values(), statistics.quantiles(ratios, method="inclusive"), strict=True):
+        for values, ratio in zip(numbers.values(), ratio_quartiles(times, "in steps", FUSED), strict=True):
             values.append(ratio)
     return {"T": list(lengths), **numbers}
 

@@ -50,13 +50,13 @@ from shared import cli, training
 from shared.attention_utils import padding_mask
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Numbers, measures
+from shared.evidence.intervals import bootstrap_interval
 from shared.toy_language import MASK_ID, PAD_ID
 from shared.training import Trained
 from shared.visualization_utils import HIDDEN, INK, QUIET, head_color, headline, save_plot
 
 TOLERANCE = 0.01  # nats that the loss may rise
 RANDOM_ORDERS = 4  # for each model
-DRAWS = 1000  # of the examples, for an interval
 HEADS, BATCH, STEPS, LEARNING_RATE, STRINGS, LOOKUP_MODELS = 8, 32, 200, 1e-2, 250, 2  # of two look-ups
 LANGUAGE, LOOKUPS = "toy language", "two look-ups"
 GRADIENT, REMOVAL, GREEDY = "smallest gradient first", "cheapest alone first", "greedy, measured again"
@@ -146,11 +146,9 @@ def language_model(trained: Trained, sentences: int = training.NUM_HELD_OUT) -> 
     return Sampled([block.attention for block in trained.model.blocks], losses, len(tokens))
 
 
-def interval_of_mean(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower and upper end of the 95 % interval of the mean over examples, by bootstrap: (..., B) -> two of (...)."""
-    drawn = torch.randint(values.size(-1), (DRAWS, values.size(-1)), generator=torch.Generator().manual_seed(0))
-    means = torch.stack([values[..., examples].mean(dim=-1) for examples in drawn])  # (draws, ...)
-    return tuple(means.quantile(torch.tensor([0.025, 0.975], dtype=means.dtype), dim=0))
+def over_examples(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Lower and upper end of the 95 % interval of the mean, by bootstrap, the same at every call: (..., B) -> (...)."""
+    return bootstrap_interval(values, torch.Generator().manual_seed(0))
 
 
 def curve(order: Sequence[Head], loss: Loss) -> list[float]:
@@ -215,8 +213,8 @@ def prune(sample: Sampled, seed: int) -> Pruning:
     }
     shuffle = random.Random(seed)
     shuffled = [shuffle.sample(model.heads, len(model.heads)) for _ in range(RANDOM_ORDERS)]
-    alone = interval_of_mean(rises([head] for head in model.heads))
-    together = interval_of_mean(rises(orders[GREEDY][:count] for count in range(len(model.heads) + 1)))
+    alone = over_examples(rises([head] for head in model.heads))
+    together = over_examples(rises(orders[GREEDY][:count] for count in range(len(model.heads) + 1)))
     return Pruning(
         removal,
         tuple(end.view_as(removal) for end in alone),

@@ -185,17 +185,17 @@ def test_prune_agrees_with_its_parts(model):
         a < rise < b for a, rise, b in zip(low[1:], greedy[1:], high[1:], strict=True)
     )
     rise = losses(frozenset([(1, 2)])) - losses(frozenset())
-    assert [end[1, 2] for end in run.removal_range] == list(head_pruning.interval_of_mean(rise))
+    assert [end[1, 2] for end in run.removal_range] == list(head_pruning.over_examples(rise))
     assert run.removal[1, 2].item() == pytest.approx(rise.mean().item())
 
 
 def test_an_interval_is_as_wide_as_theory_says_and_holds_the_mean():
     values = torch.randn(3, 400, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 2 + 5
-    low, high = head_pruning.interval_of_mean(values)
+    low, high = head_pruning.over_examples(values)
     assert ((low < values.mean(dim=-1)) & (values.mean(dim=-1) < high)).all()
     torch.testing.assert_close(high - low, 2 * 1.96 * values.std(dim=-1) / 20, rtol=0.1, atol=0)
     constant = torch.full((4,), 0.25).double()
-    assert [end.item() for end in head_pruning.interval_of_mean(constant)] == [0.25, 0.25]
+    assert [end.item() for end in head_pruning.over_examples(constant)] == [0.25, 0.25]
 
 
 def test_the_loss_of_the_language_model_counts_each_hidden_word_alike():

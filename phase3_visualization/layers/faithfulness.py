@@ -52,6 +52,7 @@ from shared import cli, training
 from shared.attention_utils import attention_rollout
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Numbers, measures
+from shared.evidence.intervals import bootstrap_interval
 from shared.grammar.entropy import KIND, ORDER, hidden_word_distribution, sentence_log_probability
 from shared.toy_language import (
     ADVERBS,
@@ -74,7 +75,6 @@ from shared.visualization_utils import INK, QUIET, head_color, headline, plot_at
 TRIED_ON = 120  # held-out sentences that this comparison was developed on; the numbers come from the others
 SENTENCES, QUICK_SENTENCES = 300, 32
 COSTS = 0.02  # nats: a word that costs the perfect reader less does not matter
-RESAMPLES = 1000  # of the sentences, for an interval
 RAW, PRODUCT, ROLLOUT, FLOW, NORMS = "raw weights", "raw product", "rollout", "flow", "norm-weighted"
 GRADIENT, INPUT, NEAREST = "gradient", "gradient x input", "nearest word"
 OWN, PERFECT, CHANCE = "leave-one-out", "perfect reader", "chance"
@@ -239,10 +239,8 @@ def share(chosen: frozenset[int], wanted: frozenset[int]) -> float:
 
 
 def over_sentences(values: Sequence[float], generator: torch.Generator) -> list[float]:
-    """95 % interval of the mean of one value a sentence: how other draws of as many would spread (bootstrap)."""
-    drawn = torch.randint(len(values), (RESAMPLES, len(values)), generator=generator)
-    means = torch.tensor(values, dtype=torch.float64)[drawn].mean(dim=-1)  # (RESAMPLES, n) -> (RESAMPLES,)
-    return means.quantile(torch.tensor([0.025, 0.975]).double()).tolist()
+    """95 % interval of the mean of one value a sentence, by bootstrap."""
+    return [end.item() for end in bootstrap_interval(torch.tensor(values, dtype=torch.float64), generator)]
 
 
 FOUND, LANGUAGE, PLAUSIBLE, BETWEEN = "found", "perfect reader's word", "plausible", "95 % of sentences"

@@ -44,7 +44,7 @@ from shared import cli
 from shared.attention_utils import causal_mask, local_mask, strided_mask
 from shared.evidence import findings
 from shared.evidence.claims import PROBE, Claim, measures
-from shared.measure import machine, median_ratio, paired_times, peak_memory
+from shared.measure import machine, median_ratio, paired_times, peak_memory, ratio_quartiles
 from shared.visualization_utils import head_color, headline, save_plot
 
 NUM_HEADS, WIDTH, WINDOW, STRIDE, BLOCK = 2, 64, 128, 64, 64
@@ -118,11 +118,6 @@ def measure(length: int, seconds: float) -> tuple[Times, dict[str, int]]:
     return paired_times(calls, seconds=seconds, warm_up=False), memory
 
 
-def quartiles(times: Times, slow: str, fast: str) -> list[float]:
-    """How many times as long `slow` took as `fast`, in the same round: the three quartiles over the rounds."""
-    return statistics.quantiles([a / b for a, b in zip(times[slow], times[fast], strict=True)], method="inclusive")
-
-
 @measures(
     Claim(
         id="C060",
@@ -145,7 +140,7 @@ def ratios(times: dict[int, Times], memory: Memory) -> dict[str, float | list[fl
         "tokens": last,
         f"memory of six words, {NAIVE} / {FLASH}": six,
         **{f"memory, {slow} / {fast}": memory[last][slow] / memory[last][fast] for slow, fast in pairs},
-        **{f"time, {slow} / {fast}": quartiles(times[last], slow, fast) for slow, fast in pairs},
+        **{f"time, {slow} / {fast}": ratio_quartiles(times[last], slow, fast) for slow, fast in pairs},
     }
 
 

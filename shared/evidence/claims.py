@@ -27,8 +27,6 @@ all of them agree, or where the 95 % interval of an effect clears its bar. Every
 import functools
 import importlib
 import inspect
-import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -36,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from shared import paths
+from shared.evidence.intervals import interval
 
 HOLDS, FAILS, ONLY_IF, UNDECIDED = "holds", "does not hold", "holds only if", "undecided here"
 VERDICTS = (HOLDS, FAILS, ONLY_IF, UNDECIDED)
@@ -69,18 +68,6 @@ class Above:
         """HOLDS, FAILS or UNDECIDED, by the interval."""
         low, high = interval([self.effect(run) for run in runs])
         return HOLDS if low > self.bar else FAILS if high < self.bar else UNDECIDED
-
-
-# Student's t, 97.5 %, for 2 to 10 values (1 to 9 degrees of freedom)
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean of 2 to 10 values, by Student's t. Raises ValueError for another number of them."""
-    if len(values) not in STUDENT:
-        raise ValueError(f"an interval needs 2 to {max(STUDENT)} values: got {len(values)}")
-    half = STUDENT[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
-    return statistics.mean(values) - half, statistics.mean(values) + half
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
     findings.record(options, weights_of_the_best_head(trained), ...)
 
 Each measuring function carries its claims (shared/evidence/claims.py). The numbers of the run are printed beside the
-published range, with the published verdict (shared/evidence/record.py), and saved in data/processed/findings/, from
-where shared/evidence/report.py builds the page.
+published range, with the published verdict (shared/evidence/replications.py), and saved in data/processed/findings/,
+from where shared/evidence/report.py builds the page.
 """
 
 import argparse
@@ -45,11 +45,15 @@ def beside(values: list, span: tuple[float, float] | None) -> str:
     return f"{shown} (published {shown_range(span)})"
 
 
+def number_texts(finding: Mapping) -> dict[str, str]:
+    """Name -> "best head: 0.97 (published 0.93 to 1)"."""
+    spans = finding["published"]
+    return {name: f"{name}: {beside(values, spans.get(name))}" for name, values in finding["measured"].items()}
+
+
 def measured_text(finding: Mapping) -> str:
     """One line: "best head: 0.97 (published 0.93 to 1); best fixed offset: 0.50 (published 0.50)", and the unit."""
-    spans = finding["published"]
-    texts = (f"{name}: {beside(values, spans.get(name))}" for name, values in finding["measured"].items())
-    return f"{'; '.join(texts)}; {finding['unit']}"
+    return f"{'; '.join(number_texts(finding).values())}; {finding['unit']}"
 
 
 def of_this_run(claim: Claim, runs: Sequence[Numbers]) -> str:
@@ -98,8 +102,7 @@ def show(found: list[dict], *, with_numbers: bool) -> None:
     """Print the numbers of findings that were measured together, once, and below them the verdicts."""
     print()
     if with_numbers:
-        numbers = {name: (finding, values) for finding in found for name, values in finding["measured"].items()}
-        say(f"{name}: {beside(of, finding['published'].get(name))}" for name, (finding, of) in numbers.items())
+        say({name: text for finding in found for name, text in number_texts(finding).items()}.values())
     for finding in found:
         mark = MARKS.get(finding["verdict"], "·")
         said = f'{mark} {finding["verdict"]}: "{finding["claim"]}" ({finding["id"]}; {finding["rests on"]})'

@@ -16,9 +16,7 @@ other way.
 import argparse
 import hashlib
 import json
-import multiprocessing
 import shutil
-import signal
 import sys
 import time
 from collections import Counter
@@ -101,8 +99,7 @@ def measure_all(kept: Path, wanted: Sequence[tuple[str, int]]) -> None:
     course.scripts_of(plans)  # before the fork: imported once
     paths.CHECKPOINTS = kept / "checkpoints"  # another processor trains other models
     bar = tqdm(total=len(waiting), desc="scripts and seeds", disable=None)
-    hear_no_ctrl_c = (signal.SIGINT, signal.SIG_IGN)  # this process hears it, and ends the others
-    with multiprocessing.get_context("fork").Pool(course.PROCESSES, signal.signal, hear_no_ctrl_c) as pool:
+    with course.processes() as pool:
         side_by_side = [task for task in waiting if task[1] not in alone]
         used = sorted({seed for _, _, seed, _ in waiting})
         for part in ([(kept, name, seed, True) for seed in used for name in trained], side_by_side):
@@ -141,12 +138,6 @@ def of_claims(blocks: Sequence[Block], claims: Iterable[Claim]) -> list[Block]:
     return [Block(block.processor, block.versions, block.seeds, found) for block, found in kept if found]
 
 
-def verdicts(claims: Iterable[Claim], blocks: Sequence[Block]) -> dict[str, str]:
-    """id -> published verdict of each experiment that the blocks have."""
-    known = {claim.id: replications.published(claim, blocks) for claim in claims if claim.kind == EXPERIMENT}
-    return {name: found.verdict for name, found in known.items() if found}
-
-
 def counted(found: Mapping[str, str]) -> str:
     counts = Counter(found.values())
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
@@ -154,7 +145,7 @@ def counted(found: Mapping[str, str]) -> str:
 
 def summary(claims: Sequence[Claim], new: Block, before: Sequence[Block], after: Sequence[Block]) -> str:
     """What this replication says, and what it changes in the record."""
-    alone, old, now = (verdicts(claims, blocks) for blocks in ([new], before, after))
+    alone, old, now = (replications.verdicts(claims, blocks) for blocks in ([new], before, after))
     lines = [f"{name}: {counted(found)}" for name, found in (("These seeds", alone), ("The record", now))]
     lines += [f"  {name}: {old[name]} -> {now[name]}" for name in now if name in old and old[name] != now[name]]
     return "\n".join(lines)
@@ -195,10 +186,10 @@ def beyond(recorded: Iterable[Mapping], claims: Iterable[Claim]) -> list[str]:
 
 def check(output_dir: Path) -> None:
     """Compare the last run with the record; leave with 1 if it contradicts it. Numbers out of range are only told."""
-    recorded = findings.gather(output_dir)
-    if far := beyond(recorded, all_claims()):
+    recorded, claims = findings.gather(output_dir), all_claims()
+    if far := beyond(recorded, claims):
         print(f"{len(far)} numbers outside their published range: {'; '.join(far[:5])}" + " ..." * (len(far) > 5))
-    wrong = contradictions(recorded, all_claims())
+    wrong = contradictions(recorded, claims)
     print("\n".join(wrong) if wrong else f"{len(recorded)} findings, none against the record")
     if wrong:
         sys.exit(1)

@@ -9,7 +9,7 @@ whatever is trained. So a claim is decided only if every entry decides it, and a
 import json
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from shared import paths
-from shared.evidence.claims import MEASURED, UNDECIDED, Claim, Numbers
+from shared.evidence.claims import EXPERIMENT, MEASURED, UNDECIDED, Claim, Numbers
 
 DIGITS = 4  # of a number in the record
 SLACK = 10.0 ** -(DIGITS - 1)  # relative: a number this near to the range lies in it
@@ -147,6 +147,12 @@ def published(claim: Claim, blocks: Sequence[Block] | None = None) -> Published 
     measured = [block.findings[claim.id] for block in found]
     runs = sum(len(rows(of)) for of in measured)
     return Published(verdict, measured, runs, len({block.processor for block in found}))
+
+
+def verdicts(claims: Iterable[Claim], blocks: Sequence[Block]) -> dict[str, str]:
+    """id -> published verdict of each experiment that the blocks have."""
+    known = {claim.id: published(claim, blocks) for claim in claims if claim.kind == EXPERIMENT}
+    return {name: found.verdict for name, found in known.items() if found}
 
 
 def outside(numbers: Numbers, known: Published) -> list[str]:

@@ -58,6 +58,11 @@ def pictures(output_dir: Path) -> list[dict[str, str]]:
     return found
 
 
+def plural(verdict: str) -> str:
+    """A verdict as it is said of several findings: "hold"."""
+    return verdict.replace("holds", "hold").replace("does not", "do not").replace("undecided", "are undecided")
+
+
 def sections(pictures: list[dict[str, str]], findings: list[dict]) -> list[dict]:
     """The parts of the report page in reading order, each with its pictures and findings; none is left out.
 
@@ -92,7 +97,12 @@ def write_page(output_dir: Path) -> Path:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"measured": measured_text, "linked": linked, "slug": lambda text: text.replace(" ", "-")}
+    environment.filters |= {
+        "plural": plural,
+        "measured": measured_text,
+        "linked": linked,
+        "slug": lambda text: text.replace(" ", "-"),
+    }
     findings = gather(output_dir)
     page = environment.get_template("report.html.jinja").render(
         sections=sections(pictures(output_dir), findings),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shared import cli, paths
 from shared.evidence import replications
-from shared.evidence.claims import EXPERIMENT, MARKS, MEASURED, ONLY_IF, UNDECIDED, Claim, all_claims
+from shared.evidence.claims import ERRATUM, EXPERIMENT, IDENTITY, MARKS, MEASURED, ONLY_IF, UNDECIDED, Claim, all_claims
 from shared.evidence.replications import Block
 
 SAID = paths.ROOT / "data" / "raw" / "claims.json"
@@ -24,8 +24,8 @@ CLAIM_IDS = tuple(f"C{number:03d}" for number in range(1, 183))
 FINDING = "finding"
 SECTIONS = {  # kind of a row -> heading, and how its answer is called
     FINDING: ("Measured", "finding, and what it says of this"),
-    "identity": ("Algebra, counting and definitions of functions, asserted by tests", "what is right"),
-    "erratum": ("Errata", "what is right"),
+    IDENTITY: ("Algebra, counting and definitions of functions, asserted by tests", "what is right"),
+    ERRATUM: ("Errata", "what is right"),
     "definition": ("A question of words", "answer"),
     "opinion": ("Opinions", "remark"),
     "not checkable here": ("Not checkable here", "why"),
@@ -83,8 +83,7 @@ def said_row(row: Mapping, of: Mapping[str, Claim], blocks: Sequence[Block]) -> 
 
 def counted(claims: Iterable[Claim], blocks: Sequence[Block]) -> Counter:
     """Verdict -> number of experiments."""
-    known = (replications.published(claim, blocks) for claim in claims if claim.kind == EXPERIMENT)
-    return Counter(found.verdict for found in known if found)
+    return Counter(replications.verdicts(claims, blocks).values())
 
 
 def findings_part(claims: Sequence[Claim], blocks: Sequence[Block]) -> list[str]:

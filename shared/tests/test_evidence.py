@@ -25,9 +25,9 @@ from shared.evidence.claims import (
     UNDECIDED,
     Above,
     Claim,
-    interval,
     measures,
 )
+from shared.evidence.intervals import interval
 from shared.evidence.replications import Block
 from shared.tests.helpers import needs_browser
 from shared.visualization_utils import save_figure
@@ -317,8 +317,8 @@ def small_course(tmp_path, monkeypatch):
     monkeypatch.setattr(course, "scripts_of", lambda plans: ["a", "b"])
     monkeypatch.setattr(paths, "CHECKPOINTS", paths.CHECKPOINTS)  # replicate sets it
     monkeypatch.setattr(replicate, "fingerprint", lambda name: "as it is")
-    one_process = types.SimpleNamespace(Pool=lambda *settings: nullcontext(types.SimpleNamespace(imap_unordered=map)))
-    monkeypatch.setattr(replicate.multiprocessing, "get_context", lambda way: one_process)
+    one_process = types.SimpleNamespace(imap_unordered=map)
+    monkeypatch.setattr(course, "processes", lambda: nullcontext(one_process))
     return calls, broken, tmp_path
 
 

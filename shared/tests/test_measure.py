@@ -85,3 +85,11 @@ def test_operations_are_counted_with_and_without_numbers():
         a, b = torch.empty(3, 5, device=device), torch.empty(5, 7, device=device)
         assert measure.count_operations(torch.matmul, a, b) == 2 * 3 * 5 * 7
         assert measure.count_operations(torch.add, a, a) == 0
+
+
+def test_quartiles_of_ratios_within_rounds_by_hand():
+    times = {"slow": [2.0, 6.0, 8.0, 20.0, 10.0], "fast": [2.0, 3.0, 2.0, 4.0, 5.0]}  # ratios 1, 2, 4, 5, 2
+    assert measure.ratio_quartiles(times, "slow", "fast") == [2, 2, 4]
+    assert measure.ratio_quartiles({"slow": [3.0], "fast": [2.0]}, "slow", "fast") == [1.5] * 3, (
+        "one round, in a quick run"
+    )
