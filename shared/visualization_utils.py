@@ -1,8 +1,9 @@
 """The look of every picture, and the heatmap that all phases draw.
 
-One theme: white ground; one perceptual map for weights, always from 0 to 1; one colour-blind-safe set of head colours,
-the same head the same colour everywhere; hidden cells hatched grey, clearly not zero. Queries (attending) go down, keys
-(attended to) go across, and words carry their position, "0 the", so that repeated words stay apart.
+One theme: white ground; one perceptual map for weights, always from 0 to 1, in which zero is the ground; hidden cells
+hatched grey, clearly not zero. A colour means a role: what a head does has the same colour in every figure, and a head
+without a role is grey. Queries (attending) go down, keys (attended to) go across, and words carry their position,
+"0 the", so that repeated words stay apart. Lines carry their names at their ends.
 
 Helpers draw on an Axes and return it; only scripts save, through save_figure.
 """
@@ -32,9 +33,11 @@ from torch import Tensor
 
 from shared import paths
 
-INK, QUIET, HIDDEN = "#1d2733", "#66727f", "#e6e8eb"
-WEIGHT_MAP = LinearSegmentedColormap.from_list("weights", sns.color_palette("mako_r", 256)[:230])
-HEAD_COLORS = [c for i, c in enumerate(sns.color_palette("colorblind").as_hex()) if i != 7]  # without its grey
+INK, QUIET, GREY, HIDDEN = "#1d2733", "#5b6672", "#8a939c", "#e6e8eb"
+# Told apart by everybody, whatever kind of colour blindness (Okabe & Ito 2008, with a purple): a test computes it.
+BLUE, ORANGE, GREEN, RED, PURPLE = PALETTE = ("#0072b2", "#de8f05", "#009e73", "#d55e00", "#aa3377")
+WEIGHT_MAP = LinearSegmentedColormap.from_list("weights", ["white", *sns.color_palette("mako_r", 256)[12:230]])
+RELATION_COLORS = {"determiner": BLUE, "subject": RED, "place": GREEN, "adjective": ORANGE}
 
 plt.rcParams.update(
     {
@@ -61,9 +64,15 @@ plt.rcParams.update(
 )
 
 
+def role_color(role: str) -> str:
+    """The colour of what a head does: of a relation, in either direction ("verb → subject", "verb-subject"); purple
+    for a position ("previous", "first word"); grey for "no name"."""
+    relation = next((color for word, color in RELATION_COLORS.items() if word in role), None)
+    return relation or (GREY if role == "no name" else PURPLE)
+
+
 def head_color(head: int) -> str:
-    """The colour of a head, counted from 0; the same in every figure."""
-    return HEAD_COLORS[head % len(HEAD_COLORS)]
+    return PALETTE[head % len(PALETTE)]
 
 
 def token_labels(tokens: Sequence[str]) -> list[str]:
@@ -90,6 +99,11 @@ def _checked(weights: Tensor, query_tokens: Sequence[str], key_tokens: Sequence[
             f"row {row} sums to {sums[row]:.4f}, not 1: these are not attention weights along the last axis"
         )
     return weights
+
+
+def hatch_cell(ax: Axes, x: float, y: float, width: float = 1, height: float = 1) -> None:
+    """Mark a cell as hidden or blocked: hatched light grey, in every picture."""
+    ax.add_patch(Rectangle((x, y), width, height, facecolor=HIDDEN, hatch="////", edgecolor="white", linewidth=0.8))
 
 
 def plot_attention(
@@ -121,18 +135,18 @@ def plot_attention(
         vmin=0,
         vmax=1,
         cmap=WEIGHT_MAP,
-        edgecolors="white",
+        edgecolors=HIDDEN,
         linewidth=0.8,
     )
     for row, column in hidden.nonzero().tolist():
-        ax.add_patch(Rectangle((column, row), 1, 1, facecolor=HIDDEN, hatch="////", edgecolor="white", linewidth=0.8))
+        hatch_cell(ax, column, row)
     if annotate:
         for row, column in (~hidden).nonzero().tolist():
             weight = weights[row, column].item()
             color = "white" if weight > 0.4 else INK
-            ax.text(column + 0.5, row + 0.5, f"{weight:.2f}", ha="center", va="center", fontsize=8, color=color)
+            ax.text(column + 0.5, row + 0.5, f"{weight:.2f}", ha="center", va="center", fontsize=9, color=color)
     ax.xaxis.tick_top()
-    size = 9 if labels and len(key_tokens) <= 12 else 7
+    size = 9 if len(key_tokens) <= 12 else 7.5
     ax.set_xticks([column + 0.5 for column in range(len(key_tokens))], token_labels(key_tokens), fontsize=size)
     ax.set_yticks([row + 0.5 for row in range(len(query_tokens))], token_labels(query_tokens), fontsize=size)
     plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
@@ -156,8 +170,9 @@ def plot_heads(
     mask: Tensor | None = None,
     axes: Sequence[Axes],
     titles: Sequence[str],
+    colors: Sequence[str] | None = None,
 ) -> Sequence[Axes]:
-    """Draw every head of weights (H, T, T), one on each of `axes`, its title in its colour."""
+    """Draw every head of weights (H, T, T), one on each of `axes`; colors: of the titles, see role_color."""
     if weights.dim() != 3 or not weights.size(0) == len(axes) == len(titles):
         raise ValueError(
             f"expected weights (H, T, T) with one Axes and one title per head: got shape {tuple(weights.shape)}, "
@@ -165,7 +180,7 @@ def plot_heads(
         )
     for head, (ax, title) in enumerate(zip(axes, titles, strict=True)):
         plot_attention(weights[head], tokens, mask=mask, ax=ax, annotate=False, labels=False)
-        ax.set_title(title, fontsize=9, color=head_color(head), pad=6)
+        ax.set_title(title, fontsize=9, color=colors[head] if colors else INK, pad=6)
     return axes
 
 
@@ -176,9 +191,28 @@ def weight_colorbar(fig: Figure, axes: Axes | Sequence[Axes], **options: float) 
     bar.outline.set_visible(False)
 
 
+def label_ends(ax: Axes, labels: Mapping[str, tuple[float, float, str]], *, size: float = 9) -> None:
+    """Write names of lines at their ends, none on another; labels: name -> (x, y, colour) of the line's last point.
+
+    Call it when limits and scales are set. The text is a little darker than its line, to be read on white.
+    """
+    ax.figure.draw_without_rendering()  # the layout: from here on a point has its place in pixels
+    line = 1.3 * size * ax.figure.dpi / 72
+    heights = {name: ax.transData.transform((x, y))[1] for name, (x, y, _) in labels.items()}
+    top = -math.inf  # of the names so far
+    for name in sorted(labels, key=lambda name: heights[name]):
+        x, y, color = labels[name]
+        half = line * (1 + name.count("\n")) / 2
+        middle = max(heights[name], top + half)
+        top, up = middle + half, (middle - heights[name]) * 72 / ax.figure.dpi
+        dark = sns.blend_palette([color, INK], 5)[1]
+        style = {"textcoords": "offset points", "va": "center", "annotation_clip": False, "fontsize": size}
+        ax.annotate(name, (x, y), (6, up), color=dark, **style)
+
+
 def model_note(fig: Figure, text: str) -> None:
     """The line at the foot of every figure: which model, trained or untrained, and its normalised entropy."""
-    fig.supxlabel(text, fontsize=8.5, color=QUIET)
+    fig.supxlabel(text, fontsize=9, color=QUIET)
 
 
 def headline(fig: Figure, title: str, note: str, size: float = 13) -> None:
@@ -210,7 +244,7 @@ def grouped_bars(
         for position, value, line in zip(x, values, clear_of or values, strict=True):
             crossed = clear_of is not None and 0 <= line - value < 0.06
             height, gap = (line, 2) if crossed else (value, 0)  # gap: in points, above the line
-            style = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": 8}
+            style = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": 9}
             ax.annotate(number.format(value), (position, height), (0, gap), **style)
         places.append(x)
     ax.set_xticks(range(len(groups)), groups)

@@ -13,6 +13,7 @@ from phase3_visualization.roles import entropy_and_distance, head_roles, role_st
 from phase3_visualization.roles.causal_model import CausalAttention
 from shared import head_statistics, training
 from shared.attention_utils import padding_mask
+from shared.grammar import roles
 from shared.grammar.scores import HeadScore
 from shared.toy_model import weights_of
 from shared.visualization_utils import save_animation
@@ -313,9 +314,9 @@ def test_four_sharp_heads_look_like_one_blurred_head_after_averaging():
     assert context == [[1.0] * 4, [pytest.approx(4.0)]]
 
 
-def role_scores(previous: float, first: float, subject: float) -> head_roles.Scores:
+def role_scores(previous: float, first: float, subject: float) -> roles.Scores:
     one = lambda value: torch.tensor([[value]], dtype=torch.float64)  # noqa: E731
-    return head_roles.Scores(
+    return roles.Scores(
         {-1: one(previous), 0: one(0.0)}, {}, one(first), {("verb-subject", "backward"): one(subject)},
         {"normalised entropy": one(0.5), "largest weight": one(0.85)},
     )  # fmt: skip
@@ -323,19 +324,19 @@ def role_scores(previous: float, first: float, subject: float) -> head_roles.Sco
 
 def test_a_head_is_named_only_above_the_published_margins_and_in_both_halves():
     key = ("verb-subject", "backward")
-    base = head_roles.Baselines({key: 0.5}, {key: 0.3, -1: 0.2, 0: 0.2, "first": 0.2}, {})
+    base = roles.Baselines({key: 0.5}, {key: 0.3, -1: 0.2, 0: 0.2, "first": 0.2}, {})
 
     def name(naming, scoring=None, base=base):
-        return head_roles.role_name([(role_scores(*scores), base) for scores in (naming, scoring or naming)], 0, 0)
+        return roles.role_name([(role_scores(*scores), base) for scores in (naming, scoring or naming)], 0, 0)
 
     assert name((0.91, 0, 1)) == "previous"
     assert name((0.89, 0, 0.61)) == "subject → verb"
-    assert name((0.89, 0, 0.59)) == head_roles.NO_NAME
+    assert name((0.89, 0, 0.59)) == roles.NO_NAME
     assert name((0.5, 0.95, 0.4)) == "first word"
-    assert name((0.5, 0, 0.61), (0.5, 0, 0.59)) == name((0.91, 0, 0.4), (0.89, 0, 0.4)) == head_roles.NO_NAME
-    high = head_roles.Baselines({key: 0.5}, {key: 0.7, -1: 0.2, 0: 0.2, "first": 0.2}, {})
-    assert name((0.1, 0, 0.75), base=high) == head_roles.NO_NAME
-    assert head_roles.spread_name(role_scores(0, 0, 0), 0, 0) == "focused"
+    assert name((0.5, 0, 0.61), (0.5, 0, 0.59)) == name((0.91, 0, 0.4), (0.89, 0, 0.4)) == roles.NO_NAME
+    high = roles.Baselines({key: 0.5}, {key: 0.7, -1: 0.2, 0: 0.2, "first": 0.2}, {})
+    assert name((0.1, 0, 0.75), base=high) == roles.NO_NAME
+    assert roles.spread_name(role_scores(0, 0, 0), 0, 0) == "focused"
     for scores, count in (((0.91, 0, 0.61), 1), ((0.91, 0, 0.59), 0)):  # a relation counts, whatever the head's name
         found = head_roles.relations_followed([(role_scores(0.91, 0, 0.61), base), (role_scores(*scores), base)])
         assert found[head_roles.FOLLOWING] == found[head_roles.DIFFERENT] == found[head_roles.SUBJECT] == count
@@ -346,14 +347,14 @@ def test_a_head_is_named_only_above_the_published_margins_and_in_both_halves():
 def test_a_neighbour_head_is_asked_where_its_neighbour_is_not_related(follows, expected, offset):
     """Heads made by hand: at the related word, else at the word itself; and always at the neighbour."""
     sentences = training.corpus()[1][:60]
-    related = torch.stack(list(head_roles.golds(sentences).values())).any(dim=0)  # (N, T, T)
+    related = torch.stack(list(roles.golds(sentences).values())).any(dim=0)  # (N, T, T)
     length = related.size(-1)
     mask = role_mask([len(sentence.words) for sentence in sentences], length)
     if follows == "grammar":
         weights = related + 0.5 * torch.eye(length)
     else:
         weights = torch.eye(length).roll(offset, dims=1).expand_as(related)
-    share = head_roles.unrelated_share(weights[:, None] * mask, mask, related[:, None], offset)
+    share = roles.unrelated_share(weights[:, None] * mask, mask, related[:, None], offset)
     assert share.tolist() == [expected]
 
 

@@ -1,6 +1,8 @@
 """What several test files use: sizes, inputs, a module broken on purpose, models for the pages, exercises."""
 
+import contextlib
 import inspect
+import itertools
 import math
 import re
 import types
@@ -8,6 +10,8 @@ import types
 import pytest
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -176,6 +180,48 @@ def computes_the_same(exercise, function):
     """Whether a function is right in all cases but those with large scores, where e to a score is inf."""
     cases = [case for case in exercise.cases() if not LARGE_NUMBERS.search(case.name)]
     assert cases and first_problem(exercise, function, cases)[1] == ""
+
+
+# ---- pictures
+
+README_WIDTH = 900  # pixels that a page gives a picture at most; a narrower one keeps its size
+
+
+@contextlib.contextmanager
+def watched_texts():
+    """Every figure saved meanwhile -> its texts as drawn: (text, pixels high at README width, bounding box)."""
+    found, drawing = {}, []
+    draw, save = Text.draw, Figure.savefig
+
+    def watched_draw(text, renderer, *args, **options):
+        draw(text, renderer, *args, **options)
+        if drawing and text.get_visible() and text.get_text().strip():
+            width = drawing[-1].get_figwidth() * renderer.dpi
+            pixels = text.get_fontsize() / 72 * renderer.dpi * min(1, README_WIDTH / width)
+            found[drawing[-1]][text] = (text.get_text(), pixels, text.get_window_extent(renderer))
+
+    def watched_save(figure, *args, **options):
+        drawing.append(figure)
+        found[figure] = {}
+        save(figure, *args, **options)
+        drawing.pop()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Text, "draw", watched_draw)
+        patch.setattr(Figure, "savefig", watched_save)
+        yield found
+
+
+def smallest(texts):
+    """The text that is hardest to read: (pixels, text)."""
+    return min((round(pixels, 1), text) for text, pixels, _ in texts.values())
+
+
+def overlapping(texts):
+    """Pairs of texts of which one lies on the other: upright ones, by more than a pixel."""
+    upright = [(text, box) for artist, (text, _, box) in texts.items() if artist.get_rotation() % 90 == 0]
+    pairs = itertools.combinations(upright, 2)
+    return [(a, b) for (a, one), (b, other) in pairs if one.padded(-1).overlaps(other.padded(-1))]
 
 
 def promised(doc):

@@ -21,7 +21,7 @@ from phase4_causal import visualize as visualize4
 from shared import cli, course, paths, toy_language, training
 from shared.evidence import report
 from shared.evidence.claims import all_claims
-from shared.tests.helpers import promised
+from shared.tests.helpers import promised, smallest, watched_texts
 from shared.toy_language import TOY_SENTENCE
 
 # Two runs of half of the scripts each, so that two processes can share them. In one of them each script runs only once.
@@ -47,20 +47,21 @@ def of_both_halves(test):
 
 @pytest.fixture(scope="module")
 def quick_run(request, checkpoints, tmp_path_factory):
-    """Half of the scripts, as a reader would run them: the folder, and script -> the files that it wrote."""
+    """Half of the scripts, as a reader would run them: the folder; script -> files written; script -> texts drawn."""
     folder = tmp_path_factory.mktemp("run")
-    written = {}
+    written, texts = {}, {}
     for script in scripts_of(request.param):
         before = len(paths.written)
-        script.main(["--quick", "--output-dir", str(folder)])
-        written[script] = paths.written[before:]
+        with watched_texts() as seen:
+            script.main(["--quick", "--output-dir", str(folder)])
+        written[script], texts[script] = paths.written[before:], list(seen.values())
     report.main(["--output-dir", str(folder)])
-    return folder, written
+    return folder, written, texts
 
 
 @of_both_halves
 def test_every_script_writes_what_its_docstring_promises(quick_run):
-    _, written = quick_run
+    _, written, _ = quick_run
     for script, files in written.items():
         pictures = {path.name for path in files if path.suffix in (".png", ".gif", ".html")}
         assert pictures == promised(script.__doc__), script.__name__
@@ -68,7 +69,7 @@ def test_every_script_writes_what_its_docstring_promises(quick_run):
 
 @of_both_halves
 def test_pictures_are_whole_light_and_described(quick_run):
-    folder, written = quick_run
+    folder, written, _ = quick_run
     for path in (path for files in written.values() for path in files):
         if path.suffix == ".gif":
             with Image.open(path) as image:
@@ -86,9 +87,20 @@ def test_pictures_are_whole_light_and_described(quick_run):
     assert all(path.name in page for path in (folder / paths.PLOTS).rglob("*.png"))
 
 
+READABLE = 11  # pixels, at the width that a README gives a picture
+
+
+@of_both_halves
+def test_all_text_of_pictures_is_large_enough_to_read(quick_run):
+    for script, figures in quick_run[2].items():
+        for texts in figures:
+            pixels, text = smallest(texts)
+            assert pixels >= READABLE, f"{script.__name__}: {text!r} is {pixels} pixels high in a README"
+
+
 @of_both_halves
 def test_every_script_records_its_claims(quick_run):
-    folder, written = quick_run
+    folder, written, _ = quick_run
     recorded = [found["id"] for found in json.loads((folder / paths.PROCESSED / "findings.json").read_text())]
     ran = {course.path_of(script.__name__) for script in written}
     assert sorted(recorded) == sorted(claim.id for claim in all_claims() if claim.script in ran)

@@ -6,11 +6,28 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from colorspacious import cspace_convert, deltaE
+from matplotlib.colors import to_hex, to_rgb
 
 from phase3_visualization import attention_3d, attention_flow
 from shared import cli, paths
 from shared.attention_utils import causal_mask
-from shared.visualization_utils import grouped_bars, headline, plot_attention, plot_heads, save_plot, token_labels
+from shared.tests.helpers import overlapping, smallest, watched_texts
+from shared.visualization_utils import (
+    BLUE,
+    GREY,
+    INK,
+    PALETTE,
+    WEIGHT_MAP,
+    grouped_bars,
+    headline,
+    label_ends,
+    plot_attention,
+    plot_heads,
+    role_color,
+    save_plot,
+    token_labels,
+)
 
 
 def test_heatmap_refuses_what_is_not_attention():
@@ -36,6 +53,56 @@ def test_heatmap_shows_queries_down_keys_across_and_hatches_hidden_cells():
     assert patch.get_xy() == (1, 0) and patch.get_hatch()
     assert [t.get_text() for t in ax.get_xticklabels()] == token_labels(["a", "b"]) == ["0 a", "1 b"]
     assert sorted(t.get_text() for t in ax.texts) == ["0.25", "0.75", "1.00"]
+    plt.close()
+
+
+def seen_with(kind, color):
+    """A colour as it is seen with a kind of colour blindness (Machado et al. 2009), or with none."""
+    if kind is None:
+        return to_rgb(color)
+    space = {"name": "sRGB1+CVD", "cvd_type": kind, "severity": 100}
+    return np.clip(cspace_convert(to_rgb(color), space, "sRGB1"), 0, 1)
+
+
+@pytest.mark.parametrize("kind", [None, "protanomaly", "deuteranomaly", "tritanomaly"])
+def test_colours_are_told_apart_whatever_the_kind_of_colour_blindness(kind):
+    """CAM02-UCS: a distance of 1 is just seen side by side; the palette keeps ten times that."""
+    for one, other in itertools.combinations((*PALETTE, GREY, INK), 2):
+        assert deltaE(seen_with(kind, one), seen_with(kind, other), input_space="sRGB1") > 10, (one, other)
+    greys = [cspace_convert(seen_with(kind, WEIGHT_MAP(w)), "sRGB1", "CAM02-UCS")[0] for w in np.linspace(0, 1, 21)]
+    assert all(np.diff(greys) < -2), "a larger weight must be darker for everybody"
+    assert to_hex(WEIGHT_MAP(0.0)) == "#ffffff", "a weight of zero is the ground"
+
+
+def test_a_role_has_one_colour_in_both_directions():
+    assert role_color("verb → subject") == role_color("subject → verb") == role_color("verb-subject")
+    names = ("noun → determiner", "subject → verb", "place → verb", "adjective → noun", "previous", "no name")
+    assert len({role_color(name) for name in names}) == len(names)
+    assert role_color("first word") == role_color("offset +2") == role_color("previous")
+
+
+def test_names_at_the_ends_of_lines_do_not_lie_on_each_other(tmp_path):
+    fig, ax = plt.subplots(figsize=(5, 3), layout="constrained")
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    names = {"one": 0.5, "two": 0.501, "three\nin two lines": 0.49, "four": 0.9}
+    label_ends(ax, {name: (1, y, BLUE) for name, y in names.items()})
+    with watched_texts() as seen:
+        fig.savefig(tmp_path / "a.png")
+    boxes = {text: box for text, _, box in seen[fig].values()}
+    assert not overlapping(seen[fig])
+    assert sorted(names, key=names.get) == sorted(names, key=lambda name: boxes[name].y0)
+    top = ax.transData.transform((1, 0.9))[1]
+    assert abs((boxes["four"].y0 + boxes["four"].y1) / 2 - top) < 4, "a name with room stays at its line"
+    plt.close()
+
+
+def test_small_and_overlapping_texts_are_noticed(tmp_path):
+    fig = plt.figure(figsize=(18, 2))
+    fig.text(0.1, 0.5, "large", fontsize=20)
+    fig.text(0.11, 0.5, "small", fontsize=9)
+    with watched_texts() as seen:
+        fig.savefig(tmp_path / "a.png", dpi=100)
+    assert smallest(seen[fig]) == (6.2, "small") and overlapping(seen[fig]) == [("large", "small")]
     plt.close()
 
 

@@ -1,0 +1,167 @@
+"""What does each head do, by rules that a head can fail?
+
+It is easy to look at a heatmap and call it "the previous-word head". Here a head gets a name by a rule with a published
+margin, over held-out sentences, or it gets none:
+
+    position   its largest weight has the same offset in 0.9 of the rows: itself, previous, next, or another fixed
+               offset; or lies on the first word in 0.9 of them                              (Voita et al. 2019)
+    relation   its largest weight, itself aside, is the gold word at least 10 points (0.10) more often than with the
+               best fixed offset (Voita et al. 2019), and than in the best untrained model (our addition)
+
+A head has its name from one half of the held-out sentences, and keeps it if it passes the same rule on the other half.
+phase3_visualization/roles/head_roles.py draws the scores; every picture names and colours heads by this rule.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from shared import training
+from shared.grammar.scores import DIRECTIONS, best_fixed_offset, gold_matrices, relation_name, score_heads
+from shared.head_statistics import OFFSETS, even_weights, first_share, head_statistics, offset_share, relation_weight
+from shared.toy_language import RELATIONS, Sentence
+from shared.toy_model import MakeAttention
+from shared.training import Trained, attention_on
+
+POSITIONAL, MARGIN = 0.90, 0.10  # Voita et al. 2019
+BROAD, FOCUSED = 0.90, 0.80
+FARTHEST = 5  # fixed offsets tried to each side
+UNTRAINED = 3  # models of the control
+NO_NAME = "no name"
+NEIGHBOURS = (-1, 1)  # offsets of the previous and of the next word
+
+Key = tuple[str, str]  # relation, direction
+
+
+@dataclass
+class Scores:
+    """One number for each head of a model, (L, H): shares of rows by offset or on the first word, relations, spread."""
+
+    offset: dict[int, Tensor]
+    unrelated: dict[int, Tensor]  # previous and next word, only of the rows where that is not a related word
+    first: Tensor
+    relation: dict[Key, Tensor]  # accuracy
+    statistics: dict[str, Tensor]
+
+    @property
+    def heads(self) -> list[tuple[int, int]]:
+        """(layer, head) of all heads."""
+        num_layers, num_heads = self.first.shape
+        return [(layer, head) for layer in range(num_layers) for head in range(num_heads)]
+
+
+@dataclass
+class Baselines:
+    """What a head that learned nothing reaches; untrained: the highest over the heads of all untrained models."""
+
+    fixed_offset: dict[Key, float]
+    untrained: dict[int | str | Key, float]
+    even: dict[str, float]  # statistics of weights of 1/n
+
+    def bar(self, key: Key) -> float:
+        """The better of the two baselines of a relation and direction."""
+        return max(self.fixed_offset[key], self.untrained[key])
+
+
+Halves = Sequence[tuple[Scores, Baselines]]  # of the half of the sentences that names, and of the half that scores
+
+
+def golds(sentences: list[Sentence]) -> dict[Key, Tensor]:
+    """(relation, direction) -> gold (N, T, T)."""
+    forward = gold_matrices(sentences, max(len(sentence.words) for sentence in sentences))
+    return {(r, d): gold for r in RELATIONS for d, gold in zip(DIRECTIONS, (forward[r], forward[r].mT), strict=True)}
+
+
+def unrelated_share(weights: Tensor, mask: Tensor, related: Tensor, offset: int) -> Tensor:
+    """offset_share, but only of the rows whose word at this offset is not related -> (H,); related as mask."""
+    positions = torch.arange(weights.size(-1))
+    there = weights.masked_fill(~mask, -1.0).argmax(dim=-1) - positions == offset  # (N, H, T, T) -> (N, H, T)
+    rows = (mask & ~related).diagonal(offset, dim1=-2, dim2=-1)  # (N, 1, rows whose word is inside the matrix)
+    start, end = max(-offset, 0), len(positions) - max(offset, 0)
+    return torch.stack([head[rows[:, 0]].double().mean() for head in there[..., start:end].unbind(dim=1)])
+
+
+def measure(trained: Trained, sentences: list[Sentence]) -> Scores:
+    """All scores of a model, with the mean weight on the gold words among its statistics."""
+    layers, mask = attention_on(trained.model, sentences, trained.recipe.objective)
+    layers, mask, gold = [weights.cpu() for weights in layers], mask.cpu(), golds(sentences)
+    statistics = [head_statistics(weights, mask) for weights in layers]
+    accuracy, related = score_heads(layers, sentences), torch.stack(list(gold.values())).any(dim=0)[:, None]
+    return Scores(
+        {o: torch.stack([offset_share(w, mask, o) for w in layers]) for o in range(-FARTHEST, FARTHEST + 1)},
+        {o: torch.stack([unrelated_share(w, mask, related, o) for w in layers]) for o in NEIGHBOURS},
+        torch.stack([first_share(weights, mask) for weights in layers]),
+        {(r, d): accuracy[r][..., i] for r in RELATIONS for i, d in enumerate(DIRECTIONS)},
+        {name: torch.stack([layer[name] for layer in statistics]) for name in statistics[0]}
+        | {
+            f"weight on {r}, {d}": torch.stack([relation_weight(w, matrix) for w in layers])
+            for (r, d), matrix in gold.items()
+        },
+    )
+
+
+def baselines(trained: Trained, sentences: list[Sentence], make_attention: MakeAttention, count: int) -> Baselines:
+    """The best fixed offset of each relation, the best head of `count` untrained models, and even weights."""
+    recipes = [replace(trained.recipe, seed=trained.recipe.seed + i) for i in range(count)]
+    models = [measure(training.untrained(recipe, make_attention), sentences) for recipe in recipes]
+    best = {key: max(m.relation[key].max().item() for m in models) for key in models[0].relation}
+    best |= {offset: max(m.offset[offset].max().item() for m in models) for offset in models[0].offset}
+    best |= {f"unrelated {o}": max(m.unrelated[o].max().item() for m in models) for o in NEIGHBOURS}
+    best["first"] = max(m.first.max().item() for m in models)
+    best["normalised entropy"] = min(m.statistics["normalised entropy"].min().item() for m in models)
+    best["largest weight"] = max(m.statistics["largest weight"].max().item() for m in models)
+    _, mask = attention_on(trained.model, sentences, trained.recipe.objective)
+    even, gold = even_weights(mask.cpu()), golds(sentences)
+    weights = {f"weight on {r}, {d}": relation_weight(even, gold[r, d]).item() for r, d in gold}
+    statistics = {name: value.item() for name, value in head_statistics(even, mask.cpu()).items()}
+    return Baselines({key: best_fixed_offset(gold[key])[1] for key in gold}, best, statistics | weights)
+
+
+def margins(scores: Scores, base: Baselines, layer: int, head: int) -> list[dict[str, float]]:
+    """By how much a head passes the rule of each position, and of each relation; below 0 it does not."""
+    words = {offset: text for text, offset in OFFSETS.items()}
+    shares = {o: (words.get(o, f"offset {o:+d}"), share) for o, share in scores.offset.items()}
+    shares |= {"first": ("first word", scores.first)}
+    positions = {
+        name: share[layer, head].item() - max(POSITIONAL, base.untrained[place] + MARGIN)
+        for place, (name, share) in shares.items()
+    }
+    relations = {
+        relation_name(*key): share[layer, head].item() - base.bar(key) - MARGIN
+        for key, share in scores.relation.items()
+    }
+    return [positions, relations]
+
+
+def role_name(halves: Halves, layer: int, head: int) -> str:
+    """The role of a head by the rules above, or "no name". A position comes before a relation."""
+    naming, scoring = (margins(scores, base, layer, head) for scores, base in halves)
+    for named, scored in zip(naming, scoring, strict=True):
+        best = max(named, key=lambda name: named[name])
+        if min(named[best], scored[best]) >= 0:
+            return best
+    return NO_NAME
+
+
+def halves_of(trained: Trained, make_attention: MakeAttention, sentences: list[Sentence], count: int) -> Halves:
+    """Scores and baselines on every other sentence, which name the heads, and on the rest; count: untrained models."""
+    return [
+        (measure(trained, part), baselines(trained, part, make_attention, count))
+        for part in (sentences[::2], sentences[1::2])
+    ]
+
+
+def head_names(trained: Trained, make_attention: MakeAttention) -> list[list[str]]:
+    """[layer][head] -> the name of each head of a model that guesses hidden words, by the rules above."""
+    halves = halves_of(trained, make_attention, training.corpus()[1], UNTRAINED)
+    num_layers, num_heads = halves[0][0].first.shape
+    return [[role_name(halves, layer, head) for head in range(num_heads)] for layer in range(num_layers)]
+
+
+def spread_name(scores: Scores, layer: int, head: int) -> str:
+    """broad, focused, or neither (an empty string)."""
+    if scores.statistics["normalised entropy"][layer, head] >= BROAD:
+        return "broad"
+    return "focused" if scores.statistics["largest weight"][layer, head] >= FOCUSED else ""
