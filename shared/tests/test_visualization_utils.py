@@ -87,7 +87,7 @@ def test_names_at_the_ends_of_lines_do_not_lie_on_each_other(tmp_path):
     names = {"one": 0.5, "two": 0.501, "three\nin two lines": 0.49, "four": 0.9}
     label_ends(ax, {name: (1, y, BLUE) for name, y in names.items()})
     with watched_texts() as seen:
-        fig.savefig(tmp_path / "a.png")
+        fig.savefig(tmp_path / "a.png", dpi=fig.dpi)
     boxes = {text: box for text, _, box in seen[fig].values()}
     assert not overlapping(seen[fig])
     assert sorted(names, key=names.get) == sorted(names, key=lambda name: boxes[name].y0)
