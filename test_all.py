@@ -9,7 +9,16 @@ the check that is meant to notice does notice.
 """
 
 TESTS = {
-    "phase1_single_head": ("before", "exercises", "long_path", "order", "parts", "reading", "self_attention"),
+    "phase1_single_head": (
+        "before",
+        "exercises",
+        "from_a_mean",
+        "long_path",
+        "order",
+        "parts",
+        "reading",
+        "self_attention",
+    ),
     "phase2_multi_head": ("block", "costs", "exercises", "heads", "multi_head_attention", "pooling", "pruning"),
     "phase3_visualization": ("exercises", "explanation", "explorer", "explorer_page", "layers", "pretrained", "roles"),
     "phase4_causal": (

@@ -9,6 +9,7 @@ PLAN = course.Plan(
     train=("phase1_single_head.self_attention",),
     scripts=(
         "before.bottleneck",
+        "from_a_mean",
         "self_attention",
         "visualize",
         "parts.soft_lookup",

@@ -1,0 +1,110 @@
+"""How does one get from a mean of words to attention? In four steps, each a few lines, all on one small tensor.
+
+Six words of three numbers each, made up by hand so that one can see what they mean: how much a word is an animal, a
+deed, a place. A mean treats all words alike; weights from similarity look at themselves and cannot be one-sided; queries
+and keys ask for something else than they are. Then the same for all words at once.
+
+    python phase1_single_head/from_a_mean.py
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from phase1_single_head.self_attention import scaled_dot_product_attention
+from shared import cli
+
+WORDS = ["the", "cat", "sat", "on", "the", "mat"]
+X = torch.tensor(
+    [  # animal, deed, place
+        [0.0, 0.0, 1.0],  # the
+        [2.0, 1.0, 0.0],  # cat
+        [1.0, 2.0, 0.0],  # sat
+        [0.0, 1.0, 1.0],  # on
+        [0.0, 0.0, 1.0],  # the
+        [1.0, 0.0, 2.0],  # mat
+    ],
+    dtype=torch.float64,
+)
+W_Q = torch.tensor([[0, 0], [2, 0], [0, 1]], dtype=torch.float64)  # a deed looks for an animal, a place for a place
+W_K = torch.tensor([[1, 0], [0, 0], [0, 1]], dtype=torch.float64)  # found as an animal, found as a place
+W_V = torch.tensor([[1, 0], [0, 0], [0, 1]], dtype=torch.float64)  # passes on the same two
+
+
+def plain_mean(x: Tensor) -> Tensor:
+    """Every word gets the mean of all words: (T, d) -> (T, d)."""
+    return x.mean(dim=0).expand_as(x)
+
+
+def similarity_mean(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The more alike, the more weight: (T, d) -> output (T, d), weights (T, T)."""
+    scores = x @ x.T  # dot products, large for words alike: (T, d) @ (d, T) -> (T, T)
+    weights = torch.softmax(scores, dim=-1)  # each row positive, its sum 1
+    return weights @ x, weights
+
+
+def one_word_asks(x: Tensor, i: int, w_q: Tensor, w_k: Tensor, w_v: Tensor) -> tuple[Tensor, Tensor]:
+    """Word i asks every word j: (T, d) -> output (d_v,), weights (T,). One number at a time."""
+    query = x[i] @ w_q  # what word i looks for
+    keys = [word @ w_k for word in x]  # what each word is found by
+    values = [word @ w_v for word in x]  # what each word passes on
+    scores = [torch.dot(query, key) / math.sqrt(len(key)) for key in keys]
+    total = sum(math.exp(score) for score in scores)
+    weights = [math.exp(score) / total for score in scores]
+    output = sum(weight * value for weight, value in zip(weights, values, strict=True))
+    return output, torch.tensor(weights, dtype=x.dtype)
+
+
+def all_words_ask(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for all words at once: (T, d) -> output (T, d_v), weights (T, T)."""
+    query, key, value = x @ w_q, x @ w_k, x @ w_v  # (T, d) -> (T, d_k), (T, d_k), (T, d_v)
+    scores = query @ key.T / math.sqrt(key.size(-1))  # (T, d_k) @ (d_k, T) -> (T, T)
+    weights = torch.softmax(scores, dim=-1)
+    return weights @ value, weights
+
+
+def table(matrix: Tensor) -> str:
+    """A row for each word that asks, a column for each that is asked."""
+    head = " " * 6 + "".join(f"{word:>6}" for word in WORDS[: matrix.size(1)])
+    rows = (
+        f"{word:6}" + "".join(f"{number:6.2f}" for number in row)
+        for word, row in zip(WORDS, matrix.tolist(), strict=True)
+    )
+    return "\n".join([head, *rows])
+
+
+def numbers(vector: Tensor) -> str:
+    return "(" + ", ".join(f"{number:.2f}" for number in vector.tolist()) + ")"
+
+
+def main(argv: list[str] | None = None) -> str:
+    cli.parse(cli.parser(__doc__), argv)
+    print("\n1. A plain mean: every word gets the same")
+    for word, output in zip(WORDS[1:3], plain_mean(X)[1:3], strict=True):
+        print(f'   "{word}" becomes {numbers(output)}')
+
+    print("\n2. Weighted by similarity: cat and sat look most at themselves, and score each other alike")
+    _, weights = similarity_mean(X)
+    scores = X @ X.T
+    print(table(weights))
+    print(f"   score of cat for sat: {scores[1, 2]:g}, of sat for cat: {scores[2, 1]:g}")
+
+    print("\n3. Queries and keys: sat asks for an animal, and finds cat")
+    output, weights = all_words_ask(X, W_Q, W_K, W_V)
+    print(table(weights))
+    scores = (X @ W_Q) @ (X @ W_K).T
+    print(f"   score of cat for sat: {scores[1, 2]:g}, of sat for cat: {scores[2, 1]:g}")
+    print(f'   "sat" becomes {numbers(output[2])}: an animal, hardly a place')
+
+    print("\n4. One word by itself, all words at once, and the function of the next file agree")
+    for i in range(len(WORDS)):
+        by_itself, row = one_word_asks(X, i, W_Q, W_K, W_V)
+        torch.testing.assert_close((by_itself, row), (output[i], weights[i]))
+    core = scaled_dot_product_attention(X @ W_Q, X @ W_K, X @ W_V)
+    torch.testing.assert_close(core, (output, weights))
+    return f'Weighted by similarity "sat" looks at itself; with queries and keys it gives "cat" {weights[2, 1]:.2f}'
+
+
+if __name__ == "__main__":
+    cli.run(main)
