@@ -1,8 +1,8 @@
 """How does one get from a mean of words to attention? In four steps, each a few lines, all on one small tensor.
 
 Six words of three numbers each, made up by hand so that one can see what they mean: how much a word is an animal, a
-deed, a place. A mean treats all words alike; weights from similarity look at themselves and cannot be one-sided; queries
-and keys ask for something else than they are. Then the same for all words at once.
+deed, a place. A mean treats all words alike. Weights from similarity look at themselves, and cannot be one-sided.
+Queries and keys let a word look for what it is not. Then the same for all words at once.
 
     python phase1_single_head/from_a_mean.py
 """

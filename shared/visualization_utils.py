@@ -71,6 +71,9 @@ def role_color(role: str) -> str:
     return relation or (GREY if role == "no name" else PURPLE)
 
 
+HEAD_COLORS = list(PALETTE)
+
+
 def head_color(head: int) -> str:
     return PALETTE[head % len(PALETTE)]
 
