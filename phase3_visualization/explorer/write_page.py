@@ -29,7 +29,7 @@ from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, CausalAt
 from shared import cli, paths, training
 from shared.toy_language import END_ID, MASK_ID, MAX_LENGTH, PAD_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence
 from shared.training import Trained
-from shared.visualization_utils import HEAD_COLORS, WEIGHT_MAP
+from shared.visualization_utils import PALETTE, WEIGHT_MAP
 
 FOLDER = Path(__file__).parent / "page"
 # In the order in which they are best read; page.js comes last, because it starts the page.
@@ -80,7 +80,7 @@ def page_data(models: dict[str, Trained], sentences: list[Sentence]) -> dict:
         "special": {"pad": PAD_ID, "mask": MASK_ID, "start": START_ID, "end": END_ID},
         "max_length": MAX_LENGTH,
         "sentences": [{"words": s.words, "relations": s.relations} for s in sentences],
-        "head_colors": HEAD_COLORS,
+        "head_colors": PALETTE,
         "weight_map": [to_hex(WEIGHT_MAP(share)) for share in np.linspace(0, 1, MAP_STEPS)],
         "models": [model_record(name, trained) for name, trained in models.items()],
     }
