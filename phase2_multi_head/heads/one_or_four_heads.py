@@ -23,10 +23,18 @@ from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from phase1_single_head.self_attention import load_single_head_model
+from phase2_multi_head.heads.heads_vs_loss import (
+    NUM_SENTENCES,
+    QUICK_SENTENCES,
+    Question,
+    excess_loss,
+    floor,
+    questions,
+)
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, load_one_layer_model
 from shared import cli, training
 from shared.evidence import findings
-from shared.evidence.claims import EXPERIMENT, Claim, Measured, Numbers, measures
+from shared.evidence.claims import EXPERIMENT, Above, Claim, Measured, Numbers, measures
 from shared.grammar.scores import DIRECTIONS, best_heads, offset_baselines, relation_name, score_heads
 from shared.toy_language import RELATIONS, Sentence
 from shared.training import Trained, attention_on
@@ -39,6 +47,7 @@ REQUIRED = 0.90
 ONE, FOUR, DEEP = "one head, one layer", "four heads, one layer", "four heads, two layers"
 COLORS = {ONE: "#c9d0d8", FOUR: "#8592a0", DEEP: INK}  # no head colours: these are models
 UNTRAINED = "best head before training"
+LOSS, FLOOR = "excess loss", "the grammar's entropy"
 BASELINES = {"best fixed offset": "-", UNTRAINED: ":"}  # and how their lines are drawn
 LINE = {"color": "black", "linewidth": 1.5, "path_effects": [withStroke(linewidth=3, foreground="white")]}
 
@@ -85,6 +94,23 @@ def is_learned(n: Numbers, relation: str) -> bool:
     return n[f"{DEEP}, {relation}"] >= max(REQUIRED, baseline + 0.15)
 
 
+def loss_of(trained: Trained, asked: list[Question]) -> float:
+    """What a model loses on one hidden word above the grammar's entropy, in nats; on whatever device it is."""
+    device = trained.model.positions.device
+    return excess_loss(lambda tokens: (trained.model(tokens.to(device))[0].cpu(), None), asked)
+
+
+def smaller_drop(n: Numbers) -> float:
+    """What the smaller of the two changes takes off the loss, in nats: four heads for one, two layers for one."""
+    one, four, deep = (n[f"{name}, {LOSS}"] for name in (ONE, FOUR, DEEP))
+    return min(one - four, four - deep)
+
+
+def losses(one: float, four: float, deep: float) -> dict[str, float]:
+    """For oracles: what the three models lose."""
+    return {f"{ONE}, {LOSS}": one, f"{FOUR}, {LOSS}": four, f"{DEEP}, {LOSS}": deep}
+
+
 def scored(relations: tuple[str, ...], trained: float, offset: float) -> dict[str, float]:
     """For oracles: the same numbers for each of the relations."""
     values = {DEEP: trained, "best fixed offset": offset, UNTRAINED: 0.3}
@@ -127,9 +153,23 @@ def scored(relations: tuple[str, ...], trained: float, offset: float) -> dict[st
         headline=True,
         shows=(f"*, {CONTROL}",),
     ),
+    Claim(
+        id="one-change-one-drop",
+        text="Each change by itself lowers the loss: four heads in place of one, then two layers in place of one",
+        source="our question: what does each part of the model bring?",
+        kind=EXPERIMENT,
+        rule="each of the two changes takes off more than 0.02 nats",
+        holds=Above(smaller_drop, 0.02),
+        oracle=losses(0.3, 0.15, 0.08),
+        null=losses(0.3, 0.3, 0.3),
+        unit=f"nats above the grammar's entropy for one hidden word of a held-out sentence, {NUM_SENTENCES} sentences",
+        control="the same steps and batches; four heads have the matrices of one, cut (and biases); two layers have "
+        "twice the parameters of one layer, and a weight decay of their own, 0.5 for 0.1",
+        shows=(f"*, {LOSS}", FLOOR),
+    ),
 )
-def what_heads_learn(one: Roles, four: Roles, deep: Roles, untrained: Roles) -> dict[str, float]:
-    """Accuracy of the chosen head in each relation, by model, with both baselines."""
+def what_heads_learn(one: Roles, four: Roles, deep: Roles, untrained: Roles, asked: list[Question]) -> dict[str, float]:
+    """By model the accuracy of the chosen head in each relation, with both baselines; and what it loses."""
     held_out = training.corpus()[1]
     found = {
         "best fixed offset": offset_baselines(held_out[len(held_out) // 2 :]),
@@ -138,7 +178,9 @@ def what_heads_learn(one: Roles, four: Roles, deep: Roles, untrained: Roles) -> 
         FOUR: four.chosen,
         DEEP: deep.chosen,
     }
-    return {f"{name}, {relation}": value for name, scores in found.items() for relation, value in scores.items()}
+    numbers = {f"{name}, {relation}": value for name, scores in found.items() for relation, value in scores.items()}
+    numbers |= losses(*(loss_of(roles.trained, asked) for roles in (one, four, deep)))
+    return numbers | {FLOOR: floor(asked)}
 
 
 def at_least(share: float) -> str:
@@ -206,12 +248,13 @@ def draw_heads(ax: Axes, roles: Roles, chance: dict[str, float]) -> None:
 
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
+    asked = questions(training.corpus()[1][: QUICK_SENTENCES if options.quick else NUM_SENTENCES])
     runs, pictured = [], None
     for seed in cli.seeds(options):
         one, four = roles_of(load_single_head_model(options, seed)), roles_of(load_one_layer_model(options, seed))
         deep = roles_of(load_multi_head_model(options, seed))
         untrained = roles_of(training.untrained(deep.trained.recipe, MultiHeadAttention))
-        runs.append(what_heads_learn(one, four, deep, untrained))
+        runs.append(what_heads_learn(one, four, deep, untrained, asked))
         pictured = pictured or (deep, untrained)
     save_plot(options, "phase2/head_roles", *draw(runs, *pictured))
     findings.record(options, *runs)
