@@ -88,11 +88,11 @@ def scaled_dot_product_attention(
     (tensor([[2.]]), tensor([[0.5000, 0.5000]]))
     """
     check_attention_inputs(query, key, value, mask)
-    query = query / math.sqrt(query.size(-1))  # else scores of variance d_k; this makes it 1
+    query = query / math.sqrt(query.size(-1))  # else the variance of the scores grows with d_k
     scores = query @ key.transpose(-2, -1)  # (..., T_q, d_k) @ (..., d_k, T_k) -> (..., T_q, T_k)
-    weights = masked_softmax(scores, mask)  # over the keys: each row sums to 1
-    kept = weights if dropout is None else dropout(weights)
-    output = kept @ value  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
+    weights = masked_softmax(scores, mask)  # hidden keys get 0, each row sums to 1
+    kept = weights if dropout is None else dropout(weights)  # in training some are dropped
+    output = kept @ value  # weighted sums: (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
     return output, weights
 
 
