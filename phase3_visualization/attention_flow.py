@@ -3,7 +3,8 @@
 The words of a sentence in a row, and an arrow from each word to the words it looks at, as thick as its weight. Arcs
 above the words look right, arcs below look left. Only arrows above a threshold are drawn, and the threshold is a
 multiple of 1/n, the weight that every word gets from a head that does not choose: a fixed one such as 0.15 lies below
-1/6, so that on six words such a head would draw all its arrows.
+1/6, so that on six words such a head would draw all its arrows. Of all heads at most four are drawn, each with another
+role by the rules of shared/grammar/roles.py; the arrows that fit the role have its colour.
 
     python phase3_visualization/attention_flow.py
     python phase3_visualization/attention_flow.py --layer 1 --head 2 --threshold 1.5
@@ -11,7 +12,7 @@ multiple of 1/n, the weight that every word gets from a head that does not choos
 Writes attention_flow.png to visualizations/plots/phase3/.
 """
 
-import math
+from collections.abc import Collection, Sequence
 
 import matplotlib.pyplot as plt
 import torch
@@ -26,12 +27,16 @@ from shared import cli, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, measures
+from shared.grammar.entropy import KIND, ORDER
+from shared.grammar.roles import NO_NAME, head_names
+from shared.grammar.scores import relation_name
 from shared.toy_language import TOY_SENTENCE
 from shared.toy_model import weights_of
 from shared.training import Trained
-from shared.visualization_utils import INK, QUIET, head_color, headline, save_plot
+from shared.visualization_utils import GREY, INK, QUIET, headline, role_color, save_plot
 
 THRESHOLD = 2.0  # times the even share
+MOST_SHOWN, WIDTH = 4, 8.6  # heads, where the options pick none; inches
 OUTLINE = [withStroke(linewidth=2, foreground="white")]  # keeps words readable across rings and arrows
 
 
@@ -41,51 +46,138 @@ def arrows(weights: Tensor, threshold: float) -> list[tuple[int, int, float]]:
     return sorted(found, key=lambda arrow: arrow[2])
 
 
-def draw_flow(ax: Axes, weights: Tensor, words: list[str], *, color: str, threshold: float, bend: float = 0.55) -> Axes:
-    """Draw one head: words in a row, arcs from query to key above the threshold; bend: how high they rise."""
+def gold_pairs(words: Sequence[str]) -> dict[str, set[tuple[int, int]]]:
+    """Relation -> (from, to) as in Sentence.relations, read off the kinds of the words; empty for another order."""
+    match = ORDER.fullmatch("".join(KIND[word] for word in words))
+    if not match:
+        return {}
+    phrases = [match.span(part) for part in ("subject", "attractor", "place") if match[part]]
+    verb, subject, place = match.start("verb"), match.end("subject") - 1, match.end("place") - 1
+    return {
+        "determiner-noun": {(start, end - 1) for start, end in phrases},
+        "adjective-noun": {(i, end - 1) for start, end in phrases for i in range(start + 1, end - 1)},
+        "verb-subject": {(verb, subject)},
+        "verb-place": {(verb, place)},
+    }
+
+
+def pairs_of(name: str, words: Sequence[str]) -> set[tuple[int, int]]:
+    """(query, key) of the words that the role of this name relates; none for a position, and without a name."""
+    gold = gold_pairs(words)
+    forward = {relation_name(relation, "forward"): pairs for relation, pairs in gold.items()}
+    backward = {relation_name(relation, "backward"): {(j, i) for i, j in pairs} for relation, pairs in gold.items()}
+    return (forward | backward).get(name, set())
+
+
+def draw_flow(
+    ax: Axes,
+    weights: Tensor,
+    words: list[str],
+    *,
+    color: str,
+    threshold: float,
+    bend: float = 0.55,
+    only: Collection[tuple[int, int]] = (),
+) -> Axes:
+    """Draw one head: words in a row, arcs from query to key above the threshold; bend: how high they rise.
+
+    only: the (query, key) that have the colour; all others are grey. Without it all have it.
+    """
     for i, j, weight in arrows(weights, threshold):
-        style = {"color": color, "linewidth": 0.6 + 4 * weight, "alpha": 0.25 + 0.75 * weight, "zorder": weight}
+        style = {"color": color if not only or (i, j) in only else GREY, "alpha": 0.25 + 0.75 * weight}
+        style |= {"linewidth": 0.6 + 4 * weight, "zorder": weight + ((i, j) in only)}
         if i == j:  # a word that looks at itself: a ring around it
-            ax.add_patch(Circle((i, 0), 0.36, fill=False, **style))
+            ax.add_patch(Circle((i, -0.06), 0.38, fill=False, **style))
             continue
-        side = 0.30 if j > i else -0.34  # below, the arc begins under the small number
+        side = 0.28 if j > i else -0.42  # below, the arc begins under the position
         rise = bend if abs(i - j) > 1 else 1.6 * bend  # a short arc needs more to be seen
         tip = {"arrowstyle": "-|>", "mutation_scale": 7 + 6 * weight, "shrinkA": 0, "shrinkB": 0}
         ax.add_patch(FancyArrowPatch((i, side), (j, side), connectionstyle=f"arc3,rad={-rise}", **tip, **style))
     for position, word in enumerate(words):
         style = {"ha": "center", "va": "center", "zorder": 3, "path_effects": OUTLINE}
-        ax.text(position, 0, word, fontsize=8.5, color=INK, **style)
-        ax.text(position, -0.21, str(position), fontsize=5.5, color=QUIET, **style)
+        ax.text(position, 0.04, word, fontsize=9, color=INK, **style)
+        ax.text(position, -0.23, str(position), fontsize=8, color=QUIET, **style)
     height = 0.55 + bend / 2 * max(len(words) - 1, 2)
     ax.set(xlim=(-0.7, len(words) - 0.3), ylim=(-height, height), aspect="equal")  # arcs are round on paper
     ax.axis("off")
     return ax
 
 
+def reach(weights: Tensor, threshold: float) -> tuple[float, float]:
+    """How far the arcs of draw_flow go down and up, in words: as much paper as they need."""
+    longest = [max([1, *(side * (j - i) for i, j, _ in arrows(weights, threshold))]) for side in (-1, 1)]
+    return -0.65 - 0.3 * longest[0], 0.5 + 0.3 * longest[1]
+
+
+def head_label(name: str, layer: int, head: int) -> str:
+    """What a head is called in pictures: its role by rule, and where it is; "subject → verb (1.0)"."""
+    return f"{name} ({layer}.{head})"
+
+
+def telling(names: list[list[str]], weights: Tensor, words: list[str]) -> list[tuple[int, int]]:
+    """(layer, head) of at most MOST_SHOWN heads, each with another role, the sharpest of its role.
+
+    names: [layer][head]; weights (L, H, T, T). Roles that relate words of this sentence come first; where no head has a
+    role, simply the first heads.
+    """
+    entropy = normalized_entropy(weights).nanmean(dim=-1)  # (L, H, T, T) -> (L, H)
+    places = [(layer, head) for layer, row in enumerate(names) for head in range(len(row))]
+    sharpest: dict[str, tuple[int, int]] = {}
+    for layer, head in sorted(places, key=lambda place: entropy[place].item()):
+        sharpest.setdefault(names[layer][head], (layer, head))
+    sharpest.pop(NO_NAME, None)
+    here_first = sorted(sharpest, key=lambda name: not pairs_of(name, words))
+    return sorted(sharpest[name] for name in here_first[:MOST_SHOWN]) or places[:MOST_SHOWN]
+
+
+def draw_panel(ax: Axes, weights: Tensor, words: list[str], name: str, label: str, threshold: float) -> None:
+    """One head under its name; the arrows that gave it the name have its colour, and their weights are said."""
+    pairs = pairs_of(name, words)
+    draw_flow(ax, weights, words, color=role_color(name), threshold=threshold, only=pairs)
+    ax.set_title(label, color=role_color(name), weight="bold", pad=15)
+    said = ", ".join(f"{words[i]} → {words[j]} {weights[i, j]:.2f}" for i, j in sorted(pairs))
+    ax.text(0.5, 1, said, transform=ax.transAxes, ha="center", fontsize=9, color=QUIET)
+
+
 def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]], threshold: float) -> tuple[Figure, str]:
-    """One panel a head, with its strongest arrow; the title counts the arrows drawn."""
-    weights = weights_of(trained.model, words)  # (L, H, T, T)
-    columns = min(len(heads), 1 if len(words) > 16 else 2 if len(words) > 8 else 4)
-    rows = math.ceil(len(heads) / columns)
-    width = max(2.6, 0.46 * len(words)) * (1.6 if len(heads) == 1 else 1)
-    figsize = (max(width * columns, 6.4), 0.62 * width * rows + 1.0)
-    fig, axes = plt.subplots(rows, columns, figsize=figsize, squeeze=False, layout="constrained")
+    """One panel a head; of all heads only the telling ones."""
+    weights, names = weights_of(trained.model, words), head_names(trained, MultiHeadAttention)  # (L, H, T, T)
+    if len(heads) > MOST_SHOWN:
+        heads = telling(names, weights, words)
+    columns = 1 if len(heads) == 1 or len(words) > 8 else 2
+    rows = [heads[start : start + columns] for start in range(0, len(heads), columns)]
+    spans = [[reach(weights[place], threshold) for place in row] for row in rows]
+    limits = [(min(low for low, _ in row), max(high for _, high in row)) for row in spans]
+    each = min(WIDTH / columns / (len(words) + 0.4), 0.8)  # inches a word
+    heights = [(high - low) * each + 0.55 for low, high in limits]
+    size = {"figsize": (WIDTH, sum(heights) + 1.1), "height_ratios": heights}
+    fig, axes = plt.subplots(len(rows), columns, **size, squeeze=False, layout="constrained")
     for ax in axes.flat:
         ax.axis("off")
-    drawn = 0
-    for ax, (layer, head) in zip(axes.flat, heads, strict=False):
-        draw_flow(ax, weights[layer, head], words, color=head_color(head), threshold=threshold)
-        drawn += len(arrows(weights[layer, head], threshold))
-        i, j, weight = arrows(weights[layer, head], 0)[-1]
-        title = f"layer {layer} head {head}: {words[i]} → {words[j]} {weight:.2f}"
-        ax.set_title(title, fontsize=9, color=head_color(head), pad=2)
-    who = "Trained heads choose" if len(heads) > 1 else f"Layer {heads[0][0]} head {heads[0][1]} chooses"
-    of_all = f"{drawn} of {len(heads) * len(words) ** 2} arrows"
-    title = f"{who}: {of_all} carry more than {threshold:g} times the even share of 1/{len(words)}"
+    for row, of_row, limit in zip(rows, axes, limits, strict=True):
+        for (layer, head), ax in zip(row, of_row, strict=False):
+            name = names[layer][head]
+            draw_panel(ax, weights[layer, head], words, name, head_label(name, layer, head), threshold)
+            ax.set_ylim(limit)
+    title = summary([names[layer][head] for layer, head in heads])
     entropy = normalized_entropy(torch.stack([weights[place] for place in heads])).nanmean().item()
-    note = f"{trained.label} · normalised entropy {entropy:.2f} · arrows point to where a word looks; ring: itself"
-    headline(fig, title, note, size=12)
-    return fig, f'{title}; "{" ".join(words)}", arrow width by weight.'
+    note = (
+        f"{trained.label} · normalised entropy {entropy:.2f} · arrows point to where a word looks, ring: itself\n"
+        f"drawn: weights above {threshold:g} times the even share of 1/{len(words)} · coloured: what gave the head its "
+        "name (layer.head)"
+    )
+    headline(fig, title, note)
+    return fig, f'{title}: "{" ".join(words)}", an arrow for each large weight, as thick as the weight.'
+
+
+def summary(names: list[str]) -> str:
+    """What a picture of heads with these names shows."""
+    if len(names) == 1:
+        return "Where the words of one head look"
+    if NO_NAME in names or len(set(names)) < len(names):
+        return "Heads without a role: where their words look"
+    number = ("Two", "Three", "Four")[len(names) - 2]
+    return f"{number} heads read the same words, and each looks for something else"
 
 
 @measures(

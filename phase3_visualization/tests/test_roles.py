@@ -9,12 +9,14 @@ from PIL import Image
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase3_visualization import attention_flow
 from phase3_visualization.roles import entropy_and_distance, head_roles, role_stability, training_film
 from phase3_visualization.roles.causal_model import CausalAttention
 from shared import head_statistics, training
 from shared.attention_utils import padding_mask
 from shared.grammar import roles
 from shared.grammar.scores import HeadScore
+from shared.toy_language import TOY_SENTENCE, tokenize
 from shared.toy_model import weights_of
 from shared.visualization_utils import save_animation
 
@@ -356,6 +358,31 @@ def test_a_neighbour_head_is_asked_where_its_neighbour_is_not_related(follows, e
         weights = torch.eye(length).roll(offset, dims=1).expand_as(related)
     share = roles.unrelated_share(weights[:, None] * mask, mask, related[:, None], offset)
     assert share.tolist() == [expected]
+
+
+def test_the_words_that_a_role_relates_are_those_of_the_grammar():
+    for sentence in training.corpus()[1][:100]:
+        gold = attention_flow.gold_pairs(sentence.words)
+        assert {name: sorted(pairs) for name, pairs in gold.items()} == {
+            name: sorted(pairs) for name, pairs in sentence.relations.items()
+        }
+    words = tokenize(TOY_SENTENCE)
+    assert attention_flow.pairs_of("noun → determiner", words) == {(1, 0), (5, 4)}
+    assert attention_flow.pairs_of("verb → place", words) == {(2, 5)}
+    for name, said in (("previous", words), (roles.NO_NAME, words), ("verb → place", words[::-1])):
+        assert attention_flow.pairs_of(name, said) == set()
+
+
+def test_heads_are_told_by_one_of_each_role_first_those_of_the_sentence():
+    names = [["adjective → noun", "verb → place", "previous"], ["verb → place", roles.NO_NAME, "subject → verb"]]
+    weights = torch.full((2, 3, 6, 6), 1 / 6)
+    weights[1, 0] = torch.eye(6)
+    found = attention_flow.telling(names, weights, tokenize(TOY_SENTENCE))
+    assert found == [(0, 0), (0, 2), (1, 0), (1, 2)]
+    names[0][1] = "noun → determiner"
+    assert (0, 2) not in attention_flow.telling(names, weights, tokenize(TOY_SENTENCE))
+    blank = [[roles.NO_NAME] * 3] * 2
+    assert attention_flow.telling(blank, weights, ["cat"]) == [(0, 0), (0, 1), (0, 2), (1, 0)]
 
 
 def test_two_models_that_differ_in_the_order_of_their_heads_alone():
