@@ -1,10 +1,12 @@
-"""The numbers in the prose of README and lessons against the record of all replications, data/evidence.json.
+"""Lessons and rooms' pages: their numbers against the record, their code against the files, and how long they are.
 
 A number that an experiment measures may stand in the prose in three ways: alone, if all seeds on all processors agree
 to its last digit; as a range, 0.52 to 0.58, from the least to the largest; or as a bound, "at least 0.52".
 """
 
 import ast
+import importlib
+import os
 import re
 
 import pytest
@@ -16,6 +18,14 @@ from shared.tests.helpers import promised
 
 PHASES = tuple(course.PHASES.values())
 README = (paths.ROOT / "README.md").read_text(encoding="utf-8")
+LESSONS = [f"{phase}/README.md" for phase in PHASES]
+ROOMS = sorted(paths.shown(page) for phase in PHASES for page in (paths.ROOT / phase).glob("*/README.md"))
+PAGES = [*LESSONS, *ROOMS]
+FRONT_DOOR_WORDS, LESSON_WORDS, TABLE_ROWS, WORDS_PER_NUMBER = 1600, 2000, 12, 20
+
+
+def text_of(page):
+    return (paths.ROOT / page).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -45,53 +55,42 @@ AT_LEAST = re.compile(r"(at least|above|over|more than|from)( \w+)?\s$|^ (or mor
 AT_MOST = re.compile(r"(at most|below|under|less than|up to)( \w+)?\s$|^ (or less|at most)")
 
 
-# Numbers that are right but that no finding records, by lesson and section, and where they come from instead.
+# Numbers that are right but that no finding records, by page and section, and where they come from instead.
 ELSEWHERE = {
-    "phase1_single_head": {
-        "2. By hand": "2.718, 0.368, 4.086, 0.665, 0.245, 0.090, 10, 7.55, 3.35",  # worked out, has a test of its own
-        "10. The long path": "774",  # counted and printed by layer_costs.py
-        "12. What textbooks say": "0.993, 0.88, 0.12",  # printed by textbook_numbers.py and asserted by its tests
+    "phase1_single_head/README.md": {
+        "4. A trained head": "64, 97",  # the recipe and the vocabulary
     },
-    "phase2_multi_head": {
-        # counted and printed by cost_model.py; its formulas, which a test compares with what is measured
-        "4. What heads cost": "1,048,576; 301,989,888; 14.6; 2.4",
-        "5. What heads learn": "800",  # steps of the recipe
+    "phase1_single_head/long_path/README.md": {
+        "How long is the path, and what does it cost?": "774, 128",  # counted and printed by layer_costs.py
     },
-    "phase3_visualization": {
-        "1. Reading a map": "0.15",  # the threshold that is in question
-        "8. A real model": "0.65",  # of one sentence, printed by coreference.py
-    },
-    "phase4_causal": {
-        "3. With and without": "4.6",  # ln of the size of the vocabulary, printed by breaking_causality.py
+    "phase1_single_head/reading/README.md": {
+        "Are the weights unique?": "64",  # the recipe
+        "Which printed examples are wrong?": "0.993, 0.88, 0.12",  # printed by textbook_numbers.py, asserted by tests
     },
 }
 
 
-def prose(section):
-    """A section without code, links' addresses, rows of the table of claims, years of papers, names of heads."""
-    section = re.sub(r"^```.*?^```|^    .*?$|`[^`\n]*`|^\| [+x~] \|.*?$", "", section, flags=re.DOTALL | re.MULTILINE)
-    section = re.sub(r"!\[.*?\]\(.*?\)|\]\(.*?\)|et al\.,? \(?\d{4}\)?|& \w+ \d{4}", "", section)
-    section = re.sub(r"[Hh]eads? \d\.\d+(?: and \d\.\d+)?", "", section)
-    return section.split("**Named, not measured")[0]
+def prose(text):
+    """A text without code, links' addresses, years of papers, numbers of sections and names of heads."""
+    text = re.sub(r"^```.*?^```|^    .*?$|`[^`\n]*`", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"!\[.*?\]\(.*?\)|\]\(.*?\)|et al\.,? \(?\d{4}\)?|& \w+ \d{4}", "", text)
+    text = re.sub(r"^#.*$|[Ss]ections? \d+|[Pp]hase \d|^\d+\. ", "", text, flags=re.MULTILINE)
+    return re.sub(r"[Hh]eads? \d\.\d+(?: and \d\.\d+)?", "", text)
 
 
-def sections(lesson, phase):
-    """Heading -> text and scripts (by their paths): of the section, and of its row in the lesson's first table."""
-    first, *rest = re.split(r"^## ", lesson, flags=re.MULTILINE)
+def blocks(text, kind):
+    return re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def sections(page):
+    """Heading -> text, and the scripts that it links to or runs, by their paths."""
     found = {}
-    for part in rest:
+    for part in re.split(r"^## ", text_of(page), flags=re.MULTILINE)[1:]:
         heading, text = part.split("\n", 1)
-        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
-        rows = "".join(row for row in first.splitlines() if f"(#{anchor})" in row)
-        links = set(re.findall(r"\]\(([\w./]+\.py)\)", prose_links(rows + text)))
-        answer = re.sub(r"^\| \d+ \|", "|", rows) + "\n"
-        found[heading] = answer + text, {link[3:] if link.startswith("../") else f"{phase}/{link}" for link in links}
+        linked = re.findall(r"\]\(([\w./]+\.py)\)", text)
+        scripts = {os.path.relpath(paths.ROOT / os.path.dirname(page) / link, paths.ROOT) for link in linked}
+        found[heading] = text, scripts | set(re.findall(r"^\$ \S+ (\S+\.py)", text, re.MULTILINE))
     return found
-
-
-def prose_links(text):
-    """Text without the table of claims, which links to every script of the phase."""
-    return re.sub(r"^\| [+x~] \|.*$", "", text, flags=re.MULTILINE)
 
 
 class Printed:
@@ -156,10 +155,9 @@ def whole_numbers(script):
     return {int(number.replace("_", "").replace(",", "")) for number in re.findall(r"\b\d[\d_,]*\b", text)}
 
 
-def lesson_unknowns(phase, recorded):
-    lesson = (paths.ROOT / phase / "README.md").read_text(encoding="utf-8")
+def page_unknowns(page, recorded):
     found = {}
-    for heading, (text, scripts) in sections(lesson, phase).items():
+    for heading, (text, scripts) in sections(page).items():
         known = [span for script in scripts for span in recorded.get(script, ())]
         settings = set().union(*(whole_numbers(script) for script in scripts))
         if unknown := unknown_numbers(text, known, settings):
@@ -168,8 +166,8 @@ def lesson_unknowns(phase, recorded):
 
 
 @pytest.fixture(scope="module")
-def unknown_by_lesson(recorded):
-    return {phase: lesson_unknowns(phase, recorded) for phase in PHASES}
+def unknown_by_page(recorded):
+    return {page: page_unknowns(page, recorded) for page in PAGES}
 
 
 # Numbers in captions that no finding has, by picture: of one sentence, of a drawing, counted, or by formula.
@@ -248,33 +246,93 @@ def test_the_front_door_counts_as_the_record_does():
     assert [int(count) for count in said.groups()] == [sum(verdicts), *verdicts]
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_numbers_of_a_lesson_are_those_of_the_record(unknown_by_lesson, phase):
+@pytest.mark.parametrize("page", PAGES)
+def test_numbers_of_a_page_are_those_of_the_record(unknown_by_page, page):
     """A number of two digits and more is one of the record (as above), or one of the settings of the section's scripts.
 
     A wrong digit is noticed nine times in ten; now and then a wrong number is by chance another value of the section.
     """
-    for heading, unknown in unknown_by_lesson[phase].items():
-        excused = set(re.split(r"[;,] ", ELSEWHERE[phase].get(heading, "")))
-        assert set(unknown) <= excused, f"{phase}, {heading}: not recorded: {sorted(set(unknown) - excused)}"
+    for heading, unknown in unknown_by_page[page].items():
+        excused = set(re.split(r"[;,] ", ELSEWHERE.get(page, {}).get(heading, "")))
+        assert set(unknown) <= excused, f"{page}, {heading}: not recorded: {sorted(set(unknown) - excused)}"
 
 
-def test_no_number_is_excused_in_vain(unknown_by_lesson):
-    for phase, excuses in ELSEWHERE.items():
+def test_no_number_is_excused_in_vain(unknown_by_page):
+    for page, excuses in ELSEWHERE.items():
         for heading, numbers in excuses.items():
-            vain = set(re.split(r"[;,] ", numbers)) - set(unknown_by_lesson[phase].get(heading, ()))
-            assert not vain, f"{phase}, {heading}: {vain} is recorded by now, or gone"
+            vain = set(re.split(r"[;,] ", numbers)) - set(unknown_by_page[page].get(heading, ()))
+            assert not vain, f"{page}, {heading}: {vain} is recorded by now, or gone"
 
 
-def test_a_wrong_number_in_a_lesson_is_noticed(recorded):
-    lesson = (paths.ROOT / PHASES[0] / "README.md").read_text(encoding="utf-8")
-    text, scripts = next(part for name, part in sections(lesson, PHASES[0]).items() if "bottleneck" in name)
+def test_a_wrong_number_on_a_page_is_noticed(recorded):
+    page = "phase1_single_head/before/README.md"
+    text, scripts = next(part for name, part in sections(page).items() if "forgotten" in name)
     known = [span for script in scripts for span in recorded[script]]
     settings = set().union(*(whole_numbers(script) for script in scripts))
     right = unknown_numbers(text, known, settings)
     pair = next(RANGE.finditer(prose(text)))
     wrong = text.replace(pair[0], pair[0].replace(pair[1] + (pair[2] or ""), "0.123"))
     assert "0.123" in unknown_numbers(wrong, known, settings) and "0.123" not in right
+
+
+def pieces(block):
+    """The parts of a block between lines of three dots."""
+    return [piece.strip("\n") for piece in re.split(r"^\s*\.\.\.$", block, flags=re.MULTILINE) if piece.strip()]
+
+
+def stands_in(piece, text):
+    """Whether these whole lines stand somewhere in a text, one after the other."""
+    return f"\n{piece}\n" in f"\n{text}\n"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_of_a_lesson_is_the_code_of_the_files_that_it_links_to(page):
+    for heading, (text, scripts) in sections(page).items():
+        for piece in (piece for block in blocks(text, "python") for piece in pieces(block)):
+            found = [script for script in scripts if stands_in(piece, text_of(script))]
+            assert found, f"{page}, {heading}: in none of {sorted(scripts)}:\n{piece}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_lesson_shows_as_printed_is_what_its_script_prints(page, capsys):
+    for block in blocks(text_of(page), "console"):
+        command, shown = block.split("\n", 1)
+        script = re.fullmatch(r"\$ \.venv/bin/python (\S+)\.py", command)[1]
+        importlib.import_module(script.replace("/", ".")).main([])
+        printed = capsys.readouterr().out
+        for piece in pieces(shown):
+            assert stands_in(piece, printed), f"{page}: {script} does not print\n{piece}"
+
+
+def test_every_lesson_shows_code_and_every_room_page_is_linked():
+    for lesson in LESSONS:
+        assert len(blocks(text_of(lesson), "python")) >= 3, lesson
+    for room in ROOMS:
+        phase, name, _ = room.split("/")
+        assert f"]({name}/README.md" in text_of(f"{phase}/README.md"), room
+
+
+def words(text):
+    return len([word for word in text.split() if re.search(r"\w", word)])  # no signs of tables and code
+
+
+def numbers(text):
+    return len(NUMBER.findall(prose(text)))
+
+
+def tables(text):
+    """The number of rows of each table, without its head."""
+    return [len(rows.splitlines()) - 2 for rows in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
+
+
+def test_lessons_and_front_door_are_short():
+    assert words(README) <= FRONT_DOOR_WORDS
+    for lesson in LESSONS:
+        assert words(text_of(lesson)) <= LESSON_WORDS, lesson
+        prosaic = prose(text_of(lesson))
+        assert numbers(text_of(lesson)) * WORDS_PER_NUMBER <= words(prosaic), f"{lesson}: too many numbers"
+    for page in PAGES:
+        assert max(tables(text_of(page)), default=0) <= TABLE_ROWS, page
 
 
 def test_unknown_numbers_on_a_made_up_section():
@@ -297,5 +355,5 @@ def test_unknown_numbers_on_a_made_up_section():
         "0.58",
         "0.52",
     ]
-    assert unknown_numbers("| + | C001: 0.99 of all | [a](b/0.98.py) |", known, settings) == []
+    assert unknown_numbers("[a](b/0.98.py) and phase 3, section 12", known, settings) == []
     assert unknown_numbers("4.5e-1 and 4.6e-1", known, settings) == ["4.6e-1"]
