@@ -1,13 +1,13 @@
-"""What shape has a head, drawn as a landscape of its weights?
+"""Is a head easier to read as a landscape of its weights?
 
 Queries along one side, keys along the other, the weight as height. A ridge along the diagonal is a head that looks at a
-fixed distance; a wall across is a word that everybody looks at.
+fixed distance; a wall across is a word that everybody looks at. It looks well, and blocks hide each other, so the same
+weights stand beside it as a map: which of the two can you read?
 
     python phase3_visualization/attention_3d.py
     python phase3_visualization/attention_3d.py --layer 0 --head 3
 
-Writes 3d_attention.png, the sharpest head of those that the options pick, to visualizations/plots/phase3/, and its full
-turn, 3d_attention.gif, to visualizations/animations/phase3/.
+Writes 3d_attention.gif, the sharpest head of those that the options pick, to visualizations/animations/phase3/.
 """
 
 import io
@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 from mpl_toolkits.mplot3d.axes3d import Axes3D
+from PIL import Image
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import load_multi_head_model
@@ -23,8 +24,10 @@ from shared import cli, paths
 from shared.attention_utils import normalized_entropy
 from shared.toy_model import weights_of
 from shared.training import Trained
-from shared.visualization_utils import QUIET, WEIGHT_MAP, headline, save_animation, save_plot, token_labels
+from shared.visualization_utils import QUIET, WEIGHT_MAP, headline, plot_attention, save_animation, token_labels
 
+TITLE, FRAMES = "The same weights twice: which of the two can you read?", 20
+COLORS = 64  # of the animation, which keeps it small
 VIEW = (38, -55)  # degrees above the ground, and around: no frame of the turn is square on, where blocks hide words
 
 
@@ -62,37 +65,47 @@ def describe(weights: Tensor, words: list[str]) -> str:
     return f'separate peaks, the highest from "{words[i]}" to "{words[j]}": {weights[i, j]:.2f}'
 
 
-def draw(trained: Trained, words: list[str], layer: int, head: int) -> tuple[Figure, Axes3D, str]:
-    """The landscape of one head."""
-    weights = weights_of(trained.model, words)[layer, head]
-    fig = plt.figure(figsize=(6.2, 5.8))
-    ax = fig.add_axes((0.0, 0.07, 0.95, 0.88), projection="3d")
+def draw_landscape(ax: Axes3D, weights: Tensor, words: list[str]) -> None:
+    """One head, the weight as height."""
     x, y, z, colors = terraces(weights.double().numpy())
     ax.plot_surface(x, y, z, facecolors=colors, rstride=1, cstride=1, linewidth=0, antialiased=False, shade=False)
-    middles, size = np.arange(len(words)) + 0.5, 8 if len(words) <= 10 else 6
-    ax.set_xticks(middles, token_labels(words), fontsize=size)
-    ax.set_yticks(middles, token_labels(words), fontsize=size)
+    middles = np.arange(len(words)) + 0.5
+    labels = token_labels(words) if len(words) <= 10 else range(len(words))  # no room for words: the map has them
+    ax.set_xticks(middles, labels, fontsize=8)
+    ax.set_yticks(middles, labels, fontsize=8)
     ax.set(zlim=(0, 1), zticks=(0, 0.5, 1), xlim=(0, len(words)), ylim=(0, len(words)))
-    ax.view_init(*VIEW)
-    ax.set_xlabel("query (attending)", color=QUIET, labelpad=12)
-    ax.set_ylabel("key (attended to)", color=QUIET, labelpad=12)
-    ax.set_zlabel("attention weight", color=QUIET)
-    title = f"Layer {layer} head {head} is {describe(weights, words)}"
-    note = f"{trained.label} · normalised entropy {normalized_entropy(weights).nanmean():.2f}"
-    headline(fig, title, note, size=11.5)
-    return fig, ax, title
+    ax.set_xlabel("query (attending)", color=QUIET, labelpad=10)
+    ax.set_ylabel("key (attended to)", color=QUIET, labelpad=10)
+
+
+def draw(trained: Trained, words: list[str], layer: int, head: int) -> tuple[Figure, Axes3D]:
+    """The weights of one head as a landscape, and once more flat."""
+    weights = weights_of(trained.model, words)[layer, head]
+    fig = plt.figure(figsize=(9, 5))
+    landscape = fig.add_axes((0.0, 0.13, 0.52, 0.75), projection="3d")
+    flat = fig.add_axes((0.62, 0.12, 0.36, 0.58))
+    draw_landscape(landscape, weights, words)
+    plot_attention(weights, words, ax=flat)
+    for x, text in ((0.27, "as a landscape: blocks hide what is behind them"), (0.77, "as a map: nothing is hidden")):
+        fig.text(x, 0.875, text, ha="center", color=QUIET, fontsize=10.5)
+    note = (
+        f"layer {layer} head {head} · {trained.label} · normalised entropy {normalized_entropy(weights).nanmean():.2f}"
+    )
+    headline(fig, TITLE, note)
+    return fig, landscape
 
 
 def turn(fig: Figure, ax: Axes3D, frames: int) -> list[np.ndarray]:
-    """The figure from all sides, one image (height, width, 3) a frame."""
+    """The figure with the landscape from all sides, an image (height, width, 3) a frame, all in the same colours."""
     images = []
     for frame in range(frames):
         ax.view_init(VIEW[0], VIEW[1] + 360 * frame / frames)
         buffer = io.BytesIO()
-        fig.savefig(buffer, format="rgba", dpi=80)
-        width, height = (round(side * 80) for side in fig.get_size_inches())
-        images.append(np.frombuffer(buffer.getvalue(), np.uint8).reshape(height, width, 4)[..., :3])
-    return images
+        fig.savefig(buffer, format="png", dpi=fig.dpi)
+        images.append(Image.open(buffer).convert("RGB"))
+    palette = images[0].quantize(COLORS, method=Image.Quantize.MAXCOVERAGE)
+    few = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    return [np.asarray(image.convert("RGB")) for image in few]
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -105,15 +118,15 @@ def main(argv: list[str] | None = None) -> str:
     entropy = normalized_entropy(weights).nanmean(dim=-1)  # (L, H, T, T) -> (L, H)
     candidates = cli.chosen_heads(parser, options, trained.recipe)
     layer, head = min(candidates, key=lambda place: entropy[place].item())
-
-    fig, ax, title = draw(trained, options.words, layer, head)
-    images = turn(fig, ax, frames=6 if options.quick else 36)
-    caption = f'{title}. "{" ".join(options.words)}": height is the attention weight.'
-    animation = options.output_dir / paths.ANIMATIONS / "phase3" / "3d_attention.gif"
-    save_animation(images, animation, caption=caption, seconds_per_frame=0.12)
-    ax.view_init(*VIEW)
-    save_plot(options, "phase3/3d_attention", fig, caption)
-    return title
+    answer = f"Layer {layer} head {head} is {describe(weights[layer, head], options.words)}"
+    if options.pictures:
+        fig, landscape = draw(trained, options.words, layer, head)
+        images = turn(fig, landscape, frames=6 if options.quick else FRAMES)
+        plt.close(fig)
+        animation = options.output_dir / paths.ANIMATIONS / "phase3" / "3d_attention.gif"
+        caption = f'{TITLE} {answer}, on "{" ".join(options.words)}": a landscape that turns, beside a map.'
+        save_animation(images, animation, caption=caption, seconds_per_frame=0.2)
+    return answer
 
 
 if __name__ == "__main__":
