@@ -20,6 +20,7 @@ PLAN = course.Plan(
         "masking.nan_causes",
         "writing.generate",
         "writing.cache_savings",
+        "long_texts.flash_attention",
         "long_texts.sparse_reach",
         "long_texts.linear_kernel",
         "summary",

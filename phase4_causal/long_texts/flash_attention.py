@@ -1,18 +1,22 @@
-"""Attention tile by tile: the same output as always, and no T_q x T_k matrix anywhere.
+"""How can softmax go tile by tile, when one weight needs the sum of the whole row?
 
 Softmax needs the largest score and the sum of a whole row before it can give one weight. The online softmax (Milakov &
-Gimelshein 2018) gets by with one key at a time: it keeps the largest score so far, and the sums with that score taken
-off. When a larger one comes, both sums shrink by exp(old largest - new largest):
+Gimelshein 2018) gets by with some keys at a time. Of these it keeps the largest score, and two sums with that score
+taken off; what is kept of some keys and of others can be merged, whatever their number:
 
-    largest' = max(largest, s)     shrink = exp(largest - largest')
-    total'   = total · shrink + exp(s - largest')
-    sum'     = sum   · shrink + exp(s - largest') · v                    at the end: output = sum / total
+    largest = max(largest_1, largest_2)     shrink_1 = exp(largest_1 - largest), and shrink_2 alike: one of them is 1
+    total   = total_1 · shrink_1 + total_2 · shrink_2
+    sum     = sum_1   · shrink_1 + sum_2   · shrink_2                     at the end: output = sum / total
+
+Flash-decoding (keys of one long text shared out among processors) and ring attention (among devices) merge like this.
 
 FlashAttention (Dao et al. 2022; Dao 2023) does so with a tile of queries and keys at a time, so that the scores at hand
 stay small and near the processor. For the backward pass it keeps the output and one number for each query,
 logsumexp = largest + log(total), and computes the weights again: exp(score - logsumexp).
 
-Compared with the plain function, and timed, by long_context.py.
+Run it to see two tiles worked by hand. Compared with the plain function, and timed, by long_context.py.
+
+    python phase4_causal/long_texts/flash_attention.py
 """
 
 import bisect
@@ -25,28 +29,68 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from phase1_single_head.self_attention import check_attention_inputs
+from shared import cli
 
 BLOCK_SIZE = (256, 512)  # queries and keys in a tile
+Kept = tuple[Tensor, Tensor, Tensor]  # of some keys: largest score, sum of e^(score - largest), the same times values
+SCORES, VALUES = (1, 2, 4, 0), (3, 1, 5, 2)  # of the worked example: the second tile brings a larger score
+
+
+def merge(one: Kept, other: Kept) -> Kept:
+    """What is kept of some keys, and of others -> of all of them."""
+    (largest_1, total_1, sum_1), (largest_2, total_2, sum_2) = one, other
+    largest = torch.maximum(largest_1, largest_2)
+    shrink_1 = torch.exp(largest_1 - largest)  # 1 for the side with the larger score
+    shrink_2 = torch.exp(largest_2 - largest)
+    return largest, total_1 * shrink_1 + total_2 * shrink_2, sum_1 * shrink_1 + sum_2 * shrink_2
 
 
 def flash_by_loops(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> Tensor:
-    """The specification: the online softmax, one query and one key at a time. (T_q, d_k), (T_k, d_k), (T_k, d_v)."""
+    """The specification: one query at a time, and its keys merged one by one. (T_q, d_k), (T_k, d_k), (T_k, d_v)."""
     output = query.new_zeros(query.size(0), value.size(1))
     shift = key.size(0) - query.size(0)  # the last query stands at the last key
     for i in range(query.size(0)):
-        largest, total, weighted = -math.inf, 0.0, torch.zeros_like(value[0])
+        kept = query.new_tensor(-math.inf), query.new_zeros(()), torch.zeros_like(value[0])  # of no key at all
         for j in range(key.size(0)):
             if causal and j > i + shift:
                 break
             score = torch.dot(query[i], key[j]) / math.sqrt(key.size(1))
-            new_largest = max(largest, score)
-            shrink = torch.exp(largest - new_largest)
-            total = total * shrink + torch.exp(score - new_largest)
-            weighted = weighted * shrink + torch.exp(score - new_largest) * value[j]
-            largest = new_largest
+            kept = merge(kept, (score, torch.ones_like(score), value[j]))  # of one key: e^(score - score) = 1
+        _, total, weighted = kept
         if total:  # else the query sees no key, and its output stays 0
             output[i] = weighted / total
     return output
+
+
+def two_tiles() -> list[str]:
+    """One query and four keys worked by hand, in two tiles that are merged; the last line asks softmax itself."""
+    scores, values = (torch.tensor(numbers, dtype=torch.float64) for numbers in (SCORES, VALUES))
+    row = "{:8}{:9}{:32}{}".format
+    lines, kept = [row("", "largest", "total", "sum, weighted by the values")], []
+    for number, (s, v) in enumerate(zip(scores.split(2), values.split(2), strict=True), start=1):
+        largest = s.max()
+        numerators = torch.exp(s - largest)
+        total, weighted = numerators.sum(), numerators @ v
+        kept.append((largest, total, weighted))
+        powers = [f"e^({score:g}-{largest:g})" for score in s]
+        terms = [f"{each:g}·{power}" for each, power in zip(v, powers, strict=True)]
+        sums = (f"{' + '.join(powers)} = {total:.3f}", f"{' + '.join(terms)} = {weighted:.3f}")
+        lines.append(row(f"tile {number}", f"{largest:g}", *sums))
+    one, two = kept
+    shrink = torch.exp(one[0] - two[0])
+    largest, *merged = merge(one, two)
+    sums = [f"{shrink:.3f}·{a:.3f} + {b:.3f} = {c:.3f}" for a, b, c in zip(one[1:], two[1:], merged, strict=True)]
+    total, weighted = merged
+    weights = scores.softmax(dim=0)
+    terms = [f"{weight:.3f}·{each:g}" for weight, each in zip(weights, values, strict=True)]
+    return [
+        *lines,
+        row("merged", f"{largest:g}", *sums),
+        "",
+        f"correction of tile 1   e^({one[0]:g}-{two[0]:g}) = {shrink:.3f}",
+        f"output                 {weighted:.3f} / {total:.3f} = {weighted / total:.2f}",
+        f"softmax of all four    {' + '.join(terms)} = {weights @ values:.2f}",
+    ]
 
 
 def tiles(query_at: range, key_at: range, causal: bool, size: tuple[int, int]) -> Iterator[tuple[slice, slice]]:
@@ -100,6 +144,7 @@ class OnlineSoftmax:
         """Take in some keys (N, T_k, d_k) and their values (N, T_k, d_v)."""
         for rows, columns, scores in score_tiles(self.scaled, key, where, causal, size):
             largest, total, weighted = self.largest[:, rows], self.total[:, rows], self.weighted[:, rows]
+            # merge, in place; the tile is summed with the new largest score at once, so that only the past shrinks
             new_largest = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))
             shrink = torch.exp(largest - new_largest)
             numerators = scores.sub_(new_largest).exp_()  # in place, while the tile is in the cache
@@ -185,3 +230,16 @@ def flash_attention(
     flat = [x.expand(*leading, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (query, key, value)]
     output = FlashAttention.apply(*flat, causal, size)  # (..., T, d) as (N, T, d) -> (N, T_q, d_v)
     return output.view(*leading, *output.shape[-2:])  # (N, T_q, d_v) -> (..., T_q, d_v)
+
+
+def main(argv: list[str] | None = None) -> str:
+    cli.parse(cli.parser(__doc__), argv)
+    lines = two_tiles()
+    print(f"\nOne query and four keys, with scores {SCORES} and values {VALUES}, in two tiles of two\n")
+    print("\n".join(lines))
+    merged, softmax = (line.rsplit(" ", 1)[-1] for line in lines[-2:])
+    return f"Two tiles, merged: {merged}; softmax over all four keys: {softmax}"
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -3,7 +3,9 @@
 float64, outputs and gradients; lengths that tiles and chunks divide and others, more and fewer queries than keys.
 """
 
+import itertools
 import math
+import re
 from functools import partial
 
 import pytest
@@ -12,7 +14,7 @@ import torch.nn.functional as F
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.long_texts import linear_kernel, long_context, sparse_reach
-from phase4_causal.long_texts.flash_attention import flash_attention, flash_by_loops
+from phase4_causal.long_texts.flash_attention import SCORES, VALUES, flash_attention, flash_by_loops, merge, two_tiles
 from phase4_causal.long_texts.linear_attention import (
     linear_attention,
     linear_attention_recurrent,
@@ -121,6 +123,40 @@ def test_flash_large_scores_and_order():
         )
     inputs = [x.detach().float() for x in (q, k, v)]
     assert flash_attention(*inputs).dtype == torch.float32
+
+
+def kept(scores, values):
+    """What flash attention keeps of some keys, (T_q, n) and (n, d_v)."""
+    largest = scores.max(dim=-1, keepdim=True).values
+    numerators = (scores - largest).exp()
+    return largest, numerators.sum(dim=-1, keepdim=True), numerators @ values
+
+
+def test_merged_in_any_order_parts_of_the_keys_are_all_keys():
+    query, key, value = (x.detach() for x in inputs_of(5, 11, leading=()))
+    scores = query @ key.mT * 9  # sharp: the largest one differs from part to part
+    parts = [kept(scores[:, part], value[part]) for part in (slice(4), slice(4, 5), slice(5, 11))]
+    for a, b, c in itertools.permutations(parts):
+        for one, other in ((merge(a, b), c), (a, merge(b, c))):
+            largest, total, weighted = merge(one, other)
+            torch.testing.assert_close(largest, scores.max(dim=-1, keepdim=True).values)
+            torch.testing.assert_close(weighted / total, scores.softmax(dim=-1) @ value, rtol=0, atol=1e-12)
+    without = merge(parts[0], (parts[1][0], torch.zeros(5, 1).double(), torch.zeros(5, 7).double()))
+    assert not torch.allclose(without[2] / without[1], scores[:, :5].softmax(dim=-1) @ value[:5])
+
+
+def test_two_tiles_by_hand_are_what_a_calculator_says():
+    """The arithmetic of each line, done with the numbers as printed; at the end it is that of flash_attention."""
+    lines = two_tiles()
+    assert max(map(len, lines)) <= 90
+    sums = [part.split(" = ") for line in lines for part in re.split(" {2,}", line) if " = " in part]
+    assert len(sums) == 9
+    for terms, result in sums:
+        value = eval(terms.replace("·", "*").replace("e^", "math.e**"))
+        assert f"{value:.{len(result.split('.')[1])}f}" == result, terms
+    score, value = (torch.tensor(x, dtype=torch.float64)[:, None] for x in (SCORES, VALUES))
+    expected = flash_attention(torch.ones(1, 1).double(), score, value, block_size=2).item()
+    assert [line.split()[-1] for line in lines[-2:]] == [f"{expected:.2f}"] * 2
 
 
 @pytest.mark.parametrize("feature_map", ["elu", "relu"])
