@@ -1,10 +1,12 @@
-"""Which relations of the grammar do heads learn, and does one head learn them too?
+"""One change, one drop: what do four heads bring over one, and a second layer over one?
+
+Three models guess hidden words, after the same steps on the same batches: one head in one layer; four heads in one
+layer, with the same number of parameters; four heads in each of two layers. What does each lose above the best possible
+loss, the grammar's own entropy? And which relations of the grammar do its heads learn?
 
 Every head is scored on held-out sentences: how often does it look at the word that the grammar relates to its query?
 The best of several heads has been lucky, too: it is chosen on one half of the sentences and scored on the other. Two
-baselines decide what such a score is worth, the best fixed offset and the same model before training. Three models are
-compared: one layer with one head, one layer with four (the same number of parameters and steps, so that only the number
-of heads differs), and two layers with four.
+baselines decide what such a score is worth, the best fixed offset and the same model before training.
 
     python phase2_multi_head/heads/one_or_four_heads.py
     python phase2_multi_head/heads/one_or_four_heads.py --seeds 3
@@ -19,7 +21,6 @@ from dataclasses import dataclass
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from phase1_single_head.self_attention import load_single_head_model
@@ -35,21 +36,19 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_mult
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Measured, Numbers, measures
-from shared.grammar.scores import DIRECTIONS, best_heads, offset_baselines, relation_name, score_heads
-from shared.toy_language import RELATIONS, Sentence
+from shared.grammar.scores import DIRECTIONS, best_heads, offset_baselines, score_heads
+from shared.toy_language import Sentence
 from shared.training import Trained, attention_on
-from shared.visualization_utils import INK, QUIET, grouped_bars, head_color, headline, save_plot
+from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, headline, role_color, save_plot
 
 # The adjective is left out: it carries no information about its noun and serves as a control.
 CORE_RELATIONS = ("determiner-noun", "verb-subject", "verb-place")
 CONTROL = "adjective-noun"
 REQUIRED = 0.90
 ONE, FOUR, DEEP = "one head, one layer", "four heads, one layer", "four heads, two layers"
-COLORS = {ONE: "#c9d0d8", FOUR: "#8592a0", DEEP: INK}  # no head colours: these are models
+MODELS = (ONE, FOUR, DEEP)
 UNTRAINED = "best head before training"
 LOSS, FLOOR = "excess loss", "the grammar's entropy"
-BASELINES = {"best fixed offset": "-", UNTRAINED: ":"}  # and how their lines are drawn
-LINE = {"color": "black", "linewidth": 1.5, "path_effects": [withStroke(linewidth=3, foreground="white")]}
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,6 @@ class Roles:
     trained: Trained
     scores: dict[str, Tensor]
     chosen: dict[str, float]
-
-
-def best(scores: dict[str, Tensor]) -> dict[str, float]:
-    """Relation -> accuracy of the best head in its better direction."""
-    return {relation: head.accuracy for relation, head in best_heads(scores).items()}
 
 
 def chosen_and_scored(layers: list[Tensor], sentences: list[Sentence]) -> dict[str, float]:
@@ -102,12 +96,12 @@ def loss_of(trained: Trained, asked: list[Question]) -> float:
 
 def smaller_drop(n: Numbers) -> float:
     """What the smaller of the two changes takes off the loss, in nats: four heads for one, two layers for one."""
-    one, four, deep = (n[f"{name}, {LOSS}"] for name in (ONE, FOUR, DEEP))
+    one, four, deep = (n[f"{name}, {LOSS}"] for name in MODELS)
     return min(one - four, four - deep)
 
 
 def losses(one: float, four: float, deep: float) -> dict[str, float]:
-    """For oracles: what the three models lose."""
+    """What the three models lose, by the names under which it is recorded."""
     return {f"{ONE}, {LOSS}": one, f"{FOUR}, {LOSS}": four, f"{DEEP}, {LOSS}": deep}
 
 
@@ -188,78 +182,74 @@ def at_least(share: float) -> str:
     return f"{math.floor(100 * share + 1e-9) / 100:.2f}"
 
 
-def draw(runs: list[Measured], deep: Roles, untrained: Roles) -> tuple[Figure, str]:
-    """Left: the chosen head of each model per relation. Right: every head of the deep model and its best relation."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(10.6, 4.9), width_ratios=(1.25, 1), layout="constrained")
-    draw_models(left, runs)
-    draw_heads(right, deep, best(untrained.scores))
-    lowest = at_least(min(n[f"{DEEP}, {relation}"] for n in runs for relation in CORE_RELATIONS))
-    highest = max(n[f"{ONE}, {relation}"] for n in runs for relation in CORE_RELATIONS)
-    title = f"Three relations: four heads in two layers find {lowest} or more, one head {highest:.2f} at most"
-    entropy = training.head_entropy(deep.trained.model, training.corpus()[1], deep.trained.recipe.objective)
-    note = f"{deep.trained.label}, seeds: {len(runs)}; {training.NUM_HELD_OUT} held-out sentences"
-    headline(fig, title, f"{note} · normalised entropy {statistics.mean(map(statistics.mean, entropy)):.2f}")
-    return fig, title + ". Share of held-out words whose most attended word is the one the grammar relates to them."
+def draw(runs: list[Measured], note: str) -> tuple[Figure, str]:
+    """A row for each model: what it loses, and of each relation how often its best head is right."""
+    fig, (first, *others) = plt.subplots(
+        1, 1 + len(CORE_RELATIONS), figsize=(9, 3.6), width_ratios=(1.1, 1, 1, 1), sharey=True, layout="constrained"
+    )
+    draw_losses(first, runs)
+    for ax, relation in zip(others, CORE_RELATIONS, strict=True):
+        draw_relation(ax, runs, relation)
+    others[1].set_xlabel("share of the pairs that the best head gets right", color=QUIET)
+    first.set_yticks(range(len(MODELS)), [name.replace(", ", "\n") for name in MODELS])
+    first.invert_yaxis()
+    for ax in (first, *others):
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+    title = "Each change lowers the loss, and heads find who belongs to whom"
+    if not all(smaller_drop(n) > 0 and all(is_learned(n, relation) for relation in CORE_RELATIONS) for n in runs):
+        title = "Not every change helped in this run"
+    headline(fig, title, note)
+    return fig, (
+        f"{title}. One head in one layer, four heads in one layer, four heads in each of two layers: what each loses "
+        "above the grammar's entropy, and how often its best head finds the right word, beside the best fixed offset."
+    )
 
 
-def draw_models(ax: Axes, runs: list[Measured]) -> None:
-    """A group of bars for each relation, one bar a model (mean over seeds), with both baselines."""
-    names = [r.replace("-", "–\n") + ("" if r in CORE_RELATIONS else "\n(control)") for r in RELATIONS]
-    of = {name: [[n[f"{name}, {r}"] for n in runs] for r in RELATIONS] for name in (*COLORS, *BASELINES)}
-    means = {name: [statistics.mean(seeds) for seeds in of[name]] for name in COLORS}
-    offsets = [seeds[0] for seeds in of["best fixed offset"]]
-    places = grouped_bars(ax, names, means, COLORS, width=0.78, clear_of=offsets)
-    for x, name in zip(places, COLORS, strict=True):
-        for position, seeds in zip(x, of[name], strict=True):
-            if len(seeds) > 1:
-                ax.plot([position] * len(seeds), seeds, ".", color="black", markersize=4, zorder=4)
-    for name, style in BASELINES.items():
-        for group, seeds in enumerate(of[name]):
-            label = None if group else name
-            ax.plot((group - 0.39, group + 0.39), [max(seeds)] * 2, linestyle=style, label=label, **LINE)
-    ax.set(ylim=(0, 1.42), yticks=(0, 0.5, 1), ylabel="share right, best head")
-    ax.set_title("the best head of each model", color=QUIET)
-    ax.legend(frameon=False, fontsize=8.5, ncols=2, loc="upper left", borderaxespad=0)
+def draw_losses(ax: Axes, runs: list[Measured]) -> None:
+    """A bar for each model, the mean over seeds; each seed is a dot."""
+    for row, name in enumerate(MODELS):
+        of_seeds = [n[f"{name}, {LOSS}"] for n in runs]
+        mean = statistics.mean(of_seeds)
+        ax.barh(row, mean, color=GREY, height=0.5)
+        if len(runs) > 1:
+            ax.plot(of_seeds, [row] * len(runs), ".", color=INK, markersize=4)
+        ax.annotate(f"{mean:.2f}", (max(of_seeds), row), (6, 0), textcoords="offset points", va="center")
+    ax.set(xlim=(0, 1.35 * ax.dataLim.xmax), xticks=[])
+    ax.set_title("loss above the best\npossible, in nats")
 
 
-def draw_heads(ax: Axes, roles: Roles, chance: dict[str, float]) -> None:
-    """A bar for each head: the relation in which it is furthest above the best fixed offset, with both baselines.
-
-    chance: relation -> accuracy of the best untrained head.
-    """
-    offsets = offset_baselines(training.corpus()[1])
-    num_layers, num_heads = next(iter(roles.scores.values())).shape[:2]
-    heads = [(layer, head) for layer in range(num_layers) for head in range(num_heads)]
-    for row, (layer, head) in enumerate(heads):
-        relation = max(CORE_RELATIONS, key=lambda r: roles.scores[r][layer, head].max().item() - offsets[r])
-        accuracy, direction = roles.scores[relation][layer, head].max(dim=-1)
-        value, name = accuracy.item(), relation_name(relation, DIRECTIONS[int(direction)])
-        ax.barh(row, value, color=head_color(head), alpha=1 if value > offsets[relation] else 0.35, height=0.7)
-        for baseline, style in zip((offsets[relation], chance[relation]), BASELINES.values(), strict=True):
-            ax.plot([baseline] * 2, [row - 0.35, row + 0.35], linestyle=style, **LINE)
-        ax.text(1.03, row, f"{name} {value:.2f}", va="center", fontsize=8.5)
-    ax.set_yticks(range(len(heads)), [f"layer {layer} head {head}" for layer, head in heads], fontsize=9)
-    ax.set(xlim=(0, 1.75), xticks=(0, 0.5, 1))
-    ax.set_title("best relation of each head (pale: an offset wins)", color=QUIET)
-    ax.invert_yaxis()
-    ax.tick_params(length=0)
-    ax.spines.bottom.set_visible(False)
+def draw_relation(ax: Axes, runs: list[Measured], relation: str) -> None:
+    """A dot for the best head of each model, the mean over seeds, and a tick for the best fixed offset."""
+    offset, color = runs[0][f"best fixed offset, {relation}"], role_color(relation)
+    for row, name in enumerate(MODELS):
+        of_seeds = [n[f"{name}, {relation}"] for n in runs]
+        mean = statistics.mean(of_seeds)
+        ax.plot((0, 1), (row, row), color=HIDDEN, linewidth=4, solid_capstyle="round", zorder=0)
+        ax.plot((offset, offset), (row - 0.22, row + 0.22), color=INK, linewidth=1.8)
+        ax.plot(of_seeds, [row] * len(runs), "o", color=color, markersize=4, alpha=0.6, markeredgewidth=0)
+        ax.plot(mean, row, "o", color=color, markersize=11, zorder=3)
+        ax.text(1.1, row, f"{mean:.2f}", color=color, va="center")
+    ax.set(xlim=(-0.06, 1.34))
+    ax.set_xticks((0, offset, 1), ("0", f"best fixed\noffset {offset:.2f}", "1"), fontsize=9, color=QUIET)
+    ax.set_title(relation.replace("-", " – "), color=color)
 
 
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     asked = questions(training.corpus()[1][: QUICK_SENTENCES if options.quick else NUM_SENTENCES])
-    runs, pictured = [], None
+    runs = []
     for seed in cli.seeds(options):
         one, four = roles_of(load_single_head_model(options, seed)), roles_of(load_one_layer_model(options, seed))
         deep = roles_of(load_multi_head_model(options, seed))
         untrained = roles_of(training.untrained(deep.trained.recipe, MultiHeadAttention))
         runs.append(what_heads_learn(one, four, deep, untrained, asked))
-        pictured = pictured or (deep, untrained)
-    save_plot(options, "phase2/head_roles", *draw(runs, *pictured))
+    halves = "the best head is chosen on one half of the held-out sentences, scored on the other"
+    note = f"{deep.trained.label}, seeds: {len(runs)} · {halves}"
+    save_plot(options, "phase2/head_roles", *draw(runs, note))
     findings.record(options, *runs)
-    found = [at_least(min(n[f"{DEEP}, {relation}"] for n in runs)) for relation in CORE_RELATIONS]
-    return f"Who belongs to whom: {', '.join(found)} of determiners, verbs and places by the best head"
+    one, four, deep = (statistics.mean(n[f"{name}, {LOSS}"] for n in runs) for name in MODELS)
+    return f"Nats above the best loss: {one:.2f} with one head, {four:.2f} with four, {deep:.2f} with a second layer"
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
 """Wrong and right heads against loops over slices; what describes heads against patterns whose numbers are known."""
 
 import itertools
+from dataclasses import asdict
 
 import pytest
 import torch
 from torch import nn
 
-from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase1_single_head.self_attention import RECIPE, scaled_dot_product_attention
 from phase2_multi_head import multi_head_attention, visualize
 from phase2_multi_head.heads import heads_vs_loss, one_or_four_heads, output_projection, wrong_heads
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
+from phase2_multi_head.multi_head_attention import ONE_LAYER_RECIPE, MultiHeadAttention, merge_heads, split_heads
+from phase2_multi_head.multi_head_attention import RECIPE as DEEP_RECIPE
 from shared import toy_language, training
 from shared.attention_utils import causal_mask
+from shared.evidence.claims import FAILS, HOLDS
+from shared.grammar.entropy import hidden_word_distribution, hidden_word_entropy
 from shared.grammar.scores import gold_matrices, score_heads
 from shared.tests.helpers import T_Q, B, close
 from shared.toy_language import encode, sample_corpus
@@ -68,8 +72,50 @@ def test_the_best_head_is_chosen_on_one_half_and_scored_on_the_other():
     steady[:2] = torch.eye(length).roll(1, dims=1)  # wrong at first, then right: worse on the first half
     layer = torch.stack([lucky, steady], dim=1)  # (40, 2, T, T)
     by_half = one_or_four_heads.chosen_and_scored([layer], sentences)["verb-subject"]
-    assert by_half < 0.5 and one_or_four_heads.best(score_heads([layer], sentences))["verb-subject"] > 0.9
+    assert by_half < 0.5 and score_heads([layer], sentences)["verb-subject"].max() > 0.9
     assert one_or_four_heads.chosen_and_scored([layer.flip(0)], sentences[::-1])["verb-subject"] == pytest.approx(0.9)
+
+
+def test_three_models_differ_in_what_their_claim_says_and_in_nothing_else():
+    one, four, deep = (asdict(recipe) for recipe in (RECIPE, ONE_LAYER_RECIPE, DEEP_RECIPE))
+
+    def changed(before, after):
+        return {name: (before[name], after[name]) for name in before if before[name] != after[name] and name != "name"}
+
+    assert changed(one, four) == {"num_heads": (1, 4)}
+    assert changed(four, deep) == {"num_layers": (1, 2), "matrix_decay": (0.1, 0.5)}
+    assert (one["steps"], one["objective"]) == (800, "masked word")
+
+
+@pytest.mark.parametrize(
+    ("one", "four", "deep", "verdict"),
+    [
+        (0.30, 0.20, 0.15, HOLDS),
+        (0.30, 0.20, 0.19, FAILS),  # the second layer brings less than the margin
+        (0.21, 0.20, 0.10, FAILS),  # the heads do
+        (0.10, 0.20, 0.05, FAILS),  # both together bring something, the heads alone do harm
+    ],
+)
+def test_one_change_one_drop_asks_each_change_by_itself(one, four, deep, verdict):
+    claims = {claim.id: claim for claim in one_or_four_heads.what_heads_learn.claims}
+    assert claims["one-change-one-drop"].verdict(one_or_four_heads.losses(one, four, deep)) == verdict
+
+
+def test_the_loss_of_a_model_is_its_cost_less_the_floor():
+    trained = training.untrained(ONE_LAYER_RECIPE, MultiHeadAttention)
+    sentences = sample_corpus(0, 3)[1]
+    asked, costs, entropies = heads_vs_loss.questions(sentences), [], []
+    for sentence in sentences:
+        for place in range(len(sentence.words)):
+            tokens = encode(sentence.words)
+            tokens[place] = toy_language.MASK_ID
+            q = trained.model(torch.tensor([tokens]))[0][0, place].double().softmax(dim=-1)
+            p = hidden_word_distribution(sentence.words, place)
+            costs.append(-(p * q.log()).sum().item())
+            entropies.append(hidden_word_entropy(sentence.words, place))
+    assert heads_vs_loss.floor(asked) == pytest.approx(sum(entropies) / len(entropies))
+    excess = (sum(costs) - sum(entropies)) / len(costs)
+    assert one_or_four_heads.loss_of(trained, asked) == pytest.approx(excess, rel=1e-5) and excess > 1
 
 
 def test_attention_dropout_divides_what_it_keeps():
