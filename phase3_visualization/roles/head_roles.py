@@ -2,8 +2,8 @@
 
 It is easy to look at a heatmap and call it "the previous-word head". Here a head gets a name only by the rules of
 shared/grammar/roles.py, on one half of the held-out sentences, and keeps it if it passes on the other half.
-Two of the six patterns of the textbooks say how widely a head spreads, not what it does. They are noted beside the
-name: broad (normalised entropy 0.9 or more) and focused (mean largest weight 0.8 or more, the confidence of Voita's
+Two of the six patterns of the textbooks say how widely a head spreads, not what it does, and are counted apart:
+broad (normalised entropy 0.9 or more) and focused (mean largest weight 0.8 or more, the confidence of Voita's
 positional heads). There is no separator such as [SEP] in the toy language, so the hub can only be the first word.
 
 Does a head look at its neighbour, or at a related word that often stands there? That is asked in the rows whose
@@ -14,8 +14,11 @@ neighbour is not related by the grammar.
 Prints the weights, and writes head_roles.png to visualizations/plots/phase3/.
 """
 
+from dataclasses import dataclass
+
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -24,6 +27,7 @@ from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, measures
 from shared.grammar.roles import (
+    MARGIN,
     NEIGHBOURS,
     NO_NAME,
     POSITIONAL,
@@ -36,10 +40,11 @@ from shared.grammar.roles import (
     role_name,
     spread_name,
 )
-from shared.grammar.scores import DIRECTIONS
+from shared.grammar.scores import DIRECTIONS, relation_name
+from shared.head_statistics import OFFSETS
 from shared.toy_language import RELATIONS
 from shared.training import Trained
-from shared.visualization_utils import INK, QUIET, WEIGHT_MAP, headline, save_plot
+from shared.visualization_utils import HIDDEN, INK, QUIET, WEIGHT_MAP, headline, role_color, save_plot
 
 ALL_HEADS, FOLLOWING, DIFFERENT = "all heads", "that follow a relation", "different relations"
 SUBJECT = "that follow verb and subject"
@@ -110,63 +115,89 @@ def neighbour_heads(halves: Halves) -> dict[str, float]:
     }
 
 
-def columns(scores: Scores, base: Baselines) -> list[tuple[str, Tensor, Tensor]]:
-    """(heading, values (L, H), baselines (L, H)) of the picture; of a relation, each head's better direction."""
+@dataclass
+class Column:
+    """A score of all heads, (L, H), and what each head needs for the name; heading: of the column in the picture."""
 
-    def alike(baseline: float) -> Tensor:
-        return torch.full_like(scores.first, baseline)
+    heading: str
+    values: Tensor
+    needed: Tensor
+    names: tuple[str, ...]  # that it gives
 
-    table = [
-        (text, scores.offset[o], alike(base.untrained[o])) for text, o in (("itself", 0), ("previous", -1), ("next", 1))
-    ]
-    table.append(("first\nword", scores.first, alike(base.untrained["first"])))
+
+def columns(scores: Scores, base: Baselines) -> list[Column]:
+    """The positions, then the relations, of which each head shows its better direction."""
+
+    def position(heading: str, share: Tensor, place: int | str, name: str) -> Column:
+        needed = max(POSITIONAL, base.untrained[place] + MARGIN)
+        return Column(heading, share, torch.full_like(share, needed), (name,))
+
+    headings = {0: "itself", -1: "previous\nword", 1: "next\nword"}
+    table = [position(headings[o], scores.offset[o], o, name) for name, o in OFFSETS.items()]
+    table.append(position("first\nword", scores.first, "first", "first word"))
     for relation in RELATIONS:
         both = torch.stack([scores.relation[relation, d] for d in DIRECTIONS])  # (2, L, H)
-        bars = torch.tensor([base.bar((relation, d)) for d in DIRECTIONS])
-        chosen = (both - bars[:, None, None]).argmax(dim=0)  # (2, L, H) -> (L, H)
-        table.append((relation.replace("-", "\n"), both.gather(0, chosen[None])[0], bars[chosen]))
-    for text in ("largest weight", "normalised entropy"):
-        table.append((text.replace(" ", "\n"), scores.statistics[text], alike(base.untrained[text])))
+        needed = torch.tensor([base.bar((relation, d)) + MARGIN for d in DIRECTIONS])
+        better = (both - needed[:, None, None]).argmax(dim=0)  # (2, L, H) -> (L, H)
+        names = tuple(relation_name(relation, d) for d in DIRECTIONS)
+        table.append(Column(relation.replace("-", "\n"), both.gather(0, better[None])[0], needed[better], names))
     return table
 
 
-def draw(trained: Trained, halves: Halves, names: list[str]) -> tuple[Figure, str]:
-    """The table as a picture: heads down, scores across, the baseline small below each, the name at the right."""
-    scores, base = halves[1]
-    table, heads = columns(scores, base), scores.heads
-    values = torch.stack([column.flatten() for _, column, _ in table], dim=1)  # (L * H, columns)
-    bars = torch.stack([column.flatten() for _, _, column in table], dim=1)
-    fig, ax = plt.subplots(figsize=(10.8, 1.9 + 0.47 * len(heads)), layout="constrained")
-    ax.pcolormesh(values.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors="white", linewidth=1.5)
+def draw_table(ax: Axes, table: list[Column], heads: list[tuple[int, int]], names: list[str]) -> None:
+    """Heads down, scores across, below each what it needs; the cell that gives a head its name is framed."""
+    values, needed = (
+        torch.stack([part.flatten() for part in parts], dim=1)  # (L, H) each -> (L * H, columns)
+        for parts in zip(*((column.values, column.needed) for column in table), strict=True)
+    )
+    ax.pcolormesh(values.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=1)
     middle = {"ha": "center", "va": "center"}
-    for row, (place, name) in enumerate(zip(heads, names, strict=True)):
-        for column in range(len(table)):
-            color = "white" if values[row, column] > 0.4 else INK
-            ax.text(column + 0.5, row + 0.4, f"{values[row, column]:.2f}", fontsize=10, color=color, **middle)
-            ax.text(column + 0.5, row + 0.76, f"{bars[row, column]:.2f}", fontsize=7.5, color=color, **middle)
-        text = ", ".join(part for part in (name, spread_name(scores, *place)) if part)
-        ax.text(len(table) + 0.15, row + 0.5, text, va="center", fontsize=10, color=QUIET if name == NO_NAME else INK)
-    ax.set_xticks([c + 0.5 for c in range(len(table))], [text for text, _, _ in table], fontsize=9)
+    for row, name in enumerate(names):
+        color = role_color(name)
+        for place, column in enumerate(table):
+            ink = "white" if values[row, place] > 0.4 else INK
+            ax.text(place + 0.5, row + 0.36, f"{values[row, place]:.2f}", fontsize=10, color=ink, **middle)
+            needs = f"needs {needed[row, place]:.2f}" if needed[row, place] <= 1 else "out of reach"
+            ax.text(place + 0.5, row + 0.76, needs, fontsize=8, color=ink, **middle)
+            if name in column.names:
+                frame = {"fill": False, "edgecolor": color, "linewidth": 3.5, "zorder": 3, "clip_on": False}
+                ax.add_patch(plt.Rectangle((place + 0.02, row + 0.03), 0.96, 0.94, **frame))
+        weight = "normal" if name == NO_NAME else "bold"
+        ax.text(len(table) + 0.15, row + 0.5, name, va="center", fontsize=10, color=color, weight=weight)
+    ax.set_xticks([c + 0.5 for c in range(len(table))], [column.heading for column in table], fontsize=9)
     ax.set_yticks([r + 0.5 for r in range(len(heads))], [f"layer {layer} head {head}" for layer, head in heads])
     ax.xaxis.tick_top()
-    ax.set_xlim(0, len(table) + 2.4)
     ax.tick_params(length=0)
     ax.invert_yaxis()
     ax.spines[:].set_visible(False)
+    positions = len(table) - len(RELATIONS)
+    ax.axvline(positions, color="white", linewidth=6)
+    style = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "color": QUIET}
+    ax.annotate(f"a position: in {POSITIONAL:.2f} of the rows", (0, 1), (2, 38), **style)
+    ax.annotate(f"a relation: {MARGIN:.2f} above guesses", (positions, 1), (2, 38), **style)
+
+
+def draw(trained: Trained, halves: Halves, names: list[str]) -> tuple[Figure, str]:
+    """The table as a picture, with the names of the heads at the right."""
+    scores, base = halves[1]
+    fig, ax = plt.subplots(figsize=(9, 2.0 + 0.47 * len(scores.heads)), layout="constrained")
+    draw_table(ax, columns(scores, base), scores.heads, names)
+    ax.set_xlim(0, ax.get_xlim()[1] + 0.1)
     title = summary(names)
     headline(
         fig,
         title,
-        f"{trained.label} · share of rows whose largest weight is there · small: baseline, the best untrained head, "
-        "for relations also the best fixed offset",
+        f"{trained.label} · share of rows whose largest weight is there · needed on both halves of the sentences\n"
+        "guesses: the best fixed offset, and the best untrained head",
     )
-    return fig, f"{title}. A row for each head, a column for each score."
+    return fig, f"{title}. A row for each head, a column for each score, the name at the right."
 
 
 def summary(names: list[str]) -> str:
-    number, relations, without = len(names), sum("→" in name for name in names), names.count(NO_NAME)
-    positions = number - relations - without
-    return f"Of {number} heads, {relations} follow a grammar relation, {positions} a position, {without} without a name"
+    relations, without = sum("→" in name for name in names), names.count(NO_NAME)
+    positions = len(names) - relations - without
+    rest = [f"{positions} a position"] * bool(positions) + [f"{without} get no name"] * bool(without)
+    return ", ".join([f"{relations} of {len(names)} heads follow the grammar by rule", *rest])
 
 
 def show(scores: Scores, base: Baselines, names: list[str]) -> None:
