@@ -67,6 +67,9 @@ ELSEWHERE = {
         # counted and printed by cost_model.py; its formulas, which a test compares with what is measured
         "What do heads cost?": "1,048,576; 301,989,888; 14.6; 2.4",
     },
+    "phase3_visualization/README.md": {
+        "1. What is a pattern": "0.15",  # the threshold that is in question
+    },
     "phase1_single_head/long_path/README.md": {
         "How long is the path, and what does it cost?": "774, 128",  # counted and printed by layer_costs.py
     },
