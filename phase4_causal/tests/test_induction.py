@@ -213,6 +213,6 @@ def test_induction_fall_and_best_heads():
 def test_induction_run_writes_picture_and_findings(tmp_path):
     induction.main(["--quick", "--output-dir", str(tmp_path)])
     assert (tmp_path / "visualizations/plots/phase4/induction.png").stat().st_size > 10_000
-    found = json.loads((tmp_path / "data/processed/findings/phase4_causal.induction.induction.json").read_text())
+    found = json.loads((tmp_path / "data/processed/findings/phase4_causal.induction.induction.json").read_bytes())
     assert found[0]["id"] == "induction-phase-change" and len(found) == 7
     assert not any(finding["here"] == "holds" for finding in found)  # 30 steps teach nothing: no rule may be met

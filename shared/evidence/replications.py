@@ -102,7 +102,7 @@ def read(path: Path = paths.EVIDENCE) -> tuple[Block, ...]:
 def write(blocks: Sequence[Block], path: Path = paths.EVIDENCE) -> None:
     """Write the record, one finding a line so that changes can be read."""
     with paths.whole_file(path) as unfinished:
-        unfinished.write_text("[\n" + ",\n".join(map(_block_text, blocks)) + "\n]\n", encoding="utf-8")
+        unfinished.write_text("[\n" + ",\n".join(map(_block_text, blocks)) + "\n]\n", encoding="utf-8", newline="\n")
     read.cache_clear()
 
 

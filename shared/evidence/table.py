@@ -142,7 +142,7 @@ def main(argv: list[str] | None = None) -> None:
     except ValueError as error:
         parser.error(str(error))
     with paths.whole_file(options.output_dir / PAGE) as unfinished:
-        unfinished.write_text(page(claims, rows, replications.read()), encoding="utf-8")
+        unfinished.write_text(page(claims, rows, replications.read()), encoding="utf-8", newline="\n")
     print(f"written: {paths.shown(options.output_dir / PAGE)}")
 
 

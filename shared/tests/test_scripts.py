@@ -101,7 +101,7 @@ def test_all_text_of_pictures_is_large_enough_to_read(quick_run):
 @of_both_halves
 def test_every_script_records_its_claims(quick_run):
     folder, written, _ = quick_run
-    recorded = [found["id"] for found in json.loads((folder / paths.PROCESSED / "findings.json").read_text())]
+    recorded = [found["id"] for found in json.loads((folder / paths.PROCESSED / "findings.json").read_bytes())]
     ran = {course.path_of(script.__name__) for script in written}
     assert sorted(recorded) == sorted(claim.id for claim in all_claims() if claim.script in ran)
 
@@ -158,7 +158,7 @@ def test_other_sentences_work_in_every_script(quick_run, script, tmp_path):
         (["--seed", "-1"], "--seed must lie between"),
         (["--heads", "5"], "--d-model 64 is not divisible by --heads 5"),
         (["--layers", "x"], "invalid int value: 'x'"),
-        (["--output-dir", "/dev/null/x"], "cannot write to --output-dir /dev/null/x"),
+        (["--output-dir", f"{__file__}/x"], "cannot write to --output-dir .*test_scripts.py.x"),
         (["--no-such-option"], "unrecognized arguments: --no-such-option"),
         (["--format", "jpg"], "invalid choice: 'jpg'"),
     ],
@@ -215,12 +215,7 @@ def test_scripts_start_from_anywhere_as_files_and_modules(tmp_path):
     """Real processes, another working directory, no display: the option check comes before anything is written."""
     for command in ([paths.ROOT / "phase2_multi_head" / "visualize.py"], ["-m", "phase4_causal"]):
         done = subprocess.run(
-            [sys.executable, *map(str, command), "--sentence", "the cta"], cwd=tmp_path, capture_output=True, text=True
+            [sys.executable, *command, "--sentence", "the cta"], cwd=tmp_path, capture_output=True, encoding="utf-8"
         )
         assert done.returncode == 2 and "Traceback" not in done.stderr and "nearest known words" in done.stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_run_all_refuses_unknown_words():
-    done = subprocess.run(["bash", "run_all.sh", "phase9"], cwd=paths.ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and "unknown word 'phase9'" in done.stderr

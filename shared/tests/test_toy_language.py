@@ -73,10 +73,10 @@ def test_tokenizer_reads_what_it_should():
 def test_sentence_files(tmp_path):
     assert toy_language.read_sentences(str(paths.TOY_SEQUENCES))[0] == TOY_SENTENCE
     file = tmp_path / "sentences.txt"
-    file.write_text("# comment\n\nthe cat sat\nthe dgo sat\n")
+    file.write_text("# comment\n\nthe cat sat\nthe dgo sat\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"line 4: \"dgo\" is not among .*dog"):
         toy_language.read_sentences(str(file))
-    file.write_text("# nothing\n")
+    file.write_text("# nothing\n", encoding="utf-8")
     with pytest.raises(ValueError, match="holds no sentence"):
         toy_language.read_sentences(str(file))
 
