@@ -1,13 +1,9 @@
 #!/usr/bin/env bash
-# Runs the course. On first use it makes .venv and installs everything there.
+# On first use this makes .venv and installs everything there. Then it runs the course: python shared/course.py.
 #
 #   ./run_all.sh              the four phases, then the report page
-#   ./run_all.sh all          the same, and the experiments that take longer
-#   ./run_all.sh phase2       one phase
 #   ./run_all.sh test         the tests
-#   ./run_all.sh replicate    for maintainers: every experiment with five seeds, into data/evidence.json (15 minutes)
-#   ./run_all.sh publish      for maintainers: the last run's pictures of README and lessons into visualizations/gallery/
-#   ./run_all.sh help         the options, which follow the word: ./run_all.sh phase2 --seeds 3
+#   ./run_all.sh help         all words, and the options that follow a word: ./run_all.sh phase2 --seeds 3
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 python=.venv/bin/python
@@ -33,31 +29,9 @@ set_up() {
     printf '%s' "$wanted" > .venv/installed
 }
 
-what=""
-if [[ $# -gt 0 && $1 != -* ]]; then what=$1; shift; fi
-case $what in
-    "" | all | phase[1-4])
-        set_up
-        exec "$python" shared/course.py ${what:+"$what"} "$@"
-        ;;
-    test)
-        set_up
-        "$python" -m pytest test_all.py --numprocesses 2 --dist loadgroup "$@"
-        ;;
-    publish)
-        set_up
-        exec "$python" shared/evidence/publish.py "$@"
-        ;;
-    replicate)
-        set_up
-        exec "$python" shared/evidence/replicate.py "$@"
-        ;;
-    help | -h | --help)
-        set_up
-        sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
-        "$python" shared/course.py --help
-        ;;
-    *)
-        fail "unknown word '$what': say all, phase1, phase2, phase3, phase4, test, replicate, publish or help"
-        ;;
+case ${1-} in
+    "" | -* | all | phase[1-4] | test | replicate | publish | help) ;;
+    *) fail "unknown word '$1': say all, phase1, phase2, phase3, phase4, test, replicate, publish or help" ;;
 esac
+set_up
+exec "$python" shared/course.py "$@"

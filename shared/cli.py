@@ -3,13 +3,18 @@
 A wrong option, an unknown word, a folder that cannot be written: one line that says what to do, exit code 2.
 Ctrl-C: one line, exit code 130. Nothing is left half-written (see shared.paths.whole_file).
 
+A terminal without a letter shows another one: sqrt for √.
+
     ./run_all.sh help     lists the common options
 """
 
 import argparse
+import codecs
+import io
 import random
 import sys
 import tempfile
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +25,10 @@ import torch
 from shared import paths, training
 from shared.toy_language import TOY_SENTENCE, read_sentences, tokenize
 from shared.toy_model import MakeAttention
+
+# What plain ASCII has in place of a letter that is like none of its own
+PLAIN = {"√": "sqrt ", "→": "->", "·": "*", "×": "x", "–": "-", "−": "-", "≈": "~", "±": "+-", "∞": "inf"}
+PLAIN |= {"“": '"', "”": '"', "½": "1/2", "φ": "phi", "ω": "omega", "π": "pi"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -162,11 +171,27 @@ def chosen_heads(
     ]
 
 
+def in_plain_letters(error: UnicodeEncodeError) -> tuple[str, int]:
+    """An error handler for writing text: √d -> sqrt d, T² -> T^2, café -> cafe, what is like no letter -> ?"""
+    plain = ""
+    for letter in error.object[error.start : error.end]:
+        likeness = unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode()
+        raised = "^" if unicodedata.decomposition(letter).startswith("<super>") else ""
+        plain += PLAIN.get(letter) or (raised + likeness if likeness else "?")
+    return plain, error.end
+
+
+codecs.register_error("in_plain_letters", in_plain_letters)
+
+
 def run(main: Callable[[], str | None]) -> str | None:
     """Run a script's main(), turning Ctrl-C and a full disk into one line; print and return its answer, if it has one.
 
     The answer is what main() returns: one sentence with the number that answers the question of its docstring.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # no string that somebody collects it in
+            stream.reconfigure(errors="in_plain_letters")
     try:
         answer = main()
         if answer:

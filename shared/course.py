@@ -1,30 +1,35 @@
-"""Runs the scripts of the course, two at a time, and tells their story in reading order.
+"""Runs the course. ./run_all.sh does the same, after it has made .venv; options follow the word.
 
-    python shared/course.py                    all four phases, then the report page
+    python shared/course.py                    the four phases, then the report page
     python shared/course.py all                the same, and the experiments that take longer
-    python shared/course.py phase2 --quick     one phase, as python -m phase2_multi_head --quick
+    python shared/course.py phase2 --seeds 3   one phase, as python -m phase2_multi_head --seeds 3
+    python shared/course.py test               the tests; options are those of pytest: test -k ring
+    python shared/course.py replicate          for maintainers: all experiments with five seeds, into data/evidence.json
+    python shared/course.py publish            for maintainers: the last run's pictures into visualizations/gallery/
+    python shared/course.py help               the options of a run
 
-Of each script the story has its question, its answer, its verdicts and its pictures; all that it printed is in the log,
-data/processed/run.log, and on the screen with --verbose. The models that scripts share are trained first. Each script
-has one thread: the toy models are too small for two. What measures times runs at the end, when nothing else does.
-Each phase's __main__.py says which script is which.
+Scripts run two at a time and are told in reading order. Of each script the story has its question, its answer, its
+verdicts and its pictures; all that it printed is in the log, data/processed/run.log, and on the screen with --verbose.
+The models that scripts share are trained first. Each script has one thread: the toy models are too small for two. What
+measures times runs at the end, when nothing else does. Each phase's __main__.py says which script is which.
 """
 
 import argparse
 import collections
 import contextlib
 import importlib
+import importlib.util
 import io
 import json
 import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.pool import AsyncResult, Pool
 from pathlib import Path
+from typing import NoReturn
 
 from tqdm import tqdm
 
@@ -38,6 +43,7 @@ PHASES = {
     "phase3": "phase3_visualization",
     "phase4": "phase4_causal",
 }
+ELSEWHERE = {"replicate": "shared.evidence.replicate", "publish": "shared.evidence.publish"}  # word -> who does it
 PROCESSES = 2
 WIDTH = 118  # of the story
 LOG = paths.PROCESSED / "run.log"
@@ -69,14 +75,6 @@ def plan_of(phase: str) -> Plan:
     plan = importlib.import_module(f"{phase}.__main__").PLAN
     parts = {part: tuple(f"{phase}.{name}" for name in names) for part, names in vars(plan).items()}
     return Plan(**{**parts, "train": plan.train})
-
-
-def scripts_of(plans: Iterable[Plan]) -> list[str]:
-    """Every script of these plans, as modules, imported."""
-    names = [name for plan in plans for name in plan.scripts + plan.alone + plan.longer]
-    for name in names:
-        importlib.import_module(name)
-    return names
 
 
 def without_retrain(argv: list[str]) -> list[str]:
@@ -153,8 +151,13 @@ class Teller:
 
 
 def processes() -> Pool:
-    """A pool whose processes do not hear Ctrl-C: this one does, and ends them."""
-    return multiprocessing.get_context("fork").Pool(PROCESSES, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    """A pool whose processes do not hear Ctrl-C: this one does, and ends them. They start afresh, as on Windows."""
+    ignored = (signal.SIGINT, signal.SIG_IGN)
+    heard = signal.signal(*ignored)  # they start deaf; on Windows they become so once they have started
+    try:
+        return multiprocessing.get_context("spawn").Pool(PROCESSES, signal.signal, ignored)
+    finally:
+        signal.signal(signal.SIGINT, heard)
 
 
 def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller: Teller) -> None:
@@ -189,7 +192,6 @@ def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, long
     plans = {phase: plan_of(PHASES[phase]) for phase in phases}
     if options.quick:  # a test drive: its times say nothing, so that nothing needs to run alone
         plans = {phase: replace(plan, scripts=plan.scripts + plan.alone, alone=()) for phase, plan in plans.items()}
-    scripts_of(plans.values())  # before the fork: imported once
     teller = Teller(options.output_dir / LOG, verbose=options.verbose)
     teller.say("Training the models that the scripts share, unless they are there already: about half a minute")
     with processes() as pool:
@@ -199,16 +201,27 @@ def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, long
         teller.tell(name, run_script(name, without_retrain(argv)))
 
 
-def main(argv: list[str] | None = None) -> None:
+def test(argv: list[str]) -> NoReturn:
+    """Run all tests, with two processes, and leave with their exit code; pytest hears Ctrl-C itself."""
+    import pytest
+
+    sys.exit(pytest.main([str(paths.ROOT / "test_all.py"), "--numprocesses", "2", "--dist", "loadgroup", *argv]))
+
+
+def main(argv: list[str] | None = None) -> str | None:
     argv = sys.argv[1:] if argv is None else argv
     word, rest = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
+    if word in ELSEWHERE:
+        return importlib.import_module(ELSEWHERE[word]).main(rest)
     parser = cli.parser(__doc__)
     parser.add_argument("--verbose", action="store_true", help="print all that the scripts say, not only their story")
-    if parser.prog == "course.py":
-        parser.prog = "run_all.sh"  # as readers call it
-    if word not in ("", "all", *PHASES):
-        parser.error(f"unknown word '{word}': say all, {', '.join(PHASES)}, or nothing")
-    options = cli.parse(parser, rest)  # a wrong option is said before anything is trained
+    if word == "test":
+        if not importlib.util.find_spec("xdist"):
+            parser.error("the tests need more packages: python -m pip install -e .[test]")
+        test(rest)
+    if word not in ("", "all", *PHASES, "help"):
+        parser.error(f"unknown word '{word}': say all, {', '.join(PHASES)}, test, {', '.join(ELSEWHERE)} or help")
+    options = cli.parse(parser, ["--help"] if word == "help" else rest)  # a wrong option is said before training
     started = time.perf_counter()
     scripts_take = [option for option in rest if option != "--verbose"]
     run([word] if word in PHASES else list(PHASES), scripts_take, options, longer=word == "all")

@@ -1,6 +1,7 @@
 """Where things are, in one place, derived from where this repository lies and never from the working directory."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ EXPLORER = Path("visualizations", "explorer.html")
 PROCESSED = Path("data", "processed")
 
 written: list[Path] = []  # by this process, so that whoever ran a script can say what it made
+PATIENCE = 50  # tries, a tenth of a second apart
 
 
 @contextmanager
@@ -29,12 +31,23 @@ def whole_file(path: Path) -> Iterator[Path]:
     unfinished = path.with_name(f".{os.getpid()}.{path.name}")  # keeps the suffix, from which writers pick the format
     try:
         yield unfinished
-        os.replace(unfinished, path)
+        _replace(unfinished, path)
         written.append(path)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
+def _replace(unfinished: Path, path: Path) -> None:
+    """Rename, also over a file that is there. On Windows nobody may have that open: wait for who reads it just now."""
+    for _ in range(PATIENCE):
+        try:
+            return os.replace(unfinished, path)
+        except PermissionError as error:
+            denied = error
+            time.sleep(0.1)
+    raise denied
+
+
 def shown(path: Path) -> str:
-    """A path as a reader of the repository would write it."""
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+    """A path as a reader of the repository would write it, with "/" on Windows, too."""
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)

@@ -73,6 +73,7 @@ def is_done(kept: Path, name: str, seed: int) -> bool:
 def measure(task: tuple[Path, str, int, bool]) -> tuple[str, course.Result]:
     """Run a script with one seed, or only train what it shares, and mark it as done."""
     kept, name, seed, only_train = task
+    paths.CHECKPOINTS = kept / "checkpoints"  # another processor trains other models
     argv = ["--seed", str(seed), "--no-pictures", "--output-dir", str(folder_of(kept, seed))]
     mark = fingerprint(name)  # of the file as it is now
     result = course.run_script(name, ["--train-only", *argv] if only_train else argv)
@@ -96,8 +97,6 @@ def measure_all(kept: Path, wanted: Sequence[tuple[str, int]]) -> None:
     waiting = [(kept, name, seed, False) for name, seed in wanted if not is_done(kept, name, seed)]
     if not waiting:
         return
-    course.scripts_of(plans)  # before the fork: imported once
-    paths.CHECKPOINTS = kept / "checkpoints"  # another processor trains other models
     bar = tqdm(total=len(waiting), desc="scripts and seeds", disable=None)
     with course.processes() as pool:
         side_by_side = [task for task in waiting if task[1] not in alone]

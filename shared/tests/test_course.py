@@ -1,39 +1,75 @@
-"""The course against scripts that exist in memory only: order, options, story, log, and what happens when one fails."""
+"""The course against small scripts made here: order, options, story, log, what happens when one fails; and Windows.
 
-import multiprocessing
+There is no Windows here. What is tested is that nothing asks for what Windows lacks: processes that start as copies of
+this one, files that can be renamed while they are open, UTF-8 wherever no encoding is named, and a slash in each path.
+"""
+
+import ast
+import importlib
+import io
+import itertools
+import os
 import re
+import signal
+import subprocess
 import sys
 import types
 from argparse import Namespace
-from pathlib import Path
+from contextlib import nullcontext
+from multiprocessing import active_children
+from pathlib import Path, PureWindowsPath
 
 import pytest
 
-from shared import course, paths
+from shared import cli, course, paths
 from shared.course import Plan, Result
 
 OPTIONS = ["--quick", "--retrain"]
+ECHO = """
+    print(f"{__name__} got {argv}")
+    return f"{__name__} is 0.5"
+"""
+BROKEN = """
+    import sys
+    print("so far")
+    print("what is wrong", file=sys.stderr)
+    sys.exit(3)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A package named phase, for modules that the tests make."""
+    root = tmp_path_factory.mktemp("scripts")
+    (root / "phase").mkdir()
+    (root / "phase" / "__init__.py").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(root))
+        yield root / "phase"
+    for name in [name for name in sys.modules if name.split(".")[0] == "phase"]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def pool(folder):
+    """The processes of the course, which find the package of the tests as this one does."""
+    with course.processes() as pool:
+        yield pool
+
+
+def written(folder, name, main=ECHO):
+    """A script in a file, where another process finds it, too."""
+    (folder / f"{name}.py").write_text(f'"""What is {name}?"""\ndef main(argv):{main}', encoding="utf-8")
+    importlib.invalidate_caches()
+    return f"phase.{name}"
 
 
 def script(name, monkeypatch, main, question="What is it?"):
-    """A module that exists in memory only; the processes of a pool, forked later, know it, too."""
+    """A module that exists in the memory of this process only."""
     module = types.ModuleType(f"phase.{name}", question)
     module.main = main
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return module.__name__
-
-
-def echo(name, monkeypatch):
-    def main(argv):
-        print(f"{name} got {argv}")
-        return f"{name} is 0.5"
-
-    return script(name, monkeypatch, main)
-
-
-def tell(plans, teller, argv=()):
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        course.run_side_by_side(pool, plans, list(argv), teller)
 
 
 @pytest.fixture
@@ -41,37 +77,43 @@ def teller(tmp_path):
     return course.Teller(tmp_path / "processed" / "run.log", verbose=False)
 
 
-def test_the_story_is_told_in_reading_order_and_the_log_has_the_rest(monkeypatch, capsys, teller):
-    train, first, second, slow = (echo(name, monkeypatch) for name in ("train", "first", "second", "slow"))
+def test_the_story_is_told_in_reading_order_and_the_log_has_the_rest(folder, pool, capsys, teller):
+    train, first, second, slow = (written(folder, name) for name in ("train", "first", "second", "slow"))
     plans = {"phase1": Plan((train,), (first, slow), slow=(slow,)), "phase2": Plan((train,), (second,))}
-    tell(plans, teller, OPTIONS)
+    course.run_side_by_side(pool, plans, OPTIONS, teller)
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
     assert [re.sub(" +", " ", line) for line in lines] == [
         "---- 1 · One head",
-        *("first: What is it?", " first is 0.5", "slow: What is it?", " slow is 0.5"),
+        *("first: What is first?", " phase.first is 0.5", "slow: What is slow?", " phase.slow is 0.5"),
         "---- 2 · Many heads",
-        *("second: What is it?", " second is 0.5"),
+        *("second: What is second?", " phase.second is 0.5"),
     ]
     teller.file.close()
     log = [line for line in Path(teller.file.name).read_text(encoding="utf-8").splitlines() if line]
-    assert log[:2] == ["train got ['--train-only', '--quick', '--retrain']", "train is 0.5"]
-    assert log[2:5] == ["== phase/first.py", "first got ['--quick']", "first is 0.5"]
+    assert log[:2] == ["phase.train got ['--train-only', '--quick', '--retrain']", "phase.train is 0.5"]
+    assert log[2:5] == ["== phase/first.py", "phase.first got ['--quick']", "phase.first is 0.5"]
 
 
 @pytest.mark.parametrize("fails", ["train", "script"])
-def test_a_script_that_fails_ends_the_course_with_its_code(monkeypatch, capsys, teller, fails):
-    def broken(_argv):
-        print("so far")
-        print("what is wrong", file=sys.stderr)
-        sys.exit(3)
-
-    bad, good = script("bad", monkeypatch, broken), echo("good", monkeypatch)
+def test_a_script_that_fails_ends_the_course_with_its_code(folder, pool, capsys, teller, fails):
+    bad, good = written(folder, "bad", BROKEN), written(folder, "good")
     plan = Plan((bad if fails == "train" else good,), (bad, good))
     with pytest.raises(SystemExit) as stopped:
-        tell({"phase1": plan}, teller)
+        course.run_side_by_side(pool, {"phase1": plan}, [], teller)
     assert stopped.value.code == 3
     printed = capsys.readouterr().out
     assert printed.rstrip().endswith("so far\nwhat is wrong") and "good" not in printed
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a signal to one process ends it")
+def test_the_processes_do_not_hear_an_interrupt_not_even_while_they_start():
+    with course.processes() as pool:
+        started = active_children()
+        for child in started:
+            os.kill(child.pid, signal.SIGINT)
+        assert pool.apply(len, ("abc",)) == 3
+        assert [child.is_alive() for child in started if child in active_children()] == [True] * len(started)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "but this one does"
 
 
 def test_run_script_catches_what_is_printed_and_what_is_written(monkeypatch, capsys, tmp_path):
@@ -119,7 +161,8 @@ def test_the_course_knows_every_script_of_its_phases():
 
 
 def test_every_script_asks_one_question():
-    for name in course.scripts_of(map(course.plan_of, course.PHASES.values())):
+    plans = [course.plan_of(phase) for phase in course.PHASES.values()]
+    for name in [name for plan in plans for name in plan.scripts + plan.alone + plan.longer]:
         question = course.question_of(name)
         assert question.endswith("?") and len(question) <= 80, f"{name}: {question}"
 
@@ -131,20 +174,122 @@ def test_the_course_refuses_unknown_words_and_options_before_it_starts(capsys):
         assert stopped.value.code == 2 and message in capsys.readouterr().err
 
 
-def test_verbose_prints_everything(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(course, "plan_of", lambda phase: Plan((), (echo("only", monkeypatch),)))
-    monkeypatch.setattr(course, "scripts_of", list)
+@pytest.mark.skipif(sys.platform == "win32", reason="it is for those who have bash")
+def test_run_all_knows_the_words_of_the_course(capsys):
+    done = subprocess.run(["bash", "run_all.sh", "phase9"], cwd=paths.ROOT, capture_output=True, encoding="utf-8")
+    with pytest.raises(SystemExit):
+        course.main(["phase9"])
+    assert done.returncode == 2 and done.stderr.startswith("run_all.sh: unknown word 'phase9': say all")
+    assert done.stderr.partition(": ")[2] == capsys.readouterr().err.partition(": ")[2]
+
+
+@pytest.mark.parametrize("word", course.ELSEWHERE)
+def test_a_word_and_its_options_go_to_whom_they_are_for(monkeypatch, word):
+    monkeypatch.setattr(f"{course.ELSEWHERE[word]}.main", lambda argv: f"done with {argv}")
+    assert course.main([word, "--seed", "5"]) == "done with ['--seed', '5']"
+
+
+def test_the_word_test_runs_all_tests_or_says_what_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr(pytest, "main", lambda argv: len(argv))
+    with pytest.raises(SystemExit) as stopped:
+        course.main(["test", "-k", "ring"])
+    assert stopped.value.code == 7  # test_all.py, two processes and their groups: five; and -k ring
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as stopped:
+        course.main(["test"])
+    assert stopped.value.code == 2 and "pip install -e .[test]" in capsys.readouterr().err
+
+
+def test_help_names_all_words_and_options(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        course.main(["help"])
+    said = capsys.readouterr().out
+    assert stopped.value.code == 0 and "--verbose" in said
+    assert all(f"course.py {word} " in said for word in ("all", "phase2", "test", *course.ELSEWHERE, "help"))
+
+
+def test_verbose_prints_everything(monkeypatch, capsys, tmp_path, folder, pool):
+    monkeypatch.setattr(course, "plan_of", lambda phase: Plan((), (written(folder, "only"),)))
+    monkeypatch.setattr(course, "processes", lambda: nullcontext(pool))
     course.run(["phase1"], [], Namespace(output_dir=tmp_path, verbose=True, quick=False))
-    assert "only got []" in capsys.readouterr().out and (tmp_path / course.LOG).read_text(encoding="utf-8")
+    assert "phase.only got []" in capsys.readouterr().out and (tmp_path / course.LOG).read_text(encoding="utf-8")
 
 
 def test_a_quick_run_has_nothing_alone(monkeypatch, tmp_path):
     plan = Plan((), ("first",), alone=("timed",), longer=("long",))
     alone = []
     monkeypatch.setattr(course, "plan_of", lambda phase: plan)
-    monkeypatch.setattr(course, "scripts_of", list)
+    monkeypatch.setattr(course, "processes", lambda: nullcontext(None))
     monkeypatch.setattr(course, "run_side_by_side", lambda pool, plans, argv, teller: alone.append(plans["phase1"]))
     monkeypatch.setattr(course, "run_script", lambda name, argv: alone.append(name) or Result(0, ""))
     for quick in (False, True):
         course.run(["phase1"], [], Namespace(output_dir=tmp_path, verbose=True, quick=quick), longer=True)
     assert alone == [plan, "timed", "long", Plan((), ("first", "timed"), longer=("long",)), "long"]
+
+
+# ---- Windows
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [
+        ("ascii", "sqrt d_k -> T^2 * 1-2 cafe... ?"),
+        ("cp1252", "sqrt d_k -> T² · 1–2 café… ?"),
+        ("cp437", "√d_k -> T² · 1-2 café... ?"),
+        ("utf-8", "√d_k → T² · 1–2 café… 語"),
+    ],
+)
+def test_what_a_terminal_has_no_letter_for_is_printed_in_others(monkeypatch, encoding, shown):
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    cli.run(lambda: print("√d_k → T² · 1–2 café… 語", end="", flush=True))
+    assert terminal.buffer.getvalue().decode(encoding) == shown
+
+
+def test_processes_start_afresh(pool):
+    assert "pytest" not in pool.apply(eval, ("list(__import__('sys').modules)",)), "nothing came with them"
+
+
+def test_paths_are_told_with_a_slash(monkeypatch):
+    monkeypatch.setattr(paths, "ROOT", PureWindowsPath(r"C:\here"))
+    assert paths.shown(PureWindowsPath(r"C:\here\phase1\x.py")) == "phase1/x.py"
+    assert paths.shown(PureWindowsPath(r"D:\there\x.py")) == r"D:\there\x.py"
+
+
+def test_a_file_that_somebody_reads_is_replaced_a_little_later(monkeypatch, tmp_path):
+    def held_by_a_reader(source, target):
+        if next(refusals, None):
+            raise PermissionError(13, "Access is denied", str(target))
+        replace(source, target)
+
+    replace, refusals, file = os.replace, iter([True] * 3), tmp_path / "a.txt"
+    monkeypatch.setattr(os, "replace", held_by_a_reader)
+    monkeypatch.setattr(paths.time, "sleep", lambda seconds: None)
+    with paths.whole_file(file) as unfinished:
+        unfinished.write_text("new", encoding="utf-8")
+    assert next(refusals, None) is None, "it was refused three times"
+    refusals = itertools.repeat(True)
+    with pytest.raises(PermissionError), paths.whole_file(file) as unfinished:
+        unfinished.write_text("lost", encoding="utf-8")
+    assert [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()] == ["new"]
+
+
+def nameless(call):
+    """Whether a call reads or writes text and leaves the encoding to the machine."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    constants = [part.value for part in call.args if isinstance(part, ast.Constant)]
+    opens = (name == "open" and {"r", "w", "a", "x"} & set(constants)) or ast.unparse(call.func) == "open"
+    named = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    return "encoding" not in named and (
+        name in ("read_text", "write_text") or named.get("text") == "True" or (opens and "b" not in str(constants))
+    )
+
+
+def test_whatever_reads_or_writes_text_names_the_encoding():
+    calls = (
+        "p.read_text(); p.write_text(''); open(p); p.open('w'); run([], text=True); run([], encoding=e); open(p, 'rb')"
+    )
+    assert [bool(nameless(node.value)) for node in ast.parse(calls).body] == [True] * 5 + [False] * 2
+    for path in [path for part in ("shared", *course.PHASES.values()) for path in (paths.ROOT / part).rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            assert not (isinstance(node, ast.Call) and nameless(node)), f"{path}, line {node.lineno}"

@@ -304,6 +304,7 @@ def small_course(tmp_path, monkeypatch):
     def run_script(name, argv):
         seed, folder = int(argv[argv.index("--seed") + 1]), Path(argv[-1])
         calls.append((name, seed, "--train-only" in argv))
+        assert tmp_path / "checkpoints" == paths.CHECKPOINTS, "another processor trains other models"
         path = findings.file_of(course.path_of(name), folder)
         entry = [{"id": name, "measured": {"wetness": [0.6 + seed / 10]}}]
         with paths.whole_file(path) as unfinished:
@@ -314,10 +315,16 @@ def small_course(tmp_path, monkeypatch):
     plan = course.Plan(train=("model",), scripts=("a", "b"))
     monkeypatch.setattr(course, "run_script", run_script)
     monkeypatch.setattr(course, "plan_of", lambda phase: plan)
-    monkeypatch.setattr(course, "scripts_of", lambda plans: ["a", "b"])
-    monkeypatch.setattr(paths, "CHECKPOINTS", paths.CHECKPOINTS)  # replicate sets it
+    home = paths.CHECKPOINTS
+    monkeypatch.setattr(paths, "CHECKPOINTS", home)  # replicate sets it
     monkeypatch.setattr(replicate, "fingerprint", lambda name: "as it is")
-    one_process = types.SimpleNamespace(imap_unordered=map)
+
+    def imap_unordered(function, tasks):
+        for task in tasks:
+            paths.CHECKPOINTS = home  # another process knows nothing of what this one has set
+            yield function(task)
+
+    one_process = types.SimpleNamespace(imap_unordered=imap_unordered)
     monkeypatch.setattr(course, "processes", lambda: nullcontext(one_process))
     return calls, broken, tmp_path
 
@@ -484,7 +491,7 @@ def report(tmp_path_factory):
     (folder / "phase1_single_head" / "README.md").touch()
     for name in ("summary.png", "phase1/x.png", "elsewhere/y.png"):
         save_figure(plt.figure(figsize=(9, 2)), folder / paths.PLOTS / name, caption=f'A "caption" <i> of {name}')
-    (folder / paths.PAGE).with_name("explorer.html").write_text("<!doctype html><title>explorer</title>")
+    (folder / paths.PAGE).with_name("explorer.html").write_bytes(b"<!doctype html><title>explorer</title>")
     return report_page.write_page(folder)
 
 
@@ -519,7 +526,7 @@ def counts(page, kind: str) -> dict[str, int]:
 
 
 def test_report_escapes_and_leaves_nothing_out(report):
-    page = report.read_text()
+    page = report.read_text(encoding="utf-8")
     assert "&lt;b&gt;water&lt;/b&gt; is wet" in page and "<b>water" not in page and "<script>alert" not in page
     assert "A &#34;caption&#34; &lt;i&gt;" in page
     for found in (found for all_found in MADE.values() for found in all_found):  # once each, also without a phase
@@ -532,7 +539,7 @@ def test_report_escapes_and_leaves_nothing_out(report):
 
 
 def test_report_links_lead_to_files(report):
-    page = report.read_text()
+    page = report.read_text(encoding="utf-8")
     links = re.findall(r'(?:href|src)="([^"]+)"', page)
     for link in links:
         if link.startswith("#"):
@@ -547,7 +554,7 @@ def test_report_written_elsewhere_has_no_dead_links_and_the_same_bytes_twice(rep
     first = report.read_bytes()
     assert report_page.write_page(report.parents[1]).read_bytes() == first
     save("phase1_single_head/parts/scaling.py", tmp_path)
-    page = report_page.write_page(tmp_path).read_text()
+    page = report_page.write_page(tmp_path).read_text(encoding="utf-8")
     assert re.findall(r'(?:href|src)="([^#"][^"]*)"', page) == [] and "phase1_single_head/parts/scaling.py" in page
 
 
