@@ -1,7 +1,7 @@
 """What may a word see, and what if a mask is read in another convention?
 
-A mask is a predicate on two positions, so each is one line in shared/attention_utils.py, and masks combine with `&`.
-Here each is drawn. Then the traps. Readers meet four ways to write the same mask:
+A mask is a predicate on two positions, so each is one line in shared/attention_utils.py, and masks combine with `&`,
+which is drawn here. Then the traps. Readers meet four ways to write the same mask:
 
     bool, True = may attend     this repository and F.scaled_dot_product_attention
     additive, 0 or -inf         added to the scores
@@ -15,6 +15,7 @@ and code that expects one of them and is given another raises no error. The tabl
 Writes mask_gallery.png and mask_conventions.png to visualizations/plots/phase4/.
 """
 
+import itertools
 import math
 import textwrap
 from collections.abc import Callable
@@ -22,17 +23,18 @@ from collections.abc import Callable
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from phase1_single_head.self_attention import masked_softmax
 from shared import cli
-from shared.attention_utils import blocked_mask, causal_mask, local_mask, padding_mask, prefix_mask, strided_mask
-from shared.visualization_utils import INK, QUIET, headline, save_plot
+from shared.attention_utils import causal_mask, local_mask, padding_mask
+from shared.visualization_utils import BLUE, QUIET, RED, hatch_cell, headline, save_plot
 
 LENGTH, NUM_SCORES = 6, 500
 ZERO = 1e-12
+ALLOWED = (BLUE, 0.3)  # colour and opacity of a cell that may be attended to
 
 # how a causal mask is written down: bool (T, T), True = may attend -> the tensor that is passed around
 WRITTEN: dict[str, Callable[[Tensor], Tensor]] = {
@@ -51,61 +53,47 @@ READ: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def gallery(length: int) -> dict[str, Tensor]:
-    """Name -> mask of `length` keys, and as many queries where the name does not say otherwise."""
-    padding = padding_mask(torch.tensor([length - 3]), length)[0, 0].expand(length, length)  # (1, 1, 1, T) -> (T, T)
-    causal = causal_mask(length)
-    return {
-        "causal": causal,
-        "causal, 3 new queries": causal_mask(3, length),
-        "padding of 3": padding,
-        "causal & padding": causal & padding,
-        "local, window 2": local_mask(length, length, window=2),
-        "causal & local": causal & local_mask(length, length, window=2),
-        "strided, stride 3": strided_mask(length, length, stride=3),
-        "blocked, block 4": blocked_mask(length, length, block=4),
-        "prefix of 4": prefix_mask(length, length, prefix=4),
-        "causal & blocked": causal & blocked_mask(length, length, block=4),
-    }
+def combinations(length: int) -> list[dict[str, Tensor]]:
+    """Twice two masks of `length` queries and keys, and both combined: name -> bool (T, T)."""
+    causal, near = causal_mask(length), local_mask(length, length, window=2)
+    real = padding_mask(torch.tensor([length - 2]), length)[0, 0].expand(length, length)  # (1, 1, 1, T) -> (T, T)
+    return [
+        {"causal: nothing later": causal, "padding: no filler at the end": real, "both": causal & real},
+        {"causal: nothing later": causal, "local: at most 2 words away": near, "both": causal & near},
+    ]
 
 
-def draw_mask(ax: Axes, name: str, mask: Tensor) -> None:
-    """One mask: queries go down, keys across; a query stands at the row of its position."""
-    num_queries, num_keys = mask.shape
-    first = num_keys - num_queries  # position of the first query
-    ax.pcolormesh(
-        torch.arange(num_keys + 1).numpy(),
-        torch.arange(first, num_keys + 1).numpy(),
-        mask.float().numpy(),
-        cmap=ListedColormap([INK, "white"]),
-        vmin=0,
-        vmax=1,
-        edgecolors="#aab2bb",
-        linewidth=0.6,
-        clip_on=False,
-    )
-    ax.set(xlim=(0, num_keys), ylim=(num_keys, 0), aspect="equal")
-    ax.set_xticks([0.5, num_keys - 0.5], [0, num_keys - 1], fontsize=8)
-    ax.set_yticks([first + 0.5, num_keys - 0.5], [first, num_keys - 1], fontsize=8)
+def draw_mask(ax: Axes, mask: Tensor) -> None:
+    """One mask (T, T), queries down and keys across: allowed cells plain, hidden ones hatched."""
+    for row, column in itertools.product(*map(range, mask.shape)):
+        if mask[row, column]:
+            ax.add_patch(Rectangle((column, row), 1, 1, facecolor=ALLOWED, edgecolor="white", linewidth=0.8))
+        else:
+            hatch_cell(ax, column, row)
+    ax.set(xlim=(0, mask.size(1)), ylim=(mask.size(0), 0), aspect="equal")
+    ax.xaxis.tick_top()
+    ax.xaxis.set_label_position("top")
     ax.tick_params(length=0, pad=2)
     ax.spines[:].set_visible(False)
-    ax.set_title(f"{name}\n{int(mask.sum())} of {mask.numel()}", fontsize=9.5)
 
 
-def draw_gallery(masks: dict[str, Tensor]) -> tuple[Figure, str]:
-    """All masks side by side."""
-    fig, axes = plt.subplots(2, (len(masks) + 1) // 2, figsize=(9.6, 4.9), layout="constrained")
-    for ax, (name, mask) in zip(axes.flat, masks.items(), strict=True):
-        draw_mask(ax, name, mask)
-    share = {name: mask.double().mean().item() for name, mask in masks.items()}
-    least = min(share, key=share.__getitem__)
-    title = (
-        f"Masks are predicates on positions: causal allows {share['causal']:.0%} of the pairs, "
-        f"{least} {share[least]:.0%}"
-    )
-    note = "white: may attend · dark: hidden · a row for each query, a column for each key · no model involved"
-    headline(fig, title, note, 12.5)
-    return fig, f"{title}. White: this query (row) may attend to this key (column)."
+def draw_gallery(rows: list[dict[str, Tensor]]) -> tuple[Figure, str]:
+    """Each row reads: this mask & this mask = both."""
+    fig, axes = plt.subplots(len(rows), 3, figsize=(8, 6.3), layout="constrained")
+    fig.get_layout_engine().set(wspace=0.12, hspace=0.06)
+    for panels, masks in zip(axes, rows, strict=True):
+        for ax, sign, (name, mask) in zip(panels, ("", "&", "="), masks.items(), strict=True):
+            draw_mask(ax, mask)
+            places = [i + 0.5 for i in range(len(mask))]
+            ax.set_xticks(places, range(len(mask)))
+            ax.set_yticks(places, range(len(mask)))
+            ax.set_title(name, fontsize=10, pad=6)
+            ax.text(-0.22, 0.5, sign, transform=ax.transAxes, fontsize=22, ha="center", va="center")
+    axes[0, 0].set_ylabel("query (attending)", color=QUIET)
+    axes[0, 0].set_xlabel("key (attended to)", color=QUIET)
+    title = "Two masks combine with “and”: a word may be seen only where both allow it"
+    headline(fig, title, "plain: may attend · hatched: hidden · positions 0 to 7 of a text · no model involved")
+    return fig, f"{title}. Causal and padding, causal and local: each mask, and both together, as grids of cells."
 
 
 def future_mass(weights: Tensor) -> float:
@@ -135,35 +123,36 @@ def mixes() -> Mixes:
 
 def draw_conventions(found: Mixes, unmasked: float) -> tuple[Figure, str]:
     """The table of mixes: a row for how the mask is written, a column for how it is read."""
-    fig, ax = plt.subplots(figsize=(9.2, 4.0), layout="constrained")
-    right = 0
-    for row, written in enumerate(WRITTEN):
-        for column, read_as in enumerate(READ):
-            mass, difference = found[written, read_as]
-            correct = difference < ZERO
-            right += correct
-            text = "NaN" if math.isnan(mass) else f"{mass:.2f}" + (" (right)" if correct else "")
-            color = "#d5ecd9" if correct else "#e6e8eb" if math.isnan(mass) else plt.cm.OrRd(0.15 + 0.6 * mass)
-            ax.add_patch(plt.Rectangle((column, row), 1, 1, facecolor=color, edgecolor="white", linewidth=2))
-            ax.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=11)
+    fig, ax = plt.subplots(figsize=(8.6, 4.2), layout="constrained")
+    right = silent = 0
+    for (row, written), (column, read_as) in itertools.product(enumerate(WRITTEN), enumerate(READ)):
+        mass, difference = found[written, read_as]
+        if math.isnan(mass):
+            text, color = "NaN", "white"
+        elif difference < ZERO:
+            text, color, right = "right", ALLOWED, right + 1
+        else:
+            text, color, silent = f"{mass:.2f}", (RED, 0.1 + 0.6 * mass), silent + 1
+        ax.add_patch(Rectangle((column, row), 1, 1, facecolor=color, edgecolor="white", linewidth=2))
+        ax.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=12)
     ax.set(xlim=(0, len(READ)), ylim=(len(WRITTEN), 0))
     ax.set_xticks([i + 0.5 for i in range(len(READ))], [textwrap.fill(name, 13) for name in READ])
     ax.set_yticks([i + 0.5 for i in range(len(WRITTEN))], WRITTEN)
     ax.xaxis.tick_top()
     ax.xaxis.set_label_position("top")
-    ax.set_xlabel("the code reads it as", color=QUIET)
+    ax.set_xlabel("the code reads it as", color=QUIET, labelpad=8)
     ax.set_ylabel("the mask is written as", color=QUIET)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    title = f"{right} of {len(found)} ways to mix mask and code are right; no other one raises an error"
-    scores = f"{NUM_SCORES} random {LENGTH} x {LENGTH} score matrices, no model involved"
-    headline(fig, title, f"numbers: weight on later words per row (without any mask {unmasked:.2f}) · {scores}", 12.5)
-    return fig, f"{title}. Numbers: weight in the future per row."
+    title = f"Handing a mask to other code: {silent} of {len(found)} ways leak the future without an error"
+    note = f"numbers: share of a row's weight on later words; without any mask {unmasked:.2f}"
+    headline(fig, title, f"{note} · random scores, no model involved")
+    return fig, f"{title}. A table: how the mask is written, how code reads it, and the weight on later words."
 
 
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    save_plot(options, "phase4/mask_gallery", *draw_gallery(gallery(8)))
+    save_plot(options, "phase4/mask_gallery", *draw_gallery(combinations(8)))
     found, unmasked = mixes(), future_mass(random_scores().softmax(dim=-1))
     save_plot(options, "phase4/mask_conventions", *draw_conventions(found, unmasked))
     right = sum(difference < ZERO for _, difference in found.values())
