@@ -13,17 +13,17 @@ untrained models in place of one of the two, and the scores of one model dealt o
     python phase3_visualization/roles/role_stability.py --seeds 5
 
 Two models are compared, trained with --seed and with the seed after it by the recipe of the shared model, and kept
-beside it; with --seeds N there are N such pairs, and neighbouring ones share a model. Writes role_stability.png to
-visualizations/plots/phase3/.
+beside it; with --seeds N there are N such pairs, and neighbouring ones share a model. Writes role_stability.png, the
+roles of five models, to visualizations/plots/phase3/.
 """
 
-from itertools import pairwise
+import itertools
 from statistics import fmean as mean
 
 import matplotlib.pyplot as plt
 import networkx
+import seaborn as sns
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -32,13 +32,15 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_mult
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Measured, measures
+from shared.grammar.roles import NO_NAME, head_names
 from shared.grammar.scores import score_heads
 from shared.head_statistics import OFFSETS, first_share, offset_share
 from shared.toy_language import Sentence
 from shared.toy_model import ToyTransformer
-from shared.training import Recipe, attention_on
-from shared.visualization_utils import INK, QUIET, WEIGHT_MAP, headline, save_plot
+from shared.training import attention_on
+from shared.visualization_utils import INK, QUIET, headline, role_color, save_plot
 
+SHOWN = 5  # models in the picture
 CLOSE = 0.10  # so near to the best head of a relation, a head has that role as well
 DEALS = 20  # times that scores are dealt out anew
 
@@ -144,47 +146,29 @@ def trained_again(first: Tensor, second: Tensor, before: tuple[Tensor, Tensor], 
     return found | dict(zip(WAYS, (by_index, assigned, mean(half_trained), mean(dealt)), strict=True))
 
 
-def draw_roles(ax: Axes, found: list[Tensor], num_heads: int, seeds: range) -> None:
-    """The best head of each relation for each seed: how often it is right, and which it is."""
-    best = [relation_scores(profile).max(dim=0) for profile in found]
-    ax.pcolormesh([scores for scores, _ in best], vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors="white", linewidth=1.5)
-    for row, (scores, heads) in enumerate(best):
-        for column, (value, place) in enumerate(zip(scores.tolist(), heads.tolist(), strict=True)):
-            layer, head = divmod(place, num_heads)
-            text, color = f"{value:.2f}\nlayer {layer} head {head}", "white" if value > 0.4 else INK
-            ax.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=9, color=color)
-    labels = [relation.replace("-", "–") for relation in CORE_RELATIONS]
-    ax.set_xticks([column + 0.5 for column in range(len(labels))], labels)
-    ax.set_yticks([row + 0.5 for row in range(len(seeds))], [f"seed {seed}" for seed in seeds])
-    ax.tick_params(length=0, labelsize=8.5)
-    ax.set_title("share right, best head", color=QUIET)
-    ax.invert_yaxis()
+def draw(names: list[list[list[str]]], label: str, seeds: range) -> tuple[Figure, str]:
+    """A row for each head, a column for each seed; names: [seed][layer][head]."""
+    heads = [f"layer {layer} head {head}" for layer, row in enumerate(names[0]) for head in range(len(row))]
+    fig, ax = plt.subplots(figsize=(1.25 + 1.55 * len(seeds), 1.5 + 0.4 * len(heads)), layout="constrained")
+    for column, of_seed in enumerate(names):
+        for row, name in enumerate(itertools.chain(*of_seed)):
+            color = role_color(name)
+            if name != NO_NAME:
+                ground = {"color": color, "alpha": 0.25, "linewidth": 0}
+                ax.add_patch(plt.Rectangle((column + 0.03, row + 0.06), 0.94, 0.88, **ground))
+            style = {"color": sns.blend_palette([color, INK], 5)[2], "weight": "normal" if name == NO_NAME else "bold"}
+            ax.text(column + 0.5, row + 0.5, name, ha="center", va="center", fontsize=9, **style)
+    ax.set(xlim=(0, len(seeds)), ylim=(len(heads), 0))
+    ax.set_xticks([column + 0.5 for column in range(len(seeds))], [f"seed {seed}" for seed in seeds])
+    ax.set_yticks([row + 0.5 for row in range(len(heads))], heads)
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-
-
-def draw_similarity(ax: Axes, runs: list[Measured]) -> None:
-    """How alike two models are, in each of the WAYS; a dot for each pair of seeds."""
-    for row, way in enumerate(WAYS):
-        values = [run[way] for run in runs]
-        ax.barh(row, mean(values), height=0.6, color=INK if way == ASSIGNED else QUIET, alpha=0.45 if row > 1 else 1)
-        ax.plot(values, [row] * len(values), ".", color="white", markeredgecolor=INK, markersize=6)
-        ax.text(1.03, row, f"{mean(values):.2f}", va="center", fontsize=9)
-    ax.set_yticks(range(len(WAYS)), [way.replace(", ", ",\n") for way in WAYS])
-    ax.set(xlim=(0, 1.2), xticks=(0, 0.5, 1), xlabel="similarity of two models' heads (dots: pairs of seeds)")
-    ax.set_title("same head, or same role?", color=QUIET)
-    ax.invert_yaxis()
-    ax.tick_params(length=0, axis="y")
-
-
-def draw(found: list[Tensor], runs: list[Measured], recipe: Recipe, seeds: range) -> tuple[Figure, str]:
-    """Left: best head of each relation for each seed, and which head. Right: similarity of models, all ways."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(10.6, 4.3), width_ratios=(1, 1.1), layout="constrained")
-    draw_roles(left, found, recipe.num_heads, seeds)
-    draw_similarity(right, runs)
-    title = summary(runs)
-    note = f"{recipe.num_layers} layers of {recipe.num_heads} heads, trained {recipe.steps:,} steps with each seed"
-    headline(fig, title, note)
-    return fig, f"{title}. Heads of two models paired by index and by assignment."
+    for layer in range(1, len(names[0])):
+        ax.axhline(layer * len(names[0][0]), color=QUIET, linewidth=0.8)
+    title = "Train again: the roles come back, mostly in other heads"
+    headline(fig, title, f"one model, {label} with each seed · roles by rule (head_roles.py) on held-out sentences")
+    return fig, f"{title}. A row for each head, a column for each seed, in each cell the role of the head."
 
 
 def summary(runs: list[Measured]) -> str:
@@ -200,9 +184,12 @@ def main(argv: list[str] | None = None) -> str:
     sentences = training.corpus()[1][: 100 if options.quick else None]
     found = [profiles(each.model, sentences) for each in models]
     before = [profiles(training.untrained(each.recipe, MultiHeadAttention).model, sentences) for each in models]
-    pairs = zip(pairwise(found), pairwise(before), seeds, strict=False)
+    pairs = zip(itertools.pairwise(found), itertools.pairwise(before), seeds, strict=False)
     runs = [trained_again(*trained, untrained, seed) for trained, untrained, seed in pairs]
-    save_plot(options, "phase3/role_stability", *draw(found, runs, models[0].recipe, seeds))
+    if options.pictures:
+        shown = range(options.seed, options.seed + SHOWN)
+        names = [head_names(load_multi_head_model(options, seed), MultiHeadAttention) for seed in shown]
+        save_plot(options, "phase3/role_stability", *draw(names, models[0].label, shown))
     findings.record(options, *runs)
     return summary(runs)
 
