@@ -7,11 +7,18 @@
    the same question. In the real one each head's projection reads all of x; only what comes out is a slice.
 
     python phase2_multi_head/heads/wrong_heads.py
+
+Writes split_heads.png, the first mistake in three tokens of six numbers, to visualizations/plots/phase2/.
 """
 
 from statistics import fmean
 
+import matplotlib.pyplot as plt
 import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
@@ -20,9 +27,12 @@ from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, measures
 from shared.training import Recipe, held_out_loss
+from shared.visualization_utils import BLUE, GREEN, ORANGE, QUIET, headline, save_plot
 
 STEPS = 100
 D_MODEL, NUM_HEADS = 64, 4
+TOKEN_COLORS = (BLUE, ORANGE, GREEN)
+LOWER = 5.6  # of the picture: where the wrong heads begin
 
 
 class SlicedInput(nn.Module):
@@ -46,15 +56,57 @@ class SlicedInput(nn.Module):
 VERSIONS = {"sliced input": SlicedInput, "multi-head": MultiHeadAttention}
 
 
-def show_reshapes() -> None:
-    """What split_heads does to numbers that say where they come from, and what a bare view does instead."""
+def reshapes() -> tuple[Tensor, dict[str, Tensor]]:
+    """Numbers x (1, 3, 6) that say where they come from; what split_heads makes of them, and a bare view: (1, 2, 3, 3).
+
+    14 is token 1, column 4.
+    """
     x = torch.tensor([[[10 * token + column for column in range(6)] for token in range(3)]])  # (1, 3, 6)
     split = split_heads(x, 2)  # (1, 3, 6) -> (1, 2, 3, 3)
+    return x, {"split_heads": split, "view alone": x.view_as(split)}
+
+
+def show_reshapes() -> None:
     print("\nThree tokens of 6 numbers, two heads; 14 is token 1, column 4:")
-    for name, tensor in (("split_heads", split), ("view alone", x.view_as(split))):
+    for name, tensor in reshapes()[1].items():
         rows = [" ".join("[" + " ".join(f"{n:2d}" for n in row) + "]" for row in head) for head in tensor[0].tolist()]
         print(f"   {name:12} head 0: {rows[0]}   head 1: {rows[1]}")
     print("   A row should be one token: with the view alone, row 1 of head 0 is still token 0.")
+
+
+def draw() -> tuple[Figure, str]:
+    """x, and the two heads that split_heads makes of it, above those of a bare view; a colour for each token."""
+    x, split = reshapes()
+    fig, ax = plt.subplots(figsize=(9, 4.6), layout="constrained")
+    draw_rows(ax, x[0], 0, LOWER / 2, "x: three tokens of six numbers")
+    words = {
+        "split_heads": (0, "view(B, T, H, d_k).transpose(1, 2)", "right: every row\nis one token"),
+        "view alone": (LOWER, "view(B, H, T, d_k)", "wrong: in head 0,\nrow 1 is still token 0"),
+    }
+    for name, (top, code, verdict) in words.items():
+        ax.annotate("", (9.2, top + 1.5), (6.4, LOWER / 2 + 1.5), arrowprops={"arrowstyle": "->", "color": QUIET})
+        ax.text(12.9, top - 1.1, code, family="monospace", ha="center", va="bottom")
+        ax.text(16.9, top + 1.5, verdict, va="center", fontsize=11)
+        for head in range(2):
+            draw_rows(ax, split[name][0, head], 9.5 + 3.8 * head, top, f"head {head}")
+    ax.set(xlim=(-0.2, 21), ylim=(LOWER + 3.2, -2), aspect="equal")
+    ax.axis("off")
+    title = "Two ways to cut heads, one shape: a view alone mixes the tokens"
+    headline(fig, title, "colour: the token a number comes from; 14 is token 1, column 4")
+    return fig, (
+        f"{title}. Three tokens of six numbers, cut into two heads. With the transpose each row of a head is one "
+        "token; with the view alone the rows of head 0 are token 0, token 0 again and half of token 1."
+    )
+
+
+def draw_rows(ax: Axes, rows: Tensor, left: float, top: float, title: str) -> None:
+    """Numbers (T, columns), each on the colour of the token that it comes from."""
+    for row, numbers in enumerate(rows.tolist()):
+        for column, number in enumerate(numbers):
+            shade = to_rgba(TOKEN_COLORS[number // 10], 0.35)
+            ax.add_patch(Rectangle((left + column, top + row), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.5))
+            ax.text(left + column + 0.5, top + row + 0.5, f"{number}", ha="center", va="center", fontsize=11)
+    ax.text(left + rows.size(1) / 2, top - 0.15, title, ha="center", va="bottom", fontsize=11)
 
 
 def columns_seen(attention: nn.Module) -> int:
@@ -109,6 +161,7 @@ def train_both(seed: int, steps: int) -> dict[str, float]:
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     show_reshapes()
+    save_plot(options, "phase2/split_heads", *draw())
     show_what_heads_see()
     steps = training.QUICK_STEPS if options.quick else STEPS
     runs = [train_both(seed, steps) for seed in cli.seeds(options)]

@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import asdict
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from torch import nn
@@ -45,6 +46,38 @@ def test_a_reshape_alone_puts_no_head_back():
     split = split_heads(x, 4)  # (1, 6, 64) -> (1, 4, 6, 16)
     assert torch.equal(merge_heads(split), x)
     assert (split.reshape(x.shape) == x).double().mean() == pytest.approx(1 / 12)  # 32 of 384 numbers
+
+
+def test_the_picture_of_reshapes_shows_tokens_kept_and_tokens_mixed():
+    x, split = wrong_heads.reshapes()
+    right, wrong = (split[name][0] // 10 for name in ("split_heads", "view alone"))  # (H, T, d_k): from which token
+    assert right.shape == wrong.shape == (2, 3, 3) and x[0, 1, 4] == 14
+    assert (right == torch.arange(3)[:, None]).all()
+    assert wrong[0, :, 0].tolist() == [0, 0, 1] and wrong[1, :, 0].tolist() == [1, 2, 2]
+
+
+def test_numbers_in_the_picture_of_w_o_add_up():
+    fig, _ = output_projection.draw()
+    cells = {
+        text.get_position(): int(text.get_text().replace("−", "-"))
+        for text in fig.axes[0].texts
+        if text.get_text().lstrip("−").isdecimal()
+    }
+    plt.close(fig)
+
+    def drawn(left, *tops):
+        return [[cells.get((left + column + 0.5, top + 0.5)) for column in range(8)] for top in tops]
+
+    total, middles = output_projection.SUM, [2 * head + 0.5 for head in range(4)]
+    quarters, written = drawn(0, *middles), drawn(output_projection.RIGHT, *middles)
+    matrix = torch.tensor(drawn(output_projection.MIDDLE, *range(8)))
+    (concat,), (output,) = drawn(0, total), drawn(output_projection.RIGHT, total)
+    assert (torch.tensor(concat) @ matrix).tolist() == output == torch.tensor(written).sum(dim=0).tolist()
+    for head, (quarter, row) in enumerate(zip(quarters, written, strict=True)):
+        mine = range(2 * head, 2 * head + 2)
+        assert [column for column in range(8) if quarter[column] is not None] == list(mine)
+        assert [quarter[column] for column in mine] == [concat[column] for column in mine]
+        assert row == sum(concat[column] * matrix[column] for column in mine).tolist()
 
 
 def test_output_projection_sums_heads_and_folds_for_one_head_alone():
