@@ -3,7 +3,7 @@
     ./run_all.sh all && ./run_all.sh publish
 
 What a run makes is not in git, so that a run leaves no trace. The gallery is, and only this command writes it: exactly
-the pictures that a README links to.
+the pictures that a README links to. Those of the front door's seven findings it draws from the record (seven.py).
 """
 
 import re
@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from shared import cli, paths
+from shared.evidence import seven
 
 LINK = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif))")
 
@@ -45,6 +46,7 @@ def publish(output_dir: Path, root: Path) -> list[Path]:
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     options = cli.parse(parser, argv)
+    seven.main(argv)
     try:
         pictures = publish(options.output_dir, paths.ROOT)
     except ValueError as error:

@@ -1,0 +1,143 @@
+"""The seven findings of the front door as small pictures, drawn from the record: a dot for each run.
+
+Each picture has one panel and large type, since README shows it 420 pixels wide: a line for each quantity, and on it
+its value with every seed and kind of processor in data/evidence.json. Nothing is measured here, and no run is needed.
+
+    python shared/evidence/seven.py
+
+Writes bottleneck.png, scaling.png, heads.png, seed.png, faithfulness.png, coreference.png and induction.png to
+visualizations/plots/seven/.
+"""
+
+from dataclasses import dataclass
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from shared import cli
+from shared.evidence import replications
+from shared.evidence.claims import all_claims
+from shared.visualization_utils import BLUE, INK, QUIET, RED, save_plot
+
+SIZE, DPI = (4.2, 2.1), 100  # inches; README's width, so that a point of type keeps its size
+TYPE = 12
+
+
+@dataclass(frozen=True)
+class Line:
+    """A quantity: what it is called here, and which number of which claim it is in the record."""
+
+    label: str
+    claim: str
+    number: str
+
+    def values(self) -> list[float]:
+        """Its value in every run."""
+        claim = next(claim for claim in all_claims() if claim.id == self.claim)
+        return [value for block in replications.published(claim).blocks for value in block[self.number]]
+
+
+@dataclass(frozen=True)
+class Small:
+    """One small picture; the last line is the surprise. digits: of the numbers written, after the point."""
+
+    unit: str
+    lines: tuple[Line, ...]
+    limits: tuple[float, float] = (0, 1)
+    digits: int = 2
+
+
+SEVEN = {
+    "bottleneck": Small(
+        "letters right, written in the order read",
+        (
+            Line("first quarter", "C174", "first quarter, in order"),
+            Line("last quarter", "C174", "last quarter, in order"),
+        ),
+    ),
+    "scaling": Small(
+        "answers right after 300 steps, d_k = 64",
+        (
+            Line("divided by √d_k", "C012", "divided, 64"),
+            Line("not divided", "C012", "not divided, 64"),
+            Line("smaller start", "C012", "smaller W_q, 64"),
+        ),
+    ),
+    "heads": Small(
+        "what four heads gain over one, nats",
+        (
+            Line("after a third of it", "heads-training-length", "gain, 4 heads for 1, a third of the steps"),
+            Line("after training", "heads-training-length", "gain, 4 heads for 1"),
+        ),
+        (0, 0.5),
+    ),
+    "seed": Small(
+        "related words found, trained again",
+        (
+            Line("an average head", "same-place", "share right, mean head"),
+            Line("the same head", "same-place", "share right, same head"),
+        ),
+    ),
+    "faithfulness": Small(
+        "where the largest weight lies",
+        (
+            Line("on a related word", "plausible-weights", "raw weights: plausible"),
+            Line("on what mattered", "faithful-weights", "raw weights: found"),
+        ),
+    ),
+    "coreference": Small(
+        "of 40 pairs of sentences with “it”",
+        (
+            Line("both right", "pretrained-coreference", "both right"),
+            Line("both wrong", "pretrained-coreference", "both wrong"),
+            Line("same noun twice", "pretrained-coreference", "the same noun in both"),
+        ),
+        (0, 40),
+        0,
+    ),
+    "induction": Small(
+        "loss without induction heads, nats more",
+        (
+            Line("one by one, summed", "induction-head-ablation", "zero, each alone, summed"),
+            Line("all together", "induction-head-ablation", "zero, all of them"),
+        ),
+        (0, 7),
+    ),
+}
+
+
+def written(values: list[float], digits: int) -> str:
+    """The least and the largest: "0.31–0.35"."""
+    low, high = (f"{value:.{digits}f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low}–{high}"
+
+
+def draw(small: Small) -> tuple[Figure, str]:
+    """A line for each quantity, a dot for each run, the least and the largest written above."""
+    fig, ax = plt.subplots(figsize=SIZE, layout="constrained")
+    said = []
+    for row, line in enumerate(small.lines):
+        runs, color = line.values(), RED if line is small.lines[-1] else BLUE
+        ax.hlines(row, *small.limits, color="#d5dade", linewidth=1, zorder=0)
+        ax.plot(runs, [row] * len(runs), "o", color=color, alpha=0.45, markersize=8, markeredgewidth=0, clip_on=False)
+        text = written(runs, small.digits)
+        ax.text(small.limits[0], row - 0.24, line.label, fontsize=TYPE, color=INK)
+        ax.text(small.limits[1], row - 0.24, text, fontsize=TYPE, color=color, ha="right", weight="bold")
+        said.append(f"{line.label} {text}")
+    ax.set(xlim=small.limits, ylim=(len(small.lines) - 0.6, -0.75), yticks=[])
+    ax.tick_params(labelsize=TYPE - 1, color="#aab2bb")
+    ax.spines.left.set_visible(False)
+    ax.set_xlabel(small.unit, fontsize=TYPE, color=QUIET)
+    return fig, f"{small.unit}: {', '.join(said)}; a dot for each run"
+
+
+def main(argv: list[str] | None = None) -> str:
+    options = cli.parse(cli.parser(__doc__), argv)
+    with plt.rc_context({"savefig.dpi": DPI}):
+        for name, small in SEVEN.items():
+            save_plot(options, f"seven/{name}", *draw(small))
+    return f"{len(SEVEN)} small pictures, a dot for each run of the record"
+
+
+if __name__ == "__main__":
+    cli.run(main)
