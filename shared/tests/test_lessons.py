@@ -66,6 +66,7 @@ ELSEWHERE = {
     "phase2_multi_head/costs/README.md": {
         # counted and printed by cost_model.py; its formulas, which a test compares with what is measured
         "What do heads cost?": "1,048,576; 301,989,888; 14.6; 2.4",
+        "What is grouped?": "8,192",
     },
     "phase3_visualization/README.md": {
         "1. What is a pattern": "0.15",  # the threshold that is in question
