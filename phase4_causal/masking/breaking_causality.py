@@ -35,7 +35,7 @@ from shared.grammar.entropy import sentence_log_probability
 from shared.toy_language import PAD_ID, TOY_SENTENCE, VOCABULARY, Sentence
 from shared.toy_model import MakeAttention, ToyTransformer
 from shared.training import History, Recipe, Trained
-from shared.visualization_utils import INK, grouped_bars, head_color, headline, save_plot
+from shared.visualization_utils import BLUE, GREY, ORANGE, QUIET, grouped_bars, headline, save_plot
 
 STEPS, SENTENCE_STEPS, BATCH = 200, 40, 32
 NUM_SENTENCES, QUICK_SENTENCES = 300, 40
@@ -208,54 +208,66 @@ def break_causality(
     return found | {GRAMMAR: floor(held_out), BIGRAM: bigram_loss(sentences, held_out)}
 
 
-def frame(ax: Axes, least: float) -> None:
-    """The two lines between which an honest loss lies."""
-    ax.axhline(least, color=INK, linestyle="--", linewidth=1.1, label=f"floor: the grammar, {least:.2f}")
-    ax.axhline(UNIFORM, color=INK, linestyle=":", linewidth=1.3, label=f"uniform guess, {UNIFORM:.2f}")
+COLORS = {WITH: BLUE, WITHOUT: ORANGE}  # of a model, by how it was trained
+
+
+def frame(ax: Axes, least: float, right: float | None = None) -> None:
+    """The two lines between which an honest loss lies; their names end at x = right."""
+    for level, text, side in ((least, "the grammar itself", "top"), (UNIFORM, "a guess among all words", "bottom")):
+        ax.axhline(level, color=GREY, linestyle="--", linewidth=1.2, zorder=0)
+        if right:
+            style = {"textcoords": "offset points", "ha": "right", "va": side, "fontsize": 10, "color": QUIET}
+            ax.annotate(text, (right, level), (0, 2 if side == "bottom" else -3), **style)
+
+
+def finding(found: dict, title: str) -> str:
+    """The title of a picture, if the model without the mask learned to copy, which takes more than a few steps."""
+    copies = found[name(WITHOUT, 2, OPEN)] < found[GRAMMAR] and found[name(WITHOUT, 2, WORD_BY_WORD)] > UNIFORM
+    return title if copies else "After so few steps neither model has learned its task"
 
 
 def draw_next_token(runs: Runs, found: dict, note: str) -> tuple[Figure, str]:
     """Training loss of both modes, and beside it what they can do with the past alone; two layers."""
-    fig, (curves, past) = plt.subplots(
-        1, 2, figsize=(9.6, 4.6), sharey=True, width_ratios=(1.5, 1), layout="constrained"
-    )
+    fig, (curves, past) = plt.subplots(1, 2, figsize=(9, 4.6), sharey=True, width_ratios=(1.5, 1), layout="constrained")
     alone = [found[name(WITH, 2, MASKED)], found[name(WITHOUT, 2, WORD_BY_WORD)]]  # a mask leaves the past alone
-    for place, mode in enumerate(ATTENTION):
+    for place, (mode, color) in enumerate(COLORS.items()):
         curve = torch.tensor(runs[mode, 2].history.loss)
         smooth = curve.unfold(0, min(10, len(curve)), 1).mean(dim=-1)  # (steps,) -> (steps - 9,)
         steps = range(len(curve) - len(smooth) + 1, len(curve) + 1)
-        curves.plot(steps, smooth, color=head_color(place), label=f"trained {mode}")
-        past.bar(place, alone[place], width=0.6, color=head_color(place))
-        past.text(place, alone[place] + 0.1, f"{alone[place]:.2f}", ha="center", va="bottom")
-    for ax in (curves, past):
-        frame(ax, found[GRAMMAR])
-    curves.legend(loc="upper right", edgecolor="none")
-    top = 1.12 * max(UNIFORM, curves.dataLim.y1, past.dataLim.y1)
-    curves.set(xlabel="step", ylabel="loss, nats per word", title="in training (mean of 10 steps)", ylim=(0, top))
+        curves.plot(steps, smooth, color=color, linewidth=2)
+        style = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 10, "color": color}
+        curves.annotate(f"trained {mode}", (len(curve), smooth[-1]), (0, 4), **style)
+        past.bar(place, alone[place], width=0.6, color=color)
+        past.text(place, alone[place] + 0.15, f"{alone[place]:.1f}", ha="center", va="bottom", fontsize=11)
+    last = len(runs[WITH, 2].history.loss)
+    top = 1.1 * max(UNIFORM, curves.dataLim.y1, past.dataLim.y1)
+    curves.set(xlabel="step", ylabel="loss, nats per word", ylim=(0, top), xlim=(0, last))
+    curves.set_title("in training: all words at once")
     past.set_xticks([0, 1], [f"trained\n{mode}" for mode in ATTENTION])
-    past.set_title("from the past alone, held-out")
-    cheat = found[name(WITHOUT, 2, OPEN)]
-    title = f"Without the mask the loss is {cheat:.1g}, and {alone[1]:.1f} from the past alone; with it {alone[0]:.2f}"
+    past.set_title("in writing: only the past")
+    frame(curves, found[GRAMMAR], last)
+    frame(past, found[GRAMMAR])
+    title = finding(found, "Without the mask a model looks best in training, and writes worse than by guessing")
     headline(fig, title, note, 12.5)
-    return fig, f"{title}. Dashed: the loss of the grammar itself; dotted: a uniform guess."
+    return fig, f"{title}. The loss in training of two models, and their loss when only the past is there."
 
 
 def draw_breaking(found: dict, note: str) -> tuple[Figure, str]:
-    """Loss of every model in every test."""
-    fig, ax = plt.subplots(figsize=(9.6, 4.8), layout="constrained")
-    series = {test: [found[name(*trained, test)] for trained in MODES] for test in TESTS}
-    colors = {test: head_color(place) for place, test in enumerate(TESTS)}
-    grouped_bars(ax, [f"trained {mode},\n{LAYERS[n]}" for mode, n in MODES], series, colors)
-    frame(ax, found[GRAMMAR])
-    ax.set_ylabel("loss, nats per word (held-out)")
-    ax.legend(frameon=False, loc="upper left", title="tested", title_fontproperties={"size": 9}, fontsize=9)
-    honest, cheat = ({test: found[name(mode, 2, test)] for test in TESTS} for mode in ATTENTION)
-    title = (
-        f"Taking the mask away: {honest[MASKED]:.2f} becomes {honest[OPEN]:.2f}. "
-        f"Putting it on: {cheat[OPEN]:.2f} becomes {cheat[MASKED]:.2f} nats"
-    )
-    headline(fig, title, note, 12.5)
-    return fig, f"{title} (two layers)."
+    """Loss of both models of two layers in every test."""
+    fig, ax = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
+    series = {f"trained {mode}": [found[name(mode, 2, test)] for test in TESTS] for mode in COLORS}
+    groups = ("mask on:\nthe past alone", "mask off:\nlater words in sight", "word by word:\nnothing later there")
+    colors = dict(zip(series, COLORS.values(), strict=True))
+    (first, second), _, _ = zip(*grouped_bars(ax, groups, series, colors, number="{:.1f}"), strict=True)
+    top = max(map(max, series.values()))
+    for x, (label, losses), color in zip((first, second), series.items(), colors.values(), strict=True):
+        ax.text(x, losses[0] + 0.08 * top, label.replace("trained ", "trained\n"), ha="center", color=color)
+    frame(ax, found[GRAMMAR], 1.57)
+    ax.set(ylabel="loss, nats per word (held-out)", xlim=(-0.5, 2.5), ylim=(0, 1.25 * top))
+    ax.set_xlabel("how it is tested", color=QUIET)
+    title = finding(found, "Taking the mask away costs a little; putting it on a model that never had it ruins it")
+    headline(fig, title, note, 12)
+    return fig, f"{title}. The loss of two models in three tests."
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -269,8 +281,8 @@ def main(argv: list[str] | None = None) -> str:
         every.append(break_causality(runs, train_sentences, held_out, count=count, single_steps=single_steps))
         shown = shown or runs
     found = every[0]
-    note = f"{shown[WITH, 2].label} each, same first weights and batches · {count} held-out sentences"
-    save_plot(options, "phase4/next_token", *draw_next_token(shown, found, f"two layers, {note}"))
+    note = f"two layers, {shown[WITH, 2].label} each, same first weights and batches · {count} held-out sentences"
+    save_plot(options, "phase4/next_token", *draw_next_token(shown, found, note))
     save_plot(options, "phase4/break_causality", *draw_breaking(found, note))
     print(f"\nloss in nats per word (grammar {found[GRAMMAR]:.3f}, uniform guess {UNIFORM:.3f})")
     print(f"   {'trained':27}" + "".join(f"{test:>22}" for test in (*TESTS, TRAINING)))
