@@ -7,8 +7,8 @@ different patterns". Here that module is measured beside the trained toy model a
     python phase2_multi_head/visualize.py
     python phase2_multi_head/visualize.py --sentence "those dogs slept in a soft bed"
 
-Writes multi_head_grid.png and attention_entropy.png to visualizations/plots/phase2/, and the weights of all heads on
-every sentence of --sentences to data/processed/multi_head_patterns.pt.
+Writes multi_head_grid.png to visualizations/plots/phase2/, and the weights of all heads on every sentence of
+--sentences to data/processed/multi_head_patterns.pt.
 """
 
 import argparse
@@ -25,10 +25,11 @@ from shared import cli, paths, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, measures
+from shared.grammar.roles import NO_NAME, head_names
 from shared.toy_language import tokenize
 from shared.toy_model import weights_of
 from shared.training import Trained, attention_on, head_entropy
-from shared.visualization_utils import HIDDEN, QUIET, head_color, headline, plot_heads, save_plot, weight_colorbar
+from shared.visualization_utils import headline, plot_heads, role_color, save_plot, weight_colorbar
 
 UNTRAINED_MODELS = 20  # with different seeds, to see how far chance alone spreads the heads
 
@@ -91,7 +92,7 @@ APART = ("trained", "untrained", FIGURE)  # models whose heads' difference is co
 )
 @torch.no_grad()
 def describe_heads(trained: Trained, untrained: Trained, chance: Tensor) -> dict[str, float | list[float]]:
-    """The heads of the figure's module and of the toy model before and after training; chance as draw_entropy has."""
+    """The heads of the figure's module and of the toy model before and after training; chance: untrained_entropies."""
     _, weights = MultiHeadAttention(512, 8)(torch.randn(2, 10, 512))  # the module of the figure
     numbers = describe(FIGURE, [weights], torch.ones(2, 1, 10, 10, dtype=torch.bool))
     for name, each in (("untrained", untrained), ("trained", trained)):
@@ -101,45 +102,31 @@ def describe_heads(trained: Trained, untrained: Trained, chance: Tensor) -> dict
 
 
 def draw_grid(trained: Trained, untrained: Trained, words: list[str]) -> tuple[Figure, str]:
-    """Every head on one sentence, a layer in each row, the trained model above the untrained one."""
-    models = (trained, untrained)
-    weights = [weights_of(each.model, words) for each in models]  # each (L, H, T, T)
-    num_layers, num_heads = weights[0].shape[:2]
-    entropy = [normalized_entropy(w).nanmean().item() for w in weights]
-    side = max(2.1, 0.2 * len(words))
-    fig = plt.figure(figsize=(side * num_heads + 1.2, (side + 0.35) * 2 * num_layers + 1.1), layout="constrained")
-    parts = fig.subfigures(2, 1)
-    for part, model, w, e in zip(parts, models, weights, entropy, strict=True):
-        axes = part.subplots(num_layers, num_heads, squeeze=False)
-        for layer in range(num_layers):
-            titles = [f"layer {layer} head {head}" for head in range(num_heads)]
-            plot_heads(w[layer], words, axes=axes[layer], titles=titles)
-        part.suptitle(f"{model.label}: normalised entropy {e:.2f}", fontsize=11, color=QUIET)
-        weight_colorbar(part, list(axes.flat), shrink=0.6, aspect=30)
-    title = f"Training turns {num_layers * num_heads} blurred heads into sharper, different ones"
-    if entropy[0] > entropy[1] - 0.1:
-        title = f"{trained.recipe.steps} steps are too few: trained and untrained heads look alike"
-    fig.suptitle(title, fontsize=13)
-    return fig, f'{title}: every head on "{" ".join(words)}", queries down, keys across, trained above untrained.'
-
-
-def draw_entropy(trained: Trained, entropies: list[float], chance: Tensor) -> tuple[Figure, str]:
-    """A bar for each head of the trained model, and the band in which untrained heads lie, chance (models, L, H)."""
-    heads = [divmod(index, trained.recipe.num_heads) for index in range(len(entropies))]
-    low, high = chance.min().item(), chance.max().item()
-    below = sum(value < low for value in entropies)
-    title = f"{below} of {len(heads)} heads are sharper than any of {chance.numel()} untrained heads"
-    fig, ax = plt.subplots(figsize=(7.2, 4.2), layout="constrained")
-    ax.axhspan(low, high, color=HIDDEN, zorder=0)
-    ax.text(-0.4, high + 0.012, f"untrained heads: {low:.2f} to {high:.2f}", color=QUIET, fontsize=9, va="bottom")
-    ax.bar(range(len(heads)), entropies, color=[head_color(head) for _, head in heads], width=0.7)
-    for x, value in enumerate(entropies):
-        ax.text(x, value + 0.012, f"{value:.2f}", ha="center", fontsize=9)
-    ax.set_xticks(range(len(heads)), [f"layer {layer}\nhead {head}" for layer, head in heads], fontsize=9)
-    ax.set(ylim=(0, 1.1), yticks=(0, 0.5, 1), ylabel="normalised entropy\n(0: one word, 1: all words alike)")
-    where = f"{trained.recipe.num_layers} layers; mean over {training.NUM_HELD_OUT} held-out sentences"
-    headline(fig, title, f"{trained.label}, {where}", size=11)
-    return fig, title + ": normalised entropy of every head."
+    """Every trained head on one sentence, a layer in each row, by its role; below, the last layer before training."""
+    names = head_names(trained, MultiHeadAttention)
+    weights, before = (weights_of(each.model, words) for each in (trained, untrained))  # each (L, H, T, T)
+    num_layers, num_heads = weights.shape[:2]
+    side = max(1.85, 0.17 * len(words))
+    size = (side * num_heads + 1.6, (side - 0.05) * (num_layers + 1) + 1.3)
+    fig, axes = plt.subplots(num_layers + 1, num_heads, figsize=size, squeeze=False, layout="constrained")
+    for layer, row in enumerate(names):
+        titles = [f"{name} ({layer}.{head})" for head, name in enumerate(row)]
+        plot_heads(weights[layer], words, axes=axes[layer], titles=titles, colors=list(map(role_color, row)))
+        axes[layer, 0].set_ylabel(f"layer {layer}", fontsize=12)
+    plot_heads(before[-1], words, axes=axes[-1], titles=[""] * num_heads)
+    axes[-1, 0].set_ylabel(f"layer {num_layers - 1},\nuntrained", fontsize=12)
+    for place, ax in enumerate(axes.flat):
+        ax.tick_params(labeltop=place < num_heads, labelleft=place % num_heads == 0)  # the words once, at the edges
+    weight_colorbar(fig, list(axes.flat), shrink=0.4, aspect=30)
+    named = sum(name != NO_NAME for row in names for name in row)
+    title = f"Before training all heads are blurred; after it {named} of {weights[:, :, 0, 0].numel()} have a role"
+    if not named:
+        title = f"{trained.recipe.steps} steps are too few: no head has a role yet"
+    entropy, at_first = (normalized_entropy(w).nanmean().item() for w in (weights, before))
+    how_even = f"normalised entropy {entropy:.2f}, untrained {at_first:.2f}"
+    headline(fig, title, f"{trained.label} · roles by rule, on held-out sentences · {how_even}")
+    said = "; ".join(f"layer {layer}: {', '.join(row)}" for layer, row in enumerate(names))
+    return fig, f'{title}. The weights of every head on "{" ".join(words)}", queries down, keys across. {said}.'
 
 
 def untrained_entropies(recipe: training.Recipe, number: int) -> Tensor:
@@ -147,6 +134,13 @@ def untrained_entropies(recipe: training.Recipe, number: int) -> Tensor:
     held_out, first = training.corpus()[1][:100], recipe.seed * UNTRAINED_MODELS
     models = (training.new_model(replace(recipe, seed=first + i), MultiHeadAttention) for i in range(number))
     return torch.tensor([head_entropy(model, held_out, recipe.objective) for model in models])
+
+
+def save_weights(options: argparse.Namespace, trained: Trained) -> None:
+    """The weights of all heads on all sentences of the file."""
+    saved = {sentence: weights_of(trained.model, tokenize(sentence)) for sentence in options.all_sentences}
+    with paths.whole_file(options.output_dir / paths.PROCESSED / "multi_head_patterns.pt") as unfinished:
+        torch.save(saved, unfinished)
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -159,22 +153,12 @@ def main(argv: list[str] | None = None) -> str:
         torch.manual_seed(seed)
         runs.append(describe_heads(trained, untrained, chance))
         if seed == options.seed:
-            save_pictures(options, trained, untrained, chance, runs[0]["trained: entropy"])
+            save_weights(options, trained)
+            save_plot(options, "phase2/multi_head_grid", *draw_grid(trained, untrained, options.words))
     findings.record(options, *runs)
     before = chance.mean().item()
     after = fmean(entropy for n in runs for entropy in n["trained: entropy"])
     return f"Normalised entropy of the heads: {before:.2f} before training, {after:.2f} after, on average"
-
-
-def save_pictures(
-    options: argparse.Namespace, trained: Trained, untrained: Trained, chance: Tensor, entropies: list[float]
-) -> None:
-    """Both pictures of one model, and its weights on all sentences of the file."""
-    saved = {sentence: weights_of(trained.model, tokenize(sentence)) for sentence in options.all_sentences}
-    with paths.whole_file(options.output_dir / paths.PROCESSED / "multi_head_patterns.pt") as unfinished:
-        torch.save(saved, unfinished)
-    save_plot(options, "phase2/multi_head_grid", *draw_grid(trained, untrained, options.words))
-    save_plot(options, "phase2/attention_entropy", *draw_entropy(trained, entropies, chance))
 
 
 if __name__ == "__main__":

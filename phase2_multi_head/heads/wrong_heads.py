@@ -78,10 +78,10 @@ def draw() -> tuple[Figure, str]:
     """x, and the two heads that split_heads makes of it, above those of a bare view; a colour for each token."""
     x, split = reshapes()
     fig, ax = plt.subplots(figsize=(9, 4.6), layout="constrained")
-    draw_rows(ax, x[0], 0, LOWER / 2, "x: three tokens of six numbers")
+    draw_rows(ax, x[0], 0, LOWER / 2, "x: three words of six numbers")
     words = {
-        "split_heads": (0, "view(B, T, H, d_k).transpose(1, 2)", "right: every row\nis one token"),
-        "view alone": (LOWER, "view(B, H, T, d_k)", "wrong: in head 0,\nrow 1 is still token 0"),
+        "split_heads": (0, "view(B, T, H, d_k).transpose(1, 2)", "right: every row\nis one word"),
+        "view alone": (LOWER, "view(B, H, T, d_k)", "wrong: in head 0,\nrow 1 is still word 0"),
     }
     for name, (top, code, verdict) in words.items():
         ax.annotate("", (9.2, top + 1.5), (6.4, LOWER / 2 + 1.5), arrowprops={"arrowstyle": "->", "color": QUIET})
@@ -91,11 +91,11 @@ def draw() -> tuple[Figure, str]:
             draw_rows(ax, split[name][0, head], 9.5 + 3.8 * head, top, f"head {head}")
     ax.set(xlim=(-0.2, 21), ylim=(LOWER + 3.2, -2), aspect="equal")
     ax.axis("off")
-    title = "Two ways to cut heads, one shape: a view alone mixes the tokens"
-    headline(fig, title, "colour: the token a number comes from; 14 is token 1, column 4")
+    title = "Two ways to cut heads, one shape: a view alone mixes the words"
+    headline(fig, title, "colour: the word that a number belongs to; 14 is word 1, column 4")
     return fig, (
-        f"{title}. Three tokens of six numbers, cut into two heads. With the transpose each row of a head is one "
-        "token; with the view alone the rows of head 0 are token 0, token 0 again and half of token 1."
+        f"{title}. Three words of six numbers, cut into two heads. With the transpose each row of a head is one "
+        "word; with the view alone the rows of head 0 are word 0, word 0 again and half of word 1."
     )
 
 

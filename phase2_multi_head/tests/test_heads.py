@@ -17,9 +17,11 @@ from shared import toy_language, training
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import FAILS, HOLDS
 from shared.grammar.entropy import hidden_word_distribution, hidden_word_entropy
+from shared.grammar.roles import NO_NAME
 from shared.grammar.scores import gold_matrices, score_heads
 from shared.tests.helpers import T_Q, B, close
 from shared.toy_language import encode, sample_corpus
+from shared.visualization_utils import role_color
 
 
 def test_sliced_input_is_one_small_head_on_each_slice():
@@ -166,6 +168,32 @@ def test_heads_of_known_patterns_are_described_by_their_numbers():
     numbers = visualize.describe("x", [weights, weights], torch.ones(1, 1, 5, 5).bool())
     assert numbers["x: entropy"] == pytest.approx([1, 0, 0] * 2)
     assert numbers["x: difference"] == pytest.approx((0.8 + 0.8 + 1) / 3)
+
+
+def test_the_grid_names_and_colours_heads_by_role_and_shows_words_once(monkeypatch):
+    model = training.untrained(DEEP_RECIPE, MultiHeadAttention)
+    names = [["previous", NO_NAME, NO_NAME, "verb → place"], ["subject → verb"] + [NO_NAME] * 3]
+    monkeypatch.setattr(visualize, "head_names", lambda *_: names)
+    fig, caption = visualize.draw_grid(model, model, ["the", "cat", "sat"])
+    titles = [ax.title for ax in fig.axes[:12]]
+    assert [title.get_text() for title in titles[:5]] == [
+        "previous (0.0)",
+        "no name (0.1)",
+        "no name (0.2)",
+        "verb → place (0.3)",
+        "subject → verb (1.0)",
+    ]
+    assert [title.get_color() for title in titles[:8]] == [role_color(name) for row in names for name in row]
+    assert "3 of 8 have a role" in fig.get_suptitle() and "layer 1: subject → verb" in caption
+    for place, ax in enumerate(fig.axes[:12]):
+        drawn = [
+            any(tick.label1.get_visible() or tick.label2.get_visible() for tick in axis.get_major_ticks())
+            for axis in (ax.xaxis, ax.yaxis)
+        ]
+        assert drawn == [place < 4, place % 4 == 0]
+    monkeypatch.setattr(visualize, "head_names", lambda *_: [[NO_NAME] * 4] * 2)
+    assert "no head has a role yet" in visualize.draw_grid(model, model, ["the", "cat"])[1]
+    plt.close("all")
 
 
 def test_total_variation_leaves_padding_out():
