@@ -30,7 +30,6 @@ from statistics import fmean
 
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -43,9 +42,8 @@ from shared.evidence.claims import EXPERIMENT, Above, Claim, measures
 from shared.grammar.entropy import KIND
 from shared.head_statistics import even_weights, head_statistics
 from shared.toy_language import START, Sentence
-from shared.toy_model import weights_of
 from shared.training import Trained
-from shared.visualization_utils import QUIET, WEIGHT_MAP, head_color, headline, save_plot, token_labels
+from shared.visualization_utils import BLUE, GREY, INK, ORANGE, PURPLE, QUIET, headline, label_ends, save_plot
 
 NUM_SENTENCES, QUICK_SENTENCES = 200, 40
 BOTH, CUT, CAUSAL = KINDS = ("both sides", "the same, mask added", "trained with the mask")
@@ -246,66 +244,54 @@ def sinks(found: Sink, fresh: Sink, causal: Patterns, sentences: list[Sentence])
     }
 
 
-def draw_spread(ax: Axes, numbers: dict[str, float], name: str, label: str) -> None:
-    """One number of the three kinds of patterns, and a dashed line at that of even weights in the same rows."""
-    for place, kind in enumerate(KINDS):
-        value, chance = numbers[f"{name}, {kind}"], numbers.get(f"{name}, {kind}, even weights", 1.0)
-        ax.bar(place, value, width=0.62, color=head_color(place))
-        ax.plot([place - 0.38, place + 0.38], [chance, chance], color=QUIET, linestyle="--", linewidth=1.4)
-        ax.text(place, value, f"{value:.2f}", ha="center", va="bottom", fontsize=10)
-    ax.set_xticks(range(len(KINDS)), ("both\nsides", "same,\nmask", "trained,\nmask"))
-    ax.set_ylim(0, 1.15 * max(1.0, numbers.get(f"{name}, {BOTH}, even weights", 0.0)))
-    ax.tick_params(length=0)
-    ax.set_title(label, fontsize=11)
-
-
 def draw_spreads(numbers: dict[str, float], note: str) -> tuple[Figure, str]:
-    """The four numbers: raw, and as a share of even weights."""
-    fig, axes = plt.subplots(1, 4, figsize=(11.4, 3.9), layout="constrained")
-    labels = ("entropy, nats", "entropy, share of ln n", "distance, positions", "distance, share of even")
-    for ax, name, label in zip(axes, SPREADS, labels, strict=True):
-        draw_spread(ax, numbers, name, label)
-    entropy, share = ([numbers[f"{name}, {kind}"] for kind in (BOTH, CUT)] for name in SPREADS[:2])
-    title = "Cut to the past, entropy goes from {:.2f} to {:.2f} nats, but from {:.2f} to {:.2f} of ln n"
-    title = title.format(*entropy, *share)
-    headline(fig, title, note, 12.5)
-    return fig, f"{title}. Dashed: even weights on the keys that each row may see."
+    """Entropy without and with the mask (filled), as a part of that of even weights in the same rows (outlined)."""
+    fig, ax = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
+    for place, (kind, color) in enumerate({BOTH: ORANGE, CUT: BLUE}.items()):
+        value, most = numbers[f"entropy, {kind}"], numbers[f"entropy, {kind}, even weights"]
+        ax.bar(place, most, width=0.5, facecolor="white", edgecolor=GREY, linewidth=1.5)
+        ax.bar(place, value, width=0.5, color=color)
+        share = numbers[f"normalised entropy, {kind}"]
+        style = {"ha": "center", "va": "center", "fontsize": 18, "color": "white", "fontweight": "bold"}
+        ax.text(place, value / 2, f"{share:.0%}\nof it", **style)
+        most_is = "even weights: the most it can be"
+        ax.annotate(most_is, (place, most), (0, 3), textcoords="offset points", ha="center", color=QUIET)
+        ax.annotate("the heads", (place + 0.25, value), (6, 0), textcoords="offset points", va="center")
+    ax.set_xticks([0, 1], ("no mask", "the same weights, their future cut off"))
+    ax.set(ylabel="entropy of a row, nats", xlim=(-0.5, 1.5))
+    ax.tick_params(axis="x", length=0, labelsize=11)
+    title = "The mask leaves fewer words to choose from;\nheads choose no more sharply among them"
+    headline(fig, title, note)
+    return fig, f"{title.replace(chr(10), ' ')}. Entropy of heads within that of even weights, with and without it."
 
 
-def draw_sinks(causal: Trained, by_kind: OnFirst, found: Sink, words: list[str], note: str) -> tuple[Figure, str]:
-    """Left what each head gives <start> after each kind of word; right all last rows where the chosen head rests."""
+def draw_sinks(causal: Trained, by_kind: OnFirst, found: Sink, note: str) -> tuple[Figure, str]:
+    """What each head gives <start> after each kind of word; the chosen head as a line, the others as dots."""
     heads = causal.recipe.num_heads
-    names = [f"{place // heads}.{place % heads}" for place in range(causal.recipe.num_layers * heads)]
-    fig, (table, rows) = plt.subplots(1, 2, figsize=(11.4, 4.8), layout="constrained")
-    evens = torch.tensor([even for _, even in by_kind.values()])
-    weights = torch.stack([each for each, _ in by_kind.values()], dim=-1)  # (L * H, kinds)
-    values = torch.cat([weights, evens[None].double()])
-    table.set_title(f"weight on {START} after", fontsize=11)
-    draw_rows(table, values, [*names, "even"], [f"{kind}s" for kind in by_kind])
-    places = [i for i, word in enumerate(words) if NAMES.get(KIND[word], NAMES["p"]) == found.kind]
-    seen = [START, *words[: places[-1] + 1 if places else len(words)]]
-    last = weights_of(causal.model, seen)[:, :, -1].flatten(0, 1).cpu()  # (L, H, T, T) -> (L * H, T)
-    rows.set_title(f'last rows of "{" ".join(seen[1:])}"', fontsize=11)
-    draw_rows(rows, last, names, token_labels(seen))
-    title = (
-        f"After {found.kind}s head {names[found.head]} gives {START} {found.weight:.2f} of its weight; "
-        f"an even share is {found.even:.2f}"
-    )
-    headline(fig, title, note, 12.5)
-    return fig, f"{title}. Chosen on half of the held-out sentences, measured on the others."
-
-
-def draw_rows(ax: Axes, values: Tensor, names: list[str], labels: list[str]) -> None:
-    """Weights (rows, columns) as colours and numbers."""
-    ax.pcolormesh(values.numpy(), cmap=WEIGHT_MAP, vmin=0, vmax=1, edgecolors="white")
-    for i, row in enumerate(values.tolist()):
-        for j, value in enumerate(row if len(row) <= 10 else ()):
-            color = "white" if value > 0.5 else "black"
-            ax.text(j + 0.5, i + 0.5, f"{value:.2f}", ha="center", va="center", fontsize=9, color=color)
-    ax.set_xticks([j + 0.5 for j in range(len(labels))], labels, rotation=30, ha="right")
-    ax.set_yticks([i + 0.5 for i in range(len(names))], names)
-    ax.set(ylim=(len(names), 0), ylabel="head")
-    ax.tick_params(length=0)
+    fig, ax = plt.subplots(figsize=(8.2, 4.6), layout="constrained")
+    places = range(len(by_kind))
+    weights = torch.stack([each for each, _ in by_kind.values()])  # (kinds, L * H)
+    for head in range(weights.size(1)):
+        if head != found.head:
+            ax.plot(places, weights[:, head], "o", color=GREY, ms=5, alpha=0.6)
+    ax.plot(places, weights[:, found.head], "o:", color=PURPLE, ms=8, linewidth=1)
+    evens = [even for _, even in by_kind.values()]
+    ax.hlines(evens, [x - 0.3 for x in places], [x + 0.3 for x in places], color=INK, linewidth=1.5)
+    last = len(by_kind) - 1
+    ax.set_xticks(places, [f"{kind}s" for kind in by_kind])
+    ax.set(ylabel=f"weight on {START} in the last row", ylim=(-0.03, 1.03), xlim=(-0.5, last + 0.5))
+    ax.set_xlabel("after", color=QUIET)
+    names = {
+        f"layer {found.head // heads} head {found.head % heads}": (last, weights[-1, found.head].item(), PURPLE),
+        "an even share": (last + 0.3, evens[-1], INK),
+    }
+    label_ends(ax, names, size=10)
+    rests = found.weight - found.even > RESTS
+    title = f"After {found.kind}s one head rests on {START}: an attention sink"
+    if not rests:
+        title = f"No head of this model rests on {START}: none gives it far more than an even share"
+    headline(fig, title, f"{note} · grey: the other heads")
+    return fig, f"{title}. Weight of each head on the first token, by the kind of the word read last."
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -320,11 +306,10 @@ def main(argv: list[str] | None = None) -> str:
         wide.append(spreads({BOTH: both, CUT: cut(both), CAUSAL: masked}))
         rests.append(sinks(found, by_chance, masked, sentences))
         if seed == options.seed:
-            note = f"with the mask: {causal.label}, next words · {len(sentences)} held-out sentences"
-            task = f"both sides: {full.label}, hidden words"
-            save_plot(options, "phase4/mask_patterns", *draw_spreads(wide[0], f"{task} · {note}"))
-            by_kind = on_first(masked, sentences)
-            save_plot(options, "phase4/attention_sinks", *draw_sinks(causal, by_kind, found, options.words, note))
+            note = f"{len(sentences)} held-out sentences, mean over rows and heads"
+            save_plot(options, "phase4/mask_patterns", *draw_spreads(wide[0], f"{full.label}, hidden words · {note}"))
+            note = f"{causal.label}, next words · beginnings of {len(sentences)} held-out sentences"
+            save_plot(options, "phase4/attention_sinks", *draw_sinks(causal, on_first(masked, sentences), found, note))
     findings.record(options, *wide, *rests)
     entropy, share = ([wide[0][f"{name}, {kind}"] for kind in (BOTH, CUT)] for name in SPREADS[:2])
     return "Cut to the past: entropy {:.2f} to {:.2f} nats, but {:.2f} to {:.2f} of ln n".format(*entropy, *share)
