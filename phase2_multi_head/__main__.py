@@ -24,6 +24,7 @@ PLAN = course.Plan(
     ),
     slow=("heads.heads_vs_loss", "pruning.head_pruning"),
     alone=("costs.benchmark",),
+    longer=("alibi_attention",),
 )
 
 if __name__ == "__main__":

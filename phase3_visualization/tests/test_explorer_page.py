@@ -1,11 +1,14 @@
 """What the live page shows against its own forward pass, lever by lever; and that anybody can use it."""
 
 import math
+import re
+from urllib.parse import parse_qsl
 
 import pytest
 import torch
 
 from phase3_visualization.explorer import write_page
+from shared import paths
 from shared.tests.helpers import needs_browser, open_watched
 from shared.toy_language import TOY_SENTENCE
 
@@ -26,6 +29,12 @@ def live_page(browser, explorer_models, live_errors, tmp_path_factory):
     page = open_watched(browser, path.as_uri(), live_errors)
     yield page
     page.close()
+
+
+LINKED = re.compile(r"\]\([./]*visualizations/explorer\.html#([^)]+)\)")
+LINKED_VIEWS = sorted(
+    {view for page in paths.ROOT.glob("phase*/**/README.md") for view in LINKED.findall(page.read_text("utf-8"))}
+)
 
 
 LIVE_EXPECTED = """([name, words, levers, masked]) => {
@@ -510,3 +519,14 @@ def test_a_redraw_is_fast(live_page):
 @needs_browser
 def test_nothing_went_wrong_in_the_live_page_meanwhile(live_errors):
     assert live_errors == []
+
+
+@needs_browser
+@pytest.mark.parametrize("address", LINKED_VIEWS)
+def test_the_views_that_lessons_link_to_are_views_of_the_page(live_page, address):
+    live_page.evaluate("(hash) => { history.replaceState(null, '', '#'); location.hash = hash; }", address)
+    live_page.evaluate("() => new Promise((done) => setTimeout(done))")
+    kept = dict(parse_qsl(live_page.evaluate("() => location.hash.slice(1)")))
+    kept["model"] = live_page.evaluate("() => Page.state().model")  # the first one is not written
+    for name, value in parse_qsl(address):
+        assert kept.get(name) == value, f"{address}: {name}"

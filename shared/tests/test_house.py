@@ -11,42 +11,9 @@ from pathlib import Path
 
 import networkx
 import pytest
-import torch
-import torch.nn.functional as F
 
 import test_all
-from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from shared import course, paths
-from shared.attention_utils import padding_mask
-from shared.toy_language import RELATIONS
-
-
-def front_door_code(monkeypatch, name):
-    """What the Python example of the README defines, run as the README says but with a few steps of training."""
-    code = re.search(r"```python\n(.*?)```", (paths.ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
-    assert "steps=800" in code
-    monkeypatch.setattr(sys, "argv", ["my_attention.py"])
-    names = {"__name__": name}
-    exec(compile(code.replace("steps=800", "steps=8"), "README.md", "exec"), names)
-    return names
-
-
-def test_the_attention_of_the_front_door_is_what_it_says(checkpoints, monkeypatch, capsys):
-    names = front_door_code(monkeypatch, "__main__")
-    printed = capsys.readouterr().out
-    assert re.findall(r"^([\w-]+): \d\.\d\d in layer \d head \d$", printed, re.MULTILINE) == list(RELATIONS)
-    torch.manual_seed(5)
-    module = names["AlibiAttention"](22, 2).double()
-    x, mask = torch.randn(3, 7, 22, dtype=torch.float64), padding_mask(torch.tensor([7, 5, 2]), 7)
-    output, weights = module(x, mask=mask)
-    query, key, value = (split_heads(part, 2) for part in module.w_qkv(x).chunk(3, dim=-1))
-    far = torch.tensor([[float(abs(i - j)) for j in range(7)] for i in range(7)], dtype=torch.float64)
-    bias = torch.stack([-(2.0**-4) * far, -(2.0**-8) * far]).masked_fill(~mask, -torch.inf)  # (3, 2, 7, 7)
-    expected = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-    torch.testing.assert_close(output, module.w_o(merge_heads(expected)), rtol=0, atol=1e-12)
-    assert weights[2, :, :, 2:].abs().max() == 0
-
 
 ROOMS_HOLD = 14  # entries at the most: what can be seen at a glance
 ORDER = ["shared", *course.PHASES.values()]
@@ -126,22 +93,27 @@ def test_formatting_and_lint_are_clean():
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_worked_example_of_the_first_lesson():
-    """The numbers that the lesson works out by hand, and the row that it prints of them."""
-    query = torch.tensor([[1.0, 1, 0, 0]])
-    key = torch.tensor([[2.0, 0, 1, 0], [0, 0, 3, 1], [-1, -1, 0, 2]])
-    value = torch.tensor([[10.0, 0], [0, 10], [10, 10]])
-    output, weights = scaled_dot_product_attention(query, key, value)
-    lesson = (paths.ROOT / "phase1_single_head" / "README.md").read_text(encoding="utf-8")
-    assert "| " + " | ".join(f"{weight:.3f}" for weight in weights[0].tolist()) + " |" in lesson
-    assert f"({output[0, 0]:.2f}, {output[0, 1]:.2f})" in lesson
+MADE_BY_A_RUN = (paths.PAGE, paths.EXPLORER)  # pages that a reader has after the first run
+
+
+def anchor(heading):
+    """As GitHub makes it: "## 6. The block" -> 6-the-block."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def anchors(page):
+    return {anchor(heading) for heading in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)}
 
 
 def test_links_and_commands_of_the_lessons_lead_somewhere():
     for path in [paths.ROOT / "README.md", *paths.ROOT.glob("phase*/**/README.md")]:
         text = path.read_text(encoding="utf-8")
-        for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", text):
-            assert (path.parent / link).exists(), f"{path}: {link}"
+        for link, place in re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", text):
+            target = (path.parent / link).resolve() if link else path
+            if target in [paths.ROOT / page for page in MADE_BY_A_RUN]:
+                continue  # its views: test_explorer_page.py
+            assert target.exists(), f"{path}: {link}"
+            assert not place or place in anchors(target), f"{path}: {link}#{place}"
         for script in re.findall(r"python ((?:phase|shared)\S+\.py)", text):
             assert (paths.ROOT / script).exists(), f"{path}: {script}"
         for module in re.findall(r"python -m ((?:phase|shared)[\w.]+)", text):

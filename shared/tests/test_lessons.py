@@ -62,6 +62,7 @@ ELSEWHERE = {
     },
     "phase2_multi_head/README.md": {
         "1. One head, four heads, two layers": "2.7",  # e
+        "3. What joins the heads": "16",  # d_model / num_heads of the recipe
     },
     "phase2_multi_head/costs/README.md": {
         # counted and printed by cost_model.py; its formulas, which a test compares with what is measured
