@@ -14,7 +14,8 @@ import pytest
 from shared import course, paths
 from shared.evidence import replications, report, table
 from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, ONLY_IF, UNDECIDED, all_claims
-from shared.tests.helpers import promised
+from shared.evidence.seven import DPI, SEVEN, draw
+from shared.tests.helpers import overlapping, promised, smallest, watched_texts
 
 PHASES = tuple(course.PHASES.values())
 README = (paths.ROOT / "README.md").read_text(encoding="utf-8")
@@ -229,9 +230,9 @@ def test_numbers_of_captions_are_those_of_recorded_runs():
 
 
 def seven_things():
-    """The items of the front door's list -> text and the scripts that each links to."""
+    """The rows of the front door's table -> text and the scripts that each links to."""
     text = README.split("## Seven things")[1].split("\n## ")[0]
-    items = re.findall(r"^\d\. (.*?)(?=^\d\. |^$)", text, re.DOTALL | re.MULTILINE)
+    items = re.findall(r"^\| (!.*\*\*\d\. .*) \|$", text, re.MULTILINE)
     return [(item, re.findall(r"\]\(([\w/]+\.py)\)", item)) for item in items]
 
 
@@ -246,6 +247,24 @@ def test_seven_things_of_the_front_door_are_decided_and_have_numbers_code_and_pi
         assert set(scripts) <= decided and "visualizations/gallery/" in item, item
         known = [span for script in scripts for span in recorded[script]]
         assert not unknown_numbers(item, known, set().union(*map(whole_numbers, scripts))), item
+
+
+def test_small_pictures_of_the_seven_have_a_dot_for_each_run_and_type_that_can_be_read(tmp_path):
+    assert [picture for item, _ in seven_things() for picture in re.findall(r"seven/(\w+)\.png", item)] == list(SEVEN)
+    for name, small in SEVEN.items():
+        with watched_texts() as seen:
+            fig, caption = draw(small)
+            fig.savefig(tmp_path / "a.png", dpi=DPI)
+        assert fig.get_figwidth() * DPI == 420 and smallest(seen[fig])[0] >= 15 and not overlapping(seen[fig]), name
+        dots = [line.get_xdata() for line in fig.axes[0].get_lines()]
+        for line, drawn in zip(small.lines, dots, strict=True):
+            claim = next(claim for claim in all_claims() if claim.id == line.claim)
+            known = replications.published(claim)
+            assert sorted(drawn) == sorted(
+                row[line.number] for block in known.blocks for row in replications.rows(block)
+            )
+            low, high = known.range(line.number)
+            assert f"{low:.{small.digits}f}" in caption and f"{high:.{small.digits}f}" in caption
 
 
 def test_the_front_door_counts_as_the_record_does():
