@@ -11,7 +11,7 @@ which guesses the next word. How their entropy went during training was kept wit
 
     python phase3_visualization/roles/entropy_and_distance.py
 
-Writes entropy_training.png and attention_distance.png to visualizations/plots/phase3/.
+Writes attention_distance.png to visualizations/plots/phase3/.
 """
 
 from dataclasses import dataclass
@@ -23,14 +23,16 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
+from phase3_visualization.attention_flow import head_label
 from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, CausalAttention, load_causal_model
 from shared import cli, training
 from shared.attention_utils import causal_mask
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, measures
+from shared.grammar.roles import NO_NAME, head_names
 from shared.head_statistics import even_weights, head_statistics
 from shared.training import Trained
-from shared.visualization_utils import INK, QUIET, head_color, headline, save_plot
+from shared.visualization_utils import INK, QUIET, headline, role_color, save_plot
 
 FALLS = 0.1  # margin, in normalised entropy
 ENTROPY_SENTENCES, NUM_SENTENCES, QUICK_SENTENCES = 64, 300, 50
@@ -74,47 +76,6 @@ def entropies(curves: dict[str, Curve]) -> dict[str, float]:
         found[f"{kind}, lowest"] = means.min().item()
         found[f"{kind}, heads {FALLS} below their start"] = (entropy[0] - entropy[-1] >= FALLS).double().mean().item()
     return found | {FALL: min(found[f"{kind}, first"] - found[f"{kind}, last"] for kind in curves)}
-
-
-def draw_curves(ax: Axes, name: str, curve: Curve) -> None:
-    """A line for each head, by layer solid or dashed, and the mean of all of them in black."""
-    steps, entropy = curve
-    for layer in range(entropy.size(1)):
-        for head in range(entropy.size(2)):
-            style = {"color": head_color(head), "linestyle": "-" if layer == 0 else "--"}
-            ax.plot(steps, entropy[:, layer, head], linewidth=1.1, alpha=0.75, **style)
-    mean = entropy.mean(dim=(1, 2))
-    ax.plot(steps, mean, color=INK, linewidth=2.6)
-    lowest = int(mean.argmin())
-    for at, offset in {lowest: -0.06, len(steps) - 1: 0.0}.items():
-        right = at == len(steps) - 1
-        ax.plot(steps[at], mean[at], "o", color=INK, markersize=5)
-        place = {"ha": "left", "va": "center"} if right else {"ha": "center", "va": "top"}
-        ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
-        x = steps[at] + (0.015 * steps[-1] if right else 0)
-        ax.text(x, mean[at] + offset, f"{mean[at]:.2f}", fontsize=9, bbox=ground, **place)
-    ax.set(xlim=(0, 1.1 * steps[-1]), ylim=(0, 1.12), xlabel="training step")
-    ax.set_title(name, color=QUIET)
-
-
-def draw_entropy(curves: dict[str, Curve], note: str) -> tuple[Figure, str]:
-    """One panel for each model."""
-    fig, axes = plt.subplots(1, 2, figsize=(9.2, 4.4), sharey=True, layout="constrained")
-    parts = []
-    for ax, (kind, curve) in zip(axes, curves.items(), strict=True):
-        draw_curves(ax, MODELS[kind], curve)
-        mean = curve[1].mean(dim=(1, 2))
-        parts.append(f"{kind}: from {mean[0]:.2f} down to {mean.min():.2f}, at the end {mean[-1]:.2f}")
-    axes[0].set_ylabel("normalised entropy of a head")
-    marks = [
-        plt.Line2D([], [], color=QUIET, linestyle="-", label="a head of layer 0"),
-        plt.Line2D([], [], color=QUIET, linestyle="--", label="of a later layer"),
-        plt.Line2D([], [], color=INK, linewidth=2.6, label="mean of all heads"),
-    ]
-    axes[0].legend(handles=marks, frameon=False, fontsize=8, loc="upper right", ncols=3, borderaxespad=0)
-    title = f"Entropy, {'; '.join(parts)}"
-    headline(fig, title, f"{note}; {ENTROPY_SENTENCES} held-out sentences", size=11.5)
-    return fig, f"{title}. Normalised entropy of every head during training."
 
 
 @dataclass(frozen=True)
@@ -169,41 +130,48 @@ def distances(runs: dict[str, Distances]) -> dict[str, float]:
     return found
 
 
-def draw_heads(ax: Axes, name: str, found: Distances) -> None:
-    """Each head a dot, each layer's mean a line; the dashed line is what even weights give."""
+def summary(found: dict[str, Distances]) -> str:
+    """Which way the mean distance goes from the first layer to the last one."""
+    rises = [bool(run.trained[-1].mean() > run.trained[0].mean()) for run in found.values()]
+    if any(rises) and not all(rises):
+        return "Deeper is not further: one model's last layer looks further, the other's less far"
+    return f"The last layer looks {'further' if all(rises) else 'less far'} than the first, in both models"
+
+
+def draw_heads(ax: Axes, found: Distances, names: list[list[str]] | None) -> None:
+    """A dot for each head, by distance within its layer; the mean of each layer, and what even weights give."""
     num_layers, num_heads = found.trained.shape
-    for layer in range(num_layers):
-        for head in range(num_heads):
-            x = layer + (head - (num_heads - 1) / 2) * 0.13
-            ax.plot(x, found.untrained[layer, head], "o", color="white", markeredgecolor=QUIET, markersize=5)
-            ax.plot(x, found.trained[layer, head], "o", color=head_color(head), markersize=9)
-        for mean, color in ((found.untrained[layer].mean(), QUIET), (found.trained[layer].mean(), INK)):
-            ax.plot([layer - 0.32, layer + 0.32], [mean, mean], color=color, linewidth=1.6)
-        mean = found.trained[layer].mean()
-        ax.text(layer + 0.34, mean, f"{mean:.2f}", va="center", fontsize=9)
-    ax.axhline(found.even, color=INK, linewidth=1.2, linestyle="--")
-    ax.set_xticks(range(num_layers), [f"layer {layer}" for layer in range(num_layers)])
-    ax.set_xlim(-0.55, num_layers - 0.3)
-    ax.set_title(f"{name}\n(even weights, dashed: {found.even:.2f})", color=QUIET)
+    ticks = []
+    for layer, distances in enumerate(found.trained):
+        top = layer * (num_heads + 1)
+        for row, head in enumerate(distances.argsort().tolist()):
+            name = names[layer][head] if names else NO_NAME
+            label = head_label(name if names else "head", layer, head)
+            ticks.append((top + row, label, role_color(name)))
+            ax.plot(distances[head], top + row, "o", color=role_color(name), markersize=10)
+        mean = distances.mean().item()
+        ax.plot([mean, mean], [top - 0.5, top + num_heads - 0.5], color=INK, linewidth=2, zorder=0)
+        ax.text(mean, top - 0.6, f"layer {layer}, mean {mean:.1f}", ha="right", va="bottom", fontsize=9)
+    ax.axvline(found.even, color=QUIET, linewidth=1.5, linestyle=":", zorder=0)
+    places, labels, colors = zip(*ticks, strict=True)
+    ax.set_yticks(places, labels, fontsize=9)
+    for label, color in zip(ax.get_yticklabels(), colors, strict=True):
+        label.set_color(color)
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(num_layers * (num_heads + 1) - 1, -1.6)
 
 
-def draw_distance(found: dict[str, Distances], note: str) -> tuple[Figure, str]:
-    """One panel for each kind of model, on the same scale."""
-    fig, axes = plt.subplots(1, 2, figsize=(9.2, 4.5), sharey=True, layout="constrained")
-    for ax, (kind, distances) in zip(axes, found.items(), strict=True):
-        draw_heads(ax, MODELS[kind], distances)
-    top = max(max(d.trained.max().item(), d.untrained.max().item(), d.even) for d in found.values())
-    axes[0].set(ylim=(0, 1.2 * top), ylabel="mean distance |i - j|, positions")
-    marks = [
-        plt.Line2D([], [], marker="o", linestyle="", color=head_color(0), markersize=9, label="a head, trained"),
-        plt.Line2D([], [], marker="o", linestyle="", color="white", markeredgecolor=QUIET, label="the same, untrained"),
-        plt.Line2D([], [], color=INK, label="mean of a layer"),
-    ]
-    axes[0].legend(handles=marks, frameon=False, fontsize=8, loc="upper left", ncols=3, borderaxespad=0)
-    (a, b), (c, d) = ([d.trained[layer].mean() for layer in (0, -1)] for d in found.values())
-    title = f"Mean distance, first and last layer: {a:.1f} and {b:.1f} seeing both sides, {c:.1f} and {d:.1f} causal"
-    headline(fig, title, note, size=12.5)
-    return fig, f"{title}. A dot for each head, trained and untrained; dashed: even weights under the same mask."
+def draw(found: dict[str, Distances], names: list[list[str]], note: str) -> tuple[Figure, str]:
+    """One panel for each kind of model, on the same scale; names: of the heads of the first."""
+    fig, axes = plt.subplots(1, 2, figsize=(9, 4.8), layout="constrained", width_ratios=(1, 0.9))
+    far = max(max(run.even, run.trained.max().item()) for run in found.values())
+    for ax, (kind, run), known in zip(axes, found.items(), (names, None), strict=True):
+        draw_heads(ax, run, known)
+        ax.set(xlim=(0, 1.05 * far), xlabel="mean distance, words")
+        ax.set_title(f"{MODELS[kind]}\ndotted: even weights, {run.even:.1f}", color=QUIET)
+    title = summary(found)
+    headline(fig, title, note)
+    return fig, f"{title}. A dot for each head, a line at the mean of its layer, dotted what even weights give."
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -213,12 +181,11 @@ def main(argv: list[str] | None = None) -> str:
     models = [{kind: load[kind](options, seed) for kind in MODELS} for seed in cli.seeds(options)]
     curves = [{kind: entropy_curve(both[kind]) for kind in MODELS} for both in models]
     runs = [{kind: measure(both[kind], ATTENTION[kind], num_sentences) for kind in MODELS} for both in models]
-    labels = [f"{k}: {curves[0][k][1][-1].mean():.2f}, {trained.label}" for k, trained in models[0].items()]
-    note = f"normalised entropy at the end: {'; '.join(labels)}"
-    save_plot(options, "phase3/entropy_training", *draw_entropy(curves[0], note))
-    save_plot(
-        options, "phase3/attention_distance", *draw_distance(runs[0], f"{note}; {num_sentences} held-out sentences")
-    )
+    if options.pictures:
+        names = head_names(models[0][BOTH_SIDES], MultiHeadAttention)
+        entropy = " and ".join(f"{curve[1][-1].mean():.2f}" for curve in curves[0].values())
+        note = f"{models[0][CAUSAL].label} each · normalised entropy {entropy} · {num_sentences} held-out sentences · names: left model only"
+        save_plot(options, "phase3/attention_distance", *draw(runs[0], names, note))
     sharpened, reached = [entropies(of_seed) for of_seed in curves], [distances(of_seed) for of_seed in runs]
     findings.record(options, *sharpened, *reached)
     start, end = (sharpened[0][f"{BOTH_SIDES}, {what}"] for what in ("first", "last"))
