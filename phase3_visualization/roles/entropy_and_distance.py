@@ -184,7 +184,7 @@ def main(argv: list[str] | None = None) -> str:
     if options.pictures:
         names = head_names(models[0][BOTH_SIDES], MultiHeadAttention)
         entropy = " and ".join(f"{curve[1][-1].mean():.2f}" for curve in curves[0].values())
-        note = f"{models[0][CAUSAL].label} each · normalised entropy {entropy} · {num_sentences} held-out sentences · names: left model only"
+        note = f"both {models[0][CAUSAL].label} · normalised entropy {entropy} · {num_sentences} held-out sentences"
         save_plot(options, "phase3/attention_distance", *draw(runs[0], names, note))
     sharpened, reached = [entropies(of_seed) for of_seed in curves], [distances(of_seed) for of_seed in runs]
     findings.record(options, *sharpened, *reached)
