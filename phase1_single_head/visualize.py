@@ -1,153 +1,303 @@
-"""What does one head look like: who attends to whom, and by which way?
+"""What does one head look like: whom does a hidden word ask, and how does that become a guess?
 
     python phase1_single_head/visualize.py
     python phase1_single_head/visualize.py --sentence "those dogs slept in a soft bed"
 
-Writes attention_heatmap.png and qkv_flow.png to visualizations/plots/phase1/, and the weights of every sentence of
---sentences to data/processed/attention_weights.pt.
+Writes attention_heatmap.png and qkv_flow.png to visualizations/plots/phase1/, both with a word hidden, and the
+weights of every sentence of --sentences, with nothing hidden, to data/processed/attention_weights.pt.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import ConnectionPatch, Rectangle
+from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.path import Path
 from torch import Tensor
 
 from phase1_single_head.self_attention import (
     attention_input,
     choose_word,
+    guess_hidden,
+    hide,
+    likeliest,
     load_single_head_model,
+    most_asked,
     scaled_dot_product_attention,
+    shown,
 )
 from shared import cli, paths
 from shared.attention_utils import normalized_entropy
 from shared.toy_language import tokenize
-from shared.toy_model import weights_of
+from shared.toy_model import in_double, weights_of
 from shared.training import Trained
 from shared.visualization_utils import (
+    BLUE,
+    GREEN,
+    GREY,
     INK,
+    PURPLE,
     QUIET,
-    head_color,
-    model_note,
+    headline,
     plot_attention,
     save_plot,
     token_labels,
     weight_colorbar,
 )
 
+SIGNED = LinearSegmentedColormap.from_list("signed", [PURPLE, "white", GREEN])  # below zero, zero, above
 
-def entropy_note(trained: Trained, weights: Tensor) -> str:
+
+def entropy_note(trained: Trained, weights: Tensor, whose: str = "") -> str:
+    """Which model, and the normalised entropy of these rows; a sentence of one word has none."""
     entropy = normalized_entropy(weights).nanmean().item()
-    return f"one layer, one head, {trained.label} · normalised entropy {entropy:.2f} (0: one word, 1: all alike)"
+    spread = "" if math.isnan(entropy) else f" · normalised entropy{whose} {entropy:.2f} (0: one word, 1: all alike)"
+    return f"one layer, one head, {trained.label}{spread}"
+
+
+def asks(words: list[str], weights: Tensor, i: int) -> str:
+    """The two other words with the largest of the weights (T,), in words."""
+    return " and ".join(f'"{words[j]}"' for j in most_asked(weights, i)) or "nobody"
 
 
 def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
-    """The attention matrix; the title names where the verb looks."""
-    weights = weights_of(trained.model, words)[0, 0]
+    """The attention matrix of the sentence with one word hidden; the title names whom that word asks."""
     i = choose_word(words)
-    j = int(weights[i].argmax())
-    title = f'"{words[i]}" looks at "{words[j]}": {weights[i, j]:.2f} of its weight'
-    size = max(5.2, 0.55 * len(words) + 2)
-    fig, ax = plt.subplots(figsize=(size + 0.9, size), layout="constrained")
-    plot_attention(weights, words, ax=ax, title=title)
+    seen = hide(words, i)
+    weights = weights_of(trained.model, seen)[0, 0]
+    title = f'To guess the hidden word, "?" asks {asks(words, weights[i], i)}'
+    size = min(max(5.6, 0.55 * len(words) + 2), 7.3)
+    fig, ax = plt.subplots(figsize=(size + 0.8, size), layout="constrained")
+    plot_attention(weights, shown(seen), ax=ax)
+    for label in [ax.get_yticklabels()[i], *(ax.get_xticklabels()[j] for j in most_asked(weights[i], i))]:
+        label.set_weight("bold")
     weight_colorbar(fig, ax, shrink=0.7)
-    ax.add_patch(Rectangle((0, i), len(words), 1, fill=False, edgecolor=INK, linewidth=1.6, clip_on=False))
-    model_note(fig, entropy_note(trained, weights))
-    return fig, f"{title}. Each row shows where one word takes its output from, and sums to 1."
-
-
-def strip(ax: Axes, values: Tensor, title: str, rows: list[str] | None = None) -> None:
-    """Draw vectors as rows of coloured cells: red positive, blue negative."""
-    limit = values.abs().max().item()
-    ax.imshow(
-        torch.atleast_2d(values).numpy(), aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest"
+    ax.add_patch(Rectangle((0, i), len(words), 1, fill=False, edgecolor=INK, linewidth=2.5, clip_on=False))
+    headline(fig, title, entropy_note(trained, weights))
+    return (
+        fig,
+        f'{title}. Each row shows where one word takes its output from, and sums to 1; the row of "?" is framed.',
     )
-    ax.set_title(title, fontsize=9.5, pad=4)
-    ax.set_xticks([])
-    ax.set_yticks(range(len(rows)) if rows else [], rows or [], fontsize=8)
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
 
 
-def bars(ax: Axes, values: Tensor, title: str, rows: list[str], limits: tuple[float, float]) -> None:
-    """Draw one number per word as horizontal bars with the numbers at their ends."""
-    ax.barh(range(len(values)), values.tolist(), color=head_color(0), height=0.62)
-    ax.axvline(0, color=QUIET, linewidth=0.8)
-    for row, value in enumerate(values.tolist()):
-        ax.text(max(value, 0), row, f" {value:.2f}", va="center", fontsize=8)
-    ax.set(yticks=range(len(rows)), xticks=[], xlim=limits)
-    ax.set_yticklabels(rows, fontsize=8)
-    ax.set_title(title, fontsize=9.5, pad=4)
-    ax.tick_params(length=0)
-    ax.invert_yaxis()
-    ax.spines[:].set_visible(False)
+@dataclass(frozen=True)
+class Flow:
+    """All that one head computes for a hidden word: x (T, d_model), scores and weights (T,), output (d_v,), guesses."""
+
+    words: list[str]
+    i: int
+    x: Tensor
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scores: Tensor
+    weights: Tensor
+    output: Tensor
+    guesses: list[tuple[str, float]]
+
+    @property
+    def seen(self) -> list[str]:
+        return shown(hide(self.words, self.i))
+
+    @property
+    def asked(self) -> list[int]:
+        return most_asked(self.weights, self.i)
 
 
 @torch.no_grad()
-def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
-    """One word's way: input, query against all keys, scores, weights, weighted values, output; sizes at each step."""
-    model = trained.model.cpu()
+def flow_of(trained: Trained, words: list[str]) -> Flow:
+    model, i = in_double(trained.model), choose_word(words)
     attention = model.blocks[0].attention
-    x = attention_input(model, words)
-    query, key, value = attention.w_q(x), attention.w_k(x), attention.w_v(x)
-    i = choose_word(words)
-    scores = query[i] @ key.T / math.sqrt(key.size(-1))
-    output, weights = scaled_dot_product_attention(query, key, value)
-    j = int(weights[i].argmax())
-    n, d, d_k, d_v = len(words), x.size(-1), key.size(-1), value.size(-1)
-    labels = token_labels(words)
+    x = attention_input(model, hide(words, i))
+    query, key, value = attention.w_q(x)[i], attention.w_k(x), attention.w_v(x)
+    scores = key @ query / math.sqrt(key.size(-1))  # (T, d_k) @ (d_k,) -> (T,)
+    output, weights = scaled_dot_product_attention(query[None], key, value)
+    guesses = likeliest(guess_hidden(model, [words], [i])[0][0], NUM_GUESSES)
+    return Flow(words, i, x, query, key, value, scores, weights[0], output[0], guesses)
 
-    fig = plt.figure(figsize=(10.8, 6))
-    left, width = {"x": 0.065, "project": 0.27, "score": 0.49, "softmax": 0.675, "output": 0.865}, 0.12
-    bottom, height = {"query": 0.765, "keys": 0.43, "values": 0.09}, 0.25
 
-    def place(column: str, row: str, tall: float = height) -> Axes:
-        return fig.add_axes((left[column], bottom[row], width, tall))
+# ------------------------------------------------------------------------------- the flow, drawn on a ground in inches
 
-    ax_x, ax_query, ax_keys = place("x", "keys"), place("project", "query", 0.035), place("project", "keys")
-    ax_values, ax_scores, ax_weights = place("project", "values"), place("score", "keys"), place("softmax", "keys")
-    ax_weighted, ax_output = place("softmax", "values"), place("output", "values", 0.035)
-    for column, text in zip(left, ("", "1 project", "2 score, 3 scale", "4 softmax", "5 weighted sum"), strict=True):
-        fig.text(left[column] + width / 2, 0.875, text, ha="center", color=QUIET, fontsize=10.5)
+NUM_GUESSES = 4
+WIDTH, BOTTOM = 9, 2.3  # of the picture; of the rows, one for each word, below which the guess stands
+WORDS, KEYS, SCORES, WEIGHTS, VALUES, MIX = 0.28, 1.67, 2.9, 4.2, 6.3, 7.65  # left edges of the columns
+WORDS_WIDE, STRIP, SCORES_WIDE, WEIGHTS_WIDE = 0.95, 0.85, 0.95, 1.75
+SCORES_END, WEIGHTS_END = SCORES + SCORES_WIDE, WEIGHTS + WEIGHTS_WIDE
+LABEL, NUMBER = 0.75, 0.42  # room for a word before a bar, and for the number at its end
 
-    strip(ax_x, x, f"input x: {n} × {d}", labels)
-    ax_x.add_patch(Rectangle((-0.5, i - 0.5), d, 1, fill=False, edgecolor=INK, linewidth=1.8, clip_on=False))
-    strip(ax_query, query[i], f'query of "{words[i]}": {d_k}')
-    strip(ax_keys, key, f"keys: {n} × {d_k}", labels)
-    strip(ax_values, value, f"values: {n} × {d_v}", labels)
-    lowest, highest = min(scores.min().item(), 0), scores.max().item()
-    bars(ax_scores, scores, f"q · k / √{d_k}: {n} numbers", labels, (lowest, highest + 0.4 * (highest - lowest)))
-    bars(ax_weights, weights[i], f"weights: {n}, sum 1", labels, (0, 1.35 * weights[i].max().item()))
-    strip(ax_weighted, weights[i][:, None] * value, f"weight × value: {n} × {d_v}", labels)
-    strip(ax_output, output[i], f'output of "{words[i]}": {d_v}')
 
-    def arrow(start: Axes, a: tuple[float, float], end: Axes, b: tuple[float, float], text: str = "") -> None:
-        """An arrow from point a of one panel to point b of another, in fractions of the panels."""
-        style = {"arrowstyle": "-|>", "color": QUIET, "mutation_scale": 12, "shrinkA": 4, "shrinkB": 4}
-        fig.add_artist(ConnectionPatch(a, b, "axes fraction", "axes fraction", axesA=start, axesB=end, **style))
-        if text:
-            points = [
-                fig.transFigure.inverted().transform(ax.transAxes.transform(p)) for ax, p in ((start, a), (end, b))
-            ]
-            on_white = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-            fig.text(*(sum(points) / 2 + (0, 0.012)), text, ha="center", color=QUIET, fontsize=9, bbox=on_white)
+@dataclass(frozen=True)
+class Rows:
+    """Where rows lie, one for each word: the height of one, the middle of each, the first on top."""
 
-    arrow(ax_x, (1, (n - i - 0.5) / n), ax_query, (0, 0.5), "W_q")
-    arrow(ax_x, (1, 0.5), ax_keys, (-0.42, 0.5), "W_k")
-    arrow(ax_x, (1, 0.2), ax_values, (-0.42, 0.5), "W_v")
-    arrow(ax_query, (1, 0.5), ax_scores, (0.1, 1.14))
-    arrow(ax_keys, (1, 0.5), ax_scores, (-0.42, 0.5))
-    arrow(ax_scores, (1.02, 0.5), ax_weights, (-0.42, 0.5))
-    arrow(ax_weights, (0.5, 0), ax_weighted, (0.5, 1.16))
-    arrow(ax_values, (1, 0.5), ax_weighted, (-0.42, 0.5))
-    arrow(ax_weighted, (1, 0.07), ax_output, (0, 0.5), "sum")
-    title = f'"{words[i]}" asks every word, and gives {weights[i, j]:.2f} of its weight to "{words[j]}"'
-    fig.suptitle(title, fontsize=13, y=0.975)
-    model_note(fig, entropy_note(trained, weights))
-    return fig, f"{title}: project, score, scale, softmax, weighted sum, with the size of everything on the way."
+    bottom: float
+    each: float
+    count: int
+
+    @property
+    def tall(self) -> float:
+        return self.each * self.count
+
+    @property
+    def top(self) -> float:
+        return self.bottom + self.tall
+
+    @property
+    def middles(self) -> list[float]:
+        return [self.top - (place + 0.5) * self.each for place in range(self.count)]
+
+    @property
+    def size(self) -> float:
+        """Of the text in a row."""
+        return 10 if self.each > 0.2 else 8
+
+
+def frame(ax: Axes, x: float, y: float, wide: float, tall: float, linewidth: float = 1) -> None:
+    ax.add_patch(Rectangle((x, y), wide, tall, fill=False, edgecolor=INK, linewidth=linewidth, zorder=8))
+
+
+def strip(ax: Axes, x: float, y: float, tall: float, vectors: Tensor) -> None:
+    """Vectors (n, d), one above the other, as coloured cells in a frame."""
+    limit = vectors.abs().max().item()
+    inset = ax.inset_axes([x, y, STRIP, tall], transform=ax.transData)
+    inset.imshow(vectors.numpy(), aspect="auto", cmap=SIGNED, vmin=-limit, vmax=limit, interpolation="nearest")
+    inset.axis("off")
+    frame(ax, x, y, STRIP, tall)
+
+
+def names(ax: Axes, x: float, rows: Rows, texts: Sequence[str], colors: Sequence[str]) -> None:
+    """One text in each row; what is not grey is bold."""
+    for y, text, color in zip(rows.middles, texts, colors, strict=True):
+        style = {"color": INK} if color == GREY else {"color": color, "weight": "bold"}
+        ax.text(x + 0.07, y, text, va="center", size=rows.size, **style)
+
+
+def bars(
+    ax: Axes, x: float, wide: float, rows: Rows, values: Sequence[float], colors: Sequence[str], most: float = 0
+) -> None:
+    """A bar in each row, its number at its end; most: what has the whole width, if it is not the largest value."""
+    lowest, highest = min(0, *values), max(most, *values)
+    unit = (wide - NUMBER) / (highest - lowest)  # inches
+    zero = x - lowest * unit
+    ax.barh(rows.middles, [value * unit for value in values], 0.6 * rows.each, left=zero, color=colors)
+    for y, value in zip(rows.middles, values, strict=True):
+        ax.text(
+            zero + max(value, 0) * unit + 0.04, y, f"{round(value, 2) + 0:.2f}", va="center", size=min(9.5, rows.size)
+        )
+
+
+def head(ax: Axes, x: float, y: float, name: str, size: str) -> None:
+    """Above a column: what it holds, and how large that is."""
+    ax.text(x, y + 0.23, name, size=10, weight="bold")
+    ax.text(x, y + 0.07, size, size=9, color=QUIET)
+
+
+def step(ax: Axes, start: float, end: float, y: float, text: str) -> None:
+    """The name of a step, over the columns that belong to it."""
+    ax.plot([start, end], [y, y], color=INK, linewidth=2)
+    ax.text(start, y + 0.06, text, size=12, weight="bold")
+
+
+def arrow(ax: Axes, *points: tuple[float, float], text: str = "", at: tuple[float, float] = (0, 0)) -> None:
+    """An arrow along points, from the first to the last, and a text."""
+    style = {"arrowstyle": "-|>", "mutation_scale": 13, "color": INK, "linewidth": 1.4, "zorder": 9}
+    ax.add_patch(FancyArrowPatch(path=Path(points), **style))
+    ax.text(*at, text, size=9, color=QUIET, ha="center")
+
+
+def draw_asking(ax: Axes, flow: Flow, rows: Rows, colors: list[str], level: float) -> None:
+    """Words, the query of the hidden one, the keys of all, and how well they match."""
+    n, d, place, query = len(flow.words), flow.x.size(-1), rows.middles[flow.i], rows.top + 0.6
+    frame(ax, WORDS, rows.bottom, WORDS_WIDE, rows.tall)
+    frame(ax, WORDS, place - rows.each / 2, WORDS_WIDE, rows.each, linewidth=2.5)
+    inks = [INK if j == flow.i else color for j, color in enumerate(colors)]
+    names(ax, WORDS, rows, token_labels(flow.seen), inks)
+    strip(ax, KEYS, query - 0.1, 0.2, flow.query[None])
+    strip(ax, KEYS, rows.bottom, rows.tall, flow.key)
+    frame(ax, SCORES, rows.bottom, SCORES_WIDE, rows.tall)
+    bars(ax, SCORES + 0.05, SCORES_WIDE - 0.05, rows, flow.scores.tolist(), colors)
+    head(ax, WORDS, rows.top, "words", f"x: {n} × {d}")
+    head(ax, KEYS, query - 0.06, 'query of "?"', "")
+    head(ax, KEYS, rows.top, "keys", f"{n} × {flow.key.size(-1)}")
+    head(ax, SCORES, rows.top, "scores", f"q · k / √{flow.key.size(-1)}")
+    step(ax, KEYS, SCORES_END, rows.top + 1.08, "1 ask")
+    arrow(ax, (WORDS, place), (0.1, place), (0.1, query), (KEYS, query), text="W_q", at=(1.43, query + 0.06))
+    arrow(ax, (WORDS + WORDS_WIDE, level), (KEYS, level), text="W_k", at=(1.43, level + 0.06))
+    between = (KEYS + STRIP + SCORES) / 2
+    ax.plot([KEYS + STRIP, between, between], [query, query, level], color=INK, linewidth=1.4)
+    arrow(ax, (KEYS + STRIP, level), (SCORES, level))
+
+
+def draw_weighing(ax: Axes, flow: Flow, rows: Rows, colors: list[str], level: float) -> None:
+    """Scores become weights."""
+    frame(ax, WEIGHTS, rows.bottom, WEIGHTS_WIDE, rows.tall)
+    names(ax, WEIGHTS, rows, flow.seen, colors)
+    bars(ax, WEIGHTS + LABEL, WEIGHTS_WIDE - LABEL, rows, flow.weights.tolist(), colors)
+    head(ax, WEIGHTS, rows.top, "weights", "softmax: sum 1")
+    step(ax, WEIGHTS, WEIGHTS_END, rows.top + 1.08, "2 weigh")
+    arrow(ax, (SCORES_END, level), (WEIGHTS, level))
+
+
+def draw_mixing(ax: Axes, flow: Flow, rows: Rows, level: float) -> None:
+    """Weights times values, and their sum."""
+    size, centre, below = f"{len(flow.words)} × {flow.value.size(-1)}", MIX + STRIP / 2, rows.bottom - 0.25
+    strip(ax, VALUES, rows.bottom, rows.tall, flow.value)
+    strip(ax, MIX, rows.bottom, rows.tall, flow.weights[:, None] * flow.value)
+    strip(ax, MIX, 1.2, 0.2, flow.output[None])
+    head(ax, VALUES, rows.top, "values", size)
+    head(ax, MIX, rows.top, "weight × value", size)
+    head(ax, MIX, 0.78, 'output of "?"', f"{flow.output.size(-1)} numbers")
+    step(ax, VALUES, MIX + STRIP, rows.top + 1.08, "3 mix")
+    ax.text((WEIGHTS_END + VALUES) / 2, level, "×", size=16, ha="center", va="center")
+    ax.text((VALUES + STRIP + MIX) / 2, level, "=", size=16, ha="center", va="center")
+    start, end = WORDS + WORDS_WIDE / 2, VALUES + STRIP / 2
+    way = (start, rows.bottom), (start, below), (end, below), (end, rows.bottom)
+    arrow(ax, *way, text="W_v", at=(1.43, below + 0.06))
+    arrow(ax, (centre, rows.bottom), (centre, 1.4), text="sum", at=(centre + 0.25, 1.8))
+
+
+def draw_guess(ax: Axes, flow: Flow) -> None:
+    """The likeliest words."""
+    rows = Rows(0.6, 0.275, len(flow.guesses))
+    texts, chances = zip(*flow.guesses, strict=True)
+    colors = [BLUE] + [GREY] * (len(texts) - 1)
+    frame(ax, SCORES, rows.bottom, WEIGHTS_END - SCORES, rows.tall)
+    names(ax, SCORES, rows, texts, colors)
+    bars(ax, SCORES + LABEL, WEIGHTS_END - SCORES - LABEL, rows, chances, colors, most=1)
+    step(ax, SCORES, WEIGHTS_END, rows.top + 0.08, "4 guess")
+    then = "added to the word, then\nthe rest of the model"
+    arrow(ax, (MIX, 1.3), (WEIGHTS_END, 1.3), text=then, at=((MIX + WEIGHTS_END) / 2, 1.38))
+
+
+def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
+    """The way of the hidden word, from its query to the guess; a band follows the words that it asks."""
+    flow, n = flow_of(trained, words), len(words)
+    rows = Rows(BOTTOM, max(0.17, min(0.34, 2.6 / n)), n)
+    height, level = rows.top + 1.75, rows.bottom + rows.tall / 4  # level: of the arrows from column to column
+    fig = plt.figure(figsize=(WIDTH, height))
+    ax = fig.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(0, height))
+    ax.axis("off")
+    colors = [BLUE if j in flow.asked else GREY for j in range(n)]
+    for j in flow.asked:
+        corner = (WORDS, rows.middles[j] - rows.each / 2)
+        ax.add_patch(Rectangle(corner, MIX + STRIP - WORDS, rows.each, color=BLUE, alpha=0.12, zorder=0))
+    draw_asking(ax, flow, rows, colors, level)
+    draw_weighing(ax, flow, rows, colors, level)
+    draw_mixing(ax, flow, rows, level)
+    draw_guess(ax, flow)
+    stripes = "a stripe: one number\nof a vector, purple\nbelow 0, green above"
+    ax.text(WORDS, 1.15, stripes, size=9, color=QUIET, va="center")
+
+    guess = flow.guesses[0][0]
+    truth = "" if guess == words[flow.i] else f'; it was "{words[flow.i]}"'
+    title = f'"?" asks {asks(words, flow.weights, flow.i)}, and the model guesses "{guess}"{truth}'
+    headline(fig, title, entropy_note(trained, flow.weights, ' of the row of "?"'))
+    return fig, f"{title}. Query against keys, scores, weights, weighted values, their sum, and the likeliest words."
 
 
 def main(argv: list[str] | None = None) -> str:

@@ -1,21 +1,27 @@
-"""The core and multi-head attention against torch and loops; sixteen planted mistakes that must be noticed."""
+"""The core and multi-head attention against torch and loops; sixteen planted mistakes; a hidden word, its pictures."""
 
 import doctest
 import math
 import random
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 import torch.nn.functional as F
+from matplotlib.patches import FancyArrowPatch, Rectangle
 from torch import nn
 
-from phase1_single_head import self_attention
+from phase1_single_head import self_attention, visualize
 from phase1_single_head.self_attention import SelfAttention, attention_by_loops, scaled_dot_product_attention
 from phase2_multi_head import multi_head_attention
 from phase2_multi_head.multi_head_attention import torch_twin
-from shared import attention_utils
+from shared import attention_utils, training
 from shared.attention_utils import causal_mask, padding_mask
+from shared.evidence.claims import HOLDS
+from shared.grammar.entropy import sentence_log_probability
 from shared.tests.helpers import D_K, D_V, T_K, T_Q, B, H, broken, close, qkv, some_mask, torch_single_head
+from shared.toy_language import INDEX, MASK_ID, PLACES, SUBJECTS, VERBS, VOCABULARY, encode, sample_corpus
+from shared.toy_model import in_double
 
 
 def check_torch_unequal_masked_causal(core, utils):
@@ -292,3 +298,226 @@ def test_head_axis_and_masks_of_self_attention():
     assert weights[0, :, :, 3:].eq(0).all() and weights[1].gt(0).all()
     with pytest.raises(ValueError, match="head axis"):
         SelfAttention(D_K)(x, torch.ones(B, T_Q, T_Q).bool())
+
+
+# ------------------------------------------------------------------------------------------------------- a hidden word
+
+SENTENCES = ["the cat sat on the mat", "those big dogs beside a barn slept in a bed", "these teachers", "cats"]
+each_sentence = pytest.mark.parametrize("words", [text.split() for text in SENTENCES], ids=SENTENCES)
+
+
+@pytest.fixture(scope="module", params=(0, 1))
+def trained(request):
+    """Untrained, with large words and large queries, so that words and weights differ."""
+    recipe = training.variant(self_attention.RECIPE, seed=request.param)
+    found = training.untrained(recipe, self_attention.make_single_head)
+    with torch.no_grad():
+        found.model.embedding.weight.mul_(8)
+        found.model.blocks[0].attention.w_q.weight.mul_(4)
+    return found
+
+
+def plain_pass(trained, words, i):
+    """By a pass of the model and nothing of the code under test: chances (V,), row of weights (T,)."""
+    tokens = torch.tensor([encode(words)])
+    tokens[0, i] = MASK_ID
+    with torch.no_grad():
+        logits, (weights,) = in_double(trained.model)(tokens)
+    return F.softmax(logits[0, i], dim=-1), weights[0, 0, i]
+
+
+@each_sentence
+def test_the_walk_ends_where_a_plain_pass_does(trained, words, capsys):
+    i = self_attention.choose_word(words)
+    chances, weights = self_attention.walk(in_double(trained.model), words, i)
+    expected = plain_pass(trained, words, i)
+    close(chances, expected[0], rtol=0, atol=1e-12)
+    close(weights, expected[1], rtol=0, atol=1e-12)
+    printed = capsys.readouterr().out
+    guess = VOCABULARY[int(expected[0].argmax())]
+    assert f"\n   {guess} {expected[0].max():.2f}, " in printed
+    assert " ".join(f"{weight:8.3f}" for weight in expected[1].tolist()) in printed
+
+
+def test_the_hidden_word_is_hidden(trained, capsys):
+    """The model never gets it, and with another word in its place all is the same but the last words of the guess."""
+    model, printed = in_double(trained.model), []
+    read = []
+    model.embedding.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    for verb in ("sat", "rolled", "barns"):
+        words = ["the", "cat", verb, "on", "the", "mat"]
+        chances, weights = self_attention.walk(model, words, 2)
+        printed.append((capsys.readouterr().out.replace(f'it was "{verb}"', ""), chances.tolist(), weights.tolist()))
+        assert all(tokens[0, 2] == MASK_ID and INDEX[verb] not in tokens for tokens in read) and read
+    assert printed[0] == printed[1] == printed[2]
+    assert self_attention.shown(self_attention.hide(words, 2)) == ["the", "cat", "?", "on", "the", "mat"]
+
+
+def test_many_hidden_words_at_once_are_as_one_by_one(trained):
+    texts = [text.split() for text in SENTENCES]
+    positions = [self_attention.choose_word(words) for words in texts]
+    assert positions == [2, 6, 1, 0]
+    chances, rows = self_attention.guess_hidden(in_double(trained.model), texts, positions)
+    for words, i, chance, row in zip(texts, positions, chances, rows, strict=True):
+        expected = plain_pass(trained, words, i)
+        close(chance, expected[0], rtol=0, atol=1e-12)
+        close(row[: len(words)], expected[1], rtol=0, atol=1e-12)
+        assert row[len(words) :].eq(0).all()
+
+
+def test_whom_it_asked():
+    weights = torch.tensor([0.1, 0.3, 0.4, 0.15, 0.05])
+    assert self_attention.most_asked(weights, 2) == [1, 3] and self_attention.most_asked(weights, 1) == [2, 3]
+    assert self_attention.most_asked(torch.ones(1), 0) == []
+
+
+def test_what_else_could_stand_there(trained, capsys):
+    assert self_attention.others_like("cats") == ["girls", "cars", "balls"]
+    assert self_attention.others_like("bus") == ["cat", "girl", "ball"]
+    assert self_attention.others_like("on") == ["in", "near"]
+    assert all(self_attention.others_like(word) == [] for word in ("mat", "the", "beside", "often", "sat"))
+    words = ["the", "cat", "sat", "on", "the", "mat"]
+    self_attention.ask_others(in_double(trained.model), words, 2, [0, 1])
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert len(lines) == 3
+    for line, noun in zip(lines, ("girl", "car", "ball"), strict=True):
+        chances, _ = plain_pass(trained, ["the", noun, *words[2:]], 2)
+        assert line == f'   "{noun}" for "cat": {VOCABULARY[int(chances.argmax())]} {chances.max():.2f}'
+    self_attention.ask_others(in_double(trained.model), words, 2, [0, 5])
+    assert capsys.readouterr().out == "", "nothing to exchange, nothing said"
+
+
+def test_exchanged_subjects_leave_one_verb():
+    """Of all verbs only the twin makes the sentence one of the grammar."""
+    _, sentences = sample_corpus(0, 60, seed=3)
+    exchanged = [changed for sentence in sentences for changed in self_attention.other_subjects(sentence)]
+    assert len(exchanged) > 60
+    for words, place, twin in exchanged:
+        fitting = [v for v in VERBS if sentence_log_probability([*words[:place], v, *words[place + 1 :]]) > -math.inf]
+        assert fitting == [twin]
+
+
+def class_of(classes, word):
+    return next((name for name, pairs in classes.items() if any(word in pair for pair in pairs)), None)
+
+
+def exact_reader(model, texts, positions):
+    """Asks subject and preposition, half each, and guesses by the grammar."""
+    chances, rows = torch.zeros(len(texts), len(VOCABULARY)), torch.zeros(len(texts), max(map(len, texts)))
+    for n, (words, verb) in enumerate(zip(texts, positions, strict=True)):
+        subject = next(i for i, word in enumerate(words) if class_of(SUBJECTS, word))
+        preposition = next(i for i in range(verb + 1, len(words)) if words[i] in ("in", "near", "on"))
+        clues = class_of(SUBJECTS, words[subject]), words[preposition], class_of(PLACES, words[-1])
+        chances[n, INDEX[next(verb for verb, asks in VERBS.items() if asks == clues)]] = 1
+        rows[n, [subject, preposition]] = 0.5
+    return chances, rows
+
+
+def neighbour_reader(model, texts, positions):
+    """The guesses of the exact reader, but it asks the word before and the word after, whoever they are."""
+    chances, rows = exact_reader(model, texts, positions)
+    rows = torch.zeros_like(rows)
+    for n, verb in enumerate(positions):
+        rows[n, [verb - 1, verb + 1]] = 0.5
+    return chances, rows
+
+
+def as_read_by(reader, monkeypatch):
+    """What is measured when this reader stands for the model; the untrained one gives even weights."""
+
+    def either(model, texts, positions):
+        if model == "reader":
+            return reader(model, texts, positions)
+        lengths = torch.tensor([len(words) for words in texts])
+        return None, padding_mask(lengths, int(lengths.max()))[:, 0, 0] / lengths[:, None]
+
+    monkeypatch.setattr(self_attention, "guess_hidden", either)
+    return self_attention.hidden_verbs(training.Trained("reader", self_attention.RECIPE, training.History()))
+
+
+def test_the_experiment_knows_an_exact_reader_from_one_that_asks_neighbours(monkeypatch):
+    (claim,) = self_attention.hidden_verbs.claims
+    numbers = as_read_by(exact_reader, monkeypatch)
+    lengths = [len(sentence.words) for sentence in training.corpus()[1]]
+    even = sum(2 / length for length in lengths) / len(lengths)
+    assert numbers == pytest.approx(
+        {
+            self_attention.GUESSED: 1,
+            self_attention.FOLLOWS: 1,
+            self_attention.WEIGHT: 1,
+            self_attention.EVEN: even,
+            self_attention.UNTRAINED: even,
+            self_attention.DECIDES: 0.5,
+            self_attention.DOES_NOT: 0,
+            self_attention.FAR: 0.5,
+        }
+    )
+    assert claim.verdict(numbers) == HOLDS
+    numbers = as_read_by(neighbour_reader, monkeypatch)
+    assert numbers[self_attention.WEIGHT] > 1.5 * even and numbers[self_attention.DOES_NOT] == 0.5
+    assert claim.verdict(numbers) != HOLDS, "it asks what stands near, not what decides"
+
+
+@pytest.mark.parametrize("name", ["GUESSED", "FOLLOWS", "WEIGHT", "EVEN", "UNTRAINED", "DOES_NOT"])
+def test_each_part_of_the_rule_can_fail(name):
+    (claim,) = self_attention.hidden_verbs.claims
+    wrong = 0.9 if name in ("EVEN", "UNTRAINED", "DOES_NOT") else 0.1
+    assert claim.verdict({**claim.oracle, getattr(self_attention, name): wrong}) != HOLDS
+
+
+# -------------------------------------------------------------------------------------------------------- its pictures
+
+
+def two_largest(trained, words):
+    """The other words with the largest weights of the hidden one, in quotes; the guess."""
+    i = self_attention.choose_word(words)
+    chances, weights = plain_pass(trained, words, i)
+    weights[i] = -1
+    order = weights.sort(descending=True).indices.tolist()[: min(2, len(words) - 1)]
+    return [f'"{words[j]}"' for j in order], VOCABULARY[int(chances.argmax())]
+
+
+@each_sentence
+def test_titles_name_the_words_with_the_largest_weights_and_the_guess(trained, words):
+    named, guess = two_largest(trained, words)
+    asks = f'"?" asks {" and ".join(named) or "nobody"}'
+    heatmap, caption = visualize.draw_heatmap(trained, words)
+    assert heatmap.get_suptitle() == f"To guess the hidden word, {asks}" and caption.startswith(heatmap.get_suptitle())
+    flow, caption = visualize.draw_flow(trained, words)
+    title = flow.get_suptitle()
+    assert title.startswith(f'{asks}, and the model guesses "{guess}"') and caption.startswith(title)
+    truth = words[self_attention.choose_word(words)]
+    assert title.endswith(f'; it was "{truth}"') == (guess != truth)
+    plt.close("all")
+
+
+def test_the_heatmap_hides_the_word_and_frames_its_row(trained):
+    words = SENTENCES[0].split()
+    figure, _ = visualize.draw_heatmap(trained, words)
+    ax = figure.axes[0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["0 the", "1 cat", "2 ?", "3 on", "4 the", "5 mat"]
+    row = ax.collections[0].get_array()[2].tolist()
+    close(torch.tensor(row).double(), plain_pass(trained, words, 2)[1], rtol=0, atol=1e-6)
+    (framed,) = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+    assert (framed.get_xy(), framed.get_width(), framed.get_height()) == ((0, 2), 6, 1)
+    plt.close("all")
+
+
+def touches(point, box):
+    """Whether a point lies on the border of a rectangle."""
+    (x, y), ((left, bottom), (right, top)) = point, box.get_bbox().get_points()
+    inside = left - 1e-6 <= x <= right + 1e-6 and bottom - 1e-6 <= y <= top + 1e-6
+    return inside and min(abs(x - left), abs(x - right), abs(y - bottom), abs(y - top)) < 1e-6
+
+
+@each_sentence
+def test_every_arrow_of_the_flow_starts_and_ends_on_a_frame(trained, words):
+    figure, _ = visualize.draw_flow(trained, words)
+    patches = figure.axes[0].patches
+    arrows = [patch for patch in patches if isinstance(patch, FancyArrowPatch)]
+    frames = [patch for patch in patches if isinstance(patch, Rectangle) and not patch.get_fill()]
+    assert len(arrows) == 7
+    for arrow in arrows:
+        way = arrow._path_original.vertices
+        assert all(any(touches(end, box) for box in frames) for end in (way[0], way[-1])), way
+    plt.close("all")
