@@ -16,7 +16,7 @@ reads from first to last only, and writes in that order.
     python phase1_single_head/before/bottleneck.py
     python phase1_single_head/before/bottleneck.py --seeds 3
 
-Writes bottleneck.png and alignment.png to visualizations/plots/phase1/.
+Writes bottleneck.png, written_first.png and alignment.png to visualizations/plots/phase1/.
 """
 
 import string
@@ -28,6 +28,7 @@ import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 
 from phase1_single_head.before.scoring import AdditiveAttention, LuongAttention, attend, parameters
@@ -36,14 +37,17 @@ from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Measured, Numbers, measures
 from shared.visualization_utils import (
-    INK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
     QUIET,
-    head_color,
+    RED,
     headline,
-    model_note,
+    label_ends,
     plot_attention,
     save_plot,
-    weight_colorbar,
 )
 
 LETTERS = string.ascii_lowercase[:12]
@@ -53,7 +57,7 @@ SHORTEST, LONGEST = 4, 24  # in training
 TEST_LENGTHS = (4, 8, 12, 16, 20, 24, 32, 40)
 ALONE_LENGTHS = (4, 12, 24)  # writing alone is slow: every letter runs the model once more
 BATCH, STEPS, LEARNING_RATE, NUM_TEST = 64, 250, 2e-2, 100
-COLORS = {"none": QUIET, "Luong": head_color(0), "Bahdanau": head_color(1)}
+COLORS = {"none": GREY, "Luong": BLUE, "Bahdanau": ORANGE}
 
 
 class Seq2Seq(nn.Module):
@@ -267,54 +271,83 @@ def where_they_look(models: dict[str, Seq2Seq]) -> dict[str, float]:
     return {f"{name}, {place}": share for name, run in runs.items() for place, share in run.items()}
 
 
-def over_seeds(runs: Sequence[Measured], name: str) -> float:
-    return mean(run[name] for run in runs)
+def over_seeds(runs: Sequence[Measured]) -> dict[str, float]:
+    return {name: mean(run[name] for run in runs) for name in runs[0]}
 
 
-def draw_accuracy(runs: Sequence[Measured], steps: int) -> tuple[Figure, str]:
-    """Letters right against length, a line for each model; beyond the longest training string on grey ground."""
-    fig, ax = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
-    ax.axvspan(LONGEST, TEST_LENGTHS[-1] + 1, color="#f1f2f4", zorder=0)
-    ax.text(LONGEST + 0.5, 0.02, "longer than in training", fontsize=8.5, color=QUIET)
-    heights = {"none": "center", "Luong": "bottom", "Bahdanau": "top"}  # of labels at ends that lie close together
+def draw_letters(found: dict[str, float], steps: int) -> tuple[Figure, str]:
+    """Letters that come through against letters to reverse; beyond the longest training string on grey ground."""
+    fig, ax = plt.subplots(figsize=(7.6, 4.8), layout="constrained")
+    longest = TEST_LENGTHS[-1]
+    ax.axvspan(LONGEST, longest, color=GREY, alpha=0.12, linewidth=0)
+    ax.text(LONGEST + 0.5, 0.5, "longer than in training", color=QUIET)
+    ends = {"all letters": (longest, longest, QUIET), "by chance": (longest, longest / len(LETTERS), QUIET)}
+    for _, end, color in ends.values():
+        ax.plot((0, longest), (0, end), ":", color=color, linewidth=1)
     for name, color in COLORS.items():
-        for lengths, style, ending in ((TEST_LENGTHS, "-", ""), (ALONE_LENGTHS, "--", OWN)):
-            values = [over_seeds(runs, f"{name}, {length} letters{ending}") for length in lengths]
-            ax.plot(lengths, values, style, color=color, marker="o", markersize=4)
-        end = over_seeds(runs, f"{name}, {TEST_LENGTHS[-1]} letters")
-        label = "no attention" if name == "none" else name
-        ax.text(TEST_LENGTHS[-1] + 1.5, end, label, color=color, va=heights[name], fontsize=9.5)
-    ax.axhline(1 / len(LETTERS), color=INK, linewidth=0.8, linestyle=":")
-    ax.text(SHORTEST, 1 / len(LETTERS) + 0.01, "by chance", fontsize=8.5, va="bottom")
-    ax.set(xlim=(3, 47), ylim=(0, 1.03), yticks=(0, 0.5, 1), xticks=TEST_LENGTHS)
+        letters = [length * found[f"{name}, {length} letters"] for length in TEST_LENGTHS]
+        ax.plot(TEST_LENGTHS, letters, color=color, marker="o", markersize=5, linewidth=2, clip_on=False)
+        ends["no attention" if name == "none" else name] = (longest, letters[-1], color)
+    ax.set(xlim=(0, longest), ylim=(0, 41.5), xticks=TEST_LENGTHS, yticks=range(0, 41, 10))
     ax.set(xlabel="letters to reverse", ylabel="letters right")
-    without, *with_it = (over_seeds(runs, f"{name}, {LONGEST} letters") for name in COLORS)
-    title = f"Of {LONGEST} letters {without:.0%} pass the bottleneck, {min(with_it):.0%} with attention"
-    ax.set_title(title, pad=12)
-    model_note(fig, f"trained {steps} steps · full line: after the right letters, dashed: after its own")
-    return fig, title + ": share of letters right when a recurrent model writes a string backwards."
+    label_ends(ax, ends, size=10)
+    full = (
+        f"One vector carries about {LONGEST * found[f'none, {LONGEST} letters']:.0f} letters, however long the string"
+    )
+    title = f"{full};\nwith attention nearly all come through"
+    if not opens(found):
+        title = f"{steps} steps are too few: attention does not open the bottleneck yet"
+    headline(fig, title, f"trained {steps} steps · each letter is written after the right ones")
+    return fig, title.replace("\n", " ") + ". Letters right against letters to write backwards."
+
+
+def draw_places(seeds: Sequence[dict[str, Seq2Seq]], found: dict[str, float], steps: int) -> tuple[Figure, str]:
+    """Letters right by place in the string, without attention, written from either end."""
+    fig, ax = plt.subplots(figsize=(7.6, 4.4), layout="constrained")
+    places, ends = range(1, LONGEST + 1), {}
+    for name, label, color, first in (
+        ("none", "written backwards", PURPLE, -1),
+        (IN_ORDER, "written in\nthe order read", GREEN, 0),
+    ):
+        runs = [accuracy_by_place(models[name], in_order=name == IN_ORDER) for models in seeds]
+        right = torch.stack(runs).mean(dim=0).tolist()  # (seeds, LONGEST) -> (LONGEST,)
+        ax.plot(places, right, color=color, marker="o", markersize=5, linewidth=2, clip_on=False)
+        ends[label] = (LONGEST, right[-1], color)
+        away, side = ((-9, 3), "right") if first else ((9, 3), "left")
+        style = {"textcoords": "offset points", "ha": side, "va": "center", "color": color}
+        ax.annotate("written first", (places[first], right[first]), away, **style)
+    ax.set(xlim=(0.5, LONGEST), ylim=(0, 1.03), yticks=(0, 0.5, 1), xticks=(1, 6, 12, 18, 24))
+    ax.set(xlabel="place in the string that was read", ylabel="letters right")
+    label_ends(ax, ends, size=10)
+    title = "Lost is what must wait to be written, not what was read first"
+    kept = min(found["last quarter, backwards"], found["first quarter, in order"])
+    if kept < 0.1 + max(found["first quarter, backwards"], found["last quarter, in order"]):
+        title = f"{steps} steps are too few: no end of the string comes through better yet"
+    headline(fig, title, f"no attention, trained {steps} steps, {LONGEST} letters, each written after the right ones")
+    return fig, f"{title}. Letters right by place in the string, written backwards and in the order read."
 
 
 @torch.no_grad()
 def draw_alignment(models: dict[str, Seq2Seq], looks: Measured, steps: int) -> tuple[Figure, str]:
-    """The weights of both attentions while the same string is written backwards."""
-    source, previous, target = draw_strings(1, 12, torch.Generator().manual_seed(12))
+    """The weights of both attentions while the same string is written backwards; outlined, the letter to be written."""
+    source, previous, target = draw_strings(1, 10, torch.Generator().manual_seed(12))
     read, wrote = ([LETTERS[i] for i in row[0].tolist()] for row in (source, target))
-    fig, axes = plt.subplots(1, 2, figsize=(10, 5.4), layout="compressed")
+    fig, axes = plt.subplots(1, 2, figsize=(9, 5.2), layout="compressed")
     entropy = []
-    for ax, name in zip(axes, ("Luong", "Bahdanau"), strict=True):
+    for ax, name, asks in zip(axes, ("Luong", "Bahdanau"), ("after", "before"), strict=True):
         _, weights = models[name](source, previous)
         entropy.append(normalized_entropy(weights).mean().item())
         plot_attention(weights[0, 0], wrote, read, ax=ax, annotate=False)
+        for row in range(len(read)):
+            ax.add_patch(Rectangle((len(read) - 1 - row, row), 1, 1, fill=False, edgecolor=RED, linewidth=2))
         ax.set(xlabel="letter read (key)", ylabel="letter written (query)" if name == "Luong" else "")
-        on, after = (looks[f"{name}, {place}"] for place in (ON, AFTER))
-        ax.set_title(f"{name}: {on:.0%} {ON}, {after:.0%} {AFTER}", pad=10)
-    weight_colorbar(fig, list(axes), shrink=0.6)
-    title = "Nobody told them where to look: the weights run backwards through the string"
+        ax.set_title(f"{name} asks {asks} the writer's step", pad=10)
+    title = "Luong looks at the letter, Bahdanau at the one beside it:\nthe same idea, asked one step earlier"
     if not follows(looks):
         title = f"{steps} steps are too few: the weights do not follow the letters yet"
-    headline(fig, title, f"trained {steps} steps · normalised entropy {entropy[0]:.2f} and {entropy[1]:.2f}")
-    return fig, title + ". Letters written down, letters read across; attention of Luong and of Bahdanau."
+    note = f"trained {steps} steps · outlined: the letter to be written · darker: more weight"
+    headline(fig, title, f"{note}, normalised entropy {entropy[0]:.2f} and {entropy[1]:.2f}")
+    return fig, title.replace("\n", " ") + ". Letters written down, letters read across; the weights run backwards."
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -335,7 +368,9 @@ def main(argv: list[str] | None = None) -> str:
     for name in ("Luong", "Bahdanau"):
         looks = ", ".join(f"{aligned[0][f'{name}, {place}']:.2f} {place}" for place in (ON, AFTER, SAME))
         print(f"   where {name}'s largest weight lies: {looks}")
-    save_plot(options, "phase1/bottleneck", *draw_accuracy(right, steps))
+    found = over_seeds(right)
+    save_plot(options, "phase1/bottleneck", *draw_letters(found, steps))
+    save_plot(options, "phase1/written_first", *draw_places(seeds, found, steps))
     save_plot(options, "phase1/alignment", *draw_alignment(seeds[0], aligned[0], steps))
     findings.record(options, *right, *aligned, show_numbers=False)
     without, with_it = (right[0][f"{name}, {LONGEST} letters"] for name in ("none", "Luong"))
