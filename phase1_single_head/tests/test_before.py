@@ -194,3 +194,24 @@ def test_kept_bytes_are_the_tensors_that_the_backward_pass_needs():
     assert scoring.kept_bytes(LuongAttention(scoring.D_MODEL), length) == 4 * length**2
     additive = AdditiveAttention(scoring.D_MODEL)
     assert scoring.kept_bytes(additive, length) == 4 * (length**2 * scoring.D_MODEL + length**2)
+
+
+def title_of(drawn):
+    figure, _ = drawn
+    bottleneck.plt.close(figure)
+    return figure.get_suptitle()
+
+
+def test_titles_say_what_was_found():
+    """One vector that loses nothing, or answers that a matrix does not find, get another title."""
+
+    def letters(none):
+        shares = {"none": none, "Luong": 1.0, "Bahdanau": 1.0}
+        found = {f"{name}, {length} letters": s for name, s in shares.items() for length in bottleneck.TEST_LENGTHS}
+        return title_of(bottleneck.draw_letters(found | {"none, 4 letters": 1.0}, 9))
+
+    assert letters(0.25).startswith("One vector carries about 6 letters") and letters(1.0).startswith("9 steps are too")
+    memory = {f"KiB, {rule}": [1024.0] * len(scoring.LENGTHS) for rule in scoring.RULES}
+    for share, better in ((1.0, False), (0.5, True)):
+        right = scoring.answers(**dict.fromkeys(scoring.RULES, share))
+        assert title_of(scoring.draw([right], memory, 9)).endswith("answers no better") != better
