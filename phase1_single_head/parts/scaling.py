@@ -43,7 +43,7 @@ from shared.attention_utils import causal_mask, normalized_entropy
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Numbers, measures
 from shared.toy_model import Block
-from shared.visualization_utils import INK, QUIET, head_color, headline, save_plot
+from shared.visualization_utils import BLUE, QUIET, RED, headline, label_ends, save_plot
 
 SIZES = (8, 16, 32, 64, 128, 512)  # of d_k
 CUSTOMARY = 64
@@ -206,39 +206,32 @@ def show(numbers: Numbers) -> None:
         print(f"   spread of divided scores, {name}: {numbers[f'spread, divided, {name}']:.2f}")
 
 
+def draw_sizes(ax: Axes, lines: dict[str, list[float]], floor: str, least: float) -> None:
+    """A line against d_k with the division and one without, and `least`, the lowest that is possible or by chance."""
+    ends = {floor: (SIZES[-1], least, QUIET)}
+    ax.axhline(least, color=QUIET, linewidth=1, linestyle=":")
+    for (name, values), color in zip(lines.items(), (BLUE, RED), strict=True):
+        ax.plot(SIZES, values, color=color, marker="o", markersize=6, linewidth=2.5, clip_on=False)
+        ends[name] = (SIZES[-1], values[-1], color)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(SIZES, SIZES)
+    ax.set(xlim=(7, SIZES[-1]), ylim=(0, 1), yticks=(0, 0.5, 1))
+    ax.set_xlabel("d_k", fontsize=12)
+    ax.tick_params(labelsize=12)
+    label_ends(ax, ends, size=12)
+
+
 def draw(numbers: Numbers) -> tuple[Figure, str]:
-    """Scores, softmax and gradients against d_k; full lines with the division, dashed ones without."""
-    fig, (spread, sharp, gradient) = plt.subplots(1, 3, figsize=(11, 4.2), layout="constrained")
-
-    def lines(ax: Axes, name: str, color: str, label: str) -> None:
-        for kind, style in zip(DIVIDED.values(), ("-", "--"), strict=True):
-            values = [numbers[f"{name}, {d_k}, {kind}"] for d_k in SIZES]
-            ax.plot(SIZES, values, style, color=color, marker="o", markersize=4)
-        ax.text(600, values[-1], label, color=color, fontsize=8.5, va="center")
-
-    lines(spread, "spread", INK, "")
-    spread.text(9, 21, "spread = √d_k; after division: 1", fontsize=8.5, color=QUIET)
-    spread.set_title("standard deviation of q · k")
-    lines(sharp, "largest weight", head_color(1), "largest\nweight")
-    lines(sharp, "entropy", head_color(0), "entropy")
-    sharp.set_title("softmax saturates")
-    lines(gradient, AT_QUERY, head_color(2), "at query,\nmean")
-    lines(gradient, AT_SCORES, head_color(3), "at scores,\nmean")
-    lines(gradient, MEDIAN, head_color(4), "at query,\nmedian")
-    gradient.set_yscale("log")
-    gradient.set_title("gradients: one grows, two shrink")
-    for ax in (spread, sharp, gradient):
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(SIZES, SIZES)
-        ax.set(xlim=(7, 2200), xlabel="d_k")
-        ax.tick_params(length=0)
-    before, after = (numbers[f"largest weight, {CUSTOMARY}, {kind}"] for kind in ("not", "divided"))
-    title = (
-        f"At d_k = {CUSTOMARY} one of {NUM_KEYS} keys takes {before:.2f} of the weight; divided by √d_k, {after:.2f}"
-    )
-    entropy = f"normalised entropy at d_k = {CUSTOMARY}, divided: {numbers[f'entropy, {CUSTOMARY}, divided']:.2f}"
-    headline(fig, title, f"full line: divided by √d_k, dashed: not · random vectors, no model · {entropy}")
-    return fig, title + ". What the division does to scores, softmax and gradients, against d_k."
+    """The largest of six weights against d_k, with the division and without."""
+    fig, ax = plt.subplots(figsize=(6.2, 4.4), layout="constrained")
+    ax.set_ylabel("largest weight", fontsize=12)
+    lines = {kind: [numbers[f"largest weight, {d_k}, {kind}"] for d_k in SIZES] for kind in DIVIDED.values()}
+    draw_sizes(ax, {"divided": lines["divided"], "not divided": lines["not"]}, "if all alike", 1 / NUM_KEYS)
+    title = f"Without the division by √d_k\none of {NUM_KEYS} keys takes nearly all at a large d_k"
+    divided, without = (f"{numbers[f'entropy, {CUSTOMARY}, {kind}']:.2f}" for kind in DIVIDED.values())
+    note = f"random vectors · normalised entropy at d_k = {CUSTOMARY}: divided {divided}, not {without}"
+    headline(fig, title, note, 14)
+    return fig, title.replace("\n", " ") + ". The largest weight against d_k, divided and not."
 
 
 # ---- training
@@ -362,26 +355,17 @@ def right_at_the_end(curves: Curves) -> dict[str, float]:
     }
 
 
-def draw_training(curves: list[Curves], found: Numbers, steps: int) -> tuple[Figure, str]:
-    """A panel for each variant, a line for each d_k, mean over seeds."""
-    fig, axes = plt.subplots(1, 3, figsize=(11, 4), sharey=True, layout="constrained")
-    window = max(1, steps // 30)
-    names = (WITH, WITHOUT, f"not divided, {FOLDED} at first")
-    for ax, variant, name in zip(axes, VARIANTS, names, strict=True):
-        for index, d_k in enumerate(SIZES):
-            run = torch.tensor([each[variant, d_k] for each in curves]).mean(dim=0)  # (seeds, steps) -> (steps,)
-            smooth = run.unfold(0, window, window).mean(dim=1)  # (steps,) -> (windows, window) -> (windows,)
-            places = [window * (i + 0.5) for i in range(len(smooth))]
-            ax.plot(places, smooth.tolist(), color=head_color(index), label=f"d_k = {d_k}")
-        ax.axhline(1 / SYMBOLS, color="black", linewidth=0.8, linestyle=":")
-        ax.set(xlim=(0, steps), ylim=(0, 1.03), yticks=(0, 0.5, 1), xlabel="training step", title=name)
-    axes[0].set_ylabel("predictions right")
-    axes[0].legend(frameon=False, fontsize=8.5, loc="upper left", borderaxespad=0)
-    axes[1].text(steps, 1 / SYMBOLS + 0.01, "by chance", fontsize=8.5, ha="right", va="bottom")
-    with_it, without = (found[f"{variant}, {CUSTOMARY}"] for variant in (WITH, WITHOUT))
-    title = f"At d_k = {CUSTOMARY}, after {steps} steps: {with_it:.0%} right with the division, {without:.0%} without"
-    headline(fig, title, f"trained {steps} steps, seeds: {len(curves)}; each batch is scored before it is learned from")
-    return fig, title + ". Share of right predictions in training: divided, not, and not with a smaller W_q at first."
+def draw_training(found: Numbers, seeds: int, steps: int) -> tuple[Figure, str]:
+    """What is learned at each d_k, with the division and without."""
+    fig, ax = plt.subplots(figsize=(6.2, 4.4), layout="constrained")
+    ax.set_ylabel("answers right after training", fontsize=12)
+    lines = {variant: [found[f"{variant}, {d_k}"] for d_k in SIZES] for variant in (WITH, WITHOUT)}
+    draw_sizes(ax, lines, "by chance", 1 / SYMBOLS)
+    title = "Without the division by √d_k\nlittle is learned at a large d_k"
+    if statistics.mean(lost(found, WITHOUT, d_k) for d_k in LARGE) < 0.3:
+        title = f"{steps} steps are too few to tell\nwhat the division by √d_k is good for"
+    headline(fig, title, f"trained {steps} steps, seeds: {seeds}", 14)
+    return fig, title.replace("\n", " ") + ". Right answers at the end of training against d_k, divided and not."
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -400,7 +384,7 @@ def main(argv: list[str] | None = None) -> str:
     print("".join(f"{variant:>14}" for variant in VARIANTS))
     for d_k in SIZES:
         print(f"{d_k:>6}" + "".join(f"{found[f'{variant}, {d_k}']:>14.2f}" for variant in VARIANTS))
-    save_plot(options, "phase1/scaling_training", *draw_training(curves, found, steps))
+    save_plot(options, "phase1/scaling_training", *draw_training(found, len(ended), steps))
     findings.record(options, *drawn, *ended, show_numbers=False)
     with_it, without, folded = (found[f"{variant}, {CUSTOMARY}"] for variant in VARIANTS)
     return (

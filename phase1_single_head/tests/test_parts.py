@@ -269,3 +269,11 @@ def test_replaced_padding_is_seen_only_without_the_mask():
     model = cross_attention.Lookup(CrossAttention(cross_attention.D_MODEL))
     moved = cross_attention.replace_padding(model, facts)
     assert moved["with the mask"] == 0 and moved["without a mask"] > 0.01
+
+
+@pytest.mark.parametrize(("without", "said"), [(0.2, "Without the division"), (1.0, "9 steps are too few")])
+def test_title_says_what_training_found(without, said):
+    found = scaling.ends(divided=1.0, not_divided=without, smaller_W_q=1.0)
+    figure, _ = scaling.draw_training(found, 1, 9)
+    assert figure.get_suptitle().startswith(said)
+    scaling.plt.close(figure)
