@@ -21,6 +21,7 @@ import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
@@ -29,7 +30,7 @@ from shared.attention_utils import normalized_entropy, padding_mask
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, measures
 from shared.toy_language import ADJECTIVES, PLACES, SUBJECTS
-from shared.visualization_utils import headline, plot_attention, save_plot, weight_colorbar
+from shared.visualization_utils import RED, headline, plot_attention, save_plot, weight_colorbar
 
 NOUNS = [singular for group in (SUBJECTS, PLACES) for pairs in group.values() for singular, _ in pairs]
 D_MODEL, MOST_FACTS, NUM_QUESTIONS, STEPS, BATCH = 32, 9, 5, 120, 64
@@ -152,19 +153,21 @@ def fact_labels(facts: Facts) -> list[str]:
     return names[:length] + ["(padding)"] * (len(names) - length)
 
 
-def draw(learned: Learned, facts: Facts, chance: float, steps: int) -> tuple[Figure, str]:
-    """The weights of the first list, a row for each question; the right fact is marked."""
+def draw(learned: Learned, facts: Facts, steps: int) -> tuple[Figure, str]:
+    """The weights of the first list, a row for each question; the right fact is outlined."""
     with torch.no_grad():
         _, weights = learned.model(facts)
     questions = [f"{NOUNS[noun]}?" for noun in facts.questions[0].tolist()]
-    fig, ax = plt.subplots(figsize=(7.6, 5), layout="constrained")
-    plot_attention(weights[0, 0], questions, fact_labels(facts), mask=facts.mask[0, 0], ax=ax)
+    fig, ax = plt.subplots(figsize=(7.6, 4.8), layout="constrained")
+    plot_attention(weights[0, 0], questions, fact_labels(facts), mask=facts.mask[0, 0], ax=ax, annotate=False)
     for row, column in enumerate(facts.aligned[0].tolist()):
-        ax.plot(column + 0.88, row + 0.14, marker="*", markersize=7, color="#f2b705", markeredgecolor="none")
+        ax.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=RED, linewidth=2.5))
+    ax.set(xlabel="facts (keys)", ylabel="questions (queries)")
     weight_colorbar(fig, ax, shrink=0.7)
-    title = f"Each question finds its fact: {learned.aligned:.0%} of alignments right, {chance:.0%} by chance"
+    title = f"Questions look into another sequence, and {learned.aligned:.0%} of them find their fact"
     entropy = normalized_entropy(weights, facts.mask).nanmean().item()
-    headline(fig, title, f"trained {steps} steps · star: the right fact · normalised entropy {entropy:.2f}", 12.5)
+    note = f"trained {steps} steps · outlined: the right fact · hatched: hidden · normalised entropy {entropy:.2f}"
+    headline(fig, title, note, 12.5)
     return fig, f"{title}. Questions down, facts across, padding hatched."
 
 
@@ -220,7 +223,7 @@ def main(argv: list[str] | None = None) -> str:
     found = [alignments(run, facts) for run in runs]
     with_mask, without = replace_padding(model, facts).values()
     print(f"Padding replaced: with the mask an output moves by {with_mask:.0f}, without by {without:.1f}")
-    save_plot(options, "phase1/cross_attention", *draw(runs[0], facts, found[0]["by chance"], steps))
+    save_plot(options, "phase1/cross_attention", *draw(runs[0], facts, steps))
     findings.record(options, *found)
     right, before = (found[0][name] for name in ("right alignments", "before training"))
     return f"{right:.0%} of the questions look at their fact, {before:.0%} before training"
