@@ -21,25 +21,25 @@ from collections.abc import Sequence
 import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from phase1_single_head.order.position_encodings import RotarySelfAttention, against_the_fall, similarity_by_distance
+from phase1_single_head.order.position_encodings import RotarySelfAttention
 from phase1_single_head.self_attention import SelfAttention
 from shared import cli, training
-from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Measured, Numbers, measures
 from shared.toy_model import Block, sinusoidal_positions
-from shared.visualization_utils import QUIET, grouped_bars, head_color, headline, save_plot
+from shared.visualization_utils import BLUE, GREEN, GREY, INK, ORANGE, headline, label_ends, save_plot
 
 ENCODINGS = ("none", "sinusoidal", "learned", "rotary")
 REVERSE, COPY = "reverse", "copy 3 to the left"
 FIRST_PLACE = {REVERSE: 0, COPY: 3}  # the first that has an answer
 SYMBOLS, LENGTH, D_MODEL, BATCH, STEPS, LEARNING_RATE = 10, 16, 32, 32, 150, 1.5e-2
 TEST_LENGTHS, NUM_TEST = (LENGTH, 32, 64, 128, 256), 100
-COLORS = {"none": QUIET} | {name: head_color(index) for index, name in enumerate(ENCODINGS[1:])}
+COLORS = dict(zip(ENCODINGS, (GREY, BLUE, ORANGE, GREEN), strict=True))
 
 
 class SymbolMover(nn.Module):
@@ -186,40 +186,49 @@ def places_right(models: Models) -> dict[str, float]:
     return found | {ENDS: ends, GUESS: most_frequent()}
 
 
-@torch.no_grad()
-def draw(models: Models, runs: Sequence[Measured], steps: int) -> tuple[Figure, str]:
-    """The sinusoidal encoding and its similarity; right answers by encoding and task, and on longer strings."""
-    fig, ((waves, near), (bars, longer)) = plt.subplots(2, 2, figsize=(9.6, 7.6), layout="constrained")
-    encoding = sinusoidal_positions(64, 64)
-    image = waves.imshow(encoding.numpy(), cmap="vlag", vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
-    fig.colorbar(image, ax=waves, ticks=(-1, 0, 1)).outline.set_visible(False)
-    waves.set(xlabel="feature", ylabel="position", xticks=(0, 16, 32, 48, 63), yticks=(0, 16, 32, 48, 63))
-    waves.set_title("sinusoidal: every position its own row")
-    similarity, _ = similarity_by_distance(encoding.double())
-    near.plot(similarity.tolist(), color=COLORS["sinusoidal"])
-    near.set(xlabel="distance of two positions", ylabel="their similarity (dot product)", ylim=(0, 33), xlim=(0, 63))
-    near.set_title(f"falls in waves: grows at {against_the_fall(similarity)[0]:.0%} of the steps")
-    found = {name: statistics.mean(run[name] for run in runs) for name in runs[0]}
-    shares = {name: [found[f"{name}, {task}"] for task in (REVERSE, COPY)] for name in ENCODINGS}
-    grouped_bars(bars, (REVERSE, COPY), shares, COLORS)
-    bars.axhline(found[GUESS], color="black", linewidth=0.8, linestyle=":")
-    bars.text(1.93, found[GUESS] + 0.02, "most\nfrequent\nsymbol", ha="right", fontsize=8.5)
-    bars.set(xlim=(-0.5, 1.95), ylabel="places right", title=f"strings of {LENGTH}, as in training")
+def draw_reverse(ax: Axes, found: dict[str, float]) -> None:
+    """Places right with each encoding, above the line of naming the most frequent symbol."""
+    shares = [found[f"{name}, {REVERSE}"] for name in ENCODINGS]
+    ax.bar(ENCODINGS, shares, 0.6, color=[COLORS[name] for name in ENCODINGS])
+    for place, share in enumerate(shares):
+        ax.text(place, share + 0.02, f"{share:.2f}", ha="center")
+    ax.axhline(found[GUESS], color=INK, linewidth=1, linestyle=":")
+    ax.set_xticks(range(len(ENCODINGS)), ("none", "sinusoidal,\nadded", "learned,\nadded", "rotary"))
+    ax.set(ylabel="answers right", title=f"write {LENGTH} symbols backwards:\nasks for a place")
+    label_ends(ax, {"guess": (ax.get_xlim()[1], found[GUESS], INK)}, size=10)
+
+
+def draw_copy(ax: Axes, found: dict[str, float]) -> None:
+    """Places right on longer and longer strings."""
+    ends = {}
     for name in ENCODINGS:
         beyond = [found[f"{name}, {COPY}, of {length}"] for length in TEST_LENGTHS[1:]]
-        longer.plot(TEST_LENGTHS, [shares[name][1], *beyond], "o-", color=COLORS[name], markersize=4, label=name)
-    longer.set_xscale("log", base=2)
-    longer.set_xticks(TEST_LENGTHS, TEST_LENGTHS)
-    longer.set(xlabel=f"length; from 32 on, only the places beyond {LENGTH}", title=f"{COPY}, longer strings")
-    for ax in (bars, longer):
-        ax.set(ylim=(0, 1.25), yticks=(0, 0.5, 1))
-        ax.legend(frameon=False, fontsize=9, ncols=4, loc="upper center", columnspacing=1.2, handlelength=1)
-    none, sinusoidal, _, rotary = (f"{shares[name][0]:.0%}" for name in ENCODINGS)
-    title = f"Reversing a string: {none} right without positions, {sinusoidal} with sinusoidal, {rotary} with rotary"
-    weights = {name: models[name, REVERSE](new_strings(LENGTH))[1] for name in ENCODINGS}
-    entropy = ", ".join(f"{name} {normalized_entropy(weights[name]).mean():.2f}" for name in ENCODINGS)
-    headline(fig, title, f"trained {steps} steps, seeds: {len(runs)}; normalised entropy, reverse: {entropy}")
-    return fig, f"{title}. The sinusoidal encoding, its similarity by distance, right answers by encoding and length."
+        shares = [found[f"{name}, {COPY}"], *beyond]
+        ax.plot(TEST_LENGTHS, shares, color=COLORS[name], marker="o", markersize=5, linewidth=2, clip_on=False)
+        ends[name] = (TEST_LENGTHS[-1], shares[-1], COLORS[name])
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(TEST_LENGTHS, TEST_LENGTHS)
+    ax.set(
+        xlabel=f"symbols (beyond {LENGTH}: only new places count)",
+        title=f"{COPY} in longer strings:\nasks for a distance",
+    )
+    ax.set(xlim=(14, TEST_LENGTHS[-1]))
+    label_ends(ax, ends, size=10)
+
+
+def draw(runs: Sequence[Measured], steps: int) -> tuple[Figure, str]:
+    """Left: a task that asks for a place. Right: one that asks for a distance, on longer strings."""
+    found = {name: statistics.mean(run[name] for run in runs) for name in runs[0]}
+    fig, (left, right_ax) = plt.subplots(1, 2, figsize=(8.8, 4.6), sharey=True, layout="constrained")
+    left.set(ylim=(0, 1.1), yticks=(0, 0.5, 1))
+    draw_reverse(left, found)
+    draw_copy(right_ax, found)
+    title = "Added positions tell where a symbol stands, rotary ones how far away;\nwithout any there is no order"
+    if not all(claim.holds(found) for claim in runs[0].claims):
+        title = f"{steps} steps are too few to tell the positions apart"
+    note = f"trained {steps} steps on strings of {LENGTH} · guess: the most frequent symbol of the string"
+    headline(fig, title, note)
+    return fig, title.replace("\n", " ") + ". Right answers by kind of positions, backwards and copying."
 
 
 def show(found: Measured) -> None:
@@ -243,7 +252,7 @@ def main(argv: list[str] | None = None) -> str:
     show(runs[0])
     print("\nReverse with rotary, place by place: at both ends the answer is the symbol farthest away")
     print("   " + " ".join(f"{share:.2f}" for share in right_by_place(seeds[0]["rotary", REVERSE], REVERSE).tolist()))
-    save_plot(options, "phase1/positions", *draw(seeds[0], runs, steps))
+    save_plot(options, "phase1/positions", *draw(runs, steps))
     findings.record(options, *runs, show_numbers=False)
     none, added, rotary = (f"{runs[0][f'{name}, {REVERSE}']:.0%}" for name in ("none", "sinusoidal", "rotary"))
     return f"A reversed string is {none} right without positions, {added} with sinusoidal, {rotary} with rotary"

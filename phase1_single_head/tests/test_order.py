@@ -17,6 +17,7 @@ from phase1_single_head.order.position_encodings import (
 )
 from phase1_single_head.self_attention import SelfAttention
 from shared.attention_utils import causal_mask
+from shared.evidence.claims import Measured, all_claims
 from shared.tests.helpers import D_K, D_V, T_K, T_Q, B, H, close
 from shared.toy_model import sinusoidal_positions
 
@@ -218,3 +219,13 @@ def test_a_few_steps_teach_distance_with_rotary_and_nothing_without_positions():
     rotary_model, blind = (positions.train(name, positions.COPY, 0, steps=60) for name in ("rotary", "none"))
     assert positions.right(rotary_model, positions.COPY) > 0.9
     assert positions.right(blind, positions.COPY) < positions.most_frequent() + 0.05
+
+
+@pytest.mark.parametrize(("rotary_reverse", "said"), [(0.24, "Added positions tell"), (1.0, "9 steps are too few")])
+def test_title_says_what_was_found(rotary_reverse, said):
+    longer = {f"{name}, {positions.COPY}, of {n}": 0.24 for name in positions.ENCODINGS for n in positions.TEST_LENGTHS}
+    claims = tuple(claim for claim in all_claims() if claim.script.endswith("order/positions.py"))
+    run = Measured(longer | positions.made(rotary_reverse=rotary_reverse), claims)
+    figure, _ = positions.draw([run], 9)
+    assert claims and figure.get_suptitle().startswith(said)
+    positions.plt.close(figure)
