@@ -17,7 +17,7 @@ visualizations/plots/phase1/.
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -28,14 +28,13 @@ from torch import Tensor, nn
 
 from phase1_single_head.self_attention import SelfAttention
 from shared import cli
-from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Measured, Numbers, measures
-from shared.visualization_utils import HIDDEN, QUIET, head_color, headline, save_plot
+from shared.visualization_utils import BLUE, HIDDEN, ORANGE, RED, headline, label_ends, save_plot
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 SIZE, NUM_DRAWS = 32, 3
-FLOAT32_FLOOR = 1.4e-45  # the smallest number above 0 that float32 has
+GONE = 1e-9  # less than that of a change is as good as nothing
 
 
 def outputs(network: nn.Module, x: Tensor) -> Tensor:
@@ -126,7 +125,7 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {  # depth -> network; only co
     "LSTM, gate open": lambda depth: lstm_that_keeps(),
     "RNN": lambda depth: nn.RNN(SIZE, SIZE, batch_first=True),
 }
-COLORS = dict(zip(NETWORKS, map(head_color, (0, 2, 1, 3, 3, 4)), strict=True))
+COLORS = {"attention": BLUE, "LSTM, gate open": ORANGE, "LSTM": ORANGE, "RNN": RED}
 
 
 def count_layers() -> dict[str, list[int]]:
@@ -206,42 +205,35 @@ def by_length(runs: Sequence[Measured], name: str) -> list[float]:
     return [statistics.median(run[f"{name}, {n} words"] for run in runs) for n in LENGTHS]
 
 
-def draw(gradients: dict[str, list[float]], layers: dict[str, list[int]], note: str) -> tuple[Figure, str]:
-    """Left: what arrives, against length. Right: how many layers or steps it took."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(11, 5), layout="constrained", width_ratios=(1.7, 1))
-    left.axhspan(1e-60, FLOAT32_FLOOR, color=HIDDEN, linewidth=0)
-    left.text(7.5, 1e-47, "float32 has only 0 down here", fontsize=8.5, color=QUIET, va="center")
-    label_heights = dict(zip(NETWORKS, (1e-2, 1e-5, 1e-35, 1e-28, 1e1, 1e-42), strict=True))
-    for name, values in gradients.items():
+def draw(gradients: dict[str, list[float]], note: str) -> tuple[Figure, str]:
+    """What arrives, against length; where less than GONE arrives, a line ends in a cross."""
+    fig, ax = plt.subplots(figsize=(7.8, 4.8), layout="constrained")
+    ax.axhspan(GONE / 1000, GONE, color=HIDDEN, linewidth=0)
+    ends, rows = {}, iter((GONE / 10, GONE / 200))
+    for name, color in COLORS.items():
+        values = list(takewhile(lambda value: value >= GONE, gradients[name]))
+        places = LENGTHS[: len(values)]
+        ax.plot(places, values, "o", color=color, markersize=5, clip_on=False)
+        if len(values) == len(LENGTHS):
+            ends[name] = (LENGTHS[-1], values[-1], color)
+        else:
+            n, row = LENGTHS[len(values)], next(rows)
+            places, values = [*places, n], [*values, row]
+            ax.plot(n, row, "x", color=color, markersize=8, markeredgewidth=2)
+            ax.text(1.1 * n, row, f"{name}: gone at {n} words", va="center", fontsize=10)
         style = "--" if name == "LSTM, gate open" else "-"
-        shown = [value or 1e-308 for value in values]  # 0 has no logarithm; the label says that it is 0
-        left.plot(LENGTHS, shown, style, color=COLORS[name], marker="o", markersize=4)
-        label = f"{name.removesuffix(' convolutions')}: {values[-1]:.1g}"
-        if values[-1] < FLOAT32_FLOOR:
-            label = f"{name}: {fall_text(values)}\n{values[-1]:.1g} at {LENGTHS[-1]} words ↓"
-        elif style == "-":
-            label += f", {fall_text(values)}"
-        left.text(590, label_heights[name], label, color=COLORS[name], fontsize=8.5, va="center")
-    left.set(yscale="log", ylim=(1e-50, 1e4), ylabel="|d last output / d first word|")
-    left.set_title("what arrives of the first word")
-    for name, values in layers.items():
-        right.plot(LENGTHS, values, color=COLORS[name], marker="o", markersize=4)
-        unit = "steps" if name == "RNN" else "layer" if values[-1] == 1 else "layers"
-        text = "\n".join((*name.split(), f"{values[-1]} {unit}"))
-        right.text(590, values[-1], text, color=COLORS[name], fontsize=8.5, va="center")
-    right.set_yscale("log", base=2)
-    right.set_yticks([1, 4, 16, 64, 256], [1, 4, 16, 64, 256])
-    right.set_title("how many layers or steps it takes")
-    for ax, end in ((left, 3900), (right, 1900)):
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(LENGTHS, LENGTHS)
-        ax.set(xlim=(7, end), xlabel="number of words n")
-        ax.minorticks_off()
-        ax.tick_params(length=0)
-    attention, rnn = (gradients[name][LENGTHS.index(128)] for name in ("attention", "RNN"))
-    title = f"After 128 words the first one still reaches attention: gradient {attention:.1g}; an RNN: {rnn:.0e}"
+        ax.plot(places, values, style, color=color, linewidth=2)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(LENGTHS, LENGTHS)
+    ax.set(xlim=(7, LENGTHS[-1]), xlabel="words", yscale="log", ylim=(GONE / 1000, 30))
+    ax.set_yticks([10.0**-power for power in (0, 3, 6, 9)], ["1", "a thousandth", "a millionth", "a billionth"])
+    ax.set_ylabel("change of the last output\nfor a small change of the first word")
+    ax.minorticks_off()
+    label_ends(ax, ends, size=10)
+    reaches = f"The first of {LENGTHS[-1]} words still reaches attention, but no RNN"
+    title = f"{reaches},\nand an LSTM only if its gate starts open"
     headline(fig, title, note)
-    return fig, title + ". The gradient, and the layers or steps needed, against the number of words."
+    return fig, title.replace("\n", " ") + ": what arrives of the first word, against length."
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -257,13 +249,8 @@ def main(argv: list[str] | None = None) -> str:
     print("\nLayers until the last output feels the first word; for the RNN, steps in time")
     for name, counts in layers.items():
         print(f"{name:20}" + "".join(f"{count:>10}" for count in counts))
-    torch.manual_seed(options.seed)
-    _, weights = SelfAttention(SIZE)(torch.randn(1, 128, SIZE))
-    note = (
-        f"untrained, default initial weights, size {SIZE}, no skip connections, median of {draws} draws · gate open: "
-        f"forget bias 5 · normalised entropy of attention at n = 128: {normalized_entropy(weights).mean():.2f}"
-    )
-    save_plot(options, "phase1/path_length", *draw(arrive, layers, note))
+    note = f"untrained, default initial weights, size {SIZE}, median of {draws} draws · gate open: forget bias 5"
+    save_plot(options, "phase1/path_length", *draw(arrive, note))
     findings.record(options, *runs, show_numbers=False)
     attention, rnn = (fall_text(arrive[name]) for name in ("attention", "RNN"))
     return f"One layer at any length; what arrives falls {attention}, in an RNN {rnn}"

@@ -174,10 +174,13 @@ def test_fits_tell_a_power_from_a_factor():
     assert path_length.fall_text(power) == "like n^-1.5" and path_length.fall_text(factor) == "× 0.80 a word"
 
 
-def test_picture_says_where_gradients_are_exactly_zero():
+def test_picture_says_where_gradients_are_gone():
+    """A line ends in a cross at the first length at which next to nothing arrives, even exactly 0."""
     flat = [0.1] * len(path_length.LENGTHS)
-    gradients = dict.fromkeys(path_length.NETWORKS, flat) | {"RNN": [0.5**n for n in path_length.LENGTHS[:-1]] + [0.0]}
-    figure, _ = path_length.draw(gradients, {"RNN": list(path_length.LENGTHS)}, "note")
+    gradients = dict.fromkeys(path_length.NETWORKS, flat) | {"RNN": [0.5, 1e-8, 1e-10, *flat[3:-1], 0.0]}
+    gradients["LSTM"] = [0.5] * 6 + [0.0]
+    figure, _ = path_length.draw(gradients, "note")
     labels = [text.get_text() for text in figure.axes[0].texts]
-    assert "RNN: × 0.50 a word\n0 at 512 words ↓" in labels
+    assert labels[:2] == ["LSTM: gone at 512 words", "RNN: gone at 32 words"]
+    assert set(labels[2:]) == {"LSTM, gate open", "attention"}
     path_length.plt.close(figure)
