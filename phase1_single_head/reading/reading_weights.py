@@ -15,6 +15,7 @@ import math
 
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -23,8 +24,9 @@ from phase1_single_head.self_attention import choose_word, load_single_head_mode
 from shared import cli
 from shared.attention_utils import normalized_entropy
 from shared.training import Trained
-from shared.visualization_utils import QUIET, head_color, headline, save_plot, token_labels
+from shared.visualization_utils import BLUE, ORANGE, QUIET, headline, save_plot, token_labels
 
+COLORS = {"the head": BLUE, "another row": ORANGE}
 NARROW = 4  # numbers that are kept of each value, so that a sentence of ten words has more words than numbers
 
 
@@ -85,33 +87,38 @@ def largest_agrees(reading: Reading) -> Tensor:
     return contributions(reading.weights, reading.value).argmax(dim=-1) == reading.weights.argmax(dim=-1)
 
 
+def draw_pairs(ax: Axes, pairs: dict[str, Tensor], labels: list[str]) -> None:
+    """Two bars for each label, one above the other, in the colours of COLORS."""
+    for (name, values), shift in zip(pairs.items(), (-0.2, 0.2), strict=True):
+        ax.barh([j + shift for j in range(len(labels))], values.tolist(), 0.38, color=COLORS[name])
+    ax.set_yticks(range(len(labels)), labels)
+    ax.invert_yaxis()
+    ax.axvline(0, color=QUIET, linewidth=0.8)
+    ax.spines["left"].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+
+
 def draw(trained: Trained, row: Tensor, other: Tensor, value: Tensor, words: list[str], i: int) -> tuple[Figure, str]:
     """Left: both rows of weights. Right: the output that each gives."""
-    moved, change = total_variation(row, other), ((row - other) @ value).abs().max().item()
-    title = f"Two rows of weights, one output: {moved:.2f} of the weight moves, the output by {change:.0e}"
-    wide = 0.42 * len(words)
-    fig, (left, right) = plt.subplots(1, 2, figsize=(wide + 5, 4.4), width_ratios=(wide, 2), layout="constrained")
-    styles = (
-        (row, -0.21, head_color(0), f"the head: normalised entropy {normalized_entropy(row):.2f}"),
-        (other, 0.21, QUIET, f"another row: {normalized_entropy(other):.2f}"),
+    rows = dict(zip(COLORS, (row, other), strict=True))
+    fig, (left, right) = plt.subplots(
+        1, 2, figsize=(8.6, 1.6 + 0.32 * len(words)), width_ratios=(3, 2), layout="constrained"
     )
-    for weights, shift, color, label in styles:
-        left.bar([j + shift for j in range(len(words))], weights.tolist(), 0.4, color=color, label=label)
-        output = (weights @ value).tolist()
-        right.bar([c + shift for c in range(len(output))], output, 0.4, color=color)
-    left.set_xticks(range(len(words)), token_labels(words), rotation=45, ha="right", rotation_mode="anchor")
-    highest = max(row.max().item(), other.max().item())
-    left.set(ylabel="attention weight", xlim=(-0.7, len(words) - 0.3), ylim=(0, 1.25 * highest))
-    left.set_title(f'where "{words[i]}" looks', color=QUIET)
-    left.legend(frameon=False, fontsize=9, loc="upper left", borderaxespad=0)
-    right.set_xticks(range(value.size(1)), range(value.size(1)))
-    right.set_title("the output of both", color=QUIET)
-    right.axhline(0, color=QUIET, linewidth=0.8)
-    for ax in (left, right):
-        ax.tick_params(length=0)
-    note = f"one layer, one head, {trained.label}; of each value its {value.size(1)} strongest directions"
-    headline(fig, title, note, 12.5)
-    return fig, f"{title}. Weights of a row are unique only if there are at most d_v + 1 words."
+    draw_pairs(left, rows, token_labels(words))
+    left.set(xlabel="attention weight", title=f'two ways to weight the words for "{words[i]}"')
+    for (name, weights), shift in zip(rows.items(), (-0.2, 0.2), strict=True):
+        largest = int(weights.argmax())
+        style = {"textcoords": "offset points", "va": "center"}
+        left.annotate(name, (weights[largest].item(), largest + shift), (4, 0), **style)
+    left.set_xlim(0, 1.35 * max(row.max().item(), other.max().item()))
+    outputs = {name: weights @ value for name, weights in rows.items()}
+    draw_pairs(right, outputs, [f"number {c}" for c in range(value.size(1))])
+    right.set_title(f"give the same {value.size(1)} numbers")
+    title = f"Were a value only {value.size(1)} numbers long,\nquite other weights would give the same output"
+    entropy = " and ".join(f"{normalized_entropy(weights):.2f}" for weights in rows.values())
+    note = f"one layer, one head, {trained.label} · each value cut to its {value.size(1)} strongest directions"
+    headline(fig, title, f"{note} · normalised entropy {entropy}")
+    return fig, title.replace("\n", " ") + ". Weights of a row are unique only if there are at most d_v + 1 words."
 
 
 def search_alternatives(readings: list[Reading]) -> tuple[list[float], list[float], list[bool]]:
