@@ -36,7 +36,7 @@ from shared.measure import count_operations, machine, median_ratio, paired_times
 from shared.toy_language import SPECIAL, START_ID, VOCABULARY, encode
 from shared.toy_model import ToyTransformer, in_double, sinusoidal_positions
 from shared.training import Trained
-from shared.visualization_utils import head_color, headline, save_plot
+from shared.visualization_utils import BLUE, GREY, headline, label_ends, save_plot
 
 D_MODEL, NUM_HEADS, NUM_LAYERS = 128, 4, 4  # of the model whose work is counted
 TOKENS, QUICK_TOKENS, TIMED = 500, 50, 5
@@ -160,30 +160,25 @@ def show_times(options: argparse.Namespace) -> None:
 
 
 def draw(found: dict) -> tuple[Figure, str]:
-    """Operations for each token against length, counted and by the formulas; beside it the running total."""
-    fig, axes = plt.subplots(1, 2, figsize=(9.6, 4.3), layout="constrained")
-    last = max(found["T"])
+    """Operations for each token against length: points counted, lines by the formulas."""
+    fig, ax = plt.subplots(figsize=(8, 4.6), layout="constrained")
+    last, ends = max(found["T"]), {}
     lengths = range(1, last + 1)
-    totals = {}
-    for color, way in zip(map(head_color, (0, 1)), (WITH, WITHOUT), strict=True):
+    for way, name, color in ((WITH, "with the cache", BLUE), (WITHOUT, "without", GREY)):
         paper = [operations_on_paper(length, way == WITH) for length in lengths]
-        totals[way] = torch.tensor(paper, dtype=torch.float64).cumsum(dim=0)
-        axes[0].plot(lengths, paper, color=color, linewidth=1.4)
-        axes[0].plot(found["T"], found[f"{way}, counted"], "o", ms=5, color=color, label=way)
-        axes[1].plot(lengths, totals[way], color=color, linewidth=1.8, label=way)
-    axes[0].set_ylabel("operations")
+        ax.plot(lengths, paper, color=color, linewidth=2)
+        ax.plot(found["T"], found[f"{way}, counted"], "o", ms=6, color=color)
+        ends[name] = (last, paper[-1], color)
     ticks = [n for n in (1, 10, 100, 500) if n <= last]
-    for ax, title in zip(axes, ("the token at length T", "all tokens up to T"), strict=True):
-        ax.set(xscale="log", yscale="log", xlabel="length T", title=title)
-        ax.set_xticks(ticks, ticks)
-        ax.minorticks_off()
-        ax.legend(frameon=False, loc="upper left")
-    saved = (totals[WITHOUT][-1] / totals[WITH][-1]).item()
-    title = f"With a key-value cache token {last} takes 1/{last} of the operations, all {last} together 1/{saved:.0f}"
+    ax.set(xscale="log", yscale="log", xlabel="tokens so far", ylabel="operations for the next token")
+    ax.set_xticks(ticks, ticks)
+    ax.minorticks_off()
+    label_ends(ax, ends, size=10)
+    title = f"With a key-value cache token {last} takes 1/{last} of the work"
     size = sum(cache.num_bytes for cache in new_caches(long_model(last), last))
-    note = f"untrained, {NUM_LAYERS} layers, d = {D_MODEL}, one sequence · points: counted by torch, lines: formulas"
-    headline(fig, title, f"{note} · the cache of {last} tokens takes {size / 2**20:.1f} MiB in float32", 12.5)
-    return fig, f"{title}. Operations for each new token, and for all so far, against length."
+    note = f"untrained, {NUM_LAYERS} layers, d = {D_MODEL} · points: counted by torch, lines: formulas"
+    headline(fig, title, f"{note} · the cache of {last} tokens: {size / 2**20:.1f} MiB")
+    return fig, f"{title}. Operations for each new token against the length, with the cache and without."
 
 
 def main(argv: list[str] | None = None) -> str:

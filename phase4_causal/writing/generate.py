@@ -27,8 +27,11 @@ from itertools import pairwise
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 from PIL import Image
+from torch import Tensor
 
 from phase4_causal.causal_attention import CausalSelfAttention, load_causal_model
 from phase4_causal.writing.sampling import Sampling, Written, write
@@ -40,11 +43,14 @@ from shared.toy_language import END_ID, MAX_LENGTH, START_ID, VOCABULARY, decode
 from shared.toy_model import ToyTransformer
 from shared.training import Trained, corpus, untrained
 from shared.visualization_utils import (
+    BLUE,
+    GREY,
     HIDDEN,
     INK,
+    ORANGE,
     QUIET,
+    RED,
     WEIGHT_MAP,
-    head_color,
     headline,
     save_animation,
     save_plot,
@@ -92,30 +98,34 @@ def page(written: Written, step: int, note: str) -> Figure:
     weights = torch.cat([layer[0] for layer in written.attended[step]]).cpu()  # L x (H, n) -> (L * H, n)
     rows, so_far = weights.shape
     heads = rows // len(written.attended[step])
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.2), dpi=80, width_ratios=(2.6, 1))
-    fig.subplots_adjust(left=0.11, right=0.97, top=0.74, bottom=0.2, wspace=0.28)
-    left.set_facecolor(HIDDEN)  # what is not written yet
-    left.pcolormesh(weights.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors="white", linewidth=0.8)
+    fig, (left, right) = plt.subplots(1, 2, figsize=(9, 4.4), dpi=100, width_ratios=(2.6, 1))
+    fig.subplots_adjust(left=0.135, right=0.97, top=0.7, bottom=0.19, wspace=0.3)
+    left.pcolormesh(weights.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=0.8)
     left.set(xlim=(0, len(tokens) - 1), ylim=(rows, 0))
     left.xaxis.tick_top()
-    left.set_xticks([i + 0.5 for i in range(so_far)], tokens[:so_far], rotation=45, ha="left", fontsize=9)
+    left.set_xticks([i + 0.5 for i in range(so_far)], tokens[:so_far], rotation=45, ha="left")
     left.get_xticklabels()[-1].set_fontweight("bold")
     left.set_yticks([i + 0.5 for i in range(rows)], [f"layer {i // heads} head {i % heads}" for i in range(rows)])
-    left.tick_params(length=0, labelsize=8.5)
+    left.tick_params(length=0, labelsize=10)
     left.spines[:].set_visible(False)
-    chances, words = written.logits[0, step].softmax(dim=-1).cpu().topk(SHOWN)
-    taken = int(written.tokens[0, so_far])
-    if taken not in words:  # a rarer word was drawn: it takes the last place
-        words[-1], chances[-1] = taken, written.logits[0, step].softmax(dim=-1)[taken]
-    colors = [head_color(1) if word == taken else QUIET for word in words.tolist()]
-    right.barh(range(SHOWN), chances.tolist(), color=colors, height=0.7)
-    right.set_yticks(range(SHOWN), [VOCABULARY[word] for word in words.tolist()])
-    right.set(xlim=(0, 1), ylim=(SHOWN - 0.5, -0.5), xlabel="probability by the model")
-    right.tick_params(length=0)
-    right.set_title("next word", color=INK)
-    fig.text(0.02, 0.94, f'"{tokens[so_far - 1]}" attends, and the next word is "{tokens[so_far]}"', fontsize=12)
-    fig.text(0.5, 0.02, note, ha="center", fontsize=8.5, color=QUIET)
+    draw_chances(right, written.logits[0, step].softmax(dim=-1).cpu(), int(written.tokens[0, so_far]))
+    title = f'"{tokens[so_far - 1]}" looks back at the words so far; "{tokens[so_far]}" is drawn'
+    fig.text(0.02, 0.93, title, fontsize=13)
+    fig.text(0.5, 0.02, note, ha="center", fontsize=9, color=QUIET)
     return fig
+
+
+def draw_chances(ax: Axes, chances: Tensor, taken: int) -> None:
+    """The likeliest next words of all (V,), and the one that was taken."""
+    likeliest, words = chances.topk(SHOWN)
+    if taken not in words:  # a rarer word was drawn: it takes the last place
+        words[-1], likeliest[-1] = taken, chances[taken]
+    ax.barh(range(SHOWN), likeliest, color=[RED if word == taken else GREY for word in words], height=0.7)
+    ax.set_yticks(range(SHOWN), [VOCABULARY[word] for word in words], fontsize=10)
+    ax.get_yticklabels()[words.tolist().index(taken)].set(fontweight="bold", color=RED)
+    ax.set(xlim=(0, 1), ylim=(SHOWN - 0.5, -0.5), xticks=(0, 0.5, 1), xlabel="probability")
+    ax.tick_params(length=0)
+    ax.set_title("next word", fontsize=11)
 
 
 def pixels(fig: Figure) -> np.ndarray:
@@ -132,8 +142,8 @@ def film(trained: Trained, prompt: list[str], sampling: Sampling, options: argpa
     limit = min(options.limit, len(prompt) + 5) if options.quick else options.limit
     generator = torch.Generator().manual_seed(options.seed)
     written = write(trained.model, tokens, sampling, limit=limit, generator=generator)
-    note = f"{trained.label}, seed {options.seed} · {sampling.label} · weights from 0 (light) to 1 (dark)"
-    images = [pixels(page(written, step, f"{note}; grey: not yet")) for step in range(len(written.attended))]
+    note = f"{trained.label}, seed {options.seed} · {sampling.label} · weights from 0 (white) to 1 (dark)"
+    images = [pixels(page(written, step, note)) for step in range(len(written.attended))]
     path = options.output_dir / paths.ANIMATIONS / "phase4" / "generation.gif"
     sentence = " ".join(written.sentences()[0])
     caption = f'"{sentence}" while it is written: what each new word attended to in every head, and the next words.'
@@ -287,25 +297,25 @@ def ended(trained: Trained, count: int, seed: int) -> dict[str, float]:
 
 
 def draw(found: dict, trained: Trained, count: int) -> tuple[Figure, str]:
-    """Accepted sentences, and how varied they are, against temperature, a line for each rule."""
-    fig, axes = plt.subplots(1, 2, figsize=(9.6, 4.2), layout="constrained")
-    for ax, what in zip(axes, ("accepted", "entropy"), strict=True):
-        for color, rule in enumerate(RULES):
-            ax.plot(TEMPERATURES, found[f"{what}, {rule}"], "o-", color=head_color(color), ms=4, label=rule)
-        ax.set_xlabel("temperature")
-        ax.grid(color=QUIET, alpha=0.15)
-    axes[1].axhline(found["entropy, grammar"], color=QUIET, linestyle=":", label="the grammar's own")
-    axes[0].set(title="sentences that the grammar accepts", ylabel="share of all sentences", ylim=(-0.03, 1.03))
-    axes[1].set(title="entropy of a sentence", ylabel="nats")
-    axes[0].legend(*axes[1].get_legend_handles_labels(), frameon=False, title="drawn from", loc="lower left")
-    plain, nucleus = (
-        f"{at(1.0, found[f'accepted, {rule}']):.0%} accepted, {at(1.0, found[f'entropy, {rule}']):.1f} nats"
-        for rule in ("all words", "top-p 0.9")
-    )
-    title = f"At temperature 1: {plain}; with top-p 0.9: {nucleus}"
-    sentences = f"{count} sentences for each point, from <start> on"
-    headline(fig, title, f"{trained.label}, seed {trained.recipe.seed} · {sentences}", 12)
-    return fig, f"{title}. Share of accepted sentences and the entropy of a sentence against temperature."
+    """Accepted sentences against how varied they are: a line for each rule, a point for each temperature."""
+    fig, ax = plt.subplots(figsize=(8.2, 5), layout="constrained")
+    for rule, color in zip(RULES, (GREY, ORANGE, BLUE), strict=True):
+        variety, share = found[f"entropy, {rule}"], found[f"accepted, {rule}"]
+        ax.plot(variety, share, "o-", color=color, ms=5)
+        ax.plot(at(1.0, variety), at(1.0, share), "o", color="white", mec=color, mew=2.5, ms=10, zorder=3)
+        style = {"textcoords": "offset points", "ha": "right", "va": "top", "fontsize": 11, "color": color}
+        ax.annotate(rule, (variety[-1], share[-1]), (-4, -4), **style)
+    own = found["entropy, grammar"]
+    ax.plot(own, 1, "*", color=INK, ms=13)
+    ax.annotate("the grammar itself", (own, 1), (10, 0), textcoords="offset points", va="center")
+    ax.set(ylim=(0, 1.06), xlabel="variety: entropy of a sentence, nats", ylabel="correct: accepted by the grammar")
+    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    ax.grid(color=HIDDEN)
+    title = "More variety costs correctness, whichever way words are drawn"
+    note = f"{trained.label}, seed {trained.recipe.seed} · {count} sentences a point"
+    coldest, hottest = TEMPERATURES[0], TEMPERATURES[-1]
+    headline(fig, title, f"{note} · from left to right: temperature {coldest:g} to {hottest:g}, ring: 1")
+    return fig, f"{title}. The share of accepted sentences against the entropy of a sentence, a line for each rule."
 
 
 def main(argv: list[str] | None = None) -> str:
