@@ -194,9 +194,9 @@ def guess_hidden(
     return logits[text, i].softmax(dim=-1).cpu(), weights[text, 0, i].cpu()
 
 
-def likeliest(chances: Tensor, count: int = 3) -> list[tuple[str, float]]:
-    """The words with the largest of the chances (V,), and these."""
-    best = chances.topk(count)
+def likeliest(probabilities: Tensor, count: int = 3) -> list[tuple[str, float]]:
+    """The words with the largest of the probabilities (V,), and these."""
+    best = probabilities.topk(count)
     return list(zip(decode(best.indices.tolist()), best.values.tolist(), strict=True))
 
 
@@ -278,13 +278,14 @@ def walk(model: ToyTransformer, words: list[str], i: int) -> tuple[Tensor, Tenso
     torch.testing.assert_close(sum(weights[j] * value[j] for j in range(len(words))), output)
     show("output", output)
 
-    print('\n6. Guess: the output is added to "?", and the rest of the model makes a chance for every word of it')
+    print('\n6. Guess: "?" plus the output; the rest of the model turns that into a probability for every word')
     stream = model.embed(torch.tensor([encode(seen)]))[0, i] + attention.w_o(output)
     stream = stream + block.feed_forward(block.feed_forward_norm(stream))
     logits = model.output_norm(stream) @ model.embedding.weight.T + model.output_bias  # (d_model,) -> (V,)
-    chances = logits.softmax(dim=-1)
-    torch.testing.assert_close(chances, guess_hidden(model, [words], [i])[0][0])
-    print("   " + ", ".join(f"{word} {chance:.2f}" for word, chance in likeliest(chances)) + f'; it was "{words[i]}"')
+    probabilities = logits.softmax(dim=-1)
+    torch.testing.assert_close(probabilities, guess_hidden(model, [words], [i])[0][0])
+    best = ", ".join(f"{word} {probability:.2f}" for word, probability in likeliest(probabilities))
+    print(f'   {best}; it was "{words[i]}"')
 
     print("\nAll words at once: as loops, as a matrix product, and by torch's own function")
     by_matrix, matrix_weights = scaled_dot_product_attention(query, key, value)
@@ -293,7 +294,7 @@ def walk(model: ToyTransformer, words: list[str], i: int) -> tuple[Tensor, Tenso
         print(f"   {name:50} differ by {difference:.0e}")
     least, most = matrix_weights.sum(dim=0).aminmax()
     print(f"   each row of weights sums to 1; the columns to {least.item():.2f} at least, {most.item():.2f} at most")
-    return chances, weights
+    return probabilities, weights
 
 
 def ask_others(model: ToyTransformer, words: list[str], i: int, asked: list[int]) -> None:
@@ -302,10 +303,11 @@ def ask_others(model: ToyTransformer, words: list[str], i: int, asked: list[int]
     if not changed:
         return
     print("\nAnd if they were others?")
-    chances, _ = guess_hidden(model, [[*words[:j], other, *words[j + 1 :]] for j, other in changed], [i] * len(changed))
-    for (j, other), row in zip(changed, chances, strict=True):
-        ((guess, chance),) = likeliest(row, 1)
-        print(f'   "{other}" for "{words[j]}": {guess} {chance:.2f}')
+    texts = [[*words[:j], other, *words[j + 1 :]] for j, other in changed]
+    probabilities, _ = guess_hidden(model, texts, [i] * len(texts))
+    for (j, other), row in zip(changed, probabilities, strict=True):
+        ((guess, probability),) = likeliest(row, 1)
+        print(f'   "{other}" for "{words[j]}": {guess} {probability:.2f}')
 
 
 # ------------------------------------------------------------------------------------------------ over many sentences
@@ -395,14 +397,14 @@ def main(argv: list[str] | None = None) -> str | None:
         return None
     model, words, i = in_double(trained.model), options.words, choose_word(options.words)
     print(f'\nOne head, {trained.label}, has to guess the word at "?": {" ".join(shown(hide(words, i)))}\n')
-    chances, weights = walk(model, words, i)
+    probabilities, weights = walk(model, words, i)
     asked = most_asked(weights, i)
     told = " and ".join(f'"{words[j]}" ({weights[j]:.2f})' for j in asked) or "nobody but itself"
     print(f"\nWhom it asked: {told}")
     ask_others(model, words, i, asked)
     findings.record(options, *(hidden_verbs(load_single_head_model(options, seed)) for seed in cli.seeds(options)))
-    ((guess, chance),) = likeliest(chances, 1)
-    return f'To guess a hidden "{words[i]}" the head asks {told}; the guess is "{guess}" ({chance:.2f})'
+    ((guess, probability),) = likeliest(probabilities, 1)
+    return f'To guess a hidden "{words[i]}" the head asks {told}; the guess is "{guess}" ({probability:.2f})'
 
 
 if __name__ == "__main__":

@@ -264,11 +264,11 @@ def draw_mixing(ax: Axes, flow: Flow, rows: Rows, level: float) -> None:
 def draw_guess(ax: Axes, flow: Flow) -> None:
     """The likeliest words."""
     rows = Rows(0.6, 0.275, len(flow.guesses))
-    texts, chances = zip(*flow.guesses, strict=True)
+    texts, probabilities = zip(*flow.guesses, strict=True)
     colors = [BLUE] + [GREY] * (len(texts) - 1)
     frame(ax, SCORES, rows.bottom, WEIGHTS_END - SCORES, rows.tall)
     names(ax, SCORES, rows, texts, colors)
-    bars(ax, SCORES + LABEL, WEIGHTS_END - SCORES - LABEL, rows, chances, colors, most=1)
+    bars(ax, SCORES + LABEL, WEIGHTS_END - SCORES - LABEL, rows, probabilities, colors, most=1)
     step(ax, SCORES, WEIGHTS_END, rows.top + 0.08, "4 guess")
     then = "added to the word, then\nthe rest of the model"
     arrow(ax, (MIX, 1.3), (WEIGHTS_END, 1.3), text=then, at=((MIX + WEIGHTS_END) / 2, 1.38))

@@ -318,7 +318,7 @@ def trained(request):
 
 
 def plain_pass(trained, words, i):
-    """By a pass of the model and nothing of the code under test: chances (V,), row of weights (T,)."""
+    """By a pass of the model and nothing of the code under test: probabilities (V,), row of weights (T,)."""
     tokens = torch.tensor([encode(words)])
     tokens[0, i] = MASK_ID
     with torch.no_grad():
@@ -329,9 +329,9 @@ def plain_pass(trained, words, i):
 @each_sentence
 def test_the_walk_ends_where_a_plain_pass_does(trained, words, capsys):
     i = self_attention.choose_word(words)
-    chances, weights = self_attention.walk(in_double(trained.model), words, i)
+    probabilities, weights = self_attention.walk(in_double(trained.model), words, i)
     expected = plain_pass(trained, words, i)
-    close(chances, expected[0], rtol=0, atol=1e-12)
+    close(probabilities, expected[0], rtol=0, atol=1e-12)
     close(weights, expected[1], rtol=0, atol=1e-12)
     printed = capsys.readouterr().out
     guess = VOCABULARY[int(expected[0].argmax())]
@@ -346,8 +346,10 @@ def test_the_hidden_word_is_hidden(trained, capsys):
     model.embedding.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
     for verb in ("sat", "rolled", "barns"):
         words = ["the", "cat", verb, "on", "the", "mat"]
-        chances, weights = self_attention.walk(model, words, 2)
-        printed.append((capsys.readouterr().out.replace(f'it was "{verb}"', ""), chances.tolist(), weights.tolist()))
+        probabilities, weights = self_attention.walk(model, words, 2)
+        printed.append(
+            (capsys.readouterr().out.replace(f'it was "{verb}"', ""), probabilities.tolist(), weights.tolist())
+        )
         assert all(tokens[0, 2] == MASK_ID and INDEX[verb] not in tokens for tokens in read) and read
     assert printed[0] == printed[1] == printed[2]
     assert self_attention.shown(self_attention.hide(words, 2)) == ["the", "cat", "?", "on", "the", "mat"]
@@ -357,10 +359,10 @@ def test_many_hidden_words_at_once_are_as_one_by_one(trained):
     texts = [text.split() for text in SENTENCES]
     positions = [self_attention.choose_word(words) for words in texts]
     assert positions == [2, 6, 1, 0]
-    chances, rows = self_attention.guess_hidden(in_double(trained.model), texts, positions)
-    for words, i, chance, row in zip(texts, positions, chances, rows, strict=True):
+    probabilities, rows = self_attention.guess_hidden(in_double(trained.model), texts, positions)
+    for words, i, probability, row in zip(texts, positions, probabilities, rows, strict=True):
         expected = plain_pass(trained, words, i)
-        close(chance, expected[0], rtol=0, atol=1e-12)
+        close(probability, expected[0], rtol=0, atol=1e-12)
         close(row[: len(words)], expected[1], rtol=0, atol=1e-12)
         assert row[len(words) :].eq(0).all()
 
@@ -381,8 +383,8 @@ def test_what_else_could_stand_there(trained, capsys):
     lines = capsys.readouterr().out.splitlines()[2:]
     assert len(lines) == 3
     for line, noun in zip(lines, ("girl", "car", "ball"), strict=True):
-        chances, _ = plain_pass(trained, ["the", noun, *words[2:]], 2)
-        assert line == f'   "{noun}" for "cat": {VOCABULARY[int(chances.argmax())]} {chances.max():.2f}'
+        probabilities, _ = plain_pass(trained, ["the", noun, *words[2:]], 2)
+        assert line == f'   "{noun}" for "cat": {VOCABULARY[int(probabilities.argmax())]} {probabilities.max():.2f}'
     self_attention.ask_others(in_double(trained.model), words, 2, [0, 5])
     assert capsys.readouterr().out == "", "nothing to exchange, nothing said"
 
@@ -403,23 +405,23 @@ def class_of(classes, word):
 
 def exact_reader(model, texts, positions):
     """Asks subject and preposition, half each, and guesses by the grammar."""
-    chances, rows = torch.zeros(len(texts), len(VOCABULARY)), torch.zeros(len(texts), max(map(len, texts)))
+    probabilities, rows = torch.zeros(len(texts), len(VOCABULARY)), torch.zeros(len(texts), max(map(len, texts)))
     for n, (words, verb) in enumerate(zip(texts, positions, strict=True)):
         subject = next(i for i, word in enumerate(words) if class_of(SUBJECTS, word))
         preposition = next(i for i in range(verb + 1, len(words)) if words[i] in ("in", "near", "on"))
         clues = class_of(SUBJECTS, words[subject]), words[preposition], class_of(PLACES, words[-1])
-        chances[n, INDEX[next(verb for verb, asks in VERBS.items() if asks == clues)]] = 1
+        probabilities[n, INDEX[next(verb for verb, asks in VERBS.items() if asks == clues)]] = 1
         rows[n, [subject, preposition]] = 0.5
-    return chances, rows
+    return probabilities, rows
 
 
 def neighbour_reader(model, texts, positions):
     """The guesses of the exact reader, but it asks the word before and the word after, whoever they are."""
-    chances, rows = exact_reader(model, texts, positions)
+    probabilities, rows = exact_reader(model, texts, positions)
     rows = torch.zeros_like(rows)
     for n, verb in enumerate(positions):
         rows[n, [verb - 1, verb + 1]] = 0.5
-    return chances, rows
+    return probabilities, rows
 
 
 def as_read_by(reader, monkeypatch):
@@ -471,10 +473,10 @@ def test_each_part_of_the_rule_can_fail(name):
 def two_largest(trained, words):
     """The other words with the largest weights of the hidden one, in quotes; the guess."""
     i = self_attention.choose_word(words)
-    chances, weights = plain_pass(trained, words, i)
+    probabilities, weights = plain_pass(trained, words, i)
     weights[i] = -1
     order = weights.sort(descending=True).indices.tolist()[: min(2, len(words) - 1)]
-    return [f'"{words[j]}"' for j in order], VOCABULARY[int(chances.argmax())]
+    return [f'"{words[j]}"' for j in order], VOCABULARY[int(probabilities.argmax())]
 
 
 @each_sentence
