@@ -11,10 +11,10 @@ In the second task each symbol is given by the ones 1 and 3 places before it, th
 
 Nothing can be said about y_t from one of the two symbols alone. Is one head enough for two places?
 
-Can one know beforehand which can go? Heads are removed by the gradient of the gates or by the loss when a single head
-is gone, both known before anything is removed (head_importance.py); greedily, which measures all that are left again
-after each step; and, as the control, at random. Heads can go if the loss rises by less than 0.01 nats without them, by
-the upper end of its 95 % interval: the examples are drawn again, 1,000 times (bootstrap; Efron 1979).
+Heads are removed greedily: after each step all that are left are measured again, and the cheapest goes. The control is
+a random order. Heads can go if the loss rises by less than 0.01 nats without them, by the upper end of its 95 %
+interval: the examples are drawn again, 1,000 times (bootstrap; Efron 1979). Can one know beforehand which can go? The
+gradient of a gate is compared with what removing its head costs (head_importance.py).
 
     python phase2_multi_head/pruning/head_pruning.py
     python phase2_multi_head/pruning/head_pruning.py --seeds 3
@@ -53,15 +53,14 @@ from shared.evidence.claims import EXPERIMENT, Above, Claim, Numbers, measures
 from shared.evidence.intervals import bootstrap_interval
 from shared.toy_language import MASK_ID, PAD_ID
 from shared.training import Trained
-from shared.visualization_utils import HIDDEN, INK, QUIET, head_color, headline, save_plot
+from shared.visualization_utils import BLUE, HIDDEN, ORANGE, QUIET, headline, label_ends, save_plot
 
 TOLERANCE = 0.01  # nats that the loss may rise
 RANDOM_ORDERS = 4  # for each model
 HEADS, BATCH, STEPS, LEARNING_RATE, STRINGS, LOOKUP_MODELS = 8, 32, 200, 1e-2, 250, 2  # of two look-ups
 LANGUAGE, LOOKUPS = "toy language", "two look-ups"
-GRADIENT, REMOVAL, GREEDY = "smallest gradient first", "cheapest alone first", "greedy, measured again"
-COLORS = {GRADIENT: head_color(0), REMOVAL: head_color(1), GREEDY: INK}
-LINES = {GRADIENT: "-", REMOVAL: "--", GREEDY: "-"}  # the dashed one often runs on another
+COLORS = {LANGUAGE: BLUE, LOOKUPS: ORANGE}
+SMALLEST = 1e-3  # nats: the picture shows anything below as this
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ class Pruning:
     removal: Tensor  # (L, H), as in head_importance.py
     removal_range: tuple[Tensor, Tensor]  # its interval, each (L, H)
     gradient: Tensor  # (L, H)
-    curves: dict[str, list[float]]  # by the order of removal
+    greedy: list[float]  # the curve of the greedy order
     greedy_range: tuple[list[float], list[float]]  # interval of the greedy curve
     random_curves: list[list[float]]
 
@@ -195,7 +194,7 @@ class Pruning:
 
 
 def prune(sample: Sampled, seed: int) -> Pruning:
-    """Remove the heads of one model in every order; the seed shuffles the random ones."""
+    """Remove the heads of one model, greedily and in random orders; the seed shuffles."""
     losses, model = cache(sample.losses_without), sample.measured()  # orders share many of their steps
 
     def loss(removed: frozenset[Head]) -> float:
@@ -206,22 +205,18 @@ def prune(sample: Sampled, seed: int) -> Pruning:
         return torch.stack([losses(frozenset(heads)) for heads in removals]) - losses(frozenset())
 
     removal, gradient = removal_importance(model, loss), gradient_importance(model)
-    orders = {
-        GRADIENT: sorted(model.heads, key=lambda head: gradient[head].item()),
-        REMOVAL: sorted(model.heads, key=lambda head: removal[head].item()),
-        GREEDY: greedy_order(model.heads, loss),
-    }
+    order = greedy_order(model.heads, loss)
     shuffle = random.Random(seed)
     shuffled = [shuffle.sample(model.heads, len(model.heads)) for _ in range(RANDOM_ORDERS)]
     alone = over_examples(rises([head] for head in model.heads))
-    together = over_examples(rises(orders[GREEDY][:count] for count in range(len(model.heads) + 1)))
+    together = over_examples(rises(order[:count] for count in range(len(model.heads) + 1)))
     return Pruning(
         removal,
         tuple(end.view_as(removal) for end in alone),
         gradient,
-        {name: curve(order, loss) for name, order in orders.items()},
+        curve(order, loss),
         tuple(end.tolist() for end in together),
-        [curve(order, loss) for order in shuffled],
+        [curve(other, loss) for other in shuffled],
     )
 
 
@@ -342,52 +337,45 @@ def right_answers(eight: list[TwoLookups], one: list[TwoLookups], longer: list[T
 
 
 def can_go(prunings: list[Pruning]) -> str:
-    """How many heads can go: "2 of 8", or "1 to 2 of 8" where models differ."""
+    """How many heads can go: "none of 8", "2 of 8", or "1 to 2 of 8" where models differ."""
     counts = sorted({run.can_go for run in prunings})
-    return f"{' to '.join(map(str, [*counts[:1], *counts[1:][-1:]]))} of {prunings[0].removal.numel()}"
+    count = " to ".join(map(str, [*counts[:1], *counts[1:][-1:]])) if counts[-1] else "none"
+    return f"{count} of {prunings[0].removal.numel()}"
 
 
 def draw(runs: Runs, learned: bool, note: str) -> tuple[Figure, str]:
-    """A panel for each task: how far the loss rises against the number of heads removed, mean over its models."""
-    fig, axes = plt.subplots(1, 2, figsize=(10, 4.8), sharey=True, layout="constrained")
-    for ax, (task, prunings) in zip(axes, runs.items(), strict=True):
-        draw_curves(ax, prunings)
-        models = f" (mean of {len(prunings)} models)" if len(prunings) > 1 else ""
-        ax.set_title(f"{task}, heads in each layer: {prunings[0].removal.size(1)}{models}", pad=8)
-    axes[0].set_ylabel("rise of the loss (nats)")
-    axes[1].legend(frameon=False, fontsize=9, labelcolor="linecolor", loc="lower right", bbox_to_anchor=(1, -0.02))
+    """How far the loss rises against the number of heads removed, a line for each model; a band where heads can go."""
+    fig, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    for task, prunings in runs.items():
+        for run in prunings:
+            draw_curve(ax, run, COLORS[task])
+    counts = range(runs[LANGUAGE][0].removal.numel() + 1)
+    ax.axhspan(SMALLEST / 1.5, TOLERANCE, color=HIDDEN, zorder=0, linewidth=0)
+    ax.text(
+        counts[-1] + 0.25, TOLERANCE / 1.3, f"less than {TOLERANCE} nats: can go", color=QUIET, ha="right", va="top"
+    )
+    ax.set_yscale("log")
+    ax.set(xlim=(0.7, counts[-1] + 0.3), xticks=counts[1:], ylim=(SMALLEST / 1.5, 12))
+    ax.set_yticks([SMALLEST, TOLERANCE, 0.1, 1, 10], [f"{SMALLEST}\nor less", f"{TOLERANCE}", "0.1", "1", "10"])
+    ax.set(xlabel="heads removed, each time the cheapest that is left", ylabel="rise of the loss, in nats")
+    ax.minorticks_off()
+    ends = {task: statistics.mean(run.greedy[-1] for run in prunings) for task, prunings in runs.items()}
+    sizes = {task: "two layers of four heads" if task == LANGUAGE else "one layer of eight heads" for task in runs}
+    label_ends(ax, {f"{task}:\n{sizes[task]}": (counts[-1], ends[task], COLORS[task]) for task in runs}, size=10)
     language, lookups = can_go(runs[LANGUAGE]), can_go(runs[LOOKUPS])
-    title = f"For less than {TOLERANCE} nats {language} heads can go in the toy language, {lookups} in two look-ups"
+    title = f"Few heads can go: {language} in the toy language, {lookups} for two look-ups"
     if not learned:
         title = "Trained too little: nothing is learned yet that goes away with a head"
     headline(fig, title, note)
-    return fig, title + ". The rise of the loss when heads are removed one by one, in different orders."
+    return fig, f"{title}. The rise of the loss when heads are removed one by one, always the cheapest that is left."
 
 
-def draw_curves(ax: Axes, prunings: list[Pruning]) -> None:
-    """A line for each order, with the interval of the greedy one (mean of the models'), and a band for the random ones.
-
-    The axis is logarithmic above the 0.01 nats, linear below.
-    """
-    counts = range(prunings[0].removal.numel() + 1)
-    for name, color in COLORS.items():
-        rises = [statistics.mean(values) for values in zip(*(run.curves[name] for run in prunings), strict=True)]
-        ax.plot(counts, rises, LINES[name], color=color, marker="o", markersize=4, label=name)
-    low, high = (
-        [statistics.mean(ends) for ends in zip(*(run.greedy_range[end] for run in prunings), strict=True)]
-        for end in (0, 1)
-    )
-    ax.vlines(counts, low, high, color=COLORS[GREEDY], linewidth=4, alpha=0.3)
-    by_chance = list(zip(*(rises for run in prunings for rises in run.random_curves), strict=True))
-    lowest, highest = ([pick(rises) for rises in by_chance] for pick in (min, max))
-    ax.fill_between(counts, lowest, highest, color=HIDDEN, linewidth=0, zorder=0)
-    ax.plot([], [], color=QUIET, linewidth=0, label="grey: random orders")
-    ax.axhline(TOLERANCE, color=INK, linewidth=0.8, linestyle=":")
-    ax.text(counts[-1], TOLERANCE * 1.08, f"{TOLERANCE} nats", fontsize=8.5, ha="right", va="bottom")
-    ax.set_yscale("symlog", linthresh=TOLERANCE, linscale=1.2)
-    ax.set_yticks([0, TOLERANCE, 0.1, 1, 10], ["0", str(TOLERANCE), "0.1", "1", "10"])
-    ax.set(xticks=counts, xlabel="heads removed")
-    ax.minorticks_off()
+def draw_curve(ax: Axes, run: Pruning, color: str) -> None:
+    """How far the loss of one model has risen, with its 95 % intervals; from one head removed to all."""
+    counts = range(1, len(run.greedy))
+    rises, low, high = ([max(rise, SMALLEST) for rise in line[1:]] for line in (run.greedy, *run.greedy_range))
+    ax.plot(counts, rises, "o-", color=color, markersize=6)
+    ax.vlines(counts, low, high, color=color, linewidth=5, alpha=0.3)
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -407,12 +395,7 @@ def main(argv: list[str] | None = None) -> str:
         for task, prunings in runs.items():
             all_runs[task] += prunings
     learned = min(min(n[EIGHT_HEADS]) for n in right) >= 0.9 and trained.recipe.steps > training.QUICK_STEPS
-    entropy = training.head_entropy(trained.model, training.corpus()[1][:sentences], "masked word")
-    note = (
-        f"{trained.label} (toy language, normalised entropy {statistics.mean(map(statistics.mean, entropy)):.2f}) "
-        f"and {steps} (two look-ups), none after a removal; "
-        f"random orders: {RANDOM_ORDERS} a model; thick: 95 % intervals"
-    )
+    note = f"{trained.label} (toy language) and {steps} (two look-ups), none after a removal; thick: 95 % intervals"
     save_plot(options, "phase2/head_pruning", *draw(all_runs, learned, note))
     findings.record(options, *found, *right)
     language, in_lookups = can_go(all_runs[LANGUAGE]), can_go(all_runs[LOOKUPS])

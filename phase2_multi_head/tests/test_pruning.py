@@ -172,14 +172,12 @@ def test_prune_agrees_with_its_parts(model):
     run, model, losses = head_pruning.prune(model.sampled(), seed=3), model.measured(), model.sampled().losses_without
     full = loss_without(model, frozenset())
     everything = loss_without(model, frozenset(model.heads)) - full
-    for rises in [*run.curves.values(), *run.random_curves]:
+    for rises in [run.greedy, *run.random_curves]:
         assert len(rises) == 2 * GATE_H + 1
         assert rises[0] == 0 and rises[-1] == pytest.approx(everything)
     assert len({tuple(rises) for rises in run.random_curves}) > 1
-    assert run.curves[head_pruning.REMOVAL][1] == pytest.approx(run.removal.min().item())
-    least = int(run.gradient.argmin())
-    assert run.curves[head_pruning.GRADIENT][1] == pytest.approx(run.removal.flatten()[least].item())
-    greedy, (low, high) = run.curves[head_pruning.GREEDY], run.greedy_range
+    greedy, (low, high) = run.greedy, run.greedy_range
+    assert greedy[1] == pytest.approx(run.removal.min().item())
     assert all(greedy[1] <= rises[1] for rises in run.random_curves)
     assert low[0] == high[0] == 0 and all(
         a < rise < b for a, rise, b in zip(low[1:], greedy[1:], high[1:], strict=True)
@@ -243,8 +241,9 @@ def test_training_of_two_lookups_repeats_and_starts_at_chance():
 def test_how_many_can_go_is_a_range_only_where_models_differ():
     def went(*counts):
         zeros = torch.zeros(2, 4)
-        return [head_pruning.Pruning(zeros, (zeros, zeros), zeros, {}, ([], [0] * (n + 1)), []) for n in counts]
+        return [head_pruning.Pruning(zeros, (zeros, zeros), zeros, [], ([], [0] * (n + 1)), []) for n in counts]
 
+    assert head_pruning.can_go(went(0)) == "none of 8" and head_pruning.can_go(went(0, 2)) == "0 to 2 of 8"
     assert head_pruning.can_go(went(2, 2)) == "2 of 8" and head_pruning.can_go(went(3, 1, 2)) == "1 to 3 of 8"
 
 
