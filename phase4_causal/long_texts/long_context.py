@@ -8,8 +8,8 @@
 
 First each is compared, in float64: what leaves out a part with plain attention under the mask that says the same, tiles
 and kernel with their specification in loops. Then time and memory against length: one sequence, 2 heads of 64, float32,
-one thread, forward only. Times are compared within rounds (shared/measure.py) and differ from run to run, and so does
-the picture. Memory is the peak of the call above its inputs, counted allocation by allocation: always the same.
+one thread, forward only. Times are compared within rounds (shared/measure.py) and differ from run to run. Memory, which
+is drawn, is the peak of the call above its inputs, counted allocation by allocation: always the same.
 
     python phase4_causal/long_texts/long_context.py
     python phase4_causal/long_texts/long_context.py --longest 16384          needs 9 GiB of memory and some minutes
@@ -24,7 +24,6 @@ from functools import partial
 import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
@@ -45,7 +44,7 @@ from shared.attention_utils import causal_mask, local_mask, strided_mask
 from shared.evidence import findings
 from shared.evidence.claims import PROBE, Claim, measures
 from shared.measure import machine, median_ratio, paired_times, peak_memory, ratio_quartiles
-from shared.visualization_utils import head_color, headline, save_plot
+from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE, headline, label_ends, save_plot
 
 NUM_HEADS, WIDTH, WINDOW, STRIDE, BLOCK = 2, 64, 128, 64, 64
 SHORTEST, LONGEST, QUICK_LONGEST = 128, 2048, 512
@@ -53,7 +52,7 @@ NAIVE, MASKED, FUSED = "plain attention", f"plain, mask of {WINDOW}", "F.scaled_
 FLASH, FLASH_CAUSAL, LOCAL = "flash, tiles", "flash, tiles, causal", f"local, window {WINDOW}"
 LINEAR, LINEAR_CAUSAL = "linear", "linear, causal"
 STRIDED, TILES = f"strided, stride {STRIDE}", f"chosen tiles of {BLOCK}"
-DRAWN = (NAIVE, MASKED, FUSED, FLASH, FLASH_CAUSAL, LOCAL, LINEAR, LINEAR_CAUSAL)
+DRAWN = {NAIVE: GREY, FLASH: BLUE, LOCAL: ORANGE, LINEAR: GREEN}
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 Times = dict[str, list[float]]  # name -> seconds in each round
 Memory = dict[int, dict[str, int]]  # length -> name -> bytes at the peak
@@ -154,39 +153,23 @@ def show(times: dict[int, Times], memory: Memory) -> None:
         print(f"   {name:32}" + "".join(f"{in_bytes(m[name]):>12}" for m in memory.values()))
 
 
-def plot_lines(ax: Axes, values: dict[str, list[float]], lengths: list[int]) -> None:
-    for index, name in enumerate(DRAWN):
-        style = "--" if name in (MASKED, FLASH_CAUSAL, LINEAR_CAUSAL) else "-"
-        ax.plot(lengths, values[name], style, marker="o", ms=4, color=head_color(index), label=name)
-    ax.set(xscale="log", yscale="log", xlabel="length T")
+def draw(memory: Memory) -> tuple[Figure, str]:
+    """Peak memory of four ways against length."""
+    lengths = list(memory)
+    fig, ax = plt.subplots(figsize=(8, 4.8), layout="constrained")
+    ends = {}
+    for name, color in DRAWN.items():
+        sizes = [at_length[name] / 2**20 for at_length in memory.values()]
+        ax.plot(lengths, sizes, "o-", color=color, linewidth=2, ms=6)
+        ends[name] = (lengths[-1], sizes[-1], color)
+    ax.set(xscale="log", yscale="log", xlabel="tokens", ylabel="memory at the peak, MiB")
     ax.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    ax.set_yticks(ticks := [1, 10, 100], [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
-
-
-def draw(times: dict[int, Times], memory: Memory) -> tuple[Figure, str]:
-    """Milliseconds and peak memory against length."""
-    lengths = list(times)
-    fig, (left, right) = plt.subplots(1, 2, figsize=(11, 5.6), layout="constrained")
-    plot_lines(left, {name: [statistics.median(t[name]) * 1e3 for t in times.values()] for name in DRAWN}, lengths)
-    plot_lines(right, {name: [m[name] / 2**20 for m in memory.values()] for name in DRAWN}, lengths)
-    left.set_title("time of a forward pass, ms (wall clock)")
-    right.set_title("peak memory, MiB")
-    for ax in (left, right):
-        ax.set_yticks(ticks := [0.1, 1, 10, 100, 1000], [f"{tick:g}" for tick in ticks])
-    right.legend(loc="upper left", frameon=False, fontsize=8.5)
-    longest = lengths[-1]
-    faster = median_ratio(times[longest], NAIVE, FLASH)
-    less = memory[longest][NAIVE] / memory[longest][FLASH]
-    title = (
-        f"At {longest:,} tokens, tiles take 1/{less:.0f} of plain attention's memory and {1 / faster:.2f} of its time"
-    )
-    headline(
-        fig,
-        title,
-        f"no model: random inputs, one sequence, {NUM_HEADS} heads of {WIDTH}, float32; times are wall clock, medians "
-        f"on {machine()}, and differ from run to run",
-    )
-    return fig, f"{title}. Time (wall clock) and peak memory of eight ways to compute attention, against length."
+    title = "Plain attention's memory grows with the square of the text,\nthat of the other three with its length"
+    headline(fig, title, f"no model: random inputs, {NUM_HEADS} heads of {WIDTH}, float32 · what is needed beyond them")
+    label_ends(ax, ends, size=10)
+    return fig, f"{title.replace(chr(10), ' ')}. Memory of four ways to compute attention, against length."
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -204,7 +187,7 @@ def main(argv: list[str] | None = None) -> str:
     measured = {length: measure(length, seconds=0.05) for length in compared}
     times, memory = ({length: pair[i] for length, pair in measured.items()} for i in (0, 1))
     show(times, memory)
-    save_plot(options, "phase4/long_context", *draw(times, memory))
+    save_plot(options, "phase4/long_context", *draw(memory))
     found = ratios(times, memory)
     findings.record(options, found)
     less, faster = found[f"memory, {NAIVE} / {FLASH}"], median_ratio(times[longest], FLASH, NAIVE)

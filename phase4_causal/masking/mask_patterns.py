@@ -285,12 +285,12 @@ def draw_sinks(causal: Trained, by_kind: OnFirst, found: Sink, note: str) -> tup
         f"layer {found.head // heads} head {found.head % heads}": (last, weights[-1, found.head].item(), PURPLE),
         "an even share": (last + 0.3, evens[-1], INK),
     }
-    label_ends(ax, names, size=10)
     rests = found.weight - found.even > RESTS
     title = f"After {found.kind}s one head rests on {START}: an attention sink"
     if not rests:
         title = f"No head of this model rests on {START}: none gives it far more than an even share"
     headline(fig, title, f"{note} · grey: the other heads")
+    label_ends(ax, names, size=10)
     return fig, f"{title}. Weight of each head on the first token, by the kind of the word read last."
 
 

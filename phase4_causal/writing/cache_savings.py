@@ -173,11 +173,11 @@ def draw(found: dict) -> tuple[Figure, str]:
     ax.set(xscale="log", yscale="log", xlabel="tokens so far", ylabel="operations for the next token")
     ax.set_xticks(ticks, ticks)
     ax.minorticks_off()
-    label_ends(ax, ends, size=10)
     title = f"With a key-value cache token {last} takes 1/{last} of the work"
     size = sum(cache.num_bytes for cache in new_caches(long_model(last), last))
     note = f"untrained, {NUM_LAYERS} layers, d = {D_MODEL} · points: counted by torch, lines: formulas"
     headline(fig, title, f"{note} · the cache of {last} tokens: {size / 2**20:.1f} MiB")
+    label_ends(ax, ends, size=10)
     return fig, f"{title}. Operations for each new token against the length, with the cache and without."
 
 
