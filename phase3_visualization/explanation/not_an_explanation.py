@@ -38,7 +38,7 @@ from shared.evidence.claims import EXPERIMENT, Above, Claim, measures
 from shared.toy_language import MAX_LENGTH, encode
 from shared.toy_model import ToyTransformer, in_double
 from shared.training import Trained
-from shared.visualization_utils import QUIET, head_color, headline, save_plot, token_labels
+from shared.visualization_utils import BLUE, GREY, ORANGE, QUIET, headline, label_ends, save_plot, token_labels
 
 CLEAR = 0.5  # a weight above this is more than all others together
 ADDS_MOST, CLEARLY = "the heaviest word adds most", f"the same where its weight is above {CLEAR}"
@@ -204,22 +204,28 @@ def exchange_all(model: ToyTransformer, texts: list[list[str]]) -> dict[str, flo
 
 
 def draw(trained: Trained, row: Row) -> tuple[Figure, str]:
-    """Weight beside contribution for each word of one row."""
-    layer, head = row.head
-    weight, share = row.weights[row.heaviest], row.shares[row.heaviest]
-    title = f'"{row.words[row.heaviest]}" gets {weight:.2f} of the weight and adds {share:.2f} of what is added'
-    fig, ax = plt.subplots(figsize=(max(6.4, 0.62 * len(row.words) + 1), 4.2), layout="constrained")
-    places = range(len(row.words))
-    weights, shares = row.weights.tolist(), row.shares.tolist()
-    ax.bar([place - 0.21 for place in places], weights, 0.4, color=head_color(head), label="weight")
-    ax.bar([place + 0.21 for place in places], shares, 0.4, color=QUIET, label="share of what is added")
-    ax.set_xticks(places, token_labels(row.words), rotation=45, ha="right", rotation_mode="anchor")
-    ax.set(ylim=(0, 1.25 * max(row.weights.max().item(), row.shares.max().item())))
-    ax.set_title(f'layer {layer} head {head}, where "{row.i} {row.words[row.i]}" looks', color=QUIET)
-    ax.tick_params(length=0)
-    ax.legend(frameon=False, fontsize=9, loc="upper right", borderaxespad=0)
-    note = f"{trained.label} · share: weight × length of the value after W_O, over the sum of the row"
-    headline(fig, title, note, size=12.5)
+    """A line for each word of one row, from its weight to its share of what is added."""
+    (layer, head), adds_most = row.head, int(row.shares.argmax())
+    adds_less = "adds far less" if adds_most == row.heaviest else "need not be the one that adds most"
+    title = f"The word with the largest weight {adds_less}"
+    fig, ax = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
+    named, ends = {adds_most: ORANGE, row.heaviest: BLUE}, {}
+    for place, (weight, share) in enumerate(zip(row.weights.tolist(), row.shares.tolist(), strict=True)):
+        if place not in named:
+            ax.plot((0, 1), (weight, share), "o-", color=GREY, linewidth=1.5, markersize=4)
+            continue
+        ax.plot((0, 1), (weight, share), "o-", color=named[place], linewidth=4, markersize=9, zorder=3)
+        ax.annotate(f"{weight:.2f}", (0, weight), (-12, 0), textcoords="offset points", ha="right", va="center")
+        ends[f"  {token_labels(row.words)[place]}: {share:.2f}"] = (1, share, named[place])
+    ax.set(xlim=(-0.12, 1.02), ylim=(-0.02, 1.1 * max(row.weights.max().item(), row.shares.max().item())))
+    ax.set_xticks((0, 1), ("its weight", "its share of\nwhat is added"), fontsize=11)
+    ax.set_ylabel("share of the row", color=QUIET)
+    ax.tick_params(length=0, pad=8)
+    where = f"“{row.i} {row.words[row.i]}” in layer {layer} head {head}"
+    ax.set_title(f"the row that misleads most, of {where}:\n“{' '.join(row.words)}”", color=QUIET)
+    note = f"{trained.label} · share: weight × length of the value after W_O, over the sum of the row · grey: others"
+    headline(fig, title, note)
+    label_ends(ax, ends, size=11)
     return fig, f"{title}: layer {layer} head {head}, the row of all held-out sentences in which the two differ most."
 
 
