@@ -36,7 +36,7 @@ from shared import paths
 INK, QUIET, GREY, HIDDEN = "#1d2733", "#5b6672", "#8a939c", "#e6e8eb"
 # Told apart by everybody, whatever kind of colour blindness (Okabe & Ito 2008, with a purple): a test computes it.
 BLUE, ORANGE, GREEN, RED, PURPLE = PALETTE = ("#0072b2", "#de8f05", "#009e73", "#d55e00", "#aa3377")
-WEIGHT_MAP = LinearSegmentedColormap.from_list("weights", ["white", *sns.color_palette("mako_r", 256)[12:230]])
+WEIGHT_MAP = LinearSegmentedColormap.from_list("weights", ["white", *sns.color_palette("mako_r", 256)[12:230:11]])
 RELATION_COLORS = {"determiner": BLUE, "subject": RED, "place": GREEN, "adjective": ORANGE}
 
 plt.rcParams.update(
