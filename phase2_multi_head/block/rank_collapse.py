@@ -38,12 +38,11 @@ from torch import Tensor, nn
 from phase2_multi_head.block.transformer_block import TransformerBlock, eight_word_tokens, use_xavier
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, merge_heads, split_heads
 from shared import cli, training
-from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.toy_model import in_double
 from shared.training import Trained
-from shared.visualization_utils import HIDDEN, QUIET, head_color, headline, save_plot
+from shared.visualization_utils import BLUE, GREEN, HIDDEN, PURPLE, QUIET, RED, headline, label_ends, save_plot
 
 LENGTH, D_MODEL, NUM_HEADS, NUM_LAYERS = 16, 64, 4, 24
 FLOOR = 1e-15  # float64 has 16 digits: a smaller distance is nothing but rounding
@@ -81,7 +80,13 @@ LAYERS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {  # which parts of a
     NO_NORMS: block_without_norms,
     WHOLE: lambda block, x: block(x)[0],
 }
-COLORS = dict(zip(LAYERS, map(head_color, (3, 1, 4, 0, 5, 2)), strict=True))
+COLORS = {ALONE: RED, NO_RESIDUAL: PURPLE, RESIDUAL: BLUE, WHOLE: GREEN}  # those that the picture shows
+NAMES = {
+    ALONE: "attention\nalone",
+    NO_RESIDUAL: "whole block, its\nadditions left out",
+    RESIDUAL: "attention, added\nto the words",
+    WHOLE: "whole block",
+}
 
 
 @torch.no_grad()
@@ -289,43 +294,28 @@ def collapse_rates(seed: int) -> dict[str, list[float]]:
     return numbers | {f"distance layer by layer, {initial}": run for initial, run in runs.items()}
 
 
-def draw(stacks: list[Stacks], models: Models, note: str) -> tuple[Figure, str]:
-    """Left: new stacks, by parts, a line for each seed. Right: the toy model, residual connections in and out."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.9), layout="constrained", width_ratios=(1.8, 1))
-    first = {name: stacks[0][PICTURED, name] for name in LAYERS}
-    places = {ALONE: (6, 1e-14), FEED_FORWARD: (6, 1e-12), NO_RESIDUAL: (6, 1e-10)}
-    places |= {RESIDUAL: (24.6, 2e-2), NO_NORMS: (24.6, 2e-4), WHOLE: (24.6, 1.5)}
-    for name, run in first.items():
-        for other in stacks[1:]:
-            left.plot(other[PICTURED, name], color=COLORS[name], linewidth=0.7, alpha=0.5)
-        left.plot(run, color=COLORS[name], linewidth=2)
-        after = f" after {len(run) - 1}" if run[-1] == FLOOR else ""
-        text = f"{name}: {short(run[-1])}{after}" if after else f"{name}:\n{short(run[-1])}"
-        left.text(*places[name], text, color=COLORS[name], fontsize=9, va="center")
-    left.axhspan(1e-17, FLOOR, color=HIDDEN, linewidth=0)
-    left.text(34, 1e-16, "rounding of float64", color=QUIET, fontsize=8.5, ha="right", va="center")
-    left.set(yscale="log", ylim=(1e-17, 30), xlim=(0, 34.5), xticks=range(0, NUM_LAYERS + 1, 4), xlabel="layers")
-    left.set(ylabel="distance from all words alike", title=f"new blocks, {PICTURED} weights")
-    depth = len(models["trained, with residual"]) - 1
-    for name, run in models.items():
-        color = COLORS[NO_RESIDUAL if "without" in name else WHOLE]
-        right.plot(run, "--" if "untrained" in name else "-", color=color, marker="o", markersize=4)
-        factor = 1 if "without" in name else 0.4 if "untrained" in name else 3
-        text = f"{name}:\n{short(run[-1])}"
-        right.text(1.06 * depth, factor * run[-1], text, color=color, fontsize=9, va="center")
-    right.set(yscale="log", ylim=(min(map(min, models.values())) / 5, 10), xlim=(0, 2.2 * depth), xlabel="layers")
-    right.set(xticks=range(depth + 1), title="the toy model")
-    for ax in (left, right):
-        ax.minorticks_off()
-        ax.tick_params(length=0)
-    alone = first[ALONE]
-    title = (
-        f"Attention alone makes all words alike, distance {short(alone[-1])}, in {len(alone) - 1} layers;\n"
-        f"after {NUM_LAYERS} the residual connection keeps them {short(first[RESIDUAL][-1])} apart, "
-        f"the whole block {short(first[WHOLE][-1])}"
-    )
+def draw(stacks: list[Stacks], note: str) -> tuple[Figure, str]:
+    """The distance layer by layer with the residual connection and without, a line for each seed."""
+    fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
+    for name, color in COLORS.items():
+        for stack in stacks:
+            ax.plot(stack[PICTURED, name], color=color, linewidth=2)
+    ax.axhspan(FLOOR / 30, FLOOR, color=HIDDEN, linewidth=0)
+    ax.text(NUM_LAYERS - 0.3, FLOOR / 5, "alike to the last digit of float64", color=QUIET, ha="right", va="center")
+    ax.set(yscale="log", ylim=(FLOOR / 30, 3), xlim=(0, NUM_LAYERS), xticks=range(0, NUM_LAYERS + 1, 4))
+    ax.set_yticks([1, 1e-5, 1e-10, 1e-15], ["1", "10⁻⁵", "10⁻¹⁰", "10⁻¹⁵"])
+    ax.set(xlabel="layers", ylabel="how different the words are")
+    ax.minorticks_off()
+    kept = {NAMES[name]: (NUM_LAYERS, stacks[0][PICTURED, name][-1], COLORS[name]) for name in (RESIDUAL, WHOLE)}
+    label_ends(ax, kept, size=10)
+    for name, side in ((ALONE, "right"), (NO_RESIDUAL, "left")):  # beside the last point above the rounding
+        run, away = stacks[0][PICTURED, name], 9 if side == "left" else -9
+        place = {"textcoords": "offset points", "ha": side, "va": "center"}
+        ax.annotate(NAMES[name], (len(run) - 2, run[-2]), (away, 0), color=COLORS[name], **place)
+    layers = len(stacks[0][PICTURED, ALONE]) - 1
+    title = f"Attention alone makes all words alike in {layers} layers; adding it to the words does not"
     headline(fig, title, note)
-    return fig, f"{' '.join(title.split())}. Distance to the nearest matrix of equal rows, layer by layer."
+    return fig, f"{title}. The distance to the nearest matrix of equal rows, layer by layer."
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -333,13 +323,8 @@ def main(argv: list[str] | None = None) -> str:
     seeds = cli.seeds(options)
     trained = [load_multi_head_model(options, seed) for seed in seeds]
     stacks, models = [draw_stacks(seed) for seed in seeds], [of_models(each) for each in trained]
-    x, blocks = new_stack(INITIAL[PICTURED], options.seed)
-    entropy = normalized_entropy(blocks[0].attention(x)[1]).mean().item()
-    note = (
-        f"left: untrained, draws: {options.seeds}, {LENGTH} words, d_model {D_MODEL}, "
-        f"normalised entropy of layer 0: {entropy:.2f} · right: {trained[0].label}"
-    )
-    save_plot(options, "phase2/rank_collapse", *draw(stacks, models[0], note))
+    note = f"{NUM_LAYERS} layers with {PICTURED} weights, untrained, {LENGTH} random words; draws: {options.seeds}"
+    save_plot(options, "phase2/rank_collapse", *draw(stacks, note))
     findings.record(options, *map(ends, stacks), *map(ends_of_models, models), *map(collapse_rates, seeds))
     alone, whole = (stacks[0][PICTURED, name] for name in (ALONE, WHOLE))
     return f"Words alike, {short(alone[-1])} apart, in {len(alone) - 1} layers; a whole block keeps {short(whole[-1])}"
