@@ -28,11 +28,10 @@ from phase4_causal.long_texts.linear_attention import (
     random_directions,
 )
 from shared import cli
-from shared.attention_utils import effective_context, normalized_entropy
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.measure import count_operations
-from shared.visualization_utils import QUIET, head_color, headline, save_plot
+from shared.visualization_utils import GREEN, GREY, PURPLE, headline, label_ends, save_plot
 
 LENGTH, WIDTH = 100, 64  # as in the notes
 SIZES = (0.25, 0.5, 1.0, 2.0)  # standard deviation of the entries of queries and keys
@@ -40,7 +39,7 @@ COUNTED = (16, 64, 128, 512, 4096)  # lengths at which operations are counted
 AVERAGE, ELU, RELU = "plain average", "elu + 1", "relu"
 FEATURES = {f"{count:,} random features": count for count in (64, 256, 1024, 4096)}
 FEWEST, MOST = next(iter(FEATURES)), list(FEATURES)[-1]
-DRAWN = (ELU, RELU, FEWEST, MOST, AVERAGE)
+DRAWN = {ELU: GREEN, MOST: PURPLE}
 
 
 def make_inputs(seed: int, size: float = 1.0) -> list[Tensor]:
@@ -59,20 +58,6 @@ def feature_maps(seed: int) -> dict[str, str | FeatureMap]:
 
 def distance(output: Tensor, target: Tensor) -> float:
     return ((output - target).norm() / target.norm()).item()
-
-
-def kernel_weights(seed: int) -> dict[str, Tensor]:
-    """All weights (LENGTH, LENGTH) at size 1, written out: with the identity as values the output is the weights."""
-    query, key, _ = make_inputs(seed)
-    identity = torch.eye(LENGTH, dtype=query.dtype)
-    linear = {
-        name: linear_attention(query, key, identity, feature_map=each) for name, each in feature_maps(seed).items()
-    }
-    uniform = torch.full_like(identity, 1 / LENGTH)
-    softmax = scaled_dot_product_attention(query, key, identity)[1]
-    return (
-        {"softmax": softmax} | {name: weights for name, weights in linear.items() if name in DRAWN} | {AVERAGE: uniform}
-    )
 
 
 def at(size: float, values: list[float]) -> float:
@@ -151,46 +136,32 @@ def show(found: dict[str, list[float]]) -> None:
         print(f"   {name:31}" + "".join(f"{count:14,}" for count in counts))
 
 
-def draw(found: dict[str, list[float]], weights: dict[str, Tensor], seed: int) -> tuple[Figure, str]:
-    """Left: distance against the size of queries and keys. Right: the weights of one query, largest first."""
-    colors = {name: head_color(index) for index, name in enumerate(weights)} | {AVERAGE: QUIET}
-    fig, (left, right) = plt.subplots(1, 2, figsize=(10.2, 4.6), layout="constrained")
-    for name in DRAWN:
-        style = "--" if name == AVERAGE else "-"
-        left.plot(SIZES, found[name], style, marker="o", ms=5, color=colors[name], label=name)
-    left.axhline(0, color=colors["softmax"], linewidth=2)
-    left.text(0.75, 0.04, "softmax attention itself", color=colors["softmax"], fontsize=9)
-    left.set(xscale="log", xlabel="size of queries and keys (standard deviation)", ylabel="distance from softmax")
-    left.set(ylim=(-0.1, None), title="distance of the outputs")
-    left.set_xticks(SIZES, [f"{size:g}" for size in SIZES])
-    left.minorticks_off()
-    left.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, 0.98))
-    for name, matrix in weights.items():
-        style = "--" if name == AVERAGE else "-"
-        ordered = matrix.sort(dim=-1, descending=True).values.mean(dim=0)  # (T_q, T_k) -> (T_k,): mean over queries
-        context = effective_context(matrix).mean().item()
-        right.plot(range(1, LENGTH + 1), ordered, style, color=colors[name], label=f"{name}: as many as {context:.0f}")
-    right.set(xlabel="key, the largest weight first", ylabel="weight, mean over queries", title="weights at size 1")
-    right.set(yscale="log", ylim=(1e-4, 8))
-    right.legend(frameon=False, title="keys that count, exp(entropy)", title_fontsize=9)
-    short = ", ".join(f"{name} {at(0.25, found[name]):.2f}" for name in (MOST, ELU, AVERAGE))
-    title = f"Distance from softmax for short queries and keys (size 0.25): {short}"
-    headline(
-        fig,
-        title,
-        f"no model: random queries, keys and values, {LENGTH} tokens, d = {WIDTH}, seed {seed}, no mask · "
-        f"normalised entropy at size 1: softmax {normalized_entropy(weights['softmax']).mean():.3f}, "
-        f"elu + 1 {normalized_entropy(weights[ELU]).mean():.3f}",
-        size=11.5,
-    )
-    return fig, f"{title}. Distance from softmax attention against the size of queries and keys, and sorted weights."
+def draw(found: dict[str, list[float]], seed: int) -> tuple[Figure, str]:
+    """The distance of each feature map as a multiple of that of the plain average, against the size."""
+    fig, ax = plt.subplots(figsize=(8.2, 4.8), layout="constrained")
+    ends = {AVERAGE: (SIZES[-1], 1, GREY)}
+    ax.plot(SIZES, [1] * len(SIZES), "--", color=GREY, linewidth=2)
+    for name, color in DRAWN.items():
+        ratios = [of_average(found, name, size) for size in SIZES]
+        ax.plot(SIZES, ratios, "o-", color=color, linewidth=2, ms=6)
+        ends[name] = (SIZES[-1], ratios[-1], color)
+    ax.set(xscale="log", yscale="log", xlabel="size of queries and keys (standard deviation)", ylim=(0.18, 3.2))
+    ax.set_xticks(SIZES, [f"{size:g}" for size in SIZES])
+    ax.set_yticks((0.25, 0.5, 1, 2), ("1/4", "1/2", "1", "2"))
+    ax.set_ylabel("distance from softmax attention,\ncompared with the average's")
+    ax.minorticks_off()
+    title = "Linear attention (elu + 1) is hardly nearer to softmax than an average of all values;\n"
+    title += "thousands of random features are, if queries and keys are short"
+    headline(fig, title, f"no model: {LENGTH} random tokens, d = {WIDTH}, seed {seed}, no mask", 12)
+    label_ends(ax, ends, size=10)
+    return fig, f"{title.replace(chr(10), ' ')}. Distance from softmax against the size, a line for each feature map."
 
 
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     found = [distances(seed) for seed in cli.seeds(options)]
     show(found[0])
-    save_plot(options, "phase4/linear_attention", *draw(found[0], kernel_weights(options.seed), options.seed))
+    save_plot(options, "phase4/linear_attention", *draw(found[0], options.seed))
     findings.record(options, *found, show_numbers=False)
     elu, average = (at(1.0, found[0][name]) for name in (ELU, AVERAGE))
     near, plain = (at(0.25, found[0][name]) for name in (MOST, AVERAGE))

@@ -20,6 +20,7 @@ from functools import partial
 
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -29,7 +30,7 @@ from phase4_causal.long_texts.sparse_attention import block_sparse_attention, st
 from shared import cli
 from shared.attention_utils import causal_mask, local_mask, strided_mask
 from shared.measure import count_operations
-from shared.visualization_utils import INK, QUIET, headline, save_plot
+from shared.visualization_utils import BLUE, GREY, hatch_cell, headline, save_plot
 
 NEAR, LENGTHS = 8, (64, 256)  # window, stride and block of the reach experiment; lengths of the text
 LOCAL, STRIDED, IN_TURN = "local", "strided", "local and strided in turn"
@@ -110,30 +111,30 @@ def show(tables: dict[int, dict[str, tuple[float, float]]]) -> None:
         print(f"   {name:18}{share:6.1%}")
 
 
+def draw_reach(ax: Axes, seen: Tensor) -> None:
+    """Which input (across) has reached which output (down): plain where it has, hatched where not."""
+    hatch_cell(ax, 0, 0, *seen.shape)
+    reached = seen.float().masked_fill(~seen, math.nan)
+    ax.pcolormesh(reached.numpy(), cmap=ListedColormap([BLUE]))
+    ax.set(xlim=(0, len(seen)), ylim=(len(seen), 0), aspect="equal", xticks=[], yticks=[])
+    ax.spines[:].set(visible=True, color=GREY)
+    ax.set_xlabel(f"{seen.double().mean():.0%} of the pairs", fontsize=10)
+
+
 def draw(length: int) -> tuple[Figure, str]:
-    """A column for each pattern, a row for each number of layers: which input (across) has reached which output."""
-    shown = {name: masks for name, masks in patterns(length).items() if name != FIRST}
-    fig, axes = plt.subplots(3, len(shown), figsize=(9.2, 7.8), layout="constrained")
-    for column, (name, masks) in enumerate(shown.items()):
-        for row, seen in enumerate(itertools.islice(reach(itertools.cycle(masks)), 3)):
-            ax = axes[row, column]
-            ax.imshow(seen.numpy(), cmap=ListedColormap([INK, "white"]), vmin=0, vmax=1, interpolation="nearest")
-            ax.set(xticks=[], yticks=[])
-            ax.spines[:].set(visible=True, color="#aab2bb")
-            ax.set_xlabel(f"{seen.double().mean():.0%} reached", color=QUIET)
-            if row == 0:
-                ax.set_title(name, fontsize=10)
-            if column == 0:
-                ax.set_ylabel(f"after {row + 1} layer{'s' if row else ''}")
-    table = layers_by_pattern(length)
-    counts = " · ".join(f"{name}: {'never' if table[name][0] == math.inf else table[name][0]}" for name in shown)
-    title = f"Layers until all {length} positions have heard of each other\n{counts}"
-    note = f"white: has reached · window, stride and block {NEAR} · a row for each output position · no model"
-    headline(fig, title, note, size=12)
-    return (
-        fig,
-        f"{title.replace(chr(10), ': ')}. White: the input position (column) has reached the output position (row).",
-    )
+    """A column for each pattern, a row for each number of layers."""
+    table = patterns(length)
+    shown = {"near words": LOCAL, f"every {NEAR}th word": STRIDED, f"near and every {NEAR}th in turn": IN_TURN}
+    fig, axes = plt.subplots(2, len(shown), figsize=(7.6, 6), layout="constrained")
+    for panels, (title, name) in zip(axes.T, shown.items(), strict=True):
+        panels[0].set_title(title, fontsize=11)
+        for ax, seen in zip(panels, reach(itertools.cycle(table[name])), strict=False):
+            draw_reach(ax, seen)
+    for ax, layers in zip(axes[:, 0], ("1 layer", "2 layers"), strict=True):
+        ax.set_ylabel(f"after {layers}", fontsize=11)
+    title = "Near and far in turn: after two layers every word has heard of every other"
+    headline(fig, title, f"blue: has reached · hatched: not yet · {length} words, output down, input across · no model")
+    return fig, f"{title}. What each of three patterns connects after one layer and after two."
 
 
 def main(argv: list[str] | None = None) -> str:
