@@ -16,6 +16,7 @@ Writes attention_pooling.png to visualizations/plots/phase2/.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
+from statistics import fmean
 
 import matplotlib.pyplot as plt
 import torch
@@ -23,7 +24,6 @@ import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.patheffects import withStroke
 from torch import Tensor
 from tqdm import tqdm
 
@@ -40,15 +40,7 @@ from shared.attention_utils import normalized_entropy, padding_mask
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.toy_language import PLACES, SUBJECTS, Sentence, encode, pad_batch, sample_corpus
-from shared.visualization_utils import (
-    INK,
-    grouped_bars,
-    head_color,
-    headline,
-    plot_attention,
-    save_plot,
-    weight_colorbar,
-)
+from shared.visualization_utils import BLUE, GREY, INK, ORANGE, headline, plot_attention, save_plot
 
 QUESTIONS = ("subject", "beside", "place")  # is this noun plural?
 PLURALS = frozenset(plural for nouns in (SUBJECTS, PLACES) for pairs in nouns.values() for _, plural in pairs)
@@ -59,7 +51,8 @@ POOLINGS: dict[str, Callable[[], Pooling]] = {
     "last word": lambda: last_pooling,
     "attention": lambda: AttentionPooling(D_MODEL),
 }
-COLORS = {"mean": "#c9d0d8", "last word": "#8592a0", "attention": head_color(0)}
+COLORS = {"mean": GREY, "last word": ORANGE, "attention": BLUE}
+NOUNS = ("subject", "noun beside", "place")  # the questions in the picture
 
 
 def noun_asked_for(sentence: Sentence, question: str) -> int:
@@ -243,11 +236,11 @@ def what_poolings_find(runs: Runs) -> dict[str, float]:
     return numbers | {EVEN: even_share(tasks("beside")[1])}
 
 
-def example_sentences() -> list[int]:
-    """The first three held-out sentences of 9 to 11 words with one number for the noun beside, the other elsewhere."""
+def example_sentence() -> int:
+    """The first held-out sentence of ten words with one number for the noun beside, the other for the others."""
     answers = torch.stack([tasks(question)[1].answers for question in QUESTIONS])  # (3, N)
     differs = (answers[0] == answers[2]) & (answers[0] != answers[1])
-    return [i for i, s in enumerate(three_noun_sentences()[1]) if differs[i] and 9 <= len(s.words) <= 11][:3]
+    return next(i for i, s in enumerate(three_noun_sentences()[1]) if differs[i] and len(s.words) == 10)
 
 
 def worst(numbers: Numbers) -> str:
@@ -256,60 +249,58 @@ def worst(numbers: Numbers) -> str:
     return ", ".join(f"{pooling} {score:.2f}" for pooling, score in scores.items())
 
 
-def draw(runs: list[Runs], numbers: list[Numbers], steps: int) -> tuple[Figure, str]:
-    """Left: share of right answers. Right: the weights of three learned queries over the same sentences.
+def draw(runs: list[Runs], numbers: list[Numbers], note: str) -> tuple[Figure, str]:
+    """A row for each question: where its learned query looks in one sentence, and how often each pooling is right.
 
-    Bars, queries and the title are those of the first seed; the others are dots.
+    The sentence is read by the models of the first seed.
     """
-    fig = plt.figure(figsize=(11.6, 6.6), layout="constrained")
-    grid = fig.add_gridspec(3, 2, width_ratios=(1.15, 1.25))
-    draw_accuracies(fig.add_subplot(grid[:, 0]), numbers)
-    axes = [fig.add_subplot(grid[row, 1]) for row in range(3)]
-    for ax, index in zip(axes, example_sentences(), strict=True):
-        draw_example(ax, runs[0], index)
-    axes[0].set_title("where three learned queries look, one a row; framed: the noun asked for")
-    weight_colorbar(fig, axes, shrink=0.5)
-    title = f"Right answers on the worst of three questions, by pooling: {worst(numbers[0])}"
-    note = (
-        f"trained {steps} steps, seeds: {len(runs)}; {len(three_noun_sentences()[1])} held-out sentences · "
-        f'normalised entropy of the weights, "beside": {runs[0]["beside", "attention"].entropy:.2f}'
-    )
+    fig, (left, right) = plt.subplots(1, 2, figsize=(9, 4.1), width_ratios=(1.6, 1), layout="constrained")
+    draw_example(left, runs[0])
+    draw_accuracies(right, numbers)
+    title = "A learned query answers all three questions; the mean and the last word fail some"
+    if min(n[f"{question}, attention"] for n in numbers for question in QUESTIONS) < 0.9:
+        title = "Trained too little: no pooling answers all three questions"
     headline(fig, title, note)
-    return fig, title + ". Right: three learned queries, one a row, read the same sentence; framed: the noun asked for."
-
-
-def draw_accuracies(ax: Axes, numbers: list[Numbers]) -> None:
-    """A group of bars for each case, one bar a pooling, and the most frequent answer as a line."""
-    guesses = [numbers[0][f"most frequent answer, {question}"] for question, _ in CASES.values()]
-    bars = {pooling: [numbers[0][f"{case}, {pooling}"] for case in CASES] for pooling in POOLINGS}
-    names = [case.replace(", ", "\n") for case in CASES]
-    places = grouped_bars(ax, names, bars, COLORS, width=0.9, clear_of=guesses)
-    for x, pooling in zip(places, POOLINGS, strict=True):
-        for other in numbers[1:]:
-            ax.plot(x, [other[f"{case}, {pooling}"] for case in CASES], ".", color="black", markersize=4)
-    outline = [withStroke(linewidth=3, foreground="white")]  # keeps the dotted line visible across dark bars
-    style = {"color": "black", "linewidth": 1.4, "linestyle": ":", "path_effects": outline}
-    for group, guess in enumerate(guesses):
-        label = None if group else "most frequent answer"
-        ax.plot((group - 0.45, group + 0.45), [guess] * 2, label=label, **style)
-    ax.set(ylim=(0, 1.22), yticks=(0, 0.5, 1), ylabel="share of right answers", title="is this noun plural?")
-    ax.legend(frameon=False, fontsize=9, ncols=2, loc="upper center", borderaxespad=0)
+    return fig, (
+        f"{title}. Left: how much weight three learned queries, one a row, put on each word of a sentence; framed: the "
+        "noun in question. Right: the share of held-out sentences that each way of pooling answers right."
+    )
 
 
 @torch.no_grad()
-def draw_example(ax: Axes, runs: Runs, index: int) -> None:
+def draw_example(ax: Axes, runs: Runs) -> None:
     """Weights of the three queries, one a row, over one held-out sentence, with the noun asked for in a frame."""
-    sentence = three_noun_sentences()[1][index]
+    sentence = three_noun_sentences()[1][example_sentence()]
     tokens = torch.tensor([encode(sentence.words)])  # (1, T)
     outputs = [runs[question, "attention"].model(tokens) for question in QUESTIONS]
     weights = torch.cat([weights[0, 0] for _, weights in outputs])  # 3 x (1, T) -> (3, T)
-    plot_attention(weights, QUESTIONS, sentence.words, ax=ax, annotate=True, labels=False)
+    plot_attention(weights, QUESTIONS, sentence.words, ax=ax, annotate=False, labels=False)
     said = [("singular", "plural")[int(logits.argmax())] for logits, _ in outputs]
-    ax.set_yticklabels([f"{question}: {answer}" for question, answer in zip(QUESTIONS, said, strict=True)])
-    ax.tick_params(labelsize=8.5)
+    ax.set_yticklabels([f"{question}?\n{answer}" for question, answer in zip(NOUNS, said, strict=True)], fontsize=10)
     for row, question in enumerate(QUESTIONS):
-        corner = (noun_asked_for(sentence, question), row)
-        ax.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=INK, linewidth=1.8, clip_on=False))
+        noun = noun_asked_for(sentence, question)
+        ax.add_patch(Rectangle((noun, row), 1, 1, fill=False, edgecolor=INK, linewidth=2, clip_on=False))
+        color = "white" if weights[row, noun] > 0.4 else INK
+        ax.text(noun + 0.5, row + 0.5, f"{weights[row, noun]:.2f}", color=color, ha="center", va="center")
+    ax.set_aspect("auto")  # its rows stand beside those of the bars
+    ax.set_title("singular or plural? where each query looks", fontsize=11)
+
+
+def draw_accuracies(ax: Axes, numbers: list[Numbers]) -> None:
+    """A bar for each question and pooling, the mean over seeds, which are dots; the most frequent answer as a tick."""
+    for row, question in enumerate(QUESTIONS):
+        for place, (pooling, color) in enumerate(COLORS.items()):
+            of_seeds, y = [n[f"{question}, {pooling}"] for n in numbers], row + 0.24 * (place - 1)
+            ax.barh(y, fmean(of_seeds), 0.2, color=color)
+            ax.text(1.03, y, f"{pooling} {fmean(of_seeds):.2f}", va="center")
+            if len(numbers) > 1:
+                ax.plot(of_seeds, [y] * len(of_seeds), ".", color=INK, markersize=4)
+        ax.plot([numbers[0][f"most frequent answer, {question}"]] * 2, (row - 0.42, row + 0.42), ":", color=INK)
+    ax.set(xlim=(0, 1.5), ylim=(len(QUESTIONS) - 0.5, -0.5), yticks=[])
+    ax.set_xticks((0, 0.5, 1), ("0", "0.5: guessing", "1"))
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.set_title("share of right answers", fontsize=11)
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -321,7 +312,9 @@ def main(argv: list[str] | None = None) -> str:
         each = tqdm(keys, desc=f"training three poolings, seed {seed}", leave=False)
         runs.append({(case, pooling): train(pooling, case, seed, steps) for case, pooling in each})
     numbers = [what_poolings_find(found) for found in runs]
-    save_plot(options, "phase2/attention_pooling", *draw(runs, numbers, steps))
+    entropy = runs[0]["beside", "attention"].entropy
+    note = f"framed: the noun in question; trained {steps} steps, seeds: {len(runs)} · normalised entropy {entropy:.2f}"
+    save_plot(options, "phase2/attention_pooling", *draw(runs, numbers, note))
     findings.record(options, *numbers)
     return f"Right answers on the worst of three questions: {worst(numbers[0])}"
 
