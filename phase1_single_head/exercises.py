@@ -3,10 +3,13 @@
 The first run makes my_exercises.py beside this file. Write there: replace each `...` and each
 `raise NotImplementedError` by your own code, then run this file, as often as you like:
 
-    python phase1_single_head/exercises.py            all exercises
-    python phase1_single_head/exercises.py 3          one of them, by number or name
-    python phase1_single_head/exercises.py 3 --hint   the same task as plain loops, one number at a time
+    python phase1_single_head/exercises.py              all exercises, and what is left to do
+    python phase1_single_head/exercises.py 3            one of them, by number or name
+    python phase1_single_head/exercises.py 3 --hint     its idea; --hint 2: its steps; --hint 3: all of it, as loops
     python phase1_single_head/exercises.py --help
+
+Each names the section of README.md to which it belongs, or the page of a room; how hard it is (easy: one idea, medium:
+two at once, hard: several, with special cases); and how many minutes it may take you, unhurried: an estimate.
 
 Loops are fine; matrix products are shorter. You may import what you like, and use the functions that you wrote before;
 only F.scaled_dot_product_attention would take the fun out of it. All inputs are float64, so make new tensors with the
@@ -15,7 +18,7 @@ dtype of an input: torch.zeros(3, 5, dtype=x.dtype). Spoilers are in answers/. E
 
 import torch
 
-from phase1_single_head.answers.solutions import EXERCISES
+from phase1_single_head.answers.solutions import AFTERWARDS, EXERCISES
 from shared import cli, exercise_checker
 
 Tensor = torch.Tensor
@@ -24,24 +27,29 @@ Tensor = torch.Tensor
 def score_by_hand() -> list[float]:
     """Exercise 1, with pencil and paper: how much does a query attend to each of three keys?
 
+    Lesson: 3. Queries, keys and values · easy · 15 min
+
         query q = [1, 0, 2, 1]
         key 0   = [0, 3, 1, 0]
         key 1   = [1, 1, 1, 1]
         key 2   = [1, 2, 0, -1]
 
-    1. three scores: the dot products q · k                    2. divide them by √d_k; here d_k = 4
-    3. weights: e to each of them, divided by the sum of the three
-                                                               e ≈ 2.72, e² ≈ 7.39, e³ ≈ 20.1, e⁴ ≈ 54.6
-    Put in the three weights, rounded to two decimals. Before you compute: which key wins? Does key 2, at right angles
-    to the query, get nothing?
+    1. three scores: the dot products q · k
+    2. each of them divided by √d_k; here d_k = 4
+    3. three weights: e to each of these, divided by the sum of the three. e ≈ 2.72, e² ≈ 7.39, e³ ≈ 20.1, e⁴ ≈ 54.6
+
+    Put the three weights in place of the dots, rounded to two decimals. Before you compute: which key wins? Does
+    key 2, at right angles to the query, get nothing?
     """
     return [..., ..., ...]
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Exercise 2: turn scores into weights, and hide what the mask hides. All inputs are float64.
+    """Exercise 2: turn scores into weights, and hide what the mask hides.
 
-    scores   (T_q, T_k)        row i: how well query i matches each key
+    Lesson: 3. Queries, keys and values · medium · 40 min
+
+    scores   (T_q, T_k)        float64; row i: how well query i matches each key
     mask     (T_q, T_k)        bool, True = may attend
     ->       (T_q, T_k)        weights
 
@@ -58,6 +66,8 @@ def self_attention(
 ) -> tuple[Tensor, Tensor]:
     """Exercise 3: every position of a sequence asks all positions, one head. All inputs are float64.
 
+    Lesson: 3. Queries, keys and values · medium · 60 min
+
     x          (T, d_model)
     w_q, w_k   (d_model, d_k)
     w_v        (d_model, d_v)
@@ -68,13 +78,16 @@ def self_attention(
     is their dot product divided by √d_k. The weights are the masked softmax of the scores. An output is the sum of
     all values, each times its weight in the row of that query.
 
-    Your masked_softmax wants a mask: where there is none, give it one of torch.ones(..., dtype=torch.bool).
+    In some calls mask is None. Your masked_softmax wants a mask, so give it one of nothing but True:
+    torch.ones(len(x), len(x), dtype=torch.bool).
     """
     raise NotImplementedError
 
 
 def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Exercise 4: the first attention, in which a small network scores each pair (Bahdanau et al. 2014).
+
+    Lesson: before/README.md · hard · 75 min
 
     query    (T_q, d_query)         w_q   (d_query, d_hidden)
     memory   (T_k, d_memory)        w_k   (d_memory, d_hidden)        v   (d_hidden,)
@@ -92,7 +105,10 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     """Exercise 5: waves that tell positions apart (Vaswani et al. 2017, section 3.5).
 
-    ->   (length, d_model)
+    Lesson: order/README.md · medium · 45 min
+
+    length, d_model   whole numbers
+    ->                (length, d_model), float32 or float64
 
     Columns 2i and 2i + 1 are a pair. At a position p, counted from 0, both have the angle p / 10000^(2i / d_model).
     The even column holds its sine, the odd column its cosine.
@@ -107,6 +123,8 @@ def cross_attention(
 ) -> tuple[Tensor, Tensor]:
     """Exercise 6: one sequence asks, another answers, as when a translation looks at its source. Inputs are float64.
 
+    Lesson: 7. What is added to the word · easy · 30 min
+
     x          (T_q, d_model)       asks
     context    (T_k, d_model)       answers; it may be longer or shorter than x
     w_q, w_k   (d_model, d_k)
@@ -115,13 +133,14 @@ def cross_attention(
     mask       (T_q, T_k)           bool, True = may attend; None hides nothing. It often hides the padding at the end
     ->         output (T_q, d_model), weights (T_q, T_k)
 
-    As exercise 3, but keys and values are made of the context, and what is found goes through w_o at the end.
+    As exercise 3, but keys and values are made of the context, and what is found goes through w_o at the end. (A mask
+    of nothing but True is now (T_q, T_k).)
     """
     raise NotImplementedError
 
 
 def main(argv: list[str] | None = None) -> None:
-    exercise_checker.run(__file__, EXERCISES, argv)
+    exercise_checker.run(__file__, EXERCISES, AFTERWARDS, argv)
 
 
 if __name__ == "__main__":

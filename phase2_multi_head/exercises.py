@@ -3,10 +3,13 @@
 The first run makes my_exercises.py beside this file. Write there: replace each `raise NotImplementedError` by your own
 code, then run this file, as often as you like:
 
-    python phase2_multi_head/exercises.py            all exercises
-    python phase2_multi_head/exercises.py 3          one of them, by number or name
-    python phase2_multi_head/exercises.py 3 --hint   the same task as plain loops, one number at a time
+    python phase2_multi_head/exercises.py              all exercises, and what is left to do
+    python phase2_multi_head/exercises.py 3            one of them, by number or name
+    python phase2_multi_head/exercises.py 3 --hint     its idea; --hint 2: its steps; --hint 3: all of it, as loops
     python phase2_multi_head/exercises.py --help
+
+Each names the section of README.md to which it belongs, or the page of a room; how hard it is (easy: one idea, medium:
+two at once, hard: several, with special cases); and how many minutes it may take you, unhurried: an estimate.
 
 Loops are fine, matrix products are shorter, and what you wrote for one exercise helps in the next. You may import what
 you like: scaled_dot_product_attention of phase 1 is there already and takes any axes before the last two. Only
@@ -20,7 +23,7 @@ from collections.abc import Callable
 import torch
 
 from phase1_single_head.self_attention import scaled_dot_product_attention  # noqa: F401 (yours to use)
-from phase2_multi_head.answers.solutions import EXERCISES
+from phase2_multi_head.answers.solutions import AFTERWARDS, EXERCISES
 from shared import cli, exercise_checker
 
 Tensor = torch.Tensor
@@ -28,6 +31,8 @@ Tensor = torch.Tensor
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """Exercise 1: give each head its slice of every vector. All inputs are float64.
+
+    Lesson: 2. Two views of one thing · easy · 25 min
 
     x    (B, T, d_model)            B batch, T length
     ->   (B, H, T, d_k)             H heads, d_k = d_model / H
@@ -41,6 +46,8 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 def merge_heads(x: Tensor) -> Tensor:
     """Exercise 2: the way back. Put the outputs of the heads side by side again. The input is float64.
 
+    Lesson: 3. What joins the heads · easy · 15 min
+
     x    (B, H, T, d_v)
     ->   (B, T, H * d_v)
 
@@ -53,6 +60,8 @@ def multi_head_attention(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, num_heads: int, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Exercise 3: several small attentions side by side (Vaswani et al. 2017, section 3.2.2). Inputs are float64.
+
+    Lesson: 3. What joins the heads · hard · 75 min
 
     x                    (B, T, d_model)
     w_q, w_k, w_v, w_o   (d_model, d_model)
@@ -70,8 +79,10 @@ def multi_head_attention(
 def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 4: one matrix product instead of three, as GPT-2 does it. All inputs are float64.
 
+    Lesson: 4. Wrong, and no shape shows it · medium · 30 min
+
     x       (B, T, d_model)
-    w_qkv   (d_model, 3 * d_model)      w_q, w_k and w_v of exercise 3, side by side
+    w_qkv   (d_model, 3 * d_model)      w_q, w_k and w_v of exercise 3, side by side in this order
     ->      query, key, value, each (B, H, T, d_k)
 
     What comes out is what three products and three times exercise 1 would give.
@@ -83,6 +94,8 @@ def grouped_query_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Exercise 5: H query heads share G heads of keys and values (Ainslie et al. 2023). One sequence, no batch.
+
+    Lesson: costs/README.md · medium · 45 min
 
     query   (H, T_q, d_k)
     key     (G, T_k, d_k)           H is a multiple of G: neighbouring query heads share
@@ -107,6 +120,8 @@ def transformer_block(
 ) -> tuple[Tensor, Tensor]:
     """Exercise 6: a whole layer, pre-norm (Xiong et al. 2020). One sequence, no batch, all float64.
 
+    Lesson: 6. The block · hard · 90 min
+
     x           (T, d_model)
     attention   a function, ready to use: attention(x, mask) -> output (T, d_model), weights (H, T, T)
                 mask (T, T): bool, True = may attend; None hides nothing
@@ -130,6 +145,8 @@ def transformer_block(
 def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Exercise 7: one vector for a whole sequence, by one learned query (after Yang et al. 2016, without its tanh).
 
+    Lesson: pooling/README.md · medium · 40 min
+
     query   (d_model,)              float64
     x       (B, T, d_model)         keys and values at once, float64
     mask    (B, T)                  bool, True = a real token, False = padding
@@ -142,7 +159,7 @@ def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> tuple[Tensor, T
 
 
 def main(argv: list[str] | None = None) -> None:
-    exercise_checker.run(__file__, EXERCISES, argv)
+    exercise_checker.run(__file__, EXERCISES, AFTERWARDS, argv)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,13 @@
 The first run makes my_exercises.py beside this file. Write there: replace each `raise NotImplementedError` by your own
 code, then run this file, as often as you like:
 
-    python phase3_visualization/exercises.py            all exercises
-    python phase3_visualization/exercises.py 3          one of them, by number or name
-    python phase3_visualization/exercises.py 3 --hint   the same task as plain loops, one number at a time
+    python phase3_visualization/exercises.py              all exercises, and what is left to do
+    python phase3_visualization/exercises.py 3            one of them, by number or name
+    python phase3_visualization/exercises.py 3 --hint     its idea; --hint 2: its steps; --hint 3: all of it, as loops
     python phase3_visualization/exercises.py --help
+
+Each names the section of README.md to which it belongs, or the page of a room; how hard it is (easy: one idea, medium:
+two at once, hard: several, with special cases); and how many minutes it may take you, unhurried: an estimate.
 
 Loops are fine, whole tensors are shorter. You may import what you like; scaled_dot_product_attention, split_heads and
 merge_heads of phases 1 and 2 are here already. Only attention_utils, grammar/scores and head_importance would take the
@@ -20,7 +23,7 @@ import torch
 
 from phase1_single_head.self_attention import scaled_dot_product_attention  # noqa: F401 (yours to use)
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads  # noqa: F401
-from phase3_visualization.answers.solutions import EXERCISES
+from phase3_visualization.answers.solutions import AFTERWARDS, EXERCISES
 from shared import cli, exercise_checker
 
 Tensor = torch.Tensor
@@ -28,6 +31,8 @@ Tensor = torch.Tensor
 
 def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
     """Exercise 1: how evenly does a head spread its weights? 0: on one key, 1: on all that it may see.
+
+    Lesson: roles/README.md · medium · 45 min
 
     weights   (H, T_q, T_k)         float64, 0 where the mask is False
     mask      (T_q, T_k)            bool, True = may attend
@@ -45,9 +50,11 @@ def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
 def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     """Exercise 2: does a head follow a relation (Clark et al. 2019), and better than a fixed offset would?
 
+    Lesson: 2. A name by rule · hard · 75 min
+
     weights   (N, H, T, T)          float64, of N sentences
     gold      (N, T, T)             bool, True where the query (row) has its gold key; most queries have none
-    ->        accuracy (H,), baseline ()
+    ->        accuracy (H,), baseline (), a single number
 
     Asked are the queries that have a gold key, those of all sentences together. A query attends to the key with its
     largest weight, never to the word itself. accuracy: the share of queries asked that attend to a gold key.
@@ -60,6 +67,8 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
 
 def attention_rollout(weights: Tensor) -> Tensor:
     """Exercise 3: how much of each input word is in each position after all layers (Abnar & Zuidema 2020)?
+
+    Lesson: 5. The word that mattered · medium · 40 min
 
     weights   (L, H, T, T)          float64, of L layers, the first one first
     ->        (T, T)                rows sum to 1
@@ -76,6 +85,8 @@ def without_head(
 ) -> Tensor:
     """Exercise 4: what is left of multi-head attention without one of its heads (Michel et al. 2019)?
 
+    Lesson: 7. A mechanism, explained · easy · 30 min
+
     x                    (B, T, d_model)        float64, as all that follow
     w_q, w_k, w_v, w_o   (d_model, d_model)     used as x @ w
     b_o                  (d_model,)             the bias of the output projection
@@ -90,7 +101,7 @@ def without_head(
 
 
 def main(argv: list[str] | None = None) -> None:
-    exercise_checker.run(__file__, EXERCISES, argv)
+    exercise_checker.run(__file__, EXERCISES, AFTERWARDS, argv)
 
 
 if __name__ == "__main__":

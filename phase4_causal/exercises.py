@@ -3,10 +3,13 @@
 The first run makes my_exercises.py beside this file. Write there: replace each `raise NotImplementedError` by your own
 code, then run this file, as often as you like:
 
-    python phase4_causal/exercises.py            all exercises
-    python phase4_causal/exercises.py 3          one of them, by number or name
-    python phase4_causal/exercises.py 3 --hint   the same task as plain loops, one number at a time
+    python phase4_causal/exercises.py              all exercises, and what is left to do
+    python phase4_causal/exercises.py 3            one of them, by number or name
+    python phase4_causal/exercises.py 3 --hint     its idea; --hint 2: its steps; --hint 3: all of it, as loops
     python phase4_causal/exercises.py --help
+
+Each names the section of README.md to which it belongs, or the page of a room; how hard it is (easy: one idea, medium:
+two at once, hard: several, with special cases); and how many minutes it may take you, unhurried: an estimate.
 
 Loops are fine, whole tensors are shorter. You may import what you like. Only attention_utils and the other files of
 this phase would take the fun out of it. Inputs are float64, so make new tensors with the dtype of an input:
@@ -17,7 +20,7 @@ B batch, T length, V words. Masks are bool, True = may attend; rows are queries,
 
 import torch
 
-from phase4_causal.answers.solutions import EXERCISES
+from phase4_causal.answers.solutions import AFTERWARDS, EXERCISES
 from shared import cli, exercise_checker
 
 Tensor = torch.Tensor
@@ -26,18 +29,23 @@ Tensor = torch.Tensor
 def causal_mask(query_length: int, key_length: int) -> Tensor:
     """Exercise 1: which keys may each query see, if nothing may see the future?
 
+    Lesson: 1. What may a word see · easy · 20 min
+
     query_length   T_q
     key_length     T_k
     ->             (T_q, T_k)       bool, True = may attend
 
     The last query stands at the last key, and each query sees its own position and all before it. With fewer queries
-    than keys the first keys come from a cache: all queries stand behind them.
+    than keys the first keys come from a cache: all queries stand behind them. With more queries than keys the first
+    queries see nothing.
     """
     raise NotImplementedError
 
 
 def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor:
     """Exercise 2: and if the sequences of a batch end at different places, the rest being padding?
+
+    Lesson: 1. What may a word see · medium · 30 min
 
     lengths        (B,)             integers, the number of real words of each sequence
     query_length   T_q
@@ -54,6 +62,8 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
 
 def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> Tensor:
     """Exercise 3: from what a model says to the probabilities by which its next word is drawn.
+
+    Lesson: 4. Writing · medium · 45 min
 
     logits        (B, T, V)         float64, of a text of T words; position t predicts word t + 1
     temperature   above 0
@@ -74,6 +84,8 @@ def cached_step(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 4: attention for one new word, keys and values of the T words before it being kept.
 
+    Lesson: 5. The cache · medium · 50 min
+
     word          (B, d_model)      float64, as all that follow: the embedding of the new word
     positions     (max_length, d_model)     added to embeddings, row t for the word at position t, counted from 0
     w_q, w_k      (d_model, d_k)    used as x @ w
@@ -93,6 +105,8 @@ def merge_tiles(
     largest_a: Tensor, total_a: Tensor, mean_a: Tensor, largest_b: Tensor, total_b: Tensor, mean_b: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 5: attention over keys a and over keys b was computed apart; what is it over all of them?
+
+    Lesson: 6. Long texts · hard · 75 min
 
     Of each tile there are, in float64, for scores s[i, j] and values v[j] of its own keys,
 
@@ -115,6 +129,8 @@ def merge_tiles(
 def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 6: attention as a recurrent network, which forgets the keys (Katharopoulos et al. 2020).
 
+    Lesson: 6. Long texts · hard · 60 min
+
     query   (T, d_k)        float64, as key and value
     key     (T, d_k)
     value   (T, d_v)
@@ -132,7 +148,7 @@ def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[
 
 
 def main(argv: list[str] | None = None) -> None:
-    exercise_checker.run(__file__, EXERCISES, argv)
+    exercise_checker.run(__file__, EXERCISES, AFTERWARDS, argv)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ NOT_HIDDEN = edit("torch.where(mask, scores, -math.inf)", "scores")
 NOT_ZEROED = edit("torch.where(mask, weights, 0.0)", "weights")
 BY_THE_SUM = "(weights * mask) / ((weights * mask).sum(dim=-1, keepdim=True) + {})"
 BY_EXP = "visible.exp() / visible.exp().sum(dim=-1, keepdim=True)"
+BY_EXP_AND_MASK = "(scores.exp() * mask) / (scores.exp() * mask).sum(dim=-1, keepdim=True)"
 OF_SHARES = "the weights of a query are shares of 1"
 FINITE = (
     "with -1e9, say, a row that sees nothing does not come out as 0, and visible scores below it lose to the hidden; "
@@ -45,7 +46,8 @@ MASK = (
             edit("-math.inf", "torch.finfo(scores.dtype).min") + NOT_ZEROED),
     Mistake("exp overflows", "e^1000 is inf, and inf / inf NaN; take the largest visible score off the row first",
             edit("torch.softmax(visible, dim=-1)", BY_EXP),
-            edit("torch.softmax(visible, dim=-1)", f"({BY_EXP}).nan_to_num(0)")),
+            edit("torch.softmax(visible, dim=-1)", f"({BY_EXP}).nan_to_num(0)"),
+            edit("torch.softmax(visible, dim=-1)", BY_EXP_AND_MASK) + NOT_ZEROED),
 )
 WRONG_AXIS = "each query shares out 1 over the keys, so rows must sum to 1; your columns do"
 SOFTMAX = (
@@ -82,9 +84,13 @@ EQUAL_LENGTHS = (  # with as many queries as keys these run
             "row i of the weights says what query i takes of each value: weights @ value",
             edit("weights @ value", "weights.mT @ value")),
 )
-DIVIDED_BY_D_MODEL = Mistake("divided by √d_model",
-    "the sum in a dot product of query and key runs over d_k numbers, so its root belongs there",
-    edit("math.sqrt(key.size(-1))", "math.sqrt(11)"))
+OVER_D_K = "the sum in a dot product of query and key runs over d_k numbers, so its root belongs there"
+DIVIDED_BY_D_V = Mistake("divided by √d_v", OVER_D_K,
+    edit("math.sqrt(key.size(-1))", "math.sqrt(value.size(-1))"))
+DIVIDED_BY_ANOTHER_SIZE = (
+    Mistake("divided by √d_model", OVER_D_K, edit("math.sqrt(key.size(-1))", "math.sqrt(11)")),
+    DIVIDED_BY_D_V,
+)
 ONE_MATRIX = "w_q makes the queries, w_k the keys; with one matrix for both, words that are alike ask for each other"
 NOT_W_V = "a value has a matrix of its own: what a word tells is not what it is found by"
 
@@ -108,7 +114,7 @@ MISTAKES = {
     "self_attention": (
         *ATTEND,
         *EQUAL_LENGTHS,
-        DIVIDED_BY_D_MODEL,
+        *DIVIDED_BY_ANOTHER_SIZE,
         Mistake("one matrix for queries and keys", ONE_MATRIX, edit("x @ w_k", "x @ w_q"), edit("x @ w_q", "x @ w_k")),
         Mistake("values not made by w_v", NOT_W_V,
                 edit("x @ w_v", "x @ w_k"), edit("x @ w_v", "x @ w_q"), edit("x @ w_v", "x")),
@@ -117,6 +123,9 @@ MISTAKES = {
         Mistake("tanh missing",
                 "then the query adds the same to all scores of its row and softmax drops it: every row is the same",
                 edit("torch.tanh(pairs)", "pairs")),
+        Mistake("tanh before the sum", "add first: a unit sees the query and the memory together, then tanh",
+                edit("torch.tanh(pairs)",
+                     "(torch.tanh(query @ w_q)[:, None] + torch.tanh(memory @ w_k)[None])")),
         Mistake("v missing", "multiply each hidden unit by its entry of v before you add them up",
                 edit("torch.tanh(pairs) @ v", "torch.tanh(pairs).sum(dim=-1)")),
         Mistake("tanh after v", "tanh acts on each hidden unit; v then makes one number of them",
@@ -153,7 +162,7 @@ MISTAKES = {
     "cross_attention": (
         *ATTEND,
         *EQUAL_LENGTHS,
-        DIVIDED_BY_D_MODEL,
+        *DIVIDED_BY_ANOTHER_SIZE,
         Mistake("keys from x", "w_k reads the context: it is the context that is searched",
                 edit("context @ w_k", "x @ w_k")),
         Mistake("values from x", "w_v reads the context: what is found is what is passed on",

@@ -1,7 +1,7 @@
 """SPOILERS: the reference solutions of the exercises of phase 1, and the inputs on which yours are tried.
 
 Try exercises.py first, then compare. A solution is one way among many: yours is right if the checker says so. The
-docstring of a solution is its task in plain loops, which `exercises.py --hint` prints.
+docstring of a solution is its task in plain loops, which `--hint 3` prints; hints 1 and 2 stand in EXERCISES.
 """
 
 import math
@@ -65,11 +65,11 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
     """
     for i in range(T_q):
         for j in range(T_k):
-            hidden = tanh(query[i] @ w_q + memory[j] @ w_k)                        # d_hidden numbers
-            scores[i, j] = sum(v[c] * hidden[c] for c in range(d_hidden))          # no division by a root here
+            hidden = tanh(query[i] @ w_q + memory[j] @ w_k)                      # d_hidden numbers
+            scores[i, j] = sum(v[c] * hidden[c] for c in range(d_hidden))        # no division by a root here
         for j in range(T_k):
             weights[i, j] = exp(scores[i, j]) / sum(exp(scores[i, k]) for k in range(T_k))
-        output[i] = sum(weights[i, j] * memory[j] for j in range(T_k))             # the memory is its own value
+        output[i] = sum(weights[i, j] * memory[j] for j in range(T_k))           # the memory is its own value
     """
     pairs = (query @ w_q)[:, None] + (memory @ w_k)[None]  # (T_q, 1, d) + (1, T_k, d) -> (T_q, T_k, d)
     scores = torch.tanh(pairs) @ v  # (T_q, T_k, d) @ (d,) -> (T_q, T_k)
@@ -81,7 +81,7 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     """
     for position in range(length):
         for column in range(d_model):
-            i = column // 2                                     # columns 0 and 1 are pair 0, then come 2 and 3
+            i = column // 2                                    # columns 0 and 1 are pair 0, then come 2 and 3
             angle = position / 10000 ** (2 * i / d_model)
             encoding[position, column] = sin(angle) if column % 2 == 0 else cos(angle)
     """
@@ -169,12 +169,101 @@ def cross_attention_cases() -> list[Case]:
     ]
 
 
+# --------------------------------------------------------------------------------------- the exercises and their hints
+
+# fmt: off
+
 ATTENTION = ("output", "weights")
 EXERCISES = (
-    Exercise(score_by_hand, ("weights",), lambda: [Case("")], MISTAKES["score_by_hand"], 0.0101, by_hand=True),
-    Exercise(masked_softmax, ("weights",), softmax_cases, MISTAKES["masked_softmax"]),
-    Exercise(self_attention, ATTENTION, self_attention_cases, MISTAKES["self_attention"]),
-    Exercise(additive_attention, ATTENTION, additive_cases, MISTAKES["additive_attention"]),
-    Exercise(sinusoidal_positions, ("encoding",), position_cases, MISTAKES["sinusoidal_positions"], 1e-3),
-    Exercise(cross_attention, ATTENTION, cross_attention_cases, MISTAKES["cross_attention"]),
+    Exercise(
+        score_by_hand, ("weights",), lambda: [Case("")], MISTAKES["score_by_hand"], 0.0101, by_hand=True,
+        section="3. Queries, keys and values", level="easy", minutes=15,
+        idea="""
+        A weight is a share of 1: how large e to the score of its key is, beside that of the other two.
+        """,
+        steps="""
+        scores     multiply place by place and add: q · key 0 = 1·0 + 0·3 + 2·1 + 1·0 = 2
+        divided    each score by √4 = 2
+        e to each  the task lists e to some numbers; e⁰ = 1
+        weights    each of the three, divided by the sum of the three; to check: they sum to 1
+        """,
+    ),
+    Exercise(
+        masked_softmax, ("weights",), softmax_cases, MISTAKES["masked_softmax"],
+        section="3. Queries, keys and values", level="medium", minutes=40,
+        idea="""
+        e to minus infinity is 0. So hide before the softmax: a hidden key gets the score -inf, and those that are
+        visible share the whole 1.
+        """,
+        steps="""
+        (T_q, T_k)   the scores, with -inf where the mask is False
+        (T_q, T_k)   their softmax over the last axis, that of the keys
+        (T_q, T_k)   the same, with 0 wherever the mask is False: a row that sees nothing came out as NaN
+        """,
+    ),
+    Exercise(
+        self_attention, ATTENTION, self_attention_cases, MISTAKES["self_attention"],
+        section="3. Queries, keys and values", level="medium", minutes=60,
+        idea="""
+        Three matrix products make queries, keys and values of x. Then every query meets every key: that is one more
+        product.
+        """,
+        steps="""
+        query, key, value   x times w_q, w_k, w_v            (T, d_k), (T, d_k), (T, d_v)
+        scores              query times key, transposed      (T, d_k) @ (d_k, T) -> (T, T); divided by √d_k
+        weights             exercise 2, of scores and mask   (T, T)
+        output              weights times value              (T, T) @ (T, d_v) -> (T, d_v)
+        """,
+    ),
+    Exercise(
+        additive_attention, ATTENTION, additive_cases, MISTAKES["additive_attention"],
+        section="before/README.md", level="hard", minutes=75,
+        idea="""
+        Each pair of a query and a row of the memory has hidden units of its own. So make a table of pairs, in which
+        each entry is a vector.
+        """,
+        steps="""
+        asks      query times w_q               (T_q, d_hidden)
+        answers   memory times w_k              (T_k, d_hidden)
+        pairs     each of asks plus each of     (T_q, 1, d_hidden) + (1, T_k, d_hidden) -> (T_q, T_k, d_hidden)
+                  answers; asks[:, None] and answers[None] have an axis of size 1, which is stretched
+        scores    tanh of pairs, times v        (T_q, T_k, d_hidden) @ (d_hidden,) -> (T_q, T_k)
+        weights   softmax over the memory       (T_q, T_k)
+        output    weights times memory          (T_q, T_k) @ (T_k, d_memory) -> (T_q, d_memory)
+        """,
+    ),
+    Exercise(
+        sinusoidal_positions, ("encoding",), position_cases, MISTAKES["sinusoidal_positions"], 1e-3,
+        section="order/README.md", level="medium", minutes=45,
+        idea="""
+        First a table of angles, one for each position and column; the two columns of a pair have the same. Then the
+        sine of those in even columns and the cosine of the others.
+        """,
+        steps="""
+        column   0, 1, 2, 3, ...                        (d_model,)
+        2i       0, 0, 2, 2, ...: column // 2 * 2       (d_model,)
+        angle    position / 10000 ** (2i / d_model)     (length, 1) and (d_model,) -> (length, d_model)
+        result   sine where column % 2 is 0, else cosine: torch.where; nothing is left to do for an odd d_model
+        """,
+    ),
+    Exercise(
+        cross_attention, ATTENTION, cross_attention_cases, MISTAKES["cross_attention"],
+        section="7. What is added to the word", level="easy", minutes=30,
+        idea="""
+        It is exercise 3 with two inputs. x asks, so queries are made of x. The context answers, so keys and values are
+        made of the context, as many as it has rows.
+        """,
+        steps="""
+        query        x times w_q                        (T_q, d_k)
+        key, value   context times w_k and w_v          (T_k, d_k), (T_k, d_v)
+        weights      as in exercise 3                   (T_q, T_k)
+        output       weights times value, then w_o      (T_q, T_k) @ (T_k, d_v) @ (d_v, d_model) -> (T_q, d_model)
+        """,
+    ),
 )
+# fmt: on
+
+AFTERWARDS = """\
+You can now write attention from tensors alone: score every pair, by a dot product or by Bahdanau's network, hide what a
+mask hides without a NaN, and mix the values, within one text or between two. And you can tell a model where a word
+stands. Next is phase2_multi_head/README.md, where one row of weights for each word becomes several."""

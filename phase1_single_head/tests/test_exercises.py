@@ -120,6 +120,11 @@ def exponentials(scores, mask):
     return e / e.sum(1, keepdim=True).clamp(min=1e-30)
 
 
+def exponentials_of_the_visible(scores, mask):
+    e = scores.exp() * mask
+    return e / e.sum(1, keepdim=True)
+
+
 def renormalised(scores, mask, eps=0.0):
     weights = F.softmax(scores, dim=1) * mask
     return weights / (weights.sum(1, keepdim=True) + eps)
@@ -169,7 +174,10 @@ def concatenated_positions(length, d_model):
         (SELF, "values not made by w_v", lambda x, q, k, v, m=None: own_self(x, q, k, torch.eye(11).double(), m)),
         (SELF, "mask after softmax, then divided by the sum", lambda *a: own_self(*a, softmax=renormalised)),
         (SELF, "hidden scores set to a finite number", lambda *a: own_self(*a, softmax=lowered)),
+        (SELF, "exp overflows", lambda *a: own_self(*a, softmax=exponentials_of_the_visible)),
+        (SELF, "divided by √d_v", lambda x, q, k, v, m=None: own_self(x, q, k, v, m, scale=v.shape[1] ** -0.5)),
         (SELF, "returned in the wrong order", lambda *a: own_self(*a)[::-1]),
+        (ADDITIVE, "tanh before the sum", lambda *a: own_additive(*a, score=lambda q, k, v: v @ (q.tanh() + k.tanh()))),
         (ADDITIVE, "tanh after v", lambda *a: own_additive(*a, score=lambda q, k, v: torch.tanh(v @ q + v @ k))),
         (POSITIONS, "sines and cosines side by side", concatenated_positions),
         (POSITIONS, "positions counted from 1", lambda n, d: own_positions(n, d, first=1)),

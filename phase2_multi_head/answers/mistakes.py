@@ -86,6 +86,8 @@ LAYER = (
           edit(FOUND, "norm(x) + dropout(found, 0)"), edit(FED, "norm(y) + dropout(hidden @ w_2, 1)")),
     twice("dropout after the addition", "drop numbers of what is added, never of the stream x itself",
           edit(FOUND, "dropout(x + found, 0)"), edit(FED, "dropout(y + hidden @ w_2, 1)")),
+    Mistake("one of the two never added", "both are added: what attention found, and what feed-forward makes of it",
+            edit(FOUND, "x"), edit(FED, "y")),
     Mistake("second addition to the input",
             "feed-forward adds to y, which holds what attention found, not to x once more",
             edit(FED, "x + dropout(hidden @ w_2, 1)")),
@@ -225,6 +227,7 @@ MISTAKES = {
     ),
     "grouped_query_attention": (
         *ATTEND,
+        phase1.DIVIDED_BY_D_V,
         Mistake("key-value heads tiled",
                 "repeat and expand along a new first axis give 0 1 0 1; neighbours share: 0 0 0 1 1 1, as from "
                 "repeat_interleave",

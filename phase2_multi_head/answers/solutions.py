@@ -1,7 +1,7 @@
 """SPOILERS: the reference solutions of the exercises of phase 2, and the inputs on which yours are tried.
 
 Try exercises.py first, then compare. A solution is one way among many: yours is right if the checker says so. The
-docstring of a solution is its task in plain loops, which `exercises.py --hint` prints.
+docstring of a solution is its task in plain loops, which `--hint 3` prints; hints 1 and 2 stand in EXERCISES.
 """
 
 import math
@@ -53,7 +53,7 @@ def multi_head_attention(
             for i in range(T):
                 for j in range(T):
                     scores[i, j] = query[i] @ key[j] / sqrt(d_k)
-                visible = [j for j in range(T) if mask[b, j]]               # the same for every query and head
+                visible = [j for j in range(T) if mask[b, j]]              # the same for every query and head
                 for j in visible:
                     weights[b, h, i, j] = exp(scores[i, j]) / sum(exp(scores[i, k]) for k in visible)
                 # all other weights stay 0, in a sequence of nothing but padding all of them
@@ -109,7 +109,7 @@ def transformer_block(
     p: float = 0.0,
 ) -> Pair:
     """
-    def norm(v):                                                            # of one position; nothing is learned
+    def norm(v):                                                         # of one position; nothing is learned
         return (v - v.mean()) / sqrt(((v - v.mean()) ** 2).mean() + 1e-5)
 
     def dropout(v, which, i):                                               # v: what is added to position i
@@ -234,14 +234,114 @@ def pooling_cases() -> list[Case]:
     ]
 
 
+# --------------------------------------------------------------------------------------- the exercises and their hints
+
+# fmt: off
+
 ATTENTION = ("output", "weights")
 EXERCISES = (
-    Exercise(split_heads, ("heads",), split_cases, MISTAKES["split_heads"]),
-    Exercise(merge_heads, ("merged",), merge_cases, MISTAKES["merge_heads"]),
-    Exercise(multi_head_attention, ATTENTION, multi_head_cases, MISTAKES["multi_head_attention"]),
-    Exercise(fused_projection, ("query", "key", "value"), fused_cases, MISTAKES["fused_projection"]),
-    Exercise(grouped_query_attention, ATTENTION, grouped_cases, MISTAKES["grouped_query_attention"]),
+    Exercise(
+        split_heads, ("heads",), split_cases, MISTAKES["split_heads"],
+        section="2. Two views of one thing", level="easy", minutes=25,
+        idea="""
+        First cut the last axis in two, heads and numbers of a head. Then the heads must come before the positions: that
+        is an exchange of two axes, which no cutting can do.
+        """,
+        steps="""
+        (B, T, d_model)   the input
+        (B, T, H, d_k)    the last axis cut in two: view, reshape or unflatten
+        (B, H, T, d_k)    axes 1 and 2 exchanged: transpose
+        """,
+    ),
+    Exercise(
+        merge_heads, ("merged",), merge_cases, MISTAKES["merge_heads"],
+        section="3. What joins the heads", level="easy", minutes=15,
+        idea="""
+        The two steps of exercise 1, backwards: first exchange heads and positions, then make one axis of the last two.
+        """,
+        steps="""
+        (B, H, T, d_v)   the input
+        (B, T, H, d_v)   axes 1 and 2 exchanged: transpose
+        (B, T, H * d_v)  the last two axes joined: reshape or flatten; view refuses, for the numbers of a
+                         position no longer lie in a row
+        """,
+    ),
+    Exercise(
+        multi_head_attention, ATTENTION, multi_head_cases, MISTAKES["multi_head_attention"],
+        section="3. What joins the heads", level="hard", minutes=75,
+        idea="""
+        Only the beginning and the end are new: project and cut into heads, attend as in phase 1, join and project. The
+        heads are one more axis in front, and attention works on the last two.
+        """,
+        steps="""
+        query, key, value   x @ w_q, x @ w_k, x @ w_v, each cut by exercise 1    3 x (B, H, T, d_k)
+        visible             the mask, the same for all heads and queries         (B, T) -> (B, 1, 1, T)
+        heads, weights      attention of phase 1                                 (B, H, T, d_k), (B, H, T, T)
+        output              the heads joined by exercise 2, times w_o            (B, T, d_model)
+        """,
+    ),
+    Exercise(
+        fused_projection, ("query", "key", "value"), fused_cases, MISTAKES["fused_projection"],
+        section="4. Wrong, and no shape shows it", level="medium", minutes=30,
+        idea="""
+        Three times as many columns make three vectors at once, one behind the other. So cut the result in three first,
+        and each of the three into heads.
+        """,
+        steps="""
+        wide                x times w_qkv                                  (B, T, 3 * d_model)
+        query, key, value   its columns in three equal parts: chunk        3 x (B, T, d_model)
+        result              each cut into heads by exercise 1              3 x (B, H, T, d_k)
+        """,
+    ),
+    Exercise(
+        grouped_query_attention, ATTENTION, grouped_cases, MISTAKES["grouped_query_attention"],
+        section="costs/README.md", level="medium", minutes=45,
+        idea="""
+        Give every query head a key-value head of its own, by copying. The first H / G of them get copies of key-value
+        head 0, the next ones of head 1. Then it is attention as before.
+        """,
+        steps="""
+        key, value        H / G copies of each head, side by side   (G, T_k, ...) -> (H, T_k, ...)
+                          repeat_interleave does it, or an index such as key[[0, 0, 0, 1, 1, 1]]
+        output, weights   attention of phase 1                      (H, T_q, d_v), (H, T_q, T_k)
+        """,
+    ),
     # the tolerance leaves room for another small number beside the variance than 1e-5
-    Exercise(transformer_block, ATTENTION, block_cases, MISTAKES["transformer_block"], tolerance=1e-3),
-    Exercise(attention_pooling, ("pooled", "weights"), pooling_cases, MISTAKES["attention_pooling"]),
+    Exercise(
+        transformer_block, ATTENTION, block_cases, MISTAKES["transformer_block"], 1e-3,
+        section="6. The block", level="hard", minutes=90,
+        idea="""
+        x is a stream to which two things are added: what attention finds, then what feed-forward makes. Each
+        reads a normalised copy; the stream itself is never normalised.
+        """,
+        steps="""
+        mask             the lower triangle, if causal, else None              (T, T)
+        found, weights   attention(norm of x, mask)                            (T, d_model), (H, T, T)
+        y                x + dropout of found, by keep[0]                      (T, d_model)
+        hidden           norm of y, times w_1, negative numbers set to 0       (T, d_ff)
+        output           y + dropout of hidden @ w_2, by keep[1]               (T, d_model)
+
+        norm             over the last axis: F.layer_norm, or mean and var(correction=0) with keepdim=True
+        dropout          torch.where(keep[0], v / (1 - p), 0), and v as it is without a keep
+        """,
+    ),
+    Exercise(
+        attention_pooling, ("pooled", "weights"), pooling_cases, MISTAKES["attention_pooling"],
+        section="pooling/README.md", level="medium", minutes=40,
+        idea="""
+        It is attention with a single query, the same for all sequences: one score for each token, so weights (B, T).
+        """,
+        steps="""
+        scores    each token with the query, / √d_model         (B, T, d_model) @ (d_model,) -> (B, T)
+        weights   softmax over the real tokens of a sequence    (B, T); exercise 2 of phase 1 takes these shapes
+        pooled    each token times its weight, added up         (B, T, 1) * (B, T, d_model) -> (B, d_model)
+        """,
+    ),
 )
+# fmt: on
+
+AFTERWARDS = """\
+You can now write a whole pre-norm layer of a transformer from tensors: cut vectors into heads without mixing positions,
+attend in all heads at once, join them, and put norms, additions, feed-forward and dropout where they belong. You can
+also let heads share keys and values, and pool a sentence into one vector. Next is phase3_visualization/README.md, which
+asks what the heads do."""

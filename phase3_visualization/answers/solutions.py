@@ -1,7 +1,8 @@
 """SPOILERS: the reference solutions of the exercises of phase 3, and the inputs on which yours are tried.
 
-A solution is one way among many: yours is right if the checker says so. Its docstring is what `--hint` prints. The
-mistakes that the checker knows by name are text edits of this file, in mistakes.py.
+A solution is one way among many: yours is right if the checker says so. Its docstring is the task in plain
+loops, which `--hint 3` prints; hints 1 and 2 stand in EXERCISES. The mistakes that the checker knows by name are text
+edits of this file, in mistakes.py.
 """
 
 import torch
@@ -68,7 +69,7 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
 def attention_rollout(weights: Tensor) -> Tensor:
     """
     for i in range(T):
-        rollout[i, i] = 1                                                   # before the first layer; 0 elsewhere
+        rollout[i, i] = 1                                                # before the first layer; 0 elsewhere
     for l in range(L):
         for i in range(T):
             for j in range(T):
@@ -99,7 +100,7 @@ def without_head(
             query, key, value = x[b] @ w_q[:, columns], x[b] @ w_k[:, columns], x[b] @ w_v[:, columns]
             found = attention(query, key, value)                            # (T, d_k), as in phase 1, no mask
             heads.append(0 * found if h == removed else found)
-        output[b] = concatenate(heads, dim=1) @ w_o + b_o                   # (T, d_model) @ (d_model, d_model)
+        output[b] = concatenate(heads, dim=1) @ w_o + b_o                  # (T, d_model) @ (d_model, d_model)
     """
     query, key, value = (split_heads(x @ w, num_heads) for w in (w_q, w_k, w_v))  # (B, T, d_model) -> (B, H, T, d_k)
     heads, _ = scaled_dot_product_attention(query, key, value)
@@ -132,30 +133,30 @@ def entropy_cases() -> list[Case]:
 
 
 def role_cases() -> list[Case]:
-    """N = 4 sentences, H = 3, T = 7. Own positions get much weight; gold keys lie at several distances.
+    """N = 17 sentences, H = 3, T = 7. Own positions get much weight.
 
-    The best offset is 2, then -6, then 6: no side, no single offset and no narrow range is right in all. The best of
-    the other side is 5 words away, which nobody guesses, so that a side and a guess can be told apart.
+    In each case another offset is the best, and no two are right equally often: so no side, no narrow range and no
+    single offset is right in all, and each gives a baseline of its own.
     """
-    weights = (3 * draw((4, 3, 7, 7))[0] + 1.5 * torch.eye(7)).softmax(dim=-1)
-    near = ((0, 1, 3), (1, 2, 4), (2, 3, 5), (3, 1, 3), (3, 4, 6))
-    near = gold_at(*near, (0, 6, 1), (1, 6, 3), (2, 0, 3), (2, 5, 0), (3, 5, 3))
-    to_the_start = gold_at(
-        *((n, 6, 0) for n in range(4)), (0, 5, 2), (2, 3, 0), (3, 5, 2), (1, 0, 5), (2, 1, 6), (2, 0, 2)
-    )
-    to_the_end = gold_at(
-        *((n, 0, 6) for n in range(4)), (1, 4, 2), (2, 5, 6), (3, 1, 4), (0, 0, 2), (2, 0, 3), (2, 5, 1)
-    )
-    return [
-        Case("", (weights, near)),
-        Case("a relation to the left", (weights, to_the_start)),
-        Case("two gold keys for some queries", (weights, to_the_end)),
-    ]
+    weights = (3 * draw((17, 3, 7, 7))[0] + 1.5 * torch.eye(7)).softmax(dim=-1)
+    golds = {
+        "": gold_at({2: 13, -5: 10, -1: 3, 1: 4, -2: 6, 3: 7, -3: 5}),
+        "a relation to the left": gold_at({-6: 13, -4: 10, 5: 9, -1: 4, 1: 3, 2: 6, -2: 7}),
+        "two gold keys for some queries": gold_at({6: 13, 4: 11, -5: 9, 2: 4}) | gold_at({3: 8, -2: 7, -1: 5, 1: 3}),
+        "the word before": gold_at({-1: 13, 1: 8, 4: 5, -4: 6}),
+        "the word after, or itself": gold_at({1: 13, -1: 8, 0: 17, 4: 5, -3: 6}),
+    }
+    return [Case(name, (weights, gold)) for name, gold in golds.items()]
 
 
-def gold_at(*pairs: tuple[int, int, int]) -> Tensor:
-    gold = torch.zeros(4, 7, 7, dtype=torch.bool)
-    gold[tuple(torch.tensor(pairs).T)] = True
+def gold_at(hits: dict[int, int]) -> Tensor:
+    """Gold keys k words to the right of their query in hits[k] places, one for each query -> bool (17, 7, 7)."""
+    gold = torch.zeros(17, 7, 7, dtype=torch.bool)
+    for k, count in sorted(hits.items(), key=lambda item: -abs(item[0])):  # far ones first: they have the fewest places
+        places = [(n, i) for i in range(max(0, -k), min(7, 7 - k)) for n in range(17)]
+        free = [(n, i) for n, i in places if not gold[n, i].any()]
+        for n, i in free[:: len(free) // count][:count]:
+            gold[n, i, i + k] = True
     return gold
 
 
@@ -176,9 +177,73 @@ def removed_cases() -> list[Case]:
     ]
 
 
+# --------------------------------------------------------------------------------------- the exercises and their hints
+
+# fmt: off
+
 EXERCISES = (
-    Exercise(head_entropy, ("entropy",), entropy_cases, MISTAKES["head_entropy"]),
-    Exercise(role_score, ("accuracy", "baseline"), role_cases, MISTAKES["role_score"]),
-    Exercise(attention_rollout, ("rollout",), rollout_cases, MISTAKES["attention_rollout"]),
-    Exercise(without_head, ("output",), removed_cases, MISTAKES["without_head"]),
+    Exercise(
+        head_entropy, ("entropy",), entropy_cases, MISTAKES["head_entropy"],
+        section="roles/README.md", level="medium", minutes=45,
+        idea="""
+        Entropy is 0 if all weight is on one key, and ln n if n keys share it evenly. So divided by ln n it lies between
+        0 and 1, whatever the number n of keys that a row may see.
+        """,
+        steps="""
+        visible   how many keys each row may see                      (T_q,)
+        choice    which rows see two or more; the others are left out (T_q,)
+        entropy   the sum of -w ln w over the keys                    (H, T_q); torch.special.entr: 0 ln 0 = 0
+        shares    entropy / ln visible, of the rows with a choice     (H, rows)
+        result    their mean over the rows                            (H,)
+        """,
+    ),
+    Exercise(
+        role_score, ("accuracy", "baseline"), role_cases, MISTAKES["role_score"],
+        section="2. A name by rule", level="hard", minutes=75,
+        idea="""
+        Two shares of the same queries: how often the key that a head attends to is a gold key, and how often the word k
+        places on is one, for the best k. The first knows words, the second only places.
+        """,
+        steps="""
+        asked      which queries have a gold key                               (N, T)
+        attended   the key with the largest weight, the diagonal hidden first  (N, H, T)
+        right      is that key gold for this query?                            (N, H, T)
+        accuracy   the mean of right over all that were asked                  (H,)
+        hits       for each k but 0: how many True on diagonal k of gold       gold.diagonal(k, dim1=1, dim2=2)
+        baseline   the largest of these / how many were asked                  ()
+        """,
+    ),
+    Exercise(
+        attention_rollout, ("rollout",), rollout_cases, MISTAKES["attention_rollout"],
+        section="5. The word that mattered", level="medium", minutes=40,
+        idea="""
+        A layer is one matrix: half of what was there, half of what the heads bring. Layers one after the other are a
+        product of such matrices.
+        """,
+        steps="""
+        layers    the mean of the heads                                 (L, H, T, T) -> (L, T, T)
+        step      for one layer: half of it plus half of the identity   (T, T), rows sum to 1
+        rollout   the identity at first; then, layer by layer, step @ rollout, the later layer on the left
+        """,
+    ),
+    Exercise(
+        without_head, ("output",), removed_cases, MISTAKES["without_head"],
+        section="7. A mechanism, explained", level="easy", minutes=30,
+        idea="""
+        Before w_o the numbers of a head stand by themselves; after it they are mixed with those of the others. So the
+        zeros belong before w_o.
+        """,
+        steps="""
+        query, key, value   x @ w_q, x @ w_k, x @ w_v, each cut by split_heads      3 x (B, H, T, d_k)
+        heads               scaled_dot_product_attention gives (output, weights)    (B, H, T, d_k)
+        heads               the same, with 0 for the removed head                   (B, H, T, d_k)
+        output              merge_heads of it, times w_o, plus b_o                  (B, T, d_model)
+        """,
+    ),
 )
+# fmt: on
+
+AFTERWARDS = """\
+You can now say in numbers what a picture of a head only suggests: how sharp it is, whether it follows a relation more
+often than a rule that knows no words, how much of each input word rollout finds in each position, and what is left when
+a head is taken out. Next is phase4_causal/README.md, about models that write."""

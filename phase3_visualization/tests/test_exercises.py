@@ -69,6 +69,40 @@ def test_every_right_way_is_accepted(exercise, function):
     assert check(exercise, function).status == DONE, check(exercise, function).text
 
 
+def best_of(*offsets):
+    """The role score with these offsets tried as baseline."""
+
+    def function(weights, gold):
+        asked = gold.any(-1).sum()
+        hits = [gold[:, range(max(0, -k), min(7, 7 - k)), range(max(0, k), min(7, 7 + k))].sum() for k in offsets]
+        return accuracy_per_head(weights, gold), max(hits) / asked
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("mistake", "offsets"),
+    [
+        ("only offsets to one side tried", range(1, 7)),
+        ("only offsets to one side tried", range(-6, 0)),
+        ("only neighbours tried as baseline", (-1, 1)),
+        ("the word itself tried as baseline", range(-6, 7)),
+        ("not all offsets tried", [k for k in range(-5, 6) if k]),
+        *(("one offset, not the best of all", [k]) for k in (2, 3, -1, -2, -3)),
+    ],
+)
+def test_offsets_left_out_are_known_from_each_other(mistake, offsets):
+    assert check(ROLE, best_of(*offsets)).text.startswith(f"{mistake}: ")
+
+
+def test_no_offset_can_be_left_out():
+    offsets = [k for k in range(-6, 7) if k]
+    assert check(ROLE, best_of(*offsets)).status == DONE
+    for case in ROLE.cases():
+        hits = [int(case.arguments[1].diagonal(k, dim1=1, dim2=2).sum()) for k in offsets]
+        assert len({n for n in hits if n}) == len([n for n in hits if n]), "none is right as often as another"
+
+
 def test_a_float32_identity_is_explained():
     text = check(ROLLOUT, lambda w: w.mean(1)[0] @ torch.eye(w.shape[-1])).text
     assert "the inputs are float64, so make new tensors with dtype=weights.dtype" in text

@@ -68,7 +68,6 @@ COMBINED = (
     Mistake("one length for all sequences",
             "each sequence has its own: compare the keys (T_k,) with lengths[:, None] (B, 1)",
             *[edit("lengths[:, None]", f"0 * lengths[:, None] + lengths{one}") for one in (".max()", ".min()", "[0]")]),
-    Mistake("or instead of and", "a key must be allowed by both masks: &", edit("&", "|")),
     Mistake("head axis missing",
             "weights are (B, H, T_q, T_k): without an axis for the heads, that of the batch would be broadcast to them",
             edit(REAL, "real[:, None, :]")),
@@ -80,6 +79,7 @@ COMBINED = (
     Mistake("causal part left out", "real words of the future must be hidden as well",
             edit("causal_mask(query_length, key_length) & ", ""),
             edit(SHIFT, "tril(key_length)")),
+    Mistake("or instead of and", "a key must be allowed by both masks: &", edit("&", "|")),
     *codes("visible"),
 )
 
@@ -117,7 +117,8 @@ NEXT_WORD = (
             edit("masked_fill(hidden", "masked_fill(scaled < scaled.topk(top_k).values[:, -1:]")),
     Mistake("another of the equal words kept",
             "of equal logits the smaller word goes first: argsort with descending=True and stable=True",
-            edit("order = scaled", "order = logits.size(-1) - 1 - scaled.flip(-1)")),
+            *[edit("order = scaled", f"order = (scaled + 1e-9 * torch.tensor([v in {kept} for v in range(7)]))")
+              for kept in ((0, 3), (0, 6), (2, 3), (2, 6), (3, 6))]),
     Mistake("softmax twice", "softmax takes logits: of probabilities it makes something close to even",
             edit(END, "kept.softmax(dim=-1).softmax(dim=-1)"),
             edit(END, "kept.softmax(dim=-1).masked_fill(hidden, -math.inf).softmax(dim=-1)")),
@@ -200,6 +201,8 @@ CACHE = (
             edit(" / math.sqrt(keys.size(-1))", "")),
     Mistake("divided by d_k", "divide by the square root of d_k", edit("math.sqrt(keys.size(-1))", "keys.size(-1)")),
     Mistake("divided by √d_model", "d_k is the size of a key, not of x", edit("(keys.size(-1))", "(x.size(-1))")),
+    Mistake("divided by √d_v", "d_k is the size of a key, not of a value",
+            edit("(keys.size(-1))", "(values.size(-1))")),
 )
 
 # -------------------------------------------------------------------------------------- exercise 5: the online softmax
@@ -241,11 +244,16 @@ MERGE = (
             "largest is a score, the larger of two; largest + log(total) holds both in one number, and here they are "
             "kept apart",
             edit("torch.maximum", "torch.logaddexp"),
+            edit(RESULT, "return torch.logaddexp(largest_a, largest_b), total, mean"),
             edit(RESULT, "return largest + total.log(), total, mean"),
             edit(RESULT, "return largest + total.log(), torch.ones_like(total), mean")),
     Mistake("exp of scores, nothing taken off", "exp(1000) is infinite: always take the new maximum off before exp",
             edit(PART_A, "largest_a.exp()") + edit(PART_B, "largest_b.exp()")
             + edit(RESULT, "return largest, total / largest.exp(), mean")),
+    Mistake("another largest where one tile is not seen",
+            "while one tile is seen the new largest is finite and stays; put another number only where it is -inf",
+            edit("(largest == -math.inf", "(largest_a == -math.inf"),
+            edit("(largest == -math.inf", "(largest_b == -math.inf")),
     Mistake("NaN where no key is seen",
             "-inf - -inf and 0 / 0 are NaN: put a finite number in their place before exp and before the division",
             edit(SAFE_LARGEST, "largest"),

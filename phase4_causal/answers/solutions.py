@@ -1,7 +1,8 @@
 """SPOILERS: the reference solutions of the exercises of phase 4, and the inputs on which yours are tried.
 
-A solution is one way among many: yours is right if the checker says so. Its docstring is what `--hint` prints. The
-mistakes that the checker knows by name are text edits of this file, in mistakes.py.
+A solution is one way among many: yours is right if the checker says so. Its docstring is the task in plain
+loops, which `--hint 3` prints; hints 1 and 2 stand in EXERCISES. The mistakes that the checker knows by name are text
+edits of this file, in mistakes.py.
 """
 
 import math
@@ -172,7 +173,8 @@ def merge_cases() -> list[Case]:
     total_a, total_b = 1 + 4 * total_a.abs(), 1 + 4 * total_b.abs()
     one, other = (2 * largest_a, total_a, mean_a), (2 * largest_b, total_b, mean_b)
     high = (1000 + 2 * largest_a, total_a, mean_a)
-    unseen = torch.tensor([False, True, False, True, False])
+    queries = torch.arange(5)
+    blind_a, blind_b = queries == 0, (queries == 1) | (queries == 3)
 
     def hide(tile: tuple[Tensor, Tensor, Tensor], rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         largest, total, mean = tile
@@ -181,8 +183,8 @@ def merge_cases() -> list[Case]:
     return [
         Case("", (*one, *other)),
         Case("scores of 1000 in one tile", (*high, *other)),
-        Case("a tile of which two queries see no key", (*one, *hide(other, unseen))),
-        Case("a query that sees no key in both", (*hide(one, torch.arange(5) == 1), *hide(other, unseen))),
+        Case("some queries see no key of one tile", (*hide(one, blind_a), *hide(other, blind_b))),
+        Case("a query that sees no key in both", (*hide(one, queries == 1), *hide(other, blind_b))),
     ]
 
 
@@ -192,11 +194,101 @@ def linear_cases() -> list[Case]:
     return [Case("", (query, key, value)), Case("one word", (query[:1], key[:1], value[:1]))]
 
 
+# --------------------------------------------------------------------------------------- the exercises and their hints
+
+# fmt: off
+
 EXERCISES = (
-    Exercise(causal_mask, ("mask",), causal_cases, MISTAKES["causal_mask"]),
-    Exercise(combined_mask, ("mask",), combined_cases, MISTAKES["combined_mask"]),
-    Exercise(next_word_probabilities, ("probabilities",), next_word_cases, MISTAKES["next_word_probabilities"]),
-    Exercise(cached_step, ("output", "keys", "values"), cache_cases, MISTAKES["cached_step"]),
-    Exercise(merge_tiles, ("largest", "total", "mean"), merge_cases, MISTAKES["merge_tiles"]),
-    Exercise(causal_linear_attention, ("output", "state", "total"), linear_cases, MISTAKES["causal_linear_attention"]),
+    Exercise(
+        causal_mask, ("mask",), causal_cases, MISTAKES["causal_mask"],
+        section="1. What may a word see", level="easy", minutes=20,
+        idea="""
+        Queries have positions, too: the last stands at the last key, so query i stands at i + T_k - T_q. It sees the
+        keys up to there.
+        """,
+        steps="""
+        (T_q, 1)     the positions of the queries: 0, 1, 2, ... plus T_k - T_q, as a column
+        (T_k,)       the positions of the keys: 0, 1, 2, ...
+        (T_q, T_k)   is the key's position at most the query's? (Or a triangle of ones, its diagonal moved.)
+        """,
+    ),
+    Exercise(
+        combined_mask, ("mask",), combined_cases, MISTAKES["combined_mask"],
+        section="1. What may a word see", level="medium", minutes=30,
+        idea="""
+        Two questions: does the key lie in the past of the query, and is it a real word of this sequence? Both must be
+        answered with True.
+        """,
+        steps="""
+        past     exercise 1                                        (T_q, T_k)
+        real     is the key's position below lengths[b]?           (T_k,) and (B, 1) -> (B, T_k)
+        result   past & real, real with axes for heads, queries    (T_q, T_k) & (B, 1, 1, T_k) -> (B, 1, T_q, T_k)
+        """,
+    ),
+    Exercise(
+        next_word_probabilities, ("probabilities",), next_word_cases, MISTAKES["next_word_probabilities"],
+        section="4. Writing", level="medium", minutes=45,
+        idea="""
+        A word that may not be drawn gets a logit of -inf: then softmax gives it 0, and the others share the whole 1.
+        """,
+        steps="""
+        scaled   the logits of the last position / temperature                (B, V)
+        order    the words from the largest logit to the smallest             (B, V): argsort, descending, stable
+        kept     scaled, with -inf for all but the first top_k of the order   (B, V): scatter or a loop
+        result   softmax of kept over the words                               (B, V)
+        """,
+    ),
+    Exercise(
+        cached_step, ("output", "keys", "values"), cache_cases, MISTAKES["cached_step"],
+        section="5. The cache", level="medium", minutes=50,
+        idea="""
+        The new word brings one query, one key and one value. The key and the value join those of the words before, and
+        the query meets them all.
+        """,
+        steps="""
+        x                   word + positions[T]; T is past_keys.size(1)      (B, d_model)
+        query, key, value   x times w_q, w_k, w_v                            (B, d_k), (B, d_k), (B, d_v)
+        keys, values        old ones, then the new: torch.cat along axis 1   (B, T + 1, d_k), (B, T + 1, d_v)
+        weights             softmax of query · keys / √d_k                   (B, 1, d_k) @ (B, d_k, T + 1)
+        output              weights times values, without the axis of 1      (B, 1, T + 1) @ (B, T + 1, d_v)
+        """,
+    ),
+    Exercise(
+        merge_tiles, ("largest", "total", "mean"), merge_cases, MISTAKES["merge_tiles"],
+        section="6. Long texts", level="hard", minutes=75,
+        idea="""
+        A total counts in units of e to the largest score of its tile. To add two totals bring both to one unit:
+        multiply each by exp(its own largest - the new largest), which is at most 1.
+        """,
+        steps="""
+        largest          the larger of the two                                           (T_q,)
+        part_a, part_b   each total times exp(own largest - new largest)                 (T_q,)
+        total            part_a + part_b                                                 (T_q,)
+        mean             (part_a · mean_a + part_b · mean_b) / total                     (T_q, 1) with (T_q, d_v)
+
+        Where a query sees no key at all, -inf - -inf and 0 / 0 come up: there put 0 for the new largest before
+        exp, and 1 for the total before the division.
+        """,
+    ),
+    Exercise(
+        causal_linear_attention, ("output", "state", "total"), linear_cases, MISTAKES["causal_linear_attention"],
+        section="6. Long texts", level="hard", minutes=60,
+        idea="""
+        In the sum of (phi(q) · phi(k)) v over the past words phi(q) is the same in each term: take it out. What
+        is left is a sum of phi(k) and v alone, which can be kept from word to word.
+        """,
+        steps="""
+        phi_q, phi_k   phi of all queries and keys                          (T, d_k)
+        state, total   zeros at first, of the dtype of value                (d_k, d_v), (d_k,)
+        word by word   add outer(phi_k[t], value[t]) to state, phi_k[t] to total; only then read:
+        output[t]      phi_q[t] @ state / (phi_q[t] @ total)                (d_v,)
+        """,
+    ),
 )
+# fmt: on
+
+AFTERWARDS = """\
+You can now hide the future and the padding with one mask, turn logits into the probabilities of a next word, and write
+word by word with a cache. You can also merge two tiles of keys as flash attention does, and run attention as a
+recurrence. These were the last exercises. Next is an attention of your own: ToyTransformer in shared/toy_model.py takes
+it as an argument."""

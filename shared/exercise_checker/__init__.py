@@ -15,5 +15,5 @@ are described in words.
 from shared.exercise_checker.check import DONE, WRONG, check, first_problem
 from shared.exercise_checker.command import run
 from shared.exercise_checker.edits import edited, ways
-from shared.exercise_checker.exercise import Case, Exercise, Mistake, draw, edit
+from shared.exercise_checker.exercise import LEVELS, Case, Exercise, Mistake, draw, edit
 from shared.exercise_checker.words import NOT_WRITTEN, WIDTH, call

@@ -53,7 +53,8 @@ def recognise(exercise: Exercise, cases: list[Case], outcomes: list[Outcome]) ->
     for mistake, function in ways(exercise):
         if gives(exercise, function, cases, outcomes):
             return f"{mistake.name}: {mistake.hint}"
-    if not outcomes[-1].failure:  # two errors of one kind may have nothing to do with each other
+    numbers = outcomes[-1].tensors
+    if numbers and not any(tensor.isnan().any() for tensor in numbers):  # errors and NaN have many causes
         for one, other, function in pairs(exercise):
             if gives(exercise, function, cases, outcomes):
                 return f"two mistakes at once: {one.name} and {other.name}. First: {one.hint}. Second: {other.hint}"

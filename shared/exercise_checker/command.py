@@ -5,7 +5,6 @@ It is made of the stubs on the first run and never written to again; git ignores
 
 import argparse
 import ast
-import inspect
 import re
 import sys
 import textwrap
@@ -22,21 +21,21 @@ from shared.exercise_checker.exercise import Exercise, Function
 from shared.exercise_checker.words import NOT_WRITTEN, WIDTH
 
 MARKS = {DONE: "+", NOT_WRITTEN: "-", WRONG: "x"}
+HINTS = ("the idea", "the steps and their shapes", "the whole as plain loops")
 
 
-def run(file: str, exercises: Sequence[Exercise], argv: list[str] | None = None) -> None:
+def run(file: str, exercises: Sequence[Exercise], afterwards: str, argv: list[str] | None = None) -> None:
     """Check what the reader wrote, print a line for each exercise, exit with 1 unless all are done.
 
-    file: the path of the exercises.py.
+    file: the path of the exercises.py. afterwards: what to say when the reader has done all.
     """
     stubs = Path(file)
     parser = parser_for(ast.get_docstring(ast.parse(stubs.read_text(encoding="utf-8"))))
     options = parser.parse_args(argv)
     numbers = chosen(options.exercise, exercises, parser)
-    if options.hint:
-        for number in numbers:
-            loops = inspect.getdoc(exercises[number - 1].solution)
-            print(f"{number} {exercises[number - 1].name}\n\n{textwrap.indent(loops, '    ')}\n")
+    if options.hint is not None:
+        check_hint(options, stubs, parser)
+        print(hint(numbers[0], exercises[numbers[0] - 1], int(options.hint), stubs))
         return
     functions = {exercise.name: exercise.solution for exercise in exercises}
     if not options.solutions:
@@ -44,7 +43,13 @@ def run(file: str, exercises: Sequence[Exercise], argv: list[str] | None = None)
             functions = written_in(readers_file(stubs))
         except ValueError as error:
             parser.error(str(error))
-    report(numbers, exercises, functions)
+    left = report(numbers, exercises, functions)
+    if left:
+        if len(numbers) > 1:
+            print(what_next(left, exercises, stubs))
+        sys.exit(1)
+    if len(numbers) == len(exercises) and not options.solutions:
+        print(f"\n{textwrap.fill(afterwards, WIDTH)}")
 
 
 def parser_for(description: str | None) -> argparse.ArgumentParser:
@@ -52,7 +57,13 @@ def parser_for(description: str | None) -> argparse.ArgumentParser:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("exercise", nargs="?", help="its number or its name (default: all)")
-    parser.add_argument("--hint", action="store_true", help="print the task as plain loops, and check nothing")
+    parser.add_argument(
+        "--hint",
+        nargs="?",
+        const="1",
+        metavar="1|2|3",
+        help=f"show a hint and check nothing; 1 (default): {HINTS[0]}, 2: {HINTS[1]}, 3: {HINTS[2]}",
+    )
     parser.add_argument("--solutions", action="store_true", help="check the reference solutions instead of yours")
     return parser
 
@@ -67,21 +78,52 @@ def chosen(wanted: str | None, exercises: Sequence[Exercise], parser: argparse.A
     return numbers
 
 
-def report(numbers: Sequence[int], exercises: Sequence[Exercise], functions: dict[str, Function]) -> None:
-    """A line for each exercise, and how many are done; exit code 1 unless all of them are."""
+def check_hint(options: argparse.Namespace, stubs: Path, parser: argparse.ArgumentParser) -> None:
+    """There are three hints; and all exercises at once would give away too much."""
+    example = f"as in: python {short(stubs)} 3 --hint 2"
+    if options.hint not in ("1", "2", "3"):
+        parser.error(f"there are hints 1, 2 and 3, no {options.hint!r}; the exercise comes first, {example}")
+    if options.exercise is None:
+        parser.error(f"a hint for which exercise? Put its number or name first, {example}")
+
+
+def hint(number: int, exercise: Exercise, which: int, stubs: Path) -> str:
+    """One of the three hints, and how to get the next."""
+    head = f"{number} {exercise.name} · {exercise.about}\nhint {which} of {len(HINTS)}: {HINTS[which - 1]}"
+    more = f"\n\nmore: python {short(stubs)} {number} --hint {which + 1}, {HINTS[which]}" if which < len(HINTS) else ""
+    return f"{head}\n\n{textwrap.indent(exercise.hints[which - 1], '    ')}{more}"
+
+
+def report(numbers: Sequence[int], exercises: Sequence[Exercise], functions: dict[str, Function]) -> list[int]:
+    """A line for each exercise, and how many are done -> the numbers of those that are not."""
     torch.set_num_threads(1)  # tiny tensors: more threads would only wait for each other
-    done = 0
+    left = []
+    width = max(len(exercise.section) for exercise in exercises)
     for number in numbers:
         exercise = exercises[number - 1]
         missing = Report(NOT_WRITTEN, f"{NOT_WRITTEN}: your file has no {exercise.name}")
         result = check(exercise, functions[exercise.name]) if exercise.name in functions else missing
         head = f"{MARKS[result.status]} {number} {exercise.name:24} "
-        print(textwrap.fill(result.text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head)))
-        done += result.status == DONE
+        text = result.text
+        if text == NOT_WRITTEN:  # a row of the table of what there is to do
+            text += f"  {exercise.section:{width}}  {exercise.level:6}  {exercise.minutes:3} min"
+        print(textwrap.fill(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head)))
+        if result.status != DONE:
+            left.append(number)
     if len(numbers) > 1:
-        print(f"{done} of {len(numbers)} done")
-    if done < len(numbers):
-        sys.exit(1)
+        print(f"{len(numbers) - len(left)} of {len(numbers)} done")
+    return left
+
+
+def what_next(left: Sequence[int], exercises: Sequence[Exercise], stubs: Path) -> str:
+    """Which exercise to take up, how to get a hint, what the table says, and how long all that are left will take."""
+    number, minutes = left[0], sum(exercises[number - 1].minutes for number in left)
+    return (
+        f"{'Begin' if len(left) == len(exercises) else 'Go on'} with {number} {exercises[number - 1].name}; "
+        f"for a hint: python {short(stubs)} {number} --hint\n"
+        f"Sections are those of {short(stubs.with_name('README.md'))}; a room has a page of its own.\n"
+        f"Minutes are estimates; what is left takes about {minutes // 60} h {minutes % 60} min."
+    )
 
 
 def readers_file(stubs: Path) -> Path:
@@ -103,8 +145,15 @@ def text_of(stubs: Path) -> str:
     text = stubs.read_text(encoding="utf-8")
     lines = text[: text.index("\n\ndef main(")].splitlines()[ast.parse(text).body[0].end_lineno :]
     lines = [line for line in lines if not re.match(r"from (shared|\w+\.answers\.\w+) import ", line)]
-    heading = f'"""Your exercises. Check them, as often as you like, by\n\n    python {short(stubs)}\n"""'
-    return "\n".join([heading, *lines]) + "\n"
+    command = f"    python {short(stubs)}"
+    heading = [
+        '"""Your exercises.',
+        "",
+        f"{command}            checks them",
+        f"{command} 3 --hint   helps",
+        '"""',
+    ]
+    return "\n".join([*heading, *lines]) + "\n"
 
 
 def written_in(file: Path) -> dict[str, Function]:

@@ -16,6 +16,7 @@ from shared.exercise_checker.exercise import Case, Exercise, Function
 
 NOT_WRITTEN = "not written yet"
 WIDTH = 110  # of the printed lines
+SHARES = ("weights", "probabilities", "rollout")  # results whose rows sum to 1, or to 0
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,9 @@ def call(exercise: Exercise, function: Function, case: Case) -> Outcome:
     try:
         result = function(*arguments)
     except (Exception, SystemExit) as error:
-        return failed(error, [name for name, tensor in given.items() if tensor.is_floating_point()])
+        values = {name: names[name].default for name in names} | dict(zip(names, arguments, strict=False))
+        absent = [name for name, value in values.items() if value is None]
+        return failed(error, [name for name, tensor in given.items() if tensor.is_floating_point()], absent)
     tensors, complaint = unpack(result, exercise.returns)
     if complaint:
         return Outcome(failure=complaint, message=complaint)
@@ -45,10 +48,10 @@ def call(exercise: Exercise, function: Function, case: Case) -> Outcome:
     return Outcome(tensors, changed=tuple(changed))
 
 
-def failed(error: BaseException, inputs: list[str]) -> Outcome:
+def failed(error: BaseException, inputs: list[str], absent: list[str]) -> Outcome:
     """An exception as one line, with the line of the reader's file; a bare NotImplementedError is a stub.
 
-    inputs: the names of those in float64.
+    inputs: the names of those in float64. absent: of those that are None in this call.
     """
     frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is that of call()
     if type(error) is NotImplementedError and not error.args:  # torch raises it as well, with a message
@@ -60,6 +63,8 @@ def failed(error: BaseException, inputs: list[str]) -> Outcome:
     message = textwrap.shorten(f"{kind}{place}: {error}", 200, placeholder=" ...")
     if inputs and re.search(r"(dtype|scalar type).*(double|float)", str(error), re.I | re.S):
         message += f"; the inputs are float64, so make new tensors with dtype={inputs[0]}.dtype"
+    if absent and "None" in str(error):
+        message += f"; in this call {' and '.join(absent)} is None"
     return Outcome(failure=kind, message=message)
 
 
@@ -162,12 +167,11 @@ def the_future(name: str, actual: Tensor, expected: Tensor) -> str:
 
 def wrong_sum(name: str, actual: Tensor, expected: Tensor, tolerance: float) -> str:
     """A row of shares that does not sum to 1, or to 0 where nothing is visible."""
-    if not expected.dim():
+    if name not in SHARES:
         return ""
     sums, right = actual.sum(dim=-1), expected.sum(dim=-1)  # (..., T_k) -> (...)
-    shares = (expected >= 0).all() and ((right == 0) | ((right - 1).abs() < 1e-4)).all()
     bad = (sums - right).abs() > actual.size(-1) * tolerance
-    if not shares or not bad.any():
+    if not bad.any():
         return ""
     row = bad.nonzero()[0].tolist()
     which = f"row {', '.join(map(str, row))} of {name} sums" if row else f"the {name} sum"

@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,27 @@ from phase2_multi_head.answers import solutions as solutions2
 from phase3_visualization import exercises as phase3
 from phase4_causal import exercises as phase4
 from shared import exercise_checker
-from shared.exercise_checker import DONE, NOT_WRITTEN, WIDTH, WRONG, Case, Exercise, Mistake, check, edit, edited, ways
+from shared.exercise_checker import (
+    DONE,
+    LEVELS,
+    NOT_WRITTEN,
+    WIDTH,
+    WRONG,
+    Case,
+    Exercise,
+    Mistake,
+    check,
+    edit,
+    edited,
+    ways,
+)
 
 LESSONS = [phase1, phase2, phase3, phase4]
+EACH = [pytest.param(lesson, *one, id=one[1].name) for lesson in LESSONS for one in enumerate(lesson.EXERCISES, 1)]
+TOLD = {"section": "1. A section", "level": "easy", "minutes": 5, "idea": "An idea.", "steps": "A step."}
 HAND, SOFTMAX, SELF, ADDITIVE, POSITIONS, CROSS = phase1.EXERCISES
 SPLIT, MERGE, HEADS, PROJECTION, GROUPED, BLOCK, POOLING = phase2.EXERCISES
+NEXT = phase4.EXERCISES[2]
 
 
 def variant(exercise, *changes):
@@ -45,7 +62,7 @@ def tripled(number):
 
 
 def with_mistakes(*mistakes, solution=tripled):
-    return Exercise(solution, ("number",), lambda: [Case("", (torch.ones(3),))], mistakes)
+    return Exercise(solution, ("number",), lambda: [Case("", (torch.ones(3),))], mistakes, **TOLD)
 
 
 def test_an_edit_changes_the_solution_and_its_helpers_in_a_copy():
@@ -112,6 +129,12 @@ def test_the_usual_false_passes_are_none():
         assert text.startswith("mask after softmax, then divided by the sum: "), text
     text = check(SOFTMAX, lambda s, m: s.masked_fill(~m, -1e308).softmax(1)).text
     assert text.startswith("equal weights where a query sees nothing: "), text
+
+
+def test_numbers_that_are_nan_are_no_two_mistakes_at_once():
+    """NaN has many causes, and some pair of mistakes has it, too."""
+    text = check(NEXT, lambda logits, *_: logits[:, -1] * math.nan).text
+    assert text.startswith("probabilities[0, 0] is NaN, not a number"), text
 
 
 # ----------------------------------------------------------------------------------------- what is said, without a name
@@ -186,7 +209,7 @@ def test_the_checker_serves_any_exercise():
     def causal(length):
         return torch.ones(length, length).tril().bool()
 
-    exercise = Exercise(causal, ("mask",), lambda: [Case("", (3,))], ())
+    exercise = Exercise(causal, ("mask",), lambda: [Case("", (3,))], (), **TOLD)
     assert check(exercise, causal).status == DONE
     assert check(exercise, lambda n: causal(n).int()).text == "mask must be bool: got torch.int32"
     assert check(exercise, lambda n: causal(n).T).text.startswith("sees the future: mask[0, 1] is True, ")
@@ -195,7 +218,7 @@ def test_the_checker_serves_any_exercise():
     def additive(length):
         return torch.zeros(length, length).masked_fill(~causal(length), -math.inf)
 
-    exercise = Exercise(additive, ("mask",), lambda: [Case("", (3,))], ())
+    exercise = Exercise(additive, ("mask",), lambda: [Case("", (3,))], (), **TOLD)
     assert check(exercise, additive).status == DONE
     assert check(exercise, lambda n: additive(n).clamp(min=-9)).text.startswith("mask[0, 1] is -9, expected -inf")
 
@@ -220,6 +243,8 @@ def test_errors_of_a_reader_are_one_line_with_its_number():
         f"AttributeError in line {line}: 'Tensor' object has no attribute 'no_such_method' (some keys hidden)"
     )
     assert check(SOFTMAX, lambda *a: lost(*a)).text == report.text, "the innermost line of the file"
+    without_mask = check(SELF, lambda x, wq, wk, wv, mask=None: right(x @ wq @ (x @ wk).T, mask)).text
+    assert re.search(r"'NoneType'; in this call mask is None \(without a mask\)$", without_mask), without_mask
     # torch raises NotImplementedError for softmax of bool, which is not "not written yet"
     assert check(SOFTMAX, lambda s, m: torch.softmax(m, dim=1)).text.startswith("NotImplementedError in line ")
     assert check(SOFTMAX, lambda s, m: sys.exit("stop")).text.startswith("SystemExit in line ")
@@ -279,7 +304,7 @@ def reader(tmp_path, capsys):
             (folder / "my_exercises.py").write_bytes(written if isinstance(written, bytes) else written.encode())
         code = 0
         try:
-            exercise_checker.run(str(stubs), phase1.EXERCISES, list(arguments))
+            exercise_checker.run(str(stubs), phase1.EXERCISES, phase1.AFTERWARDS, list(arguments))
         except SystemExit as stop:
             code = stop.code
         return (code, *capsys.readouterr())
@@ -289,15 +314,20 @@ def reader(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
-def test_the_first_run_makes_a_file_of_the_stubs(lesson, tmp_path, capsys):
+def test_the_first_run_makes_a_file_of_the_stubs_and_shows_what_there_is_to_do(lesson, tmp_path, capsys):
     stubs = Path(shutil.copy(lesson.__file__, tmp_path))
     with pytest.raises(SystemExit) as stop:
-        exercise_checker.run(str(stubs), lesson.EXERCISES, [])
+        exercise_checker.run(str(stubs), lesson.EXERCISES, lesson.AFTERWARDS, [])
     said, number = capsys.readouterr().out, len(lesson.EXERCISES)
-    made, *lines, count = said.splitlines()
+    made, *table, count, begin, _, time = said.splitlines()
     assert stop.value.code == 1 and count == f"0 of {number} done"
     assert re.fullmatch(r"made \S+/my_exercises.py: write your answers there; git leaves this file alone", made)
-    assert all(re.fullmatch(r"- \d \w+ +not written yet", line) for line in lines) and len(lines) == number
+    for line, (i, exercise) in zip(table, enumerate(lesson.EXERCISES, start=1), strict=True):
+        assert re.split(r"  +", line) == [f"- {i} {exercise.name}", "not written yet", *exercise.about.split(" · ")]
+    assert len({len(line) for line in table}) == 1 and len(table[0]) <= 100
+    assert begin.startswith(f"Begin with 1 {lesson.EXERCISES[0].name}; for a hint: python ")
+    hours, minutes = map(int, re.search(r"estimates; .* (\d+) h (\d+) min\.$", time).groups())
+    assert 60 * hours + minutes == sum(exercise.minutes for exercise in lesson.EXERCISES)
     text = (tmp_path / "my_exercises.py").read_text(encoding="utf-8")
     assert not re.search("exercise_checker|EXERCISES|__main__", text)
     for exercise in lesson.EXERCISES:
@@ -320,7 +350,8 @@ def test_what_is_written_is_checked_and_never_overwritten(reader):
     assert (code, said) == (0, "+ 2 masked_softmax           done\n")
     code, said, _ = reader()
     assert code == 1 and "made" not in said and reader.file.read_text(encoding="utf-8") == RIGHT_SOFTMAX
-    assert said.count("not written yet: your file has no ") == 5 and said.endswith("1 of 6 done\n")
+    assert said.count("not written yet: your file has no ") == 5
+    assert "\n1 of 6 done\nGo on with 1 score_by_hand; " in said
 
 
 @pytest.mark.parametrize("windows", [RIGHT_SOFTMAX.replace("\n", "\r\n"), "\ufeff" + RIGHT_SOFTMAX])
@@ -352,17 +383,59 @@ def test_a_file_that_cannot_be_run_is_one_line(reader, written, message):
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
-def test_hints_are_the_loops_and_nothing_is_made(lesson, tmp_path, capsys):
+def test_hints_and_solutions_make_nothing(lesson, tmp_path, capsys):
     stubs = Path(shutil.copy(lesson.__file__, tmp_path))
-    exercise_checker.run(str(stubs), lesson.EXERCISES, ["--hint"])
-    said = capsys.readouterr().out
     for number, exercise in enumerate(lesson.EXERCISES, start=1):
-        exercise_checker.run(str(stubs), lesson.EXERCISES, ["--hint", str(number)])
-        one = capsys.readouterr().out
-        assert one in said and one.startswith(f"{number} {exercise.name}\n\n    ") and "for " in one
-    exercise_checker.run(str(stubs), lesson.EXERCISES, ["--solutions"])
+        for arguments, which in (["--hint"], 1), (["--hint", "1"], 1), (["--hint", "2"], 2), (["--hint", "3"], 3):
+            exercise_checker.run(str(stubs), lesson.EXERCISES, lesson.AFTERWARDS, [str(number), *arguments])
+            said = capsys.readouterr().out
+            assert said.startswith(f"{number} {exercise.name} · {exercise.about}\nhint {which} of 3: ")
+            assert textwrap.indent(exercise.hints[which - 1], "    ") in said
+            assert (f" {number} --hint {which + 1}, " in said) == (which < 3)
+            assert all(len(line) <= WIDTH for line in said.splitlines())
+    exercise_checker.run(str(stubs), lesson.EXERCISES, lesson.AFTERWARDS, ["--solutions"])
     assert capsys.readouterr().out.endswith(f"{len(lesson.EXERCISES)} of {len(lesson.EXERCISES)} done\n")
     assert [path.name for path in tmp_path.iterdir()] == ["exercises.py"]
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_reader_who_has_done_all_is_told_what_comes_next(lesson, tmp_path, capsys):
+    stubs = Path(shutil.copy(lesson.__file__, tmp_path))
+    names = ", ".join(exercise.name for exercise in lesson.EXERCISES)
+    written = f"from {lesson.EXERCISES[0].solution.__module__} import {names}"
+    (tmp_path / "my_exercises.py").write_text(written, encoding="utf-8")
+    exercise_checker.run(str(stubs), lesson.EXERCISES, lesson.AFTERWARDS, [])
+    status, said = capsys.readouterr().out.split("\n\n")
+    assert status.endswith(f"{len(lesson.EXERCISES)} of {len(lesson.EXERCISES)} done")
+    assert said.split() == lesson.AFTERWARDS.split() and said.startswith("You can now ")
+    following = re.findall(r"\w+/\w+\.(?:md|py)", said)
+    assert following and all((Path(phase1.__file__).parents[1] / path).is_file() for path in following)
+
+
+# ------------------------------------------------------------------------------------- what is said before they begin
+
+
+@pytest.mark.parametrize(("lesson", "number", "exercise"), EACH)
+def test_a_stub_says_where_it_belongs_how_hard_it_is_and_how_long_it_takes(lesson, number, exercise):
+    text = inspect.getdoc(getattr(lesson, exercise.name))
+    first, empty, second, _, *others = text.splitlines()
+    assert re.match(rf"Exercise {number}[:,] ", first) and not empty and second == f"Lesson: {exercise.about}"
+    assert not re.search(r"\b(\d+ min|easy|hard|README)\b", "\n".join(others)), "said once"
+    page, folder = exercise.section, Path(lesson.__file__).parent
+    if page.endswith(".md"):
+        assert (folder / page).is_file()
+    else:
+        assert f"\n## {page}\n" in (folder / "README.md").read_text(encoding="utf-8")
+    assert exercise.level in LEVELS and exercise.minutes % 5 == 0
+    assert all(f"{level}: " in " ".join(lesson.__doc__.split()) for level in LEVELS) and "estimate" in lesson.__doc__
+
+
+@pytest.mark.parametrize(("lesson", "number", "exercise"), EACH)
+def test_hints_go_from_the_idea_to_the_whole(lesson, number, exercise):
+    idea, steps, whole = exercise.hints
+    assert len(idea) < 300 and not re.search(r"^for |[@=] ", idea, re.M), "an idea, not a formula"
+    assert not re.search(r"^ *(for|return) ", steps, re.M) and len(steps.splitlines()) >= 3, "steps, not the code"
+    assert re.search(r"^ *for .*:$", whole, re.M)
 
 
 @pytest.mark.parametrize("choice", ["4", "additive_attention"])
@@ -374,7 +447,7 @@ def test_what_is_wrong_is_printed_in_lines_of_a_readable_width(reader):
     wrong = "def masked_softmax(scores, mask):\n    return scores.masked_fill(~mask, -1e9).softmax(-1)\n"
     code, said, _ = reader(written=wrong)
     assert code == 1 and re.search(r"^x 2 masked_softmax +hidden scores set to a finite number: ", said, re.M)
-    assert all(len(line) <= WIDTH for line in said.splitlines()) and len(said.splitlines()) > 7
+    assert all(len(line) <= WIDTH for line in said.splitlines()) and len(said.splitlines()) > 10
 
 
 @pytest.mark.parametrize(
@@ -382,7 +455,12 @@ def test_what_is_wrong_is_printed_in_lines_of_a_readable_width(reader):
     [
         (["7"], "no exercise '7': choose from 1 score_by_hand, 2 masked_softmax, 3 self_att"),
         (["attention"], "no exercise 'attention'"),
-        (["--hint", "9"], "no exercise '9'"),
+        (["9", "--hint"], "no exercise '9'"),
+        (["--hint"], "a hint for which exercise? Put its number or name first, as in: python phase1_single_head/exer"),
+        (["--hint", "3"], "a hint for which exercise?"),
+        (["3", "--hint", "4"], "there are hints 1, 2 and 3, no '4'; the exercise comes first, as in: "),
+        (["3", "--hint", "x"], "there are hints 1, 2 and 3, no 'x'"),
+        (["--hint", "self_attention"], "no 'self_attention'; the exercise comes first, as in: python phase1_single_he"),
         (["--solution"], "unrecognized arguments: --solution"),
         (["1", "2"], "unrecognized arguments: 2"),
     ],
