@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -38,7 +39,7 @@ from phase3_visualization.pretrained.language_model import (
 )
 from shared import cli, paths
 from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
-from shared.visualization_utils import HEAD_COLORS, INK, QUIET, grouped_bars, headline, save_plot
+from shared.visualization_utils import BLUE, GREY, QUIET, RED, headline, save_plot
 
 PERMUTATIONS = 2000
 
@@ -125,6 +126,7 @@ def famous_head(weights: Tensor) -> tuple[int, int]:
 
 
 PAIRS_ASKED, RIGHT, WRONG, SAME = "pairs", "both right", "both wrong", "the same noun in both"
+COLORS = {RIGHT: BLUE, SAME: GREY, WRONG: RED}
 MOVED, P = "weight moves to the right noun", "permutation p"
 HABIT = {PAIRS_ASKED: 40, RIGHT: 0, WRONG: 0, P: 1.0}  # a head that always prefers the first noun
 UNIT = "of 40 pairs that did not choose the head; all-MiniLM-L6-v2, a sentence encoder of 6 layers and 72 heads"
@@ -179,34 +181,44 @@ def held_out(weights: Tensor, generator: torch.Generator) -> Numbers:
     }
 
 
-def draw(language_model: LanguageModel, weights: Tensor, numbers: Numbers) -> tuple[Figure, str]:
-    """Left: the famous pair in the head that one would show. Right: pairs both right and both wrong, a dot a head."""
-    fig, (bars, dots) = plt.subplots(1, 2, figsize=(9.6, 4.6), width_ratios=(1, 1.25), layout="constrained")
-    layer, head = famous_head(weights)
-    groups = [f"… too {word}\n(it = {noun})" for noun, word in zip(FAMOUS.nouns, FAMOUS.words, strict=True)]
-    names = [f"to “{noun}”" for noun in FAMOUS.nouns]
-    values = {name: weights[0, :, layer, head, noun].tolist() for noun, name in enumerate(names)}  # a bar a member
-    grouped_bars(bars, groups, values, dict(zip(names, HEAD_COLORS, strict=False)))
-    bars.set(ylim=(0, 1.1), yticks=(0, 0.5, 1), ylabel="weight from “it”")
-    bars.set_title(f"layer {layer} head {head}, the one that would be shown", color=QUIET, fontsize=10)
-    bars.legend(frameon=False, loc="upper right")
+def draw_pairs(ax: Axes, row: float, counts: dict[str, int], size: float) -> dict[str, float]:
+    """A dot for each pair, in two lines, a group for each outcome -> where each group begins."""
+    starts, start = {}, 0.0
+    for name, color in COLORS.items():
+        dots = range(counts[name])
+        ax.scatter([start + i // 2 for i in dots], [row + 0.15 * (-1) ** (i + 1) for i in dots], s=size, color=color)
+        starts[name] = start
+        start += (len(dots) + 1) // 2 + bool(dots)
+    return starts
 
-    both, _ = turns(weights)
-    right, wrong = (both > 0).sum(dim=0), (both < 0).sum(dim=0)  # (pairs, L, H) -> (L, H)
-    dots.scatter(wrong, right, s=30, color=INK, alpha=0.35, linewidth=0)
-    label = f"layer {layer} head {head}, from the left"
-    dots.scatter(wrong[layer, head], right[layer, head], s=60, color=HEAD_COLORS[0], label=label)
-    dots.axline((0, 0), slope=1, color=INK, linewidth=1.2, linestyle=":", label="as many: the meaning does not matter")
-    dots.axhline(len(both) / 2, color=INK, linewidth=1.2, label="half of the pairs")
-    dots.set(xlim=(-0.5, max(len(both) / 4, wrong.max() + 1)), ylim=(-0.5, 0.75 * len(both)))
-    dots.set(xlabel="pairs with both members wrong", ylabel="pairs with both members right")
-    dots.set_title(f"{right.numel()} heads on {len(both)} pairs; the other pairs: one right", color=QUIET, fontsize=10)
-    dots.legend(frameon=False, loc="upper right")
-    title = summary(numbers)
-    headline(
-        fig, title, f"{language_model.name} (pretrained) · heads chosen on one half of the pairs, scored on the other"
-    )
-    return fig, f"{title}. Left: the famous pair. Right: every head, both right against both wrong."
+
+def draw(language_model: LanguageModel, numbers: Numbers) -> tuple[Figure, str]:
+    """What became of each pair: with the chosen heads, and for comparison with readers made up."""
+    pairs = numbers[PAIRS_ASKED]
+    flips = {RIGHT: pairs // 4, SAME: pairs - 2 * (pairs // 4), WRONG: pairs // 4}
+    made_up = {
+        "resolving “it”": {RIGHT: pairs, SAME: 0, WRONG: 0},
+        "always the first noun": {RIGHT: 0, SAME: pairs, WRONG: 0},
+        "two coin flips": flips,
+    }
+    fig, ax = plt.subplots(figsize=(9, 4.6), layout="constrained")
+    starts = draw_pairs(ax, 0, numbers, size=200)
+    for name, start in starts.items():
+        if numbers[name]:
+            ax.text(start - 0.4, -0.45, f"{numbers[name]} {name}", color=COLORS[name], weight="bold", fontsize=11)
+    for row, counts in enumerate(made_up.values()):
+        draw_pairs(ax, row + 1.5, counts, size=70)
+    ax.text(-0.4, 0.85, "for comparison", color=QUIET)
+    ax.set_yticks([0, 1.5, 2.5, 3.5], ["the best head, on pairs\nthat did not choose it", *made_up])
+    ax.set(xlim=(-0.8, pairs / 2 + 4), ylim=(3.9, -0.8), xticks=[])
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    title = "The best head for “it” mostly keeps to one noun, whatever “it” means"
+    if numbers[SAME] <= pairs / 2:
+        title = "The noun that the best head prefers mostly changes with what “it” means"
+    example = FAMOUS.frame.replace("_", " / ".join(FAMOUS.words))
+    headline(fig, title, f"{language_model.name} (pretrained) · {pairs} pairs such as “{example}”")
+    return fig, f"{title}: {summary(numbers)}."
 
 
 def summary(numbers: Numbers) -> str:
@@ -220,7 +232,7 @@ def main(argv: list[str] | None = None) -> str:
     language_model = or_exit(parser, load, options.model)
     weights = weights_of_it(language_model, PAIRS[:8] if options.quick else PAIRS)
     measured = [held_out(weights, torch.Generator().manual_seed(seed)) for seed in cli.seeds(options)]
-    save_plot(options, "phase3/pretrained_coreference", *draw(language_model, weights, measured[0]))
+    save_plot(options, "phase3/pretrained_coreference", *draw(language_model, measured[0]))
     layer, head = famous_head(weights)
     for word, shares in zip(FAMOUS.words, weights[0, :, layer, head].tolist(), strict=True):
         line = ", ".join(f"{share:.2f} to {noun}" for noun, share in zip(FAMOUS.nouns, shares, strict=True))

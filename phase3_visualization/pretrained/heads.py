@@ -16,6 +16,7 @@ model is used as it is: nothing is trained. A model cuts rare words into pieces,
 """
 
 import argparse
+import itertools
 
 import matplotlib.pyplot as plt
 import torch
@@ -23,7 +24,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase3_visualization.attention_3d import describe
-from phase3_visualization.attention_flow import THRESHOLD, arrows, draw_flow
+from phase3_visualization.attention_flow import THRESHOLD, draw_flow, reach
 from phase3_visualization.pretrained.coreference import sentences
 from phase3_visualization.pretrained.language_model import (
     LanguageModel,
@@ -39,7 +40,7 @@ from shared import cli, head_statistics
 from shared.attention_utils import normalized_entropy
 from shared.evidence.claims import EXPERIMENT, Claim, measures
 from shared.head_statistics import OFFSETS
-from shared.visualization_utils import head_color, headline, plot_heads, save_plot, weight_colorbar
+from shared.visualization_utils import GREY, HIDDEN, PURPLE, QUIET, headline, plot_heads, save_plot
 
 ROLES = ("previous", "next", "self", "first", "last")
 
@@ -82,38 +83,43 @@ def show_roles(reading: Reading, layer: int | None) -> None:
 
 
 def draw_heads(language_model: LanguageModel, reading: Reading) -> tuple[Figure, str]:
-    """A heatmap of every head on one text, a layer in each row; the title counts the heads with a simple rule."""
+    """A heatmap of every head on one text, a layer in each row; a head with a simple rule is framed and named."""
     weights, tokens = reading.weights[0], reading.tokens[0]  # (L, H, T, T)
     num_layers, num_heads = weights.shape[:2]
-    figsize = (0.84 * num_heads + 0.8, 1.04 * num_layers + 0.9)
-    fig, axes = plt.subplots(num_layers, num_heads, figsize=figsize, squeeze=False, layout="constrained")
-    for layer in range(num_layers):
-        titles = [f"{layer}.{head}" for head in range(num_heads)]
-        plot_heads(weights[layer], tokens, axes=axes[layer], titles=titles)
-    for ax in axes.flat:
-        ax.set(xticks=[], yticks=[])  # the panels are too small for words: the caption has them
-        ax.title.set_fontsize(10)
-        ax.collections[0].set(edgecolor="face", linewidth=0.2)  # white lines would cover cells as small as these
-    simple = torch.stack(list(role_scores(reading).values())).amax(dim=0) > 0.5  # 5 x (L, H) -> (L, H)
-    title = f"{simple.sum()} of {simple.numel()} heads give more than half of their weight to one fixed place"
+    share, rule = torch.stack(list(role_scores(reading).values())).max(dim=0)  # 5 x (L, H) -> (L, H)
+    names = [[ROLES[i] if s > 0.5 else "" for s, i in zip(*row, strict=True)] for row in zip(share, rule, strict=True)]
+    size = (0.75 * num_heads, 0.95 * num_layers + 1.3)
+    fig, axes = plt.subplots(num_layers, num_heads, figsize=size, squeeze=False, layout="constrained")
+    for layer, (of_layer, row) in enumerate(zip(names, axes, strict=True)):
+        plot_heads(weights[layer], tokens, axes=row, titles=of_layer, colors=[PURPLE] * num_heads)
+        row[0].set_ylabel(f"layer {layer}", color=QUIET)
+        for head, (name, ax) in enumerate(zip(of_layer, row, strict=True)):
+            ax.set(xticks=[], yticks=[])  # the panels are too small for words: the caption has them
+            ax.collections[0].set(edgecolor="face", linewidth=0.2)  # lines would cover cells as small as these
+            ax.spines[:].set(visible=True, color=PURPLE if name else HIDDEN, linewidth=1.5)
+            ax.set_xlabel(head if layer == num_layers - 1 else "", color=QUIET)
+    simple = sum(map(bool, itertools.chain(*names)))
+    to_first = sum(of_layer.count("first") for of_layer in names)
+    title = (
+        f"{simple} of {share.numel()} heads give most of their weight to one place, {to_first} of them to {tokens[0]}"
+    )
     note = (
-        f"{language_model.name} (pretrained) · normalised entropy {sharpness(reading).mean():.2f} · layer.head\n"
-        "queries down, keys across · places: the token before, the token after, itself, the first or the last"
+        f"{language_model.name} (pretrained) · normalised entropy {sharpness(reading).mean():.2f} · "
+        f"queries down, keys across\nframed: more than half of the weight on a neighbour, itself, the first ({tokens[0]}) or the last token"
     )
     headline(fig, title, note)
-    weight_colorbar(fig, list(axes.flat), shrink=0.5, aspect=40)
     return fig, f'{title}. Every head of {language_model.name} on "{" ".join(tokens)}", queries down, keys across.'
 
 
 def draw_one(name: str, weights: Tensor, tokens: list[str], layer: int, head: int) -> tuple[Figure, str]:
     """The arrows of one head of the model of this name, weights (T, T)."""
-    shown = arrows(weights, THRESHOLD)
-    above, below = (max([0, *(side * (j - i) for i, j, _ in shown)]) for side in (1, -1))  # the longest arc of a side
-    low, high = -0.6 - 0.3 * below, 0.6 + 0.3 * above
-    fig, ax = plt.subplots(figsize=(0.62 * len(tokens) + 1, 0.62 * (high - low) + 1.1), layout="constrained")
-    draw_flow(ax, weights, tokens, color=head_color(head), threshold=THRESHOLD)
-    ax.set_ylim(low, high)  # only as much paper as the arcs need
-    title = f"Layer {layer} head {head} is {describe(weights, tokens)}"
+    low, high = reach(weights, THRESHOLD)
+    width = max(6.4, 0.6 * len(tokens))
+    fig, ax = plt.subplots(figsize=(width, (high - low) * width / (len(tokens) + 0.4) + 1.1), layout="constrained")
+    shape = describe(weights, tokens)
+    draw_flow(ax, weights, tokens, color=GREY if "peaks" in shape else PURPLE, threshold=THRESHOLD)
+    ax.set_ylim(low, high)
+    title = f"Layer {layer} head {head} is {shape}"
     note = f"{name} (pretrained) · arrows above {THRESHOLD:g} times the even share of 1/{len(tokens)}"
     headline(fig, title, note, size=12)
     return fig, f'{title}. "{" ".join(tokens)}", arrow width by weight.'
