@@ -10,7 +10,7 @@ d_k multiplications instead of d_model, and there are d_model / d_k heads. Only 
                              divided queries, keys, values, means (one sequence, float32, nothing kept for training)
                  fused       20 T d bytes, no matrix T x T: queries, keys, values, means, output; now and then the
                              kernel's scratch memory, which does not grow, is a little more than the output
-    cache        8 T d       bytes of keys and values, which a model that writes must keep
+    cache        8 T d       bytes of keys and values, which a model that writes must keep (fused_attention.py)
 
 So scores and means are half of the work at T = 2 d_model, and the matrices half of the memory at T = 2.5 d_model / H.
 Torch counts the operations and the allocator the bytes, on the CPU, to the last digit. A formula that is right at every
@@ -32,13 +32,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from phase1_single_head.self_attention import SelfAttention
-from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, kv_cache_bytes
+from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli
 from shared.evidence import findings
 from shared.evidence.claims import PROBE, Claim, measures
 from shared.measure import count_operations, peak_memory
-from shared.visualization_utils import QUIET, head_color, headline, save_plot
+from shared.visualization_utils import BLUE, GREY, headline, label_ends, save_plot
 
 D_MODEL, NUM_HEADS, MILLION = 128, 2, 1_000_000
 LENGTHS, QUICK_LENGTHS = tuple(2**n for n in range(6, 13)), tuple(2**n for n in range(6, 11))  # 64 to 4,096 or 1,024
@@ -113,13 +113,13 @@ FORMULAS = {  # what -> length -> value on paper
     "attention itself": lambda length: attention_operations(length, D_MODEL),
     "in steps": lambda length: peak_bytes_in_steps(length, D_MODEL, NUM_HEADS),
     "fused": lambda length: peak_bytes_fused(length, D_MODEL),
-    "cache": lambda length: kv_cache_bytes(NUM_HEADS, D_MODEL // NUM_HEADS, length, bytes_each=4),
 }
+COLORS = {"in steps": GREY, "fused": BLUE}
 Measured = dict[str, dict[int, int]]  # what -> length -> value
 
 
 def measure(lengths: tuple[int, ...]) -> Measured:
-    """Operations and peak bytes at each length; fused_attention.py measures the cache."""
+    """Operations and peak bytes at each length."""
     counted = {length: counted_operations(length, D_MODEL) for length in lengths}
     return {
         "projections": {length: projections for length, (projections, _) in counted.items()},
@@ -202,6 +202,7 @@ def show_tables(counts: dict[int, tuple[int, int, int]]) -> None:
     )
     for heads, (parameters, operations, weights) in counts.items():
         print(f"   {heads:5}{parameters:12,}{operations:14,}{weights:10,}")
+    print(f"   d_model = {BROAD}: scores and means overtake the projections at T = {crossing(BROAD):,}")
     print(f"   one head without W_O: 3 d² = {single:,} parameters, with it 4 d² = {with_output:,}")
     print("\nPeak memory saved, 8 heads of 64      half the length   half the heads   half of d_model")
     for length in (64, 512, 4096):
@@ -210,46 +211,38 @@ def show_tables(counts: dict[int, tuple[int, int, int]]) -> None:
 
 
 def draw(measured: Measured) -> tuple[Figure, str]:
-    """Formulas as lines, dashed where nothing was measured; measured values as points."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.6), layout="constrained")
+    """Peak memory against length: formulas as lines, dashed where nothing was measured; measured values as points."""
+    fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
     longest = max(measured["fused"])
-    panels = {
-        left: {"projections": "8 T d²", "attention itself": "4 T² d"},
-        right: {"in steps": "8 H T² + 20 T d", "fused": "20 T d", "cache": "8 T d"},
-    }
-    colors = {name: head_color(index) for index, name in enumerate(FORMULAS)}
-    for ax, names in panels.items():
-        for name, text in names.items():
-            for lengths, style in (((min(measured["fused"]), longest), "-"), ((longest, MILLION), "--")):
-                steps = np.geomspace(*lengths, 60).round().astype(int).tolist()
-                ax.plot(steps, [FORMULAS[name](length) for length in steps], style, color=colors[name], linewidth=1.4)
-            points, style = measured.get(name, {}), "o" if name in measured else "-"
-            ax.plot(list(points), list(points.values()), style, color=colors[name], ms=5, label=f"{name}: {text}")
-        ax.set(xscale="log", yscale="log", xlabel="length T")
-        ax.set_xticks([100, 10_000, 1_000_000], ["100", "10,000", "1,000,000"])
-        ax.minorticks_off()
-        ax.legend(frameon=False, fontsize=9, loc="upper left")
-    at = crossing(D_MODEL)
-    left.axvline(at, ymax=0.75, color=QUIET, linewidth=1, linestyle=":")
-    left.text(at * 1.15, left.get_ylim()[0] * 2, f"T = {at} = {at / D_MODEL:g} d_model", color=QUIET, fontsize=9)
-    left.set_title("operations")
-    right.set_title("peak memory")
-    sizes = [1024**power for power in (1, 2, 3, 4)]
-    right.set_yticks(sizes, [in_bytes(size) for size in sizes])
-    steps, fused = (in_bytes(FORMULAS[name](MILLION)) for name in ("in steps", "fused"))
-    title = f"A million tokens through one small layer: {steps} in steps, {fused} fused"
+    for name, color in COLORS.items():
+        for first, last, style in ((min(measured[name]), longest, "-"), (longest, MILLION, "--")):
+            lengths = np.geomspace(first, last, 60).round().astype(int).tolist()
+            ax.plot(lengths, list(map(FORMULAS[name], lengths)), style, color=color)
+        ax.plot(list(measured[name]), list(measured[name].values()), "o", color=color, markersize=6)
+    ax.set(xscale="log", yscale="log", xlim=(50, MILLION), xlabel="length of the text, in tokens")
+    ax.set_ylabel("memory at the peak")
+    ax.set_xticks([100, 10_000, MILLION], ["100", "10,000", "1,000,000"])
+    sizes = [1024**power for power in (2, 3, 4)]
+    ax.set_yticks(sizes, list(map(in_bytes, sizes)))
+    ax.minorticks_off()
+    ends = {name: FORMULAS[name](MILLION) for name in COLORS}
+    steps, fused = (in_bytes(end) for end in ends.values())
+    said = {"in steps": f"every weight kept,\nT × T of each head:\n{steps}", "fused": f"none kept (fused):\n{fused}"}
+    label_ends(ax, {said[name]: (MILLION, end, COLORS[name]) for name, end in ends.items()}, size=10)
+    title = f"A million tokens: {steps} if every weight is kept, {fused} if none is"
     note = (
-        f"untrained, d = {D_MODEL}, H = {NUM_HEADS}, one sequence, float32, CPU · measured up to T = {longest:,}, "
-        f"off the formulas by {max(errors(measured).values()):.1%} at most; dashed: on paper"
+        f"one small layer: d_model = {D_MODEL}, {NUM_HEADS} heads, float32, untrained · dots: measured, "
+        f"up to {longest:,} tokens; dashed: by formula"
     )
     headline(fig, title, note)
-    return fig, f"{title}. Operations and peak memory of a layer against length: formulas, and what was measured."
+    return fig, f"{title}. Peak memory of a layer against length: formulas, and what was measured."
 
 
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     measured = measure(QUICK_LENGTHS if options.quick else LENGTHS)
     save_plot(options, "phase2/cost_model", *draw(measured))
+    print(f"\nMeasured and by formula differ by {max(errors(measured).values()):.1%} at most")
     counts = costs_by_heads()
     show_tables(counts)
     findings.record(options, growth(measured))
