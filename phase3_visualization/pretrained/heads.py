@@ -105,7 +105,8 @@ def draw_heads(language_model: LanguageModel, reading: Reading) -> tuple[Figure,
     )
     note = (
         f"{language_model.name} (pretrained) · normalised entropy {sharpness(reading).mean():.2f} · "
-        f"queries down, keys across\nframed: more than half of the weight on a neighbour, itself, the first ({tokens[0]}) or the last token"
+        "queries down, keys across\n"
+        f"framed: more than half of the weight on a neighbour, on itself, on {tokens[0]} or {tokens[-1]}"
     )
     headline(fig, title, note)
     return fig, f'{title}. Every head of {language_model.name} on "{" ".join(tokens)}", queries down, keys across.'
