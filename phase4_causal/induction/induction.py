@@ -26,8 +26,7 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from phase4_causal.causal_attention import CausalSelfAttention
@@ -57,7 +56,7 @@ from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.toy_language import decode
 from shared.toy_model import ToyTransformer, sinusoidal_positions
 from shared.training import Recipe
-from shared.visualization_utils import HEAD_COLORS, INK, QUIET, headline, plot_attention, save_plot
+from shared.visualization_utils import BLUE, GREY, PURPLE, QUIET, RED, headline, plot_attention, save_plot
 
 HEADS, BATCH, STEPS = 4, 32, 500
 RATE, MATRIX_RATE, WARM_UP = 0.005, 0.01, 40
@@ -69,7 +68,7 @@ MATCHES = 0.5  # from this score on we call a head an induction head
 LONGER_BLOCKS = (17, 24)
 POSITIONAL = 0.90  # share of rows from which on a head is a previous-token head (Voita et al. 2019), as in phase 3
 KINDS = ("zero", "mean")  # of ablation
-INDUCTION, PREVIOUS, CONTROL = HEAD_COLORS[0], HEAD_COLORS[1], HEAD_COLORS[3]
+INDUCTION, PREVIOUS, CONTROL = BLUE, PURPLE, GREY
 SCORES = ("best score", "best score, nothing repeated", "best score, untrained", "even weights")
 ALL_ROWS, FIRST_COPY = "on the word before, share of all rows", "of the first copy, by some head"
 BEFORE, OTHERS, BLIND = "hidden: the word before", "hidden: another neighbour, worst", "best score, word before hidden"
@@ -418,35 +417,40 @@ def measure(found: Outcome) -> dict[str, int | float | list[float]]:
     }
 
 
+def shade_fall(ax: Axes, run: Run) -> None:
+    """The steps during which the loss falls, in the same shade in every panel."""
+    if run.learned:
+        ax.axvspan(*run.fall, color=INDUCTION, alpha=0.15, linewidth=0)
+
+
 def draw_losses(ax: Axes, outcomes: list[Outcome]) -> None:
-    two, end = outcomes[0].two, outcomes[0].one.steps[-1]
+    two, one = outcomes[0].two, outcomes[0].one
     for i, found in enumerate(outcomes):
-        for run, color, name in ((found.two, INDUCTION, "two layers"), (found.one, CONTROL, "one layer")):
-            ax.plot(run.steps, run.loss, color=color, alpha=0.35 if i else 1, label=None if i else name)
-    for count, what in ((SYMBOLS, "words"), (DISTANCES, "distances")):
-        ax.axhline(math.log(count), color=INK, linewidth=0.8, linestyle=":")
-        ax.text(end, math.log(count) - 0.06, f"any of {count} {what}", ha="right", va="top", fontsize=8.5)
+        for run, color in ((found.two, INDUCTION), (found.one, CONTROL)):
+            ax.plot(run.steps, run.loss, color=color, linewidth=2, alpha=0.35 if i else 1)
+    end = one.steps[-1]
+    for count, what, side in ((SYMBOLS, "words", "bottom"), (DISTANCES, "distances", "top")):
+        ax.axhline(math.log(count), color=QUIET, linewidth=0.8, linestyle=":")
+        style = {"ha": "right", "va": side, "fontsize": 9, "color": QUIET}
+        ax.text(end, math.log(count) + (0.05 if side == "bottom" else -0.08), f"a guess among {count} {what}", **style)
+    ax.text(two.steps[-1], two.loss[-1] + 0.1, " two layers", color=INDUCTION, va="bottom")
+    middle = len(one.steps) // 2
+    ax.text(one.steps[middle], one.loss[middle] + 0.1, " one layer", color=CONTROL, va="bottom")
+    shade_fall(ax, two)
     ax.set(xlabel="step", ylabel="loss on the repeated part, nats", ylim=(0, 6.4), xlim=(0, end))
-    ax.legend(frameon=False, fontsize=9, loc="upper right")
-    ax.set_title(f"two layers: no fall within {two.steps[-1]} steps")
-    if two.learned:
-        ax.axvspan(*two.fall, color=INDUCTION, alpha=0.12, linewidth=0)
-        high, low = (two.loss[two.steps.index(step)] for step in two.fall)
-        ax.set_title("steps {} to {}: ".format(*two.fall) + f"from {high:.1f} to {low:.1f} nats")
+    ax.set_title("1. the loss waits, and falls at once" if two.learned else "1. the loss")
 
 
 def draw_scores(ax: Axes, two: Run) -> None:
-    even = even_score(after_earlier_occurrence(two.tokens[:, :-1]))
+    end = two.steps[-1]
     for head in range(HEADS):
-        ax.plot(two.steps, two.induction[:, 1, head], color=INDUCTION, label=None if head else "induction, layer 1")
-        label = None if head else "previous token, layer 0"
-        ax.plot(two.steps, two.previous[:, 0, head], color=PREVIOUS, linestyle="--", label=label)
-    ax.axhline(even, color=INK, linewidth=0.8, linestyle=":", label="induction, even weights")
-    if two.learned:
-        ax.axvspan(*two.fall, ymax=1 / 1.35, color=INDUCTION, alpha=0.12, linewidth=0)  # up to the legend
-    ax.set(xlabel="step", ylabel="score of each head", ylim=(0, 1.35), yticks=(0, 0.5, 1), xlim=(0, two.steps[-1]))
-    ax.legend(frameon=False, fontsize=8.5, loc="upper left", ncols=2, columnspacing=1.2)
-    ax.set_title(f"best induction score {two.best_score:.2f}, even weights {even:.2f}")
+        ax.plot(two.steps, two.induction[:, 1, head], color=INDUCTION, linewidth=1.6)
+        ax.plot(two.steps, two.previous[:, 0, head], color=PREVIOUS, linestyle="--", linewidth=1.6)
+    shade_fall(ax, two)
+    ax.text(0.02 * end, 0.98, "layer 1: after the same word\n(induction)", color=INDUCTION, va="top")
+    ax.text(0.02 * end, 0.74, "layer 0: the word before", color=PREVIOUS, va="top")
+    ax.set(xlabel="step", ylabel="weight of each head there", ylim=(0, 1), yticks=(0, 0.5, 1), xlim=(0, end))
+    ax.set_title("2. heads form in this fall" if two.learned else "2. the heads")
 
 
 @torch.no_grad()
@@ -457,57 +461,44 @@ def draw_pattern(ax: Axes, run: Run, seed: int) -> None:
     weights = run.model(tokens)[1][layer][0, head]  # (1, H, T, T) -> (T, T)
     mask = causal_mask(tokens.size(1))
     plot_attention(weights, decode(tokens[0].tolist()), mask=mask, ax=ax, annotate=False, labels=False)
+    ax.tick_params(labelsize=8)
     for row, column in after_earlier_occurrence(tokens)[0].nonzero().tolist():
-        ax.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=PREVIOUS, linewidth=1.3))
-    ax.set_title(f"layer {layer} head {head}; framed: after the same word", pad=8)
+        ax.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=RED, linewidth=1.6))
+    ax.set_title("3. framed: after the same word", pad=8)
 
 
 def draw_removal(ax: Axes, found: Outcome) -> None:
-    """What each head costs alone and the induction heads together: bars by zero ablation, dots by mean ablation."""
-    heads, together = [(layer, head) for layer in (0, 1) for head in range(HEADS)], found.two.induction_heads
-    zero, mean = (
-        [*(found.rises[layer][kind][head,] for layer, head in heads), found.rises[1][kind].get(together, 0.0)]
-        for kind in KINDS
-    )
-    colors = {(0, found.two.best_previous): PREVIOUS, **{(1, head): INDUCTION for head in together}}
-    names = [f"layer {layer} head {head}" for layer, head in heads] + [f"all {len(together)} induction\nheads"]
-    places = [*range(len(heads)), len(heads) + 0.4]
-    ax.barh(places, zero, color=[*(colors.get(head, QUIET) for head in heads), INDUCTION], tick_label=names)
-    ax.plot(mean, places, "o", color=INK, ms=4, zorder=3)
-    for place, rise, other in zip(places, zero, mean, strict=True):
-        ax.text(max(rise, other, 0), place, f"  {rise:+.2f}", va="center", fontsize=9)
-    ax.set_ylim(len(zero), -3.6)  # the first head above, and over it room for the legend
-    ax.set(xlabel="rise of the loss on the repeated part, nats", xlim=(min(0, *zero), 1.2 * max(*zero, *mean, 0.1)))
-    roles = {"looks most at the word before": PREVIOUS, f"induction, score from {MATCHES}": INDUCTION, "other": QUIET}
-    handles = [Patch(color=color, label=name) for name, color in roles.items()]
-    dot = Line2D([], [], color=INK, marker="o", ms=4, linestyle="", label="with its mean output")
-    ax.legend(handles=[*handles, dot], frameon=False, fontsize=8.5)
-    ax.set_title("without a head, none trained again")
+    """What each head of the last layer costs alone, and the induction heads together, by zero ablation."""
+    together, rises = found.two.induction_heads, found.rises[1]["zero"]
+    alone = [rises[head,] for head in range(HEADS)]
+    colors = [INDUCTION if head in together else CONTROL for head in range(HEADS)]
+    rise_of_all, places = rises.get(together, 0.0), [*range(HEADS), HEADS + 0.4]
+    names = [*(f"head {head}" for head in range(HEADS)), f"all {len(together)}\ninduction\nheads"]
+    ax.barh(places, [*alone, rise_of_all], color=[*colors, INDUCTION], tick_label=names)
+    for place, rise in zip(places, (*alone, rise_of_all), strict=True):
+        ax.text(max(rise, 0), place, f" {rise:+.1f}", va="center")
+    ax.invert_yaxis()
+    ax.tick_params(axis="y", length=0)
+    ax.set(xlabel="rise of the loss, nats", xlim=(min(0, *alone), 1.2 * max(*alone, rise_of_all, 0.1)))
+    ax.set_title("4. taken out of layer 1: alone, and all")
 
 
 @torch.no_grad()
 def draw(outcomes: list[Outcome]) -> tuple[Figure, str]:
     """Losses, scores while training, the pattern of the best induction head, what each head is worth."""
     first, two, one = outcomes[0], outcomes[0].two, outcomes[0].one
-    fig, ((losses, curves), (pattern, removal)) = plt.subplots(2, 2, figsize=(9.6, 8.6), layout="constrained")
+    fig, ((losses, curves), (pattern, removal)) = plt.subplots(2, 2, figsize=(8.8, 8.2), layout="constrained")
     draw_losses(losses, outcomes)
     draw_scores(curves, two)
     draw_pattern(pattern, two, first.seed)
     draw_removal(removal, first)
-    low, high = two.loss[-1], one.loss[-1]
-    title = (
-        f"After {two.steps[-1]} steps two layers are at {low:.2f} nats, one layer after {one.steps[-1]} at {high:.2f}"
-    )
+    title = "After so few steps neither model has learned to look up what came next"
     if two.learned and not one.learned:
-        title = f"Two layers learn to look up what came next: loss {low:.2f}; one layer is still at {high:.2f}"
+        title = "Two layers learn to look up what came next; one layer does not, in twice the steps"
     _, layers = two.model(two.tokens[:, :-1])
     entropy = [normalized_entropy(w, causal_mask(w.size(-1))).nanmean().item() for w in layers]
-    headline(
-        fig,
-        title,
-        f"trained {two.steps[-1]} and {one.steps[-1]} steps, {HEADS} heads a layer, seeds: {len(outcomes)}; normalised "
-        f"entropy: layer 0 {entropy[0]:.2f}, layer 1 {entropy[1]:.2f}; removal: {len(two.tokens)} sequences",
-    )
+    steps = f"trained {two.steps[-1]} and {one.steps[-1]} steps, seeds: {len(outcomes)}"
+    headline(fig, title, f"{steps} · normalised entropy of layers 0 and 1: {entropy[0]:.2f}, {entropy[1]:.2f}", 12.5)
     return fig, f"{title}. Loss by step, scores of the heads by step, pattern of the best head, loss without each head."
 
 
