@@ -248,7 +248,7 @@ EXERCISES = (
         steps="""
         x                   word + positions[T]; T is past_keys.size(1)      (B, d_model)
         query, key, value   x times w_q, w_k, w_v                            (B, d_k), (B, d_k), (B, d_v)
-        keys, values        old ones, then the new: torch.cat along axis 1   (B, T + 1, d_k), (B, T + 1, d_v)
+        keys, values        old ones, then key[:, None]: torch.cat, axis 1   (B, T + 1, d_k), (B, T + 1, d_v)
         weights             softmax of query · keys / √d_k                   (B, 1, d_k) @ (B, d_k, T + 1)
         output              weights times values, without the axis of 1      (B, 1, T + 1) @ (B, T + 1, d_v)
         """,
