@@ -49,14 +49,14 @@ from shared.attention_utils import causal_mask
 from shared.evidence import findings
 from shared.evidence.claims import PROBE, Claim, measures
 from shared.measure import machine, median_ratio, paired_times, ratio_quartiles
-from shared.visualization_utils import QUIET, head_color, headline, save_plot
+from shared.visualization_utils import GREY, HIDDEN, PALETTE, RED, headline, save_plot
 
 SHAPES, QUICK_SHAPES = ((8, 64), (1, 512)), ((2, 64),)  # sequences, length
 D_MODEL, NUM_HEADS = 512, 8
 LENGTHS, QUICK_LENGTHS = (256, 1024, 2048), (64,)  # for the core functions alone
 SECONDS = 0.2  # to time all variants at one shape; at least three rounds
 COMPARED = 64  # tokens of two sequences on which variants must agree; more takes long in float64
-PANELS = {"forward": "forward", "training": "training: forward and backward"}
+MODES = ("forward", "training")
 Times = dict[str, list[float]]  # name -> seconds in each round
 
 
@@ -156,51 +156,46 @@ def show(result: Result) -> None:
     for name, difference in result.differences.items():
         row = f"   {name:35}{difference:10.1e}"
         if name in result.times["forward"]:
-            for mode in PANELS:
+            for mode in MODES:
                 row += f"{statistics.median(result.times[mode][name]) * 1e3:10.2f}{result.ratio(mode, name):8.2f}"
         else:
             row += f"   refused: differs by {difference:.2g}, allowed is {TOLERANCE:g}"
         print(row)
-    ratios = ", ".join(f"{mode} {result.ratio(mode, FUSED, TORCH_NO_WEIGHTS):.2f}" for mode in PANELS)
+    ratios = ", ".join(f"{mode} {result.ratio(mode, FUSED, TORCH_NO_WEIGHTS):.2f}" for mode in MODES)
     print(f'   "{FUSED}" over "{TORCH_NO_WEIGHTS}": {ratios}')
     wrong = median_ratio(result.wrong, INVERTED, FUSED_MASK)
     print(f'   the refused "{INVERTED}", timed all the same, over "{FUSED_MASK}": {wrong:.2f}')
 
 
 def draw(results: list[Result], options: argparse.Namespace) -> tuple[Figure, str]:
-    """Times over that of nn.MultiheadAttention: a panel for each mode, a row for each variant, colours for shapes."""
+    """Time of each variant over that of nn.MultiheadAttention, forward: a row for each, a colour for each shape."""
     names = list(results[0].differences)
-    fig, axes = plt.subplots(1, 2, figsize=(10.2, 5), sharey=True, layout="constrained")
-    for ax, (mode, panel) in zip(axes, PANELS.items(), strict=True):
-        for index, result in enumerate(results):
-            rows = [row for row, name in enumerate(names) if name in result.times[mode]]
-            ratios = [result.ratio(mode, names[row]) for row in rows]
-            offsets = [row + 0.18 * (index - (len(results) - 1) / 2) for row in rows]
-            ax.scatter(ratios, offsets, s=38, color=head_color(index), label=result.shape, zorder=3)
-        ax.axvline(1, color=QUIET, linewidth=1)
-        ax.set_xlim(left=0)
-        ax.set(xlabel=f"time, {TORCH} with weights = 1", title=panel)
-        ax.grid(axis="y", color="#eef0f2", linewidth=8, zorder=0)
-        ax.tick_params(length=0)
-        for row, name in enumerate(names):
-            if name not in results[0].times[mode]:
-                worst = max(result.differences[name] for result in results)
-                ax.text(0.03, row, f"refused: differs by {worst:.1f}", va="center", color=QUIET)
-    axes[0].set_yticks(range(len(names)), names)
-    axes[0].set_ylim(len(names) - 0.4, -0.6)
-    axes[1].legend(title="sequences x length", frameon=False, loc="upper left", fontsize=9)
-    time, shape, name = min(
-        (result.ratio("forward", name), result.shape, name) for result in results for name in result.times["forward"]
-    )
-    equal = sum(all(name in result.times["forward"] for result in results) for name in names)
-    title = f"{equal} equal ways to compute attention; at best {time:.2f} of the time of {TORCH}"
+    fig, ax = plt.subplots(figsize=(9, 4.9), layout="constrained")
+    for index, result in enumerate(results):
+        equal = [row for row, name in enumerate(names) if name in result.times["forward"]]
+        color, dodge = PALETTE[index % len(PALETTE)], 0.2 * (index - (len(results) - 1) / 2)
+        ratios = [result.ratio("forward", names[row]) for row in equal]
+        ax.scatter(ratios, [row + dodge for row in equal], s=50, color=color, zorder=3)
+        text = "● sequences: {}, length: {}".format(*result.shape.split("x"))
+        ax.text(0, 1.02 + 0.06 * (len(results) - 1 - index), text, color=color, transform=ax.transAxes)
+    refused = [name for name in names if not all(name in result.times["forward"] for result in results)]
+    for name in refused:
+        text = f"refused: differs by {max(result.differences[name] for result in results):.1f}"
+        if name == INVERTED:
+            wrong = median_ratio(results[0].wrong, INVERTED, FUSED_MASK)
+            text += f"; it takes {wrong:.2f} of the time of the right mask"
+        place = {"transform": ax.get_yaxis_transform(), "va": "center", "bbox": {"color": "white", "pad": 2}}
+        ax.text(0.015, names.index(name), text, color=RED, **place)
+    ax.axvline(1, color=GREY, linewidth=1)
+    ax.grid(axis="y", color=HIDDEN)
+    ax.set_axisbelow(True)
+    ax.set_yticks(range(len(names)), names)
+    ax.set(xlim=(0, None), ylim=(len(names) - 0.4, -0.6), xlabel=f"time of a forward pass ({TORCH} = 1)")
+    ax.tick_params(length=0)
+    title = f"{len(names) - len(refused)} of {len(names)} ways compute the same attention; times do not tell which"
     causal = "causal mask" if options.causal else "no mask"
-    note = (
-        f"untrained layer, d_model = {D_MODEL}, {NUM_HEADS} heads, {causal}; medians of interleaved rounds on "
-        f"{machine(options.device)}"
-    )
-    headline(fig, f"{title}\n({name}, at {shape})", note, size=12.5)
-    return fig, f"{title} ({name}, at {shape}). Time of each variant relative to {TORCH}; refused variants have none."
+    headline(fig, title, f"untrained, d_model = {D_MODEL}, {NUM_HEADS} heads, {causal} · {machine(options.device)}")
+    return fig, f"{title}. Time of each variant relative to {TORCH}; refused variants have none."
 
 
 def main(argv: list[str] | None = None) -> str:
