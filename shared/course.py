@@ -24,6 +24,7 @@ import json
 import multiprocessing
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -150,12 +151,17 @@ class Teller:
             sys.exit(result.code)
 
 
+def prepare() -> None:
+    """What a process of the pool begins with: it can be ended at any moment, and does not hear Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tqdm.set_lock(threading.RLock())  # its own is shared by processes: whoever is ended would leave it behind
+
+
 def processes() -> Pool:
     """A pool whose processes do not hear Ctrl-C: this one does, and ends them. They start afresh, as on Windows."""
-    ignored = (signal.SIGINT, signal.SIG_IGN)
-    heard = signal.signal(*ignored)  # they start deaf; on Windows they become so once they have started
+    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)  # so that they are deaf from the start (not on Windows)
     try:
-        return multiprocessing.get_context("spawn").Pool(PROCESSES, signal.signal, ignored)
+        return multiprocessing.get_context("spawn").Pool(PROCESSES, prepare)
     finally:
         signal.signal(signal.SIGINT, heard)
 

@@ -246,8 +246,10 @@ def test_what_a_terminal_has_no_letter_for_is_printed_in_others(monkeypatch, enc
     assert terminal.buffer.getvalue().decode(encoding) == shown
 
 
-def test_processes_start_afresh(pool):
+def test_processes_start_afresh_and_leave_nothing_behind(pool):
     assert "pytest" not in pool.apply(eval, ("list(__import__('sys').modules)",)), "nothing came with them"
+    lock = pool.apply(eval, ("str(__import__('tqdm').tqdm.get_lock())",))
+    assert "RLock" in lock, "a lock between processes outlives one that is ended"
 
 
 def test_paths_are_told_with_a_slash(monkeypatch):
