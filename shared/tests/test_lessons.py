@@ -6,6 +6,7 @@ to its last digit; as a range, 0.52 to 0.58, from the least to the largest; or a
 
 import ast
 import importlib
+import math
 import os
 import re
 
@@ -341,6 +342,23 @@ def test_every_lesson_shows_code_and_every_room_page_is_linked():
     for room in ROOMS:
         phase, name, _ = room.split("/")
         assert f"]({name}/README.md" in text_of(f"{phase}/README.md"), room
+
+
+ALOUD = 150  # words a minute
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_what_a_lesson_says_it_takes(phase):
+    said = re.search(r"\| It takes .*?\n\n", text_of(f"{phase}/README.md"), re.DOTALL)[0]
+    minutes = int(re.search(r"reading \| (\d+) minutes aloud", said)[1])
+    assert minutes == math.ceil(words(prose(text_of(f"{phase}/README.md"))) / ALOUD)
+    exercises = importlib.import_module(f"{phase}.answers.solutions").EXERCISES
+    count, hours, rest = re.search(r"exercises \| (\w+), (\d) h(?: (\d+) min)? by estimate", said).groups()
+    assert ["four", "five", "six", "seven"].index(count) + 4 == len(exercises)
+    assert int(hours) * 60 + int(rest or 0) == sum(exercise.minutes for exercise in exercises)
+    first, hours, rest = re.search(r"the first (\w+) (\d) h(?: (\d+) min)?", said).groups()
+    some = exercises[: ["two", "three"].index(first) + 2]
+    assert int(hours) * 60 + int(rest or 0) == sum(exercise.minutes for exercise in some)
 
 
 def words(text):
