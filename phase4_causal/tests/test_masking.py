@@ -2,9 +2,14 @@
 
 import math
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 import torch.nn.functional as F
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
@@ -15,6 +20,7 @@ from shared import training
 from shared.attention_utils import blocked_mask, causal_mask, prefix_mask
 from shared.evidence.claims import FAILS, HOLDS, ONLY_IF
 from shared.toy_language import END_ID, START_ID, VOCABULARY, Sentence, encode
+from shared.visualization_utils import RED
 
 
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(7, 7), (3, 7), (1, 5), (7, 5)])
@@ -55,6 +61,25 @@ def test_mixes_of_mask_and_code_are_right_where_torch_says_so_and_wrong_elsewher
     # inverted: every row but the last, which sees nothing, has all of its weight in the future
     assert found["True = may attend", "True = hidden"][0] == pytest.approx(5 / 6)
     assert math.isnan(found["0 or -inf", "scores * mask"][0])  # 0 * -inf
+
+
+def cells(ax: Axes) -> dict[tuple[int, int], Rectangle]:
+    """(row, column) -> the patch that is drawn there."""
+    return {(int(patch.get_y()), int(patch.get_x())): patch for patch in ax.patches}
+
+
+def test_allowed_cells_are_drawn_plain_and_hidden_ones_hatched() -> None:
+    for row in masks.combinations(5):
+        one, other, both = row.values()
+        assert torch.equal(both, one & other) and not torch.equal(both, one) and not torch.equal(both, other)
+        for mask in row.values():
+            ax = Figure().add_subplot()
+            masks.draw_mask(ax, mask)
+            drawn = cells(ax)
+            assert {place: not patch.get_hatch() for place, patch in drawn.items()} == {
+                (i, j): bool(mask[i, j]) for i in range(5) for j in range(5)
+            }
+            assert ax.yaxis_inverted()
 
 
 def test_future_mass_by_hand() -> None:
@@ -135,6 +160,22 @@ def test_influence_is_the_largest_derivative_of_the_squared_logits() -> None:
 
     slopes = [abs(squared(3, 1, c, step) - squared(3, 1, c, -step)) / (2 * step) for c in range(64)]
     assert found[3, 1].item() == pytest.approx(max(slopes), rel=1e-5)
+
+
+def test_a_leak_is_drawn_dark_and_changes_the_title() -> None:
+    words, past = ["<start>", "the", "cat"], causal_mask(3).double()
+    maps = dict.fromkeys(causality.CAUSAL, past) | dict.fromkeys(causality.PLANTED, torch.ones(3, 3))
+    worst = {name: [0.5, 3.0] if name in causality.PLANTED else [0.0, 0.0] for name in maps}
+    fig, caption = causality.draw(maps, worst, words)
+    tight, broken = (cells(ax) for ax in fig.axes[:2])
+    later = [(0, 1), (0, 2), (1, 2)]
+    assert [place for place, patch in tight.items() if patch.get_hatch()] == later
+    assert [place for place, patch in broken.items() if to_hex(patch.get_facecolor()) == RED] == later
+    assert caption.startswith("With the mask no later word reaches")
+    leaky, blind = next(iter(causality.CAUSAL)), next(iter(causality.PLANTED))
+    assert causality.draw(maps, worst | {leaky: [0.1, 0.1]}, words)[1].startswith("A leak where there should be none")
+    assert causality.draw(maps, worst | {blind: [0.0, 0.0]}, words)[1].startswith("A planted mistake that goes")
+    plt.close("all")
 
 
 def test_with_mask_ands_a_further_mask() -> None:
@@ -223,3 +264,9 @@ def test_verdicts_follow_the_numbers() -> None:
     assert verdict("C101", by_heart) == FAILS and verdict("C101", honest) == HOLDS
     assert verdict("next-token-floor", (2.2, 3.0, 2.2)) == FAILS
     assert verdict("C102", honest) == ONLY_IF and verdict("C102", (2.0, 2.05, 2.0)) == FAILS
+
+
+def test_a_title_says_what_models_have_learned() -> None:
+    assert breaking_causality.finding(made_up((2.0, 3.0, 2.0)), "a finding") == "a finding"
+    for cheat in ((9.0, 3.0, 9.0), (4.0, 0.0, 4.0)):
+        assert breaking_causality.finding(made_up((2.0, 3.0, 2.0), cheat), "a finding").startswith("After so few")
