@@ -29,6 +29,7 @@ TESTS = {
         "mask_patterns",
         "masking",
         "ring",
+        "summary",
         "writing",
     ),
     "shared": (

@@ -1,237 +1,335 @@
-"""What do four phases show on one poster?
+"""What do four phases show on one poster, A2, for the wall?
 
-    1  one head      how does a word choose where to look?
-    2  many heads    what do four heads see that one does not?
-    3  what they do  what do trained heads look for, although nobody told them?
-    4  no future     how does a model write without seeing what comes next?
+    1  One head          a hidden word asks all words and mixes their answers
+    2  Many heads        several heads read the same sentence, each in its own way
+    3  What heads do     trained again, the same jobs come back in other heads
+    4  Without a future  with later words hidden, a model can write
 
-Every number is computed in this run: from the sentence in the pictures, or from the held-out sentences. A best head is
-chosen on half of these and scored on the other half.
+Everything on it is computed in this run from trained models. Heads have their names by the rule of
+shared/grammar/roles.py; how many pairs a head links is counted on sentences other than those it was chosen on. The
+sheet is one grid in millimetres: two columns for what a row is called, six for the words of the sentence.
 
     python phase4_causal/summary.py
     python phase4_causal/summary.py --sentence "those dogs slept in a soft bed"
 
-Writes summary_all_phases.png to visualizations/plots/.
+Writes summary_all_phases.png, and summary_all_phases.pdf for a printer, to visualizations/plots/.
 """
 
+import argparse
 import math
 import textwrap
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.figure import Figure, SubFigure
-from matplotlib.patches import Rectangle
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, PathPatch, Rectangle
+from matplotlib.path import Path
+from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
+from matplotlib.textpath import TextPath
+from torch import Tensor
 
-from phase1_single_head.self_attention import attention_input, choose_word, load_single_head_model
-from phase1_single_head.visualize import bars
-from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS, Roles, at_least, roles_of
+from phase1_single_head.self_attention import choose_word, load_single_head_model
+from phase1_single_head.visualize import asks, flow_of
+from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS, roles_of
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, load_one_layer_model
-from phase3_visualization.attention_flow import draw_flow
-from phase4_causal.causal_attention import largest_leak, load_causal_model
-from phase4_causal.masking.breaking_causality import TESTS, UNIFORM, floor, losses
-from phase4_causal.visualize import sharpest_head
-from shared import cli, training
-from shared.attention_utils import causal_mask
-from shared.grammar.scores import DIRECTIONS, best_heads, offset_baselines, relation_name
-from shared.toy_language import START, encode
+from phase4_causal.causal_attention import generate, largest_leak, load_causal_model
+from shared import cli, paths
+from shared.grammar.entropy import KIND
+from shared.grammar.roles import NO_NAME, golds, head_names
+from shared.grammar.scores import relation_name
+from shared.toy_language import MAX_LENGTH, START, Sentence, encode
 from shared.toy_model import weights_of
-from shared.training import Trained, held_out_loss
-from shared.visualization_utils import (
-    INK,
-    QUIET,
-    head_color,
-    model_note,
-    plot_attention,
-    plot_heads,
-    save_plot,
-    weight_colorbar,
-)
+from shared.training import Trained
+from shared.visualization_utils import GREY, HIDDEN, INK, ORANGE, QUIET, WEIGHT_MAP, hatch_cell, role_color, save_plot
 
-QUESTIONS = (
-    "How does a word choose where to look?",
-    "What do four heads see that one does not?",
-    "What do they look for?",
-    "How to write without a future?",
-)
-CARD = "#f3f5f7"  # ground of the texts
-NUM_TESTED = 200  # held-out sentences for the losses of phase 4
-LONG = 8  # words; the arrows of a longer sentence need the whole width
+# The sheet in millimetres from its upper left corner, and its type in points.
+WIDTH, HEIGHT, MARGIN, POINT = 420, 594, 20, 25.4 / 72
+LEFT, RIGHT, COLUMN = MARGIN, WIDTH - MARGIN, (WIDTH - 2 * MARGIN) / 8
+WORDS, STATEMENTS = LEFT + 2 * COLUMN, LEFT + 4 * COLUMN  # where these begin
+TITLE_AT, SUBTITLE_AT, BANDS, FOOT = 37, 50.5, (59, 246, 367, 470), 579
+HEAD = 29  # from the rule of a band to its picture
+STRIP, STRIP_HEIGHT = 38, 6  # a vector
+TITLE_SIZE, HEADING_SIZE, WORD_SIZE, TERM_SIZE, BODY_SIZE, FOOT_SIZE = 80, 42, 32, 22, 18, 14
+
+TITLE, FORMULA = "Attention in one sentence", "softmax(Q Kᵀ / √dₖ) V"
+STRIP_MAP = LinearSegmentedColormap.from_list("strip", ["white", INK])
+OUTLINE = [withStroke(linewidth=12, foreground="white")]  # keeps crossing ribbons apart
+FAINT = "#c9cfd5"  # arrows that are not right, or of a head without a name
 
 
-class Models(NamedTuple):
-    """One head and four heads in one layer, two layers of four, and the causal model."""
-
-    one: Trained
-    four: Trained
-    deep: Trained
-    causal: Trained
+def fitted(texts: Sequence[str], width: float, size: float, weight: str = "normal") -> float:
+    """The type size, `size` at most, in which none of the texts is wider than `width` millimetres."""
+    widest = max(TextPath((0, 0), text, size=size, prop={"weight": weight}).get_extents().width for text in texts)
+    return min(size, size * width / (widest * POINT))
 
 
-class Scores(NamedTuple):
-    """How the heads of three models follow the relations, and how often the best fixed offset does."""
-
-    one: Roles
-    four: Roles
-    deep: Roles
-    offsets: dict[str, float]
+def middles(words: list[str]) -> list[float]:
+    """The middle of the column of each word."""
+    return [WORDS + (i + 0.5) * (RIGHT - WORDS) / len(words) for i in range(len(words))]
 
 
-@torch.no_grad()
-def draw_one_head(part: SubFigure, trained: Trained, words: list[str]) -> str:
-    """All weights of the head, and one row of it as scores and as weights; returns the answer in words."""
-    attention = trained.model.blocks[0].attention
-    weights, x = weights_of(trained.model, words)[0, 0], attention_input(trained.model, words)
-    i = choose_word(words)
-    query, key = attention.w_q(x)[i], attention.w_k(x)  # (T, d_model) -> (d_k,), (T, d_k)
-    scores = (key @ query / math.sqrt(key.size(-1))).cpu()  # (T, d_k) -> (T,)
-    j = int(weights[i].argmax())
-
-    matrix, before, after = part.subplots(1, 3, width_ratios=(1.5, 1, 1))
-    plot_attention(weights, words, ax=matrix)
-    matrix.add_patch(Rectangle((0, i), len(words), 1, fill=False, edgecolor=INK, linewidth=1.6, clip_on=False))
-    lowest, highest = min(scores.min().item(), 0), max(scores.max().item(), 0)
-    room = 0.45 * (highest - lowest)
-    bars(before, scores, f'scores of "{words[i]}": q · k / √d_k', words, (lowest, highest + room))
-    bars(after, weights[i], "softmax: weights, sum 1", words, (0, 1.45 * weights[i].max().item()))
-    return (
-        f'"{words[i]}" compares its query with the key of every word. Softmax turns the scores into weights: '
-        f'{weights[i, j]:.2f} for "{words[j]}", where an even share is {1 / len(words):.2f}.'
-    )
+def put(ax: Axes, x: float, y: float, words: str, size: float = BODY_SIZE, **style) -> Text:
+    """Write on a baseline, unless style says otherwise."""
+    return ax.text(x, y, words, fontsize=size, **{"va": "baseline", **style})
 
 
-def role(scores: Scores, head: int) -> str:
-    """Title of a head of the one-layer model: the relation it follows best, and what the single head makes of it."""
-    margin = {name: scores.four.scores[name][0, head].max().item() - scores.offsets[name] for name in CORE_RELATIONS}
-    relation = max(margin, key=lambda name: margin[name])
-    accuracy, direction = scores.four.scores[relation][0, head].max(dim=-1)
-    if margin[relation] <= 0:
-        return "no relation\nan offset does better"
-    single = scores.one.chosen[relation]
-    return f"{relation_name(relation, DIRECTIONS[int(direction)])} {accuracy:.2f}\none head: {single:.2f}"
+def term(ax: Axes, y: float, name: str, meaning: str) -> None:
+    """In the left columns: what is seen at the height y, and what it means."""
+    put(ax, LEFT, y - 1.5, name, TERM_SIZE, weight="bold")
+    put(ax, LEFT, y + 6.8, meaning, color=QUIET)
 
 
-def draw_four_heads(part: SubFigure, models: Models, scores: Scores, words: list[str]) -> str:
-    """The heads of the one-layer model side by side, each with its relation; returns the answer in words."""
-    weights = weights_of(models.four.model, words)[0]  # (1, H, T, T) -> (H, T, T)
-    axes = part.subplots(1, len(weights), squeeze=False)[0]
-    plot_heads(weights, words, axes=axes, titles=[role(scores, head) for head in range(len(weights))])
-    for ax in axes if len(words) > LONG else axes[1:]:
-        ax.set(yticks=[], xticks=[] if len(words) > LONG else ax.get_xticks())
-    weight_colorbar(part, list(axes), shrink=0.7, aspect=18)
-    one, four = scores.one.chosen, scores.four.chosen
-    relation = max(CORE_RELATIONS, key=lambda name: four[name] - one[name])
-    return (
-        f"Both models have one layer, the same size and training. Loss: {held_out_loss(models.one):.2f} with one head, "
-        f"{held_out_loss(models.four):.2f} with {len(weights)}. Pairs of {relation.replace('-', ' and ')} found: "
-        f"{one[relation]:.2f} by one head, {four[relation]:.2f} by the best of {len(weights)}."
-    )
+def heading(ax: Axes, number: int, name: str, statement: str) -> float:
+    """The rule of a band, its heading and what it says; returns where its picture begins."""
+    top = BANDS[number - 1]
+    ax.plot((LEFT, RIGHT), (top, top), color=INK, linewidth=1.5)
+    put(ax, LEFT, top + 17, f"{number}  {name}", HEADING_SIZE, weight="bold")
+    lines = textwrap.fill(statement, max(46, len(statement) // 2 + 8))  # two, whatever is said
+    size = fitted(lines.split("\n"), RIGHT - STATEMENTS, BODY_SIZE + 1)
+    put(ax, STATEMENTS, top + 12.5, lines, size, va="center", linespacing=1.35)
+    return top + HEAD
 
 
-def draw_relations(part: SubFigure, trained: Trained, scores: Scores, words: list[str]) -> str:
-    """The head that follows each relation best, as arrows; returns the answer in words."""
-    weights = weights_of(trained.model, words)  # (L, H, T, T)
-    found = best_heads(scores.deep.scores)
-    long = len(words) > LONG
-    shape = (len(CORE_RELATIONS), 1) if long else (1, len(CORE_RELATIONS))
-    bend = (1.2 if long else 2.6) / (len(words) + 1)  # a row of its own is flat
-    for ax, relation in zip(part.subplots(*shape), CORE_RELATIONS, strict=True):
-        head = found[relation]
-        color = head_color(head.head)
-        draw_flow(ax, weights[head.layer, head.head], words, color=color, threshold=2, bend=bend)
-        for text in list(ax.texts):
-            if text.get_text().isdigit():
-                text.remove()  # positions are too small to read here
-            elif not long:
-                text.set_fontsize(10)
-        label = f"{relation_name(relation, head.direction)} {head.accuracy:.2f}"
-        ax.set_title(f"{label}{', ' if long else chr(10)}{head.name}", fontsize=9.5, color=color)
-    lowest = min(scores.deep.chosen[relation] for relation in CORE_RELATIONS)
-    offset = max(scores.offsets[relation] for relation in CORE_RELATIONS)
-    return (
-        f"Two layers, trained to fill gaps and never told the grammar. The best heads look at the right word "
-        f"{at_least(lowest)} of the time or more, a fixed offset {offset:.2f} at most."
-    )
+def strip(ax: Axes, x: float, y: float, values: Tensor, width: float = STRIP) -> None:
+    """A vector as a row of cells around x, below y: light for its low numbers, dark for its high ones."""
+    edges, limit = torch.linspace(x - width / 2, x + width / 2, len(values) + 1), values.abs().max().item()
+    style = {"cmap": STRIP_MAP, "vmin": -limit, "vmax": limit, "edgecolors": "face"}
+    ax.pcolormesh(edges.numpy(), [y, y + STRIP_HEIGHT], values[None].numpy(), **style)
+    ax.add_patch(Rectangle((x - width / 2, y), width, STRIP_HEIGHT, fill=False, edgecolor=QUIET, linewidth=0.8))
 
 
-def draw_causal(part: SubFigure, trained: Trained, leaks: tuple[float, float], words: list[str]) -> str:
-    """The sharpest causal head, what the model loses, and what leaks; returns the answer in words."""
-    seen = [START, *words]
-    sharpest = sharpest_head(trained, seen)[2]
-    held_out = training.corpus()[1][:NUM_TESTED]
-    loss, least = losses(trained, held_out), floor(held_out)
-    with_mask, without, _ = (loss[test] for test in TESTS)
-
-    grid = part.add_gridspec(2, 2, width_ratios=(1.5, 2), height_ratios=(2, 1))
-    plot_attention(sharpest, seen, mask=causal_mask(len(seen)), ax=part.add_subplot(grid[:, 0]))
-    names = ["the grammar itself", "with the mask", "mask taken away", "blind guess"]
-    tested = torch.tensor([least, with_mask, without, UNIFORM])
-    bars(part.add_subplot(grid[0, 1]), tested, "loss, nats per next word", names, (0, 1.2 * tested.max().item()))
-    moved, title = torch.tensor(leaks), "later words changed: earlier logits move by"
-    bars(part.add_subplot(grid[1, 1]), moved, title, ["with the mask", "no mask"], (0, 1.2 * moved.max().item()))
-    return (
-        "Later words get the score -inf, so their weight is 0. Change them, and earlier predictions move by "
-        f"{'exactly 0' if leaks[0] == 0 else f'{leaks[0]:.1e}'}; without a mask by {leaks[1]:.1f}. "
-        f"The price: a loss {with_mask - least:.2f} above that of the grammar itself."
-    )
+def ribbon(ax: Axes, top: tuple[float, float], bottom: tuple[float, float], width: float, color, **style) -> None:
+    """A ribbon `width` millimetres wide that leaves one place downwards and reaches another from above."""
+    (x, y), (end, z) = top, bottom
+    middle = (y + z) / 2
+    path = Path([(x, y), (x, middle), (end, middle), (end, z)], [Path.MOVETO, *[Path.CURVE4] * 3])
+    ax.add_patch(PathPatch(path, fill=False, edgecolor=color, linewidth=width / POINT, capstyle="butt", **style))
 
 
-def poster_title(scores: Scores, leak: float) -> tuple[str, str]:
-    """The whole finding and its numbers, or a plain title if the heads have not learned enough to say so."""
-    one, deep = scores.one.chosen, scores.deep.chosen
-    lowest, highest = min(deep[r] for r in CORE_RELATIONS), max(one[r] for r in CORE_RELATIONS)
-    found = (
-        f"Of a relation's pairs one head finds {highest:.2f} at most, two layers of heads {at_least(lowest)} at least; "
-        f"what leaks through the mask: {'exactly 0' if leak == 0 else f'{leak:.1e}'}"
-    )
-    if lowest < max(0.9, highest + 0.15) or leak > 0:
-        return "Attention in four steps", found
-    return "Attention learns which words belong together, and a mask hides the future", found
+def row_of_words(ax: Axes, y: float, words: list[str], size: float, hidden: int | None = None) -> None:
+    """The sentence on a baseline, a word in each column; the hidden one white on black."""
+    size = fitted(words, 0.9 * (RIGHT - WORDS) / len(words), size)
+    for i, (x, word) in enumerate(zip(middles(words), words, strict=True)):
+        if i == hidden:
+            side = 1.35 * size * POINT
+            ax.add_patch(Rectangle((x - side / 2, y - 0.77 * side), side, side, facecolor=INK))
+        put(ax, x, y, word, size, ha="center", color="white" if i == hidden else INK)
 
 
-def write_answer(part: SubFigure, number: int, answer: str) -> None:
-    """The left side of a band: its number, its question, its measured answer."""
-    part.set_facecolor(CARD)
-    question = textwrap.fill(QUESTIONS[number - 1], 22)
-    part.text(0.05, 0.96, str(number), fontsize=34, weight="bold", color=head_color(0), va="top")
-    part.text(0.22, 0.945, question, fontsize=12.8, weight="bold", va="top")
-    part.text(0.05, 0.055, textwrap.fill(answer, 35), fontsize=11.3, linespacing=1.35, va="bottom")
+def draw_one_head(ax: Axes, trained: Trained, words: list[str]) -> str:
+    """Band 1: the query of a hidden word, all keys, scores, weights, and the values they mix; returns it in words.
+
+    A ribbon is as wide as its weight, and all of them together as wide as the output.
+    """
+    flow, count = flow_of(trained, words), len(words)
+    most = asks(words, flow.weights, flow.i)
+    statement = f"One word is hidden. It asks all words, {most} the most, and mixes their answers."
+    y = heading(ax, 1, "One head", statement)
+    row_of_words(ax, y + 7, flow.seen, WORD_SIZE, hidden=flow.i)
+    y_query, y_keys, y_scores, y_weights, y_values, y_output = (y + down for down in (14, 36, 58, 90, 96, 126))
+    width = min(STRIP, 0.85 * (RIGHT - WORDS) / count)
+    here = min(max(middles(words)[flow.i], WORDS + STRIP / 2), RIGHT - STRIP / 2)  # a full strip fits in
+    highest, largest, before = flow.scores.abs().max().item(), flow.weights.max().item(), 0.0
+    strip(ax, here, y_query, flow.query)
+    for j, (place, score, weight) in enumerate(zip(middles(words), flow.scores, flow.weights, strict=True)):
+        score, weight = score.item(), weight.item()
+        ribbon(ax, (here + ((j + 0.5) / count - 0.5) * STRIP, y_query + STRIP_HEIGHT), (place, y_keys), 0.7, GREY)
+        strip(ax, place, y_keys, flow.key[j], width)
+        bar(ax, place, y_scores, 10 * score / highest, width, GREY)
+        bar(ax, place, y_weights, 17 * weight / largest, width, WEIGHT_MAP(weight))
+        end = (here + (before + weight / 2 - 0.5) * STRIP, y_output)
+        ribbon(ax, (place, y_values + STRIP_HEIGHT), end, weight * STRIP, WEIGHT_MAP(weight))
+        strip(ax, place, y_values, flow.value[j], width)
+        before += weight
+    strip(ax, here, y_output, flow.output)
+    (guess, chance), at_edge = flow.guesses[0], here > RIGHT - COLUMN
+    style = {"ha": "right" if at_edge else "center", "weight": "bold"}
+    put(ax, here + STRIP / 2 * at_edge, y_output + 22, guess, 1.4 * WORD_SIZE, **style)
+    free, side = (RIGHT, "right") if here < (WORDS + RIGHT) / 2 else (WORDS, "left")
+    put(ax, free, y_output + 21, FORMULA, TERM_SIZE, ha=side, color=QUIET)
+
+    term(ax, y_query + 3, "Query", 'what "?" looks for')
+    term(ax, y_keys + 3, "Keys", "what each word offers")
+    term(ax, y_scores, "Scores", "query · key: a match?")
+    term(ax, y_weights - 8, "Weights", "softmax: shares of a whole")
+    term(ax, y_values + 6, "Values", "what each word tells")
+    term(ax, y_output - 2, "Output", "values mixed by weight")
+    term(ax, y_output + 19, f"Guess: {chance:.0%} sure", "a small network reads it")
+    return f'{statement} Of "{" ".join(flow.seen)}" it guesses "{guess}", {chance:.0%} sure.'
 
 
-def draw(models: Models, scores: Scores, words: list[str]) -> tuple[Figure, str]:
-    """Four bands, a phase in each: on the left what is asked and answered, on the right what was seen."""
-    tokens = torch.tensor([encode([START, *words])], device=models.causal.model.positions.device)
-    leaks = tuple(largest_leak(trained.model, tokens)[0] for trained in (models.causal, models.deep))  # logits move by
-    heights = (0.75, 2.75, 2.3, 4.2 if len(words) > LONG else 1.9, 3.0)
-    fig = plt.figure(figsize=(11.4, sum(heights) + 0.4), layout="constrained")
-    header, *bands = fig.subfigures(5, 1, height_ratios=heights, hspace=0.02)
-    texts, pictures = zip(*(band.subfigures(1, 2, width_ratios=(1, 2.35), wspace=0.02) for band in bands), strict=True)
-    answers = (
-        draw_one_head(pictures[0], models.one, words),
-        draw_four_heads(pictures[1], models, scores, words),
-        draw_relations(pictures[2], models.deep, scores, words),
-        draw_causal(pictures[3], models.causal, leaks, words),
-    )
-    for number, (text, answer) in enumerate(zip(texts, answers, strict=True), start=1):
-        write_answer(text, number, answer)
-    lines = poster_title(scores, leaks[0])
-    # a hair off the middle: exactly there half a pixel would be rounded now up, now down
-    header.text(0.5003, 0.8, lines[0], fontsize=18, weight="bold", ha="center", va="top")
-    header.text(0.5003, 0.12, lines[1], fontsize=11.5, color=QUIET, ha="center", va="bottom")
-    steps = " · ".join(f"{n}: {model.label}" for n, model in enumerate(models, start=1))
-    model_note(fig, f"{steps} · relations and losses: held-out sentences")
-    return fig, " ".join([*(f"{line}." for line in lines), *(f"{n}. {a}" for n, a in enumerate(answers, start=1))])
+def bar(ax: Axes, x: float, y: float, height: float, width: float, color) -> None:
+    """A number of a word, on the zero line of its row."""
+    ax.add_patch(Rectangle((x - width / 4, y), width / 2, -height, facecolor=color))
+    ax.plot((WORDS, RIGHT), (y, y), color=QUIET, linewidth=0.8)
+
+
+def parsed(words: list[str]) -> Sentence:
+    """A sentence with the relations that the grammar gives it; outside the grammar some are missing."""
+    determiners, adjectives, nouns, verbs = ([i for i, w in enumerate(words) if KIND[w] == kind] for kind in "djnv")
+    next_noun = {i: noun for noun in reversed(nouns) for i in range(noun)}
+    relations = {
+        "determiner-noun": [(i, next_noun[i]) for i in determiners if i in next_noun],
+        "adjective-noun": [(i, next_noun[i]) for i in adjectives if i in next_noun],
+        "verb-subject": [(verb, noun) for verb in verbs for noun in nouns[:1] if noun < verb],
+        "verb-place": [(verb, noun) for verb in verbs for noun in nouns[-1:] if noun > verb],
+    }
+    return Sentence(tuple(words), {relation: tuple(pairs) for relation, pairs in relations.items()})
+
+
+def draw_many_heads(ax: Axes, one: Trained, four: Trained, words: list[str]) -> str:
+    """Band 2: for each head an arrow from every word to the other word it looks at most; right ones have a colour."""
+    single, several = roles_of(one).chosen, roles_of(four).chosen
+    relation = max(CORE_RELATIONS, key=lambda name: several[name] - single[name])
+    pairs, alone, together = relation.replace("-", " and "), single[relation], several[relation]
+    statement = f"A lone head links {alone:.0%} of new pairs of {pairs}, the best head below {together:.0%}."
+    y = heading(ax, 2, "Many heads", statement)
+    weights, gold = weights_of(four.model, words)[0], golds([parsed(words)])
+    right = {relation_name(*key): matrix[0] for key, matrix in gold.items()}
+    others = weights.masked_fill(torch.eye(len(words), dtype=torch.bool), -1.0).argmax(dim=-1)  # (H, T, T) -> (H, T)
+    places, names, step = middles(words), head_names(four, MultiHeadAttention)[0], 81 / len(weights)
+    for row, head in enumerate(sorted(range(len(names)), key=lambda head: names[head] == NO_NAME)):
+        level, name = y + 12.5 + step * row, names[head]
+        put(ax, LEFT, level, name, TERM_SIZE, weight="bold", color=role_color(name))
+        row_of_words(ax, level, words, 0.75 * WORD_SIZE)
+        for i, j in enumerate(others[head].tolist() if len(words) > 1 else []):
+            good = name in right and bool(right[name][i, j])
+            color = role_color(name) if good else FAINT
+            arrow(ax, places[i], places[j], level - 7.5, weights[head, i, j].item(), color, zorder=3 if good else 2)
+    key = "An arrow: the other word that is looked at most. Coloured: right by the grammar."
+    put(ax, WORDS, y + 85, key, color=QUIET)
+    return statement
+
+
+def arrow(ax: Axes, start: float, end: float, y: float, weight: float, color: str, **style) -> None:
+    """An arc over the words, as thick as the weight; one to the left stays lower."""
+    way, distance = math.copysign(1, end - start), abs(end - start)
+    rise = (5 + 0.03 * distance) * (1 if way > 0 else 0.7)
+    bend = f"arc3,rad={-2 * rise / distance * way}"
+    tip = {"arrowstyle": "-|>", "mutation_scale": 14 + 12 * weight, "shrinkA": 0, "shrinkB": 0}
+    ends = ((start + 2 * way, y), (end - 2 * way, y))
+    ax.add_patch(FancyArrowPatch(*ends, connectionstyle=bend, color=color, linewidth=2 + 8 * weight, **tip, **style))
+
+
+def draw_what_heads_do(ax: Axes, deep: Trained, again: Trained) -> str:
+    """Band 3: the heads of a model and of the same model trained again, by role, and where each role went."""
+    statement = "Nobody told them what to do. Train again: the same jobs come back, often in other heads."
+    y = heading(ax, 3, "What heads do", statement)
+    rows = [[name for layer in head_names(trained, MultiHeadAttention) for name in layer] for trained in (deep, again)]
+    gap, levels, height = 2, (y + 5, y + 45), 17
+    width = (RIGHT - LEFT + gap) / len(rows[0]) - gap
+    places = [LEFT + width / 2 + head * (width + gap) for head in range(len(rows[0]))]
+    for i, j in sorted(same_job(*rows), key=lambda pair: -abs(pair[0] - pair[1])):  # short ones on top
+        ends = (places[i], levels[0] + height), (places[j], levels[1])
+        ribbon(ax, *ends, 3, role_color(rows[0][i]), path_effects=OUTLINE)
+    size = fitted(["→ determiner"], 0.93 * width, BODY_SIZE)
+    for level, names in zip(levels, rows, strict=True):
+        for x, name in zip(places, names, strict=True):
+            color = HIDDEN if name == NO_NAME else role_color(name)
+            ax.add_patch(Rectangle((x - width / 2, level), width, height, facecolor=color))
+            on_it, lines = {HIDDEN: QUIET, ORANGE: INK}.get(color, "white"), name.replace(" → ", "\n→ ").split("\n")
+            for line, part in enumerate(lines):
+                middle = level + height / 2 + 7 * (line - (len(lines) - 1) / 2)
+                put(ax, x, middle + 2.2, part, size, ha="center", color=on_it)
+    put(ax, LEFT, levels[0] - 3, "Trained once", weight="bold")
+    put(ax, STATEMENTS, levels[0] - 3, "A head earns its name by rule, on new sentences.", color=QUIET)
+    put(ax, LEFT, levels[1] + height + 8, "Trained again, from other random numbers", weight="bold")
+    return statement
+
+
+def same_job(first: list[str], second: list[str]) -> list[tuple[int, int]]:
+    """Pairs of heads of two models that follow the same relation, each head at most once.
+
+    Heads of the same name, that is the same direction, come first, and then heads in the same place.
+    """
+    pairs: list[tuple[int, int]] = []
+    jobs = [(i, j) for i, a in enumerate(first) for j, b in enumerate(second) if set(a.split()) == set(b.split())]
+    for i, j in sorted(jobs, key=lambda pair: (first[pair[0]] != second[pair[1]], pair[0] != pair[1], pair)):
+        if first[i] != NO_NAME and all(i != taken and j != other for taken, other in pairs):
+            pairs.append((i, j))
+    return pairs
+
+
+def draw_without_a_future(ax: Axes, trained: Trained, words: list[str]) -> str:
+    """Band 4: what each word sees under the mask, and how the model goes on after the verb."""
+    tokens = torch.tensor([encode([START, *words])], device=trained.model.positions.device)
+    leak = largest_leak(trained.model, tokens)[0]
+    statement = f"A word may see only the past. Change all later words: what came before moves by exactly {leak:g}."
+    y = heading(ax, 4, "Without a future", statement)
+    width, height = (RIGHT - WORDS) / len(words), 50 / len(words)
+    size = fitted(words, 0.85 * width, min(0.6 * WORD_SIZE, 0.78 * height / POINT))
+    for i in range(len(words)):
+        level = y - 3 + i * height
+        for j, (x, word) in enumerate(zip(middles(words), words, strict=True)):
+            if j > i:
+                hatch_cell(ax, x - width / 2, level, width, height)
+            else:
+                new = {"weight": "bold"} if i == j else {"color": QUIET}
+                put(ax, x, level + 0.72 * height, word, size, ha="center", **new)
+    style = {"ha": "center", "va": "center", "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 6}}
+    put(ax, RIGHT - COLUMN, y + 4.7, "the future", TERM_SIZE, **style)
+    term(ax, y + 3, "Past", "read once, then cached")
+    term(ax, y + 26, "Future", "hidden: its weight is zero")
+    term(ax, y + 60, "It writes on", "one word after another")
+    prompt = words[: choose_word(words) + 1]
+    written = generate(trained.model, prompt, limit=min(len(prompt) + 8, MAX_LENGTH))
+    size = fitted([" ".join(written)], 0.95 * (RIGHT - WORDS), WORD_SIZE, "bold")
+    read = put(ax, WORDS, y + 63, " ".join(prompt), size, color=QUIET)
+    style = {"xycoords": (read, "data"), "textcoords": "offset points", "va": "baseline", "weight": "bold"}
+    ax.annotate(" ".join(written[len(prompt) :]), (1, y + 63), (0.35 * size, 0), fontsize=size, **style)
+    return f'{statement} It writes: "{" ".join(written)}".'
+
+
+def draw(models: Sequence[Trained], words: list[str], command: str) -> tuple[Figure, list[str]]:
+    """The whole sheet, and what its bands say; models: one head, four heads, two layers of four twice, causal."""
+    one, four, deep, again, causal = models
+    fig = plt.figure(figsize=(WIDTH / 25.4, HEIGHT / 25.4))
+    ax = fig.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(HEIGHT, 0))
+    ax.axis("off")
+    put(ax, LEFT, TITLE_AT, TITLE, fitted([TITLE], 0.99 * (RIGHT - LEFT), TITLE_SIZE, "bold"), weight="bold")
+    subtitle = "Small transformers, built from scratch. Every number on this sheet is their own."
+    put(ax, LEFT, SUBTITLE_AT, subtitle, TERM_SIZE, color=QUIET)
+    said = [
+        draw_one_head(ax, one, words),
+        draw_many_heads(ax, one, four, words),
+        draw_what_heads_do(ax, deep, again),
+        draw_without_a_future(ax, causal, words),
+    ]
+    foot = f"drawn by {command} · models {one.label} · MIT licence"
+    put(ax, LEFT, FOOT, foot, fitted([foot], 0.94 * (RIGHT - LEFT), FOOT_SIZE), color=QUIET)
+    return fig, said
+
+
+def save_pdf(options: argparse.Namespace, fig: Figure, caption: str) -> None:
+    """The sheet for a printer: vectors, fonts inside, and no date, so that the same run gives the same bytes."""
+    path = options.output_dir / paths.PLOTS / "summary_all_phases.pdf"
+    with paths.whole_file(path) as unfinished, plt.rc_context({"pdf.fonttype": 42}):
+        fig.savefig(unfinished, metadata={"CreationDate": None, "Title": TITLE, "Subject": caption})
+    print(f"  picture: {paths.shown(path)}")
 
 
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    loaders = (load_single_head_model, load_one_layer_model, load_multi_head_model, load_causal_model)
-    models = Models(*(load(options) for load in loaders))
-    scores = Scores(*map(roles_of, models[:3]), offset_baselines(training.corpus()[1]))
-    save_plot(options, "summary_all_phases", *draw(models, scores, options.words))
-    fresh = roles_of(training.untrained(models.deep.recipe, MultiHeadAttention, options.device))
-    least, most = min(scores.deep.chosen.values()), max(fresh.chosen.values())
-    return f"The best heads find {at_least(least)} or more of each relation; untrained ones {most:.2f} at most"
+    models = (
+        load_single_head_model(options),
+        load_one_layer_model(options),
+        load_multi_head_model(options),
+        load_multi_head_model(options, options.seed + 1),
+        load_causal_model(options),
+    )
+    command = "python phase4_causal/summary.py"
+    command += f" --seed {options.seed}" if options.seed else ""
+    command += f' --sentence "{options.sentence}"' if options.sentence else ""
+    fig, said = draw(models, options.words, command)
+    caption = " ".join([f"{TITLE}.", *said])
+    if options.pictures:
+        save_pdf(options, fig, caption)
+    save_plot(options, "summary_all_phases", fig, caption)
+    return said[1]
 
 
 if __name__ == "__main__":

@@ -3,14 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from PIL import Image
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.heads.one_or_four_heads import Roles
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
-from phase4_causal import causal_attention, summary, visualize
+from phase4_causal import causal_attention, visualize
 from phase4_causal.causal_attention import CausalSelfAttention, generate, with_attention
-from shared import paths, toy_language, training
+from shared import toy_language, training
 from shared.attention_utils import causal_mask, padding_mask
 from shared.tests.helpers import T_Q, B, close
 from shared.toy_language import TOY_SENTENCE, VOCABULARY, encode
@@ -37,33 +35,6 @@ def test_masks_have_no_parameters():
     with torch.no_grad():
         close(with_attention(trained, CausalSelfAttention)(tokens)[0], trained.model(tokens, mask=causal_mask(6))[0])
         close(with_attention(trained, MultiHeadAttention)(tokens)[0], trained.model(tokens)[0], rtol=0, atol=0)
-
-
-def scores_of(one: float, deep: float) -> summary.Scores:
-    heads = {"one": one, "four": deep, "deep": deep}
-    made = {name: {r: torch.full((1, 1, 2), value) for r in summary.CORE_RELATIONS} for name, value in heads.items()}
-    roles = {
-        name: Roles(None, scores, {r: value.max().item() for r, value in scores.items()})
-        for name, scores in made.items()
-    }
-    return summary.Scores(**roles, offsets=dict.fromkeys(summary.CORE_RELATIONS, 0.5))
-
-
-def test_poster_boasts_only_of_what_was_measured():
-    learned = summary.poster_title(scores_of(0.6, 0.95), 0.0)
-    assert "belong together" in learned[0] and "finds 0.60 at most" in learned[1] and "exactly 0" in learned[1]
-    for scores, leak in ((scores_of(0.6, 0.8), 0.0), (scores_of(0.9, 0.95), 0.0), (scores_of(0.6, 0.95), 0.25)):
-        assert summary.poster_title(scores, leak)[0] == "Attention in four steps"
-    assert "2.5e-01" in summary.poster_title(scores_of(0.6, 0.95), 0.25)[1]
-    assert summary.role(scores_of(0.6, 0.95), 0).endswith("0.95\none head: 0.60")
-    assert summary.role(scores_of(0.6, 0.4), 0).startswith("no relation")
-
-
-def test_poster_says_its_answers_in_its_caption(checkpoints, tmp_path):
-    summary.main(["--quick", "--output-dir", str(tmp_path)])
-    with Image.open(tmp_path / paths.PLOTS / "summary_all_phases.png") as image:
-        caption = image.info["Description"]
-    assert all(f" {number}. " in caption for number in (1, 2, 3, 4)) and "exactly 0" in caption
 
 
 def test_the_mask_moves_most_of_the_first_row_and_nothing_of_the_last():
