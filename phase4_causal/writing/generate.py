@@ -8,8 +8,9 @@ the likeliest next words; the one that was taken is marked and opens the next pa
 Then quality is counted, since the grammar can say of every sentence whether it could have made it, and how likely it is
 (shared/grammar/entropy.py). A high temperature makes mistakes. Top-p cuts off the many words that are unlikely one by
 one and not unlikely together (Holtzman et al. 2020), and temperature then does less harm. It has a price: the entropy
-of a sentence, in nats, says how varied the sentences are, and the grammar's own says how varied they should be. And the
-likeliest word each time need not lead to a likely sentence.
+of a sentence, in nats, says how varied the sentences are, and the grammar's own says how varied they should be. Drawn
+against each other, mistakes and variety lie on nearly one curve, whichever rule is used. And the likeliest word each
+time need not lead to a likely sentence.
 
     python phase4_causal/writing/generate.py
     python phase4_causal/writing/generate.py --prompt "these dogs" --temperature 1.5 --top-p 0.9
