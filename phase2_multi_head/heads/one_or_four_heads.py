@@ -14,7 +14,6 @@ baselines decide what such a score is worth, the best fixed offset and the same 
 Writes head_roles.png to visualizations/plots/phase2/.
 """
 
-import math
 import statistics
 from dataclasses import dataclass
 
@@ -53,10 +52,9 @@ LOSS, FLOOR = "excess loss", "the grammar's entropy"
 
 @dataclass(frozen=True)
 class Roles:
-    """One model: of all its heads, relation -> accuracy (L, H, 2); and relation -> accuracy of the chosen head."""
+    """One model, and of each relation the accuracy of the chosen head."""
 
     trained: Trained
-    scores: dict[str, Tensor]
     chosen: dict[str, float]
 
 
@@ -79,7 +77,7 @@ def roles_of(trained: Trained) -> Roles:
     """Score the heads of a model on the held-out sentences."""
     held_out = training.corpus()[1]
     layers, _ = attention_on(trained.model, held_out, trained.recipe.objective)
-    return Roles(trained, score_heads(layers, held_out), chosen_and_scored(layers, held_out))
+    return Roles(trained, chosen_and_scored(layers, held_out))
 
 
 def is_learned(n: Numbers, relation: str) -> bool:
@@ -175,11 +173,6 @@ def what_heads_learn(one: Roles, four: Roles, deep: Roles, untrained: Roles, ask
     numbers = {f"{name}, {relation}": value for name, scores in found.items() for relation, value in scores.items()}
     numbers |= losses(*(loss_of(roles.trained, asked) for roles in (one, four, deep)))
     return numbers | {FLOOR: floor(asked)}
-
-
-def at_least(share: float) -> str:
-    """A share for "... or more": rounded down to hundredths."""
-    return f"{math.floor(100 * share + 1e-9) / 100:.2f}"
 
 
 def draw(runs: list[Measured], note: str) -> tuple[Figure, str]:
