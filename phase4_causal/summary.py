@@ -186,7 +186,7 @@ def draw_many_heads(ax: Axes, one: Trained, four: Trained, words: list[str]) -> 
     single, several = roles_of(one).chosen, roles_of(four).chosen
     relation = max(CORE_RELATIONS, key=lambda name: several[name] - single[name])
     pairs, alone, together = relation.replace("-", " and "), single[relation], several[relation]
-    statement = f"A lone head links {alone:.0%} of new pairs of {pairs}, the best head below {together:.0%}."
+    statement = f"A lone head links {alone:.0%} of new pairs of {pairs}, the best of these four {together:.0%}."
     y = heading(ax, 2, "Many heads", statement)
     weights, gold = weights_of(four.model, words)[0], golds([parsed(words)])
     right = {relation_name(*key): matrix[0] for key, matrix in gold.items()}

@@ -137,4 +137,4 @@ def test_one_head_and_the_best_of_several_are_compared_where_they_differ_most(ax
     monkeypatch.setattr(summary, "roles_of", lambda trained: SimpleNamespace(chosen=chosen[trained.recipe.num_heads]))
     one = training.untrained(ONE_HEAD, make_single_head)
     said = summary.draw_many_heads(ax, one, training.untrained(ONE_LAYER_RECIPE, MultiHeadAttention), WORDS)
-    assert said == "A lone head links 25% of new pairs of verb and place, the best head below 96%."
+    assert said == "A lone head links 25% of new pairs of verb and place, the best of these four 96%."
