@@ -27,7 +27,7 @@ from shared import cli, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, measures
-from shared.grammar.entropy import KIND, ORDER
+from shared.grammar.relations import with_relations
 from shared.grammar.roles import NO_NAME, head_names
 from shared.grammar.scores import relation_name
 from shared.toy_language import TOY_SENTENCE
@@ -46,27 +46,14 @@ def arrows(weights: Tensor, threshold: float) -> list[tuple[int, int, float]]:
     return sorted(found, key=lambda arrow: arrow[2])
 
 
-def gold_pairs(words: Sequence[str]) -> dict[str, set[tuple[int, int]]]:
-    """Relation -> (from, to) as in Sentence.relations, read off the kinds of the words; empty for another order."""
-    match = ORDER.fullmatch("".join(KIND[word] for word in words))
-    if not match:
-        return {}
-    phrases = [match.span(part) for part in ("subject", "attractor", "place") if match[part]]
-    verb, subject, place = match.start("verb"), match.end("subject") - 1, match.end("place") - 1
-    return {
-        "determiner-noun": {(start, end - 1) for start, end in phrases},
-        "adjective-noun": {(i, end - 1) for start, end in phrases for i in range(start + 1, end - 1)},
-        "verb-subject": {(verb, subject)},
-        "verb-place": {(verb, place)},
-    }
-
-
 def pairs_of(name: str, words: Sequence[str]) -> set[tuple[int, int]]:
     """(query, key) of the words that the role of this name relates; none for a position, and without a name."""
-    gold = gold_pairs(words)
-    forward = {relation_name(relation, "forward"): pairs for relation, pairs in gold.items()}
-    backward = {relation_name(relation, "backward"): {(j, i) for i, j in pairs} for relation, pairs in gold.items()}
-    return (forward | backward).get(name, set())
+    for relation, pairs in with_relations(words).relations.items():
+        if name == relation_name(relation, "forward"):
+            return set(pairs)
+        if name == relation_name(relation, "backward"):
+            return {(j, i) for i, j in pairs}
+    return set()
 
 
 def draw_flow(

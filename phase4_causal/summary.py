@@ -38,10 +38,10 @@ from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS, roles_of
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, load_one_layer_model
 from phase4_causal.causal_attention import generate, largest_leak, load_causal_model
 from shared import cli, paths
-from shared.grammar.entropy import KIND
+from shared.grammar.relations import with_relations
 from shared.grammar.roles import NO_NAME, golds, head_names
 from shared.grammar.scores import relation_name
-from shared.toy_language import MAX_LENGTH, START, Sentence, encode
+from shared.toy_language import MAX_LENGTH, START, encode
 from shared.toy_model import weights_of
 from shared.training import Trained
 from shared.visualization_utils import GREY, HIDDEN, INK, ORANGE, QUIET, WEIGHT_MAP, hatch_cell, role_color, save_plot
@@ -168,19 +168,6 @@ def bar(ax: Axes, x: float, y: float, height: float, width: float, color) -> Non
     ax.plot((WORDS, RIGHT), (y, y), color=QUIET, linewidth=0.8)
 
 
-def parsed(words: list[str]) -> Sentence:
-    """A sentence with the relations that the grammar gives it; outside the grammar some are missing."""
-    determiners, adjectives, nouns, verbs = ([i for i, w in enumerate(words) if KIND[w] == kind] for kind in "djnv")
-    next_noun = {i: noun for noun in reversed(nouns) for i in range(noun)}
-    relations = {
-        "determiner-noun": [(i, next_noun[i]) for i in determiners if i in next_noun],
-        "adjective-noun": [(i, next_noun[i]) for i in adjectives if i in next_noun],
-        "verb-subject": [(verb, noun) for verb in verbs for noun in nouns[:1] if noun < verb],
-        "verb-place": [(verb, noun) for verb in verbs for noun in nouns[-1:] if noun > verb],
-    }
-    return Sentence(tuple(words), {relation: tuple(pairs) for relation, pairs in relations.items()})
-
-
 def draw_many_heads(ax: Axes, one: Trained, four: Trained, words: list[str]) -> str:
     """Band 2: for each head an arrow from every word to the other word it looks at most; right ones have a colour."""
     single, several = roles_of(one).chosen, roles_of(four).chosen
@@ -188,7 +175,7 @@ def draw_many_heads(ax: Axes, one: Trained, four: Trained, words: list[str]) -> 
     pairs, alone, together = relation.replace("-", " and "), single[relation], several[relation]
     statement = f"A lone head links {alone:.0%} of new pairs of {pairs}, the best of these four {together:.0%}."
     y = heading(ax, 2, "Many heads", statement)
-    weights, gold = weights_of(four.model, words)[0], golds([parsed(words)])
+    weights, gold = weights_of(four.model, words)[0], golds([with_relations(words)])
     right = {relation_name(*key): matrix[0] for key, matrix in gold.items()}
     others = weights.masked_fill(torch.eye(len(words), dtype=torch.bool), -1.0).argmax(dim=-1)  # (H, T, T) -> (H, T)
     places, names, step = middles(words), head_names(four, MultiHeadAttention)[0], 81 / len(weights)

@@ -361,11 +361,6 @@ def test_a_neighbour_head_is_asked_where_its_neighbour_is_not_related(follows, e
 
 
 def test_the_words_that_a_role_relates_are_those_of_the_grammar():
-    for sentence in training.corpus()[1][:100]:
-        gold = attention_flow.gold_pairs(sentence.words)
-        assert {name: sorted(pairs) for name, pairs in gold.items()} == {
-            name: sorted(pairs) for name, pairs in sentence.relations.items()
-        }
     words = tokenize(TOY_SENTENCE)
     assert attention_flow.pairs_of("noun → determiner", words) == {(1, 0), (5, 4)}
     assert attention_flow.pairs_of("verb → place", words) == {(2, 5)}

@@ -13,6 +13,7 @@ from shared import toy_language, training
 from shared.grammar import entropy as grammar_entropy
 from shared.grammar import scores as grammar_scores
 from shared.grammar.entropy import hidden_word_distribution, hidden_word_entropy, sentence_log_probability
+from shared.grammar.relations import with_relations
 from shared.tests.helpers import close
 from shared.toy_language import INDEX, MASK_ID, RELATIONS, VOCABULARY, decode, sample_corpus, sample_sentence
 
@@ -166,6 +167,13 @@ def test_scores_name_the_right_head_layer_and_direction():
     layers[1][:, 2] = gold["verb-place"].mT.float()
     best = grammar_scores.best_heads(grammar_scores.score_heads(layers, sentences))["verb-place"]
     assert (best.layer, best.head, best.direction, best.accuracy) == (1, 2, "backward", 1.0)
+
+
+def test_relations_are_read_off_the_order_of_words_as_the_grammar_gave_them():
+    for sentence in training.corpus()[1]:
+        assert with_relations(sentence.words) == sentence
+    for words in (["on", "quietly"], ["mat", "the", "on", "sat", "cat", "the"]):
+        assert with_relations(words).relations == {}
 
 
 def test_hidden_words_stay_hidden():
