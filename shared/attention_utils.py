@@ -80,14 +80,6 @@ def blocked_mask(query_length: int, key_length: int, block: int, *, device: torc
     return query_position // block == key_position // block
 
 
-def prefix_mask(query_length: int, key_length: int, prefix: int, *, device: torch.device | str | None = None) -> Tensor:
-    """May attend to the past and to all of the first `prefix` positions -> bool (T_q, T_k) (Raffel et al. 2020)."""
-    if not 0 <= prefix <= key_length:
-        raise ValueError(f"prefix must lie between 0 and T_k={key_length}: got {prefix}")
-    query_position, key_position = _positions(query_length, key_length, device)
-    return (key_position <= query_position) | (key_position < prefix)
-
-
 def attention_entropy(weights: Tensor) -> Tensor:
     """Entropy of each query's weights in nats -> (..., T_q): 0 for one key only, ln n for n equal keys.
 
@@ -143,6 +135,7 @@ def main() -> None:
         "causal": causal_mask(5),
         "local, window 1": local_mask(5, 5, window=1),
         "strided, stride 2": strided_mask(5, 5, stride=2),
+        "blocked, block 2": blocked_mask(5, 5, block=2),
         "causal & padding (a sequence of 3)": (causal_mask(5) & padding_mask(lengths, 5))[0, 0],
     }
     for name, mask in masks.items():
