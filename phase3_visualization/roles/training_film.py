@@ -1,13 +1,14 @@
 """At which step of training does a head find its role?
 
 A film of the model that all scripts share. Its training is run once more, and every so often its weights on one
-sentence become a frame. Under the heads grow the loss and the role scores: for each relation of the grammar, how often
-its best head looks at the right word, on 100 held-out sentences (shared/grammar/scores.py). A head is named in its
-title as soon as it follows a relation clearly better than its baseline: the best fixed offset, or the best head before
-training, which can look at the last word of every sentence and so find many places.
+sentence become a frame. A head lights up when it has a role by the rules of shared/grammar/roles.py, in the colour that
+the role has everywhere. Beneath grow the loss and three scores: for each relation of the grammar, how often its best
+head looks at the right word, on 100 held-out sentences (shared/grammar/scores.py). The grey band is what guesses reach:
+the best fixed offset, or the best head before training, which can look at the last word of every sentence and so find
+many places.
 
-Frames come at even steps, and the axes of the curves are linear: with steps that grow geometrically everything seems to
-happen at once. The film ends half-way: after that the roles are there, and get a little better.
+The axes are linear: with steps that grow geometrically everything seems to happen at once. But most frames are from the
+second quarter of training, where most happens; each says its step. The last one is the model of all other pictures.
 
     python phase3_visualization/roles/training_film.py
     python phase3_visualization/roles/training_film.py --sentence "these dogs slept quietly in the basket"
@@ -16,15 +17,17 @@ Writes training_film.gif to visualizations/animations/phase3/.
 """
 
 import argparse
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 import matplotlib.pyplot as plt
 import numpy as np
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from PIL import Image
+from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 from tqdm import tqdm
 
@@ -34,16 +37,29 @@ from shared import cli, paths, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, measures
+from shared.grammar import roles
 from shared.grammar.scores import HeadScore, best_heads, offset_baselines, score_heads
 from shared.toy_model import ToyTransformer, weights_of
 from shared.training import Recipe
-from shared.visualization_utils import INK, QUIET, model_note, plot_heads, save_animation, weight_colorbar
+from shared.visualization_utils import (
+    GREY,
+    HIDDEN,
+    INK,
+    PALETTE,
+    QUIET,
+    WEIGHT_MAP,
+    model_note,
+    plot_heads,
+    role_color,
+    save_animation,
+)
 
-LOOKS, PER_FRAME = 41, 2
-HELD_FRAMES, SECONDS = 6, 0.5  # the last frame stays HELD_FRAMES * SECONDS on the screen
+LOOKS = 41  # that are measured, in the first half of training: after that the roles are there
+FRAMES = (0, 40, 80, 100, *range(120, 350, 10), 370, 400, 450, 500, 600, 700, 800)  # steps of 800
+HELD_FRAMES, SECONDS = 14, 0.28  # the last frame stays HELD_FRAMES * SECONDS on the screen
 NUM_SENTENCES, QUICK_SENTENCES = 100, 20
-CLEARLY = 0.15  # above the baseline, then a head is said to have a role
-STYLES = dict(zip(CORE_RELATIONS, ((INK, "-"), (QUIET, "-"), (INK, "--")), strict=True))  # no head colours: relations
+CLEARLY = 0.15  # above the baseline, then a relation is said to have grown
+WIDTH, MAP = 9.0, 1.5  # inches: of a frame, of a map
 
 
 @dataclass
@@ -54,9 +70,16 @@ class Film:
     steps: list[int] = field(default_factory=list)
     weights: list[Tensor] = field(default_factory=list)  # (L, H, T, T) on the sentence of the film
     best: list[dict[str, HeadScore]] = field(default_factory=list)  # relation -> the head that follows it best
+    names: dict[int, list[list[str]]] = field(default_factory=dict)  # at some steps: [layer][head] -> role by rule
 
     def scores(self, relation: str) -> list[float]:
         return [best[relation].accuracy for best in self.best]
+
+    def at(self, steps: Collection[int]) -> "Film":
+        """The film up to the last of these steps, with the looks at them only."""
+        kept = [i for i, step in enumerate(self.steps) if step in steps]
+        seen = ([part[i] for i in kept] for part in (self.steps, self.weights, self.best))
+        return Film(self.loss[: max(steps)], *seen)
 
 
 def look_steps(steps: int, count: int) -> list[int]:
@@ -73,13 +96,41 @@ def look(film: Film, model: ToyTransformer, step: int, words: list[str], num_sen
     film.best.append(best_heads(score_heads(layers, sentences)))
 
 
-def shoot(recipe: Recipe, words: list[str], at: Collection[int], num_sentences: int, device: str = "cpu") -> Film:
-    """Train a new model by the recipe until the last step in `at`, and look at it after s steps for each s in `at`."""
-    film = Film()
+class Namer:
+    """Names the heads of a model in training as roles.head_names does; the baselines are measured once."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.parts = training.corpus()[1][::2], training.corpus()[1][1::2]
+        blank = training.untrained(recipe, MultiHeadAttention)
+        self.base = [roles.baselines(blank, part, MultiHeadAttention, roles.UNTRAINED) for part in self.parts]
+
+    def __call__(self, model: ToyTransformer) -> list[list[str]]:
+        now = training.Trained(model, self.recipe, training.History())
+        halves = [(roles.measure(now, part), base) for part, base in zip(self.parts, self.base, strict=True)]
+        heads = range(self.recipe.num_heads)
+        return [[roles.role_name(halves, layer, head) for head in heads] for layer in range(self.recipe.num_layers)]
+
+
+def shoot(
+    recipe: Recipe,
+    words: list[str],
+    at: Collection[int],
+    num_sentences: int,
+    device: str = "cpu",
+    named: Collection[int] = (),
+) -> Film:
+    """Train a new model by the recipe until the last step in `at`, and look at it after s steps for each s in `at`.
+
+    named: after which of these steps the heads get names, which takes longer.
+    """
+    film, namer = Film(), Namer(recipe) if named else None
 
     def look_at(model: ToyTransformer, done: int) -> None:
         if done in at:
             look(film, model, done, words, num_sentences)
+        if namer and done in named:
+            film.names[done] = namer(model)
 
     trained = training.train(recipe, MultiHeadAttention, device, until=max(at), look=look_at)
     film.loss = trained.history.loss
@@ -97,15 +148,12 @@ def step_at_share(steps: list[int], scores: list[float], base: float, share: flo
     return next(step for step, score in zip(steps, scores, strict=True) if score >= level)
 
 
-def roles(best: dict[str, HeadScore], base: dict[str, float]) -> dict[tuple[int, int], str]:
-    """(layer, head) -> the relations that it follows better than all heads, and clearly better than the baseline."""
-    found: dict[tuple[int, int], str] = {}
-    for relation in CORE_RELATIONS:
-        score = best[relation]
-        if score.accuracy >= base[relation] + CLEARLY:
-            place = (score.layer, score.head)
-            found[place] = f"{found[place]}, {relation}" if place in found else relation
-    return found
+def apart(heights: Mapping[str, float], gap: float) -> dict[str, float]:
+    """Where to write names that belong to these heights: the highest in its place, no two nearer than `gap`."""
+    placed, last = {}, math.inf
+    for name in sorted(heights, key=lambda name: -heights[name]):
+        placed[name] = last = min(heights[name], last - gap)
+    return placed
 
 
 class Stage:
@@ -114,81 +162,107 @@ class Stage:
     That is ten times as fast as drawing everything, and the GIF, which stores what changed, becomes small.
     """
 
-    def __init__(self, film: Film, words: list[str], base: dict[str, float], title: str, note: str) -> None:
-        self.film, self.base = film, base
-        num_layers, num_heads = film.weights[0].shape[:2]
-        self.fig = plt.figure(figsize=(9, 3.1 + 1.95 * num_layers), layout="constrained")
-        above, below = self.fig.subfigures(2, 1, height_ratios=(1.95 * num_layers + 0.5, 2.6))
-        self.heads = above.subplots(num_layers, num_heads, squeeze=False)
-        for layer, (weights, axes) in enumerate(zip(film.weights[0], self.heads, strict=True)):
-            plot_heads(weights, words, axes=axes, titles=[f"layer {layer} head {head}\n " for head in range(num_heads)])
-        weight_colorbar(above, self.heads, shrink=0.6, fraction=0.03)
-        above.suptitle(title, fontsize=11)
-        left, right = below.subplots(1, 2)
-        self.loss = self.curve(left, "loss, nats per hidden word", (0, 1.1 * max(film.loss)), INK, "-")
-        self.scores = {r: self.curve(right, "share right, best head", (0, 1.04), *STYLES[r]) for r in CORE_RELATIONS}
-        self.names = []
-        for row, (relation, line) in enumerate(self.scores.items()):
-            y = 0.85 - 0.33 * row
-            style = {"color": line.get_color(), "linestyle": line.get_linestyle(), "linewidth": 1.8}
-            right.add_line(Line2D([1.03, 1.11], [y, y], transform=right.transAxes, clip_on=False, **style))
-            text = right.text(1.13, y, self.describe(relation, 0), transform=right.transAxes, va="center", fontsize=8)
-            self.names.append(text)
-        self.clock = left.set_title("step 0", fontsize=10, loc="left")
-        right.set_title("does any head look at the right word?", fontsize=10, loc="left", color=QUIET)
+    def __init__(self, film: Film, words: list[str], base: dict[str, float], note: str) -> None:
+        self.film, num_layers = film, len(film.weights[0])
+        self.loss_so_far = [fmean(film.loss[max(step - 10, 0) : step]) for step in range(1, len(film.loss) + 1)]
+        maps = num_layers * (MAP + 0.35) + 1.0
+        self.fig = plt.figure(figsize=(WIDTH, maps + 2.7), layout="constrained")
+        above, below = self.fig.subfigures(2, 1, height_ratios=(maps, 2.7))
+        self.title = above.suptitle(" ", fontsize=14)
+        self.heads = self.draw_maps(above.subplots(num_layers, film.weights[0].size(1), squeeze=False), words)
+        left, right = below.subplots(1, 2, width_ratios=(0.62, 1))
+        self.loss = self.curve(left, "loss, nats per hidden word", 1.1 * self.loss_so_far[0], GREY)
+        low, high, last = min(base.values()), max(base.values()), film.steps[-1]
+        right.fill_between((0, last), low, high, color=HIDDEN, linewidth=0)
+        right.text(0.98 * last, low + 0.03, "guesses", color=QUIET, fontsize=9, ha="right")
+        self.scores = {r: self.curve(right, "best head is right", 1.08, role_color(r)) for r in CORE_RELATIONS}
+        style = {"va": "center", "weight": "bold", "fontsize": 9}
+        self.ends = {r: right.text(0, 0, "", color=role_color(r), **style) for r in CORE_RELATIONS}
+        right.yaxis.set_major_formatter(PercentFormatter(1))
+        right.set(xlim=(0, 1.58 * last), xticks=left.get_xticks())  # room for the names at the ends of the lines
+        right.spines["bottom"].set_bounds(0, last)
         model_note(below, note)
         self.fig.canvas.draw()  # lays everything out
         self.fig.set_layout_engine("none")  # and there it stays
-        meshes = [ax.collections[0] for ax in self.heads.flat]
-        titles = [ax.title for ax in self.heads.flat]
-        lines = [self.loss, *self.scores.values()]
-        self.moving = [*meshes, *titles, *lines, self.clock, *self.names]
+        of_heads = [part for ax in self.heads.flat for part in (ax.collections[0], *ax.spines.values(), ax.title)]
+        self.moving = [*of_heads, self.loss, *self.scores.values(), *self.ends.values(), self.title]
         for artist in self.moving:
             artist.set_animated(True)  # left out when the rest is drawn
         self.fig.canvas.draw()
         self.still = self.fig.canvas.copy_from_bbox(self.fig.bbox)
 
-    def curve(self, ax: Axes, label: str, limits: tuple[float, float], color: str, style: str) -> Line2D:
-        """Prepare the axes of a curve over the steps; the curve itself is still empty."""
-        ax.set(xlim=(0, self.film.steps[-1]), ylim=limits)
-        ax.set_xlabel("training step", fontsize=9)
-        ax.set_ylabel(label, fontsize=9)
-        return ax.plot([], [], color=color, linestyle=style, linewidth=1.8)[0]
+    def draw_maps(self, axes: np.ndarray, words: list[str]) -> np.ndarray:
+        """A map for each head, (L, H); the words stand at the edges of the grid only."""
+        for layer, (weights, row) in enumerate(zip(self.film.weights[0], axes, strict=True)):
+            plot_heads(weights, words, axes=row, titles=[" "] * len(row))
+            for head, ax in enumerate(row):
+                ax.spines[:].set_visible(True)
+                ax.tick_params(labeltop=layer == 0, labelleft=head == 0)
+                if len(words) > 10:  # no room for words side by side: the rows have them
+                    ax.set_xticks(ax.get_xticks(), range(len(words)), rotation=0, ha="center", fontsize=7.5)
+            row[0].set_ylabel(f"layer {layer}", color=QUIET, fontsize=11)
+        return axes
 
-    def describe(self, relation: str, at: int) -> str:
-        head = self.film.best[at][relation]
-        return f"{relation} {head.accuracy:.2f}\n{head.name} (baseline {self.base[relation]:.2f})"
+    def curve(self, ax: Axes, label: str, top: float, color: str) -> Line2D:
+        """Prepare the axes of a curve over the steps; the curve itself is still empty."""
+        ax.set(xlim=(0, self.film.steps[-1]), ylim=(0, top))
+        ax.set_title(f"{label}, by training step", color=QUIET, loc="left")
+        return ax.plot([], [], color=color, linewidth=2.5, solid_capstyle="round")[0]
 
     def show(self, at: int) -> None:
         """Set everything that moves to what look number `at` saw."""
         film, now = self.film, self.film.steps[at]
-        having = roles(film.best[at], self.base)
         for (layer, head), ax in np.ndenumerate(self.heads):
+            name = film.names[now][layer][head]
             ax.collections[0].set_array(film.weights[at][layer, head].numpy())
-            ax.title.set_text(f"layer {layer} head {head}\n{having.get((layer, head), ' ')}")
-        self.loss.set_data(range(now), film.loss[:now])
-        for (relation, line), text in zip(self.scores.items(), self.names, strict=True):
+            lit = name != roles.NO_NAME
+            ax.title.set(text=name if lit else f"head {layer}.{head}", color=role_color(name))
+            ax.title.set_weight("bold" if lit else "normal")
+            ax.spines[:].set(color=role_color(name) if lit else HIDDEN, linewidth=3 if lit else 1)
+        self.loss.set_data(range(1, now + 1), self.loss_so_far[:now])
+        heights = apart({relation: film.best[at][relation].accuracy for relation in CORE_RELATIONS}, 0.11)
+        for relation, line in self.scores.items():
             line.set_data(film.steps[: at + 1], film.scores(relation)[: at + 1])
-            text.set_text(self.describe(relation, at))
-        loss = f", loss {np.mean(film.loss[max(now - 10, 0) : now]):.2f}" if now else ""
-        self.clock.set_text(f"step {now} of {film.steps[-1]}{loss}")
+            self.ends[relation].set_position((now + 0.02 * film.steps[-1], heights[relation]))
+            self.ends[relation].set_text(f"{relation.replace('-', '–')} {film.best[at][relation].accuracy:.0%}")
+        self.title.set_text(f"Step {now} of {film.steps[-1]}: {having_roles(film.names[now])}")
 
-    def pixels(self, at: int) -> Image.Image:
+    def pixels(self, at: int) -> np.ndarray:
         """The picture of look number `at`."""
         self.show(at)
         canvas = self.fig.canvas
         canvas.restore_region(self.still)
         for artist in self.moving:
             artist.draw(canvas.get_renderer())
-        return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+        return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def having_roles(names: list[list[str]]) -> str:
+    """How many heads have a role by rule: "3 of 8 heads have a role"."""
+    heads = [name for layer in names for name in layer]
+    number = sum(name != roles.NO_NAME for name in heads)
+    return f"{number or 'none'} of {len(heads)} heads {'has' if number < 2 else 'have'} a role"
+
+
+def palette() -> np.ndarray:
+    """The colours of the film, (N, 3) bytes, few, which keeps it small: those of weights, and shades of all others."""
+    shades = [sns.blend_palette(["white", color], 8) for color in (*PALETTE, INK, QUIET, GREY, HIDDEN)]
+    colors = [*WEIGHT_MAP(np.linspace(0, 1, 128))[:, :3], *(shade for of_color in shades for shade in of_color)]
+    return (255 * np.array(colors)).round().astype(np.uint8)
+
+
+def in_few_colors(picture: np.ndarray, colors: np.ndarray) -> np.ndarray:
+    """Each pixel of a picture (height, width, 3) in the nearest of these colours (N, 3)."""
+    packed, places = np.unique(picture.astype(np.int64) @ [1 << 16, 1 << 8, 1], return_inverse=True)
+    used = np.stack([packed >> 16, packed >> 8 & 255, packed & 255], axis=-1)  # (different colours, 3)
+    nearest = ((used[:, None] - colors[None].astype(np.int64)) ** 2).sum(axis=-1).argmin(axis=1)
+    return colors[nearest[places]].reshape(picture.shape)
 
 
 def frames_of(stage: Stage, looks: Sequence[int]) -> list[np.ndarray]:
-    """The frames of these looks, (height, width, 3) bytes each, all in the 64 colours that the last one needs."""
-    pictures = [stage.pixels(at) for at in tqdm(looks, desc="drawing", leave=False)]
-    palette = pictures[-1].quantize(64, method=Image.Quantize.MAXCOVERAGE)
-    few = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
-    return [np.asarray(picture.convert("RGB")) for picture in few]
+    """The frames of these looks, (height, width, 3) bytes each, all in the same colours."""
+    colors = palette()
+    return [in_few_colors(stage.pixels(at), colors) for at in tqdm(looks, desc="drawing", leave=False)]
 
 
 def entropy(film: Film, at: int) -> float:
@@ -253,34 +327,31 @@ def main(argv: list[str] | None = None) -> str:
         recipes = [replace(recipe, steps=training.QUICK_STEPS) for recipe in recipes]
     total, num_sentences = recipes[0].steps, QUICK_SENTENCES if options.quick else NUM_SENTENCES
     at = look_steps(total // 2, 7 if options.quick else LOOKS)
-    films = [shoot(recipe, options.words, at, num_sentences, options.device) for recipe in recipes]
+    shown = sorted({round(step * total / FRAMES[-1]) for step in FRAMES}) if options.pictures else []
+    film = shoot(recipes[0], options.words, {*at, *shown}, num_sentences, options.device, shown)
+    films = [film.at(at), *(shoot(r, options.words, at, num_sentences, options.device) for r in recipes[1:])]
     offsets = offset_baselines(training.corpus()[1][:num_sentences])
-    film, base = films[0], baselines(films[0], offsets)
-    title = summary(film, base, total)
+    title = summary(films[0], baselines(film, offsets), total)
     if options.pictures:
-        save_film(options, film, base, title, recipes[0], num_sentences)
+        save_film(options, film, baselines(film, offsets))
     findings.record(options, *(rises(each, baselines(each, offsets), total) for each in films))
     return title
 
 
-def save_film(
-    options: argparse.Namespace,
-    film: Film,
-    base: dict[str, float],
-    title: str,
-    recipe: training.Recipe,
-    num_sentences: int,
-) -> None:
+def save_film(options: argparse.Namespace, film: Film, base: dict[str, float]) -> None:
     """Draw every frame and save the animation; the last one stays for a while."""
     note = (
-        f"the first {film.steps[-1]} of {recipe.steps} training steps, seed {recipe.seed}; {num_sentences} held-out "
-        f"sentences · normalised entropy of these maps {entropy(film, 0):.2f} before, {entropy(film, -1):.2f} after"
+        f"rows: queries, columns: keys, darker: more weight · framed: has a role by rule, on held-out sentences\n"
+        f"normalised entropy of these maps {entropy(film, 0):.2f} before, {entropy(film, -1):.2f} after"
     )
-    stage = Stage(film, options.words, base, title, note)
-    images = frames_of(stage, range(0, len(film.steps), PER_FRAME))
+    stage = Stage(film, options.words, base, note)
+    images = frames_of(stage, [film.steps.index(step) for step in film.names])
     plt.close(stage.fig)
     path = options.output_dir / paths.ANIMATIONS / "phase3" / "training_film.gif"
-    caption = f'{title}. All heads on "{" ".join(options.words)}" during training, with loss and role scores.'
+    caption = (
+        f'The heads of a model in training, on "{" ".join(options.words)}", with its loss and the scores of three '
+        f"relations; at its end {having_roles(film.names[film.steps[-1]])}."
+    )
     save_animation(images + images[-1:] * HELD_FRAMES, path, caption=caption, seconds_per_frame=SECONDS)
 
 

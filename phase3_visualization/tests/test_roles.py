@@ -45,6 +45,8 @@ def film_rigged(accuracies):
     film.best = best
     film.weights = [torch.full((2, 4, 3, 3), 1 / 3) for _ in best]
     film.weights[-1] = torch.eye(3).expand(2, 4, 3, 3).clone()
+    film.names = {step: [[roles.NO_NAME] * 4, [roles.NO_NAME] * 4] for step in film.steps}
+    film.names[film.steps[-1]][1][2] = "verb → subject"
     return film
 
 
@@ -117,13 +119,22 @@ def test_film_step_at_share_is_counted_from_the_baseline():
     assert training_film.step_at_share(steps, scores, 0.6, 0.5) == 4  # half of the way from 0.6 to 1
 
 
-def test_film_roles_need_a_margin_over_the_baseline_and_share_a_head():
-    base = {"determiner-noun": 0.5, "verb-subject": 0.6, "verb-place": 0.4}
-    best = {
-        "determiner-noun": film_score(0.66, 0, 1), "verb-subject": film_score(0.74, 1, 0),
-        "verb-place": film_score(0.9, 0, 1),
-    }  # fmt: skip
-    assert training_film.roles(best, base) == {(0, 1): "determiner-noun, verb-place"}
+def test_film_up_to_a_step_has_the_looks_asked_for_alone():
+    film = film_rigged([0.2, 0.5, 0.7, 0.9]).at([0, 4])
+    assert film.steps == [0, 4] and film.loss == [3.0, 2.5, 2.0, 1.5] and film.scores("verb-place") == [0.2, 0.7]
+    assert len(film.weights) == 2
+
+
+def test_film_names_heads_as_all_pictures_do():
+    recipe = training.Recipe("film_test", "masked word", 2, 1, 3, d_model=8)
+    film = training_film.shoot(recipe, ["the", "cat"], {0, 3}, 4, named={3})
+    trained = training.train(recipe, MultiHeadAttention)
+    assert film.names == {3: roles.head_names(trained, MultiHeadAttention)}
+
+
+def test_film_writes_names_of_lines_apart_from_each_other():
+    heights = training_film.apart({"low": 0.3, "high": 1.0, "as high": 1.0, "near": 0.95}, 0.1)
+    assert heights == pytest.approx({"high": 1.0, "as high": 0.9, "near": 0.8, "low": 0.3})
 
 
 def test_film_baseline_is_the_better_of_offset_and_untrained_head():
@@ -196,11 +207,16 @@ def test_film_is_the_first_part_of_the_training_that_it_shows():
 def test_film_frames_have_one_size_change_and_become_a_gif_that_holds_the_last(tmp_path):
     film = film_rigged([0.2, 0.5, 0.7, 0.9])
     base = dict.fromkeys(training_film.CORE_RELATIONS, 0.3)
-    stage = training_film.Stage(film, ["the", "cat", "sat"], base, "title", "note")
+    stage = training_film.Stage(film, ["the", "cat", "sat"], base, "note")
     frames = training_film.frames_of(stage, [0, 1, 3])
     assert {frame.shape for frame in frames} == {(*frames[0].shape[:2], 3)} and frames[0].shape[1] == 900
     assert not np.array_equal(frames[0], frames[1]) and not np.array_equal(frames[1], frames[2])
     assert np.array_equal(frames[0], training_film.frames_of(stage, [0, 3])[0])  # nothing of a later frame stays
+    titles = [ax.get_title() for ax in stage.heads.flat]  # of the last frame: the head with a role has its name
+    assert titles[:7] == ["head 0.0", "head 0.1", "head 0.2", "head 0.3", "head 1.0", "head 1.1", "verb → subject"]
+    assert stage.title.get_text() == "Step 8 of 8: 1 of 8 heads has a role"
+    colors = {tuple(color) for frame in frames for color in frame.reshape(-1, 3)}
+    assert (255, 255, 255) in colors and colors <= set(map(tuple, training_film.palette()))
     path = save_animation(frames + frames[-1:] * 4, tmp_path / "film.gif", caption="c", seconds_per_frame=0.2)
     with Image.open(path) as image:
         assert image.n_frames == 3
