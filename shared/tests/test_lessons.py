@@ -186,9 +186,7 @@ def unknown_by_page(recorded):
 
 # Numbers in captions that no finding has, by picture: of one sentence, of a drawing, counted, or by formula.
 IN_CAPTIONS = {
-    "phase3/attention_flow.png": "39, 288",  # arrows of the sentence that is drawn
-    "phase3/pretrained_heads.png": "30",  # heads, on the text that is drawn
-    "phase3/training_film.gif": "190, 200, 800",  # steps of this film
+    "phase3/pretrained_heads.png": "30, 28",  # heads, on the text that is drawn
 }
 
 
