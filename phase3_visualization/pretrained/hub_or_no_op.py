@@ -11,7 +11,7 @@ of the weight.
 
     python phase3_visualization/pretrained/hub_or_no_op.py
 
-Needs pip install -e '.[pretrained]', and a model with such tokens. What [CLS] and [SEP] add is the same for every
+Needs pip install -e ".[pretrained]", and a model with such tokens. What [CLS] and [SEP] add is the same for every
 reader of a sentence, so even a long vector need not say anything about the sentence: shares are not yet information.
 """
 

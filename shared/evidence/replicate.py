@@ -46,7 +46,7 @@ def scripts_to_measure(claims: Iterable[Claim]) -> list[str]:
     slow = [name for plan in plans for name in plan.slow + plan.longer]
     needed = {module_of(claim.script) for claim in claims}
     if missing := sorted(needed - known):
-        raise ValueError(f"cannot run {', '.join(missing)}: .venv/bin/python -m pip install -e '.[pretrained]'")
+        raise ValueError(f'cannot run {", ".join(missing)}: python -m pip install -e ".[pretrained]"')
     return sorted(needed, key=lambda name: (name not in slow, name))
 
 

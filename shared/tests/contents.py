@@ -24,7 +24,7 @@ def pytest_pycollect_makeitem(collector, name, obj):
 @pytest.fixture(scope="session")
 def browser():
     """One headless Chromium for all tests of pages; without one they are skipped, and say so."""
-    api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -e '.[browser]'")
+    api = pytest.importorskip("playwright.sync_api", reason='no playwright: pip install -e ".[browser]"')
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("no Chromium: install one (Debian, Ubuntu: sudo apt-get install chromium)")

@@ -197,7 +197,7 @@ def test_the_word_test_runs_all_tests_or_says_what_is_missing(monkeypatch, capsy
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit) as stopped:
         course.main(["test"])
-    assert stopped.value.code == 2 and "pip install -e .[test]" in capsys.readouterr().err
+    assert stopped.value.code == 2 and 'pip install -e ".[test]"' in capsys.readouterr().err
 
 
 def test_help_names_all_words_and_options(capsys):
