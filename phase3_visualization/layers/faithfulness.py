@@ -375,19 +375,21 @@ def draw(trained: Trained, board: Numbers) -> tuple[Figure, str]:
         color = BLUE if name in OF_WEIGHTS else GREY
         ax.plot(interval, [row, row], color=color, linewidth=4, alpha=0.4, solid_capstyle="round")
         ax.plot(found, row, "o", color=color, markersize=10)
-        ax.text(interval[0] - 0.02, row, f"{found:.0%}", ha="right", va="center")
+        ax.annotate(f"{found:.0%}", (found, row), (0, 6), textcoords="offset points", ha="center", va="bottom")
     for place, text in ((board[f"{CHANCE}: {FOUND}"], "by chance"), (RELIABLE, f"reliable: {RELIABLE:.0%}")):
         ax.axvline(place, color=INK, linewidth=1.2, linestyle=":", zorder=0)
-        ax.text(place, len(names) - 0.4, text, ha="center", va="bottom", fontsize=9)
+        ax.text(place, len(names) - 0.2, text, ha="center", va="bottom", fontsize=9)
     ax.set_yticks(range(len(names)), names, fontsize=10.5)
     for label, name in zip(ax.get_yticklabels(), names, strict=True):
         label.set_color(BLUE if name in OF_WEIGHTS else QUIET)
     ax.tick_params(axis="y", length=0)
-    ax.set(xlim=(0, 1.02), ylim=(-0.6, len(names) - 0.4))
+    ax.set(xlim=(0, 1.02), ylim=(-0.6, len(names) - 0.25))
     ax.xaxis.set_major_formatter(PercentFormatter(1))
     ax.set_xlabel("sentences in which the word that mattered comes first", color=QUIET)
-    reach = any(board[f"{name}: {FOUND}"] > RELIABLE for name in OF_WEIGHTS)
-    title = f"Attention weights often find the word that mattered, {'some reliably' if reach else 'not reliably'}"
+    best = max(board[f"{name}: {FOUND}"] for name in OF_WEIGHTS)
+    title = f"Attention weights often find the word that mattered, {'some' if best > RELIABLE else 'not'} reliably"
+    if best < 0.5:
+        title = "Attention weights seldom find the word that mattered"
     note = (
         f"{trained.label} · {board['both readers agree']} held-out sentences, on whose word the model and a perfect "
         "reader agree\nblue: made of attention weights; grey: of something else · lines: 95 % interval over sentences"

@@ -167,6 +167,8 @@ def draw(names: list[list[list[str]]], label: str, seeds: range) -> tuple[Figure
     for layer in range(1, len(names[0])):
         ax.axhline(layer * len(names[0][0]), color=QUIET, linewidth=0.8)
     title = "Train again: the roles come back, mostly in other heads"
+    if all(name == NO_NAME for of_seed in names for of_layer in of_seed for name in of_layer):
+        title = "Trained this little, no head has a role with any seed"
     headline(fig, title, f"one model, {label} with each seed · roles by rule (head_roles.py) on held-out sentences")
     return fig, f"{title}. A row for each head, a column for each seed, in each cell the role of the head."
 
