@@ -39,7 +39,7 @@ def score_by_hand() -> list[float]:
     3. three weights: e to each of these, divided by the sum of the three. e ≈ 2.72, e² ≈ 7.39, e³ ≈ 20.1, e⁴ ≈ 54.6
 
     Put the three weights in place of the dots, rounded to two decimals. Before you compute: which key wins? Does
-    key 2, at right angles to the query, get nothing?
+    key 2, whose dot product with the query is 0, get nothing?
     """
     return [..., ..., ...]
 
@@ -56,7 +56,8 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     Each row by itself: softmax over the keys that are visible to its query. All other weights are exactly 0: the
     whole row, if nothing is visible, and never NaN.
 
-    Scores may be as large as 1000 or as low as -1e12: e^1000 is too much for any float. torch.softmax knows a way.
+    Scores may be as large as 1000 or as low as -1e12: e^1000 is too much for any float. torch.softmax takes the largest
+    score off all others first, which changes no weight. Of a row of only -inf it makes NaN.
     """
     raise NotImplementedError
 

@@ -1,7 +1,7 @@
 """How does one get from a mean of words to attention? In four steps, each a few lines, all on one small tensor.
 
 Six words of three numbers each, made up by hand so that one can see what they mean: how much a word is an animal, a
-deed, a place. A mean treats all words alike. Weights from similarity look at themselves, and cannot be one-sided.
+deed, a place. A mean treats all words alike. By similarity words take most from themselves, and no score is one-sided.
 Queries and keys let a word look for what it is not. Then the same for all words at once.
 
     python phase1_single_head/from_a_mean.py
@@ -18,18 +18,19 @@ from shared import cli
 WORDS = ["the", "cat", "sat", "on", "the", "mat"]
 X = torch.tensor(
     [  # animal, deed, place
-        [0.0, 0.0, 1.0],  # the
-        [2.0, 1.0, 0.0],  # cat
-        [1.0, 2.0, 0.0],  # sat
+        [0.0, 0.0, 0.0],  # the
+        [2.0, 0.0, 0.0],  # cat
+        [0.0, 2.0, 0.0],  # sat
         [0.0, 1.0, 1.0],  # on
-        [0.0, 0.0, 1.0],  # the
-        [1.0, 0.0, 2.0],  # mat
+        [0.0, 0.0, 0.0],  # the
+        [0.0, 0.0, 2.0],  # mat
     ],
     dtype=torch.float64,
 )
-W_Q = torch.tensor([[0, 0], [2, 0], [0, 1]], dtype=torch.float64)  # a deed looks for an animal, a place for a place
-W_K = torch.tensor([[1, 0], [0, 0], [0, 1]], dtype=torch.float64)  # found as an animal, found as a place
-W_V = torch.tensor([[1, 0], [0, 0], [0, 1]], dtype=torch.float64)  # passes on the same two
+# A row for each of animal, deed, place; a column for each number of the query, the key, the value.
+W_Q = torch.tensor([[0, 0], [1, 0], [0, 1]], dtype=torch.float64)  # a deed asks for an animal, a place for a deed
+W_K = torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.float64)  # found as an animal, found as a deed
+W_V = torch.tensor([[1, 0], [0, 0], [0, 1]], dtype=torch.float64)  # passes on: animal, place
 
 
 def plain_mean(x: Tensor) -> Tensor:
@@ -84,17 +85,17 @@ def main(argv: list[str] | None = None) -> str:
     for word, output in zip(WORDS[1:3], plain_mean(X)[1:3], strict=True):
         print(f'   "{word}" becomes {numbers(output)}')
 
-    print("\n2. Weighted by similarity: cat and sat look most at themselves, and score each other alike")
+    print("\n2. Weighted by similarity: cat, sat and mat take most from themselves")
     _, weights = similarity_mean(X)
     scores = X @ X.T
     print(table(weights))
-    print(f"   score of cat for sat: {scores[1, 2]:g}, of sat for cat: {scores[2, 1]:g}")
+    print(f"   score of mat for on: {scores[5, 3]:g}, of on for mat: {scores[3, 5]:g}")
 
-    print("\n3. Queries and keys: sat asks for an animal, and finds cat")
+    print("\n3. Queries and keys: sat asks for an animal and finds cat, mat asks for a deed and finds sat")
     output, weights = all_words_ask(X, W_Q, W_K, W_V)
     print(table(weights))
     scores = (X @ W_Q) @ (X @ W_K).T
-    print(f"   score of cat for sat: {scores[1, 2]:g}, of sat for cat: {scores[2, 1]:g}")
+    print(f"   score of sat for cat: {scores[2, 1]:g}, of cat for sat: {scores[1, 2]:g} (before the division)")
     print(f'   "sat" becomes {numbers(output[2])}: an animal, hardly a place')
 
     print("\n4. One word by itself, all words at once, and the function of the next file agree")
