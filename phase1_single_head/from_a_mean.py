@@ -1,4 +1,6 @@
-"""How does one get from a mean of words to attention? In four steps, each a few lines, all on one small tensor.
+"""How does one get from a mean of words to attention?
+
+In four steps, each a few lines, all on one small tensor.
 
 Six words of three numbers each, made up by hand so that one can see what they mean: how much a word is an animal, a
 deed, a place. A mean treats all words alike. By similarity words take most from themselves, and no score is one-sided.

@@ -1,8 +1,8 @@
-"""How do you try an attention of your own? Copy this file, and change the forward.
+"""How do you try an attention of your own?
 
-Anything with forward(x, mask=None) -> (output, weights) runs in the toy transformer. In this one the score of a key is
-lower the further away it is, and each head has its own slope (ALiBi, Press et al. 2022). It is trained like the models
-of the lessons, for about 15 s, and its heads are asked what they do.
+Copy this file, and change the forward. Anything with forward(x, mask=None) -> (output, weights) runs in the toy
+transformer. In this one the score of a key is lower the further away it is, and each head has its own slope (ALiBi,
+Press et al. 2022). It is trained like the models of the lessons, for about 15 s, and its heads are asked what they do.
 
     python phase2_multi_head/alibi_attention.py
 
