@@ -71,13 +71,6 @@ def role_color(role: str) -> str:
     return relation or (GREY if role == "no name" else PURPLE)
 
 
-HEAD_COLORS = list(PALETTE)
-
-
-def head_color(head: int) -> str:
-    return PALETTE[head % len(PALETTE)]
-
-
 def token_labels(tokens: Sequence[str]) -> list[str]:
     """["the", "cat"] -> ["0 the", "1 cat"]."""
     return [f"{position} {token}" for position, token in enumerate(tokens)]
