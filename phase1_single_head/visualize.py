@@ -1,4 +1,4 @@
-"""What does one head look like: whom does a hidden word ask, and how does that become a guess?
+"""Whom does a hidden word ask, and how does that become a guess?
 
     python phase1_single_head/visualize.py
     python phase1_single_head/visualize.py --sentence "those dogs slept in a soft bed"
