@@ -139,7 +139,7 @@ def plot_attention(
     if annotate:
         for row, column in (~hidden).nonzero().tolist():
             weight = weights[row, column].item()
-            color = "white" if weight > 0.4 else INK
+            color = "white" if weight > 0.55 else INK
             ax.text(column + 0.5, row + 0.5, f"{weight:.2f}", ha="center", va="center", fontsize=9, color=color)
     ax.xaxis.tick_top()
     size = 9 if len(key_tokens) <= 12 else 7.5
