@@ -1,9 +1,9 @@
 """The look of every picture, and the heatmap that all phases draw.
 
 One theme: white ground; one perceptual map for weights, always from 0 to 1, in which zero is the ground; hidden cells
-hatched grey, clearly not zero. A colour means a role: what a head does has the same colour in every figure, and a head
-without a role is grey. Queries (attending) go down, keys (attended to) go across, and words carry their position,
-"0 the", so that repeated words stay apart. Lines carry their names at their ends.
+hatched grey, clearly not zero. Wherever heads are named, what a head does has the same colour, and a head without a
+role is grey. Queries (attending) go down, keys (attended to) go across, and words carry their position, "0 the", so
+that repeated words stay apart. Lines carry their names at their ends.
 
 Helpers draw on an Axes and return it; only scripts save, through save_figure.
 """

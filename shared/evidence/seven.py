@@ -10,13 +10,16 @@ visualizations/plots/seven/.
 """
 
 from dataclasses import dataclass
+from statistics import fmean
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from shared import cli
 from shared.evidence import replications
 from shared.evidence.claims import all_claims
+from shared.toy_language import RELATIONS
 from shared.visualization_utils import BLUE, INK, QUIET, RED, save_plot
 
 SIZE, DPI = (4.2, 2.1), 100  # inches; README's width, so that a point of type keeps its size
@@ -25,91 +28,100 @@ TYPE = 12
 
 @dataclass(frozen=True)
 class Line:
-    """A quantity: what it is called here, and which number of which claim it is in the record."""
+    """A quantity: what it is called here, and which numbers of which claim it is in the record, their mean."""
 
     label: str
     claim: str
-    number: str
+    numbers: tuple[str, ...]
 
     def values(self) -> list[float]:
         """Its value in every run."""
         claim = next(claim for claim in all_claims() if claim.id == self.claim)
-        return [value for block in replications.published(claim).blocks for value in block[self.number]]
+        runs = [row for block in replications.published(claim).blocks for row in replications.rows(block)]
+        return [fmean(run[number] for number in self.numbers) for run in runs]
 
 
 @dataclass(frozen=True)
 class Small:
-    """One small picture; the last line is the surprise. digits: of the numbers written, after the point."""
+    """One small picture; the last line is the surprise. written: how its numbers are."""
 
     unit: str
     lines: tuple[Line, ...]
     limits: tuple[float, float] = (0, 1)
-    digits: int = 2
+    written: str = "{:.0%}"
+
+
+def best_head(relation: str) -> str:
+    return f"four heads, two layers, {relation}"
 
 
 SEVEN = {
     "bottleneck": Small(
-        "letters right, written in the order read",
+        "right without attention, in the order read",
         (
-            Line("first quarter", "C174", "first quarter, in order"),
-            Line("last quarter", "C174", "last quarter, in order"),
+            Line("first quarter", "C174", ("first quarter, in order",)),
+            Line("last quarter", "C174", ("last quarter, in order",)),
         ),
     ),
     "scaling": Small(
         "answers right after 300 steps, d_k = 64",
         (
-            Line("divided by √d_k", "C012", "divided, 64"),
-            Line("not divided", "C012", "not divided, 64"),
-            Line("smaller start", "C012", "smaller W_q, 64"),
+            Line("divided by √d_k", "C012", ("divided, 64",)),
+            Line("not divided", "C012", ("not divided, 64",)),
+            Line("not divided, smaller start", "C012", ("smaller W_q, 64",)),
         ),
     ),
     "heads": Small(
         "what four heads gain over one, nats",
         (
-            Line("after a third of it", "heads-training-length", "gain, 4 heads for 1, a third of the steps"),
-            Line("after training", "heads-training-length", "gain, 4 heads for 1"),
+            Line("after 300 of 900 steps", "heads-training-length", ("gain, 4 heads for 1, a third of the steps",)),
+            Line("after 900 steps", "heads-training-length", ("gain, 4 heads for 1",)),
         ),
         (0, 0.5),
+        "{:.2f}",
     ),
     "seed": Small(
-        "related words found, trained again",
+        "related words that it finds",
         (
-            Line("an average head", "same-place", "share right, mean head"),
-            Line("the same head", "same-place", "share right, same head"),
+            Line("the best head", "three-roles", tuple(map(best_head, RELATIONS[:3]))),
+            Line("any head, on average", "same-place", ("share right, mean head",)),
+            Line("that head, trained again", "same-place", ("share right, same head",)),
         ),
     ),
     "faithfulness": Small(
-        "where the largest weight lies",
+        "of the sentences",
         (
-            Line("on a related word", "plausible-weights", "raw weights: plausible"),
-            Line("on what mattered", "faithful-weights", "raw weights: found"),
+            Line("weight on a related word", "plausible-weights", ("raw weights: plausible",)),
+            Line("nearest word mattered", "faithful-weights", ("nearest word: found",)),
+            Line("weight on what mattered", "faithful-weights", ("raw weights: found",)),
         ),
     ),
     "coreference": Small(
-        "of 40 pairs of sentences with “it”",
+        "of 40 pairs with “it”, best of 72 heads",
         (
-            Line("both right", "pretrained-coreference", "both right"),
-            Line("both wrong", "pretrained-coreference", "both wrong"),
-            Line("same noun twice", "pretrained-coreference", "the same noun in both"),
+            Line("both right", "pretrained-coreference", ("both right",)),
+            Line("both wrong", "pretrained-coreference", ("both wrong",)),
+            Line("same noun twice", "pretrained-coreference", ("the same noun in both",)),
         ),
         (0, 40),
-        0,
+        "{:.0f}",
     ),
     "induction": Small(
-        "loss without induction heads, nats more",
+        "rise of the loss without them, nats",
         (
-            Line("one by one, summed", "induction-head-ablation", "zero, each alone, summed"),
-            Line("all together", "induction-head-ablation", "zero, all of them"),
+            Line("one by one, summed", "induction-head-ablation", ("zero, each alone, summed",)),
+            Line("all together", "induction-head-ablation", ("zero, all of them",)),
         ),
         (0, 7),
+        "{:.2f}",
     ),
 }
 
 
-def written(values: list[float], digits: int) -> str:
-    """The least and the largest: "0.31–0.35"."""
-    low, high = (f"{value:.{digits}f}" for value in (min(values), max(values)))
-    return low if low == high else f"{low}–{high}"
+def range_of(values: list[float], written: str) -> str:
+    """The least and the largest: "31–35%"."""
+    low, high = (written.format(value) for value in (min(values), max(values)))
+    return low if low == high else f"{low.removesuffix('%')}–{high}"
 
 
 def draw(small: Small) -> tuple[Figure, str]:
@@ -120,12 +132,14 @@ def draw(small: Small) -> tuple[Figure, str]:
         runs, color = line.values(), RED if line is small.lines[-1] else BLUE
         ax.hlines(row, *small.limits, color="#d5dade", linewidth=1, zorder=0)
         ax.plot(runs, [row] * len(runs), "o", color=color, alpha=0.45, markersize=8, markeredgewidth=0, clip_on=False)
-        text = written(runs, small.digits)
+        text = range_of(runs, small.written)
         ax.text(small.limits[0], row - 0.24, line.label, fontsize=TYPE, color=INK)
         ax.text(small.limits[1], row - 0.24, text, fontsize=TYPE, color=color, ha="right", weight="bold")
         said.append(f"{line.label} {text}")
     ax.set(xlim=small.limits, ylim=(len(small.lines) - 0.6, -0.75), yticks=[])
     ax.tick_params(labelsize=TYPE - 1, color="#aab2bb")
+    if "%" in small.written:
+        ax.xaxis.set_major_formatter(PercentFormatter(1))
     ax.spines.left.set_visible(False)
     ax.set_xlabel(small.unit, fontsize=TYPE, color=QUIET)
     return fig, f"{small.unit}: {', '.join(said)}; a dot for each run"
