@@ -2,7 +2,7 @@
 
     1  One head          a hidden word asks all words and mixes their answers
     2  Many heads        several heads read the same sentence, each in its own way
-    3  What heads do     trained again, the same jobs come back in other heads
+    3  What heads do     trained again, heads share out the grammar anew
     4  Without a future  with later words hidden, a model can write
 
 Everything on it is computed in this run from trained models. Heads have their names by the rule of
@@ -186,7 +186,8 @@ def draw_many_heads(ax: Axes, one: Trained, four: Trained, words: list[str]) -> 
         for i, j in enumerate(others[head].tolist() if len(words) > 1 else []):
             good = name in right and bool(right[name][i, j])
             color = role_color(name) if good else FAINT
-            arrow(ax, places[i], places[j], level - 7.5, weights[head, i, j].item(), color, zorder=3 if good else 2)
+            weight = weights[head, i, j].item() * (1 if good else 0.4)  # the others stay in the background
+            arrow(ax, places[i], places[j], level - 7.5, weight, color, zorder=3 if good else 2)
     key = "An arrow: the other word that is looked at most. Coloured: right by the grammar."
     put(ax, WORDS, y + 85, key, color=QUIET)
     return statement
@@ -204,7 +205,7 @@ def arrow(ax: Axes, start: float, end: float, y: float, weight: float, color: st
 
 def draw_what_heads_do(ax: Axes, deep: Trained, again: Trained) -> str:
     """Band 3: the heads of a model and of the same model trained again, by role, and where each role went."""
-    statement = "Nobody told them what to do. Train again: the same jobs come back, often in other heads."
+    statement = "Nobody told them what to do. Trained again, they share out the grammar anew."
     y = heading(ax, 3, "What heads do", statement)
     rows = [[name for layer in head_names(trained, MultiHeadAttention) for name in layer] for trained in (deep, again)]
     gap, levels, height = 2, (y + 5, y + 45), 17
@@ -223,7 +224,7 @@ def draw_what_heads_do(ax: Axes, deep: Trained, again: Trained) -> str:
                 middle = level + height / 2 + 7 * (line - (len(lines) - 1) / 2)
                 put(ax, x, middle + 2.2, part, size, ha="center", color=on_it)
     put(ax, LEFT, levels[0] - 3, "Trained once", weight="bold")
-    put(ax, STATEMENTS, levels[0] - 3, "A head earns its name by rule, on new sentences.", color=QUIET)
+    put(ax, STATEMENTS, levels[0] - 3, "A name is earned by rule. Lines join the same relation.", color=QUIET)
     put(ax, LEFT, levels[1] + height + 8, "Trained again, from other random numbers", weight="bold")
     return statement
 
@@ -245,7 +246,7 @@ def draw_without_a_future(ax: Axes, trained: Trained, words: list[str]) -> str:
     """Band 4: what each word sees under the mask, and how the model goes on after the verb."""
     tokens = torch.tensor([encode([START, *words])], device=trained.model.positions.device)
     leak = largest_leak(trained.model, tokens)[0]
-    statement = f"A word may see only the past. Change all later words: what came before moves by exactly {leak:g}."
+    statement = f"A word may see only the past. Change all later words: what came before changes by {leak:g}."
     y = heading(ax, 4, "Without a future", statement)
     width, height = (RIGHT - WORDS) / len(words), 50 / len(words)
     size = fitted(words, 0.85 * width, min(0.6 * WORD_SIZE, 0.78 * height / POINT))
