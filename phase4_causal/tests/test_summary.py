@@ -116,11 +116,11 @@ def test_jobs_are_followed_from_one_model_to_the_next():
 
 def test_the_future_is_hatched_and_a_leak_is_said(ax):
     causal = training.untrained(training.CAUSAL_RECIPE, causal_attention.CausalSelfAttention)
-    assert "by exactly 0. It writes" in summary.draw_without_a_future(ax, causal, WORDS)
+    assert "changes by 0. It writes" in summary.draw_without_a_future(ax, causal, WORDS)
     assert sum(isinstance(patch, Rectangle) and patch.get_hatch() is not None for patch in ax.patches) == 15
     assert "writes" in summary.draw_without_a_future(ax, causal, ["cat"] * MAX_LENGTH)  # no room to go on
     leaking = training.untrained(training.CAUSAL_RECIPE, MultiHeadAttention)
-    assert "by exactly 0. It writes" not in summary.draw_without_a_future(ax, leaking, WORDS)
+    assert "changes by 0. It writes" not in summary.draw_without_a_future(ax, leaking, WORDS)
 
 
 def test_one_head_and_the_best_of_several_are_compared_where_they_differ_most(ax, monkeypatch):
