@@ -61,6 +61,7 @@ HEADS, BATCH, STEPS, LEARNING_RATE, STRINGS, LOOKUP_MODELS = 8, 32, 200, 1e-2, 2
 LANGUAGE, LOOKUPS = "toy language", "two look-ups"
 COLORS = {LANGUAGE: BLUE, LOOKUPS: ORANGE}
 SMALLEST = 1e-3  # nats: the picture shows anything below as this
+PICTURED = 4  # heads removed in the picture
 
 
 @dataclass(frozen=True)
@@ -344,38 +345,48 @@ def can_go(prunings: list[Pruning]) -> str:
 
 
 def draw(runs: Runs, learned: bool, note: str) -> tuple[Figure, str]:
-    """How far the loss rises against the number of heads removed, a line for each model; a band where heads can go."""
-    fig, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    for task, prunings in runs.items():
-        for run in prunings:
-            draw_curve(ax, run, COLORS[task])
-    counts = range(runs[LANGUAGE][0].removal.numel() + 1)
+    """How far the loss rises with each of the first heads removed, a line for each model; a band where heads can go."""
+    fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
+    named = {
+        f"{task}, model {place}" if len(prunings) > 1 else task: (run, COLORS[task])
+        for task, prunings in runs.items()
+        for place, run in enumerate(prunings, 1)
+    }
     ax.axhspan(SMALLEST / 1.5, TOLERANCE, color=HIDDEN, zorder=0, linewidth=0)
-    ax.text(
-        counts[-1] + 0.25, TOLERANCE / 1.3, f"less than {TOLERANCE} nats: can go", color=QUIET, ha="right", va="top"
-    )
-    ax.set_yscale("log")
-    ax.set(xlim=(0.7, counts[-1] + 0.3), xticks=counts[1:], ylim=(SMALLEST / 1.5, 12))
-    ax.set_yticks([SMALLEST, TOLERANCE, 0.1, 1, 10], [f"{SMALLEST}\nor less", f"{TOLERANCE}", "0.1", "1", "10"])
+    said = f"can go (filled): the whole\n95 % interval below {TOLERANCE} nats"
+    ax.text(PICTURED + 0.2, SMALLEST * 2.5, said, color=QUIET, ha="right", va="center")
+    ends = {}
+    for place, (name, (run, color)) in enumerate(named.items()):
+        last = draw_curve(ax, run, color, shift=0.3 * ((place + 0.5) / len(named) - 0.5))
+        ends[name] = (PICTURED + 0.2, last, color)
+    counts = range(1, PICTURED + 1)
+    ax.set(yscale="log", xlim=(0.7, PICTURED + 0.25), xticks=counts, ylim=(SMALLEST / 1.5, 3))
+    ax.set_yticks([SMALLEST, TOLERANCE, 0.1, 1], [f"{SMALLEST}\nor less", f"{TOLERANCE}", "0.1", "1"])
     ax.set(xlabel="heads removed, each time the cheapest that is left", ylabel="rise of the loss, in nats")
     ax.minorticks_off()
-    ends = {task: statistics.mean(run.greedy[-1] for run in prunings) for task, prunings in runs.items()}
-    sizes = {task: "two layers of four heads" if task == LANGUAGE else "one layer of eight heads" for task in runs}
-    label_ends(ax, {f"{task}:\n{sizes[task]}": (counts[-1], ends[task], COLORS[task]) for task in runs}, size=10)
-    language, lookups = can_go(runs[LANGUAGE]), can_go(runs[LOOKUPS])
-    title = f"Few heads can go: {language} in the toy language, {lookups} for two look-ups"
+    label_ends(ax, ends, size=10)
+    most, sizes = max(run.can_go for run, _ in named.values()), {run.removal.numel() for run, _ in named.values()}
+    of = " or ".join(map(str, sorted(sizes)))
+    title = f"Of {of} heads at most {most} can go unnoticed" if most else f"None of {of} heads can go unnoticed"
     if not learned:
         title = "Trained too little: nothing is learned yet that goes away with a head"
     headline(fig, title, note)
     return fig, f"{title}. The rise of the loss when heads are removed one by one, always the cheapest that is left."
 
 
-def draw_curve(ax: Axes, run: Pruning, color: str) -> None:
-    """How far the loss of one model has risen, with its 95 % intervals; from one head removed to all."""
-    counts = range(1, len(run.greedy))
-    rises, low, high = ([max(rise, SMALLEST) for rise in line[1:]] for line in (run.greedy, *run.greedy_range))
-    ax.plot(counts, rises, "o-", color=color, markersize=6)
-    ax.vlines(counts, low, high, color=color, linewidth=5, alpha=0.3)
+def draw_curve(ax: Axes, run: Pruning, color: str, shift: float) -> float:
+    """How far the loss of one model has risen, with 95 % intervals; a dot is filled where so many heads can go.
+
+    shift: to the side, so that no interval lies on another. Returns the height at which the line ends.
+    """
+    kept = slice(1, PICTURED + 1)
+    rises, low, high = ([max(rise, SMALLEST) for rise in line[kept]] for line in (run.greedy, *run.greedy_range))
+    places = [count + shift for count in range(1, len(rises) + 1)]
+    ax.plot(places, rises, color=color, linewidth=1.5)
+    ax.vlines(places, low, high, color=color, linewidth=5, alpha=0.3)
+    faces = [color if rise < TOLERANCE else "white" for rise in run.greedy_range[1][kept]]
+    ax.scatter(places, rises, s=55, facecolors=faces, edgecolors=color, linewidths=1.8, zorder=3)
+    return rises[-1]
 
 
 def main(argv: list[str] | None = None) -> str:
