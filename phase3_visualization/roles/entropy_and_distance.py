@@ -130,35 +130,44 @@ def distances(runs: dict[str, Distances]) -> dict[str, float]:
     return found
 
 
+def further(run: Distances) -> bool:
+    """Does the last layer look further than the first, on average over its heads?"""
+    return bool(run.trained[-1].mean() > run.trained[0].mean())
+
+
 def summary(found: dict[str, Distances]) -> str:
-    """Which way the mean distance goes from the first layer to the last one."""
-    rises = [bool(run.trained[-1].mean() > run.trained[0].mean()) for run in found.values()]
-    if any(rises) and not all(rises):
-        return "Deeper is not further: one model's last layer looks further, the other's less far"
-    return f"The last layer looks {'further' if all(rises) else 'less far'} than the first, in both models"
+    """What the means of the first and the last layer say of the two models."""
+    if all(map(further, found.values())):
+        return "In both models the last layer looked further than the first, this time"
+    return "Deeper layers need not look further"
 
 
 def draw_heads(ax: Axes, found: Distances, names: list[list[str]] | None) -> None:
-    """A dot for each head, by distance within its layer; the mean of each layer, and what even weights give."""
+    """A dot for each head, by distance within its layer; from layer to layer an arrow joins the means."""
     num_layers, num_heads = found.trained.shape
+    means = found.trained.mean(dim=1).tolist()
     ticks = []
-    for layer, distances in enumerate(found.trained):
-        top = layer * (num_heads + 1)
+    for layer, (distances, mean) in enumerate(zip(found.trained, means, strict=True)):
+        top = layer * (num_heads + 1.5)
         for row, head in enumerate(distances.argsort().tolist()):
             name = names[layer][head] if names else NO_NAME
             label = head_label(name if names else "head", layer, head)
             ticks.append((top + row, label, role_color(name)))
-            ax.plot(distances[head], top + row, "o", color=role_color(name), markersize=10)
-        mean = distances.mean().item()
-        ax.plot([mean, mean], [top - 0.5, top + num_heads - 0.5], color=INK, linewidth=2, zorder=0)
-        ax.text(mean, top - 0.6, f"layer {layer}, mean {mean:.1f}", ha="right", va="bottom", fontsize=9)
+            ax.plot(distances[head], top + row, "o", color=role_color(name), markersize=8)
+        ax.plot([mean, mean], [top - 0.5, top + num_heads - 0.5], color=INK, linewidth=3, zorder=0)
+        ax.text(0.04, top - 0.6, f"layer {layer}: {mean:.1f}", va="bottom", fontsize=10)
+        if layer:
+            line = {"arrowstyle": "-|>", "color": INK, "linewidth": 2, "shrinkA": 0, "shrinkB": 0}
+            ax.annotate("", (mean, top - 0.5), (means[layer - 1], top - 2), arrowprops=line)
+    bottom = num_layers * (num_heads + 1.5) - 1.5
     ax.axvline(found.even, color=QUIET, linewidth=1.5, linestyle=":", zorder=0)
+    ax.text(found.even - 0.05, bottom, f"even weights {found.even:.1f}", color=QUIET, fontsize=9, ha="right")
     places, labels, colors = zip(*ticks, strict=True)
     ax.set_yticks(places, labels, fontsize=9)
     for label, color in zip(ax.get_yticklabels(), colors, strict=True):
         label.set_color(color)
     ax.tick_params(axis="y", length=0)
-    ax.set_ylim(num_layers * (num_heads + 1) - 1, -1.6)
+    ax.set_ylim(bottom + 0.2, -1.6)
 
 
 def draw(found: dict[str, Distances], names: list[list[str]], note: str) -> tuple[Figure, str]:
@@ -167,8 +176,8 @@ def draw(found: dict[str, Distances], names: list[list[str]], note: str) -> tupl
     far = max(max(run.even, run.trained.max().item()) for run in found.values())
     for ax, (kind, run), known in zip(axes, found.items(), (names, None), strict=True):
         draw_heads(ax, run, known)
-        ax.set(xlim=(0, 1.05 * far), xlabel="mean distance, words")
-        ax.set_title(f"{MODELS[kind]}\ndotted: even weights, {run.even:.1f}", color=QUIET)
+        ax.set(xlim=(0, 1.05 * far), xticks=range(1 + int(far)), xlabel="mean distance, words; line: of a layer")
+        ax.set_title(f"{MODELS[kind]}:\nits last layer looks {'further' if further(run) else 'less far'}")
     title = summary(found)
     headline(fig, title, note)
     return fig, f"{title}. A dot for each head, a line at the mean of its layer, dotted what even weights give."

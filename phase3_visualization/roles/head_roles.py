@@ -50,6 +50,12 @@ ALL_HEADS, FOLLOWING, DIFFERENT = "all heads", "that follow a relation", "differ
 SUBJECT = "that follow verb and subject"
 
 
+def passing(halves: Halves, layer: int, head: int) -> set[str]:
+    """The relations, by direction, that a head follows in both halves of the sentences, whatever its name."""
+    (_, naming), (_, scoring) = (margins(scores, base, layer, head) for scores, base in halves)
+    return {name for name in naming if min(naming[name], scoring[name]) >= 0}
+
+
 @measures(
     Claim(
         id="C069",
@@ -71,10 +77,7 @@ def relations_followed(halves: Halves) -> dict[str, int]:
 
     A head may follow several relations, whatever its name; both directions are one relation.
     """
-    followed = []  # for each head
-    for place in halves[0][0].heads:
-        (_, naming), (_, scoring) = (margins(scores, base, *place) for scores, base in halves)
-        followed.append({frozenset(name.split(" → ")) for name in naming if min(naming[name], scoring[name]) >= 0})
+    followed = [{frozenset(name.split(" → ")) for name in passing(halves, *place)} for place in halves[0][0].heads]
     return {
         ALL_HEADS: len(followed),
         FOLLOWING: sum(map(bool, followed)),
@@ -144,26 +147,33 @@ def columns(scores: Scores, base: Baselines) -> list[Column]:
     return table
 
 
-def draw_table(ax: Axes, table: list[Column], heads: list[tuple[int, int]], names: list[str]) -> None:
-    """Heads down, scores across, below each what it needs; the cell that gives a head its name is framed."""
+def requirement(needed: float) -> str:
+    """What stands below a score; no line for the share that the heading of the positions names."""
+    if needed > 1:
+        return f"guess: {needed - MARGIN:.2f}"
+    return "" if needed == POSITIONAL else f"needs {needed:.2f}"
+
+
+def draw_table(ax: Axes, table: list[Column], halves: Halves, names: list[str]) -> None:
+    """Heads down, scores across, below each what it needs; framed thickly what gives a head its name."""
+    heads = halves[1][0].heads
     values, needed = (
         torch.stack([part.flatten() for part in parts], dim=1)  # (L, H) each -> (L * H, columns)
         for parts in zip(*((column.values, column.needed) for column in table), strict=True)
     )
     ax.pcolormesh(values.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=1)
-    middle = {"ha": "center", "va": "center"}
     for row, name in enumerate(names):
-        color = role_color(name)
+        passed = passing(halves, *heads[row])
         for place, column in enumerate(table):
-            ink = "white" if values[row, place] > 0.4 else INK
-            ax.text(place + 0.5, row + 0.36, f"{values[row, place]:.2f}", fontsize=10, color=ink, **middle)
-            needs = f"needs {needed[row, place]:.2f}" if needed[row, place] <= 1 else "out of reach"
-            ax.text(place + 0.5, row + 0.76, needs, fontsize=8, color=ink, **middle)
-            if name in column.names:
-                frame = {"fill": False, "edgecolor": color, "linewidth": 3.5, "zorder": 3, "clip_on": False}
-                ax.add_patch(plt.Rectangle((place + 0.02, row + 0.03), 0.96, 0.94, **frame))
+            below = requirement(needed[row, place].item())
+            style = {"color": "white" if values[row, place] > 0.5 else INK, "ha": "center", "va": "center"}
+            ax.text(place + 0.5, row + (0.36 if below else 0.5), f"{values[row, place]:.2f}", fontsize=10, **style)
+            ax.text(place + 0.5, row + 0.76, below, fontsize=8, **style)
+            if name in column.names or passed & set(column.names):
+                frame = {"edgecolor": role_color(column.names[0]), "linewidth": 4 if name in column.names else 1.5}
+                ax.add_patch(plt.Rectangle((place + 0.03, row + 0.04), 0.94, 0.92, fill=False, zorder=3, **frame))
         weight = "normal" if name == NO_NAME else "bold"
-        ax.text(len(table) + 0.15, row + 0.5, name, va="center", fontsize=10, color=color, weight=weight)
+        ax.text(len(table) + 0.15, row + 0.5, name, va="center", fontsize=10, color=role_color(name), weight=weight)
     ax.set_xticks([c + 0.5 for c in range(len(table))], [column.heading for column in table], fontsize=9)
     ax.set_yticks([r + 0.5 for r in range(len(heads))], [f"layer {layer} head {head}" for layer, head in heads])
     ax.xaxis.tick_top()
@@ -173,22 +183,22 @@ def draw_table(ax: Axes, table: list[Column], heads: list[tuple[int, int]], name
     positions = len(table) - len(RELATIONS)
     ax.axvline(positions, color="white", linewidth=6)
     style = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "color": QUIET}
-    ax.annotate(f"a position: in {POSITIONAL:.2f} of the rows", (0, 1), (2, 38), **style)
-    ax.annotate(f"a relation: {MARGIN:.2f} above guesses", (positions, 1), (2, 38), **style)
+    ax.annotate(f"a position: needs {POSITIONAL:.2f}", (0, 1), (2, 38), **style)
+    ax.annotate(f"a relation: needs {MARGIN:.2f} more than a guess", (positions, 1), (2, 38), **style)
 
 
 def draw(trained: Trained, halves: Halves, names: list[str]) -> tuple[Figure, str]:
     """The table as a picture, with the names of the heads at the right."""
     scores, base = halves[1]
     fig, ax = plt.subplots(figsize=(9, 2.0 + 0.47 * len(scores.heads)), layout="constrained")
-    draw_table(ax, columns(scores, base), scores.heads, names)
+    draw_table(ax, columns(scores, base), halves, names)
     ax.set_xlim(0, ax.get_xlim()[1] + 0.1)
     title = summary(names)
     headline(
         fig,
         title,
-        f"{trained.label} · share of rows whose largest weight is there · needed on both halves of the sentences\n"
-        "guesses: the best fixed offset, and the best untrained head",
+        f"{trained.label} · share of rows whose largest weight is there · thick frame: gives the name, thin: passes as "
+        "well\na guess: the best fixed offset, or the best untrained head · both halves of the sentences must pass",
     )
     return fig, f"{title}. A row for each head, a column for each score, the name at the right."
 
@@ -196,7 +206,7 @@ def draw(trained: Trained, halves: Halves, names: list[str]) -> tuple[Figure, st
 def summary(names: list[str]) -> str:
     relations, without = sum("→" in name for name in names), names.count(NO_NAME)
     positions = len(names) - relations - without
-    rest = [f"{positions} a position"] * bool(positions) + [f"{without} get no name"] * bool(without)
+    rest = [f"{positions} a position"] * bool(positions) + [f"{without} without a name"] * bool(without)
     return ", ".join([f"{relations} of {len(names)} heads follow the grammar by rule", *rest])
 
 
