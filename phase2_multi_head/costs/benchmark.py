@@ -12,8 +12,7 @@ the cores slows both.
     python phase2_multi_head/costs/benchmark.py
     python phase2_multi_head/costs/benchmark.py --shapes 8x64,8x256,2x1024 --seconds 0.5 --causal
 
-Writes benchmark.png to visualizations/plots/phase2/, the one picture with times in it, so that it differs from run to
-run. No verdict hangs on a time.
+It prints tables and draws nothing: times differ from run to run, and no verdict hangs on one.
 """
 
 import argparse
@@ -24,10 +23,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
 
@@ -49,7 +46,6 @@ from shared.attention_utils import causal_mask
 from shared.evidence import findings
 from shared.evidence.claims import PROBE, Claim, measures
 from shared.measure import machine, median_ratio, paired_times, ratio_quartiles
-from shared.visualization_utils import GREY, HIDDEN, PALETTE, RED, headline, save_plot
 
 SHAPES, QUICK_SHAPES = ((8, 64), (1, 512)), ((2, 64),)  # sequences, length
 D_MODEL, NUM_HEADS = 512, 8
@@ -167,37 +163,6 @@ def show(result: Result) -> None:
     print(f'   the refused "{INVERTED}", timed all the same, over "{FUSED_MASK}": {wrong:.2f}')
 
 
-def draw(results: list[Result], options: argparse.Namespace) -> tuple[Figure, str]:
-    """Time of each variant over that of nn.MultiheadAttention, forward: a row for each, a colour for each shape."""
-    names = list(results[0].differences)
-    fig, ax = plt.subplots(figsize=(9, 4.9), layout="constrained")
-    for index, result in enumerate(results):
-        equal = [row for row, name in enumerate(names) if name in result.times["forward"]]
-        color, dodge = PALETTE[index % len(PALETTE)], 0.2 * (index - (len(results) - 1) / 2)
-        ratios = [result.ratio("forward", names[row]) for row in equal]
-        ax.scatter(ratios, [row + dodge for row in equal], s=50, color=color, zorder=3)
-        text = "● sequences: {}, length: {}".format(*result.shape.split("x"))
-        ax.text(0, 1.02 + 0.06 * (len(results) - 1 - index), text, color=color, transform=ax.transAxes)
-    refused = [name for name in names if not all(name in result.times["forward"] for result in results)]
-    for name in refused:
-        text = f"refused: differs by {max(result.differences[name] for result in results):.1f}"
-        if name == INVERTED:
-            wrong = median_ratio(results[0].wrong, INVERTED, FUSED_MASK)
-            text += f"; it takes {wrong:.2f} of the time of the right mask"
-        place = {"transform": ax.get_yaxis_transform(), "va": "center", "bbox": {"color": "white", "pad": 2}}
-        ax.text(0.015, names.index(name), text, color=RED, **place)
-    ax.axvline(1, color=GREY, linewidth=1)
-    ax.grid(axis="y", color=HIDDEN)
-    ax.set_axisbelow(True)
-    ax.set_yticks(range(len(names)), names)
-    ax.set(xlim=(0, None), ylim=(len(names) - 0.4, -0.6), xlabel=f"time of a forward pass ({TORCH} = 1)")
-    ax.tick_params(length=0)
-    title = f"{len(names) - len(refused)} of {len(names)} ways compute the same attention; times do not tell which"
-    causal = "causal mask" if options.causal else "no mask"
-    headline(fig, title, f"untrained, d_model = {D_MODEL}, {NUM_HEADS} heads, {causal} · {machine(options.device)}")
-    return fig, f"{title}. Time of each variant relative to {TORCH}; refused variants have none."
-
-
 def main(argv: list[str] | None = None) -> str:
     script = cli.parser(__doc__)
     add = script.add_argument
@@ -219,7 +184,6 @@ def main(argv: list[str] | None = None) -> str:
         results = [measure(*shape, options) for shape in tqdm(shapes, desc="shapes", leave=False)]
         for result in results:
             show(result)
-        save_plot(options, "phase2/benchmark", *draw(results, options))
         lengths, seconds = (QUICK_LENGTHS, 0.02) if options.quick else (LENGTHS, options.seconds)
         findings.record(options, core_ratios(lengths, seconds, options.device))
     finally:
