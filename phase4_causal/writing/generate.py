@@ -1,9 +1,9 @@
 """How does a trained model write, and how many of its sentences are right?
 
 It says how likely each next word is, a rule picks one (sampling.py), and it reads on from there. The sentences for your
-prompt come first, then a film of one that is drawn. Each page is one step. Left: every head of every layer is a row,
-every word so far a column; the row of weights is that of the newest word, the only one whose query is computed. Right:
-the likeliest next words; the one that was taken is marked and opens the next page.
+prompt come first, then a film of one that is drawn. Each page is one step. Above stands the sentence so far, with the
+word that is drawn now in red. Left: what the newest word attends to in each head of the last layer; it is the only word
+whose query is computed. Right: the likeliest next words, and the one that is drawn.
 
 Then quality is counted, since the grammar can say of every sentence whether it could have made it, and how likely it is
 (shared/grammar/entropy.py). A high temperature makes mistakes. Top-p cuts off the many words that are unlikely one by
@@ -19,14 +19,17 @@ Writes generation_temperature.png to visualizations/plots/phase4/, generation.gi
 """
 
 import argparse
+import itertools
 import math
 import random
 import statistics
+import textwrap
 from functools import cache
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
+import seaborn as sns
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -48,19 +51,21 @@ from shared.visualization_utils import (
     GREY,
     HIDDEN,
     INK,
-    ORANGE,
     QUIET,
     RED,
     WEIGHT_MAP,
+    hatch_cell,
     headline,
     save_animation,
     save_plot,
 )
 
 SHOWN, SECONDS, HELD = 6, 1.2, 3  # of the film: words of the right panel, for each page, pages that the last one stays
+WRAP, SENTENCE, LINE = 54, 0.8, 0.085  # of its sentence: letters in a line, height of the first, from line to line
 TEMPERATURES = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 DRAWN_AT = ", ".join(f"{temperature:g}" for temperature in TEMPERATURES)
 RULES = {"all words": None, "top-p 0.95": 0.95, "top-p 0.9": 0.9}
+DRAWN = {"all words": GREY, "top-p 0.9": BLUE}
 NUM_SENTENCES, QUICK_SENTENCES = 500, 20
 NUM_PROMPTS, QUICK_PROMPTS, PROMPT_WORDS, DRAWS = 100, 5, 2, 20
 LIMIT = 18  # words; the grammar never needs more
@@ -94,26 +99,45 @@ def show_sentences(model: ToyTransformer, prompt: list[str], sampling: Sampling,
 
 
 def page(written: Written, step: int, note: str) -> Figure:
-    """One step of the film: the weights of the newest word, and the likeliest next words."""
+    """One step of the film: the sentence, the weights of the newest word, and the likeliest next words."""
     tokens = decode(written.tokens[0].tolist())
-    weights = torch.cat([layer[0] for layer in written.attended[step]]).cpu()  # L x (H, n) -> (L * H, n)
-    rows, so_far = weights.shape
-    heads = rows // len(written.attended[step])
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9, 4.4), dpi=100, width_ratios=(2.6, 1))
-    fig.subplots_adjust(left=0.135, right=0.97, top=0.7, bottom=0.19, wspace=0.3)
-    left.pcolormesh(weights.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=0.8)
-    left.set(xlim=(0, len(tokens) - 1), ylim=(rows, 0))
-    left.xaxis.tick_top()
-    left.set_xticks([i + 0.5 for i in range(so_far)], tokens[:so_far], rotation=45, ha="left")
-    left.get_xticklabels()[-1].set_fontweight("bold")
-    left.set_yticks([i + 0.5 for i in range(rows)], [f"layer {i // heads} head {i % heads}" for i in range(rows)])
-    left.tick_params(length=0, labelsize=10)
-    left.spines[:].set_visible(False)
-    draw_chances(right, written.logits[0, step].softmax(dim=-1).cpu(), int(written.tokens[0, so_far]))
-    title = f'"{tokens[so_far - 1]}" looks back at the words so far; "{tokens[so_far]}" is drawn'
-    fig.text(0.02, 0.93, title, fontsize=13)
-    fig.text(0.5, 0.02, note, ha="center", fontsize=9, color=QUIET)
+    weights = written.attended[step][-1][0].cpu()  # of the last layer: (1, H, n) -> (H, n)
+    fig = plt.figure(figsize=(9, 4.6), dpi=100)
+    fig.text(0.5, 0.93, "One word at a time: each is drawn, and then read", ha="center", fontsize=13)
+    below = SENTENCE - LINE * len(textwrap.wrap(" ".join(tokens[1:]), WRAP))  # room for the whole sentence
+    write_sentence(fig, tokens[1 : weights.size(1)], tokens[weights.size(1)])
+    layer = len(written.attended[step]) - 1
+    draw_look(fig.add_axes((0.09, 0.14, 0.56, below - 0.24)), weights, tokens, layer)
+    chances = written.logits[0, step].softmax(dim=-1).cpu()
+    draw_chances(fig.add_axes((0.8, 0.14, 0.14, below - 0.19)), chances, int(written.tokens[0, weights.size(1)]))
+    fig.text(0.5, 0.025, note, ha="center", fontsize=9, color=QUIET)
     return fig
+
+
+def write_sentence(fig: Figure, words: list[str], new: str) -> None:
+    """The words so far in large type, in lines of WRAP letters, and after them the new one in red."""
+    *full, last = textwrap.wrap(" ".join([*words, new]), WRAP)
+    for row, text in enumerate([*full, last.removesuffix(new)]):
+        height = SENTENCE - LINE * row
+        line = fig.text(0.03, height, text, fontsize=18)
+    end = line.get_window_extent(fig.canvas.get_renderer()).x1 / fig.bbox.width if text else 0.03
+    fig.text(end, height, new, fontsize=18, color=RED, fontweight="bold")
+
+
+def draw_look(ax: Axes, weights: Tensor, tokens: list[str], layer: int) -> None:
+    """What the newest word attends to (H, n), a row for each head; words that are not yet written are hatched."""
+    heads, so_far = weights.shape
+    ax.pcolormesh(weights.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=0.8)
+    for column, row in itertools.product(range(so_far, len(tokens) - 1), range(heads)):
+        hatch_cell(ax, column, row)
+    ax.set(xlim=(0, len(tokens) - 1), ylim=(heads, 0))
+    ax.xaxis.tick_top()
+    ax.set_xticks([i + 0.5 for i in range(so_far)], tokens[:so_far], rotation=45, ha="left", rotation_mode="anchor")
+    ax.get_xticklabels()[-1].set_fontweight("bold")
+    ax.set_yticks([i + 0.5 for i in range(heads)], [f"head {head}" for head in range(heads)])
+    ax.set_xlabel(f'what "{tokens[so_far - 1]}" looks at, in layer {layer}', fontsize=11)
+    ax.tick_params(length=0, labelsize=10)
+    ax.spines[:].set_visible(False)
 
 
 def draw_chances(ax: Axes, chances: Tensor, taken: int) -> None:
@@ -121,20 +145,28 @@ def draw_chances(ax: Axes, chances: Tensor, taken: int) -> None:
     likeliest, words = chances.topk(SHOWN)
     if taken not in words:  # a rarer word was drawn: it takes the last place
         words[-1], likeliest[-1] = taken, chances[taken]
-    ax.barh(range(SHOWN), likeliest, color=[RED if word == taken else GREY for word in words], height=0.7)
-    ax.set_yticks(range(SHOWN), [VOCABULARY[word] for word in words], fontsize=10)
+    bars = ax.barh(range(SHOWN), likeliest, color=[RED if word == taken else GREY for word in words], height=0.7)
+    ax.bar_label(bars, [f"{chance:.0%}" for chance in likeliest], padding=4, fontsize=10)
+    ax.set_yticks(range(SHOWN), [VOCABULARY[word] for word in words], fontsize=11)
     ax.get_yticklabels()[words.tolist().index(taken)].set(fontweight="bold", color=RED)
-    ax.set(xlim=(0, 1), ylim=(SHOWN - 0.5, -0.5), xticks=(0, 0.5, 1), xlabel="probability")
+    ax.set(xlim=(0, 1), ylim=(SHOWN - 0.5, -0.5), xticks=())
+    ax.set_xlabel("the next word", fontsize=11)
     ax.tick_params(length=0)
-    ax.set_title("next word", fontsize=11)
+    ax.spines["bottom"].set_visible(False)
 
 
 def pixels(fig: Figure) -> np.ndarray:
-    """The figure as an image (height, width, 3) of few colours; closes it."""
+    """The figure as an image (height, width, 3); closes it."""
     fig.canvas.draw()
-    few = Image.fromarray(np.asarray(fig.canvas.buffer_rgba())[..., :3]).quantize(64, method=Image.Quantize.MAXCOVERAGE)
+    image = np.asarray(fig.canvas.buffer_rgba())[..., :3].copy()
     plt.close(fig)
-    return np.asarray(few.convert("RGB"))
+    return image
+
+
+def in_one_palette(images: list[np.ndarray]) -> list[np.ndarray]:
+    """The images in the same 256 colours, so that a shade stays what it is from page to page."""
+    few = Image.fromarray(np.concatenate(images)).quantize(256, method=Image.Quantize.MAXCOVERAGE)
+    return np.split(np.asarray(few.convert("RGB")), len(images))
 
 
 def film(trained: Trained, prompt: list[str], sampling: Sampling, options: argparse.Namespace) -> None:
@@ -143,11 +175,12 @@ def film(trained: Trained, prompt: list[str], sampling: Sampling, options: argpa
     limit = min(options.limit, len(prompt) + 5) if options.quick else options.limit
     generator = torch.Generator().manual_seed(options.seed)
     written = write(trained.model, tokens, sampling, limit=limit, generator=generator)
-    note = f"{trained.label}, seed {options.seed} · {sampling.label} · weights from 0 (white) to 1 (dark)"
-    images = [pixels(page(written, step, note)) for step in range(len(written.attended))]
+    note = f"{trained.label}, seed {options.seed} · {sampling.label}"
+    note += " · weights from 0 (white) to 1 (dark) · hatched: not yet written"
+    images = in_one_palette([pixels(page(written, step, note)) for step in range(len(written.attended))])
     path = options.output_dir / paths.ANIMATIONS / "phase4" / "generation.gif"
     sentence = " ".join(written.sentences()[0])
-    caption = f'"{sentence}" while it is written: what each new word attended to in every head, and the next words.'
+    caption = f'"{sentence}" while it is written: what each new word attended to in the last layer, and the next words.'
     save_animation(images + images[-1:] * HELD, path, caption=caption, seconds_per_frame=SECONDS)
 
 
@@ -300,22 +333,24 @@ def ended(trained: Trained, count: int, seed: int) -> dict[str, float]:
 def draw(found: dict, trained: Trained, count: int) -> tuple[Figure, str]:
     """Accepted sentences against how varied they are: a line for each rule, a point for each temperature."""
     fig, ax = plt.subplots(figsize=(8.2, 5), layout="constrained")
-    for rule, color in zip(RULES, (GREY, ORANGE, BLUE), strict=True):
+    for rule, color in DRAWN.items():
         variety, share = found[f"entropy, {rule}"], found[f"accepted, {rule}"]
-        ax.plot(variety, share, "o-", color=color, ms=5)
-        ax.plot(at(1.0, variety), at(1.0, share), "o", color="white", mec=color, mew=2.5, ms=10, zorder=3)
-        style = {"textcoords": "offset points", "ha": "right", "va": "top", "fontsize": 11, "color": color}
-        ax.annotate(rule, (variety[-1], share[-1]), (-4, -4), **style)
+        ax.plot(variety, share, "o-", color=color, ms=6, linewidth=2)
+        ax.plot(at(1.0, variety), at(1.0, share), "o", color="white", mec=color, mew=2.5, ms=11, zorder=3)
+        style = {"textcoords": "offset points", "fontsize": 11, "color": sns.blend_palette([color, INK], 5)[1]}
+        ax.annotate(rule, (variety[-1], share[-1]), (-4, -6), ha="right", va="top", **style)
     own = found["entropy, grammar"]
-    ax.plot(own, 1, "*", color=INK, ms=13)
-    ax.annotate("the grammar itself", (own, 1), (10, 0), textcoords="offset points", va="center")
+    ax.axvline(own, color=INK, linewidth=1, linestyle="--", zorder=0)
+    ax.plot(own, 1, "*", color=INK, ms=14)
+    beside = {"textcoords": "offset points", "va": "center"}
+    ax.annotate("the grammar itself: its variety, and no mistake", (own, 1), (10, 0), **beside)
     ax.set(ylim=(0, 1.06), xlabel="variety: entropy of a sentence, nats", ylabel="correct: accepted by the grammar")
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    ax.grid(color=HIDDEN)
-    title = "More variety costs correctness, whichever way words are drawn"
+    ax.grid(axis="y", color=HIDDEN)
+    title = "More variety than the grammar's own costs correctness, with top-p too"
     note = f"{trained.label}, seed {trained.recipe.seed} · {count} sentences a point"
     coldest, hottest = TEMPERATURES[0], TEMPERATURES[-1]
-    headline(fig, title, f"{note} · from left to right: temperature {coldest:g} to {hottest:g}, ring: 1")
+    headline(fig, title, f"{note} · from left to right: temperature {coldest:g} to {hottest:g}, rings at 1")
     return fig, f"{title}. The share of accepted sentences against the entropy of a sentence, a line for each rule."
 
 
