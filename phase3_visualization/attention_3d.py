@@ -26,8 +26,8 @@ from shared.toy_model import weights_of
 from shared.training import Trained
 from shared.visualization_utils import QUIET, WEIGHT_MAP, headline, plot_attention, save_animation, token_labels
 
-TITLE, FRAMES = "The same weights twice: which of the two can you read?", 20
-COLORS = 64  # of the animation, which keeps it small
+TITLE, FRAMES = "The same weights twice: the landscape hides what the map shows", 30
+SIDES = (1, 0.86, 0.72)  # how bright the top of a block is, and its two kinds of walls
 VIEW = (38, -55)  # degrees above the ground, and around: no frame of the turn is square on, where blocks hide words
 
 
@@ -42,8 +42,8 @@ def terraces(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
     z = np.pad(weights.repeat(2, axis=0).repeat(2, axis=1), 1)  # (T_q, T_k) -> (2 * T_q + 2, 2 * T_k + 2)
     corners = (z[:-1, :-1], z[1:, :-1], z[:-1, 1:], z[1:, 1:])
     colors = WEIGHT_MAP(np.max(corners, axis=0))  # a wall has the colour of its top, darker by the side it faces
-    colors[0::2, :, :3] *= 0.72
-    colors[1::2, 0::2, :3] *= 0.86
+    colors[0::2, :, :3] *= SIDES[2]
+    colors[1::2, 0::2, :3] *= SIDES[1]
     return *np.meshgrid(x, y, indexing="ij"), z, colors
 
 
@@ -69,20 +69,23 @@ def draw_landscape(ax: Axes3D, weights: Tensor, words: list[str]) -> None:
     """One head, the weight as height."""
     x, y, z, colors = terraces(weights.double().numpy())
     ax.plot_surface(x, y, z, facecolors=colors, rstride=1, cstride=1, linewidth=0, antialiased=False, shade=False)
+    for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
+        axis.set_pane_color("white")
     middles = np.arange(len(words)) + 0.5
     labels = token_labels(words) if len(words) <= 10 else range(len(words))  # no room for words: the map has them
     ax.set_xticks(middles, labels, fontsize=8)
     ax.set_yticks(middles, labels, fontsize=8)
     ax.set(zlim=(0, 1), zticks=(0, 0.5, 1), xlim=(0, len(words)), ylim=(0, len(words)))
-    ax.set_xlabel("query (attending)", color=QUIET, labelpad=10)
-    ax.set_ylabel("key (attended to)", color=QUIET, labelpad=10)
+    ax.set_xlabel("query (attending)", color=QUIET, labelpad=14)
+    ax.set_ylabel("key (attended to)", color=QUIET, labelpad=14)
 
 
 def draw(trained: Trained, words: list[str], layer: int, head: int) -> tuple[Figure, Axes3D]:
     """The weights of one head as a landscape, and once more flat."""
     weights = weights_of(trained.model, words)[layer, head]
     fig = plt.figure(figsize=(9, 5))
-    landscape = fig.add_axes((0.0, 0.13, 0.52, 0.75), projection="3d")
+    landscape = fig.add_axes((0.03, 0.11, 0.5, 0.75), projection="3d")
+    landscape.set_box_aspect(None, zoom=0.92)
     flat = fig.add_axes((0.62, 0.12, 0.36, 0.58))
     draw_landscape(landscape, weights, words)
     plot_attention(weights, words, ax=flat)
@@ -95,17 +98,25 @@ def draw(trained: Trained, words: list[str], layer: int, head: int) -> tuple[Fig
     return fig, landscape
 
 
+def palette() -> Image.Image:
+    """The colours of the animation, few, which keeps it small: weights on all sides of a block, and greys."""
+    weights = WEIGHT_MAP(np.linspace(0, 1, 80))[:, :3]
+    colors = np.concatenate([*(side * weights for side in SIDES), np.linspace(0, 1, 16)[:, None].repeat(3, axis=1)])
+    image = Image.new("P", (1, 1))
+    image.putpalette((255 * colors).round().astype(np.uint8).tobytes())
+    return image
+
+
 def turn(fig: Figure, ax: Axes3D, frames: int) -> list[np.ndarray]:
     """The figure with the landscape from all sides, an image (height, width, 3) a frame, all in the same colours."""
-    images = []
+    images, colors = [], palette()
     for frame in range(frames):
         ax.view_init(VIEW[0], VIEW[1] + 360 * frame / frames)
         buffer = io.BytesIO()
         fig.savefig(buffer, format="png", dpi=fig.dpi)
-        images.append(Image.open(buffer).convert("RGB"))
-    palette = images[0].quantize(COLORS, method=Image.Quantize.MAXCOVERAGE)
-    few = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
-    return [np.asarray(image.convert("RGB")) for image in few]
+        few = Image.open(buffer).convert("RGB").quantize(palette=colors, dither=Image.Dither.NONE)
+        images.append(np.asarray(few.convert("RGB")))
+    return images
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -125,7 +136,7 @@ def main(argv: list[str] | None = None) -> str:
         plt.close(fig)
         animation = options.output_dir / paths.ANIMATIONS / "phase3" / "3d_attention.gif"
         caption = f'{TITLE} {answer}, on "{" ".join(options.words)}": a landscape that turns, beside a map.'
-        save_animation(images, animation, caption=caption, seconds_per_frame=0.2)
+        save_animation(images, animation, caption=caption, seconds_per_frame=0.14)
     return answer
 
 
