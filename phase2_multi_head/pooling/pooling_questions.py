@@ -23,7 +23,6 @@ import torch
 import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 from tqdm import tqdm
 
@@ -36,11 +35,11 @@ from phase2_multi_head.pooling.attention_pooling import (
     mean_pooling,
 )
 from shared import cli, training
-from shared.attention_utils import normalized_entropy, padding_mask
+from shared.attention_utils import padding_mask
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.toy_language import PLACES, SUBJECTS, Sentence, encode, pad_batch, sample_corpus
-from shared.visualization_utils import BLUE, GREY, INK, ORANGE, headline, plot_attention, save_plot
+from shared.visualization_utils import BLUE, INK, QUIET, RED, headline, save_plot
 
 QUESTIONS = ("subject", "beside", "place")  # is this noun plural?
 PLURALS = frozenset(plural for nouns in (SUBJECTS, PLACES) for pairs in nouns.values() for _, plural in pairs)
@@ -51,8 +50,8 @@ POOLINGS: dict[str, Callable[[], Pooling]] = {
     "last word": lambda: last_pooling,
     "attention": lambda: AttentionPooling(D_MODEL),
 }
-COLORS = {"mean": GREY, "last word": ORANGE, "attention": BLUE}
-NOUNS = ("subject", "noun beside", "place")  # the questions in the picture
+ENOUGH = 0.9  # share of right answers from which the picture says that a pooling answers a question
+ASKED = ("is the subject plural?", "is the noun beside it plural?", "is the place plural?")  # in the picture
 
 
 def noun_asked_for(sentence: Sentence, question: str) -> int:
@@ -125,13 +124,11 @@ class Run:
     """A trained classifier, its share of right answers on held-out sentences, and where its pooling weights lie.
 
     looks: share of the weight that lies on the noun asked for and on its determiner, mean over held-out sentences.
-    entropy: of the weights, normalised, mean.
     """
 
     model: AttentionClassifier
     accuracy: float
     looks: float
-    entropy: float
 
 
 @torch.no_grad()
@@ -139,7 +136,7 @@ def measure(model: AttentionClassifier, task: Task) -> Run:
     logits, weights = model(task.tokens, task.mask)
     right = (logits.argmax(dim=-1) == task.answers).double().mean().item()
     looks = (weights[:, 0, 0] * task.decisive).sum(dim=-1).mean().item()  # (N, 1, 1, T) -> (N, T) -> one number
-    return Run(model, right, looks, normalized_entropy(weights, task.mask).mean().item())
+    return Run(model, right, looks)
 
 
 def train(pooling: str, case: str, seed: int, steps: int) -> Run:
@@ -236,11 +233,11 @@ def what_poolings_find(runs: Runs) -> dict[str, float]:
     return numbers | {EVEN: even_share(tasks("beside")[1])}
 
 
-def example_sentence() -> int:
+def example_sentence() -> Sentence:
     """The first held-out sentence of ten words with one number for the noun beside, the other for the others."""
     answers = torch.stack([tasks(question)[1].answers for question in QUESTIONS])  # (3, N)
     differs = (answers[0] == answers[2]) & (answers[0] != answers[1])
-    return next(i for i, s in enumerate(three_noun_sentences()[1]) if differs[i] and len(s.words) == 10)
+    return next(s for i, s in enumerate(three_noun_sentences()[1]) if differs[i] and len(s.words) == 10)
 
 
 def worst(numbers: Numbers) -> str:
@@ -249,58 +246,38 @@ def worst(numbers: Numbers) -> str:
     return ", ".join(f"{pooling} {score:.2f}" for pooling, score in scores.items())
 
 
-def draw(runs: list[Runs], numbers: list[Numbers], note: str) -> tuple[Figure, str]:
-    """A row for each question: where its learned query looks in one sentence, and how often each pooling is right.
-
-    The sentence is read by the models of the first seed.
-    """
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9, 4.1), width_ratios=(1.6, 1), layout="constrained")
-    draw_example(left, runs[0])
-    draw_accuracies(right, numbers)
-    title = "A learned query answers all three questions; the mean and the last word fail some"
-    if min(n[f"{question}, attention"] for n in numbers for question in QUESTIONS) < 0.9:
+def draw(numbers: list[Numbers], note: str) -> tuple[Figure, str]:
+    """How often each pooling is right, a panel for each question, with a sentence as an example."""
+    fig, axes = plt.subplots(1, len(QUESTIONS), figsize=(9, 3.7), sharey=True, layout="constrained")
+    sentence = example_sentence()
+    for ax, question, asked in zip(axes, QUESTIONS, ASKED, strict=True):
+        draw_accuracies(ax, numbers, question)
+        ax.set_title(f"{asked}\n“{sentence.words[noun_asked_for(sentence, question)]}”")
+    axes[0].set_yticks(range(len(POOLINGS)), list(POOLINGS), fontsize=11)
+    axes[0].invert_yaxis()
+    axes[1].set_xlabel("share of right answers", color=QUIET)
+    title = "Without a layer before the pooling, only attention answers all three questions"
+    if min(n[f"{question}, attention"] for n in numbers for question in QUESTIONS) < ENOUGH:
         title = "Trained too little: no pooling answers all three questions"
-    headline(fig, title, note)
-    return fig, (
-        f"{title}. Left: how much weight three learned queries, one a row, put on each word of a sentence; framed: the "
-        "noun in question. Right: the share of held-out sentences that each way of pooling answers right."
-    )
+    headline(fig, title, f"for example “{sentence}” · {note}")
+    return fig, f"{title}. How often each way of pooling is right on held-out sentences, question by question."
 
 
-@torch.no_grad()
-def draw_example(ax: Axes, runs: Runs) -> None:
-    """Weights of the three queries, one a row, over one held-out sentence, with the noun asked for in a frame."""
-    sentence = three_noun_sentences()[1][example_sentence()]
-    tokens = torch.tensor([encode(sentence.words)])  # (1, T)
-    outputs = [runs[question, "attention"].model(tokens) for question in QUESTIONS]
-    weights = torch.cat([weights[0, 0] for _, weights in outputs])  # 3 x (1, T) -> (3, T)
-    plot_attention(weights, QUESTIONS, sentence.words, ax=ax, annotate=False, labels=False)
-    said = [("singular", "plural")[int(logits.argmax())] for logits, _ in outputs]
-    ax.set_yticklabels([f"{question}?\n{answer}" for question, answer in zip(NOUNS, said, strict=True)], fontsize=10)
-    for row, question in enumerate(QUESTIONS):
-        noun = noun_asked_for(sentence, question)
-        ax.add_patch(Rectangle((noun, row), 1, 1, fill=False, edgecolor=INK, linewidth=2, clip_on=False))
-        color = "white" if weights[row, noun] > 0.4 else INK
-        ax.text(noun + 0.5, row + 0.5, f"{weights[row, noun]:.2f}", color=color, ha="center", va="center")
-    ax.set_aspect("auto")  # its rows stand beside those of the bars
-    ax.set_title("singular or plural? where each query looks", fontsize=11)
-
-
-def draw_accuracies(ax: Axes, numbers: list[Numbers]) -> None:
-    """A bar for each question and pooling, the mean over seeds, which are dots; the most frequent answer as a tick."""
-    for row, question in enumerate(QUESTIONS):
-        for place, (pooling, color) in enumerate(COLORS.items()):
-            of_seeds, y = [n[f"{question}, {pooling}"] for n in numbers], row + 0.24 * (place - 1)
-            ax.barh(y, fmean(of_seeds), 0.2, color=color)
-            ax.text(1.03, y, f"{pooling} {fmean(of_seeds):.2f}", va="center")
-            if len(numbers) > 1:
-                ax.plot(of_seeds, [y] * len(of_seeds), ".", color=INK, markersize=4)
-        ax.plot([numbers[0][f"most frequent answer, {question}"]] * 2, (row - 0.42, row + 0.42), ":", color=INK)
-    ax.set(xlim=(0, 1.5), ylim=(len(QUESTIONS) - 0.5, -0.5), yticks=[])
-    ax.set_xticks((0, 0.5, 1), ("0", "0.5: guessing", "1"))
+def draw_accuracies(ax: Axes, numbers: list[Numbers], question: str) -> None:
+    """A bar for each pooling, red where it fails, the mean over seeds, which are dots; dotted: a blind guess."""
+    for row, pooling in enumerate(POOLINGS):
+        of_seeds = [n[f"{question}, {pooling}"] for n in numbers]
+        color = BLUE if fmean(of_seeds) >= ENOUGH else RED
+        ax.barh(row, fmean(of_seeds), 0.6, color=color)
+        if len(numbers) > 1:
+            ax.plot(of_seeds, [row] * len(of_seeds), ".", color=INK, markersize=4)
+        ax.text(1.04, row, f"{fmean(of_seeds):.2f}", color=color, va="center", fontsize=11)
+    guess = numbers[0][f"most frequent answer, {question}"]
+    ax.plot((guess, guess), (-0.45, len(POOLINGS) - 0.55), ":", color=INK)
+    ax.set(xlim=(0, 1.2))
+    ax.set_xticks((0, guess, 1), ("0", f"blind guess\n{guess:.2f}", "1"))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    ax.set_title("share of right answers", fontsize=11)
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -312,9 +289,8 @@ def main(argv: list[str] | None = None) -> str:
         each = tqdm(keys, desc=f"training three poolings, seed {seed}", leave=False)
         runs.append({(case, pooling): train(pooling, case, seed, steps) for case, pooling in each})
     numbers = [what_poolings_find(found) for found in runs]
-    entropy = runs[0]["beside", "attention"].entropy
-    note = f"framed: the noun in question; trained {steps} steps, seeds: {len(runs)} · normalised entropy {entropy:.2f}"
-    save_plot(options, "phase2/attention_pooling", *draw(runs, numbers, note))
+    note = f"trained {steps} steps, seeds: {len(runs)}"
+    save_plot(options, "phase2/attention_pooling", *draw(numbers, note))
     findings.record(options, *numbers)
     return f"Right answers on the worst of three questions: {worst(numbers[0])}"
 
