@@ -276,28 +276,26 @@ def over_seeds(runs: Sequence[Measured]) -> dict[str, float]:
 
 
 def draw_letters(found: dict[str, float], steps: int) -> tuple[Figure, str]:
-    """Letters that come through against letters to reverse; beyond the longest training string on grey ground."""
-    fig, ax = plt.subplots(figsize=(7.6, 4.8), layout="constrained")
-    longest = TEST_LENGTHS[-1]
-    ax.axvspan(LONGEST, longest, color=GREY, alpha=0.12, linewidth=0)
-    ax.text(LONGEST + 0.5, 0.5, "longer than in training", color=QUIET)
-    ends = {"all letters": (longest, longest, QUIET), "by chance": (longest, longest / len(LETTERS), QUIET)}
-    for _, end, color in ends.values():
-        ax.plot((0, longest), (0, end), ":", color=color, linewidth=1)
-    for name, color in COLORS.items():
-        letters = [length * found[f"{name}, {length} letters"] for length in TEST_LENGTHS]
-        ax.plot(TEST_LENGTHS, letters, color=color, marker="o", markersize=5, linewidth=2, clip_on=False)
-        ends["no attention" if name == "none" else name] = (longest, letters[-1], color)
-    ax.set(xlim=(0, longest), ylim=(0, 41.5), xticks=TEST_LENGTHS, yticks=range(0, 41, 10))
+    """Letters that come through against letters to reverse: told the right ones so far, and writing alone."""
+    fig, ax = plt.subplots(figsize=(8, 5), layout="constrained")
+    ends = {"by chance": (LONGEST, LONGEST / len(LETTERS), QUIET)}
+    for end in (LONGEST, LONGEST / len(LETTERS)):
+        ax.plot((0, LONGEST), (0, end), ":", color=QUIET, linewidth=1)
+    ax.text(17.5, 18, "all letters ", color=QUIET, ha="right")
+    told = [length for length in TEST_LENGTHS if length <= LONGEST]
+    for lengths, ending, style, how in ((told, "", "-", ""), (ALONE_LENGTHS, OWN, "--", ", alone")):
+        for name, color in COLORS.items():
+            letters = [length * found[f"{name}, {length} letters{ending}"] for length in lengths]
+            ax.plot(lengths, letters, style, color=color, marker="o", markersize=5, linewidth=2, clip_on=False)
+            ends[("no attention" if name == "none" else name) + how] = (LONGEST, letters[-1], color)
+    ax.set(xlim=(0, LONGEST), ylim=(0, LONGEST), xticks=told, yticks=told)
     ax.set(xlabel="letters to reverse", ylabel="letters right")
     label_ends(ax, ends, size=10)
-    full = (
-        f"One vector carries about {LONGEST * found[f'none, {LONGEST} letters']:.0f} letters, however long the string"
-    )
-    title = f"{full};\nwith attention nearly all come through"
-    if not opens(found):
+    full = f"One vector carries about {LONGEST * found[f'none, {LONGEST} letters']:.0f} letters of {LONGEST} at most"
+    title = f"{full};\nwith attention most come through"
+    if not opens(found) or min(found[f"{name}, {LONGEST} letters{OWN}"] for name in ("Luong", "Bahdanau")) < 0.5:
         title = f"{steps} steps are too few: attention does not open the bottleneck yet"
-    headline(fig, title, f"trained {steps} steps · each letter is written after the right ones")
+    headline(fig, title, f"trained {steps} steps · solid: told the right letters so far · alone: after its own letters")
     return fig, title.replace("\n", " ") + ". Letters right against letters to write backwards."
 
 
@@ -314,12 +312,13 @@ def draw_places(seeds: Sequence[dict[str, Seq2Seq]], found: dict[str, float], st
         ax.plot(places, right, color=color, marker="o", markersize=5, linewidth=2, clip_on=False)
         ends[label] = (LONGEST, right[-1], color)
         away, side = ((-9, 3), "right") if first else ((9, 3), "left")
-        style = {"textcoords": "offset points", "ha": side, "va": "center", "color": color}
-        ax.annotate("written first", (places[first], right[first]), away, **style)
+        style = {"textcoords": "offset points", "va": "center", "color": color}
+        ax.annotate("written first", (places[first], right[first]), away, ha=side, **style)
+    ax.annotate("read last: still fresh", (LONGEST, min(right[-5:])), (0, -14), ha="right", **style)
     ax.set(xlim=(0.5, LONGEST), ylim=(0, 1.03), yticks=(0, 0.5, 1), xticks=(1, 6, 12, 18, 24))
     ax.set(xlabel="place in the string that was read", ylabel="letters right")
     label_ends(ax, ends, size=10)
-    title = "Lost is what must wait to be written, not what was read first"
+    title = "What is written first comes through, whichever end it stands at"
     kept = min(found["last quarter, backwards"], found["first quarter, in order"])
     if kept < 0.1 + max(found["first quarter, backwards"], found["last quarter, in order"]):
         title = f"{steps} steps are too few: no end of the string comes through better yet"
@@ -342,7 +341,7 @@ def draw_alignment(models: dict[str, Seq2Seq], looks: Measured, steps: int) -> t
             ax.add_patch(Rectangle((len(read) - 1 - row, row), 1, 1, fill=False, edgecolor=RED, linewidth=2))
         ax.set(xlabel="letter read (key)", ylabel="letter written (query)" if name == "Luong" else "")
         ax.set_title(f"{name} asks {asks} the writer's step", pad=10)
-    title = "Luong looks at the letter, Bahdanau at the one beside it:\nthe same idea, asked one step earlier"
+    title = "Writing backwards, Luong looks at the letter to be written,\nBahdanau at the one just written"
     if not follows(looks):
         title = f"{steps} steps are too few: the weights do not follow the letters yet"
     note = f"trained {steps} steps · outlined: the letter to be written · darker: more weight"

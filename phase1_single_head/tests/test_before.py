@@ -202,16 +202,15 @@ def title_of(drawn):
     return figure.get_suptitle()
 
 
-def test_titles_say_what_was_found():
-    """One vector that loses nothing, or answers that a matrix does not find, get another title."""
+def test_title_says_what_was_found():
+    """Attention opens the bottleneck only if one vector loses letters, and if a writer alone gets most of them."""
 
-    def letters(none):
-        shares = {"none": none, "Luong": 1.0, "Bahdanau": 1.0}
-        found = {f"{name}, {length} letters": s for name, s in shares.items() for length in bottleneck.TEST_LENGTHS}
+    def letters(none=0.25, alone=0.7):
+        found = {}
+        for name, share in (("none", none), ("Luong", 1.0), ("Bahdanau", 1.0)):
+            found |= {f"{name}, {length} letters": share for length in bottleneck.TEST_LENGTHS}
+            found |= {f"{name}, {length} letters{bottleneck.OWN}": alone for length in bottleneck.ALONE_LENGTHS}
         return title_of(bottleneck.draw_letters(found | {"none, 4 letters": 1.0}, 9))
 
-    assert letters(0.25).startswith("One vector carries about 6 letters") and letters(1.0).startswith("9 steps are too")
-    memory = {f"KiB, {rule}": [1024.0] * len(scoring.LENGTHS) for rule in scoring.RULES}
-    for share, better in ((1.0, False), (0.5, True)):
-        right = scoring.answers(**dict.fromkeys(scoring.RULES, share))
-        assert title_of(scoring.draw([right], memory, 9)).endswith("answers no better") != better
+    assert letters().startswith("One vector carries about 6 letters of 24")
+    assert all(title.startswith("9 steps are too few") for title in (letters(none=1.0), letters(alone=0.4)))
