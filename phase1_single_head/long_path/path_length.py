@@ -17,7 +17,7 @@ visualizations/plots/phase1/.
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, takewhile
+from itertools import islice
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -30,11 +30,11 @@ from phase1_single_head.self_attention import SelfAttention
 from shared import cli
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Measured, Numbers, measures
-from shared.visualization_utils import BLUE, HIDDEN, ORANGE, RED, headline, label_ends, save_plot
+from shared.visualization_utils import BLUE, HIDDEN, ORANGE, QUIET, RED, headline, label_ends, save_plot
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 SIZE, NUM_DRAWS = 32, 3
-GONE = 1e-9  # less than that of a change is as good as nothing
+GONE, FLOOR = 1e-9, 1e-16  # less than GONE of a change is as good as nothing; the picture ends at FLOOR
 
 
 def outputs(network: nn.Module, x: Tensor) -> Tensor:
@@ -206,31 +206,31 @@ def by_length(runs: Sequence[Measured], name: str) -> list[float]:
 
 
 def draw(gradients: dict[str, list[float]], note: str) -> tuple[Figure, str]:
-    """What arrives, against length; where less than GONE arrives, a line ends in a cross."""
-    fig, ax = plt.subplots(figsize=(7.8, 4.8), layout="constrained")
-    ax.axhspan(GONE / 1000, GONE, color=HIDDEN, linewidth=0)
-    ends, rows = {}, iter((GONE / 10, GONE / 200))
+    """What arrives, against length; a line that leaves at the bottom goes on falling, and says where it was GONE."""
+    fig, ax = plt.subplots(figsize=(8, 5), layout="constrained")
+    ax.axhspan(FLOOR, GONE, color=HIDDEN, linewidth=0)
+    ends = {}
     for name, color in COLORS.items():
-        values = list(takewhile(lambda value: value >= GONE, gradients[name]))
-        places = LENGTHS[: len(values)]
-        ax.plot(places, values, "o", color=color, markersize=5, clip_on=False)
-        if len(values) == len(LENGTHS):
+        values = gradients[name]
+        gone = next((place for place, value in enumerate(values) if value < GONE), None)
+        style = "--" if name == "LSTM, gate open" else "-"
+        ax.plot(LENGTHS, values, style, color=color, marker="o", markersize=5, linewidth=2, clip_on=gone is not None)
+        if gone is None:
             ends[name] = (LENGTHS[-1], values[-1], color)
         else:
-            n, row = LENGTHS[len(values)], next(rows)
-            places, values = [*places, n], [*values, row]
-            ax.plot(n, row, "x", color=color, markersize=8, markeredgewidth=2)
-            ax.text(1.1 * n, row, f"{name}: gone at {n} words", va="center", fontsize=10)
-        style = "--" if name == "LSTM, gate open" else "-"
-        ax.plot(places, values, style, color=color, linewidth=2)
+            side, away = ("right", 1 / 1.1) if name == "RNN" else ("left", 1.1)  # each on the free side of its line
+            height = max(values[gone], 10 * FLOOR)
+            text = f"{name}: gone at {LENGTHS[gone]} words"
+            ax.text(away * LENGTHS[gone], height, text, ha=side, va="center", fontsize=10)
     ax.set_xscale("log", base=2)
     ax.set_xticks(LENGTHS, LENGTHS)
-    ax.set(xlim=(7, LENGTHS[-1]), xlabel="words", yscale="log", ylim=(GONE / 1000, 30))
+    ax.set(xlim=(7, LENGTHS[-1]), xlabel="words", yscale="log", ylim=(FLOOR, 30))
     ax.set_yticks([10.0**-power for power in (0, 3, 6, 9)], ["1", "a thousandth", "a millionth", "a billionth"])
     ax.set_ylabel("change of the last output\nfor a small change of the first word")
     ax.minorticks_off()
+    ax.text(0.95 * LENGTHS[-1], GONE / 10, "as good as nothing", color=QUIET, ha="right", va="center")
     label_ends(ax, ends, size=10)
-    reaches = f"The first of {LENGTHS[-1]} words still reaches attention, but no RNN"
+    reaches = f"The first of {LENGTHS[-1]} words still reaches attention, but not an ordinary RNN"
     title = f"{reaches},\nand an LSTM only if its gate starts open"
     headline(fig, title, note)
     return fig, title.replace("\n", " ") + ": what arrives of the first word, against length."

@@ -175,12 +175,12 @@ def test_fits_tell_a_power_from_a_factor():
 
 
 def test_picture_says_where_gradients_are_gone():
-    """A line ends in a cross at the first length at which next to nothing arrives, even exactly 0."""
+    """A line that falls is labelled with the first length at which next to nothing arrives, even exactly 0."""
     flat = [0.1] * len(path_length.LENGTHS)
     gradients = dict.fromkeys(path_length.NETWORKS, flat) | {"RNN": [0.5, 1e-8, 1e-10, *flat[3:-1], 0.0]}
     gradients["LSTM"] = [0.5] * 6 + [0.0]
     figure, _ = path_length.draw(gradients, "note")
     labels = [text.get_text() for text in figure.axes[0].texts]
     assert labels[:2] == ["LSTM: gone at 512 words", "RNN: gone at 32 words"]
-    assert set(labels[2:]) == {"LSTM, gate open", "attention"}
+    assert {"LSTM, gate open", "attention"} < set(labels[2:])
     path_length.plt.close(figure)
