@@ -187,43 +187,45 @@ def places_right(models: Models) -> dict[str, float]:
 
 
 def draw_reverse(ax: Axes, found: dict[str, float]) -> None:
-    """Places right with each encoding, above the line of naming the most frequent symbol."""
-    shares = [found[f"{name}, {REVERSE}"] for name in ENCODINGS]
-    ax.bar(ENCODINGS, shares, 0.6, color=[COLORS[name] for name in ENCODINGS])
+    """Places right with each encoding, beside the line of naming the most frequent symbol."""
+    names = ENCODINGS[::-1]  # from the bottom up
+    shares = [found[f"{name}, {REVERSE}"] for name in names]
+    ax.barh(names, shares, 0.6, color=[COLORS[name] for name in names])
     for place, share in enumerate(shares):
-        ax.text(place, share + 0.02, f"{share:.2f}", ha="center")
-    ax.axhline(found[GUESS], color=INK, linewidth=1, linestyle=":")
-    ax.set_xticks(range(len(ENCODINGS)), ("none", "sinusoidal,\nadded", "learned,\nadded", "rotary"))
-    ax.set(ylabel="answers right", title=f"write {LENGTH} symbols backwards:\nasks for a place")
-    label_ends(ax, {"guess": (ax.get_xlim()[1], found[GUESS], INK)}, size=10)
+        ax.text(share + 0.03, place, f"{share:.2f}", va="center")
+    ax.vlines(found[GUESS], -0.5, len(names) - 0.5, color=INK, linewidth=1, linestyle=":")
+    ax.text(found[GUESS], -0.6, "a guess", ha="center", va="top")
+    ax.set(xlim=(0, 1.2), ylim=(-1, len(names) - 0.5), xticks=[])
+    ax.set_title(f"write {LENGTH} symbols backwards:\nasks for a place")
+    ax.tick_params(length=0)
+    ax.spines.bottom.set_visible(False)
 
 
 def draw_copy(ax: Axes, found: dict[str, float]) -> None:
-    """Places right on longer and longer strings."""
-    ends = {}
+    """Places right on longer and longer strings; all but rotary end so near to each other that they share a label."""
+    last = {}
     for name in ENCODINGS:
         beyond = [found[f"{name}, {COPY}, of {length}"] for length in TEST_LENGTHS[1:]]
         shares = [found[f"{name}, {COPY}"], *beyond]
         ax.plot(TEST_LENGTHS, shares, color=COLORS[name], marker="o", markersize=5, linewidth=2, clip_on=False)
-        ends[name] = (TEST_LENGTHS[-1], shares[-1], COLORS[name])
+        last[name] = shares[-1]
     ax.set_xscale("log", base=2)
     ax.set_xticks(TEST_LENGTHS, TEST_LENGTHS)
-    ax.set(
-        xlabel=f"symbols (beyond {LENGTH}: only new places count)",
-        title=f"{COPY} in longer strings:\nasks for a distance",
-    )
-    ax.set(xlim=(14, TEST_LENGTHS[-1]))
-    label_ends(ax, ends, size=10)
+    ax.set(xlim=(14, TEST_LENGTHS[-1]), ylim=(0, 1.05), yticks=(0, 0.5, 1), ylabel="answers right")
+    ax.set(xlabel=f"symbols (beyond {LENGTH}: only new places count)", title=f"{COPY}:\nasks for a distance")
+    rotary = last.pop("rotary")
+    others = ",\n".join(sorted(last, key=last.get, reverse=True))
+    middle = statistics.mean(last.values())
+    label_ends(ax, {"rotary": (TEST_LENGTHS[-1], rotary, GREEN), others: (TEST_LENGTHS[-1], middle, INK)}, size=10)
 
 
 def draw(runs: Sequence[Measured], steps: int) -> tuple[Figure, str]:
-    """Left: a task that asks for a place. Right: one that asks for a distance, on longer strings."""
+    """Left, small: a task that asks for a place. Right: one that asks for a distance, on longer strings."""
     found = {name: statistics.mean(run[name] for run in runs) for name in runs[0]}
-    fig, (left, right_ax) = plt.subplots(1, 2, figsize=(8.8, 4.6), sharey=True, layout="constrained")
-    left.set(ylim=(0, 1.1), yticks=(0, 0.5, 1))
+    fig, (left, right_ax) = plt.subplots(1, 2, figsize=(8.8, 4.6), width_ratios=(2, 3), layout="constrained")
     draw_reverse(left, found)
     draw_copy(right_ax, found)
-    title = "Added positions tell where a symbol stands, rotary ones how far away;\nwithout any there is no order"
+    title = "Copying from a distance, only rotary positions go on\nbeyond the length of training"
     if not all(claim.holds(found) for claim in runs[0].claims):
         title = f"{steps} steps are too few to tell the positions apart"
     note = f"trained {steps} steps on strings of {LENGTH} · guess: the most frequent symbol of the string"

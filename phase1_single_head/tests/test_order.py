@@ -221,7 +221,7 @@ def test_a_few_steps_teach_distance_with_rotary_and_nothing_without_positions():
     assert positions.right(blind, positions.COPY) < positions.most_frequent() + 0.05
 
 
-@pytest.mark.parametrize(("rotary_reverse", "said"), [(0.24, "Added positions tell"), (1.0, "9 steps are too few")])
+@pytest.mark.parametrize(("rotary_reverse", "said"), [(0.24, "Copying from a distance"), (1.0, "9 steps are too few")])
 def test_title_says_what_was_found(rotary_reverse, said):
     longer = {f"{name}, {positions.COPY}, of {n}": 0.24 for name in positions.ENCODINGS for n in positions.TEST_LENGTHS}
     claims = tuple(claim for claim in all_claims() if claim.script.endswith("order/positions.py"))
