@@ -40,7 +40,7 @@ from phase1_single_head.self_attention import (
 )
 from shared import cli, training
 from shared.attention_utils import causal_mask, normalized_entropy
-from shared.evidence import findings
+from shared.evidence import findings, replications
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Numbers, measures
 from shared.toy_model import Block
 from shared.visualization_utils import BLUE, QUIET, RED, headline, label_ends, save_plot
@@ -229,7 +229,7 @@ def draw(numbers: Numbers) -> tuple[Figure, str]:
     draw_sizes(ax, {"divided": lines["divided"], "not divided": lines["not"]}, "if all alike", 1 / NUM_KEYS)
     title = f"Without the division by √d_k\none of {NUM_KEYS} keys takes nearly all at a large d_k"
     divided, without = (f"{numbers[f'entropy, {CUSTOMARY}, {kind}']:.2f}" for kind in DIVIDED.values())
-    note = f"random vectors · normalised entropy at d_k = {CUSTOMARY}: divided {divided}, not {without}"
+    note = f"random vectors · normalised entropy at d_k = {CUSTOMARY}: divided {divided}, not divided {without}"
     headline(fig, title, note, 14)
     return fig, title.replace("\n", " ") + ". The largest weight against d_k, divided and not."
 
@@ -356,15 +356,21 @@ def right_at_the_end(curves: Curves) -> dict[str, float]:
 
 
 def draw_training(found: Numbers, seeds: int, steps: int) -> tuple[Figure, str]:
-    """What is learned at each d_k, with the division and without."""
-    fig, ax = plt.subplots(figsize=(6.2, 4.4), layout="constrained")
+    """What is learned at each d_k, with the division and without; shaded, between the least and the most on record."""
+    fig, ax = plt.subplots(figsize=(6.6, 4.6), layout="constrained")
     ax.set_ylabel("answers right after training", fontsize=12)
     lines = {variant: [found[f"{variant}, {d_k}"] for d_k in SIZES] for variant in (WITH, WITHOUT)}
     draw_sizes(ax, lines, "by chance", 1 / SYMBOLS)
+    note = f"lines: trained {steps} steps, seeds: {seeds}"
+    if known := replications.published(right_at_the_end.claims[0]):
+        for variant, color in zip(lines, (BLUE, RED), strict=True):
+            least, most = zip(*(known.range(f"{variant}, {d_k}") for d_k in SIZES), strict=True)
+            ax.fill_between(SIZES, least, most, color=color, alpha=0.17, linewidth=0)
+        note += f" · shaded: least to most of {known.runs} runs of {STEPS} steps"
     title = "Without the division by √d_k\nlittle is learned at a large d_k"
     if statistics.mean(lost(found, WITHOUT, d_k) for d_k in LARGE) < 0.3:
         title = f"{steps} steps are too few to tell\nwhat the division by √d_k is good for"
-    headline(fig, title, f"trained {steps} steps, seeds: {seeds}", 14)
+    headline(fig, title, note, 14)
     return fig, title.replace("\n", " ") + ". Right answers at the end of training against d_k, divided and not."
 
 
