@@ -21,6 +21,7 @@ measured length may be trusted where no machine follows: for a million tokens.
 Writes cost_model.png to visualizations/plots/phase2/.
 """
 
+import math
 from bisect import bisect_left
 from functools import partial
 
@@ -38,7 +39,7 @@ from shared import cli
 from shared.evidence import findings
 from shared.evidence.claims import PROBE, Claim, measures
 from shared.measure import count_operations, peak_memory
-from shared.visualization_utils import BLUE, GREY, headline, label_ends, save_plot
+from shared.visualization_utils import BLUE, GREY, INK, headline, label_ends, save_plot
 
 D_MODEL, NUM_HEADS, MILLION = 128, 2, 1_000_000
 LENGTHS, QUICK_LENGTHS = tuple(2**n for n in range(6, 13)), tuple(2**n for n in range(6, 11))  # 64 to 4,096 or 1,024
@@ -227,9 +228,18 @@ def draw(measured: Measured) -> tuple[Figure, str]:
     ax.minorticks_off()
     ends = {name: FORMULAS[name](MILLION) for name in COLORS}
     steps, fused = (in_bytes(end) for end in ends.values())
-    said = {"in steps": f"every weight kept,\nT × T of each head:\n{steps}", "fused": f"none kept (fused):\n{fused}"}
+    said = {
+        "in steps": f"scores and weights,\nT × T for each head:\n{steps}",
+        "fused": f"no table (fused):\n{fused}",
+    }
+    times = float(f"{ends['in steps'] / ends['fused']:.1g}")
+    ax.annotate(
+        "", (MILLION, ends["fused"]), (MILLION, ends["in steps"]), arrowprops={"arrowstyle": "<->", "color": INK}
+    )
+    middle = math.sqrt(ends["in steps"] * ends["fused"])
+    ax.annotate(f"× {times:,.0f}", (MILLION, middle), (-8, 0), textcoords="offset points", ha="right", va="center")
     label_ends(ax, {said[name]: (MILLION, end, COLORS[name]) for name, end in ends.items()}, size=10)
-    title = f"A million tokens: {steps} if every weight is kept, {fused} if none is"
+    title = f"With T × T tables, a million tokens need {times:,.0f} times the memory"
     note = (
         f"one small layer: d_model = {D_MODEL}, {NUM_HEADS} heads, float32, untrained · dots: measured, "
         f"up to {longest:,} tokens; dashed: by formula"
