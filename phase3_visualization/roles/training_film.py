@@ -56,6 +56,7 @@ from shared.visualization_utils import (
 
 LOOKS = 41  # that are measured, in the first half of training: after that the roles are there
 FRAMES = (0, 40, 80, 100, *range(120, 350, 10), 370, 400, 450, 500, 600, 700, 800)  # steps of 800
+QUICK_FRAMES = FRAMES[::11]  # with --quick: a few, the first and the last among them
 HELD_FRAMES, SECONDS = 14, 0.28  # the last frame stays HELD_FRAMES * SECONDS on the screen
 NUM_SENTENCES, QUICK_SENTENCES = 100, 20
 CLEARLY = 0.15  # above the baseline, then a relation is said to have grown
@@ -327,7 +328,8 @@ def main(argv: list[str] | None = None) -> str:
         recipes = [replace(recipe, steps=training.QUICK_STEPS) for recipe in recipes]
     total, num_sentences = recipes[0].steps, QUICK_SENTENCES if options.quick else NUM_SENTENCES
     at = look_steps(total // 2, 7 if options.quick else LOOKS)
-    shown = sorted({round(step * total / FRAMES[-1]) for step in FRAMES}) if options.pictures else []
+    frames = QUICK_FRAMES if options.quick else FRAMES
+    shown = sorted({round(step * total / frames[-1]) for step in frames}) if options.pictures else []
     film = shoot(recipes[0], options.words, {*at, *shown}, num_sentences, options.device, shown)
     films = [film.at(at), *(shoot(r, options.words, at, num_sentences, options.device) for r in recipes[1:])]
     offsets = offset_baselines(training.corpus()[1][:num_sentences])

@@ -3,16 +3,20 @@
     ./run_all.sh all && ./run_all.sh publish
 
 What a run makes is not in git, so that a run leaves no trace. The gallery is, and only this command writes it: exactly
-the pictures that a README links to. Those of the front door's seven findings it draws from the record (seven.py).
+the pictures that a README links to. It draws some itself: those of the front door's seven findings, from the record
+(seven.py), and one for which a run has too few models.
 """
 
+import importlib
 import re
 import shutil
+import sys
 from pathlib import Path
 
 from shared import cli, paths
 from shared.evidence import seven
 
+MORE = {"phase3_visualization.roles.role_stability": ["--seeds", "4"]}  # script -> options of the published picture
 LINK = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif))")
 
 
@@ -44,9 +48,12 @@ def publish(output_dir: Path, root: Path) -> list[Path]:
 
 
 def main(argv: list[str] | None = None) -> str:
+    argv = sys.argv[1:] if argv is None else argv
     parser = cli.parser(__doc__)
     options = cli.parse(parser, argv)
     seven.main(argv)
+    for script, more in MORE.items():
+        importlib.import_module(script).main([*more, *argv])
     try:
         pictures = publish(options.output_dir, paths.ROOT)
     except ValueError as error:
