@@ -9,7 +9,6 @@ Helpers draw on an Axes and return it; only scripts save, through save_figure.
 """
 
 import argparse
-import io
 import math
 import os
 
@@ -24,6 +23,7 @@ import numpy as np
 import seaborn as sns
 import torch
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -256,6 +256,14 @@ def save_plot(options: argparse.Namespace, name: str, fig: Figure, caption: str)
     return save_figure(fig, options.output_dir / paths.PLOTS / f"{name}.{options.format}", caption=caption)
 
 
+def picture_of(fig: Figure) -> Image.Image:
+    """The pixels of a figure as savefig would write them, but drawn once: savefig draws all of it twice."""
+    fig.set_dpi(plt.rcParams["savefig.dpi"])
+    canvas = FigureCanvasAgg(fig)
+    canvas.draw()
+    return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+
+
 def save_figure(fig: Figure, path: Path, *, caption: str) -> Path:
     """Write the figure, whole or not at all, close it and print where it is.
 
@@ -265,12 +273,10 @@ def save_figure(fig: Figure, path: Path, *, caption: str) -> Path:
         if path.suffix == ".svg":
             fig.savefig(unfinished, metadata={"Description": caption, "Date": None})
         else:
-            pixels = io.BytesIO()
-            fig.savefig(pixels, format="png")
             info = PngInfo()
             info.add_text("Description", caption)
             # 256 colours look the same and take a third of the space
-            image = Image.open(pixels).convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE)
+            image = picture_of(fig).quantize(256, method=Image.Quantize.MAXCOVERAGE)
             image.save(unfinished, pnginfo=info, optimize=True)
     plt.close(fig)
     print(f"  picture: {paths.shown(path)}")

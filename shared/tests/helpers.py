@@ -16,7 +16,7 @@ from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.roles.causal_model import CausalAttention
-from shared import training
+from shared import training, visualization_utils
 from shared.exercise_checker import DONE, NOT_WRITTEN, call, check, first_problem, ways
 from shared.training import Recipe
 
@@ -190,8 +190,7 @@ README_WIDTH = 900  # pixels that a page gives a picture at most; a narrower one
 @contextlib.contextmanager
 def watched_texts():
     """Every figure saved meanwhile -> its texts as drawn: (text, pixels high at README width, bounding box)."""
-    found, drawing = {}, []
-    draw, save = Text.draw, Figure.savefig
+    found, drawing, draw = {}, [], Text.draw
 
     def watched_draw(text, renderer, *args, **options):
         draw(text, renderer, *args, **options)
@@ -200,15 +199,20 @@ def watched_texts():
             pixels = text.get_fontsize() / 72 * renderer.dpi * min(1, README_WIDTH / width)
             found[drawing[-1]][text] = (text.get_text(), pixels, text.get_window_extent(renderer))
 
-    def watched_save(figure, *args, **options):
-        drawing.append(figure)
-        found[figure] = {}
-        save(figure, *args, **options)
-        drawing.pop()
+    def watched(save):
+        def watched_save(figure, *args, **options):
+            drawing.append(figure)
+            found[figure] = {}
+            saved = save(figure, *args, **options)
+            drawing.pop()
+            return saved
+
+        return watched_save
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Text, "draw", watched_draw)
-        patch.setattr(Figure, "savefig", watched_save)
+        patch.setattr(Figure, "savefig", watched(Figure.savefig))
+        patch.setattr(visualization_utils, "picture_of", watched(visualization_utils.picture_of))
         yield found
 
 
