@@ -22,8 +22,8 @@ from statistics import fmean as mean
 
 import matplotlib.pyplot as plt
 import networkx
-import seaborn as sns
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -32,13 +32,13 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_mult
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Measured, measures
-from shared.grammar.roles import NO_NAME, head_names
-from shared.grammar.scores import score_heads
+from shared.grammar.roles import head_names
+from shared.grammar.scores import DIRECTIONS, relation_name, score_heads
 from shared.head_statistics import OFFSETS, first_share, offset_share
 from shared.toy_language import Sentence
 from shared.toy_model import ToyTransformer
 from shared.training import attention_on
-from shared.visualization_utils import INK, QUIET, headline, role_color, save_plot
+from shared.visualization_utils import HIDDEN, headline, role_color, save_plot
 
 CLOSE = 0.10  # so near to the best head of a relation, a head has that role as well
 DEALS = 20  # times that scores are dealt out anew
@@ -145,32 +145,45 @@ def trained_again(first: Tensor, second: Tensor, before: tuple[Tensor, Tensor], 
     return found | dict(zip(WAYS, (by_index, assigned, mean(half_trained), mean(dealt)), strict=True))
 
 
-def draw(names: list[list[list[str]]], label: str, seeds: range) -> tuple[Figure, str]:
-    """A row for each head, a column for each seed; names: [seed][layer][head]."""
-    heads = [f"layer {layer} head {head}" for layer, row in enumerate(names[0]) for head in range(len(row))]
-    width = max(1.25 + 1.55 * len(seeds), 7.8)  # the title and the note fit in
-    fig, ax = plt.subplots(figsize=(width, 1.5 + 0.4 * len(heads)), layout="constrained")
-    for column, of_seed in enumerate(names):
-        for row, name in enumerate(itertools.chain(*of_seed)):
-            color = role_color(name)
-            if name != NO_NAME:
-                ground = {"color": color, "alpha": 0.25, "linewidth": 0}
-                ax.add_patch(plt.Rectangle((column + 0.03, row + 0.06), 0.94, 0.88, **ground))
-            style = {"color": sns.blend_palette([color, INK], 5)[2], "weight": "normal" if name == NO_NAME else "bold"}
-            ax.text(column + 0.5, row + 0.5, name, ha="center", va="center", fontsize=9, **style)
-    ax.set(xlim=(0, len(seeds)), ylim=(len(heads), 0))
-    ax.set_xticks([column + 0.5 for column in range(len(seeds))], [f"seed {seed}" for seed in seeds])
-    ax.set_yticks([row + 0.5 for row in range(len(heads))], heads)
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0)
+def follows(name: str, relation: str) -> bool:
+    """Does a role of this name belong to the relation, in either direction?"""
+    return name in {relation_name(relation, direction) for direction in DIRECTIONS}
+
+
+def draw_heads(ax: Axes, names: list[list[str]], relation: str) -> None:
+    """All heads of a model, a row for each layer; those of one relation filled and named."""
+    for layer, row in enumerate(names):
+        for head, name in enumerate(row):
+            found = follows(name, relation)
+            ground = {"color": role_color(relation) if found else HIDDEN, "linewidth": 0}
+            ax.add_patch(plt.Rectangle((head + 0.04, layer + 0.05), 0.92, 0.9, **ground))
+            if found and len(row) <= 4:  # with more heads there is no room
+                style = {"ha": "center", "va": "center", "color": "white", "weight": "bold", "fontsize": 9}
+                ax.text(head + 0.5, layer + 0.5, f"{layer}.{head}", **style)
+    ax.set(xlim=(0, len(names[0])), ylim=(len(names), 0), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
-    for layer in range(1, len(names[0])):
-        ax.axhline(layer * len(names[0][0]), color=QUIET, linewidth=0.8)
-    title = "Train again: the roles come back, mostly in other heads"
-    if all(name == NO_NAME for of_seed in names for of_layer in of_seed for name in of_layer):
-        title = "Trained this little, no head has a role with any seed"
-    headline(fig, title, f"one model, {label} with each seed · roles by rule (head_roles.py) on held-out sentences")
-    return fig, f"{title}. A row for each head, a column for each seed, in each cell the role of the head."
+
+
+def draw(names: list[list[list[str]]], label: str, seeds: range) -> tuple[Figure, str]:
+    """A row for each core relation, a column for each seed; names: [seed][layer][head]."""
+    title = "Train again: the roles come back,\nbut not always in the same heads"
+    given = {name for of_seed in names for of_layer in of_seed for name in of_layer}
+    if not any(follows(name, relation) for name in given for relation in CORE_RELATIONS):
+        title = "Trained this little,\nno head has one of these roles"
+    size = (min(9, 1.5 + 1.5 * len(seeds)), 1.7 + 0.8 * len(CORE_RELATIONS))
+    fig, axes = plt.subplots(len(CORE_RELATIONS), len(seeds), figsize=size, layout="constrained", squeeze=False)
+    fig.get_layout_engine().set(wspace=0.06, hspace=0.08)
+    for relation, row in zip(CORE_RELATIONS, axes, strict=True):
+        style = {"rotation": 0, "ha": "right", "va": "center", "weight": "bold", "color": role_color(relation)}
+        row[0].set_ylabel(relation.replace("-", "–\n"), **style)
+        for ax, of_seed in zip(row, names, strict=True):
+            draw_heads(ax, of_seed, relation)
+    for ax, seed in zip(axes[0], seeds, strict=True):
+        ax.set_title(f"seed {seed}", fontsize=10)
+    note = f"one model, {label} with each seed · roles by rule\na square: a head, layer.head · filled: has this role"
+    headline(fig, title, note)
+    caption = "A row for each relation, a column for each seed, in each the model's heads, filled where they follow it."
+    return fig, f"{' '.join(title.split())}. {caption}"
 
 
 def summary(runs: list[Measured]) -> str:
