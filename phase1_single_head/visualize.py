@@ -77,12 +77,12 @@ def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     for label in [ax.get_yticklabels()[i], *(ax.get_xticklabels()[j] for j in most_asked(weights[i], i))]:
         label.set_weight("bold")
     weight_colorbar(fig, ax, shrink=0.7)
-    ax.add_patch(Rectangle((0, i), len(words), 1, fill=False, edgecolor=INK, linewidth=2.5, clip_on=False))
+    for top, tall in ((0, i), (i + 1, len(words) - i - 1)):  # the other rows fade
+        ax.add_patch(Rectangle((0, top), len(words), tall, color="white", alpha=0.4, linewidth=0, zorder=4))
+    ax.add_patch(Rectangle((0, i), len(words), 1, fill=False, edgecolor=INK, linewidth=2.5, clip_on=False, zorder=5))
     headline(fig, title, entropy_note(trained, weights))
-    return (
-        fig,
-        f'{title}. Each row shows where one word takes its output from, and sums to 1; the row of "?" is framed.',
-    )
+    rows = 'Each row shows where one word takes its output from, and sums to 1; all but that of "?" are faded.'
+    return fig, f"{title}. {rows}"
 
 
 @dataclass(frozen=True)
@@ -210,6 +210,13 @@ def arrow(ax: Axes, *points: tuple[float, float], text: str = "", at: tuple[floa
     ax.text(*at, text, size=9, color=QUIET, ha="center")
 
 
+def bracket(ax: Axes, x: float, rows: Rows) -> float:
+    """What follows starts from all rows of the column that ends at x -> where it starts."""
+    near, far = x + 0.05, x + 0.11
+    ax.plot([near, far, far, near], [rows.bottom, rows.bottom, rows.top, rows.top], color=INK, linewidth=1.4)
+    return far
+
+
 def draw_asking(ax: Axes, flow: Flow, rows: Rows, colors: list[str], level: float) -> None:
     """Words, the query of the hidden one, the keys of all, and how well they match."""
     n, d, place, query = len(flow.words), flow.x.size(-1), rows.middles[flow.i], rows.top + 0.6
@@ -227,10 +234,10 @@ def draw_asking(ax: Axes, flow: Flow, rows: Rows, colors: list[str], level: floa
     head(ax, SCORES, rows.top, "scores", f"q · k / √{flow.key.size(-1)}")
     step(ax, KEYS, SCORES_END, rows.top + 1.08, "1 ask")
     arrow(ax, (WORDS, place), (0.1, place), (0.1, query), (KEYS, query), text="W_q", at=(1.43, query + 0.06))
-    arrow(ax, (WORDS + WORDS_WIDE, level), (KEYS, level), text="W_k", at=(1.43, level + 0.06))
-    between = (KEYS + STRIP + SCORES) / 2
+    arrow(ax, (bracket(ax, WORDS + WORDS_WIDE, rows), level), (KEYS, level), text="W_k", at=(1.49, level + 0.06))
+    between = (KEYS + STRIP + SCORES) / 2 + 0.02
     ax.plot([KEYS + STRIP, between, between], [query, query, level], color=INK, linewidth=1.4)
-    arrow(ax, (KEYS + STRIP, level), (SCORES, level))
+    arrow(ax, (bracket(ax, KEYS + STRIP, rows), level), (SCORES, level))
 
 
 def draw_weighing(ax: Axes, flow: Flow, rows: Rows, colors: list[str], level: float) -> None:
@@ -240,7 +247,7 @@ def draw_weighing(ax: Axes, flow: Flow, rows: Rows, colors: list[str], level: fl
     bars(ax, WEIGHTS + LABEL, WEIGHTS_WIDE - LABEL, rows, flow.weights.tolist(), colors)
     head(ax, WEIGHTS, rows.top, "weights", "softmax: sum 1")
     step(ax, WEIGHTS, WEIGHTS_END, rows.top + 1.08, "2 weigh")
-    arrow(ax, (SCORES_END, level), (WEIGHTS, level))
+    arrow(ax, (bracket(ax, SCORES_END, rows), level), (WEIGHTS, level))
 
 
 def draw_mixing(ax: Axes, flow: Flow, rows: Rows, level: float) -> None:
@@ -278,7 +285,7 @@ def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     """The way of the hidden word, from its query to the guess; a band follows the words that it asks."""
     flow, n = flow_of(trained, words), len(words)
     rows = Rows(BOTTOM, max(0.17, min(0.34, 2.6 / n)), n)
-    height, level = rows.top + 1.75, rows.bottom + rows.tall / 4  # level: of the arrows from column to column
+    height, level = rows.top + 1.75, rows.bottom + rows.tall / 2  # level: of the arrows from column to column
     fig = plt.figure(figsize=(WIDTH, height))
     ax = fig.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(0, height))
     ax.axis("off")
@@ -295,7 +302,7 @@ def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
 
     guess = flow.guesses[0][0]
     truth = "" if guess == words[flow.i] else f'; it was "{words[flow.i]}"'
-    title = f'"?" asks {asks(words, flow.weights, flow.i)}, and the model guesses "{guess}"{truth}'
+    title = f'Four steps lead from "?" to the guess "{guess}"{truth}'
     headline(fig, title, entropy_note(trained, flow.weights, ' of the row of "?"'))
     return fig, f"{title}. Query against keys, scores, weights, weighted values, their sum, and the likeliest words."
 

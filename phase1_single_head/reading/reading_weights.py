@@ -26,7 +26,7 @@ from shared.attention_utils import normalized_entropy
 from shared.training import Trained
 from shared.visualization_utils import BLUE, ORANGE, QUIET, headline, save_plot, token_labels
 
-COLORS = {"the head": BLUE, "another row": ORANGE}
+COLORS = {"the head": BLUE, "other weights": ORANGE}
 NARROW = 4  # numbers that are kept of each value, so that a sentence of ten words has more words than numbers
 
 
@@ -114,7 +114,7 @@ def draw(trained: Trained, row: Tensor, other: Tensor, value: Tensor, words: lis
     outputs = {name: weights @ value for name, weights in rows.items()}
     draw_pairs(right, outputs, [f"number {c}" for c in range(value.size(1))])
     right.set_title(f"give the same {value.size(1)} numbers")
-    title = f"Were a value only {value.size(1)} numbers long,\nquite other weights would give the same output"
+    title = "Quite different weights can give the same output,\nif values are short"
     entropy = " and ".join(f"{normalized_entropy(weights):.2f}" for weights in rows.values())
     note = f"one layer, one head, {trained.label} · each value cut to its {value.size(1)} strongest directions"
     headline(fig, title, f"{note} · normalised entropy {entropy}")

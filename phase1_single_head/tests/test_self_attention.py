@@ -482,12 +482,12 @@ def two_largest(trained, words):
 @each_sentence
 def test_titles_name_the_words_with_the_largest_weights_and_the_guess(trained, words):
     named, guess = two_largest(trained, words)
-    asks = f'"?" asks {" and ".join(named) or "nobody"}'
+    asks = f'To guess the hidden word, "?" asks {" and ".join(named) or "nobody"}'
     heatmap, caption = visualize.draw_heatmap(trained, words)
-    assert heatmap.get_suptitle() == f"To guess the hidden word, {asks}" and caption.startswith(heatmap.get_suptitle())
+    assert heatmap.get_suptitle() == asks and caption.startswith(heatmap.get_suptitle())
     flow, caption = visualize.draw_flow(trained, words)
     title = flow.get_suptitle()
-    assert title.startswith(f'{asks}, and the model guesses "{guess}"') and caption.startswith(title)
+    assert title.startswith(f'Four steps lead from "?" to the guess "{guess}"') and caption.startswith(title)
     truth = words[self_attention.choose_word(words)]
     assert title.endswith(f'; it was "{truth}"') == (guess != truth)
     plt.close("all")
@@ -500,7 +500,7 @@ def test_the_heatmap_hides_the_word_and_frames_its_row(trained):
     assert [label.get_text() for label in ax.get_yticklabels()] == ["0 the", "1 cat", "2 ?", "3 on", "4 the", "5 mat"]
     row = ax.collections[0].get_array()[2].tolist()
     close(torch.tensor(row).double(), plain_pass(trained, words, 2)[1], rtol=0, atol=1e-6)
-    (framed,) = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+    (framed,) = [patch for patch in ax.patches if not patch.get_fill()]
     assert (framed.get_xy(), framed.get_width(), framed.get_height()) == ((0, 2), 6, 1)
     plt.close("all")
 
@@ -513,13 +513,17 @@ def touches(point, box):
 
 
 @each_sentence
-def test_every_arrow_of_the_flow_starts_and_ends_on_a_frame(trained, words):
+def test_every_arrow_of_the_flow_starts_on_a_frame_or_bracket_and_ends_on_a_frame(trained, words):
     figure, _ = visualize.draw_flow(trained, words)
     patches = figure.axes[0].patches
     arrows = [patch for patch in patches if isinstance(patch, FancyArrowPatch)]
     frames = [patch for patch in patches if isinstance(patch, Rectangle) and not patch.get_fill()]
-    assert len(arrows) == 7
+    of_four = [line.get_xydata() for line in figure.axes[0].lines if len(line.get_xydata()) == 4]
+    brackets = [(line[1][0], line[1][1], line[2][1]) for line in of_four]
+    assert len(arrows) == 7 and len(brackets) == 3
     for arrow in arrows:
         way = arrow._path_original.vertices
-        assert all(any(touches(end, box) for box in frames) for end in (way[0], way[-1])), way
+        assert any(touches(way[-1], box) for box in frames), way
+        (x, y), from_frame = way[0], any(touches(way[0], box) for box in frames)
+        assert from_frame or any(x == at and low < y < high for at, low, high in brackets), way
     plt.close("all")
