@@ -43,7 +43,7 @@ from shared.grammar.entropy import KIND
 from shared.head_statistics import even_weights, head_statistics
 from shared.toy_language import START, Sentence
 from shared.training import Trained
-from shared.visualization_utils import BLUE, GREY, INK, ORANGE, PURPLE, QUIET, headline, label_ends, save_plot
+from shared.visualization_utils import BLUE, GREY, INK, PURPLE, QUIET, headline, label_ends, save_plot
 
 NUM_SENTENCES, QUICK_SENTENCES = 200, 40
 BOTH, CUT, CAUSAL = KINDS = ("both sides", "the same, mask added", "trained with the mask")
@@ -247,15 +247,15 @@ def sinks(found: Sink, fresh: Sink, causal: Patterns, sentences: list[Sentence])
 def draw_spreads(numbers: dict[str, float], note: str) -> tuple[Figure, str]:
     """Entropy without and with the mask (filled), as a part of that of even weights in the same rows (outlined)."""
     fig, ax = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
-    for place, (kind, color) in enumerate({BOTH: ORANGE, CUT: BLUE}.items()):
+    for place, kind in enumerate((BOTH, CUT)):
         value, most = numbers[f"entropy, {kind}"], numbers[f"entropy, {kind}, even weights"]
         ax.bar(place, most, width=0.5, facecolor="white", edgecolor=GREY, linewidth=1.5)
-        ax.bar(place, value, width=0.5, color=color)
+        ax.bar(place, value, width=0.5, color=BLUE)
         share = numbers[f"normalised entropy, {kind}"]
         style = {"ha": "center", "va": "center", "fontsize": 18, "color": "white", "fontweight": "bold"}
         ax.text(place, value / 2, f"{share:.0%}\nof it", **style)
         most_is = "even weights: the most it can be"
-        ax.annotate(most_is, (place, most), (0, 3), textcoords="offset points", ha="center", color=QUIET)
+        ax.annotate(most_is, (place, most), (0, 6), textcoords="offset points", ha="center", color=QUIET)
         ax.annotate("the heads", (place + 0.25, value), (6, 0), textcoords="offset points", va="center")
     ax.set_xticks([0, 1], ("no mask", "the same weights, their future cut off"))
     ax.set(ylabel="entropy of a row, nats", xlim=(-0.5, 1.5))
@@ -266,31 +266,28 @@ def draw_spreads(numbers: dict[str, float], note: str) -> tuple[Figure, str]:
 
 
 def draw_sinks(causal: Trained, by_kind: OnFirst, found: Sink, note: str) -> tuple[Figure, str]:
-    """What each head gives <start> after each kind of word; the chosen head as a line, the others as dots."""
-    heads = causal.recipe.num_heads
+    """What each head gives <start> after each kind of word: the chosen head and kind first, the others as grey dots."""
     fig, ax = plt.subplots(figsize=(8.2, 4.6), layout="constrained")
-    places = range(len(by_kind))
-    weights = torch.stack([each for each, _ in by_kind.values()])  # (kinds, L * H)
+    kinds = sorted(by_kind, key=lambda kind: kind != found.kind)
+    places, weights = range(len(kinds)), torch.stack([by_kind[kind][0] for kind in kinds])  # (kinds, L * H)
     for head in range(weights.size(1)):
         if head != found.head:
             ax.plot(places, weights[:, head], "o", color=GREY, ms=5, alpha=0.6)
-    ax.plot(places, weights[:, found.head], "o:", color=PURPLE, ms=8, linewidth=1)
-    evens = [even for _, even in by_kind.values()]
+    ax.plot(places, weights[:, found.head], "o", color=PURPLE, ms=10)
+    evens = [by_kind[kind][1] for kind in kinds]
     ax.hlines(evens, [x - 0.3 for x in places], [x + 0.3 for x in places], color=INK, linewidth=1.5)
-    last = len(by_kind) - 1
-    ax.set_xticks(places, [f"{kind}s" for kind in by_kind])
+    last = len(kinds) - 1
+    ax.set_xticks(places, [f"after {'an' if kind[0] == 'a' else 'a'}\n{kind}" for kind in kinds])
     ax.set(ylabel=f"weight on {START} in the last row", ylim=(-0.03, 1.03), xlim=(-0.5, last + 0.5))
-    ax.set_xlabel("after", color=QUIET)
-    names = {
-        f"layer {found.head // heads} head {found.head % heads}": (last, weights[-1, found.head].item(), PURPLE),
-        "an even share": (last + 0.3, evens[-1], INK),
-    }
+    ax.tick_params(axis="x", length=0)
+    layer, head = divmod(found.head, causal.recipe.num_heads)
     rests = found.weight - found.even > RESTS
-    title = f"After {found.kind}s one head rests on {START}: an attention sink"
+    title = f"In this model one head rests on {START} after {found.kind}s: an attention sink"
     if not rests:
         title = f"No head of this model rests on {START}: none gives it far more than an even share"
     headline(fig, title, f"{note} · grey: the other heads")
-    label_ends(ax, names, size=10)
+    label_ends(ax, {"an even share": (last + 0.3, evens[-1], INK)}, size=10)
+    label_ends(ax, {f" layer {layer} head {head}": (0, weights[0, found.head].item(), PURPLE)}, size=11)
     return fig, f"{title}. Weight of each head on the first token, by the kind of the word read last."
 
 

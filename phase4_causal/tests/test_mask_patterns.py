@@ -171,7 +171,7 @@ def test_raw_numbers_that_fall_with_the_number_of_keys_decide_nothing():
 def test_the_picture_of_sinks_says_so_where_there_is_none():
     by_kind = {"noun": (torch.tensor([0.1, 0.2]), 0.2), "preposition": (torch.tensor([0.3, 0.1]), 0.2)}
     trained = pattern_models()[1]
-    for weight, said in ((0.9, "After prepositions one head rests on <start>"), (0.35, "No head of this model rests")):
+    for weight, said in ((0.9, "In this model one head rests on <start>"), (0.35, "No head of this model rests")):
         sink = mask_patterns.Sink("preposition", 0, weight, 0.2)
         assert mask_patterns.draw_sinks(trained, by_kind, sink, "note")[1].startswith(said)
     plt.close("all")
