@@ -17,7 +17,6 @@ Writes leak_proof.png to visualizations/plots/phase4/.
 """
 
 import itertools
-import textwrap
 from collections.abc import Callable
 from functools import partial
 
@@ -127,7 +126,7 @@ def leaks(seed: int, layers: tuple[int, ...]) -> dict[str, list[float]]:
 
 
 def draw_reach(ax: Axes, reached: Tensor, words: list[str]) -> None:
-    """Which word (column) reaches which position (row), bool (T, T): light, dark if it comes later; else hatched."""
+    """Which word (column) reaches which position (row), bool (T, T): blue, orange if it comes later; else hatched."""
     for row, column in itertools.product(*map(range, reached.shape)):
         if reached[row, column]:
             color = RED if column > row else ALLOWED
@@ -142,25 +141,26 @@ def draw_reach(ax: Axes, reached: Tensor, words: list[str]) -> None:
     ax.spines[:].set_visible(False)
 
 
-def draw(maps: dict[str, Tensor], worst: dict[str, list[float]], words: list[str]) -> tuple[Figure, str]:
+def draw(maps: dict[str, Tensor], worst: dict[str, tuple[float, float]], words: list[str]) -> tuple[Figure, str]:
     """One panel for the causal modules, which must all look alike, and one for each planted mistake."""
     tight, noticed = (max(max(worst[name]) for name in CAUSAL) == 0, all(min(worst[n]) > NOTICED for n in PLANTED))
     panels = {f"{len(CAUSAL)} causal modules": torch.stack([maps[name] > 0 for name in CAUSAL]).any(dim=0)}
     panels |= {name: maps[name] > 0 for name in PLANTED}
-    fig, axes = plt.subplots(1, len(panels), figsize=(9, 4.7), layout="constrained")
+    fig, axes = plt.subplots(1, len(panels), figsize=(9, 4.4), layout="constrained")
+    fig.get_layout_engine().set(h_pad=0.15)
     for ax, (name, reached) in zip(axes, panels.items(), strict=True):
         draw_reach(ax, reached, token_labels(words))
-        ax.set_title(textwrap.fill(name, 19), fontsize=10, pad=8)
+        ax.set_title(name.replace(": ", ":\n").replace("diagonal ", ""), fontsize=10, pad=8)
         moved = worst[name][0] if name in worst else max(worst[sound][0] for sound in CAUSAL)
-        ax.set_xlabel(f"an earlier logit\nmoves by {moved:.2f}" if moved else "no earlier logit\nmoves, by no bit")
+        ax.set_xlabel(f"an earlier logit\nmoves by {moved:.2f}" if moved else "no earlier logit\nmoves at all")
     axes[0].set_yticks([i + 0.5 for i in range(len(words))], token_labels(words))
     axes[0].set_ylabel("position that answers", color=QUIET)
-    title = "With the mask no later word reaches an earlier position;\neach planted mistake lets some through"
+    title = "With the mask no later word reaches an earlier position; each mistake lets some through"
     if not (tight and noticed):
         title = "A leak where there should be none" if noticed else "A planted mistake that goes unnoticed"
-    note = "light: the word (column) reaches the position (row) · dark: though it comes later · hatched: exactly 0"
-    headline(fig, title, f"{note}\nuntrained models of two layers: the proof is about which paths exist")
-    return fig, f"{title.replace(chr(10), ' ')}. Which word reaches which position: the modules, and three mistakes."
+    note = "blue: the word (column) reaches the position (row) · orange: though it comes later · hatched: exactly 0"
+    headline(fig, title, f"{note}\nuntrained models of one layer: the proof is about which paths exist", 12)
+    return fig, f"{title}. Which word reaches which position: the modules, and three mistakes."
 
 
 def main(argv: list[str] | None = None) -> str:
@@ -168,8 +168,10 @@ def main(argv: list[str] | None = None) -> str:
     tokens = torch.tensor([[START_ID, *encode(options.words)]])
     every = [leaks(seed, (2,) if options.quick else (1, 2)) for seed in cli.seeds(options)]
     found = every[0]
-    maps = {name: influence(build(make, 2, options.seed), tokens) for name, make in (CAUSAL | PLANTED).items()}
-    save_plot(options, "phase4/leak_proof", *draw(maps, found, [START, *options.words]))
+    models = {name: build(make, 1, options.seed) for name, make in (CAUSAL | PLANTED).items()}
+    maps = {name: influence(model, tokens) for name, model in models.items()}
+    shown = {name: largest_leak(model, tokens) for name, model in models.items()}
+    save_plot(options, "phase4/leak_proof", *draw(maps, shown, [START, *options.words]))
     findings.record(options, *every)
     most, least = max(max(found[name]) for name in CAUSAL), min(found[name][0] for name in PLANTED)
     return f"Causal modules leak exactly {most:g}; planted mistakes move a logit by {least:.2f} or more"

@@ -155,7 +155,7 @@ def test_influence_is_the_largest_derivative_of_the_squared_logits() -> None:
     assert found[3, 1].item() == pytest.approx(max(slopes), rel=1e-5)
 
 
-def test_a_leak_is_drawn_dark_and_changes_the_title() -> None:
+def test_a_leak_has_its_own_colour_and_changes_the_title() -> None:
     words, past = ["<start>", "the", "cat"], causal_mask(3).double()
     maps = dict.fromkeys(causality.CAUSAL, past) | dict.fromkeys(causality.PLANTED, torch.ones(3, 3))
     worst = {name: [0.5, 3.0] if name in causality.PLANTED else [0.0, 0.0] for name in maps}
