@@ -132,7 +132,9 @@ def draw_look(ax: Axes, weights: Tensor, tokens: list[str], layer: int) -> None:
         hatch_cell(ax, column, row)
     ax.set(xlim=(0, len(tokens) - 1), ylim=(heads, 0))
     ax.xaxis.tick_top()
-    ax.set_xticks([i + 0.5 for i in range(so_far)], tokens[:so_far], rotation=45, ha="left", rotation_mode="anchor")
+    angle, middle = (45, "baseline") if len(tokens) <= 20 else (90, "center")
+    turned = {"rotation": angle, "ha": "left", "va": middle, "rotation_mode": "anchor"}
+    ax.set_xticks([i + 0.5 for i in range(so_far)], tokens[:so_far], **turned)
     ax.get_xticklabels()[-1].set_fontweight("bold")
     ax.set_yticks([i + 0.5 for i in range(heads)], [f"head {head}" for head in range(heads)])
     ax.set_xlabel(f'what "{tokens[so_far - 1]}" looks at, in layer {layer}', fontsize=11)
