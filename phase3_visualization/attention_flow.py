@@ -68,11 +68,12 @@ def draw_flow(
 ) -> Axes:
     """Draw one head: words in a row, arcs from query to key above the threshold; bend: how high they rise.
 
-    only: the (query, key) that have the colour; all others are grey. Without it all have it.
+    only: the (query, key) that have the colour; all others are grey and half as thick. Without it all have it.
     """
     for i, j, weight in arrows(weights, threshold):
-        style = {"color": color if not only or (i, j) in only else GREY, "alpha": 0.25 + 0.75 * weight}
-        style |= {"linewidth": 0.6 + 4 * weight, "zorder": weight + ((i, j) in only)}
+        told = not only or (i, j) in only
+        style = {"color": color if told else GREY, "alpha": (0.25 + 0.75 * weight) * (1 if told else 0.7)}
+        style |= {"linewidth": (0.6 + 4 * weight) * (1 if told else 0.5), "zorder": weight + told}
         if i == j:  # a word that looks at itself: a ring around it
             ax.add_patch(Circle((i, -0.06), 0.38, fill=False, **style))
             continue
@@ -151,7 +152,7 @@ def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]], thres
     note = (
         f"{trained.label} · normalised entropy {entropy:.2f} · arrows point to where a word looks, ring: itself\n"
         f"drawn: weights above {threshold:g} times the even share of 1/{len(words)} · coloured: what gave the head its "
-        "name (layer.head)"
+        "name; grey: half as thick"
     )
     headline(fig, title, note)
     return fig, f'{title}: "{" ".join(words)}", an arrow for each large weight, as thick as the weight.'
