@@ -38,7 +38,7 @@ from shared.evidence.claims import EXPERIMENT, Above, Claim, measures
 from shared.toy_language import MAX_LENGTH, encode
 from shared.toy_model import ToyTransformer, in_double
 from shared.training import Trained
-from shared.visualization_utils import BLUE, GREY, ORANGE, QUIET, headline, label_ends, save_plot, token_labels
+from shared.visualization_utils import GREY, INK, QUIET, headline, label_ends, save_plot, token_labels
 
 CLEAR = 0.5  # a weight above this is more than all others together
 ADDS_MOST, CLEARLY = "the heaviest word adds most", f"the same where its weight is above {CLEAR}"
@@ -209,21 +209,25 @@ def draw(trained: Trained, row: Row) -> tuple[Figure, str]:
     adds_less = "adds far less" if adds_most == row.heaviest else "need not be the one that adds most"
     title = f"The word with the largest weight {adds_less}"
     fig, ax = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
-    named, ends = {adds_most: ORANGE, row.heaviest: BLUE}, {}
+    named, ends = {adds_most: GREY, row.heaviest: INK}, {}
     for place, (weight, share) in enumerate(zip(row.weights.tolist(), row.shares.tolist(), strict=True)):
         if place not in named:
-            ax.plot((0, 1), (weight, share), "o-", color=GREY, linewidth=1.5, markersize=4)
+            ax.plot((0, 1), (weight, share), "o-", color=GREY, linewidth=1, markersize=3)
             continue
         ax.plot((0, 1), (weight, share), "o-", color=named[place], linewidth=4, markersize=9, zorder=3)
-        ax.annotate(f"{weight:.2f}", (0, weight), (-12, 0), textcoords="offset points", ha="right", va="center")
-        ends[f"  {token_labels(row.words)[place]}: {share:.2f}"] = (1, share, named[place])
-    ax.set(xlim=(-0.12, 1.02), ylim=(-0.02, 1.1 * max(row.weights.max().item(), row.shares.max().item())))
-    ax.set_xticks((0, 1), ("its weight", "its share of\nwhat is added"), fontsize=11)
-    ax.set_ylabel("share of the row", color=QUIET)
+        name, style = token_labels(row.words)[place], {"textcoords": "offset points", "ha": "right", "va": "center"}
+        ax.annotate(f"{name}: {weight:.2f}", (0, weight), (-12, 0), fontsize=11, **style)
+        ends[f"  {name}: {share:.2f}"] = (1, share, named[place])
+    ax.set(xlim=(-0.32, 1.02), ylim=(-0.02, 1.1 * max(row.weights.max().item(), row.shares.max().item())))
+    ax.set_xticks((0, 1), ("its share of\nthe weight", "its share of\nwhat is added"), fontsize=11)
+    ax.set_yticks([])  # the numbers stand at the lines
+    ax.spines["left"].set_visible(False)
     ax.tick_params(length=0, pad=8)
     where = f"“{row.i} {row.words[row.i]}” in layer {layer} head {head}"
     ax.set_title(f"the row that misleads most, of {where}:\n“{' '.join(row.words)}”", color=QUIET)
-    note = f"{trained.label} · share: weight × length of the value after W_O, over the sum of the row · grey: others"
+    note = (
+        f"{trained.label} · share: weight × length of the value after W_O, over the sum of the row · thin: the others"
+    )
     headline(fig, title, note)
     label_ends(ax, ends, size=11)
     return fig, f"{title}: layer {layer} head {head}, the row of all held-out sentences in which the two differ most."
