@@ -366,10 +366,21 @@ def summary(board: Numbers) -> str:
     return f"The word that mattered comes first: {parts} of the time; by chance {board[f'{CHANCE}: {FOUND}']:.0%}"
 
 
+SAID = {  # what a method does, in the picture
+    RAW: "last layer's weights",
+    NORMS: "last layer, weight ×\nlength of the value",
+    ROLLOUT: "rollout: layers multiplied,\nwith residual",
+    PRODUCT: "layers multiplied,\nno residual",
+    FLOW: "flow: layers as pipes",
+    GRADIENT: "gradient of the loss",
+    INPUT: "gradient × embedding",
+}
+
+
 def draw(trained: Trained, board: Numbers) -> tuple[Figure, str]:
     """A dot for each method with its interval over sentences, between chance and what the rule asks for."""
     names = by_success(board)
-    fig, ax = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
+    fig, ax = plt.subplots(figsize=(8.6, 5.2), layout="constrained")
     for row, name in enumerate(names):
         found, interval = board[f"{name}: {FOUND}"], board[f"{name}: {BETWEEN}"]
         color = BLUE if name in OF_WEIGHTS else GREY
@@ -379,7 +390,7 @@ def draw(trained: Trained, board: Numbers) -> tuple[Figure, str]:
     for place, text in ((board[f"{CHANCE}: {FOUND}"], "by chance"), (RELIABLE, f"reliable: {RELIABLE:.0%}")):
         ax.axvline(place, color=INK, linewidth=1.2, linestyle=":", zorder=0)
         ax.text(place, len(names) - 0.2, text, ha="center", va="bottom", fontsize=9)
-    ax.set_yticks(range(len(names)), names, fontsize=10.5)
+    ax.set_yticks(range(len(names)), [SAID.get(name, name) for name in names])
     for label, name in zip(ax.get_yticklabels(), names, strict=True):
         label.set_color(BLUE if name in OF_WEIGHTS else QUIET)
     ax.tick_params(axis="y", length=0)
@@ -387,12 +398,12 @@ def draw(trained: Trained, board: Numbers) -> tuple[Figure, str]:
     ax.xaxis.set_major_formatter(PercentFormatter(1))
     ax.set_xlabel("sentences in which the word that mattered comes first", color=QUIET)
     best = max(board[f"{name}: {FOUND}"] for name in OF_WEIGHTS)
-    title = f"Attention weights often find the word that mattered, {'some' if best > RELIABLE else 'not'} reliably"
+    title = f"Attention weights often find the word that mattered, {'some' if best > RELIABLE else 'but not'} reliably"
     if best < 0.5:
         title = "Attention weights seldom find the word that mattered"
     note = (
         f"{trained.label} · {board['both readers agree']} held-out sentences, on whose word the model and a perfect "
-        "reader agree\nblue: made of attention weights; grey: of something else · lines: 95 % interval over sentences"
+        "reader agree\nblue: made of attention weights; grey: of something else · lines: 95% intervals over sentences"
     )
     headline(fig, title, note)
     return fig, f"{title}. A dot for each method, beside chance."
