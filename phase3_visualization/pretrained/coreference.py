@@ -42,6 +42,7 @@ from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.visualization_utils import BLUE, GREY, QUIET, RED, headline, save_plot
 
 PERMUTATIONS = 2000
+HALVES = 10  # ways to divide the pairs, for the picture
 
 
 @dataclass(frozen=True)
@@ -181,33 +182,36 @@ def held_out(weights: Tensor, generator: torch.Generator) -> Numbers:
     }
 
 
-def draw_pairs(ax: Axes, row: float, counts: dict[str, int], size: float) -> dict[str, float]:
+def draw_pairs(ax: Axes, row: float, counts: dict[str, int]) -> dict[str, float]:
     """A dot for each pair, in two lines, a group for each outcome -> where each group begins."""
     starts, start = {}, 0.0
     for name, color in COLORS.items():
         dots = range(counts[name])
-        ax.scatter([start + i // 2 for i in dots], [row + 0.15 * (-1) ** (i + 1) for i in dots], s=size, color=color)
+        ax.scatter([start + i // 2 for i in dots], [row + 0.15 * (-1) ** (i + 1) for i in dots], s=130, color=color)
         starts[name] = start
         start += (len(dots) + 1) // 2 + bool(dots)
     return starts
 
 
-def draw(language_model: LanguageModel, numbers: Numbers) -> tuple[Figure, str]:
-    """What became of each pair: with the chosen heads, and for comparison with readers made up."""
+def draw(language_model: LanguageModel, numbers: Numbers, right: list[int]) -> tuple[Figure, str]:
+    """What became of each pair: with the chosen heads, and for comparison with readers made up.
+
+    right: in how many pairs both were right, with several divisions into halves.
+    """
     pairs = numbers[PAIRS_ASKED]
     flips = {RIGHT: pairs // 4, SAME: pairs - 2 * (pairs // 4), WRONG: pairs // 4}
     made_up = {
-        "resolving “it”": {RIGHT: pairs, SAME: 0, WRONG: 0},
+        "a reader who\nresolves “it”": {RIGHT: pairs, SAME: 0, WRONG: 0},
         "always the first noun": {RIGHT: 0, SAME: pairs, WRONG: 0},
         "two coin flips": flips,
     }
     fig, ax = plt.subplots(figsize=(9, 4.6), layout="constrained")
-    starts = draw_pairs(ax, 0, numbers, size=200)
+    starts = draw_pairs(ax, 0, numbers)
     for name, start in starts.items():
         if numbers[name]:
             ax.text(start - 0.4, -0.45, f"{numbers[name]} {name}", color=COLORS[name], weight="bold", fontsize=11)
     for row, counts in enumerate(made_up.values()):
-        draw_pairs(ax, row + 1.5, counts, size=70)
+        draw_pairs(ax, row + 1.5, counts)
     ax.text(-0.4, 0.85, "for comparison", color=QUIET)
     ax.set_yticks([0, 1.5, 2.5, 3.5], ["the best head, on pairs\nthat did not choose it", *made_up])
     ax.set(xlim=(-0.8, pairs / 2 + 4), ylim=(3.9, -0.8), xticks=[])
@@ -217,7 +221,10 @@ def draw(language_model: LanguageModel, numbers: Numbers) -> tuple[Figure, str]:
     if numbers[SAME] <= pairs / 2:
         title = "The noun that the best head prefers mostly changes with what “it” means"
     example = FAMOUS.frame.replace("_", " / ".join(FAMOUS.words))
-    headline(fig, title, f"{language_model.name} (pretrained) · {pairs} pairs such as “{example}”")
+    spread = (
+        f"the head is chosen on one half of the pairs; with other halves both are right in {min(right)} to {max(right)}"
+    )
+    headline(fig, title, f"{language_model.name} (pretrained) · {pairs} pairs such as “{example}”\n{spread}")
     return fig, f"{title}: {summary(numbers)}."
 
 
@@ -232,7 +239,10 @@ def main(argv: list[str] | None = None) -> str:
     language_model = or_exit(parser, load, options.model)
     weights = weights_of_it(language_model, PAIRS[:8] if options.quick else PAIRS)
     measured = [held_out(weights, torch.Generator().manual_seed(seed)) for seed in cli.seeds(options)]
-    save_plot(options, "phase3/pretrained_coreference", *draw(language_model, measured[0]))
+    if options.pictures:
+        others = [torch.Generator().manual_seed(seed) for seed in range(HALVES)]
+        right = [numbers[RIGHT] for numbers in (held_out(weights, generator) for generator in others)]
+        save_plot(options, "phase3/pretrained_coreference", *draw(language_model, measured[0], right))
     layer, head = famous_head(weights)
     for word, shares in zip(FAMOUS.words, weights[0, :, layer, head].tolist(), strict=True):
         line = ", ".join(f"{share:.2f} to {noun}" for noun, share in zip(FAMOUS.nouns, shares, strict=True))
