@@ -16,7 +16,6 @@ model is used as it is: nothing is trained. A model cuts rare words into pieces,
 """
 
 import argparse
-import itertools
 
 import matplotlib.pyplot as plt
 import torch
@@ -87,7 +86,8 @@ def draw_heads(language_model: LanguageModel, reading: Reading) -> tuple[Figure,
     weights, tokens = reading.weights[0], reading.tokens[0]  # (L, H, T, T)
     num_layers, num_heads = weights.shape[:2]
     share, rule = torch.stack(list(role_scores(reading).values())).max(dim=0)  # 5 x (L, H) -> (L, H)
-    names = [[ROLES[i] if s > 0.5 else "" for s, i in zip(*row, strict=True)] for row in zip(share, rule, strict=True)]
+    said = [*ROLES[:-2], tokens[0], tokens[-1]]
+    names = [[said[i] if s > 0.5 else "" for s, i in zip(*row, strict=True)] for row in zip(share, rule, strict=True)]
     size = (0.75 * num_heads, 0.95 * num_layers + 1.3)
     fig, axes = plt.subplots(num_layers, num_heads, figsize=size, squeeze=False, layout="constrained")
     for layer, (of_layer, row) in enumerate(zip(names, axes, strict=True)):
@@ -98,15 +98,13 @@ def draw_heads(language_model: LanguageModel, reading: Reading) -> tuple[Figure,
             ax.collections[0].set(edgecolor="face", linewidth=0.2)  # lines would cover cells as small as these
             ax.spines[:].set(visible=True, color=PURPLE if name else HIDDEN, linewidth=1.5)
             ax.set_xlabel(head if layer == num_layers - 1 else "", color=QUIET)
-    simple = sum(map(bool, itertools.chain(*names)))
-    to_first = sum(of_layer.count("first") for of_layer in names)
-    title = (
-        f"{simple} of {share.numel()} heads give most of their weight to one place, {to_first} of them to {tokens[0]}"
-    )
+    to_first = (share > 0.5) & (rule == ROLES.index("first"))
+    many = "Many" if to_first.double().mean() > 0.25 else "Few"
+    title = f"{many} heads of a published model park most of their weight on {tokens[0]}"
     note = (
-        f"{language_model.name} (pretrained) · normalised entropy {sharpness(reading).mean():.2f} · "
-        "queries down, keys across\n"
-        f"framed: more than half of the weight on a neighbour, on itself, on {tokens[0]} or {tokens[-1]}"
+        f"{language_model.name} on “{' '.join(tokens)}”\n"
+        f"normalised entropy {sharpness(reading).mean():.2f} · queries down, keys across · "
+        "framed: more than half of the weight on this one place"
     )
     headline(fig, title, note)
     return fig, f'{title}. Every head of {language_model.name} on "{" ".join(tokens)}", queries down, keys across.'
