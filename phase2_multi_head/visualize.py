@@ -7,8 +7,8 @@ different patterns". Here that module is measured beside the trained toy model a
     python phase2_multi_head/visualize.py
     python phase2_multi_head/visualize.py --sentence "those dogs slept in a soft bed"
 
-Writes multi_head_grid.png to visualizations/plots/phase2/, and the weights of all heads on every sentence of
---sentences to data/processed/multi_head_patterns.pt.
+Writes multi_head_grid.png to visualizations/plots/phase2/, of a sentence with an adjective unless you choose another,
+and the weights of all heads on every sentence of --sentences to data/processed/multi_head_patterns.pt.
 """
 
 import argparse
@@ -17,7 +17,9 @@ from statistics import fmean, median
 
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
@@ -25,12 +27,15 @@ from shared import cli, paths, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, measures
-from shared.grammar.roles import NO_NAME, head_names
-from shared.toy_language import tokenize
+from shared.grammar.relations import with_relations
+from shared.grammar.roles import NO_NAME, golds, head_names
+from shared.grammar.scores import relation_name
+from shared.toy_language import TOY_SENTENCE, tokenize
 from shared.toy_model import weights_of
 from shared.training import Trained, attention_on, head_entropy
 from shared.visualization_utils import headline, plot_heads, role_color, save_plot, weight_colorbar
 
+SENTENCE = "the cat sat on the small mat"  # of the picture: has all relations of the grammar
 UNTRAINED_MODELS = 20  # with different seeds, to see how far chance alone spreads the heads
 
 
@@ -113,6 +118,8 @@ def draw_grid(trained: Trained, untrained: Trained, words: list[str]) -> tuple[F
         titles = [f"{name} ({layer}.{head})" for head, name in enumerate(row)]
         plot_heads(weights[layer], words, axes=axes[layer], titles=titles, colors=list(map(role_color, row)))
         axes[layer, 0].set_ylabel(f"layer {layer}", fontsize=12)
+        for ax, name in zip(axes[layer], row, strict=True):
+            frame_related(ax, name, words)
     plot_heads(before[-1], words, axes=axes[-1], titles=[""] * num_heads)
     axes[-1, 0].set_ylabel(f"layer {num_layers - 1},\nuntrained", fontsize=12)
     for place, ax in enumerate(axes.flat):
@@ -124,9 +131,17 @@ def draw_grid(trained: Trained, untrained: Trained, words: list[str]) -> tuple[F
         title = f"{trained.recipe.steps} steps are too few: no head has a role yet"
     entropy, at_first = (normalized_entropy(w).nanmean().item() for w in (weights, before))
     how_even = f"normalised entropy {entropy:.2f}, untrained {at_first:.2f}"
-    headline(fig, title, f"{trained.label} · roles by rule, on held-out sentences · {how_even}")
+    headline(fig, title, f"{trained.label} · roles by rule; framed: the words they are about · {how_even}")
     said = "; ".join(f"layer {layer}: {', '.join(row)}" for layer, row in enumerate(names))
     return fig, f'{title}. The weights of every head on "{" ".join(words)}", queries down, keys across. {said}.'
+
+
+def frame_related(ax: Axes, name: str, words: list[str]) -> None:
+    """Frame the cells where the role of a head has its weight, if it is a relation and this sentence has it."""
+    gold = {relation_name(*key): matrix[0] for key, matrix in golds([with_relations(words)]).items()}
+    for query, key in gold[name].nonzero().tolist() if name in gold else []:
+        frame = {"fill": False, "edgecolor": role_color(name), "linewidth": 2.5, "zorder": 4, "clip_on": False}
+        ax.add_patch(Rectangle((key, query), 1, 1, **frame))
 
 
 def untrained_entropies(recipe: training.Recipe, number: int) -> Tensor:
@@ -145,7 +160,8 @@ def save_weights(options: argparse.Namespace, trained: Trained) -> None:
 
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    runs = []
+    usual = options.sentence is None and options.words == tokenize(TOY_SENTENCE)
+    words, runs = tokenize(SENTENCE) if usual else options.words, []
     for seed in cli.seeds(options):
         trained = load_multi_head_model(options, seed)
         untrained = training.untrained(trained.recipe, MultiHeadAttention)
@@ -154,7 +170,7 @@ def main(argv: list[str] | None = None) -> str:
         runs.append(describe_heads(trained, untrained, chance))
         if seed == options.seed:
             save_weights(options, trained)
-            save_plot(options, "phase2/multi_head_grid", *draw_grid(trained, untrained, options.words))
+            save_plot(options, "phase2/multi_head_grid", *draw_grid(trained, untrained, words))
     findings.record(options, *runs)
     before = chance.mean().item()
     after = fmean(entropy for n in runs for entropy in n["trained: entropy"])

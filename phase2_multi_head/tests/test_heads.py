@@ -174,7 +174,7 @@ def test_the_grid_names_and_colours_heads_by_role_and_shows_words_once(monkeypat
     model = training.untrained(DEEP_RECIPE, MultiHeadAttention)
     names = [["previous", NO_NAME, NO_NAME, "verb → place"], ["subject → verb"] + [NO_NAME] * 3]
     monkeypatch.setattr(visualize, "head_names", lambda *_: names)
-    fig, caption = visualize.draw_grid(model, model, ["the", "cat", "sat"])
+    fig, caption = visualize.draw_grid(model, model, visualize.SENTENCE.split())
     titles = [ax.title for ax in fig.axes[:12]]
     assert [title.get_text() for title in titles[:5]] == [
         "previous (0.0)",
@@ -184,6 +184,8 @@ def test_the_grid_names_and_colours_heads_by_role_and_shows_words_once(monkeypat
         "subject → verb (1.0)",
     ]
     assert [title.get_color() for title in titles[:8]] == [role_color(name) for row in names for name in row]
+    frames = [[patch.get_xy() for patch in ax.patches] for ax in fig.axes[:12]]
+    assert frames == [[]] * 3 + [[(6, 2)], [(2, 1)]] + [[]] * 7  # place mat (6) and verb sat (2); verb and subject cat
     assert "3 of 8 have a role" in fig.get_suptitle() and "layer 1: subject → verb" in caption
     for place, ax in enumerate(fig.axes[:12]):
         drawn = [
