@@ -313,9 +313,13 @@ def draw(stacks: list[Stacks], note: str) -> tuple[Figure, str]:
         place = {"textcoords": "offset points", "ha": side, "va": "center"}
         ax.annotate(NAMES[name], (len(run) - 2, run[-2]), (away, 0), color=COLORS[name], **place)
     layers = len(stacks[0][PICTURED, ALONE]) - 1
-    title = f"Attention alone makes all words alike in {layers} layers; adding it to the words does not"
+    title = (
+        f"Attention alone makes all words alike in {layers} layers;\n"
+        "adding it to them slows that down, the whole block all but stops it"
+    )
     headline(fig, title, note)
-    return fig, f"{title}. The distance to the nearest matrix of equal rows, layer by layer."
+    said = title.replace("\n", " ")
+    return fig, f"{said}. The distance to the nearest matrix of equal rows, layer by layer."
 
 
 def main(argv: list[str] | None = None) -> str:
