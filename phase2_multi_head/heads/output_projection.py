@@ -81,7 +81,7 @@ def draw() -> tuple[Figure, str]:
     without = copy.deepcopy(attention)
     torch.nn.init.eye_(without.w_o.weight)
     quarters, written = (added_by_heads(each, heads)[:, 0] for each in (without, attention))  # (H, 1, 8) -> (H, 8)
-    fig, ax = plt.subplots(figsize=(9, 4.7), layout="constrained")
+    fig, ax = plt.subplots(figsize=(9, 4.5), layout="constrained")
     for head, color in enumerate(COLORS):
         first, middle = 2 * head, 2 * head + 0.5  # its rows of W_O are first and first + 1
         ax.text(-0.4, middle + 0.5, f"head {head}", color=color, ha="right", va="center", fontsize=11)
@@ -95,7 +95,7 @@ def draw() -> tuple[Figure, str]:
         draw_cell(ax, column, SUM, quarters[:, column].sum(), COLORS[column // 2])
         draw_cell(ax, RIGHT + column, SUM, written[:, column].sum(), INK)
     draw_words(ax)
-    ax.set(xlim=(-2.8, RIGHT + 8.2), ylim=(SUM + 2.2, -2.4), aspect="equal")
+    ax.set(xlim=(-2.8, RIGHT + 8.2), ylim=(SUM + 2.2, -1.5), aspect="equal")
     ax.axis("off")
     title = "W_O lets every head write to every column, and adds the heads up"
     headline(fig, title, f"one word, made-up whole numbers: {NUM_HEADS} heads of d_v = 2, d_model = 8")
@@ -117,9 +117,9 @@ def draw_cell(ax: Axes, x: float, y: float, number: Tensor | None, color: str) -
 def draw_words(ax: Axes) -> None:
     """What the three parts are, and the signs between them."""
     for x, above, below in (
-        (0, "without W_O: each head has\na quarter of the columns", "concat of the heads: 1 × 8"),
-        (MIDDLE, "rows of W_O: d_v for each head,\neach as long as d_model", "8 × 8: the rows of all heads"),
-        (RIGHT, "head × its rows of W_O:\nall columns", "output: 1 × 8, the sum of the rows"),
+        (0, "heads, side by side", "concat of the heads: 1 × 8"),
+        (MIDDLE, "W_O in four blocks", "8 × 8"),
+        (RIGHT, "what each head adds", "output: 1 × 8, the sum"),
     ):
         ax.text(x + 4, -0.5, above, ha="center", va="bottom", fontsize=11)
         ax.text(x + 4, SUM + 1.3, below, ha="center", va="top", fontsize=11)
