@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import cache, partial
 
 import pytest
 import torch
@@ -215,18 +216,27 @@ def test_interval_over_sentences_is_that_of_a_mean():
     assert faithfulness.over_sentences([1.0] * 9, torch.Generator()) == [1, 1]
 
 
-def scoreboard(monkeypatch, model, rises, weights):
-    """score_methods on 24 sentences, where the model misses words by rises(case) and raw weights are weights(case)."""
-    real = faithfulness.scores
-    monkeypatch.setattr(faithfulness, "leave_one_out", lambda model, case: rises(case))
-    monkeypatch.setattr(faithfulness, "scores", lambda m, case: real(m, case) | {faithfulness.RAW: weights(case)})
-    cases = faithfulness.make_cases(training.corpus()[1][:24])
-    return faithfulness.score_methods(model, cases, torch.Generator().manual_seed(0))
+@pytest.fixture
+def scoreboard(model, monkeypatch):
+    """score_methods on 24 sentences, where the model misses words by rises(case) and raw weights are weights(case).
+
+    What the perfect reader and the other methods say is computed once for all boards.
+    """
+    exact, real = cache(faithfulness.perfect_reader), cache(partial(faithfulness.scores, model))
+    monkeypatch.setattr(faithfulness, "perfect_reader", exact)
+
+    def board(rises, weights):
+        monkeypatch.setattr(faithfulness, "leave_one_out", lambda _, case: rises(case))
+        monkeypatch.setattr(faithfulness, "scores", lambda _, case: real(case) | {faithfulness.RAW: weights(case)})
+        cases = faithfulness.make_cases(training.corpus()[1][:24])
+        return faithfulness.score_methods(model, cases, torch.Generator().manual_seed(0))
+
+    return board
 
 
-def test_an_exact_reader_passes_and_one_that_guesses_fails(model, monkeypatch):
+def test_an_exact_reader_passes_and_one_that_guesses_fails(scoreboard):
     exact = faithfulness.perfect_reader
-    board = scoreboard(monkeypatch, model, exact, exact)
+    board = scoreboard(exact, exact)
     assert board["raw weights: found"] == board["leave-one-out: perfect reader's word"] == 1
     assert board["raw weights: 95 % of sentences"] == [1, 1]
     assert board["both readers agree"] == board["sentences asked"] <= 24
@@ -238,10 +248,10 @@ def test_an_exact_reader_passes_and_one_that_guesses_fails(model, monkeypatch):
     def guess(case):
         return torch.rand(len(case.words), generator=generator)
 
-    board = scoreboard(monkeypatch, model, exact, guess)
+    board = scoreboard(exact, guess)
     assert board["raw weights: found"] == pytest.approx(board["chance: found"], abs=0.2)
     assert {claims[name].verdict(board) for name in ("faithful-weights", "plausible-weights")} == {FAILS}
-    board = scoreboard(monkeypatch, model, lambda case: exact(case) + guess(case), exact)
+    board = scoreboard(lambda case: exact(case) + guess(case), exact)
     assert board["both readers agree"] < board["sentences asked"] and board["leave-one-out: found"] == 1
 
 

@@ -25,18 +25,25 @@ WORDS = TOY_SENTENCE.split()
 LONG = "today some strange kites beside the dark big barn lay on a red soft box"
 
 
-@pytest.fixture
-def draw_poster(checkpoints, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def draw_poster(checkpoints, tmp_path_factory):
     """Draws the poster of a sentence, its heads named by hand: the texts drawn, and where PNG and PDF are."""
-    monkeypatch.setattr(summary, "head_names", lambda trained, _: [NAMES] * trained.recipe.num_layers)
 
-    def draw(sentence, folder="one"):
-        with watched_texts() as seen:
-            summary.main(["--quick", "--sentence", sentence, "--output-dir", str(tmp_path / folder)])
+    def draw(sentence):
+        folder = tmp_path_factory.mktemp("poster")
+        with pytest.MonkeyPatch.context() as patch, watched_texts() as seen:
+            patch.setattr(summary, "head_names", lambda trained, _: [NAMES] * trained.recipe.num_layers)
+            summary.main(["--quick", "--sentence", sentence, "--output-dir", str(folder)])
         (texts,) = seen.values()
-        return texts, tmp_path / folder / paths.PLOTS / "summary_all_phases"
+        return texts, folder / paths.PLOTS / "summary_all_phases"
 
     return draw
+
+
+@pytest.fixture(scope="module")
+def poster(draw_poster):
+    """The poster of the sentence of all lessons, drawn once."""
+    return draw_poster(TOY_SENTENCE)
 
 
 @pytest.fixture
@@ -46,9 +53,13 @@ def ax():
     plt.close(fig)
 
 
+ON_ONE_POSTER = pytest.mark.xdist_group("poster")  # in one process, so that what they share is made once
+
+
+@ON_ONE_POSTER
 @pytest.mark.parametrize("sentence", [TOY_SENTENCE, LONG, "cat"], ids=["6", "15", "1"])
-def test_every_sentence_has_its_place(draw_poster, sentence):
-    texts, _ = draw_poster(sentence)
+def test_every_sentence_has_its_place(draw_poster, poster, sentence):
+    texts, _ = poster if sentence == TOY_SENTENCE else draw_poster(sentence)
     assert overlapping(texts) == []
     width, height = (side / 25.4 * plt.rcParams["savefig.dpi"] for side in (summary.WIDTH, summary.HEIGHT))
     for text, _, box in texts.values():
@@ -56,8 +67,9 @@ def test_every_sentence_has_its_place(draw_poster, sentence):
         assert 0.02 * height < box.y0 and box.y1 < 0.98 * height, text
 
 
-def test_poster_is_read_from_afar_and_has_six_numbers_at_most(draw_poster):
-    texts, files = draw_poster(TOY_SENTENCE)
+@ON_ONE_POSTER
+def test_poster_is_read_from_afar_and_has_six_numbers_at_most(poster):
+    texts, files = poster
     sizes = {text.get_text(): text.get_fontsize() for text in texts}
     foot = next(text for text in sizes if "summary.py" in text)
     assert sizes.pop(foot) >= 14 and min(sizes.values()) >= 18 and sizes[summary.TITLE] > 60
@@ -69,8 +81,9 @@ def test_poster_is_read_from_afar_and_has_six_numbers_at_most(draw_poster):
     assert 1 <= len(numbers) <= 6 and set(numbers) == set(re.findall(r"\d+", caption))
 
 
-def test_poster_of_a_printer_is_vectors_with_fonts_on_a2_and_the_same_twice(draw_poster):
-    (_, one), (_, two) = draw_poster(TOY_SENTENCE), draw_poster(TOY_SENTENCE, "two")
+@ON_ONE_POSTER
+def test_poster_of_a_printer_is_vectors_with_fonts_on_a2_and_the_same_twice(draw_poster, poster):
+    (_, one), (_, two) = poster, draw_poster(TOY_SENTENCE)
     pdf = one.with_suffix(".pdf").read_bytes()
     width, height = map(float, re.search(rb"/MediaBox \[ ?0 0 ([\d.]+) ([\d.]+) ?\]", pdf).groups())
     assert (width / 72 * 25.4, height / 72 * 25.4) == pytest.approx((420, 594), abs=0.01)
