@@ -192,7 +192,7 @@ def draw_reverse(ax: Axes, found: dict[str, float]) -> None:
     shares = [found[f"{name}, {REVERSE}"] for name in names]
     ax.barh(names, shares, 0.6, color=[COLORS[name] for name in names])
     for place, share in enumerate(shares):
-        ax.text(share + 0.03, place, f"{share:.2f}", va="center")
+        ax.text(max(share, found[GUESS]) + 0.03, place, f"{share:.2f}", va="center")
     ax.vlines(found[GUESS], -0.5, len(names) - 0.5, color=INK, linewidth=1, linestyle=":")
     ax.text(found[GUESS], -0.6, "a guess", ha="center", va="top")
     ax.set(xlim=(0, 1.2), ylim=(-1, len(names) - 0.5), xticks=[])
