@@ -132,8 +132,8 @@ def draw(length: int) -> tuple[Figure, str]:
             draw_reach(ax, seen)
     for ax, layers in zip(axes[:, 0], ("1 layer", "2 layers"), strict=True):
         ax.set_ylabel(f"after {layers}", fontsize=11)
-    title = "Near and far in turn: after two layers every word has heard of every other"
-    headline(fig, title, f"blue: has reached · hatched: not yet · {length} words, output down, input across · no model")
+    title = "Near and far layers in turn connect all words in two layers"
+    headline(fig, title, f"blue: has reached · hatched: not yet · {length} words, queries ↓, keys → · no model")
     return fig, f"{title}. What each of three patterns connects after one layer and after two."
 
 

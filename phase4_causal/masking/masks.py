@@ -89,10 +89,8 @@ def draw_gallery(rows: list[dict[str, Tensor]]) -> tuple[Figure, str]:
             ax.set_yticks(places, range(len(mask)))
             ax.set_title(name, fontsize=10, pad=6)
             ax.text(-0.22, 0.5, sign, transform=ax.transAxes, fontsize=22, ha="center", va="center")
-    axes[0, 0].set_ylabel("query (attending)", color=QUIET)
-    axes[0, 0].set_xlabel("key (attended to)", color=QUIET)
     title = "Two masks combine with “and”: a word may be seen only where both allow it"
-    headline(fig, title, "plain: may attend · hatched: hidden · positions 0 to 7 of a text · no model involved")
+    headline(fig, title, "plain: may attend · hatched: hidden · rows: queries, columns: keys · no model")
     return fig, f"{title}. Causal and padding, causal and local: each mask, and both together, as grids of cells."
 
 

@@ -36,7 +36,7 @@ from shared.measure import count_operations, machine, median_ratio, paired_times
 from shared.toy_language import SPECIAL, START_ID, VOCABULARY, encode
 from shared.toy_model import ToyTransformer, in_double, sinusoidal_positions
 from shared.training import Trained
-from shared.visualization_utils import BLUE, GREY, headline, label_ends, save_plot
+from shared.visualization_utils import BLUE, GREY, INK, headline, label_ends, save_plot
 
 D_MODEL, NUM_HEADS, NUM_LAYERS = 128, 4, 4  # of the model whose work is counted
 TOKENS, QUICK_TOKENS, TIMED = 500, 50, 5
@@ -170,13 +170,18 @@ def draw(found: dict) -> tuple[Figure, str]:
         ax.plot(found["T"], found[f"{way}, counted"], "o", ms=6, color=color)
         ends[name] = (last, paper[-1], color)
     ticks = [n for n in (1, 10, 100, 500) if n <= last]
-    ax.set(xscale="log", yscale="log", xlabel="tokens so far", ylabel="operations for the next token")
+    ax.set(xscale="log", yscale="log", xlabel="words so far", ylabel="operations for the next word")
     ax.set_xticks(ticks, ticks)
     ax.minorticks_off()
-    title = f"With a key-value cache token {last} takes 1/{last} of the work"
+    (_, most, _), (_, least, _) = ends["without"], ends["with the cache"]
+    arrow = {"arrowstyle": "<->", "color": INK, "shrinkA": 6, "shrinkB": 6}
+    ax.annotate("", (last, most), (last, least), arrowprops=arrow)
+    style = {"textcoords": "offset points", "ha": "right", "va": "center", "fontsize": 14}
+    ax.annotate(f"÷ {most / least:,.0f}", (last, math.sqrt(most * least)), (-8, 0), **style)
+    title = f"With a key-value cache word {last} takes 1/{last} of the work"
     size = sum(cache.num_bytes for cache in new_caches(long_model(last), last))
     note = f"untrained, {NUM_LAYERS} layers, d = {D_MODEL} · points: counted by torch, lines: formulas"
-    headline(fig, title, f"{note} · the cache of {last} tokens: {size / 2**20:.1f} MiB")
+    headline(fig, title, f"{note} · the cache of {last} words: {size / 2**20:.1f} MiB")
     label_ends(ax, ends, size=10)
     return fig, f"{title}. Operations for each new token against the length, with the cache and without."
 
