@@ -56,7 +56,7 @@ from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.toy_language import decode
 from shared.toy_model import ToyTransformer, sinusoidal_positions
 from shared.training import Recipe
-from shared.visualization_utils import BLUE, GREY, PURPLE, QUIET, RED, headline, plot_attention, save_plot
+from shared.visualization_utils import BLUE, GREY, PURPLE, QUIET, RED, headline, label_ends, plot_attention, save_plot
 
 HEADS, BATCH, STEPS = 4, 32, 500
 RATE, MATRIX_RATE, WARM_UP = 0.005, 0.01, 40
@@ -429,7 +429,7 @@ def draw_losses(ax: Axes, outcomes: list[Outcome]) -> None:
         for run, color in ((found.two, INDUCTION), (found.one, CONTROL)):
             ax.plot(run.steps, run.loss, color=color, linewidth=2, alpha=0.35 if i else 1)
     end = one.steps[-1]
-    for count, what, side in ((SYMBOLS, "words", "bottom"), (DISTANCES, "distances", "top")):
+    for count, what, side in ((SYMBOLS, "words", "bottom"), (DISTANCES, "places", "top")):
         ax.axhline(math.log(count), color=QUIET, linewidth=0.8, linestyle=":")
         style = {"ha": "right", "va": side, "fontsize": 9, "color": QUIET}
         ax.text(end, math.log(count) + (0.05 if side == "bottom" else -0.08), f"a guess among {count} {what}", **style)
@@ -447,10 +447,13 @@ def draw_scores(ax: Axes, two: Run) -> None:
         ax.plot(two.steps, two.induction[:, 1, head], color=INDUCTION, linewidth=1.6)
         ax.plot(two.steps, two.previous[:, 0, head], color=PREVIOUS, linestyle="--", linewidth=1.6)
     shade_fall(ax, two)
-    ax.text(0.02 * end, 0.98, "layer 1: after the same word\n(induction)", color=INDUCTION, va="top")
-    ax.text(0.02 * end, 0.74, "layer 0: the word before", color=PREVIOUS, va="top")
     ax.set(xlabel="step", ylabel="weight of each head there", ylim=(0, 1), yticks=(0, 0.5, 1), xlim=(0, end))
     ax.set_title("2. heads form in this fall" if two.learned else "2. the heads")
+    ends = {
+        "layer 1:\nafter the\nsame word": (end, two.induction[-1, 1].mean().item(), INDUCTION),
+        "layer 0:\nthe word\nbefore": (end, two.previous[-1, 0].mean().item(), PREVIOUS),
+    }
+    label_ends(ax, ends)
 
 
 @torch.no_grad()
@@ -462,6 +465,7 @@ def draw_pattern(ax: Axes, run: Run, seed: int) -> None:
     mask = causal_mask(tokens.size(1))
     plot_attention(weights, decode(tokens[0].tolist()), mask=mask, ax=ax, annotate=False, labels=False)
     ax.tick_params(labelsize=8)
+    ax.set(xlabel="key (attended to)", ylabel="query (attending)")
     for row, column in after_earlier_occurrence(tokens)[0].nonzero().tolist():
         ax.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=RED, linewidth=1.6))
     ax.set_title("3. framed: after the same word", pad=8)
@@ -489,15 +493,16 @@ def draw(outcomes: list[Outcome]) -> tuple[Figure, str]:
     first, two, one = outcomes[0], outcomes[0].two, outcomes[0].one
     fig, ((losses, curves), (pattern, removal)) = plt.subplots(2, 2, figsize=(8.8, 8.2), layout="constrained")
     draw_losses(losses, outcomes)
-    draw_scores(curves, two)
     draw_pattern(pattern, two, first.seed)
     draw_removal(removal, first)
+    draw_scores(curves, two)
     title = "After so few steps neither model has learned to look up what came next"
     if two.learned and not one.learned:
         title = "Two layers learn to look up what came next; one layer does not, in twice the steps"
     _, layers = two.model(two.tokens[:, :-1])
     entropy = [normalized_entropy(w, causal_mask(w.size(-1))).nanmean().item() for w in layers]
-    steps = f"trained {two.steps[-1]} and {one.steps[-1]} steps, seeds: {len(outcomes)}"
+    seeds = ", ".join(str(found.seed) for found in outcomes)
+    steps = f"trained {two.steps[-1]} and {one.steps[-1]} steps, seed {seeds}"
     headline(fig, title, f"{steps} · normalised entropy of layers 0 and 1: {entropy[0]:.2f}, {entropy[1]:.2f}", 12.5)
     return fig, f"{title}. Loss by step, scores of the heads by step, pattern of the best head, loss without each head."
 
