@@ -17,7 +17,6 @@ Writes training_film.gif to visualizations/animations/phase3/.
 """
 
 import argparse
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -149,12 +148,18 @@ def step_at_share(steps: list[int], scores: list[float], base: float, share: flo
     return next(step for step, score in zip(steps, scores, strict=True) if score >= level)
 
 
-def apart(heights: Mapping[str, float], gap: float) -> dict[str, float]:
-    """Where to write names that belong to these heights: the highest in its place, no two nearer than `gap`."""
-    placed, last = {}, math.inf
-    for name in sorted(heights, key=lambda name: -heights[name]):
-        placed[name] = last = min(heights[name], last - gap)
-    return placed
+def apart(heights: Mapping[str, float], gap: float, top: float) -> dict[str, float]:
+    """Where to write the names of these heights: as near to them as `gap` between them allows, and none above top.
+
+    Names that would touch move both ways, so that the middle of the group stays where it is.
+    """
+    names, groups = sorted(heights, key=lambda name: -heights[name]), []
+    for place, name in enumerate(names):  # with place * gap added, names `gap` apart have the same height
+        groups.append([heights[name] + place * gap])
+        while len(groups) > 1 and fmean(groups[-1]) > fmean(groups[-2]):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    levels = [min(fmean(group), top) for group in groups for _ in group]
+    return {name: level - place * gap for place, (name, level) in enumerate(zip(names, levels, strict=True))}
 
 
 class Stage:
@@ -172,7 +177,7 @@ class Stage:
         self.title = above.suptitle(" ", fontsize=14)
         self.heads = self.draw_maps(above.subplots(num_layers, film.weights[0].size(1), squeeze=False), words)
         left, right = below.subplots(1, 2, width_ratios=(0.62, 1))
-        self.loss = self.curve(left, "loss, nats per hidden word", 1.1 * self.loss_so_far[0], GREY)
+        self.loss = self.curve(left, "loss, nats per hidden word", 1.1 * max(self.loss_so_far), GREY)
         low, high, last = min(base.values()), max(base.values()), film.steps[-1]
         right.fill_between((0, last), low, high, color=HIDDEN, linewidth=0)
         right.text(0.98 * last, low + 0.03, "guesses", color=QUIET, fontsize=9, ha="right")
@@ -221,7 +226,7 @@ class Stage:
             ax.title.set_weight("bold" if lit else "normal")
             ax.spines[:].set(color=role_color(name) if lit else HIDDEN, linewidth=3 if lit else 1)
         self.loss.set_data(range(1, now + 1), self.loss_so_far[:now])
-        heights = apart({relation: film.best[at][relation].accuracy for relation in CORE_RELATIONS}, 0.11)
+        heights = apart({relation: film.best[at][relation].accuracy for relation in CORE_RELATIONS}, 0.11, 1.02)
         for relation, line in self.scores.items():
             line.set_data(film.steps[: at + 1], film.scores(relation)[: at + 1])
             self.ends[relation].set_position((now + 0.02 * film.steps[-1], heights[relation]))

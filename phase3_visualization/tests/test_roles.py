@@ -132,9 +132,10 @@ def test_film_names_heads_as_all_pictures_do():
     assert film.names == {3: roles.head_names(trained, MultiHeadAttention)}
 
 
-def test_film_writes_names_of_lines_apart_from_each_other():
-    heights = training_film.apart({"low": 0.3, "high": 1.0, "as high": 1.0, "near": 0.95}, 0.1)
-    assert heights == pytest.approx({"high": 1.0, "as high": 0.9, "near": 0.8, "low": 0.3})
+def test_film_writes_names_of_lines_apart_from_each_other_and_around_their_middle():
+    heights = training_film.apart({"low": 0.1, "middle": 0.5, "as high": 0.5, "near": 0.47}, 0.09, 1)
+    assert heights == pytest.approx({"middle": 0.58, "as high": 0.49, "near": 0.4, "low": 0.1})
+    assert training_film.apart({"one": 1.0, "other": 1.0}, 0.1, 1.02) == pytest.approx({"one": 1.02, "other": 0.92})
 
 
 def test_film_baseline_is_the_better_of_offset_and_untrained_head():
