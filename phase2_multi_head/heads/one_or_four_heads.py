@@ -1,4 +1,4 @@
-"""One change, one drop: what do four heads bring over one, and a second layer over one?
+"""What do four heads bring over one, and a second layer over one?
 
 Three models guess hidden words, after the same steps on the same batches: one head in one layer; four heads in one
 layer, with the same number of parameters; four heads in each of two layers. What does each lose above the best possible
@@ -189,9 +189,9 @@ def draw(runs: list[Measured], note: str) -> tuple[Figure, str]:
     for ax in (first, *others):
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
-    title = "Each change lowers the loss, and heads find who belongs to whom"
-    if not all(smaller_drop(n) > 0 and all(is_learned(n, relation) for relation in CORE_RELATIONS) for n in runs):
-        title = "Not every change helped in this run"
+    title = "One head misses the place of a verb; four find it"
+    if not all(n[f"{ONE}, verb-place"] < 0.5 and n[f"{FOUR}, verb-place"] > 0.75 for n in runs):
+        title = "Three models: what they lose, and which words their heads find"
     headline(fig, title, note)
     return fig, (
         f"{title}. One head in one layer, four heads in one layer, four heads in each of two layers: what each loses "
