@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
 
-from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase2_multi_head.multi_head_attention import ONE_LAYER_RECIPE, MultiHeadAttention
 from shared import cli, training
 from shared.attention_utils import attention_entropy
 from shared.evidence import findings
@@ -265,7 +265,8 @@ def main(argv: list[str] | None = None) -> str:
     for seed in cli.seeds(options):
         models, short = train_all(seed, options.steps)
         runs.append(what_heads_gain(models, short, sentences, seed))
-    note = f"one layer, d_model = 64 in all, trained {options.steps:,} steps, the same batches; seeds: {len(runs)}"
+    sizes = f"batches of {BATCH} (the lesson's: {ONE_LAYER_RECIPE.batch_size})"
+    note = f"one layer, d_model = 64 in all, trained {options.steps:,} steps; seeds: {len(runs)} · {sizes}"
     save_plot(options, "phase2/heads_vs_loss", *draw(runs, note))
     findings.record(options, *runs)
     return f"Nats above the best loss: {excess_in_words(runs)}"
