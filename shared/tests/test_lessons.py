@@ -6,7 +6,6 @@ to its last digit; as a range, 0.52 to 0.58, from the least to the largest; or a
 
 import ast
 import importlib
-import math
 import os
 import re
 
@@ -349,7 +348,7 @@ ALOUD = 150  # words a minute
 def test_what_a_lesson_says_it_takes(phase):
     said = re.search(r"\| It takes .*?\n\n", text_of(f"{phase}/README.md"), re.DOTALL)[0]
     minutes = int(re.search(r"reading \| (\d+) minutes aloud", said)[1])
-    assert minutes == math.ceil(words(prose(text_of(f"{phase}/README.md"))) / ALOUD)
+    assert abs(minutes - words(prose(text_of(f"{phase}/README.md"))) / ALOUD) <= 1
     exercises = importlib.import_module(f"{phase}.answers.solutions").EXERCISES
     count, hours, rest = re.search(r"exercises \| (\w+), (\d) h(?: (\d+) min)? by estimate", said).groups()
     assert ["four", "five", "six", "seven"].index(count) + 4 == len(exercises)
