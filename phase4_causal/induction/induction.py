@@ -450,8 +450,8 @@ def draw_scores(ax: Axes, two: Run) -> None:
     ax.set(xlabel="step", ylabel="weight of each head there", ylim=(0, 1), yticks=(0, 0.5, 1), xlim=(0, end))
     ax.set_title("2. heads form in this fall" if two.learned else "2. the heads")
     ends = {
-        "layer 1:\nafter the\nsame word": (end, two.induction[-1, 1].mean().item(), INDUCTION),
-        "layer 0:\nthe word\nbefore": (end, two.previous[-1, 0].mean().item(), PREVIOUS),
+        "layer 1:\nafter the\nsame word": (end, two.induction[-1, 1].median().item(), INDUCTION),
+        "layer 0:\nthe word\nbefore": (end, two.previous[-1, 0].median().item(), PREVIOUS),
     }
     label_ends(ax, ends)
 

@@ -2,6 +2,8 @@
 
 import math
 
+import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 import torch
 
@@ -256,3 +258,25 @@ def test_greedy_against_drawn_compares_with_the_grammar_and_with_the_model(monke
     monkeypatch.setattr(generate4, "write", written)
     found = generate4.greedy_against_drawn(generation_model(), 3, 0)
     assert list(found.values()) == [accepted, likelier, 1 / 3]
+
+
+def test_a_page_of_the_film_shows_the_sentence_so_far_and_hatches_what_is_not_yet_written():
+    start = torch.tensor([[START_ID, *encode(["the", "cat"])]])
+    written = write(generation_model(), start, Sampling(2.0), limit=6, generator=torch.Generator().manual_seed(1))
+    tokens = [VOCABULARY[token] for token in written.tokens[0].tolist()]
+    for step, so_far in enumerate(range(3, len(tokens))):
+        fig = generate4.page(written, step, "note")
+        assert [text.get_text() for text in fig.texts[1:3]] == [" ".join(tokens[1:so_far]) + " ", tokens[so_far]]
+        hatched = [patch for patch in fig.axes[0].patches if patch.get_hatch()]
+        assert len(hatched) == 2 * (len(tokens) - 1 - so_far)
+        plt.close(fig)
+
+
+def test_a_shade_stays_what_it_is_from_page_to_page():
+    rng = np.random.default_rng(0)
+    pages = [rng.integers(0, 256, (20, 30, 3), dtype=np.uint8) for _ in range(3)]  # far more than 256 colours
+    for page in pages:
+        page[0, 0] = 250, 240, 230
+    few = generate4.in_one_palette(pages)
+    assert len({tuple(page[0, 0]) for page in few}) == 1 and few[0].shape == (20, 30, 3)
+    assert len(np.unique(np.concatenate(few).reshape(-1, 3), axis=0)) <= 256

@@ -147,7 +147,9 @@ def draw_chances(ax: Axes, chances: Tensor, taken: int) -> None:
     likeliest, words = chances.topk(SHOWN)
     if taken not in words:  # a rarer word was drawn: it takes the last place
         words[-1], likeliest[-1] = taken, chances[taken]
-    bars = ax.barh(range(SHOWN), likeliest, color=[RED if word == taken else GREY for word in words], height=0.7)
+    bars = ax.barh(
+        range(SHOWN), likeliest.tolist(), color=[RED if word == taken else GREY for word in words], height=0.7
+    )
     ax.bar_label(bars, [f"{chance:.0%}" for chance in likeliest], padding=4, fontsize=10)
     ax.set_yticks(range(SHOWN), [VOCABULARY[word] for word in words], fontsize=11)
     ax.get_yticklabels()[words.tolist().index(taken)].set(fontweight="bold", color=RED)
