@@ -152,7 +152,7 @@ def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]], thres
     note = (
         f"{trained.label} · normalised entropy {entropy:.2f} · arrows point to where a word looks, ring: itself\n"
         f"drawn: weights above {threshold:g} times the even share of 1/{len(words)} · coloured: what gave the head its "
-        "name; grey: half as thick"
+        "name (layer.head); grey: half as thick"
     )
     headline(fig, title, note)
     return fig, f'{title}: "{" ".join(words)}", an arrow for each large weight, as thick as the weight.'

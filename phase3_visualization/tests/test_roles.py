@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization import attention_flow
+from phase3_visualization import attention_3d, attention_flow
 from phase3_visualization.roles import entropy_and_distance, head_roles, role_stability, training_film
 from phase3_visualization.roles.causal_model import CausalAttention
 from shared import head_statistics, training
@@ -18,7 +18,7 @@ from shared.grammar import roles
 from shared.grammar.scores import HeadScore
 from shared.toy_language import TOY_SENTENCE, tokenize
 from shared.toy_model import weights_of
-from shared.visualization_utils import save_animation
+from shared.visualization_utils import WEIGHT_MAP, save_animation
 
 FILM_DTYPE = torch.float64
 
@@ -383,6 +383,22 @@ def test_the_words_that_a_role_relates_are_those_of_the_grammar():
     assert attention_flow.pairs_of("verb → place", words) == {(2, 5)}
     for name, said in (("previous", words), (roles.NO_NAME, words), ("verb → place", words[::-1])):
         assert attention_flow.pairs_of(name, said) == set()
+
+
+def test_the_few_colours_of_the_landscape_are_those_of_weights_and_white_stays_white():
+    pixels = (255 * WEIGHT_MAP(np.linspace(0, 1, 101))[None, :, :3]).round().astype(np.uint8)
+    few = Image.fromarray(pixels).quantize(palette=attention_3d.palette(), dither=Image.Dither.NONE).convert("RGB")
+    assert np.abs(np.asarray(few).astype(int) - pixels).max() <= 12 and few.getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_a_picture_of_stability_fills_the_heads_that_follow_a_relation_in_either_direction():
+    assert role_stability.follows("verb → subject", "verb-subject")
+    assert role_stability.follows("subject → verb", "verb-subject")
+    assert not role_stability.follows("place → verb", "verb-subject")
+    fig, caption = role_stability.draw([[["verb → place", "previous"]], [[roles.NO_NAME] * 2]], "trained", range(2))
+    written = [[text.get_text() for text in ax.texts] for ax in fig.axes]
+    assert written == [[], [], [], [], ["0.0"], []] and "come back" in caption
+    assert "no head" in role_stability.draw([[["previous", roles.NO_NAME]]] * 2, "trained", range(2))[1]
 
 
 def test_heads_are_told_by_one_of_each_role_first_those_of_the_sentence():
