@@ -155,7 +155,7 @@ def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]], thres
         "name (layer.head); grey: half as thick"
     )
     headline(fig, title, note)
-    return fig, f'{title}: "{" ".join(words)}", an arrow for each large weight, as thick as the weight.'
+    return fig, f'{title}: "{" ".join(words)}", an arrow for each large weight, thicker for more weight.'
 
 
 def summary(names: list[str]) -> str:
