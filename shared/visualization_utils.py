@@ -9,6 +9,7 @@ Helpers draw on an Axes and return it; only scripts save, through save_figure.
 """
 
 import argparse
+import itertools
 import math
 import os
 
@@ -284,8 +285,14 @@ def save_figure(fig: Figure, path: Path, *, caption: str) -> Path:
 
 
 def save_animation(images: Sequence[np.ndarray], path: Path, *, caption: str, seconds_per_frame: float) -> Path:
-    """Write images (height, width, 3) as a GIF that repeats for ever, whole or not at all, and print where it is."""
+    """Write images (height, width, 3) as a GIF that repeats for ever, whole or not at all, and print where it is.
+
+    The same image several times in a row is one frame that stays longer.
+    """
+    frames = [list(same) for _, same in itertools.groupby(images, key=id)]
+    durations = [1000 * seconds_per_frame * len(same) for same in frames]
     with paths.whole_file(path) as unfinished:
-        imageio.imwrite(unfinished, list(images), duration=1000 * seconds_per_frame, loop=0, comment=caption.encode())
+        stills = [same[0] for same in frames]
+        imageio.imwrite(unfinished, stills, duration=durations, loop=0, comment=caption.encode())
     print(f"  animation: {paths.shown(path)}")
     return path
