@@ -186,12 +186,6 @@ def unknown_by_page(recorded):
     return {page: page_unknowns(page, recorded) for page in PAGES}
 
 
-# Numbers in captions that no finding has, by picture: of one sentence, of a drawing, counted, or by formula.
-IN_CAPTIONS = {
-    "phase3/pretrained_heads.png": "30, 28",  # heads, on the text that is drawn
-}
-
-
 def captions():
     """Picture of the gallery, its caption, and the script whose docstring promises it."""
     writes = {}
@@ -225,8 +219,7 @@ def test_numbers_of_captions_are_those_of_recorded_runs():
         unknown = (
             unknown_numbers(caption, known, whole_numbers(script)) if known else ()
         )  # else nothing was an experiment
-        excused = set(re.split(r"[;,] ", IN_CAPTIONS.get(picture, "")))
-        assert set(unknown) <= excused, f"{picture}: {sorted(set(unknown) - excused)}: {caption}"
+        assert not unknown, f"{picture}: {sorted(unknown)}: {caption}"
 
 
 def seven_things():
