@@ -367,7 +367,7 @@ def draw(runs: Runs, learned: bool, note: str) -> tuple[Figure, str]:
     label_ends(ax, ends, size=10)
     most, sizes = max(run.can_go for run, _ in named.values()), {run.removal.numel() for run, _ in named.values()}
     of = " or ".join(map(str, sorted(sizes)))
-    title = f"Of {of} heads at most {most} can go unnoticed" if most else f"None of {of} heads can go unnoticed"
+    title = f"In these models at most {most} of {of} heads can go unnoticed"
     if not learned:
         title = "Trained too little: nothing is learned yet that goes away with a head"
     headline(fig, title, note)
