@@ -176,10 +176,10 @@ def draw(found: dict[str, Distances], names: list[list[str]], note: str) -> tupl
     far = max(max(run.even, run.trained.max().item()) for run in found.values())
     for ax, (kind, run), known in zip(axes, found.items(), (names, None), strict=True):
         draw_heads(ax, run, known)
-        ax.set(xlim=(0, 1.05 * far), xticks=range(1 + int(far)), xlabel="mean distance, words; line: of a layer")
-        ax.set_title(f"{MODELS[kind]}:\nits last layer looks {'further' if further(run) else 'less far'}")
+        ax.set(xlim=(0, 1.05 * far), xticks=range(1 + int(far)), xlabel="mean distance, words (line: mean of a layer)")
+        ax.set_title(f"{MODELS[kind]}:\nhere its last layer looks {'further' if further(run) else 'less far'}")
     title = summary(found)
-    headline(fig, title, note)
+    headline(fig, title, f"{note}; in brackets: layer.head, of one seed")
     return fig, f"{title}. A dot for each head, a line at the mean of its layer, dotted what even weights give."
 
 
