@@ -15,6 +15,8 @@ training.attention_on returns it; for a causal model mask.tril().
     python phase3_visualization/roles/head_roles.py       uses them on a trained model
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -55,12 +57,19 @@ def offset_share(weights: Tensor, mask: Tensor, offset: int) -> Tensor:
 
     From 0.9 on Voita et al. 2019 call a head positional.
     """
+    return offset_shares(weights, mask, [offset])[offset]
+
+
+def offset_shares(weights: Tensor, mask: Tensor, offsets: Iterable[int]) -> dict[int, Tensor]:
+    """offset_share of several offsets: offset -> (H,)."""
     _check(weights, mask)
-    length = weights.size(-1)
+    length, shares = weights.size(-1), {}
     attended = weights.masked_fill(~mask, -1.0).argmax(dim=-1)  # (N, H, T, T) -> (N, H, T)
-    right = attended - torch.arange(length, device=weights.device) == offset
-    start, end = max(-offset, 0), length - max(offset, 0)  # the rows whose key lies inside the matrix
-    return _mean(right[..., start:end], mask.diagonal(offset, dim1=-2, dim2=-1))
+    away = attended - torch.arange(length, device=weights.device)
+    for offset in offsets:
+        start, end = max(-offset, 0), length - max(offset, 0)  # the rows whose key lies inside the matrix
+        shares[offset] = _mean((away == offset)[..., start:end], mask.diagonal(offset, dim1=-2, dim2=-1))
+    return shares
 
 
 def first_share(weights: Tensor, mask: Tensor) -> Tensor:

@@ -194,10 +194,8 @@ def decode(ids: list[int]) -> list[str]:
 def pad_batch(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
     """Rows of token ids of unequal length -> tokens (B, T), padded at the end with <pad>, and lengths (B,)."""
     lengths = torch.tensor([len(row) for row in rows])
-    tokens = torch.full((len(rows), int(lengths.max())), PAD_ID)
-    for i, row in enumerate(rows):
-        tokens[i, : len(row)] = torch.tensor(row)
-    return tokens, lengths
+    longest = int(lengths.max())
+    return torch.tensor([row + [PAD_ID] * (longest - len(row)) for row in rows], dtype=torch.long), lengths
 
 
 def read_sentences(path: str) -> list[str]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from shared import training
 from shared.grammar.scores import DIRECTIONS, best_fixed_offset, gold_matrices, relation_name, score_heads
-from shared.head_statistics import OFFSETS, even_weights, first_share, head_statistics, offset_share, relation_weight
+from shared.head_statistics import OFFSETS, even_weights, first_share, head_statistics, offset_shares, relation_weight
 from shared.toy_language import RELATIONS, Sentence
 from shared.toy_model import MakeAttention
 from shared.training import Trained, attention_on
@@ -89,8 +89,10 @@ def measure(trained: Trained, sentences: list[Sentence]) -> Scores:
     layers, mask, gold = [weights.cpu() for weights in layers], mask.cpu(), golds(sentences)
     statistics = [head_statistics(weights, mask) for weights in layers]
     accuracy, related = score_heads(layers, sentences), torch.stack(list(gold.values())).any(dim=0)[:, None]
+    offsets = range(-FARTHEST, FARTHEST + 1)
+    shares = [offset_shares(weights, mask, offsets) for weights in layers]
     return Scores(
-        {o: torch.stack([offset_share(w, mask, o) for w in layers]) for o in range(-FARTHEST, FARTHEST + 1)},
+        {offset: torch.stack([layer[offset] for layer in shares]) for offset in offsets},
         {o: torch.stack([unrelated_share(w, mask, related, o) for w in layers]) for o in NEIGHBOURS},
         torch.stack([first_share(weights, mask) for weights in layers]),
         {(r, d): accuracy[r][..., i] for r in RELATIONS for i, d in enumerate(DIRECTIONS)},

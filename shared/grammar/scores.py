@@ -42,10 +42,11 @@ def gold_matrices(sentences: list[Sentence], length: int, shift: int = 0) -> dic
     shift: how many special tokens stand before the first word.
     """
     gold = {name: torch.zeros(len(sentences), length, length, dtype=torch.bool) for name in RELATIONS}
-    for n, sentence in enumerate(sentences):
-        for name, pairs in sentence.relations.items():
-            for source, target in pairs:
-                gold[name][n, source + shift, target + shift] = True
+    for name, matrix in gold.items():
+        places = [(n, *pair) for n, sentence in enumerate(sentences) for pair in sentence.relations.get(name, ())]
+        if places:
+            n, source, target = torch.tensor(places).T
+            matrix[n, source + shift, target + shift] = True
     return gold
 
 
@@ -54,9 +55,18 @@ def accuracy_per_head(weights: Tensor, gold: Tensor) -> Tensor:
 
     weights: (N, H, T, T); gold: bool (N, T, T). A query with several gold keys is right with any of them.
     """
+    return _share_right(attended_word(weights), gold)
+
+
+def attended_word(weights: Tensor) -> Tensor:
+    """Where the largest weight of each query lies, its own position aside: (N, H, T, T) -> (N, H, T)."""
     own_position = torch.eye(weights.size(-1), dtype=torch.bool, device=weights.device)
-    attended = weights.masked_fill(own_position, -1.0).argmax(dim=-1)  # (N, H, T, T) -> (N, H, T)
-    per_head_gold = gold.unsqueeze(1).expand_as(weights)  # (N, T, T) -> (N, H, T, T)
+    return weights.masked_fill(own_position, -1.0).argmax(dim=-1)
+
+
+def _share_right(attended: Tensor, gold: Tensor) -> Tensor:
+    """accuracy_per_head, from what attended_word gives."""
+    per_head_gold = gold.unsqueeze(1).expand(-1, attended.size(1), -1, -1)  # (N, T, T) -> (N, H, T, T)
     right = per_head_gold.gather(-1, attended.unsqueeze(-1)).squeeze(-1)  # (N, H, T, T) -> (N, H, T)
     asked = gold.any(dim=-1)  # (N, T, T) -> (N, T)
     return torch.stack([head[asked].double().mean() for head in right.unbind(dim=1)])
@@ -78,12 +88,10 @@ def best_fixed_offset(gold: Tensor) -> tuple[int, float]:
 def score_heads(layers: list[Tensor], sentences: list[Sentence], shift: int = 0) -> dict[str, Tensor]:
     """Relation -> accuracy of every head in both directions, (L, H, 2); layers: one (N, H, T, T) per layer."""
     gold = gold_matrices(sentences, layers[0].size(-1), shift)
+    attended = [attended_word(weights.cpu()) for weights in layers]
     return {
         name: torch.stack(
-            [
-                torch.stack([accuracy_per_head(weights.cpu(), matrix) for matrix in (forward, forward.mT)], dim=-1)
-                for weights in layers
-            ]
+            [torch.stack([_share_right(words, way) for way in (forward, forward.mT)], dim=-1) for words in attended]
         )
         for name, forward in gold.items()
     }
