@@ -98,6 +98,11 @@ def _checked(weights: Tensor, query_tokens: Sequence[str], key_tokens: Sequence[
     return weights
 
 
+def readable(color: str) -> tuple[float, float, float]:
+    """A colour for text on white: a little darker than the line that it names."""
+    return sns.blend_palette([color, INK], 5)[1]
+
+
 def hatch_cell(ax: Axes, x: float, y: float, width: float = 1, height: float = 1) -> None:
     """Mark a cell as hidden or blocked: hatched light grey, in every picture."""
     ax.add_patch(Rectangle((x, y), width, height, facecolor=HIDDEN, hatch="////", edgecolor="white", linewidth=0.8))
@@ -191,7 +196,7 @@ def weight_colorbar(fig: Figure, axes: Axes | Sequence[Axes], **options: float) 
 def label_ends(ax: Axes, labels: Mapping[str, tuple[float, float, str]], *, size: float = 9) -> None:
     """Write names of lines at their ends, none on another; labels: name -> (x, y, colour) of the line's last point.
 
-    Call it when limits and scales are set. The text is a little darker than its line, to be read on white.
+    Call it when limits and scales are set. The text is in a readable colour of its line.
     """
     ax.figure.draw_without_rendering()  # the layout: from here on a point has its place in pixels
     line = 1.3 * size * ax.figure.dpi / 72
@@ -202,9 +207,8 @@ def label_ends(ax: Axes, labels: Mapping[str, tuple[float, float, str]], *, size
         half = line * (1 + name.count("\n")) / 2
         middle = max(heights[name], top + half)
         top, up = middle + half, (middle - heights[name]) * 72 / ax.figure.dpi
-        dark = sns.blend_palette([color, INK], 5)[1]
         style = {"textcoords": "offset points", "va": "center", "annotation_clip": False, "fontsize": size}
-        ax.annotate(name, (x, y), (6, up), color=dark, **style)
+        ax.annotate(name, (x, y), (6, up), color=readable(color), **style)
 
 
 def model_note(fig: Figure, text: str) -> None:
@@ -216,37 +220,6 @@ def headline(fig: Figure, title: str, note: str, size: float = 13) -> None:
     """The finding at the top of a figure, and model_note at its foot."""
     fig.suptitle(title, fontsize=size)
     model_note(fig, note)
-
-
-def grouped_bars(
-    ax: Axes,
-    groups: Sequence[str],
-    series: Mapping[str, Sequence[float]],
-    colors: Mapping[str, str],
-    *,
-    width: float = 0.8,
-    number: str = "{:.2f}",
-    clear_of: Sequence[float] | None = None,
-) -> list[list[float]]:
-    """A group of bars for each name of `groups`, in it a bar for each of `series`; returns where they stand.
-
-    series: name -> one value for each group, which stands above its bar. The names go into the legend.
-    clear_of: the height of a line across each group, on which no number is to lie.
-    """
-    each = width / len(series)
-    places = []
-    for place, (name, values) in enumerate(series.items()):
-        x = [group + (place - (len(series) - 1) / 2) * each for group in range(len(groups))]
-        ax.bar(x, values, 0.9 * each, color=colors[name], label=name)
-        for position, value, line in zip(x, values, clear_of or values, strict=True):
-            crossed = clear_of is not None and 0 <= line - value < 0.06
-            height, gap = (line, 2) if crossed else (value, 0)  # gap: in points, above the line
-            style = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": 9}
-            ax.annotate(number.format(value), (position, height), (0, gap), **style)
-        places.append(x)
-    ax.set_xticks(range(len(groups)), groups)
-    ax.tick_params(length=0)
-    return places
 
 
 def save_plot(options: argparse.Namespace, name: str, fig: Figure, caption: str) -> Path | None:

@@ -29,7 +29,6 @@ from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
-import seaborn as sns
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -56,6 +55,7 @@ from shared.visualization_utils import (
     WEIGHT_MAP,
     hatch_cell,
     headline,
+    readable,
     save_animation,
     save_plot,
 )
@@ -341,7 +341,7 @@ def draw(found: dict, trained: Trained, count: int) -> tuple[Figure, str]:
         variety, share = found[f"entropy, {rule}"], found[f"accepted, {rule}"]
         ax.plot(variety, share, "o-", color=color, ms=6, linewidth=2)
         ax.plot(at(1.0, variety), at(1.0, share), "o", color="white", mec=color, mew=2.5, ms=11, zorder=3)
-        style = {"textcoords": "offset points", "fontsize": 11, "color": sns.blend_palette([color, INK], 5)[1]}
+        style = {"textcoords": "offset points", "fontsize": 11, "color": readable(color)}
         ax.annotate(rule, (variety[-1], share[-1]), (-4, -6), ha="right", va="top", **style)
     own = found["entropy, grammar"]
     ax.axvline(own, color=INK, linewidth=1, linestyle="--", zorder=0)

@@ -19,7 +19,6 @@ from shared.visualization_utils import (
     INK,
     PALETTE,
     WEIGHT_MAP,
-    grouped_bars,
     headline,
     label_ends,
     plot_attention,
@@ -126,17 +125,6 @@ def test_landscape_heights_are_the_weights():
     wall = torch.zeros(6, 6)
     wall[:, 3] = 1
     assert 'a wall: every word gives 1.00 of its weight to "d"' in attention_3d.describe(wall, list("abcdef"))
-
-
-def test_grouped_bars_stand_side_by_side_around_their_group():
-    ax = plt.figure().add_subplot()
-    series = {"one": (0.25, 0.5), "two": (0.75, 1.0), "three": (0.1, 0.2)}
-    places = grouped_bars(ax, ["left", "right"], series, dict.fromkeys(series, "#000000"), width=0.6)
-    assert np.allclose(places, [[-0.2, 0.8], [0.0, 1.0], [0.2, 1.2]])
-    assert [bar.get_height() for bar in ax.patches] == [0.25, 0.5, 0.75, 1.0, 0.1, 0.2]
-    assert [text.get_text() for text in ax.texts] == ["0.25", "0.50", "0.75", "1.00", "0.10", "0.20"]
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["left", "right"]
-    plt.close()
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
