@@ -100,6 +100,13 @@ def open_watched(browser, address, errors, **context):
     return page
 
 
+def axe_violations(page):
+    """What axe-core finds wrong with a page as it stands: "rule: help: where"; nothing if all is well."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason='no axe: pip install -e ".[browser]"')
+    found = axe.Axe().run(page).response["violations"]
+    return [f"{rule['id']}: {rule['help']}: {[node['target'] for node in rule['nodes']]}" for rule in found]
+
+
 # ---- exercises
 
 LARGE_NUMBERS = re.compile(r"1e1|1000")  # in the names of cases: there e to a score is inf
