@@ -3,8 +3,8 @@
 The answer is a page in which they run: type a sentence, pull a lever, and every weight is computed again. It is one
 file without a server and without the network. In it lie the weights of two toy models, the one of phase 2 that sees
 both sides and the causal one of phase 4, and the forward pass written a second time, by hand, in JavaScript:
-explorer/page/attention.js has the names and the steps of the Python and is worth reading beside it. The tests compare
-every logit and every weight of the two.
+explorer/page/model/attention.js has the names and the steps of the Python and is worth reading beside it. The tests
+compare every logit and every weight of the two.
 
     python phase3_visualization/explorer/write_page.py                     writes visualizations/explorer.html
     python phase3_visualization/explorer/write_page.py --model FOLDER      with the models whose checkpoints lie there
@@ -33,8 +33,17 @@ from shared.visualization_utils import PALETTE, WEIGHT_MAP
 
 FOLDER = Path(__file__).parent / "page"
 # In the order in which they are best read; page.js comes last, because it starts the page.
-PARTS = "attention statistics view lines sentence steps levers effects writing controls address page"
-SCRIPTS = tuple(f"{part}.js" for part in PARTS.split())
+SCRIPTS = (
+    *(f"model/{name}.js" for name in ("attention", "statistics")),
+    "view.js",
+    *(f"look/{name}.js" for name in ("lines", "sentence", "steps")),
+    "model/levers.js",
+    "look/effects.js",
+    "look/writing.js",
+    "look/controls.js",
+    "address.js",
+    "page.js",
+)
 NUM_SENTENCES = 40
 MAP_STEPS = 33  # colours of the weight map that the page gets; it blends between them
 TOY_RELATIONS = {

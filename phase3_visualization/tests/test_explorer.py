@@ -312,15 +312,15 @@ def test_unknown_words_get_the_same_neighbours_as_in_the_scripts(explorer_page):
 
 
 MISTAKES = {
-    "divided by d_k": ("Math.sqrt(query[0][0].length)", "query[0][0].length"),
+    "divided by d_k": ("divisor: Math.sqrt(d_k)", "divisor: d_k"),
     "not divided": ("dot(query, key) / divisor", "dot(query, key)"),
     "the mask one too far": ("j > past + i", "j > past + i + 1"),
     "a hidden score is 0": (": -Infinity));", ": 0));"),
     "softmax without a sum": ("share / total", "share"),
     "norm without a size": ("* weight[i] + bias[i]", "+ bias[i]"),
     "no ReLU": ("Math.max(value, 0)", "value"),
-    "positions count from 1": ("cache.length + i, model", "cache.length + i + 1, model"),
-    "no output bias": ("normed) + bias)", "normed))"),
+    "positions count from 1": ("cache.length + i, levers", "cache.length + i + 1, levers"),
+    "no biases": ("bias ? bias.data[i] : 0", "0"),
     "heads interleaved": (
         "x.slice(head * d_k, (head + 1) * d_k)",
         "x.filter((_, i) => i % num_heads === head)",
@@ -351,7 +351,7 @@ def explorer_mistakes(browser, explorer_models):
 @needs_browser
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_comparison_notices_a_planted_mistake(explorer_mistakes, mistake):
-    source = (write_page.FOLDER / "attention.js").read_text(encoding="utf-8")
+    source = (write_page.FOLDER / "model" / "attention.js").read_text(encoding="utf-8")
     right, wrong = MISTAKES[mistake]
     assert source.count(right) == 1
     assert explorer_mistakes(source.replace(right, wrong)) > 10 * PAGE_TOLERANCE
@@ -359,7 +359,9 @@ def test_the_comparison_notices_a_planted_mistake(explorer_mistakes, mistake):
 
 @needs_browser
 def test_the_comparison_finds_nothing_where_nothing_is_planted(explorer_mistakes):
-    assert explorer_mistakes((write_page.FOLDER / "attention.js").read_text(encoding="utf-8")) < PAGE_TOLERANCE
+    assert (
+        explorer_mistakes((write_page.FOLDER / "model" / "attention.js").read_text(encoding="utf-8")) < PAGE_TOLERANCE
+    )
 
 
 @needs_browser
@@ -385,7 +387,9 @@ def test_the_page_is_one_small_file_and_the_same_each_time(explorer_models, tmp_
     page = first.read_text(encoding="utf-8")
     assert page.count("Content-Security-Policy") == 1
     assert set(re.findall(r"https?://[^\s\"'<>]*", page)) <= {"http://www.w3.org/2000/svg"}  # a name, not an address
-    assert sorted(write_page.SCRIPTS) == sorted(file.name for file in write_page.FOLDER.glob("*.js"))
+    assert sorted(write_page.SCRIPTS) == sorted(
+        f.relative_to(write_page.FOLDER).as_posix() for f in write_page.FOLDER.rglob("*.js")
+    )
     assert [file.name for file in first.parent.iterdir()] == ["explorer.html"]
 
 

@@ -25,20 +25,19 @@ const Attention = (() => {
 
   const add = (a, b) => a.map((value, i) => value + b[i]);
 
-  /* Row i of a matrix times x. Nearly all the time goes into this sum, so it copies nothing. */
-  function row_times({ shape, data }, i, x) {
-    const start = i * shape[1];
-    let sum = 0;
-    for (let j = 0; j < x.length; j++) sum += data[start + j] * x[j];
-    return sum;
+  /* weight @ x + bias: (in) -> (out). Nearly all the time goes into this sum, so it copies nothing. */
+  function affine({ shape: [rows, columns], data }, bias, x) {
+    const result = new Float32Array(rows);
+    for (let i = 0, start = 0; i < rows; i++, start += columns) {
+      let sum = bias ? bias.data[i] : 0;
+      for (let j = 0; j < columns; j++) sum += data[start + j] * x[j];
+      result[i] = sum;
+    }
+    return result;
   }
 
-  /* weight @ x + bias: (in) -> (out). name: of the nn.Linear; those of the single-head model have no bias. */
-  function linear(model, name, x) {
-    const weight = model.parameters[`${name}.weight`];
-    const bias = model.parameters[`${name}.bias`];
-    return new Float32Array(weight.shape[0]).map((_, i) => row_times(weight, i, x) + (bias ? bias.data[i] : 0));
-  }
+  /* name: of an nn.Linear; those of the single-head model have no bias. */
+  const linear = (model, name, x) => affine(model.parameters[`${name}.weight`], model.parameters[`${name}.bias`], x);
 
   /* Mean 0 and variance 1 over the numbers of one position, then a learned size and shift. */
   function layer_norm(model, name, x) {
@@ -80,6 +79,21 @@ const Attention = (() => {
     return heads[0].map((_, i) => Float32Array.from(heads.flatMap((head) => [...head[i]])));
   }
 
+  /* The planted bug: the same shapes by a bare view. A head then gets pieces of neighbouring words, not of each one. */
+  function view_as_heads(sequence, num_heads) {
+    const [T, d_k] = [sequence.length, sequence[0].length / num_heads];
+    const flat = Float32Array.from(sequence.flatMap((x) => [...x]));
+    const row = (head, i) => flat.slice((head * T + i) * d_k, (head * T + i + 1) * d_k);
+    return Array.from({ length: num_heads }, (_, head) => sequence.map((_, i) => row(head, i)));
+  }
+
+  /* The inverse of view_as_heads. */
+  function view_as_sequence(heads) {
+    const d_model = heads.length * heads[0][0].length;
+    const flat = Float32Array.from(heads.flatMap((head) => head.flatMap((row) => [...row])));
+    return heads[0].map((_, i) => flat.slice(i * d_model, (i + 1) * d_model));
+  }
+
   /* One query of one head against all keys. may_see(j): whether the query may attend to position j. */
   function attend(query, keys, values, may_see, divisor) {
     const scores = Float32Array.from(keys, (key, j) => (may_see(j) ? dot(query, key) / divisor : -Infinity));
@@ -92,16 +106,18 @@ const Attention = (() => {
      in the cache, which holds the positions before x: position `past + i` belongs to x[i]. */
   function multi_head_attention(model, layer, x, cache, levers) {
     const name = `blocks.${layer}.attention`;
+    const { causal = model.causal, divisor = model.divisor, removed = [], hidden = [], bug = null } = levers;
+    const [split, merge] = bug === "view" ? [view_as_heads, view_as_sequence] : [split_heads, merge_heads];
     const [query, key, value] = ["w_q", "w_k", "w_v"].map((w) =>
-      split_heads(x.map((vector) => linear(model, `${name}.${w}`, vector)), model.num_heads));
+      split(x.map((vector) => linear(model, `${name}.${w}`, vector)), model.num_heads));
     const past = cache.length;
-    const { causal = model.causal, divisor = Math.sqrt(query[0][0].length), removed = [], hidden = [] } = levers;
     const heads = query.map((queries, head) => {
       cache.layers[layer].key[head].push(...key[head]);
       cache.layers[layer].value[head].push(...value[head]);
       const { key: keys, value: values } = cache.layers[layer];
       return queries.map((q, i) => {
-        const may_see = (j) => !(causal && j > past + i) && !hidden.includes(j);
+        const allowed = (j) => !(causal && j > past + i) && !hidden.includes(j);
+        const may_see = bug === "mask" ? (j) => !allowed(j) : allowed;
         const found = attend(q, keys[head], values[head], may_see, divisor);
         if (removed.includes(`${layer}.${head}`)) found.head_output.fill(0); // it still looks, but nobody hears of it
         return found;
@@ -109,7 +125,7 @@ const Attention = (() => {
     });
     const [scores, weights, head_output] = ["scores", "weights", "head_output"].map((part) =>
       heads.map((rows) => rows.map((found) => found[part])));
-    const output = merge_heads(head_output).map((vector) => linear(model, `${name}.w_o`, vector));
+    const output = merge(head_output).map((vector) => linear(model, `${name}.w_o`, vector));
     return { query, key, value, scores, weights, head_output, output };
   }
 
@@ -119,14 +135,28 @@ const Attention = (() => {
     return linear(model, `blocks.${layer}.feed_forward.2`, inner);
   }
 
+  /* What enters the first layer: the word's vector plus that of its position, learned or made of waves. */
+  function embed(model, token, position, levers) {
+    const row = ({ data }, i) => data.subarray(i * model.d_model, (i + 1) * model.d_model);
+    const word = row(model.parameters["embedding.weight"], token);
+    if (levers.positions === "none") return word;
+    const learned = model.parameters.positions;
+    return add(word, learned ? row(learned, position) : sinusoidal_position(position, model.d_model));
+  }
+
+  /* A number for each word that may be said: by the embedding, read back, or by an output layer of its own. */
+  function read_out(model, x) {
+    if (model.parameters["to_logits.weight"]) return linear(model, "to_logits", x);
+    const normed = layer_norm(model, "output_norm", x);
+    return affine(model.parameters["embedding.weight"], model.parameters.output_bias, normed);
+  }
+
   /* The positions after those in the cache, through all layers. Forward and step are this function. */
   function run(model, tokens, levers, cache) {
     if (cache.length + tokens.length > model.max_length) {
       throw new RangeError(`the toy transformer takes at most ${model.max_length} tokens`);
     }
-    const embedding = model.parameters["embedding.weight"];
-    const word = (token) => embedding.data.subarray(token * model.d_model, (token + 1) * model.d_model);
-    let x = tokens.map((token, i) => add(word(token), sinusoidal_position(cache.length + i, model.d_model)));
+    let x = tokens.map((token, i) => embed(model, token, cache.length + i, levers));
     const layers = [];
     for (let layer = 0; layer < model.num_layers; layer++) {
       const normed = x.map((vector) => layer_norm(model, `blocks.${layer}.attention_norm`, vector));
@@ -137,12 +167,7 @@ const Attention = (() => {
       layers.push(attention);
     }
     cache.length += tokens.length;
-    const output_bias = model.parameters.output_bias.data;
-    const logits = x.map((vector) => {
-      const normed = layer_norm(model, "output_norm", vector);
-      return output_bias.map((bias, token) => row_times(embedding, token, normed) + bias); // the embedding, read back
-    });
-    return { logits, layers };
+    return { logits: x.map((vector) => read_out(model, vector)), layers };
   }
 
   /* No keys and no values yet: for each layer and head an array that grows by one vector per token. */
@@ -154,7 +179,9 @@ const Attention = (() => {
     };
   }
 
-  /* A whole sentence at once. levers: causal, divisor, removed ("layer.head"), hidden (positions nobody may see). */
+  /* A whole sentence at once. levers: causal, divisor, removed ("layer.head"), hidden (positions nobody may see),
+     positions ("none": without them), bug ("view": heads cut without the transpose; "mask": hidden and seen swapped).
+  */
   const forward = (model, tokens, levers = {}) => run(model, tokens, levers, empty_cache(model));
 
   /* One more token: only its own query, key and value are computed, the past comes from the cache. Equal to the last
@@ -173,9 +200,8 @@ const Attention = (() => {
       const size = shape.reduce((a, b) => a * b, 1);
       return [name, { shape, data: numbers.subarray(start, start + size) }];
     }));
-    const { name, label, objective, d_model, num_heads, num_layers, max_length } = record;
-    const causal = objective === "next word";
-    return { name, label, objective, causal, d_model, num_heads, num_layers, max_length, parameters };
+    const d_k = record.d_model / record.num_heads;
+    return { causal: record.objective === "next word", divisor: Math.sqrt(d_k), ...record, parameters };
   }
 
   return { load, forward, empty_cache, step, softmax };
