@@ -280,8 +280,10 @@ def labels(symbols: Tensor, table: Tensor) -> Tensor:
     return table[symbols[:, FIRST - 1 : -1], symbols[:, :-FIRST]]
 
 
-def learning_curve(attention_class: type[SelfAttention], d_k: int, seed: int, steps: int) -> list[float]:
-    """Share of right predictions on each new batch, before the model learns from it."""
+def train(
+    attention_class: type[SelfAttention], d_k: int, seed: int, steps: int
+) -> tuple[TwoPlaces, Tensor, list[float]]:
+    """Train one model -> the model, its table (S, S), and how often it was right on each new batch, before learning."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     table = torch.randint(SYMBOLS, (SYMBOLS, SYMBOLS), generator=generator)
@@ -297,7 +299,7 @@ def learning_curve(attention_class: type[SelfAttention], d_k: int, seed: int, st
     torch.set_flush_denormal(True)  # saturated weights are so near 0 that a processor is four times as slow with them
     training.fit(model, loss_of_step, steps, matrix_rate=None, rate=LEARNING_RATE, share=lambda step: 1.0)
     torch.set_flush_denormal(False)
-    return right
+    return model, table, right
 
 
 WITH, WITHOUT, FOLDED = "divided", "not divided", "smaller W_q"
@@ -383,7 +385,7 @@ def main(argv: list[str] | None = None) -> str:
     curves: list[Curves] = [{} for _ in cli.seeds(options)]
     for variant, d_k in tqdm(RUNS, desc="training with and without the division", leave=False):
         for of_seed, seed in zip(curves, cli.seeds(options), strict=True):
-            of_seed[variant, d_k] = learning_curve(VARIANTS[variant], d_k, seed, steps)
+            _, _, of_seed[variant, d_k] = train(VARIANTS[variant], d_k, seed, steps)
     ended = [right_at_the_end(of_seed) for of_seed in curves]
     found = mean_of(ended)
     print(f"\nPredictions right after {steps} steps, by chance {1 / SYMBOLS:.2f}\n{'d_k':>6}", end="")

@@ -14,7 +14,6 @@ attention must be the one of phase 1 or 2; it is the only one that attention.js 
 visualizations/.
 """
 
-import base64
 import json
 from functools import partial
 from pathlib import Path
@@ -22,9 +21,9 @@ from pathlib import Path
 import jinja2
 import numpy as np
 from matplotlib.colors import to_hex
-from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
+from phase3_visualization.explorer.packing import pack
 from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, CausalAttention, load_causal_model
 from shared import cli, paths, training
 from shared.toy_language import END_ID, MASK_ID, MAX_LENGTH, PAD_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence
@@ -54,20 +53,9 @@ TOY_RELATIONS = {
 }
 
 
-def pack(model: nn.Module) -> tuple[dict[str, dict], str]:
-    """The parameters one after the other: name -> shape and start, and all numbers as base64 of float32."""
-    places, numbers, start = {}, [], 0
-    for name, parameter in model.state_dict().items():
-        places[name] = {"shape": list(parameter.shape), "start": start}
-        numbers.append(parameter.cpu().numpy().astype("<f4").ravel())  # < : little endian, as browsers read it
-        start += parameter.numel()
-    return places, base64.b64encode(np.concatenate(numbers).tobytes()).decode()
-
-
 def model_record(name: str, trained: Trained) -> dict:
     """What the page is told about a model: its sizes, how it was trained, its loss in nats, its weights."""
     recipe = trained.recipe
-    parameters, numbers = pack(trained.model)
     return {
         "name": name,
         "label": f"{trained.label}, seed {recipe.seed}",
@@ -77,8 +65,7 @@ def model_record(name: str, trained: Trained) -> dict:
         "num_layers": recipe.num_layers,
         "max_length": len(trained.model.positions),
         "loss": round(training.held_out_loss(trained), 4),
-        "parameters": parameters,
-        "numbers": numbers,
+        **pack(trained.model.state_dict()),
     }
 
 
