@@ -1,0 +1,100 @@
+"""What does a page need to train the toy transformer by itself?
+
+The recipe of phase 2, the sentences to learn from, the held-out sentences with their gold, and the bars over which a
+head must get for a name: the baselines are measured here, once, as shared/grammar/roles.py does it for every picture.
+The training is written a second time, by hand, in JavaScript: explorer/page/grow/. The tests compare the two.
+"""
+
+import base64
+
+from phase2_multi_head.multi_head_attention import RECIPE, MultiHeadAttention
+from shared import training
+from shared.grammar import roles
+from shared.grammar.scores import DIRECTIONS, relation_name
+from shared.head_statistics import OFFSETS
+from shared.toy_language import MASK_ID, MAX_LENGTH, PAD_ID, RELATIONS, SPECIAL, VOCABULARY, Sentence, encode
+
+TRAIN_SENTENCES = 8_000  # of the 20,000 that the other models see: each comes up about six times
+SHOWN_WORDS = 10  # at most, in the sentence whose maps are shown
+
+
+def packed(sentences: list[Sentence]) -> str:
+    """A byte for each word, <pad> after each sentence, as base64."""
+    rows = (bytes([*encode(sentence.words), PAD_ID]) for sentence in sentences)
+    return base64.b64encode(b"".join(rows)).decode()
+
+
+def flat_pairs(sentences: list[Sentence]) -> dict[str, list[list[int]]]:
+    """Relation -> for each sentence from, to, from, to ..."""
+    return {r: [[i for pair in sentence.relations[r] for i in pair] for sentence in sentences] for r in RELATIONS}
+
+
+def rule(base: roles.Baselines) -> dict[str, list[dict]]:
+    """The bars of roles.margins, in its order: a head has a name if its share is the bar and the margin or more."""
+    words = {offset: text for text, offset in OFFSETS.items()}
+    places = {o: words.get(o, f"offset {o:+d}") for o in range(-roles.FARTHEST, roles.FARTHEST + 1)}
+    positions = [
+        {"name": name, "offset": None if place == "first" else place, "margin": 0}
+        | {"bar": max(roles.POSITIONAL, base.untrained[place] + roles.MARGIN)}
+        for place, name in [*places.items(), ("first", "first word")]
+    ]
+    relations = [
+        {"name": relation_name(r, d), "relation": r, "backward": d == DIRECTIONS[1], "margin": roles.MARGIN}
+        | {"bar": base.bar((r, d))}
+        for r in RELATIONS
+        for d in DIRECTIONS
+    ]
+    return {"positions": positions, "relations": relations}
+
+
+def rules(sentences: list[Sentence]) -> list[dict[str, list[dict]]]:
+    """The bars on the half of the sentences that names, and on the half that must agree."""
+    blank = training.untrained(RECIPE, MultiHeadAttention)
+    halves = sentences[::2], sentences[1::2]
+    return [rule(roles.baselines(blank, half, MultiHeadAttention, roles.UNTRAINED)) for half in halves]
+
+
+def recipe() -> dict[str, int | float]:
+    """Sizes, steps and rates of shared/training.py, for a model with the seed of the reader's choice."""
+    return {
+        "d_model": RECIPE.d_model,
+        "num_heads": RECIPE.num_heads,
+        "num_layers": RECIPE.num_layers,
+        "steps": RECIPE.steps,
+        "batch_size": RECIPE.batch_size,
+        "matrix_rate": training.MATRIX_RATE,
+        "rate": training.RATE,
+        "matrix_decay": RECIPE.matrix_decay,
+        "decay": training.DECAY,
+        "up": training.UP,
+        "chosen": training.CHOSEN,
+        "kept": training.KEPT,
+        "swapped": training.SWAPPED,
+        "mask": MASK_ID,
+        "first_word": len(SPECIAL),
+        "num_words": len(VOCABULARY),
+        "max_length": MAX_LENGTH,
+    }
+
+
+def shown(sentences: list[Sentence]) -> Sentence:
+    """A short held-out sentence with an adjective, and with a noun between subject and verb: next to is not enough."""
+    return next(
+        s
+        for s in sentences
+        if len(s.words) <= SHOWN_WORDS and "beside" in s.words and s.relations["adjective-noun"]
+    )
+
+
+def page_part() -> dict:
+    """All that the page is told for growing a head."""
+    train, held_out = training.corpus()
+    sentence = shown(held_out)
+    return {
+        "recipe": recipe(),
+        "train": packed(train[:TRAIN_SENTENCES]),
+        "held_out": packed(held_out),
+        "gold": flat_pairs(held_out),
+        "rules": rules(held_out),
+        "shown": {"words": sentence.words, "relations": sentence.relations},
+    }

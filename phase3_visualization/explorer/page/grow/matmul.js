@@ -1,0 +1,102 @@
+/* Matrices in one block of memory, and their product. Nearly all the time of training goes into `multiply`.
+
+   The product is in WebAssembly, which works on four numbers at once: matmul.wat, assembled. A browser without it gets
+   the same product in JavaScript, which takes several times as long. Both read and write the same memory.
+
+   A matrix says where it lies: {start, rows, cols, row, col}, with the steps from one row and from one column to the
+   next. So a transposed matrix, or a block of one, is no copy: it is the same numbers with other steps. */
+"use strict";
+
+const Matmul = (() => {
+  const PAGE = 65536; // bytes: memory comes in such pages
+  const ASSEMBLED = `
+    AGFzbQEAAAABKQRgCH9/f39/f39/AGAGf39/f39/AGADf39/AX9gCn9/f39/f39/f38AAhABBGdyb3cGbWVtb3J5AgABAwUEAAECAwcMAQhtdW
+    x0aXBseQADCr8EBL8CAgN/C3sgASACaiEIIAggAmohCSAJIAJqIQoDQCAE/QAEACELIAT9AAQQIQwgAf0JAgAhDSAOIA0gC/3mAf3kASEOIA8g
+    DSAM/eYB/eQBIQ8gCP0JAgAhDSAQIA0gC/3mAf3kASEQIBEgDSAM/eYB/eQBIREgCf0JAgAhDSASIA0gC/3mAf3kASESIBMgDSAM/eYB/eQBIR
+    MgCv0JAgAhDSAUIA0gC/3mAf3kASEUIBUgDSAM/eYB/eQBIRUgASADaiEBIAggA2ohCCAJIANqIQkgCiADaiEKIAQgBWohBCAAQQFrIgANAAsg
+    BiAO/QsEACAGIA/9CwQQIAYgB2ohBiAGIBD9CwQAIAYgEf0LBBAgBiAHaiEGIAYgEv0LBAAgBiAT/QsEECAGIAdqIQYgBiAU/QsEACAGIBX9Cw
+    QQCzUBAX0DQCAGIAEqAgAgAyoCAJSSIQYgASACaiEBIAMgBGohAyAAQQFrIgANAAsgBSAGOAIACycBAn8gACABaiEDIAIgAWshBCADIAJOBEAg
+    Ag8LIAQgAyADIARKGwudAQEGf0EEQQEgAEEETiABQQhOcRshDEEIQQEgDEEERhshDQNAQQAhCgNAIAMgCiAEbGohDiAIIAogCWxqIAtBAnRqIQ
+    8gDEEERgRAIAIgDiAEIAUgBiALQQJ0aiAHIA8gCRAABSACIA4gBSAGIAtBAnRqIAcgDxABCyAKIAwgABACIQogCiAASA0ACyALIA0gARACIQsg
+    CyABSA0ACwsAvQIEbmFtZQEUAwAEdGlsZQEEY2VsbAIFYWZ0ZXIC/AEEABYAAWsBAWECBWFfcm93AwVhX2NvbAQBYgUFYl9yb3cGAWMHBWNfcm
+    93CAJhMQkCYTIKAmEzCwRsZWZ0DAVyaWdodA0BeA4DYzAwDwNjMDEQA2MxMBEDYzExEgNjMjATA2MyMRQDYzMwFQNjMzEBBwABawEBYQIFYV9j
+    b2wDAWIEBWJfcm93BQFjBgNzdW0CBQACYXQBBHNpemUCA2VuZAMEbmV4dAQEbGFzdAMQAAFtAQFuAgFrAwFhBAVhX3JvdwUFYV9jb2wGAWIHBW
+    Jfcm93CAFjCQVjX3JvdwoBaQsBagwEcm93cw0HY29sdW1ucw4EZnJvbQ8CdG8DIQMAAQAEbmV4dAEBAARuZXh0AwIABmFjcm9zcwEEZG93bg==`;
+
+  const transposed = (x) => ({ start: x.start, rows: x.cols, cols: x.rows, row: x.col, col: x.row });
+  const block = (x, row, rows, col, cols) =>
+    ({ start: x.start + row * x.row + col * x.col, rows, cols, row: x.row, col: x.col });
+
+  /* c = a b, row by row: row i of c is the sum of the rows of b, each as much as a[i][p] says. */
+  const in_javascript = (numbers) => (m, n, k, a, a_row, a_col, b, b_row, c, c_row) => {
+    for (let i = 0; i < m; i++) {
+      const to = c + i * c_row;
+      numbers.fill(0, to, to + n);
+      for (let p = 0; p < k; p++) {
+        const share = numbers[a + i * a_row + p * a_col];
+        const from = b + p * b_row;
+        for (let j = 0; j < n; j++) numbers[to + j] += share * numbers[from + j];
+      }
+    }
+  };
+
+  /* The same by matmul.wat, which counts in bytes. */
+  function in_assembly(memory) {
+    const bytes = Uint8Array.from(atob(ASSEMBLED.replace(/\s/g, "")), (letter) => letter.charCodeAt(0));
+    const { multiply } = new WebAssembly.Instance(new WebAssembly.Module(bytes), { grow: { memory } }).exports;
+    return (m, n, k, a, a_row, a_col, b, b_row, c, c_row) =>
+      multiply(m, n, k, 4 * a, 4 * a_row, 4 * a_col, 4 * b, 4 * b_row, 4 * c, 4 * c_row);
+  }
+
+  /* Room for `size` numbers with a product that works on them; fast: whether it is the one in WebAssembly. */
+  function open_memory(size) {
+    try {
+      const memory = new WebAssembly.Memory({ initial: Math.ceil((4 * size) / PAGE) });
+      return { numbers: new Float32Array(memory.buffer), product: in_assembly(memory), fast: true };
+    } catch {
+      return slow_memory(size);
+    }
+  }
+
+  function slow_memory(size) {
+    const numbers = new Float32Array(size);
+    return { numbers, product: in_javascript(numbers), fast: false };
+  }
+
+  /* A space hands out matrices one after the other. What is taken after a mark is given back at once with release. */
+  function open_space(size, { numbers, product, fast } = open_memory(size)) {
+    let free = 0;
+
+    function take(rows, cols) {
+      const start = free;
+      free += rows * cols;
+      if (free > numbers.length) throw new RangeError("no room is left for matrices");
+      return { start, rows, cols, row: cols, col: 1, data: numbers.subarray(start, free) };
+    }
+
+    const mark = () => free;
+    const release = (to) => (free = to);
+
+    /* A copy whose rows lie without gaps, as the product wants its second matrix. */
+    function packed(x) {
+      const copy = take(x.rows, x.cols);
+      for (let i = 0; i < x.rows; i++) {
+        for (let j = 0; j < x.cols; j++) copy.data[i * x.cols + j] = numbers[x.start + i * x.row + j * x.col];
+      }
+      return copy;
+    }
+
+    /* c = a b, written to c: (m, k) times (k, n) -> (m, n); c must not be a or b. */
+    function multiply(a, b, c) {
+      const before = mark();
+      const { start, row } = b.col === 1 ? b : packed(b);
+      product(a.rows, b.cols, a.cols, a.start, a.row, a.col, start, row, c.start, c.row);
+      release(before);
+      return c;
+    }
+
+    return { numbers, fast, take, mark, release, packed, multiply };
+  }
+
+  return { open_space, open_memory, slow_memory, transposed, block };
+})();

@@ -1,0 +1,90 @@
+;; The matrix product c = a b with four numbers at a time (WebAssembly SIMD). matmul.js holds it assembled.
+;;
+;; a is (m, k), b is (k, n), c is (m, n). Addresses and steps are in bytes. Of `a` the step to the next row and to the
+;; next column are both given, so that it may be a transposed matrix; rows of b and c lie without gaps between columns.
+(module
+  (import "grow" "memory" (memory 1))
+
+  ;; A tile of c, 4 rows by 8 columns, kept in eight registers: for each p, four numbers of a times eight of b.
+  (func $tile (param $k i32) (param $a i32) (param $a_row i32) (param $a_col i32)
+              (param $b i32) (param $b_row i32) (param $c i32) (param $c_row i32)
+    (local $a1 i32) (local $a2 i32) (local $a3 i32) (local $left v128) (local $right v128) (local $x v128)
+    (local $c00 v128) (local $c01 v128) (local $c10 v128) (local $c11 v128)
+    (local $c20 v128) (local $c21 v128) (local $c30 v128) (local $c31 v128)
+    (local.set $a1 (i32.add (local.get $a) (local.get $a_row)))
+    (local.set $a2 (i32.add (local.get $a1) (local.get $a_row)))
+    (local.set $a3 (i32.add (local.get $a2) (local.get $a_row)))
+    (loop $next
+      (local.set $left (v128.load (local.get $b)))
+      (local.set $right (v128.load offset=16 (local.get $b)))
+      (local.set $x (v128.load32_splat (local.get $a)))
+      (local.set $c00 (f32x4.add (local.get $c00) (f32x4.mul (local.get $x) (local.get $left))))
+      (local.set $c01 (f32x4.add (local.get $c01) (f32x4.mul (local.get $x) (local.get $right))))
+      (local.set $x (v128.load32_splat (local.get $a1)))
+      (local.set $c10 (f32x4.add (local.get $c10) (f32x4.mul (local.get $x) (local.get $left))))
+      (local.set $c11 (f32x4.add (local.get $c11) (f32x4.mul (local.get $x) (local.get $right))))
+      (local.set $x (v128.load32_splat (local.get $a2)))
+      (local.set $c20 (f32x4.add (local.get $c20) (f32x4.mul (local.get $x) (local.get $left))))
+      (local.set $c21 (f32x4.add (local.get $c21) (f32x4.mul (local.get $x) (local.get $right))))
+      (local.set $x (v128.load32_splat (local.get $a3)))
+      (local.set $c30 (f32x4.add (local.get $c30) (f32x4.mul (local.get $x) (local.get $left))))
+      (local.set $c31 (f32x4.add (local.get $c31) (f32x4.mul (local.get $x) (local.get $right))))
+      (local.set $a (i32.add (local.get $a) (local.get $a_col)))
+      (local.set $a1 (i32.add (local.get $a1) (local.get $a_col)))
+      (local.set $a2 (i32.add (local.get $a2) (local.get $a_col)))
+      (local.set $a3 (i32.add (local.get $a3) (local.get $a_col)))
+      (local.set $b (i32.add (local.get $b) (local.get $b_row)))
+      (br_if $next (local.tee $k (i32.sub (local.get $k) (i32.const 1)))))
+    (v128.store (local.get $c) (local.get $c00))
+    (v128.store offset=16 (local.get $c) (local.get $c01))
+    (local.set $c (i32.add (local.get $c) (local.get $c_row)))
+    (v128.store (local.get $c) (local.get $c10))
+    (v128.store offset=16 (local.get $c) (local.get $c11))
+    (local.set $c (i32.add (local.get $c) (local.get $c_row)))
+    (v128.store (local.get $c) (local.get $c20))
+    (v128.store offset=16 (local.get $c) (local.get $c21))
+    (local.set $c (i32.add (local.get $c) (local.get $c_row)))
+    (v128.store (local.get $c) (local.get $c30))
+    (v128.store offset=16 (local.get $c) (local.get $c31)))
+
+  ;; One number of c, for matrices too small for a tile.
+  (func $cell (param $k i32) (param $a i32) (param $a_col i32) (param $b i32) (param $b_row i32) (param $c i32)
+    (local $sum f32)
+    (loop $next
+      (local.set $sum (f32.add (local.get $sum) (f32.mul (f32.load (local.get $a)) (f32.load (local.get $b)))))
+      (local.set $a (i32.add (local.get $a) (local.get $a_col)))
+      (local.set $b (i32.add (local.get $b) (local.get $b_row)))
+      (br_if $next (local.tee $k (i32.sub (local.get $k) (i32.const 1)))))
+    (f32.store (local.get $c) (local.get $sum)))
+
+  ;; Where the next tile begins: `size` further, but so that it still ends inside; the last two may overlap.
+  (func $after (param $at i32) (param $size i32) (param $end i32) (result i32)
+    (local $next i32) (local $last i32)
+    (local.set $next (i32.add (local.get $at) (local.get $size)))
+    (local.set $last (i32.sub (local.get $end) (local.get $size)))
+    (if (i32.ge_s (local.get $next) (local.get $end)) (then (return (local.get $end))))
+    (select (local.get $last) (local.get $next) (i32.gt_s (local.get $next) (local.get $last))))
+
+  (func (export "multiply") (param $m i32) (param $n i32) (param $k i32)
+        (param $a i32) (param $a_row i32) (param $a_col i32)
+        (param $b i32) (param $b_row i32) (param $c i32) (param $c_row i32)
+    (local $i i32) (local $j i32) (local $rows i32) (local $columns i32) (local $from i32) (local $to i32)
+    (local.set $rows (select (i32.const 4) (i32.const 1) (i32.and
+      (i32.ge_s (local.get $m) (i32.const 4)) (i32.ge_s (local.get $n) (i32.const 8)))))
+    (local.set $columns (select (i32.const 8) (i32.const 1) (i32.eq (local.get $rows) (i32.const 4))))
+    (loop $across
+      (local.set $i (i32.const 0))
+      (loop $down
+        (local.set $from (i32.add (local.get $a) (i32.mul (local.get $i) (local.get $a_row))))
+        (local.set $to (i32.add (i32.add (local.get $c) (i32.mul (local.get $i) (local.get $c_row)))
+                                (i32.shl (local.get $j) (i32.const 2))))
+        (if (i32.eq (local.get $rows) (i32.const 4))
+          (then (call $tile (local.get $k) (local.get $from) (local.get $a_row) (local.get $a_col)
+            (i32.add (local.get $b) (i32.shl (local.get $j) (i32.const 2))) (local.get $b_row)
+            (local.get $to) (local.get $c_row)))
+          (else (call $cell (local.get $k) (local.get $from) (local.get $a_col)
+            (i32.add (local.get $b) (i32.shl (local.get $j) (i32.const 2))) (local.get $b_row) (local.get $to))))
+        (local.set $i (call $after (local.get $i) (local.get $rows) (local.get $m)))
+        (br_if $down (i32.lt_s (local.get $i) (local.get $m))))
+      (local.set $j (call $after (local.get $j) (local.get $columns) (local.get $n)))
+      (br_if $across (i32.lt_s (local.get $j) (local.get $n))))))
