@@ -1,0 +1,142 @@
+"""On which sentences do the wagers show what they are about?
+
+On held-out ones, chosen by a rule from the models at hand, since another seed or another processor trains others:
+
+    hidden_verb        the head that a hidden verb needs most, the head that hidden words need least, and the sentence
+                       in which the verb loses most without the first
+    pretty_line        a hidden word whose thickest line goes to another word than the one that it and a perfect reader
+                       miss most; the sentence in which the two differ most
+    to_be_written      the first short sentences
+    one_word_changed   the first sentence of seven words: with <start> each of four heads cut wrongly holds two of them
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from phase2_multi_head.pruning.head_importance import removed_from
+from phase2_multi_head.pruning.head_pruning import language_model, over_examples
+from phase3_visualization.layers.faithfulness import (
+    TRIED_ON,
+    Case,
+    first,
+    hide,
+    leave_one_out,
+    make_cases,
+    perfect_reader,
+)
+from shared import training
+from shared.attention_utils import padding_mask
+from shared.grammar.entropy import KIND
+from shared.toy_language import MASK_ID, PLACES, SUBJECTS, VERBS, VOCABULARY, Sentence
+from shared.training import Trained
+
+LONGEST = 10  # words, so that a sentence fits a phone
+TO_WRITE = 8  # sentences that the reader can leaf through
+CHANGED_WORDS = 7
+
+
+def held_out(longest: int = LONGEST) -> list[Sentence]:
+    return [sentence for sentence in training.corpus()[1] if len(sentence.words) <= longest]
+
+
+# ---- a head knocked out
+
+
+def has_rival(verb: str) -> bool:
+    """Whether the subject must decide: another verb goes with the same preposition and the same kind of place."""
+    return [where for _, *where in VERBS.values()].count(list(VERBS[verb][1:])) > 1
+
+
+def verb_of(sentence: Sentence) -> int:
+    return sentence.relations["verb-subject"][0][0]
+
+
+@torch.no_grad()
+def verb_losses(trained: Trained, sentences: list[Sentence]) -> Tensor:
+    """-ln p(verb) when it is hidden, for each sentence -> (N,)."""
+    tokens, lengths = training.to_batch(sentences, "masked word")
+    rows, verbs = torch.arange(len(sentences)), torch.tensor([verb_of(sentence) for sentence in sentences])
+    truth, mask = tokens[rows, verbs], padding_mask(lengths, tokens.size(1))
+    tokens[rows, verbs] = MASK_ID
+    device = trained.model.positions.device
+    logits, _ = trained.model(tokens.to(device), mask=mask.to(device))
+    return F.cross_entropy(logits[rows, verbs], truth.to(device), reduction="none").cpu()
+
+
+def hidden_verb(trained: Trained) -> dict[str, Any]:
+    """Sentence, verb, the two heads; what all hidden words lose without each head, in nats, with 95 % at most so much."""
+    sentences = [sentence for sentence in held_out() if has_rival(sentence.words[verb_of(sentence)])]
+    sample, full = language_model(trained), verb_losses(trained, sentences)
+    model, rises, of_verb = sample.measured(), {}, {}
+    for head in model.heads:
+        rises[head] = sample.losses_without(frozenset([head])) - sample.losses_without(frozenset())
+        with removed_from(model, frozenset([head])):
+            of_verb[head] = verb_losses(trained, sentences) - full
+    needed = max(model.heads, key=lambda head: of_verb[head].mean().item())
+    spare = min(model.heads, key=lambda head: rises[head].mean().item())
+    sentence = sentences[int(of_verb[needed].argmax())]
+    at_most = over_examples(torch.stack(list(rises.values())))[1]
+    return {
+        "words": sentence.words,
+        "hidden": verb_of(sentence),
+        "needed": needed,
+        "spare": spare,
+        "rises": [
+            {"head": head, "rise": round(rise.mean().item(), 4), "at_most": round(most, 4)}
+            for (head, rise), most in zip(rises.items(), at_most.tolist(), strict=True)
+        ],
+    }
+
+
+# ---- a pretty line
+
+
+@torch.no_grad()
+def lines(trained: Trained, case: Case) -> Tensor:
+    """Weights of the last layer in the row of the hidden word, heads averaged -> (T,)."""
+    _, layers = trained.model(torch.tensor([hide(case.words, case.hidden)], device=trained.model.positions.device))
+    return layers[-1][0, :, case.hidden].mean(dim=0).cpu()  # (1, H, T, T) -> (T,)
+
+
+def gap(trained: Trained, case: Case) -> float:
+    """By how many nats the word that the model misses most costs more than the word at the thickest line."""
+    costs, weights = leave_one_out(trained.model, case), lines(trained, case)
+    thickest = max(case.others, key=lambda j: weights[j].item())
+    return (costs.max() - costs[thickest]).item()
+
+
+def pretty_line(trained: Trained) -> dict[str, Any]:
+    """Words and the hidden position; the best there is where model and perfect reader agree on no sentence."""
+    cases = [case for case in make_cases(training.corpus()[1][TRIED_ON:]) if len(case.words) <= LONGEST]
+    cases.sort(key=lambda case: gap(trained, case), reverse=True)
+    agreed = (c for c in cases if first(leave_one_out(trained.model, c), c) <= first(perfect_reader(c), c))
+    case = next(agreed, cases[0])
+    return {"words": case.words, "hidden": case.hidden}
+
+
+# ---- writing, and a word changed
+
+
+def to_be_written() -> list[tuple[str, ...]]:
+    return [sentence.words for sentence in held_out()[:TO_WRITE]]
+
+
+def kind_of(word: str) -> tuple[str, bool]:
+    """What a word may be exchanged for: the same part of speech, a noun in the same number."""
+    plurals = {plural for nouns in (*SUBJECTS.values(), *PLACES.values()) for _, plural in nouns}
+    return KIND[word], word in plurals
+
+
+def other_word(word: str) -> str:
+    """The next word of the vocabulary that is of the same kind."""
+    same = [other for other in VOCABULARY if other in KIND and kind_of(other) == kind_of(word)]
+    return same[(same.index(word) + 1) % len(same)]
+
+
+def one_word_changed() -> dict[str, Any]:
+    """A sentence, and for each of its words another one that may stand there."""
+    words = next(sentence.words for sentence in training.corpus()[1] if len(sentence.words) == CHANGED_WORDS)
+    return {"words": words, "others": [other_word(word) for word in words]}

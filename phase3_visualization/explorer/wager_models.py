@@ -1,0 +1,86 @@
+"""Which pairs of models do the wagers run side by side, one whole and one broken?
+
+Each pair is trained as the experiment whose record answers the wager: the same first weights, the same batches, the
+same steps, and one thing taken out. They are small; all six take about six seconds of one core.
+
+    divided, undivided    one head of d_k = 64 that must look at two places, as phase1_single_head/parts/scaling.py
+    masked, unmasked      next words with a causal mask and without, as phase4_causal/masking/breaking_causality.py
+    placed, unplaced      strings backwards with positions and without, as phase1_single_head/order/positions.py
+"""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from phase1_single_head.order import positions
+from phase1_single_head.parts import scaling
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase3_visualization.explorer.packing import pack
+from phase3_visualization.roles.causal_model import CausalAttention
+from shared import cli, training
+from shared.toy_model import ToyTransformer
+from shared.training import Recipe
+
+# As phase 4 trains them: one layer of four heads, a copy of it without the mask.
+MASKED = Recipe("wager_masked", "next word", num_heads=4, num_layers=1, steps=200, batch_size=32)
+UNMASKED = Recipe("wager_unmasked", "next word", num_heads=4, num_layers=1, steps=200, batch_size=32)
+
+
+@dataclass(frozen=True)
+class WagerModels:
+    """The six models by their names, and the table (S, S) that the first two learned."""
+
+    models: Mapping[str, nn.Module]
+    table: Tensor
+
+
+def train(options: argparse.Namespace) -> WagerModels:
+    """All six, as the experiments train them; a few steps of each with --quick."""
+    steps = (lambda full: min(full, training.QUICK_STEPS)) if options.quick else (lambda full: full)
+    divided, table, _ = scaling.train(scaling.SelfAttention, scaling.CUSTOMARY, options.seed, steps(scaling.STEPS))
+    undivided, _, _ = scaling.train(
+        scaling.UnscaledSelfAttention, scaling.CUSTOMARY, options.seed, steps(scaling.STEPS)
+    )
+    placed, unplaced = (
+        positions.train(encoding, positions.REVERSE, options.seed, steps(positions.STEPS))
+        for encoding in ("sinusoidal", "none")
+    )
+    masked = cli.trained_model(MASKED, CausalAttention, options).model
+    unmasked = cli.trained_model(UNMASKED, MultiHeadAttention, options).model
+    return WagerModels(
+        {
+            "divided": divided,
+            "undivided": undivided,
+            "masked": masked,
+            "unmasked": unmasked,
+            "placed": placed,
+            "unplaced": unplaced,
+        },
+        table,
+    )
+
+
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters by the names that the page's forward pass asks for; of positions those that a string can have."""
+    state = {name.replace("block.", "blocks.0."): tensor for name, tensor in model.state_dict().items()}
+    if isinstance(model, positions.SymbolMover):
+        state["positions"] = state["positions"][: positions.LENGTH]
+    return state
+
+
+def record(name: str, model: nn.Module) -> dict[str, Any]:
+    """What the page is told about one of them."""
+    state, toy = state_of(model), isinstance(model, ToyTransformer)
+    attention = model.blocks[0].attention if toy else model.block.attention
+    sizes = {
+        "name": name,
+        "causal": name in ("divided", "undivided", "masked"),
+        "d_model": state["embedding.weight"].size(1),
+        "num_heads": attention.num_heads if toy else 1,
+        "num_layers": 1,
+        "max_length": len(model.positions if toy else state["positions"]),
+    }
+    return sizes | ({"divisor": 1} if name == "undivided" else {}) | pack(state)

@@ -1,0 +1,240 @@
+"""What would you bet on, and what does the record say?
+
+Six wagers of the explorer. Each has a question about one number of data/evidence.json, and answers that each stand for
+a band of it. The right answer is not written down: it is the one whose band holds the whole published range, of all
+seeds and all kinds of processors. Where no single band does, there is no question, and the page is not written.
+
+The last wager has no number: of three ways to run one model the right one is the one without a bug.
+"""
+
+import argparse
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from phase1_single_head.order import positions
+from phase1_single_head.parts import scaling
+from phase3_visualization.explorer import wager_examples, wager_models
+from shared.evidence import replications
+from shared.toy_language import VOCABULARY
+from shared.training import Trained
+
+GUESS = math.log(len(VOCABULARY))  # nats: what a guess among all words costs
+ROWS = 20  # of symbols and of letters, new to the models
+WAYS = ("view", None, "mask")  # to run one model, as A, B and C: the planted bug, or None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An answer: it is right if the number lies between low and high."""
+
+    text: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Wager:
+    """A question about one number of one claim on record, and all that is said before and after the answer."""
+
+    title: str
+    claim: str
+    number: str
+    setup: str
+    question: str
+    choices: tuple[Choice, ...]
+    answer: str
+    why: str
+    lesson: str  # a page, and the place in it
+
+
+def measured(claim: str, number: str) -> tuple[float, float]:
+    """The least and the largest value on record."""
+    blocks = [block.findings[claim] for block in replications.read() if claim in block.findings]
+    span = replications.Published("", blocks, 0, 0).range(number)
+    if span is None:
+        raise ValueError(f"the record has no {number!r} of {claim}: run ./run_all.sh replicate")
+    return span
+
+
+def said(claim: str, number: str, written: str = "{:.0%}") -> str:
+    """The range in words: "30 % to 44 %", or one number if both ends read alike."""
+    low, high = (written.format(value).replace("%", " %") for value in measured(claim, number))
+    return low if low == high else f"{low} to {high}"
+
+
+def runs_of(claim: str) -> str:
+    """How often the record measured a claim."""
+    blocks = [block for block in replications.read() if claim in block.findings]
+    runs = sum(len(block.seeds) for block in blocks)
+    return f"{runs} runs, {len({block.processor for block in blocks})} kinds of processors"
+
+
+def right_choice(wager: Wager) -> int:
+    """The only choice whose band holds the published range."""
+    low, high = measured(wager.claim, wager.number)
+    fit = [i for i, choice in enumerate(wager.choices) if choice.low <= low and high <= choice.high]
+    if len(fit) != 1:
+        raise ValueError(f"{wager.title}: {len(fit)} answers fit the record, {low:g} to {high:g}; one must")
+    return fit[0]
+
+
+def wagers() -> tuple[Wager, ...]:
+    """The five that are about a number, in the order of the page."""
+    return (
+        Wager(
+            "Nobody divides by √d_k",
+            "C010",
+            "not divided, 64",
+            "A model reads a row of symbols. What it must say at each place depends on the symbols one and three "
+            "places before. Its one head has d_k = 64, so its scores are divided by √64 = 8. A second model starts "
+            f"with the same numbers and reads the same rows for the same {scaling.STEPS} steps, but its scores are "
+            "not divided.",
+            "How often is the second model right in the end?",
+            (
+                Choice("85 % or more, as the first: it learns to keep its scores small", 0.85, 1.0),
+                Choice("Between 25 and 50 %", 0.25, 0.5),
+                Choice("One time in eight: it learns nothing, and guesses among eight symbols", 0.0, 0.16),
+            ),
+            f"It is right in {said('C010', 'not divided, 64')}, the divided one in {said('C010', 'divided, 64')}",
+            "Undivided, a score starts eight times as large and moves eight times as far with each step, so softmax "
+            "puts nearly all weight on one place where two are needed.",
+            "phase1_single_head/README.md#5-why-divide-by-d_k",
+        ),
+        Wager(
+            "Nobody hides the future",
+            "C101",
+            "trained without, one layer: word by word",
+            "Two models learn to guess the next word: same start, same sentences, 200 steps. One has the causal mask. "
+            "The other has none, so in training the next word lies in plain sight, and its loss falls to "
+            f"{said('C101', 'trained without, one layer: in training', '{:.4f}')} nats a word. With the mask it stays "
+            f"at {said('C101', 'trained with the mask, one layer: in training', '{:.2f}')}.",
+            "Now only the past is there to read, as in writing. What does the model without the mask lose on each word "
+            "of new sentences?",
+            (
+                Choice("Less than the other: it has learned the sentences better", 0.0, 1.9),
+                Choice(f"More, but less than {GUESS:.1f}, a blind guess among all {len(VOCABULARY)} words", 2.0, GUESS),
+                Choice(f"More than {GUESS:.1f}: a blind guess would be better", GUESS, math.inf),
+            ),
+            f"It loses {said('C101', 'trained without, one layer: word by word', '{:.1f}')} nats a word, the one with "
+            f"the mask {said('C102', 'trained with the mask, one layer: word by word', '{:.1f}')}",
+            "It learned to copy its neighbour on the right, and when it writes there is none.",
+            "phase4_causal/README.md#3-what-looks-best-in-training",
+        ),
+        Wager(
+            "A head is knocked out",
+            "C064",
+            "toy language, heads that can each go",
+            "The model of this page guesses hidden words with eight heads. In large language models a fifth of the "
+            "heads and more could be taken out with hardly a loss (Michel et al. 2019). Here a head can go if without "
+            "it, and with all others, the loss on hidden words rises by less than 0.01 nats, with a certainty of 95 %.",
+            "How many of the eight heads can each go?",
+            (
+                Choice("None", 0, 0),
+                Choice("One or two", 1, 2),
+                Choice("Three to five", 3, 5),
+                Choice("Six or more", 6, 8),
+            ),
+            "None, in any run: the head that is needed least costs "
+            f"{said('C064', 'toy language, rise without the cheapest head', '{:.3f}')} nats, never certainly less than "
+            "0.01",
+            "There are no more heads than there is work. Of eight heads that only had to do two look-ups, "
+            f"{said('C064', 'two look-ups, heads that can each go', '{:.0f}')} could each go.",
+            "phase2_multi_head/pruning/README.md#which-heads-can-go",
+        ),
+        Wager(
+            "The order is taken away",
+            "positions-reversal",
+            "none, reverse",
+            f"Two models learn to say {positions.LENGTH} letters backwards. Both see all letters at once. One is also "
+            "told at which place each letter stands; the other is not.",
+            "How often does the other one say the right letter?",
+            (
+                Choice("Nearly always: it sees every letter", 0.9, 1.0),
+                Choice("About one time in four: it knows which letters there are, not where", 0.2, 0.3),
+                Choice(f"One time in ten: it guesses among all {positions.SYMBOLS} letters", 0.05, 0.15),
+            ),
+            f"It is right in {said('positions-reversal', 'none, reverse')}, the one with positions in "
+            f"{said('positions-reversal', 'sinusoidal, reverse')}; to name the most frequent letter of the string each "
+            f"time gives {said('positions-reversal', 'the most frequent symbol')}",
+            "Attention takes a mean, and a mean does not know the order of what went into it.",
+            "phase1_single_head/README.md#6-where-is-the-order",
+        ),
+        Wager(
+            "The pretty line",
+            "faithful-weights",
+            "raw weights: found",
+            "A word is hidden, and the model of this page guesses it. A line to each other word is as thick as the "
+            "weight there, in the last layer, the mean of its heads. It looks right: in "
+            f"{said('plausible-weights', 'raw weights: plausible')} of the sentences the thickest line goes to a word "
+            "that the grammar ties to the hidden one. But which word does the guess rest on? Hide one word more, and "
+            "see what the guess loses. We ask only sentences in which the model loses most by the same word as a "
+            "perfect reader of the grammar does.",
+            "In how many of them does the thickest line go to that word?",
+            (
+                Choice("In nearly all, more than 90 %", 0.9, 1.0),
+                Choice("In 60 to 90 %", 0.6, 0.9),
+                Choice("In about 4 of 10, as many as the nearest word gets right", 0.35, 0.5),
+                Choice("In about 1 of 6, as by chance", 0.1, 0.2),
+            ),
+            f"In {said('faithful-weights', 'raw weights: found')}; the nearest word is it in "
+            f"{said('faithful-weights', 'nearest word: found')}",
+            "A weight says how much of a word is fetched, not what the guess would be without it.",
+            "phase3_visualization/README.md#5-the-word-that-mattered",
+        ),
+    )
+
+
+def as_data(wager: Wager, example: dict[str, Any]) -> dict[str, Any]:
+    """A wager as the page gets it."""
+    return {
+        "title": wager.title,
+        "setup": wager.setup,
+        "question": wager.question,
+        "choices": [choice.text for choice in wager.choices],
+        "right": right_choice(wager),
+        "answer": f"{wager.answer} ({runs_of(wager.claim)}).",
+        "why": wager.why,
+        "lesson": wager.lesson,
+        "example": example,
+    }
+
+
+def find_the_bug() -> dict[str, Any]:
+    """The sixth: three ways to run one model."""
+    leak, sound = "mistake: mask inverted", "MultiHeadAttention + causal mask"
+    moved, still = (said("leak-test-can-fail", name, "{:.2g}") for name in (leak, sound))
+    return {
+        "title": "Two bugs, and no shape that tells",
+        "setup": "Three programs run the causal model of this page: the same weights, the same shapes, no error "
+        "message. Two have a bug. Choose a word: another one takes its place, and each bar shows how far that moves "
+        "the guess at this place. Under a causal mask a place reads itself and all places before it.",
+        "question": "Which program is right?",
+        "choices": ["A", "B", "C"],
+        "right": WAYS.index(None),
+        "answer": "Where a later word cannot be read, it moves nothing. On record an inverted mask moves the logits of "
+        f"earlier places by {moved}, the right one by exactly {still} ({runs_of('leak-test-can-fail')}).",
+        "why": "Shapes, losses and maps look alike, but a changed word shows which places can read it.",
+        "lesson": "phase2_multi_head/README.md#4-wrong-and-no-shape-shows-it",
+        "example": wager_examples.one_word_changed() | {"ways": WAYS},
+    }
+
+
+def data(both_sides: Trained, options: argparse.Namespace) -> dict[str, Any]:
+    """All that the page needs for its wagers: what they say, their examples, and six small models."""
+    trained = wager_models.train(options)
+    generator = torch.Generator().manual_seed(10**6 + options.seed)
+    symbols = torch.randint(scaling.SYMBOLS, (ROWS, scaling.LENGTH), generator=generator)
+    examples = (
+        {"rows": symbols.tolist(), "table": trained.table.tolist()},
+        {"sentences": wager_examples.to_be_written()},
+        wager_examples.hidden_verb(both_sides),
+        {"rows": positions.new_strings(positions.LENGTH)[:ROWS].tolist()},
+        wager_examples.pretty_line(both_sides),
+    )
+    return {
+        "list": [*map(as_data, wagers(), examples), find_the_bug()],
+        "models": [wager_models.record(name, model) for name, model in trained.models.items()],
+    }
