@@ -1,0 +1,84 @@
+"""The pages of a run: visualizations/index.html with every finding and picture, and the lessons beside it.
+
+    python shared/report/write_pages.py
+
+The report page begins with the seven surprises; their pictures come from the record. Then it has each question that a
+script asks, with what it measured (data/processed/findings/) and drew. report.js filters. The lessons are rendered from
+their Markdown. All of it is read from the disk, without a server and without the network.
+"""
+
+import contextlib
+import io
+from pathlib import Path
+
+import jinja2
+
+from shared import cli, paths
+from shared.evidence import seven
+from shared.evidence.claims import MEASURED, VERDICTS
+from shared.evidence.findings import gather, measured_text
+from shared.report import share_picture
+from shared.report.lessons import menu, write_lessons
+from shared.report.links import NAME, Site, environment, write_page
+from shared.report.questions import sections
+from shared.report.rendering import place
+from shared.report.surprises import surprises
+
+PROMISE = "Build attention from tensors, train small transformers in seconds, and see which sayings about it hold."
+
+
+def plural(verdict: str) -> str:
+    """A verdict as it is said of several findings: "hold"."""
+    return verdict.replace("holds", "hold").replace("does not", "do not").replace("undecided", "are undecided")
+
+
+def template(site: Site) -> jinja2.Template:
+    """The report page's, with what it asks of the site."""
+    templates = environment()
+    templates.filters |= {
+        "plural": plural,
+        "measured": measured_text,
+        "file": lambda name: site.file(paths.PAGE, name),
+        "link": lambda path: site.link(paths.PAGE, path),
+        "slug": lambda text: text.replace(" ", "-"),
+    }
+    return templates.get_template("report.html.jinja")
+
+
+def write_report(site: Site) -> Path:
+    """Write the report page from the pictures and findings below the site's folder; returns its path."""
+    findings = gather(site.output_dir)
+    parts = sections(findings, site.output_dir)
+    html = template(site).render(
+        head=site.head(paths.PAGE, NAME, PROMISE),
+        menu=menu(paths.PAGE, site),
+        here=paths.PAGE.name,
+        surprises=surprises(site),
+        sections=parts,
+        total=len(findings),
+        experiments=[finding for finding in findings if finding["kind"] == "experiment"],
+        verdicts=[*VERDICTS, MEASURED],
+        explorer=paths.EXPLORER if (site.output_dir / paths.EXPLORER).is_file() else None,
+        lesson=place,
+    )
+    return write_page(site, paths.PAGE, html)
+
+
+def write_pages(output_dir: Path) -> Path:
+    """Draw what only the pages show, write all of them; returns the path of the report page."""
+    site = Site.at(output_dir)
+    with contextlib.redirect_stdout(io.StringIO()):  # these belong to the pages, nobody opens them one by one
+        seven.main(["--output-dir", str(output_dir)])
+        share_picture.write(site)
+    write_lessons(site)
+    return write_report(site)
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = cli.parse(cli.parser(__doc__), argv)
+    path = write_pages(options.output_dir)
+    print(f"report page: {paths.shown(path)}  (open it in a browser)")
+
+
+if __name__ == "__main__":
+    cli.run(main)
