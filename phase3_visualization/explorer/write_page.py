@@ -15,47 +15,71 @@ visualizations/.
 """
 
 import json
+from collections.abc import Container
 from functools import partial
 from pathlib import Path
 
 import jinja2
 import numpy as np
-from matplotlib.colors import to_hex
+import seaborn as sns
+from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
+from phase3_visualization.explorer import landing
 from phase3_visualization.explorer.packing import pack
 from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, CausalAttention, load_causal_model
 from shared import cli, paths, training
-from shared.toy_language import END_ID, MASK_ID, MAX_LENGTH, PAD_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence
+from shared.grammar.relations import with_relations
+from shared.toy_language import (
+    ADJECTIVES,
+    ADVERBS,
+    ATTRACTOR_PREPOSITION,
+    EITHER_DETERMINERS,
+    END_ID,
+    MASK_ID,
+    MAX_LENGTH,
+    PAD_ID,
+    PLACES,
+    PLURAL_DETERMINERS,
+    SINGULAR_DETERMINERS,
+    START_ID,
+    SUBJECTS,
+    TOY_SENTENCE,
+    VERBS,
+    VOCABULARY,
+    Sentence,
+)
 from shared.training import Trained
-from shared.visualization_utils import PALETTE, WEIGHT_MAP
+from shared.visualization_utils import WEIGHT_MAP, role_color
 
 FOLDER = Path(__file__).parent / "page"
 # In the order in which they are best read; page.js comes last, because it starts the page.
 SCRIPTS = (
-    *(f"model/{name}.js" for name in ("attention", "statistics")),
+    *(f"model/{name}.js" for name in ("attention", "statistics", "levers")),
     "view.js",
-    *(f"look/{name}.js" for name in ("lines", "sentence", "steps")),
-    "model/levers.js",
-    "look/effects.js",
-    "look/writing.js",
-    "look/controls.js",
+    *(f"look/{name}.js" for name in ("arcs", "maps", "lines", "words", "sentence", "effects", "controls")),
+    *(f"look/{name}.js" for name in ("steps", "writing")),
     "address.js",
+    *(f"look/{name}.js" for name in ("tour", "look")),
     "page.js",
 )
+STYLES = ("page.css", "look/look.css")
+VIEWS = ({"name": "look", "address": "", "title": "Look"},)
 NUM_SENTENCES = 40
 MAP_STEPS = 33  # colours of the weight map that the page gets; it blends between them
-TOY_RELATIONS = {
-    "determiner-noun": ((0, 1), (4, 5)),
-    "verb-subject": ((2, 1),),
-    "verb-place": ((2, 5),),
-    "adjective-noun": (),
-}
+DARK_GROUND = "#12171c"  # as --field in page.css
+DARK_WEIGHT_MAP = LinearSegmentedColormap.from_list(
+    "dark weights", [DARK_GROUND, *sns.color_palette("mako", 256)[60::15]]
+)
 
 
 def model_record(name: str, trained: Trained) -> dict:
-    """What the page is told about a model: its sizes, how it was trained, its loss in nats, its weights."""
+    """What the page is told about a model: its sizes, how it was trained, its loss in nats, what its heads do, weights.
+
+    landing: the sentence with which the page shows this model first, or None.
+    """
     recipe = trained.recipe
+    names = landing.names_of(trained, attention_of(recipe.objective, trained.model.state_dict()))
     return {
         "name": name,
         "label": f"{trained.label}, seed {recipe.seed}",
@@ -65,20 +89,50 @@ def model_record(name: str, trained: Trained) -> dict:
         "num_layers": recipe.num_layers,
         "max_length": len(trained.model.positions),
         "loss": round(training.held_out_loss(trained), 4),
+        "roles": names,
+        "landing": landing.landing(trained, names),
         **pack(trained.model.state_dict()),
     }
 
 
 def page_data(models: dict[str, Trained], sentences: list[Sentence]) -> dict:
     """All that the page knows: words, sentences with their gold relations, colours, and the models by their names."""
+    records = [model_record(name, trained) for name, trained in models.items()]
     return {
         "vocabulary": list(VOCABULARY),
         "special": {"pad": PAD_ID, "mask": MASK_ID, "start": START_ID, "end": END_ID},
         "max_length": MAX_LENGTH,
+        "word_groups": word_groups(),
+        "verbs": VERBS,
+        "meanings": json.loads((FOLDER / "look" / "meanings.json").read_text(encoding="utf-8")),
         "sentences": [{"words": s.words, "relations": s.relations} for s in sentences],
-        "head_colors": PALETTE,
-        "weight_map": [to_hex(WEIGHT_MAP(share)) for share in np.linspace(0, 1, MAP_STEPS)],
-        "models": [model_record(name, trained) for name, trained in models.items()],
+        "weight_map": {"light": ramp(WEIGHT_MAP), "dark": ramp(DARK_WEIGHT_MAP)},
+        "role_colors": {name: role_color(name) for record in records for name in named(record)},
+        "models": records,
+    }
+
+
+def named(record: dict) -> list[str]:
+    """The roles that the heads of a model have."""
+    return sorted({name for layer in record["roles"] or [] for name in layer if name})
+
+
+def ramp(colors: Colormap) -> list[str]:
+    """The colours of weights from 0 to 1."""
+    return [to_hex(colors(share)) for share in np.linspace(0, 1, MAP_STEPS)]
+
+
+def word_groups() -> dict[str, tuple[str, ...]]:
+    """All words by what they are in the grammar."""
+    nouns = {name: tuple(form for pair in pairs for form in pair) for name, pairs in (SUBJECTS | PLACES).items()}
+    prepositions = sorted({preposition for _, preposition, _ in VERBS.values()} | {ATTRACTOR_PREPOSITION})
+    return {
+        "determiner": EITHER_DETERMINERS + SINGULAR_DETERMINERS + PLURAL_DETERMINERS,
+        "adjective": ADJECTIVES,
+        **nouns,
+        "verb": tuple(VERBS),
+        "adverb": ADVERBS,
+        "preposition": tuple(prepositions),
     }
 
 
@@ -93,16 +147,16 @@ def render(data: dict) -> str:
         loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined
     )
     return environment.get_template("page.html.jinja").render(
-        css=(FOLDER / "page.css").read_text(encoding="utf-8"),
+        css="\n".join((FOLDER / name).read_text(encoding="utf-8") for name in STYLES),
         scripts=[{"name": name, "text": (FOLDER / name).read_text(encoding="utf-8")} for name in SCRIPTS],
         data=as_script_text(data),
+        views=VIEWS,
     )
 
 
 def page_sentences() -> list[Sentence]:
     """The toy sentence, then sentences that no model was trained on."""
-    toy = Sentence(tuple(TOY_SENTENCE.split()), TOY_RELATIONS)
-    return [toy, *training.corpus()[1][:NUM_SENTENCES]]
+    return [with_relations(TOY_SENTENCE.split()), *training.corpus()[1][:NUM_SENTENCES]]
 
 
 def write(models: dict[str, Trained], output_dir: Path) -> Path:
@@ -125,16 +179,17 @@ def models_in(folder: Path, device: str = "cpu") -> dict[str, Trained]:
     for file in files:
         try:
             content = training.read_checkpoint(file, device)
-            models[file.stem] = training.restore(content, attention_of(content), device)
+            attention = attention_of(content["recipe"]["objective"], content["state_dict"])
+            models[file.stem] = training.restore(content, attention, device)
         except ValueError as error:
             raise ValueError(f"{file} {error}: take it out of the folder or train it again") from None
     return models
 
 
-def attention_of(content: dict) -> partial[MultiHeadAttention]:
-    """The attention that the weights of a checkpoint fit: causal for next words; the one of phase 1 has no biases."""
-    attention = CausalAttention if content["recipe"]["objective"] == "next word" else MultiHeadAttention
-    return partial(attention, bias="blocks.0.attention.w_q.bias" in content["state_dict"])
+def attention_of(objective: str, parameters: Container[str]) -> partial[MultiHeadAttention]:
+    """The attention that these parameters fit: causal for next words; the one of phase 1 has no biases."""
+    attention = CausalAttention if objective == "next word" else MultiHeadAttention
+    return partial(attention, bias="blocks.0.attention.w_q.bias" in parameters)
 
 
 def main(argv: list[str] | None = None) -> str:

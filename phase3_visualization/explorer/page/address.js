@@ -1,7 +1,7 @@
 // The address bar holds the view: what a reader sees can be linked, e.g.
-//   #model=causal&words=the+cat+sat&head=1.2&query=2&without=0.3&seed=7
-// Only what differs from the first view is written. A hash may come from anyone: each value is checked, and one that
-// makes no sense is left out, silently, so that a broken link still opens the page.
+//   #words=the+cat+sat+on+the+mat&hide=2&query=2&head=1.2&without=0.3
+// A hash may come from anyone: each value is checked, and one that makes no sense is left out, silently, so that a
+// broken link still opens the page.
 "use strict";
 
 const Address = (() => {
@@ -29,20 +29,22 @@ const Address = (() => {
     return order.length === length && !order.includes(null) && new Set(order).size === length ? order : null;
   }
 
-  // The state as a hash without "#"; first: the first view, whose values need not be written.
+  // The state as a hash without "#". Words, hidden word and head always stand in it: with which of them the page opens
+  // depends on how its models were trained.
   function write(state, first) {
     const parts = new URLSearchParams();
     const set = (name, value, usual) => {
       if (value !== usual) parts.set(name, value);
     };
+    set("tour", state.tour, null);
     set("model", state.model, first.model);
-    set("words", state.words.join(" "), first.words.join(" "));
+    parts.set("words", state.words.join(" "));
+    if (state.hidden.length) parts.set("hide", state.hidden.join("_"));
     parts.set("head", `${state.layer}.${state.head}`);
     parts.set("query", state.query);
     if (state.causal !== null) parts.set("mask", state.causal ? "on" : "off");
     if (state.divisor !== null) parts.set("divisor", state.divisor);
     if (state.removed.length) parts.set("without", state.removed.join("_"));
-    if (state.hidden.length) parts.set("hide", state.hidden.join("_"));
     if (state.order !== null) parts.set("order", state.order.join("_"));
     set("temperature", state.temperature, 1);
     set("from", state.from, first.from);
@@ -52,8 +54,7 @@ const Address = (() => {
   }
 
   // The state that a hash describes; first(model, words) gives what it leaves open; models: name -> model.
-  function read(hash, models, vocabulary, maxLength, first) {
-    const parts = new URLSearchParams(hash.replace(/^#/, ""));
+  function read(parts, models, vocabulary, maxLength, first) {
     const model = models.get(parts.get("model")) ?? models.values().next().value;
     const words = (parts.get("words") ?? "").split(" ").filter(Boolean);
     const known = words.length > 0 && words.length <= maxLength && words.every((word) => vocabulary.includes(word));
@@ -66,7 +67,8 @@ const Address = (() => {
     state.causal = { on: true, off: false }[parts.get("mask")] ?? null;
     state.divisor = decimal(parts.get("divisor"), 0.05, 100);
     state.removed = list(parts.get("without")).filter((name) => readHead(name, model));
-    state.hidden = list(parts.get("hide")).map((part) => whole(part, lowest, length - 1)).filter((i) => i !== null);
+    const hidden = list(parts.get("hide")).map((part) => whole(part, lowest, length - 1)).filter((i) => i !== null);
+    if (known || parts.has("hide")) state.hidden = hidden;
     state.order = readOrder(parts.get("order"), length);
     state.temperature = decimal(parts.get("temperature"), 0, 3) ?? 1;
     state.from = whole(parts.get("from"), 0, maxLength - 1) ?? state.from;
@@ -75,5 +77,26 @@ const Address = (() => {
     return state;
   }
 
-  return { read, write };
+  // Changes of one kind that follow each other quickly (typing, a slider) are one step for the back button.
+  const TOGETHER = 900; // milliseconds
+  const LATER = 300; // browsers refuse too many changes of the address in a short time
+  let last = { kind: null, at: -Infinity };
+  let timer;
+
+  function keep(hash, kind) {
+    const address = () => `#${hash()}`;
+    const now = performance.now();
+    const goesOn = kind === last.kind && now - last.at < TOGETHER;
+    last = { kind, at: now };
+    clearTimeout(timer);
+    if (goesOn) timer = setTimeout(() => history.replaceState(null, "", address()), LATER);
+    else if (address() !== location.hash) history.pushState(null, "", address());
+  }
+
+  function forget() {
+    clearTimeout(timer);
+    last = { kind: null, at: -Infinity };
+  }
+
+  return { whole, read, write, keep, forget };
 })();

@@ -2,44 +2,66 @@
 "use strict";
 
 const Controls = (() => {
-  const { byId, element, fixed, headName } = View;
+  const { byId, element, fixed, headName, roleOf, setUsable } = View;
 
   function draw(model, state) {
     const d_k = model.d_model / model.num_heads;
     const divisor = Levers.divisorOf(model, state);
     byId("causal").checked = Levers.isCausal(model, state);
-    byId("scaled").checked = divisor === Math.sqrt(d_k);
-    byId("root").textContent = `√d_k = √${d_k} = ${fixed(Math.sqrt(d_k))}`;
+    byId("scaled").checked = divisor === model.divisor;
+    byId("root").textContent = model.divisor === Math.sqrt(d_k) ? `√d_k = √${d_k} = ${fixed(model.divisor)}` : fixed(model.divisor);
     if (document.activeElement !== byId("divisor")) byId("divisor").value = Number(divisor.toFixed(3));
     byId("divisor-slider").value = Math.log2(divisor);
     byId("divisor-slider").setAttribute("aria-valuetext", fixed(divisor));
-    byId("removed-note").textContent = state.removed.length
-      ? `Knocked out: ${state.removed.map((name) => headName(...name.split("."))).join("; ")}.`
-      : "Knock out a head: with the buttons under the small maps.";
-    byId("restore").disabled = state.removed.length === 0;
+    const chosenIsOut = state.removed.includes(`${state.layer}.${state.head}`);
+    byId("knock").textContent =
+      `${chosenIsOut ? "put back" : "knock out"} this head: ${roleOf(model, state.layer, state.head)}`;
+    byId("knock").setAttribute("aria-pressed", chosenIsOut);
+    const out = state.removed.map((name) => headName(model, ...name.split(".").map(Number)));
+    byId("removed-note").textContent = out.length ? `out: ${out.join("; ")}` : "or another one, under its map below";
+    setUsable(byId("restore"), out.length > 0);
     drawWords(model, state);
     byId("temperature").value = state.temperature;
     const limit = state.temperature === 0 ? ": the likeliest takes all" : "";
     byId("temperature-note").textContent = fixed(state.temperature, 1) + limit;
-    byId("reset").disabled = Levers.active(state).length === 0;
+    setUsable(byId("reset"), Levers.active(model, state).length > 0);
   }
 
   function drawWords(model, state) {
     const position = (word) => Levers.position(model, state, word);
     const name = (word) => `${position(word)} ${word < 0 ? "<start>" : state.words[word]}`;
     const hidden = state.hidden.includes(state.query);
-    byId("hide").textContent = `${hidden ? "show" : "hide"} "${name(state.query)}"`;
+    byId("hide").textContent = `${hidden ? "show" : "hide"} “${name(state.query)}”`;
     byId("hide").setAttribute("aria-pressed", hidden);
-    const how = model.causal ? "no word may look at it" : "the model reads <mask> instead";
+    const how = model.causal ? "then no word may look at it" : "then the model reads <mask> and guesses";
     byId("hidden-note").textContent = state.hidden.length ? `hidden: ${state.hidden.map(name).join(", ")}` : how;
     byId("swap-word").textContent = name(state.query);
     const others = Levers.orderOf(state).filter((word) => word !== state.query);
     byId("swap-with").replaceChildren(...others.map((word) => element("option", { value: word }, name(word))));
     const next = Levers.wordAt(model, state, position(state.query) + 1) ?? others.at(-1);
     if (next !== undefined) byId("swap-with").value = next;
-    byId("swap").disabled = byId("swap-with").disabled = state.query < 0 || others.length === 0;
-    byId("unswap").disabled = state.order === null;
+    setUsable(byId("swap"), state.query >= 0 && others.length > 0);
+    setUsable(byId("unswap"), state.order !== null);
   }
 
-  return { draw };
+  // A field for a number: one outside its limits is said, not used, and put right when the reader leaves the field.
+  function numberField(id, low, high, what, apply, current) {
+    const field = byId(id);
+    const note = element("span", { class: "message", role: "status" });
+    field.parentElement.after(note);
+    const good = () => field.value !== "" && Number(field.value) >= low && Number(field.value) <= high;
+    field.addEventListener("input", () => {
+      note.textContent = good() ? "" : `${what} goes from ${low} to ${high}.`;
+      field.setAttribute("aria-invalid", !good());
+      if (good()) apply(Number(field.value));
+    });
+    field.addEventListener("blur", () => {
+      if (good()) return;
+      field.value = current();
+      field.setAttribute("aria-invalid", false);
+      note.textContent = `${what} goes from ${low} to ${high}: back to ${field.value}.`;
+    });
+  }
+
+  return { draw, numberField };
 })();

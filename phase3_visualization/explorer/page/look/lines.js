@@ -3,11 +3,11 @@
 "use strict";
 
 const Lines = (() => {
-  const { element, svg, fixed, headColor, tokenLabels } = View;
+  const { element, svg, fixed, tokenLabels } = View;
   const ROW = 30; // pixels from one word to the next, as in page.css
 
   let box, choose; // where to draw, and what a click on a query does
-  let shown = null; // what is drawn: {words, weights, head, query}
+  let shown = null; // what is drawn: {words, weights, color, query}
   let watched = null; // a word under the pointer or in focus: {side, position}
   let pinned = null; // a key that was clicked or tapped: it stays when the pointer has gone
 
@@ -49,11 +49,11 @@ const Lines = (() => {
     list.children[position + by]?.focus();
   }
 
-  function draw(words, weights, head, query) {
+  function draw(words, weights, color, query) {
     const labels = tokenLabels(words);
     const same = shown && shown.words.join(" ") === words.join(" ");
     if (!same || shown.query !== query) watched = pinned = null;
-    shown = { words, weights, head, query };
+    shown = { words, weights, color, query };
     if (!same) {
       const height = labels.length * ROW;
       const lines = svg("svg", { viewBox: `0 0 100 ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
@@ -69,7 +69,7 @@ const Lines = (() => {
   // The lines of one word in its head's colour, all others faint.
   function paint() {
     if (!shown) return;
-    const { weights, head, query } = shown;
+    const { weights, color, query } = shown;
     const { side, position } = watched ?? pinned ?? { side: "query", position: query };
     const lines = [];
     weights.forEach((row, i) => row.forEach((weight, j) => {
@@ -77,15 +77,15 @@ const Lines = (() => {
       if (weight >= (bright ? 0.005 : 0.1)) lines.push({ i, j, weight, bright });
     }));
     lines.sort((a, b) => a.bright - b.bright); // the bright ones on top
-    box.querySelector("svg").replaceChildren(...lines.map((line) => drawLine(line, head)));
+    box.querySelector("svg").replaceChildren(...lines.map((line) => drawLine(line, color)));
     for (const name of ["query", "key"]) markColumn(name, name === side, position, weights);
     box.classList.toggle("asks-key", side === "key");
   }
 
-  function drawLine({ i, j, weight, bright }, head) {
+  function drawLine({ i, j, weight, bright }, color) {
     const [y, to] = [(i + 0.5) * ROW, (j + 0.5) * ROW];
     const line = svg("path", { d: `M 0 ${y} C 40 ${y}, 60 ${to}, 100 ${to}`, class: bright ? "bright" : "faint" });
-    if (bright) line.style.stroke = headColor(head);
+    if (bright) line.style.stroke = color;
     line.style.strokeWidth = `${bright ? 1 + 9 * weight : 3 * weight}px`;
     return line;
   }

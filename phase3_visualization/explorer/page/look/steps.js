@@ -58,7 +58,7 @@ const Steps = (() => {
         element("code", {}, few(layer.query[head][query], 5)), quiet(` ${d_k} numbers`)),
       step(2, "keys", "each token answers with its key vector k."),
       step(3, "scores", `how well they fit: q·k, divided by ${fixed(divisor)}`,
-        quiet(divisor === Math.sqrt(d_k) ? ` (√${d_k})` : ` (trained with √${d_k})`), "."),
+        quiet(divisor === Math.sqrt(d_k) ? ` (√${d_k})` : ` (trained with ${fixed(model.divisor)})`), "."),
       step(4, "weights", "softmax makes the scores positive and their sum 1."),
       step(5, "output", "each value vector v, times its weight, and all added up: the last line."),
     );

@@ -3,7 +3,7 @@
 "use strict";
 
 const Writing = (() => {
-  const { byId, element, fixed, headName, weightColor } = View;
+  const { byId, element, fixed, headName, weightColor, setUsable } = View;
 
   // mulberry32: a small random generator with a seed; numbers from 0 up to 1.
   function random(seed) {
@@ -38,19 +38,26 @@ const Writing = (() => {
     going.read = Attention.step(model, going.cache, token, levers);
   }
 
-  // Read the prompt, then write `count` tokens or until <end>; steps[n]: what was drawn, and how likely it was.
+  // <mask>, <pad> and <start> are no words to write; however high the temperature, they are not drawn.
+  function sayable(logits, { special }) {
+    const never = [special.mask, special.pad, special.start];
+    return logits.map((logit, token) => (never.includes(token) ? -Infinity : logit));
+  }
+
+  // Read the prompt, then write `count` tokens or until <end>; steps[n]: what was drawn, and the probability that the
+  // model gave it (before temperature, which at 0 would call everything certain).
   function write(model, prompt, count, temperature, seed, levers, language) {
     const key = JSON.stringify([model.name, prompt, temperature, seed, levers]);
     if (going?.key !== key || going.steps.length > count) begin(key, model, prompt, seed, levers, language);
     const ended = () => going.tokens.at(-1) === language.special.end || going.tokens.length > language.maxLength;
     while (going.steps.length < count && !ended()) {
-      const probabilities = Levers.chances(going.read.logits, temperature);
+      const probabilities = Levers.chances(sayable(going.read.logits, language), temperature);
       const token = draw(probabilities, going.next());
-      going.steps.push({ token, probability: probabilities[token] });
+      going.steps.push({ token, probability: Attention.softmax(going.read.logits)[token] });
       readToken(model, token, levers);
     }
     const { tokens, steps, read, cache } = going;
-    return { tokens, steps, read, cache, ended: ended(), likely: Levers.chances(read.logits, temperature) };
+    return { tokens, steps, read, cache, ended: ended(), likely: Levers.chances(sayable(read.logits, language), temperature) };
   }
 
   function sentence(written, prompt, language) {
@@ -71,7 +78,7 @@ const Writing = (() => {
     top.append(...labels.map((label) => element("th", { scope: "col" }, element("span", {}, label))));
     const body = element("tbody");
     written.read.layers.forEach((layer, l) => layer.weights.forEach((weights, head) => {
-      const row = element("tr", {}, element("th", { scope: "row" }, headName(l, head)));
+      const row = element("tr", {}, element("th", { scope: "row" }, headName(model, l, head)));
       [...weights].forEach((weight, at) => row.append(cacheCell(weight, labels[at])));
       if (!written.ended) row.append(element("td", { class: "free", title: "room for the next token" }));
       body.append(row);
@@ -147,8 +154,8 @@ const Writing = (() => {
     for (const [id, value] of [["prompt-length", prompt.length], ["seed", state.seed]]) {
       if (document.activeElement !== byId(id)) byId(id).value = value; // not under the hands of who is typing
     }
-    byId("one-more").disabled = byId("to-end").disabled = written.ended;
-    byId("start-again").disabled = written.steps.length === 0;
+    for (const id of ["one-more", "to-end"]) setUsable(byId(id), !written.ended);
+    setUsable(byId("start-again"), written.steps.length > 0);
     const levers = model.name === state.model
       ? "The temperature, the divisor, hidden words and knocked-out heads act here, too."
       : `The model "${model.name}" writes. Of the levers only the temperature acts here.`;

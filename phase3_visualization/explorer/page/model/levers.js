@@ -1,18 +1,23 @@
 // Levers: what each one does to the sentence and to the model, and what that costs.
 //
 // A word is named by its place in the sentence as typed (-1 is <start>), so that it stays the same word when two words
-// are swapped; a position is its place among the tokens that the model reads.
+// are swapped; a position is its place among the tokens that the model reads. What is on the screen, maps and guesses,
+// comes from one forward pass: a word that is hidden for the question is hidden in the maps, too.
 "use strict";
 
 const Levers = (() => {
   const NAMES = ["causal", "divisor", "removed", "hidden", "order", "temperature"];
-  const UNTOUCHED = { causal: null, divisor: null, removed: [], hidden: [], order: null, temperature: 1 };
+  const UNTOUCHED = { causal: null, divisor: null, removed: [], order: null, temperature: 1 };
+  const REMEMBERED = 32; // forward passes
 
-  const pulled = (state, name) =>
-    Array.isArray(state[name]) && name !== "order" ? state[name].length > 0 : state[name] !== UNTOUCHED[name];
-  const active = (state) => NAMES.filter((name) => pulled(state, name));
-  const untouched = (state) => ({ ...state, ...UNTOUCHED });
-  const only = (state, name) => ({ ...untouched(state), [name]: state[name] });
+  // The model that sees both sides is always asked for a hidden word: hiding is its question, and no lever.
+  function pulled(model, state, name) {
+    if (name === "hidden") return model.causal && state.hidden.length > 0;
+    return name === "removed" ? state.removed.length > 0 : state[name] !== UNTOUCHED[name];
+  }
+  const active = (model, state) => NAMES.filter((name) => pulled(model, state, name));
+  const untouched = (model, state) => ({ ...state, ...UNTOUCHED, hidden: model.causal ? [] : state.hidden });
+  const only = (model, state, name) => ({ ...untouched(model, state), [name]: state[name] });
 
   // How many tokens stand before the first word: the causal model starts with <start>.
   const shift = (model) => (model.causal ? 1 : 0);
@@ -20,12 +25,12 @@ const Levers = (() => {
   const position = (model, state, word) => (word < 0 ? 0 : orderOf(state).indexOf(word) + shift(model));
   const wordAt = (model, state, at) => (at < shift(model) ? -1 : orderOf(state)[at - shift(model)]);
   const isCausal = (model, state) => state.causal ?? model.causal;
-  const divisorOf = (model, state) => state.divisor ?? Math.sqrt(model.d_model / model.num_heads);
+  const divisorOf = (model, state) => state.divisor ?? model.divisor;
 
-  // What the model reads: words in their order; the two-sided model sees <mask> for a hidden one.
-  function tokens(model, state, language, alsoHidden = null) {
+  // What the model reads: words in their order; the model that sees both sides reads <mask> for a hidden one.
+  function tokens(model, state, language) {
     const ids = orderOf(state).map((word) => {
-      const masked = !model.causal && (state.hidden.includes(word) || word === alsoHidden);
+      const masked = !model.causal && state.hidden.includes(word);
       return masked ? language.special.mask : language.index.get(state.words[word]);
     });
     return model.causal ? [language.special.start, ...ids] : ids;
@@ -37,10 +42,18 @@ const Levers = (() => {
     return { causal: isCausal(model, state), divisor: divisorOf(model, state), removed: state.removed, hidden };
   }
 
+  const passes = new Map(); // what was computed last: before and after ask for the same passes again and again
+
   // One forward pass on the sentence as the levers make it.
-  function run(model, state, language, alsoHidden = null) {
-    const read = tokens(model, state, language, alsoHidden);
-    return { tokens: read, ...Attention.forward(model, read, forModel(model, state)) };
+  function run(model, state, language) {
+    const read = tokens(model, state, language);
+    const levers = forModel(model, state);
+    const key = JSON.stringify([model.name, read, levers]);
+    if (!passes.has(key)) {
+      if (passes.size >= REMEMBERED) passes.delete(passes.keys().next().value);
+      passes.set(key, { tokens: read, ...Attention.forward(model, read, levers) });
+    }
+    return passes.get(key);
   }
 
   // Temperature 0 is the limit: the likeliest word takes all.
@@ -57,16 +70,14 @@ const Levers = (() => {
     return chances(logits, 0)[truth] === 1 ? 0 : Infinity;
   }
 
-  // The word that the two-sided model is asked for: the chosen one, unless another one is hidden and it is not.
-  const asked = (state) =>
-    state.hidden.length && !state.hidden.includes(state.query) ? state.hidden[0] : state.query;
+  // The hidden word that the guess is for: the chosen word if it is hidden, else the first that is; null if none is.
+  const asked = (state) => (state.hidden.includes(state.query) ? state.query : state.hidden[0] ?? null);
 
-  // The hidden word: {probabilities, truth, loss, position}. It is hidden for this question if it is not hidden yet.
+  // The guess for the hidden word: {probabilities, truth, loss, position}.
   function measureHidden(model, state, language, pass, word) {
-    const question = state.hidden.includes(word) && pass ? pass : run(model, state, language, word);
     const at = position(model, state, word);
     const truth = language.index.get(state.words[word]);
-    const logits = question.logits[at];
+    const logits = pass.logits[at];
     const loss = lossAt(logits, truth, state.temperature);
     return { probabilities: chances(logits, state.temperature), truth, loss, position: at };
   }
@@ -80,15 +91,20 @@ const Levers = (() => {
     return { probabilities: chances(logits[at], state.temperature), truth, loss, position: at };
   }
 
-  // What a state of the levers does: predictions, loss and the entropy of the chosen head.
+  // What a state of the levers does: guess, loss and the entropy of the chosen head. Without a hidden word the model
+  // that sees both sides is asked nothing: probabilities is null.
   // touched: the state on screen, which says which word is asked for, so that before and after ask the same.
-  function measure(model, state, language, touched, pass = run(model, state, language)) {
-    const measured = model.causal
-      ? measureNext(model, state, language, pass, position(model, touched, touched.query))
-      : measureHidden(model, state, language, pass, asked(touched));
+  function measure(model, state, language, touched) {
+    const pass = run(model, state, language);
     const { causal, hidden } = forModel(model, state);
     const weights = pass.layers[state.layer].weights[state.head];
-    return { ...measured, entropy: Statistics.normalized_entropy(weights, causal, hidden) };
+    const entropy = Statistics.normalized_entropy(weights, causal, hidden);
+    if (model.causal) {
+      return { ...measureNext(model, state, language, pass, position(model, touched, touched.query)), entropy };
+    }
+    const word = asked(touched);
+    if (word === null) return { probabilities: null, truth: null, loss: NaN, position: null, entropy };
+    return { ...measureHidden(model, state, language, pass, word), entropy };
   }
 
   // Two words change places.
@@ -100,7 +116,7 @@ const Levers = (() => {
   }
 
   return {
-    NAMES, UNTOUCHED, pulled, active, untouched, only, shift, orderOf, position, wordAt, isCausal, divisorOf,
-    tokens, forModel, run, chances, asked, measure, swapped,
+    NAMES, UNTOUCHED, pulled, active, untouched, only, shift, orderOf, position, wordAt, isCausal, divisorOf, forModel,
+    run, chances, asked, measure, swapped,
   };
 })();

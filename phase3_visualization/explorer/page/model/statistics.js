@@ -41,15 +41,16 @@ const Statistics = (() => {
   }
 
   /* How often each head looks at a gold key of each relation: "relation|layer|head|direction" -> {asked, right}.
-     "forward" follows the pairs of a sentence from their first word to the second, "backward" the other way. */
-  function count_hits(model, sentences, levers, vocabulary, special) {
+     "forward" follows the pairs of a sentence from their first word to the second, "backward" the other way. Counts are
+     added to hits, so that it can be done a few sentences at a time. Positions that a reader hid belong to the reader's
+     sentence and not to these. */
+  function count_hits(model, sentences, levers, vocabulary, special, hits = new Map()) {
     const index = new Map(vocabulary.map((word, token) => [word, token]));
     const before = model.causal ? [special.start] : []; // tokens before the first word
     const after = model.causal ? [special.end] : [];
-    const hits = new Map();
     for (const { words, relations } of sentences) {
       const tokens = [...before, ...words.map((word) => index.get(word)), ...after];
-      const { layers } = Attention.forward(model, tokens, levers);
+      const { layers } = Attention.forward(model, tokens, { ...levers, hidden: [] });
       for (const [relation, pairs] of Object.entries(relations)) {
         const shifted = pairs.map((pair) => pair.map((position) => position + before.length));
         const directions = { forward: shifted, backward: shifted.map(([from, to]) => [to, from]) };
@@ -67,17 +68,16 @@ const Statistics = (() => {
         }));
       }
     }
-    return [...hits.values()].filter(({ asked }) => asked > 0);
+    return hits;
   }
 
-  /* Relation -> the head and direction that follow it best, and how often it is right over the sentences. A relation
-     that no sentence has is left out. Hidden positions belong to the reader's sentence and not to these. */
-  function role_scores(model, sentences, levers, vocabulary, special) {
+  /* Relation -> the head and direction that follow it best, and how often it is right. A relation that no sentence has
+     is left out. */
+  function best_heads(hits) {
     const best = {};
-    for (const count of count_hits(model, sentences, { ...levers, hidden: [] }, vocabulary, special)) {
-      const { relation, layer, head, direction } = count;
-      const score = count.right / count.asked;
-      if (!(relation in best) || score > best[relation].score) best[relation] = { score, layer, head, direction };
+    for (const { relation, layer, head, direction, asked, right } of hits.values()) {
+      const score = right / asked;
+      if (asked > 0 && !(score <= best[relation]?.score)) best[relation] = { score, layer, head, direction };
     }
     return best;
   }
@@ -108,5 +108,5 @@ const Statistics = (() => {
     return similar.slice(0, k).map(({ known }) => known);
   }
 
-  return { entropy, normalized_entropy, loss, top, role_scores, nearest_words };
+  return { entropy, normalized_entropy, loss, top, count_hits, best_heads, nearest_words };
 })();

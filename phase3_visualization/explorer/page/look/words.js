@@ -1,0 +1,74 @@
+// The words of the language: all of them to choose from, and for a word it does not have, words that take its place.
+//
+// A word of ours that it lacks is answered by what it means ("elephant": no animals but cat, dog, fox), then by its
+// place ("after a noun comes a verb"), and by its letters ("caat": cat).
+"use strict";
+
+const Words = (() => {
+  const { element } = View;
+
+  const NAMES = { // as it is said after "no": "no animals but cat, dog, fox"
+    determiner: "determiners", adjective: "adjectives", adverb: "adverbs", verb: "verbs", preposition: "prepositions",
+    animal: "animals", person: "people", vehicle: "vehicles", toy: "small things", seat: "seats", bed: "places to sleep",
+    land: "open country", water: "water", road: "roads", building: "buildings",
+  };
+  const NOUNS = ["animal", "person", "vehicle", "toy", "seat", "bed", "land", "water", "road", "building"];
+  const NO_SUCH = { // kinds of words that the language does without
+    pronoun: "It has no pronouns: say who it is.",
+    joining: "It has no such word: one sentence, one verb.",
+  };
+  const OFFERED = 6; // words
+
+  const groupOf = (word, groups) => Object.keys(groups).find((name) => groups[name].includes(word)) ?? null;
+  const meaningOf = (word, meanings) => Object.keys(meanings).find((name) => meanings[name].includes(word)) ?? null;
+
+  // What the grammar expects after the word before: groups that may stand there.
+  function expected(before, groups) {
+    const group = before === undefined ? null : groupOf(before, groups);
+    if (group === null || group === "preposition") return "determiner";
+    if (group === "determiner" || group === "adjective") return "noun";
+    return NOUNS.includes(group) ? "verb" : "preposition"; // after a verb or an adverb
+  }
+
+  // One form of each noun, so that more nouns fit in: "cat dog fox".
+  const someOf = (group, groups) =>
+    groups[group].filter((_, i) => !NOUNS.includes(group) || i % 2 === 0).slice(0, OFFERED);
+
+  // An unknown word -> {says, words}: why, and what to take in its place.
+  function instead(word, before, language) {
+    const { groups, meanings, words } = language;
+    const near = Statistics.nearest_words(word, words, 3);
+    const meaning = meaningOf(word, meanings);
+    if (NO_SUCH[meaning]) return { says: NO_SUCH[meaning], words: near };
+    if (meaning) return { says: `No ${NAMES[meaning]} but:`, words: someOf(meaning, groups) };
+    if (near.length > 0) return { says: "Written much the same:", words: near };
+    const place = expected(before, groups);
+    if (place === "noun") {
+      return { says: "Here comes a noun, such as:", words: NOUNS.slice(0, OFFERED).map((group) => groups[group][0]) };
+    }
+    return { says: `Here comes a ${place}, such as:`, words: someOf(place, groups) };
+  }
+
+  // What the grammar says of the verb of a sentence; empty without one.
+  function ofVerb(words, { verbs }) {
+    const verb = words.find((word) => word in verbs);
+    if (!verb) return "";
+    const [subject, preposition, place] = verbs[verb];
+    return `In this language “${verb}” is said of ${NAMES[subject]} alone, and what follows is “${preposition}” and ${NAMES[place]}.`;
+  }
+
+  // A chip for each word of the language, by groups.
+  function drawChips(box, groups, onTake) {
+    box.replaceChildren(...Object.entries(groups).map(([group, words]) => {
+      const chips = words.map((word) => {
+        const chip = element("button", { type: "button", class: "chip" }, word);
+        chip.addEventListener("click", () => onTake(word));
+        return chip;
+      });
+      const name = NAMES[group];
+      return element("div", { class: "group", role: "group", "aria-label": name }, element("span", {}, name), ...chips);
+    }));
+  }
+
+  return { instead, ofVerb, drawChips };
+})();
