@@ -13,8 +13,10 @@ from shared.grammar import roles
 from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.head_statistics import OFFSETS
 from shared.toy_language import MASK_ID, MAX_LENGTH, PAD_ID, RELATIONS, SPECIAL, VOCABULARY, Sentence, encode
+from shared.visualization_utils import role_color
 
 TRAIN_SENTENCES = 8_000  # of the 20,000 that the other models see: each comes up about six times
+LESSON = "phase3_visualization/README.md#2-a-name-by-rule"
 SHOWN_WORDS = 10  # at most, in the sentence whose maps are shown
 
 
@@ -80,21 +82,28 @@ def recipe() -> dict[str, int | float]:
 def shown(sentences: list[Sentence]) -> Sentence:
     """A short held-out sentence with an adjective, and with a noun between subject and verb: next to is not enough."""
     return next(
-        s
-        for s in sentences
-        if len(s.words) <= SHOWN_WORDS and "beside" in s.words and s.relations["adjective-noun"]
+        s for s in sentences if len(s.words) <= SHOWN_WORDS and "beside" in s.words and s.relations["adjective-noun"]
     )
+
+
+def tied(sentence: Sentence) -> dict[str, list[tuple[int, int]]]:
+    """Role -> the pairs (query, key) that the grammar ties in this sentence."""
+    ways = [(relation_name(r, d), d, sentence.relations[r]) for r in RELATIONS for d in DIRECTIONS]
+    return {name: [pair if way == DIRECTIONS[0] else pair[::-1] for pair in pairs] for name, way, pairs in ways}
 
 
 def page_part() -> dict:
     """All that the page is told for growing a head."""
     train, held_out = training.corpus()
-    sentence = shown(held_out)
+    sentence, bars = shown(held_out), rules(held_out)
     return {
         "recipe": recipe(),
         "train": packed(train[:TRAIN_SENTENCES]),
         "held_out": packed(held_out),
         "gold": flat_pairs(held_out),
-        "rules": rules(held_out),
-        "shown": {"words": sentence.words, "relations": sentence.relations},
+        "rules": bars,
+        "pad": PAD_ID,
+        "shown": {"words": sentence.words, "tokens": encode(sentence.words), "tied": tied(sentence)},
+        "colors": {name: role_color(name) for kind in bars[0].values() for name in (rule["name"] for rule in kind)},
+        "lesson": LESSON,
     }

@@ -8,7 +8,6 @@
 "use strict";
 
 const Roles = (() => {
-  const NO_NAME = "no name";
   const SENTENCES_AT_ONCE = 50;
 
   /* The gold of one sentence for each relation and direction: query -> its gold keys. rule: name, relation, backward. */
@@ -61,14 +60,14 @@ const Roles = (() => {
   /* By how much each rule of a kind is passed; below 0 it is not. */
   const margins = (tallies, rules) => tallies.map((found, r) => share(found) - rules[r].bar - rules[r].margin);
 
-  /* The name of one head from its tallies on both halves; a position comes before a relation. */
+  /* The name of one head from its tallies on both halves, or null; a position comes before a relation. */
   function name_of(halves, rules) {
     for (const kind of ["positions", "relations"]) {
       const [naming, scoring] = halves.map((half, n) => margins(half[kind], rules[n][kind]));
       const best = naming.indexOf(Math.max(...naming));
       if (Math.min(naming[best], scoring[best]) >= 0) return rules[0][kind][best].name;
     }
-    return NO_NAME;
+    return null;
   }
 
   /* [layer][head] -> name. Every other sentence names, the rest must agree. */
@@ -89,5 +88,5 @@ const Roles = (() => {
     return tallies.map((heads) => heads.map((halves) => name_of(halves, rules)));
   }
 
-  return { NO_NAME, prepare, names };
+  return { prepare, names };
 })();

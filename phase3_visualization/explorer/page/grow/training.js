@@ -5,7 +5,7 @@
 "use strict";
 
 const Training = (() => {
-  const ROOM = 4e6; // numbers: the parameters, and all that a step of 64 sentences of 18 words computes
+  const ROOM = 6e6; // numbers: the parameters, and all that a step of 64 sentences of 18 words computes
 
   /* Even numbers from 0 to 1, always the same for a seed (mulberry32). */
   function random_numbers(seed) {
@@ -68,8 +68,11 @@ const Training = (() => {
     return { tokens: seen, sentences, chosen, targets: chosen.map((position) => tokens[position]) };
   }
 
+  /* Where a run computes; memory: to try it without WebAssembly. */
+  const room = (memory) => Matmul.open_space(ROOM, memory?.(ROOM));
+
   /* A new model that has not seen anything. corpus: arrays of tokens; recipe: as growing.py writes it. */
-  function start(recipe, corpus, seed, space = Matmul.open_space(ROOM)) {
+  function start(recipe, corpus, seed, space) {
     const model = Network.create(recipe, space);
     const optimizer = Optimizer.create(model);
     const random = random_numbers(seed);
@@ -98,5 +101,5 @@ const Training = (() => {
     run.step += 1;
   }
 
-  return { start, step, gradients, unpack, together };
+  return { room, start, step, gradients, unpack, together };
 })();
