@@ -10,6 +10,7 @@ The last wager has no number: of three ways to run one model the right one is th
 import argparse
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +19,13 @@ from phase1_single_head.order import positions
 from phase1_single_head.parts import scaling
 from phase3_visualization.explorer import wager_examples, wager_models
 from shared.evidence import replications
+from shared.evidence.report.links import HOME
+from shared.evidence.report.rendering import place
 from shared.toy_language import VOCABULARY
 from shared.training import Trained
 
 GUESS = math.log(len(VOCABULARY))  # nats: what a guess among all words costs
-ROWS = 20  # of symbols and of letters, new to the models
+ROWS = 12  # of symbols and of letters, new to the models
 WAYS = ("view", None, "mask")  # to run one model, as A, B and C: the planted bug, or None
 
 
@@ -127,9 +130,10 @@ def wagers() -> tuple[Wager, ...]:
             "A head is knocked out",
             "C064",
             "toy language, heads that can each go",
-            "The model of this page guesses hidden words with eight heads. In large language models a fifth of the "
-            "heads and more could be taken out with hardly a loss (Michel et al. 2019). Here a head can go if without "
-            "it, and with all others, the loss on hidden words rises by less than 0.01 nats, with a certainty of 95 %.",
+            "The model of this page guesses hidden words with eight heads. In models far larger than this one a fifth "
+            "of the heads and more could be taken out with hardly a loss (Michel et al. 2019). Here a head can go if "
+            "without it, and with all others, the loss on hidden words rises by less than 0.01 nats, with a certainty "
+            "of 95 %.",
             "How many of the eight heads can each go?",
             (
                 Choice("None", 0, 0),
@@ -187,6 +191,12 @@ def wagers() -> tuple[Wager, ...]:
     )
 
 
+def lesson_link(lesson: str) -> str:
+    """Where a page of the course lies once it is rendered, as seen from the explorer; with its anchor."""
+    source, anchor = lesson.split("#")
+    return f"{place(Path(source)).relative_to(HOME).as_posix()}#{anchor}"
+
+
 def as_data(wager: Wager, example: dict[str, Any]) -> dict[str, Any]:
     """A wager as the page gets it."""
     return {
@@ -197,32 +207,32 @@ def as_data(wager: Wager, example: dict[str, Any]) -> dict[str, Any]:
         "right": right_choice(wager),
         "answer": f"{wager.answer} ({runs_of(wager.claim)}).",
         "why": wager.why,
-        "lesson": wager.lesson,
+        "lesson": lesson_link(wager.lesson),
         "example": example,
     }
 
 
-def find_the_bug() -> dict[str, Any]:
+def find_the_bug(causal: Trained) -> dict[str, Any]:
     """The sixth: three ways to run one model."""
     leak, sound = "mistake: mask inverted", "MultiHeadAttention + causal mask"
     moved, still = (said("leak-test-can-fail", name, "{:.2g}") for name in (leak, sound))
     return {
         "title": "Two bugs, and no shape that tells",
         "setup": "Three programs run the causal model of this page: the same weights, the same shapes, no error "
-        "message. Two have a bug. Choose a word: another one takes its place, and each bar shows how far that moves "
-        "the guess at this place. Under a causal mask a place reads itself and all places before it.",
+        "message. Two have a bug. Choose a word, and another one takes its place: how far does that move the guess at "
+        "each place? Under a causal mask a place reads itself and all places before it.",
         "question": "Which program is right?",
         "choices": ["A", "B", "C"],
         "right": WAYS.index(None),
         "answer": "Where a later word cannot be read, it moves nothing. On record an inverted mask moves the logits of "
         f"earlier places by {moved}, the right one by exactly {still} ({runs_of('leak-test-can-fail')}).",
-        "why": "Shapes, losses and maps look alike, but a changed word shows which places can read it.",
-        "lesson": "phase2_multi_head/README.md#4-wrong-and-no-shape-shows-it",
-        "example": wager_examples.one_word_changed() | {"ways": WAYS},
+        "why": "No shape differs and nothing fails, but a changed word shows which places can read it.",
+        "lesson": lesson_link("phase2_multi_head/README.md#4-wrong-and-no-shape-shows-it"),
+        "example": wager_examples.one_word_changed(causal) | {"ways": WAYS},
     }
 
 
-def data(both_sides: Trained, options: argparse.Namespace) -> dict[str, Any]:
+def data(both_sides: Trained, causal: Trained, options: argparse.Namespace) -> dict[str, Any]:
     """All that the page needs for its wagers: what they say, their examples, and six small models."""
     trained = wager_models.train(options)
     generator = torch.Generator().manual_seed(10**6 + options.seed)
@@ -235,6 +245,6 @@ def data(both_sides: Trained, options: argparse.Namespace) -> dict[str, Any]:
         wager_examples.pretty_line(both_sides),
     )
     return {
-        "list": [*map(as_data, wagers(), examples), find_the_bug()],
+        "list": [*map(as_data, wagers(), examples), find_the_bug(causal)],
         "models": [wager_models.record(name, model) for name, model in trained.models.items()],
     }

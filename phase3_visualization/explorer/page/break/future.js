@@ -1,0 +1,71 @@
+// Wager 2: a model trained with the causal mask beside one trained without, as both read in training and in writing.
+"use strict";
+
+const Future = (() => {
+  const { element, fixed } = View;
+  const { button, pane, panes, bar, here, percent, indexOfLargest, mean, loss } = Stage;
+  const TRAINED = { masked: "with the mask", unmasked: "without" };
+  const COLORS = { masked: "accent", unmasked: "changed" };
+  const GIVEN = 3; // words that both go on from
+
+  // Probability of each true next word; past: only the words so far go in, one more each time.
+  function probabilities(model, tokens, past) {
+    const seen = tokens.slice(0, -1);
+    const logits = past
+      ? seen.map((_, i) => Attention.forward(model, tokens.slice(0, i + 1)).logits[i])
+      : Attention.forward(model, seen).logits;
+    return logits.map((row, i) => Attention.softmax(row)[tokens[i + 1]]);
+  }
+
+  // The likeliest next word, again and again, until the end or as many words as the sentence has.
+  function writeOn(model, tokens, { end }) {
+    const written = tokens.slice(0, GIVEN + 1);
+    while (written.length < tokens.length && written.at(-1) !== end) {
+      written.push(indexOfLargest(Attention.forward(model, written).logits.at(-1)));
+    }
+    return written.slice(GIVEN + 1);
+  }
+
+  function draw(box, { sentences }, { models, language }) {
+    const { index, vocabulary, special } = language;
+    const toTokens = (words) => [special.start, ...words.map((word) => index.get(word)), special.end];
+    const names = Object.keys(TRAINED);
+    const stage = element("div");
+    let at = 0;
+
+    function reading(title, tokens, past) {
+      const found = names.map((name) => probabilities(models.get(name), tokens, past));
+      const rows = tokens.slice(1).map((token, i) => element("div", { class: "pair" }, ...names.map((name, which) =>
+        bar(which ? "" : vocabulary[token], found[which][i], percent(found[which][i]), COLORS[name]))));
+      const losses = names.map((name, which) => `${TRAINED[name]} ${fixed(mean(found[which].map(loss)))}`);
+      return pane(title, ...rows, element("p", { class: "quiet" }, `loss, nats a word: ${losses.join(", ")}`));
+    }
+
+    function redraw() {
+      const tokens = toTokens(sentences[at]);
+      const given = sentences[at].slice(0, GIVEN).join(" ");
+      const written = names.map((name) => {
+        const words = writeOn(models.get(name), tokens, special).map((token) => vocabulary[token]).join(" ");
+        return element("p", {}, `${TRAINED[name]}: ${given} `, element("b", {}, words));
+      });
+      stage.replaceChildren(
+        element("p", { class: "key" }, "How likely each finds the true next word: ",
+          element("b", { class: "accent" }, "trained with the mask"), ", ", element("b", { class: "changed" }, "without")),
+        panes(reading("As in training: the whole sentence", tokens, false),
+          reading("As in writing: only the past", tokens, true)),
+        pane("They go on by themselves", ...written));
+    }
+
+    redraw();
+    const losses = (name, past) => mean(sentences.flatMap((words) =>
+      probabilities(models.get(name), toTokens(words), past).map(loss)));
+    const [whole, past] = [losses("unmasked", false), losses("unmasked", true)];
+    const masked = losses("masked", false); // with the mask the past alone gives the same
+    const text = `on ${sentences.length} new sentences the model without the mask loses ${fixed(whole, 4)} nats a word ` +
+      `while it sees them whole, and ${fixed(past, 1)} from the past alone; the one with the mask ${fixed(masked, 1)}.`;
+    const other = button("another sentence", () => { at = (at + 1) % sentences.length; redraw(); });
+    box.append(here(text, whole < masked && past > Math.log(vocabulary.length)), other, stage);
+  }
+
+  return { draw };
+})();
