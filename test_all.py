@@ -46,4 +46,5 @@ TESTS = {
         "training",
         "visualization_utils",
     ),
+    "shared/evidence/report": ("report",),
 }

@@ -35,15 +35,11 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from shared import cli, paths
-from shared.evidence import report
 from shared.evidence.claims import MARKS
+from shared.evidence.report.questions import SECTIONS
+from shared.evidence.report.write_pages import write_pages
+from shared.paths import PHASES
 
-PHASES = {
-    "phase1": "phase1_single_head",
-    "phase2": "phase2_multi_head",
-    "phase3": "phase3_visualization",
-    "phase4": "phase4_causal",
-}
 ELSEWHERE = {"replicate": "shared.evidence.replicate", "publish": "shared.evidence.publish"}  # word -> who does it
 PROCESSES = 2
 WIDTH = 118  # of the story
@@ -186,7 +182,7 @@ def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller
     }
     bar = tqdm(total=len(started), desc="scripts", leave=False, disable=None)
     for phase, plan in plans.items():
-        teller.say(f"---- {report.SECTIONS[phase]}")
+        teller.say(f"---- {SECTIONS[phase]}")
         for name in plan.scripts:
             teller.tell(name, started[name].get())
             bar.update()
@@ -232,9 +228,10 @@ def main(argv: list[str] | None = None) -> str | None:
     scripts_take = [option for option in rest if option != "--verbose"]
     run([word] if word in PHASES else list(PHASES), scripts_take, options, longer=word == "all")
     print(f"---- {word if word in PHASES else 'All four phases'} ran in {time.perf_counter() - started:.0f} s")
+    page = write_pages(options.output_dir)
     print("+ holds   x does not hold   ~ holds only if   ? undecided   pictures: visualizations/plots/, animations/")
     print(f"all that was said: {paths.shown(options.output_dir / LOG)}; to see in a browser: ", end="")
-    print(paths.shown(report.write_page(options.output_dir)))
+    print(paths.shown(page))
 
 
 if __name__ == "__main__":

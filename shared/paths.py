@@ -12,6 +12,13 @@ PRONOUN_PAIRS = ROOT / "data" / "raw" / "pronoun_pairs.txt"
 EVIDENCE = ROOT / "data" / "evidence.json"
 CHECKPOINTS = ROOT / "models" / "checkpoints"
 
+PHASES = {  # as commands and folders of pictures call them -> their folder
+    "phase1": "phase1_single_head",
+    "phase2": "phase2_multi_head",
+    "phase3": "phase3_visualization",
+    "phase4": "phase4_causal",
+}
+
 # What scripts write lies under an output folder, the repository itself unless --output-dir names another one.
 PLOTS = Path("visualizations", "plots")
 ANIMATIONS = Path("visualizations", "animations")

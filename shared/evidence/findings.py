@@ -4,7 +4,7 @@
 
 Each measuring function carries its claims (shared/evidence/claims.py). The numbers of the run are printed beside the
 published range, with the published verdict (shared/evidence/replications.py), and saved in data/processed/findings/,
-from where shared/evidence/report.py builds the page.
+from where shared/evidence/report/ makes a page.
 """
 
 import argparse

@@ -50,8 +50,8 @@ def check(rows: Sequence[Mapping], claims: Iterable[Claim]) -> None:
 
 
 def cell(text: str) -> str:
-    """Text for a cell of a Markdown table: a bar would end it."""
-    return re.sub(r"(?<!\\)\|", r"\\|", text)
+    """Text for a cell of a Markdown table: a bar would end it, and "<start>" be taken for HTML."""
+    return re.sub(r"(?<!\\)([|<])", r"\\\1", text)
 
 
 def verdict_of(claim: Claim, blocks: Sequence[Block]) -> str:

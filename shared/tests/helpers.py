@@ -233,9 +233,3 @@ def overlapping(texts):
     upright = [(text, box) for artist, (text, _, box) in texts.items() if artist.get_rotation() % 90 == 0]
     pairs = itertools.combinations(upright, 2)
     return [(a, b) for (a, one), (b, other) in pairs if one.padded(-1).overlaps(other.padded(-1))]
-
-
-def promised(doc):
-    """The pictures that the docstring of a script says it writes: "Writes a.png and b.gif to ..."."""
-    sentences = re.findall(r"[Ww]rites\s(.*?)(?:\.\s|\.?$)", doc.strip(), re.DOTALL)
-    return {name.split("/")[-1] for said in sentences for name in re.findall(r"[\w/]+\.(?:png|gif|html)\b", said)}

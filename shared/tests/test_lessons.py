@@ -12,10 +12,11 @@ import re
 import pytest
 
 from shared import course, paths
-from shared.evidence import replications, report, table
+from shared.evidence import replications, table
 from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, ONLY_IF, UNDECIDED, all_claims
+from shared.evidence.report.questions import Picture, promised
 from shared.evidence.seven import DPI, SEVEN, draw
-from shared.tests.helpers import overlapping, promised, smallest, watched_texts
+from shared.tests.helpers import overlapping, smallest, watched_texts
 
 PHASES = tuple(course.PHASES.values())
 README = (paths.ROOT / "README.md").read_text(encoding="utf-8")
@@ -195,8 +196,8 @@ def captions():
             writes |= {f"{phase[:6]}/{name}": paths.shown(script) for name in promised(doc)}
     gallery = paths.ROOT / paths.GALLERY
     for picture in sorted(path for path in gallery.glob("phase?/*") if path.is_file()):
-        name = picture.relative_to(gallery).as_posix()
-        yield name, report.caption_of(picture), writes[name]
+        name = picture.relative_to(gallery)
+        yield name.as_posix(), Picture.at(gallery, name).caption, writes[name.as_posix()]
 
 
 def values_of(script):

@@ -19,9 +19,10 @@ from phase3_visualization import attention_3d, attention_flow
 from phase4_causal import causal_attention, summary
 from phase4_causal import visualize as visualize4
 from shared import cli, course, paths, toy_language, training
-from shared.evidence import report
 from shared.evidence.claims import all_claims
-from shared.tests.helpers import promised, smallest, watched_texts
+from shared.evidence.report import write_pages
+from shared.evidence.report.questions import promised
+from shared.tests.helpers import smallest, watched_texts
 from shared.toy_language import TOY_SENTENCE
 
 # Two runs of half of the scripts each, so that two processes can share them. In one of them each script runs only once.
@@ -55,7 +56,7 @@ def quick_run(request, checkpoints, tmp_path_factory):
         with watched_texts() as seen:
             script.main(["--quick", "--output-dir", str(folder)])
         written[script], texts[script] = paths.written[before:], list(seen.values())
-    report.main(["--output-dir", str(folder)])
+    write_pages.main(["--output-dir", str(folder)])
     return folder, written, texts
 
 

@@ -128,7 +128,7 @@ const Address = (() => {
 
   function read() {
     const said = location.hash.slice(1);
-    const target = document.querySelector(":target");
+    const target = document.getElementById(said);
     if (said.includes("=")) {
       const given = new URLSearchParams(said);
       Filter.set(given.get("verdict") ?? "", given.get("words") ?? "");

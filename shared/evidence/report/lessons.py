@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 from shared import paths
-from shared.report.links import HOME, NAME, Site, environment, write_page
-from shared.report.questions import FOLDERS, SECTIONS
-from shared.report.rendering import CONTENTS, place, rendered, sources
+from shared.evidence.report.links import HOME, NAME, Site, environment, write_page
+from shared.evidence.report.questions import SECTIONS
+from shared.evidence.report.rendering import CONTENTS, place, rendered, sources
 
 
 def first_words(text: str) -> tuple[str, str]:
@@ -19,7 +19,7 @@ def first_words(text: str) -> tuple[str, str]:
 
 def menu(page: Path, site: Site) -> dict[str, str]:
     """Name -> address of what every page leads to."""
-    lessons = {SECTIONS[phase]: place(Path(folder, "README.md")) for phase, folder in FOLDERS.items()}
+    lessons = {SECTIONS[phase]: place(Path(folder, "README.md")) for phase, folder in paths.PHASES.items()}
     pages = {"Results": paths.PAGE, "Explorer": paths.EXPLORER, "Start": place(CONTENTS), **lessons}
     there = {name: to for name, to in pages.items() if to != paths.EXPLORER or (site.output_dir / to).is_file()}
     return {name: site.link(page, to) for name, to in there.items()}
@@ -29,12 +29,16 @@ def write_lesson(source: Path, site: Site) -> Path:
     """Write the page of one source; returns its path."""
     page, text = place(source), (paths.ROOT / source).read_text(encoding="utf-8")
     title, description = first_words(text)
-    html = environment().get_template("lesson.html.jinja").render(
-        head=site.head(page, title if title == NAME else f"{title} · {NAME}", description),
-        menu=menu(page, site),
-        here=site.link(page, page),
-        text=rendered(text, source, page, site),
-        source=site.file(page, source),
+    html = (
+        environment()
+        .get_template("lesson.html.jinja")
+        .render(
+            head=site.head(page, title if title == NAME else f"{title} · {NAME}", description),
+            menu=menu(page, site),
+            here=site.link(page, page),
+            text=rendered(text, source, page, site),
+            source=site.file(page, source),
+        )
     )
     return write_page(site, page, html)
 

@@ -10,12 +10,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from shared.report.links import NAME, SHARE_PICTURE, Site
+from shared.evidence.report.links import NAME, SHARE_PICTURE, Site
 from shared.visualization_utils import GREY, INK, QUIET, RELATION_COLORS, save_figure
 
-WORDS = "those dogs beside the barn slept in a soft bed".split()
+SENTENCE = "those dogs beside the barn slept in a soft bed"
+WORDS = SENTENCE.split()
 VERB, SUBJECT = WORDS.index("slept"), WORDS.index("dogs")  # a test asks the grammar
 COLOR = RELATION_COLORS["subject"]
+THICK = {"color": COLOR, "linewidth": 9, "mutation_scale": 38, "arrowstyle": "-|>"}
+THIN = {"color": GREY, "linewidth": 1.6, "alpha": 0.55, "arrowstyle": "-"}
 PIXELS = (1200, 630)
 LEFT, SPACE, LINE = 70, 25, 175  # of the row of words: where it begins, between two words, its height
 TYPE = 29
@@ -33,12 +36,10 @@ def place_words(ax: Axes) -> list[tuple[float, float]]:
     return tops
 
 
-def look(ax: Axes, start: tuple[float, float], end: tuple[float, float], *, thick: bool) -> None:
+def look(ax: Axes, start: tuple[float, float], end: tuple[float, float], style: dict) -> None:
     """An arc over the words, from the word that looks to the word that it looks at."""
     bend = 0.5 if start[0] > end[0] else -0.5
-    style = {"color": COLOR, "linewidth": 9, "mutation_scale": 38} if thick else {"color": GREY, "linewidth": 1.6, "alpha": 0.55}
-    arrow = FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bend}", arrowstyle="-|>" if thick else "-", **style)
-    ax.add_patch(arrow)
+    ax.add_patch(FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bend}", **style))
 
 
 def draw() -> Figure:
@@ -52,14 +53,16 @@ def draw() -> Figure:
     tops = place_words(ax)
     for place, top in enumerate(tops):
         if place not in (VERB, SUBJECT):
-            look(ax, tops[VERB], top, thick=False)
-    look(ax, tops[VERB], tops[SUBJECT], thick=True)
+            look(ax, tops[VERB], top, THIN)
+    look(ax, tops[VERB], tops[SUBJECT], THICK)
     ax.text(LEFT, 70, NAME, fontsize=20, color=QUIET)
     return fig
 
 
 def write(site: Site) -> Path:
     """Draw it and write it where the heads of all pages look for it."""
-    caption = f'"{" ".join(WORDS)}": a thick line leads from "{WORDS[VERB]}" back to "{WORDS[SUBJECT]}". Break it, and see.'
+    caption = (
+        f'"{" ".join(WORDS)}": a thick line leads from "{WORDS[VERB]}" back to "{WORDS[SUBJECT]}". Break it, and see.'
+    )
     with plt.rc_context({"savefig.dpi": 100}):
         return save_figure(draw(), site.output_dir / SHARE_PICTURE, caption=caption)

@@ -5,13 +5,12 @@ README is where they are written, and a test compares its numbers with the recor
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from markupsafe import Markup
 
 from shared import paths
-from shared.report.rendering import inline
-from shared.report.links import Site
+from shared.evidence.report.links import Site
+from shared.evidence.report.rendering import inline
 
 # Small picture -> the view of the explorer that comes nearest, and what to do there. None has the model that writes
 # without attention.

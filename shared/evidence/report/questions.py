@@ -19,13 +19,6 @@ from shared import paths
 from shared.evidence.claims import VERDICTS, Claim, all_claims
 from shared.evidence.findings import number_texts
 
-# Phase -> its folder and its name; pictures lie in folders with these short names.
-FOLDERS = {
-    "phase1": "phase1_single_head",
-    "phase2": "phase2_multi_head",
-    "phase3": "phase3_visualization",
-    "phase4": "phase4_causal",
-}
 SECTIONS = {
     "phase1": "1 · One head",
     "phase2": "2 · Many heads",
@@ -53,7 +46,7 @@ class Picture:
 
 @dataclass
 class Question:
-    """A script: its path, its question, what it measured and what it drew; of what no script promises, only pictures."""
+    """A script: its path, its question, what it measured and drew. Of what no script promises, the pictures alone."""
 
     script: str
     text: str
@@ -89,8 +82,8 @@ def docstring(script: str) -> str:
 
 def reading_order(phase: str) -> list[str]:
     """The scripts of a phase by their paths, as its __main__.py has them."""
-    plan = importlib.import_module(f"{FOLDERS[phase]}.__main__").PLAN
-    return [f"{FOLDERS[phase]}/{name.replace('.', '/')}.py" for name in plan.scripts + plan.alone + plan.longer]
+    plan = importlib.import_module(f"{paths.PHASES[phase]}.__main__").PLAN
+    return [f"{paths.PHASES[phase]}/{name.replace('.', '/')}.py" for name in plan.scripts + plan.alone + plan.longer]
 
 
 def pictures(output_dir: Path) -> list[Path]:
@@ -161,10 +154,10 @@ def sections(findings: list[dict], output_dir: Path) -> list[Section]:
     findings = [finding | {"number": one_number(finding, claims.get(finding["id"]))} for finding in findings]
     drawn, found = pictures(output_dir), []
     for phase, name in SECTIONS.items():
-        ran = [finding["script"] for finding in findings if finding["script"].startswith(FOLDERS[phase])]
+        ran = [finding["script"] for finding in findings if finding["script"].startswith(paths.PHASES[phase])]
         scripts = dict.fromkeys([*reading_order(phase), *ran])
         questions = [question(script, phase, findings, drawn, output_dir) for script in scripts]
-        found.append(Section(phase, name, Path(FOLDERS[phase], "README.md"), headlines_first(questions)))
+        found.append(Section(phase, name, Path(paths.PHASES[phase], "README.md"), headlines_first(questions)))
     used = {picture.path for section in found for question in section.questions for picture in question.pictures}
     if others := [Picture.at(output_dir, path) for path in drawn if path not in used]:
         found.append(Section("others", "Other pictures", None, [Question("", "", [], others)]))

@@ -18,7 +18,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 
 from shared import paths
-from shared.report.links import HOME, Site
+from shared.evidence.report.links import HOME, Site
 
 FOLDER = HOME / "lessons"
 CONTENTS = Path("README.md")

@@ -1,6 +1,6 @@
 """The pages of a run: visualizations/index.html with every finding and picture, and the lessons beside it.
 
-    python shared/report/write_pages.py
+    python shared/evidence/report/write_pages.py
 
 The report page begins with the seven surprises; their pictures come from the record. Then it has each question that a
 script asks, with what it measured (data/processed/findings/) and drew. report.js filters. The lessons are rendered from
@@ -17,12 +17,12 @@ from shared import cli, paths
 from shared.evidence import seven
 from shared.evidence.claims import MEASURED, VERDICTS
 from shared.evidence.findings import gather, measured_text
-from shared.report import share_picture
-from shared.report.lessons import menu, write_lessons
-from shared.report.links import NAME, Site, environment, write_page
-from shared.report.questions import sections
-from shared.report.rendering import place
-from shared.report.surprises import surprises
+from shared.evidence.report import share_picture
+from shared.evidence.report.lessons import menu, write_lessons
+from shared.evidence.report.links import NAME, Site, environment, write_page
+from shared.evidence.report.questions import sections
+from shared.evidence.report.rendering import place
+from shared.evidence.report.surprises import surprises
 
 PROMISE = "Build attention from tensors, train small transformers in seconds, and see which sayings about it hold."
 

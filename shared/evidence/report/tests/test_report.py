@@ -1,0 +1,462 @@
+"""The pages: what stands where, that nothing is lost and every link arrives, and the page in a real browser."""
+
+import json
+import os
+import re
+import shutil
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+from PIL import Image
+
+from shared import course, paths
+from shared.evidence import findings, replications
+from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, ONLY_IF, Claim, all_claims
+from shared.evidence.report import share_picture, write_pages
+from shared.evidence.report.lessons import write_lesson
+from shared.evidence.report.links import HOME, SHARE_PICTURE, Site
+from shared.evidence.report.questions import Question, docstring, headlines_first, one_number, promised, ranked
+from shared.evidence.report.rendering import place, rendered, sources
+from shared.evidence.report.surprises import TRY, surprises
+from shared.evidence.seven import SEVEN
+from shared.tests.helpers import axe_violations, needs_browser, overlapping, watched_texts
+from shared.toy_language import SUBJECTS, VERBS
+from shared.visualization_utils import save_figure
+
+TALLEST = 12_000  # pixels of the report page on a desktop, before anything is opened
+DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+
+
+# ------------------------------------------------------------------------------------------------- made pages, read
+
+
+def saved(name: str, claim: str, verdict: str = HOLDS, *, headline: bool = False) -> dict:
+    """A finding as it is saved."""
+    rest = {"kind": "experiment", "source": "test", "measured": {"wetness": [0.5]}, "unit": "unit", "rule": "rule"}
+    record = {"published": {"wetness": [0.4, 0.6]}, "rests on": "5 runs", "here": verdict, "changed": ""}
+    condition = "it rains" if verdict == ONLY_IF else ""
+    said = {"id": name, "claim": claim, "verdict": verdict, "condition": condition, "control": "", "seeds": [0]}
+    return rest | record | said | {"headline": headline}
+
+
+SCALING, MASKS = "phase1_single_head/parts/scaling.py", "phase4_causal/masking/masks.py"
+MADE = {
+    SCALING: [
+        saved("C901", "<b>water</b> is wet <script>alert(1)</script>"),
+        saved("C902", "a mask hides the future", FAILS, headline=True),
+    ],
+    MASKS: [saved("C903", "Mask and future meet", ONLY_IF), saved("no-phase-4", "fire is hot", FAILS)],
+    "phase4_causal/gone.py": [saved("C904", "clocks tick", HOLDS)],  # a script that is not there any more
+}
+COREFERENCE = "phase3/pretrained_coreference.png"  # a script promises it, but measured nothing in this run
+DRAWN = ("summary_all_phases.png", "phase1/scaling.png", "phase4/mask_gallery.png", COREFERENCE, "elsewhere/y.png")
+IN_ORDER = ["C902", "C901", "no-phase-4", "C903", "C904"]
+
+
+def save(script: str, folder: Path) -> None:
+    with paths.whole_file(findings.file_of(script, folder)) as unfinished:
+        unfinished.write_text(json.dumps([found | {"script": script} for found in MADE[script]]), encoding="utf-8")
+
+
+def draw(folder: Path, name: str, *, kind: Path = paths.PLOTS) -> None:
+    if name.endswith(".png"):
+        save_figure(plt.figure(figsize=(9, 5)), folder / kind / name, caption=f'A "caption" <i> of {name}')
+    else:
+        (folder / kind / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (900, 500)).save(folder / kind / name, comment=f"a film: {name}")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """A report page of a few findings and pictures, beside their scripts and an explorer."""
+    folder = tmp_path_factory.mktemp("report")
+    for script in MADE:
+        (folder / script).parent.mkdir(parents=True, exist_ok=True)
+        (folder / script).touch()
+        save(script, folder)
+    for name in DRAWN:
+        draw(folder, name)
+    shutil.copytree(paths.ROOT / paths.GALLERY / "seven", folder / paths.PLOTS / "seven")
+    (folder / paths.EXPLORER).write_bytes(b"<!doctype html><title>explorer</title>")
+    return write_pages.write_report(Site(folder))
+
+
+def recorded_finding(claim: Claim) -> dict:
+    """A claim as a run with the first recorded seed would have judged it."""
+    known = replications.published(claim)
+    return findings.judged(claim, replications.rows(known.blocks[0])[:1], [0])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The pages of a whole run: every claim that the record has, every picture that a script promises."""
+    folder = tmp_path_factory.mktemp("whole")
+    by_script = {}
+    for claim in all_claims():
+        if replications.published(claim):
+            by_script.setdefault(claim.script, []).append(recorded_finding(claim))
+    for script, found in by_script.items():
+        with paths.whole_file(findings.file_of(script, folder)) as unfinished:
+            unfinished.write_text(json.dumps(found), encoding="utf-8")
+    for phase, name in paths.PHASES.items():
+        for script in (paths.ROOT / name).rglob("*.py"):
+            for picture in promised(docstring(paths.shown(script))):
+                if picture.endswith((".png", ".gif")):
+                    draw(
+                        folder, f"{phase}/{picture}", kind=paths.PLOTS if picture.endswith("png") else paths.ANIMATIONS
+                    )
+    (folder / paths.EXPLORER).write_bytes(b"<!doctype html><title>explorer</title>")
+    write_pages.write_pages(folder)
+    return folder
+
+
+class Read(HTMLParser):
+    """What a page says and where it leads: the words of its <main>, links, anchors, what stands in its <head>."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text, self.links, self.ids, self.meta, self.inside = [], [], set(), {}, False
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        said = dict(attributes)
+        self.inside = self.inside or tag == "main"
+        self.ids |= {said["id"]} if "id" in said else set()
+        self.links += [said[name] for name in ("href", "src") if said.get(name)]
+        if tag == "meta":
+            self.meta[said.get("name") or said.get("property")] = said.get("content")
+        self.text += [said["alt"]] if tag == "img" and self.inside else []
+
+    def handle_endtag(self, tag):
+        self.inside = self.inside and tag not in ("main", "script")
+
+    def handle_data(self, data):
+        self.text += [data] if self.inside else []
+
+
+def read(path: Path) -> Read:
+    return Read(path.read_text(encoding="utf-8"))
+
+
+def dead_links(path: Path) -> list[str]:
+    """Links of a page that lead to no file, or to no place in it. The explorer's views have tests of their own."""
+    dead = []
+    for link in read(path).links:
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file) if file else path
+        if link.startswith(("https:", "data:")) or (target.name == paths.EXPLORER.name and target.is_file()):
+            continue
+        if not target.exists() or (anchor and anchor not in read(target).ids):
+            dead.append(link)
+    return dead
+
+
+# -------------------------------------------------------------------------------------------------- the report page
+
+
+def test_report_escapes_and_leaves_nothing_out(report):
+    page = report.read_text(encoding="utf-8")
+    assert "&lt;b&gt;water&lt;/b&gt; is wet" in page and "<b>water" not in page and "<script>alert" not in page
+    assert "A &#34;caption&#34; &lt;i&gt;" in page
+    for found in (found for all_found in MADE.values() for found in all_found):
+        assert page.count(f'<details id="{found["id"]}"') == 1
+    assert all(page.count(f'<img src="plots/{name}') == 1 for name in DRAWN)
+    assert "wetness: 0.5 (published 0.4 to 0.6); unit" in page and "<dt>only if</dt><dd>it rains" in page
+
+
+def test_a_finding_stands_beside_the_pictures_of_its_script(report):
+    articles = re.findall(r"<article.*?</article>", report.read_text(encoding="utf-8"), re.DOTALL)
+    (scaling,) = (article for article in articles if "C901" in article)
+    (masks,) = (article for article in articles if "C903" in article)
+    assert "plots/phase1/scaling.png" in scaling and "What does dividing by √d_k do" in scaling
+    assert "plots/phase4/mask_gallery.png" in masks and "no-phase-4" in masks
+    assert [name for name in DRAWN if f"plots/{name}" in articles[-1]] == ["elsewhere/y.png"], "promised by no script"
+
+
+def test_the_course_is_about_comes_first_then_verdicts_then_lesson_order(report):
+    findings_of = [saved("a", "", FAILS), saved("b", ""), saved("c", "", ONLY_IF, headline=True), saved("d", "", HOLDS)]
+    assert [found["id"] for found in ranked(findings_of)] == ["c", "b", "d", "a"]
+    later = Question("later.py", "?", [saved("h", "", headline=True)])
+    first, empty = Question("first.py", "?", [saved("x", "")]), Question("empty.py", "?")
+    assert [question.script for question in headlines_first([first, empty, later])] == ["later.py", "first.py"]
+    page = report.read_text(encoding="utf-8")
+    assert re.findall(r'<details id="([^"]+)"', page) == IN_ORDER
+
+
+def made_claim(rule, **changes):
+    return Claim(id="C901", text="", kind=EXPERIMENT, rule="", unit="", holds=rule, **changes)
+
+
+def test_the_one_number_is_the_first_that_the_rule_asks_for():
+    measured = {"cold": [1], "all": [[1.0, 2.0]], "wetness": [0.5], "dryness": [0.25]}
+    finding = {"measured": measured, "published": {"wetness": [0.4, 0.6], "dryness": [0, 1], "all": [1, 2]}}
+    for rule, number in {
+        lambda n: n["dryness"] < n["wetness"]: "dryness: 0.25 (published 0 to 1)",
+        lambda n: min(n["all"]) < n["wetness"]: "wetness: 0.5 (published 0.4 to 0.6)",  # lists have no range
+        lambda n: n["cold"] > 0: "cold: 1",
+        lambda n: sum(map(len, n)) > 0: "cold: 1",  # it asks for none by its name
+        lambda n: n["new"] > 0: "cold: 1",
+    }.items():
+        assert one_number(finding, made_claim(rule)) == number
+    assert one_number(finding, None) == "cold: 1"
+    over = made_claim(lambda n: sum(n["wetness"]) > 0, over_seeds=True)
+    assert one_number(finding, over) == "wetness: 0.5 (published 0.4 to 0.6)"
+
+
+def test_the_seven_are_those_of_the_front_door():
+    found = surprises(Site(paths.ROOT))
+    readme = (paths.ROOT / "README.md").read_text(encoding="utf-8")
+    assert [surprise.picture for surprise in found] == [f"plots/seven/{name}.png" for name in SEVEN]
+    for number, surprise in enumerate(found, 1):
+        words = Read(f"<main>{surprise.said}</main>").text
+        title = words[0]
+        assert title.startswith(f"{number}. ") and f"**{title}**" in readme and words[-1] == ")."
+        links = Read(surprise.said).links
+        assert len(links) == 1 and (paths.ROOT / paths.PAGE.parent / links[0]).is_file()
+    assert set(TRY) < set(SEVEN)
+
+
+# ------------------------------------------------------------------------------------------------- links and lessons
+
+
+def test_every_link_and_anchor_of_every_page_arrives(whole, report):
+    pages = sorted((whole / HOME).rglob("*.html"))
+    assert len(pages) == len(sources()) + 2
+    assert {str(page): dead for page in pages if (dead := dead_links(page))} == {}
+    links = read(report).links
+    assert {f"../{script}" for script in (SCALING, MASKS)} <= set(links), "code is linked where it is there"
+
+
+@pytest.mark.parametrize("source", sources(), ids=Path.as_posix)
+def test_a_lesson_keeps_all_links_of_its_source(source):
+    """On the disk and published apart from the code: nothing that the Markdown links to is lost."""
+    text = (paths.ROOT / source).read_text(encoding="utf-8")
+    in_source = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL))
+    made = {place(page) for page in sources()} | {paths.PAGE, paths.EXPLORER}
+    for site in (Site(paths.ROOT), Site(Path("nowhere"), code_url="https://code.example/")):
+        links = Read(rendered(text, source, place(source), site)).links
+        assert len(links) == len(in_source)
+        for link in links:
+            file = link.partition("#")[0]
+            if file.startswith("https://code.example/"):
+                assert (paths.ROOT / file.removeprefix("https://code.example/")).exists(), link
+            elif file and not file.startswith("https:"):
+                target = Path(os.path.normpath(place(source).parent / file))
+                assert target in made or (paths.ROOT / target).exists(), link
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"\w+", text)
+
+
+def plain(markdown: str) -> str:
+    """What a reader of the source would read: no addresses, languages of code, tags, rules of tables."""
+    text = re.sub(r"\]\([^)\s]*\)", "]", markdown)
+    text = re.sub(r"^```\w+", "", text, flags=re.MULTILINE)
+    return re.sub(r"</?(?:details|summary)>", "", text)
+
+
+@pytest.mark.parametrize("source", sources(), ids=Path.as_posix)
+def test_a_lesson_has_every_word_of_its_source_in_order(source, tmp_path):
+    page = write_lesson(source, Site(tmp_path))
+    text = (paths.ROOT / source).read_text(encoding="utf-8")
+    numbers = r"^\d+\. "  # of lists: the browser counts
+    expected = words(re.sub(numbers, "", plain(text), flags=re.MULTILINE))
+    assert words(" ".join(read(page).text)) == expected
+
+
+def test_what_github_shows_is_shown(tmp_path):
+    page = write_lesson(Path("phase1_single_head", "README.md"), Site(tmp_path)).read_text(encoding="utf-8")
+    assert page.count("<details>") >= 2 and page.count("</details>") == page.count("<details>")
+    assert "<table>" in page and '<pre tabindex="0"><code class="language-python"><span class=' in page
+    text = "| a | |\n|---|---|\n| 1 | 2 |\n\n| | |\n|---|---|\n| 3 | 4 |\n\n[x](nowhere.py) [y](#a-b) https://e.org\n"
+    html = rendered(f"## A B\n## A B\n{text}", Path("README.md"), paths.PAGE, Site(tmp_path))
+    assert html.count("<thead>") == 1 and html.count("<th>") == 1 and html.count("<td>") == 5
+    assert 'id="a-b"' in html and 'id="a-b-1"' in html and '<a href="#a-b">y</a>' in html
+    assert "<span>x</span>" in html, "a link that leads nowhere is text"
+
+
+def test_pages_written_elsewhere_link_to_no_code_and_have_the_same_bytes_twice(whole):
+    report = whole / paths.PAGE
+    first = report.read_bytes()
+    assert write_pages.write_report(Site(whole)).read_bytes() == first
+    assert not [link for link in read(report).links if link.endswith((".py", ".md"))]
+    assert "parts/scaling.py" in first.decode()
+
+
+# --------------------------------------------------------------------------------------------------- seen and shared
+
+
+def test_a_page_says_what_it_is_to_whoever_gets_its_link(whole, monkeypatch):
+    monkeypatch.delenv("SITE_URL", raising=False)
+    assert read(whole / paths.PAGE).meta["og:image"] == "share.png"
+    monkeypatch.setenv("SITE_URL", "https://name.example/course")
+    site, page = Site.at(whole), place(Path("phase1_single_head", "README.md"))
+    said = Read(site.head(page, "A <title>", 'with "quotes"')).meta
+    assert said["og:image"] == f"https://name.example/course/{SHARE_PICTURE.name}"
+    assert said["og:url"] == "https://name.example/course/lessons/phase1_single_head/index.html"
+    assert said["og:title"] == "A <title>" and said["og:description"] == said["description"] == 'with "quotes"'
+    assert said["twitter:card"] == "summary_large_image" and said["og:type"] == "website"
+    for path in (whole / HOME).rglob("index.html"):
+        assert 20 < len(read(path).meta["description"]) < 250, path
+
+
+def test_the_share_picture_is_light_and_true(whole):
+    path = whole / SHARE_PICTURE
+    with Image.open(path) as image:
+        assert image.size == (1200, 630)
+    assert path.stat().st_size <= 200_000
+    verb, subject = (share_picture.WORDS[place] for place in (share_picture.VERB, share_picture.SUBJECT))
+    assert subject in [form for pair in SUBJECTS[VERBS[verb][0]] for form in pair], "the grammar says so"
+    assert abs(share_picture.VERB - share_picture.SUBJECT) > 1
+    with watched_texts() as seen:
+        figure = share_picture.draw()
+        figure.savefig(os.devnull, format="png", dpi=100)
+    assert not overlapping(seen[figure])
+    assert all(box.x0 > 40 and box.x1 < 1160 for _, _, box in seen[figure].values())
+
+
+def test_the_workflow_runs_what_is_there():
+    workflow = (paths.ROOT / ".github" / "workflows" / "check_and_publish.yml").read_text(encoding="utf-8")
+    assert all(f"{system}-latest" in workflow for system in ("ubuntu", "macos", "windows"))
+    commands = re.findall(r"shared/course\.py (\w+)|run_all\.sh(?: (\w+))?$", workflow, re.MULTILINE)
+    assert commands and all(word in ("", "all", "test", *course.PHASES) for pair in commands for word in pair)
+    assert re.search(rf"path: {HOME.as_posix()}$", workflow, re.MULTILINE)
+    assert set(re.findall(r"(\w+_URL):", workflow)) >= {"SITE_URL", "CODE_URL"}
+
+
+# ---------------------------------------------------------------------------------------------------- in the browser
+
+
+@contextmanager
+def opened(browser, path: Path, address: str = "", **settings):
+    """The page in a new window; fails on a console message, an error, or a request to anything but a file."""
+    complaints = []
+    context = browser.new_context(**settings)
+    page = context.new_page()
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("requestfailed", lambda request: complaints.append(request.url))
+    page.on("request", lambda r: complaints.append(r.url) if not r.url.startswith(("file:", "data:")) else None)
+    page.goto(path.as_uri() + address)
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def shown(page) -> list[str]:
+    """Ids of the findings that can be seen."""
+    return [finding.get_attribute("id") for finding in page.locator("article details").all() if finding.is_visible()]
+
+
+def seen_pictures(page) -> list[str]:
+    """Pictures beside the findings that can be seen, by their names."""
+    seen = [image.get_attribute("src") for image in page.locator("figure img").all() if image.is_visible()]
+    return [Path(address).name for address in seen]
+
+
+def counts(page, kind: str) -> dict[str, int]:
+    """Verdict or section -> the number beside it."""
+    places = page.locator(f"[data-count-{kind}]").all()
+    return {place.get_attribute(f"data-count-{kind}"): int(place.text_content()) for place in places}
+
+
+NAMES = ("", "holds", "does-not-hold", "holds-only-if", "undecided-here", "measured")
+
+
+@needs_browser
+def test_a_verdict_takes_its_pictures_along_and_counts_agree(report, browser):
+    with opened(browser, report) as page:
+        assert shown(page) == IN_ORDER and len(seen_pictures(page)) == len(DRAWN)
+        assert counts(page, "verdict") == dict(zip(NAMES, (5, 2, 2, 1, 0, 0), strict=True))
+        for verdict, left, pictures in (
+            ("holds", ["C901", "C904"], ["scaling.png"]),
+            ("does-not-hold", ["C902", "no-phase-4"], ["scaling.png", "mask_gallery.png"]),
+            ("measured", [], []),
+        ):
+            page.locator(f"input[value={verdict}]").check()
+            assert shown(page) == left and page.url.endswith(f"#verdict={verdict}")
+            assert seen_pictures(page) == pictures
+            assert page.locator("output").inner_text().startswith(f"{len(left)} finding")
+            assert counts(page, "verdict") == dict(zip(NAMES, (5, 2, 2, 1, 0, 0), strict=True))
+            assert sum(counts(page, "section").values()) == len(left)
+        page.locator("#filter-clear").click()
+        assert len(shown(page)) == 5 and "#" not in page.url and len(seen_pictures(page)) == len(DRAWN)
+
+
+@needs_browser
+def test_words_find_findings_and_pictures_from_the_keyboard(report, browser):
+    with opened(browser, report) as page:
+        page.keyboard.press("/")
+        page.keyboard.type("FUTURE mask")  # both, in any order and case
+        assert shown(page) == ["C902", "C903"] and page.url.endswith("#words=FUTURE+mask")
+        assert counts(page, "verdict") == dict(zip(NAMES, (2, 0, 1, 1, 0, 0), strict=True))
+        assert seen_pictures(page) == ["scaling.png", "mask_gallery.png"]
+        page.keyboard.press("Escape")
+        assert len(shown(page)) == 5
+        for words, left, pictures in (
+            ("c904", ["C904"], []),
+            ("masks.py", ["no-phase-4", "C903"], ["mask_gallery.png"]),  # the script of both
+            ("<b>", ["C901"], ["scaling.png"]),
+            ("coreference", [], ["pretrained_coreference.png"]),  # the picture alone
+            ("caption mask_gallery", ["no-phase-4", "C903"], ["mask_gallery.png"]),  # their picture's caption
+            ("zebra", [], []),
+        ):
+            page.locator("input[type=search]").fill(words)
+            assert (shown(page), seen_pictures(page)) == (left, pictures), words
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("address", "left"),
+    [
+        ("#verdict=does-not-hold&words=mask", ["C902", "no-phase-4"]),
+        ("#words=%3Cb%3E", ["C901"]),
+        ("#verdict=nonsense", IN_ORDER),
+        ("#C903", IN_ORDER),
+        ("#%", IN_ORDER),
+    ],
+)
+def test_an_address_brings_its_filter_back_and_a_link_opens_its_finding(report, browser, address, left):
+    with opened(browser, report, address) as page:
+        assert shown(page) == left
+        assert page.locator("details[open]").count() == ("C903" in address)
+        page.evaluate("location.hash = '#C904'")  # whatever is filtered
+        page.wait_for_function("document.getElementById('C904').open")
+        assert page.locator("#C904 dl").is_visible() and shown(page) == IN_ORDER
+        assert page.locator("#C904").bounding_box()["y"] > page.locator("nav").bounding_box()["height"]
+
+
+@needs_browser
+def test_report_works_without_javascript(report, browser):
+    with opened(browser, report, java_script_enabled=False) as page:
+        assert len(shown(page)) == 5 and not page.locator("form").is_visible()
+        page.locator("#C901 summary").click()
+        assert page.locator("#C901 dl").is_visible()
+
+
+@needs_browser
+def test_the_report_of_a_whole_run_is_not_too_tall(whole, browser):
+    with opened(browser, whole / paths.PAGE, viewport=DESKTOP) as page:
+        tall = page.evaluate("document.documentElement.scrollHeight")
+        print(f"the report page of a whole run: {tall} px")
+        assert tall <= TALLEST
+        assert page.locator(".cards img").count() == len(SEVEN)
+        first = page.locator(".cards img").first
+        assert first.bounding_box()["y"] < DESKTOP["height"] and first.evaluate("image => image.naturalWidth") == 420
+
+
+LESSON = place(Path("phase1_single_head", "README.md"))
+
+
+@needs_browser
+@pytest.mark.parametrize("name", [paths.PAGE, LESSON, place(Path("README.md"))], ids=lambda page: page.as_posix())
+@pytest.mark.parametrize(("scheme", "viewport"), [("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE)])
+def test_nothing_keeps_anybody_from_reading_a_page(whole, browser, name, scheme, viewport):
+    with opened(browser, whole / name, color_scheme=scheme, viewport=viewport) as page:
+        page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+        assert axe_violations(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
