@@ -25,7 +25,7 @@ import seaborn as sns
 from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
-from phase3_visualization.explorer import landing
+from phase3_visualization.explorer import landing, wagers
 from phase3_visualization.explorer.packing import pack
 from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, CausalAttention, load_causal_model
 from shared import cli, paths, training
@@ -61,10 +61,14 @@ SCRIPTS = (
     *(f"look/{name}.js" for name in ("steps", "writing")),
     "address.js",
     *(f"look/{name}.js" for name in ("tour", "look")),
+    *(f"break/{name}.js" for name in ("stage", "symbols", "future", "knockout", "line", "bugs", "score", "break")),
     "page.js",
 )
-STYLES = ("page.css", "look/look.css")
-VIEWS = ({"name": "look", "address": "", "title": "Look"},)
+STYLES = ("page.css", "look/look.css", "break/break.css")
+VIEWS = (
+    {"name": "look", "address": "", "title": "Look"},
+    {"name": "break", "address": "view=break", "title": "Break it", "needs": "wagers"},
+)
 NUM_SENTENCES = 40
 MAP_STEPS = 33  # colours of the weight map that the page gets; it blends between them
 DARK_GROUND = "#12171c"  # as --field in page.css
@@ -95,8 +99,11 @@ def model_record(name: str, trained: Trained) -> dict:
     }
 
 
-def page_data(models: dict[str, Trained], sentences: list[Sentence]) -> dict:
-    """All that the page knows: words, sentences with their gold relations, colours, and the models by their names."""
+def page_data(models: dict[str, Trained], sentences: list[Sentence], **more: dict) -> dict:
+    """All that the page knows: words, sentences with their gold relations, colours, and the models by their names.
+
+    more: what a view needs beside that, by its name.
+    """
     records = [model_record(name, trained) for name, trained in models.items()]
     return {
         "vocabulary": list(VOCABULARY),
@@ -109,6 +116,7 @@ def page_data(models: dict[str, Trained], sentences: list[Sentence]) -> dict:
         "weight_map": {"light": ramp(WEIGHT_MAP), "dark": ramp(DARK_WEIGHT_MAP)},
         "role_colors": {name: role_color(name) for record in records for name in named(record)},
         "models": records,
+        **more,
     }
 
 
@@ -150,7 +158,7 @@ def render(data: dict) -> str:
         css="\n".join((FOLDER / name).read_text(encoding="utf-8") for name in STYLES),
         scripts=[{"name": name, "text": (FOLDER / name).read_text(encoding="utf-8")} for name in SCRIPTS],
         data=as_script_text(data),
-        views=VIEWS,
+        views=[view for view in VIEWS if view.get("needs") in (None, *data)],
     )
 
 
@@ -159,11 +167,11 @@ def page_sentences() -> list[Sentence]:
     return [with_relations(TOY_SENTENCE.split()), *training.corpus()[1][:NUM_SENTENCES]]
 
 
-def write(models: dict[str, Trained], output_dir: Path) -> Path:
+def write(models: dict[str, Trained], output_dir: Path, **more: dict) -> Path:
     """Write the page with these models under output_dir; returns its path."""
     path = output_dir / paths.EXPLORER
     with paths.whole_file(path) as unfinished:
-        unfinished.write_text(render(page_data(models, page_sentences())), encoding="utf-8")
+        unfinished.write_text(render(page_data(models, page_sentences(), **more)), encoding="utf-8")
     return path
 
 
@@ -196,14 +204,16 @@ def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="show the models whose checkpoints lie here")
     options = cli.parse(parser, argv)
+    more = {}
     if options.model is None:
         models = {BOTH_SIDES: load_multi_head_model(options), CAUSAL: load_causal_model(options)}
+        more["wagers"] = wagers.data(models[BOTH_SIDES], models[CAUSAL], options)
     else:
         try:
             models = models_in(options.model, options.device)
         except ValueError as error:
             parser.error(str(error))
-    path = write(models, options.output_dir)
+    path = write(models, options.output_dir, **more)
     print(f"explorer: {paths.shown(path)}, {path.stat().st_size / 1e6:.2f} MB  (open it in a browser)")
     for name, trained in models.items():
         print(f"   {name}: layers {trained.recipe.num_layers}, heads {trained.recipe.num_heads}, {trained.label}")

@@ -3,7 +3,8 @@
 
 const Page = (() => {
   const { byId } = View;
-  const VIEWS = { look: Look };
+  // A view that lacks what it needs, such as wagers about models that somebody else trained, is not in the page.
+  const VIEWS = Object.fromEntries(Object.entries({ look: Look, break: Break }).filter(([name]) => byId(name)));
   let app, shown;
 
   function route() {

@@ -115,7 +115,7 @@ const Break = (() => {
         () => go(0, wagers.map(() => null)));
     } else drawWager();
     const moved = before && before.at !== state.at;
-    if (moved) (ended ? byId("break-score").querySelector("h3") : byId("break-name")).focus();
+    if (moved) (ended ? byId("break-score").querySelector("h2") : byId("break-name")).focus();
   }
 
   // The small models are unpacked when somebody comes to bet, not before.

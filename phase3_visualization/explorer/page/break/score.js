@@ -80,7 +80,7 @@ const Score = (() => {
     field.value = address;
     const note = element("span", { class: "quiet", role: "status" });
     box.replaceChildren(
-      element("h3", { tabindex: "-1" }, line),
+      element("h2", { tabindex: "-1" }, line),
       element("p", {}, open ? `Not asked yet: ${open}.` : kindly(right, marks.length)),
       canvas,
       element("p", { class: "row" }, button("save the picture", () => save(canvas, `break-it-${right}-of-${marks.length}.png`)),

@@ -14,7 +14,7 @@ const Stage = (() => {
   }
 
   // One of the models, or one of the ways to run a model: what it is called, and what it does.
-  const pane = (title, ...content) => element("div", { class: "pane" }, element("h4", {}, title), ...content);
+  const pane = (title, ...content) => element("div", { class: "pane" }, element("h3", {}, title), ...content);
   const panes = (...each) => element("div", { class: "panes" }, ...each);
 
   // One line: a name, a bar from 0 to 1, and the number in words. color: "accent" or "changed".
