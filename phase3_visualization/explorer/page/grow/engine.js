@@ -2,7 +2,7 @@
    the page's own scripts, so that a page without a server can have one; or, where there is none, beside the page in
    slices of a few milliseconds. Both ways it is told and tells the same messages.
 
-   told    {start: {growth, seed, toggles}}   {run: until}   {pause}   {toggle: "1.2"}
+   told    {start: {growth, seed, toggles, steps}}   {run: steps}   {pause}   {toggle: "1.2"}
    tells   {kind: "ready", fast}   {kind: "look", step, losses, weights, names}   {kind: "toggled", head, step}
            {kind: "paused", step}
 
@@ -15,7 +15,7 @@ const Engine = (() => {
   const [LOOK, NAME] = [5, 10]; // steps between looks at the maps, and between names
   const SLICE = 25; // milliseconds
 
-  function create(tell, memory) {
+  function create(tell) {
     let run, life, until, planned;
     let [running, pausing, called] = [false, false, false];
     let waiting = []; // heads to be toggled at the end of this step
@@ -55,8 +55,8 @@ const Engine = (() => {
         planned.filter(({ step }) => step === run.step).forEach(({ head }) => toggle(head));
         waiting.splice(0).forEach(toggle);
         if (pausing || run.step === until) {
+          if (pausing || until > 0) tell({ kind: "paused", step: run.step });
           [running, pausing] = [false, false];
-          tell({ kind: "paused", step: run.step });
           yield;
           continue; // heads may have been toggled meanwhile
         }
@@ -74,16 +74,15 @@ const Engine = (() => {
       if (running) later();
     }
 
-    function start({ growth, seed, toggles }) {
+    function start({ growth, seed, toggles, steps }) {
       const { recipe, rules, gold, pad } = growth;
-      const space = Training.room(memory);
-      run = Training.start(recipe, Training.unpack(growth.train, pad), seed, space);
+      run = Training.start(recipe, Training.unpack(growth.train, pad), seed);
       run.held_out = Roles.prepare(Training.unpack(growth.held_out, pad), gold, rules);
       run.shown = Training.together([growth.shown.tokens]);
       run.rules = rules;
-      [planned, waiting, until, running, pausing] = [toggles, [], 0, true, false]; // a first look, and no step
+      [planned, waiting, until, running, pausing] = [toggles, [], steps, true, false];
       life = live();
-      tell({ kind: "ready", fast: space.fast });
+      tell({ kind: "ready", fast: run.model.space.fast });
       later();
     }
 
@@ -106,17 +105,30 @@ const Engine = (() => {
     onmessage = ({ data }) => receive(data);
   }
 
-  /* An engine in a worker if there can be one -> send(message). scripts: name -> text of the page's own scripts. */
+  /* An engine in a worker if there can be one -> send(message). scripts: name -> text of the page's own scripts.
+     A worker that fails is replaced by an engine beside the page, which is told everything once more. */
   function open(scripts, tell) {
-    const text = PARTS.map((part) => scripts.get(`grow/${part}.js`)).join("\n");
+    const sent = []; // since the last start
+    let receive;
+    function beside() {
+      ({ receive } = create(tell));
+      sent.forEach(receive);
+    }
     try {
+      const text = PARTS.map((part) => scripts.get(`grow/${part}.js`)).join("\n");
       const worker = new Worker(URL.createObjectURL(new Blob([text, "Engine.listen();"], { type: "text/javascript" })));
       worker.onmessage = ({ data }) => tell(data);
-      return (message) => worker.postMessage(message);
+      worker.onerror = beside;
+      receive = (message) => worker.postMessage(message);
     } catch {
-      return create(tell).receive;
+      beside();
     }
+    return (message) => {
+      if ("start" in message) sent.length = 0;
+      sent.push(message);
+      receive(message);
+    };
   }
 
-  return { create, listen, open };
+  return { listen, open };
 })();

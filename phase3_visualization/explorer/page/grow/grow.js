@@ -6,7 +6,7 @@
 
 const Grow = (() => {
   const { byId, on, element, svg, fixed, tokenLabels } = View;
-  const [WIDTH, HEIGHT] = [400, 120]; // of the curve
+  const [WIDTH, HEIGHT] = [400, 60]; // of the curve
   let app, data, send, heads, recipe;
   let growth, seed, running, finished, at, following, chosen, picked, seconds, since, fast, wanted;
   let [opened, drawn] = [false, false];
@@ -17,25 +17,25 @@ const Grow = (() => {
 
   // ---- the run
 
-  function restart(newSeed, toggles) {
-    [seed, growth] = [newSeed, Growth.create(data)];
-    [running, finished, at, following, picked, seconds] = [false, false, 0, true, false, 0];
-    chosen = "0.0";
-    wanted = toggles;
+  // Another run, of so many steps; of none, it has only its first look.
+  function restart(newSeed, toggles, steps) {
+    [seed, wanted] = [newSeed, toggles];
+    [running, finished, seconds, since] = [steps > 0, false, 0, performance.now()];
+    [growth, at, following, chosen, picked] = [null, 0, true, "0.0", false];
     byId("grow-seed").value = seed;
     byId("grow-news").textContent = "";
-    send({ start: { growth: data, seed, toggles } });
+    send({ start: { growth: data, seed, toggles, steps } });
   }
 
-  function train(until = recipe.steps) {
+  function train() {
     [running, since] = [true, performance.now()];
     follow();
-    send({ run: until });
+    send({ run: recipe.steps });
   }
 
   // The newest look, and each that comes.
   function follow() {
-    [following, at] = [true, Math.max(0, growth.looks.length - 1)];
+    [following, at] = [true, Math.max(0, (growth?.looks.length ?? 0) - 1)];
     draw();
   }
 
@@ -43,29 +43,30 @@ const Grow = (() => {
     if (running) send({ pause: true });
   }
 
+  // What comes between an order to start again and "ready" is still from the run before.
   function receive(told) {
-    if (told.kind === "ready") ({ fast } = told);
+    if (told.kind === "ready") [growth, fast] = [Growth.create(data), told.fast];
+    if (!growth) return;
     if (told.kind === "look") seen(told);
-    if (told.kind === "toggled") {
-      say([Growth.toggled(growth, told)]);
-      if (!wanted.some(({ head, step }) => head === told.head && step === told.step)) write();
-    }
-    if (told.kind === "paused" && running) {
+    if (told.kind === "toggled") toggled(told);
+    if (told.kind === "paused") {
       [seconds, running] = [now(), false];
       finished = told.step === recipe.steps;
     }
     soon();
   }
 
+  function toggled(told) {
+    byId("grow-news").textContent = `Step ${told.step}: ${Growth.toggled(growth, told)}.`;
+    if (!wanted.some(({ head, step }) => head === told.head && step === told.step)) write();
+  }
+
   function seen(told) {
-    say(Growth.add(growth, told, now()));
+    const news = Growth.add(growth, told, now());
+    if (news.length) byId("grow-news").textContent = `Step ${told.step}: ${news.join("; ")}.`;
     if (following) at = growth.looks.length - 1;
     const [first] = growth.firsts.values();
     if (first && !picked) chosen = first.head; // the eye goes where something happens, unless it is elsewhere
-  }
-
-  function say(news) {
-    if (news.length) byId("grow-news").textContent = news.join(" ");
   }
 
   // ---- the address
@@ -86,8 +87,8 @@ const Grow = (() => {
   function write(step = null) {
     const parts = { view: "grow", seed };
     if (step !== null) parts.step = step;
-    if (growth.toggles.length) parts.without = written(growth.toggles);
-    wanted = [...growth.toggles];
+    wanted = growth ? [...growth.toggles] : [];
+    if (wanted.length) parts.without = written(wanted);
     app.go(parts);
   }
 
@@ -132,11 +133,11 @@ const Grow = (() => {
     return names[layer][head];
   }
 
-  // A frame around each cell that the grammar ties by this role.
+  // A frame around each cell that the grammar ties by this role, in a colour that no weight has.
   function frame(canvas, role) {
     const context = canvas.getContext("2d");
     const cell = canvas.width / length();
-    context.strokeStyle = color(role);
+    context.strokeStyle = getComputedStyle(canvas).getPropertyValue("--changed");
     context.lineWidth = 2;
     for (const [i, j] of data.shown.tied[role] ?? []) context.strokeRect(j * cell, i * cell, cell - 1, cell - 1);
   }
@@ -162,7 +163,7 @@ const Grow = (() => {
   }
 
   function draw() {
-    if (!growth.looks.length) return;
+    if (!growth?.looks.length) return;
     const look = growth.looks[at];
     const out = Growth.outAt(growth, following ? Infinity : look.step);
     for (const head of heads) drawHead(head, look, out.has(head.name));
@@ -188,8 +189,8 @@ const Grow = (() => {
     byId("grow-curve").replaceChildren(
       ...marks, svg("polyline", { points: points.join(" ") }), upright(look.step, "var(--accent)"));
     const shown = losses[look.step - 1];
-    byId("grow-loss").textContent = shown ? `${fixed(shown)} nats per hidden word at step ${look.step}` : "";
-    byId("grow-curve").setAttribute("aria-label", `loss by step${shown ? `: ${byId("grow-loss").textContent}` : ""}`);
+    byId("grow-loss").textContent = !losses.length ? "The loss will be drawn here, step by step."
+      : `Step ${look.step}${shown ? `: loss ${fixed(shown)} nats per hidden word` : ""}. The slider goes back in time.`;
     const list = byId("grow-firsts");
     for (const [role, { step }] of [...growth.firsts].slice(list.children.length)) {
       const mark = element("span", { class: "grow-mark" });
@@ -201,7 +202,6 @@ const Grow = (() => {
 
   function drawControls(look) {
     const last = growth.looks.at(-1).step;
-    byId("grow-step").max = last;
     byId("grow-step").value = look.step;
     byId("grow-step").setAttribute("aria-valuetext", `step ${look.step}`);
     byId("grow-train").textContent = running ? "pause" : finished ? "train again" : last ? "go on" : "train";
@@ -215,18 +215,18 @@ const Grow = (() => {
   // ---- what a reader does
 
   function press() {
-    if (running) return pause();
-    if (finished) restart(seed, []);
-    train();
+    if (running) pause();
+    else if (finished) restart(seed, [], recipe.steps);
+    else train();
   }
 
-  function newSeed(value) {
+  function newSeed(value, steps) {
     const next = whole(String(value), 999999);
     if (next === null) {
       byId("grow-seed").value = seed; // what makes no sense does not stay in the field
       return;
     }
-    restart(next, []);
+    restart(next, [], steps);
     write();
   }
 
@@ -238,11 +238,8 @@ const Grow = (() => {
 
   function wire() {
     on("grow-train", "click", press);
-    on("grow-seed", "change", () => newSeed(byId("grow-seed").value));
-    on("grow-other", "click", () => {
-      newSeed((seed + 1) % 1000000);
-      train();
-    });
+    on("grow-seed", "change", () => newSeed(byId("grow-seed").value, 0));
+    on("grow-other", "click", () => newSeed((seed + 1) % 1000000, recipe.steps));
     on("grow-step", "input", () => scrub(Number(byId("grow-step").value)));
     on("grow-step", "change", () => write(growth.looks[at].step));
     View.darkGround.addEventListener("change", soon);
@@ -255,7 +252,7 @@ const Grow = (() => {
     const names = Array.from({ length: recipe.num_layers * recipe.num_heads }, (_, i) =>
       `${Math.floor(i / recipe.num_heads)}.${i % recipe.num_heads}`);
     heads = names.map(makeHead);
-    byId("grow-step").step = 5;
+    Object.assign(byId("grow-step"), { max: recipe.steps, step: 5 });
     byId("grow-lesson").href = `../${data.lesson}`;
     byId("grow-sentence").append(...tokenLabels(data.shown.words).map((label) => element("span", {}, label)));
     wire();
@@ -274,9 +271,8 @@ const Grow = (() => {
     const same = opened && seed === newSeed && written(wanted) === written(toggles);
     if (!opened) open();
     if (!same) {
-      restart(newSeed, toggles);
-      if (step || toggles.length) train(step ?? recipe.steps);
-    } else if (step !== null && step <= (growth.looks.at(-1)?.step ?? -1)) scrub(step);
+      restart(newSeed, toggles, step ?? (toggles.length ? recipe.steps : 0));
+    } else if (step !== null && step <= (growth?.looks.at(-1)?.step ?? -1)) scrub(step);
   }
 
   function hide() {

@@ -23,48 +23,47 @@ const Growth = (() => {
     return out;
   }
 
-  /* [role, head] of all heads that have one and are not out. */
-  function having(growth, { names, step }) {
+  /* [role, head] of all heads that have one and are not out after `step` steps. */
+  function having(growth, names, step) {
     const out = outAt(growth, step);
     const all = names.flatMap((heads, layer) => heads.map((role, head) => [role, `${layer}.${head}`]));
     return all.filter(([role, head]) => role && !out.has(head));
   }
 
-  /* One look more -> what is new in it, as sentences. The names of a look without any are those of the last. */
+  /* One look more -> what is new in it, in words. The names of a look without any are those of the last. */
   function add(growth, { step, losses, weights, names }, seconds) {
     growth.losses.push(...losses);
     const look = { step, weights, names: names ?? growth.looks.at(-1).names };
     growth.looks.push(look);
     if (!names) return [];
     const news = [];
-    for (const [role, head] of having(growth, look)) {
+    for (const [role, head] of having(growth, names, step)) {
       const lost = growth.lost.get(role);
       if (lost && lost.head !== head) {
         growth.lost.delete(role);
-        news.push(`Step ${step}: head ${head} has taken over ${role}, ${step - lost.step} steps after head ` +
-          `${lost.head} was knocked out.`);
+        news.push(`head ${head} has taken over ${role}, ${step - lost.step} steps after ${lost.head} was knocked out`);
       }
       if (growth.firsts.has(role)) continue;
       growth.firsts.set(role, { step, head, seconds });
-      news.push(`Step ${step}: head ${head} has a role, ${role}.`);
+      news.push(`head ${head} has a role, ${role}`);
     }
     return news;
   }
 
-  /* A head went out or came back -> what that means, as a sentence. */
+  /* A head went out or came back -> what that means, in words. */
   function toggled(growth, { head, step }) {
     growth.toggles.push({ head, step });
     const last = growth.looks.at(-1);
     const role = nameOf(last.names, head);
     if (!outAt(growth, step).has(head)) {
       if (growth.lost.get(role)?.head === head) growth.lost.delete(role);
-      return `Step ${step}: head ${head} is back.`;
+      return `head ${head} is back`;
     }
-    if (!role) return `Step ${step}: head ${head}, which has no role yet, is out from here on.`;
-    const same = having(growth, last).find(([other]) => other === role);
-    if (same) return `Step ${step}: head ${head} is out. Head ${same[1]} has the same role, ${role}.`;
+    if (!role) return `head ${head}, which has no role, is knocked out`;
+    const same = having(growth, last.names, step).find(([other]) => other === role);
+    if (same) return `head ${head} is knocked out, but head ${same[1]} has the same role, ${role}`;
     growth.lost.set(role, { head, step });
-    return `Step ${step}: head ${head} is out, and with it ${role}. Does another take over?`;
+    return `head ${head} is knocked out, and with it ${role}; no other has it yet`;
   }
 
   /* The mean loss of the steps just before each one. */

@@ -109,5 +109,5 @@ const Matmul = (() => {
     return { numbers, fast, take, mark, release, packed, multiply };
   }
 
-  return { open_space, open_memory, slow_memory, transposed, block };
+  return { open_space, slow_memory, transposed, block };
 })();

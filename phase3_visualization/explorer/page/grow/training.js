@@ -68,12 +68,9 @@ const Training = (() => {
     return { tokens: seen, sentences, chosen, targets: chosen.map((position) => tokens[position]) };
   }
 
-  /* Where a run computes; memory: to try it without WebAssembly. */
-  const room = (memory) => Matmul.open_space(ROOM, memory?.(ROOM));
-
   /* A new model that has not seen anything. corpus: arrays of tokens; recipe: as growing.py writes it. */
-  function start(recipe, corpus, seed, space) {
-    const model = Network.create(recipe, space);
+  function start(recipe, corpus, seed) {
+    const model = Network.create(recipe, Matmul.open_space(ROOM));
     const optimizer = Optimizer.create(model);
     const random = random_numbers(seed);
     draw_start(model, random);
@@ -101,5 +98,5 @@ const Training = (() => {
     run.step += 1;
   }
 
-  return { room, start, step, gradients, unpack, together };
+  return { start, step, gradients, unpack, together };
 })();
