@@ -32,6 +32,11 @@ def plural(verdict: str) -> str:
     return verdict.replace("holds", "hold").replace("does not", "do not").replace("undecided", "are undecided")
 
 
+def chapter(script: str) -> Path:
+    """The page that tells of a script: of its room, or of the phase whose root it stands in."""
+    return place(Path(script).parent / "README.md")
+
+
 def template(site: Site) -> jinja2.Template:
     """The report page's, with what it asks of the site."""
     templates = environment()
@@ -40,6 +45,7 @@ def template(site: Site) -> jinja2.Template:
         "measured": measured_text,
         "file": lambda name: site.file(paths.PAGE, name),
         "link": lambda path: site.link(paths.PAGE, path),
+        "chapter": chapter,
         "slug": lambda text: text.replace(" ", "-"),
     }
     return templates.get_template("report.html.jinja")
