@@ -18,7 +18,8 @@ const Break = (() => {
   // ---- where the reader is
 
   function read(parts) {
-    const given = parts.get("answers") ?? "";
+    const asGiven = parts.get("answers") ?? "";
+    const given = /^[a-d.]{0,6}$/.test(asGiven) ? asGiven : "";
     const answers = wagers.map(({ choices }, i) => {
       const choice = LETTERS.indexOf(given[i] || ".");
       return choice >= 0 && choice < choices.length ? choice : null;
