@@ -241,7 +241,8 @@ def test_a_step_with_the_cache_is_the_last_row_of_the_whole(explorer_page, lever
 
 ROLES = f"""([name, levers]) => {{ {PLAIN}
     const {{ sentences, vocabulary, special }} = JSON.parse(document.getElementById("data").textContent);
-    return Statistics.role_scores(models[name], sentences.slice(0, 15), levers, vocabulary, special); }}"""
+    const hits = Statistics.count_hits(models[name], sentences.slice(0, 15), levers, vocabulary, special);
+    return Statistics.best_heads(hits); }}"""
 
 
 @needs_browser
@@ -387,15 +388,15 @@ def test_the_page_is_one_small_file_and_the_same_each_time(explorer_models, tmp_
     page = first.read_text(encoding="utf-8")
     assert page.count("Content-Security-Policy") == 1
     assert set(re.findall(r"https?://[^\s\"'<>]*", page)) <= {"http://www.w3.org/2000/svg"}  # a name, not an address
-    assert sorted(write_page.SCRIPTS) == sorted(
-        f.relative_to(write_page.FOLDER).as_posix() for f in write_page.FOLDER.rglob("*.js")
-    )
+    parts = (*write_page.SCRIPTS, *write_page.STYLES)
+    files = [file for kind in ("js", "css") for file in write_page.FOLDER.rglob(f"*.{kind}")]
+    assert sorted(parts) == sorted(file.relative_to(write_page.FOLDER).as_posix() for file in files)
     assert [file.name for file in first.parent.iterdir()] == ["explorer.html"]
 
 
 def test_the_data_of_the_page_can_be_read_back(explorer_data, explorer_models):
     data = json.loads(write_page.as_script_text(explorer_data))
-    assert data["vocabulary"] == list(VOCABULARY) and len(data["weight_map"]) == 33
+    assert data["vocabulary"] == list(VOCABULARY) and [len(ramp) for ramp in data["weight_map"].values()] == [33, 33]
     assert data["special"] == {word.strip("<>"): INDEX[word] for word in SPECIAL}
     toy, *held_out = data["sentences"]
     assert len(held_out) == 40 and tuple(held_out[0]["words"]) == training.corpus()[1][0].words

@@ -10,7 +10,7 @@ import torch
 from phase3_visualization.explorer import write_page
 from shared import paths
 from shared.tests.helpers import needs_browser, open_watched
-from shared.toy_language import TOY_SENTENCE
+from shared.toy_language import SPECIAL, TOY_SENTENCE, VOCABULARY
 
 
 def change(before, after):
@@ -77,11 +77,38 @@ def shown_weights(page):
     return rows
 
 
+def word_labels(page):
+    """The words of the sentence as the model reads them, with their places: "1 cat"."""
+    return page.evaluate(
+        "() => [...document.querySelectorAll('#words button')].map((button) =>"
+        " button.querySelector('.place').textContent + ' ' + button.childNodes[1].textContent)"
+    )
+
+
+def chosen_word(page):
+    return word_labels(page)[
+        page.evaluate(
+            "() => [...document.querySelectorAll('#words button')].findIndex("
+            "(button) => button.getAttribute('aria-checked') === 'true')"
+        )
+    ]
+
+
+def choose_model(page, name):
+    page.evaluate("() => { document.getElementById('model').closest('details').open = true; }")
+    page.select_option("#model", name)
+
+
+def opened(page, card):
+    """What is folded away, opened."""
+    page.evaluate("(id) => { document.getElementById(id).open = true; }", card)
+
+
 def shown_predictions(page):
     """Word -> its text of numbers, e.g. "0.20 → 0.31"."""
     return dict(
         page.evaluate(
-            "() => [...document.querySelectorAll('#predictions .prediction')].map((row) =>"
+            "() => [...document.querySelectorAll('#guesses .guess')].map((row) =>"
             " [row.querySelector('.word').firstChild.textContent, row.querySelector('.number').textContent])"
         )
     )
@@ -118,8 +145,9 @@ def test_the_maps_show_the_forward_pass(live_page):
     assert live_page.locator("#heads .map").count() == 8
     row = expected(live_page, "both sides")["weights"][1][2][1]
     most = max(range(6), key=lambda j: row[j])
-    title = f'Attention, live: "cat" looks at {LIVE_WORDS[most]} {row[most]:.2f} (layer 1, head 2)'
-    assert live_page.title() == title == live_page.inner_text("h1")
+    where = "itself" if most == 1 else LIVE_WORDS[most]
+    said = f"cat looks most at {where}: {row[most]:.2f}. Head: no role layer 1, head 2"
+    assert live_page.inner_text("#looks") == said
 
 
 @needs_browser
@@ -164,6 +192,7 @@ def test_a_knocked_out_head_changes_the_predictions(live_page):
     assert measure_text(live_page, "loss") == change(*losses)
     assert f"loss {change(*losses)}" in live_page.inner_text('[data-lever="removed"]')
     assert live_page.locator(".head-cell.out").count() == 1
+    assert live_page.inner_text("#summary").startswith("“on” ")
     live_page.click("#restore")
     assert live_page.locator(".head-cell.out").count() == 0
     assert "→" not in measure_text(live_page, "loss")
@@ -172,8 +201,9 @@ def test_a_knocked_out_head_changes_the_predictions(live_page):
 @needs_browser
 def test_a_hidden_word_becomes_a_mask_or_is_seen_by_nobody(live_page):
     view(live_page, model="small", query=5)
-    live_page.click("#hide")
-    assert live_page.locator("#words button").all_inner_texts()[5] == "5 <mask>"
+    assert live_page.inner_text("#question").startswith("Nothing is hidden") and shown_predictions(live_page) == {}
+    live_page.click("#hide-now")
+    assert word_labels(live_page)[5] == "5 <mask>"
     hidden = expected(live_page, "small", masked=5)
     near(shown_weights(live_page), hidden["weights"][0][0])
     after = probabilities(hidden["logits"])[5]
@@ -181,7 +211,7 @@ def test_a_hidden_word_becomes_a_mask_or_is_seen_by_nobody(live_page):
     token = live_page.evaluate("() => Page.language().index.get('mat')")
     assert measure_text(live_page, "loss") == f"{-math.log(after[token]):.2f}"
     live_page.click("#hide")
-    assert live_page.locator("#words button").all_inner_texts()[5] == "5 mat"
+    assert word_labels(live_page)[5] == "5 mat"
 
     view(live_page, model="causal", query=1)
     live_page.click("#hide")
@@ -192,17 +222,19 @@ def test_a_hidden_word_becomes_a_mask_or_is_seen_by_nobody(live_page):
 @needs_browser
 def test_two_words_change_places_and_the_choice_follows(live_page):
     view(live_page, model="small", query=1)
+    live_page.click("#hide")
     live_page.select_option("#swap-with", "5")
     live_page.click("#swap")
-    order = ["the", "mat", "sat", "on", "the", "cat"]
-    assert live_page.locator("#words button").all_inner_texts() == [f"{i} {word}" for i, word in enumerate(order)]
+    order = ["the", "mat", "sat", "on", "the", "<mask>"]
+    assert live_page.input_value("#sentence") == "the mat sat on the cat"
+    assert word_labels(live_page) == [f"{i} {word}" for i, word in enumerate(order)]
     near(shown_weights(live_page), expected(live_page, "small", order)["weights"][0][0])
-    assert live_page.inner_text("#words [aria-checked=true]") == "5 cat"
+    assert chosen_word(live_page) == "5 <mask>"
     before = probabilities(expected(live_page, "small", masked=1)["logits"])[1]
     after = probabilities(expected(live_page, "small", order, masked=5)["logits"])[5]
     check_predictions(live_page, before, after)
     live_page.click("#unswap")
-    assert live_page.inner_text("#words [aria-checked=true]") == "1 cat"
+    assert chosen_word(live_page) == "1 <mask>" and live_page.input_value("#sentence") == TOY_SENTENCE
 
 
 @needs_browser
@@ -243,8 +275,9 @@ def test_role_scores_follow_the_levers(live_page):
     view(live_page)
     wanted = live_page.evaluate(
         """() => { const data = JSON.parse(document.getElementById("data").textContent);
-        return ["both sides"].map((name) => [{}, {divisor: 0.5}].map((levers) => Statistics.role_scores(
-            Page.models().get(name), data.sentences, levers, data.vocabulary, data.special)["verb-subject"]))[0]; }"""
+        const scores = (levers) => Statistics.best_heads(Statistics.count_hits(
+            Page.models().get("both sides"), data.sentences, levers, data.vocabulary, data.special));
+        return [{}, {divisor: 0.5}].map((levers) => scores(levers)["verb-subject"]); }"""
     )
     texts = [f"{math.floor(100 * s['score'] + 0.5)}% ({s['layer']}.{s['head']})" for s in wanted]
     live_page.fill("#divisor", "0.5")
@@ -257,6 +290,8 @@ def test_role_scores_follow_the_levers(live_page):
 @needs_browser
 def test_the_five_steps_add_up(live_page):
     view(live_page, head="1.3", query=3)
+    opened(live_page, "steps-card")
+    live_page.wait_for_selector("table.steps")
     numbers = expected(live_page, "both sides")
     rows = live_page.locator("table.steps tbody tr").count()
     assert rows == 6
@@ -282,24 +317,63 @@ def test_pointing_at_a_key_shows_who_looks_at_it(live_page):
 
 
 @needs_browser
-def test_an_unknown_word_is_explained_and_the_view_stays(live_page):
+def test_an_unknown_word_is_explained_and_the_view_stays_greyed(live_page):
     view(live_page)
     before = live_page.inner_html("#large")
     live_page.fill("#sentence", "the dgo sat")
     message = live_page.inner_text("#message")
-    assert '"dgo" is not among the' in message and live_page.inner_html("#large") == before
+    assert "“dgo” is not among the 97 words" in message and live_page.inner_html("#large") == before
+    assert live_page.evaluate("() => getComputedStyle(document.querySelector('.columns')).opacity") == "0.35"
     live_page.click("#message button:has-text('dog') >> nth=0")
     taken = live_page.input_value("#sentence")
     assert taken in ("the dog sat", "the dogs sat")
     assert live_page.inner_text("#message") == ""
-    assert live_page.locator("#words button").all_inner_texts() == [f"{i} {w}" for i, w in enumerate(taken.split())]
+    assert word_labels(live_page) == [f"{i} {w}" for i, w in enumerate(taken.split())]
+    assert live_page.evaluate("() => getComputedStyle(document.querySelector('.columns')).opacity") == "1"
+
+
+@needs_browser
+def test_a_word_of_ours_is_answered_by_its_meaning(live_page):
+    view(live_page)
+    live_page.fill("#sentence", "my elephant loves pizza!?")
+    problem, *answers = live_page.locator("#message p").all_inner_texts()
+    assert problem == "“my” and 3 more are not among the 97 words that the models know."
+    assert answers[0].startswith("my No determiners but: thea") and answers[2].startswith("loves No verbs but: sat")
+    assert answers[1] == "elephant No animals but: catdogfox"
+    live_page.fill("#sentence", "the qqqq")
+    assert "Here comes a noun, such as: catgirlcar" in live_page.inner_text("#message")
+    live_page.fill("#sentence", "the farmer ran and slept")
+    assert "one sentence, one verb" in live_page.inner_text("#message")
+
+
+@needs_browser
+def test_every_word_can_be_clicked(live_page):
+    view(live_page)
+    live_page.click("details.all-words summary")
+    chips = live_page.locator("#chips .chip").all_inner_texts()
+    assert sorted(chips) == sorted(VOCABULARY[len(SPECIAL) :]) and len(chips) == 97
+    live_page.click("#empty")
+    assert "empty" in live_page.inner_text("#message")
+    for word in ("those", "cats", "slept"):
+        live_page.get_by_role("button", name=word, exact=True).click()
+    assert word_labels(live_page) == ["0 those", "1 cats", "2 slept"]
+    live_page.click("details.all-words summary")
+
+
+def test_no_word_with_a_meaning_is_a_word_of_the_language():
+    meanings = write_page.page_data({}, [])["meanings"]
+    words = [word for group in meanings.values() for word in group]
+    assert len(words) == len(set(words)) and not set(words) & set(VOCABULARY)
+    groups = write_page.word_groups()
+    assert sorted(word for group in groups.values() for word in group) == sorted(VOCABULARY[len(SPECIAL) :])
+    assert set(meanings) == set(groups) | {"pronoun", "joining"}
 
 
 @needs_browser
 @pytest.mark.parametrize(
-    ("typed", "words"), [("  ", "empty"), ("the " * 33, "33 words"), ("qqqqq", "No known word"), ("<mask>", "<mask>")]
+    ("typed", "words"), [("  ", "empty"), ("the " * 33, "33 words"), ("qqqqq", "determiner"), ("<mask>", "<mask>")]
 )
-def test_a_sentence_that_cannot_be_read_is_one_line(live_page, typed, words):
+def test_a_sentence_that_cannot_be_read_is_explained(live_page, typed, words):
     view(live_page)
     live_page.fill("#sentence", typed)
     assert words in live_page.inner_text("#message")
@@ -312,9 +386,9 @@ def test_the_longest_sentence_fits_every_model(live_page):
     live_page.fill("#sentence", "the " * 32)
     assert live_page.locator("#large tbody tr").count() == 33
     live_page.fill("#sentence", "cat")
-    assert live_page.locator("#words button").all_inner_texts() == ["0 <start>", "1 cat"]
-    live_page.select_option("#model", "small")
-    assert live_page.locator("#words button").all_inner_texts() == ["0 cat"]
+    assert word_labels(live_page) == ["0 <start>", "1 cat"]
+    choose_model(live_page, "small")
+    assert word_labels(live_page) == ["0 <mask>"]
     assert live_page.locator("#heads .map").count() == 9
 
 
@@ -322,7 +396,7 @@ def test_the_longest_sentence_fits_every_model(live_page):
 def test_typed_markup_is_text(live_page, live_errors):
     view(live_page)
     live_page.fill("#sentence", "<img src=x onerror=alert(1)>")
-    assert '"<img"' in live_page.inner_text("#message")
+    assert "“<img”" in live_page.inner_text("#message")
     view(live_page, words="<img src=x onerror=alert(1)>")
     assert live_page.locator("img").count() == 0
     assert not live_errors
@@ -339,6 +413,7 @@ def test_a_view_can_be_linked(live_page, browser, live_errors):
     live_page.click("#swap")
     live_page.uncheck("#causal")
     live_page.fill("#temperature", "1.5")
+    opened(live_page, "writing-card")
     live_page.fill("#seed", "77")
     live_page.click("#one-more")
     live_page.wait_for_function("() => location.hash.includes('written=1')")
@@ -346,8 +421,9 @@ def test_a_view_can_be_linked(live_page, browser, live_errors):
     assert state["hidden"] == [3] and state["removed"] == ["0.2"] and state["order"] == [0, 3, 2, 1, 4, 5, 6]
     other = open_watched(browser, live_page.url, live_errors)
     assert other.evaluate("() => Page.state()") == state
-    for box in ("#large", "#predictions", "#steps", "#writing", "#words"):
+    for box in ("#guesses", "#writing", "#words"):
         assert other.inner_html(box) == live_page.inner_html(box)
+    assert shown_weights(other) == shown_weights(live_page)
     other.close()
 
 
@@ -382,15 +458,17 @@ def test_the_keyboard_moves_words_and_heads(live_page):
     live_page.focus("#words [aria-checked=true]")
     live_page.keyboard.press("ArrowRight")
     live_page.keyboard.press("ArrowRight")
-    assert live_page.inner_text(":focus") == "3 on" == live_page.inner_text("#words [aria-checked=true]")
+    assert live_page.evaluate("() => document.activeElement.ariaChecked") == "true" and chosen_word(live_page) == "3 on"
     live_page.focus("#heads .map[aria-pressed=true]")
     live_page.keyboard.press("ArrowDown")
     live_page.keyboard.press("ArrowRight")
-    assert live_page.inner_text("#head-heading") == "One head: layer 1, head 1"
-    assert live_page.get_attribute(":focus", "aria-label") == "layer 1, head 1"
+    assert live_page.inner_text("#head-heading") == "One head: no role (layer 1, head 1)"
+    assert live_page.get_attribute(":focus", "aria-label") == "no role (layer 1, head 1)"
     live_page.keyboard.press("Tab")
     live_page.keyboard.press("Enter")
-    assert live_page.locator(".head-cell.out .map").get_attribute("aria-label") == "layer 1, head 1, knocked out"
+    assert (
+        live_page.locator(".head-cell.out .map").get_attribute("aria-label") == "no role (layer 1, head 1), knocked out"
+    )
     outline = live_page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
 
@@ -400,7 +478,9 @@ WRITE = """([count, seed, temperature]) => {
     const [next, tokens] = [Writing.random(seed), ["<start>", "the", "cat"].map((word) => language.index.get(word))];
     while (count-- > 0) {
         const { logits } = Attention.forward(model, tokens);
-        const chances = Attention.softmax(logits.at(-1), temperature);
+        const never = [language.special.mask, language.special.pad, language.special.start];
+        const sayable = logits.at(-1).map((logit, token) => never.includes(token) ? -Infinity : logit);
+        const chances = Attention.softmax(sayable, temperature);
         tokens.push(Writing.draw(chances, next()));
     }
     return tokens.slice(1).map((token) => language.vocabulary[token]);
@@ -416,6 +496,8 @@ def written_words(page):
 @needs_browser
 def test_writing_draws_from_the_forward_pass_and_the_cache_grows_by_one(live_page):
     view(live_page, model="small causal", seed=5, temperature=0.8)
+    opened(live_page, "writing-card")
+    live_page.wait_for_selector("#cache-note")
     for count in range(5):
         assert written_words(live_page) == live_page.evaluate(WRITE, [count, 5, 0.8])
         kept = 3 + count
@@ -436,11 +518,16 @@ def test_writing_draws_from_the_forward_pass_and_the_cache_grows_by_one(live_pag
 @needs_browser
 def test_writing_stops_where_the_room_ends_and_at_temperature_0_needs_no_seed(live_page):
     view(live_page, model="causal", temperature=0)
+    opened(live_page, "writing-card")
     live_page.click("#to-end")
     greedy = written_words(live_page)
-    assert live_page.is_disabled("#one-more") and (greedy[-1] == "<end>" or len(greedy) == 32)
+    assert live_page.get_attribute("#one-more", "aria-disabled") == "true" and (
+        greedy[-1] == "<end>" or len(greedy) == 32
+    )
     live_page.click("#new-seed")
     assert written_words(live_page) == greedy
+    chances = [float(text) for text in live_page.locator(".written small").all_inner_texts()]
+    assert min(chances) < 1, "at temperature 0 the model is not certain of every word"
     view(live_page, model="both sides", temperature=0)
     live_page.click("#to-end")
     assert written_words(live_page) == greedy  # the causal model writes, whatever model is on screen
@@ -468,52 +555,6 @@ def test_a_phone_needs_no_sideways_scrolling(live_page, browser, live_errors):
     )
     assert phone.evaluate(wide + " && node.getBoundingClientRect().right > 361).map((node) => node.outerHTML)") == []
     phone.close()
-
-
-CONTRAST = """() => {
-    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-    const rgb = (color) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
-                             return [...canvas.getImageData(0, 0, 1, 1).data]; };
-    const linear = (x) => x / 255 <= 0.04045 ? x / 255 / 12.92 : ((x / 255 + 0.055) / 1.055) ** 2.4;
-    const luminance = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
-    const ground = (node) => {
-        for (; node; node = node.parentElement) {
-            const color = rgb(getComputedStyle(node).backgroundColor);
-            if (color[3] === 255) return color;
-        }
-        return [255, 255, 255];
-    };
-    const low = [];
-    for (const node of document.querySelectorAll("body *")) {
-        const text = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
-        if (!text || !node.checkVisibility() || node.disabled || node.closest("script, svg, option")) continue;
-        const [a, b] = [luminance(rgb(getComputedStyle(node).color)), luminance(ground(node))].sort((x, y) => y - x);
-        if ((a + 0.05) / (b + 0.05) < 4.5) low.push([node.outerHTML.slice(0, 120), (a + 0.05) / (b + 0.05)]);
-    }
-    return low;
-}"""
-
-
-@needs_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground(live_page, browser, live_errors, scheme):
-    address = live_page.url.split("#")[0] + "#model=causal&without=0.1&divisor=2&hide=1&written=3&head=0.1"
-    page = open_watched(browser, address, live_errors, color_scheme=scheme)
-    page.fill("#sentence", "the dgo")
-    assert page.evaluate(CONTRAST) == []
-    page.close()
-
-
-@needs_browser
-def test_a_redraw_is_fast(live_page):
-    view(live_page, words="those small dogs beside the dark barn slept quietly in a bed")
-    times = live_page.evaluate(
-        """() => Array.from({ length: 20 }, () => { const start = performance.now(); Page.redraw();
-            document.body.getBoundingClientRect(); return performance.now() - start; })"""
-    )
-    median = sorted(times)[10]
-    print(f"a redraw of 12 words: {median:.0f} ms")
-    assert median < 200
 
 
 @needs_browser

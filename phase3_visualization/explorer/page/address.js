@@ -68,7 +68,7 @@ const Address = (() => {
     state.divisor = decimal(parts.get("divisor"), 0.05, 100);
     state.removed = list(parts.get("without")).filter((name) => readHead(name, model));
     const hidden = list(parts.get("hide")).map((part) => whole(part, lowest, length - 1)).filter((i) => i !== null);
-    if (known || parts.has("hide")) state.hidden = hidden;
+    if (known || hidden.length) state.hidden = hidden;
     state.order = readOrder(parts.get("order"), length);
     state.temperature = decimal(parts.get("temperature"), 0, 3) ?? 1;
     state.from = whole(parts.get("from"), 0, maxLength - 1) ?? state.from;
