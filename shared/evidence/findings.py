@@ -51,11 +51,6 @@ def number_texts(finding: Mapping) -> dict[str, str]:
     return {name: f"{name}: {beside(values, spans.get(name))}" for name, values in finding["measured"].items()}
 
 
-def measured_text(finding: Mapping) -> str:
-    """One line: "best head: 0.97 (published 0.93 to 1); best fixed offset: 0.50 (published 0.50)", and the unit."""
-    return f"{'; '.join(number_texts(finding).values())}; {finding['unit']}"
-
-
 def of_this_run(claim: Claim, runs: Sequence[Numbers]) -> str:
     """What the seeds of a run say by themselves; empty where the rule needs more of them."""
     if claim.kind == EXPERIMENT and len(runs) >= FEWEST_SEEDS:

@@ -16,7 +16,7 @@ import jinja2
 from shared import cli, paths
 from shared.evidence import seven
 from shared.evidence.claims import MEASURED, VERDICTS
-from shared.evidence.findings import gather, measured_text
+from shared.evidence.findings import gather, number_texts
 from shared.evidence.report import share_picture
 from shared.evidence.report.lessons import menu, write_lessons
 from shared.evidence.report.links import NAME, Site, environment, write_page
@@ -42,7 +42,7 @@ def template(site: Site) -> jinja2.Template:
     templates = environment()
     templates.filters |= {
         "plural": plural,
-        "measured": measured_text,
+        "numbers": lambda finding: number_texts(finding).values(),
         "file": lambda name: site.file(paths.PAGE, name),
         "link": lambda path: site.link(paths.PAGE, path),
         "chapter": chapter,

@@ -132,6 +132,7 @@ const Address = (() => {
     if (said.includes("=")) {
       const given = new URLSearchParams(said);
       Filter.set(given.get("verdict") ?? "", given.get("words") ?? "");
+      document.getElementById("findings").scrollIntoView();
     } else if (target) {
       open(target);
     }

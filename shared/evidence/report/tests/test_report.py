@@ -164,7 +164,7 @@ def test_report_escapes_and_leaves_nothing_out(report):
     for found in (found for all_found in MADE.values() for found in all_found):
         assert page.count(f'<details id="{found["id"]}"') == 1
     assert all(page.count(f'<img src="plots/{name}') == 1 for name in DRAWN)
-    assert "wetness: 0.5 (published 0.4 to 0.6); unit" in page and "<dt>only if</dt><dd>it rains" in page
+    assert "<li>wetness: 0.5 (published 0.4 to 0.6)</li>" in page and "<dt>only if</dt><dd>it rains" in page
 
 
 def test_a_finding_stands_beside_the_pictures_of_its_script(report):
@@ -423,6 +423,8 @@ def test_words_find_findings_and_pictures_from_the_keyboard(report, browser):
 def test_an_address_brings_its_filter_back_and_a_link_opens_its_finding(report, browser, address, left):
     with opened(browser, report, address) as page:
         assert shown(page) == left
+        if "=" in address:  # what is asked for can be seen
+            assert 0 <= page.locator("#findings").bounding_box()["y"] < page.viewport_size["height"]
         assert page.locator("details[open]").count() == ("C903" in address)
         page.evaluate("location.hash = '#C904'")  # whatever is filtered
         page.wait_for_function("document.getElementById('C904').open")
