@@ -20,7 +20,16 @@ TESTS = {
         "self_attention",
     ),
     "phase2_multi_head": ("block", "costs", "exercises", "heads", "multi_head_attention", "pooling", "pruning"),
-    "phase3_visualization": ("exercises", "explanation", "explorer", "explorer_page", "layers", "pretrained", "roles"),
+    "phase3_visualization": (
+        "exercises",
+        "explanation",
+        "explorer",
+        "explorer_break",
+        "explorer_page",
+        "layers",
+        "pretrained",
+        "roles",
+    ),
     "phase4_causal": (
         "causal_attention",
         "exercises",

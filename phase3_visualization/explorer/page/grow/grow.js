@@ -12,7 +12,7 @@ const Grow = (() => {
   let [opened, drawn] = [false, false];
 
   const length = () => data.shown.words.length;
-  const color = (role) => data.colors[role];
+  const color = (role) => data.colors[role] ?? "var(--quiet)";
   const now = () => seconds + (running ? (performance.now() - since) / 1000 : 0);
 
   // ---- the run
@@ -169,6 +169,7 @@ const Grow = (() => {
     for (const head of heads) drawHead(head, look, out.has(head.name));
     drawLarge(look);
     drawCurve(look);
+    drawEvents();
     drawControls(look);
   }
 
@@ -185,19 +186,23 @@ const Grow = (() => {
     const x = (step) => (WIDTH * step) / recipe.steps;
     const points = losses.map((loss, i) => `${x(i + 1).toFixed(1)},${(HEIGHT * (1 - loss / top)).toFixed(1)}`);
     const upright = (step, stroke) => svg("line", { x1: x(step), x2: x(step), y1: 0, y2: HEIGHT, stroke });
-    const marks = [...growth.firsts].map(([role, { step }]) => upright(step, color(role)));
+    const marks = growth.events.map(({ role, step }) => upright(step, color(role)));
     byId("grow-curve").replaceChildren(
       ...marks, svg("polyline", { points: points.join(" ") }), upright(look.step, "var(--accent)"));
     const shown = losses[look.step - 1];
     byId("grow-loss").textContent = !losses.length ? "The loss will be drawn here, step by step."
       : `Step ${look.step}${shown ? `: loss ${fixed(shown)} nats per hidden word` : ""}. The slider goes back in time.`;
-    const list = byId("grow-firsts");
-    for (const [role, { step }] of [...growth.firsts].slice(list.children.length)) {
+  }
+
+  // What happened so far; items that are there already stay as they are.
+  function drawEvents() {
+    const list = byId("grow-events");
+    if (growth.events.length < list.children.length) list.replaceChildren();
+    for (const { role, text } of growth.events.slice(list.children.length)) {
       const mark = element("span", { class: "grow-mark" });
       mark.style.setProperty("--role", color(role));
-      list.append(element("li", {}, mark, `${role} at step ${step}`));
+      list.append(element("li", {}, mark, text));
     }
-    if (growth.firsts.size === 0) list.replaceChildren();
   }
 
   function drawControls(look) {

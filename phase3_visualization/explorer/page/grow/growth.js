@@ -1,12 +1,13 @@
-/* What has been seen of a run: looks at the maps and names, the loss of each step, when each role was first there, and
-   who took over from a head that was knocked out. Nothing here is drawn. */
+/* What has been seen of a run: looks at the maps and names, the loss of each step, and what happened: a role that was
+   there for the first time, a head that was knocked out, another that took over its role. Nothing here is drawn. */
 "use strict";
 
 const Growth = (() => {
   const AROUND = 10; // steps: the loss that is shown is a mean, since each batch is another
 
   function create({ recipe }) {
-    return { recipe, looks: [], losses: [], firsts: new Map(), toggles: [], lost: new Map() };
+    const nothing = { looks: [], losses: [], toggles: [], events: [] };
+    return { recipe, ...nothing, firsts: new Map(), lost: new Map() }; // both by role
   }
 
   const nameOf = (names, head) => {
@@ -41,10 +42,12 @@ const Growth = (() => {
       const lost = growth.lost.get(role);
       if (lost && lost.head !== head) {
         growth.lost.delete(role);
+        growth.events.push({ step, role, text: `${role} taken over at step ${step}` });
         news.push(`head ${head} has taken over ${role}, ${step - lost.step} steps after ${lost.head} was knocked out`);
       }
       if (growth.firsts.has(role)) continue;
-      growth.firsts.set(role, { step, head, seconds });
+      growth.firsts.set(role, { head, seconds });
+      growth.events.push({ step, role, text: `${role} at step ${step}` });
       news.push(`head ${head} has a role, ${role}`);
     }
     return news;
@@ -55,7 +58,9 @@ const Growth = (() => {
     growth.toggles.push({ head, step });
     const last = growth.looks.at(-1);
     const role = nameOf(last.names, head);
-    if (!outAt(growth, step).has(head)) {
+    const isOut = outAt(growth, step).has(head);
+    growth.events.push({ step, role: null, text: `head ${head} ${isOut ? "out" : "back"} at step ${step}` });
+    if (!isOut) {
       if (growth.lost.get(role)?.head === head) growth.lost.delete(role);
       return `head ${head} is back`;
     }

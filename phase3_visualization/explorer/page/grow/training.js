@@ -98,5 +98,5 @@ const Training = (() => {
     run.step += 1;
   }
 
-  return { start, step, gradients, unpack, together };
+  return { start, step, gradients, hide, unpack, together };
 })();
