@@ -25,6 +25,7 @@ TESTS = {
         "explanation",
         "explorer",
         "explorer_break",
+        "explorer_grow",
         "explorer_page",
         "layers",
         "pretrained",
