@@ -33,8 +33,12 @@ const View = (() => {
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
   }
 
-  // Black or white, whichever stands out more: at least 4.5 to 1 on every ground.
-  const readable = (ground) => (luminance(ground) > 0.179 ? BLACK : WHITE);
+  // Black or white, whichever stands out more: at least 4.5 to 1 on every ground. Grounds are few and come often.
+  const onGround = new Map();
+  function readable(ground) {
+    if (!onGround.has(ground)) onGround.set(ground, luminance(ground) > 0.179 ? BLACK : WHITE);
+    return onGround.get(ground);
+  }
 
   // Heads are named and coloured by their role; roles[layer][head] is a name, or null where none passes the rule.
   const roleOf = (model, layer, head) => (model.roles ? model.roles[layer][head] ?? NO_ROLE : `head ${head}`);

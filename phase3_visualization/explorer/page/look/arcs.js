@@ -58,7 +58,8 @@ const Arcs = (() => {
     const lift = Math.min(HIGH, LOW + Math.abs(to.x - from.x) / 8) * 1.33; // a curve reaches 3/4 of its handles
     const start = to.top > from.bottom ? from.bottom : from.top;
     const end = to.bottom < from.top ? to.bottom : to.top;
-    const handles = start === from.top && end === to.top ? [start - lift, end - lift] : [(start + end) / 2, (start + end) / 2];
+    const middle = (start + end) / 2;
+    const handles = start === from.top && end === to.top ? [start - lift, end - lift] : [middle, middle];
     const line = `M ${from.x} ${start} C ${from.x} ${handles[0]}, ${to.x} ${handles[1]}, ${to.x} ${end}`;
     return svg("path", { d: line, "stroke-width": (1 + 8 * weight).toFixed(1) });
   }

@@ -9,7 +9,7 @@ const Controls = (() => {
     const divisor = Levers.divisorOf(model, state);
     byId("causal").checked = Levers.isCausal(model, state);
     byId("scaled").checked = divisor === model.divisor;
-    byId("root").textContent = model.divisor === Math.sqrt(d_k) ? `√d_k = √${d_k} = ${fixed(model.divisor)}` : fixed(model.divisor);
+    byId("root").textContent = `√d_k = √${d_k} = ${fixed(model.divisor)}`;
     if (document.activeElement !== byId("divisor")) byId("divisor").value = Number(divisor.toFixed(3));
     byId("divisor-slider").value = Math.log2(divisor);
     byId("divisor-slider").setAttribute("aria-valuetext", fixed(divisor));

@@ -34,8 +34,8 @@ const Effects = (() => {
     if (after.probabilities === null) return box.replaceChildren();
     const shown = Statistics.top(after.probabilities, SHOWN).map((item) => item.token);
     if (after.truth !== null && !shown.includes(after.truth)) shown[SHOWN - 1] = after.truth;
-    const row = (token) => guessRow(
-      language.vocabulary[token], before.probabilities[token], after.probabilities[token], token === after.truth, touched);
+    const row = (token) => guessRow(language.vocabulary[token], before.probabilities[token],
+      after.probabilities[token], token === after.truth, touched);
     box.replaceChildren(...shown.map(row));
   }
 

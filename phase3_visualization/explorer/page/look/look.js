@@ -66,7 +66,8 @@ const Look = (() => {
   const toggled = (items, item) => (items.includes(item) ? items.filter((other) => other !== item) : [...items, item]);
   const choose = (at) => set({ query: wordAt(at) }, `word ${at}`);
   const chooseHead = (layer, head) => set({ layer, head }, `head ${layer}.${head}`);
-  const knockOut = (layer, head) => set({ removed: toggled(state.removed, `${layer}.${head}`).sort() }, `knock ${layer}.${head}`);
+  const knockOut = (layer, head) =>
+    set({ removed: toggled(state.removed, `${layer}.${head}`).sort() }, `knock ${layer}.${head}`);
 
   // ---- drawing
 
@@ -118,6 +119,9 @@ const Look = (() => {
   function drawHead(model, words, pass) {
     if (mapsOf !== model) maps = Maps.makeHeads(byId("heads"), model, chooseHead, knockOut);
     mapsOf = model;
+    byId("roles-note").textContent = model.roles
+      ? "A head has the name of a role only if it passes the rule for it on sentences that it never saw."
+      : "The rules that name heads are for models that see both sides.";
     Maps.drawHeads(maps, model, pass.layers, state);
     const { weights, scores } = pass.layers[state.layer];
     const [matrix, query] = [weights[state.head], position(state.query)];
@@ -277,7 +281,8 @@ const Look = (() => {
     press("to-end", () => set({ written: language.maxLength }, "write all"));
     press("start-again", () => set({ written: 0 }, "start again"));
     press("new-seed", () => set({ seed: (state.seed + 1) % 1000000 }, "seed"));
-    Controls.numberField("seed", 0, 999999, "The seed", (seed) => set({ seed: Math.floor(seed) }, "seed"), () => state.seed);
+    Controls.numberField("seed", 0, 999999, "The seed", (seed) => set({ seed: Math.floor(seed) }, "seed"),
+      () => state.seed);
     Controls.numberField("prompt-length", 0, language.maxLength - 1, "The number of words",
       (from) => set({ from: Math.floor(from) }, "from"), () => Math.min(state.from, state.words.length));
     for (const id of ["steps-card", "writing-card"]) on(id, "toggle", () => byId(id).open && redraw());

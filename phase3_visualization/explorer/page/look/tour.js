@@ -71,7 +71,8 @@ const Tour = (() => {
   const changesOf = (step, state, model, pass) => STEPS[step - 1].change?.(state, model, pass) ?? {};
 
   function seen(model, state, words, pass, language) {
-    const [before, after] = [Levers.untouched(model, state), state].map((one) => Levers.measure(model, one, language, state));
+    const measure = (levers) => Levers.measure(model, levers, language, state);
+    const [before, after] = [measure(Levers.untouched(model, state)), measure(state)];
     const query = Levers.position(model, state, state.query);
     const row = pass.layers[state.layer].weights[state.head][query];
     const most = row.indexOf(Math.max(...row));
@@ -114,7 +115,8 @@ const Tour = (() => {
     on("tour-back", "click", () => isUsable(byId("tour-back")) && move(now() - 1));
     on("tour-end", "click", () => move(0));
     on("tour", "keydown", (event) => {
-      const to = { ArrowRight: Math.min(now() + 1, STEPS.length), ArrowLeft: Math.max(now() - 1, 1), Escape: 0 }[event.key];
+      const [next, back] = [Math.min(now() + 1, STEPS.length), Math.max(now() - 1, 1)];
+      const to = { ArrowRight: next, ArrowLeft: back, Escape: 0 }[event.key];
       if (to === undefined) return;
       event.preventDefault();
       move(to);

@@ -7,10 +7,10 @@
 const Words = (() => {
   const { element } = View;
 
-  const NAMES = { // as it is said after "no": "no animals but cat, dog, fox"
+  const NAMES = { // as they are said after "no": "no animals but cat, dog, fox"
     determiner: "determiners", adjective: "adjectives", adverb: "adverbs", verb: "verbs", preposition: "prepositions",
-    animal: "animals", person: "people", vehicle: "vehicles", toy: "small things", seat: "seats", bed: "places to sleep",
-    land: "open country", water: "water", road: "roads", building: "buildings",
+    animal: "animals", person: "people", vehicle: "vehicles", toy: "small things", seat: "seats", bed: "beds and boxes",
+    land: "open land", water: "water", road: "roads", building: "buildings",
   };
   const NOUNS = ["animal", "person", "vehicle", "toy", "seat", "bed", "land", "water", "road", "building"];
   const NO_SUCH = { // kinds of words that the language does without
@@ -54,7 +54,8 @@ const Words = (() => {
     const verb = words.find((word) => word in verbs);
     if (!verb) return "";
     const [subject, preposition, place] = verbs[verb];
-    return `In this language “${verb}” is said of ${NAMES[subject]} alone, and what follows is “${preposition}” and ${NAMES[place]}.`;
+    return `In this language “${verb}” is said of ${NAMES[subject]} alone, and what follows is “${preposition}” and ` +
+      `${NAMES[place]}.`;
   }
 
   // A chip for each word of the language, by groups.
