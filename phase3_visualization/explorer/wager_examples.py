@@ -36,7 +36,7 @@ from shared.training import Trained
 
 LONGEST = 10  # words, so that a sentence fits a phone
 SHORT = 7
-TO_WRITE = 6  # sentences that the reader can leaf through
+TO_WRITE = 4  # sentences that the reader can leaf through
 
 
 def held_out(longest: int = LONGEST) -> list[Sentence]:

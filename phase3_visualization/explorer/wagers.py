@@ -197,15 +197,20 @@ def lesson_link(lesson: str) -> str:
     return f"{place(Path(source)).relative_to(HOME).as_posix()}#{anchor}"
 
 
+def unbroken(text: str) -> str:
+    """With a per cent sign that stays beside its number."""
+    return text.replace(" %", "\u00a0%")
+
+
 def as_data(wager: Wager, example: dict[str, Any]) -> dict[str, Any]:
     """A wager as the page gets it."""
     return {
         "title": wager.title,
-        "setup": wager.setup,
+        "setup": unbroken(wager.setup),
         "question": wager.question,
-        "choices": [choice.text for choice in wager.choices],
+        "choices": [unbroken(choice.text) for choice in wager.choices],
         "right": right_choice(wager),
-        "answer": f"{wager.answer} ({runs_of(wager.claim)}).",
+        "answer": unbroken(f"{wager.answer} ({runs_of(wager.claim)})."),
         "why": wager.why,
         "lesson": lesson_link(wager.lesson),
         "example": example,

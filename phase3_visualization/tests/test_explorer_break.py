@@ -98,8 +98,8 @@ def test_the_sixth_wager_is_right_where_nothing_leaks_on_record(wager_data):
 
 def test_what_is_said_gives_the_published_ranges(wager_data):
     first, *_ = wager_data["list"]
-    assert first["choices"][first["right"]] == "Between 25 and 50 %"
-    low, high = (f"{100 * value:.0f} %" for value in wagers.measured("C010", "not divided, 64"))
+    assert first["choices"][first["right"]] == "Between 25 and 50\u00a0%"
+    low, high = (f"{100 * value:.0f}\u00a0%" for value in wagers.measured("C010", "not divided, 64"))
     assert f"{low} to {high}" in first["answer"]
     runs = sum(len(block.seeds) for block in replications.read() if "C010" in block.findings)
     assert f"({runs} runs, " in first["answer"]

@@ -58,7 +58,7 @@ const Bugs = (() => {
         : element("span", { class: "quiet" }, word),
       moved: element("div", { class: "three" }),
     }));
-    table.append(element("span"), element("div", { class: "three heads-row" }, ...letters.map((l) => element("b", {}, l))),
+    table.append(element("span"), element("div", { class: "three" }, ...letters.map((l) => element("b", {}, l))),
       ...places.flatMap(({ button, moved }) => [button, moved]));
 
     function change(changed) {
@@ -70,8 +70,8 @@ const Bugs = (() => {
         }
         moved.replaceChildren(...found.map((way) => cell(way[changed - 1][place])));
       });
-      note.textContent = `"${words[changed - 1]}" has become "${others[changed - 1]}". A number: how far the guess at ` +
-        "this place moves, from 0 to 1; an empty box: not at all.";
+      note.textContent = `"${words[changed - 1]}" has become "${others[changed - 1]}". A number: how far the guess ` +
+        "at this place moves, from 0 to 1; an empty box: not at all.";
     }
 
     change(Math.ceil(words.length / 2));
@@ -81,8 +81,8 @@ const Bugs = (() => {
     }
     const behaved = found.map(behaviour);
     const list = element("ul", {}, ...ways.map((bug, i) => element("li", {}, element("b", {}, `${letters[i]}: `),
-      `${NAMES[bug]}. All words changed in turn, ${behaved[i].leaks} earlier places move and ${behaved[i].still} later ones ` +
-      "stay still.")));
+      `${NAMES[bug]}. All words changed in turn, ${behaved[i].leaks} earlier places move and ${behaved[i].still} ` +
+      "later ones stay still.")));
     const right = behaved[ways.indexOf(null)];
     const text = `the right program moves ${right.leaks} earlier places, and ${right.still} later ones stay still.`;
     box.append(here(text, right.leaks === 0 && right.still === 0), list, table, note);

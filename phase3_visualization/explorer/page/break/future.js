@@ -8,10 +8,11 @@ const Future = (() => {
   const COLORS = { masked: "accent", unmasked: "changed" };
   const GIVEN = 3; // words that both go on from
 
-  // Probability of each true next word; past: only the words so far go in, one more each time.
+  // Probability of each true next word; past: only the words so far go in, one more each time. Under a causal mask
+  // that is the same.
   function probabilities(model, tokens, past) {
     const seen = tokens.slice(0, -1);
-    const logits = past
+    const logits = past && !model.causal
       ? seen.map((_, i) => Attention.forward(model, tokens.slice(0, i + 1)).logits[i])
       : Attention.forward(model, seen).logits;
     return logits.map((row, i) => Attention.softmax(row)[tokens[i + 1]]);
@@ -30,14 +31,22 @@ const Future = (() => {
     const { index, vocabulary, special } = language;
     const toTokens = (words) => [special.start, ...words.map((word) => index.get(word)), special.end];
     const names = Object.keys(TRAINED);
+    const known = new Map();
     const stage = element("div");
     let at = 0;
 
-    function reading(title, tokens, past) {
-      const found = names.map((name) => probabilities(models.get(name), tokens, past));
+    function found(name, words, past) {
+      const key = [name, past, ...words].join(" ");
+      if (!known.has(key)) known.set(key, probabilities(models.get(name), toTokens(words), past));
+      return known.get(key);
+    }
+
+    function reading(title, words, past) {
+      const tokens = toTokens(words);
+      const each = names.map((name) => found(name, words, past));
       const rows = tokens.slice(1).map((token, i) => element("div", { class: "pair" }, ...names.map((name, which) =>
-        bar(which ? "" : vocabulary[token], found[which][i], percent(found[which][i]), COLORS[name]))));
-      const losses = names.map((name, which) => `${TRAINED[name]} ${fixed(mean(found[which].map(loss)))}`);
+        bar(which ? "" : vocabulary[token], each[which][i], percent(each[which][i]), COLORS[name]))));
+      const losses = names.map((name, which) => `${TRAINED[name]} ${fixed(mean(each[which].map(loss)))}`);
       return pane(title, ...rows, element("p", { class: "quiet" }, `loss, nats a word: ${losses.join(", ")}`));
     }
 
@@ -49,20 +58,19 @@ const Future = (() => {
         return element("p", {}, `${TRAINED[name]}: ${given} `, element("b", {}, words));
       });
       stage.replaceChildren(
-        element("p", { class: "key" }, "How likely each finds the true next word: ",
-          element("b", { class: "accent" }, "trained with the mask"), ", ", element("b", { class: "changed" }, "without")),
-        panes(reading("As in training: the whole sentence", tokens, false),
-          reading("As in writing: only the past", tokens, true)),
+        element("p", { class: "key" }, "How likely each finds the true next word, trained ",
+          ...names.flatMap((name, which) => [which ? ", " : "", element("b", { class: COLORS[name] }, TRAINED[name])])),
+        panes(reading("As in training: the whole sentence", sentences[at], false),
+          reading("As in writing: only the past", sentences[at], true)),
         pane("They go on by themselves", ...written));
     }
 
     redraw();
-    const losses = (name, past) => mean(sentences.flatMap((words) =>
-      probabilities(models.get(name), toTokens(words), past).map(loss)));
-    const [whole, past] = [losses("unmasked", false), losses("unmasked", true)];
-    const masked = losses("masked", false); // with the mask the past alone gives the same
-    const text = `on ${sentences.length} new sentences the model without the mask loses ${fixed(whole, 4)} nats a word ` +
-      `while it sees them whole, and ${fixed(past, 1)} from the past alone; the one with the mask ${fixed(masked, 1)}.`;
+    const losses = (name, past) => mean(sentences.flatMap((words) => found(name, words, past).map(loss)));
+    const [whole, past, masked] = [losses("unmasked", false), losses("unmasked", true), losses("masked", true)];
+    const text = `on ${sentences.length} new sentences the model without the mask loses ${fixed(whole, 4)} nats a ` +
+      `word while it sees them whole, and ${fixed(past, 1)} from the past alone; the one with the mask ` +
+      `${fixed(masked, 1)}.`;
     const other = button("another sentence", () => { at = (at + 1) % sentences.length; redraw(); });
     box.append(here(text, whole < masked && past > Math.log(vocabulary.length)), other, stage);
   }

@@ -17,8 +17,8 @@ const Knockout = (() => {
       return Attention.softmax(Attention.forward(model, tokens, levers).logits[hidden]);
     };
     const [whole, blind, spared] = [null, needed, spare].map(without);
-    const three = [["the whole model", whole], [`without ${called(needed)}`, blind], [`without ${called(spare)}`, spared]]
-      .map(([title, found]) => pane(title, ...guesses(found, vocabulary, truth)));
+    const titles = ["the whole model", `without ${called(needed)}`, `without ${called(spare)}`];
+    const three = [whole, blind, spared].map((found, i) => pane(titles[i], ...guesses(found, vocabulary, truth)));
 
     const most = Math.max(...rises.map(({ rise }) => rise));
     const all = [...rises].sort((a, b) => a.rise - b.rise).map(({ head, rise }) =>
@@ -26,14 +26,15 @@ const Knockout = (() => {
     const sentence = words.map((word, i) => (i === hidden ? "▢" : word)).join(" ");
     const go = rises.filter(({ at_most }) => at_most < CAN_GO).length;
     const cost = (found) => fixed(loss(found[truth]) - loss(whole[truth]));
-    const text = `"${words[hidden]}" loses ${cost(blind)} nats without ${called(needed)}, and ${cost(spared)} without ` +
-      `${called(spare)}. ${go || "None"} of the ${rises.length} heads can go.`;
+    const text = `in this sentence, chosen because its verb loses much, "${words[hidden]}" loses ${cost(blind)} nats ` +
+      `without ${called(needed)}, and ${cost(spared)} without ${called(spare)}. ${go || "None"} of the ` +
+      `${rises.length} heads can go.`;
     box.append(here(text, go === 0),
       element("p", { class: "sentence" }, sentence),
       element("p", { class: "quiet" }, "What stands in the gap? One head is the one that hidden verbs need most, the " +
         "other the one that all hidden words need least."),
       panes(...three),
-      element("div", { class: "wide" }, pane("Nats that hidden words lose without each head, over many sentences", ...all)));
+      element("div", { class: "wide" }, pane("What hidden words lose without each head, in nats", ...all)));
   }
 
   return { draw };

@@ -30,7 +30,8 @@ const Line = (() => {
     const { index, vocabulary, special } = language;
     const truth = index.get(words[hidden]);
     const reading = (...gaps) => {
-      const found = Attention.forward(model, words.map((word, i) => (gaps.includes(i) ? special.mask : index.get(word))));
+      const tokens = words.map((word, i) => (gaps.includes(i) ? special.mask : index.get(word)));
+      const found = Attention.forward(model, tokens);
       return { ...found, guess: Attention.softmax(found.logits[hidden]) };
     };
     const whole = reading(hidden);
@@ -40,8 +41,9 @@ const Line = (() => {
       (j === hidden ? -Infinity : loss(reading(hidden, j).guess[truth]) - loss(whole.guess[truth])));
     const mattered = Stage.indexOfLargest(costs);
 
-    const names = element("div", { class: "names" }, ...words.map((word, j) => element("span",
-      { class: j === thickest ? "thick" : answered && j === mattered ? "mattered" : null }, j === hidden ? "▢" : word)));
+    const standing = (j) => (j === thickest ? "thick" : answered && j === mattered ? "mattered" : null);
+    const names = element("div", { class: "names" }, ...words.map((word, j) =>
+      element("span", { class: standing(j) }, j === hidden ? "▢" : word)));
     const drawn = element("div", { class: "weights" }, ...words.map((_, j) =>
       element("span", { class: "number" }, j === hidden ? "" : fixed(weights[j]))));
     const over = ["weight", answered ? "nats lost when it is hidden, too" : ""].map((text) =>
@@ -53,13 +55,15 @@ const Line = (() => {
         : bar("", costs[j] / top, fixed(costs[j]), j === mattered ? "changed" : "accent")))));
     }
     if (!answered) {
-      box.append(picture, element("p", { class: "quiet" }, `The hidden word, ▢, looks most at "${words[thickest]}".`));
+      const most = `The hidden word, ▢, looks most at "${words[thickest]}".`;
+      box.append(picture, element("p", { class: "quiet" }, most));
       return;
     }
     const both = [[`"${words[thickest]}" hidden, too`, thickest], [`"${words[mattered]}" hidden, too`, mattered]]
       .map(([title, j]) => pane(title, ...guesses(reading(hidden, j).guess, vocabulary, truth)));
-    const text = `the thickest line goes to "${words[thickest]}", which costs ${fixed(costs[thickest])} nats when it is ` +
-      `hidden; "${words[mattered]}" costs ${fixed(costs[mattered])}. The hidden word is "${words[hidden]}".`;
+    const text = `in this sentence, chosen because the two differ, the thickest line goes to "${words[thickest]}", ` +
+      `which costs ${fixed(costs[thickest])} nats when it is hidden; "${words[mattered]}" costs ` +
+      `${fixed(costs[mattered])}. The hidden word is "${words[hidden]}".`;
     box.append(here(text, thickest !== mattered), picture,
       panes(pane("one word hidden", ...guesses(whole.guess, vocabulary, truth)), ...both));
   }

@@ -83,7 +83,8 @@ const Score = (() => {
       element("h2", { tabindex: "-1" }, line),
       element("p", {}, open ? `Not asked yet: ${open}.` : kindly(right, marks.length)),
       canvas,
-      element("p", { class: "row" }, button("save the picture", () => save(canvas, `break-it-${right}-of-${marks.length}.png`)),
+      element("p", { class: "row" },
+        button("save the picture", () => save(canvas, `break-it-${right}-of-${marks.length}.png`)),
         button("copy the address", () => copy(field, note)), button("start again", again), note),
       element("p", { class: "row" }, field));
   }

@@ -2,8 +2,8 @@
 "use strict";
 
 const Stage = (() => {
-  const { element, svg, fixed, weightColor } = View;
-  const percent = (share) => `${Math.round(100 * share)} %`;
+  const { element, svg, weightColor } = View;
+  const percent = (share) => `${Math.round(100 * share)}\u00a0%`;
   const indexOfLargest = (row) => row.indexOf(row.reduce((a, b) => Math.max(a, b)));
   const mean = (numbers) => numbers.reduce((a, b) => a + b, 0) / numbers.length;
 
@@ -16,6 +16,7 @@ const Stage = (() => {
   // One of the models, or one of the ways to run a model: what it is called, and what it does.
   const pane = (title, ...content) => element("div", { class: "pane" }, element("h3", {}, title), ...content);
   const panes = (...each) => element("div", { class: "panes" }, ...each);
+  const stacked = (...each) => element("div", {}, ...each);
 
   // One line: a name, a bar from 0 to 1, and the number in words. color: "accent" or "changed".
   function bar(name, share, number, color = "accent") {
@@ -42,13 +43,14 @@ const Stage = (() => {
     const spoken = items.map(({ text, mark }) => (mark ? `${text} ${mark}` : text)).join(", ");
     const boxes = items.map(({ text, mark }) => element("span", { class: mark ?? "" }, text));
     const strip = element("span", { class: "cells", role: "img", "aria-label": `${name}: ${spoken}` }, ...boxes);
-    return element("div", { class: "strip" }, element("span", { class: "name" }, name), strip);
+    return element("div", { class: "symbols" }, element("span", { class: "name" }, name), strip);
   }
 
   // The weights of one head, queries down, keys across. outlined(query, key): where it has to look.
   function map(weights, label, outlined) {
     const size = weights.length;
-    const picture = svg("svg", { viewBox: `0 0 ${size} ${size}`, class: "map-picture", role: "img", "aria-label": label });
+    const spoken = { role: "img", "aria-label": label };
+    const picture = svg("svg", { viewBox: `0 0 ${size} ${size}`, class: "map-picture", ...spoken });
     weights.forEach((row, i) => row.forEach((weight, j) => {
       const place = { x: j + 0.03, y: i + 0.03, width: 0.94, height: 0.94 };
       picture.append(svg("rect", j > i ? { ...place, class: "unseen" } : { ...place, fill: weightColor(weight) }));
@@ -68,5 +70,5 @@ const Stage = (() => {
   // -ln of a probability: what a guess costs when this was the truth, in nats.
   const loss = (probability) => -Math.log(probability);
 
-  return { button, pane, panes, bar, guesses, cells, map, here, percent, fixed, indexOfLargest, mean, loss };
+  return { button, pane, panes, stacked, bar, guesses, cells, map, here, percent, indexOfLargest, mean, loss };
 })();

@@ -3,7 +3,7 @@
 
 const Symbols = (() => {
   const { element, fixed } = View;
-  const { button, pane, panes, cells, map, here, percent, indexOfLargest, mean } = Stage;
+  const { button, pane, panes, stacked, cells, map, here, percent, indexOfLargest, mean } = Stage;
   const DIVIDED = { divided: "divided by 8", undivided: "not divided" };
   const PLACED = { placed: "told the places", unplaced: "not told the places" };
   const letter = (symbol) => String.fromCharCode("a".charCodeAt(0) + symbol);
@@ -27,9 +27,11 @@ const Symbols = (() => {
   // ---- wager 1: two places at once
 
   const FIRST = 3; // the first place that has a symbol three places before it
-  const wantedBy = (table, row) => row.map((_, place) => (place < FIRST ? null : table[row[place - 1]][row[place - 3]]));
+  const wantedBy = (table, row) =>
+    row.map((_, place) => (place < FIRST ? null : table[row[place - 1]][row[place - 3]]));
   const isNeeded = (query, key) => query >= FIRST && (key === query - 1 || key === query - 3);
-  const largest = (readings) => mean(readings.flatMap(({ weights }) => weights.slice(FIRST).map((w) => Math.max(...w))));
+  const largest = (readings) =>
+    mean(readings.flatMap(({ weights }) => weights.slice(FIRST).map((row) => Math.max(...row))));
 
   function twoPlaces(box, { rows, table }, { models }) {
     const stage = element("div");
@@ -79,18 +81,20 @@ const Symbols = (() => {
       const wanted = [...row].reverse();
       const both = Object.entries(PLACED).map(([name, title]) => {
         const reading = read(models.get(name), row, wanted, 0);
-        return pane(title, cells("says", answers(reading, wanted, 0)), element("p", { class: "quiet" }, rightOf(reading)));
+        const counted = element("p", { class: "quiet" }, rightOf(reading));
+        return pane(title, cells("says", answers(reading, wanted, 0)), counted);
       });
       stage.replaceChildren(cells("reads", row.map((symbol) => ({ text: letter(symbol) }))),
-        cells("should say", wanted.map((symbol) => ({ text: letter(symbol) }))), panes(...both));
+        cells("should say", wanted.map((symbol) => ({ text: letter(symbol) }))), stacked(...both));
     }
     draw();
     const [whole, broken] = Object.keys(PLACED).map((name) =>
       rows.map((each) => read(models.get(name), each, [...each].reverse(), 0)));
     const moved = movedByOrder(models.get("unplaced"), rows[0], [...rows[0]].reverse());
-    const text = `over ${rows.length} new rows the model that knows the places is right in ${percent(share(whole))}, the ` +
-      `other in ${percent(share(broken))}. ${moved < ROUNDING ? "Turn a row round, and what the other says of each letter " +
-      "stays the same." : `Turn a row round, and its logits move by ${fixed(moved, 3)}.`}`;
+    const turned = moved < ROUNDING ? "what the other says of each letter stays the same"
+      : `the logits of the other move by ${fixed(moved, 3)}`;
+    const text = `over ${rows.length} new rows the model that knows the places is right in ${percent(share(whole))}, ` +
+      `the other in ${percent(share(broken))}. Turn a row round, and ${turned}.`;
     const other = button("other letters", () => { at = (at + 1) % rows.length; row = rows[at]; draw(); });
     const shuffle = button("shuffle them", () => { row = shuffled(row); draw(); });
     const shows = share(whole) - share(broken) >= 0.5 && moved < ROUNDING;
