@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 from shared import paths
-from shared.evidence.report.links import HOME, NAME, Site, environment, write_page
+from shared.evidence.report.links import NAME, Site, environment, write_page
 from shared.evidence.report.questions import SECTIONS
-from shared.evidence.report.rendering import CONTENTS, place, rendered, sources
+from shared.evidence.report.rendering import CONTENTS, FOLDER, place, rendered, sources
 
 
 def first_words(text: str) -> tuple[str, str]:
@@ -47,5 +47,5 @@ def write_lessons(site: Site) -> list[Path]:
     """Write all of them; in another output folder with the pictures that they show."""
     if site.output_dir != paths.ROOT:
         shutil.copytree(paths.ROOT / paths.GALLERY, site.output_dir / paths.GALLERY, dirs_exist_ok=True)
-    shutil.rmtree(site.output_dir / HOME / "lessons", ignore_errors=True)  # what has no source any more
+    shutil.rmtree(site.output_dir / FOLDER, ignore_errors=True)  # what has no source any more
     return [write_lesson(source, site) for source in sources()]

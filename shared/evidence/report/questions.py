@@ -105,22 +105,26 @@ class Asked(dict):
         return super().__getitem__(name)
 
 
-def one_number(finding: Mapping, claim: Claim | None) -> str:
-    """The number that stands for all: the first that the rule asks for and that has a published range.
+def asked_for(claim: Claim | None, measured: Mapping[str, list]) -> list[str]:
+    """The numbers that the rule of a claim asks for by their names; none where the claim has changed since the run."""
+    if claim is None or claim.holds is None:
+        return []
+    numbers = Asked(measured if claim.over_seeds else {name: values[0] for name, values in measured.items()})
+    try:
+        claim.verdict(numbers)
+    except KeyError:
+        return []
+    return [name for name in numbers.names if name in measured]
 
-    Where the rule asks for none by its name, or is not known any more, the first that was measured.
+
+def one_number(finding: Mapping, claim: Claim | None) -> str:
+    """The number that stands for all: the first that has a published range of those that the rule asks for.
+
+    Where it asks for none by its name, of all of them; where none has a range, the first.
     """
-    measured, texts = finding["measured"], number_texts(finding)
-    if claim and claim.holds:
-        asked = Asked(measured if claim.over_seeds else {name: values[0] for name, values in measured.items()})
-        try:
-            claim.verdict(asked)
-        except KeyError:  # the rule asks for a number that this run did not measure yet
-            return next(iter(texts.values()))
-        names = [name for name in asked.names if name in texts]
-        ranged = (name for name in names if "(published" in texts[name])
-        return texts[next(ranged, next(iter(names or texts)))]
-    return next(iter(texts.values()))
+    texts = number_texts(finding)
+    names = asked_for(claim, finding["measured"]) or list(texts)
+    return texts[next((name for name in names if "(published" in texts[name]), names[0])]
 
 
 def ranked(findings: Iterable[dict]) -> list[dict]:

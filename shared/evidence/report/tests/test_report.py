@@ -197,11 +197,11 @@ def test_the_one_number_is_the_first_that_the_rule_asks_for():
         lambda n: n["dryness"] < n["wetness"]: "dryness: 0.25 (published 0 to 1)",
         lambda n: min(n["all"]) < n["wetness"]: "wetness: 0.5 (published 0.4 to 0.6)",  # lists have no range
         lambda n: n["cold"] > 0: "cold: 1",
-        lambda n: sum(map(len, n)) > 0: "cold: 1",  # it asks for none by its name
-        lambda n: n["new"] > 0: "cold: 1",
+        lambda n: sum(map(len, n)) > 0: "wetness: 0.5 (published 0.4 to 0.6)",  # it asks for none by its name
+        lambda n: n["dryness"] + n["new"] > 0: "wetness: 0.5 (published 0.4 to 0.6)",  # a rule of later
     }.items():
         assert one_number(finding, made_claim(rule)) == number
-    assert one_number(finding, None) == "cold: 1"
+    assert one_number(finding, None) == "wetness: 0.5 (published 0.4 to 0.6)"
     over = made_claim(lambda n: sum(n["wetness"]) > 0, over_seeds=True)
     assert one_number(finding, over) == "wetness: 0.5 (published 0.4 to 0.6)"
 
