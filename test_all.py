@@ -27,6 +27,7 @@ TESTS = {
         "explorer_break",
         "explorer_grow",
         "explorer_page",
+        "explorer_visit",
         "layers",
         "pretrained",
         "roles",
