@@ -29,6 +29,7 @@ from phase3_visualization.explorer import landing, wagers
 from phase3_visualization.explorer.packing import pack
 from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, CausalAttention, load_causal_model
 from shared import cli, paths, training
+from shared.evidence.report.links import Site
 from shared.grammar.relations import with_relations
 from shared.toy_language import (
     ADJECTIVES,
@@ -68,6 +69,11 @@ STYLES = ("page.css", "look/look.css", "break/break.css")
 VIEWS = (
     {"name": "look", "address": "", "title": "Look"},
     {"name": "break", "address": "view=break", "title": "Break it", "needs": "wagers"},
+)
+TITLE = "Attention, live: see where a model looks, and break it"
+DESCRIPTION = (
+    "Small transformers that run in this page: see where each head looks, knock it out, bet on six ways to break a "
+    "model, and train one while you watch."
 )
 NUM_SENTENCES = 40
 MAP_STEPS = 33  # colours of the weight map that the page gets; it blends between them
@@ -149,8 +155,8 @@ def as_script_text(data: dict) -> str:
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def render(data: dict) -> str:
-    """The whole page: template, style, scripts and data in one text."""
+def render(data: dict, site: Site | None = None) -> str:
+    """The whole page: template, style, scripts and data in one text. site: where it will lie."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -158,6 +164,7 @@ def render(data: dict) -> str:
         css="\n".join((FOLDER / name).read_text(encoding="utf-8") for name in STYLES),
         scripts=[{"name": name, "text": (FOLDER / name).read_text(encoding="utf-8")} for name in SCRIPTS],
         data=as_script_text(data),
+        head=(site or Site(paths.ROOT)).head(paths.EXPLORER, TITLE, DESCRIPTION),
         views=[view for view in VIEWS if view.get("needs") in (None, *data)],
     )
 
@@ -170,8 +177,9 @@ def page_sentences() -> list[Sentence]:
 def write(models: dict[str, Trained], output_dir: Path, **more: dict) -> Path:
     """Write the page with these models under output_dir; returns its path."""
     path = output_dir / paths.EXPLORER
+    page = render(page_data(models, page_sentences(), **more), Site.at(output_dir))
     with paths.whole_file(path) as unfinished:
-        unfinished.write_text(render(page_data(models, page_sentences(), **more)), encoding="utf-8")
+        unfinished.write_text(page, encoding="utf-8")
     return path
 
 
