@@ -8,6 +8,7 @@ The training is written a second time, by hand, in JavaScript: explorer/page/gro
 import base64
 
 from phase2_multi_head.multi_head_attention import RECIPE, MultiHeadAttention
+from phase3_visualization.explorer.wagers import lesson_link
 from shared import training
 from shared.grammar import roles
 from shared.grammar.scores import DIRECTIONS, relation_name
@@ -105,5 +106,5 @@ def page_part() -> dict:
         "pad": PAD_ID,
         "shown": {"words": sentence.words, "tokens": encode(sentence.words), "tied": tied(sentence)},
         "colors": {name: role_color(name) for kind in bars[0].values() for name in (rule["name"] for rule in kind)},
-        "lesson": LESSON,
+        "lesson": lesson_link(LESSON),
     }

@@ -1,6 +1,6 @@
 // Grow a head: the view. It sends the engine its orders, keeps what it tells, and draws the step that is looked at.
 //
-// The address: #view=grow&seed=3&step=180&without=1.2@120 is the run with seed 3 in which head 1.2 is knocked out after
+// The address: #view=grow&seed=3&step=180&without=1.2-120 is the run with seed 3 in which head 1.2 is knocked out after
 // 120 steps, seen after 180. It is trained again, not stored.
 "use strict";
 
@@ -71,11 +71,11 @@ const Grow = (() => {
 
   // ---- the address
 
-  const written = (toggles) => toggles.map(({ head, step }) => `${head}@${step}`).join("_");
+  const written = (toggles) => toggles.map(({ head, step }) => `${head}-${step}`).join("_");
 
-  // "1.2@120_0.3@200" -> the toggles that make sense.
+  // "1.2-120_0.3-200" -> the toggles that make sense.
   function readToggles(text) {
-    const one = new RegExp(`^([0-${recipe.num_layers - 1}]\\.[0-${recipe.num_heads - 1}])@(\\d{1,4})$`);
+    const one = new RegExp(`^([0-${recipe.num_layers - 1}]\\.[0-${recipe.num_heads - 1}])-(\\d{1,4})$`);
     const found = (text ?? "").split("_").map((part) => one.exec(part)).filter(Boolean);
     return found.map(([, head, step]) => ({ head, step: Number(step) })).filter(({ step }) => step < recipe.steps);
   }
@@ -105,7 +105,7 @@ const Grow = (() => {
 
   function makeHead(name) {
     const canvas = element("canvas", { "aria-hidden": "true" });
-    const badge = element("span", { class: "grow-badge" });
+    const badge = element("span", { class: "grow-role" });
     const map = element("button", { type: "button", class: "grow-map" }, badge, canvas);
     const knock = element("button", { type: "button", class: "grow-knock" });
     map.addEventListener("click", () => {
@@ -258,7 +258,7 @@ const Grow = (() => {
       `${Math.floor(i / recipe.num_heads)}.${i % recipe.num_heads}`);
     heads = names.map(makeHead);
     Object.assign(byId("grow-step"), { max: recipe.steps, step: 5 });
-    byId("grow-lesson").href = `../${data.lesson}`;
+    byId("grow-lesson").href = data.lesson;
     byId("grow-sentence").append(...tokenLabels(data.shown.words).map((label) => element("span", {}, label)));
     wire();
   }
