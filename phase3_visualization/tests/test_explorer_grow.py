@@ -525,6 +525,22 @@ def test_a_knocked_out_head_stays_out_and_the_address_gives_the_same_run(view, b
 
 
 @needs_browser
+def test_a_linked_run_stops_at_its_step_and_goes_on_without_the_head(browser, grow_address):
+    errors = []
+    page = open_watched(browser, f"{grow_address}#view=grow&seed=2&step=10&without=1.1-10_1.2-10_1.2-10", errors)
+    wait_for_button(page, "go on")
+    assert steps_done(page) == 10 and page.locator(".grow-map.out").count() == 1
+    assert page.get_by_label("head 1.1, knocked out", exact=True).count() == 1
+    page.click("#grow-train")
+    wait_for_step(page, 15)
+    assert page.get_by_label("head 1.1, knocked out", exact=True).count() == 1
+    page.evaluate("() => Grow.hide()")
+    wait_for_button(page, "go on")
+    page.close()
+    assert [error for error in errors if not error.startswith("blob:")] == []
+
+
+@needs_browser
 @pytest.mark.parametrize("missing", ["Worker", "Worker, WebAssembly", "the right to make a worker"])
 def test_without_a_worker_or_webassembly_it_trains_beside_the_page(browser, grow_address, tmp_path, missing):
     page, address = browser.new_page(), grow_address

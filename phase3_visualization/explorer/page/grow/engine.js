@@ -52,7 +52,8 @@ const Engine = (() => {
     function* live() {
       yield* look();
       while (run.step < run.recipe.steps) {
-        planned.filter(({ step }) => step === run.step).forEach(({ head }) => toggle(head));
+        for (const { head, step } of planned) if (step === run.step) waiting.push(head);
+        planned = planned.filter(({ step }) => step > run.step);
         waiting.splice(0).forEach(toggle);
         if (pausing || run.step === until) {
           if (pausing || until > 0) tell({ kind: "paused", step: run.step });

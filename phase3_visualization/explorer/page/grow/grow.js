@@ -9,7 +9,7 @@ const Grow = (() => {
   const [WIDTH, HEIGHT] = [400, 60]; // of the curve
   let app, data, send, heads, recipe;
   let growth, seed, running, finished, at, following, chosen, picked, seconds, since, fast, wanted;
-  let [opened, drawn] = [false, false];
+  let [opened, called] = [false, false];
 
   const length = () => data.shown.words.length;
   const color = (role) => data.colors[role] ?? "var(--quiet)";
@@ -45,7 +45,7 @@ const Grow = (() => {
 
   // What comes between an order to start again and "ready" is still from the run before.
   function receive(told) {
-    if (told.kind === "ready") [growth, fast] = [Growth.create(data), told.fast];
+    if (told.kind === "ready") [growth, fast] = [Growth.create(), told.fast];
     if (!growth) return;
     if (told.kind === "look") seen(told);
     if (told.kind === "toggled") toggled(told);
@@ -95,10 +95,10 @@ const Grow = (() => {
   // ---- drawing: at most once for each frame
 
   function soon() {
-    if (drawn) return;
-    drawn = true;
+    if (called) return;
+    called = true;
     requestAnimationFrame(() => {
-      drawn = false;
+      called = false;
       draw();
     });
   }
@@ -221,7 +221,7 @@ const Grow = (() => {
 
   function press() {
     if (running) pause();
-    else if (finished) restart(seed, [], recipe.steps);
+    else if (finished) newSeed(seed, recipe.steps);
     else train();
   }
 
@@ -275,9 +275,9 @@ const Grow = (() => {
     const step = whole(parts.get("step"), recipe.steps);
     const same = opened && seed === newSeed && written(wanted) === written(toggles);
     if (!opened) open();
-    if (!same) {
-      restart(newSeed, toggles, step ?? (toggles.length ? recipe.steps : 0));
-    } else if (step !== null && step <= (growth?.looks.at(-1)?.step ?? -1)) scrub(step);
+    if (!same) restart(newSeed, toggles, step ?? (toggles.length ? recipe.steps : 0));
+    else if (step === null) follow();
+    else if (growth?.looks.length) scrub(step);
   }
 
   function hide() {

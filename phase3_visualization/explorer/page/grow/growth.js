@@ -5,9 +5,9 @@
 const Growth = (() => {
   const AROUND = 10; // steps: the loss that is shown is a mean, since each batch is another
 
-  function create({ recipe }) {
-    const nothing = { looks: [], losses: [], toggles: [], events: [] };
-    return { recipe, ...nothing, firsts: new Map(), lost: new Map() }; // both by role
+  function create() {
+    const byRole = { firsts: new Map(), lost: new Map() };
+    return { looks: [], losses: [], toggles: [], events: [], ...byRole };
   }
 
   const nameOf = (names, head) => {

@@ -2,8 +2,8 @@
 
        tokens -> embedding + position -> per layer [x + attention(norm(x)), x + feed_forward(norm(x))] -> norm -> logits
 
-   The backward pass goes the same way from its end. Where x went two ways, into a sub-layer and past it, its gradient is
-   the sum of the two. The matrix that reads words in also reads them out; its gradient is the sum of both uses.
+   The backward pass goes the same way from its end. Where x went two ways, into a sub-layer and past it, its gradient
+   is the sum of the two. The matrix that reads words in also reads them out; its gradient is the sum of both uses.
    A batch: {tokens, sentences: [{start, length}], chosen: rows to predict, targets: their words}. */
 "use strict";
 

@@ -128,11 +128,12 @@ const Pieces = (() => {
 
   /* dv = wᵀ do,  dw = do vᵀ,  ds from softmax_back,  dq = ds k,  dk = dsᵀ q.  A head that is out gets no gradient. */
   function attend_back({ space, num_heads }, sentences, { query, key, value, weights }, dheads, out) {
-    const back = Object.fromEntries(["query", "key", "value"].map((part) => [part, space.take(query.rows, query.cols)]));
-    const d_k = query.cols / num_heads;
+    const { rows, cols } = query;
+    const d_k = cols / num_heads;
+    const back = { query: space.take(rows, cols), key: space.take(rows, cols), value: space.take(rows, cols) };
     sentences.forEach((sentence, n) => weights[n].forEach((w, head) => {
-      const part = (x) => of_head(x, sentence, head, d_k);
-      const [q, k, v, output, dq, dk, dv] = [query, key, value, dheads, back.query, back.key, back.value].map(part);
+      const [q, k, v, output, dq, dk, dv] = [query, key, value, dheads, back.query, back.key, back.value].map((x) =>
+        of_head(x, sentence, head, d_k));
       if (out.includes(head)) return [dq, dk, dv].forEach((gradient) => clear(space, gradient));
       const before = space.mark();
       const dw = space.multiply(output, transposed(v), space.take(w.rows, w.cols));

@@ -10,7 +10,7 @@
 const Roles = (() => {
   const SENTENCES_AT_ONCE = 50;
 
-  /* The gold of one sentence for each relation and direction: query -> its gold keys. rule: name, relation, backward. */
+  /* The gold of sentence n for each relation and direction that the rules name: query -> its gold keys. */
   function gold_of(pairs_of, n, { relations }) {
     return relations.map(({ relation, backward }) => {
       const wanted = new Map();

@@ -1,4 +1,4 @@
-/* Training: hide some words of 64 sentences, guess them, take the gradient, take a step; 800 times.
+/* Training: hide some words of 64 sentences, guess them, take the gradient, take a step; again.
 
    The objective, the rates and the sentences are those of shared/training.py, which also says why. A step is cut into
    parts (yield), so that a pause or a paint need not wait for the whole of it. */
