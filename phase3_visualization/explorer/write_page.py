@@ -25,7 +25,7 @@ import seaborn as sns
 from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
-from phase3_visualization.explorer import landing, wagers
+from phase3_visualization.explorer import growing, landing, wagers
 from phase3_visualization.explorer.packing import pack
 from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, CausalAttention, load_causal_model
 from shared import cli, paths, training
@@ -63,12 +63,15 @@ SCRIPTS = (
     "address.js",
     *(f"look/{name}.js" for name in ("tour", "look")),
     *(f"break/{name}.js" for name in ("stage", "symbols", "future", "knockout", "line", "bugs", "score", "break")),
+    *(f"grow/{name}.js" for name in ("matmul", "pieces", "network", "optimizer", "training", "roles")),
+    *(f"grow/{name}.js" for name in ("engine", "growth", "grow")),
     "page.js",
 )
-STYLES = ("page.css", "look/look.css", "break/break.css")
+STYLES = ("page.css", "look/look.css", "break/break.css", "grow/grow.css")
 VIEWS = (
     {"name": "look", "address": "", "title": "Look"},
     {"name": "break", "address": "view=break", "title": "Break it", "needs": "wagers"},
+    {"name": "grow", "address": "view=grow", "title": "Grow a head", "needs": "grow"},
 )
 TITLE = "Attention, live: see where a model looks, and break it"
 DESCRIPTION = (
@@ -212,7 +215,7 @@ def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="show the models whose checkpoints lie here")
     options = cli.parse(parser, argv)
-    more = {}
+    more = {"grow": growing.page_part()}
     if options.model is None:
         models = {BOTH_SIDES: load_multi_head_model(options), CAUSAL: load_causal_model(options)}
         more["wagers"] = wagers.data(models[BOTH_SIDES], models[CAUSAL], options)

@@ -4,7 +4,8 @@
 const Page = (() => {
   const { byId } = View;
   // A view that lacks what it needs, such as wagers about models that somebody else trained, is not in the page.
-  const VIEWS = Object.fromEntries(Object.entries({ look: Look, break: Break }).filter(([name]) => byId(name)));
+  const ALL = { look: Look, break: Break, grow: Grow };
+  const VIEWS = Object.fromEntries(Object.entries(ALL).filter(([name]) => byId(name)));
   let app, shown;
 
   function route() {
