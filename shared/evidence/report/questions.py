@@ -8,16 +8,15 @@ come first, then the others, both as each phase's __main__.py has its scripts.
 import ast
 import importlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
 from shared import paths
-from shared.evidence.claims import VERDICTS, Claim, all_claims
-from shared.evidence.findings import number_texts
+from shared.evidence.claims import VERDICTS, all_claims
+from shared.evidence.report.numbers import shown_numbers
 
 SECTIONS = {
     "phase1": "1 · One head",
@@ -35,6 +34,11 @@ class Picture:
     caption: str
     width: int
     height: int
+
+    @property
+    def title(self) -> str:
+        """What the picture finds: the first sentence of its caption."""
+        return re.split(r"(?<=[.?!])\s", self.caption)[0].removesuffix(".")
 
     @classmethod
     def at(cls, output_dir: Path, path: Path) -> "Picture":
@@ -93,40 +97,6 @@ def pictures(output_dir: Path) -> list[Path]:
     return [path for path in found if path.parent.name != "seven"]
 
 
-class Asked(dict):
-    """Numbers that keep in mind which of them were asked for, and in which order."""
-
-    def __init__(self, numbers: Mapping[str, Any]) -> None:
-        super().__init__(numbers)
-        self.names: dict[str, None] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        self.names[name] = None
-        return super().__getitem__(name)
-
-
-def asked_for(claim: Claim | None, measured: Mapping[str, list]) -> list[str]:
-    """The numbers that the rule of a claim asks for by their names; none where the claim has changed since the run."""
-    if claim is None or claim.holds is None:
-        return []
-    numbers = Asked(measured if claim.over_seeds else {name: values[0] for name, values in measured.items()})
-    try:
-        claim.verdict(numbers)
-    except KeyError:
-        return []
-    return [name for name in numbers.names if name in measured]
-
-
-def one_number(finding: Mapping, claim: Claim | None) -> str:
-    """The number that stands for all: the first that has a published range of those that the rule asks for.
-
-    Where it asks for none by its name, of all of them; where none has a range, the first.
-    """
-    texts = number_texts(finding)
-    names = asked_for(claim, finding["measured"]) or list(texts)
-    return texts[next((name for name in names if "(published" in texts[name]), names[0])]
-
-
 def ranked(findings: Iterable[dict]) -> list[dict]:
     """What the course is about first, then by verdict; a time without a verdict last."""
 
@@ -155,7 +125,7 @@ def headlines_first(questions: Iterable[Question]) -> list[Question]:
 def sections(findings: list[dict], output_dir: Path) -> list[Section]:
     """Everything that a run measured and drew, each once."""
     claims = {claim.id: claim for claim in all_claims()}
-    findings = [finding | {"number": one_number(finding, claims.get(finding["id"]))} for finding in findings]
+    findings = [finding | {"numbers": shown_numbers(finding, claims.get(finding["id"]))} for finding in findings]
     drawn, found = pictures(output_dir), []
     for phase, name in SECTIONS.items():
         ran = [finding["script"] for finding in findings if finding["script"].startswith(paths.PHASES[phase])]

@@ -1,10 +1,11 @@
 """Markdown of the course as HTML: the page of a source lies below visualizations/lessons/ where the source lies.
 
-markdown-it-py follows CommonMark
-as GitHub does, and gives headings the same anchors. What is done here: links lead to the rendered pages, pictures to
-the gallery, code to the files of the repository; a table without words in its head loses the head.
+markdown-it-py follows CommonMark as GitHub does, and gives headings the same anchors. What is done here: links lead to
+the rendered pages, pictures to the gallery, code to the files of the repository; a table without words in its head
+loses the head; a per cent sign stays beside its number.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -89,6 +90,18 @@ def colored(code: str, language: str, _attributes: str) -> str:
     return highlight(code, get_lexer_by_name("python"), HtmlFormatter(nowrap=True)) if language == "python" else ""
 
 
+def unbroken(text: str) -> str:
+    """With a range, and a per cent sign, that stay in one line: "68–73 %"."""
+    return re.sub(r"(?<=\d)–(?=\d)", "–\u2060", re.sub(r"(?<=\d) %", "\u00a0%", text))
+
+
+def keep_together(tokens: list[Token]) -> None:
+    """Ranges and per cent signs, but not in code, which is there to be copied."""
+    for token in walk(tokens):
+        if token.type == "text":
+            token.content = unbroken(token.content)
+
+
 def reader() -> MarkdownIt:
     """What GitHub understands of what the lessons use; tables and code can be scrolled, with the keyboard, too."""
     md = MarkdownIt("commonmark", {"highlight": colored}).enable("table").use(anchors_plugin, max_level=6)
@@ -101,6 +114,7 @@ def rendered(text: str, source: Path, page: Path, site: Site) -> Markup:
     """Markdown -> HTML, with links as seen from the page."""
     md = reader()
     tokens = without_empty_heads(md.parse(text))
+    keep_together(tokens)
     relink(tokens, partial(address, source=source, page=page, site=site))
     html = md.renderer.render(tokens, md.options, {})
     return Markup(html.replace("<pre>", '<pre tabindex="0">'))

@@ -12,15 +12,13 @@ from shared import paths
 from shared.evidence.report.links import Site
 from shared.evidence.report.rendering import inline
 
-# Small picture -> the view of the explorer that comes nearest, and what to do there. None has the model that writes
-# without attention.
+# Small picture -> a view of the explorer, and what to do there. None asks for a bet on what has just been read. Three
+# have no view: the page has no model that writes without attention, that was published, or that looks up and copies.
 TRY = {
-    "scaling": ("view=break&wager=1", "take √d_k out of training"),
-    "heads": ("view=grow", "train four heads"),
+    "scaling": ("divisor=1", "pull the division out of a trained model"),
+    "heads": ("view=grow", "watch heads learn"),
     "seed": ("view=grow", "train with another seed"),
-    "faithfulness": ("view=break&wager=5", "believe a line, or leave the word out"),
-    "coreference": ("view=break&wager=5", "believe a line, or leave the word out"),
-    "induction": ("view=break&wager=3", "take out a head"),
+    "faithfulness": ("view=look", "hide one word more, and see what the guess loses"),
 }
 ROW = re.compile(r"^\| !\[(.*?)\]\(visualizations/gallery/seven/(\w+)\.png\) \| (.*) \|$", re.MULTILINE)
 

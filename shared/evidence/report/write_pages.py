@@ -9,27 +9,33 @@ their Markdown. All of it is read from the disk, without a server and without th
 
 import contextlib
 import io
+from collections import Counter
 from pathlib import Path
 
 import jinja2
 
 from shared import cli, paths
 from shared.evidence import seven
-from shared.evidence.claims import MEASURED, VERDICTS
+from shared.evidence.claims import FAILS, HOLDS, MEASURED, ONLY_IF, UNDECIDED
 from shared.evidence.findings import gather, number_texts
 from shared.evidence.report import share_picture
 from shared.evidence.report.lessons import menu, write_lessons
 from shared.evidence.report.links import NAME, Site, environment, write_page
 from shared.evidence.report.questions import sections
-from shared.evidence.report.rendering import place
+from shared.evidence.report.rendering import place, unbroken
 from shared.evidence.report.surprises import surprises
 
 PROMISE = "Build attention from tensors, train small transformers in seconds, and see which sayings about it hold."
 
 
-def plural(verdict: str) -> str:
-    """A verdict as it is said of several findings: "hold"."""
-    return verdict.replace("holds", "hold").replace("does not", "do not").replace("undecided", "are undecided")
+PLURAL = {HOLDS: "hold", FAILS: "do not hold", ONLY_IF: "hold only under a condition", UNDECIDED: "are undecided here"}
+PLURAL |= {MEASURED: "have numbers alone"}
+
+
+def counted(findings: list[dict]) -> str:
+    """ "46 hold, 15 do not hold"."""
+    counts = Counter(finding["verdict"] for finding in findings)
+    return ", ".join(f"{counts[verdict]} {said}" for verdict, said in PLURAL.items() if counts[verdict])
 
 
 def chapter(script: str) -> Path:
@@ -41,7 +47,7 @@ def template(site: Site) -> jinja2.Template:
     """The report page's, with what it asks of the site."""
     templates = environment()
     templates.filters |= {
-        "plural": plural,
+        "counted": counted,
         "numbers": lambda finding: number_texts(finding).values(),
         "file": lambda name: site.file(paths.PAGE, name),
         "link": lambda path: site.link(paths.PAGE, path),
@@ -61,13 +67,12 @@ def write_report(site: Site) -> Path:
         here=paths.PAGE.name,
         surprises=surprises(site),
         sections=parts,
-        total=len(findings),
-        experiments=[finding for finding in findings if finding["kind"] == "experiment"],
-        verdicts=[*VERDICTS, MEASURED],
+        findings=findings,
+        verdicts=PLURAL,
         explorer=paths.EXPLORER if (site.output_dir / paths.EXPLORER).is_file() else None,
         lesson=place,
     )
-    return write_page(site, paths.PAGE, html)
+    return write_page(site, paths.PAGE, unbroken(html))
 
 
 def write_pages(output_dir: Path) -> Path:

@@ -12,10 +12,15 @@ const Filter = (() => {
   const form = document.getElementById("filter");
   const said = document.getElementById("filter-count");
 
-  /* Everything a reader may search in, lower case; alt is a picture's whole caption. */
+  /* As it is typed and compared: lower case, and √d_k also as sqrt(d_k) or sqrt d_k. */
+  function plain(text) {
+    return text.toLowerCase().replaceAll("√", "sqrt ").replaceAll(/[()]/g, " ");
+  }
+
+  /* Everything a reader may search in; alt is a picture's whole caption. */
   function wordsOf(element) {
     const captions = [...element.querySelectorAll("img")].map((image) => image.alt);
-    return [element.id, element.textContent, ...captions].join(" ").toLowerCase();
+    return plain([element.id, element.textContent, ...captions].join(" "));
   }
 
   const questions = [...document.querySelectorAll("article")].map((element) => {
@@ -35,7 +40,7 @@ const Filter = (() => {
 
   /* Every word, in any order. */
   function holds(text, words) {
-    return words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+    return plain(words).split(/\s+/).every((word) => text.includes(word));
   }
 
   function isOf(finding, verdict) {

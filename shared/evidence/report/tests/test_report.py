@@ -1,5 +1,6 @@
 """The pages: what stands where, that nothing is lost and every link arrives, and the page in a real browser."""
 
+import io
 import json
 import os
 import re
@@ -18,7 +19,8 @@ from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, ONLY_IF, Claim, all
 from shared.evidence.report import share_picture, write_pages
 from shared.evidence.report.lessons import write_lesson
 from shared.evidence.report.links import HOME, SHARE_PICTURE, Site
-from shared.evidence.report.questions import Question, docstring, headlines_first, one_number, promised, ranked
+from shared.evidence.report.numbers import shown_numbers
+from shared.evidence.report.questions import Picture, Question, docstring, headlines_first, promised, ranked
 from shared.evidence.report.rendering import place, rendered, sources
 from shared.evidence.report.surprises import TRY, surprises
 from shared.evidence.seven import SEVEN
@@ -26,7 +28,7 @@ from shared.tests.helpers import axe_violations, needs_browser, overlapping, wat
 from shared.toy_language import SUBJECTS, VERBS
 from shared.visualization_utils import save_figure
 
-TALLEST = 12_000  # pixels of the report page on a desktop, before anything is opened
+TALLEST = {"desktop": 12_000, "phone": 19_000}  # pixels of the report page, before anything is opened
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
 
@@ -190,20 +192,83 @@ def made_claim(rule, **changes):
     return Claim(id="C901", text="", kind=EXPERIMENT, rule="", unit="", holds=rule, **changes)
 
 
-def test_the_one_number_is_the_first_that_the_rule_asks_for():
+def test_a_line_shows_the_numbers_that_the_rule_compares():
     measured = {"cold": [1], "all": [[1.0, 2.0]], "wetness": [0.5], "dryness": [0.25]}
     finding = {"measured": measured, "published": {"wetness": [0.4, 0.6], "dryness": [0, 1], "all": [1, 2]}}
-    for rule, number in {
-        lambda n: n["dryness"] < n["wetness"]: "dryness: 0.25 (published 0 to 1)",
-        lambda n: min(n["all"]) < n["wetness"]: "wetness: 0.5 (published 0.4 to 0.6)",  # lists have no range
+    for rule, shown in {
+        lambda n: n["dryness"] < n["wetness"]: "dryness: 0.25 (0 to 1) · wetness: 0.5 (0.4 to 0.6)",
+        lambda n: min(n["all"]) < n["wetness"]: "wetness: 0.5 (0.4 to 0.6)",  # lists have no range
         lambda n: n["cold"] > 0: "cold: 1",
-        lambda n: sum(map(len, n)) > 0: "wetness: 0.5 (published 0.4 to 0.6)",  # it asks for none by its name
-        lambda n: n["dryness"] + n["new"] > 0: "wetness: 0.5 (published 0.4 to 0.6)",  # a rule of later
+        lambda n: sum(map(len, n)) > 0: "wetness: 0.5 (0.4 to 0.6)",  # it asks for none by its name
+        lambda n: n["dryness"] + n["new"] > 0: "wetness: 0.5 (0.4 to 0.6)",  # a rule of later
     }.items():
-        assert one_number(finding, made_claim(rule)) == number
-    assert one_number(finding, None) == "wetness: 0.5 (published 0.4 to 0.6)"
+        assert shown_numbers(finding, made_claim(rule)) == shown
+    assert shown_numbers(finding, None) == "wetness: 0.5 (0.4 to 0.6)"
     over = made_claim(lambda n: sum(n["wetness"]) > 0, over_seeds=True)
-    assert one_number(finding, over) == "wetness: 0.5 (published 0.4 to 0.6)"
+    assert shown_numbers(finding, over) == "wetness: 0.5 (0.4 to 0.6)"
+
+
+def test_of_many_numbers_like_stands_beside_like():
+    """Of seven, all asked for, the second is the one that differs from the first in one thing, and by most."""
+    values = {"a, 8": 1.0, "b, 64": 9.0, "a, 64": 1.5, "b, 8": 0.01, "c, 8": 3.0, "other": 1e6, "c, 8, late": 0.001}
+    finding = {
+        "measured": {name: [value] for name, value in values.items()},
+        "published": {name: [value, value] for name, value in values.items()},
+    }
+    assert shown_numbers(finding, made_claim(lambda n: sum(n[name] for name in values) > 0)) == (
+        "a, 8: 1 (1) · c, 8, late: 0.001 (0.001)"
+    )
+    none_alike = ("a, 8", "b, 64", "other")
+    assert shown_numbers(finding, made_claim(lambda n: sum(n[name] for name in none_alike) > 0)) == (
+        "a, 8: 1 (1) · b, 64: 9 (9)"
+    )
+
+
+def line_of(whole: Path, name: str) -> str:
+    page = (whole / paths.PAGE).read_text(encoding="utf-8")
+    return re.search(rf'<details id="{name}".*?<span class="number">(.*?)</span>', page, re.DOTALL).group(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "sides"),
+    [
+        ("C010", ("divided, 64", "not divided, 64")),
+        ("I134", ("Luong, 24 letters", "none, 24 letters")),
+        ("three-roles", ("best fixed offset, determiner-noun", "four heads, two layers, determiner-noun")),
+        ("induction-head-ablation", ("zero, all of them", "zero, each alone, summed")),
+    ],
+)
+def test_a_claim_that_compares_shows_both_sides_with_their_ranges(whole, name, sides):
+    claim = next(claim for claim in all_claims() if claim.id == name)
+    for side, said in zip(sides, line_of(whole, name).split(" · "), strict=True):
+        span = replications.published(claim).range(side)
+        assert said.startswith(f"{side}: ") and said.endswith(f" ({findings.shown_range(span)})")
+
+
+def test_the_counts_of_the_head_are_those_of_the_filter(whole):
+    words = " ".join(" ".join(read(whole / paths.PAGE).text).split())
+    page = (whole / paths.PAGE).read_text(encoding="utf-8")
+    head = re.search(r"Of (\d+) claims (\d+) were put to experiments: (.*?)\. The other (\d+) are .*?: (.*?)\.", words)
+    every, experiments, of_experiments, others, of_others = head.groups()
+    assert int(every) == int(experiments) + int(others) == page.count("<details id=")
+    for said, all_numbers, kind in (
+        (of_experiments, int(experiments), "experiments"),
+        (of_others, int(others), "others"),
+    ):
+        assert sum(map(int, re.findall(r"\d+", said))) == all_numbers, kind
+    for verdict, plural in write_pages.PLURAL.items():
+        both = [re.search(rf"(\d+) {plural}(?:,|$)", said) for said in (of_experiments, of_others)]
+        slug = verdict.replace(" ", "-")
+        assert sum(int(found.group(1)) for found in both if found) == page.count(f'data-verdict="{slug}"')
+
+
+def test_a_picture_is_called_by_the_first_sentence_of_its_caption():
+    for caption, title in {
+        "One of 1.00 looks. A dot for each.": "One of 1.00 looks",
+        'Whom does "?" ask? Rows ask.': 'Whom does "?" ask?',
+        "Ways to write it: 12 of 20 leak": "Ways to write it: 12 of 20 leak",
+    }.items():
+        assert Picture(Path("a.png"), caption, 1, 1).title == title
 
 
 def test_the_seven_are_those_of_the_front_door():
@@ -217,6 +282,13 @@ def test_the_seven_are_those_of_the_front_door():
         links = Read(surprise.said).links
         assert len(links) == 1 and (paths.ROOT / paths.PAGE.parent / links[0]).is_file()
     assert set(TRY) < set(SEVEN)
+
+
+def test_bets_come_before_the_numbers_that_answer_them(whole):
+    links = read(whole / paths.PAGE).links
+    bets = [place for place, link in enumerate(links) if "view=break" in link]
+    pictures = [place for place, link in enumerate(links) if "plots/seven/" in link]
+    assert len(bets) == 1 and len(pictures) == len(SEVEN) and bets[0] < min(pictures)
 
 
 # ------------------------------------------------------------------------------------------------- links and lessons
@@ -277,6 +349,12 @@ def test_what_github_shows_is_shown(tmp_path):
     assert html.count("<thead>") == 1 and html.count("<th>") == 1 and html.count("<td>") == 5
     assert 'id="a-b"' in html and 'id="a-b-1"' in html and '<a href="#a-b">y</a>' in html
     assert "<span>x</span>" in html, "a link that leads nowhere is text"
+
+
+def test_a_range_stays_in_one_line_and_code_can_be_copied(whole):
+    html = rendered("right in 68–73 % of `8 % 3`\n\n```\n9 % 2\n```\n", Path("README.md"), paths.PAGE, Site(whole))
+    assert "68–\u206073\u00a0%" in html and "8 % 3" in html and "9 % 2" in html
+    assert not re.search(r"\d %", " ".join(read(whole / paths.PAGE).text))
 
 
 def test_pages_written_elsewhere_link_to_no_code_and_have_the_same_bytes_twice(whole):
@@ -401,6 +479,9 @@ def test_words_find_findings_and_pictures_from_the_keyboard(report, browser):
             ("c904", ["C904"], []),
             ("masks.py", ["no-phase-4", "C903"], ["mask_gallery.png"]),  # the script of both
             ("<b>", ["C901"], ["scaling.png"]),
+            ("√d_k", ["C902", "C901"], ["scaling.png"]),  # in the question of both
+            ("sqrt(d_k)", ["C902", "C901"], ["scaling.png"]),
+            ("SQRT", ["C902", "C901"], ["scaling.png"]),
             ("coreference", [], ["pretrained_coreference.png"]),  # the picture alone
             ("caption mask_gallery", ["no-phase-4", "C903"], ["mask_gallery.png"]),  # their picture's caption
             ("zebra", [], []),
@@ -441,17 +522,47 @@ def test_report_works_without_javascript(report, browser):
 
 
 @needs_browser
-def test_the_report_of_a_whole_run_is_not_too_tall(whole, browser):
-    with opened(browser, whole / paths.PAGE, viewport=DESKTOP) as page:
+@pytest.mark.parametrize(("device", "viewport"), [("desktop", DESKTOP), ("phone", PHONE)])
+def test_the_report_of_a_whole_run_is_not_too_tall(whole, browser, device, viewport):
+    with opened(browser, whole / paths.PAGE, viewport=viewport) as page:
         tall = page.evaluate("document.documentElement.scrollHeight")
-        print(f"the report page of a whole run: {tall} px")
-        assert tall <= TALLEST
+        print(f"the report page of a whole run, on a {device}: {tall} px")
+        assert tall <= TALLEST[device]
+
+
+@needs_browser
+def test_the_front_shows_a_bet_and_surprises_at_once(whole, browser):
+    with opened(browser, whole / paths.PAGE, viewport=DESKTOP) as page:
         assert page.locator(".cards img").count() == len(SEVEN)
         first = page.locator(".cards img").first
         assert first.bounding_box()["y"] < DESKTOP["height"] and first.evaluate("image => image.naturalWidth") == 420
+        assert page.get_by_text("Six wagers").bounding_box()["y"] < DESKTOP["height"]
+
+
+@needs_browser
+def test_on_a_phone_the_menu_is_whole_and_a_picture_stands_beside_its_question(whole, browser):
+    with opened(browser, whole / paths.PAGE, viewport=PHONE) as page:
+        for link in page.locator("nav a").all():
+            box = link.bounding_box()
+            assert box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"], link.inner_text()
+        question = page.locator("article").filter(has=page.locator("#C010"))
+        heading, picture = question.locator("h3").bounding_box(), question.locator("img").first.bounding_box()
+        assert picture["x"] >= heading["x"] + heading["width"] and picture["y"] < heading["y"] + heading["height"]
 
 
 LESSON = place(Path("phase1_single_head", "README.md"))
+CUT = "[...document.querySelectorAll('main > pre')].filter((code) => code.scrollWidth > code.clientWidth).length"
+
+
+@needs_browser
+def test_code_is_whole_on_a_desktop_and_has_a_shadow_where_a_phone_cuts_it(whole, browser):
+    with opened(browser, whole / LESSON, viewport=DESKTOP) as page:
+        assert page.locator("main > pre").count() > 5 and page.evaluate(CUT) == 0
+    with opened(browser, whole / LESSON, viewport=PHONE) as page:
+        assert page.evaluate(CUT) > 0
+        shot = Image.open(io.BytesIO(page.locator("main > pre").nth(4).screenshot())).convert("L")
+        edge, left = (shot.getpixel((x, 4)) for x in (shot.width - 1, 2))
+        assert edge < left - 20, "darker at the side on which code goes on"
 
 
 @needs_browser
