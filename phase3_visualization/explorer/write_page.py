@@ -78,6 +78,7 @@ DESCRIPTION = (
     "Small transformers that run in this page: see where each head looks, knock it out, bet on six ways to break a "
     "model, and train one while you watch."
 )
+RULE = "phase3_visualization/README.md#2-a-name-by-rule"
 NUM_SENTENCES = 40
 MAP_STEPS = 33  # colours of the weight map that the page gets; it blends between them
 DARK_GROUND = "#12171c"  # as --field in page.css
@@ -89,10 +90,11 @@ DARK_WEIGHT_MAP = LinearSegmentedColormap.from_list(
 def model_record(name: str, trained: Trained) -> dict:
     """What the page is told about a model: its sizes, how it was trained, its loss in nats, what its heads do, weights.
 
-    landing: the sentence with which the page shows this model first, or None.
+    heads: what each head does by rule, [layer][head]. landings: the sentences with which the page shows this model.
     """
     recipe = trained.recipe
-    names = landing.names_of(trained, attention_of(recipe.objective, trained.model.state_dict()))
+    heads = landing.roles_of(trained, attention_of(recipe.objective, trained.model.state_dict()))
+    names = [[head["role"] for head in layer] for layer in heads or []]
     return {
         "name": name,
         "label": f"{trained.label}, seed {recipe.seed}",
@@ -102,10 +104,16 @@ def model_record(name: str, trained: Trained) -> dict:
         "num_layers": recipe.num_layers,
         "max_length": len(trained.model.positions),
         "loss": round(training.held_out_loss(trained), 4),
-        "roles": names,
-        "landing": landing.landing(trained, names),
+        "heads": heads,
+        "landings": [shown(view) for view in landing.landings(trained, names)],
         **pack(trained.model.state_dict()),
     }
+
+
+def shown(view: landing.View) -> dict:
+    """A view as the page gets it."""
+    words, relations = view.sentence.words, view.sentence.relations
+    return {"words": words, "relations": relations, "hidden": view.hidden, "layer": view.layer, "head": view.head}
 
 
 def page_data(models: dict[str, Trained], sentences: list[Sentence], **more: dict) -> dict:
@@ -120,6 +128,7 @@ def page_data(models: dict[str, Trained], sentences: list[Sentence], **more: dic
         "max_length": MAX_LENGTH,
         "word_groups": word_groups(),
         "verbs": VERBS,
+        "rule": wagers.lesson_link(RULE),
         "meanings": json.loads((FOLDER / "look" / "meanings.json").read_text(encoding="utf-8")),
         "sentences": [{"words": s.words, "relations": s.relations} for s in sentences],
         "weight_map": {"light": ramp(WEIGHT_MAP), "dark": ramp(DARK_WEIGHT_MAP)},
@@ -131,7 +140,7 @@ def page_data(models: dict[str, Trained], sentences: list[Sentence], **more: dic
 
 def named(record: dict) -> list[str]:
     """The roles that the heads of a model have."""
-    return sorted({name for layer in record["roles"] or [] for name in layer if name})
+    return sorted({head["role"] for layer in record["heads"] or [] for head in layer if head["role"]})
 
 
 def ramp(colors: Colormap) -> list[str]:

@@ -121,20 +121,26 @@ def baselines(trained: Trained, sentences: list[Sentence], make_attention: MakeA
     return Baselines({key: best_fixed_offset(gold[key])[1] for key in gold}, best, statistics | weights)
 
 
-def margins(scores: Scores, base: Baselines, layer: int, head: int) -> list[dict[str, float]]:
-    """By how much a head passes the rule of each position, and of each relation; below 0 it does not."""
+def rules(scores: Scores, base: Baselines, layer: int, head: int) -> list[dict[str, tuple[float, float]]]:
+    """The rule of each position, and of each relation: name -> how often a head follows it, and how often it must."""
     words = {offset: text for text, offset in OFFSETS.items()}
     shares = {o: (words.get(o, f"offset {o:+d}"), share) for o, share in scores.offset.items()}
     shares |= {"first": ("first word", scores.first)}
     positions = {
-        name: share[layer, head].item() - max(POSITIONAL, base.untrained[place] + MARGIN)
+        name: (share[layer, head].item(), max(POSITIONAL, base.untrained[place] + MARGIN))
         for place, (name, share) in shares.items()
     }
     relations = {
-        relation_name(*key): share[layer, head].item() - base.bar(key) - MARGIN
+        relation_name(*key): (share[layer, head].item(), base.bar(key) + MARGIN)
         for key, share in scores.relation.items()
     }
     return [positions, relations]
+
+
+def margins(scores: Scores, base: Baselines, layer: int, head: int) -> list[dict[str, float]]:
+    """By how much a head passes the rule of each position, and of each relation; below 0 it does not."""
+    kinds = rules(scores, base, layer, head)
+    return [{name: share - needed for name, (share, needed) in kind.items()} for kind in kinds]
 
 
 def role_name(halves: Halves, layer: int, head: int) -> str:
@@ -145,6 +151,19 @@ def role_name(halves: Halves, layer: int, head: int) -> str:
         if min(named[best], scored[best]) >= 0:
             return best
     return NO_NAME
+
+
+def nearest_rule(halves: Halves, layer: int, head: int) -> tuple[str, float, float]:
+    """The rule of the head's role or, if it has none, the one that it misses by least -> name, share, needed.
+
+    share: how often the head follows the rule, on the half of the sentences where it does worse; needed: how often it
+    must there.
+    """
+    both = [{name: pair for kind in rules(*half, layer, head) for name, pair in kind.items()} for half in halves]
+    worse = {name: min((half[name] for half in both), key=lambda pair: pair[0] - pair[1]) for name in both[0]}
+    role = role_name(halves, layer, head)
+    name = max(worse, key=lambda rule: worse[rule][0] - worse[rule][1]) if role == NO_NAME else role
+    return name, *worse[name]
 
 
 def halves_of(trained: Trained, make_attention: MakeAttention, sentences: list[Sentence], count: int) -> Halves:

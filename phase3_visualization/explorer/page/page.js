@@ -8,23 +8,32 @@ const Page = (() => {
   const VIEWS = Object.fromEntries(Object.entries(ALL).filter(([name]) => byId(name)));
   let app, shown;
 
-  function route() {
+  // Show what the address says. before: the address until now, which the link to a view that is left keeps.
+  function route(before = "") {
     const parts = new URLSearchParams(location.hash.slice(1));
     const name = parts.get("view") in VIEWS ? parts.get("view") : "look";
-    if (shown && shown !== name) VIEWS[shown].hide();
-    shown = name;
-    for (const other of Object.keys(VIEWS)) byId(other).hidden = other !== name;
-    for (const link of document.querySelectorAll("nav [data-view]")) {
-      if (link.dataset.view === name) link.setAttribute("aria-current", "page");
-      else link.removeAttribute("aria-current");
+    if (shown && shown !== name) {
+      VIEWS[shown].hide();
+      linkTo(shown).href = `#${before}`;
     }
-    VIEWS[name].show(parts);
+    shown = name;
+    for (const other of Object.keys(VIEWS)) {
+      byId(other).hidden = other !== name;
+      if (other === name) linkTo(other).setAttribute("aria-current", "page");
+      else linkTo(other).removeAttribute("aria-current");
+    }
+    linkTo(name).href = linkTo(name).dataset.first;
+    VIEWS[name].show(parts, before);
   }
 
-  // Another place in the page, as a step that the back button undoes. parts: name -> value, or a URLSearchParams.
+  const linkTo = (name) => document.querySelector(`nav [data-view="${name}"]`);
+  const hashOf = (address) => new URL(address).hash.slice(1);
+
+  // Another place in the page, as a step that the back button undoes. parts: name -> value, or a hash without "#".
   function go(parts) {
+    const before = location.hash.slice(1);
     history.pushState(null, "", `#${new URLSearchParams(parts)}`);
-    route();
+    route(before);
   }
 
   function start() {
@@ -41,7 +50,7 @@ const Page = (() => {
     app = { data, language, models, go };
     byId("views").hidden = false;
     for (const view of Object.values(VIEWS)) view.start(app);
-    addEventListener("hashchange", route);
+    addEventListener("hashchange", (event) => route(hashOf(event.oldURL)));
     route();
   }
 

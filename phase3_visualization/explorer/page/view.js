@@ -40,10 +40,13 @@ const View = (() => {
     return onGround.get(ground);
   }
 
-  // Heads are named and coloured by their role; roles[layer][head] is a name, or null where none passes the rule.
-  const roleOf = (model, layer, head) => (model.roles ? model.roles[layer][head] ?? NO_ROLE : `head ${head}`);
+  // Heads are named and coloured by their role; a head that passes no rule has none, and a model of next words knows no
+  // such rules: heads[layer][head] is {role, rule, share, needed}, or heads is null.
+  const place = (layer, head) => `layer ${layer}, head ${head}`;
+  const roleOf = (model, layer, head) => (model.heads ? model.heads[layer][head].role ?? NO_ROLE : place(layer, head));
   const roleColor = (role) => colors.roles[role] ?? "var(--no-role)";
-  const headName = (model, layer, head) => `${roleOf(model, layer, head)} (layer ${layer}, head ${head})`;
+  const headName = (model, layer, head) =>
+    model.heads ? `${roleOf(model, layer, head)} (${place(layer, head)})` : place(layer, head);
 
   // element("p", {class: "quiet", title: "…"}, "text", child): strings become text, attributes stay attributes.
   function element(name, attributes = {}, ...children) {
@@ -71,7 +74,7 @@ const View = (() => {
   const isUsable = (button) => button.getAttribute("aria-disabled") !== "true";
 
   return {
-    useColors, byId, on, fixed, weightColor, rgb, readable, roleOf, roleColor, headName, NO_ROLE, element, svg,
+    useColors, byId, on, fixed, weightColor, rgb, readable, roleOf, roleColor, headName, place, element, svg,
     tokenLabels, setUsable, isUsable, darkGround,
   };
 })();

@@ -6,7 +6,7 @@ const Arcs = (() => {
   const LEAST = 0.03; // a weight below this gets no arc
   const [LOW, HIGH] = [16, 46]; // pixels from a word to the top of its arc
 
-  let drawn = null; // {weights, query, color}: to draw again when words move to other lines
+  let drawn = null; // what was drawn, to draw it again when words move to other lines
 
   // words: what the model reads; truths[i]: the word that is hidden there, or null.
   function drawWords(words, truths, chosen, onChoose) {
@@ -36,9 +36,9 @@ const Arcs = (() => {
     onChoose((chosen + by + length) % length);
   }
 
-  // The weights of one query as arcs, and as a number under each word.
-  function drawArcs(weights, query, color) {
-    drawn = { weights, query, color };
+  // The weights of one query as arcs, and as a number under each word. isOut: nobody hears of them.
+  function drawArcs(weights, query, color, isOut) {
+    drawn = [weights, query, color, isOut];
     const buttons = [...byId("words").children];
     buttons.forEach((button, j) => {
       button.querySelector(".weight").textContent = weights[j] >= 0.005 ? fixed(weights[j]) : "";
@@ -51,6 +51,7 @@ const Arcs = (() => {
     const arcs = boxes.map((box, j) => (j === query || weights[j] < LEAST ? null : arc(boxes[query], box, weights[j])));
     byId("arcs").replaceChildren(...arcs.filter(Boolean));
     byId("arcs").style.stroke = color;
+    byId("arcs").classList.toggle("out", isOut);
   }
 
   // Over the words of one line; between two lines from the edge of one word to the facing edge of the other.
@@ -64,7 +65,7 @@ const Arcs = (() => {
     return svg("path", { d: line, "stroke-width": (1 + 8 * weight).toFixed(1) });
   }
 
-  const redraw = () => drawn && drawArcs(drawn.weights, drawn.query, drawn.color);
+  const redraw = () => drawn && drawArcs(...drawn);
 
   return { drawWords, moveChoice, drawArcs, redraw };
 })();

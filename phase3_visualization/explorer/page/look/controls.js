@@ -2,7 +2,7 @@
 "use strict";
 
 const Controls = (() => {
-  const { byId, element, fixed, headName, roleOf, setUsable } = View;
+  const { byId, element, fixed, headName, setUsable } = View;
 
   function draw(model, state) {
     const d_k = model.d_model / model.num_heads;
@@ -14,11 +14,9 @@ const Controls = (() => {
     byId("divisor-slider").value = Math.log2(divisor);
     byId("divisor-slider").setAttribute("aria-valuetext", fixed(divisor));
     const chosenIsOut = state.removed.includes(`${state.layer}.${state.head}`);
-    byId("knock").textContent =
-      `${chosenIsOut ? "put back" : "knock out"} this head: ${roleOf(model, state.layer, state.head)}`;
-    byId("knock").setAttribute("aria-pressed", chosenIsOut);
+    byId("knock").textContent = chosenIsOut ? "put this head back" : "break it: knock out this head";
     const out = state.removed.map((name) => headName(model, ...name.split(".").map(Number)));
-    byId("removed-note").textContent = out.length ? `out: ${out.join("; ")}` : "or another one, under its map below";
+    byId("removed-note").textContent = out.length ? `knocked out: ${out.join("; ")}` : "no head is knocked out";
     setUsable(byId("restore"), out.length > 0);
     drawWords(model, state);
     byId("temperature").value = state.temperature;
@@ -33,8 +31,6 @@ const Controls = (() => {
     const hidden = state.hidden.includes(state.query);
     byId("hide").textContent = `${hidden ? "show" : "hide"} “${name(state.query)}”`;
     byId("hide").setAttribute("aria-pressed", hidden);
-    const how = model.causal ? "then no word may look at it" : "then the model reads <mask> and guesses";
-    byId("hidden-note").textContent = state.hidden.length ? `hidden: ${state.hidden.map(name).join(", ")}` : how;
     byId("swap-word").textContent = name(state.query);
     const others = Levers.orderOf(state).filter((word) => word !== state.query);
     byId("swap-with").replaceChildren(...others.map((word) => element("option", { value: word }, name(word))));

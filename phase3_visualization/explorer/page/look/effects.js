@@ -13,8 +13,7 @@ const Effects = (() => {
   function question(model, state, words, measured) {
     const at = measured.position;
     if (model.causal) return `What comes after “${words.slice(Math.max(0, at - 3), at + 1).join(" ")}”?`;
-    if (at === null) return "Nothing is hidden, so there is nothing to guess. Hide a word:";
-    return `What is the hidden word, at ${at}?`;
+    return at === null ? "Nothing is hidden, so there is nothing to guess." : "Which word is hidden?";
   }
 
   // A row: word, the bar before (outline) and after (filled), and the numbers.
@@ -32,7 +31,7 @@ const Effects = (() => {
 
   function drawGuesses(box, language, before, after, touched) {
     if (after.probabilities === null) return box.replaceChildren();
-    const shown = Statistics.top(after.probabilities, SHOWN).map((item) => item.token);
+    const shown = Levers.likeliest(after, language, SHOWN);
     if (after.truth !== null && !shown.includes(after.truth)) shown[SHOWN - 1] = after.truth;
     const row = (token) => guessRow(language.vocabulary[token], before.probabilities[token],
       after.probabilities[token], token === after.truth, touched);
@@ -42,7 +41,7 @@ const Effects = (() => {
   // One line for those who cannot see the bars: on a phone the levers may be far from them.
   function summary(language, before, after, touched) {
     if (after.probabilities === null || after.truth === null) return "";
-    const best = (measured) => language.vocabulary[Statistics.top(measured.probabilities, 1)[0].token];
+    const best = (measured) => language.vocabulary[Levers.likeliest(measured, language, 1)[0]];
     const truth = language.vocabulary[after.truth];
     const now = touched ? change(before.probabilities[after.truth], after.probabilities[after.truth])
       : fixed(after.probabilities[after.truth]);
@@ -83,15 +82,14 @@ const Effects = (() => {
   }
 
   // Beside a lever: what it does when it is the only one that is pulled.
-  function drawLever(name, before, alone) {
-    document.querySelector(`.effect[data-lever="${name}"]`).textContent = alone ? leverText(before, alone) : "";
+  function drawLever(name, before, alone, language) {
+    const text = alone && alone.truth !== null ? leverText(before, alone, language) : "";
+    document.querySelector(`.effect[data-lever="${name}"]`).textContent = text;
   }
 
-  function leverText(before, alone) {
-    if (alone.probabilities === null) return "";
+  function leverText(before, alone, language) {
     const chance = (measured) => measured.probabilities[measured.truth];
-    const truth = alone.truth === null ? "" : `, p of the true word ${change(chance(before), chance(alone))}`;
-    return `alone: loss ${change(before.loss, alone.loss)}${truth}`;
+    return `by itself: “${language.vocabulary[alone.truth]}” ${change(chance(before), chance(alone))}`;
   }
 
   return { question, drawGuesses, summary, drawMeasures, drawRoles, drawLever };

@@ -10,6 +10,8 @@ const Look = (() => {
   const PAUSE = 150; // milliseconds without a change before they begin
 
   let data, language, models, state, maps, mapsOf, rolesTimer;
+  let hidByReader = false; // a word that a reader hid stays hidden while the sentence is typed
+  let writtenNow = 0; // words; state.written may ask for more than there is room for
   const untouchedRoles = new Map(); // model name -> role scores without levers
 
   const current = () => models.get(state.model);
@@ -24,29 +26,38 @@ const Look = (() => {
   function firstState(model, words) {
     const toy = data.sentences[0];
     const [verb] = toy.relations["verb-subject"][0];
-    const place = model.landing ?? { words: toy.words, hidden: verb, layer: 0, head: 0 };
+    const place = model.landings[0] ?? { words: toy.words, hidden: verb, layer: 0, head: 0 };
     const shown = words ?? place.words;
     const query = words ? Math.min(verb, words.length - 1) : place.hidden;
     const hidden = words || model.causal ? [] : [place.hidden];
     const { layer, head } = place;
     return {
       model: model.name, words: shown, hidden, layer, head, query, from: 2, seed: 1, written: 0, tour: null,
-      ...Levers.UNTOUCHED,
+      touched: false, ...Levers.UNTOUCHED,
     };
   }
 
   // Change the state and redraw. kind: what the reader does; each kind is a step that the back button undoes.
   function set(changes, kind = "") {
-    Object.assign(state, changes);
+    Object.assign(state, changes, { touched: state.tour !== null });
+    readWell();
     redraw();
     Address.keep(hash, kind);
   }
 
+  // The word that a sentence is asked for until its reader hides one: its verb, else its first noun, else its last.
+  function askedFor(words) {
+    const isNoun = (word) => Words.isNoun(word, language.groups);
+    const places = [words.findIndex((word) => word in language.verbs), words.findIndex(isNoun)];
+    return places.find((at) => at >= 0) ?? words.length - 1;
+  }
+
   function setWords(words, kind) {
-    if (words.join(" ") === state.words.join(" ")) return;
-    const hidden = state.hidden.filter((word) => word < words.length);
-    if (hidden.length === 0 && state.hidden.length > 0 && !current().causal) hidden.push(words.length - 1);
-    const query = Math.min(state.query, words.length - 1);
+    if (words.join(" ") === state.words.join(" ")) return readWell();
+    const kept = state.hidden.filter((word) => word < words.length);
+    const keep = current().causal || (hidByReader && kept.length === state.hidden.length);
+    const hidden = keep ? kept : [askedFor(words)];
+    const query = keep ? Math.min(state.query, words.length - 1) : hidden[0];
     set({ words, hidden, query, order: null, written: 0 }, kind);
   }
 
@@ -85,11 +96,13 @@ const Look = (() => {
 
   function drawSentence(model, words, pass) {
     const hidden = new Map(state.hidden.map((word) => [position(word), state.words[word] ?? "<start>"]));
+    const isOut = state.removed.includes(`${state.layer}.${state.head}`);
     Arcs.drawWords(words, words.map((_, at) => hidden.get(at) ?? null), position(state.query), choose);
+    const named = words.map((word, at) => (hidden.has(at) ? `${word} (${hidden.get(at)})` : word));
     const role = roleOf(model, state.layer, state.head);
     const row = pass.layers[state.layer].weights[state.head][position(state.query)];
-    Arcs.drawArcs(row, position(state.query), roleColor(role));
-    byId("looks").replaceChildren(...looks(model, words, row));
+    Arcs.drawArcs(row, position(state.query), roleColor(role), isOut);
+    byId("looks").replaceChildren(...looks(model, named, row, isOut));
     byId("model").value = state.model;
     const reads = model.causal
       ? "predicts the next word and sees only what came before"
@@ -103,7 +116,7 @@ const Look = (() => {
   }
 
   // "sat" looks most at "cat": 0.74, with the head "verb → subject".
-  function looks(model, words, row) {
+  function looks(model, words, row, isOut) {
     const query = position(state.query);
     const most = row.indexOf(Math.max(...row));
     const where = row[most] > 0
@@ -112,15 +125,16 @@ const Look = (() => {
     const role = roleOf(model, state.layer, state.head);
     const badge = element("span", { class: "badge" }, role);
     badge.style.setProperty("--head", roleColor(role));
-    const place = element("span", { class: "quiet" }, ` layer ${state.layer}, head ${state.head}`);
-    return [element("b", {}, words[query]), ...where, ". Head: ", badge, place];
+    const at = model.heads ? ` ${View.place(state.layer, state.head)}` : "";
+    const out = isOut ? element("b", { class: "changed" }, " Knocked out: nothing of it arrives.") : "";
+    return [element("b", {}, words[query]), ...where, ". Head: ", badge, element("span", { class: "quiet" }, at), out];
   }
 
   function drawHead(model, words, pass) {
     if (mapsOf !== model) maps = Maps.makeHeads(byId("heads"), model, chooseHead, knockOut);
     mapsOf = model;
-    byId("roles-note").textContent = model.roles
-      ? "A head has the name of a role only if it passes the rule for it on sentences that it never saw."
+    byId("roles-note").textContent = model.heads
+      ? "A head earns a name if, on sentences it never saw, it looks at the right word as often as the rule asks."
       : "The rules that name heads are for models that see both sides.";
     Maps.drawHeads(maps, model, pass.layers, state);
     const { weights, scores } = pass.layers[state.layer];
@@ -140,18 +154,16 @@ const Look = (() => {
     const active = Levers.active(model, state);
     const touched = active.length > 0;
     byId("question").textContent = Effects.question(model, state, words, after);
-    byId("hide-now").hidden = after.probabilities !== null;
-    byId("hide-now").textContent = `hide “${state.words[Math.max(0, state.query)]}”`;
     byId("guess-note").textContent = touched ? "Untouched model → with the levers. Outlines: before." : "";
     byId("grammar-note").textContent = after.probabilities === null ? "" : Words.ofVerb(state.words, language);
     Effects.drawGuesses(byId("guesses"), language, before, after, touched);
     byId("summary").textContent = Effects.summary(language, before, after, touched);
-    byId("summary").hidden = !touched || byId("summary").textContent === "";
+    byId("summary").classList.toggle("empty", !touched);
     Effects.drawMeasures(model, before, after);
     for (const name of Levers.NAMES) {
       const alone = active.includes(name)
         ? Levers.measure(model, Levers.only(model, state, name), language, state) : null;
-      Effects.drawLever(name, before, alone);
+      Effects.drawLever(name, before, alone, language);
     }
     drawRoles(model);
   }
@@ -193,7 +205,7 @@ const Look = (() => {
   function drawNumbers(model, words, pass) {
     if (byId("steps-card").open) Steps.draw(byId("steps"), model, state, words, pass);
     if (state.written > 0) byId("writing-card").open = true;
-    if (byId("writing-card").open) state.written = Writing.redraw(models, state, language);
+    if (byId("writing-card").open) writtenNow = Writing.redraw(models, state, language);
   }
 
   // ---- controls
@@ -222,10 +234,29 @@ const Look = (() => {
 
   function pick(index) {
     const { words, relations } = data.sentences[index];
-    readWell();
-    byId("sentence").value = words.join(" ");
     const [verb] = relations["verb-subject"][0];
-    set({ words, hidden: current().causal ? [] : [verb], query: verb, order: null, written: 0 }, "pick");
+    open({ words, hidden: verb, layer: state.layer, head: state.head });
+  }
+
+  // A sentence of the page, with its hidden word and its head.
+  function open({ words, hidden, layer, head }) {
+    hidByReader = false;
+    byId("sentence").value = words.join(" ");
+    const asked = current().causal ? [] : [hidden];
+    set({ words, hidden: asked, query: hidden, layer, head, order: null, written: 0 }, `open ${words.join(" ")}`);
+  }
+
+  // The next sentence in which a lever shows what it does; for a model that has none, the next one at all.
+  function another() {
+    const { landings } = current();
+    const same = ({ words }) => words.join(" ") === state.words.join(" ");
+    if (landings.length === 0) return pick((data.sentences.findIndex(same) + 1) % data.sentences.length);
+    open(landings[(landings.findIndex(same) + 1) % landings.length]);
+  }
+
+  function hide() {
+    hidByReader = true;
+    set({ hidden: toggled(state.hidden, state.query) }, "hide");
   }
 
   function setDivisor(value) {
@@ -246,8 +277,7 @@ const Look = (() => {
       () => Number(Levers.divisorOf(current(), state).toFixed(3)));
     press("knock", () => knockOut(state.layer, state.head));
     press("restore", () => set({ removed: [] }, "restore"));
-    press("hide", () => set({ hidden: toggled(state.hidden, state.query) }, "hide"));
-    press("hide-now", () => set({ hidden: [Math.max(0, state.query)], query: Math.max(0, state.query) }, "hide"));
+    press("hide", hide);
     press("swap", () => set({ order: Levers.swapped(state, state.query, Number(byId("swap-with").value)) }, "swap"));
     press("unswap", () => set({ order: null }, "swap back"));
     on("temperature", "input", () => set({ temperature: Number(byId("temperature").value) }, "temperature"));
@@ -257,12 +287,12 @@ const Look = (() => {
   function wireSentence() {
     on("sentence", "input", readTyped);
     on("pick", "change", () => pick(Number(byId("pick").value)));
-    press("another", () => pick((Number(byId("pick").value) + 1) % data.sentences.length));
+    press("another", another);
     on("model", "change", () => setModel(byId("model").value));
     on("words", "keydown", (event) => Arcs.moveChoice(event, position(state.query), choose));
     on("heads", "keydown", moveHead);
     Words.drawChips(byId("chips"), language.groups, (word) => type(`${byId("sentence").value} ${word}`.trim()));
-    press("empty", () => type(""));
+    press("clear", () => type(""));
   }
 
   // Arrows move the chosen head through the grid of maps.
@@ -277,7 +307,7 @@ const Look = (() => {
   }
 
   function wireWriting() {
-    press("one-more", () => set({ written: state.written + 1 }, `write ${state.written}`));
+    press("one-more", () => set({ written: writtenNow + 1 }, `write ${writtenNow}`));
     press("to-end", () => set({ written: language.maxLength }, "write all"));
     press("start-again", () => set({ written: 0 }, "start again"));
     press("new-seed", () => set({ seed: (state.seed + 1) % 1000000 }, "seed"));
@@ -301,23 +331,28 @@ const Look = (() => {
     wireWriting();
     View.darkGround.addEventListener("change", () => state && redraw());
     new ResizeObserver(Arcs.redraw).observe(byId("strip"));
+    new IntersectionObserver(([guess]) => byId("summary").classList.toggle("needless", guess.isIntersecting))
+      .observe(byId("guesses"));
+    byId("rule").href = data.rule;
   }
 
   // The state that the address describes; a step of the tour has a state of its own, until the reader changes it.
-  function show(parts) {
+  function show(parts, before) {
     Address.forget();
+    hidByReader = parts.has("hide");
     state = Address.read(parts, models, language.words, language.maxLength, firstState);
     const step = Tour.stepOf(parts);
     if (step !== null && !parts.has("words")) {
       Object.assign(state, Tour.changesOf(step, state, current(), Levers.run(current(), state, language)));
     }
-    state.tour = step;
+    Object.assign(state, { tour: step, touched: parts.has("words") && step !== null });
     byId("sentence").value = Levers.orderOf(state).map((word) => state.words[word]).join(" ");
     readWell();
     redraw();
+    Tour.arrive(step, before);
   }
 
-  const hide = () => clearTimeout(rolesTimer);
+  const leave = () => clearTimeout(rolesTimer);
 
-  return { start, show, hide, redraw, state: () => ({ ...state }) };
+  return { start, show, hide: leave, redraw, state: () => ({ ...state }) };
 })();

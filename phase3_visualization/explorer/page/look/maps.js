@@ -2,7 +2,7 @@
 "use strict";
 
 const Maps = (() => {
-  const { element, fixed, weightColor, readable, rgb, roleOf, roleColor, headName, tokenLabels } = View;
+  const { element, fixed, weightColor, readable, rgb, roleOf, roleColor, headName, place, tokenLabels } = View;
   const WITH_NUMBERS = 10; // words: up to here numbers stand in the cells of the large map
   const PIXELS = 96; // about as many across a small map, a whole number for each cell
 
@@ -23,7 +23,10 @@ const Maps = (() => {
     const pixels = new Uint32Array(image.data.buffer).fill(stylePixel("--map-gap"));
     const [hidden, hatch] = [stylePixel("--hidden"), stylePixel("--hatch")];
     function fill(i, j, color, width) {
-      for (let y = i * cell; y < i * cell + width; y++) pixels.fill(color, y * size + j * cell, y * size + j * cell + width);
+      for (let y = i * cell; y < i * cell + width; y++) {
+        const start = y * size + j * cell;
+        pixels.fill(color, start, start + width);
+      }
     }
     function stripe(i, j) {
       for (let y = i * cell; y < (i + 1) * cell; y++) {
@@ -52,13 +55,22 @@ const Maps = (() => {
         map.style.setProperty("--head", roleColor(roleOf(model, layer, head)));
         map.addEventListener("click", () => onChoose(layer, head));
         remove.addEventListener("click", () => onRemove(layer, head));
-        const place = element("span", { class: "place" }, `${layer}.${head}`);
-        const cell = element("div", { class: "head-cell" }, map, element("div", { class: "under" }, place, remove));
+        const earned = element("span", { class: "place" }, ...earnedBy(model, layer, head));
+        const cell = element("div", { class: "head-cell" }, map, element("div", { class: "under" }, earned, remove));
         maps.push({ layer, head, canvas, map, remove, cell });
       }
     }
     box.replaceChildren(...maps.map((item) => item.cell));
     return maps;
+  }
+
+  // How the head stands to its rule, or to the rule that it misses by least: "100 %, 66 % asked".
+  function earnedBy(model, layer, head) {
+    if (!model.heads) return [];
+    const { role, rule, share, needed } = model.heads[layer][head];
+    const percent = (number) => `${Math.floor(100 * number)}\u00a0%`;
+    const nearest = role === null ? [`nearest: ${rule}, `] : [];
+    return [...nearest, `${percent(share)}, asked ${percent(needed)}`];
   }
 
   function drawHeads(maps, model, layers, state) {
@@ -73,7 +85,7 @@ const Maps = (() => {
       cell.classList.toggle("out", out);
       remove.textContent = out ? "put back" : "knock out";
       remove.setAttribute("aria-pressed", out);
-      remove.setAttribute("aria-label", `${out ? "put back" : "knock out"} layer ${layer}, head ${head}`);
+      remove.setAttribute("aria-label", `${out ? "put back" : "knock out"} ${place(layer, head)}`);
     }
   }
 

@@ -4,10 +4,10 @@
 "use strict";
 
 const Tour = (() => {
-  const { byId, on, element, fixed, roleOf, setUsable, isUsable } = View;
+  const { byId, on, fixed, roleOf, setUsable, isUsable } = View;
 
-  // change: what the step changes of the first view, (state, model, pass) -> changes. at: where to look. says: with the
-  // numbers that are seen on the screen.
+  // change: what the step changes of the first view, (state, model, pass, landing) -> changes. at: where to look. says:
+  // with the numbers that are seen on the screen.
   const STEPS = [
     {
       title: "One word is missing",
@@ -24,8 +24,8 @@ const Tour = (() => {
     {
       title: "How it can know",
       at: "strip",
-      says: ({ query, most, weight, role }) => `This is attention. The thicker an arc, the more “${query}” takes from the ` +
-        `word at its end. This head, “${role}”, takes most from “${most}”: ${weight}.`,
+      says: ({ query, most, weight, role, grammar }) => `This is attention: “${query}” takes from other words, as ` +
+        `much as the arcs are thick. This head, “${role}”, takes most from “${most}”: ${weight}. ${grammar}`,
     },
     {
       title: "Without this head",
@@ -36,17 +36,18 @@ const Tour = (() => {
     },
     {
       title: "Another head looks elsewhere",
-      at: "heads-card",
-      change: (state, model, pass) => otherHead(state, model, pass),
-      says: ({ role, query, most, weight }) => `The head is back. Chosen is another one, “${role}”: with it “${query}” ` +
+      at: "strip",
+      change: (state, model, pass, landing) => otherHead(state, model, pass, landing),
+      says: ({ role, query, most, weight }) => `The head is back. Here is another one, “${role}”: with it “${query}” ` +
         `takes most from “${most}”, ${weight}. Nobody told the heads what to look for.`,
     },
     {
       title: "Without the division",
-      at: "guess",
+      at: "strip",
       change: () => ({ divisor: 1 }),
-      says: ({ usual, truth, before, chance }) => `Scores are divided by √d_k = ${usual} before they become weights. ` +
-        `Without it weights are sharper than in training. “${truth}” had ${before} and now has ${chance}.`,
+      says: ({ usual, most, weightBefore, weight }) => `Scores are divided by √d_k = ${usual} before they become ` +
+        `weights. Without it they lie further apart: “${most}” had ${weightBefore} and now has ${weight}. This model ` +
+        `learned with the division. What if it had not? That is the first wager.`,
     },
     {
       title: "Your turn",
@@ -56,32 +57,50 @@ const Tour = (() => {
   ];
 
   let go, known;
+  let from = ""; // the address at which the reader left for the tour
 
-  // A head of another role, with the word of the sentence that looks through it most at another word.
-  function otherHead(state, model, pass) {
+  // A head of another role and the pair of words by which it shows it best: the query looks most at the word that the
+  // grammar ties to it. Of all such heads the one that takes most; the head itself if there is none.
+  function otherHead(state, model, pass, landing) {
     const own = roleOf(model, state.layer, state.head);
-    const heads = (model.roles ?? []).flatMap((row, layer) => row.map((role, head) => ({ layer, head, role })));
-    const { layer, head } = heads.find(({ role }) => role !== null && role !== own) ?? { layer: 0, head: 0 };
-    const largest = pass.layers[layer].weights[head].map((row, i) => Math.max(...row.filter((_, j) => j !== i)));
-    return { layer, head, query: largest.indexOf(Math.max(...largest)) };
+    const shows = (model.heads ?? []).flatMap((row, layer) => row.flatMap(({ role }, head) => {
+      if (role === null || role === own) return [];
+      return tied(role, landing.relations).map(([query, key]) =>
+        ({ layer, head, query, key, row: pass.layers[layer].weights[head][query] }));
+    }));
+    const found = shows.filter(({ row, key }) => row[key] === Math.max(...row));
+    found.sort((a, b) => b.row[b.key] - a.row[a.key]);
+    const { layer, head, query } = found[0] ?? state;
+    return { layer, head, query };
+  }
+
+  // "noun → determiner" -> the pairs of the sentence that it ties, the one that looks first.
+  function tied(role, relations) {
+    const [looks, at] = role.split(" → ");
+    return (relations[`${looks}-${at}`] ?? []).concat((relations[`${at}-${looks}`] ?? []).map(([a, b]) => [b, a]));
   }
 
   const stepOf = (parts) => Address.whole(parts.get("tour"), 1, STEPS.length);
 
-  const changesOf = (step, state, model, pass) => STEPS[step - 1].change?.(state, model, pass) ?? {};
+  function changesOf(step, state, model, pass) {
+    const landing = model.landings[0] ?? { relations: {} };
+    return STEPS[step - 1].change?.(state, model, pass, landing) ?? {};
+  }
 
   function seen(model, state, words, pass, language) {
     const measure = (levers) => Levers.measure(model, levers, language, state);
     const [before, after] = [measure(Levers.untouched(model, state)), measure(state)];
     const query = Levers.position(model, state, state.query);
-    const row = pass.layers[state.layer].weights[state.head][query];
+    const rowOf = (one) => one.layers[state.layer].weights[state.head][query];
+    const row = rowOf(pass);
     const most = row.indexOf(Math.max(...row));
     const chance = (measured) => fixed(measured.probabilities?.[measured.truth] ?? NaN);
     return {
       known, query: words[query], most: words[most], weight: fixed(row[most]), usual: fixed(model.divisor),
+      weightBefore: fixed(rowOf(Levers.run(model, Levers.untouched(model, state), language))[most]),
       role: roleOf(model, state.layer, state.head), before: chance(before), chance: chance(after),
-      truth: language.vocabulary[after.truth] ?? "–",
-      best: after.probabilities ? language.vocabulary[Statistics.top(after.probabilities, 1)[0].token] : "–",
+      truth: language.vocabulary[after.truth] ?? "–", grammar: Words.ofVerb(state.words, language),
+      best: after.logits ? language.vocabulary[Levers.likeliest(after, language, 1)[0]] : "–",
     };
   }
 
@@ -93,16 +112,24 @@ const Tour = (() => {
     if (!step) return;
     byId(step.at).classList.add("toured");
     byId("tour-title").textContent = `${state.tour} of ${STEPS.length} · ${step.title}`;
-    byId("tour-text").textContent = step.says(seen(model, state, words, pass, language));
+    byId("tour-text").textContent = state.touched ? "" : step.says(seen(model, state, words, pass, language));
+    byId("tour-touched").hidden = !state.touched;
     setUsable(byId("tour-back"), state.tour > 1);
     byId("tour-next").textContent = state.tour < STEPS.length ? "next" : "done";
-    byId("tour-more").hidden = state.tour < STEPS.length;
+    byId("tour-more").hidden = state.touched || state.tour < STEPS.length;
   }
 
-  // To a step; beyond the last one the tour ends where it began.
-  function move(step) {
-    go(step >= 1 && step <= STEPS.length ? { tour: step } : {});
-    if (byId("tour").hidden) return byId("sentence").focus();
+  // To a step; before the first and beyond the last one lies what the reader looked at before.
+  const move = (step) => go(step >= 1 && step <= STEPS.length ? { tour: step } : from);
+
+  // A step has come onto the screen, or the tour has ended. before: the address until now.
+  function arrive(step, before) {
+    const was = new URLSearchParams(before ?? "").has("tour");
+    if (step === null) {
+      if (was) byId("promise").focus();
+      return;
+    }
+    if (!was) from = before ?? "";
     byId("tour-title").focus({ preventScroll: true });
     byId(STEPS[step - 1].at).scrollIntoView({ block: "nearest" });
   }
@@ -114,6 +141,7 @@ const Tour = (() => {
     on("tour-next", "click", () => move(now() + 1));
     on("tour-back", "click", () => isUsable(byId("tour-back")) && move(now() - 1));
     on("tour-end", "click", () => move(0));
+    on("tour-again", "click", () => move(now()));
     on("tour", "keydown", (event) => {
       const [next, back] = [Math.min(now() + 1, STEPS.length), Math.max(now() - 1, 1)];
       const to = { ArrowRight: next, ArrowLeft: back, Escape: 0 }[event.key];
@@ -123,5 +151,5 @@ const Tour = (() => {
     });
   }
 
-  return { start, draw, stepOf, changesOf };
+  return { start, draw, arrive, stepOf, changesOf };
 })();

@@ -17,10 +17,12 @@ const Words = (() => {
     pronoun: "It has no pronouns: say who it is.",
     joining: "It has no such word: one sentence, one verb.",
   };
-  const OFFERED = 6; // words
+  const LIKE = 0.66; // how similar a word must be to be taken for a slip of the pen, and at most one letter longer
 
   const groupOf = (word, groups) => Object.keys(groups).find((name) => groups[name].includes(word)) ?? null;
   const meaningOf = (word, meanings) => Object.keys(meanings).find((name) => meanings[name].includes(word)) ?? null;
+
+  const isNoun = (word, groups) => NOUNS.includes(groupOf(word, groups));
 
   // What the grammar expects after the word before: groups that may stand there.
   function expected(before, groups) {
@@ -30,23 +32,25 @@ const Words = (() => {
     return NOUNS.includes(group) ? "verb" : "preposition"; // after a verb or an adverb
   }
 
-  // One form of each noun, so that more nouns fit in: "cat dog fox".
-  const someOf = (group, groups) =>
-    groups[group].filter((_, i) => !NOUNS.includes(group) || i % 2 === 0).slice(0, OFFERED);
+  // All words of a group, of nouns one form of each; first the one that is written most like the word.
+  function someOf(group, groups, word) {
+    const all = groups[group].filter((_, i) => !NOUNS.includes(group) || i % 2 === 0);
+    const near = Statistics.nearest_words(word, all, 1);
+    return [...near, ...all.filter((known) => !near.includes(known))];
+  }
 
   // An unknown word -> {says, words}: why, and what to take in its place.
   function instead(word, before, language) {
     const { groups, meanings, words } = language;
-    const near = Statistics.nearest_words(word, words, 3);
     const meaning = meaningOf(word, meanings);
-    if (NO_SUCH[meaning]) return { says: NO_SUCH[meaning], words: near };
-    if (meaning) return { says: `No ${NAMES[meaning]} but:`, words: someOf(meaning, groups) };
+    if (NO_SUCH[meaning]) return { says: NO_SUCH[meaning], words: [] };
+    if (meaning) return { says: `No ${NAMES[meaning]} but:`, words: someOf(meaning, groups, word) };
+    const similar = Statistics.nearest_words(word, words, 3, LIKE);
+    const near = similar.filter((known) => Math.abs(known.length - word.length) < 2);
     if (near.length > 0) return { says: "Written much the same:", words: near };
     const place = expected(before, groups);
-    if (place === "noun") {
-      return { says: "Here comes a noun, such as:", words: NOUNS.slice(0, OFFERED).map((group) => groups[group][0]) };
-    }
-    return { says: `Here comes a ${place}, such as:`, words: someOf(place, groups) };
+    if (place === "noun") return { says: "Here comes a noun, such as:", words: NOUNS.map((group) => groups[group][0]) };
+    return { says: `Here comes a ${place}, such as:`, words: someOf(place, groups, word) };
   }
 
   // What the grammar says of the verb of a sentence; empty without one.
@@ -54,8 +58,7 @@ const Words = (() => {
     const verb = words.find((word) => word in verbs);
     if (!verb) return "";
     const [subject, preposition, place] = verbs[verb];
-    return `In this language “${verb}” is said of ${NAMES[subject]} alone, and what follows is “${preposition}” and ` +
-      `${NAMES[place]}.`;
+    return `In this language only ${NAMES[subject]} ${verb}, and only ${preposition} ${NAMES[place]}.`;
   }
 
   // A chip for each word of the language, by groups.
@@ -71,5 +74,5 @@ const Words = (() => {
     }));
   }
 
-  return { instead, ofVerb, drawChips };
+  return { isNoun, instead, ofVerb, drawChips };
 })();

@@ -38,12 +38,6 @@ const Writing = (() => {
     going.read = Attention.step(model, going.cache, token, levers);
   }
 
-  // <mask>, <pad> and <start> are no words to write; however high the temperature, they are not drawn.
-  function sayable(logits, { special }) {
-    const never = [special.mask, special.pad, special.start];
-    return logits.map((logit, token) => (never.includes(token) ? -Infinity : logit));
-  }
-
   // Read the prompt, then write `count` tokens or until <end>; steps[n]: what was drawn, and the probability that the
   // model gave it (before temperature, which at 0 would call everything certain).
   function write(model, prompt, count, temperature, seed, levers, language) {
@@ -51,13 +45,14 @@ const Writing = (() => {
     if (going?.key !== key || going.steps.length > count) begin(key, model, prompt, seed, levers, language);
     const ended = () => going.tokens.at(-1) === language.special.end || going.tokens.length > language.maxLength;
     while (going.steps.length < count && !ended()) {
-      const probabilities = Levers.chances(sayable(going.read.logits, language), temperature);
+      const probabilities = Levers.chances(Levers.sayable(going.read.logits, language), temperature);
       const token = draw(probabilities, going.next());
       going.steps.push({ token, probability: Attention.softmax(going.read.logits)[token] });
       readToken(model, token, levers);
     }
     const { tokens, steps, read, cache } = going;
-    return { tokens, steps, read, cache, ended: ended(), likely: Levers.chances(sayable(read.logits, language), temperature) };
+    const likely = Levers.chances(Levers.sayable(read.logits, language), temperature);
+    return { tokens, steps, read, cache, likely, ended: ended() };
   }
 
   function sentence(written, prompt, language) {
@@ -98,9 +93,9 @@ const Writing = (() => {
       bar.firstChild.style.width = `${100 * probability}%`;
       const word = element("span", { class: "word" }, language.vocabulary[token]);
       const number = element("span", { class: "number" }, fixed(probability));
-      return element("div", { class: "prediction" }, word, bar, number);
+      return element("div", { class: "guess" }, word, bar, number);
     });
-    return element("div", { class: "predictions" }, ...rows);
+    return element("div", { class: "guesses" }, ...rows);
   }
 
   function showCache(model, written, language) {

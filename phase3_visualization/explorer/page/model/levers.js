@@ -79,7 +79,7 @@ const Levers = (() => {
     const truth = language.index.get(state.words[word]);
     const logits = pass.logits[at];
     const loss = lossAt(logits, truth, state.temperature);
-    return { probabilities: chances(logits, state.temperature), truth, loss, position: at };
+    return { logits, probabilities: chances(logits, state.temperature), truth, loss, position: at };
   }
 
   // The word after the chosen one, and the mean loss of all next words of the sentence.
@@ -88,7 +88,7 @@ const Levers = (() => {
     const truth = at + 1 < read.length ? read[at + 1] : null;
     const losses = read.slice(1).map((next, i) => lossAt(logits[i], next, state.temperature));
     const loss = losses.reduce((sum, value) => sum + value, 0) / losses.length;
-    return { probabilities: chances(logits[at], state.temperature), truth, loss, position: at };
+    return { logits: logits[at], probabilities: chances(logits[at], state.temperature), truth, loss, position: at };
   }
 
   // What a state of the levers does: guess, loss and the entropy of the chosen head. Without a hidden word the model
@@ -107,6 +107,13 @@ const Levers = (() => {
     return { ...measureHidden(model, state, language, pass, word), entropy };
   }
 
+  // <mask>, <pad> and <start> are no words to say, however likely.
+  const sayable = (logits, { special }) =>
+    logits.map((logit, token) => ([special.mask, special.pad, special.start].includes(token) ? -Infinity : logit));
+
+  // The k likeliest words, by logits: at temperature 0 all probabilities but one are 0.
+  const likeliest = ({ logits }, language, k) => Statistics.top(sayable(logits, language), k).map(({ token }) => token);
+
   // Two words change places.
   function swapped(state, one, other) {
     const order = [...orderOf(state)];
@@ -117,6 +124,6 @@ const Levers = (() => {
 
   return {
     NAMES, UNTOUCHED, pulled, active, untouched, only, shift, orderOf, position, wordAt, isCausal, divisorOf, forModel,
-    run, chances, asked, measure, swapped,
+    run, chances, asked, measure, sayable, likeliest, swapped,
   };
 })();

@@ -3,7 +3,6 @@
 "use strict";
 
 const Statistics = (() => {
-  const CUTOFF = 0.5; // how similar a word must be to be offered, as in toy_language.tokenize
 
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
@@ -98,12 +97,12 @@ const Statistics = (() => {
   }
 
   /* The k known words most similar to a word, as Python's difflib.get_close_matches finds them (Ratcliff & Metzener
-     1988): the share of letters in common pieces. Empty if no word is similar enough. */
-  function nearest_words(word, vocabulary, k = 3) {
+     1988): the share of letters in common pieces. Empty if no word is similar enough; 0.5 as in toy_language.tokenize. */
+  function nearest_words(word, vocabulary, k = 3, cutoff = 0.5) {
     const similar = vocabulary
       .filter((known) => !known.startsWith("<"))
       .map((known) => ({ known, ratio: (2 * shared_letters(known, word)) / (known.length + word.length) }))
-      .filter(({ ratio }) => ratio >= CUTOFF);
+      .filter(({ ratio }) => ratio >= cutoff);
     similar.sort((a, b) => b.ratio - a.ratio || (a.known < b.known ? 1 : -1));
     return similar.slice(0, k).map(({ known }) => known);
   }
