@@ -21,12 +21,13 @@ from phase3_visualization.explorer import wager_examples, wager_models
 from shared.evidence import replications
 from shared.evidence.report.links import HOME
 from shared.evidence.report.rendering import place
-from shared.toy_language import VOCABULARY
+from shared.toy_language import SPECIAL, VOCABULARY
 from shared.training import Trained
 
-GUESS = math.log(len(VOCABULARY))  # nats: what a guess among all words costs
+GUESS = math.log(len(VOCABULARY))  # nats: what a guess among all tokens costs
+BETWEEN = "between {} and {}"
 ROWS = 12  # of symbols and of letters, new to the models
-WAYS = ("view", None, "mask")  # to run one model, as A, B and C: the planted bug, or None
+WAYS = {"A": "view", "B": None, "C": "mask"}  # to run one model: the planted bug, or None
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Wager:
     answer: str
     why: str
     lesson: str  # a page, and the place in it
+    detail: str = ""  # the conditions under which it is measured, where the setup would grow long
 
 
 def measured(claim: str, number: str) -> tuple[float, float]:
@@ -62,10 +64,10 @@ def measured(claim: str, number: str) -> tuple[float, float]:
     return span
 
 
-def said(claim: str, number: str, written: str = "{:.0%}") -> str:
+def said(claim: str, number: str, written: str = "{:.0%}", between: str = "{} to {}") -> str:
     """The range in words: "30 % to 44 %", or one number if both ends read alike."""
     low, high = (written.format(value).replace("%", " %") for value in measured(claim, number))
-    return low if low == high else f"{low} to {high}"
+    return low if low == high else between.format(low, high)
 
 
 def runs_of(claim: str) -> str:
@@ -86,22 +88,24 @@ def right_choice(wager: Wager) -> int:
 
 def wagers() -> tuple[Wager, ...]:
     """The five that are about a number, in the order of the page."""
+    other = measured("C102", "trained with the mask, one layer: word by word")[1]
     return (
         Wager(
-            "Nobody divides by √d_k",
+            "Without √d_k",
             "C010",
             "not divided, 64",
             "A model reads a row of symbols. What it must say at each place depends on the symbols one and three "
             "places before. Its one head has d_k = 64, so its scores are divided by √64 = 8. A second model starts "
             f"with the same numbers and reads the same rows for the same {scaling.STEPS} steps, but its scores are "
             "not divided.",
-            "How often is the second model right in the end?",
+            "At how many of the places is the second model right in the end?",
             (
-                Choice("85 % or more, as the first: it learns to keep its scores small", 0.85, 1.0),
-                Choice("Between 25 and 50 %", 0.25, 0.5),
-                Choice("One time in eight: it learns nothing, and guesses among eight symbols", 0.0, 0.16),
+                Choice("More than half: it learns to keep its scores small", 0.5, 1.0),
+                Choice("A quarter to a half", 0.25, 0.5),
+                Choice(f"Less than a quarter: hardly better than chance, 1\u00a0in\u00a0{scaling.SYMBOLS}", 0.0, 0.25),
             ),
-            f"It is right in {said('C010', 'not divided, 64')}, the divided one in {said('C010', 'divided, 64')}",
+            f"It is right at {said('C010', 'not divided, 64')} of the places, the divided one at "
+            f"{said('C010', 'divided, 64')}",
             "Undivided, a score starts eight times as large and moves eight times as far with each step, so softmax "
             "puts nearly all weight on one place where two are needed.",
             "phase1_single_head/README.md#5-why-divide-by-d_k",
@@ -110,15 +114,22 @@ def wagers() -> tuple[Wager, ...]:
             "Nobody hides the future",
             "C101",
             "trained without, one layer: word by word",
-            "Two models learn to guess the next word: same start, same sentences, 200 steps. One has the causal mask. "
-            "The other has none, so in training the next word lies in plain sight, and its loss falls to "
-            f"{said('C101', 'trained without, one layer: in training', '{:.4f}')} nats a word. With the mask it stays "
-            f"at {said('C101', 'trained with the mask, one layer: in training', '{:.2f}')}.",
+            "Two models learn to guess the next word: same start, same sentences, "
+            f"{wager_models.MASKED.steps} steps. One has the causal mask. The other has none: in training the next "
+            "word lies in plain sight. Its loss ends "
+            f"{said('C101', 'trained without, one layer: in training', '{:.4f}', BETWEEN)} nats a word (nats: −ln of "
+            "the probability of the true word). The loss with the mask ends "
+            f"{said('C101', 'trained with the mask, one layer: in training', '{:.2f}', BETWEEN)}.",
             "Now only the past is there to read, as in writing. What does the model without the mask lose on each word "
             "of new sentences?",
             (
-                Choice("Less than the other: it has learned the sentences better", 0.0, 1.9),
-                Choice(f"More, but less than {GUESS:.1f}, a blind guess among all {len(VOCABULARY)} words", 2.0, GUESS),
+                Choice("Less than the other: it has learned the sentences better", 0.0, other),
+                Choice(
+                    f"More, but less than {GUESS:.1f}: a blind guess among {len(VOCABULARY)} tokens, "
+                    f"{len(VOCABULARY) - len(SPECIAL)} words and {len(SPECIAL)} marks",
+                    other,
+                    GUESS,
+                ),
                 Choice(f"More than {GUESS:.1f}: a blind guess would be better", GUESS, math.inf),
             ),
             f"It loses {said('C101', 'trained without, one layer: word by word', '{:.1f}')} nats a word, the one with "
@@ -131,9 +142,8 @@ def wagers() -> tuple[Wager, ...]:
             "C064",
             "toy language, heads that can each go",
             "The model of this page guesses hidden words with eight heads. In models far larger than this one a fifth "
-            "of the heads and more could be taken out with hardly a loss (Michel et al. 2019). Here a head can go if "
-            "without it, and with all others, the loss on hidden words rises by less than 0.01 nats, with a certainty "
-            "of 95 %.",
+            "of the heads and more could be taken out with hardly a loss (Michel et al. 2019). A head can go if we are "
+            "95 % sure that the loss rises by less than 0.01 without it.",
             "How many of the eight heads can each go?",
             (
                 Choice("None", 0, 0),
@@ -141,19 +151,18 @@ def wagers() -> tuple[Wager, ...]:
                 Choice("Three to five", 3, 5),
                 Choice("Six or more", 6, 8),
             ),
-            "None, in any run: the head that is needed least costs "
-            f"{said('C064', 'toy language, rise without the cheapest head', '{:.3f}')} nats, never certainly less than "
-            "0.01",
-            "There are no more heads than there is work. Of eight heads that only had to do two look-ups, "
-            f"{said('C064', 'two look-ups, heads that can each go', '{:.0f}')} could each go.",
+            "None, in any run: without the head that is needed least the 95 % interval of the rise ends "
+            f"{said('C064', 'toy language, rise without the cheapest head, at most', '{:.3f}', BETWEEN)}",
+            "In this small model each head carries some of the work. Even with only two look-ups to do, "
+            f"{said('C064', 'two look-ups, heads that can each go', '{:.0f}')} of eight could go.",
             "phase2_multi_head/pruning/README.md#which-heads-can-go",
         ),
         Wager(
             "The order is taken away",
             "positions-reversal",
             "none, reverse",
-            f"Two models learn to say {positions.LENGTH} letters backwards. Both see all letters at once. One is also "
-            "told at which place each letter stands; the other is not.",
+            f"Two models learn to say {positions.LENGTH} letters backwards, drawn at random from {positions.SYMBOLS}. "
+            "Both see all letters at once. One is also told at which place each letter stands; the other is not.",
             "How often does the other one say the right letter?",
             (
                 Choice("Nearly always: it sees every letter", 0.9, 1.0),
@@ -163,20 +172,16 @@ def wagers() -> tuple[Wager, ...]:
             f"It is right in {said('positions-reversal', 'none, reverse')}, the one with positions in "
             f"{said('positions-reversal', 'sinusoidal, reverse')}; to name the most frequent letter of the string each "
             f"time gives {said('positions-reversal', 'the most frequent symbol')}",
-            "Attention takes a mean, and a mean does not know the order of what went into it.",
+            "Without places neither the weights nor the mean know the order; the best bet is the most frequent letter.",
             "phase1_single_head/README.md#6-where-is-the-order",
         ),
         Wager(
             "The pretty line",
             "faithful-weights",
             "raw weights: found",
-            "A word is hidden, and the model of this page guesses it. A line to each other word is as thick as the "
-            "weight there, in the last layer, the mean of its heads. It looks right: in "
-            f"{said('plausible-weights', 'raw weights: plausible')} of the sentences the thickest line goes to a word "
-            "that the grammar ties to the hidden one. But which word does the guess rest on? Hide one word more, and "
-            "see what the guess loses. We ask only sentences in which the model loses most by the same word as a "
-            "perfect reader of the grammar does.",
-            "In how many of them does the thickest line go to that word?",
+            "A word is hidden, and the model of this page guesses it. A line is as thick as the weight. Hide one word "
+            "more: the guess loses most by one of them. Does the thickest line go to it?",
+            "In how many sentences does it?",
             (
                 Choice("In nearly all, more than 90 %", 0.9, 1.0),
                 Choice("In 60 to 90 %", 0.6, 0.9),
@@ -187,6 +192,10 @@ def wagers() -> tuple[Wager, ...]:
             f"{said('faithful-weights', 'nearest word: found')}",
             "A weight says how much of a word is fetched, not what the guess would be without it.",
             "phase3_visualization/README.md#5-the-word-that-mattered",
+            "The weights are those of the last layer, the mean of its heads. Asked are sentences in which the model "
+            "loses most by the same word as a perfect reader of the grammar. The lines look right: in "
+            f"{said('plausible-weights', 'raw weights: plausible')} of all sentences the thickest one goes to a word "
+            "that the grammar ties to the hidden one.",
         ),
     )
 
@@ -207,6 +216,7 @@ def as_data(wager: Wager, example: dict[str, Any]) -> dict[str, Any]:
     return {
         "title": wager.title,
         "setup": unbroken(wager.setup),
+        "detail": unbroken(wager.detail),
         "question": wager.question,
         "choices": [unbroken(choice.text) for choice in wager.choices],
         "right": right_choice(wager),
@@ -221,19 +231,23 @@ def find_the_bug(causal: Trained) -> dict[str, Any]:
     """The sixth: three ways to run one model."""
     leak, sound = "mistake: mask inverted", "MultiHeadAttention + causal mask"
     moved, still = (said("leak-test-can-fail", name, "{:.2g}") for name in (leak, sound))
+    letter = {bug: name for name, bug in WAYS.items()}
     return {
-        "title": "Two bugs, and no shape that tells",
+        "title": "Find the bug",
         "setup": "Three programs run the causal model of this page: the same weights, the same shapes, no error "
         "message. Two have a bug. Choose a word, and another one takes its place: how far does that move the guess at "
         "each place? Under a causal mask a place reads itself and all places before it.",
+        "detail": "",
         "question": "Which program is right?",
-        "choices": ["A", "B", "C"],
-        "right": WAYS.index(None),
-        "answer": "Where a later word cannot be read, it moves nothing. On record an inverted mask moves the logits of "
-        f"earlier places by {moved}, the right one by exactly {still} ({runs_of('leak-test-can-fail')}).",
-        "why": "No shape differs and nothing fails, but a changed word shows which places can read it.",
+        "choices": list(WAYS),
+        "right": list(WAYS).index(letter[None]),
+        "answer": f"{letter[None]}. A changed word must move its own place and those after it, and none before. "
+        f"{letter['mask']} moves earlier places: its mask is the wrong way round. In {letter['view']} some later "
+        "places stay still: its heads hold pieces of other words.",
+        "why": f"No shape tells, a changed word does. On record, measured in logits, an inverted mask moves earlier "
+        f"places by {moved}, the right one by exactly {still} ({runs_of('leak-test-can-fail')}).",
         "lesson": lesson_link("phase2_multi_head/README.md#4-wrong-and-no-shape-shows-it"),
-        "example": wager_examples.one_word_changed(causal) | {"ways": WAYS},
+        "example": wager_examples.one_word_changed(causal) | {"ways": list(WAYS.values())},
     }
 
 

@@ -3,17 +3,21 @@
 // The address holds where a reader is and what was answered, so that a score can be sent:
 //   #view=break&wager=end&answers=baacbd
 // Each letter is one first answer, a dot a wager not answered. An address may come from anyone: what makes no sense in
-// it counts as not answered.
+// it counts as not answered. A score that somebody sent stays theirs: it invites to bet, and counts for nobody here.
 "use strict";
 
 const Break = (() => {
   const { byId, element, setUsable } = View;
   const LETTERS = "abcd";
   const LIVE = [Symbols.twoPlaces, Future.draw, Knockout.draw, Symbols.backwards, Line.draw, Bugs.draw];
-  const FIRST_LOOK = [Line.draw, Bugs.draw]; // these show something before the answer, too
+  // These show something before the answer, too.
+  const FIRST_LOOK = [Symbols.twoPlaces, Symbols.backwards, Line.draw, Bugs.draw];
   const END = "end";
+  const OWN = { bets: "mine" }; // what the browser keeps beside an address of this tab, and sends to nobody
 
-  let app, wagers, tools, state;
+  let app, wagers, tools;
+  let state = null; // { at, answers, sent }
+  let first = []; // the first answers given in this page; no later address can better them
 
   // ---- where the reader is
 
@@ -25,7 +29,11 @@ const Break = (() => {
       return choice >= 0 && choice < choices.length ? choice : null;
     });
     const asked = /^[1-6]$/.test(parts.get("wager") ?? "") ? Number(parts.get("wager")) - 1 : 0;
-    return { at: parts.get("wager") === END ? END : asked, answers };
+    const at = parts.get("wager") === END ? END : asked;
+    const others = answers.some((choice, i) => choice !== null && choice !== first[i]);
+    if (at === END && others && history.state?.bets !== OWN.bets) return { at, answers: first, sent: answers };
+    first = answers.map((choice, i) => first[i] ?? choice);
+    return { at, answers: first, sent: null };
   }
 
   function parts(at, answers) {
@@ -33,8 +41,18 @@ const Break = (() => {
     return new URLSearchParams({ view: "break", wager: at === END ? END : at + 1, answers: letters });
   }
 
-  const mark = (i) => (state.answers[i] === null ? null : state.answers[i] === wagers[i].right);
-  const go = (at, answers = state.answers) => app.go(parts(at, answers));
+  const markOf = (answers) => (i) => (answers[i] === null ? null : answers[i] === wagers[i].right);
+  const won = (answers) => wagers.filter((_, i) => markOf(answers)(i)).length;
+  const go = (at) => app.go(parts(at, first));
+
+  function again() {
+    first = wagers.map(() => null);
+    go(0);
+  }
+
+  function goOn() {
+    go(state.at + 1 < wagers.length ? state.at + 1 : END);
+  }
 
   // ---- drawing
 
@@ -45,11 +63,11 @@ const Break = (() => {
     };
     const said = { true: ["✓", "won"], false: ["✗", "lost"], null: ["", "not answered"] };
     const steps = wagers.map(({ title }, i) => {
-      const [sign, word] = said[mark(i)];
+      const [sign, word] = said[markOf(state.answers)(i)];
       return step(i, `${i + 1}${sign}`, `wager ${i + 1}, ${title}: ${word}`);
     });
-    const won = wagers.filter((_, i) => mark(i)).length;
-    byId("break-steps").replaceChildren(...steps, step(END, "score", `your score, ${won} of ${wagers.length}`));
+    const score = step(END, "score", `your score, ${won(state.answers)} of ${wagers.length}`);
+    byId("break-steps").replaceChildren(...steps, score);
   }
 
   function drawChoices(wager, chosen) {
@@ -68,15 +86,15 @@ const Break = (() => {
   }
 
   function choose(choice) {
-    if (state.answers[state.at] !== null) return; // only the first answer counts
-    go(state.at, state.answers.map((old, i) => (i === state.at ? choice : old)));
+    if (first[state.at] !== null) return; // only the first answer counts
+    show(parts(state.at, first.map((old, i) => (i === state.at ? choice : old)))); // no step back leads before it
   }
 
   function drawVerdict(wager, chosen) {
-    const won = chosen === wager.right;
-    const said = won ? "Right." : "Not so, and that makes it worth knowing.";
+    const right = chosen === wager.right;
+    const said = right ? "Right." : "No.";
     byId("break-verdict").replaceChildren(...(chosen === null ? [] : [
-      element("p", { class: won ? "won" : "lost" }, element("b", {}, `${said} `), wager.answer),
+      element("p", { class: right ? "won" : "lost" }, element("b", {}, `${said} `), wager.answer),
       element("p", {}, wager.why),
     ]));
   }
@@ -87,34 +105,46 @@ const Break = (() => {
     const live = LIVE[state.at];
     byId("break-name").textContent = `${state.at + 1} · ${wager.title}`;
     byId("break-setup").textContent = wager.setup;
+    byId("break-detail").textContent = wager.detail;
     byId("break-question").textContent = wager.question;
     drawChoices(wager, chosen);
     drawVerdict(wager, chosen);
     const [box, answered] = [byId("break-live"), chosen !== null];
+    const next = state.at + 1 < wagers.length ? "the next wager" : "your score";
     box.replaceChildren();
     if (answered || FIRST_LOOK.includes(live)) live(box, wager.example, tools, answered);
     else box.append(element("p", { class: "waiting" }, "Choose, and both models run here."));
-    if (answered) byId("break-ask").after(box);
+    if (answered) box.append(Stage.button(next, goOn, { class: "next" }));
+    if (answered) byId("break-after").after(box);
     else byId("break-ask").before(box);
     byId("break-lesson").hidden = !answered;
     byId("break-lesson").href = wager.lesson;
-    const next = state.at + 1 < wagers.length ? "the next wager" : "your score";
     byId("break-next").textContent = answered ? next : `skip to ${next}`;
+  }
+
+  function drawScore() {
+    const box = byId("break-score");
+    if (state.sent) {
+      const open = first.indexOf(null);
+      const [text, at] = open < 0 ? ["your score", END] : [`to wager ${open + 1}`, open];
+      Score.invite(box, won(state.sent), wagers.length, Stage.button(text, () => go(at), { class: "main-button" }));
+      return;
+    }
+    const address = `${location.href.split("#")[0]}#${parts(END, state.answers)}`;
+    Score.draw(box, wagers.map((_, i) => markOf(state.answers)(i)), wagers.map(({ title }) => title), address, again);
   }
 
   function show(asked) {
     const before = state;
     tools ??= unpacked();
     state = read(asked);
+    if (!state.sent) history.replaceState(OWN, "", `#${parts(state.at, state.answers)}`);
     drawSteps();
     const ended = state.at === END;
     byId("break-wager").hidden = ended;
     byId("break-score").hidden = !ended;
-    if (ended) {
-      const address = `${location.href.split("#")[0]}#${parts(END, state.answers)}`;
-      Score.draw(byId("break-score"), wagers.map((_, i) => mark(i)), wagers.map(({ title }) => title), address,
-        () => go(0, wagers.map(() => null)));
-    } else drawWager();
+    if (ended) drawScore();
+    else drawWager();
     const moved = before && before.at !== state.at;
     if (moved) (ended ? byId("break-score").querySelector("h2") : byId("break-name")).focus();
   }
@@ -128,7 +158,8 @@ const Break = (() => {
   function start(page) {
     app = page;
     wagers = app.data.wagers.list;
-    byId("break-next").addEventListener("click", () => go(state.at + 1 < wagers.length ? state.at + 1 : END));
+    first = wagers.map(() => null);
+    byId("break-next").addEventListener("click", goOn);
   }
 
   return { start, show, hide: () => {} };

@@ -70,7 +70,7 @@ const Bugs = (() => {
         }
         moved.replaceChildren(...found.map((way) => cell(way[changed - 1][place])));
       });
-      note.textContent = `"${words[changed - 1]}" has become "${others[changed - 1]}". A number: how far the guess ` +
+      note.textContent = `“${words[changed - 1]}” has become “${others[changed - 1]}”. A number: how far the guess ` +
         "at this place moves, from 0 to 1; an empty box: not at all.";
     }
 
@@ -84,7 +84,8 @@ const Bugs = (() => {
       `${NAMES[bug]}. All words changed in turn, ${behaved[i].leaks} earlier places move and ${behaved[i].still} ` +
       "later ones stay still.")));
     const right = behaved[ways.indexOf(null)];
-    const text = `the right program moves ${right.leaks} earlier places, and ${right.still} later ones stay still.`;
+    const text = `${letters[ways.indexOf(null)]}, the right program, moves ${right.leaks || "no"} earlier places, ` +
+      `and ${right.still || "no"} later ones stay still.`;
     box.append(here(text, right.leaks === 0 && right.still === 0), list, table, note);
   }
 

@@ -27,6 +27,8 @@ const Future = (() => {
     return written.slice(GIVEN + 1);
   }
 
+  const repeats = (words) => words.some((word, i) => word === words[i - 1]);
+
   function draw(box, { sentences }, { models, language }) {
     const { index, vocabulary, special } = language;
     const toTokens = (words) => [special.start, ...words.map((word) => index.get(word)), special.end];
@@ -54,8 +56,9 @@ const Future = (() => {
       const tokens = toTokens(sentences[at]);
       const given = sentences[at].slice(0, GIVEN).join(" ");
       const written = names.map((name) => {
-        const words = writeOn(models.get(name), tokens, special).map((token) => vocabulary[token]).join(" ");
-        return element("p", {}, `${TRAINED[name]}: ${given} `, element("b", {}, words));
+        const words = writeOn(models.get(name), tokens, special).map((token) => vocabulary[token]);
+        const note = repeats(words) ? element("span", { class: "quiet" }, " It repeats itself.") : "";
+        return element("p", {}, `${TRAINED[name]}: ${given} `, element("b", {}, words.join(" ")), note);
       });
       stage.replaceChildren(
         element("p", { class: "key" }, "How likely each finds the true next word, trained ",
@@ -68,9 +71,9 @@ const Future = (() => {
     redraw();
     const losses = (name, past) => mean(sentences.flatMap((words) => found(name, words, past).map(loss)));
     const [whole, past, masked] = [losses("unmasked", false), losses("unmasked", true), losses("masked", true)];
-    const text = `on ${sentences.length} new sentences the model without the mask loses ${fixed(whole, 4)} nats a ` +
-      `word while it sees them whole, and ${fixed(past, 1)} from the past alone; the one with the mask ` +
-      `${fixed(masked, 1)}.`;
+    const text = `on ${sentences.length} short sentences, new to both, the model without the mask loses ` +
+      `${fixed(whole, 4)} nats a word while it sees them whole, and ${fixed(past, 1)} from the past alone; the one ` +
+      `with the mask ${fixed(masked, 1)}. So few sentences may lie outside the range on record.`;
     const other = button("another sentence", () => { at = (at + 1) % sentences.length; redraw(); });
     box.append(here(text, whole < masked && past > Math.log(vocabulary.length)), other, stage);
   }

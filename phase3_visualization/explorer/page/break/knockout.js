@@ -21,12 +21,12 @@ const Knockout = (() => {
     const three = [whole, blind, spared].map((found, i) => pane(titles[i], ...guesses(found, vocabulary, truth)));
 
     const most = Math.max(...rises.map(({ rise }) => rise));
-    const all = [...rises].sort((a, b) => a.rise - b.rise).map(({ head, rise }) =>
-      bar(called(head), rise / most, fixed(rise, 3), rise < CAN_GO ? "changed" : "accent"));
+    const all = [...rises].sort((a, b) => a.rise - b.rise).map(({ head, rise, at_most }) =>
+      bar(called(head), rise / most, fixed(rise, 3), at_most < CAN_GO ? "changed" : "accent"));
     const sentence = words.map((word, i) => (i === hidden ? "▢" : word)).join(" ");
     const go = rises.filter(({ at_most }) => at_most < CAN_GO).length;
     const cost = (found) => fixed(loss(found[truth]) - loss(whole[truth]));
-    const text = `in this sentence, chosen because its verb loses much, "${words[hidden]}" loses ${cost(blind)} nats ` +
+    const text = `in this sentence, chosen because its verb loses much, “${words[hidden]}” loses ${cost(blind)} nats ` +
       `without ${called(needed)}, and ${cost(spared)} without ${called(spare)}. ${go || "None"} of the ` +
       `${rises.length} heads can go.`;
     box.append(here(text, go === 0),

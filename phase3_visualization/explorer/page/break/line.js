@@ -48,6 +48,7 @@ const Line = (() => {
       element("span", { class: "number" }, j === hidden ? "" : fixed(weights[j]))));
     const over = ["weight", answered ? "nats lost when it is hidden, too" : ""].map((text) =>
       element("span", { class: "over" }, text));
+    const typical = element("p", { class: "quiet" }, "One sentence, not a typical one.");
     const picture = element("div", { class: "pretty" }, ...over, names, drawn, lines(weights, hidden, thickest));
     if (answered) {
       const top = Math.max(...costs);
@@ -55,16 +56,16 @@ const Line = (() => {
         : bar("", costs[j] / top, fixed(costs[j]), j === mattered ? "changed" : "accent")))));
     }
     if (!answered) {
-      const most = `The hidden word, ▢, looks most at "${words[thickest]}".`;
-      box.append(picture, element("p", { class: "quiet" }, most));
+      const most = `The hidden word, ▢, looks most at “${words[thickest]}”.`;
+      box.append(typical, picture, element("p", { class: "quiet" }, most));
       return;
     }
-    const both = [[`"${words[thickest]}" hidden, too`, thickest], [`"${words[mattered]}" hidden, too`, mattered]]
-      .map(([title, j]) => pane(title, ...guesses(reading(hidden, j).guess, vocabulary, truth)));
-    const text = `in this sentence, chosen because the two differ, the thickest line goes to "${words[thickest]}", ` +
-      `which costs ${fixed(costs[thickest])} nats when it is hidden; "${words[mattered]}" costs ` +
-      `${fixed(costs[mattered])}. The hidden word is "${words[hidden]}".`;
-    box.append(here(text, thickest !== mattered), picture,
+    const both = [thickest, mattered].map((j) =>
+      pane(`“${words[j]}” hidden, too`, ...guesses(reading(hidden, j).guess, vocabulary, truth)));
+    const text = `in this sentence, chosen because the two differ, the thickest line goes to “${words[thickest]}”, ` +
+      `which costs ${fixed(costs[thickest])} nats when it is hidden; “${words[mattered]}” costs ` +
+      `${fixed(costs[mattered])}. The hidden word is “${words[hidden]}”.`;
+    box.append(here(text, thickest !== mattered), typical, picture,
       panes(pane("one word hidden", ...guesses(whole.guess, vocabulary, truth)), ...both));
   }
 

@@ -69,13 +69,22 @@ const Score = (() => {
     }
   }
 
+  // Somebody sent a score: how many they won, and nothing about which answers were right.
+  function invite(box, right, all, start) {
+    box.replaceChildren(
+      element("h2", { tabindex: "-1" }, `Somebody won ${right} of ${all}. Your turn.`),
+      element("p", {}, "Each wager breaks a small transformer. You bet first, then the models run in this page."),
+      start);
+  }
+
   // marks: true, false or null (not answered) for each wager. address: of this score. again: what clears it.
   function draw(box, marks, titles, address, again) {
     const right = marks.filter(Boolean).length;
     const open = marks.filter((mark) => mark === null).length;
     const line = `${right} of ${marks.length}`;
     const canvas = element("canvas", { role: "img", "aria-label": `A card: ${line} wagers won` });
-    picture(canvas, right, marks, titles, address.startsWith("http") ? address : "explorer.html#view=break");
+    const onTheWeb = /^https?:/.test(address);
+    picture(canvas, right, marks, titles, onTheWeb ? address.split("&")[0] : "");
     const field = element("input", { type: "text", readonly: true, "aria-label": "address of this score" });
     field.value = address;
     const note = element("span", { class: "quiet", role: "status" });
@@ -86,8 +95,10 @@ const Score = (() => {
       element("p", { class: "row" },
         button("save the picture", () => save(canvas, `break-it-${right}-of-${marks.length}.png`)),
         button("copy the address", () => copy(field, note)), button("start again", again), note),
-      element("p", { class: "row" }, field));
+      element("p", { class: "row" }, field),
+      onTheWeb ? "" : element("p", { class: "quiet" },
+        "This page lies on a disk. Its address works for others once the page lies on the web."));
   }
 
-  return { draw };
+  return { draw, invite };
 })();

@@ -14,7 +14,8 @@ const Stage = (() => {
   }
 
   // One of the models, or one of the ways to run a model: what it is called, and what it does.
-  const pane = (title, ...content) => element("div", { class: "pane" }, element("h3", {}, title), ...content);
+  const pane = (title, ...content) =>
+    element("div", { class: "pane" }, element("h3", {}, title), element("div", {}, ...content));
   const panes = (...each) => element("div", { class: "panes" }, ...each);
   const stacked = (...each) => element("div", {}, ...each);
 
@@ -47,10 +48,12 @@ const Stage = (() => {
   }
 
   // The weights of one head, queries down, keys across. outlined(query, key): where it has to look.
+  const MARGIN = 0.1; // of a cell: half of an outline lies outside of the cells
   function map(weights, label, outlined) {
     const size = weights.length;
     const spoken = { role: "img", "aria-label": label };
-    const picture = svg("svg", { viewBox: `0 0 ${size} ${size}`, class: "map-picture", ...spoken });
+    const whole = [-MARGIN, -MARGIN, size + 2 * MARGIN, size + 2 * MARGIN].join(" ");
+    const picture = svg("svg", { viewBox: whole, class: "map-picture", ...spoken });
     weights.forEach((row, i) => row.forEach((weight, j) => {
       const place = { x: j + 0.03, y: i + 0.03, width: 0.94, height: 0.94 };
       picture.append(svg("rect", j > i ? { ...place, class: "unseen" } : { ...place, fill: weightColor(weight) }));
@@ -58,7 +61,9 @@ const Stage = (() => {
     weights.forEach((row, i) => row.forEach((_, j) => {
       if (outlined(i, j)) picture.append(svg("rect", { x: j, y: i, width: 1, height: 1, class: "outlined" }));
     }));
-    return picture;
+    const axes = { across: "place that answers →", down: "← place that asks" }; // "down" is written upwards
+    return element("div", { class: "map" },
+      ...Object.entries(axes).map(([axis, text]) => element("span", { class: axis }, text)), picture);
   }
 
   // What this run shows; where it does not show what the record says, that comes first.

@@ -33,13 +33,20 @@ const Symbols = (() => {
   const largest = (readings) =>
     mean(readings.flatMap(({ weights }) => weights.slice(FIRST).map((row) => Math.max(...row))));
 
-  function twoPlaces(box, { rows, table }, { models }) {
+  // What the last place must say, and why.
+  function lookedUp(row, wanted) {
+    const [before, earlier, said] = [row.at(-2), row.at(-4), wanted.at(-1)].map(letter);
+    return `A table, drawn at random, says what follows from two symbols. At the last place: “${before}” one place ` +
+      `before and “${earlier}” three before give “${said}”.`;
+  }
+
+  function twoPlaces(box, { rows, table }, { models }, answered) {
     const stage = element("div");
     let at = 0;
     function draw() {
       const row = rows[at];
       const wanted = wantedBy(table, row);
-      const both = Object.entries(DIVIDED).map(([name, title]) => {
+      const both = !answered ? [] : Object.entries(DIVIDED).map(([name, title]) => {
         const reading = read(models.get(name), row, wanted, FIRST);
         const look = `where it looks: each place (down) at the places so far (across), ${title}`;
         return pane(title, cells("says", answers(reading, wanted, FIRST)),
@@ -48,16 +55,18 @@ const Symbols = (() => {
       });
       const asked = wanted.map((symbol) => ({ text: symbol === null ? "·" : letter(symbol) }));
       stage.replaceChildren(cells("reads", row.map((symbol) => ({ text: letter(symbol) }))), cells("should say", asked),
-        panes(...both));
+        element("p", { class: "quiet" }, lookedUp(row, wanted)), panes(...both));
     }
     draw();
+    const other = button("another row", () => { at = (at + 1) % rows.length; draw(); });
+    box.append(other, stage);
+    if (!answered) return;
     const [whole, broken] = Object.keys(DIVIDED).map((name) =>
       rows.map((row) => read(models.get(name), row, wantedBy(table, row), FIRST)));
-    const text = `over ${rows.length} new rows the divided model is right in ${percent(share(whole))}, the other in ` +
-      `${percent(share(broken))}. The largest weight of a place is ${fixed(largest(whole))} on average, and ` +
-      `${fixed(largest(broken))}.`;
-    const other = button("another row", () => { at = (at + 1) % rows.length; draw(); });
-    box.append(here(text, share(whole) - share(broken) >= 0.3), other, stage);
+    const text = `over ${rows.length} new rows the divided model is right at ${percent(share(whole))} of the places, ` +
+      `the other at ${percent(share(broken))}. The largest weight of a place is ${fixed(largest(whole))} on average ` +
+      `in the first model, ${fixed(largest(broken))} in the second.`;
+    box.prepend(here(text, share(whole) - share(broken) >= 0.3));
   }
 
   // ---- wager 4: backwards
@@ -74,12 +83,12 @@ const Symbols = (() => {
     return Math.max(...moved);
   }
 
-  function backwards(box, { rows }, { models }) {
+  function backwards(box, { rows }, { models }, answered) {
     const stage = element("div");
     let [at, row] = [0, rows[0]];
     function draw() {
       const wanted = [...row].reverse();
-      const both = Object.entries(PLACED).map(([name, title]) => {
+      const both = !answered ? [] : Object.entries(PLACED).map(([name, title]) => {
         const reading = read(models.get(name), row, wanted, 0);
         const counted = element("p", { class: "quiet" }, rightOf(reading));
         return pane(title, cells("says", answers(reading, wanted, 0)), counted);
@@ -88,6 +97,11 @@ const Symbols = (() => {
         cells("should say", wanted.map((symbol) => ({ text: letter(symbol) }))), stacked(...both));
     }
     draw();
+    const other = button("other letters", () => { at = (at + 1) % rows.length; row = rows[at]; draw(); });
+    const shuffle = button("shuffle them", () => { row = shuffled(row); draw(); });
+    const turn = button("turn them round", () => { row = [...row].reverse(); draw(); });
+    box.append(element("p", { class: "row" }, other, ...(answered ? [turn, shuffle] : [])), stage);
+    if (!answered) return;
     const [whole, broken] = Object.keys(PLACED).map((name) =>
       rows.map((each) => read(models.get(name), each, [...each].reverse(), 0)));
     const moved = movedByOrder(models.get("unplaced"), rows[0], [...rows[0]].reverse());
@@ -95,10 +109,8 @@ const Symbols = (() => {
       : `the logits of the other move by ${fixed(moved, 3)}`;
     const text = `over ${rows.length} new rows the model that knows the places is right in ${percent(share(whole))}, ` +
       `the other in ${percent(share(broken))}. Turn a row round, and ${turned}.`;
-    const other = button("other letters", () => { at = (at + 1) % rows.length; row = rows[at]; draw(); });
-    const shuffle = button("shuffle them", () => { row = shuffled(row); draw(); });
     const shows = share(whole) - share(broken) >= 0.5 && moved < ROUNDING;
-    box.append(here(text, shows), element("p", { class: "row" }, other, shuffle), stage);
+    box.prepend(here(text, shows));
   }
 
   return { twoPlaces, backwards };
