@@ -169,9 +169,9 @@ def wagers() -> tuple[Wager, ...]:
                 Choice("About one time in four: it knows which letters there are, not where", 0.2, 0.3),
                 Choice(f"One time in ten: it guesses among all {positions.SYMBOLS} letters", 0.05, 0.15),
             ),
-            f"It is right in {said('positions-reversal', 'none, reverse')}, the one with positions in "
+            f"It is right at {said('positions-reversal', 'none, reverse')} of the places, the one with positions at "
             f"{said('positions-reversal', 'sinusoidal, reverse')}; to name the most frequent letter of the string each "
-            f"time gives {said('positions-reversal', 'the most frequent symbol')}",
+            f"time is right at {said('positions-reversal', 'the most frequent symbol')}",
             "Without places neither the weights nor the mean know the order; the best bet is the most frequent letter.",
             "phase1_single_head/README.md#6-where-is-the-order",
         ),
