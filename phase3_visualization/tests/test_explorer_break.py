@@ -405,6 +405,10 @@ def test_a_score_can_be_sent_and_is_not_the_receivers(break_page, wager_data):
     assert break_page.inner_text("#break-score h2") == f"{won} of 6"
     address = break_page.input_value("#break-score input")
     assert address.endswith(SCORE)
+    for elsewhere in ("view=look", SCORE.removeprefix("#")):
+        break_page.evaluate("(hash) => { location.hash = hash; }", elsewhere)
+        break_page.wait_for_function("(name) => !document.getElementById(name).hidden", arg=elsewhere[5:].split("&")[0])
+    assert break_page.inner_text("#break-score h2") == f"{won} of 6", "one's own score stays one's own"
     assert "once the page lies on the web" in break_page.inner_text("#break-score"), "this one lies on a disk"
     break_page.click("#break-score >> text=copy the address")
     break_page.wait_for_function("() => document.querySelector('#break-score [role=status]').textContent !== ''")

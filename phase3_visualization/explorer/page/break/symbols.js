@@ -107,8 +107,8 @@ const Symbols = (() => {
     const moved = movedByOrder(models.get("unplaced"), rows[0], [...rows[0]].reverse());
     const turned = moved < ROUNDING ? "what the other says of each letter stays the same"
       : `the logits of the other move by ${fixed(moved, 3)}`;
-    const text = `over ${rows.length} new rows the model that is told the places is right at ${percent(share(whole))} of ` +
-      `all places, the other at ${percent(share(broken))}. Turn a row round, and ${turned}.`;
+    const text = `over ${rows.length} new rows the model that is told the places is right at ${percent(share(whole))} ` +
+      `of them, the other at ${percent(share(broken))}. Turn a row round, and ${turned}.`;
     const shows = share(whole) - share(broken) >= 0.5 && moved < ROUNDING;
     box.prepend(here(text, shows));
   }
