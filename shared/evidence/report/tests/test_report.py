@@ -53,8 +53,8 @@ MADE = {
     MASKS: [saved("C903", "Mask and future meet", ONLY_IF), saved("no-phase-4", "fire is hot", FAILS)],
     "phase4_causal/gone.py": [saved("C904", "clocks tick", HOLDS)],  # a script that is not there any more
 }
-COREFERENCE = "phase3/pretrained_coreference.png"  # a script promises it, but measured nothing in this run
-DRAWN = ("summary_all_phases.png", "phase1/scaling.png", "phase4/mask_gallery.png", COREFERENCE, "elsewhere/y.png")
+ROLLOUT = "phase3/rollout.png"  # a script promises it, but measured nothing in this run
+DRAWN = ("summary_all_phases.png", "phase1/scaling.png", "phase4/mask_gallery.png", ROLLOUT, "elsewhere/y.png")
 IN_ORDER = ["C902", "C901", "no-phase-4", "C903", "C904"]
 
 
@@ -482,7 +482,7 @@ def test_words_find_findings_and_pictures_from_the_keyboard(report, browser):
             ("√d_k", ["C902", "C901"], ["scaling.png"]),  # in the question of both
             ("sqrt(d_k)", ["C902", "C901"], ["scaling.png"]),
             ("SQRT", ["C902", "C901"], ["scaling.png"]),
-            ("coreference", [], ["pretrained_coreference.png"]),  # the picture alone
+            ("rollout", [], ["rollout.png"]),  # the picture alone
             ("caption mask_gallery", ["no-phase-4", "C903"], ["mask_gallery.png"]),  # their picture's caption
             ("zebra", [], []),
         ):
