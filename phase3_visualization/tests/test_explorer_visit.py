@@ -280,10 +280,16 @@ def test_a_step_can_be_linked_and_tells_what_is_on_the_screen(visit_page):
 
 @needs_browser
 @pytest.mark.parametrize(
-    ("scheme", "size"), [("light", (1280, 800)), ("dark", (1280, 800)), ("light", (390, 844))], ids=str
+    ("hash_", "scheme", "size"),
+    [
+        ("", "light", (1280, 800)),
+        ("", "dark", (390, 844)),
+        ("model=causal&without=0.1&divisor=2&hide=1&written=3", "dark", (1280, 800)),
+        ("tour=4", "light", (390, 844)),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("hash_", ["", "model=causal&without=0.1&divisor=2&hide=1&written=3", "tour=4"])
-def test_nobody_is_left_out(browser, visit_path, visit_errors, scheme, size, hash_):
+def test_nobody_is_left_out(browser, visit_path, visit_errors, hash_, scheme, size):
     width, height = size
     address = f"{visit_path.as_uri()}#{hash_}"
     page = open_watched(

@@ -58,8 +58,8 @@ def torch_single_head(ours):
 
 
 def needs_browser(test):
-    """All of them in one process, since they share one Chromium."""
-    return pytest.mark.browser(pytest.mark.xdist_group("browser")(test))
+    """All of a file in one process, since they share their pages and a Chromium."""
+    return pytest.mark.browser(pytest.mark.xdist_group(test.__module__)(test))
 
 
 EXPLORER_RECIPES = (
