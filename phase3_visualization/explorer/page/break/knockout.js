@@ -12,12 +12,13 @@ const Knockout = (() => {
     const tokens = words.map((word, i) => (i === hidden ? special.mask : index.get(word)));
     const truth = index.get(words[hidden]);
     const called = ([layer, head]) => View.headName(model, layer, head);
+    const the = (head) => called(head).replace(View.NO_ROLE, "the head without a role"); // in a sentence
     const without = (head) => {
       const levers = head ? { removed: [head.join(".")] } : {};
       return Attention.softmax(Attention.forward(model, tokens, levers).logits[hidden]);
     };
     const [whole, blind, spared] = [null, needed, spare].map(without);
-    const titles = ["the whole model", `without ${called(needed)}`, `without ${called(spare)}`];
+    const titles = ["the whole model", `without ${the(needed)}`, `without ${the(spare)}`];
     const three = [whole, blind, spared].map((found, i) => pane(titles[i], ...guesses(found, vocabulary, truth)));
 
     const most = Math.max(...rises.map(({ rise }) => rise));
@@ -27,7 +28,7 @@ const Knockout = (() => {
     const go = rises.filter(({ at_most }) => at_most < CAN_GO).length;
     const cost = (found) => fixed(loss(found[truth]) - loss(whole[truth]));
     const text = `in this sentence, chosen because its verb loses much, “${words[hidden]}” loses ${cost(blind)} nats ` +
-      `without ${called(needed)}, and ${cost(spared)} without ${called(spare)}. ${go || "None"} of the ` +
+      `without ${the(needed)}, and ${cost(spared)} without ${the(spare)}. ${go || "None"} of the ` +
       `${rises.length} heads can go.`;
     box.append(here(text, go === 0),
       element("p", { class: "sentence" }, sentence),
