@@ -30,8 +30,15 @@ from torch import Tensor
 from phase1_single_head.self_attention import check_attention_inputs
 
 FeatureMap = Callable[[Tensor], Tensor]  # (..., T, d_k) -> (..., T, features), not negative
-FEATURE_MAPS: dict[str, FeatureMap] = {"elu": lambda x: F.elu(x) + 1, "relu": F.relu}
 CHUNK = 64  # positions: inside a chunk the causal sums are taken with a mask, between chunks with a state
+
+
+def elu_and_one(x: Tensor) -> Tensor:
+    """φ of Katharopoulos et al. 2020: x + 1 above 0, e^x below. F.elu(x) + 1 is (e^x - 1) + 1, which rounds to 0."""
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())  # clamp: an inf not chosen would spoil the gradient
+
+
+FEATURE_MAPS: dict[str, FeatureMap] = {"elu": elu_and_one, "relu": F.relu}
 
 
 def random_directions(count: int, width: int, generator: torch.Generator) -> Tensor:
@@ -130,8 +137,8 @@ def linear_attention(
 
     query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v), without the weights.
     No √d_k: φ takes queries and keys as they are. causal: the last query stands at the last key. feature_map: "elu"
-    (elu(x) + 1, always positive), "relu", or a function such as positive_random_features gives; with relu a query may
-    give no key any weight, and its output is 0.
+    (elu(x) + 1, positive as long as e^x is), "relu", or a function such as positive_random_features gives; with relu a
+    query may give no key any weight, and its output is 0.
     Raises ValueError for an unknown feature map and for sizes that do not fit.
     """
     check_attention_inputs(query, key, value, None)

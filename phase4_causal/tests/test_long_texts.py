@@ -16,6 +16,7 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.long_texts import linear_kernel, long_context, sparse_reach
 from phase4_causal.long_texts.flash_attention import SCORES, VALUES, flash_attention, flash_by_loops, merge, two_tiles
 from phase4_causal.long_texts.linear_attention import (
+    FEATURE_MAPS,
     linear_attention,
     linear_attention_recurrent,
     linear_by_loops,
@@ -185,6 +186,30 @@ def test_linear_takes_fewer_operations_from_d_tokens_on():
     for length in (16, 64, 65, 512, 4096):
         softmax, linear = linear_kernel.operations(length)
         assert (softmax, linear) == (4 * length**2 * 64, 4 * length * 64 * 65)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_the_kernel_is_positive_as_long_as_exp_is(dtype):
+    """elu(x) + 1, written so, is 0 from -17 on in float32: exp(x) - 1 rounds to -1."""
+    least = math.log(torch.finfo(dtype).tiny)
+    x = torch.cat([torch.linspace(math.ceil(least), 3, 101), torch.tensor([0.0, 1e4])])
+    x = x.to(dtype).requires_grad_()
+    features = FEATURE_MAPS["elu"](x)
+    expected = [value + 1 if value > 0 else math.exp(value) for value in x.tolist()]
+    assert features.gt(0).all()
+    torch.testing.assert_close(features, torch.tensor(expected, dtype=dtype), rtol=torch.finfo(dtype).eps, atol=0)
+    (slope,) = torch.autograd.grad(features.sum(), x)
+    assert slope.isfinite().all() and slope.gt(0).all()
+
+
+def test_linear_attention_keeps_keys_far_below_zero_apart():
+    """In bfloat16, too: near -8 elu(x) + 1 has no digit left, and φ(k) is what the weights are made of."""
+    query, key, value = (x.detach() for x in inputs_of(5, 7))
+    expected = linear_attention(query, key - 8, value)
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.1)):
+        found = linear_attention(*(x.to(dtype) for x in (query, key - 8, value)))
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance)
 
 
 def test_random_features_by_their_kernel():
