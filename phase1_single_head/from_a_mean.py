@@ -81,6 +81,7 @@ def numbers(vector: Tensor) -> str:
     return "(" + ", ".join(f"{number:.2f}" for number in vector.tolist()) + ")"
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     cli.parse(cli.parser(__doc__), argv)
     print("\n1. A plain mean: every word gets the same")

@@ -390,6 +390,7 @@ def hidden_verbs(trained: Trained) -> dict[str, float]:
 
 
 @torch.no_grad()
+@cli.script
 def main(argv: list[str] | None = None) -> str | None:
     options = cli.parse(cli.parser(__doc__, trains=True), argv)
     trained = load_single_head_model(options)

@@ -307,6 +307,7 @@ def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     return fig, f"{title}. Query against keys, scores, weights, weighted values, their sum, and the likeliest words."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_single_head_model(options)

@@ -40,6 +40,7 @@ class AlibiAttention(nn.Module):
         return self.w_o(merge_heads(weights @ value)), weights
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = cli.trained_model(RECIPE, AlibiAttention, options)

@@ -195,6 +195,7 @@ def show_heads(options: argparse.Namespace) -> None:
             print(f"   layer {layer} head {head}: {i} {words[i]} -> {j} {words[j]}, {matrix[i, j]:.2f}")
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str | None:
     options = cli.parse(cli.parser(__doc__, trains=True), argv)
     if options.train_only:

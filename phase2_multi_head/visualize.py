@@ -158,6 +158,7 @@ def save_weights(options: argparse.Namespace, trained: Trained) -> None:
         torch.save(saved, unfinished)
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     usual = options.sentence is None and options.words == tokenize(TOY_SENTENCE)

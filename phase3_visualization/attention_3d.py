@@ -119,6 +119,7 @@ def turn(fig: Figure, ax: Axes3D, frames: int) -> list[np.ndarray]:
     return images
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     parser.add_argument("--layer", type=int, help="layer, counted from 0 (default: that of the sharpest head)")

@@ -194,6 +194,7 @@ def arrows_drawn(trained: Trained) -> dict[str, float]:
     }
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     parser.add_argument("--layer", type=int, help="only this layer, counted from 0 (default: all)")

@@ -146,6 +146,7 @@ def print_mask(title: str, mask: Tensor) -> None:
         print("      " + " ".join("1" if cell else "." for cell in row))
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str | None:
     parser = cli.parser(__doc__, trains=True)
     parser.add_argument(

@@ -79,6 +79,7 @@ class KeyValueCache:
         return self.keys[:, :, :end], self.values[:, :, :end]  # (B, H, max_length, d_k) -> (B, H, length, d_k)
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     cli.parse(cli.parser(__doc__), argv)
     cache = KeyValueCache(batch=1, num_heads=1, max_length=6, d_k=2)

@@ -300,6 +300,7 @@ def save_pdf(options: argparse.Namespace, fig: Figure, caption: str) -> None:
     print(f"  picture: {paths.shown(path)}")
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     models = (

@@ -72,6 +72,7 @@ def moved(bidirectional: Trained, words: list[str]) -> list[float]:
     return ((full - masked).abs().sum(dim=-1).mean(dim=0) / 2).tolist()  # (H, T, T) -> (T,): total variation
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_multi_head_model(options)

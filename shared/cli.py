@@ -10,21 +10,27 @@ A terminal without a letter shows another one: sqrt for √.
 
 import argparse
 import codecs
+import functools
 import io
+import os
 import random
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, ParamSpec, TypeVar
 
+import matplotlib
 import numpy as np
 import torch
 
 from shared import paths, training
 from shared.toy_language import TOY_SENTENCE, read_sentences, tokenize
 from shared.toy_model import MakeAttention
+
+P, T = ParamSpec("P"), TypeVar("T")
 
 # What plain ASCII has in place of a letter that is like none of its own
 PLAIN = {"√": "sqrt ", "→": "->", "·": "*", "×": "x", "–": "-", "−": "-", "≈": "~", "±": "+-", "∞": "inf"}
@@ -100,6 +106,43 @@ def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> arg
     torch.manual_seed(options.seed)
     torch.set_num_threads(1)  # the models are so small that a second thread costs more than it brings
     return options
+
+
+@contextmanager
+def _threads_and_seeds_put_back() -> Iterator[None]:
+    threads, python, arrays = torch.get_num_threads(), random.getstate(), np.random.get_state()
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # asking would take seconds
+    try:
+        with torch.random.fork_rng(gpus):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        random.setstate(python)
+        np.random.set_state(arrays)
+
+
+def script(main: Callable[P, T]) -> Callable[P, T]:
+    """Decorates a script's main(), so that it can be called in a notebook: threads, seeds and style are put back."""
+
+    @functools.wraps(main)
+    def as_a_guest(*args: P.args, **options: P.kwargs) -> T:
+        look = sys.modules.get("shared.visualization_utils")  # whoever draws has imported it, which takes a second
+        with _threads_and_seeds_put_back(), look.theme() if look else nullcontext():
+            return main(*args, **options)
+
+    return as_a_guest
+
+
+@contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """With this variable for a library that reads it now, unless it is set already."""
+    is_set = name in os.environ
+    os.environ.setdefault(name, value)
+    try:
+        yield
+    finally:
+        if not is_set:
+            del os.environ[name]
 
 
 def _check_sizes(options: argparse.Namespace) -> None:
@@ -189,6 +232,7 @@ def run(main: Callable[[], str | None]) -> str | None:
 
     The answer is what main() returns: one sentence with the number that answers the question of its docstring.
     """
+    matplotlib.use("Agg")  # scripts only save, so they need no display
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # no string that somebody collects it in
             stream.reconfigure(errors="in_plain_letters")

@@ -210,6 +210,7 @@ def test(argv: list[str]) -> NoReturn:
     sys.exit(pytest.main([str(paths.ROOT / "test_all.py"), "--numprocesses", "2", "--dist", "loadgroup", *argv]))
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str | None:
     argv = sys.argv[1:] if argv is None else argv
     word, rest = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)

@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler prints a line at each start and stop
-
 import numpy as np
 import torch
 from torch.autograd.profiler import profile
@@ -130,7 +128,8 @@ def peak_memory(call: Callable[[], Any], device: str = "cpu") -> int:
         return torch.cuda.max_memory_allocated(device) - before
     if device != "cpu":
         raise ValueError(f"peak memory can be measured on cpu and cuda: got {device}; run with --device cpu")
-    with profile(profile_memory=True) as profiler:
+    quiet = cli.environment("KINETO_LOG_LEVEL", "99")  # else the profiler prints a line at each start and stop
+    with quiet, profile(profile_memory=True) as profiler:
         call()
     events = [event for event in profiler.kineto_results.events() if event.name() == "[memory]"]
     allocated = peak = 0
@@ -140,6 +139,7 @@ def peak_memory(call: Callable[[], Any], device: str = "cpu") -> int:
     return peak
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     cores = os.cpu_count() or 1

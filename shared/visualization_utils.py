@@ -5,17 +5,15 @@ hatched grey, clearly not zero. Wherever heads are named, what a head does has t
 role is grey. Queries (attending) go down, keys (attended to) go across, and words carry their position, "0 the", so
 that repeated words stay apart. Lines carry their names at their ends.
 
-Helpers draw on an Axes and return it; only scripts save, through save_figure.
+Helpers draw on an Axes and return it; only scripts save, through save_figure. A script's main() has the theme (see
+cli.script); a notebook has it in the lines below `with visualization_utils.theme():`.
 """
 
 import argparse
 import itertools
 import math
-import os
-
-os.environ.setdefault("MPLBACKEND", "Agg")  # scripts only save, so they need no display; a notebook sets its own
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import imageio.v3 as imageio
@@ -40,29 +38,34 @@ BLUE, ORANGE, GREEN, RED, PURPLE = PALETTE = ("#0072b2", "#de8f05", "#009e73", "
 WEIGHT_MAP = LinearSegmentedColormap.from_list("weights", ["white", *sns.color_palette("mako_r", 256)[12:230:11]])
 RELATION_COLORS = {"determiner": BLUE, "subject": RED, "place": GREEN, "adjective": ORANGE}
 
-plt.rcParams.update(
-    {
-        "figure.dpi": 100,
-        "savefig.dpi": 110,
-        "figure.constrained_layout.h_pad": 0.1,  # inches: nothing touches the edge
-        "figure.constrained_layout.w_pad": 0.1,
-        "figure.facecolor": "white",
-        "font.family": "DejaVu Sans",
-        "font.size": 10,
-        "text.color": INK,
-        "axes.labelcolor": INK,
-        "axes.edgecolor": "#aab2bb",
-        "axes.titlesize": 11,
-        "axes.titlecolor": INK,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "hatch.color": "#b9c0c8",
-        "hatch.linewidth": 0.8,
-        "svg.hashsalt": "attention",  # the same SVG for the same picture
-    }
-)
+THEME = {
+    "figure.dpi": 100,
+    "savefig.dpi": 110,
+    "figure.constrained_layout.h_pad": 0.1,  # inches: nothing touches the edge
+    "figure.constrained_layout.w_pad": 0.1,
+    "figure.facecolor": "white",
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": "#aab2bb",
+    "axes.titlesize": 11,
+    "axes.titlecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "hatch.color": "#b9c0c8",
+    "hatch.linewidth": 0.8,
+    "svg.hashsalt": "attention",  # the same SVG for the same picture
+}
+
+
+@contextmanager
+def theme() -> Iterator[None]:
+    """Our look, whatever the style was before; and afterwards that one again. Figures open no window meanwhile."""
+    with plt.style.context(THEME, after_reset=True), plt.ioff():
+        yield
 
 
 def role_color(role: str) -> str:
@@ -232,7 +235,8 @@ def save_plot(options: argparse.Namespace, name: str, fig: Figure, caption: str)
 
 def picture_of(fig: Figure) -> Image.Image:
     """The pixels of a figure as savefig would write them, but drawn once: savefig draws all of it twice."""
-    fig.set_dpi(plt.rcParams["savefig.dpi"])
+    if plt.rcParams["savefig.dpi"] != "figure":  # as it is where the theme is not
+        fig.set_dpi(plt.rcParams["savefig.dpi"])
     canvas = FigureCanvasAgg(fig)
     canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")

@@ -350,6 +350,7 @@ def draw_alignment(models: dict[str, Seq2Seq], looks: Measured, steps: int) -> t
     return fig, title.replace("\n", " ") + ". Letters written down, letters read across; the weights run backwards."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     steps = training.QUICK_STEPS if options.quick else STEPS

@@ -265,6 +265,7 @@ def show(right: Measured, found: Measured) -> None:
         print(f"{rule:12}{own:>12.2f}{another:>8.2f}{parameters(make(D_MODEL)):>12,}{cells}")
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     steps = training.QUICK_STEPS if options.quick else STEPS

@@ -151,6 +151,7 @@ def measure(name: str) -> Row:
     return Row(weights_formula(name), path, chain, takes_any_length(name), *follow_the_words(name))
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     cli.parse(cli.parser(__doc__), argv)
     rows = {name: measure(name) for name in LAYERS}

@@ -236,6 +236,7 @@ def draw(gradients: dict[str, list[float]], note: str) -> tuple[Figure, str]:
     return fig, title.replace("\n", " ") + ": what arrives of the first word, against length."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     layers = count_layers()

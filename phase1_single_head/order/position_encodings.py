@@ -148,6 +148,7 @@ def against_the_fall(similarity: Tensor) -> tuple[float, float]:
     return grown[far == near + 1].mean().item(), grown.mean().item()
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     found = gaps(in_double(load_single_head_model(options).model))

@@ -242,6 +242,7 @@ def show(found: Measured) -> None:
         print(f"   {name:12}{reverse:>10.2f}{copied:>22.2f}" + "".join(f"{share:>8.2f}" for share in longer))
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     steps = training.QUICK_STEPS if options.quick else STEPS

@@ -212,6 +212,7 @@ def replace_padding(model: Lookup, facts: Facts) -> dict[str, float]:
     return moved
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     facts = draw_facts(500, torch.Generator().manual_seed(10**6 - 1))

@@ -97,6 +97,7 @@ def diagonals(readings: list[Reading]) -> dict[str, float]:
     }
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     shares = diagonals(read_held_out(load_single_head_model(options)))

@@ -376,6 +376,7 @@ def draw_training(found: Numbers, seeds: int, steps: int) -> tuple[Figure, str]:
     return fig, title.replace("\n", " ") + ". Right answers at the end of training against d_k, divided and not."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     steps = training.QUICK_STEPS if options.quick else STEPS

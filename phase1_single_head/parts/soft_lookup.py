@@ -93,6 +93,7 @@ def picking_query(key: Tensor, wanted: int, margin: float = 50.0) -> Tensor:
     return margin * math.sqrt(key.size(-1)) * torch.linalg.pinv(key)[:, wanted][None]
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_single_head_model(options)

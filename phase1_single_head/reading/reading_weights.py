@@ -134,6 +134,7 @@ def search_alternatives(readings: list[Reading]) -> tuple[list[float], list[floa
     return moved, changes, whole
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_single_head_model(options)

@@ -151,6 +151,7 @@ def errata() -> list[Printed]:
     ]  # fmt: skip
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     cli.parse(cli.parser(__doc__), argv)
     found = errata()

@@ -45,6 +45,7 @@ def made_patterns() -> dict[str, Tensor]:
     return {name: scaled_dot_product_attention(q, k, k)[1] for name, (q, k) in pairs.items()}
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     patterns = made_patterns()

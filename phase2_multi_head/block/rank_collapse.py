@@ -322,6 +322,7 @@ def draw(stacks: list[Stacks], note: str) -> tuple[Figure, str]:
     return fig, f"{said}. The distance to the nearest matrix of equal rows, layer by layer."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     seeds = cli.seeds(options)

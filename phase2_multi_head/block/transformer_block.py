@@ -258,6 +258,7 @@ def attention_share(d_ff: int) -> float:
     return ours / all_of_them
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = {seed: load_multi_head_model(options, seed) for seed in cli.seeds(options)}

@@ -163,6 +163,7 @@ def show(result: Result) -> None:
     print(f'   the refused "{INVERTED}", timed all the same, over "{FUSED_MASK}": {wrong:.2f}')
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     script = cli.parser(__doc__)
     add = script.add_argument

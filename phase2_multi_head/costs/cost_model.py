@@ -248,6 +248,7 @@ def draw(measured: Measured) -> tuple[Figure, str]:
     return fig, f"{title}. Peak memory of a layer against length: formulas, and what was measured."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     measured = measure(QUICK_LENGTHS if options.quick else LENGTHS)

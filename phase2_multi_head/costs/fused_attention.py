@@ -235,6 +235,7 @@ def check_fused(model: ToyTransformer, words: list[str]) -> float:
     return difference
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     difference = check_fused(load_multi_head_model(options).model, options.words)

@@ -252,6 +252,7 @@ def draw(runs: list[Measured], note: str) -> tuple[Figure, str]:
     return fig, f"{title}. The loss on a hidden word above the grammar's entropy, with 1, 2, 4 and 8 heads."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     script = cli.parser(__doc__)
     script.add_argument("--steps", type=int, default=STEPS, help=f"training steps of each model (default: {STEPS})")

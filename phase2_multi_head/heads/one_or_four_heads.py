@@ -228,6 +228,7 @@ def draw_relation(ax: Axes, runs: list[Measured], relation: str) -> None:
     ax.set_title(relation.replace("-", " – "), color=color)
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     asked = questions(training.corpus()[1][: QUICK_SENTENCES if options.quick else NUM_SENTENCES])

@@ -135,6 +135,7 @@ def draw_words(ax: Axes) -> None:
 
 
 @torch.no_grad()
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     x = torch.randn(2, 7, D_MODEL, dtype=torch.float64)

@@ -158,6 +158,7 @@ def train_both(seed: int, steps: int) -> dict[str, float]:
     return {name: held_out_loss(training.train(recipe, make)) for name, make in VERSIONS.items()}
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     show_reshapes()

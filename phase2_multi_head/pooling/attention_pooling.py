@@ -136,6 +136,7 @@ def pool_by_loops(weights: Tensor, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     words, d_model = options.words, options.d_model or 64

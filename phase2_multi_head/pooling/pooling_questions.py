@@ -280,6 +280,7 @@ def draw_accuracies(ax: Axes, numbers: list[Numbers], question: str) -> None:
     ax.spines[:].set_visible(False)
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     steps = training.QUICK_STEPS if options.quick else STEPS

@@ -389,6 +389,7 @@ def draw_curve(ax: Axes, run: Pruning, color: str, shift: float) -> float:
     return rises[-1]
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     sentences, steps = (40, training.QUICK_STEPS) if options.quick else (training.NUM_HELD_OUT, STEPS)

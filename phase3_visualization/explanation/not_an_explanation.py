@@ -233,6 +233,7 @@ def draw(trained: Trained, row: Row) -> tuple[Figure, str]:
     return fig, f"{title}: layer {layer} head {head}, the row of all held-out sentences in which the two differ most."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     sentences = [list(sentence.words) for sentence in training.corpus()[1][: 20 if options.quick else NUM_READ]]

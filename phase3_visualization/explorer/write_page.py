@@ -220,6 +220,7 @@ def attention_of(objective: str, parameters: Container[str]) -> partial[MultiHea
     return partial(attention, bias="blocks.0.attention.w_q.bias" in parameters)
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="show the models whose checkpoints lie here")

@@ -438,6 +438,7 @@ def show_board(board: Numbers) -> None:
         print(f"   {name} minus {RAW}: {board[f'{name} minus {RAW}']:+.2f} [{low:+.2f}, {high:+.2f}]")
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     parser.add_argument("--hidden", type=int, metavar="I", help="position of the hidden word (default: 1)")

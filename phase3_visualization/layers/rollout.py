@@ -143,6 +143,7 @@ def rows_apart(seed: int) -> dict[str, float | list[float]]:
     return found | {f"{name}, {APART}": apart[-1] / apart[0] for name, apart in found.items()}
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     print("Three tokens, two layers, both with the weights  1 0 0 | 1/2 1/2 0 | 0 1 0. The last output comes from")

@@ -233,6 +233,7 @@ def summary(numbers: Numbers) -> str:
     return f"“it” finds its noun in both sentences of {right} of {pairs} unseen pairs, in neither of {wrong}"
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = add_options(cli.parser(__doc__))
     options = cli.parse(parser, argv)

@@ -161,6 +161,7 @@ def positional_heads(reading: Reading, generator: torch.Generator) -> dict[str, 
     }
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = add_options(cli.parser(__doc__))
     parser.add_argument("--layer", type=int, help="layer of the arrows, counted from 0 (default: of the sharpest head)")

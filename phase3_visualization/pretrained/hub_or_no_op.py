@@ -117,6 +117,7 @@ def show(shares: dict[str, dict[str, Tensor]]) -> None:
         print(f"   layer {layer}   " + "   ".join(means))
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = add_options(cli.parser(__doc__))
     options = cli.parse(parser, argv)

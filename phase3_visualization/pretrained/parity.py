@@ -143,6 +143,7 @@ def compare(language_model: LanguageModel, texts: list[str]) -> dict[str, float 
     return found | {APART: (single - double).abs().max().item()}
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = add_options(cli.parser(__doc__))
     options = cli.parse(parser, argv)

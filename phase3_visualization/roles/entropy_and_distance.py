@@ -183,6 +183,7 @@ def draw(found: dict[str, Distances], names: list[list[str]], note: str) -> tupl
     return fig, f"{title}. A dot for each head, a line at the mean of its layer, dotted what even weights give."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     num_sentences = QUICK_SENTENCES if options.quick else NUM_SENTENCES

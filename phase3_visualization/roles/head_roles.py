@@ -222,6 +222,7 @@ def show(scores: Scores, base: Baselines, names: list[str]) -> None:
     print(f"   six patterns of the textbooks, heads by rule: {', '.join(f'{name} {n}' for name, n in counts.items())}")
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     sentences = training.corpus()[1][: 100 if options.quick else None]

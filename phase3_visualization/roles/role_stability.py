@@ -192,6 +192,7 @@ def summary(runs: list[Measured]) -> str:
     return f"{same} of {roles} roles stay in their head; alike {index:.2f} by index, {assigned:.2f} by role"
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     seeds = range(options.seed, options.seed + options.seeds + 1)

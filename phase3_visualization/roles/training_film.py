@@ -325,6 +325,7 @@ def rises(film: Film, base: dict[str, float], total: int) -> dict[str, float]:
     return found | {f"loss, {MIDDLE}": middle_half(list(range(len(smooth))), smooth, smooth[0], total)}
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     sizes = {"d_model": options.d_model, "num_heads": options.heads, "num_layers": options.layers}

@@ -507,6 +507,7 @@ def draw(outcomes: list[Outcome]) -> tuple[Figure, str]:
     return fig, f"{title}. Loss by step, scores of the heads by step, pattern of the best head, loss without each head."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     steps = training.QUICK_STEPS if options.quick else STEPS

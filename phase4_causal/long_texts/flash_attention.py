@@ -232,6 +232,7 @@ def flash_attention(
     return output.view(*leading, *output.shape[-2:])  # (N, T_q, d_v) -> (..., T_q, d_v)
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     cli.parse(cli.parser(__doc__), argv)
     lines = two_tiles()

@@ -158,6 +158,7 @@ def draw(found: dict[str, list[float]], seed: int) -> tuple[Figure, str]:
     return fig, f"{title}. Distance from softmax against the size, a line for each feature map."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     found = [distances(seed) for seed in cli.seeds(options)]

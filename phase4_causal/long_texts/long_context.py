@@ -170,6 +170,7 @@ def draw(memory: Memory) -> tuple[Figure, str]:
     return fig, f"{title}. Memory of four ways to compute attention, against length."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     lengths = [SHORTEST * 2**n for n in range(8)]  # 128 to 16,384

@@ -300,6 +300,7 @@ def _in_process(rank: int, processes: int, address: str, options: argparse.Names
         dist.destroy_process_group()
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str | None:
     parser = cli.parser(__doc__)
     parser.add_argument("--length", type=int, default=157, help="of the sequence that is compared (default: 157)")

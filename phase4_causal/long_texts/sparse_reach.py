@@ -137,6 +137,7 @@ def draw(length: int) -> tuple[Figure, str]:
     return fig, f"{title}. What each of three patterns connects after one layer and after two."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     tables = {length: layers_by_pattern(length) for length in LENGTHS}

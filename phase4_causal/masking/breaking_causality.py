@@ -266,6 +266,7 @@ def draw_breaking(found: dict, note: str) -> tuple[Figure, str]:
     return fig, f"{finding(found, title)}. The loss of one model in three tests."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     steps = training.QUICK_STEPS if options.quick else STEPS

@@ -163,6 +163,7 @@ def draw(maps: dict[str, Tensor], worst: dict[str, tuple[float, float]], words: 
     return fig, f"{title}. Which word reaches which position: the modules, and three mistakes."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     tokens = torch.tensor([[START_ID, *encode(options.words)]])

@@ -291,6 +291,7 @@ def draw_sinks(causal: Trained, by_kind: OnFirst, found: Sink, note: str) -> tup
     return fig, f"{title}. Weight of each head on the first token, by the kind of the word read last."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     sentences = training.corpus()[1][: QUICK_SENTENCES if options.quick else NUM_SENTENCES]

@@ -148,6 +148,7 @@ def draw_conventions(found: Mixes, unmasked: float) -> tuple[Figure, str]:
     return fig, f"{title}. A table: how the mask is written, how code reads it, and the weight on later words."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     save_plot(options, "phase4/mask_gallery", *draw_gallery(combinations(8)))

@@ -104,6 +104,7 @@ def nan_causes() -> dict[str, list[int]]:
     return {name: [count(dtype) for dtype in DTYPES] for name, count in causes.items()}
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     found, sums = nan_causes(), wrong_axis(torch.float64)

@@ -18,7 +18,7 @@ from phase4_causal import causal_attention, summary
 from shared import paths, training
 from shared.tests.helpers import overlapping, watched_texts
 from shared.toy_language import MAX_LENGTH, TOY_SENTENCE
-from shared.visualization_utils import role_color
+from shared.visualization_utils import THEME, role_color
 
 NAMES = ["verb → subject", "place → verb", "no name", "noun → determiner"]
 WORDS = TOY_SENTENCE.split()
@@ -61,7 +61,7 @@ ON_ONE_POSTER = pytest.mark.xdist_group("poster")  # in one process, so that wha
 def test_every_sentence_has_its_place(draw_poster, poster, sentence):
     texts, _ = poster if sentence == TOY_SENTENCE else draw_poster(sentence)
     assert overlapping(texts) == []
-    width, height = (side / 25.4 * plt.rcParams["savefig.dpi"] for side in (summary.WIDTH, summary.HEIGHT))
+    width, height = (side / 25.4 * THEME["savefig.dpi"] for side in (summary.WIDTH, summary.HEIGHT))
     for text, _, box in texts.values():
         assert 0.04 * width < box.x0 and box.x1 < 0.96 * width, text
         assert 0.02 * height < box.y0 and box.y1 < 0.98 * height, text

@@ -186,6 +186,7 @@ def draw(found: dict) -> tuple[Figure, str]:
     return fig, f"{title}. Operations for each new token against the length, with the cache and without."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     parser.add_argument("--benchmark", action="store_true", help=f"write {TOKENS} tokens three times in both ways")

@@ -358,6 +358,7 @@ def draw(found: dict, trained: Trained, count: int) -> tuple[Figure, str]:
     return fig, f"{title}. The share of accepted sentences against the entropy of a sentence, a line for each rule."
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     add = parser.add_argument

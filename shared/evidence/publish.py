@@ -47,6 +47,7 @@ def publish(output_dir: Path, root: Path) -> list[Path]:
     return [gallery / name for name in names]
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     argv = sys.argv[1:] if argv is None else argv
     parser = cli.parser(__doc__)

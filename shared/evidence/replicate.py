@@ -218,6 +218,7 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
     print(f"{time.perf_counter() - started:.0f} s; written: {paths.shown(paths.EVIDENCE)}")
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> None:
     parser = cli.parser(__doc__)
     parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="measure these alone (default: all)")

@@ -145,6 +145,7 @@ def draw(small: Small) -> tuple[Figure, str]:
     return fig, f"{small.unit}: {', '.join(said)}; a dot for each run"
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     with plt.rc_context({"savefig.dpi": DPI}):

@@ -133,6 +133,7 @@ def page(claims: Sequence[Claim], rows: Sequence[Mapping], blocks: Sequence[Bloc
     return "\n".join(lines) + "\n"
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> None:
     parser = cli.parser(__doc__)
     options = cli.parse(parser, argv)

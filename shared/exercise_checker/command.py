@@ -24,6 +24,7 @@ MARKS = {DONE: "+", NOT_WRITTEN: "-", WRONG: "x"}
 HINTS = ("the idea", "the steps and their shapes", "the whole as plain loops")
 
 
+@cli.script
 def run(file: str, exercises: Sequence[Exercise], afterwards: str, argv: list[str] | None = None) -> None:
     """Check what the reader wrote, print a line for each exercise, exit with 1 unless all are done.
 

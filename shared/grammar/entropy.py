@@ -130,6 +130,7 @@ def hidden_word_entropy(words: Sequence[str], position: int) -> float:
     return torch.special.entr(hidden_word_distribution(words, position)).sum().item()
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> None:
     script = cli.parser(__doc__)
     options = cli.parse(script, argv)

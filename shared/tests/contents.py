@@ -3,13 +3,19 @@
 pytest_pycollect_makeitem turns the table TESTS of test_all.py into the test files beside the rooms.
 """
 
+import os
 import shutil
 
 import pytest
 import torch
 
 pytest.register_assert_rewrite("shared.tests.helpers")
-torch.set_num_threads(1)  # the tensors are so small that a second thread costs more than it brings
+
+
+def pytest_configure():
+    """Of the processes of the tests."""
+    os.environ["MPLBACKEND"] = "Agg"  # no window, on whatever machine
+    torch.set_num_threads(1)  # the tensors are so small that a second thread costs more than it brings
 
 
 def pytest_pycollect_makeitem(collector, name, obj):

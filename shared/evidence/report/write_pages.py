@@ -85,6 +85,7 @@ def write_pages(output_dir: Path) -> Path:
     return write_report(site)
 
 
+@cli.script
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
     path = write_pages(options.output_dir)
