@@ -312,8 +312,9 @@ def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_single_head_model(options)
     saved = {text: weights_of(trained.model, tokenize(text))[0, 0] for text in options.all_sentences}
-    with paths.whole_file(options.output_dir / paths.PROCESSED / "attention_weights.pt") as unfinished:
-        torch.save(saved, unfinished)
+    path = options.output_dir / paths.PROCESSED / "attention_weights.pt"
+    with paths.whole_file(path) as unfinished, unfinished.open("wb") as file:
+        torch.save(saved, file)
     figure, caption = draw_heatmap(trained, options.words)
     save_plot(options, "phase1/attention_heatmap", figure, caption)
     save_plot(options, "phase1/qkv_flow", *draw_flow(trained, options.words))

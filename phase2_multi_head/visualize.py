@@ -154,8 +154,9 @@ def untrained_entropies(recipe: training.Recipe, number: int) -> Tensor:
 def save_weights(options: argparse.Namespace, trained: Trained) -> None:
     """The weights of all heads on all sentences of the file."""
     saved = {sentence: weights_of(trained.model, tokenize(sentence)) for sentence in options.all_sentences}
-    with paths.whole_file(options.output_dir / paths.PROCESSED / "multi_head_patterns.pt") as unfinished:
-        torch.save(saved, unfinished)
+    path = options.output_dir / paths.PROCESSED / "multi_head_patterns.pt"
+    with paths.whole_file(path) as unfinished, unfinished.open("wb") as file:
+        torch.save(saved, file)
 
 
 @cli.script

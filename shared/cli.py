@@ -15,7 +15,6 @@ import io
 import os
 import random
 import sys
-import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -94,7 +93,7 @@ def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> arg
         options.words = tokenize(options.all_sentences[0] if options.sentence is None else options.sentence)
         _check_sizes(options)
         options.device = _device(options.device)
-        _check_writable(options.output_dir)
+        paths.check_writable(options.output_dir)
     except UnicodeDecodeError:
         result.error(f"{options.sentences} is not a text file in UTF-8")
     except ValueError as error:
@@ -164,14 +163,6 @@ def _device(name: str) -> str:
     if not available[name]:
         raise ValueError(f"--device {name} is not available here: use --device cpu or --device auto")
     return name
-
-
-def _check_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()  # with a name of its own: two scripts may try at once
-    except OSError as error:
-        raise ValueError(f"cannot write to --output-dir {folder}: {error.strerror}") from None
 
 
 def trained_model(

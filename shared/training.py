@@ -15,6 +15,7 @@ A Recipe holds what decides a trained toy model. It is saved with the weights, s
 settings is noticed and made again: `load_or_train` is all that most scripts call.
 """
 
+import errno
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -373,15 +374,20 @@ def save_checkpoint(trained: Trained) -> None:
         "history": asdict(trained.history),
         "state_dict": {name: tensor.cpu() for name, tensor in trained.model.state_dict().items()},
     }
-    with paths.whole_file(trained.recipe.path) as unfinished:
-        torch.save(content, unfinished)
+    with paths.whole_file(trained.recipe.path) as unfinished, unfinished.open("wb") as file:
+        torch.save(content, file)  # given a name, it would keep that inside
 
 
 def read_checkpoint(path: Path, device: str = "cpu") -> dict:
     """What save_checkpoint wrote: a dict with recipe, history and state_dict.
 
-    Raises FileNotFoundError if there is none, ValueError, in words for the reader, for a damaged or a foreign file.
+    Raises FileNotFoundError if there is none, IsADirectoryError if a folder has its name, which nobody can write over,
+    ValueError, in words for the reader, for a damaged or a foreign file.
     """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder: take it away", str(path))
+    if path.exists() and not path.is_file():  # to read from a pipe is to wait
+        raise ValueError("is not a file")
     try:
         content = torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError:
@@ -411,6 +417,8 @@ def restore(content: dict, make_attention: MakeAttention, device: str = "cpu") -
         model.load_state_dict(content["state_dict"])
     except (RuntimeError, TypeError, KeyError):
         raise ValueError("holds the weights of another model") from None
+    if not all(numbers.isfinite().all() for numbers in model.state_dict().values()):
+        raise ValueError("is damaged (numbers that are not finite)")
     model.eval()
     return Trained(model, recipe, history)
 
@@ -439,6 +447,7 @@ def load_or_train(
     if quick:
         quick_recipe = replace(recipe, name=f"{recipe.name}_quick", steps=min(recipe.steps, QUICK_STEPS))
         return load_or_train(quick_recipe, make_attention, device=device, retrain=retrain)
+    paths.check_writable(recipe.path.parent)
     print(f"training {recipe.name}: {recipe.steps:,} steps, {recipe.objective}, seed {recipe.seed}", flush=True)
     trained = train(recipe, make_attention, device)
     save_checkpoint(trained)

@@ -168,7 +168,7 @@ def test_other_sentences_work_in_every_script(quick_run, script, tmp_path):
         (["--seed", "-1"], "--seed must lie between"),
         (["--heads", "5"], "--d-model 64 is not divisible by --heads 5"),
         (["--layers", "x"], "invalid int value: 'x'"),
-        (["--output-dir", f"{__file__}/x"], "cannot write to --output-dir .*test_scripts.py.x"),
+        (["--output-dir", f"{__file__}/x"], "cannot use .*test_scripts.py.x: "),
         (["--no-such-option"], "unrecognized arguments: --no-such-option"),
         (["--format", "jpg"], "invalid choice: 'jpg'"),
     ],
