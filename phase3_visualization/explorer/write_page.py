@@ -164,7 +164,7 @@ def word_groups() -> dict[str, tuple[str, ...]]:
 
 def as_script_text(data: dict) -> str:
     """JSON that can stand inside a <script>: without "<" no word can end the script and begin something else."""
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def render(data: dict, site: Site | None = None) -> str:
@@ -200,7 +200,7 @@ def models_in(folder: Path, device: str = "cpu") -> dict[str, Trained]:
 
     Raises ValueError, naming the file, for a folder without checkpoints and for a file that cannot be read.
     """
-    files = sorted(folder.glob("*.pt"), key=lambda file: file.stem)
+    files = sorted(paths.whole_files(folder, "*.pt"), key=lambda file: file.stem)
     if not files:
         raise ValueError(f"--model {folder} holds no checkpoints (*.pt): name the folder of your models")
     models = {}

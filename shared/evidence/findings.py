@@ -135,7 +135,7 @@ def file_of(script: str, output_dir: Path) -> Path:
 
 def gather(output_dir: Path) -> list[dict]:
     """All recorded findings, by script and then as the script recorded them; also written to findings.json."""
-    files = sorted((output_dir / paths.PROCESSED / "findings").glob("*.json"))
+    files = paths.whole_files(output_dir / paths.PROCESSED / "findings", "*.json")
     findings = [finding for file in files for finding in json.loads(file.read_text(encoding="utf-8"))]
     with paths.whole_file(output_dir / paths.PROCESSED / "findings.json") as unfinished:
         unfinished.write_text(json.dumps(findings, indent=1), encoding="utf-8")

@@ -92,7 +92,7 @@ def reading_order(phase: str) -> list[str]:
 
 def pictures(output_dir: Path) -> list[Path]:
     """Every PNG and GIF that a run drew; the small ones of the front stand there."""
-    drawn = [path for folder in (paths.PLOTS, paths.ANIMATIONS) for path in (output_dir / folder).rglob("*")]
+    drawn = [path for kind in (paths.PLOTS, paths.ANIMATIONS) for path in paths.whole_files(output_dir / kind, "**/*")]
     found = sorted(path.relative_to(output_dir) for path in drawn if path.suffix in (".png", ".gif"))
     return [path for path in found if path.parent.name != "seven"]
 
