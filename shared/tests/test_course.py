@@ -8,6 +8,7 @@ import ast
 import importlib
 import io
 import itertools
+import multiprocessing
 import os
 import re
 import signal
@@ -103,6 +104,22 @@ def test_a_script_that_fails_ends_the_course_with_its_code(folder, pool, capsys,
     assert stopped.value.code == 3
     printed = capsys.readouterr().out
     assert printed.rstrip().endswith("so far\nwhat is wrong") and "good" not in printed
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_a_plan_runs_however_processes_start(folder, monkeypatch, capsys, teller, method):
+    """Where somebody has chosen another method for all of Python, and where the course itself would."""
+    train, one, slow = (written(folder, name) for name in ("train", "one", "slow"))
+    chosen, context = multiprocessing.get_start_method(allow_none=True), multiprocessing.get_context
+    multiprocessing.set_start_method(method, force=True)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context(method))
+    try:
+        with course.processes() as pool:
+            course.run_side_by_side(pool, {"phase1": Plan((train,), (one, slow), slow=(slow,))}, OPTIONS, teller)
+    finally:
+        multiprocessing.set_start_method(chosen, force=True)
+    told = capsys.readouterr().out
+    assert re.findall(r"phase\.\w+ is 0\.5", told) == ["phase.one is 0.5", "phase.slow is 0.5"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there a signal to one process ends it")
