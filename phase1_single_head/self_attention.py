@@ -37,6 +37,9 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() < 2:
             raise ValueError(f"{name} needs at least 2 axes (length, size): got shape {tuple(tensor.shape)}")
+    if not query.is_floating_point() or not query.dtype == key.dtype == value.dtype:
+        dtypes = ", ".join(str(tensor.dtype) for tensor in (query, key, value))
+        raise ValueError(f"query, key and value must share one floating dtype: got {dtypes}")
     if query.size(-1) != key.size(-1):
         raise ValueError(f"query and key must share their last size d_k: got {query.size(-1)} and {key.size(-1)}")
     if key.size(-2) != value.size(-2):
@@ -63,6 +66,11 @@ def check_mask(mask: Tensor, scores_shape: tuple[int, ...]) -> None:
         raise ValueError(f"mask of shape {tuple(mask.shape)} does not broadcast to scores of shape {scores_shape}")
 
 
+def at_least_float32(*tensors: Tensor) -> list[Tensor]:
+    """Tensors of 16 bits as float32, others as they are: float16 ends at 65,504, bfloat16 has 3 digits for a sum."""
+    return [tensor.float() if tensor.dtype.itemsize < 4 else tensor for tensor in tensors]
+
+
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Scores (..., T_q, T_k) -> weights of the same shape: each row sums to 1, and hidden keys get exactly 0.
 
@@ -87,19 +95,21 @@ def scaled_dot_product_attention(
     ->      output (..., T_q, d_v), weights (..., T_q, T_k) before dropout
 
     Same result as F.scaled_dot_product_attention, which keeps the weights to itself. Hidden keys get weight exactly 0,
-    and a query that may see no key gets weights and output of 0. Raises ValueError for sizes or masks that do not fit.
+    and a query that may see no key gets weights and output of 0. Inputs of 16 bits are summed in float32.
+    Raises ValueError for sizes, dtypes or masks that do not fit.
 
     >>> same_keys, values = torch.ones(2, 4), torch.tensor([[1.0], [3.0]])
     >>> scaled_dot_product_attention(torch.ones(1, 4), same_keys, values)  # equal keys: the plain mean of the values
     (tensor([[2.]]), tensor([[0.5000, 0.5000]]))
     """
     check_attention_inputs(query, key, value, mask)
+    dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
     query = query / math.sqrt(query.size(-1))  # else the variance of the scores grows with d_k
     scores = query @ key.transpose(-2, -1)  # (..., T_q, d_k) @ (..., d_k, T_k) -> (..., T_q, T_k)
     weights = masked_softmax(scores, mask)  # hidden keys get 0, each row sums to 1
     kept = weights if dropout is None else dropout(weights)  # in training some are dropped
     output = kept @ value  # weighted sums: (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
-    return output, weights
+    return output.to(dtype), weights.to(dtype)
 
 
 def attention_by_loops(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -246,6 +246,34 @@ def test_a_query_that_sees_nothing_gets_zero_and_finite_gradients(dtype):
     assert inputs[0].grad[..., 0, :].eq(0).all()
 
 
+SIXTEEN_BITS = [(dtype, size) for dtype in (torch.float16, torch.bfloat16) for size in (1.0, 100.0, 1e4)]
+
+
+@pytest.mark.parametrize(("dtype", "size"), SIXTEEN_BITS)
+@pytest.mark.parametrize("mask", [None, causal_mask(97)])
+def test_16_bits_are_enough_for_inputs_and_outputs_and_not_for_the_sums(dtype, size, mask):
+    """As near to float64 as torch's own kernel, whose sums are in float32; finite where that is finite."""
+    *inputs, upstream = (
+        x.to(dtype)
+        for x in [size * x for x in qkv(t_q=97, t_k=97, d_k=64, d_v=8)[:2]] + qkv(1, t_q=97, t_k=97, d_k=8, d_v=8)[1:]
+    )
+    outcomes = {}
+    for name, attention, kind in (
+        ("exact", F.scaled_dot_product_attention, torch.float64),
+        ("torch", F.scaled_dot_product_attention, dtype),
+        ("ours", lambda q, k, v, attn_mask: scaled_dot_product_attention(q, k, v, attn_mask)[0], dtype),
+    ):
+        mine = [x.to(kind).requires_grad_() for x in inputs]
+        output = attention(*mine, attn_mask=mask)
+        outcomes[name] = [output, *torch.autograd.grad(output, mine, upstream.to(kind))]
+    for exact, theirs, ours in zip(*outcomes.values(), strict=True):
+        assert ours.dtype == dtype and ours.isfinite().all()
+        error, bound = ((x.double() - exact).abs().max() for x in (ours, theirs))
+        assert error <= bound + torch.finfo(dtype).eps / 2 * exact.abs().max()  # and the rounding of the result
+    weights = scaled_dot_product_attention(*inputs, mask)[1]
+    assert weights.dtype == dtype and (mask is None or weights[..., ~mask].eq(0).all())
+
+
 def test_inputs_are_left_as_they_were():
     inputs, mask = qkv(), causal_mask(T_Q, T_K)
     before = [t.clone() for t in (*inputs, mask)]
@@ -260,6 +288,11 @@ def test_inputs_are_left_as_they_were():
         (lambda q, k, v: (q, k, v[..., :6, :], None), r"same length T_k: got 7 and 6"),
         (lambda q, k, v: (q[0, 0, 0], k, v, None), r"query needs at least 2 axes"),
         (lambda q, k, v: (q[:, :2], k, v, None), r"axes before length and size must agree"),
+        (
+            lambda q, k, v: (q.float(), k, v, None),
+            r"one floating dtype: got torch.float32, torch.float64, torch.float64",
+        ),
+        (lambda q, k, v: (q.long(), k.long(), v.long(), None), r"floating dtype: got torch.int64"),
         (lambda q, k, v: (q, k, v, torch.ones(T_Q, T_K)), r"mask must be bool.*got torch.float32.*mask.bool\(\)"),
         (
             lambda q, k, v: (q, k, v, causal_mask(T_Q, 6)),

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from phase1_single_head.self_attention import check_attention_inputs
+from phase1_single_head.self_attention import at_least_float32, check_attention_inputs
 from shared import cli
 
 BLOCK_SIZE = (256, 512)  # queries and keys in a tile
@@ -220,16 +220,18 @@ def flash_attention(
     query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v). Output only, like
     F.scaled_dot_product_attention: the weights never exist together. causal: a query sees itself and what comes before,
     the last query stands at the last key; one that sees no key gets 0. block_size: queries and keys in a tile, or one
-    number for both. Cannot be differentiated twice. Raises ValueError for sizes that do not fit.
+    number for both. Inputs of 16 bits are summed in float32. Cannot be differentiated twice. Raises ValueError for
+    sizes that do not fit.
     """
     check_attention_inputs(query, key, value, None)
     size = (block_size, block_size) if isinstance(block_size, int) else tuple(block_size)
     if len(size) != 2 or min(size) < 1:
         raise ValueError(f"block_size must be 1 or more, one number or (queries, keys): got {block_size}")
     leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
-    flat = [x.expand(*leading, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (query, key, value)]
+    count, inputs = math.prod(leading), at_least_float32(query, key, value)
+    flat = [x.expand(*leading, *x.shape[-2:]).reshape(count, *x.shape[-2:]) for x in inputs]
     output = FlashAttention.apply(*flat, causal, size)  # (..., T, d) as (N, T, d) -> (N, T_q, d_v)
-    return output.view(*leading, *output.shape[-2:])  # (N, T_q, d_v) -> (..., T_q, d_v)
+    return output.view(*leading, *output.shape[-2:]).to(query.dtype)  # (N, T_q, d_v) -> (..., T_q, d_v)
 
 
 @cli.script

@@ -34,7 +34,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase1_single_head.self_attention import at_least_float32, scaled_dot_product_attention
 from phase4_causal.long_texts.flash_attention import OnlineSoftmax, add_gradients
 from phase4_causal.long_texts.ring_blocks import (
     BLOCK_SIZE,
@@ -156,9 +156,10 @@ def ring_attention(
     check_slices(held)
     ring = Ring(group, slice_positions([shape[0][-2] for shape in held], striped))
     leading = math.prod(query.shape[:-2])
-    flat = [x.reshape(leading, *x.shape[-2:]) for x in (query, key, value)]  # (..., T_r, d) -> (N, T_r, d)
+    inputs = at_least_float32(query, key, value)
+    flat = [x.reshape(leading, *x.shape[-2:]) for x in inputs]  # (..., T_r, d) -> (N, T_r, d)
     output = RingAttention.apply(*flat, causal, ring)
-    return output.view(*query.shape[:-1], value.size(-1))  # (N, T_r, d_v) -> (..., T_r, d_v)
+    return output.view(*query.shape[:-1], value.size(-1)).to(query.dtype)  # (N, T_r, d_v) -> (..., T_r, d_v)
 
 
 @contextmanager

@@ -126,6 +126,29 @@ def test_flash_large_scores_and_order():
     assert flash_attention(*inputs).dtype == torch.float32
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_flash_in_16_bits_sums_in_float32_however_small_the_tiles(dtype, causal):
+    """About as near to float64 as torch's kernel, also where 16 bits cannot hold the products of queries and keys."""
+    for size in (1.0, 100.0):
+        inputs = [x.to(dtype) for x in qkv(3, t_q=512, t_k=512, leading=(2,), d_k=64, d_v=16)]
+        inputs[:2] = [size * x for x in inputs[:2]]
+        outcomes = []
+        for attention, kind in (
+            (partial(F.scaled_dot_product_attention, is_causal=causal), torch.float64),
+            (partial(F.scaled_dot_product_attention, is_causal=causal), dtype),
+            (partial(flash_attention, causal=causal), dtype),
+            (partial(flash_attention, causal=causal, block_size=(16, 8)), dtype),
+        ):
+            mine = [x.to(kind).requires_grad_() for x in inputs]
+            output = attention(*mine)
+            outcomes.append([output, *torch.autograd.grad(output.sum(), mine)])
+        for exact, theirs, *ours in zip(*outcomes, strict=True):
+            bound = 2 * (theirs.double() - exact).abs().max() + torch.finfo(dtype).eps / 2 * exact.abs().max()
+            for found in ours:
+                assert found.dtype == dtype and (found.double() - exact).abs().max() <= bound
+
+
 def kept(scores, values):
     """What flash attention keeps of some keys, (T_q, n) and (n, d_v)."""
     largest = scores.max(dim=-1, keepdim=True).values
@@ -158,6 +181,23 @@ def test_two_tiles_by_hand_are_what_a_calculator_says():
     score, value = (torch.tensor(x, dtype=torch.float64)[:, None] for x in (SCORES, VALUES))
     expected = flash_attention(torch.ones(1, 1).double(), score, value, block_size=2).item()
     assert [line.split()[-1] for line in lines[-2:]] == [f"{expected:.2f}"] * 2
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_linear_in_16_bits_sums_in_float32(dtype, causal):
+    """700 values of 100 and a little are more than float16 holds, and a sum in bfloat16 stops growing before."""
+    inputs = [x.to(dtype) for x in inputs_of(700, 700, leading=())]
+    inputs[2] = inputs[2].abs() + 100
+    exact = linear_attention(*(x.double() for x in inputs), causal=causal)
+    found = [linear_attention(*inputs, causal=causal)]
+    if causal:
+        found.append(linear_attention_recurrent(*inputs)[0])
+    features = positive_random_features(random_directions(8, 5, torch.Generator().manual_seed(0)))
+    assert linear_attention(*inputs, causal=causal, feature_map=features).isfinite().all()
+    for output in found:
+        assert output.dtype == dtype
+        torch.testing.assert_close(output.double(), exact, rtol=torch.finfo(dtype).eps, atol=0)
 
 
 @pytest.mark.parametrize("feature_map", ["elu", "relu"])
