@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase1_single_head.self_attention import check_attention_inputs
+from phase1_single_head.self_attention import at_least_float32, check_attention_inputs
 
 FeatureMap = Callable[[Tensor], Tensor]  # (..., T, d_k) -> (..., T, features), not negative
 CHUNK = 64  # positions: inside a chunk the causal sums are taken with a mask, between chunks with a state
@@ -55,7 +55,7 @@ def positive_random_features(directions: Tensor) -> FeatureMap:
 
     def features(x: Tensor) -> Tensor:
         x = x / x.size(-1) ** 0.25
-        return torch.exp(x @ directions.mT - x.square().sum(dim=-1, keepdim=True) / 2)  # (..., d_k) -> (..., m)
+        return torch.exp(x @ directions.mT.to(x) - x.square().sum(dim=-1, keepdim=True) / 2)  # (..., d_k) -> (..., m)
 
     return features
 
@@ -105,14 +105,15 @@ def linear_attention_recurrent(
     check_attention_inputs(query, key, value, None)
     if query.size(-2) != key.size(-2):
         raise ValueError(f"a recurrence reads as many queries as keys: got T_q={query.size(-2)}, T_k={key.size(-2)}")
+    dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
     query, key = _features(feature_map, query, key)
     value = _with_ones(value)
-    state = torch.zeros_like(key[..., 0, :, None] * value[..., 0, None, :])  # (..., d_k, d_v + 1)
-    outputs = []
+    state = key[..., :0, :].mT @ value[..., :0, :]  # of no key: zeros (..., d_k, d_v + 1)
+    outputs = [_normalized(query[..., :0, :] @ state)]
     for t in range(key.size(-2)):
         state = state + key[..., t, :, None] * value[..., t, None, :]  # (..., d_k, 1) * (..., 1, d_v + 1)
         outputs.append(_normalized(query[..., t, None, :] @ state))  # (..., 1, d_k) @ (..., d_k, d_v + 1)
-    return torch.cat(outputs, dim=-2), state  # T of (..., 1, d_v) -> (..., T, d_v)
+    return torch.cat(outputs, dim=-2).to(dtype), state  # T of (..., 1, d_v) -> (..., T, d_v)
 
 
 def _causal_sums(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -124,7 +125,7 @@ def _causal_sums(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     filled = [F.pad(x, (0, 0, 0, -length % CHUNK)) for x in (query, key, value)]  # zero keys add nothing
     query, key, value = (x.unflatten(-2, (-1, CHUNK)) for x in filled)  # (..., T, d) -> (..., chunks, CHUNK, d)
     states = key.mT @ value  # (..., chunks, d_k, CHUNK) @ (..., chunks, CHUNK, d_v) -> (..., chunks, d_k, d_v)
-    before = states.cumsum(dim=-3) - states  # sum over the chunks before this one
+    before = F.pad(states[..., :-1, :, :], (0, 0, 0, 0, 1, 0)).cumsum(dim=-3)  # sum over the chunks before this one
     within = (query @ key.mT).tril()  # (..., chunks, CHUNK, CHUNK): itself and what comes before
     sums = query @ before + within @ value
     return sums.flatten(-3, -2)[..., :length, :]  # (..., chunks, CHUNK, d_v) -> (..., T, d_v)
@@ -138,16 +139,17 @@ def linear_attention(
     query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v), without the weights.
     No √d_k: φ takes queries and keys as they are. causal: the last query stands at the last key. feature_map: "elu"
     (elu(x) + 1, positive as long as e^x is), "relu", or a function such as positive_random_features gives; with relu a
-    query may give no key any weight, and its output is 0.
+    query may give no key any weight, and its output is 0. Inputs of 16 bits are summed in float32.
     Raises ValueError for an unknown feature map and for sizes that do not fit.
     """
     check_attention_inputs(query, key, value, None)
+    dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
     query, key = _features(feature_map, query, key)
     value = _with_ones(value)
     if not causal:
-        return _normalized(query @ (key.mT @ value))  # (..., d_k, T_k) @ (..., T_k, d_v + 1) first
+        return _normalized(query @ (key.mT @ value)).to(dtype)  # (..., d_k, T_k) @ (..., T_k, d_v + 1) first
     query_length, key_length = query.size(-2), key.size(-2)
     longest = max(query_length, key_length)
     query = F.pad(query, (0, 0, longest - query_length, 0))  # zeros in front: both end at the same position
     key, value = (F.pad(x, (0, 0, longest - key_length, 0)) for x in (key, value))
-    return _normalized(_causal_sums(query, key, value)[..., longest - query_length :, :])
+    return _normalized(_causal_sums(query, key, value)[..., longest - query_length :, :]).to(dtype)

@@ -9,6 +9,9 @@ Zero means zero: a hidden score is -inf, its weight exactly 0, and 0 times a fin
 have random weights and read random words. That is on purpose: the proof is about which paths exist, and training adds
 no path. Shuffling the later words instead is no test where they are equal, or only one is left: nothing changes.
 
+Functions without a model are asked about numbers: those after a place are replaced by others up to 1e30, in three
+number formats. What adds the future and takes it off again has forgotten the past by then.
+
 What happens to a model that was trained without the mask is shown by breaking_causality.py.
 
     python phase4_causal/masking/causality.py
@@ -17,6 +20,7 @@ Writes leak_proof.png to visualizations/plots/phase4/.
 """
 
 import itertools
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -27,9 +31,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 
+from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention, largest_leak
+from phase4_causal.long_texts.flash_attention import flash_attention
+from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
+from phase4_causal.long_texts.local_attention import local_attention
+from phase4_causal.long_texts.sparse_attention import strided_attention
 from phase4_causal.masking.masks import ALLOWED
 from shared import cli
 from shared.attention_utils import causal_mask
@@ -75,6 +84,18 @@ PLANTED: dict[str, MakeAttention] = {
     ),
 }
 
+Function = Callable[[Tensor, Tensor, Tensor], Tensor]  # query, key, value (T, d) -> output (T, d)
+FUNCTIONS: dict[str, Function] = {
+    "scaled_dot_product_attention": lambda q, k, v: scaled_dot_product_attention(q, k, v, causal_mask(len(q)))[0],
+    "flash_attention": partial(flash_attention, causal=True, block_size=(32, 48)),
+    "local_attention": partial(local_attention, causal=True, window=70),
+    "strided_attention": partial(strided_attention, causal=True, stride=7),
+    "linear_attention": partial(linear_attention, causal=True),
+    "linear_attention_recurrent": lambda q, k, v: linear_attention_recurrent(q, k, v)[0],
+}
+FORMATS = (torch.float64, torch.float32, torch.bfloat16)
+FUTURES = (1.0, 1e6, 1e30)  # sizes of the numbers that come in place of the future
+
 
 def build(make_attention: MakeAttention, num_layers: int, seed: int) -> ToyTransformer:
     """A toy transformer with random weights in float64."""
@@ -91,6 +112,19 @@ def influence(model: ToyTransformer, tokens: Tensor) -> Tensor:
         (slope,) = torch.autograd.grad(logits[:, i].square().sum(), embedded[0], retain_graph=True)
         rows.append(slope[0].abs().amax(dim=-1))  # (1, T, d_model) -> (T,)
     return torch.stack(rows)
+
+
+@torch.no_grad()
+def largest_move(attention: Function, dtype: torch.dtype, size: float, length: int = 200) -> float:
+    """How far the output at 0 to i moves when all after i is replaced by numbers of another size; NaN is a move."""
+    generator = torch.Generator().manual_seed(0)
+    given, others = torch.randn(2, 3, length, 8, generator=generator, dtype=torch.float64)  # query, key, value each
+    before, most = attention(*given.to(dtype)), 0.0
+    for i in range(0, length - 1, 9):
+        later = torch.arange(length)[:, None] > i
+        after = attention(*torch.where(later, size * others, given).to(dtype))
+        most = max(most, (after - before)[: i + 1].abs().max().nan_to_num(nan=math.inf).item())
+    return most
 
 
 def drawn(seed: int) -> Tensor:
@@ -169,6 +203,10 @@ def main(argv: list[str] | None = None) -> str:
     tokens = torch.tensor([[START_ID, *encode(options.words)]])
     every = [leaks(seed, (2,) if options.quick else (1, 2)) for seed in cli.seeds(options)]
     found = every[0]
+    print("\nFunctions: how far outputs move when all later numbers are replaced by others up to 1e30")
+    for name, function in FUNCTIONS.items():
+        moves = (largest_move(function, dtype, size) for dtype in FORMATS for size in FUTURES)
+        print(f"   {name:30} {max(moves):g}")
     models = {name: build(make, 1, options.seed) for name, make in (CAUSAL | PLANTED).items()}
     maps = {name: influence(model, tokens) for name, model in models.items()}
     shown = {name: largest_leak(model, tokens) for name, model in models.items()}

@@ -131,6 +131,33 @@ def test_causal_modules_do_not_leak(name: str) -> None:
         assert torch.equal(causality.influence(model, LEAK_TOKENS) > 0, causal_mask(5))
 
 
+@pytest.mark.parametrize("dtype", causality.FORMATS)
+@pytest.mark.parametrize("name", causality.FUNCTIONS)
+def test_causal_functions_do_not_move_by_a_bit(name: str, dtype: torch.dtype) -> None:
+    for size in causality.FUTURES:
+        assert causality.largest_move(causality.FUNCTIONS[name], dtype, size) == 0
+    *given, upstream = torch.randn(4, 150, 8, dtype=dtype, generator=torch.Generator().manual_seed(1))
+    inputs = [x.requires_grad_() for x in given]
+    output = causality.FUNCTIONS[name](*inputs)
+    for i in (0, 63, 64, 120):
+        slopes = torch.autograd.grad(output[: i + 1], inputs, upstream[: i + 1], retain_graph=True)
+        assert all(slope[i + 1 :].eq(0).all() for slope in slopes), "a later number has a gradient"
+        assert all(slope[: i + 1].ne(0).any() for slope in slopes[2:])
+
+
+def test_a_function_that_takes_the_future_off_again_is_caught() -> None:
+    """A sum over all that is said, less what is said later: the past on paper, and not in numbers."""
+
+    def sum_less_future(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return value.sum(dim=0) - (value.sum(dim=0) - value.cumsum(dim=0))
+
+    expected = torch.randn(3, 200, 8).cumsum(dim=1)[2]
+    assert causality.largest_move(sum_less_future, torch.float32, 1.0) < 1e-4 < expected.abs().max()
+    for dtype in causality.FORMATS:
+        assert causality.largest_move(sum_less_future, dtype, 1e30) > 0.1
+    assert causality.largest_move(lambda q, k, v: torch.full_like(v, math.nan), torch.float32, 1.0) == math.inf
+
+
 @pytest.mark.parametrize("name", causality.PLANTED)
 def test_planted_mistakes_are_caught_with_one_layer_and_with_two(name: str) -> None:
     for num_layers in (1, 2):
