@@ -203,7 +203,7 @@ def read_sentences(path: str) -> list[str]:
 
     Raises ValueError with file and line number for a sentence that the language does not have.
     """
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8-sig") as file:  # Windows puts a mark in front
         lines = [(number, line.strip()) for number, line in enumerate(file, start=1)]
     sentences = [(number, line) for number, line in lines if line and not line.startswith("#")]
     if not sentences:

@@ -1,6 +1,8 @@
 """Terminals without letters, pipes that close, Ctrl-C and kills at any moment, disks that are full."""
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import torch
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer.write_page import as_script_text
-from shared import cli, paths, training
+from shared import cli, paths, toy_language, training
 from shared.evidence import findings
 from shared.evidence.report import questions
 
@@ -140,3 +142,27 @@ def test_a_small_disk_is_noticed_before_anything_is_computed(tmp_path, monkeypat
 def test_a_page_never_holds_what_is_no_json():
     with pytest.raises(ValueError, match="not JSON compliant"):
         as_script_text({"loss": float("nan")})
+
+
+# ---- terminals
+
+
+@pytest.mark.parametrize("start", ["\ufeff", "\ufeff\r\n"])
+def test_sentences_may_begin_with_a_mark_and_have_the_line_ends_of_windows(tmp_path, start):
+    file = tmp_path / "sentences.txt"
+    file.write_bytes(f"{start}the cat sat on the mat\r\n\r\n# a note\r\na dog slept in a bed\r\n".encode())
+    assert toy_language.read_sentences(str(file)) == ["the cat sat on the mat", "a dog slept in a bed"]
+
+
+def bars_of(path):
+    """Calls of tqdm in a file, as text."""
+    calls = (node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Call))
+    return [ast.unparse(call) for call in calls if ast.unparse(call.func) == "tqdm"]
+
+
+def test_progress_bars_are_for_terminals_only():
+    files = [path for part in ("shared", *paths.PHASES.values()) for path in (paths.ROOT / part).rglob("*.py")]
+    bars = [(path.name, bar) for path in files for bar in bars_of(path)]
+    assert len(bars) > 5
+    for name, bar in bars:
+        assert re.search(r"disable=(None|not progress or None)\)$", bar), f"{name}: {bar}"
