@@ -248,7 +248,7 @@ def main(argv: list[str] | None = None) -> str:
     steps = training.QUICK_STEPS if options.quick else STEPS
     pairs = [(encoding, task) for task in (REVERSE, COPY) for encoding in ENCODINGS]
     seeds = [
-        {pair: train(*pair, seed, steps) for pair in tqdm(pairs, desc="training on order", leave=False)}
+        {pair: train(*pair, seed, steps) for pair in tqdm(pairs, desc="training on order", leave=False, disable=None)}
         for seed in cli.seeds(options)
     ]
     runs = [places_right(models) for models in seeds]

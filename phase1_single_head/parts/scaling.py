@@ -384,7 +384,7 @@ def main(argv: list[str] | None = None) -> str:
     show(mean_of(drawn))
     save_plot(options, "phase1/scaling", *draw(mean_of(drawn)))
     curves: list[Curves] = [{} for _ in cli.seeds(options)]
-    for variant, d_k in tqdm(RUNS, desc="training with and without the division", leave=False):
+    for variant, d_k in tqdm(RUNS, desc="training with and without the division", leave=False, disable=None):
         for of_seed, seed in zip(curves, cli.seeds(options), strict=True):
             _, _, of_seed[variant, d_k] = train(VARIANTS[variant], d_k, seed, steps)
     ended = [right_at_the_end(of_seed) for of_seed in curves]

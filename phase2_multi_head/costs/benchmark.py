@@ -182,7 +182,7 @@ def main(argv: list[str] | None = None) -> str:
     try:
         print(f"\nd_model = {D_MODEL}, {NUM_HEADS} heads, {'causal' if options.causal else 'no'} mask", end="; ")
         print(f"{machine(options.device)}; ratio: time over {TORCH}")
-        results = [measure(*shape, options) for shape in tqdm(shapes, desc="shapes", leave=False)]
+        results = [measure(*shape, options) for shape in tqdm(shapes, desc="shapes", leave=False, disable=None)]
         for result in results:
             show(result)
         lengths, seconds = (QUICK_LENGTHS, 0.02) if options.quick else (LENGTHS, options.seconds)

@@ -219,7 +219,7 @@ def what_heads_gain(models: Models, short: Models, sentences: list[Sentence], se
 def train_all(seed: int, steps: int) -> tuple[Models, Models]:
     """Models with 1, 2, 4 and 8 heads, and some of them after a third of the steps, a training of its own."""
     models, short = (
-        {heads: train(heads, seed, count) for heads in tqdm(sizes, desc=f"heads, {count} steps", leave=False)}
+        {heads: train(heads, seed, count) for heads in tqdm(sizes, f"heads, {count} steps", leave=False, disable=None)}
         for sizes, count in ((HEADS, steps), (SHORT_HEADS, max(1, steps // 3)))
     )
     return models, short

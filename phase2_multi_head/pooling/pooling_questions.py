@@ -287,7 +287,7 @@ def main(argv: list[str] | None = None) -> str:
     keys = [(case, pooling) for case in CASES for pooling in POOLINGS]
     runs: list[Runs] = []
     for seed in cli.seeds(options):
-        each = tqdm(keys, desc=f"training three poolings, seed {seed}", leave=False)
+        each = tqdm(keys, desc=f"training three poolings, seed {seed}", leave=False, disable=None)
         runs.append({(case, pooling): train(pooling, case, seed, steps) for case, pooling in each})
     numbers = [what_poolings_find(found) for found in runs]
     note = f"trained {steps} steps, seeds: {len(runs)}"

@@ -268,7 +268,7 @@ def in_few_colors(picture: np.ndarray, colors: np.ndarray) -> np.ndarray:
 def frames_of(stage: Stage, looks: Sequence[int]) -> list[np.ndarray]:
     """The frames of these looks, (height, width, 3) bytes each, all in the same colours."""
     colors = palette()
-    return [in_few_colors(stage.pixels(at), colors) for at in tqdm(looks, desc="drawing", leave=False)]
+    return [in_few_colors(stage.pixels(at), colors) for at in tqdm(looks, desc="drawing", leave=False, disable=None)]
 
 
 def entropy(film: Film, at: int) -> float:
