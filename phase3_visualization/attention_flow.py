@@ -203,7 +203,7 @@ def main(argv: list[str] | None = None) -> str:
         "--threshold", type=float, default=THRESHOLD, metavar="X", help=f"draw weights above X/n (default: {THRESHOLD})"
     )
     options = cli.parse(parser, argv)
-    if options.threshold < 0:
+    if not options.threshold >= 0:  # nan, too
         parser.error(f"--threshold must be 0 or more: got {options.threshold:g}")
     trained = load_multi_head_model(options)
     heads = cli.chosen_heads(parser, options, trained.recipe)

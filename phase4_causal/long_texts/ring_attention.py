@@ -52,6 +52,7 @@ from shared.measure import count_operations, peak_memory
 SIZE = 32  # d_k and d_v of the sequence that costs are measured on
 WAYS = {"all keys": {}, "causal": {"causal": True}, "causal, striped": {"causal": True, "striped": True}}
 STRIPED = "striped pairs"
+MOST_PROCESSES = 16  # on one machine; each loads PyTorch anew
 Differences = dict[int, dict[str, float]]  # processes in the ring -> way to compute -> largest difference
 Needs = dict[int, dict[str, list[int]]]  # processes in the ring -> what is needed -> one number for each of them
 
@@ -311,8 +312,10 @@ def main(argv: list[str] | None = None) -> str | None:
     processes = int(os.environ["WORLD_SIZE"]) if started else options.processes
     if processes is None:
         processes = 2 if options.quick else 3
-    if processes < 1 or options.length < 1:
-        parser.error(f"--processes and --length must be 1 or more: got {processes} and {options.length}")
+    if options.length < 1:
+        parser.error(f"--length must be 1 or more: got {options.length}")
+    if not (started or 1 <= processes <= MOST_PROCESSES):
+        parser.error(f"--processes must be between 1 and {MOST_PROCESSES}: got {processes}")
     if options.device == "mps" or (options.device == "cuda" and torch.cuda.device_count() < processes):
         parser.error(f"--device {options.device} cannot hold {processes} processes: use --device cpu")
     if started:

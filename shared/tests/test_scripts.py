@@ -18,6 +18,7 @@ from phase1_single_head.parts import queries_and_keys
 from phase3_visualization import attention_3d, attention_flow
 from phase4_causal import causal_attention, summary
 from phase4_causal import visualize as visualize4
+from phase4_causal.long_texts import ring_attention
 from shared import cli, course, paths, toy_language, training
 from shared.evidence.claims import all_claims
 from shared.evidence.report import write_pages
@@ -165,6 +166,7 @@ def test_other_sentences_work_in_every_script(quick_run, script, tmp_path):
         (["--device", "tpu"], "invalid choice: 'tpu'"),
         (["--device", "cuda"], "--device cuda is not available here"),
         (["--seeds", "0"], "--seeds must be 1 or more: got 0"),
+        (["--seeds", "1000000"], "--seeds must be 100 or less: got 1000000"),
         (["--seed", "-1"], "--seed must lie between"),
         (["--heads", "5"], "--d-model 64 is not divisible by --heads 5"),
         (["--layers", "x"], "invalid int value: 'x'"),
@@ -190,6 +192,9 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(script, arguments, message,
         (attention_flow, ["--layer", "2"], "--layer must lie between 0 and 1: got 2"),
         (attention_3d, ["--head", "-1"], "--head must lie between 0 and 3: got -1"),
         (attention_flow, ["--threshold", "-1"], "--threshold must be 0 or more"),
+        (attention_flow, ["--threshold", "nan"], "--threshold must be 0 or more: got nan"),
+        (ring_attention, ["--processes", "1000000"], "--processes must be between 1 and"),
+        (ring_attention, ["--processes", "0"], "--processes must be between 1 and"),
         (causal_attention, ["--prompt", "the xyzzy"], '--prompt: "xyzzy" is not among'),
     ],
 )
