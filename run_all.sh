@@ -17,6 +17,7 @@ python=.venv/bin/python
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 fail() { printf 'run_all.sh: %s\n' "$*" >&2; exit 2; }
+version_of() { "$1" -V 2> /dev/null || true; }
 is_recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; }
 has_pip() { "$python" -m pip install --help > /dev/null 2>&1; }  # all of it: --version is content with half
 is_apart() { "$python" -c 'import os, sys; sys.exit(not os.path.samefile(sys.prefix, ".venv"))' 2> /dev/null; }
@@ -24,7 +25,7 @@ is_of_uv() { command -v uv > /dev/null && grep -q '^uv = ' .venv/pyvenv.cfg; }
 
 stamp() {  # three lines, kept in .venv/installed: what was installed, where, and for which Python
     local version
-    version=$("$python" -V 2> /dev/null) || version=""
+    version=$(version_of "$python")
     cksum < pyproject.toml
     pwd
     printf '%s\n' "${version%.*}"
@@ -32,7 +33,7 @@ stamp() {  # three lines, kept in .venv/installed: what was installed, where, an
 
 what_is_wrong() {  # with the environment, so that it cannot stay; $1: the Python that its packages are for
     local version
-    version=$("$python" -V 2> /dev/null) || version=""
+    version=$(version_of "$python")
     if [[ -z $version ]]; then echo "it has no Python that runs"
     elif ! is_recent "$python"; then echo "$version is too old"
     elif [[ -n $1 && $1 != "${version%.*}" ]]; then echo "its packages are for $1, and this is $version"
@@ -42,10 +43,12 @@ what_is_wrong() {  # with the environment, so that it cannot stay; $1: the Pytho
 }
 
 make() {
-    local found
+    local found version
     found=$(command -v "${PYTHON:-python3}") || fail "no ${PYTHON:-python3} found: install Python 3.11 or newer"
+    version=$(version_of "$found")
+    [[ -n $version ]] || fail "$found does not run: name another Python with PYTHON=/path/to/python"
     is_recent "$found" ||
-        fail "$("$found" --version) is too old: install Python 3.11 or newer, or name one with PYTHON=/path/to/python"
+        fail "$version is too old: install Python 3.11 or newer, or name one with PYTHON=/path/to/python"
     "$found" -c 'import venv, ensurepip' 2> /dev/null ||
         fail "this Python has no venv module: install it (Debian, Ubuntu: sudo apt-get install python3-venv)"
     say "$1 (about a minute and the download of PyTorch)"

@@ -58,7 +58,7 @@ case "$*" in
 esac
 """
 OLD_PYTHON = """#!/bin/sh
-case "$1" in -V | --version) echo "Python 3.9.18" ;; *) exit 1 ;; esac
+case "$1" in -V) echo "Python 3.9.18" ;; *) exit 1 ;; esac
 """
 ANEW, INSTALLED = "-m venv --clear .venv", "install --disable-pip-version-check --quiet --editable .[test]"
 
@@ -288,10 +288,12 @@ def test_an_installation_that_fails_is_said_and_tried_again(repository):
 
 def test_a_python_that_is_too_old_or_missing_is_said(tmp_path):
     repository = Repository(tmp_path.resolve())
-    old = tmp_path / "python3"
-    old.write_text(OLD_PYTHON, encoding="utf-8")
-    old.chmod(0o755)
-    for python, message in ((old, "Python 3.9.18 is too old: "), (tmp_path / "nothing", f"no {tmp_path}/nothing ")):
+    old, shim, nothing = (tmp_path / name for name in ("python3", "shim", "nothing"))
+    for path, text in ((old, OLD_PYTHON), (shim, "#!/bin/sh\nexit 127\n")):
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
+    said = {old: "Python 3.9.18 is too old: ", shim: f"{shim} does not run: ", nothing: f"no {nothing} found: "}
+    for python, message in said.items():
         done = repository.run(PYTHON=str(python))
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert done.stderr.startswith(f"run_all.sh: {message}")
