@@ -85,6 +85,19 @@ class MultiHeadAttention(nn.Module):
         return self.w_o(merge_heads(heads)), weights  # (B, H, T_q, d_k) -> (B, T_q, d_model)
 
 
+def check_copy(w_o: nn.Linear, num_heads: int, source: nn.Module) -> None:
+    """Raise ValueError unless the weights of `source` mean the same in a module with this w_o and so many heads."""
+    if not isinstance(source, MultiHeadAttention):
+        raise ValueError(f"weights are copied from a MultiHeadAttention: got a {type(source).__name__}")
+    required, received = (w_o.in_features, num_heads), (source.w_o.in_features, source.num_heads)
+    if required != received:
+        sizes = ["d_model={}, num_heads={}".format(*sizes) for sizes in (required, received)]
+        raise ValueError(f"a copy must have the sizes of the original, {sizes[0]}: got {sizes[1]}")
+    bias = w_o.bias is not None
+    if bias != (source.w_o.bias is not None):
+        raise ValueError(f"this module needs an original with bias={bias}: got one with bias={not bias}")
+
+
 class StackOfHeads(nn.Module):
     """The other view: phase 1's SelfAttention, H times, side by side; the outputs concatenated and projected."""
 
@@ -103,6 +116,7 @@ class StackOfHeads(nn.Module):
     @torch.no_grad()
     def copy_weights(self, multi_head: MultiHeadAttention) -> None:
         """Give head h the rows h * d_k to (h + 1) * d_k of each projection of a bias-free MultiHeadAttention."""
+        check_copy(self.w_o, len(self.heads), multi_head)
         for name in ("w_q", "w_k", "w_v"):
             slices = getattr(multi_head, name).weight.chunk(len(self.heads))  # (d_model, d_model) -> H x (d_k, d_model)
             for head, rows in zip(self.heads, slices, strict=True):

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from phase1_single_head.self_attention import check_attention_inputs, scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import (
     MultiHeadAttention,
+    check_copy,
     check_heads,
     load_multi_head_model,
     merge_heads,
@@ -112,6 +113,7 @@ class GroupedQueryAttention(nn.Module):
 
         So Ainslie et al. 2023 convert trained models, and then train a little more. With G = H nothing is lost.
         """
+        check_copy(self.w_o, self.num_heads, multi_head)
         self.w_q.load_state_dict(multi_head.w_q.state_dict())
         self.w_o.load_state_dict(multi_head.w_o.state_dict())
         for name in ("w_k", "w_v"):

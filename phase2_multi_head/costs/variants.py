@@ -30,6 +30,7 @@ from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, Gro
 from phase2_multi_head.multi_head_attention import (
     MultiHeadAttention,
     StackOfHeads,
+    check_copy,
     merge_heads,
     split_heads,
     torch_twin,
@@ -62,6 +63,7 @@ class OneProjection(nn.Module):
 
     @torch.no_grad()
     def copy_weights(self, multi_head: MultiHeadAttention) -> None:
+        check_copy(self.w_o, self.num_heads, multi_head)
         self.w_qkv.weight.copy_(torch.cat([w.weight for w in (multi_head.w_q, multi_head.w_k, multi_head.w_v)]))
         self.w_o.weight.copy_(multi_head.w_o.weight)
 
@@ -102,6 +104,7 @@ class TorchMultiHeadAttention(nn.Module):
         return self.attention(x, x, x, attn_mask=hidden, need_weights=self.need_weights, average_attn_weights=False)
 
     def copy_weights(self, multi_head: MultiHeadAttention) -> None:
+        check_copy(self.attention.out_proj, self.attention.num_heads, multi_head)
         self.attention.load_state_dict(torch_twin(multi_head).state_dict())
 
 

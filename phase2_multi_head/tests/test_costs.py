@@ -117,6 +117,34 @@ def test_grouped_queries_converted_from_many_heads():
         GroupedQueryAttention(42, 6, 4)
 
 
+COPIES = {
+    "stack": lambda d_model, heads: StackOfHeads(d_model, heads),
+    "one projection": lambda d_model, heads: variants.OneProjection(d_model, heads),
+    "torch": lambda d_model, heads: variants.TorchMultiHeadAttention(d_model, heads, need_weights=True),
+    "grouped": lambda d_model, heads: GroupedQueryAttention(d_model, heads, 2, bias=False),
+}
+
+
+@pytest.mark.parametrize("kind", COPIES)
+def test_weights_that_would_mean_something_else_are_not_copied(kind):
+    """None of these raised an error; each built another function, and one that differs visibly."""
+    mine = COPIES[kind](16, 4)
+    before = [parameter.clone() for parameter in mine.parameters()]
+    for source, message in (
+        (MultiHeadAttention(16, 4), "needs an original with bias=False: got one with bias=True"),
+        (MultiHeadAttention(16, 8, bias=False), "d_model=16, num_heads=4: got d_model=16, num_heads=8"),
+        (MultiHeadAttention(32, 4, bias=False), "d_model=16, num_heads=4: got d_model=32, num_heads=4"),
+        (GroupedQueryAttention(16, 4, 4, bias=False), "from a MultiHeadAttention: got a GroupedQueryAttention"),
+        (torch.nn.MultiheadAttention(16, 4, bias=False), "from a MultiHeadAttention: got a MultiheadAttention"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mine.copy_weights(source)
+    assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), before, strict=True)), "half copied"
+    mine.copy_weights(FusedMultiHeadAttention(16, 4, bias=False))  # the same parameters, with the same meaning
+    with pytest.raises(ValueError, match="needs an original with bias=True: got one with bias=False"):
+        GroupedQueryAttention(16, 4, 2).copy_weights(MultiHeadAttention(16, 4, bias=False))
+
+
 def test_cache_of_a_published_model():
     # Llama 3 8B, bfloat16: 2 (keys, values) x 32 layers x 8 heads x 128 x 2 bytes = 128 KiB for each token
     assert fused_attention.kv_cache_bytes(8, 128, 1, num_layers=32) == 131_072
