@@ -39,6 +39,16 @@ def check_heads(d_model: int, num_heads: int) -> None:
         )
 
 
+def check_sequences(d_model: int, query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Raise ValueError unless all are batches (B, T, d_model) of one size: a batch is never repeated silently."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() != 3 or tensor.size(-1) != d_model:
+            raise ValueError(f"attention takes (B, T, d_model={d_model}): got {name} {tuple(tensor.shape)}")
+    if not len(query) == len(key) == len(value):
+        sizes = f"query {len(query)}, key {len(key)}, value {len(value)}"
+        raise ValueError(f"query, key and value must have one batch size B: got {sizes}")
+
+
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """(B, T, d_model) -> (B, H, T, d_model / H): head h gets columns h * d_k to (h + 1) * d_k."""
     batch, length, d_model = x.shape
@@ -78,6 +88,7 @@ class MultiHeadAttention(nn.Module):
         """
         key = query if key is None else key
         value = key if value is None else value
+        check_sequences(self.w_q.in_features, query, key, value)
         query = split_heads(self.w_q(query), self.num_heads)  # (B, T_q, d_model) -> (B, H, T_q, d_k)
         key = split_heads(self.w_k(key), self.num_heads)  # (B, T_k, d_model) -> (B, H, T_k, d_k)
         value = split_heads(self.w_v(value), self.num_heads)  # (B, T_k, d_model) -> (B, H, T_k, d_k)

@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, merge_heads, split_heads
+from phase2_multi_head.multi_head_attention import (
+    MultiHeadAttention,
+    check_sequences,
+    load_multi_head_model,
+    merge_heads,
+    split_heads,
+)
 from phase4_causal.key_value_cache import KeyValueCache
 from shared import cli, training
 from shared.attention_utils import causal_mask, padding_mask
@@ -53,6 +59,7 @@ class CausalSelfAttention(MultiHeadAttention):
         """forward with exactly this mask, (T, T_k) or (B, H, T, T_k) with 1 where all share it."""
         if cache is None:
             return super().forward(x, mask=mask)
+        check_sequences(self.w_q.in_features, x, x, x)
         query, key, value = (split_heads(w(x), self.num_heads) for w in (self.w_q, self.w_k, self.w_v))  # of x alone
         key, value = cache.append(key, value)  # (B, H, T, d_k) -> (B, H, T_k, d_k): the past comes from the cache
         heads, weights = scaled_dot_product_attention(query, key, value, mask, dropout=self.dropout)

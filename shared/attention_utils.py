@@ -19,6 +19,10 @@ from torch import Tensor
 
 def _positions(query_length: int, key_length: int, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
     """Positions of queries (T_q, 1) and of keys (1, T_k), the last query aligned with the last key."""
+    if query_length % 1 or key_length % 1:
+        raise ValueError(
+            f"a mask needs a whole number of queries and of keys: got T_q={query_length}, T_k={key_length}"
+        )
     if query_length < 1 or key_length < 1:
         raise ValueError(f"a mask needs at least one query and one key: got T_q={query_length}, T_k={key_length}")
     query_position = torch.arange(query_length, device=device)[:, None] + key_length - query_length
@@ -37,7 +41,7 @@ def causal_mask(
 
     Beware: is_causal=True of F.scaled_dot_product_attention aligns the first query with the first key instead.
     """
-    query_position, key_position = _positions(query_length, key_length or query_length, device)
+    query_position, key_position = _positions(query_length, query_length if key_length is None else key_length, device)
     return key_position <= query_position
 
 
@@ -49,7 +53,7 @@ def padding_mask(lengths: Tensor, key_length: int) -> Tensor:
     """
     if lengths.dim() != 1 or lengths.is_floating_point():
         raise ValueError(f"lengths must be integers of shape (B,): got {lengths.dtype} of shape {tuple(lengths.shape)}")
-    if int(lengths.max()) > key_length or int(lengths.min()) < 0:
+    if ((lengths < 0) | (lengths > key_length)).any():
         raise ValueError(f"lengths must lie between 0 and T_k={key_length}: got {lengths.tolist()}")
     return (torch.arange(key_length, device=lengths.device) < lengths[:, None])[:, None, None, :]
 
@@ -150,4 +154,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from shared import cli  # which needs this file
+
+    cli.run(main)

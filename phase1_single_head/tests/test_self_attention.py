@@ -274,6 +274,17 @@ def test_16_bits_are_enough_for_inputs_and_outputs_and_not_for_the_sums(dtype, s
     assert weights.dtype == dtype and (mask is None or weights[..., ~mask].eq(0).all())
 
 
+@pytest.mark.parametrize(("batch", "t_q", "t_k"), [(2, 0, 5), (2, 5, 0), (2, 0, 0), (0, 5, 7)])
+@pytest.mark.parametrize("with_mask", [False, True])
+def test_no_queries_no_keys_no_batch(with_mask, batch, t_q, t_k):
+    inputs = [x.requires_grad_() for x in qkv(t_q=t_q, t_k=t_k, leading=(batch, H))]
+    mask = torch.ones(t_q, t_k, dtype=torch.bool) if with_mask else None
+    output, weights = scaled_dot_product_attention(*inputs, mask)
+    close(output, F.scaled_dot_product_attention(*inputs, attn_mask=mask))
+    assert weights.shape == (batch, H, t_q, t_k) and not output.any()
+    assert not any(slope.any() for slope in torch.autograd.grad(output.sum(), inputs))
+
+
 def test_inputs_are_left_as_they_were():
     inputs, mask = qkv(), causal_mask(T_Q, T_K)
     before = [t.clone() for t in (*inputs, mask)]

@@ -23,6 +23,7 @@ from phase2_multi_head.multi_head_attention import (
     MultiHeadAttention,
     check_copy,
     check_heads,
+    check_sequences,
     load_multi_head_model,
     merge_heads,
     split_heads,
@@ -53,6 +54,7 @@ class FusedMultiHeadAttention(MultiHeadAttention):
         """query (B, T_q, d_model), key, value (B, T_k, d_model) -> output (B, T_q, d_model), None for the weights."""
         key = query if key is None else key
         value = key if value is None else value
+        check_sequences(self.w_q.in_features, query, key, value)
         query = split_heads(self.w_q(query), self.num_heads)  # (B, T_q, d_model) -> (B, H, T_q, d_k)
         key = split_heads(self.w_k(key), self.num_heads)  # (B, T_k, d_model) -> (B, H, T_k, d_k)
         value = split_heads(self.w_v(value), self.num_heads)  # (B, T_k, d_model) -> (B, H, T_k, d_k)
@@ -98,6 +100,7 @@ class GroupedQueryAttention(nn.Module):
         """The shapes and the mask of MultiHeadAttention, weights (B, H, T_q, T_k) included."""
         key = query if key is None else key
         value = key if value is None else value
+        check_sequences(self.w_q.in_features, query, key, value)
         shared_by = self.num_heads // self.num_kv_heads
         query = split_heads(self.w_q(query), self.num_heads)  # (B, T_q, d_model) -> (B, H, T_q, d_k)
         key = split_heads(self.w_k(key), self.num_kv_heads)  # (B, T_k, d_model) -> (B, G, T_k, d_k)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from phase2_multi_head import alibi_attention
+from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import (
     MultiHeadAttention,
     merge_heads,
@@ -76,6 +77,39 @@ def test_heads_must_divide_the_width_and_the_error_says_what_works():
         MultiHeadAttention(1600, 48)
     with pytest.raises(ValueError, match="must be 1 or more"):
         MultiHeadAttention(16, 0)
+
+
+KINDS = {
+    "plain": MultiHeadAttention,
+    "fused": FusedMultiHeadAttention,
+    "grouped": lambda d_model, heads: GroupedQueryAttention(d_model, heads, 2),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (((5, 16),), r"\(B, T, d_model=16\): got query \(5, 16\)"),
+        (((2, 5, 16), (16,)), r"\(B, T, d_model=16\): got key \(16,\)"),
+        (((2, 5, 12),), r"\(B, T, d_model=16\): got query \(2, 5, 12\)"),
+        (((1, 5, 16), (3, 7, 16)), "one batch size B: got query 1, key 3, value 3"),
+        (((3, 5, 16), (3, 7, 16), (1, 7, 16)), "one batch size B: got query 3, key 3, value 1"),
+    ],
+)
+def test_what_is_no_batch_of_sequences_is_refused_and_no_batch_is_repeated(kind, shapes, message):
+    with pytest.raises(ValueError, match=message):
+        KINDS[kind](16, 4)(*(torch.zeros(shape) for shape in shapes))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("batch", "t_q", "t_k"), [(0, 3, 5), (2, 0, 5), (2, 3, 0), (2, 0, 0), (0, 0, 0)])
+def test_empty_batches_and_sequences_give_what_torch_gives(kind, batch, t_q, t_k):
+    """No query: nothing comes out. No key: the heads find 0, and W_o adds its bias."""
+    attention = KINDS[kind](16, 4)
+    output, _ = attention(torch.randn(batch, t_q, 16), torch.randn(batch, t_k, 16))
+    found = F.scaled_dot_product_attention(*(torch.zeros(batch, 4, t, 4) for t in (t_q, t_k, t_k)))
+    close(output, attention.w_o(merge_heads(found)))
 
 
 def test_an_attention_of_ones_own_is_what_it_says_and_runs_in_the_toy_transformer(checkpoints, tmp_path, capsys):

@@ -32,7 +32,7 @@ def local_attention(query: Tensor, key: Tensor, value: Tensor, *, window: int, c
     query_length, key_length = query.size(-2), key.size(-2)
     shift = key_length - query_length
     blocks = []
-    for start in range(0, query_length, max(window, SMALLEST_BLOCK)):
+    for start in range(0, max(query_length, 1), max(window, SMALLEST_BLOCK)):  # one block at least, if an empty one
         stop = min(start + max(window, SMALLEST_BLOCK), query_length)
         first = min(max(0, start + shift - window), key_length)
         last = max(first, min(key_length, stop + shift + (0 if causal else window)))

@@ -8,6 +8,7 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from phase4_causal import causal_attention, visualize
 from phase4_causal.causal_attention import CausalSelfAttention, generate, with_attention
+from phase4_causal.key_value_cache import KeyValueCache
 from shared import toy_language, training
 from shared.attention_utils import causal_mask, padding_mask
 from shared.tests.helpers import T_Q, B, close
@@ -26,6 +27,16 @@ def test_causal_attention_is_torchs_causal_attention():
     assert weights.triu(diagonal=1).eq(0).all()
     padded = ours(x, padding_mask(torch.tensor([3, 5]), T_Q))[1]
     assert padded[0, :, :, 3:].eq(0).all() and padded.triu(diagonal=1).eq(0).all()
+
+
+def test_no_words_and_no_batch_are_told_so():
+    attention, cache = CausalSelfAttention(16, 4), KeyValueCache(2, 4, 5, 4)
+    with pytest.raises(ValueError, match="at least one query and one key: got T_q=0, T_k=0"):
+        attention(torch.zeros(2, 0, 16))
+    for more in ({}, {"cache": cache}):
+        with pytest.raises(ValueError, match=r"\(B, T, d_model=16\): got query \(5, 16\)"):
+            attention(torch.zeros(5, 16), **more)
+    assert cache.length == 0
 
 
 def test_masks_have_no_parameters():

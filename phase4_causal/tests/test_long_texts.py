@@ -88,6 +88,22 @@ def test_fast_is_masked_attention(way, causal, t_q, t_k):
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("batch", "t_q", "t_k"), [(2, 0, 5), (2, 5, 0), (2, 0, 0), (0, 5, 7), (0, 0, 0)])
+@pytest.mark.parametrize("attention", [flash_attention, partial(local_attention, window=2), linear_attention])
+def test_no_queries_no_keys_no_batch(attention, causal, batch, t_q, t_k):
+    """As torch: nothing comes out where nothing went in, and a query without a key gets 0; so are the gradients."""
+    inputs = [torch.randn(batch, t, 3, requires_grad=True) for t in (t_q, t_k, t_k)]
+    output, expected = attention(*inputs, causal=causal), F.scaled_dot_product_attention(*inputs)
+    assert output.shape == expected.shape and not output.any()
+    assert not any(slope.any() for slope in torch.autograd.grad(output.sum(), inputs))
+
+
+def test_a_recurrence_over_no_words_leaves_the_state_empty():
+    output, state = linear_attention_recurrent(*(torch.zeros(2, 0, d) for d in (3, 3, 5)))
+    assert output.shape == (2, 0, 5) and state.shape == (2, 3, 6) and not state.any()
+
+
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     ("fast", "by_loops", "settings"),
     [

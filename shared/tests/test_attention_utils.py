@@ -33,10 +33,18 @@ def test_masks_are_the_predicates_they_are_said_to_be():
     assert mask[:, 0, 0].int().tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 1]]
 
 
+def test_a_mask_for_no_sequence_is_empty():
+    assert padding_mask(torch.empty(0, dtype=torch.long), 3).shape == (0, 1, 1, 3)
+    assert torch.equal(causal_mask(3.0), causal_mask(3))
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
         (lambda: causal_mask(0), "at least one query"),
+        (lambda: causal_mask(3, 0), "at least one query and one key: got T_q=3, T_k=0"),
+        (lambda: causal_mask(2.5), "a whole number of queries and of keys: got T_q=2.5, T_k=2.5"),
+        (lambda: local_mask(3, 4.5, 1), "a whole number of queries and of keys: got T_q=3, T_k=4.5"),
         (lambda: local_mask(3, 3, -1), "window must be 0 or more: got -1"),
         (lambda: strided_mask(3, 3, 0), "stride must be 1 or more: got 0"),
         (lambda: padding_mask(torch.tensor([4]), 3), r"between 0 and T_k=3: got \[4\]"),
