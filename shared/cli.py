@@ -84,7 +84,7 @@ def parser(description: str | None, *, trains: bool = False) -> argparse.Argumen
 
 
 def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> argparse.Namespace:
-    """Parse and check the options, and set up seeds, threads and device by them.
+    """Parse and check the options, and set up seeds, torch and device by them.
 
     Adds words (the sentence to look at, as a list) and all_sentences (of the file).
     """
@@ -104,30 +104,33 @@ def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> arg
     random.seed(options.seed)
     np.random.seed(options.seed)
     torch.manual_seed(options.seed)
+    torch.set_default_dtype(torch.float32)
     torch.set_num_threads(1)  # the models are so small that a second thread costs more than it brings
     return options
 
 
 @contextmanager
-def _threads_and_seeds_put_back() -> Iterator[None]:
-    threads, python, arrays = torch.get_num_threads(), random.getstate(), np.random.get_state()
+def _torch_and_seeds_put_back() -> Iterator[None]:
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    python, arrays = random.getstate(), np.random.get_state()
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # asking would take seconds
     try:
         with torch.random.fork_rng(gpus):
             yield
     finally:
         torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
         random.setstate(python)
         np.random.set_state(arrays)
 
 
 def script(main: Callable[P, T]) -> Callable[P, T]:
-    """Decorates a script's main(), so that it can be called in a notebook: threads, seeds and style are put back."""
+    """Decorates a script's main(), so that a notebook can call it: seeds, style and torch's settings are put back."""
 
     @functools.wraps(main)
     def as_a_guest(*args: P.args, **options: P.kwargs) -> T:
         look = sys.modules.get("shared.visualization_utils")  # whoever draws has imported it, which takes a second
-        with _threads_and_seeds_put_back(), look.theme() if look else nullcontext():
+        with _torch_and_seeds_put_back(), look.theme() if look else nullcontext():
             return main(*args, **options)
 
     return as_a_guest

@@ -150,6 +150,7 @@ plt.switch_backend("svg")
 plt.style.use("dark_background")
 plt.rcParams.update({"font.size": 17, "lines.linewidth": 5, "savefig.dpi": 50})
 torch.set_num_threads(2)
+torch.set_default_dtype(torch.float64)
 for seed in (torch.manual_seed, np.random.seed, random.seed):
     seed(7)
 
@@ -198,7 +199,7 @@ print("all as it was")
 
 
 def test_a_guest_finds_all_as_it_was_and_our_pictures_as_they_are(tmp_path, checkpoints):
-    """Imports change nothing; a main() puts back style, threads and seeds, and draws in our style, not in the guest's.
+    """Imports change nothing; a main() puts back style, seeds and torch, and draws in our style, not in the guest's.
 
     What other libraries do when they are imported is theirs: the guest has imported them before.
     """
