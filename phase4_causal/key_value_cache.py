@@ -55,13 +55,17 @@ class KeyValueCache:
         """Put key and value (B, H, T_new, d_k) behind the others -> all keys, all values, each (B, H, length, d_k).
 
         What comes back is a view of the buffer, not a copy. Raises ValueError, and stores nothing, if the sizes do not
-        fit, if there is no room, or if the keys carry gradients: a buffer that is written again cannot hold them.
+        fit, if there is no room, if the numbers have more digits or a wider range than the buffer, or if the keys carry
+        gradients: a buffer that is written again cannot hold them.
         """
         batch, num_heads, _, d_k = self.keys.shape
         for name, new in (("key", key), ("value", value)):
             if new.dim() != 4 or (new.size(0), new.size(1), new.size(3)) != (batch, num_heads, d_k):
                 expected = f"({batch}, {num_heads}, T_new, {d_k})"
                 raise ValueError(f"this cache takes a {name} of shape {expected}: got {tuple(new.shape)}")
+            if torch.promote_types(new.dtype, self.keys.dtype) != self.keys.dtype:
+                advice = f"make it with dtype={new.dtype}"
+                raise ValueError(f"this cache holds {self.keys.dtype}, nothing wider: got {new.dtype}; {advice}")
             if new.requires_grad:
                 advice = "call the model under torch.no_grad()"
                 raise ValueError(f"a cache is for writing, not for training: got a {name} with gradients; {advice}")

@@ -85,6 +85,29 @@ def test_cache_overflow_and_wrong_shapes_are_refused_and_store_nothing():
         model(generation_tokens(1, 35), caches=caches)
 
 
+def test_a_cache_refuses_what_its_numbers_cannot_hold_and_keeps_what_they_can():
+    """70,000 is inf in float16: rounded silently, it would spoil every word that comes after."""
+    for kept, given, holds in (
+        (torch.float16, torch.float32, False),
+        (torch.float16, torch.bfloat16, False),
+        (torch.float32, torch.float64, False),
+        (torch.float32, torch.bfloat16, True),
+        (torch.float64, torch.float16, True),
+    ):
+        cache, new = (
+            KeyValueCache(1, 2, 5, 3, dtype=kept),
+            torch.full((1, 2, 1, 3), 7e4 if given != torch.float16 else 7.0, dtype=given),
+        )
+        if holds:
+            keys, _ = cache.append(new, new)
+            assert keys.dtype == kept and torch.equal(keys, new.to(kept))
+            continue
+        for pair in ((new, new.to(kept)), (new.to(kept), new)):
+            with pytest.raises(ValueError, match=rf"holds {kept}.*got {given}; make it with dtype={given}"):
+                cache.append(*pair)
+        assert cache.length == 0
+
+
 def generation_oracle(logits, temperature, top_k, top_p):
     """Temperature, top-k, top-p for one row of logits, in plain loops."""
     weights = [math.exp(value / temperature) for value in logits]
