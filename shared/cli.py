@@ -1,7 +1,7 @@
 """The command line that all scripts share: the same options, and one clear line for what cannot be done.
 
 A wrong option, an unknown word, a folder that cannot be written: one line that says what to do, exit code 2.
-Ctrl-C: one line, exit code 130. Nothing is left half-written (see shared.paths.whole_file).
+Ctrl-C: one line, exit code 130; kill: 143. No file is left half-written (see shared.paths.whole_file).
 
 A terminal without a letter shows another one: sqrt for √.
 
@@ -14,17 +14,20 @@ import functools
 import io
 import os
 import random
+import signal
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn, ParamSpec, TypeVar
 
 import matplotlib
 import numpy as np
 import torch
 
+import shared
 from shared import paths, training
 from shared.toy_language import TOY_SENTENCE, read_sentences, tokenize
 from shared.toy_model import MakeAttention
@@ -224,23 +227,63 @@ def in_plain_letters(error: UnicodeEncodeError) -> tuple[str, int]:
 codecs.register_error("in_plain_letters", in_plain_letters)
 
 
-def run(main: Callable[[], str | None]) -> str | None:
-    """Run a script's main(), turning Ctrl-C and a full disk into one line; print and return its answer, if it has one.
+class Killed(KeyboardInterrupt):
+    """Somebody ended this process: kill PID."""
+
+
+def _stop(number: int, _frame: FrameType | None) -> NoReturn:
+    signal.signal(number, shared.leave)  # whoever asks twice does not want to wait
+    raise Killed if number == signal.SIGTERM else KeyboardInterrupt
+
+
+@contextmanager
+def _heard(number: int) -> Iterator[None]:
+    """Meanwhile this signal is an error that nobody takes for one, unless somebody made this process deaf to it."""
+    before = signal.getsignal(number)
+    if before is not signal.SIG_IGN:
+        signal.signal(number, _stop)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def answer_of(main: Callable[[], str | None]) -> str | None:
+    """Run a script's main(); print and return its answer, if it has one. A full disk is one line.
 
     The answer is what main() returns: one sentence with the number that answers the question of its docstring.
     """
-    matplotlib.use("Agg")  # scripts only save, so they need no display
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # no string that somebody collects it in
-            stream.reconfigure(errors="in_plain_letters")
     try:
         answer = main()
         if answer:
             print(f"\n{answer}")
         return answer
-    except KeyboardInterrupt:
-        print("\ninterrupted: nothing half-written was left behind", file=sys.stderr)
-        sys.exit(130)
+    except BrokenPipeError:
+        raise  # of the screen, not of a file
     except OSError as error:
-        print(f"{error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
+        print(f"{error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def run(main: Callable[[], str | None]) -> str | None:
+    """answer_of for a program: Ctrl-C, kill, and a reader who has seen enough (| head) are one line at most."""
+    matplotlib.use("Agg")  # scripts only save, so they need no display
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # no string that somebody collects it in
+            stream.reconfigure(errors="in_plain_letters")
+    try:
+        with _heard(signal.SIGINT), _heard(signal.SIGTERM):
+            try:
+                return answer_of(main)
+            finally:
+                sys.stdout.flush()
+    except KeyboardInterrupt as stop:
+        said, code = ("ended", 143) if isinstance(stop, Killed) else ("interrupted", 130)
+        print(f"\n{said}: no file is half-written", file=sys.stderr)
+        sys.exit(code)
+    except OSError as error:  # of the screen
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # takes what Python still wants to print
+        if isinstance(error, BrokenPipeError):
+            sys.exit(141)
+        print(f"output: {error.strerror}", file=sys.stderr)
         sys.exit(2)

@@ -32,6 +32,7 @@ from multiprocessing.pool import AsyncResult, Pool
 from pathlib import Path
 from typing import NoReturn
 
+import matplotlib
 from tqdm import tqdm
 
 from shared import cli, paths
@@ -90,7 +91,7 @@ def run_script(name: str, argv: list[str]) -> Result:
     before = len(paths.written)
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
         try:
-            answer = cli.run(partial(importlib.import_module(name).main, argv))
+            answer = cli.answer_of(partial(importlib.import_module(name).main, argv))
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else 1
     text = printed.getvalue() + (errors.getvalue() if code else "")
@@ -150,6 +151,7 @@ class Teller:
 def prepare() -> None:
     """What a process of the pool begins with: it can be ended at any moment, and does not hear Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    matplotlib.use("Agg")  # it opens no window
     tqdm.set_lock(threading.RLock())  # its own is shared by processes: whoever is ended would leave it behind
 
 

@@ -227,4 +227,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from shared import cli  # which needs this file
+
+    cli.run(main)
