@@ -16,10 +16,6 @@ import argparse
 import math
 from collections.abc import Sequence
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-
 from shared import cli, training
 from shared.attention_utils import padding_mask
 from shared.evidence import findings
@@ -27,6 +23,10 @@ from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.toy_language import MASK, SUBJECTS, VERBS, Sentence, decode, encode, pad_batch
 from shared.toy_model import ToyTransformer, in_double
 from shared.training import LITTLE_DECAY, Recipe, Trained
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 RECIPE = Recipe("single_head_model", "masked word", num_heads=1, num_layers=1, steps=800, matrix_decay=LITTLE_DECAY)
 PREPOSITIONS = sorted({preposition for _, preposition, _ in VERBS.values()})  # of the verbs
@@ -37,9 +37,6 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() < 2:
             raise ValueError(f"{name} needs at least 2 axes (length, size): got shape {tuple(tensor.shape)}")
-    if not query.is_floating_point() or not query.dtype == key.dtype == value.dtype:
-        dtypes = ", ".join(str(tensor.dtype) for tensor in (query, key, value))
-        raise ValueError(f"query, key and value must share one floating dtype: got {dtypes}")
     if query.size(-1) != key.size(-1):
         raise ValueError(f"query and key must share their last size d_k: got {query.size(-1)} and {key.size(-1)}")
     if key.size(-2) != value.size(-2):
@@ -49,6 +46,9 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
     except RuntimeError:
         shapes = [tuple(tensor.shape) for tensor in (query, key, value)]
         raise ValueError(f"the axes before length and size must agree: got query, key, value {shapes}") from None
+    if not query.is_floating_point() or not query.dtype == key.dtype == value.dtype:
+        dtypes = ", ".join(str(tensor.dtype) for tensor in (query, key, value))
+        raise ValueError(f"query, key and value must share one floating dtype: got {dtypes}")
     if mask is not None:
         check_mask(mask, (*leading, query.size(-2), key.size(-2)))
 
