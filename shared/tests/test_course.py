@@ -20,10 +20,10 @@ from contextlib import nullcontext
 from multiprocessing import active_children
 from pathlib import Path, PureWindowsPath
 
-import pytest
-
 from shared import cli, course, paths
 from shared.course import Plan, Result
+
+import pytest
 
 OPTIONS = ["--quick", "--retrain"]
 ECHO = """
@@ -113,9 +113,11 @@ def test_a_plan_runs_however_processes_start(folder, monkeypatch, capsys, teller
     chosen, context = multiprocessing.get_start_method(allow_none=True), multiprocessing.get_context
     multiprocessing.set_start_method(method, force=True)
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: context(method))
+    monkeypatch.setenv("MPLBACKEND", "svg")
     try:
         with course.processes() as pool:
             course.run_side_by_side(pool, {"phase1": Plan((train,), (one, slow), slow=(slow,))}, OPTIONS, teller)
+            assert pool.apply(eval, ("__import__('matplotlib').get_backend()",)).lower() == "agg", "no window there"
     finally:
         multiprocessing.set_start_method(chosen, force=True)
     told = capsys.readouterr().out
