@@ -34,7 +34,7 @@ from shared.toy_model import MakeAttention
 
 P, T = ParamSpec("P"), TypeVar("T")
 
-MOST_SEEDS = 100  # each trains its own models: days, for all scripts
+MOST = {"seeds": 100, "d_model": 1024, "heads": 1024, "layers": 24}  # more would take days, or all the memory
 # What plain ASCII has in place of a letter that is like none of its own
 PLAIN = {"√": "sqrt ", "→": "->", "·": "*", "×": "x", "–": "-", "−": "-", "≈": "~", "±": "+-", "∞": "inf"}
 PLAIN |= {"“": '"', "”": '"', "½": "1/2", "φ": "phi", "ω": "omega", "π": "pi"}
@@ -152,12 +152,11 @@ def environment(name: str, value: str) -> Iterator[None]:
 
 
 def _check_sizes(options: argparse.Namespace) -> None:
-    for name in ("seeds", "d_model", "heads", "layers"):
+    for name, most in MOST.items():
         value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be 1 or more: got {value}")
-    if options.seeds > MOST_SEEDS:
-        raise ValueError(f"--seeds must be {MOST_SEEDS} or less: got {options.seeds}")
+        if value is not None and not 1 <= value <= most:
+            limit = "1 or more" if value < 1 else f"{most} or less"
+            raise ValueError(f"--{name.replace('_', '-')} must be {limit}: got {value}")
     if not 0 <= options.seed < 2**32 - options.seeds:
         raise ValueError(f"--seed must lie between 0 and {2**32 - 1 - options.seeds}: got {options.seed}")
     d_model, heads = options.d_model or 64, options.heads or 4

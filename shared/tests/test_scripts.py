@@ -167,6 +167,8 @@ def test_other_sentences_work_in_every_script(quick_run, script, tmp_path):
         (["--device", "cuda"], "--device cuda is not available here"),
         (["--seeds", "0"], "--seeds must be 1 or more: got 0"),
         (["--seeds", "1000000"], "--seeds must be 100 or less: got 1000000"),
+        (["--d-model", "4000000"], "--d-model must be 1024 or less: got 4000000"),
+        (["--layers", "1000"], "--layers must be 24 or less: got 1000"),
         (["--seed", "-1"], "--seed must lie between"),
         (["--heads", "5"], "--d-model 64 is not divisible by --heads 5"),
         (["--layers", "x"], "invalid int value: 'x'"),
