@@ -56,10 +56,11 @@ make() {
 }
 
 point_here() {  # by a relative path to the modules, where pip writes an absolute one: a copy finds its own
+    # and shared is loaded first: see shared/__init__.py
     local site
     for site in .venv/lib/python3*/site-packages; do
         rm -f "$site"/__editable__*attention_from_scratch*
-        echo ../../../.. > "$site/here.pth"
+        printf '../../../..\nimport shared\n' > "$site/here.pth"
     done
 }
 

@@ -39,6 +39,8 @@ TESTS = {
         "long_texts",
         "mask_patterns",
         "masking",
+        "peer_cases",
+        "random_inputs",
         "ring",
         "summary",
         "writing",

@@ -16,6 +16,10 @@ import argparse
 import math
 from collections.abc import Sequence
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
 from shared import cli, training
 from shared.attention_utils import padding_mask
 from shared.evidence import findings
@@ -23,10 +27,6 @@ from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.toy_language import MASK, SUBJECTS, VERBS, Sentence, decode, encode, pad_batch
 from shared.toy_model import ToyTransformer, in_double
 from shared.training import LITTLE_DECAY, Recipe, Trained
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 RECIPE = Recipe("single_head_model", "masked word", num_heads=1, num_layers=1, steps=800, matrix_decay=LITTLE_DECAY)
 PREPOSITIONS = sorted({preposition for _, preposition, _ in VERBS.values()})  # of the verbs

@@ -247,6 +247,16 @@ def _heard(number: int) -> Iterator[None]:
         signal.signal(number, before)
 
 
+@contextmanager
+def deaf_children() -> Iterator[None]:
+    """Processes that start meanwhile do not hear Ctrl-C (but on Windows): this one does, and ends them."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def answer_of(main: Callable[[], str | None]) -> str | None:
     """Run a script's main(); print and return its answer, if it has one. A full disk is one line.
 

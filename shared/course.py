@@ -157,11 +157,8 @@ def prepare() -> None:
 
 def processes() -> Pool:
     """A pool whose processes do not hear Ctrl-C: this one does, and ends them. They start afresh, as on Windows."""
-    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)  # so that they are deaf from the start (not on Windows)
-    try:
+    with cli.deaf_children():
         return multiprocessing.get_context("spawn").Pool(PROCESSES, prepare)
-    finally:
-        signal.signal(signal.SIGINT, heard)
 
 
 def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller: Teller) -> None:

@@ -325,7 +325,10 @@ def main(argv: list[str] | None = None) -> str | None:
     with tempfile.TemporaryDirectory() as folder:  # the processes find each other by a file
         found = torch.multiprocessing.get_context("spawn").SimpleQueue()
         arguments = (processes, f"file://{folder}/meeting", options, found)
-        torch.multiprocessing.spawn(_in_process, arguments, nprocs=processes)
+        with cli.deaf_children():
+            ring = torch.multiprocessing.spawn(_in_process, arguments, processes, join=False, daemon=True)
+        while not ring.join():
+            pass
         return report(options, *found.get())
 
 

@@ -4,20 +4,32 @@ import ast
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import sysconfig
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 import torch
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer.write_page import as_script_text
-from shared import cli, paths, toy_language, training
+from shared import cli, course, paths, toy_language, training
 from shared.evidence import findings
 from shared.evidence.report import questions
 
+PTH = Path(sysconfig.get_path("purelib")) / "here.pth"
 TINY = training.Recipe("tiny", "masked word", num_heads=2, num_layers=1, steps=2, d_model=16)
+
+
+@pytest.fixture(autouse=True)
+def hears():
+    """What runs in the background may be deaf to Ctrl-C, and what it starts, too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def gone():
@@ -166,3 +178,175 @@ def test_progress_bars_are_for_terminals_only():
     assert len(bars) > 5
     for name, bar in bars:
         assert re.search(r"disable=(None|not progress or None)\)$", bar), f"{name}: {bar}"
+
+
+def as_program(code, **options):
+    """A process that runs cli.run(main), with main() made of these lines."""
+    text = "from shared import cli\n" + "\n    ".join(["def main():", *code])
+    return subprocess.Popen(
+        [sys.executable, "-c", f"{text}\ncli.run(main)"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        **options,
+    )
+
+
+def ended(process):
+    """(exit code, what it printed, its lines of errors)."""
+    printed, errors = process.communicate(timeout=60)
+    return process.returncode, printed, errors.split("\n")[:-1]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_help_and_errors_are_printed_in_any_terminal(encoding):
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    code = ["parser = cli.parser('√ → what?')", "parser.print_help()", "parser.error('“φ” → 語')"]
+    code, printed, errors = ended(as_program(code, env=environment))
+    assert code == 2 and printed and errors[0].endswith("-> ?") and len(errors) == 1
+
+
+@pytest.mark.parametrize("code", [["print('line\\n' * 100_000)"], ["cli.parser('Why?').parse_args(['--help'])"]])
+def test_a_reader_who_has_seen_enough_is_no_error(code):
+    process = as_program(code, env={name: os.environ[name] for name in os.environ if name != "PYTHONUNBUFFERED"})
+    process.stdout.close()
+    assert (process.wait(timeout=60), process.stderr.read()) == (141, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_what_is_printed_into_a_full_disk_is_one_line():
+    with open("/dev/full", "wb") as full:
+        process = subprocess.run(
+            [sys.executable, "-c", "from shared import cli; cli.run(lambda: 'an answer')"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        )
+    assert (process.returncode, process.stderr) == (2, "output: No space left on device\n")
+
+
+POOL = """
+import multiprocessing, time
+from shared import course
+with course.processes() as pool:
+    pids = [child.pid for child in multiprocessing.active_children()]
+    pool.apply(abs, (1,))
+    print(*pids, flush=True)
+    pool.apply(time.sleep, (60,))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a signal to one process ends it")
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [
+        (signal.SIGINT, 130, "interrupted: no file is half-written"),
+        (signal.SIGTERM, 143, "ended: no file is half-written"),
+    ],
+)
+def test_whoever_stops_a_program_stops_its_processes_too(number, code, said):
+    process = as_program(POOL.splitlines())
+    children = [int(child) for child in process.stdout.readline().split()]
+    process.send_signal(number)
+    assert ended(process) == (code, "", ["", said]) and len(children) == course.PROCESSES
+    for child in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(child, 0)
+
+
+def test_a_script_that_is_stopped_in_the_course_is_no_script_that_failed(monkeypatch):
+    def main(_argv):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "phase.stopped", Namespace(main=main))
+    with pytest.raises(KeyboardInterrupt):
+        course.run_script("phase.stopped", [])
+
+
+def test_signals_are_put_back_and_whoever_is_deaf_stays_deaf():
+    before = signal.getsignal(signal.SIGINT)
+    assert cli.run(lambda: str(signal.getsignal(signal.SIGINT))) != str(before)
+    assert signal.getsignal(signal.SIGINT) is before
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert cli.run(lambda: str(signal.getsignal(signal.SIGINT))) == str(signal.SIG_IGN)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a signal to one process ends it")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["phase1_single_head/self_attention.py"],
+        ["phase2_multi_head/visualize.py"],
+        ["phase4_causal/long_texts/ring_attention.py"],
+        ["shared/course.py"],
+        ["shared/toy_language.py"],
+        ["-m", "phase3_visualization"],
+    ],
+    ids=lambda command: command[-1],
+)
+@pytest.mark.skipif(not PTH.exists(), reason="only in the .venv that run_all.sh makes")
+def test_an_end_while_a_script_loads_is_one_line(command, number, tmp_path):
+    for library in ("torch", "numpy", "matplotlib", "tqdm"):  # stand-ins, in the loading of which it comes
+        text = f"import os, time\nos.kill(os.getpid(), {number:d})\ntime.sleep(1)\n"
+        (tmp_path / f"{library}.py").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, *command],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        cwd=paths.ROOT,
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert (done.returncode, done.stderr) == (128 + number, "\nended while loading or leaving\n")
+
+
+def test_a_program_of_others_keeps_its_signals_and_its_display():
+    code = "import os, shared, signal; print(signal.getsignal(2).__name__, 'MPLBACKEND' in os.environ)"
+    environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", env=environment)
+    assert done.stdout == "default_int_handler False\n"
+
+
+def test_a_display_that_matplotlib_does_not_know_is_nobodys_business():
+    done = subprocess.run(
+        [sys.executable, paths.ROOT / "phase1_single_head" / "visualize.py", "--sentence", "the cta"],
+        env=os.environ | {"MPLBACKEND": "nonsense"},
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert done.returncode == 2 and "nearest known words" in done.stderr and "nonsense" not in done.stderr
+
+
+RING = """
+from phase4_causal.long_texts import ring_attention
+from shared import cli
+import torch
+
+def told(*arguments, **options):
+    ring = spawn(*arguments, **options)
+    print("begun", flush=True)
+    return ring
+
+spawn = torch.multiprocessing.spawn
+torch.multiprocessing.spawn = told
+cli.run(lambda: ring_attention.main(["--quick", "--no-pictures"]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a signal to one process ends it")
+def test_whoever_interrupts_a_ring_hears_of_it_once():
+    """As a terminal does, which tells all processes; they have just begun to load."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", RING],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        start_new_session=True,
+    )
+    process.stdout.readline()
+    os.killpg(process.pid, signal.SIGINT)
+    assert ended(process) == (130, "", ["", "interrupted: no file is half-written"])
