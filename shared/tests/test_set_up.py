@@ -80,7 +80,7 @@ class Repository:
         real = Path(sys._base_executable)
         self.found.write_text(FOUND.format(real=real, pip=folder / "pip"), encoding="utf-8")
         self.found.chmod(0o755)
-        self.environment = {**os.environ, "PYTHON": str(self.found), "RECORD": str(self.record)}
+        self.environment = {**os.environ, "PYTHONPATH": "", "PYTHON": str(self.found), "RECORD": str(self.record)}
 
     @property
     def python(self):

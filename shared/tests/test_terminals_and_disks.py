@@ -20,7 +20,8 @@ from shared import cli, course, paths, toy_language, training
 from shared.evidence import findings
 from shared.evidence.report import questions
 
-PTH = Path(sysconfig.get_path("purelib")) / "here.pth"
+HERE = Path(sysconfig.get_path("purelib")) / "here.pth"  # loads shared before anything else
+in_our_environment = pytest.mark.skipif(not HERE.exists(), reason="only in the .venv that run_all.sh makes")
 TINY = training.Recipe("tiny", "masked word", num_heads=2, num_layers=1, steps=2, d_model=16)
 
 
@@ -289,7 +290,7 @@ def test_signals_are_put_back_and_whoever_is_deaf_stays_deaf():
     ],
     ids=lambda command: command[-1],
 )
-@pytest.mark.skipif(not PTH.exists(), reason="only in the .venv that run_all.sh makes")
+@in_our_environment
 def test_an_end_while_a_script_loads_is_one_line(command, number, tmp_path):
     for library in ("torch", "numpy", "matplotlib", "tqdm"):  # stand-ins, in the loading of which it comes
         text = f"import os, time\nos.kill(os.getpid(), {number:d})\ntime.sleep(1)\n"
@@ -311,6 +312,7 @@ def test_a_program_of_others_keeps_its_signals_and_its_display():
     assert done.stdout == "default_int_handler False\n"
 
 
+@in_our_environment
 def test_a_display_that_matplotlib_does_not_know_is_nobodys_business():
     done = subprocess.run(
         [sys.executable, paths.ROOT / "phase1_single_head" / "visualize.py", "--sentence", "the cta"],
