@@ -34,11 +34,12 @@ WAYS = ALONE, ADDED, CAUSAL = "words alone", "positions added", "causal mask"
 Attend = Callable[[Tensor], tuple[Tensor, Tensor]]  # words (T, d_model) -> output (T, d_model), weights (T, T)
 
 
-def rotary(x: Tensor, positions: Tensor) -> Tensor:
+def rotary(x: Tensor, positions: Tensor, frequencies: Tensor | None = None) -> Tensor:
     """Turn each pair of features (2i, 2i + 1) by the angle position · 10000^(-2i / d): (..., T, d) -> (..., T, d).
 
-    positions: (T,). A turned vector keeps its length, and the product of two depends on the offset of their positions
-    alone: turning one by a and the other by b is turning only the other, by b - a (Su et al. 2021, section 3.2.2).
+    positions: (T,). frequencies: (d / 2,), radians a position, where a model has others than these. A turned vector
+    keeps its length, and the product of two depends on the offset of their positions alone: turning one by a and the
+    other by b is turning only the other, by b - a (Su et al. 2021, section 3.2.2).
     Raises ValueError for an odd d, where one feature has no partner, and for a wrong number of positions.
 
     >>> rotary(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))  # by 0 and by 1 radian
@@ -50,8 +51,9 @@ def rotary(x: Tensor, positions: Tensor) -> Tensor:
         raise ValueError(f"rotary positions turn pairs of features, so their number must be even: got {size}")
     if positions.shape != (length,):
         raise ValueError(f"positions must have shape ({length},), one for each vector: got {tuple(positions.shape)}")
-    i = torch.arange(size // 2, dtype=x.dtype, device=x.device)
-    angle = positions[:, None] * 10000 ** (-2 * i / size)  # (T, 1) * (d / 2,) -> (T, d / 2)
+    if frequencies is None:
+        frequencies = 10000 ** (-2 * torch.arange(size // 2, dtype=x.dtype, device=x.device) / size)
+    angle = positions[:, None] * frequencies  # (T, 1) * (d / 2,) -> (T, d / 2)
     first, second = x[..., 0::2], x[..., 1::2]  # (..., T, d) -> (..., T, d / 2)
     turned = first * angle.cos() - second * angle.sin(), first * angle.sin() + second * angle.cos()
     return torch.stack(turned, dim=-1).flatten(-2)  # (..., T, d / 2, 2) -> (..., T, d)
