@@ -60,12 +60,21 @@ def positive_random_features(directions: Tensor) -> FeatureMap:
     return features
 
 
-def _features(feature_map: str | FeatureMap, *tensors: Tensor) -> list[Tensor]:
+def _features(
+    feature_map: str | FeatureMap, query: Tensor, key: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """φ of both; that of a hidden key is 0, so that it has no weight and adds nothing to a state."""
     if isinstance(feature_map, str):
         if feature_map not in FEATURE_MAPS:
             raise ValueError(f"unknown feature_map {feature_map!r}: choose from {', '.join(FEATURE_MAPS)}")
         feature_map = FEATURE_MAPS[feature_map]
-    return [feature_map(tensor) for tensor in tensors]
+    query, key = feature_map(query), feature_map(key)
+    return query, key if mask is None else key.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
+    """As attention checks its inputs; mask (..., T_k) is one row of scores that all queries share."""
+    check_attention_inputs(query, key, value, None if mask is None else mask.unsqueeze(-2))  # -> (..., 1, T_k)
 
 
 def _with_ones(value: Tensor) -> Tensor:
@@ -80,35 +89,51 @@ def _normalized(sums: Tensor) -> Tensor:
 
 
 def linear_by_loops(
-    query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, feature_map: str = "elu"
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    causal: bool = False,
+    mask: Tensor | None = None,
+    feature_map: str = "elu",
 ) -> Tensor:
-    """The specification, one query and one key at a time: (T_q, d_k), (T_k, d_k), (T_k, d_v)."""
+    """The specification, one query and one key at a time: (T_q, d_k), (T_k, d_k), (T_k, d_v), mask (T_k,)."""
     query, key = _features(feature_map, query, key)
     output = query.new_zeros(query.size(0), value.size(1))
     for i in range(query.size(0)):
         last = i + key.size(0) - query.size(0) if causal else key.size(0) - 1
-        similarities = [torch.dot(query[i], key[j]) for j in range(last + 1)]
-        total = sum(similarities)
+        similarities = {j: torch.dot(query[i], key[j]) for j in range(last + 1) if mask is None or mask[j]}
+        total = sum(similarities.values())
         if total:  # else no key has weight, and the output stays 0
-            output[i] = sum(s / total * value[j] for j, s in enumerate(similarities))
+            output[i] = sum(s / total * value[j] for j, s in similarities.items())
     return output
 
 
 def linear_attention_recurrent(
-    query: Tensor, key: Tensor, value: Tensor, *, feature_map: str = "elu"
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None = None,
+    state: Tensor | None = None,
+    feature_map: str | FeatureMap = "elu",
 ) -> tuple[Tensor, Tensor]:
     """Causal linear attention, word by word: the same as linear_attention(..., causal=True) for T_q = T_k = T.
 
     -> output (..., T, d_v), state (..., d_k, d_v + 1), the sums over all keys, all that the next word needs: keys and
-    values themselves are forgotten. Raises ValueError for unequal lengths.
+    values themselves are forgotten. state: of the text so far, so that it may be read in pieces; without it nothing was
+    read. mask: as linear_attention takes it. Raises ValueError for unequal lengths and a state of another size.
     """
-    check_attention_inputs(query, key, value, None)
+    _check(query, key, value, mask)
     if query.size(-2) != key.size(-2):
         raise ValueError(f"a recurrence reads as many queries as keys: got T_q={query.size(-2)}, T_k={key.size(-2)}")
     dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
-    query, key = _features(feature_map, query, key)
+    query, key = _features(feature_map, query, key, mask)
     value = _with_ones(value)
-    state = key[..., :0, :].mT @ value[..., :0, :]  # of no key: zeros (..., d_k, d_v + 1)
+    empty = key[..., :0, :].mT @ value[..., :0, :]  # of no key: zeros (..., d_k, d_v + 1)
+    state = empty if state is None else state
+    if state.shape != empty.shape:
+        raise ValueError(f"the state of these keys and values has shape {tuple(empty.shape)}: got {tuple(state.shape)}")
     outputs = [_normalized(query[..., :0, :] @ state)]
     for t in range(key.size(-2)):
         state = state + key[..., t, :, None] * value[..., t, None, :]  # (..., d_k, 1) * (..., 1, d_v + 1)
@@ -132,19 +157,26 @@ def _causal_sums(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def linear_attention(
-    query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, feature_map: str | FeatureMap = "elu"
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    causal: bool = False,
+    mask: Tensor | None = None,
+    feature_map: str | FeatureMap = "elu",
 ) -> Tensor:
     """Attention whose weights are φ(q)·φ(k), normalised, in time and memory O(T) (Katharopoulos et al. 2020).
 
     query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v), without the weights.
-    No √d_k: φ takes queries and keys as they are. causal: the last query stands at the last key. feature_map: "elu"
-    (elu(x) + 1, positive as long as e^x is), "relu", or a function such as positive_random_features gives; with relu a
-    query may give no key any weight, and its output is 0. Inputs of 16 bits are summed in float32.
+    No √d_k: φ takes queries and keys as they are. causal: the last query stands at the last key. mask: bool, True = may
+    attend, of the keys alone: (T_k,) or (..., T_k), for there are no weights of single queries to hide. feature_map:
+    "elu" (elu(x) + 1, positive as long as e^x is), "relu", or a function such as positive_random_features gives; with
+    relu a query may give no key any weight, and its output is 0. Inputs of 16 bits are summed in float32.
     Raises ValueError for an unknown feature map and for sizes that do not fit.
     """
-    check_attention_inputs(query, key, value, None)
+    _check(query, key, value, mask)
     dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
-    query, key = _features(feature_map, query, key)
+    query, key = _features(feature_map, query, key, mask)
     value = _with_ones(value)
     if not causal:
         return _normalized(query @ (key.mT @ value)).to(dtype)  # (..., d_k, T_k) @ (..., T_k, d_v + 1) first

@@ -225,6 +225,34 @@ def test_linear_parallel_is_recurrent(length, feature_map):
     assert state.shape == (2, 3, 5, 8), "the state must not depend on the length"
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("feature_map", ["elu", "relu"])
+def test_linear_with_hidden_keys_is_its_specification(feature_map, causal):
+    """A mask for each text, which its heads share; of the second text every key is hidden."""
+    for t_q, t_k in ((7, 7), (3, 8), (8, 3)):
+        inputs, ways = inputs_of(t_q, t_k), {"causal": causal, "feature_map": feature_map}
+        mask = torch.arange(t_k) % 3 != torch.tensor([[[1]], [[0]]])  # (2, 1, T_k)
+        mask[1] = False
+        loops = [
+            [linear_by_loops(*(x[b, h] for x in inputs), mask=mask[b, 0], **ways) for h in range(3)] for b in (0, 1)
+        ]
+        assert_same(linear_attention(*inputs, mask=mask, **ways), torch.stack([*map(torch.stack, loops)]), inputs)
+        assert not loops[1][0].any()
+
+
+@pytest.mark.parametrize("feature_map", ["elu", "relu"])
+def test_a_text_read_in_pieces_is_the_whole_text(feature_map):
+    """The state is handed on; some keys are hidden in both pieces."""
+    inputs, mask = inputs_of(13, 13), torch.arange(13) % 3 > 0
+    outputs, state = [], None
+    for piece in (slice(5), slice(5, 6), slice(6, 13)):
+        parts = (x[..., piece, :] for x in inputs)
+        output, state = linear_attention_recurrent(*parts, mask=mask[piece], state=state, feature_map=feature_map)
+        outputs.append(output)
+    whole = linear_attention(*inputs, causal=True, mask=mask, feature_map=feature_map)
+    assert_same(torch.cat(outputs, dim=-2), whole, inputs)
+
+
 @pytest.mark.parametrize(("t_q", "t_k"), LENGTHS[:5])
 @pytest.mark.parametrize("causal", [False, True])
 def test_linear_is_its_kernel(t_q, t_k, causal):
@@ -305,6 +333,9 @@ def test_linear_by_hand():
         (partial(local_attention, window=-1), "window must be 0 or more: got -1"),
         (partial(linear_attention, feature_map="exp"), "unknown feature_map 'exp': choose from elu, relu"),
         (lambda q, k, v: linear_attention_recurrent(q[:3], k, v), "as many queries as keys: got T_q=3, T_k=6"),
+        (partial(linear_attention_recurrent, state=torch.zeros(3, 3)), r"shape \(3, 4\): got \(3, 3\)"),
+        (partial(linear_attention, mask=torch.ones(6)), "mask must be bool"),
+        (partial(linear_attention, mask=everything(1, 5)[0]), r"mask of shape \(1, 5\) does not broadcast"),
         (partial(strided_attention, stride=0), "stride must be 1 or more: got 0"),
         (
             partial(block_sparse_attention, block_size=0, allowed=everything(6, 6)),
