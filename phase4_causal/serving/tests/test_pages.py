@@ -1,0 +1,89 @@
+"""Pages: attention through tables of blocks against one cache a text, in every order of words, forks and ends."""
+
+import copy
+import math
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phase4_causal.key_value_cache import KeyValueCache
+from phase4_causal.serving import pages
+from phase4_causal.serving.paged_cache import PagedCache, attend_by_loops, paged_attention
+from phase4_causal.tests.test_random_inputs import examples, normal
+
+WORDS = st.dictionaries(st.integers(0, 9), st.integers(1, 5), min_size=1, max_size=4)  # which texts, how many words
+EVENTS = st.lists(st.one_of(st.sampled_from(("start", "fork", "end")), WORDS, WORDS), min_size=5, max_size=30)
+
+
+def assert_accounts_balance(cache):
+    """Each block is free, or has as many readers as tables in which it stands; no table is longer than its text."""
+    reading = Counter(block for table in cache.tables.values() for block in table)
+    assert dict(enumerate(cache.readers)) == {block: reading[block] for block in range(len(cache.readers))}
+    assert sorted(cache.free) == [block for block, readers in enumerate(cache.readers) if not readers]
+    assert all(len(cache.tables[text]) == math.ceil(n / cache.block_size) for text, n in cache.lengths.items())
+
+
+@examples(100)
+@given(st.sampled_from((1, 2, 3, 5)), st.integers(1, 40), EVENTS, st.randoms(use_true_random=False))
+def test_pages_are_a_cache_for_each_text_in_every_order_of_words_forks_and_ends(size, num_blocks, events, rng):
+    cache, plain = PagedCache(num_blocks, 2, size, 3, dtype=torch.float64), {}  # plain: text -> a cache of its own
+    cache.keys.fill_(math.nan)  # what no text has written must not be read
+    cache.values.fill_(math.nan)
+    for seed, event in enumerate(["start", *events]):
+        text = rng.choice(list(plain)) if plain else None
+        if event == "start" or text is None:
+            plain[cache.start()] = KeyValueCache(1, 2, 200, 3, dtype=torch.float64)
+        elif event == "fork":
+            plain[cache.start(text)] = copy.deepcopy(plain[text])
+        elif event == "end":
+            cache.end(text)
+            del plain[text]
+        else:
+            new = {list(plain)[index % len(plain)]: count for index, count in event.items()}
+            query, key, value = normal(seed, *3 * [(sum(new.values()), 2, 3)])
+            free, needed, tables = len(cache.free), cache.blocks_for(new), copy.deepcopy(cache.tables)
+            if needed > free:
+                with pytest.raises(ValueError, match=f"{needed} blocks are needed: got {free} free"):
+                    cache.append(key, value, new)
+                assert cache.tables == tables
+            else:
+                cache.append(key, value, new)
+                expected = attend_by_loops(query, key, value, [plain[text] for text in new], list(new.values()))
+                torch.testing.assert_close(paged_attention(query, cache, new), expected, rtol=0, atol=1e-10)
+                assert free - len(cache.free) == needed
+        assert_accounts_balance(cache)
+
+
+@pytest.mark.parametrize(
+    ("key", "count", "message"),
+    [
+        (torch.zeros(4, 2, 3), 3, r"a key of \(3, 2, 3\) in torch.float32.*got \(4, 2, 3\)"),
+        (torch.zeros(3, 2, 3).double(), 3, "got .* in torch.float64"),
+        (torch.zeros(3, 2, 3, requires_grad=True), 3, "without gradients"),
+        (torch.zeros(0, 2, 3), 0, "1 new word or more: got {0: 0}"),
+    ],
+)
+def test_words_that_do_not_fit_are_refused(key, count, message):
+    cache = PagedCache(4, 2, 5, 3)
+    with pytest.raises(ValueError, match=message):
+        cache.append(key, key, {cache.start(): count})
+
+
+def test_blocks_as_long_as_a_text_are_one_for_each_text_and_blocks_of_one_place_waste_nothing():
+    server = pages.run(0, pages.LONGEST, 30)
+    assert server.texts == [pages.PLACES // pages.LONGEST] * 30 and server.held == [pages.PLACES] * 30
+    server = pages.run(0, 1, 30)
+    assert server.held == server.filled and max(server.held) <= pages.PLACES
+
+
+def test_where_memory_runs_out_the_newest_wait_and_no_request_is_lost(monkeypatch):
+    """Each brings one word and grows to 19, so more are let in than can stay."""
+    monkeypatch.setattr(pages, "PLACES", 60)
+    monkeypatch.setattr(pages, "requests", lambda seed: iter([(1, 19)] * 1000))
+    server = pages.run(0, 4, 100)
+    done = 1000 - len(list(server.coming)) - len(server.lengths) - len(server.sent_back)
+    unfinished = sum(server.cache.lengths.values()) + sum(given - 1 for given, _ in server.sent_back)
+    assert server.read_again > 0 and done > 0 and sum(server.texts) == 19 * done + unfinished
