@@ -1,0 +1,121 @@
+"""Patching against a forward pass by hand, pairs against the grammar, the lens against models that end earlier."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase3_visualization.circuits.logit_lens import each_word_hidden, lens
+from phase3_visualization.circuits.patching import changed, put_in, restored, run
+from phase3_visualization.circuits.pattern_used import RIVALS, pairs_of, patched
+from shared import training
+from shared.grammar.entropy import sentence_log_probability
+from shared.toy_language import MASK_ID, decode, encode
+from shared.training import Recipe
+
+HEADS, WIDTH = 3, 5
+
+
+def model_of(num_layers=2):
+    """Untrained, in float64, with biases; queries and keys are made larger, so that its heads are not even."""
+    recipe = Recipe("circuits", "masked word", HEADS, num_layers, steps=5, d_model=HEADS * WIDTH)
+    model = training.untrained(recipe, MultiHeadAttention).model.double().eval()
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attention.w_q.weight *= 8
+            nn.init.normal_(block.attention.w_v.bias)
+            nn.init.normal_(block.attention.w_o.bias)
+    return model
+
+
+def pairs():
+    return pairs_of(training.corpus()[1][:40])
+
+
+@torch.no_grad()
+def test_one_head_at_one_place_is_put_in_as_by_hand():
+    model, tokens, other = model_of(), torch.randint(4, 90, (2, 7)), torch.randint(4, 90, (2, 7))
+    clean, chosen = run(model, other), torch.zeros(2, 7, HEADS, dtype=torch.bool)
+    chosen[1, 3, 2] = chosen[0, 6, 0] = True
+    with changed(model.blocks[0].attention.w_o, put_in(clean.outputs(0), chosen), read=True):
+        logits = run(model, tokens).logits
+    own, first, x = run(model, tokens), model.blocks[0], model.embed(tokens)
+    for b in range(2):
+        for place in range(7):
+            added = first.attention.w_o.bias.clone()
+            for head in range(HEADS):
+                columns = slice(head * WIDTH, (head + 1) * WIDTH)
+                source = clean if chosen[b, place, head] else own
+                output = source.weights[0][b, head, place] @ source.values[0][b, :, columns]
+                added += first.attention.w_o.weight[:, columns] @ output
+            x[b, place] += added
+    x, _ = model.blocks[1](x + first.feed_forward(first.feed_forward_norm(x)))
+    expected = model.output_norm(x) @ model.embedding.weight.T + model.output_bias
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
+    assert (logits - own.logits).abs().max() > 1e-3
+    assert torch.equal(run(model, tokens).logits, own.logits), "after the block the model is as it was"
+
+
+@torch.no_grad()
+def test_outputs_are_what_w_o_reads():
+    model, seen = model_of(), []
+    with changed(model.blocks[1].attention.w_o, seen.append, read=True):
+        found = run(model, pairs().clean, pairs().mask)
+    torch.testing.assert_close(found.outputs(1), seen[0], rtol=0, atol=1e-12)
+
+
+def test_pairs_differ_in_the_subject_and_both_are_sentences_of_the_grammar():
+    found = pairs()
+    lengths = found.mask.sum(dim=-1).flatten().tolist()
+    assert len(lengths) > 10 and RIVALS["swam"] == "fell" and RIVALS["fell"] == "swam" and "sat" not in RIVALS
+    for n, length in enumerate(lengths):
+        assert (found.clean[n] != found.corrupted[n]).nonzero().tolist() == [[found.subject[n]]]
+        texts = [tokens[n, :length].clone() for tokens in (found.clean, found.corrupted)]
+        for i, tokens in enumerate(texts):
+            assert tokens[found.verb[n]] == MASK_ID
+            for j, answer in enumerate(found.answers[n]):  # each subject has its own verb, and not the other
+                tokens[found.verb[n]] = answer
+                assert math.isfinite(sentence_log_probability(decode(tokens.tolist()))) == (i == j)
+
+
+@torch.no_grad()
+def test_all_heads_together_restore_everything_and_a_lone_head_does_so_alone():
+    model, asked = model_of(), pairs()
+    clean, corrupted = run(model, asked.clean, asked.mask), run(model, asked.corrupted, asked.mask)
+    here = torch.zeros(*asked.clean.shape, 1, dtype=torch.bool)
+    here[torch.arange(len(here)), asked.verb] = True
+    first, second = (block.attention.w_o for block in model.blocks)
+    both = [changed(w_o, put_in(clean.outputs(i), here), read=True) for i, w_o in enumerate((first, second))]
+    with both[0], both[1]:
+        lead = asked.lead(run(model, asked.corrupted, asked.mask).logits)
+    ends = asked.lead(clean.logits), asked.lead(corrupted.logits)
+    assert restored(lead, *ends) == pytest.approx(1, abs=1e-10) and restored(ends[1], *ends) == 0
+    model = model_of(num_layers=1)
+    model.blocks[0].attention.w_o.weight[:, WIDTH:] = 0  # heads 1 and 2 are not heard
+    found = patched(model, asked)
+    assert found["output"] == pytest.approx([1, 0, 0], abs=1e-10)
+    assert found["blind"][1:] == pytest.approx([0, 0], abs=1e-10) and abs(found["blind"][0]) > 1e-3
+    assert abs(found["pattern"][0]) > 1e-3
+    nn.init.zeros_(model.blocks[0].attention.w_k.weight)  # all keys alike: weights are even in both texts
+    assert patched(model, asked)["pattern"] == pytest.approx([0, 0, 0], abs=1e-10)
+
+
+@torch.no_grad()
+def test_the_lens_reads_what_a_model_that_ends_there_would_say():
+    model, words = model_of(), ["the", "cat", "sat", "on", "the", "mat"]
+    shorter = copy.deepcopy(model)
+    shorter.blocks = shorter.blocks[:1]
+    logits, hidden = each_word_hidden(model, [words[:4], words])
+    assert hidden.tolist() == encode(words[:4] + words) and len(logits) == 5
+    for n, place in enumerate((0, 1, 2, 3, 0, 1, 2, 3, 4, 5)):
+        tokens = torch.tensor([encode(words[:4] if n < 4 else words)])
+        tokens[0, place] = MASK_ID
+        for depth, ends in ((2, shorter), (4, model)):
+            torch.testing.assert_close(logits[depth, n], ends(tokens)[0][0, place], rtol=0, atol=1e-10)
+    before = lens(model, tokens)
+    for numbers in model.blocks[0].feed_forward[2].parameters():
+        nn.init.zeros_(numbers)  # the network adds nothing: what was read before it is read after it
+    torch.testing.assert_close(lens(model, tokens)[2], before[1], rtol=0, atol=1e-10)
