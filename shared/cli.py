@@ -285,7 +285,8 @@ def run(main: Callable[[], str | None]) -> str | None:
             try:
                 return answer_of(main)
             finally:
-                sys.stdout.flush()
+                if sys.stdout:  # None if it was closed before the start, as under pythonw on Windows
+                    sys.stdout.flush()
     except KeyboardInterrupt as stop:
         said, code = ("ended", 143) if isinstance(stop, Killed) else ("interrupted", 130)
         print(f"\n{said}: no file is half-written", file=sys.stderr)

@@ -227,6 +227,14 @@ def test_what_is_printed_into_a_full_disk_is_one_line():
     assert (process.returncode, process.stderr) == (2, "output: No space left on device\n")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="closed by a shell of Unix")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_nobody_needs_to_listen(closed):
+    code = "from shared import cli; cli.run(lambda: print('a line') or 'an answer')"
+    command = ["/bin/sh", "-c", f'"$0" -c "$1" {closed}', sys.executable, code]
+    assert subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0
+
+
 POOL = """
 import multiprocessing, time
 from shared import course
