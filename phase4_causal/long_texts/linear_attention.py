@@ -109,6 +109,19 @@ def linear_by_loops(
     return output
 
 
+def first_state(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None) -> Tensor:
+    """What a recurrence begins with: the state of the text before, or zeros (..., d_k, d_v) if nothing was read.
+
+    Raises ValueError for unequal lengths and a state of another size.
+    """
+    if query.size(-2) != key.size(-2):
+        raise ValueError(f"a recurrence reads as many queries as keys: got T_q={query.size(-2)}, T_k={key.size(-2)}")
+    empty = key[..., :0, :].mT @ value[..., :0, :]  # (..., d_k, 0) @ (..., 0, d_v) -> zeros (..., d_k, d_v)
+    if state is not None and state.shape != empty.shape:
+        raise ValueError(f"the state of these keys and values has shape {tuple(empty.shape)}: got {tuple(state.shape)}")
+    return empty if state is None else state
+
+
 def linear_attention_recurrent(
     query: Tensor,
     key: Tensor,
@@ -125,15 +138,10 @@ def linear_attention_recurrent(
     read. mask: as linear_attention takes it. Raises ValueError for unequal lengths and a state of another size.
     """
     _check(query, key, value, mask)
-    if query.size(-2) != key.size(-2):
-        raise ValueError(f"a recurrence reads as many queries as keys: got T_q={query.size(-2)}, T_k={key.size(-2)}")
     dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
     query, key = _features(feature_map, query, key, mask)
     value = _with_ones(value)
-    empty = key[..., :0, :].mT @ value[..., :0, :]  # of no key: zeros (..., d_k, d_v + 1)
-    state = empty if state is None else state
-    if state.shape != empty.shape:
-        raise ValueError(f"the state of these keys and values has shape {tuple(empty.shape)}: got {tuple(state.shape)}")
+    state = first_state(query, key, value, state)
     outputs = [_normalized(query[..., :0, :] @ state)]
     for t in range(key.size(-2)):
         state = state + key[..., t, :, None] * value[..., t, None, :]  # (..., d_k, 1) * (..., 1, d_v + 1)
