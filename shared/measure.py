@@ -103,6 +103,17 @@ def matmul_rate(device: str = "cpu", dtype: torch.dtype = torch.float32, size: i
     return 2 * size**3 / min(times["product"])
 
 
+def memory_rate(device: str = "cpu", size: int = 2**27) -> float:
+    """Bytes a second that this machine reads, with the threads that are set: its best.
+
+    A matrix of `size` bytes, more than the fast memory beside a processor holds, times a vector: each number is read
+    for one multiplication and one addition, which take less time than reading it.
+    """
+    matrix, vector = torch.ones(size // 2**12, 2**10, device=device), torch.ones(2**10, device=device)
+    times = paired_times({"product": lambda: matrix @ vector}, rounds=10, device=device)
+    return matrix.nbytes / min(times["product"])
+
+
 def count_operations(call: Callable[..., Any], *inputs: Any) -> int:
     """Additions and multiplications of the matrix products in a call, as torch counts them.
 

@@ -89,10 +89,12 @@ def without_a_mask(trained: Trained, tokens: Tensor) -> dict[str, float]:
     }
 
 
-def long_model(length: int, device: str = "cpu") -> ToyTransformer:
+def long_model(
+    length: int, device: str = "cpu", d_model: int = D_MODEL, num_layers: int = NUM_LAYERS
+) -> ToyTransformer:
     """An untrained toy transformer with `length` positions, more than the language needs; it never writes <end>."""
-    model = ToyTransformer(D_MODEL, NUM_HEADS, NUM_LAYERS, make_attention=CausalSelfAttention)
-    model.positions = sinusoidal_positions(length, D_MODEL)
+    model = ToyTransformer(d_model, NUM_HEADS, num_layers, make_attention=CausalSelfAttention)
+    model.positions = sinusoidal_positions(length, d_model)
     with torch.no_grad():
         model.output_bias[: len(SPECIAL)] = -1e4
     return model.to(device).eval()

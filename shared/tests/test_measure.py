@@ -80,6 +80,11 @@ def test_matmul_rate_counts_two_operations_for_each_product(monkeypatch):
     assert measure.matmul_rate(size=7) == 2 * 7**3 / 0.25
 
 
+def test_memory_rate_counts_the_bytes_of_the_matrix_once(monkeypatch):
+    monkeypatch.setattr(measure, "paired_times", lambda calls, **_: {"product": [0.5, 0.25, 1.0]})
+    assert measure.memory_rate(size=2**14) == 2**14 / 0.25
+
+
 def test_operations_are_counted_with_and_without_numbers():
     for device in ("cpu", "meta"):
         a, b = torch.empty(3, 5, device=device), torch.empty(5, 7, device=device)
