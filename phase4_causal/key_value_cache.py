@@ -82,6 +82,12 @@ class KeyValueCache:
         self.length = end
         return self.keys[:, :, :end], self.values[:, :, :end]  # (B, H, max_length, d_k) -> (B, H, length, d_k)
 
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` positions. Raises ValueError if there are not so many."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"length must lie between 0 and the {self.length} positions there: got {length}")
+        self.length = length
+
 
 @cli.script
 def main(argv: list[str] | None = None) -> str:
