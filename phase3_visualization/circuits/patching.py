@@ -25,6 +25,7 @@ from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from shared.toy_model import ToyTransformer
 
 Change = Callable[[Tensor], Tensor | None]
+Part = tuple[nn.Module, Change, bool]  # what `changed` takes
 
 
 @contextmanager
@@ -76,6 +77,55 @@ def run(model: ToyTransformer, tokens: Tensor, mask: Tensor | None = None) -> Ru
         return Run(*model(tokens, mask), values)
 
 
-def restored(lead: float, clean: float, corrupted: float) -> float:
-    """The share of the clean answer that is back."""
-    return (lead - corrupted) / (clean - corrupted)
+@dataclass(frozen=True)
+class Pairs:
+    """Clean and corrupted texts (B, T), the place of the question (B,), the answers to both (B, 2), and the mask."""
+
+    clean: Tensor
+    corrupted: Tensor
+    asked: Tensor
+    answers: Tensor
+    mask: Tensor | None = None
+
+    def lead(self, logits: Tensor) -> float:
+        """How far the clean answer is ahead of the other, mean over pairs: logits (B, T, V)."""
+        both = logits[torch.arange(len(logits)), self.asked].gather(1, self.answers)  # (B, T, V) -> (B, V) -> (B, 2)
+        return (both[:, 0] - both[:, 1]).mean().item()
+
+
+class Patching:
+    """A model and the pairs of texts that it has read. What is put in is named by a Part, as `changed` takes it.
+
+    >>> patching = Patching(model, pairs)
+    >>> patching.share(patching.heads(0, patching.clean.outputs(0)))     # all heads of layer 0 as in the clean texts
+    """
+
+    def __init__(self, model: ToyTransformer, pairs: Pairs) -> None:
+        self.model, self.pairs = model, pairs
+        self.clean, self.corrupted = (run(model, tokens, pairs.mask) for tokens in (pairs.clean, pairs.corrupted))
+        self.clean_lead, self.corrupted_lead = (pairs.lead(each.logits) for each in (self.clean, self.corrupted))
+
+    def lead(self, *parts: Part, tokens: Tensor | None = None) -> float:
+        """The lead of the clean answer with parts put in; tokens: the corrupted texts unless others are given."""
+        with ExitStack() as inside:
+            for module, change, read in parts:
+                inside.enter_context(changed(module, change, read=read))
+            tokens = self.pairs.corrupted if tokens is None else tokens
+            return self.pairs.lead(run(self.model, tokens, self.pairs.mask).logits)
+
+    def share(self, *parts: Part) -> float:
+        """Share of the clean answer that is restored."""
+        return (self.lead(*parts) - self.corrupted_lead) / (self.clean_lead - self.corrupted_lead)
+
+    def given(self, module: nn.Module, *parts: Part) -> Tensor:
+        """What a module gives for the corrupted texts with parts put in."""
+        seen: list[Tensor] = []
+        self.lead(*parts, (module, seen.append, False))
+        return seen[0]
+
+    def heads(self, layer: int, outputs: Tensor, chosen: Tensor | None = None) -> Part:
+        """These outputs, (B, T, H * d_v), for the chosen heads and places, bool (B, T, H); all of them without it."""
+        attention = self.model.blocks[layer].attention
+        if chosen is None:
+            chosen = torch.ones(1, 1, attention.num_heads, dtype=torch.bool)
+        return attention.w_o, put_in(outputs, chosen), True

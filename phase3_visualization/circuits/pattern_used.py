@@ -15,7 +15,6 @@ Writes pattern_used.png to visualizations/plots/phase3/.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import mean
 
 import matplotlib.pyplot as plt
@@ -24,7 +23,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import load_multi_head_model
-from phase3_visualization.circuits.patching import changed, put_in, restored, run
+from phase3_visualization.circuits.patching import Pairs, Patching
 from shared import cli, training
 from shared.attention_utils import padding_mask
 from shared.evidence import findings
@@ -48,26 +47,6 @@ ROLE, OTHERS = "restored by the head with the role", "by the others, mean"
 LEAST = "restored, least of the heads that look"
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Clean and corrupted texts (B, T), verb hidden; mask of padding (B, 1, 1, T); where verb and subject stand (B,).
-
-    answers (B, 2): the verb of the clean text and that of the corrupted one.
-    """
-
-    clean: Tensor
-    corrupted: Tensor
-    mask: Tensor
-    verb: Tensor
-    subject: Tensor
-    answers: Tensor
-
-    def lead(self, logits: Tensor) -> float:
-        """How far the clean answer is ahead of the corrupted one, mean over pairs: logits (B, T, V)."""
-        both = logits[torch.arange(len(logits)), self.verb].gather(1, self.answers)  # (B, T, V) -> (B, V) -> (B, 2)
-        return (both[:, 0] - both[:, 1]).mean().item()
-
-
 def pair(sentence: Sentence) -> tuple[list[int], list[int], int, int, list[int]]:
     """Of a sentence whose verb has a rival: clean and corrupted tokens, places of verb and subject, both answers."""
     ((verb, subject),) = sentence.relations["verb-subject"]
@@ -79,13 +58,13 @@ def pair(sentence: Sentence) -> tuple[list[int], list[int], int, int, list[int]]
     return clean, corrupted, verb, subject, encode(answers)
 
 
-def pairs_of(sentences: Sequence[Sentence]) -> Pairs:
-    """A pair of each sentence whose verb has a rival."""
+def pairs_of(sentences: Sequence[Sentence]) -> tuple[Pairs, Tensor]:
+    """A pair of each sentence whose verb has a rival, and where the subjects stand (B,)."""
     asked = [sentence for sentence in sentences if not RIVALS.keys().isdisjoint(sentence.words)]
     clean, corrupted, verb, subject, answers = map(list, zip(*map(pair, asked), strict=True))
     (clean, lengths), (corrupted, _) = pad_batch(clean), pad_batch(corrupted)
-    places = (torch.tensor(numbers) for numbers in (verb, subject, answers))
-    return Pairs(clean, corrupted, padding_mask(lengths, clean.size(1)), *places)
+    verb, subject, answers = map(torch.tensor, (verb, subject, answers))
+    return Pairs(clean, corrupted, verb, answers, padding_mask(lengths, clean.size(1))), subject
 
 
 def role_head(trained: Trained, sentences: list[Sentence]) -> int:
@@ -95,27 +74,22 @@ def role_head(trained: Trained, sentences: list[Sentence]) -> int:
     return int(accuracy.argmax())  # (L, H) -> one number
 
 
-def patched(model: ToyTransformer, pairs: Pairs) -> dict[str, list[float]]:
-    """What COLUMNS says of each head, [layer 0 head 0, layer 0 head 1, ...]."""
-    clean, corrupted = (run(model, tokens, pairs.mask) for tokens in (pairs.clean, pairs.corrupted))
-    lead, corrupted_lead = pairs.lead(clean.logits), pairs.lead(corrupted.logits)
-    found, rows = {name: [] for name in COLUMNS}, torch.arange(len(pairs.verb))
-
-    def lead_with(outputs: Tensor, layer: int, head: int, tokens: Tensor) -> float:
-        chosen = torch.zeros(*tokens.shape, clean.weights[layer].size(1), dtype=torch.bool)  # (B, T, H)
-        chosen[rows, pairs.verb, head] = True
-        with changed(model.blocks[layer].attention.w_o, put_in(outputs, chosen), read=True):
-            return pairs.lead(run(model, tokens, pairs.mask).logits)
-
-    for layer, weights in enumerate(clean.weights):
+def patched(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> dict[str, list[float]]:
+    """What COLUMNS says of each head, [layer 0 head 0, layer 0 head 1, ...]; subject (B,): where it stands."""
+    patching, found, every = Patching(model, pairs), {name: [] for name in COLUMNS}, torch.arange(len(subject))
+    for layer, weights in enumerate(patching.clean.weights):
+        outputs, pattern = patching.clean.outputs(layer), patching.corrupted.outputs(layer, weights)
         blind = weights.clone()
-        blind[rows, :, pairs.verb, pairs.subject] = 0  # nothing takes the place of the subject
+        blind[every, :, pairs.asked, subject] = 0  # nothing takes the place of the subject
+        blind = patching.clean.outputs(layer, blind)
         for head in range(weights.size(1)):
-            found["looks"].append(weights[rows, head, pairs.verb, pairs.subject].mean().item())
-            for name, outputs in (("output", clean.outputs(layer)), ("pattern", corrupted.outputs(layer, weights))):
-                back = lead_with(outputs, layer, head, pairs.corrupted)
-                found[name].append(restored(back, lead, corrupted_lead))
-            found["blind"].append(1 - lead_with(clean.outputs(layer, blind), layer, head, pairs.clean) / lead)
+            here = torch.zeros(*pairs.clean.shape, weights.size(1), dtype=torch.bool)  # (B, T, H)
+            here[every, pairs.asked, head] = True
+            found["looks"].append(weights[every, head, pairs.asked, subject].mean().item())
+            found["output"].append(patching.share(patching.heads(layer, outputs, here)))
+            found["pattern"].append(patching.share(patching.heads(layer, pattern, here)))
+            left = patching.lead(patching.heads(layer, blind, here), tokens=pairs.clean)
+            found["blind"].append(1 - left / patching.clean_lead)
     return found
 
 
@@ -148,7 +122,7 @@ def patched(model: ToyTransformer, pairs: Pairs) -> dict[str, list[float]]:
 )
 def used(trained: Trained, choosing: list[Sentence], asked: list[Sentence]) -> dict[str, float | list[float]]:
     """What each head of one model looks at and carries, and the head with the role against the others."""
-    found, role = patched(in_double(trained.model), pairs_of(asked)), role_head(trained, choosing)
+    found, role = patched(in_double(trained.model), *pairs_of(asked)), role_head(trained, choosing)
     output, looks = found["output"], found["looks"]
     return found | {
         "head with the role": role,

@@ -9,7 +9,7 @@ from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.circuits.logit_lens import each_word_hidden, lens
-from phase3_visualization.circuits.patching import changed, put_in, restored, run
+from phase3_visualization.circuits.patching import Patching, changed, put_in, run
 from phase3_visualization.circuits.pattern_used import RIVALS, pairs_of, patched
 from shared import training
 from shared.grammar.entropy import sentence_log_probability
@@ -29,10 +29,6 @@ def model_of(num_layers=2):
             nn.init.normal_(block.attention.w_v.bias)
             nn.init.normal_(block.attention.w_o.bias)
     return model
-
-
-def pairs():
-    return pairs_of(training.corpus()[1][:40])
 
 
 @torch.no_grad()
@@ -61,46 +57,42 @@ def test_one_head_at_one_place_is_put_in_as_by_hand():
 
 @torch.no_grad()
 def test_outputs_are_what_w_o_reads():
-    model, seen = model_of(), []
+    (pairs, _), model, seen = pairs_of(training.corpus()[1][:40]), model_of(), []
     with changed(model.blocks[1].attention.w_o, seen.append, read=True):
-        found = run(model, pairs().clean, pairs().mask)
+        found = run(model, pairs.clean, pairs.mask)
     torch.testing.assert_close(found.outputs(1), seen[0], rtol=0, atol=1e-12)
 
 
 def test_pairs_differ_in_the_subject_and_both_are_sentences_of_the_grammar():
-    found = pairs()
+    found, subject = pairs_of(training.corpus()[1][:40])
     lengths = found.mask.sum(dim=-1).flatten().tolist()
     assert len(lengths) > 10 and RIVALS["swam"] == "fell" and RIVALS["fell"] == "swam" and "sat" not in RIVALS
     for n, length in enumerate(lengths):
-        assert (found.clean[n] != found.corrupted[n]).nonzero().tolist() == [[found.subject[n]]]
+        assert (found.clean[n] != found.corrupted[n]).nonzero().tolist() == [[subject[n]]]
         texts = [tokens[n, :length].clone() for tokens in (found.clean, found.corrupted)]
         for i, tokens in enumerate(texts):
-            assert tokens[found.verb[n]] == MASK_ID
+            assert tokens[found.asked[n]] == MASK_ID
             for j, answer in enumerate(found.answers[n]):  # each subject has its own verb, and not the other
-                tokens[found.verb[n]] = answer
+                tokens[found.asked[n]] = answer
                 assert math.isfinite(sentence_log_probability(decode(tokens.tolist()))) == (i == j)
 
 
 @torch.no_grad()
 def test_all_heads_together_restore_everything_and_a_lone_head_does_so_alone():
-    model, asked = model_of(), pairs()
-    clean, corrupted = run(model, asked.clean, asked.mask), run(model, asked.corrupted, asked.mask)
-    here = torch.zeros(*asked.clean.shape, 1, dtype=torch.bool)
-    here[torch.arange(len(here)), asked.verb] = True
-    first, second = (block.attention.w_o for block in model.blocks)
-    both = [changed(w_o, put_in(clean.outputs(i), here), read=True) for i, w_o in enumerate((first, second))]
-    with both[0], both[1]:
-        lead = asked.lead(run(model, asked.corrupted, asked.mask).logits)
-    ends = asked.lead(clean.logits), asked.lead(corrupted.logits)
-    assert restored(lead, *ends) == pytest.approx(1, abs=1e-10) and restored(ends[1], *ends) == 0
+    pairs, subject = pairs_of(training.corpus()[1][:40])
+    patching = Patching(model_of(), pairs)
+    here = torch.zeros(*pairs.clean.shape, 1, dtype=torch.bool)
+    here[torch.arange(len(here)), pairs.asked] = True
+    both = [patching.heads(layer, patching.clean.outputs(layer), here) for layer in (0, 1)]
+    assert patching.share(*both) == pytest.approx(1, abs=1e-10) and patching.share() == pytest.approx(0, abs=1e-10)
     model = model_of(num_layers=1)
     model.blocks[0].attention.w_o.weight[:, WIDTH:] = 0  # heads 1 and 2 are not heard
-    found = patched(model, asked)
+    found = patched(model, pairs, subject)
     assert found["output"] == pytest.approx([1, 0, 0], abs=1e-10)
     assert found["blind"][1:] == pytest.approx([0, 0], abs=1e-10) and abs(found["blind"][0]) > 1e-3
     assert abs(found["pattern"][0]) > 1e-3
     nn.init.zeros_(model.blocks[0].attention.w_k.weight)  # all keys alike: weights are even in both texts
-    assert patched(model, asked)["pattern"] == pytest.approx([0, 0, 0], abs=1e-10)
+    assert patched(model, pairs, subject)["pattern"] == pytest.approx([0, 0, 0], abs=1e-10)
 
 
 @torch.no_grad()
