@@ -1,0 +1,124 @@
+"""Can every head have keys and values of its own, though a cache holds none of them?
+
+Multi-head latent attention keeps one short vector c = W_down x of each word, from which each head makes its key W_uk c
+and its value W_uv c (DeepSeek-AI 2024, DeepSeek-V2, section 2.1). A model that writes need not even make them:
+
+    query · (W_uk c) = (W_ukᵀ query) · c        the matrix moves to the query: it is absorbed
+    Σ weight (W_uv c) = W_uv (Σ weight c)       and that of the values to their mean
+
+So absorbed, it is multi-query attention whose one key, and whose one value, is c. The products are longer, d_c numbers
+in place of d_k, but no key or value of the past is made again for each new word.
+
+A key that is turned by its position stands in the way: the matrix cannot pass the turn, which is another one for each
+pair of words. So places are compared apart: each head has a second query for them, and all share one small key.
+
+    python phase4_causal/serving/latent_attention.py
+"""
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from phase1_single_head.order.position_encodings import rotary
+from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase2_multi_head.multi_head_attention import check_heads, check_sequences, merge_heads, split_heads
+from shared import cli
+from shared.attention_utils import causal_mask
+
+# Heads, d_k, d_c and d_rotary of DeepSeek-V2 (section 3.1.2), and the groups of Llama 3 (Grattafiori et al. 2024)
+HEADS, D_K, D_LATENT, D_ROTARY, GROUPS = 128, 128, 512, 64, 8
+
+
+class LatentAttention(nn.Module):
+    """Causal multi-head latent attention; kept of each word are c and a key for its place, d_latent + d_rotary numbers.
+
+    Without the compressed queries of the paper, which save memory in training only.
+    Raises ValueError if d_model is not divisible by num_heads, rotary if d_rotary is odd.
+    """
+
+    def __init__(self, d_model: int, num_heads: int, d_latent: int, d_rotary: int) -> None:
+        super().__init__()
+        check_heads(d_model, num_heads)
+        self.num_heads, self.d_k, self.sizes = num_heads, d_model // num_heads, [d_latent, d_rotary]
+        linear = partial(nn.Linear, bias=False)
+        self.w_q = linear(d_model, d_model)
+        self.w_q_rotary = linear(d_model, num_heads * d_rotary)
+        self.w_down = linear(d_model, d_latent)
+        self.w_k_rotary = linear(d_model, d_rotary)  # one for all heads
+        self.w_uk = linear(d_latent, d_model)
+        self.w_uv = linear(d_latent, d_model)
+        self.w_o = linear(d_model, d_model)
+
+    def project(self, x: Tensor, past: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """x (B, T, d_model), behind `past` words -> queries (B, H, T, d_k), (B, H, T, d_r), kept (B, T, d_c + d_r)."""
+        check_sequences(self.w_q.in_features, x, x, x)
+        positions = torch.arange(past, past + x.size(1), device=x.device)
+        query = split_heads(self.w_q(x), self.num_heads)  # (B, T, d_model) -> (B, H, T, d_k)
+        turned = rotary(split_heads(self.w_q_rotary(x), self.num_heads), positions)  # (B, T, H d_r) -> (B, H, T, d_r)
+        kept = torch.cat([self.w_down(x), rotary(self.w_k_rotary(x), positions)], dim=-1)  # -> (B, T, d_c + d_r)
+        return query, turned, kept
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T): as it reads, a key and a value a head.
+
+        mask: a further mask, such as that of padding, as MultiHeadAttention takes it.
+        """
+        query, turned, kept = self.project(x)
+        c, place = kept.split(self.sizes, dim=-1)  # (B, T, d_c + d_r) -> (B, T, d_c), (B, T, d_r)
+        key = split_heads(self.w_uk(c), self.num_heads)  # (B, T, d_c) -> (B, H, T, d_k)
+        value = split_heads(self.w_uv(c), self.num_heads)  # (B, T, d_c) -> (B, H, T, d_k)
+        place = place.unsqueeze(1).expand_as(turned)  # (B, T, d_r) -> (B, H, T, d_r)
+        query, key = torch.cat([query, turned], dim=-1), torch.cat([key, place], dim=-1)  # -> (B, H, T, d_k + d_r)
+        causal = causal_mask(x.size(1), device=x.device)
+        heads, weights = scaled_dot_product_attention(query, key, value, causal if mask is None else causal & mask)
+        return self.w_o(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)
+
+    def decode(self, x: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """forward for new words x (B, T, d_model), from what was kept of the past (B, T_past, d_c + d_r): absorbed.
+
+        -> output (B, T, d_model), kept (B, T_past + T, d_c + d_r). No key and no value of a head is ever made.
+        """
+        query, turned, new = self.project(x, past=kept.size(1))
+        kept = torch.cat([kept, new], dim=1)  # (B, T_past, d_c + d_r) -> (B, T_k, d_c + d_r)
+        w_uk, w_uv = (
+            w.weight.unflatten(0, (self.num_heads, self.d_k)) for w in (self.w_uk, self.w_uv)
+        )  # (H, d_k, d_c)
+        query = torch.cat([query @ w_uk, turned], dim=-1)  # (B, H, T, d_k) -> (B, H, T, d_c + d_r)
+        query = query * math.sqrt(kept.size(-1) / (self.d_k + self.sizes[1]))  # scores are divided as in forward
+        key = kept.unsqueeze(1).expand(-1, self.num_heads, -1, -1)  # (B, T_k, d_c + d_r) -> (B, H, T_k, d_c + d_r)
+        value = key[..., : self.sizes[0]]  # (B, H, T_k, d_c + d_r) -> (B, H, T_k, d_c)
+        mean, _ = scaled_dot_product_attention(query, key, value, causal_mask(x.size(1), key.size(2), device=x.device))
+        return self.w_o(merge_heads(mean @ w_uv.mT)), kept  # (B, H, T, d_c) -> (B, H, T, d_k) -> (B, T, d_model)
+
+
+@torch.no_grad()
+def word_by_word(attention: LatentAttention, x: Tensor) -> Tensor:
+    """x (B, T, d_model) -> output (B, T, d_model) of decode, one word after the other."""
+    kept, outputs = x.new_empty(len(x), 0, sum(attention.sizes)), []
+    for word in x.split(1, dim=1):  # (B, T, d_model) -> T x (B, 1, d_model)
+        output, kept = attention.decode(word, kept)
+        outputs.append(output)
+    return torch.cat(outputs, dim=1)  # T x (B, 1, d_model) -> (B, T, d_model)
+
+
+@cli.script
+def main(argv: list[str] | None = None) -> str:
+    options = cli.parse(cli.parser(__doc__), argv)
+    attention = LatentAttention(options.d_model or 64, options.heads or 4, d_latent=24, d_rotary=8).double()
+    x = torch.randn(2, 30, attention.w_q.in_features, dtype=torch.float64)
+    difference = (word_by_word(attention, x) - attention(x)[0]).abs().max().item()
+    assert difference < 1e-10
+    print(f"\n30 words in one pass, by keys and values, and one by one, absorbed, differ by {difference:.0e}")
+    kept = {"multi-head": 2 * HEADS * D_K, f"grouped, {GROUPS} sets": 2 * GROUPS * D_K, "multi-query": 2 * D_K}
+    kept["latent"] = D_LATENT + D_ROTARY
+    print(f"\nNumbers kept of a word in a layer with the sizes of DeepSeek-V2, {HEADS} heads of {D_K}")
+    for name, count in kept.items():
+        print(f"   {name:16}{count:>7,}")
+    share = kept["multi-head"] / kept["latent"]
+    return f"Yes, to {difference:.0e}: they are made from {kept['latent']} numbers a word, {share:.0f} times fewer"
+
+
+if __name__ == "__main__":
+    cli.run(main)
