@@ -147,6 +147,21 @@ def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[
     raise NotImplementedError
 
 
+def merge_parts(outputs: Tensor, logsumexps: Tensor) -> tuple[Tensor, Tensor]:
+    """Exercise 7: P processors attended to a part of the keys each; what is attention over all of them (Dao 2023)?
+
+    Lesson: 6. Long texts · medium · 40 min
+
+    outputs      (P, T_q, d_v)    float64: means of the values of each part, with softmax over its own keys
+    logsumexps   (P, T_q)         log of the sum of e to the scores of its own keys
+    ->           output (T_q, d_v), logsumexp (T_q,) of all keys together
+
+    Parts may have any number of keys. A query that sees no key of a part has logsumexp -inf and output 0 there. If it
+    sees none at all, that is the result, too, and never NaN. Scores can be in the thousands, and exp(1000) is infinite.
+    """
+    raise NotImplementedError
+
+
 def main(argv: list[str] | None = None) -> None:
     exercise_checker.run(__file__, EXERCISES, AFTERWARDS, argv)
 

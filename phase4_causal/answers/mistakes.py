@@ -314,6 +314,28 @@ LINEAR = (
             edit(f"{STACKED}, state", f"{STACKED}, state.T")),
 )
 
+# ---------------------------------------------------------------------------------------- exercise 7: parts of the keys
+
+SHARES, ALL_KEYS = "logsumexps.softmax(dim=0).nan_to_num(0)", "logsumexps.logsumexp(dim=0)"
+PARTS = (
+    Mistake("mean of the outputs", "a part counts by its share of the sum of e to all scores: softmax over the parts",
+            edit(SHARES, "torch.full_like(logsumexps, 1 / len(outputs))")),
+    Mistake("weights not divided", "the weights of the parts must sum to 1 for each query",
+            edit(SHARES, "logsumexps.exp()")),
+    Mistake("softmax over the queries", "the weights of the parts sum to 1 for each query: softmax over axis 0",
+            edit(SHARES, "logsumexps.softmax(dim=1).nan_to_num(0)")),
+    Mistake("logarithms for weights", "take e to the logsumexps first", edit(SHARES, "logsumexps / logsumexps.sum(0)")),
+    Mistake("logarithms added", "add the sums, not their logarithms: torch.logsumexp over the parts",
+            edit(ALL_KEYS, "logsumexps.sum(dim=0)")),
+    Mistake("largest in place of the sum", "sums add up: log of the sum of e to the logsumexps",
+            edit(ALL_KEYS, "logsumexps.amax(dim=0)")),
+    Mistake("nothing taken off before exp", "exp(1000) is infinite: take the largest of the parts off first",
+            edit(SHARES, "logsumexps.exp() / logsumexps.exp().sum(0)")
+            + edit(ALL_KEYS, "logsumexps.exp().sum(0).log()")),
+    Mistake("NaN where no key is seen", "-inf - -inf and 0 / 0 are NaN: such a query gets 0",
+            edit(".nan_to_num(0)", "")),
+)
+
 MISTAKES = {
     "causal_mask": CAUSAL,
     "combined_mask": COMBINED,
@@ -321,4 +343,5 @@ MISTAKES = {
     "cached_step": CACHE,
     "merge_tiles": MERGE,
     "causal_linear_attention": LINEAR,
+    "merge_parts": PARTS,
 }

@@ -123,6 +123,21 @@ def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[
     return torch.stack(outputs), state, total
 
 
+def merge_parts(outputs: Tensor, logsumexps: Tensor) -> tuple[Tensor, Tensor]:
+    """
+    for i in range(T_q):
+        logsumexp[i] = largest = max(logsumexps[p, i] for p in range(P))
+        if largest > float("-inf"):                             # otherwise the output stays 0
+            total = sum(exp(logsumexps[p, i] - largest) for p in range(P))
+            logsumexp[i] = largest + log(total)
+            for c in range(d_v):
+                output[i, c] = sum(exp(logsumexps[p, i] - logsumexp[i]) * outputs[p, i, c] for p in range(P))
+    """
+    weights = logsumexps.softmax(dim=0).nan_to_num(0)  # of parts; no part at all has a NaN, and gets 0
+    output = (weights[..., None] * outputs).sum(dim=0)  # (P, T_q, 1) * (P, T_q, d_v) -> (T_q, d_v)
+    return output, logsumexps.logsumexp(dim=0)  # (P, T_q) -> (T_q,)
+
+
 # -------------------------------------------------------------------------------------------------------- the cases
 
 
@@ -192,6 +207,15 @@ def linear_cases() -> list[Case]:
     """T = 5, d_k = 3, d_v = 7; then a single word."""
     query, key, value = (2 * drawn for drawn in draw((5, 3), (5, 3), (5, 7)))
     return [Case("", (query, key, value)), Case("one word", (query[:1], key[:1], value[:1]))]
+
+
+def parts_cases() -> list[Case]:
+    """P = 3, T_q = 5, d_v = 7; then a query with scores of 1000 beside others, and one that sees nothing."""
+    outputs, logs = draw((3, 5, 7), (3, 5))
+    unseen = torch.tensor([[0, 0, 0, 0, 1], [0, 0, 1, 0, 1], [1, 0, 1, 0, 1]]).bool()
+    hidden = outputs.masked_fill(unseen[..., None], 0), logs.masked_fill(unseen, -math.inf)
+    high = logs + torch.tensor([0, 1000, 0, 0, 0])
+    return [Case("", (outputs, 2 * logs)), Case("scores of 1000", (outputs, high)), Case("keys not seen", hidden)]
 
 
 # --------------------------------------------------------------------------------------- the exercises and their hints
@@ -284,11 +308,23 @@ EXERCISES = (
         output[t]      phi_q[t] @ state / (phi_q[t] @ total)                (d_v,)
         """,
     ),
+    Exercise(
+        merge_parts, ("output", "logsumexp"), parts_cases, MISTAKES["merge_parts"],
+        section="6. Long texts", level="medium", minutes=40,
+        idea="""
+        The weight of a part is its share of the sum of e to all scores: softmax, once more, this time over the parts.
+        """,
+        steps="""
+        shares      e to (logsumexp of each part - the largest of them)         (P, T_q)
+        output      the outputs with weights shares / their sum                 (P, T_q, 1) with (P, T_q, d_v)
+        logsumexp   largest + log of the sum of the shares                      (T_q,)
+        """,
+    ),
 )
 # fmt: on
 
 AFTERWARDS = """\
 You can now hide the future and the padding with one mask, turn logits into the probabilities of a next word, and write
-word by word with a cache. You can also merge two tiles of keys as flash attention does, and run attention as a
-recurrence. These were the last exercises. Next is an attention of your own: ToyTransformer in shared/toy_model.py takes
-it as an argument."""
+word by word with a cache. You can also merge tiles and parts of keys as flash attention and flash-decoding do, and run
+attention as a recurrence. These were the last exercises. Next is an attention of your own: ToyTransformer in
+shared/toy_model.py takes it as an argument."""

@@ -16,7 +16,7 @@ from shared.attention_utils import causal_mask, padding_mask
 from shared.exercise_checker import DONE, check, draw
 from shared.tests.helpers import asked_for_as_checked, by_loops, close, each_way, known_by_its_name
 
-CAUSAL, COMBINED, NEXT, CACHE, TILES, LINEAR = solutions.EXERCISES
+CAUSAL, COMBINED, NEXT, CACHE, TILES, LINEAR, PARTS = solutions.EXERCISES
 
 
 @pytest.mark.parametrize("exercise", solutions.EXERCISES, ids=lambda exercise: exercise.name)
@@ -74,6 +74,7 @@ RIGHT = [
     (TILES, tiles_by_logaddexp),
     (LINEAR, by_loops(LINEAR, query="T d_k", value="T d_v", buffers={"phi": lambda x: F.elu(x) + 1})),
     (LINEAR, linear_of_this_repository),
+    (PARTS, by_loops(PARTS, outputs="P T_q d_v", buffers={"log": torch.log})),
 ]
 
 
@@ -145,6 +146,19 @@ def test_solution_of_the_tiles_is_softmax_over_all_keys(cut):
     close(two[0] + two[1].log(), scores.logsumexp(dim=-1))
     first = solutions.merge_tiles(*tile(slice(7, 11)), *tile(slice(0, 3)))
     close(solutions.merge_tiles(*first, *tile(slice(3, 7))), two)  # in any order
+
+
+def test_solution_of_the_parts_is_attention_over_all_keys():
+    """Four parts of unequal length, one of them empty; a query sees none of the others."""
+    query, key, value = draw((5, 3), (11, 3), (11, 7))
+    scores = (400 * query @ key.T).masked_fill(~causal_mask(5, 11) | (torch.arange(5) == 2)[:, None], -math.inf)
+    outputs, logsumexps = zip(
+        *((s.softmax(dim=-1).nan_to_num(0) @ v, s.logsumexp(dim=-1))
+          for s, v in zip(scores.split([2, 0, 5, 4], dim=1), value.split([2, 0, 5, 4]), strict=True)),
+        strict=True,
+    )  # fmt: skip
+    expected = scores.softmax(dim=-1).nan_to_num(0) @ value, scores.logsumexp(dim=-1)
+    close(solutions.merge_parts(torch.stack(outputs), torch.stack(logsumexps)), expected)
 
 
 def test_solutions_of_phase_4_by_hand():
