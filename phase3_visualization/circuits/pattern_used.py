@@ -152,7 +152,7 @@ def draw(trained: Trained, found: Numbers) -> tuple[Figure, str]:
     ax.spines[:].set_visible(False)
     look, carry = (sum(v >= least for v in found[name]) for name, least in (("looks", LOOKS), ("output", CARRIES)))
     title = f"Of {len(heads)} heads, {look} look at the subject; the answer comes through {carry}"
-    note = f"{trained.label} · hidden verb, held-out sentences · framed: the head with the role verb → subject"
+    note = f"{trained.label} · hidden verb · look: {LOOKS} or more · framed: has the role verb → subject elsewhere"
     headline(fig, title, note)
     return fig, f"{title}. For each head its weight on the subject, and what its output and its pattern restore."
 

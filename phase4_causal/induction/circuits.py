@@ -156,7 +156,7 @@ def draw_compositions(ax: Axes, found: Numbers) -> None:
     ax.invert_yaxis()
     ax.set_yticks(range(len(PARTS)), [f"as {name}" for name in ("queries", "keys", "values")])
     ax.set(ylim=(2.5, -1.1), xlim=(0, 1.5 * max(found["K"], found[CHANCE])), xlabel="composition score")
-    ax.set_title("what the layer below writes is read", fontsize=11)
+    ax.set_title("4. the previous-token head is read", fontsize=11)
 
 
 def draw(model: ToyTransformer, found: Numbers, seed: int) -> tuple[Figure, str]:
@@ -168,15 +168,12 @@ def draw(model: ToyTransformer, found: Numbers, seed: int) -> tuple[Figure, str]
     draw_table(match, of_head[MATCHES], axes, "2. looks for: with all of layer 0")
     draw_table(says, of_head[SAYS], ("word it looks at", "word it says"), "3. says: the word it looks at")
     draw_compositions(bars, found)
-    title = "An induction head: look for your own word before, say what stands there"
-    if min(found[MATCHES], found[SAYS]) < 0.5:
-        title = "Trained too little: neither table is dark on the diagonal yet"
-    headline(
-        fig,
-        title,
-        f"layer 1 head {head}, seed {seed} · {DRAWN} of 64 words · dark: three deviations above the mean",
-        12.5,
-    )
+    title = "Trained too little: no table is dark on the diagonal yet"
+    if min(found[MATCHES], found[SAYS]) >= 0.9:
+        alone_too = "show it, too" if found[MATCHES + ALONE] >= 0.5 else "alone do not show it"
+        title = f"An induction head matches the word before; the weights of attention {alone_too}"
+    note = f"layer 1 head {head}, seed {seed} · {DRAWN} of 64 words · white: average, dark: far above average"
+    headline(fig, title, note, 12)
     return fig, f"{title}. Tables of {DRAWN} by {DRAWN} words, and composition scores with the previous-token head."
 
 
