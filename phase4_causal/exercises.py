@@ -162,6 +162,36 @@ def merge_parts(outputs: Tensor, logsumexps: Tensor) -> tuple[Tensor, Tensor]:
     raise NotImplementedError
 
 
+def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
+    """Exercise 8: the keys of a text lie in blocks, anywhere in memory; put them in a row (Kwon et al. 2023).
+
+    Lesson: 5. The cache · easy · 25 min
+
+    pool     (num_blocks, H, block_size, d_k)   float64: the blocks of all texts
+    table    (n,)                   integers: the blocks of this text, in the order of its words
+    length   how many words it has; its last block may have room for more, in which something old lies
+    ->       (H, length, d_k)
+    """
+    raise NotImplementedError
+
+
+def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
+    """Exercise 9: how many drafted words stay, and from what is the next one drawn (Leviathan et al. 2023)?
+
+    Lesson: 4. Writing · medium · 45 min
+
+    words   (n,)        integers: drafted by a small model
+    q       (n, V)      float64, as all that follow: the probabilities by which they were drawn
+    p       (n + 1, V)  what a large model says at the same places, and at the one behind the last of them
+    luck    (n,)        numbers between 0 and 1, drawn evenly
+    ->      kept (a number, 0 to n), probabilities (V,) of the word that comes after those
+
+    Word i stays if its luck is below p / q. The first that does not ends it, and another is drawn in its place, by the
+    positive part of p - q there. If all stay, the next one is drawn by the last row of p.
+    """
+    raise NotImplementedError
+
+
 def main(argv: list[str] | None = None) -> None:
     exercise_checker.run(__file__, EXERCISES, AFTERWARDS, argv)
 

@@ -336,6 +336,51 @@ PARTS = (
             edit(".nan_to_num(0)", "")),
 )
 
+# ------------------------------------------------------------------------------------------- exercise 8: pages
+
+GATHERED = "blocks.transpose(0, 1).flatten(1, 2)"
+PAGED = (
+    Mistake("last block taken whole", "behind the last word there is old rubbish: cut off at length",
+            edit("keys[:, :length]", "keys")),
+    Mistake("order of the table ignored", "the first entry has the first words, wherever its block lies in memory",
+            edit("pool[table]", "pool[table.sort().values]")),
+    Mistake("table ignored", "the blocks of a text lie anywhere: look each one up in its table",
+            edit("pool[table]", "pool[: len(table)]")),
+    Mistake("place in the block off by one", "word t is at place t % block_size, counted from 0",
+            *[edit(GATHERED, f"blocks.roll({by}, dims=2).transpose(0, 1).flatten(1, 2)") for by in (1, -1)]),
+    Mistake("places before blocks", "all places of one block, then those of the next: t // block_size is the block",
+            edit(GATHERED, "blocks.permute(1, 2, 0, 3).flatten(1, 2)")),
+    Mistake("heads and words mixed up", "bring the heads to the front before blocks and places become one axis",
+            edit(GATHERED, "blocks.reshape(pool.size(1), -1, pool.size(3))")),
+)
+
+# ------------------------------------------------------------------------------------------- exercise 9: drafts
+
+RATIO = "p[places, words] / q[places, words]"
+POSITIVE = "(p[kept] - q[kept]).clamp(min=0)"
+DRAFT = (
+    Mistake("ratio the wrong way round", "what the draft says too often, q above p, must be kept less often: p / q",
+            edit(RATIO, "q[places, words] / p[places, words]")),
+    Mistake("q left out", "the draft has brought the word with chance q already: it stays with p / q, not with p",
+            edit(RATIO, "p[places, words]")),
+    Mistake("accepted greedily", "a likely word may be refused and an unlikely one stay: compare luck with p / q",
+            edit(f"luck < {RATIO}", "words == p[:-1].argmax(dim=-1)"),
+            edit(f"luck < {RATIO}", "p[places, words] >= q[places, words]")),
+    Mistake("words behind a refused one kept", "they were drafted to follow a word that is not there any more",
+            edit("stays.cumprod(dim=0).sum()", "stays.sum()")),
+    Mistake("drawn again from p", "kept words bring min(p, q) of p already: only what is missing may be drawn",
+            edit(POSITIVE, "p[kept]")),
+    Mistake("what is too much, not what is missing", "what the small model says too seldom is where p is above q",
+            edit(POSITIVE, "q[kept]"),
+            edit(POSITIVE, "(q[kept] - p[kept]).clamp(min=0)"),
+            edit(POSITIVE, "(p[kept] - q[kept]).abs()")),
+    Mistake("not renormalised", "what is missing sums to the chance of a refusal: divide by it",
+            edit("missing / missing.sum()", "missing"),
+            edit("missing / missing.sum()", "missing.softmax(dim=-1)")),
+    Mistake("last row of p forgotten", "where all stay the next word is drawn by p behind the last of them: row n",
+            edit("return kept, p[-1]", "return kept, p[-2]")),
+)
+
 MISTAKES = {
     "causal_mask": CAUSAL,
     "combined_mask": COMBINED,
@@ -344,4 +389,6 @@ MISTAKES = {
     "merge_tiles": MERGE,
     "causal_linear_attention": LINEAR,
     "merge_parts": PARTS,
+    "paged_keys": PAGED,
+    "judge_draft": DRAFT,
 }

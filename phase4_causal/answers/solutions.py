@@ -138,6 +138,36 @@ def merge_parts(outputs: Tensor, logsumexps: Tensor) -> tuple[Tensor, Tensor]:
     return output, logsumexps.logsumexp(dim=0)  # (P, T_q) -> (T_q,)
 
 
+def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
+    """
+    for h in range(H):
+        for t in range(length):
+            block = table[t // block_size]
+            keys[h, t] = pool[block, h, t % block_size]
+    """
+    blocks = pool[table]  # (num_blocks, H, block_size, d_k) -> (n, H, block_size, d_k)
+    keys = blocks.transpose(0, 1).flatten(1, 2)  # (n, H, block_size, d_k) -> (H, n * block_size, d_k)
+    return keys[:, :length]
+
+
+def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
+    """
+    kept = 0
+    while kept < n and luck[kept] < p[kept, words[kept]] / q[kept, words[kept]]:
+        kept += 1
+    for v in range(V):
+        probabilities[v] = max(p[kept, v] - q[kept, v], 0) if kept < n else p[n, v]
+    probabilities /= sum(probabilities)
+    """
+    places = torch.arange(len(words))
+    stays = luck < p[places, words] / q[places, words]  # (n, V) -> (n,)
+    kept = stays.cumprod(dim=0).sum()  # up to the first False
+    if kept == len(words):
+        return kept, p[-1]
+    missing = (p[kept] - q[kept]).clamp(min=0)
+    return kept, missing / missing.sum()
+
+
 # -------------------------------------------------------------------------------------------------------- the cases
 
 
@@ -216,6 +246,28 @@ def parts_cases() -> list[Case]:
     hidden = outputs.masked_fill(unseen[..., None], 0), logs.masked_fill(unseen, -math.inf)
     high = logs + torch.tensor([0, 1000, 0, 0, 0])
     return [Case("", (outputs, 2 * logs)), Case("scores of 1000", (outputs, high)), Case("keys not seen", hidden)]
+
+
+def paged_cases() -> list[Case]:
+    """H = 2, blocks of 3, d_k = 5; 11 blocks, of which a text has 4, and in the last one 1 word."""
+    (pool,) = draw((11, 2, 3, 5))
+    table = torch.tensor([7, 2, 9, 4])
+    return [
+        Case("10 words", (pool, table, 10)),
+        Case("12 words: the last block is full", (pool, table, 12)),
+    ]
+
+
+def draft_cases() -> list[Case]:
+    """n = 4, V = 7. The ratios p / q of the words: 0.73, 1.14, 0.47, 0.59."""
+    q, p = ((2 * logits).softmax(dim=-1) for logits in draw((4, 7), (5, 7), seed=25))
+    words = torch.tensor([0, 1, 1, 5])
+    refused, at_once, none = torch.tensor([[0.1, 0.5, 0.6, 0.7], [0.8, 0.8, 0.9, 0.9], [0.4, 0.7, 0.4, 0.5]]).double()
+    return [
+        Case("the third word is refused", (words, q, p, refused)),
+        Case("the first word is refused", (words, q, p, at_once)),
+        Case("all stay", (words, q, p, none)),
+    ]
 
 
 # --------------------------------------------------------------------------------------- the exercises and their hints
@@ -318,6 +370,33 @@ EXERCISES = (
         shares      e to (logsumexp of each part - the largest of them)         (P, T_q)
         output      the outputs with weights shares / their sum                 (P, T_q, 1) with (P, T_q, d_v)
         logsumexp   largest + log of the sum of the shares                      (T_q,)
+        """,
+    ),
+    Exercise(
+        paged_keys, ("keys",), paged_cases, MISTAKES["paged_keys"],
+        section="5. The cache", level="easy", minutes=25,
+        idea="""
+        The table says where each block of the text lies: word t is in block table[t // block_size], at place
+        t % block_size of it.
+        """,
+        steps="""
+        blocks   those of the table, in its order                           (n, H, block_size, d_k)
+        keys     heads first, then blocks and places as one axis            (H, n * block_size, d_k)
+        result   without the places behind the last word                    (H, length, d_k)
+        """,
+    ),
+    Exercise(
+        judge_draft, ("kept", "probabilities"), draft_cases, MISTAKES["judge_draft"],
+        section="4. Writing", level="medium", minutes=45,
+        idea="""
+        Of the chance p of a word the draft brings min(p, q). What is missing, p - q where it is positive, must come
+        from the words that are drawn in place of refused ones.
+        """,
+        steps="""
+        ratios          p / q of each drafted word: p[i, words[i]] / q[i, words[i]]         (n,)
+        kept            how many come before the first whose luck is not below its ratio
+        missing         p - q at that place, 0 where it is negative                         (V,)
+        probabilities   missing divided by its sum; if all stay, the last row of p          (V,)
         """,
     ),
 )

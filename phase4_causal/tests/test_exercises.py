@@ -11,12 +11,13 @@ from phase4_causal.answers import solutions
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
+from phase4_causal.serving import drafts
 from phase4_causal.writing.generate import Sampling
 from shared.attention_utils import causal_mask, padding_mask
 from shared.exercise_checker import DONE, check, draw
 from shared.tests.helpers import asked_for_as_checked, by_loops, close, each_way, known_by_its_name
 
-CAUSAL, COMBINED, NEXT, CACHE, TILES, LINEAR, PARTS = solutions.EXERCISES
+CAUSAL, COMBINED, NEXT, CACHE, TILES, LINEAR, PARTS, PAGED, DRAFT = solutions.EXERCISES
 
 
 @pytest.mark.parametrize("exercise", solutions.EXERCISES, ids=lambda exercise: exercise.name)
@@ -59,6 +60,22 @@ def linear_of_this_repository(query, key, value):
     return output, carried[:, :-1], carried[:, -1]  # that one keeps the total as the last column
 
 
+def paged_by_places(pool, table, length):
+    t = torch.arange(length)
+    return pool[table[t // pool.size(2)], :, t % pool.size(2)].transpose(0, 1)
+
+
+def draft_of_this_repository(words, q, p, luck):
+    """With luck in the place of chance; what the last word is drawn by is caught."""
+    lucks, asked = iter(luck), []
+
+    def choose(chances):
+        asked.append(chances)
+        return len(chances) == 2 and next(lucks) < chances[1]  # stays
+
+    return len(drafts.judge(words.tolist(), list(q), p, choose)) - 1, asked[-1]
+
+
 RIGHT = [
     (CAUSAL, by_loops(CAUSAL, mask="T_q T_k")),
     (CAUSAL, causal_mask),
@@ -75,6 +92,10 @@ RIGHT = [
     (LINEAR, by_loops(LINEAR, query="T d_k", value="T d_v", buffers={"phi": lambda x: F.elu(x) + 1})),
     (LINEAR, linear_of_this_repository),
     (PARTS, by_loops(PARTS, outputs="P T_q d_v", buffers={"log": torch.log})),
+    (PAGED, by_loops(PAGED, pool="num_blocks H block_size d_k")),
+    (PAGED, paged_by_places),
+    (DRAFT, by_loops(DRAFT, q="n V")),
+    (DRAFT, draft_of_this_repository),
 ]
 
 
