@@ -77,19 +77,19 @@ def losses(trained: Trained, sentences: Sequence[Sequence[str]]) -> dict[str, li
 
 
 def draw(trained: Trained, words: list[str], loss: list[float]) -> tuple[Figure, str]:
-    """Rows: how deep the lens reads; columns: which word is hidden; in each cell the likeliest word."""
+    """Rows: which word is hidden; columns: how deep the lens reads; in each cell the likeliest word."""
     logits, _ = each_word_hidden(in_double(trained.model), [words])
-    best, guesses = logits.softmax(dim=-1).max(dim=-1)  # (2L + 1, T, V) -> (2L + 1, T)
-    parts = [f"layer {layer}: {part}" for layer in range(len(logits) // 2) for part in ("attention", "feed-forward")]
-    fig, ax = plt.subplots(figsize=(1.2 * len(words) + 2.2, 4.2), layout="constrained")
+    best, guesses = (values.T for values in logits.softmax(dim=-1).max(dim=-1))  # (2L + 1, T, V) -> (T, 2L + 1)
+    parts = [f"layer {layer}:\n{part}" for layer in range(len(logits) // 2) for part in ("attention", "network")]
+    names = [f"{part}\n{nats:.1f} nats" for part, nats in zip(["before\nthe layers", *parts], loss, strict=True)]
+    fig, ax = plt.subplots(figsize=(1.3 * len(names) + 1.5, 0.45 * len(words) + 2), layout="constrained")
     ax.pcolormesh(best.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=1)
     for row, guess in enumerate(guesses):
         for column, word in enumerate(decode(guess.tolist())):
             color = "white" if best[row, column] > 0.55 else INK
-            ax.text(column + 0.5, row + 0.5, word, ha="center", va="center", fontsize=11, color=color)
-    names = [f"{part}, {nats:.1f} nats" for part, nats in zip(["before the layers", *parts], loss, strict=True)]
-    ax.set_yticks([row + 0.5 for row in range(len(names))], names, fontsize=10)
-    ax.set_xticks([column + 0.5 for column in range(len(words))], token_labels(words), fontsize=11)
+            ax.text(column + 0.5, row + 0.5, word, ha="center", va="center", fontsize=12, color=color)
+    ax.set_xticks([column + 0.5 for column in range(len(names))], names, fontsize=11)
+    ax.set_yticks([row + 0.5 for row in range(len(words))], token_labels(words), fontsize=12)
     ax.xaxis.tick_top()
     ax.invert_yaxis()
     ax.tick_params(length=0)
@@ -98,7 +98,7 @@ def draw(trained: Trained, words: list[str], loss: list[float]) -> tuple[Figure,
     title = "What the model would say, part by part"
     if min(falls[::2]) > max(falls[1::2]):
         title = "The guess takes shape in the attention of each layer"
-    note = f"{trained.label} · each word hidden in turn · the likeliest word, shaded by its probability; held-out loss"
+    note = f"{trained.label} · each word hidden in turn · likeliest word, shade: its probability · loss: held-out"
     headline(fig, title, note)
     return fig, f"{title}. The likeliest word after each part of the model, for each hidden word of a sentence."
 

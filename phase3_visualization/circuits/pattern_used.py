@@ -127,7 +127,7 @@ def used(trained: Trained, choosing: list[Sentence], asked: list[Sentence]) -> d
     return found | {
         "head with the role": role,
         ROLE: output[role],
-        OTHERS: mean(output[:role] + output[role + 1 :]),
+        OTHERS: mean(output[:role] + output[role + 1 :] or [0.0]),  # a lone head has no others
         LEAST: min((share for share, weight in zip(output, looks, strict=True) if weight >= LOOKS), default=0.0),
     }
 
