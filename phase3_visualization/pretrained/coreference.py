@@ -29,9 +29,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase3_visualization.pretrained.language_model import (
+    DEFAULT,
     LanguageModel,
     Reading,
     add_options,
+    is_decoder,
     load,
     or_exit,
     read,
@@ -85,9 +87,14 @@ def tokens_of(reading: Reading, index: int, text: str, word: str) -> Tensor:
 
 
 def weights_of_it(language_model: LanguageModel, pairs: tuple[Pair, ...]) -> Tensor:
-    """Weight that "it" gives to the two nouns -> (pairs, member, L, H, noun); pieces of a noun are added up."""
+    """Weight that "it" gives to the two nouns -> (pairs, member, L, H, noun); pieces of a noun are added up.
+
+    ValueError for a decoder: "it" cannot look at the exchanged word, and does the same in both members.
+    """
     texts = [pair.sentence(member) for pair in pairs for member in (0, 1)]
     reading, rows = read(language_model, texts), []
+    if is_decoder(reading):
+        raise ValueError(f'in a decoder "it" sees no later word: an encoder is needed, e.g. {DEFAULT}')
     for index, text in enumerate(texts):
         of_it = tokens_of(reading, index, text, "it")
         row = reading.weights[index][:, :, of_it].mean(dim=2)  # (L, H, T, T) -> (L, H, T)
@@ -238,7 +245,7 @@ def main(argv: list[str] | None = None) -> str:
     parser = add_options(cli.parser(__doc__))
     options = cli.parse(parser, argv)
     language_model = or_exit(parser, load, options.model)
-    weights = weights_of_it(language_model, PAIRS[:8] if options.quick else PAIRS)
+    weights = or_exit(parser, weights_of_it, language_model, PAIRS[:8] if options.quick else PAIRS)
     measured = [held_out(weights, torch.Generator().manual_seed(seed)) for seed in cli.seeds(options)]
     if options.pictures:
         others = [torch.Generator().manual_seed(seed) for seed in range(HALVES)]

