@@ -14,12 +14,14 @@ FlashAttention (Dao et al. 2022; Dao 2023) does so with a tile of queries and ke
 stay small and near the processor. For the backward pass it keeps the output and one number for each query,
 logsumexp = largest + log(total), and computes the weights again: exp(score - logsumexp).
 
+OnlineSoftmax below is that in readable form. The function flash_attention takes that of fast_tiles.py, which gets by
+without the largest score, and this one for the few queries where that cannot be done.
+
 Run it to see two tiles worked by hand. Compared with the plain function, and timed, by long_context.py.
 
     python phase4_causal/long_texts/flash_attention.py
 """
 
-import bisect
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -29,9 +31,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from phase1_single_head.self_attention import at_least_float32, check_attention_inputs
+from phase4_causal.long_texts.fast_tiles import TILE, Tiling, add_gradients, fast_softmax, tiles
 from shared import cli
 
-BLOCK_SIZE = (256, 512)  # queries and keys in a tile
 Kept = tuple[Tensor, Tensor, Tensor]  # of some keys: largest score, sum of e^(score - largest), the same times values
 SCORES, VALUES = (1, 2, 4, 0), (3, 1, 5, 2)  # of the worked example: the second tile brings a larger score
 
@@ -93,17 +95,9 @@ def two_tiles() -> list[str]:
     ]
 
 
-def tiles(query_at: range, key_at: range, causal: bool, size: tuple[int, int]) -> Iterator[tuple[slice, slice]]:
-    """Rows and columns of the tiles to compute; with causal, the keys that no query of a tile sees are left out.
-
-    query_at, key_at: where queries and keys stand in the text. Here the last query stands at the last key; in a ring
-    (ring_attention.py) they are whatever slices a process has.
-    """
-    for start in range(0, len(query_at), size[0]):
-        rows = slice(start, min(start + size[0], len(query_at)))
-        visible = bisect.bisect_right(key_at, query_at[rows][-1]) if causal else len(key_at)  # from the first key on
-        for first in range(0, visible, size[1]):
-            yield rows, slice(first, min(first + size[1], visible))
+def positions(query: Tensor, key: Tensor) -> tuple[range, range]:
+    """Where queries (N, T_q, d_k) and keys (N, T_k, d_k) stand in the text: the last query stands at the last key."""
+    return range(key.size(1) - query.size(1), key.size(1)), range(key.size(1))
 
 
 def hidden_keys(query_at: range, key_at: range, device: torch.device) -> Tensor:
@@ -158,30 +152,17 @@ class OnlineSoftmax:
         return self.weighted.div_(self.total), self.largest + self.total.log()
 
 
-def add_gradients(
-    saved: tuple[Tensor, Tensor, Tensor, Tensor],
-    key: Tensor,
-    value: Tensor,
-    grads: tuple[Tensor, Tensor, Tensor],
-    where: tuple[range, range],
-    causal: bool,
-    size: tuple[int, int],
-) -> None:
-    """Add to the gradients of query, key and value what comes by way of these keys.
-
-    Softmax has the derivative dS = P ∘ (dP - sum of P ∘ dP over keys), and that sum is sum of dO ∘ O. saved: scaled
-    query, logsumexp, grad_output, sum of grad_output ∘ output (N, T_q, 1).
-    """
-    scaled, logsumexp, grad_output, row_sums = saved
-    grad_query, grad_key, grad_value = grads
-    scale = 1 / math.sqrt(scaled.size(-1))
-    for rows, columns, scores in score_tiles(scaled, key, where, causal, size):
-        weights = scores.sub_(logsumexp[:, rows]).exp_()  # again, as in the forward pass
-        grad_value[:, columns] += weights.mT @ grad_output[:, rows]  # -> (N, columns, d_v)
-        grad_weights = grad_output[:, rows] @ value[:, columns].mT  # -> (N, rows, columns)
-        grad_scores = grad_weights.sub_(row_sums[:, rows]).mul_(weights)
-        grad_query[:, rows] += scale * (grad_scores @ key[:, columns])  # -> (N, rows, d_k)
-        grad_key[:, columns] += grad_scores.mT @ scaled[:, rows]  # -> (N, columns, d_k)
+def do_again(found: tuple[Tensor, Tensor], sure: Tensor, inputs: tuple[Tensor, Tensor, Tensor], tiling: Tiling) -> None:
+    """Put output and logsumexp of the online softmax in place of those that are not sure (see fast_tiles.py)."""
+    (query, key, value), ((query_at, key_at), causal, size) = inputs, tiling
+    for start in range(0, len(query_at), size[0]):
+        rows = slice(start, start + size[0])
+        for head in (~sure[:, rows]).any(dim=1).nonzero()[:, 0].tolist():  # (N, rows, 1) -> those with such a query
+            one = slice(head, head + 1)
+            softmax = OnlineSoftmax(query[one, rows], value.size(-1))
+            softmax.fold(key[one], value[one], (query_at[rows], key_at), causal, size)
+            for before, again in zip(found, softmax.finish(), strict=True):
+                before[one, rows] = torch.where(sure[one, rows], before[one, rows], again)
 
 
 class FlashAttention(torch.autograd.Function):
@@ -189,10 +170,9 @@ class FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, causal: bool, size: tuple[int, int]) -> Tensor:
-        ctx.tiling = (range(key.size(1) - query.size(1), key.size(1)), range(key.size(1))), causal, size
-        softmax = OnlineSoftmax(query, value.size(-1))
-        softmax.fold(key, value, *ctx.tiling)
-        output, logsumexp = softmax.finish()
+        ctx.tiling = positions(query, key), causal, size
+        output, logsumexp, sure = fast_softmax(query, key, value, ctx.tiling)
+        do_again((output, logsumexp), sure, (query, key, value), ctx.tiling)
         ctx.save_for_backward(query, key, value, output, logsumexp)
         return output
 
@@ -203,7 +183,7 @@ class FlashAttention(torch.autograd.Function):
         grads = tuple(torch.zeros_like(x) for x in (query, key, value))
         row_sums = (grad_output * output).sum(dim=-1, keepdim=True)  # (N, T_q, d_v) -> (N, T_q, 1)
         saved = (query / math.sqrt(query.size(-1)), logsumexp, grad_output, row_sums)
-        add_gradients(saved, key, value, grads, *ctx.tiling)
+        add_gradients(saved, key, value, grads, ctx.tiling)
         return *grads, None, None
 
 
@@ -213,9 +193,9 @@ def flash_attention(
     value: Tensor,
     *,
     causal: bool = False,
-    block_size: int | tuple[int, int] = BLOCK_SIZE,
+    block_size: int | tuple[int, int] = TILE,
 ) -> Tensor:
-    """Scaled dot-product attention in tiles; beyond its inputs it needs memory O(T_q d_v + T_k), forward and backward.
+    """Scaled dot-product attention in tiles: no memory that grows with T_q · T_k, forward and backward.
 
     query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v). Output only, like
     F.scaled_dot_product_attention: the weights never exist together. causal: a query sees itself and what comes before,

@@ -35,7 +35,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from phase1_single_head.self_attention import at_least_float32, scaled_dot_product_attention
-from phase4_causal.long_texts.flash_attention import OnlineSoftmax, add_gradients
+from phase4_causal.long_texts.fast_tiles import add_gradients
+from phase4_causal.long_texts.flash_attention import OnlineSoftmax
 from phase4_causal.long_texts.ring_blocks import (
     BLOCK_SIZE,
     check_slices,
@@ -124,7 +125,8 @@ class RingAttention(torch.autograd.Function):
         for step in range(ring.size):
             arrives = ring.pass_on(at_hand, step) if step < ring.size - 1 else None
             grad_of = (grad_query, *grads.split(sizes, dim=-1))  # views: adding to them adds to grads
-            add_gradients(saved, *at_hand.split(sizes, dim=-1), grad_of, ring.where(step), ctx.causal, BLOCK_SIZE)
+            tiling = ring.where(step), ctx.causal, BLOCK_SIZE
+            add_gradients(saved, *at_hand.split(sizes, dim=-1), grad_of, tiling)
             if arrives:
                 at_hand = arrives()
             grads = ring.pass_on(grads, step)()  # only now: this process had to add its part; the last message is home

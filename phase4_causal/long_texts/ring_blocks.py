@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from phase4_causal.long_texts.flash_attention import tiles
+from phase4_causal.long_texts.fast_tiles import tiles
 
 BLOCK_SIZE = (64, sys.maxsize)  # of a tile: so many queries with all keys of a slice that they may see
 

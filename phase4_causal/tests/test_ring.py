@@ -24,7 +24,8 @@ RING_MISTAKES = [  # object, right, wrong
     ("OnlineSoftmax", "total.mul_(shrink)", "total"),
     ("hidden_keys", "keys > queries[:, None]", "keys > queries[:, None] + 1"),
     ("slice_positions", "range(sum(lengths[:rank]), sum(", "range(sum(lengths[:rank]) - rank, -rank + sum("),
-    ("add_gradients", ".sub_(row_sums[:, rows])", ""),
+    ("gradients_of_heads", ".sub_(row_sums)", ""),
+    ("hide_future", "// key_at.step)", "// key_at.step + 1)"),
     ("Ring", "(self.rank - step) %", "(self.rank + step) %"),
     (
         "RingAttention",
@@ -39,7 +40,7 @@ RING_WORKER = """
 import inspect, sys
 import torch
 import torch.distributed as dist
-from phase4_causal.long_texts import flash_attention, ring_attention, ring_blocks
+from phase4_causal.long_texts import fast_tiles, flash_attention, ring_attention, ring_blocks
 
 rank, folder = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
@@ -57,7 +58,7 @@ def refused(*tensors, **way):
         return str(error)
 
 def with_mistake(name, right, wrong):
-    modules = [module for module in (ring_attention, ring_blocks, flash_attention) if hasattr(module, name)]
+    modules = [module for module in (ring_attention, ring_blocks, flash_attention, fast_tiles) if hasattr(module, name)]
     home = modules[-1]  # the others import it from there
     source = inspect.getsource(getattr(home, name))
     assert source.count(right) == 1, right
