@@ -82,13 +82,12 @@ class LatentAttention(nn.Module):
         """
         query, turned, new = self.project(x, past=kept.size(1))
         kept = torch.cat([kept, new], dim=1)  # (B, T_past, d_c + d_r) -> (B, T_k, d_c + d_r)
-        w_uk, w_uv = (
-            w.weight.unflatten(0, (self.num_heads, self.d_k)) for w in (self.w_uk, self.w_uv)
-        )  # (H, d_k, d_c)
+        w_uk = self.w_uk.weight.unflatten(0, (self.num_heads, self.d_k))  # (H d_k, d_c) -> (H, d_k, d_c)
+        w_uv = self.w_uv.weight.unflatten(0, (self.num_heads, self.d_k))  # (H d_k, d_c) -> (H, d_k, d_c)
         query = torch.cat([query @ w_uk, turned], dim=-1)  # (B, H, T, d_k) -> (B, H, T, d_c + d_r)
         query = query * math.sqrt(kept.size(-1) / (self.d_k + self.sizes[1]))  # scores are divided as in forward
-        key = kept.unsqueeze(1).expand(-1, self.num_heads, -1, -1)  # (B, T_k, d_c + d_r) -> (B, H, T_k, d_c + d_r)
-        value = key[..., : self.sizes[0]]  # (B, H, T_k, d_c + d_r) -> (B, H, T_k, d_c)
+        key = kept.unsqueeze(1)  # (B, T_k, d_c + d_r) -> (B, 1, T_k, d_c + d_r): one for all heads
+        value = key[..., : self.sizes[0]]  # (B, 1, T_k, d_c + d_r) -> (B, 1, T_k, d_c)
         mean, _ = scaled_dot_product_attention(query, key, value, causal_mask(x.size(1), key.size(2), device=x.device))
         return self.w_o(merge_heads(mean @ w_uv.mT)), kept  # (B, H, T, d_c) -> (B, H, T, d_k) -> (B, T, d_model)
 
