@@ -19,7 +19,6 @@ Writes longer.png to visualizations/plots/phase4/.
 """
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
@@ -43,7 +42,8 @@ from shared.toy_model import MakeAttention, ToyTransformer
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE, RED, headline, label_ends, save_plot
 
 TRAINED, STRETCHES = 32, (1, 2, 4, 8)  # words of a text in training; how many times as many when the model is used
-BASE, ONCE, TWICE, BACK = 10000.0, 1, 2, 3
+BASE, BACK = 10000.0, 3
+ONCE, TWICE = 1, 2  # the paper's α and β, which is 32 there: its models were trained on texts of 4,096
 HEADS, BATCH, STEPS, NUM_TEST = 4, 32, 250, 50
 AS_TRAINED, INTERPOLATED, NTK, PARTS, ALIBI = "as trained", "interpolated", "NTK-aware", "by parts (YaRN)", "ALiBi"
 ROTARY = (INTERPOLATED, AS_TRAINED, NTK, PARTS)  # as they are expected to do, from worst to best
@@ -105,7 +105,7 @@ def blocks(count: int, length: int, generator: torch.Generator) -> Texts:
 
 
 COPY, BLOCK = f"copy the word {BACK} places back", "continue a repeated block"
-TASKS: dict[str, tuple[Callable[[int, int, torch.Generator], Texts], int]] = {COPY: (copies, 1), BLOCK: (blocks, 2)}
+TASKS = {COPY: (copies, 1), BLOCK: (blocks, 2)}  # texts, and layers of the model
 
 
 def train(task: str, make_attention: MakeAttention, seed: int, steps: int) -> ToyTransformer:
@@ -155,11 +155,11 @@ def beyond(seed: int, steps: int = STEPS) -> dict[str, list[float]]:
     """Share right of each way, in each task, at each length."""
     found = {}
     for task in TASKS:
-        rotary, alibi = (train(task, attention, seed, steps) for attention in (RotaryHeads, CausalAlibi))
+        turning, alibi = (train(task, attention, seed, steps) for attention in (RotaryHeads, CausalAlibi))
         for way in COLORS:
-            model, shares = alibi if way == ALIBI else rotary, []
+            model, shares = alibi if way == ALIBI else turning, []
             for stretch in STRETCHES:
-                for block in rotary.blocks:
+                for block in turning.blocks:
                     block.attention.way, block.attention.stretch = way, stretch
                 shares.append(right(model, task, stretch, seed))
             found[f"{way}: {task}"] = shares
@@ -179,7 +179,7 @@ def draw(found: Measured, seed: int, steps: int) -> tuple[Figure, str]:
         ax.minorticks_off()
         label_ends(ax, {way: (lengths[-1], shares[way][-1], color) for way, color in COLORS.items()}, size=10)
     axes[0].set_ylabel("right, beyond the words of training")
-    title = f"{steps} steps are too few to tell the ways apart"
+    title = "Rotary positions in longer texts than in training"
     if found.claims[0].holds(found):
         title = "In longer texts, slow the slow turns only, and rotary positions go on"
     headline(fig, title, f"trained {steps} steps, seed {seed}; at {TRAINED} words all places count")
