@@ -39,7 +39,7 @@ from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.toy_model import ToyTransformer, in_double
-from shared.training import QUICK_STEPS, History, Recipe, Trained
+from shared.training import History, Recipe, Trained
 from shared.visualization_utils import BLUE, GREY, QUIET, WEIGHT_MAP, headline, save_plot
 
 TEXTS, DRAWN, RANDOM = 1000, 32, 100  # texts for the means, words in the picture, pairs of random matrices
@@ -50,7 +50,7 @@ PARTS, CHANCE = ("Q", "K", "V"), "random matrices, highest"
 
 def induction_model(options: argparse.Namespace, seed: int) -> ToyTransformer:
     """The model of two layers of induction.py in float64, from its checkpoint or trained now."""
-    steps = QUICK_STEPS if options.quick else STEPS
+    steps = training.QUICK_STEPS if options.quick else STEPS
     recipe = Recipe(f"induction_model_{steps}_steps_seed{seed}", "next word", HEADS, 2, steps, seed=seed)
     try:
         if options.retrain:

@@ -1,5 +1,6 @@
 """Tables against the scores and logits of the model itself, paths against a forward pass by hand."""
 
+import json
 import math
 
 import pytest
@@ -9,7 +10,7 @@ from torch.nn.functional import one_hot
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase3_visualization.circuits.patching import Patching, changed, run
-from phase4_causal.induction import paths
+from phase4_causal.induction import circuits, paths
 from phase4_causal.induction import word_tables as tables
 from phase4_causal.induction.induction import HEADS, new_model
 from phase4_causal.induction.induction_scores import unrepeated_sequences
@@ -106,11 +107,8 @@ def test_scores_of_tables_that_are_known():
     assert [tables.copying_score(table) for table in (eye, -eye)] == pytest.approx([1, -1])
     assert tables.copying_score(turned) == pytest.approx(-0.2)  # sixth roots of 1; the means take the 1 away
     one, two, other = (eye * one_hot(torch.tensor(i), 6).sum(dim=0) for i in ([0], [0, 1], [2]))
-    assert [tables.composition(a, b) for a, b in ((one, one), (two, two), (two, other))] == [
-        1,
-        pytest.approx(0.5**0.5),
-        0,
-    ]
+    found = [tables.composition(a, b) for a, b in ((one, one), (two, two), (two, other))]
+    assert found == pytest.approx([1, 0.5**0.5, 0])
 
 
 def test_texts_differ_in_two_words_and_ask_for_what_follows_one_of_them():
@@ -167,3 +165,13 @@ def test_paths_are_what_a_forward_pass_by_hand_gives(model):
         abs=1e-10,
     )
     assert len({round(abs(value), 3) for value in found.values()}) == 6, "six paths, six numbers"
+
+
+def test_both_scripts_write_pictures_and_a_beginner_passes_no_rule(checkpoints, tmp_path):
+    for script in (circuits, paths):
+        script.main(["--quick", "--output-dir", str(tmp_path)])
+        file = f"data/processed/findings/phase4_causal.induction.{script.__name__.rpartition('.')[2]}.json"
+        found = json.loads((tmp_path / file).read_bytes())
+        assert len(found) == 3 and not any(finding["here"] == "holds" for finding in found)
+    assert {path.name for path in tmp_path.rglob("*.png")} == {"circuits.png", "induction_paths.png"}
+    assert [path.name for path in checkpoints.glob("induction_model_*")] == ["induction_model_8_steps_seed0.pt"]
