@@ -39,7 +39,9 @@ PER_PASS, KEPT, EXPECTED = "words a pass", "share of judged words kept", "the sa
 
 
 def load_draft_model(options: argparse.Namespace, seed: int) -> Trained:
-    return cli.trained_model(DRAFT_RECIPE, CausalSelfAttention, options, seed)
+    """It keeps its size, whatever that of the large one is."""
+    own = argparse.Namespace(**vars(options) | {"d_model": None, "heads": None})
+    return cli.trained_model(DRAFT_RECIPE, CausalSelfAttention, own, seed)
 
 
 def name_of(temperature: float, what: str) -> str:
