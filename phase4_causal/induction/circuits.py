@@ -100,7 +100,7 @@ def highest_by_chance(d_model: int, seed: int) -> float:
     ),
     Claim(
         id="induction-weights-alone",
-        text="This can be read off the weights of attention alone",
+        text="What an induction head looks for, and what it says, can be read off the weights of attention alone",
         kind=EXPERIMENT,
         source="Elhage et al. 2021, of models without feed-forward networks; ours has them",
         rule="both tables by weights alone are largest on the diagonal for half of the words or more",

@@ -7,8 +7,8 @@ A head is two matrices (Elhage et al. 2021). With every word put in, each become
 
 What a word is by the time a head of layer 1 reads it, is said in two ways:
 
-    words_alone      by weights of attention alone: its embedding; of the word before, what the heads of layer 0 make of
-                     it, W_V W_O. Norms without their division and shift; the feed-forward network is left out.
+    words_alone      by weights of attention alone: its embedding; of the word before, what all heads of layer 0 make
+                     of it, W_V W_O. Norms without their division and shift; the feed-forward network is left out.
     words_in_text    the mean of what is read, behind the norm, over places of texts with this word there, or before.
                      A table of means is the mean of the scores of all pairs of such places, exactly.
 
