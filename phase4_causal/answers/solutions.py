@@ -404,6 +404,6 @@ EXERCISES = (
 
 AFTERWARDS = """\
 You can now hide the future and the padding with one mask, turn logits into the probabilities of a next word, and write
-word by word with a cache. You can also merge tiles and parts of keys as flash attention and flash-decoding do, and run
-attention as a recurrence. These were the last exercises. Next is an attention of your own: ToyTransformer in
-shared/toy_model.py takes it as an argument."""
+word by word with a cache. You can also merge tiles of keys as flash attention does, and parts of them that several
+processors read, and run attention as a recurrence. These were the last exercises. Next is an attention of your own:
+ToyTransformer in shared/toy_model.py takes it as an argument."""
