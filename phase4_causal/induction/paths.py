@@ -109,7 +109,7 @@ def by_path(patching: Patching, receivers: Tensor) -> dict[str, float]:
     ),
     Claim(
         id="induction-straight-path",
-        text="The word before goes straight from attention to the keys of the induction heads, past the network between",
+        text="The word before goes from attention straight to the keys of induction heads, past the network between",
         kind=EXPERIMENT,
         source="Elhage et al. 2021, of models without feed-forward networks; ours has them",
         rule="without the feed-forward network of layer 0 the path to the keys restores 0.8 or more",
