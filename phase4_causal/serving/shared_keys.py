@@ -11,6 +11,8 @@ Two tasks for one layer, all four trained alike. One is the next word of the toy
 cards, each with a letter in each of four colours and a digit. A question shows a letter in each colour, from any cards,
 and asks for the digits of all four: four look-ups at once, one for each head if it has keys of its own.
 
+Fewer numbers are also fewer weights, and only latent attention turns queries and keys by their positions.
+
     python phase4_causal/serving/shared_keys.py --seeds 5
 
 Writes shared_keys.png to visualizations/plots/phase4/. With LETTERS = 8 the look-ups are easier: try what that changes.
