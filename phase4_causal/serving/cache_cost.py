@@ -46,7 +46,7 @@ PUBLISHED = {  # layers, key-value heads, d_k, tokens kept at most
     "Mistral 7B": (32, 8, 128, 4096),  # Jiang et al. 2023: its window
     "Llama 3 8B": (32, 8, 128, 8192),  # Grattafiori et al. 2024
 }
-D_MODEL, QUICK_D_MODEL, NUM_LAYERS, ROUNDS = 768, 64, 2, 4  # 38 MB of weights: more than most processors keep near
+D_MODEL, NUM_LAYERS, ROUNDS = 768, 2, 4  # 38 MB of weights: more than most processors keep near
 PREFILL, DECODING, LONG = "prefill, 128 words", "decoding, 64 words kept", "decoding, 1,024 words kept"
 LINES = {  # words in the cache before, new words, sizes of the batch, colour
     PREFILL: (0, 128, (1, 4), GREEN),
@@ -95,9 +95,9 @@ def costs(model: ToyTransformer, work: Pass) -> tuple[int, int]:
     return count_operations(prepared(model, work)), weights + work.batch * kept
 
 
-def time_passes(d_model: int, rounds: int, device: str) -> dict[str, list[float]]:
+def time_passes(rounds: int, device: str) -> dict[str, list[float]]:
     """Seconds in each round of every pass, and of two small models."""
-    model = long_model(1024, device, d_model, NUM_LAYERS)
+    model = long_model(1024, device, D_MODEL, NUM_LAYERS)
     calls = {name: prepared(model, work) for name, work in PASSES.items()}
     for name, small in ((TOY, long_model(500, device)), (CALLS, long_model(500, device, 4))):
         calls[name] = prepared(small, Pass(name, 1, 499, 1))
@@ -132,9 +132,9 @@ def show_published() -> None:
         print(f"   {name:13}{each // 2:16,}{in_bytes(each):>15}{length:9,}{in_bytes(whole):>19}")
 
 
-def per_word(times: dict[str, list[float]], d_model: int, rates: Rates) -> dict[str, Row]:
+def per_word(times: dict[str, list[float]], rates: Rates) -> dict[str, Row]:
     """Of each pass: operations a byte; seconds a word, by the roofline and in the best round."""
-    model, found = long_model(1024, "meta", d_model, NUM_LAYERS), {}
+    model, found = long_model(1024, "meta", D_MODEL, NUM_LAYERS), {}
     for name, work in PASSES.items():
         (operations, moved), words = costs(model, work), work.batch * work.new
         least = max(operations / rates[0], moved / rates[1])
@@ -150,7 +150,7 @@ def show(found: dict[str, Row], rates: Rates) -> None:
         print(f"   {name:38}{intensity:10.1f}{1e3 * least:12.2f}{1e3 * best:10.2f}")
 
 
-def draw(found: dict[str, Row], d_model: int) -> tuple[Figure, str]:
+def draw(found: dict[str, Row]) -> tuple[Figure, str]:
     """Time for a word against the batch: measured, and dotted the roofline."""
     fig, ax = plt.subplots(figsize=(8.2, 4.8), layout="constrained")
     ends, unit = {}, found[f"{DECODING}, batch 1"][1]
@@ -165,7 +165,7 @@ def draw(found: dict[str, Row], d_model: int) -> tuple[Figure, str]:
     ax.set_yticks((1, 0.1), ("1", "1/10"))
     ax.minorticks_off()
     title = "A batch makes writing cheap: the weights are read once for all. Reading gains little"
-    note = f"untrained, {NUM_LAYERS} layers, d = {d_model}, float32 · dotted: the least possible, by the roofline"
+    note = f"untrained, {NUM_LAYERS} layers, d = {D_MODEL}, float32 · dotted: the least possible, by the roofline"
     headline(fig, title, note, 12)
     label_ends(ax, ends, size=10)
     return fig, f"{title}. Time for one word against the number of users: short and long caches, and prompts."
@@ -175,12 +175,11 @@ def draw(found: dict[str, Row], d_model: int) -> tuple[Figure, str]:
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     show_published()
-    d_model, rounds = (QUICK_D_MODEL, 1) if options.quick else (D_MODEL, ROUNDS)
     rates = matmul_rate(options.device), memory_rate(options.device)
-    times = time_passes(d_model, rounds, options.device)
-    found = per_word(times, d_model, rates)
+    times = time_passes(1 if options.quick else ROUNDS, options.device)
+    found = per_word(times, rates)
     show(found, rates)
-    save_plot(options, "phase4/cache_cost", *draw(found, d_model))
+    save_plot(options, "phase4/cache_cost", *draw(found))
     numbers = ratios(times)
     findings.record(options, numbers)
     written, read = (1 / numbers[f"{line}, batch {b}"][1] for line, b in ((DECODING, 64), (PREFILL, 4)))

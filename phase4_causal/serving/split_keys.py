@@ -95,7 +95,7 @@ def draw() -> tuple[Figure, str]:
     ax.set_yticks((5_000, 20_000, 80_000), ("5,000", "20,000", "80,000"))
     ax.minorticks_off()
     title = f"One user keeps {HEADS} of {PROCESSORS} processors busy; with keys in parts, all of them"
-    note = f"counted, no model: the next word of each user, {HEADS} key-value heads, {TEXT:,} words before it"
+    note = f"counted, no model: {PROCESSORS} processors, as an A100 has, {HEADS} key-value heads, {TEXT:,} words a user"
     headline(fig, title, note, 12)
     label_ends(ax, ends, size=10)
     return fig, f"{title}. Keys that the busiest processor reads, against the number of users, whole and in parts."

@@ -60,8 +60,8 @@ def test_time_a_word_by_the_roofline_and_as_ratios():
     found = ratios(times)
     assert found.pop(f"{cache_cost.CALLS} / {cache_cost.TOY}") == [0.25] * 3
     assert len(found) == 6 and all(quartiles == [1, 1, 1] for quartiles in found.values())
-    model = long_model(1024, "meta", 64, cache_cost.NUM_LAYERS)
-    by_memory, by_arithmetic = (per_word(times, 64, rates) for rates in ((1e30, 1.0), (1.0, 1e30)))
+    model = long_model(1024, "meta", cache_cost.D_MODEL, cache_cost.NUM_LAYERS)
+    by_memory, by_arithmetic = (per_word(times, rates) for rates in ((1e30, 1.0), (1.0, 1e30)))
     for name, work in cache_cost.PASSES.items():
         operations, moved = costs(model, work)
         words = work.batch * work.new
