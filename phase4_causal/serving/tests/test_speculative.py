@@ -9,7 +9,7 @@ import torch
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.serving import drafts
-from phase4_causal.serving.drafts import drawn_by, speculate
+from phase4_causal.serving.drafts import drawn_by, missing_part, speculate
 from phase4_causal.writing.sampling import GREEDY, Sampling, write
 from shared.toy_language import END_ID, START_ID
 from shared.toy_model import ToyTransformer
@@ -99,6 +99,8 @@ def test_a_draft_by_the_large_model_itself_is_kept_whole():
     written = speculate(LARGE, LARGE, prompt, GREEDY, drawn_by(torch.Generator()), drafted=3)
     assert written.tokens == write(LARGE, torch.tensor([prompt])).tokens[0].tolist()
     assert written.kept == len(written.expected) and written.passes == math.ceil((len(written.tokens) - 3) / 4)
+    p = torch.tensor([0.75, 0.25])
+    assert torch.equal(missing_part(p, p), p), "where rounding refused a word, nothing is missing, and 0 / 0 is NaN"
     with pytest.raises(ValueError, match="after the prompt of 2 words: got 2"):
         speculate(LARGE, SMALL, prompt, GREEDY, drawn_by(torch.Generator()), limit=2)
 
