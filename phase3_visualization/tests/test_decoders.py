@@ -5,7 +5,15 @@ import math
 import pytest
 import torch
 
-from phase3_visualization.pretrained import coreference, decoders, heads, language_model, parity
+from phase3_visualization.pretrained import (
+    coreference,
+    decoders,
+    heads,
+    language_model,
+    parity,
+    repeated_tokens,
+    window,
+)
 from phase3_visualization.tests.test_pretrained import tiny_model, tiny_tokenizer
 from shared.attention_utils import causal_mask, local_mask
 
@@ -44,8 +52,8 @@ def test_our_attention_in_every_kind_of_decoder(kind):
     torch.testing.assert_close(language_model.read(theirs, TEXTS).weights, before.weights, atol=0, rtol=0)
     windows = [2 if "sliding" in t else 99 for t in getattr(theirs.model.config, "layer_types", [])] or [99, 99]
     windows = [2, 2] if kind == "Mistral" else windows
-    for layer, window in enumerate(windows):  # what is visible, read off the weights, is what the kind's mask says
-        expected = causal_mask(8) & local_mask(8, 8, window) & before.real[:, :, None]
+    for layer, width in enumerate(windows):  # what is visible, read off the weights, is what the kind's mask says
+        expected = causal_mask(8) & local_mask(8, 8, width) & before.real[:, :, None]
         assert torch.equal(language_model.visible(before)[:, layer], expected)
     assert language_model.is_decoder(before)
     scores = heads.role_scores(heads.rescaled(before))
@@ -113,3 +121,44 @@ def test_coreference_refuses_a_decoder():
         coreference.weights_of_it(
             tiny("Llama", **GROUPED), (coreference.pair("the cat sat on it a _", "cat it", "mat the"),)
         )
+
+
+def test_heads_on_repeated_tokens_made_by_hand():
+    tokens = repeated_tokens.repeated_tokens(torch.arange(3, 60), torch.Generator().manual_seed(0))
+    assert tokens.shape == (8, 96) and tokens.min() >= 3
+    hits = (tokens[:, :, None] == tokens[:, None, :]).tril(-1)
+    start = torch.eye(96) * (torch.arange(96) == 0)  # a query without such a key looks at the first token
+    wanted = {
+        "previous": torch.eye(96).roll(1, dims=0).tril() + start,
+        "duplicate": hits,
+        "induction": hits.roll(1, -1),
+    }
+    wanted["first"] = (torch.arange(96) == 0).expand(96, 96)
+    rows = [key.expand(8, 96, 96).float() for key in wanted.values()]
+    weights = torch.stack([row / row.sum(-1, keepdim=True).clamp(min=1) for row in rows], dim=1)  # a head for each
+    scores = torch.stack(list(repeated_tokens.role_scores(weights, tokens).values()))
+    torch.testing.assert_close(scores.diagonal(), torch.ones(4, dtype=torch.float64))
+    assert repeated_tokens.named(dict(zip(wanted, scores, strict=True))) == list(wanted)
+
+
+def test_a_window_keeps_the_first_tokens_and_the_last():
+    for i, row in enumerate(decoders.seen(7, window=3, kept=2).tolist()):
+        assert row == [j <= i and (i - j < 3 or j < 2) for j in range(7)]
+
+
+def test_the_loss_with_everything_is_the_library_s():
+    pytest.importorskip("transformers")
+    model = tiny("Llama", **GROUPED | {"tie_word_embeddings": True})
+    tokens = torch.tensor([[2, 3, 4, 5, 6, 2, 7]])
+    found = window.losses(model, tokens, decoders.seen(6, None))
+    logits = model.model(tokens[:, :-1]).last_hidden_state[0] @ model.model.embed_tokens.weight.T
+    expected = torch.nn.functional.cross_entropy(logits, tokens[0, 1:], reduction="none")
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_the_same_heads_shuffled_have_the_same_numbers():
+    model = tiny("Llama", **GROUPED).model
+    other = repeated_tokens.shuffled(model, torch.Generator().manual_seed(0))
+    for ours, theirs in zip(other.parameters(), model.parameters(), strict=True):
+        assert torch.equal(ours.flatten().sort().values, theirs.flatten().sort().values)
+    assert not torch.equal(other.embed_tokens.weight, model.embed_tokens.weight)
