@@ -47,7 +47,6 @@ TRAINED, STRETCHES = 32, (1, 2, 4, 8)  # words of a text in training; how many t
 ONCE, TWICE = 1, 2  # the paper's α and β, which is 32 there: its models were trained on texts of 4,096
 HEADS, BATCH, STEPS, NUM_TEST, BASE, BACK = 4, 32, 300, 50, 10000.0, 3
 AS_TRAINED, INTERPOLATED, NTK, PARTS, ALIBI = "as trained", "interpolated", "NTK-aware", "by parts (YaRN)", "ALiBi"
-Texts = tuple[Tensor, Tensor, Tensor]  # words, what to say at each place, whether that can be known; (N, T) each
 ROTARY = (INTERPOLATED, AS_TRAINED, NTK, PARTS)  # as they are expected to do, from worst to best
 COLORS = dict(zip((*ROTARY, ALIBI), (RED, GREY, ORANGE, BLUE, GREEN), strict=True))
 
@@ -90,14 +89,14 @@ class CausalAlibi(AlibiAttention):
         return super().forward(x, also_causal(x, mask))
 
 
-def copies(count: int, length: int, generator: torch.Generator) -> Texts:
-    """Random words, to be said BACK places later."""
+def copies(count: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Random words, what to say at each place (the word BACK before), whether that can be known -> (N, T) each."""
     words = torch.randint(SYMBOLS, (count, length), generator=generator) + len(SPECIAL)
     return words, words.roll(BACK, dims=1), (torch.arange(length) >= BACK).expand(count, -1)
 
 
-def blocks(count: int, length: int, generator: torch.Generator) -> Texts:
-    """Blocks of 8 to 16 words, repeated to the end: the task of induction.py."""
+def blocks(count: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of blocks of 8 to 16 words, repeated to the end, and the next word: the task of induction.py."""
     words = repeated_sequences(count, generator, length=length + 1)
     return words[:, :-1], words[:, 1:], predictable(words[:, :-1])
 
