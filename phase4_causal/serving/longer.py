@@ -175,7 +175,7 @@ def draw(found: Numbers, note: str) -> tuple[Figure, str]:
         shares = {way: found[f"{way}: {task}"] for way in COLORS}
         for way, color in COLORS.items():
             ax.plot(lengths, shares[way], "o-", color=color, linewidth=2.5, ms=6, clip_on=False)
-        ax.set(xscale="log", xlabel=f"words (trained on {TRAINED})", ylim=(0, 1.05), title=f"{task}: right")
+        ax.set(xscale="log", xlabel=f"words (trained on {TRAINED})", ylabel="answers right", ylim=(0, 1.05), title=task)
         ax.set_xticks(lengths, lengths)
         ax.minorticks_off()
         label_ends(ax, {way: (lengths[-1], shares[way][-1], color) for way, color in COLORS.items()}, size=10)
