@@ -1,6 +1,6 @@
-"""Is our attention what a decoder of today computes?
+"""Our attention in a decoder of today: what has come round the core since GPT-2.
 
-GPT-2 is from 2019. Since then the core has stayed, and four things have come round it, each built in this course:
+The core has stayed. Four things have come, each built in this course or a line of code:
 
     rotary positions     queries and keys are turned by where they stand            (Su et al. 2021; phase 1)
     grouped heads        several query heads share a head of keys and values        (Ainslie et al. 2023; phase 2)
