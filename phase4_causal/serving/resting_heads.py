@@ -24,15 +24,16 @@ from shared.toy_model import MakeAttention
 
 
 class RotaryAttention(MultiHeadAttention):
-    """Causal attention with rotary positions; with a cache these are the places in it."""
+    """Causal attention with rotary positions, which with a cache are the places in it; `attend` says where it rests."""
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, cache: RollingCache | None = None
     ) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T_k); with a cache T = 1, and no mask."""
+        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T_k); with a cache T = 1."""
         query, key, value = (split_heads(w(x), self.num_heads) for w in (self.w_q, self.w_k, self.w_v))
         if cache is None:
-            places, mask = torch.arange(x.size(1)), causal_mask(x.size(1))
+            places, causal = torch.arange(x.size(1)), causal_mask(x.size(1))
+            mask = causal if mask is None else causal & mask
         else:
             key, value = cache.append(key, value)  # (B, H, 1, d_k) -> (B, H, T_k, d_k)
             places = cache.places

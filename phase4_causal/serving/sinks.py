@@ -1,19 +1,20 @@
 """What does a window lose when the first token leaves it, and can a head rest otherwise?
 
-The weights of a head sum to 1, also where it has nothing to find. Then it rests on a token that does no harm, mostly
-the first: an attention sink. A cache that keeps the last words alone loses it (Xiao et al. 2023).
+The weights of a head sum to 1, also where it has nothing to find. Then it may rest on the first token, an attention
+sink, and a cache that keeps the last words alone takes that from it (Xiao et al. 2023). Texts of toy words have both
+cases: after a verb its subject is said again, the last noun of its class, or <mask> if there was none for long. All
+other words are drawn by chance, and nothing is to be found:
 
-A text of the toy words that has both cases: after a verb its subject is said again, the last noun of its class, which a
-head must look up; all other words are drawn by chance, and there is nothing to find.
+    <start> dog lakes swam <mask> park slept dog hill ...
 
-    <start> the lakes dog big swam ...
+One layer with one head and rotary positions is trained on 24 words, each text read once. Then it reads 240, through
 
-One layer with one head and rotary positions is trained on 24 words, then reads 240, word by word:
+    all words                a cache that forgets nothing
+    12 last words            a rolling cache (rolling_cache.py)
+    first + 11 last words    the same number of slots, but the first word keeps its own
 
-    all words        a cache of everything                           12 last words      a rolling cache
-    first + 11       as many slots, of which the first word has one
-
-And two ways to rest that are built into the head (resting_heads.py) are trained in its place, on the same texts.
+And heads that are given another place to rest (resting_heads.py) are trained on the same texts. Whether a head rests
+depends on the seed, and so does what a window loses. About 8 s for a seed:
 
     python phase4_causal/serving/sinks.py
 
@@ -21,7 +22,6 @@ Writes sinks.png to visualizations/plots/phase4/.
 """
 
 import random
-from statistics import fmean
 
 import matplotlib.pyplot as plt
 import torch
@@ -35,21 +35,22 @@ from phase4_causal.serving.rolling_cache import RollingCache
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
-from shared.toy_language import PLACES, START, SUBJECTS, VERBS, encode
+from shared.toy_language import MASK, PLACES, START, SUBJECTS, VERBS, encode
 from shared.toy_model import ToyTransformer
 from shared.visualization_utils import BLUE, GREY, RED, headline, label_ends, save_plot
 
 LENGTH, LONG, SLOTS, NEAR = 24, 240, 12, 6  # words: trained on, read, kept; a verb's subject was said so near
 D_MODEL, STEPS, BATCH, NUM_TEST, NUM_SHORT = 32, 400, 16, 100, 1000
+LOSES = 0.005  # nats a word, from which on it counts
+RATES = {"matrix_rate": 0.02, "rate": 0.01, "matrix_decay": 0.0}
 CLASS = {noun: name for name, pairs in SUBJECTS.items() for pair in pairs for noun in pair}
-NOBODY = "<mask>"
 OTHERS = [noun for pairs in PLACES.values() for pair in pairs for noun in pair]
 FULL, WINDOW, KEPT = "all words", f"{SLOTS} last words", f"first + {SLOTS - 1} last words"
 CACHES = {FULL: (LONG, 0), WINDOW: (SLOTS, 0), KEPT: (SLOTS, 1)}  # slots, and how many of them do not roll
 
 
 def text(length: int, rng: random.Random) -> list[int]:
-    """Token ids of <start> and `length` words: after a verb comes the last noun of its class, or NOBODY."""
+    """Token ids of <start> and `length` words: after a verb comes the last noun of its class, or <mask>."""
     words = [START]
     while len(words) <= length:
         near, kept = ({CLASS[word]: word for word in words[-n:] if word in CLASS} for n in (NEAR, SLOTS))
@@ -57,7 +58,7 @@ def text(length: int, rng: random.Random) -> list[int]:
         kind = rng.choices(("verb", "subject", "other"), (5, 3, 12))[0]
         if kind == "verb" and verbs:
             verb = rng.choice(verbs)
-            words += [verb, near.get(VERBS[verb][0], NOBODY)]
+            words += [verb, near.get(VERBS[verb][0], MASK)]
         else:
             words.append(rng.choice(list(CLASS) if kind == "subject" else OTHERS))
     return encode(words[: length + 1])
@@ -74,15 +75,11 @@ def train(kind: str, tokens: Tensor, seed: int) -> ToyTransformer:
     torch.manual_seed(seed)
     model = ToyTransformer(D_MODEL, 1, 1, make_attention=KINDS[kind])
     model.positions = torch.zeros(LONG, D_MODEL)  # nothing is added to words: the head turns queries and keys
-    training.fit(
-        model,
-        lambda step: losses(model, tokens[step])[0].mean(),
-        len(tokens),
-        matrix_rate=0.02,
-        rate=0.01,
-        matrix_decay=0.0,
-        progress=f"sinks, {kind}",
-    )
+
+    def loss_of_step(step: int) -> Tensor:
+        return losses(model, tokens[step])[0].mean()
+
+    training.fit(model, loss_of_step, len(tokens), **RATES, progress=f"sinks, {kind}")
     return model
 
 
@@ -121,7 +118,7 @@ MADE = {f"{ON_FIRST}, {kind}": 0.8 for kind in KINDS} | {FULL: 3.6, WINDOW: 3.4,
         source="Xiao et al. 2023, sections 3.1 and 3.2",
         rule="beyond the trained length the window alone loses more than 0.005 nats a word more than with a slot kept, "
         "and this at most 0.1 more than at the trained length",
-        holds=lambda n: n[WINDOW] - n[KEPT] > 0.005 and n[KEPT] - n[f"{TRAINED}, plain"] <= 0.1,
+        holds=lambda n: n[WINDOW] - n[KEPT] > LOSES and n[KEPT] - n[f"{TRAINED}, plain"] <= 0.1,
         oracle=MADE | {WINDOW: 3.8},
         null=MADE,
         unit="nats a word",
@@ -145,40 +142,38 @@ MADE = {f"{ON_FIRST}, {kind}": 0.8 for kind in KINDS} | {FULL: 3.6, WINDOW: 3.4,
 def resting(models: dict[str, ToyTransformer], by_place: dict[str, Tensor], seed: int) -> dict[str, float]:
     """Losses of the plain model beyond LENGTH by cache; of every kind the loss as trained and what the first gets."""
     found = {name: loss[LENGTH:].mean().item() for name, loss in by_place.items()}
+    short = texts(NUM_SHORT, LENGTH, 10**6 + seed)
     for kind, model in models.items():
-        found[f"{TRAINED}, {kind}"], found[f"{ON_FIRST}, {kind}"] = at_rest(
-            model, texts(NUM_SHORT, LENGTH, 10**6 + seed)
-        )
-    return found | {EVEN: fmean(1 / (place + 1) for place in range(SLOTS, LENGTH))}
+        found[f"{TRAINED}, {kind}"], found[f"{ON_FIRST}, {kind}"] = at_rest(model, short)
+    return found | {EVEN: torch.arange(SLOTS + 1, LENGTH + 1).reciprocal().mean().item()}
 
 
 def show(n: Numbers) -> None:
     print(f"\nTrained on {LENGTH} words, read {LONG}: loss in nats a word, from word {LENGTH} on")
     for name in CACHES:
         print(f"   {name:22} {n[name]:.3f}")
-    print(f"\n{'as trained':10}   loss   weight on {START} where nothing is asked (even share {n[EVEN]:.2f})")
+    print(f"\nAs trained: loss, weight on {START} where nothing is asked (even share {n[EVEN]:.2f})")
     for kind in KINDS:
         print(f"   {kind:8} {n[f'{TRAINED}, {kind}']:.3f}  {n[f'{ON_FIRST}, {kind}']:.2f}")
 
 
 def draw(by_place: dict[str, Tensor], n: Numbers, note: str) -> tuple[Figure, str]:
-    """Loss against the place in the text, a line for each cache; a point is the mean of SLOTS words."""
-    fig, ax = plt.subplots(figsize=(8.2, 4.8), layout="constrained")
+    """How much each cache loses beside the one that keeps the first word; a point is the mean of SLOTS words."""
+    fig, ax = plt.subplots(figsize=(8.2, 4.6), layout="constrained")
     ends, places = {}, torch.arange(SLOTS, LONG + 1, SLOTS)
     for name, color in zip(CACHES, (GREY, RED, BLUE), strict=True):
-        means = by_place[name].view(-1, SLOTS).mean(dim=1)  # (LONG,) -> (LONG / SLOTS,)
-        ax.plot(places, means, "o-", color=color, linewidth=2, ms=4)
-        ends[name] = (LONG, means[-1].item(), color)
+        more = (by_place[name] - by_place[KEPT]).view(-1, SLOTS).mean(dim=1)  # (LONG,) -> (LONG / SLOTS,)
+        ax.plot(places, more, "o-", color=color, linewidth=2.5, ms=5)
+        ends[name] = (LONG, more[-1].item(), color)
     ax.axvspan(0, LENGTH, color=GREY, alpha=0.15, linewidth=0)
-    ax.text(LENGTH + 3, 0.02, f"← trained on {LENGTH} words", transform=ax.get_xaxis_transform())
-    ax.set(xlabel="words read", ylabel="loss, nats a word", xlim=(0, LONG))
+    ax.text(LENGTH + 3, 0.97, f"← trained on {LENGTH} words", transform=ax.get_xaxis_transform(), va="top")
+    ax.set(xlabel="words read", ylabel="nats a word more than\nwith the first word kept", xlim=(0, LONG))
     lost = n[WINDOW] - n[KEPT]
-    title = f"A window that loses the first word pays {lost:.2g} nats a word;\none slot kept for it saves them"
-    if lost <= 0.005:
-        title = "This window reads on as well without the first word"
+    loses = f"{lost:.2g} nats a word" if lost > LOSES else "hardly anything"
+    title = f"Without the first word a window of {SLOTS} loses {loses}"
     headline(fig, title, note)
     label_ends(ax, ends, size=11)
-    return fig, f"{title.replace(chr(10), ' ')}. Loss against the place in a long text, with three caches."
+    return fig, f"{title}. Loss against the place in a long text, with three caches."
 
 
 @cli.script
@@ -197,10 +192,8 @@ def main(argv: list[str] | None = None) -> str:
             note = f"1 layer, 1 head, trained {steps} steps, seed {seed} · {NUM_TEST} texts, means of {SLOTS} words"
             save_plot(options, "phase4/sinks", *draw(by_place, found[0], note))
     findings.record(options, *found, show_numbers=False)
-    lost, rests = found[0][WINDOW] - found[0][KEPT], [found[0][f"{ON_FIRST}, {kind}"] for kind in KINDS]
-    return "{:.2g} nats a word without the first; resting on it: plain {:.2f}, logit {:.2f}, gate {:.2f}".format(
-        lost, *rests
-    )
+    rests = ", ".join(f"{kind} {found[0][f'{ON_FIRST}, {kind}']:.2f}" for kind in KINDS)
+    return f"{found[0][WINDOW] - found[0][KEPT]:.2g} nats a word without the first; weight on it: {rests}"
 
 
 if __name__ == "__main__":

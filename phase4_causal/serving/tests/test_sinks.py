@@ -14,7 +14,7 @@ from phase4_causal.serving.resting_heads import KINDS, RotaryAttention
 from phase4_causal.serving.rolling_cache import RollingCache, kept_mask, streaming_by_loops
 from shared.attention_utils import causal_mask
 from shared.tests.helpers import qkv
-from shared.toy_language import VERBS, decode
+from shared.toy_language import MASK, VERBS, decode
 
 B, H, T, D_K = 2, 3, 23, 4
 SIZES = [(1, 0), (5, 0), (5, 1), (7, 4), (3, 5), (29, 0), (29, 2)]  # window, sinks; the last two never roll
@@ -97,7 +97,7 @@ def test_texts_keep_their_rule():
         if verb in VERBS:
             same = [j for j in range(i) if sinks.CLASS.get(words[j]) == VERBS[verb][0]]
             back = i - max(same, default=-1000)
-            assert words[i + 1] == (words[same[-1]] if back <= sinks.NEAR else sinks.NOBODY)
+            assert words[i + 1] == (words[same[-1]] if back <= sinks.NEAR else MASK)
             assert back <= sinks.NEAR or back > sinks.SLOTS, "no answer hangs on whether a window still has it"
             asked += 1
     assert len(words) == 2001 and asked > 100
