@@ -38,6 +38,11 @@ def word_by_word(attention, x, cache):
     return torch.cat([attention(word, cache=cache)[0] for word in x.split(1, dim=1)], dim=1)
 
 
+def test_what_is_kept():
+    rows = kept_mask(5, window=2, sinks=1).int().tolist()
+    assert rows == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
+
+
 @pytest.mark.parametrize(("window", "first"), SIZES)
 def test_a_rolling_cache_is_a_mask(window, first):
     query, key, value = qkv(1, t_q=T, t_k=T, leading=(B, H), d_k=D_K, d_v=D_K)
