@@ -13,10 +13,12 @@ is drawn, is the peak of the call above its inputs, counted allocation by alloca
 
     python phase4_causal/long_texts/long_context.py
     python phase4_causal/long_texts/long_context.py --longest 16384          needs 9 GiB of memory and some minutes
+    python phase4_causal/long_texts/long_context.py --kernel 4096            tiles against torch's kernel, some minutes
 
 Writes long_context.png to visualizations/plots/phase4/.
 """
 
+import itertools
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -143,6 +145,31 @@ def ratios(times: dict[int, Times], memory: Memory) -> dict[str, float | list[fl
     }
 
 
+def against_kernel(length: int, rounds: int = 9) -> None:
+    """Print how many times as long as torch's kernel tiles take, in 8 heads of 64, by quartiles over rounds."""
+    before, inputs = torch.get_num_threads(), torch.randn(3, 1, 8, length, WIDTH)
+    print(f"\nTime at {length:,} tokens, {FLASH} / {FUSED}: quartiles")
+    for threads, causal, backward in itertools.product((1, 2), (False, True), (False, True)):
+        torch.set_num_threads(threads)
+        inputs.requires_grad_(backward)
+        ways = {
+            FLASH: partial(flash_attention, causal=causal),
+            FUSED: partial(F.scaled_dot_product_attention, is_causal=causal),
+        }
+        calls = {name: partial(once, way, inputs) for name, way in ways.items()}
+        low, middle, high = ratio_quartiles(paired_times(calls, rounds=rounds), FLASH, FUSED)
+        name = f"threads: {threads}{', causal' if causal else ''}{', with backward' if backward else ''}"
+        print(f"   {name:40}{low:6.2f}{middle:6.2f}{high:6.2f}")
+    torch.set_num_threads(before)
+
+
+def once(attention: Attention, inputs: Tensor) -> None:
+    """One call, and where the inputs (3, ...) want gradients the way back."""
+    output = attention(*inputs.unbind())
+    if inputs.requires_grad:
+        torch.autograd.grad(output.sum(), inputs)
+
+
 def show(times: dict[int, Times], memory: Memory) -> None:
     print(f"\nOne sequence, {NUM_HEADS} heads of {WIDTH}, forward; {machine()}")
     print(f"   {'ms, median':32}" + "".join(f"{f'T = {n:,}':>12}" for n in times))
@@ -177,7 +204,13 @@ def main(argv: list[str] | None = None) -> str:
     parser.add_argument(
         "--longest", type=int, choices=lengths[2:], metavar="T", help=f"512, 1024, ... 16384 (default: {LONGEST})"
     )
+    parser.add_argument("--kernel", type=int, metavar="T", help="only compare tiles with torch's kernel at T tokens")
     options = cli.parse(parser, argv)
+    if options.kernel is not None:
+        if options.kernel < 1:
+            parser.error(f"--kernel must be 1 token or more: got {options.kernel}")
+        against_kernel(options.kernel)
+        return f"Tiles against torch's kernel at {options.kernel:,} tokens: the table"
     longest = options.longest or (QUICK_LONGEST if options.quick else LONGEST)
     print(
         f"\nTiles, bands, strides and recurrence differ from the same in full by {max(equality().values()):.0e} at most"
