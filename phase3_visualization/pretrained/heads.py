@@ -9,6 +9,7 @@ which heads have a simple rule: they look at the word before, the word after, th
     python phase3_visualization/pretrained/heads.py
     python phase3_visualization/pretrained/heads.py --text "Time flies like an arrow" --layer 2 --head 4
     python phase3_visualization/pretrained/heads.py --model gpt2              downloads it
+    python phase3_visualization/pretrained/heads.py --model smollm2           a decoder in a package (README.md)
 
 Writes pretrained_heads.png, every head, and pretrained_flow.png, one of them, to visualizations/plots/phase3/. The
 model is used as it is: nothing is trained. A model cuts rare words into pieces, its tokens, and adds some of its own:

@@ -126,10 +126,9 @@ def load(name: str | None = None) -> LanguageModel:
     try:
         with redirect_stderr(io.StringIO()):  # progress bars
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, local_files_only=offline, **file)
-            model = (
-                transformers.AutoModel.from_pretrained(  # "eager": the only implementation that hands out its weights
-                    source, attn_implementation="eager", dtype=torch.float32, local_files_only=offline, **file
-                )
+            # "eager": the only implementation that hands out its weights
+            model = transformers.AutoModel.from_pretrained(
+                source, attn_implementation="eager", dtype=torch.float32, local_files_only=offline, **file
             )
     except Exception as error:  # of many kinds: network, missing or broken files, a library the model asks for
         raise ValueError(
