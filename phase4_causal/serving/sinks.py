@@ -159,7 +159,7 @@ def show(n: Numbers) -> None:
 
 def draw(by_place: dict[str, Tensor], n: Numbers, note: str) -> tuple[Figure, str]:
     """How much each cache loses beside the one that keeps the first word; a point is the mean of SLOTS words."""
-    fig, ax = plt.subplots(figsize=(8.2, 4.6), layout="constrained")
+    fig, ax = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
     ends, places = {}, torch.arange(SLOTS, LONG + 1, SLOTS)
     for name, color in zip(CACHES, (GREY, RED, BLUE), strict=True):
         more = (by_place[name] - by_place[KEPT]).view(-1, SLOTS).mean(dim=1)  # (LONG,) -> (LONG / SLOTS,)
@@ -172,7 +172,7 @@ def draw(by_place: dict[str, Tensor], n: Numbers, note: str) -> tuple[Figure, st
     loses = f"{lost:.2g} nats a word" if lost > LOSES else "hardly anything"
     title = f"Without the first word a window of {SLOTS} loses {loses}"
     headline(fig, title, note)
-    label_ends(ax, ends, size=11)
+    label_ends(ax, ends, size=12)
     return fig, f"{title}. Loss against the place in a long text, with three caches."
 
 
