@@ -21,6 +21,7 @@ TESTS = {
     ),
     "phase2_multi_head": ("block", "costs", "exercises", "heads", "multi_head_attention", "pooling", "pruning"),
     "phase3_visualization": (
+        "circuits",
         "exercises",
         "explanation",
         "explorer",
@@ -34,6 +35,7 @@ TESTS = {
     ),
     "phase4_causal": (
         "causal_attention",
+        "circuits",
         "exercises",
         "induction",
         "long_texts",
@@ -44,6 +46,16 @@ TESTS = {
         "ring",
         "summary",
         "writing",
+    ),
+    "phase4_causal/long_texts": ("delta_rule", "fast_tiles"),
+    "phase4_causal/serving": (
+        "cache_cost",
+        "longer",
+        "pages",
+        "shared_keys",
+        "sinks",
+        "speculative",
+        "split_keys",
     ),
     "shared": (
         "attention_utils",

@@ -20,6 +20,8 @@ PLAN = course.Plan(
         "layers.rollout",
         "layers.faithfulness",
         "explanation.not_an_explanation",
+        "circuits.pattern_used",
+        "circuits.logit_lens",
         "explorer.write_page",
     ),
     slow=("roles.role_stability", "roles.training_film"),

@@ -1,6 +1,6 @@
 """The scripts of phase 4, in the order in which they are best read:  python -m phase4_causal [options]
 
-Two take longer and run with `./run_all.sh all` only: induction (25 s) and ring_attention (several processes).
+What trains models for a minute or starts processes of its own runs with `./run_all.sh all` only (longer).
 """
 
 import sys
@@ -23,11 +23,22 @@ PLAN = course.Plan(
         "long_texts.flash_attention",
         "long_texts.sparse_reach",
         "long_texts.linear_kernel",
+        "long_texts.delta_rule",
+        "serving.split_keys",
+        "serving.speculative",
+        "serving.pages",
+        "serving.latent_attention",
         "summary",
     ),
-    slow=("masking.breaking_causality",),
-    alone=("long_texts.long_context",),
-    longer=("induction.induction", "long_texts.ring_attention"),
+    slow=("masking.breaking_causality", "serving.speculative"),
+    alone=("long_texts.long_context", "serving.cache_cost"),
+    longer=(
+        "induction.induction",
+        "induction.circuits",
+        "induction.paths",
+        "long_texts.ring_attention",
+        "serving.shared_keys",
+    ),
 )
 
 if __name__ == "__main__":

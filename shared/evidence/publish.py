@@ -4,7 +4,7 @@
 
 What a run makes is not in git, so that a run leaves no trace. The gallery is, and only this command writes it: exactly
 the pictures that a README links to. It draws some itself: those of the front door's seven findings, from the record
-(seven.py), and one for which a run has too few models.
+(seven.py), and two for which a run has too few models.
 """
 
 import importlib
@@ -16,7 +16,10 @@ from pathlib import Path
 from shared import cli, paths
 from shared.evidence import seven
 
-MORE = {"phase3_visualization.roles.role_stability": ["--seeds", "4"]}  # script -> options of the published picture
+MORE = {  # script -> options of the published picture
+    "phase3_visualization.roles.role_stability": ["--seeds", "4"],
+    "phase4_causal.serving.shared_keys": ["--seeds", "5"],
+}
 LINK = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif))")
 
 
