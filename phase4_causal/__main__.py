@@ -38,6 +38,7 @@ PLAN = course.Plan(
         "induction.paths",
         "long_texts.ring_attention",
         "serving.shared_keys",
+        "serving.longer",
     ),
 )
 
