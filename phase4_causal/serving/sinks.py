@@ -166,7 +166,7 @@ def draw(by_place: dict[str, Tensor], n: Numbers, note: str) -> tuple[Figure, st
         ax.plot(places, more, "o-", color=color, linewidth=2.5, ms=5)
         ends[name] = (LONG, more[-1].item(), color)
     ax.axvspan(0, LENGTH, color=GREY, alpha=0.15, linewidth=0)
-    ax.text(LENGTH + 3, 0.97, f"← trained on {LENGTH} words", transform=ax.get_xaxis_transform(), va="top")
+    ax.text(0, 1.02, f"shaded: {LENGTH} words, as in training", transform=ax.get_xaxis_transform())
     ax.set(xlabel="words read", ylabel="nats a word more than\nwith the first word kept", xlim=(0, LONG))
     lost = n[WINDOW] - n[KEPT]
     loses = f"{lost:.2g} nats a word" if lost > LOSES else "hardly anything"
