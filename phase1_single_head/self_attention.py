@@ -80,9 +80,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         return torch.softmax(scores, dim=-1)
     blind = ~mask.any(dim=-1, keepdim=True)  # queries that may see no key: (..., T_q, T_k) -> (..., T_q, 1)
     scores = scores.masked_fill(~mask & ~blind, -math.inf)  # before softmax: visible keys share all of 1
-    if torch.is_grad_enabled():
-        return torch.softmax(scores, dim=-1).masked_fill(blind, 0.0)
-    return torch.softmax(scores, dim=-1, out=scores).masked_fill_(blind, 0.0)  # the same, without new memory
+    return torch.softmax(scores, dim=-1).masked_fill(blind, 0.0)
 
 
 def scaled_dot_product_attention(
