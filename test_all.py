@@ -22,6 +22,7 @@ TESTS = {
     "phase2_multi_head": ("block", "costs", "exercises", "heads", "multi_head_attention", "pooling", "pruning"),
     "phase3_visualization": (
         "circuits",
+        "decoders",
         "exercises",
         "explanation",
         "explorer",

@@ -6,8 +6,9 @@ from functools import partial
 from phase3_visualization.pretrained import language_model
 from shared import cli, course
 
-# on a published language model: with ./run_all.sh all, where the extra is installed
+# on published language models: with ./run_all.sh all, where the extras are installed
 PRETRAINED = ("pretrained.heads", "pretrained.parity", "pretrained.coreference", "pretrained.hub_or_no_op")
+DECODER = ("pretrained.repeated_tokens", "pretrained.window")
 PLAN = course.Plan(
     train=("phase2_multi_head.multi_head_attention", "phase4_causal.causal_attention"),
     scripts=(
@@ -25,7 +26,7 @@ PLAN = course.Plan(
         "explorer.write_page",
     ),
     slow=("roles.role_stability", "roles.training_film"),
-    longer=PRETRAINED if language_model.available() else (),
+    longer=(PRETRAINED if language_model.available() else ()) + (DECODER if language_model.decoder_available() else ()),
 )
 
 if __name__ == "__main__":
