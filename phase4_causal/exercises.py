@@ -150,7 +150,7 @@ def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[
 def merge_parts(outputs: Tensor, logsumexps: Tensor) -> tuple[Tensor, Tensor]:
     """Exercise 7: P processors attended to a part of the keys each; what is attention over all of them (Dao 2023)?
 
-    Lesson: 6. Long texts · medium · 40 min
+    Lesson: serving/README.md · medium · 40 min
 
     outputs      (P, T_q, d_v)    float64: means of the values of each part, with softmax over its own keys
     logsumexps   (P, T_q)         log of the sum of e to the scores of its own keys
@@ -165,7 +165,7 @@ def merge_parts(outputs: Tensor, logsumexps: Tensor) -> tuple[Tensor, Tensor]:
 def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
     """Exercise 8: the keys of a text lie in blocks, anywhere in memory; put them in a row (Kwon et al. 2023).
 
-    Lesson: 5. The cache · easy · 25 min
+    Lesson: serving/README.md · easy · 25 min
 
     pool     (num_blocks, H, block_size, d_k)   float64: the blocks of all texts
     table    (n,)                   integers: the blocks of this text, in the order of its words
@@ -178,7 +178,7 @@ def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
 def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
     """Exercise 9: how many drafted words stay, and from what is the next one drawn (Leviathan et al. 2023)?
 
-    Lesson: 4. Writing · medium · 45 min
+    Lesson: serving/README.md · medium · 45 min
 
     words   (n,)        integers: drafted by a small model
     q       (n, V)      float64, as all that follow: the probabilities by which they were drawn
@@ -188,6 +188,22 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
 
     Word i stays if its luck is below p / q. The first that does not ends it, and another is drawn in its place, by the
     positive part of p - q there. If all stay, the next one is drawn by the last row of p.
+    """
+    raise NotImplementedError
+
+
+def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
+    """Exercise 10: a cache of fixed size reads on and on; which tokens does it still hold (Xiao et al. 2023)?
+
+    Lesson: serving/README.md · medium · 30 min
+
+    length   1 or more      how many tokens were read, one after the other
+    window   1 or more      how many slots roll, behind those of the sinks
+    sinks    0 or more      how many tokens, the first ones, keep their slots for ever
+    ->       (min(length, sinks + window),)     integers: the position of the token in each filled slot, slot by slot
+
+    Positions and slots are counted from 0. Tokens fill the slots one by one. When all are full, each new token is
+    written over the oldest one that is no sink, and nothing else moves.
     """
     raise NotImplementedError
 

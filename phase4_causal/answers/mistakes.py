@@ -381,6 +381,26 @@ DRAFT = (
             edit("return kept, p[-1]", "return kept, p[-2]")),
 )
 
+# ------------------------------------------------------------------------------------- exercise 10: a cache that rolls
+
+TURN, FILLED = "torch.where(p < sinks, p, sinks + (p - sinks) % window)", "min(length, sinks + window)"
+ROLLING = (
+    Mistake("sinks written over", "the first `sinks` slots do not roll: only those behind them are taken modulo window",
+            edit(TURN, "p % (sinks + window)"), edit(TURN, "p % window") + edit(FILLED, "min(length, window)")),
+    Mistake("rolls out of step", "position sinks + window, the first without a slot of its own, takes slot `sinks`",
+            *[edit("(p - sinks)", behind) for behind in ("p", "(p - sinks + 1)", "(p - sinks - 1)")]),
+    Mistake("one slot too many", "sinks + window tokens fill all slots: the next is written over another",
+            edit("% window", "% (window + 1)") + edit(FILLED, "min(length, sinks + window + 1)"),
+            edit("p < sinks", "p <= sinks + window") + edit(FILLED, "min(length, sinks + window + 1)")),
+    Mistake("window counted with the sinks in it", "window slots roll, beside the sinks: sinks + window in all",
+            edit("% window", "% (window - sinks)") + edit(FILLED, "min(length, window)")),
+    Mistake("in the order of the text", "nothing moves: a token stays in its slot until another is written over it",
+            edit('"amax")', '"amax").sort().values')),
+    Mistake("sinks counted twice", "while a text is short the sinks are among its last tokens, too: take each once",
+            edit(FILLED, "sinks + min(length, window)"),
+            edit("return", "return torch.cat([p[:sinks], p[-window:]]) if length < sinks + window else")),
+)
+
 MISTAKES = {
     "causal_mask": CAUSAL,
     "combined_mask": COMBINED,
@@ -391,4 +411,5 @@ MISTAKES = {
     "merge_parts": PARTS,
     "paged_keys": PAGED,
     "judge_draft": DRAFT,
+    "rolling_positions": ROLLING,
 }

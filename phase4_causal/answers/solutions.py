@@ -168,6 +168,18 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
     return kept, missing / missing.sum()
 
 
+def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
+    """
+    for p in range(length):
+        slot = p if p < sinks else sinks + (p - sinks) % window
+        positions[slot] = p                                     # over what was there
+    """
+    p = torch.arange(length)
+    slots = torch.where(p < sinks, p, sinks + (p - sinks) % window)
+    positions = p.new_zeros(min(length, sinks + window))
+    return positions.scatter_reduce(0, slots, p, "amax")  # (length,) -> the filled slots: the last to come is there
+
+
 # -------------------------------------------------------------------------------------------------------- the cases
 
 
@@ -270,6 +282,12 @@ def draft_cases() -> list[Case]:
     ]
 
 
+def rolling_cases() -> list[Case]:
+    """Read on and on; one token more than slots; fewer tokens than slots; fewer than sinks; no sinks."""
+    sizes = (14, 5, 2), (8, 5, 2), (4, 5, 2), (1, 5, 2), (11, 3, 0)
+    return [Case(f"length {n}, window {window}, sinks {sinks}", (n, window, sinks)) for n, window, sinks in sizes]
+
+
 # --------------------------------------------------------------------------------------- the exercises and their hints
 
 # fmt: off
@@ -362,7 +380,7 @@ EXERCISES = (
     ),
     Exercise(
         merge_parts, ("output", "logsumexp"), parts_cases, MISTAKES["merge_parts"],
-        section="6. Long texts", level="medium", minutes=40,
+        section="serving/README.md", level="medium", minutes=40,
         idea="""
         The weight of a part is its share of the sum of e to all scores: softmax, once more, this time over the parts.
         """,
@@ -374,7 +392,7 @@ EXERCISES = (
     ),
     Exercise(
         paged_keys, ("keys",), paged_cases, MISTAKES["paged_keys"],
-        section="5. The cache", level="easy", minutes=25,
+        section="serving/README.md", level="easy", minutes=25,
         idea="""
         The table says where each block of the text lies: word t is in block table[t // block_size], at place
         t % block_size of it.
@@ -387,7 +405,7 @@ EXERCISES = (
     ),
     Exercise(
         judge_draft, ("kept", "probabilities"), draft_cases, MISTAKES["judge_draft"],
-        section="4. Writing", level="medium", minutes=45,
+        section="serving/README.md", level="medium", minutes=45,
         idea="""
         Of the chance p of a word the draft brings min(p, q). What is missing, p - q where it is positive, must come
         from the words that are drawn in place of refused ones.
@@ -399,11 +417,25 @@ EXERCISES = (
         probabilities   missing divided by its sum; if all stay, the last row of p          (V,)
         """,
     ),
+    Exercise(
+        rolling_positions, ("positions",), rolling_cases, MISTAKES["rolling_positions"],
+        section="serving/README.md", level="medium", minutes=30,
+        idea="""
+        Which slot a token takes depends on its position alone: behind the sinks the slots come round again and again.
+        Of all tokens that took a slot the last is there.
+        """,
+        steps="""
+        p        the positions of all tokens: 0, 1, 2, ...                         (length,)
+        slots    p itself for a sink; else sinks plus (p - sinks) modulo window    (length,)
+        result   in each slot the largest p: a loop, or scatter_reduce             (min(length, sinks + window),)
+        """,
+    ),
 )
 # fmt: on
 
 AFTERWARDS = """\
 You can now hide the future and the padding with one mask, turn logits into the probabilities of a next word, and write
 word by word with a cache. You can also merge tiles of keys as flash attention does, and parts of them that several
-processors read, and run attention as a recurrence. These were the last exercises. Next is an attention of your own:
-ToyTransformer in shared/toy_model.py takes it as an argument."""
+processors read, and run attention as a recurrence. Blocks, drafts and slots that roll you know from the inside, too.
+These were the last exercises. Next is an attention of your own: ToyTransformer in shared/toy_model.py takes it as an
+argument."""

@@ -12,19 +12,20 @@ from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
 from phase4_causal.serving import drafts
+from phase4_causal.serving.rolling_cache import RollingCache
 from phase4_causal.writing.generate import Sampling
 from shared.attention_utils import causal_mask, padding_mask
 from shared.exercise_checker import DONE, check, draw
 from shared.tests.helpers import asked_for_as_checked, by_loops, close, each_way, known_by_its_name
 
-CAUSAL, COMBINED, NEXT, CACHE, TILES, LINEAR, PARTS, PAGED, DRAFT = solutions.EXERCISES
+CAUSAL, COMBINED, NEXT, CACHE, TILES, LINEAR, PARTS, PAGED, DRAFT, ROLLING = solutions.EXERCISES
 
 
 @pytest.mark.parametrize("exercise", solutions.EXERCISES, ids=lambda exercise: exercise.name)
 def test_exercises_ask_for_what_is_checked(exercise):
     stub = getattr(exercises, exercise.name)
     asked_for_as_checked(exercise, stub)
-    assert "float64" in stub.__doc__ or exercise in (CAUSAL, COMBINED)
+    assert "float64" in stub.__doc__ or exercise in (CAUSAL, COMBINED, ROLLING)
 
 
 @pytest.mark.parametrize(("exercise", "mistake", "function"), each_way(solutions.EXERCISES))
@@ -76,6 +77,13 @@ def draft_of_this_repository(words, q, p, luck):
     return len(drafts.judge(words.tolist(), list(q), p, choose)) - 1, asked[-1]
 
 
+def positions_of_this_repository(length, window, sinks):
+    cache = RollingCache(KeyValueCache(1, 1, sinks + window, 1), sinks)
+    for p in range(length):
+        keys, _ = cache.append(*2 * [torch.full((1, 1, 1, 1), p)])  # each key is its own position
+    return keys.flatten().long()
+
+
 RIGHT = [
     (CAUSAL, by_loops(CAUSAL, mask="T_q T_k")),
     (CAUSAL, causal_mask),
@@ -96,6 +104,8 @@ RIGHT = [
     (PAGED, paged_by_places),
     (DRAFT, by_loops(DRAFT, q="n V")),
     (DRAFT, draft_of_this_repository),
+    (ROLLING, by_loops(ROLLING)),
+    (ROLLING, positions_of_this_repository),
 ]
 
 
@@ -192,3 +202,4 @@ def test_solutions_of_phase_4_by_hand():
     query, key, value = torch.tensor([[5.0], [0.0]]), torch.tensor([[2.0], [0.0]]), torch.tensor([[8.0], [4.0]])
     output, state, total = solutions.causal_linear_attention(query, key, value)  # phi(2) = 3, phi(0) = 1
     assert output.flatten().tolist() == [8.0, 7.0] and state.item() == 28 and total.item() == 4
+    assert solutions.rolling_positions(8, 3, 1).tolist() == [0, 7, 5, 6]

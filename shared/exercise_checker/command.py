@@ -104,7 +104,7 @@ def report(numbers: Sequence[int], exercises: Sequence[Exercise], functions: dic
         exercise = exercises[number - 1]
         missing = Report(NOT_WRITTEN, f"{NOT_WRITTEN}: your file has no {exercise.name}")
         result = check(exercise, functions[exercise.name]) if exercise.name in functions else missing
-        head = f"{MARKS[result.status]} {number} {exercise.name:24} "
+        head = f"{MARKS[result.status]} {f'{number} {exercise.name}':26} "
         text = result.text
         if text == NOT_WRITTEN:  # a row of the table of what there is to do
             text += f"  {exercise.section:{width}}  {exercise.level:6}  {exercise.minutes:3} min"
