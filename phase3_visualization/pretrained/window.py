@@ -1,4 +1,4 @@
-"""Does a published decoder need the first tokens of a text that it has long passed?
+"""Does a published decoder need the first tokens of a text once they are far back?
 
 A window keeps the keys and values of the last tokens only, so that memory does not grow. Each way has room for 128 of
 them; all the rest of the text is there for one of three models:

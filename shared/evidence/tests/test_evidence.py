@@ -74,7 +74,7 @@ def test_every_claim_says_what_how_and_where():
 
 
 def test_the_first_row_is_short_and_all_is_countable():
-    assert 60 <= len(EXPERIMENTS) <= 75 and sum(claim.headline for claim in CLAIMS) == 25
+    assert 60 <= len(EXPERIMENTS) <= 95 and sum(claim.headline for claim in CLAIMS) == 25
 
 
 @pytest.mark.parametrize("claim", EXPERIMENTS, ids=lambda claim: claim.id)
