@@ -28,6 +28,7 @@ PLAN = course.Plan(
         "serving.speculative",
         "serving.pages",
         "serving.latent_attention",
+        "serving.rolling_cache",
         "summary",
     ),
     slow=("masking.breaking_causality", "serving.speculative"),
@@ -38,6 +39,7 @@ PLAN = course.Plan(
         "induction.paths",
         "long_texts.ring_attention",
         "serving.shared_keys",
+        "serving.sinks",
         "serving.longer",
     ),
 )
