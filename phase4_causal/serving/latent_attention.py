@@ -1,4 +1,4 @@
-"""Can every head have keys and values of its own, though a cache holds none of them?
+"""Can each head have its own keys and values, though a cache holds none of them?
 
 Multi-head latent attention keeps one short vector c = W_down x of each word, from which each head makes its key W_uk c
 and its value W_uv c (DeepSeek-AI 2024, DeepSeek-V2, section 2.1). A model that writes need not even make them:
