@@ -9,12 +9,15 @@ them; all the rest of the text is there for one of three models:
 
 A window as a mask is the rolling cache in one pass: a token's keys and values were made when it was read, within its
 own window. Positions are those in the text; the paper counts within the cache, which matters beyond the length of
-training, 8,192 here. The text is the lessons of this course, from a place that the seed draws.
+training, 8,192 here. The text is data/raw/claims.json, what is said about attention and where, from a place that
+the seed draws: it stays as it is, so that the numbers do.
 
     python phase3_visualization/pretrained/window.py
 
 Writes decoder_window.png to visualizations/plots/phase3/. Three passes of SmolLM2-135M through our own attention.
 """
+
+import json
 
 import matplotlib.pyplot as plt
 import torch
@@ -42,9 +45,10 @@ COLORS = {ALL: GREY, WINDOW: RED, SINKS: BLUE}
 
 
 def excerpt(language_model: LanguageModel, generator: torch.Generator) -> Tensor:
-    """LENGTH + 1 tokens of the lessons, from a random place -> (1, LENGTH + 1)."""
-    lessons = "\n".join(path.read_text(encoding="utf-8") for path in sorted(paths.ROOT.glob("phase?_*/README.md")))
-    tokens = torch.tensor(language_model.tokenizer(lessons)["input_ids"])
+    """LENGTH + 1 tokens of what is said about attention, from a random place -> (1, LENGTH + 1)."""
+    said = json.loads((paths.ROOT / "data" / "raw" / "claims.json").read_text(encoding="utf-8"))
+    text = "\n".join(f"{each['claim']} ({each['said']})" for each in said)
+    tokens = torch.tensor(language_model.tokenizer(text)["input_ids"])
     start = int(torch.randint(len(tokens) - LENGTH, (), generator=generator))
     return tokens[None, start : start + LENGTH + 1]
 
@@ -72,6 +76,7 @@ def losses(language_model: LanguageModel, tokens: Tensor, mask: Tensor) -> Tenso
         null={ALL: 3.0, WINDOW: 4.0, SINKS: 4.0},
         unit=f"mean loss in nats from token {2 * ROOM} to {LENGTH}, room for {ROOM}, SmolLM2-135M",
         control="the same model with all tokens",
+        changed="the text was the lessons, which are edited; the rule is the same",
         shows=(ALL, WINDOW, SINKS),
     )
 )
@@ -93,7 +98,7 @@ def draw(name: str, numbers: Numbers) -> tuple[Figure, str]:
     ax.set(xlabel=f"token of the text (dashed: the window of {ROOM} is full)", ylabel="loss (nats)", ylim=(0, None))
     costs = {way: numbers[way] - numbers[ALL] for way in (WINDOW, SINKS)}
     title = f"A window costs {costs[WINDOW]:.1f} nats; with the first {KEPT} tokens kept {max(costs[SINKS], 0):.1f}"
-    headline(fig, title, f"{name} (pretrained), the lessons of this course · means of {PART} tokens")
+    headline(fig, title, f"{name} (pretrained), sentences about attention · means of {PART} tokens")
     label_ends(ax, {way: (places[-1], numbers[f"{way}, parts"][-1], color) for way, color in COLORS.items()}, size=10)
     return fig, f"{title}. Loss along a text with all tokens, a window, and a window that keeps the first {KEPT}."
 
