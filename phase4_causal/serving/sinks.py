@@ -1,4 +1,4 @@
-"""What does a window lose when the first token leaves it, and can a head rest otherwise?
+"""What does a window lose without the first token, and can a head rest otherwise?
 
 The weights of a head sum to 1, also where it has nothing to find. Then it may rest on the first token, an attention
 sink, and a cache that keeps the last words alone takes that from it (Xiao et al. 2023). Texts of toy words have both

@@ -81,6 +81,7 @@ ELSEWHERE = {
     },
     "phase4_causal/serving/README.md": {
         "1. What does a cache cost?": "36, 512",  # KiB, counted and printed by cache_cost.py
+        "2. What is there to divide when a word has one query?": "13, 14, 27",  # counted by split_keys.busiest
     },
     "phase3_visualization/README.md": {
         "1. What is a pattern": "0.15",  # the threshold that is in question
