@@ -82,6 +82,7 @@ ELSEWHERE = {
     "phase4_causal/serving/README.md": {
         "1. What does a cache cost?": "36, 512",  # KiB, counted and printed by cache_cost.py
         "2. What is there to divide when a word has one query?": "13, 14, 27",  # counted by split_keys.busiest
+        "5. How few numbers may a word leave behind?": "576; 32,768; 20",  # DeepSeek-V2's sizes; models of 10 seeds
     },
     "phase3_visualization/README.md": {
         "1. What is a pattern": "0.15",  # the threshold that is in question
