@@ -55,7 +55,14 @@ def excerpt(language_model: LanguageModel, generator: torch.Generator) -> Tensor
 
 @torch.no_grad()
 def losses(language_model: LanguageModel, tokens: Tensor, mask: Tensor) -> Tensor:
-    """Loss in nats of every next token, with this mask in every layer: (1, T + 1), bool (T, T) -> (T,)."""
+    """Loss in nats of every next token, with this mask in every layer: (1, T + 1), bool (T, T) -> (T,).
+
+    Raises ValueError for a model whose output is another matrix than its embedding, or is capped.
+    """
+    config = language_model.model.config
+    if not config.tie_word_embeddings or getattr(config, "final_logit_softcapping", None) is not None:
+        rule = "an output that is the embedding, without a cap, is needed"
+        raise ValueError(f"{rule}: {language_model.name} has another; try --model {SMOLLM2}")
     with our_attention(language_model, mask):
         states = language_model.model(tokens[:, :-1]).last_hidden_state[0]  # (1, T + 1) -> (T, d_model)
     logits = states @ language_model.model.get_input_embeddings().weight.T  # the words are the output, too: (T, V)
