@@ -23,7 +23,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phase1_single_head.order.position_encodings import rotary
-from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
+from phase1_single_head.self_attention import (
+    at_least_float32,
+    check_attention_inputs,
+    masked_softmax,
+    scaled_dot_product_attention,
+)
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase3_visualization.pretrained.language_model import LanguageModel, read
 from shared.attention_utils import causal_mask, local_mask
@@ -43,14 +48,17 @@ def capped_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, cap: float | None, sinks: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """scaled_dot_product_attention with scores that stay below a cap, and a sink logit for each head, sinks (H,)."""
+    check_attention_inputs(query, key, value, mask)
+    dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
     scores = query @ key.mT / math.sqrt(query.size(-1))  # (B, H, T, d_k) @ (B, H, d_k, T) -> (B, H, T, T)
     if cap is not None:
         scores = cap * torch.tanh(scores / cap)
     if sinks is not None:  # one more key, which everybody may see and whose value is 0
         nobody = sinks[:, None, None].expand(*scores.shape[:-1], 1)  # (H,) -> (B, H, T, 1)
+        mask = mask.expand(*mask.shape[:-1], key.size(-2))  # (..., T, 1 or T) -> (..., T, T)
         scores, mask = torch.cat([scores, nobody], dim=-1), F.pad(mask, (0, 1), value=True)  # T -> T + 1 keys
     weights = masked_softmax(scores, mask)[..., : key.size(-2)]
-    return weights @ value, weights
+    return (weights @ value).to(dtype), weights.to(dtype)
 
 
 def turned(x: Tensor, model: nn.Module, theirs: nn.Module) -> Tensor:
@@ -60,12 +68,14 @@ def turned(x: Tensor, model: nn.Module, theirs: nn.Module) -> Tensor:
     return stretch * rotary(halves_to_pairs(x), torch.arange(x.size(-2), device=x.device), frequencies)
 
 
-def seen(length: int, window: int | None, kept: int = 0) -> Tensor:
+def seen(length: int, window: int | None, kept: int = 0, *, device: torch.device | None = None) -> Tensor:
     """The causal mask of the last `window` tokens and, of those before, the first `kept`: bool (T, T)."""
+    causal = causal_mask(length, device=device)
     if window is None:
-        return causal_mask(length)
-    near = local_mask(length, length, window - 1) | (torch.arange(length) < kept)
-    return causal_mask(length) & near
+        return causal
+    return causal & (
+        local_mask(length, length, window - 1, device=device) | (torch.arange(length, device=device) < kept)
+    )
 
 
 def attend(theirs: nn.Module, model: nn.Module, mask: Tensor | None, hidden_states: Tensor, **_: Any) -> tuple:
@@ -85,7 +95,8 @@ def attend(theirs: nn.Module, model: nn.Module, mask: Tensor | None, hidden_stat
     query = query * (theirs.scaling * math.sqrt(d_k))  # they may divide by another number than √d_k
     key, value = (x.repeat_interleave(shared_by, dim=1) for x in (key, value))  # (B, G, T, d_k) -> (B, H, T, d_k)
     if mask is None:
-        mask = seen(query.size(-2), getattr(theirs, "sliding_window", getattr(theirs.config, "sliding_window", None)))
+        window = getattr(theirs, "sliding_window", getattr(theirs.config, "sliding_window", None))
+        mask = seen(query.size(-2), window, device=query.device)
     cap, sinks = getattr(theirs, "attn_logit_softcapping", None), getattr(theirs, "sinks", None)
     plain = cap is None and sinks is None
     core = scaled_dot_product_attention if plain else partial(capped_attention, cap=cap, sinks=sinks)
@@ -97,18 +108,24 @@ def attend(theirs: nn.Module, model: nn.Module, mask: Tensor | None, hidden_stat
 def our_attention(language_model: LanguageModel, mask: Tensor | None = None) -> Iterator[None]:
     """Inside `with`, every layer computes its attention as above; mask: bool (T, T), instead of the layer's own.
 
-    Raises ValueError for other kinds of models.
+    Raises ValueError for other kinds of models, and for one whose tokens see later ones.
     """
     model = language_model.model
     if model.config.model_type not in KINDS:
         raise ValueError(f"{language_model.name} is of kind {model.config.model_type}: known are {', '.join(KINDS)}")
-    for layer in model.layers:  # the module stays, and with it the library's record of weights: only its call is ours
-        layer.self_attn.forward = partial(attend, layer.self_attn, model, mask)
+    if getattr(model.config, "use_bidirectional_attention", False):
+        raise ValueError(f"{language_model.name} lets tokens see later tokens: a decoder that does not is needed")
+    attentions = [layer.self_attn for layer in model.layers]
+    before = [vars(attention).get("forward") for attention in attentions]  # ours already, or None: that of its class
     try:
+        for attention in attentions:  # the module stays, and with it the record of weights: only its call is ours
+            attention.forward = partial(attend, attention, model, mask)
         yield
     finally:
-        for layer in model.layers:
-            del layer.self_attn.forward
+        for attention, forward in zip(attentions, before, strict=True):
+            vars(attention).pop("forward", None)
+            if forward:
+                attention.forward = forward
 
 
 def differences(language_model: LanguageModel, texts: list[str]) -> list[tuple[float, float]]:

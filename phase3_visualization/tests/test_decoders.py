@@ -5,16 +5,17 @@ import math
 import pytest
 import torch
 
+from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase3_visualization.pretrained import (
     coreference,
     decoders,
     heads,
     language_model,
     parity,
-    repeated_tokens,
 )
 from phase3_visualization.tests.test_pretrained import tiny_model, tiny_tokenizer
 from shared.attention_utils import causal_mask, local_mask
+from shared.tests.helpers import close, qkv
 
 SIZES = {"vocab_size": 8, "hidden_size": 48, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 6}
 GROUPED = SIZES | {"num_key_value_heads": 2, "max_position_embeddings": 64}
@@ -71,6 +72,50 @@ def test_a_capped_head_and_a_sink_by_loops():
         torch.testing.assert_close(weights[b, h, i], expected, atol=1e-10, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bits_are_summed_in_float32(dtype):
+    """As phase 1's function, to which a cap of 1000000 and a sink that gets nothing add nothing."""
+    query, key, value = (60 * part.to(dtype) for part in qkv(1, t_q=7))  # products beyond 65,504, where float16 ends
+    query[0] /= 60**2  # and some rows that share out their weight
+    expected = scaled_dot_product_attention(query, key, value, causal_mask(7))
+    for cap, sinks in ((None, None), (1e6, torch.full((3,), -math.inf, dtype=dtype))):
+        found = decoders.capped_attention(query, key, value, causal_mask(7), cap, sinks)
+        assert all(ours.isfinite().all() and ours.dtype == dtype for ours in found)
+        torch.testing.assert_close(found, expected, rtol=torch.finfo(dtype).eps, atol=torch.finfo(dtype).tiny)
+
+
+def test_a_mask_with_one_column_hides_all_keys_or_none():
+    query, key, value = qkv(t_q=5)
+    rows, sinks = torch.arange(5)[:, None] != 3, torch.zeros(3, dtype=torch.float64)
+    found = decoders.capped_attention(query, key, value, rows, None, sinks)
+    close(found, decoders.capped_attention(query, key, value, rows.expand(5, 7), None, sinks), atol=0, rtol=0)
+
+
+def test_our_attention_nests_and_leaves_nothing_behind():
+    theirs = tiny("Llama", **GROUPED)
+
+    def weights():
+        return language_model.read(theirs, TEXTS[:1]).weights
+
+    alone, narrow = weights(), decoders.seen(8, window=1)
+    with decoders.our_attention(theirs, mask=narrow):
+        once = weights()
+        with decoders.our_attention(theirs):
+            close(weights(), alone, atol=1e-5, rtol=0)
+        close(weights(), once, atol=0, rtol=0)
+    with pytest.raises(RuntimeError, match="inside"), decoders.our_attention(theirs, mask=narrow):
+        raise RuntimeError("inside")
+    close(weights(), alone, atol=0, rtol=0)
+    assert not any("forward" in vars(layer.self_attn) for layer in theirs.model.layers)
+
+
+def test_a_decoder_that_sees_later_tokens_is_refused_in_one_line():
+    theirs = tiny("Gemma3Text", **GROUPED | KINDS["Gemma3Text"] | {"use_bidirectional_attention": True})
+    with pytest.raises(ValueError, match=r"Gemma3Text .*later tokens") as refusal, decoders.our_attention(theirs):
+        pass
+    assert "\n" not in str(refusal.value)
+
+
 def test_a_decoder_with_a_head_for_the_word_before_has_its_statistics():
     previous = torch.eye(6).roll(1, dims=0).tril() + torch.eye(6) * (torch.arange(6) == 0)
     weights = torch.stack([previous, causal_mask(6) / causal_mask(6).sum(-1, keepdim=True)]).expand(8, 1, 2, 6, 6)
@@ -122,32 +167,6 @@ def test_coreference_refuses_a_decoder():
         )
 
 
-def test_heads_on_repeated_tokens_made_by_hand():
-    tokens = repeated_tokens.repeated_tokens(torch.arange(3, 60), torch.Generator().manual_seed(0))
-    assert tokens.shape == (8, 96) and tokens.min() >= 3
-    hits = (tokens[:, :, None] == tokens[:, None, :]).tril(-1)
-    start = torch.eye(96) * (torch.arange(96) == 0)  # a query without such a key looks at the first token
-    wanted = {
-        "previous": torch.eye(96).roll(1, dims=0).tril() + start,
-        "duplicate": hits,
-        "induction": hits.roll(1, -1),
-    }
-    wanted["first"] = (torch.arange(96) == 0).expand(96, 96)
-    rows = [key.expand(8, 96, 96).float() for key in wanted.values()]
-    weights = torch.stack([row / row.sum(-1, keepdim=True).clamp(min=1) for row in rows], dim=1)  # a head for each
-    scores = torch.stack(list(repeated_tokens.role_scores(weights, tokens).values()))
-    torch.testing.assert_close(scores.diagonal(), torch.ones(4, dtype=torch.float64))
-    assert repeated_tokens.named(dict(zip(wanted, scores, strict=True))) == list(wanted)
-
-
 def test_a_window_keeps_the_first_tokens_and_the_last():
     for i, row in enumerate(decoders.seen(7, window=3, kept=2).tolist()):
         assert row == [j <= i and (i - j < 3 or j < 2) for j in range(7)]
-
-
-def test_the_same_heads_shuffled_have_the_same_numbers():
-    model = tiny("Llama", **GROUPED).model
-    other = repeated_tokens.shuffled(model, torch.Generator().manual_seed(0))
-    for ours, theirs in zip(other.parameters(), model.parameters(), strict=True):
-        assert torch.equal(ours.flatten().sort().values, theirs.flatten().sort().values)
-    assert not torch.equal(other.embed_tokens.weight, model.embed_tokens.weight)
