@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase1_single_head.self_attention import at_least_float32, scaled_dot_product_attention
 from phase4_causal.key_value_cache import KeyValueCache
 from shared.attention_utils import causal_mask
 
@@ -27,8 +27,9 @@ New = Mapping[int, int]  # text -> how many new words it has, 1 or more, in the 
 
 
 class PagedCache:
-    """Keys and values of one attention layer for many texts, in blocks of one pool. Raises ValueError for a size < 1.
+    """Keys and values of one attention layer for many texts, in blocks of one pool.
 
+    Raises ValueError for a size < 1, and in every use for a text that was not started, or has ended.
     tables, lengths: of each text. readers: how many texts have a block in their table; free: blocks that none has.
     """
 
@@ -51,6 +52,7 @@ class PagedCache:
 
     def start(self, parent: int | None = None) -> int:
         """A new text, empty or with all that `parent` holds, of which nothing is copied -> its number."""
+        self.check_texts(*([] if parent is None else [parent]))
         text, self.texts = self.texts, self.texts + 1
         self.tables[text] = list(self.tables[parent]) if parent is not None else []
         self.lengths[text] = self.lengths[parent] if parent is not None else 0
@@ -60,9 +62,24 @@ class PagedCache:
 
     def end(self, text: int) -> None:
         """Give back the blocks that nobody else reads."""
+        self.check_texts(text)
         for block in self.tables.pop(text):
             self._leave(block)
         del self.lengths[text]
+
+    def check_texts(self, *texts: int) -> None:
+        for text in texts:
+            if text not in self.tables:
+                rule = "a text must be one that start() made and end() did not take"
+                raise ValueError(f"{rule}: got {text}; there are {list(self.tables)}")
+
+    def check_words(self, name: str, words: Tensor, new: New) -> None:
+        """Raise ValueError unless these are N words of texts that are there, (N, H, d_k) in the dtype of the pool."""
+        self.check_texts(*new)
+        shape = (sum(new.values()), self.keys.size(1), self.keys.size(3))
+        if words.shape != shape or words.dtype != self.keys.dtype:
+            rule = f"{shape} in {self.keys.dtype}"
+            raise ValueError(f"these words need a {name} of {rule}: got {tuple(words.shape)} in {words.dtype}")
 
     def _leave(self, block: int) -> None:
         self.readers[block] -= 1
@@ -76,6 +93,7 @@ class PagedCache:
 
     def blocks_for(self, new: New) -> int:
         """How many free blocks these words would take, copies of shared blocks included."""
+        self.check_texts(*new)
         fresh, writers = 0, Counter()  # of each block that is not full
         for text, count in new.items():
             fresh += -(-(self.lengths[text] + count) // self.block_size) - len(self.tables[text])
@@ -87,11 +105,10 @@ class PagedCache:
 
         Raises ValueError, and stores nothing, for other shapes or dtypes, gradients, or too few free blocks.
         """
-        shape = (sum(new.values()), self.keys.size(1), self.keys.size(3))
         for name, given in (("key", key), ("value", value)):
-            if given.shape != shape or given.dtype != self.keys.dtype or given.requires_grad:
-                rule = f"{shape} in {self.keys.dtype}, without gradients"
-                raise ValueError(f"these words need a {name} of {rule}: got {tuple(given.shape)} in {given.dtype}")
+            self.check_words(name, given, new)
+            if given.requires_grad:
+                raise ValueError(f"words are kept without gradients: got a {name} with them; use torch.no_grad()")
         if min(new.values(), default=1) < 1:
             raise ValueError(f"every text must have 1 new word or more: got {dict(new)}")
         if self.blocks_for(new) > len(self.free):
@@ -135,8 +152,12 @@ def paged_attention(query: Tensor, cache: PagedCache, new: New) -> Tensor:
     """query (N, H, d_k) of the words that were appended last, packed as then -> output (N, H, d_k).
 
     No padding: there is a row for each pair of a word and a key that it may see, and the softmax is taken over the rows
-    of a word (Kwon et al. 2023, section 4.1; their kernel reads a block at a time).
+    of a word (Kwon et al. 2023, section 4.1; their kernel reads a block at a time). 16 bits are summed in float32.
+    Raises ValueError for another shape or dtype than those of the words that were appended.
     """
+    cache.check_words("query", query, new)
+    if not new:
+        return query
     pairs, first = [], 0
     for text, count in new.items():
         word, position = causal_mask(count, cache.lengths[text]).nonzero().unbind(1)  # (count, length) -> (pairs,) each
@@ -144,10 +165,14 @@ def paged_attention(query: Tensor, cache: PagedCache, new: New) -> Tensor:
         pairs.append(torch.stack([first + word, block, position % cache.block_size]))
         first += count
     word, block, place = torch.cat(pairs, dim=1).to(query.device)  # (3, P): P pairs in all
-    scores = (query[word] * cache.keys[block, :, place]).sum(-1) / math.sqrt(query.size(-1))  # (P, H, d_k) -> (P, H)
+    pools = cache.keys, cache.values
+    key, value = (pool[block, :, place] for pool in pools)  # (num_blocks, H, block_size, d_k) -> (P, H, d_k)
+    dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
+    scores = (query[word] * key).sum(-1) / math.sqrt(query.size(-1))  # (P, H, d_k) -> (P, H)
     rows = word[:, None].expand_as(scores)  # (P,) -> (P, H)
     largest = torch.full_like(query[..., 0], -math.inf).scatter_reduce(0, rows, scores, "amax")  # (P, H) -> (N, H)
     weights = (scores - largest[word]).exp()  # not yet divided by their sum
     total = torch.zeros_like(largest).index_add(0, word, weights)  # (P, H) -> (N, H)
-    mixed = weights[..., None] * cache.values[block, :, place]  # (P, H, 1) with (P, H, d_k) -> (P, H, d_k)
-    return torch.zeros_like(query).index_add(0, word, mixed) / total[..., None]  # (P, H, d_k) -> (N, H, d_k)
+    mixed = weights[..., None] * value  # (P, H, 1) with (P, H, d_k) -> (P, H, d_k)
+    output = torch.zeros_like(query).index_add(0, word, mixed) / total[..., None]  # (P, H, d_k) -> (N, H, d_k)
+    return output.to(dtype)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phase1_single_head.order.position_encodings import rotary
-from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
+from phase1_single_head.self_attention import at_least_float32, masked_softmax, scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from phase4_causal.serving.rolling_cache import RollingCache
 from shared.attention_utils import causal_mask
@@ -29,10 +29,15 @@ class RotaryAttention(MultiHeadAttention):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, cache: RollingCache | None = None
     ) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T_k); with a cache T = 1."""
+        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T_k); with a cache T = 1.
+
+        Raises ValueError for a cache that does not know places, such as a KeyValueCache by itself.
+        """
+        if not isinstance(cache, RollingCache | None):
+            raise ValueError(f"places are those in a RollingCache: got {type(cache).__name__}; put it into one")
         query, key, value = (split_heads(w(x), self.num_heads) for w in (self.w_q, self.w_k, self.w_v))
         if cache is None:
-            places, causal = torch.arange(x.size(1)), causal_mask(x.size(1))
+            places, causal = torch.arange(x.size(1), device=x.device), causal_mask(x.size(1), device=x.device)
             mask = causal if mask is None else causal & mask
         else:
             key, value = cache.append(key, value)  # (B, H, 1, d_k) -> (B, H, T_k, d_k)
@@ -57,11 +62,14 @@ class SinkLogit(RotaryAttention):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, x: Tensor
     ) -> tuple[Tensor, Tensor]:
+        dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
         scores = query @ key.mT / query.size(-1) ** 0.5  # (B, H, T, d_k) @ (B, H, d_k, T_k) -> (B, H, T, T_k)
         sink = self.logit.expand(*scores.shape[:-1], 1)
-        mask = None if mask is None else F.pad(mask, (0, 1), value=True)  # (T, T_k) -> (T, T_k + 1)
+        if mask is not None:
+            mask = mask.expand(*mask.shape[:-1], key.size(-2))  # (..., T, 1 or T_k) -> (..., T, T_k)
+            mask = F.pad(mask, (0, 1), value=True)  # (..., T, T_k) -> (..., T, T_k + 1)
         weights = masked_softmax(torch.cat([scores, sink], dim=-1), mask)[..., :-1]  # -> (B, H, T, T_k)
-        return weights @ value, weights
+        return (weights @ value).to(dtype), weights.to(dtype)
 
 
 class GatedAttention(RotaryAttention):

@@ -43,12 +43,14 @@ def streaming_by_loops(query: Tensor, key: Tensor, value: Tensor, window: int, s
 class RollingCache:
     """Keys and values of the first `sinks` positions and, in the other slots of a KeyValueCache, of the last ones.
 
-    length counts all positions that were read. Raises ValueError unless a slot is left that rolls.
+    length counts all positions that were read. Raises ValueError unless the slots are empty and one is left that rolls.
     """
 
     def __init__(self, slots: KeyValueCache, sinks: int = 0) -> None:
         if not 0 <= sinks < slots.max_length:
             raise ValueError(f"of {slots.max_length} slots one must roll: got sinks={sinks}")
+        if slots.length:
+            raise ValueError(f"a rolling cache starts with empty slots: got one that holds {slots.length} positions")
         self.slots, self.sinks, self.window, self.length = slots, sinks, slots.max_length - sinks, 0
 
     @property
@@ -68,9 +70,10 @@ class RollingCache:
         """Put key and value (B, H, 1, d_k) of the next position in its slot -> all keys, all values, slot by slot.
 
         Each is (B, H, min(length, sinks + window), d_k). One at a time: of two, the second might be written over what
-        the first still sees. Raises ValueError for more, and for what a KeyValueCache refuses.
+        the first still sees. What comes back are views: the next position is written over one that they show.
+        Raises ValueError for more, and for what a KeyValueCache refuses.
         """
-        if key.size(2) != 1:
+        if key.dim() == 4 and key.size(2) != 1:
             raise ValueError(f"a rolling cache takes one position at a time: got {key.size(2)}; read word by word")
         behind = self.length - self.sinks
         self.slots.length = self.sinks + behind % self.window if behind >= 0 else self.length  # where it writes next

@@ -73,6 +73,54 @@ def test_words_that_do_not_fit_are_refused(key, count, message):
         cache.append(key, key, {cache.start(): count})
 
 
+def test_words_that_do_not_fit_the_pages_are_refused_when_they_ask():
+    cache = PagedCache(4, 2, 5, 3)
+    new, words = {cache.start(): 3}, torch.zeros(3, 2, 3)
+    cache.append(words, words, new)
+    for query in (words.half(), words[:2], words[..., :2]):
+        with pytest.raises(ValueError, match=r"a query of \(3, 2, 3\) in torch.float32.*got \("):
+            paged_attention(query, cache, new)
+
+
+def test_no_words_at_all_change_nothing_and_ask_nothing():
+    cache, nothing = PagedCache(4, 2, 5, 3), torch.zeros(0, 2, 3)
+    cache.append(nothing, nothing, {})
+    assert paged_attention(nothing, cache, {}).shape == (0, 2, 3) and not cache.tables
+    assert_accounts_balance(cache)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda cache, words: cache.start(7),
+        lambda cache, words: cache.end(7),
+        lambda cache, words: cache.blocks_for({7: 1}),
+        lambda cache, words: cache.append(words, words, {0: 1, 7: 1}),
+        lambda cache, words: paged_attention(words, cache, {0: 1, 7: 1}),
+    ],
+)
+def test_a_text_that_is_not_there_is_refused_and_nothing_is_stored(use):
+    cache = PagedCache(4, 2, 5, 3)
+    cache.start()
+    with pytest.raises(ValueError, match=r"start\(\).*end\(\).*got 7.*are \[0\]"):
+        use(cache, torch.zeros(2, 2, 3))
+    assert (cache.lengths, cache.tables) == ({0: 0}, {0: []}) and cache.start() == 1
+    assert_accounts_balance(cache)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bits_are_summed_in_float32(dtype):
+    """As phase 1's function, text by text."""
+    cache, plain = PagedCache(9, 2, 5, 3, dtype=dtype), [KeyValueCache(1, 2, 31, 3, dtype=dtype) for _ in range(2)]
+    new = {cache.start(): 29, cache.start(): 7}
+    query, key, value = (part.to(dtype) for part in normal(3, *3 * [(36, 2, 3)]))
+    query[::2] *= 60  # and products beyond 65,504, where float16 ends
+    key[::2] *= 1000
+    cache.append(key, value, new)
+    found, expected = paged_attention(query, cache, new), attend_by_loops(query, key, value, plain, [29, 7])
+    torch.testing.assert_close(found, expected, rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
 def test_blocks_as_long_as_a_text_are_one_for_each_text_and_blocks_of_one_place_waste_nothing():
     server = pages.run(0, pages.LONGEST, 30)
     assert server.texts == [pages.PLACES // pages.LONGEST] * 30 and server.held == [pages.PLACES] * 30

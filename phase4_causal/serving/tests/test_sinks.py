@@ -1,5 +1,6 @@
 """A rolling cache equals attention under its mask, a logit and a gate their formulas; the texts keep their rule."""
 
+import math
 import random
 
 import pytest
@@ -14,7 +15,7 @@ from phase4_causal.serving.resting_heads import KINDS, RotaryAttention
 from phase4_causal.serving.rolling_cache import RollingCache, kept_mask, streaming_by_loops
 from shared.attention_utils import causal_mask
 from shared.tests.helpers import qkv
-from shared.toy_language import MASK, VERBS, decode
+from shared.toy_language import MASK, VERBS, VOCABULARY, decode
 
 B, H, T, D_K = 2, 3, 23, 4
 SIZES = [(1, 0), (5, 0), (5, 1), (7, 4), (3, 5), (29, 0), (29, 2)]  # window, sinks; the last two never roll
@@ -108,8 +109,60 @@ def test_texts_keep_their_rule():
     assert len(words) == 2001 and asked > 100
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_logit_in_16_bits_is_summed_in_float32(dtype):
+    """As phase 1's function, of which a logit that gets nothing takes nothing away."""
+    attention = KINDS["logit"](H * D_K, H).to(dtype)
+    torch.nn.init.constant_(attention.logit, -torch.inf)
+    query, key, value = (60 * part.to(dtype) for part in qkv(1, t_q=5, t_k=5, leading=(B, H), d_k=7))
+    query[0] /= 60**2  # the products of the others are beyond 65,504, where float16 ends
+    found = attention.attend(query, key, value, causal_mask(5), None)
+    expected = scaled_dot_product_attention(query, key, value, causal_mask(5))
+    torch.testing.assert_close(found, expected, rtol=torch.finfo(dtype).eps, atol=torch.finfo(dtype).tiny)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mask_with_one_column_hides_all_keys_or_none(kind):
+    attention, x = module(kind)
+    query, key, value = qkv(t_q=T, t_k=T, leading=(B, H), d_k=D_K, d_v=D_K)
+    rows = torch.arange(T)[:, None] % 5 != 3
+    found, expected = (attention.attend(query, key, value, mask, x) for mask in (rows, rows.expand(T, T)))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_masks_and_places_are_made_where_the_words_are(kind):
+    attention, x = module(kind)
+    output, weights = attention.to("meta")(x.to("meta"))
+    assert (output.device.type, output.shape, weights.shape) == ("meta", x.shape, (B, H, T, T))
+
+
+def test_at_rest_counts_from_a_full_window_on_and_leaves_out_where_something_is_asked():
+    tokens = sinks.texts(7, sinks.LENGTH, 0)
+    verbs = torch.tensor([[word in VERBS for word in decode(row)] for row in tokens[:, :-1].tolist()])
+    late = torch.arange(sinks.LENGTH) >= sinks.SLOTS
+    assert verbs[:, late].any()
+    weights = torch.zeros(7, 1, sinks.LENGTH, sinks.LENGTH)
+    weights[..., 0] = torch.where(verbs | ~late, 0.0, 0.75)[:, None]
+    sure = torch.nn.functional.one_hot(tokens[:, 1:], len(VOCABULARY)) * torch.where(late, 0.0, 1e3)[:, None]
+    loss, on_first = sinks.at_rest(lambda words: (sure, (weights,)), tokens)
+    assert (loss, on_first) == (pytest.approx(math.log(len(VOCABULARY))), pytest.approx(0.75))
+
+
 def test_errors():
     with pytest.raises(ValueError, match="of 4 slots one must roll: got sinks=4"):
         RollingCache(KeyValueCache(1, 1, 4, 2), 4)
+    used = KeyValueCache(1, 1, 4, 2)
+    used.append(*torch.zeros(2, 1, 1, 3, 2))
+    with pytest.raises(ValueError, match=r"empty.*got one that holds 3"):
+        RollingCache(used)
+    cache = rolling(3, 1)
     with pytest.raises(ValueError, match="one position at a time: got 2"):
-        rolling(3, 1).append(*torch.zeros(2, B, H, 2, D_K, dtype=torch.float64))
+        cache.append(*torch.zeros(2, B, H, 2, D_K, dtype=torch.float64))
+    for shape in ((B, H), (B, H, D_K), (1, B, H, 1, D_K)):
+        with pytest.raises(ValueError, match=r"a key of shape \(2, 3, T_new, 4\): got"):
+            cache.append(*torch.zeros(2, *shape, dtype=torch.float64))
+    assert cache.length == 0
+    attention, x = module("plain")
+    with pytest.raises(ValueError, match="a RollingCache: got KeyValueCache"), torch.no_grad():
+        attention(x[:, :1], cache=KeyValueCache(B, H, 5, D_K, dtype=torch.float64))
