@@ -428,12 +428,18 @@ _trained_here: dict[tuple[Path, MakeAttention], Trained] = {}
 
 
 def load_or_train(
-    recipe: Recipe, make_attention: MakeAttention, *, device: str = "cpu", retrain: bool = False, quick: bool = False
+    recipe: Recipe,
+    make_attention: MakeAttention,
+    *,
+    device: str = "cpu",
+    retrain: bool = False,
+    quick: bool = False,
+    task: Callable[[Recipe], Trained] | None = None,
 ) -> Trained:
     """The trained model of a recipe: from its checkpoint, or trained now and saved.
 
     retrain: train even if there is a checkpoint. quick: without a checkpoint, train 30 steps only and save them under
-    a name of their own, so that they never stand in for a trained model.
+    a name of their own, so that they never stand in for a trained model. task: what trains it, if not `train`.
     """
     if (recipe.path, make_attention) in _trained_here:
         return _trained_here[recipe.path, make_attention]
@@ -446,10 +452,10 @@ def load_or_train(
         print(f"{paths.shown(recipe.path)} {error}: training it again", flush=True)
     if quick:
         quick_recipe = replace(recipe, name=f"{recipe.name}_quick", steps=min(recipe.steps, QUICK_STEPS))
-        return load_or_train(quick_recipe, make_attention, device=device, retrain=retrain)
+        return load_or_train(quick_recipe, make_attention, device=device, retrain=retrain, task=task)
     paths.check_writable(recipe.path.parent)
     print(f"training {recipe.name}: {recipe.steps:,} steps, {recipe.objective}, seed {recipe.seed}", flush=True)
-    trained = train(recipe, make_attention, device)
+    trained = task(recipe) if task else train(recipe, make_attention, device)
     save_checkpoint(trained)
     _trained_here[recipe.path, make_attention] = trained
     return trained

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase4_causal.causal_attention import CausalSelfAttention
-from phase4_causal.induction.induction import HEADS, NUM_TEST, STEPS, generator, new_model, train
+from phase4_causal.induction.induction import BATCH, HEADS, NUM_TEST, STEPS, generator, new_model, train
 from phase4_causal.induction.induction_scores import PERIODS, repeated_sequences, scores_on, unrepeated_sequences
 from phase4_causal.induction.word_tables import (
     centred,
@@ -46,19 +46,23 @@ TEXTS, DRAWN, RANDOM = 1000, 32, 100  # texts for the means, words in the pictur
 MATCHES, SAYS, COPYING = SCORES = "looks for the word before", "says the word it looks at", "copying score"
 ALONE, UNTRAINED = ", weights of attention alone", ", untrained, best head"
 PARTS, CHANCE = ("Q", "K", "V"), "random matrices, highest"
+RECIPE = Recipe("induction_model", "next word", HEADS, 2, STEPS, batch_size=BATCH, matrix_decay=0.0)
+
+
+def on_repetitions(recipe: Recipe) -> Trained:
+    """Trained as in induction.py, on sequences that repeat."""
+    return Trained(train(recipe.num_layers, recipe.seed, recipe.steps).model, recipe, History())
 
 
 def induction_model(options: argparse.Namespace, seed: int) -> ToyTransformer:
-    """The model of two layers of induction.py in float64, from its checkpoint or trained now."""
-    steps = training.QUICK_STEPS if options.quick else STEPS
-    recipe = Recipe(f"induction_model_{steps}_steps_seed{seed}", "next word", HEADS, 2, steps, seed=seed)
-    try:
-        if options.retrain:
-            raise FileNotFoundError
-        trained = training.load_checkpoint(recipe, CausalSelfAttention)
-    except (FileNotFoundError, ValueError):  # there is none, or it was made with other settings
-        trained = Trained(train(2, seed, steps).model, recipe, History())
-        training.save_checkpoint(trained)
+    """The model of two layers of induction.py in float64, from its checkpoint or trained now, always on the CPU.
+
+    It keeps its size, whatever the options say: what is measured here was found out in that one.
+    """
+    if seed == options.seed and any((options.d_model, options.heads, options.layers)):
+        print("the induction model keeps its size: width 64, 4 heads, 2 layers", flush=True)
+    own = {"retrain": options.retrain, "quick": options.quick, "task": on_repetitions}
+    trained = training.load_or_train(training.variant(RECIPE, seed), CausalSelfAttention, **own)
     return in_double(trained.model)
 
 

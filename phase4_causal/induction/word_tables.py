@@ -93,8 +93,8 @@ def centred(table: Tensor) -> Tensor:
     Raises ValueError if a word is missing: the table of words_in_text knows only those that came.
     """
     if table.isnan().any():
-        missing = max(int(table.isnan().all(dim=axis).sum()) for axis in (0, 1))
-        raise ValueError(f"each word must come in the texts: {missing} of {len(table)} never did; more texts are needed")
+        never = max(int(table.isnan().all(dim=axis).sum()) for axis in (0, 1))
+        raise ValueError(f"each word must come in the texts: {never} of {len(table)} do not; more texts are needed")
     return table - table.mean(dim=0) - table.mean(dim=1, keepdim=True) + table.mean()
 
 

@@ -10,10 +10,12 @@ from torch.nn.functional import one_hot
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase3_visualization.circuits.patching import Patching, changed, run
+from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.induction import circuits, paths
 from phase4_causal.induction import word_tables as tables
 from phase4_causal.induction.induction import HEADS, new_model
 from phase4_causal.induction.induction_scores import unrepeated_sequences
+from shared import cli, training
 from shared.attention_utils import causal_mask
 
 WIDTH = 64 // HEADS
@@ -71,7 +73,7 @@ def test_a_table_of_means_is_the_mean_over_all_pairs_of_places(model):
     assert table[7].isnan().all(), "a word that never came has no mean"
     for score in (tables.on_diagonal, tables.copying_score):
         for holes in (table, table.T):
-            with pytest.raises(ValueError, match="each word must come in the texts: 59 of 64 never did; more texts"):
+            with pytest.raises(ValueError, match="each word must come in the texts: 59 of 64 do not; more texts"):
                 score(holes)
 
 
@@ -178,4 +180,15 @@ def test_both_scripts_write_pictures_and_a_beginner_passes_no_rule(checkpoints, 
         found = json.loads((tmp_path / file).read_bytes())
         assert len(found) == claims and not any(finding["here"] == "holds" for finding in found)
     assert {path.name for path in tmp_path.rglob("*.png")} == {"circuits.png", "induction_paths.png"}
-    assert [path.name for path in checkpoints.glob("induction_model_*")] == ["induction_model_8_steps_seed0.pt"]
+    assert [path.name for path in checkpoints.glob("induction_model_*")] == ["induction_model_quick.pt"]
+
+
+def test_a_damaged_checkpoint_and_sizes_that_do_not_count_are_said(checkpoints, capsys):
+    options = cli.parse(cli.parser(""), ["--quick", "--seed", "5", "--heads", "2"])
+    (checkpoints / "induction_model_seed5_quick.pt").write_bytes(b"torn")
+    model, said = circuits.induction_model(options, 5), capsys.readouterr().out
+    read = training.read_checkpoint(checkpoints / "induction_model_seed5_quick.pt")
+    assert "induction_model_seed5_quick.pt is damaged (IndexError): training it again" in said
+    assert "keeps its size" in said and model.blocks[0].attention.num_heads == HEADS
+    saved = training.load_checkpoint(training.Recipe(**read["recipe"]), CausalSelfAttention).model.double()
+    assert torch.equal(saved.embedding.weight, model.embedding.weight)
