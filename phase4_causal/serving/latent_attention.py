@@ -35,12 +35,14 @@ class LatentAttention(nn.Module):
     """Causal multi-head latent attention; kept of each word are c and a key for its place, d_latent + d_rotary numbers.
 
     Without the compressed queries of the paper, which save memory in training only.
-    Raises ValueError if d_model is not divisible by num_heads, rotary if d_rotary is odd.
+    Raises ValueError if d_model is not divisible by num_heads, or if d_rotary is odd.
     """
 
     def __init__(self, d_model: int, num_heads: int, d_latent: int, d_rotary: int) -> None:
         super().__init__()
         check_heads(d_model, num_heads)
+        if d_rotary % 2:
+            raise ValueError(f"rotary positions turn pairs of features, so d_rotary must be even: got {d_rotary}")
         self.num_heads, self.d_k, self.sizes = num_heads, d_model // num_heads, [d_latent, d_rotary]
         linear = partial(nn.Linear, bias=False)
         self.w_q = linear(d_model, d_model)
@@ -79,7 +81,11 @@ class LatentAttention(nn.Module):
         """forward for new words x (B, T, d_model), from what was kept of the past (B, T_past, d_c + d_r): absorbed.
 
         -> output (B, T, d_model), kept (B, T_past + T, d_c + d_r). No key and no value of a head is ever made.
+        Raises ValueError if kept has another shape.
         """
+        if kept.dim() != 3 or (kept.size(0), kept.size(2)) != (x.size(0), sum(self.sizes)):
+            rule = f"({x.size(0)}, T_past, {sum(self.sizes)})"
+            raise ValueError(f"kept must be {rule}: got {tuple(kept.shape)}; begin with T_past = 0")
         query, turned, new = self.project(x, past=kept.size(1))
         kept = torch.cat([kept, new], dim=1)  # (B, T_past, d_c + d_r) -> (B, T_k, d_c + d_r)
         w_uk = self.w_uk.weight.unflatten(0, (self.num_heads, self.d_k))  # (H d_k, d_c) -> (H, d_k, d_c)

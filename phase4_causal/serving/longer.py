@@ -52,20 +52,20 @@ COLORS = dict(zip((*ROTARY, ALIBI), (RED, GREY, ORANGE, BLUE, GREEN), strict=Tru
 
 
 def frequencies(size: int, way: str = AS_TRAINED, stretch: float = 1.0) -> Tensor:
-    """Radians that each pair of `size` features turns from one place to the next -> (size / 2,)."""
+    """Radians that each pair of `size` features turns a place -> (size / 2,). ValueError for one pair, NTK-aware."""
+    if way == NTK and size < 4:
+        raise ValueError(f"NTK-aware keeps the first pair and slows the last: needs 4 features or more: got {size}")
     base = BASE * stretch ** (size / (size - 2)) if way == NTK else BASE
     plain = base ** (-torch.arange(0, size, 2) / size)
-    if way == INTERPOLATED:
-        return plain / stretch
     if way == PARTS:
         rounds = TRAINED * plain / (2 * math.pi)  # that a pair went in training
         kept = ((rounds - ONCE) / (TWICE - ONCE)).clamp(0, 1)
         return kept * plain + (1 - kept) * plain / stretch
-    return plain
+    return plain / stretch if way == INTERPOLATED else plain
 
 
 def also_causal(x: Tensor, mask: Tensor | None) -> Tensor:
-    return causal_mask(x.size(1)) if mask is None else causal_mask(x.size(1)) & mask
+    return causal_mask(x.size(1), device=x.device) & (True if mask is None else mask)
 
 
 class RotaryHeads(CausalSelfAttention):
@@ -76,7 +76,7 @@ class RotaryHeads(CausalSelfAttention):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T)."""
         query, key, value = (split_heads(w(x), self.num_heads) for w in (self.w_q, self.w_k, self.w_v))
-        turns = torch.arange(x.size(1)), frequencies(key.size(-1), self.way, self.stretch).to(x)
+        turns = torch.arange(x.size(1), device=x.device), frequencies(key.size(-1), self.way, self.stretch).to(x)
         if self.way == PARTS:
             query = query * (1 + math.log(self.stretch) / 10) ** 2
         mask = also_causal(x, mask)

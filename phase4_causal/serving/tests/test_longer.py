@@ -78,6 +78,19 @@ def test_alibi_sees_neither_the_future_nor_what_is_hidden():
     assert not weights.triu(1).any() and not weights[..., 2].any() and weights[..., 0].all()
 
 
+def test_masks_and_places_are_made_where_the_words_are():
+    x = torch.empty(2, 11, 28, device="meta")
+    for make in (RotaryHeads, CausalAlibi):
+        output, weights = make(28, 2).to("meta")(x)
+        assert (output.device.type, output.shape, weights.shape) == ("meta", x.shape, (2, 2, 11, 11))
+
+
+def test_one_pair_cannot_be_the_first_and_the_last():
+    with pytest.raises(ValueError, match="4 features or more: got 2"):
+        longer.frequencies(2, NTK, 4)
+    assert longer.frequencies(2, INTERPOLATED, 4).tolist() == [0.25]
+
+
 def test_tasks_ask_for_what_can_be_known():
     """What a loop over the text would answer, at every place that counts."""
     for texts, answer in (

@@ -56,6 +56,14 @@ def test_absorbed_makes_no_keys_of_the_past():
     assert costs[1] - costs[0] == 2 * B * H * (D_C + D_R + D_C)
 
 
+def test_latent_sizes_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"d_rotary must be even.*: got 3"):
+        LatentAttention(15, 3, 11, 3)
+    for shape in ((B, 4), (B, 4, D_C), (B + 1, 4, D_C + D_R), (1, B, 4, D_C + D_R)):
+        with pytest.raises(ValueError, match=rf"kept must be \({B}, T_past, {D_C + D_R}\): got \({shape[0]}, "):
+            ATTENTION.decode(X[:, :1], X.new_zeros(shape))
+
+
 @torch.no_grad()
 def test_grouped_with_a_group_for_each_head_is_causal_multi_head():
     multi_head = CausalSelfAttention(D_MODEL, HEADS, bias=False).double()

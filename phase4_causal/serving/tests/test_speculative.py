@@ -1,5 +1,6 @@
 """Speculative decoding writes what the large model alone would: by all branches on short texts, and by sampling."""
 
+import itertools
 import math
 from collections import Counter
 
@@ -8,8 +9,9 @@ import torch
 
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
-from phase4_causal.serving import drafts
+from phase4_causal.serving import drafts, speculative
 from phase4_causal.serving.drafts import drawn_by, missing_part, speculate
+from phase4_causal.serving.speculative import EXPECTED, KEPT, PER_PASS
 from phase4_causal.writing.sampling import GREEDY, Sampling, write
 from shared.toy_language import END_ID, START_ID
 from shared.toy_model import ToyTransformer
@@ -103,6 +105,26 @@ def test_a_draft_by_the_large_model_itself_is_kept_whole():
     assert torch.equal(missing_part(p, p), p), "where rounding refused a word, nothing is missing, and 0 / 0 is NaN"
     with pytest.raises(ValueError, match="after the prompt of 2 words: got 2"):
         speculate(LARGE, SMALL, prompt, GREEDY, drawn_by(torch.Generator()), limit=2)
+
+
+def test_a_text_without_a_word_to_go_on_from_is_refused():
+    with pytest.raises(ValueError, match=r"<start>.*got no tokens"):
+        speculate(LARGE, SMALL, [], GREEDY, drawn_by(torch.Generator()))
+
+
+def test_words_a_pass_and_shares_kept_are_counted_over_all_sentences(monkeypatch):
+    """In turn 5 words in 2 passes, with 3 of 4 judged words kept, and 1 word in 1 pass, its judged word refused."""
+    runs = itertools.cycle([([7] * 5, 2, 3, [0.9, 0.8, 0.7, 0.6]), ([7], 1, 0, [0.5])])
+
+    def told(large, small, prompt, sampling, choose):
+        words, *counts = next(runs)
+        return drafts.Speculated([*prompt, *words], *counts)
+
+    monkeypatch.setattr(speculative, "speculate", told)
+    found = speculative.speculated(LARGE, SMALL, count=6, seed=0)
+    for temperature in speculative.TEMPERATURES:
+        numbers = [found[speculative.name_of(temperature, what)] for what in (PER_PASS, KEPT, EXPECTED)]
+        assert numbers == [pytest.approx(18 / 9), pytest.approx(9 / 15), pytest.approx(3.5 / 5)]
 
 
 def test_a_cache_forgets_its_end_and_goes_on_from_there():
