@@ -91,6 +91,13 @@ def test_a_mask_with_one_column_hides_all_keys_or_none():
     close(found, decoders.capped_attention(query, key, value, rows.expand(5, 7), None, sinks), atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("kind", ["Llama", "Mistral", "GptOss"])  # plain, with a window, and with sinks, too
+def test_masks_are_made_where_the_words_are(kind):
+    model = tiny(kind, **GROUPED | KINDS[kind]).model.to("meta")
+    output, weights = decoders.attend(model.layers[0].self_attn, model, None, torch.empty(2, 5, 48, device="meta"))
+    assert (output.device.type, output.shape, weights.shape) == ("meta", (2, 5, 48), (2, 6, 5, 5))
+
+
 def test_our_attention_nests_and_leaves_nothing_behind():
     theirs = tiny("Llama", **GROUPED)
 

@@ -52,7 +52,7 @@ class PagedCache:
 
     def start(self, parent: int | None = None) -> int:
         """A new text, empty or with all that `parent` holds, of which nothing is copied -> its number."""
-        self.check_texts(*([] if parent is None else [parent]))
+        self._check_texts(*([] if parent is None else [parent]))
         text, self.texts = self.texts, self.texts + 1
         self.tables[text] = list(self.tables[parent]) if parent is not None else []
         self.lengths[text] = self.lengths[parent] if parent is not None else 0
@@ -62,12 +62,12 @@ class PagedCache:
 
     def end(self, text: int) -> None:
         """Give back the blocks that nobody else reads."""
-        self.check_texts(text)
+        self._check_texts(text)
         for block in self.tables.pop(text):
             self._leave(block)
         del self.lengths[text]
 
-    def check_texts(self, *texts: int) -> None:
+    def _check_texts(self, *texts: int) -> None:
         for text in texts:
             if text not in self.tables:
                 rule = "a text must be one that start() made and end() did not take"
@@ -75,7 +75,7 @@ class PagedCache:
 
     def check_words(self, name: str, words: Tensor, new: New) -> None:
         """Raise ValueError unless these are N words of texts that are there, (N, H, d_k) in the dtype of the pool."""
-        self.check_texts(*new)
+        self._check_texts(*new)
         shape = (sum(new.values()), self.keys.size(1), self.keys.size(3))
         if words.shape != shape or words.dtype != self.keys.dtype:
             rule = f"{shape} in {self.keys.dtype}"
@@ -93,7 +93,7 @@ class PagedCache:
 
     def blocks_for(self, new: New) -> int:
         """How many free blocks these words would take, copies of shared blocks included."""
-        self.check_texts(*new)
+        self._check_texts(*new)
         fresh, writers = 0, Counter()  # of each block that is not full
         for text, count in new.items():
             fresh += -(-(self.lengths[text] + count) // self.block_size) - len(self.tables[text])

@@ -9,6 +9,7 @@ import torch
 from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
+from phase3_visualization.pretrained.decoders import seen
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.serving import sinks
 from phase4_causal.serving.resting_heads import KINDS, RotaryAttention
@@ -42,6 +43,8 @@ def word_by_word(attention, x, cache):
 def test_what_is_kept():
     rows = kept_mask(5, window=2, sinks=1).int().tolist()
     assert rows == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
+    for sizes in ((11, 3, 0), (11, 3, 2), (11, 7, 5), (3, 11, 1)):
+        assert torch.equal(kept_mask(*sizes), seen(*sizes)), "the mask of a published decoder in a window is this one"
 
 
 @pytest.mark.parametrize(("window", "first"), SIZES)
