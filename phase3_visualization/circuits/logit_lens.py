@@ -82,7 +82,7 @@ def draw(trained: Trained, words: list[str], loss: list[float]) -> tuple[Figure,
     best, guesses = (values.T for values in logits.softmax(dim=-1).max(dim=-1))  # (2L + 1, T, V) -> (T, 2L + 1)
     parts = [f"layer {layer}:\n{part}" for layer in range(len(logits) // 2) for part in ("attention", "network")]
     names = [f"{part}\n{nats:.1f} nats" for part, nats in zip(["before\nthe layers", *parts], loss, strict=True)]
-    fig, ax = plt.subplots(figsize=(1.3 * len(names) + 1.5, 0.45 * len(words) + 2), layout="constrained")
+    fig, ax = plt.subplots(figsize=(max(1.3 * len(names) + 1.5, 8), 0.45 * len(words) + 2), layout="constrained")
     ax.pcolormesh(best.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=1)
     for row, guess in enumerate(guesses):
         for column, word in enumerate(decode(guess.tolist())):

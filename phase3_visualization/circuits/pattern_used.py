@@ -14,6 +14,7 @@ The head with the role, verb → subject, is chosen on other sentences, by where
 Writes pattern_used.png to visualizations/plots/phase3/.
 """
 
+import math
 from collections.abc import Sequence
 from statistics import mean
 
@@ -59,8 +60,10 @@ def pair(sentence: Sentence) -> tuple[list[int], list[int], int, int, list[int]]
 
 
 def pairs_of(sentences: Sequence[Sentence]) -> tuple[Pairs, Tensor]:
-    """A pair of each sentence whose verb has a rival, and where the subjects stand (B,)."""
+    """A pair of each sentence whose verb has a rival, and where the subjects stand (B,); ValueError if none has."""
     asked = [sentence for sentence in sentences if not RIVALS.keys().isdisjoint(sentence.words)]
+    if not asked:
+        raise ValueError(f"no verb of {len(sentences)} sentences has a rival: one needs {', '.join(sorted(RIVALS))}")
     clean, corrupted, verb, subject, answers = map(list, zip(*map(pair, asked), strict=True))
     (clean, lengths), (corrupted, _) = pad_batch(clean), pad_batch(corrupted)
     verb, subject, answers = map(torch.tensor, (verb, subject, answers))
@@ -121,21 +124,26 @@ def patched(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> dict[str, l
     ),
 )
 def used(trained: Trained, choosing: list[Sentence], asked: list[Sentence]) -> dict[str, float | list[float]]:
-    """What each head of one model looks at and carries, and the head with the role against the others."""
+    """What each head of one model looks at and carries, and the head with the role against the others.
+
+    NaN for the others if there are none, and for the heads that look if none does.
+    """
     found, role = patched(in_double(trained.model), *pairs_of(asked)), role_head(trained, choosing)
     output, looks = found["output"], found["looks"]
+    others = output[:role] + output[role + 1 :]
+    looking = [share for share, weight in zip(output, looks, strict=True) if weight >= LOOKS]
     return found | {
         "head with the role": role,
         ROLE: output[role],
-        OTHERS: mean(output[:role] + output[role + 1 :] or [0.0]),  # a lone head has no others
-        LEAST: min((share for share, weight in zip(output, looks, strict=True) if weight >= LOOKS), default=0.0),
+        OTHERS: mean(others) if others else math.nan,
+        LEAST: min(looking, default=math.nan),
     }
 
 
 def draw(trained: Trained, found: Numbers) -> tuple[Figure, str]:
     """A row for each head: where it looks, and what three ways of patching say. The head with the role is framed."""
     values = torch.tensor([found[name] for name in COLUMNS]).T  # (columns, L * H) -> (L * H, columns)
-    fig, ax = plt.subplots(figsize=(7.4, 4.8), layout="constrained")
+    fig, ax = plt.subplots(figsize=(7.4, 0.4 * len(values) + 1.6), layout="constrained")
     ax.pcolormesh(values.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=1)
     for row, column in torch.cartesian_prod(*map(torch.arange, values.shape)).tolist():
         value = round(values[row, column].item(), 2) + 0.0  # not -0.00
@@ -151,7 +159,8 @@ def draw(trained: Trained, found: Numbers) -> tuple[Figure, str]:
     ax.invert_yaxis()
     ax.spines[:].set_visible(False)
     look, carry = (sum(v >= least for v in found[name]) for name, least in (("looks", LOOKS), ("output", CARRIES)))
-    title = f"Of {len(heads)} heads, {look} look at the subject; the answer comes through {carry}"
+    of, looks = "1 head" if len(heads) == 1 else f"{len(heads)} heads", "looks" if look == 1 else "look"
+    title = f"Of {of}, {look} {looks} at the subject; the answer comes through {carry}"
     note = f"{trained.label} · hidden verb · look: {LOOKS} or more · framed: has the role verb → subject elsewhere"
     headline(fig, title, note)
     return fig, f"{title}. For each head its weight on the subject, and what its output and its pattern restore."

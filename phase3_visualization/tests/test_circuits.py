@@ -3,15 +3,18 @@
 import copy
 import math
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase3_visualization.circuits import pattern_used
 from phase3_visualization.circuits.logit_lens import each_word_hidden, lens
 from phase3_visualization.circuits.patching import Patching, changed, put_in, run
 from phase3_visualization.circuits.pattern_used import RIVALS, pairs_of, patched
 from shared import training
+from shared.evidence.claims import FAILS, HOLDS, UNDECIDED
 from shared.grammar.entropy import sentence_log_probability
 from shared.toy_language import MASK_ID, decode, encode
 from shared.training import Recipe
@@ -93,6 +96,23 @@ def test_all_heads_together_restore_everything_and_a_lone_head_does_so_alone():
     assert abs(found["pattern"][0]) > 1e-3
     nn.init.zeros_(model.blocks[0].attention.w_k.weight)  # all keys alike: weights are even in both texts
     assert patched(model, pairs, subject)["pattern"] == pytest.approx([0, 0, 0], abs=1e-10)
+
+
+def test_a_lone_head_has_no_others_and_where_none_looks_nothing_is_decided():
+    role, lookers = pattern_used.used.claims
+    recipe = Recipe("lone", "masked word", num_heads=1, num_layers=1, steps=5, d_model=WIDTH)
+    lone, sentences = training.untrained(recipe, MultiHeadAttention), training.corpus()[1][:40]
+    found = pattern_used.used(lone, sentences[::2], sentences[1::2])
+    assert math.isnan(found[pattern_used.OTHERS]) and math.isnan(found[pattern_used.LEAST])
+    for claim in (role, lookers):
+        assert claim.verdict(found) == claim.over([found] * 3) == UNDECIDED
+    assert lookers.over([found, lookers.null, lookers.null]) == lookers.over([found, lookers.oracle] * 2) == UNDECIDED
+    assert lookers.verdict(lookers.oracle) == HOLDS and lookers.verdict(lookers.null) == FAILS
+    figure, description = pattern_used.draw(lone, found)
+    plt.close(figure)
+    assert description.startswith("Of 1 head, 0 look at the subject")
+    with pytest.raises(ValueError, match="no verb of 0 sentences has a rival: one needs fell"):
+        pairs_of([])
 
 
 @torch.no_grad()

@@ -110,9 +110,14 @@ class Claim:
             raise ValueError(f"{self.id}: only a probe of times may have no rule")
 
     def verdict(self, numbers: Numbers) -> str:
-        """What these numbers say, of one seed (over_seeds: of several): HOLDS, FAILS or ONLY_IF."""
+        """What these numbers say, of one seed (over_seeds: of several): HOLDS, FAILS or ONLY_IF.
+
+        UNDECIDED if one that belongs to the claim is NaN: there was nothing to measure.
+        """
         if self.holds is None:
             return MEASURED
+        if any(number != number for name, number in numbers.items() if self.owns(name)):
+            return UNDECIDED
         if self.holds(numbers):
             return HOLDS
         return ONLY_IF if self.only_if is not None and self.only_if(numbers) else FAILS
@@ -132,13 +137,17 @@ class Claim:
         said = {self.verdict(run) for run in runs}
         if len(said) == 1:
             return said.pop()
-        if HOLDS not in said:
+        if said == {FAILS, ONLY_IF}:
             return FAILS  # with every seed; the condition helps with some
         return self.holds.over(runs) if isinstance(self.holds, Above) else UNDECIDED
 
+    def owns(self, name: str) -> bool:
+        """Whether the number of this name belongs to the claim."""
+        return any(fnmatchcase(name, part) for part in self.shows)
+
     def shown(self, numbers: Numbers) -> dict[str, Any]:
         """The numbers that belong to this claim. Raises ValueError if none does."""
-        chosen = {name: n for name, n in numbers.items() if any(fnmatchcase(name, part) for part in self.shows)}
+        chosen = {name: n for name, n in numbers.items() if self.owns(name)}
         if not chosen:
             raise ValueError(f"{self.id}: none of the measured numbers is among {', '.join(self.shows)}")
         return chosen
