@@ -153,8 +153,10 @@ def draw(name: str, scores: dict[str, Tensor], num_heads: int) -> tuple[Figure, 
     ax.set(xlim=(-0.6, len(roles) / num_heads - 0.4), ylim=(num_heads - 0.4, -0.6), xlabel="layer", ylabel="head")
     ax.set_aspect("equal")
     ax.spines[:].set_visible(False)
-    copying = sum(roles.count(role) for role in ("duplicate", "induction"))
-    title = f"Of {len(roles)} heads {roles.count('first')} rest on the first token; {copying} look up a repetition"
+    resting, copying = roles.count("first"), roles.count("duplicate") + roles.count("induction")
+    title = f"Of {len(roles)} heads {resting} rest on the first token"
+    if copying < resting / 2:
+        title += "; far fewer look up a repetition"
     key = "grey: first token · P: previous · D: duplicate · I: induction · pale: none of them"
     headline(fig, title, f"{name} (pretrained), random tokens, repeated; more than half of the weight\n{key}")
     return fig, f"{title}. Every head of {name} by layer, named by where more than half of its weight goes."
