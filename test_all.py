@@ -31,6 +31,7 @@ TESTS = {
         "explorer_page",
         "explorer_visit",
         "layers",
+        "measured_decoders",
         "pretrained",
         "roles",
     ),

@@ -104,7 +104,9 @@ def draw(name: str, numbers: Numbers) -> tuple[Figure, str]:
     ax.axvline(ROOM, color=GREY, linestyle="--", linewidth=1)
     ax.set(xlabel=f"token of the text (dashed: the window of {ROOM} is full)", ylabel="loss (nats)", ylim=(0, None))
     costs = {way: numbers[way] - numbers[ALL] for way in (WINDOW, SINKS)}
-    title = f"A window costs {costs[WINDOW]:.1f} nats; with the first {KEPT} tokens kept {max(costs[SINKS], 0):.1f}"
+    title = "What a window costs, with the first tokens and without"
+    if costs[SINKS] <= costs[WINDOW] / 2:
+        title = f"A window costs far less if it keeps the first {KEPT} tokens"
     headline(fig, title, f"{name} (pretrained), sentences about attention · means of {PART} tokens")
     label_ends(ax, {way: (places[-1], numbers[f"{way}, parts"][-1], color) for way, color in COLORS.items()}, size=10)
     return fig, f"{title}. Loss along a text with all tokens, a window, and a window that keeps the first {KEPT}."
