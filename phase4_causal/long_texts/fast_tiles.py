@@ -3,34 +3,46 @@
 The online softmax of flash_attention.py looks at every tile four times between its two matrix products: for the largest
 score, to take it off, for exp, and for the sum. Four things make that less, and the results stay what they were.
 
-    no running maximum     by Cauchy-Schwarz no score of query i is above |q_i| · max |k_j|. While that is below 40,
-                           exp(score) cannot overflow, and nothing has to be taken off; else what it is too much is.
+    no running maximum     by Cauchy-Schwarz no score of query i is larger than |q_i| · max |k_j|, of either sign. While
+                           that is at most 60, exp(score) stays within float32, and nothing has to be taken off
     one head at a time     for each thread, so that its tile stays in the processor's second-level cache, and no thread
                            waits for another
     no new memory          products are written into, or added to, memory that is there
     the future, after exp  tril_ sets it to 0 in place; -inf before it needs a mask as large as the tile
 
-The maximum is over the keys that the query sees: were a later key part of it, a NaN there would reach the output. A
-bound may be far above all scores, so that all that is summed underflows. Such a query is told apart by its sum, and the
-online softmax does it again. How much each of the four brings is in this folder's README.md, "How fast is it?".
+The maximum is over the keys that the query sees: were a later key part of it, a NaN there would reach the output.
+Queries beyond 60 are left to the online softmax, and so are values too large for e^60 times them. Values near 1e38
+overflow there as well: in both, sums are taken before the division. How much each of the four brings is in this
+folder's README.md, "How fast is it?".
 """
 
 import bisect
 import itertools
 import math
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from operator import itemgetter
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 TILE = (256, 512)  # queries and keys: 512 KiB of scores in float32
-REACH = 40.0  # e^40 times a value fits into float32; beside a sum of e^-40, what underflows below e^-87 is nothing
+REACH = 60.0  # e^60 times a value of 1e8 and some thousand keys fits into float32, and e^-60 has all its digits
 Where = tuple[range, range]  # positions of queries and of keys in the text
 Tiling = tuple[Where, bool, tuple[int, int]]  # where they stand, whether causal, size of a tile
+
+
+def tile_size(block_size: int | tuple[int, int]) -> tuple[int, int]:
+    """Queries and keys in a tile. Raises ValueError for what is not one integer or two, 1 or more, numpy's too."""
+    try:
+        size = tuple(map(operator.index, block_size if isinstance(block_size, Iterable) else (block_size,) * 2))
+    except TypeError:
+        size = ()  # not integers
+    if len(size) != 2 or min(size) < 1:
+        raise ValueError(f"block_size must be 1 or more, one number or (queries, keys): got {block_size}")
+    return size
 
 
 def tiles(query_at: range, key_at: range, causal: bool, size: tuple[int, int]) -> Iterator[tuple[slice, slice]]:
@@ -54,7 +66,7 @@ def hide_future(tile: Tensor, query_at: range, key_at: range) -> None:
 
 def strips(where: Where, causal: bool, size: tuple[int, int]) -> Iterator[tuple[slice, list[slice]]]:
     """The tiles again, by their rows: what belongs to the queries is looked up once for all their tiles."""
-    for rows, strip in itertools.groupby(tiles(*where, causal, size), key=itemgetter(0)):
+    for rows, strip in itertools.groupby(tiles(*where, causal, size), key=operator.itemgetter(0)):
         yield rows, [columns for _, columns in strip]
 
 
@@ -74,13 +86,13 @@ def for_heads(work: Callable[..., None], tiling: Tiling, *tensors: Tensor) -> No
         return
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            list(pool.map(lambda part: torch.no_grad()(work)(*part), parts))  # a list, so that errors are raised
+            list(pool.map(lambda part: torch.inference_mode()(work)(*part), parts))  # a list, so that errors are raised
     finally:
         torch.set_num_threads(threads)  # what the workers set holds for all threads that are new, too
 
 
-def too_much(scaled: Tensor, key: Tensor, causal: bool) -> Tensor:
-    """What to take off the scores of each query so that none is above REACH, 0 for most -> (N, T_q, 1).
+def within_reach(scaled: Tensor, key: Tensor, causal: bool) -> Tensor:
+    """Whether no score of the query can be beyond REACH: bool (N, T_q, 1).
 
     scaled (N, T_q, d_k), key (N, T_k, d_k). With causal, it looks only at the keys that the query sees.
     """
@@ -90,7 +102,17 @@ def too_much(scaled: Tensor, key: Tensor, causal: bool) -> Tensor:
         longest = longest[:, seen.clamp(min=0)]  # (N, T_k + 1) -> (N, T_q)
     else:
         longest = longest[:, -1:]  # (N, T_k + 1) -> (N, 1)
-    return (scaled.norm(dim=-1) * longest - REACH).clamp(min=0).unsqueeze(-1)  # (N, T_q) -> (N, T_q, 1)
+    return (scaled.norm(dim=-1) * longest <= REACH).unsqueeze(-1)  # (N, T_q) -> (N, T_q, 1); False for NaN
+
+
+def exp_or_zero(scores: Tensor) -> Tensor:
+    """e to the scores, in place; what would be below three times the smallest normal number is exactly 0.
+
+    In float32 that is e^-86. Numbers from there to e^-103, denormal ones, take a processor up to 200 times as long, and
+    so does exp where it underflows.
+    """
+    smallest = torch.finfo(scores.dtype).tiny
+    return F.threshold_(scores.clamp_(min=math.log(smallest) + 1).exp_(), 3 * smallest, 0.0)  # e < 3
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor, factor: float = 1.0) -> None:
@@ -104,29 +126,31 @@ def softmax_of_heads(
     """Fill in the last three, see fast_softmax, for n heads; output is 0 before."""
     (query_at, key_at), causal, size = tiling
     scaled, turned = query / math.sqrt(query.size(-1)), key.mT.contiguous()  # (n, T_k, d_k) -> (n, d_k, T_k)
-    excess, total = too_much(scaled, key, causal), torch.zeros_like(logsumexp)
+    sure.copy_(within_reach(scaled, key, causal))
+    scaled.masked_fill_(~sure, 0.0)  # so that no score is extreme
+    total = torch.zeros_like(logsumexp)
     memory = query.new_empty(len(query), min(size[0], len(query_at)), min(size[1], len(key_at)))
     for rows, strip in strips(*tiling):
-        own_query, own_excess, own_total, weighted = (x[:, rows] for x in (scaled, excess, total, output))
-        exceeds = own_excess.any()
+        own_query, own_sure, own_total, weighted = (x[:, rows] for x in (scaled, sure, total, output))
+        if not own_sure.any():
+            continue
         for columns in strip:
             scores = memory[:, : rows.stop - rows.start, : columns.stop - columns.start]
-            torch.bmm(own_query, turned[..., columns], out=scores)  # -> (n, rows, columns)
-            numerators = (scores.sub_(own_excess) if exceeds else scores).exp_()
+            numerators = torch.bmm(own_query, turned[..., columns], out=scores).exp_()  # -> (n, rows, columns)
             if causal:
                 hide_future(numerators, query_at[rows], key_at[columns])
             own_total.add_(numerators.sum(dim=-1, keepdim=True))
             add_product(weighted, numerators, value[:, columns])
-    sure.copy_((total >= math.exp(-REACH)) & output.sum(dim=-1, keepdim=True).isfinite())
+    sure.logical_and_((total > 0) & output.sum(dim=-1, keepdim=True).isfinite())
     output.div_(total)
-    torch.add(total.log(), excess, out=logsumexp)
+    torch.log(total, out=logsumexp)
 
 
 def fast_softmax(query: Tensor, key: Tensor, value: Tensor, tiling: Tiling) -> tuple[Tensor, Tensor, Tensor]:
     """output (N, T_q, d_v), logsumexp (N, T_q, 1), and whether they are sure, bool (N, T_q, 1).
 
-    query (N, T_q, d_k), key (N, T_k, d_k), value (N, T_k, d_v). What is not sure has to be done again: queries whose
-    bound was far above their scores, or without a key, or with values near the end of float32.
+    query (N, T_q, d_k), key (N, T_k, d_k), value (N, T_k, d_v). What is not sure is left to the online softmax: queries
+    beyond REACH, or without a key, or whose sums overflow.
     """
     output, logsumexp = query.new_zeros(*query.shape[:-1], value.size(-1)), query.new_empty(*query.shape[:-1], 1)
     sure = torch.empty_like(logsumexp, dtype=torch.bool)
@@ -139,13 +163,14 @@ def gradients_of_heads(*tensors: Tensor, tiling: Tiling) -> None:
     of_queries, (key, value, grad_key, grad_value) = tensors[:5], tensors[5:]
     (query_at, key_at), causal, size = tiling
     memory = key.new_empty(2, len(key), min(size[0], len(query_at)), min(size[1], len(key_at)))
+    exp_ = torch.exp_ if within_reach(of_queries[0], key, causal=False).all() else exp_or_zero
     for rows, strip in strips(*tiling):
         scaled, logsumexp, grad_output, row_sums, grad_query = (x[:, rows] for x in of_queries)
         grad_output = grad_output.contiguous()  # of a sum it is one number, repeated
         for columns in strip:
             weights, grad_scores = memory[..., : rows.stop - rows.start, : columns.stop - columns.start]
             torch.bmm(scaled, key[:, columns].mT, out=weights)  # -> (n, rows, columns)
-            weights.sub_(logsumexp).exp_()  # again, as in the forward pass
+            exp_(weights.sub_(logsumexp))  # again, as in the forward pass
             if causal:
                 hide_future(weights, query_at[rows], key_at[columns])
             add_product(grad_value[:, columns], weights.mT, grad_output)

@@ -24,6 +24,7 @@ Run it to see two tiles worked by hand. Compared with the plain function, and ti
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from phase1_single_head.self_attention import at_least_float32, check_attention_inputs
-from phase4_causal.long_texts.fast_tiles import TILE, Tiling, add_gradients, fast_softmax, tiles
+from phase4_causal.long_texts.fast_tiles import (
+    TILE,
+    Tiling,
+    add_gradients,
+    exp_or_zero,
+    fast_softmax,
+    for_heads,
+    tile_size,
+    tiles,
+)
 from shared import cli
 
 Kept = tuple[Tensor, Tensor, Tensor]  # of some keys: largest score, sum of e^(score - largest), the same times values
@@ -141,7 +151,7 @@ class OnlineSoftmax:
             # merge, in place; the tile is summed with the new largest score at once, so that only the past shrinks
             new_largest = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))
             shrink = torch.exp(largest - new_largest)
-            numerators = scores.sub_(new_largest).exp_()  # in place, while the tile is in the cache
+            numerators = exp_or_zero(scores.sub_(new_largest))  # in place, while the tile is in the cache
             total.mul_(shrink).add_(numerators.sum(dim=-1, keepdim=True))
             weighted.mul_(shrink).add_(numerators @ value[:, columns])  # (N, rows, columns) @ (N, columns, d_v)
             largest.copy_(new_largest)
@@ -152,17 +162,19 @@ class OnlineSoftmax:
         return self.weighted.div_(self.total), self.largest + self.total.log()
 
 
-def do_again(found: tuple[Tensor, Tensor], sure: Tensor, inputs: tuple[Tensor, Tensor, Tensor], tiling: Tiling) -> None:
+def do_again(
+    query: Tensor, key: Tensor, value: Tensor, output: Tensor, logsumexp: Tensor, sure: Tensor, *, tiling: Tiling
+) -> None:
     """Put output and logsumexp of the online softmax in place of those that are not sure (see fast_tiles.py)."""
-    (query, key, value), ((query_at, key_at), causal, size) = inputs, tiling
+    (query_at, key_at), causal, size = tiling
     for start in range(0, len(query_at), size[0]):
         rows = slice(start, start + size[0])
-        for head in (~sure[:, rows]).any(dim=1).nonzero()[:, 0].tolist():  # (N, rows, 1) -> those with such a query
-            one = slice(head, head + 1)
-            softmax = OnlineSoftmax(query[one, rows], value.size(-1))
-            softmax.fold(key[one], value[one], (query_at[rows], key_at), causal, size)
-            for before, again in zip(found, softmax.finish(), strict=True):
-                before[one, rows] = torch.where(sure[one, rows], before[one, rows], again)
+        if sure[:, rows].all():
+            continue
+        softmax = OnlineSoftmax(query[:, rows], value.size(-1))
+        softmax.fold(key, value, (query_at[rows], key_at), causal, size)
+        for before, again in zip((output, logsumexp), softmax.finish(), strict=True):
+            before[:, rows] = torch.where(sure[:, rows], before[:, rows], again)
 
 
 class FlashAttention(torch.autograd.Function):
@@ -172,7 +184,8 @@ class FlashAttention(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, causal: bool, size: tuple[int, int]) -> Tensor:
         ctx.tiling = positions(query, key), causal, size
         output, logsumexp, sure = fast_softmax(query, key, value, ctx.tiling)
-        do_again((output, logsumexp), sure, (query, key, value), ctx.tiling)
+        if not sure.all():
+            for_heads(partial(do_again, tiling=ctx.tiling), ctx.tiling, query, key, value, output, logsumexp, sure)
         ctx.save_for_backward(query, key, value, output, logsumexp)
         return output
 
@@ -204,13 +217,10 @@ def flash_attention(
     sizes that do not fit.
     """
     check_attention_inputs(query, key, value, None)
-    size = (block_size, block_size) if isinstance(block_size, int) else tuple(block_size)
-    if len(size) != 2 or min(size) < 1:
-        raise ValueError(f"block_size must be 1 or more, one number or (queries, keys): got {block_size}")
     leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     count, inputs = math.prod(leading), at_least_float32(query, key, value)
     flat = [x.expand(*leading, *x.shape[-2:]).reshape(count, *x.shape[-2:]) for x in inputs]
-    output = FlashAttention.apply(*flat, causal, size)  # (..., T, d) as (N, T, d) -> (N, T_q, d_v)
+    output = FlashAttention.apply(*flat, causal, tile_size(block_size))  # (..., T, d) as (N, T, d) -> (N, T_q, d_v)
     return output.view(*leading, *output.shape[-2:]).to(query.dtype)  # (N, T_q, d_v) -> (..., T_q, d_v)
 
 
