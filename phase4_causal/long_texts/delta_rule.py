@@ -42,11 +42,11 @@ def delta_by_loops(query: Tensor, key: Tensor, value: Tensor, beta: Tensor) -> T
     def read(asked: Tensor) -> Tensor:
         return sum((torch.dot(asked, k) * correction for k, correction in written), torch.zeros_like(value[0]))
 
-    outputs = []
+    output = torch.zeros_like(value)
     for t in range(len(key)):
         written.append((key[t], beta[t] * (value[t] - read(key[t]))))
-        outputs.append(read(query[t]))
-    return torch.stack(outputs)
+        output[t] = read(query[t])
+    return output
 
 
 def _prepared(
@@ -79,7 +79,8 @@ def delta_rule(
 
     query, key (..., T, d_k), value (..., T, d_v), beta (..., T) from 0 to 1 -> output (..., T, d_v) and the state
     (..., d_k, d_v), from which the text may go on. Give keys of length 1: with longer ones the state may grow without
-    end. Inputs of 16 bits are summed in float32. Raises ValueError for sizes that do not fit.
+    end. A NaN or inf in key, value or beta reaches earlier words of its chunk (0 · NaN); in delta_rule_recurrent it
+    does not. Inputs of 16 bits are summed in float32. Raises ValueError for sizes that do not fit.
     """
     inputs, state = _prepared(query, key, value, beta, state)
     outputs = []

@@ -17,8 +17,7 @@ Features that do approximate softmax exist, drawn at random (FAVOR+, Choromanski
 
     exp(q·k)  =  mean over ω of  exp(ω·q - |q|²/2) · exp(ω·k - |k|²/2)
 
-so that m draws of ω give m positive features whose products are right on average. How near all of them come, and
-where, is measured by linear_kernel.py.
+so that m draws of ω give m positive features whose products are right on average. linear_kernel.py measures how near.
 """
 
 from collections.abc import Callable
@@ -51,7 +50,11 @@ def random_directions(count: int, width: int, generator: torch.Generator) -> Ten
 
 
 def positive_random_features(directions: Tensor) -> FeatureMap:
-    """φ of FAVOR+ with these ω (m, d_k), up to a factor that cancels; with the division by √d_k, half on each side."""
+    """φ of FAVOR+ with these ω (m, d_k), up to a factor that cancels; with the division by √d_k, half on each side.
+
+    Long x underflow: in float32 many features are 0 from |x|² / √d_k = 200 on, that is entries of size 5 for d_k = 64.
+    The largest exponent of all keys could be taken off, but then a later key would move what earlier words get.
+    """
 
     def features(x: Tensor) -> Tensor:
         x = x / x.size(-1) ** 0.25
@@ -112,13 +115,14 @@ def linear_by_loops(
 def first_state(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None) -> Tensor:
     """What a recurrence begins with: the state of the text before, or zeros (..., d_k, d_v) if nothing was read.
 
-    Raises ValueError for unequal lengths and a state of another size.
+    Raises ValueError for unequal lengths and a state of another size or number format.
     """
     if query.size(-2) != key.size(-2):
         raise ValueError(f"a recurrence reads as many queries as keys: got T_q={query.size(-2)}, T_k={key.size(-2)}")
     empty = key[..., :0, :].mT @ value[..., :0, :]  # (..., d_k, 0) @ (..., 0, d_v) -> zeros (..., d_k, d_v)
-    if state is not None and state.shape != empty.shape:
-        raise ValueError(f"the state of these keys and values has shape {tuple(empty.shape)}: got {tuple(state.shape)}")
+    if state is not None and (state.shape, state.dtype) != (empty.shape, empty.dtype):
+        due, got = (f"{tuple(x.shape)} of {x.dtype}" for x in (empty, state))
+        raise ValueError(f"the state of these keys and values has shape {due}: got {got}")
     return empty if state is None else state
 
 
@@ -179,8 +183,9 @@ def linear_attention(
     No √d_k: φ takes queries and keys as they are. causal: the last query stands at the last key. mask: bool, True = may
     attend, of the keys alone: (T_k,) or (..., T_k), for there are no weights of single queries to hide. feature_map:
     "elu" (elu(x) + 1, positive as long as e^x is), "relu", or a function such as positive_random_features gives; with
-    relu a query may give no key any weight, and its output is 0. Inputs of 16 bits are summed in float32.
-    Raises ValueError for an unknown feature map and for sizes that do not fit.
+    relu a query may give no key any weight, and its output is 0. Inputs of 16 bits are summed in float32. A NaN or inf
+    among values reaches earlier words of its chunk (0 · NaN), in linear_attention_recurrent only its own and later
+    ones. Raises ValueError for an unknown feature map and for sizes that do not fit.
     """
     _check(query, key, value, mask)
     dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)

@@ -1,5 +1,7 @@
 """The delta rule: loop, recurrence and chunks are one function, in float64, with gradients; and what it remembers."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -49,6 +51,7 @@ def test_a_text_read_in_pieces_is_the_whole_text(way):
     close(state, last, rtol=0, atol=1e-10)
     assert_same(torch.cat(outputs, dim=-2), whole, inputs)
     output, state = way(*(x[..., :0, :] for x in inputs[:3]), inputs[3][..., :0])
+    assert delta_by_loops(*(x[0, 0, :0] for x in inputs)).shape == (0, 7)
     assert output.shape == (2, 3, 0, 7) and not state.any(), "of no words nothing comes, and nothing is kept"
 
 
@@ -64,6 +67,15 @@ def test_a_key_gives_what_was_written_last(way):
     assert not way(query, key, value, torch.zeros_like(beta))[0].any()
 
 
+@pytest.mark.parametrize("which", [0, 1, 2, 3])
+def test_nan_reaches_no_earlier_word_of_the_recurrence(which):
+    inputs = [x.detach() for x in inputs_of(11, leading=())]
+    before, _ = delta_rule_recurrent(*inputs)
+    inputs[which][7] = math.nan
+    after, _ = delta_rule_recurrent(*inputs)
+    assert torch.equal(after[:7], before[:7]) and after[7].isnan().all()
+
+
 def test_16_bits_are_summed_in_float32():
     rounded = [x.detach().bfloat16() for x in inputs_of(200)]
     exact, _ = delta_rule_recurrent(*(x.double() for x in rounded))
@@ -77,7 +89,8 @@ def test_16_bits_are_summed_in_float32():
         ({0: torch.zeros(3, 5)}, "as many queries as keys: got T_q=3, T_k=6"),
         ({3: torch.zeros(5)}, r"beta has one number for each key, \(6,\): got \(5,\)"),
         ({2: torch.zeros(5, 7)}, "same length T_k: got 6 and 5"),
-        ({"state": torch.zeros(7, 5)}, r"has shape \(5, 7\): got \(7, 5\)"),
+        ({"state": torch.zeros(7, 5)}, r"has shape \(5, 7\) of .*: got \(7, 5\)"),
+        ({"state": torch.zeros(5, 7).double()}, r"torch.float32: got \(5, 7\) of torch.float64"),
     ],
 )
 def test_what_does_not_fit_is_refused(way, change, message):
