@@ -5,7 +5,7 @@ to the scores, and the weighted sum of values. What is kept is merged as the til
 order, whatever the lengths of the parts. This is flash-decoding (Dao et al. 2023).
 
 It belongs where there is too little else to divide. A prompt has thousands of queries, and a large batch many users:
-then every processor has work, and nothing is gained by parts. One user with a long text has only a few heads.
+then every processor has work, and little is gained by parts. One user with a long text has only a few heads.
 
     python phase4_causal/serving/split_keys.py
 
@@ -14,6 +14,7 @@ Writes split_keys.png to visualizations/plots/phase4/.
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -57,12 +58,13 @@ def split_keys(
     for sizes that do not fit. Dao et al. 2023, Flash-Decoding for long-context inference.
     """
     check_attention_inputs(query, key, value, mask)
-    if not lengths or min(lengths) < 0 or sum(lengths) != key.size(-2):
-        raise ValueError(f"lengths of parts must be 0 or more and sum to T_k={key.size(-2)}: got {list(lengths)}")
+    lengths = list(map(operator.index, lengths)) or [0]  # no part: one of no keys
+    if min(lengths) < 0 or sum(lengths) != key.size(-2):
+        raise ValueError(f"lengths of parts must be 0 or more and sum to T_k={key.size(-2)}: got {lengths}")
     inputs = at_least_float32(query, key, value)
     mask = torch.ones(1, dtype=torch.bool, device=key.device) if mask is None else mask
     mask = mask.expand(*mask.shape[:-1], key.size(-2))  # (..., 1 or T_k) -> (..., T_k)
-    parts = [x.split(list(lengths), dim=dim) for x, dim in ((inputs[1], -2), (inputs[2], -2), (mask, -1))]
+    parts = [x.split(lengths, dim=dim) for x, dim in ((inputs[1], -2), (inputs[2], -2), (mask, -1))]
     kept = run(functools.partial(attend_to_part, inputs[0]), *parts)
     _, total, weighted = functools.reduce(merge, kept)
     return (weighted / total.masked_fill(total == 0, 1)).to(query.dtype)  # a query that sees no key: 0 / 1 = 0

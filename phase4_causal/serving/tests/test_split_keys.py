@@ -34,6 +34,13 @@ def test_parts_are_the_whole(lengths, mask):
             torch.testing.assert_close(output, expected, rtol=0, atol=1e-10)
 
 
+def test_lengths_as_a_tensor_and_none_for_no_keys():
+    query, key, value = qkv(t_q=T_Q, t_k=T_K, leading=(), d_k=7, d_v=11)
+    expected, _ = scaled_dot_product_attention(query, key, value)
+    torch.testing.assert_close(split_keys(query, key, value, torch.tensor([5, 12])), expected, rtol=0, atol=1e-10)
+    assert torch.equal(split_keys(query, key[:0], value[:0], []), torch.zeros(T_Q, 11, dtype=torch.float64))
+
+
 def test_scores_far_apart_and_few_bits():
     """Parts with scores of -2,000 and 2,000; 16 bits are summed in more."""
     query, key, value = qkv(t_q=T_Q, t_k=T_K, leading=(), d_k=7, d_v=11)
