@@ -157,7 +157,7 @@ def draw(found: Numbers, seed: int, steps: int) -> tuple[Figure, str]:
         below = mean(shares)
     ax.set(ylim=(0, 1.02), xlim=(0, len(shares) - 1), xlabel="step", ylabel="memory that holds a key")
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    title = f"In pages, {gain(found):.1f} times as many texts fit into the same memory"
+    title = f"In pages, {'more than twice' if gain(found) > 2 else 'not twice'} as many texts fit into the same memory"
     headline(fig, title, f"no model: {PLACES} places, sentences of the toy language, seed {seed}")
     label_ends(ax, ends, size=11)
     return fig, f"{title}. The share of the memory that holds keys, step by step, both ways."
