@@ -39,6 +39,12 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def also_causal(x: Tensor, mask: Tensor | None) -> Tensor:
+    """The causal mask of x (B, T, d_model), and a further one, which may be None: both must allow a key."""
+    causal = causal_mask(x.size(1), device=x.device)
+    return causal if mask is None else causal & mask
+
+
 class CausalSelfAttention(MultiHeadAttention):
     """MultiHeadAttention over one sequence in which position i attends to positions 0 to i, whatever else is masked."""
 

@@ -66,6 +66,20 @@ def local_mask(query_length: int, key_length: int, window: int, *, device: torch
     return (key_position - query_position).abs() <= window
 
 
+def streaming_mask(
+    length: int, window: int | None, sinks: int = 0, *, device: torch.device | str | None = None
+) -> Tensor:
+    """May attend to the last `window` positions, itself included, and to the first `sinks` -> bool (T, T), causal.
+
+    What a cache keeps that rolls (Xiao et al. 2023). window None: to all that came before.
+    """
+    causal = causal_mask(length, device=device)
+    if window is None:
+        return causal
+    first = torch.arange(length, device=device) < sinks
+    return causal & (local_mask(length, length, window - 1, device=device) | first)
+
+
 def strided_mask(
     query_length: int, key_length: int, stride: int, *, device: torch.device | str | None = None
 ) -> Tensor:

@@ -189,6 +189,24 @@ def plot_heads(
     return axes
 
 
+def plot_cells(
+    ax: Axes, shares: Tensor, texts: Sequence[Sequence[str]], rows: Sequence[str], columns: Sequence[str]
+) -> Axes:
+    """A table of words or numbers, each cell shaded by its share (rows, columns) of 0 to 1; the first row is on top."""
+    ax.pcolormesh(shares.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=1)
+    for row, line in enumerate(texts):
+        for column, text in enumerate(line):
+            color = "white" if shares[row, column] > 0.55 else INK
+            ax.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=12, color=color)
+    ax.set_yticks([row + 0.5 for row in range(len(rows))], rows)
+    ax.set_xticks([column + 0.5 for column in range(len(columns))], columns, fontsize=11)
+    ax.xaxis.tick_top()
+    ax.invert_yaxis()
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    return ax
+
+
 def weight_colorbar(fig: Figure, axes: Axes | Sequence[Axes], **options: float) -> None:
     """One colour bar for the weights, 0 to 1."""
     bar = fig.colorbar(plt.cm.ScalarMappable(plt.Normalize(0, 1), WEIGHT_MAP), ax=axes, **options)

@@ -28,7 +28,7 @@ from shared.evidence.claims import EXPERIMENT, Claim, measures
 from shared.toy_language import MASK_ID, decode, encode, pad_batch
 from shared.toy_model import ToyTransformer, in_double
 from shared.training import Trained
-from shared.visualization_utils import HIDDEN, INK, WEIGHT_MAP, headline, save_plot, token_labels
+from shared.visualization_utils import headline, plot_cells, save_plot, token_labels
 
 SENTENCES, CLEARLY = 60, 0.3  # held-out ones, nats
 LOSSES = "loss after each part"
@@ -83,17 +83,8 @@ def draw(trained: Trained, words: list[str], loss: list[float]) -> tuple[Figure,
     parts = [f"layer {layer}:\n{part}" for layer in range(len(logits) // 2) for part in ("attention", "network")]
     names = [f"{part}\n{nats:.1f} nats" for part, nats in zip(["before\nthe layers", *parts], loss, strict=True)]
     fig, ax = plt.subplots(figsize=(max(1.3 * len(names) + 1.5, 8), 0.45 * len(words) + 2), layout="constrained")
-    ax.pcolormesh(best.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=1)
-    for row, guess in enumerate(guesses):
-        for column, word in enumerate(decode(guess.tolist())):
-            color = "white" if best[row, column] > 0.55 else INK
-            ax.text(column + 0.5, row + 0.5, word, ha="center", va="center", fontsize=12, color=color)
-    ax.set_xticks([column + 0.5 for column in range(len(names))], names, fontsize=11)
-    ax.set_yticks([row + 0.5 for row in range(len(words))], token_labels(words), fontsize=12)
-    ax.xaxis.tick_top()
-    ax.invert_yaxis()
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    plot_cells(ax, best, [decode(guess.tolist()) for guess in guesses], token_labels(words), names)
+    ax.tick_params(axis="y", labelsize=12)
     falls = [before - after for before, after in itertools.pairwise(loss)]
     title = "What the model would say, part by part"
     if min(falls[::2]) > max(falls[1::2]):

@@ -33,7 +33,7 @@ from shared.grammar.scores import DIRECTIONS, score_heads
 from shared.toy_language import INDEX, MASK_ID, SUBJECTS, VERBS, Sentence, encode, pad_batch
 from shared.toy_model import ToyTransformer, in_double
 from shared.training import Trained
-from shared.visualization_utils import HIDDEN, INK, RED, WEIGHT_MAP, headline, save_plot
+from shared.visualization_utils import RED, headline, plot_cells, save_plot
 
 # Verbs that differ in nothing but their subject: people swam in water, toys fell in water
 RIVALS = {a: b for a, (_, *of_a) in VERBS.items() for b, (_, *of_b) in VERBS.items() if a != b and of_a == of_b}
@@ -144,20 +144,12 @@ def draw(trained: Trained, found: Numbers) -> tuple[Figure, str]:
     """A row for each head: where it looks, and what three ways of patching say. The head with the role is framed."""
     values = torch.tensor([found[name] for name in COLUMNS]).T  # (columns, L * H) -> (L * H, columns)
     fig, ax = plt.subplots(figsize=(7.4, 0.4 * len(values) + 1.6), layout="constrained")
-    ax.pcolormesh(values.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=1)
-    for row, column in torch.cartesian_prod(*map(torch.arange, values.shape)).tolist():
-        value = round(values[row, column].item(), 2) + 0.0  # not -0.00
-        color = "white" if value > 0.55 else INK
-        ax.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center", fontsize=12, color=color)
+    heads = [divmod(row, trained.recipe.num_heads) for row in range(len(values))]
+    texts = [[f"{round(value, 2) + 0.0:.2f}" for value in row] for row in values.tolist()]  # not -0.00
+    plot_cells(ax, values, texts, [f"layer {layer} head {head}" for layer, head in heads], list(COLUMNS.values()))
+    ax.tick_params(pad=6)
     frame = {"fill": False, "edgecolor": RED, "linewidth": 3, "clip_on": False}
     ax.add_patch(plt.Rectangle((0, found["head with the role"]), len(COLUMNS), 1, **frame))
-    heads = [divmod(row, trained.recipe.num_heads) for row in range(len(values))]
-    ax.set_yticks([row + 0.5 for row in range(len(heads))], [f"layer {layer} head {head}" for layer, head in heads])
-    ax.set_xticks([column + 0.5 for column in range(len(COLUMNS))], COLUMNS.values(), fontsize=11)
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0, pad=6)
-    ax.invert_yaxis()
-    ax.spines[:].set_visible(False)
     look, carry = (sum(v >= least for v in found[name]) for name, least in (("looks", LOOKS), ("output", CARRIES)))
     of, looks = "1 head" if len(heads) == 1 else f"{len(heads)} heads", "looks" if look == 1 else "look"
     title = f"Of {of}, {look} {looks} at the subject; the answer comes through {carry}"

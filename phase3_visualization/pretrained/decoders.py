@@ -31,7 +31,7 @@ from phase1_single_head.self_attention import (
 )
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase3_visualization.pretrained.language_model import LanguageModel, read
-from shared.attention_utils import causal_mask, local_mask
+from shared.attention_utils import streaming_mask
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt_oss")  # as configurations say it
 
@@ -45,18 +45,20 @@ def halves_to_pairs(x: Tensor) -> Tensor:
 
 
 def capped_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, cap: float | None, sinks: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, cap: float | None, sinks: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """scaled_dot_product_attention with scores that stay below a cap, and a sink logit for each head, sinks (H,)."""
     check_attention_inputs(query, key, value, mask)
     dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
-    scores = query @ key.mT / math.sqrt(query.size(-1))  # (B, H, T, d_k) @ (B, H, d_k, T) -> (B, H, T, T)
+    scores = query @ key.mT / math.sqrt(query.size(-1))  # (B, H, T_q, d_k) @ (B, H, d_k, T_k)
     if cap is not None:
         scores = cap * torch.tanh(scores / cap)
     if sinks is not None:  # one more key, which everybody may see and whose value is 0
-        nobody = sinks[:, None, None].expand(*scores.shape[:-1], 1)  # (H,) -> (B, H, T, 1)
-        mask = mask.expand(*mask.shape[:-1], key.size(-2))  # (..., T, 1 or T) -> (..., T, T)
-        scores, mask = torch.cat([scores, nobody], dim=-1), F.pad(mask, (0, 1), value=True)  # T -> T + 1 keys
+        nobody = sinks[:, None, None].expand(*scores.shape[:-1], 1)  # (H,) -> (B, H, T_q, 1)
+        scores = torch.cat([scores, nobody], dim=-1)  # (B, H, T_q, T_k) -> (B, H, T_q, T_k + 1)
+        if mask is not None:
+            mask = mask.expand(*mask.shape[:-1], key.size(-2))  # (..., T_q, 1 or T_k) -> (..., T_q, T_k)
+            mask = F.pad(mask, (0, 1), value=True)  # (..., T_q, T_k) -> (..., T_q, T_k + 1)
     weights = masked_softmax(scores, mask)[..., : key.size(-2)]
     return (weights @ value).to(dtype), weights.to(dtype)
 
@@ -66,16 +68,6 @@ def turned(x: Tensor, model: nn.Module, theirs: nn.Module) -> Tensor:
     speeds, kind = model.rotary_emb, "" if hasattr(model.rotary_emb, "inv_freq") else f"{theirs.layer_type}_"
     frequencies, stretch = (getattr(speeds, kind + name) for name in ("inv_freq", "attention_scaling"))
     return stretch * rotary(halves_to_pairs(x), torch.arange(x.size(-2), device=x.device), frequencies)
-
-
-def seen(length: int, window: int | None, kept: int = 0, *, device: torch.device | None = None) -> Tensor:
-    """The causal mask of the last `window` tokens and, of those before, the first `kept`: bool (T, T)."""
-    causal = causal_mask(length, device=device)
-    if window is None:
-        return causal
-    return causal & (
-        local_mask(length, length, window - 1, device=device) | (torch.arange(length, device=device) < kept)
-    )
 
 
 def attend(theirs: nn.Module, model: nn.Module, mask: Tensor | None, hidden_states: Tensor, **_: Any) -> tuple:
@@ -96,7 +88,7 @@ def attend(theirs: nn.Module, model: nn.Module, mask: Tensor | None, hidden_stat
     key, value = (x.repeat_interleave(shared_by, dim=1) for x in (key, value))  # (B, G, T, d_k) -> (B, H, T, d_k)
     if mask is None:
         window = getattr(theirs, "sliding_window", getattr(theirs.config, "sliding_window", None))
-        mask = seen(query.size(-2), window, device=query.device)
+        mask = streaming_mask(query.size(-2), window, device=query.device)
     cap, sinks = getattr(theirs, "attn_logit_softcapping", None), getattr(theirs, "sinks", None)
     plain = cap is None and sinks is None
     core = scaled_dot_product_attention if plain else partial(capped_attention, cap=cap, sinks=sinks)

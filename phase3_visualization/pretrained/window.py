@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase3_visualization.pretrained.decoders import our_attention, seen
+from phase3_visualization.pretrained.decoders import our_attention
 from phase3_visualization.pretrained.language_model import (
     SMOLLM2,
     LanguageModel,
@@ -35,6 +35,7 @@ from phase3_visualization.pretrained.language_model import (
     record,
 )
 from shared import cli, paths
+from shared.attention_utils import streaming_mask
 from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.visualization_utils import BLUE, GREY, RED, headline, label_ends, save_plot
 
@@ -90,7 +91,7 @@ def losses(language_model: LanguageModel, tokens: Tensor, mask: Tensor) -> Tenso
 def window_losses(language_model: LanguageModel, generator: torch.Generator) -> Numbers:
     """Mean loss beyond the window of each way; and of every PART tokens, for the picture."""
     tokens = excerpt(language_model, generator)
-    found = {way: losses(language_model, tokens, seen(LENGTH, *mask)) for way, mask in MASKS.items()}
+    found = {way: losses(language_model, tokens, streaming_mask(LENGTH, *mask)) for way, mask in MASKS.items()}
     means = {way: loss[2 * ROOM :].mean().item() for way, loss in found.items()}
     return means | {f"{way}, parts": loss.view(-1, PART).mean(dim=1).tolist() for way, loss in found.items()}
 

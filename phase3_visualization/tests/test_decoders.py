@@ -14,7 +14,7 @@ from phase3_visualization.pretrained import (
     parity,
 )
 from phase3_visualization.tests.test_pretrained import tiny_model, tiny_tokenizer
-from shared.attention_utils import causal_mask, local_mask
+from shared.attention_utils import causal_mask, local_mask, streaming_mask
 from shared.tests.helpers import close, qkv
 
 SIZES = {"vocab_size": 8, "hidden_size": 48, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 6}
@@ -47,7 +47,7 @@ def test_our_attention_in_every_kind_of_decoder(kind):
     assert len(apart["weights of all heads, float32"]) == 2
     assert max(apart["weights of all heads, float32"]) < 1e-5
     before = language_model.read(theirs, TEXTS)
-    with decoders.our_attention(theirs, mask=decoders.seen(8, window=2, kept=1)):  # a wrong mask is noticed
+    with decoders.our_attention(theirs, mask=streaming_mask(8, window=2, sinks=1)):  # a wrong mask is noticed
         assert (language_model.read(theirs, TEXTS).weights - before.weights).abs().max() > 1e-2
     torch.testing.assert_close(language_model.read(theirs, TEXTS).weights, before.weights, atol=0, rtol=0)
     windows = [2 if "sliding" in t else 99 for t in getattr(theirs.model.config, "layer_types", [])] or [99, 99]
@@ -104,7 +104,7 @@ def test_our_attention_nests_and_leaves_nothing_behind():
     def weights():
         return language_model.read(theirs, TEXTS[:1]).weights
 
-    alone, narrow = weights(), decoders.seen(8, window=1)
+    alone, narrow = weights(), streaming_mask(8, window=1)
     with decoders.our_attention(theirs, mask=narrow):
         once = weights()
         with decoders.our_attention(theirs):
@@ -175,5 +175,5 @@ def test_coreference_refuses_a_decoder():
 
 
 def test_a_window_keeps_the_first_tokens_and_the_last():
-    for i, row in enumerate(decoders.seen(7, window=3, kept=2).tolist()):
+    for i, row in enumerate(streaming_mask(7, window=3, sinks=2).tolist()):
         assert row == [j <= i and (i - j < 3 or j < 2) for j in range(7)]

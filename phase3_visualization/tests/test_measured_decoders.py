@@ -5,9 +5,10 @@ import json
 import pytest
 import torch
 
-from phase3_visualization.pretrained import decoders, language_model, repeated_tokens, window
+from phase3_visualization.pretrained import language_model, repeated_tokens, window
 from phase3_visualization.tests.test_decoders import GROUPED, SCALED, tiny
 from shared import paths
+from shared.attention_utils import streaming_mask
 from shared.tests.helpers import close
 
 TOKENS = torch.tensor([[2, 3, 4, 5, 6, 2, 7]])
@@ -20,7 +21,7 @@ def test_the_loss_with_everything_is_the_library_s(kind, sizes):
     library = pytest.importorskip("transformers").AutoModelForCausalLM.from_config(ours.model.config).eval()
     library.model.load_state_dict(ours.model.state_dict())
     losses = -library(TOKENS[:, :-1]).logits[0].log_softmax(dim=-1)[range(6), TOKENS[0, 1:]]
-    found = window.losses(ours, TOKENS, decoders.seen(6, None))
+    found = window.losses(ours, TOKENS, streaming_mask(6, None))
     close(found, losses, atol=1e-4, rtol=1e-4)
 
 
@@ -30,7 +31,7 @@ def test_the_loss_with_everything_is_the_library_s(kind, sizes):
 )
 def test_other_outputs_than_the_embedding_are_refused_in_one_line(kind, sizes):
     with pytest.raises(ValueError, match=f"{kind} .*--model smollm2") as refusal:
-        window.losses(tiny(kind, **GROUPED | sizes), TOKENS, decoders.seen(6, None))
+        window.losses(tiny(kind, **GROUPED | sizes), TOKENS, streaming_mask(6, None))
     assert "\n" not in str(refusal.value)
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import check_heads, check_sequences, merge_heads, split_heads
+from phase4_causal.causal_attention import also_causal
 from shared import cli
 from shared.attention_utils import causal_mask
 
@@ -73,8 +74,7 @@ class LatentAttention(nn.Module):
         value = split_heads(self.w_uv(c), self.num_heads)  # (B, T, d_c) -> (B, H, T, d_k)
         place = place.unsqueeze(1).expand_as(turned)  # (B, T, d_r) -> (B, H, T, d_r)
         query, key = torch.cat([query, turned], dim=-1), torch.cat([key, place], dim=-1)  # -> (B, H, T, d_k + d_r)
-        causal = causal_mask(x.size(1), device=x.device)
-        heads, weights = scaled_dot_product_attention(query, key, value, causal if mask is None else causal & mask)
+        heads, weights = scaled_dot_product_attention(query, key, value, also_causal(x, mask))
         return self.w_o(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)
 
     def decode(self, x: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:

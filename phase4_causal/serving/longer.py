@@ -32,10 +32,9 @@ from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.alibi_attention import AlibiAttention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
-from phase4_causal.causal_attention import CausalSelfAttention
+from phase4_causal.causal_attention import CausalSelfAttention, also_causal
 from phase4_causal.induction.induction_scores import SYMBOLS, predictable, repeated_sequences
 from shared import cli, training
-from shared.attention_utils import causal_mask
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.toy_language import SPECIAL
@@ -62,10 +61,6 @@ def frequencies(size: int, way: str = AS_TRAINED, stretch: float = 1.0) -> Tenso
         kept = ((rounds - ONCE) / (TWICE - ONCE)).clamp(0, 1)
         return kept * plain + (1 - kept) * plain / stretch
     return plain / stretch if way == INTERPOLATED else plain
-
-
-def also_causal(x: Tensor, mask: Tensor | None) -> Tensor:
-    return causal_mask(x.size(1), device=x.device) & (True if mask is None else mask)
 
 
 class RotaryHeads(CausalSelfAttention):

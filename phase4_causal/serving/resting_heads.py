@@ -12,14 +12,14 @@ where all scores are small, that is where nothing was found; the other gate know
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phase1_single_head.order.position_encodings import rotary
-from phase1_single_head.self_attention import at_least_float32, masked_softmax, scaled_dot_product_attention
+from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
+from phase3_visualization.pretrained.decoders import capped_attention
+from phase4_causal.causal_attention import also_causal
 from phase4_causal.serving.rolling_cache import RollingCache
-from shared.attention_utils import causal_mask
 from shared.toy_model import MakeAttention
 
 
@@ -37,8 +37,7 @@ class RotaryAttention(MultiHeadAttention):
             raise ValueError(f"places are those in a RollingCache: got {type(cache).__name__}; put it into one")
         query, key, value = (split_heads(w(x), self.num_heads) for w in (self.w_q, self.w_k, self.w_v))
         if cache is None:
-            places, causal = torch.arange(x.size(1), device=x.device), causal_mask(x.size(1), device=x.device)
-            mask = causal if mask is None else causal & mask
+            places, mask = torch.arange(x.size(1), device=x.device), also_causal(x, mask)
         else:
             key, value = cache.append(key, value)  # (B, H, 1, d_k) -> (B, H, T_k, d_k)
             places = cache.places
@@ -62,14 +61,7 @@ class SinkLogit(RotaryAttention):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, x: Tensor
     ) -> tuple[Tensor, Tensor]:
-        dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
-        scores = query @ key.mT / query.size(-1) ** 0.5  # (B, H, T, d_k) @ (B, H, d_k, T_k) -> (B, H, T, T_k)
-        sink = self.logit.expand(*scores.shape[:-1], 1)
-        if mask is not None:
-            mask = mask.expand(*mask.shape[:-1], key.size(-2))  # (..., T, 1 or T_k) -> (..., T, T_k)
-            mask = F.pad(mask, (0, 1), value=True)  # (..., T, T_k) -> (..., T, T_k + 1)
-        weights = masked_softmax(torch.cat([scores, sink], dim=-1), mask)[..., :-1]  # -> (B, H, T, T_k)
-        return (weights @ value).to(dtype), weights.to(dtype)
+        return capped_attention(query, key, value, mask, cap=None, sinks=self.logit.flatten())  # (H, 1, 1) -> (H,)
 
 
 class GatedAttention(RotaryAttention):

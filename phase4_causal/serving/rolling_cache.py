@@ -20,19 +20,13 @@ from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.key_value_cache import KeyValueCache
 from shared import cli
-from shared.attention_utils import causal_mask, local_mask
-
-
-def kept_mask(length: int, window: int, sinks: int = 0) -> Tensor:
-    """What a rolling cache keeps, as a mask: the last `window` positions and the first `sinks` -> bool (T, T)."""
-    first = torch.arange(length) < sinks
-    return causal_mask(length) & (local_mask(length, length, window - 1) | first)
+from shared.attention_utils import streaming_mask
 
 
 def streaming_by_loops(query: Tensor, key: Tensor, value: Tensor, window: int, sinks: int = 0) -> Tensor:
     """The specification: every position (T, d) takes what it keeps out of the whole past, and numbers it from 0 on."""
     outputs = []
-    for i, row in enumerate(kept_mask(len(query), window, sinks)):
+    for i, row in enumerate(streaming_mask(len(query), window, sinks)):
         kept = row.nonzero()[:, 0]
         places = torch.arange(len(kept))
         turned = rotary(query[i : i + 1], places[-1:]), rotary(key[kept], places)

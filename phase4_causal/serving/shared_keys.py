@@ -29,9 +29,9 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from phase2_multi_head.costs.fused_attention import GroupedQueryAttention
+from phase4_causal.causal_attention import also_causal
 from phase4_causal.serving.latent_attention import LatentAttention
 from shared import cli, training
-from shared.attention_utils import causal_mask
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Measured, Numbers, measures
 from shared.toy_model import Block, MakeAttention
@@ -50,8 +50,7 @@ class CausalGroupedAttention(GroupedQueryAttention):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T)."""
-        causal = causal_mask(x.size(1), device=x.device)
-        return super().forward(x, mask=causal if mask is None else causal & mask)
+        return super().forward(x, mask=also_causal(x, mask))
 
 
 GROUPS = {"multi-head": 4, "grouped": 2, "multi-query": 1}

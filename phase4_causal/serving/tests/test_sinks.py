@@ -9,12 +9,11 @@ import torch
 from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
-from phase3_visualization.pretrained.decoders import seen
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.serving import sinks
 from phase4_causal.serving.resting_heads import KINDS, RotaryAttention
-from phase4_causal.serving.rolling_cache import RollingCache, kept_mask, streaming_by_loops
-from shared.attention_utils import causal_mask
+from phase4_causal.serving.rolling_cache import RollingCache, streaming_by_loops
+from shared.attention_utils import causal_mask, streaming_mask
 from shared.tests.helpers import qkv
 from shared.toy_language import MASK, VERBS, VOCABULARY, decode
 
@@ -41,16 +40,18 @@ def word_by_word(attention, x, cache):
 
 
 def test_what_is_kept():
-    rows = kept_mask(5, window=2, sinks=1).int().tolist()
+    rows = streaming_mask(5, window=2, sinks=1).int().tolist()
     assert rows == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
-    for sizes in ((11, 3, 0), (11, 3, 2), (11, 7, 5), (3, 11, 1)):
-        assert torch.equal(kept_mask(*sizes), seen(*sizes)), "the mask of a published decoder in a window is this one"
+    for length, window, first in ((11, 3, 0), (11, 3, 2), (11, 7, 5), (3, 11, 1)):
+        expected = [[j <= i and (i - j < window or j < first) for j in range(length)] for i in range(length)]
+        assert streaming_mask(length, window, first).tolist() == expected
+    assert torch.equal(streaming_mask(5, None), causal_mask(5))
 
 
 @pytest.mark.parametrize(("window", "first"), SIZES)
 def test_a_rolling_cache_is_a_mask(window, first):
     query, key, value = qkv(1, t_q=T, t_k=T, leading=(B, H), d_k=D_K, d_v=D_K)
-    cache, mask = rolling(window, first), kept_mask(T, window, first)
+    cache, mask = rolling(window, first), streaming_mask(T, window, first)
     expected, _ = scaled_dot_product_attention(query, key, value, mask)
     for i in range(T):
         one, *new = (each[..., i : i + 1, :] for each in (query, key, value))
