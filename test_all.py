@@ -13,6 +13,7 @@ TESTS = {
         "before",
         "exercises",
         "from_a_mean",
+        "hidden_word",
         "long_path",
         "order",
         "parts",

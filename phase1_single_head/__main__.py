@@ -6,11 +6,11 @@ from functools import partial
 from shared import cli, course
 
 PLAN = course.Plan(
-    train=("phase1_single_head.self_attention",),
+    train=("phase1_single_head.models:load_single_head_model",),
     scripts=(
         "before.bottleneck",
         "from_a_mean",
-        "self_attention",
+        "hidden_word",
         "visualize",
         "parts.soft_lookup",
         "parts.queries_and_keys",

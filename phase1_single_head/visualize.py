@@ -20,7 +20,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.path import Path
 from torch import Tensor
 
-from phase1_single_head.self_attention import (
+from phase1_single_head.models import (
     attention_input,
     choose_word,
     guess_hidden,
@@ -28,9 +28,9 @@ from phase1_single_head.self_attention import (
     likeliest,
     load_single_head_model,
     most_asked,
-    scaled_dot_product_attention,
     shown,
 )
+from phase1_single_head.self_attention import scaled_dot_product_attention
 from shared import cli, paths
 from shared.attention_utils import normalized_entropy
 from shared.toy_language import tokenize

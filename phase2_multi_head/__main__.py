@@ -6,9 +6,8 @@ from functools import partial
 from shared import cli, course
 
 PLAN = course.Plan(
-    train=("phase2_multi_head.multi_head_attention",),
+    train=("phase2_multi_head.models:load_multi_head_model", "phase2_multi_head.models:load_one_layer_model"),
     scripts=(
-        "multi_head_attention",
         "visualize",
         "heads.wrong_heads",
         "heads.output_projection",

@@ -22,7 +22,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
+from phase2_multi_head.models import load_multi_head_model
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli, paths, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings

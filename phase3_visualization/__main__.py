@@ -10,7 +10,7 @@ from shared import cli, course
 PRETRAINED = ("pretrained.heads", "pretrained.parity", "pretrained.coreference", "pretrained.hub_or_no_op")
 DECODER = ("pretrained.repeated_tokens", "pretrained.window")
 PLAN = course.Plan(
-    train=("phase2_multi_head.multi_head_attention", "phase4_causal.causal_attention"),
+    train=("phase2_multi_head.models:load_multi_head_model", "phase4_causal.models:load_causal_model"),
     scripts=(
         "attention_flow",
         "attention_3d",

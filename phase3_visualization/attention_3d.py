@@ -19,7 +19,7 @@ from mpl_toolkits.mplot3d.axes3d import Axes3D
 from PIL import Image
 from torch import Tensor
 
-from phase2_multi_head.multi_head_attention import load_multi_head_model
+from phase2_multi_head.models import load_multi_head_model
 from shared import cli, paths
 from shared.attention_utils import normalized_entropy
 from shared.toy_model import weights_of

@@ -22,7 +22,8 @@ from matplotlib.patches import Circle, FancyArrowPatch
 from matplotlib.patheffects import withStroke
 from torch import Tensor
 
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
+from phase2_multi_head.models import load_multi_head_model
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings

@@ -9,9 +9,8 @@ from functools import partial
 from shared import cli, course
 
 PLAN = course.Plan(
-    train=("phase2_multi_head.multi_head_attention", "phase4_causal.causal_attention"),
+    train=("phase2_multi_head.models:load_multi_head_model", "phase4_causal.models:load_causal_model"),
     scripts=(
-        "causal_attention",
         "visualize",
         "masking.masks",
         "masking.causality",

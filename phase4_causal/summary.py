@@ -32,11 +32,13 @@ from matplotlib.text import Text
 from matplotlib.textpath import TextPath
 from torch import Tensor
 
-from phase1_single_head.self_attention import choose_word, load_single_head_model
+from phase1_single_head.models import choose_word, load_single_head_model
 from phase1_single_head.visualize import asks, flow_of
 from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS, roles_of
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, load_one_layer_model
-from phase4_causal.causal_attention import generate, largest_leak, load_causal_model
+from phase2_multi_head.models import load_multi_head_model, load_one_layer_model
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase4_causal.causal_attention import generate
+from phase4_causal.models import largest_leak, load_causal_model
 from shared import cli, paths
 from shared.grammar.relations import with_relations
 from shared.grammar.roles import NO_NAME, golds, head_names

@@ -10,9 +10,11 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
-from phase4_causal.causal_attention import CausalSelfAttention, with_attention
+from phase2_multi_head.models import load_multi_head_model
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.masking import masks
+from phase4_causal.models import with_attention
 from shared import cli
 from shared.attention_utils import causal_mask, normalized_entropy
 from shared.grammar.roles import NO_NAME, head_names

@@ -27,8 +27,9 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from phase1_single_head.parts.cross_attention import STEPS, CrossAttention, train_lookup
-from phase1_single_head.self_attention import check_mask, masked_softmax
+from phase1_single_head.self_attention import masked_softmax
 from shared import cli, training
+from shared.attention_checks import check_mask
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, PROBE, Claim, Measured, Numbers, measures
 from shared.measure import paired_times, ratio_quartiles

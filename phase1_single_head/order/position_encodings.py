@@ -23,7 +23,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from phase1_single_head.self_attention import SelfAttention, load_single_head_model, scaled_dot_product_attention
+from phase1_single_head.models import load_single_head_model
+from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
 from shared import cli
 from shared.attention_utils import causal_mask
 from shared.toy_language import TOY_SENTENCE, encode

@@ -12,8 +12,9 @@ import math
 import torch
 from torch import Tensor
 
+from phase1_single_head.models import load_single_head_model
 from phase1_single_head.parts.soft_lookup import Reading, read_held_out
-from phase1_single_head.self_attention import SelfAttention, load_single_head_model, scaled_dot_product_attention
+from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
 from shared import cli
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures

@@ -32,12 +32,8 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from phase1_single_head.self_attention import (
-    SelfAttention,
-    load_single_head_model,
-    masked_softmax,
-    scaled_dot_product_attention,
-)
+from phase1_single_head.models import load_single_head_model
+from phase1_single_head.self_attention import SelfAttention, masked_softmax, scaled_dot_product_attention
 from shared import cli, training
 from shared.attention_utils import causal_mask, normalized_entropy
 from shared.evidence import findings, replications

@@ -16,12 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase1_single_head.self_attention import (
-    SelfAttention,
-    attention_input,
-    load_single_head_model,
-    scaled_dot_product_attention,
-)
+from phase1_single_head.models import attention_input, load_single_head_model
+from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
 from shared import cli, training
 from shared.toy_language import tokenize
 from shared.toy_model import in_double

@@ -19,8 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from phase1_single_head.models import choose_word, load_single_head_model
 from phase1_single_head.parts.soft_lookup import LONG, Reading, long_words, read, read_held_out
-from phase1_single_head.self_attention import choose_word, load_single_head_model
 from shared import cli
 from shared.attention_utils import normalized_entropy
 from shared.training import Trained

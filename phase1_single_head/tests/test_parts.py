@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from phase1_single_head.models import make_single_head
 from phase1_single_head.parts import cross_attention, queries_and_keys, scaling, soft_lookup
 from phase1_single_head.parts.cross_attention import CrossAttention
 from phase1_single_head.parts.soft_lookup import Reading
-from phase1_single_head.self_attention import SelfAttention, make_single_head, scaled_dot_product_attention
+from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
 from shared import training
 from shared.attention_utils import causal_mask, padding_mask
 from shared.tests.helpers import D_K, T_K, T_Q, B, close, torch_single_head

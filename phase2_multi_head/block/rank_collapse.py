@@ -36,7 +36,8 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from phase2_multi_head.block.transformer_block import TransformerBlock, eight_word_tokens, use_xavier
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, merge_heads, split_heads
+from phase2_multi_head.models import load_multi_head_model
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures

@@ -18,17 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from phase1_single_head.self_attention import check_attention_inputs, scaled_dot_product_attention
-from phase2_multi_head.multi_head_attention import (
-    MultiHeadAttention,
-    check_copy,
-    check_heads,
-    check_sequences,
-    load_multi_head_model,
-    merge_heads,
-    split_heads,
-)
+from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase2_multi_head.models import load_multi_head_model
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from shared import cli
+from shared.attention_checks import check_attention_inputs, check_copy, check_heads, check_sequences
 from shared.attention_utils import causal_mask
 from shared.evidence import findings
 from shared.evidence.claims import PROBE, Claim, measures

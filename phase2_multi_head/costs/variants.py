@@ -27,14 +27,8 @@ from torch import Tensor, nn
 
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
-from phase2_multi_head.multi_head_attention import (
-    MultiHeadAttention,
-    StackOfHeads,
-    check_copy,
-    merge_heads,
-    split_heads,
-    torch_twin,
-)
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads, merge_heads, split_heads
+from shared.attention_checks import check_copy, torch_twin
 from shared.attention_utils import causal_mask
 
 STACK, STEPS, ONE, EINSUM = "stack of heads", "separate projections", "one projection", "einsum"

@@ -26,7 +26,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
 
-from phase2_multi_head.multi_head_attention import ONE_LAYER_RECIPE, MultiHeadAttention
+from phase2_multi_head.models import ONE_LAYER_RECIPE
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli, training
 from shared.attention_utils import attention_entropy
 from shared.evidence import findings

@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase1_single_head.self_attention import load_single_head_model
+from phase1_single_head.models import load_single_head_model
 from phase2_multi_head.heads.heads_vs_loss import (
     NUM_SENTENCES,
     QUICK_SENTENCES,
@@ -31,7 +31,8 @@ from phase2_multi_head.heads.heads_vs_loss import (
     floor,
     questions,
 )
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, load_one_layer_model
+from phase2_multi_head.models import load_multi_head_model, load_one_layer_model
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Measured, Numbers, measures

@@ -22,8 +22,9 @@ from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, check_heads, merge_heads, split_heads
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from shared import cli, training
+from shared.attention_checks import check_heads
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, measures
 from shared.training import Recipe, held_out_loss

@@ -18,8 +18,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from phase1_single_head.self_attention import check_mask, choose_word, masked_softmax, scaled_dot_product_attention
+from phase1_single_head.models import choose_word
+from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from shared import cli
+from shared.attention_checks import check_mask
 from shared.attention_utils import padding_mask
 from shared.toy_language import MAX_LENGTH, VOCABULARY, encode, pad_batch
 from shared.toy_model import sinusoidal_positions

@@ -36,7 +36,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase1_single_head.parts.scaling import D_MODEL, FIRST, LENGTH, SYMBOLS, TwoPlaces, labels
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
+from phase2_multi_head.models import load_multi_head_model
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase2_multi_head.pruning.head_importance import (
     Head,
     Loss,

@@ -10,12 +10,8 @@ import torch.nn.functional as F
 
 from phase2_multi_head import alibi_attention
 from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
-from phase2_multi_head.multi_head_attention import (
-    MultiHeadAttention,
-    merge_heads,
-    split_heads,
-    torch_twin,
-)
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
+from shared.attention_checks import torch_twin
 from shared.attention_utils import padding_mask
 from shared.tests.helpers import T_K, T_Q, B, close
 from shared.toy_language import RELATIONS

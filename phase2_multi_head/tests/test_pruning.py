@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from phase2_multi_head.multi_head_attention import RECIPE, MultiHeadAttention
+from phase2_multi_head.models import RECIPE
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase2_multi_head.pruning import head_pruning
 from phase2_multi_head.pruning.head_importance import (
     Measured,

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase2_multi_head.multi_head_attention import load_multi_head_model
+from phase2_multi_head.models import load_multi_head_model
 from phase3_visualization.circuits.patching import changed
 from shared import cli, training
 from shared.attention_utils import padding_mask

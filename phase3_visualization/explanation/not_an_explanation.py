@@ -30,7 +30,8 @@ from phase1_single_head.reading.reading_weights import (
     total_variation,
 )
 from phase2_multi_head.heads.output_projection import added_by_heads
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, split_heads
+from phase2_multi_head.models import load_multi_head_model
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
 from phase2_multi_head.pruning.head_importance import Head
 from shared import cli, training
 from shared.evidence import findings

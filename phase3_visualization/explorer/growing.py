@@ -7,7 +7,8 @@ The training is written a second time, by hand, in JavaScript: explorer/page/gro
 
 import base64
 
-from phase2_multi_head.multi_head_attention import RECIPE, MultiHeadAttention
+from phase2_multi_head.models import RECIPE
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer.wagers import lesson_link
 from shared import training
 from shared.grammar import roles

@@ -24,7 +24,8 @@ import numpy as np
 import seaborn as sns
 from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex
 
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
+from phase2_multi_head.models import load_multi_head_model
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import growing, landing, wagers
 from phase3_visualization.explorer.packing import pack
 from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, CausalAttention, load_causal_model

@@ -46,7 +46,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from phase2_multi_head.heads.output_projection import added_by_heads
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model, split_heads
+from phase2_multi_head.models import load_multi_head_model
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
 from phase3_visualization.layers.rollout import maximum_flow, raw_product
 from shared import cli, training
 from shared.attention_utils import attention_rollout

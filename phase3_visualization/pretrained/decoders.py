@@ -23,14 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phase1_single_head.order.position_encodings import rotary
-from phase1_single_head.self_attention import (
-    at_least_float32,
-    check_attention_inputs,
-    masked_softmax,
-    scaled_dot_product_attention,
-)
+from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase3_visualization.pretrained.language_model import LanguageModel, read
+from shared.attention_checks import at_least_float32, check_attention_inputs
 from shared.attention_utils import streaming_mask
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt_oss")  # as configurations say it

@@ -28,7 +28,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, load_multi_head_model
+from phase2_multi_head.models import load_multi_head_model
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Measured, measures

@@ -31,7 +31,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS
-from phase2_multi_head.multi_head_attention import RECIPE, MultiHeadAttention
+from phase2_multi_head.models import RECIPE
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli, paths, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings

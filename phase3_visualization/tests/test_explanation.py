@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from phase1_single_head.parts.soft_lookup import Reading
-from phase2_multi_head.multi_head_attention import RECIPE, MultiHeadAttention
+from phase2_multi_head.models import RECIPE
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explanation import not_an_explanation
 from shared import training
 from shared.toy_language import encode, tokenize

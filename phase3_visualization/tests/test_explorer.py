@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import write_page
-from phase4_causal import causal_attention
+from phase4_causal import models
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import paths, training
 from shared.attention_utils import attention_entropy, causal_mask, normalized_entropy, padding_mask
@@ -423,12 +423,12 @@ def explorer_checkpoints(tmp_path, monkeypatch):
 
 
 def test_the_explorer_trains_the_causal_model_that_phase_4_then_finds(explorer_checkpoints, tmp_path, capsys):
-    assert training.CAUSAL_RECIPE == causal_attention.RECIPE
+    assert training.CAUSAL_RECIPE == models.RECIPE
     write_page.main(["--quick", "--output-dir", str(tmp_path)])
     path = tmp_path / paths.EXPLORER
     said = capsys.readouterr().out
     assert f"{paths.shown(path)}, {path.stat().st_size / 1e6:.2f} MB" in said and path.stat().st_size < 3e6
-    recipe = replace(causal_attention.RECIPE, name="causal_model_quick", steps=2)
+    recipe = replace(models.RECIPE, name="causal_model_quick", steps=2)
     ours = training.load_checkpoint(recipe, CausalSelfAttention)
     theirs = training.train(recipe, CausalSelfAttention)
     for a, b in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):

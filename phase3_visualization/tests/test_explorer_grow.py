@@ -15,7 +15,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from phase2_multi_head.multi_head_attention import RECIPE, MultiHeadAttention
+from phase2_multi_head.models import RECIPE
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import growing, write_page
 from shared import training
 from shared.attention_utils import padding_mask

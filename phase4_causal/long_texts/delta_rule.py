@@ -21,9 +21,10 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase1_single_head.self_attention import at_least_float32, check_attention_inputs, masked_softmax
+from phase1_single_head.self_attention import masked_softmax
 from phase4_causal.long_texts.linear_attention import CHUNK, first_state
 from shared import cli
+from shared.attention_checks import at_least_float32, check_attention_inputs
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE, QUIET, headline, label_ends, save_plot

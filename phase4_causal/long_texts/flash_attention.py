@@ -31,7 +31,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from phase1_single_head.self_attention import at_least_float32, check_attention_inputs
 from phase4_causal.long_texts.fast_tiles import (
     TILE,
     Tiling,
@@ -43,6 +42,7 @@ from phase4_causal.long_texts.fast_tiles import (
     tiles,
 )
 from shared import cli
+from shared.attention_checks import at_least_float32, check_attention_inputs
 
 Kept = tuple[Tensor, Tensor, Tensor]  # of some keys: largest score, sum of e^(score - largest), the same times values
 SCORES, VALUES = (1, 2, 4, 0), (3, 1, 5, 2)  # of the worked example: the second tile brings a larger score

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase1_single_head.self_attention import at_least_float32, check_attention_inputs
+from shared.attention_checks import at_least_float32, check_attention_inputs
 
 FeatureMap = Callable[[Tensor], Tensor]  # (..., T, d_k) -> (..., T, features), not negative
 CHUNK = 64  # positions: inside a chunk the causal sums are taken with a mask, between chunks with a state

@@ -13,7 +13,8 @@ Compared with masked attention, and timed, by long_context.py.
 import torch
 from torch import Tensor
 
-from phase1_single_head.self_attention import check_attention_inputs, scaled_dot_product_attention
+from phase1_single_head.self_attention import scaled_dot_product_attention
+from shared.attention_checks import check_attention_inputs
 
 SMALLEST_BLOCK = 64  # queries: with fewer, a narrow window would mean many tiny products
 

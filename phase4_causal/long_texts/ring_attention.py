@@ -34,7 +34,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from phase1_single_head.self_attention import at_least_float32, scaled_dot_product_attention
+from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.long_texts.fast_tiles import add_gradients
 from phase4_causal.long_texts.flash_attention import OnlineSoftmax
 from phase4_causal.long_texts.ring_blocks import (
@@ -45,6 +45,7 @@ from phase4_causal.long_texts.ring_blocks import (
     slice_positions,
 )
 from shared import cli
+from shared.attention_checks import at_least_float32
 from shared.attention_utils import causal_mask
 from shared.evidence import findings
 from shared.evidence.claims import PROBE, Claim, measures

@@ -18,8 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase1_single_head.self_attention import check_attention_inputs, scaled_dot_product_attention
+from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.long_texts.flash_attention import flash_attention
+from shared.attention_checks import check_attention_inputs
 from shared.attention_utils import causal_mask, local_mask
 
 

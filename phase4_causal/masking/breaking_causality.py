@@ -27,7 +27,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase4_causal.causal_attention import CausalSelfAttention, with_attention
+from phase4_causal.causal_attention import CausalSelfAttention
+from phase4_causal.models import with_attention
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, measures

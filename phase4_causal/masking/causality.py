@@ -34,12 +34,13 @@ from torch import Tensor, nn
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase4_causal.causal_attention import CausalSelfAttention, largest_leak
+from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
 from phase4_causal.long_texts.local_attention import local_attention
 from phase4_causal.long_texts.sparse_attention import strided_attention
 from phase4_causal.masking.masks import ALLOWED
+from phase4_causal.models import largest_leak
 from shared import cli
 from shared.attention_utils import causal_mask
 from shared.evidence import findings

@@ -33,8 +33,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase2_multi_head.multi_head_attention import load_multi_head_model
-from phase4_causal.causal_attention import CausalSelfAttention, load_causal_model
+from phase2_multi_head.models import load_multi_head_model
+from phase4_causal.causal_attention import CausalSelfAttention
+from phase4_causal.models import load_causal_model
 from shared import cli, training
 from shared.attention_utils import attention_distance, causal_mask, padding_mask
 from shared.evidence import findings

@@ -17,11 +17,17 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import masked_softmax
-from phase4_causal.causal_attention import DTYPES, name_of
 from shared import cli
 from shared.attention_utils import causal_mask, padding_mask
 from shared.evidence import findings
 from shared.evidence.claims import PROBE, Claim, measures
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
 
 LENGTHS, LENGTH = torch.tensor([5, 3]), 5  # two sequences, the second with two words of padding
 FORMATS = ", ".join(map(name_of, DTYPES))
@@ -103,6 +109,36 @@ def nan_causes() -> dict[str, list[int]]:
     return {name: [count(dtype) for dtype in DTYPES] for name, count in causes.items()}
 
 
+@measures(
+    Claim(
+        id="C005",
+        text="In practice -1e9 is close enough to -inf",
+        kind=PROBE,
+        source="course notes, the causal mask",
+        rule="0 in every dtype, also when every key is hidden",
+        holds=lambda n: max(n.values()) == 0,
+        only_if=lambda n: max(weight for name, weight in n.items() if "one key" in name) == 0,
+        condition="the dtype can hold it (not float16) and no row hides all keys: it would see all",
+        unit="weight of a hidden key (refused: 1 = yes)",
+        control="-inf with rows that see nothing set to 0: exactly 0 in every dtype",
+    )
+)
+def weight_under(fill: float) -> dict[str, float]:
+    """Filling hidden scores with `fill`: weight on a hidden key, and on hidden keys when all are hidden, by dtype."""
+    found = {}
+    for dtype in DTYPES:
+        name = name_of(dtype)
+        try:
+            some = torch.zeros(3, dtype=dtype).masked_fill(torch.tensor([False, True, False]), fill)
+            every = torch.zeros(3, dtype=dtype).masked_fill(torch.tensor([True, True, True]), fill)
+        except RuntimeError:
+            found[f"{name}: refused by torch"] = 1
+            continue
+        found[f"{name}: one key hidden"] = torch.softmax(some, dim=0)[1].item()
+        found[f"{name}: all hidden"] = torch.softmax(every, dim=0)[1].item()
+    return found
+
+
 @cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
@@ -111,7 +147,7 @@ def main(argv: list[str] | None = None) -> str:
     for name, counts in found.items():
         print(f"   {name:38}" + "".join(f"{count:10}" for count in counts))
     print(f"   the wrong axis shows in sums of rows, which should be 1: {sums.min():.2f} to {sums.max():.2f}")
-    findings.record(options, found, show_numbers=False)
+    findings.record(options, found, weight_under(-1e9), show_numbers=False)
     blind, ours = max(found["rows, padding on the left"]), max(found["rows, padding on the left, ours"])
     return f"From queries that see no key: {blind} of 10 rows, padded on the left; {ours} with ours"
 

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.multi_head_attention import check_heads, check_sequences, merge_heads, split_heads
+from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase4_causal.causal_attention import also_causal
 from shared import cli
+from shared.attention_checks import check_heads, check_sequences
 from shared.attention_utils import causal_mask
 
 # Heads, d_k, d_c and d_rotary of DeepSeek-V2 (section 3.1.2), and the groups of Llama 3 (Grattafiori et al. 2024)

@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from phase1_single_head.self_attention import at_least_float32, scaled_dot_product_attention
+from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.key_value_cache import KeyValueCache
+from shared.attention_checks import at_least_float32
 from shared.attention_utils import causal_mask
 
 New = Mapping[int, int]  # text -> how many new words it has, 1 or more, in the order in which they are packed

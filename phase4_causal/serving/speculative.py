@@ -20,7 +20,8 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 
-from phase4_causal.causal_attention import CausalSelfAttention, load_causal_model
+from phase4_causal.causal_attention import CausalSelfAttention
+from phase4_causal.models import load_causal_model
 from phase4_causal.serving.drafts import DRAFTED, drawn_by, speculate
 from phase4_causal.writing.sampling import Sampling
 from shared import cli

@@ -23,9 +23,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase1_single_head.self_attention import at_least_float32, check_attention_inputs, scaled_dot_product_attention
+from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.long_texts.flash_attention import Kept, merge
 from shared import cli
+from shared.attention_checks import at_least_float32, check_attention_inputs
 from shared.visualization_utils import BLUE, GREY, headline, label_ends, save_plot
 
 WIDTH, LENGTH = 64, 4096  # of a key; keys of the comparison

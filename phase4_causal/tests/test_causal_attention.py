@@ -6,9 +6,11 @@ import torch.nn.functional as F
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
-from phase4_causal import causal_attention, visualize
-from phase4_causal.causal_attention import CausalSelfAttention, generate, with_attention
+from phase4_causal import visualize
+from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.key_value_cache import KeyValueCache
+from phase4_causal.masking import nan_causes
+from phase4_causal.models import with_attention
 from shared import toy_language, training
 from shared.attention_utils import causal_mask, padding_mask
 from shared.tests.helpers import T_Q, B, close
@@ -55,10 +57,10 @@ def test_the_mask_moves_most_of_the_first_row_and_nothing_of_the_last():
 
 
 def test_hidden_weights_are_those_of_the_dtype():
-    filled = causal_attention.weight_under(-1e9)
+    filled = nan_causes.weight_under(-1e9)
     assert filled["float64: all hidden"] == pytest.approx(1 / 3) and filled["float16: refused by torch"] == 1
     mask = torch.tensor([[True, False, True], [False, False, False]])
-    for dtype in causal_attention.DTYPES:  # ours, with -inf: exactly 0, also in a row that sees nothing
+    for dtype in nan_causes.DTYPES:  # ours, with -inf: exactly 0, also in a row that sees nothing
         query, key = torch.zeros(2, 1, dtype=dtype), torch.zeros(3, 1, dtype=dtype)
         assert not scaled_dot_product_attention(query, key, key, mask)[1][~mask].any()
 

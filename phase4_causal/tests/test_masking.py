@@ -14,9 +14,10 @@ from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
-from phase4_causal.causal_attention import CausalSelfAttention, largest_leak
+from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.masking import breaking_causality, causality, masks, nan_causes
 from phase4_causal.masking.breaking_causality import ATTENTION, WITH, WITHOUT, made_up, train
+from phase4_causal.models import largest_leak
 from shared import training
 from shared.attention_utils import blocked_mask, causal_mask
 from shared.evidence.claims import FAILS, HOLDS, ONLY_IF

@@ -15,13 +15,14 @@ from hypothesis import configuration, given, settings
 from hypothesis import strategies as st
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads, torch_twin
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent, linear_by_loops
 from phase4_causal.long_texts.local_attention import local_attention
 from phase4_causal.long_texts.sparse_attention import block_sparse_attention, strided_attention, tile_mask
+from shared.attention_checks import torch_twin
 from shared.attention_utils import (
     attention_distance,
     attention_entropy,

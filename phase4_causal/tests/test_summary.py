@@ -10,10 +10,11 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch, PathPatch, Rectangle
 from PIL import Image
 
-from phase1_single_head.self_attention import RECIPE as ONE_HEAD
-from phase1_single_head.self_attention import make_single_head
+from phase1_single_head.models import RECIPE as ONE_HEAD
+from phase1_single_head.models import make_single_head
 from phase1_single_head.visualize import flow_of
-from phase2_multi_head.multi_head_attention import ONE_LAYER_RECIPE, MultiHeadAttention
+from phase2_multi_head.models import ONE_LAYER_RECIPE
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal import causal_attention, summary
 from shared import paths, training
 from shared.tests.helpers import overlapping, watched_texts

@@ -28,8 +28,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase4_causal.causal_attention import CausalSelfAttention, load_causal_model, with_attention
+from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
+from phase4_causal.models import load_causal_model, with_attention
 from phase4_causal.writing.sampling import Sampling, new_caches, write
 from shared import cli
 from shared.measure import count_operations, machine, median_ratio, paired_times

@@ -36,7 +36,8 @@ from matplotlib.ticker import PercentFormatter
 from PIL import Image
 from torch import Tensor
 
-from phase4_causal.causal_attention import CausalSelfAttention, load_causal_model
+from phase4_causal.causal_attention import CausalSelfAttention
+from phase4_causal.models import load_causal_model
 from phase4_causal.writing.sampling import Sampling, Written, write
 from shared import cli, paths
 from shared.evidence import findings

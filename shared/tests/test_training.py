@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from phase1_single_head.self_attention import make_single_head
+from phase1_single_head.models import make_single_head
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import training

@@ -1,0 +1,141 @@
+"""How does a head guess a hidden word: "the cat ? on the mat"?
+
+The "?" is followed through a trained model to the guess: whom it asks, what it takes from them, and what the guess
+would be if they were others. Every number is computed twice, one by one and as one matrix product; what they differ by
+is printed, so that a change in self_attention.py shows here.
+
+    python phase1_single_head/hidden_word.py
+    python phase1_single_head/hidden_word.py --sentence "those dogs slept in a soft bed"
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from phase1_single_head.models import (
+    attention_input,
+    choose_word,
+    guess_hidden,
+    hide,
+    likeliest,
+    load_single_head_model,
+    most_asked,
+    shown,
+)
+from phase1_single_head.self_attention import SelfAttention, attention_by_loops, scaled_dot_product_attention
+from shared import cli
+from shared.toy_language import SUBJECTS, VERBS, encode
+from shared.toy_model import ToyTransformer, in_double
+
+PREPOSITIONS = sorted({preposition for _, preposition, _ in VERBS.values()})
+
+
+def nouns_of(subject_class: str, noun: str) -> list[str]:
+    """The nouns of a class of subjects, singular or plural as this noun is: ("toy", "cats") -> balls, coins, kites."""
+    plural = any(noun == pair[1] for pairs in SUBJECTS.values() for pair in pairs)
+    return [pair[plural] for pair in SUBJECTS[subject_class]]
+
+
+def others_like(word: str) -> list[str]:
+    """What can stand for a word that decides about the verb: a subject of each other class, each other preposition."""
+    if word in PREPOSITIONS:
+        return [other for other in PREPOSITIONS if other != word]
+    own = next((name for name in SUBJECTS if word in nouns_of(name, word)), None)
+    return [nouns_of(name, word)[0] for name in SUBJECTS if own not in (None, name)]
+
+
+def show(name: str, values: Tensor, limit: int = 6) -> None:
+    """Print a vector, its shape and at most `limit` of its numbers."""
+    numbers = " ".join(f"{value:8.3f}" for value in values[:limit].tolist())
+    print(f"   {name:20} {tuple(values.shape)!s:8} {numbers}{' ...' if len(values) > limit else ''}")
+
+
+def differ(one: Tensor, other: Tensor) -> float:
+    """The largest difference between two results of the same computation."""
+    return (one - other).abs().max().item()
+
+
+def walk(model: ToyTransformer, words: list[str], i: int) -> tuple[Tensor, Tensor]:
+    """Print the way of the hidden word i, number by number -> how likely every word is there (V,), its weights (T,)."""
+    block, seen = model.blocks[0], hide(words, i)
+    attention: SelfAttention = block.attention
+    x = attention_input(model, seen)
+    d_k = attention.w_k.out_features
+
+    print("1. Project: three views of each word, W x")
+    query, key, value = x @ attention.w_q.weight.T, x @ attention.w_k.weight.T, x @ attention.w_v.weight.T
+    show('x of "?"', x[i])
+    show("query: looks for", query[i])
+    show("key: is found by", key[i])
+    show("value: passes on", value[i])
+
+    print('\n2. Score: the query of "?" times every key, one dot product each')
+    print(" " * 32 + " ".join(f"{word:>8}" for word in shown(seen)))
+    scores = torch.stack([torch.dot(query[i], key[j]) for j in range(len(words))])
+    show("q · k", scores, limit=32)
+
+    print(f"\n3. Scale: divide by √d_k = √{d_k} = {math.sqrt(d_k):g}")
+    scores = scores / math.sqrt(d_k)
+    show("q · k / √d_k", scores, limit=32)
+
+    print("\n4. Softmax: positive numbers that sum to 1")
+    weights = torch.exp(scores) / sum(torch.exp(score) for score in scores)
+    show("weights", weights, limit=32)
+
+    print("\n5. Weighted sum of the values")
+    output = sum(weights[j] * value[j] for j in range(len(words)))
+    show("output", output)
+
+    print('\n6. Guess: "?" plus the output; the rest of the model turns that into a probability for every word')
+    stream = model.embed(torch.tensor([encode(seen)]))[0, i] + attention.w_o(output)
+    stream = stream + block.feed_forward(block.feed_forward_norm(stream))
+    logits = model.output_norm(stream) @ model.embedding.weight.T + model.output_bias  # (d_model,) -> (V,)
+    probabilities = logits.softmax(dim=-1)
+    best = ", ".join(f"{word} {probability:.2f}" for word, probability in likeliest(probabilities))
+    print(f'   {best}; it was "{words[i]}"')
+
+    print("\nAll words at once, as one matrix product (a difference of 1e-15 is rounding):")
+    by_matrix, _ = scaled_dot_product_attention(query, key, value)
+    by_torch = F.scaled_dot_product_attention(query[None], key[None], value[None])[0]
+    print(f"   the walk above against the matrix form          differ by {differ(output, by_matrix[i]):.0e}")
+    print("   loops over all words against the matrix form    differ by ", end="")
+    print(f"{differ(attention_by_loops(query, key, value)[0], by_matrix):.0e}")
+    print(f"   the matrix form against torch's own function    differ by {differ(by_matrix, by_torch):.0e}")
+    print("   the guess above against the whole model's       differ by ", end="")
+    print(f"{differ(probabilities, guess_hidden(model, [words], [i])[0][0]):.0e}")
+    return probabilities, weights
+
+
+def ask_others(model: ToyTransformer, words: list[str], i: int, asked: list[int]) -> None:
+    """Print what the model guesses for word i when a word that it asked is another one, where the grammar has such."""
+    changed = [(j, other) for j in asked for other in others_like(words[j])]
+    if not changed:
+        return
+    print("\nAnd if they were others?")
+    texts = [[*words[:j], other, *words[j + 1 :]] for j, other in changed]
+    probabilities, _ = guess_hidden(model, texts, [i] * len(texts))
+    for (j, other), row in zip(changed, probabilities, strict=True):
+        ((guess, probability),) = likeliest(row, 1)
+        print(f'   "{other}" for "{words[j]}": {guess} {probability:.2f}')
+
+
+@torch.no_grad()
+@cli.script
+def main(argv: list[str] | None = None) -> str:
+    options = cli.parse(cli.parser(__doc__), argv)
+    trained = load_single_head_model(options)
+    model, words, i = in_double(trained.model), options.words, choose_word(options.words)
+    print(f'\nOne head, {trained.label}, has to guess the word at "?": {" ".join(shown(hide(words, i)))}\n')
+    probabilities, weights = walk(model, words, i)
+    asked = most_asked(weights, i)
+    told = " and ".join(f'"{words[j]}" ({weights[j]:.2f})' for j in asked) or "nobody but itself"
+    print(f"\nWhom it asked: {told}")
+    ask_others(model, words, i, asked)
+    ((guess, probability),) = likeliest(probabilities, 1)
+    return f'To guess a hidden "{words[i]}" the head asks {told}; the guess is "{guess}" ({probability:.2f})'
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,161 @@
+"""A hidden word, followed number by number, and its pictures."""
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+import torch.nn.functional as F
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from phase1_single_head import hidden_word, models, visualize
+from shared import training
+from shared.tests.helpers import close
+from shared.toy_language import INDEX, MASK_ID, VOCABULARY, encode
+from shared.toy_model import in_double
+
+SENTENCES = ["the cat sat on the mat", "those big dogs beside a barn slept in a bed", "these teachers", "cats"]
+each_sentence = pytest.mark.parametrize("words", [text.split() for text in SENTENCES], ids=SENTENCES)
+
+
+@pytest.fixture(scope="module", params=(0, 1))
+def trained(request):
+    """Untrained, with large words and large queries, so that words and weights differ."""
+    recipe = training.variant(models.RECIPE, seed=request.param)
+    found = training.untrained(recipe, models.make_single_head)
+    with torch.no_grad():
+        found.model.embedding.weight.mul_(8)
+        found.model.blocks[0].attention.w_q.weight.mul_(4)
+    return found
+
+
+def plain_pass(trained, words, i):
+    """By a pass of the model and nothing of the code under test: probabilities (V,), row of weights (T,)."""
+    tokens = torch.tensor([encode(words)])
+    tokens[0, i] = MASK_ID
+    with torch.no_grad():
+        logits, (weights,) = in_double(trained.model)(tokens)
+    return F.softmax(logits[0, i], dim=-1), weights[0, 0, i]
+
+
+@each_sentence
+def test_the_walk_ends_where_a_plain_pass_does(trained, words, capsys):
+    i = models.choose_word(words)
+    probabilities, weights = hidden_word.walk(in_double(trained.model), words, i)
+    expected = plain_pass(trained, words, i)
+    close(probabilities, expected[0], rtol=0, atol=1e-12)
+    close(weights, expected[1], rtol=0, atol=1e-12)
+    printed = capsys.readouterr().out
+    guess = VOCABULARY[int(expected[0].argmax())]
+    assert f"\n   {guess} {expected[0].max():.2f}, " in printed
+    assert " ".join(f"{weight:8.3f}" for weight in expected[1].tolist()) in printed
+
+
+def test_the_hidden_word_is_hidden(trained, capsys):
+    """The model never gets it, and with another word in its place all is the same but the last words of the guess."""
+    model, printed = in_double(trained.model), []
+    read = []
+    model.embedding.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    for verb in ("sat", "rolled", "barns"):
+        words = ["the", "cat", verb, "on", "the", "mat"]
+        probabilities, weights = hidden_word.walk(model, words, 2)
+        printed.append(
+            (capsys.readouterr().out.replace(f'it was "{verb}"', ""), probabilities.tolist(), weights.tolist())
+        )
+        assert all(tokens[0, 2] == MASK_ID and INDEX[verb] not in tokens for tokens in read) and read
+    assert printed[0] == printed[1] == printed[2]
+    assert models.shown(models.hide(words, 2)) == ["the", "cat", "?", "on", "the", "mat"]
+
+
+def test_many_hidden_words_at_once_are_as_one_by_one(trained):
+    texts = [text.split() for text in SENTENCES]
+    positions = [models.choose_word(words) for words in texts]
+    assert positions == [2, 6, 1, 0]
+    probabilities, rows = models.guess_hidden(in_double(trained.model), texts, positions)
+    for words, i, probability, row in zip(texts, positions, probabilities, rows, strict=True):
+        expected = plain_pass(trained, words, i)
+        close(probability, expected[0], rtol=0, atol=1e-12)
+        close(row[: len(words)], expected[1], rtol=0, atol=1e-12)
+        assert row[len(words) :].eq(0).all()
+
+
+def test_whom_it_asked():
+    weights = torch.tensor([0.1, 0.3, 0.4, 0.15, 0.05])
+    assert models.most_asked(weights, 2) == [1, 3] and models.most_asked(weights, 1) == [2, 3]
+    assert models.most_asked(torch.ones(1), 0) == []
+
+
+def test_what_else_could_stand_there(trained, capsys):
+    assert hidden_word.others_like("cats") == ["girls", "cars", "balls"]
+    assert hidden_word.others_like("bus") == ["cat", "girl", "ball"]
+    assert hidden_word.others_like("on") == ["in", "near"]
+    assert all(hidden_word.others_like(word) == [] for word in ("mat", "the", "beside", "often", "sat"))
+    words = ["the", "cat", "sat", "on", "the", "mat"]
+    hidden_word.ask_others(in_double(trained.model), words, 2, [0, 1])
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert len(lines) == 3
+    for line, noun in zip(lines, ("girl", "car", "ball"), strict=True):
+        probabilities, _ = plain_pass(trained, ["the", noun, *words[2:]], 2)
+        assert line == f'   "{noun}" for "cat": {VOCABULARY[int(probabilities.argmax())]} {probabilities.max():.2f}'
+    hidden_word.ask_others(in_double(trained.model), words, 2, [0, 5])
+    assert capsys.readouterr().out == "", "nothing to exchange, nothing said"
+
+
+# -------------------------------------------------------------------------------------------------------- its pictures
+
+
+def two_largest(trained, words):
+    """The other words with the largest weights of the hidden one, in quotes; the guess."""
+    i = models.choose_word(words)
+    probabilities, weights = plain_pass(trained, words, i)
+    weights[i] = -1
+    order = weights.sort(descending=True).indices.tolist()[: min(2, len(words) - 1)]
+    return [f'"{words[j]}"' for j in order], VOCABULARY[int(probabilities.argmax())]
+
+
+@each_sentence
+def test_titles_name_the_words_with_the_largest_weights_and_the_guess(trained, words):
+    named, guess = two_largest(trained, words)
+    asks = f'To guess the hidden word, "?" asks {" and ".join(named) or "nobody"}'
+    heatmap, caption = visualize.draw_heatmap(trained, words)
+    assert heatmap.get_suptitle() == asks and caption.startswith(heatmap.get_suptitle())
+    flow, caption = visualize.draw_flow(trained, words)
+    title = flow.get_suptitle()
+    assert title.startswith(f'Four steps lead from "?" to the guess "{guess}"') and caption.startswith(title)
+    truth = words[models.choose_word(words)]
+    assert title.endswith(f'; it was "{truth}"') == (guess != truth)
+    plt.close("all")
+
+
+def test_the_heatmap_hides_the_word_and_frames_its_row(trained):
+    words = SENTENCES[0].split()
+    figure, _ = visualize.draw_heatmap(trained, words)
+    ax = figure.axes[0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["0 the", "1 cat", "2 ?", "3 on", "4 the", "5 mat"]
+    row = ax.collections[0].get_array()[2].tolist()
+    close(torch.tensor(row).double(), plain_pass(trained, words, 2)[1], rtol=0, atol=1e-6)
+    (framed,) = [patch for patch in ax.patches if not patch.get_fill()]
+    assert (framed.get_xy(), framed.get_width(), framed.get_height()) == ((0, 2), 6, 1)
+    plt.close("all")
+
+
+def touches(point, box):
+    """Whether a point lies on the border of a rectangle."""
+    (x, y), ((left, bottom), (right, top)) = point, box.get_bbox().get_points()
+    inside = left - 1e-6 <= x <= right + 1e-6 and bottom - 1e-6 <= y <= top + 1e-6
+    return inside and min(abs(x - left), abs(x - right), abs(y - bottom), abs(y - top)) < 1e-6
+
+
+@each_sentence
+def test_every_arrow_of_the_flow_starts_on_a_frame_or_bracket_and_ends_on_a_frame(trained, words):
+    figure, _ = visualize.draw_flow(trained, words)
+    patches = figure.axes[0].patches
+    arrows = [patch for patch in patches if isinstance(patch, FancyArrowPatch)]
+    frames = [patch for patch in patches if isinstance(patch, Rectangle) and not patch.get_fill()]
+    of_four = [line.get_xydata() for line in figure.axes[0].lines if len(line.get_xydata()) == 4]
+    brackets = [(line[1][0], line[1][1], line[2][1]) for line in of_four]
+    assert len(arrows) == 7 and len(brackets) == 3
+    for arrow in arrows:
+        way = arrow._path_original.vertices
+        assert any(touches(way[-1], box) for box in frames), way
+        (x, y), from_frame = way[0], any(touches(way[0], box) for box in frames)
+        assert from_frame or any(x == at and low < y < high for at, low, high in brackets), way
+    plt.close("all")

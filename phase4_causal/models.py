@@ -1,0 +1,48 @@
+"""The model of this phase: two layers of four causal heads, trained to predict the next word."""
+
+import argparse
+
+import torch
+from torch import Tensor
+
+from phase4_causal.causal_attention import CausalSelfAttention
+from shared import cli, training
+from shared.toy_language import encode
+from shared.toy_model import MakeAttention, ToyTransformer, watch_embedding
+from shared.training import CAUSAL_RECIPE, Trained
+
+RECIPE = CAUSAL_RECIPE
+
+
+def load_causal_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
+    """Two layers of four causal heads, trained to predict the next word."""
+    return cli.trained_model(RECIPE, CausalSelfAttention, options, seed)
+
+
+def with_attention(trained: Trained, make_attention: MakeAttention) -> ToyTransformer:
+    """The trained weights in a model with another attention, such as one without the mask: a mask has no parameters."""
+    model = training.new_model(trained.recipe, make_attention)
+    model.load_state_dict(trained.model.state_dict())
+    return model.eval()
+
+
+def largest_leak(model: ToyTransformer, tokens: Tensor) -> tuple[float, float]:
+    """How much the future reaches the past: (largest change of an earlier logit, largest gradient of a later input).
+
+    For each position i everything after i is replaced by other words; the logits at 0 to i must not move. The gradient
+    of logit i with respect to the embeddings after i asks the same without choosing a replacement.
+    """
+    change = gradient = 0.0
+    one, another = encode(["mat", "big"])
+    others = torch.where(tokens == one, another, one)  # surely another word at every position
+    for i in range(tokens.size(1) - 1):
+        later = torch.arange(tokens.size(1), device=tokens.device) > i
+        with torch.no_grad():
+            before, _ = model(tokens)
+            after, _ = model(torch.where(later, others, tokens))
+        change = max(change, (before - after)[:, : i + 1].abs().max().item())
+        with watch_embedding(model) as embedded:
+            logits, _ = model(tokens)
+        (slope,) = torch.autograd.grad(logits[:, i].square().sum(), embedded[0])
+        gradient = max(gradient, slope[:, later].abs().max().item())
+    return change, gradient
