@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from phase1_single_head import self_attention
+from phase1_single_head import models
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import paths, toy_language, training
@@ -92,13 +92,13 @@ def test_positions_follow_the_published_formula():
 
 @pytest.mark.parametrize(
     "make_attention",
-    [self_attention.make_single_head, MultiHeadAttention, CausalSelfAttention],
+    [models.make_single_head, MultiHeadAttention, CausalSelfAttention],
     ids=lambda f: f.__name__,
 )
 def test_padding_changes_nothing_for_any_attention(make_attention):
     """A sentence alone and in a padded batch: the same logits and weights, to rounding."""
     torch.manual_seed(0)
-    heads = 1 if make_attention is self_attention.make_single_head else 4
+    heads = 1 if make_attention is models.make_single_head else 4
     model = ToyTransformer(num_heads=heads, make_attention=make_attention).double().eval()
     short, long = (encode(text.split()) for text in (TOY_SENTENCE, "those dogs beside the dark barn slept in a bed"))
     tokens, lengths = toy_language.pad_batch([short, long])
