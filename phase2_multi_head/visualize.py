@@ -78,7 +78,6 @@ APART = ("trained", "untrained", FIGURE)  # models whose heads' difference is co
         null={"trained: entropy": [0.94, 0.96, 0.97, 0.98], "lowest untrained head": 0.95},
         unit="normalised entropy on held-out sentences",
         control=f"the sharpest head of {UNTRAINED_MODELS} untrained models",
-        changed="was: every trained head, which the notes do not say; some stay as blurred as before",
         shows=("trained: entropy", "lowest *"),
     ),
     Claim(
@@ -92,7 +91,6 @@ APART = ("trained", "untrained", FIGURE)  # models whose heads' difference is co
         null={f"{name}: difference": 0.6 for name in APART},
         unit="mean total variation between the rows of two heads of a layer: 0 alike, 1 no word in common",
         control="untrained modules: the toy model, and 8 heads, d_model = 512, on 10 random tokens as in the figures",
-        changed="one rule for five sentences (C071 to C075), which were judged by entropy, distance and sparseness",
         shows=("*: difference", "*: entropy"),
     ),
 )

@@ -78,6 +78,7 @@ def parser(description: str | None, *, trains: bool = False) -> argparse.Argumen
         help=f"without a checkpoint, train {training.QUICK_STEPS} steps only: a test drive",
     )
     add("--output-dir", type=Path, default=paths.ROOT, metavar="DIR", help="write pictures and data under DIR")
+    add("--numbers", action="store_true", help="print all numbers and rules, not a table and verdicts alone")
     add("--no-pictures", dest="pictures", action="store_false", help="measure only")
     add("--format", choices=("png", "svg"), default="png", help="of the pictures (default: png)")
     add("--d-model", type=int, metavar="D", help="width of the toy transformer (default: 64)")

@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOY_SEQUENCES = ROOT / "data" / "raw" / "toy_sequences.txt"
 PRONOUN_PAIRS = ROOT / "data" / "raw" / "pronoun_pairs.txt"
+RULES_CHANGED = ROOT / "data" / "raw" / "rules_changed.json"
 EVIDENCE = ROOT / "data" / "evidence.json"
 CHECKPOINTS = ROOT / "models" / "checkpoints"
 

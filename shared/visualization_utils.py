@@ -12,6 +12,7 @@ cli.script); a notebook has it in the lines below `with visualization_utils.them
 import argparse
 import itertools
 import math
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -238,8 +239,9 @@ def model_note(fig: Figure, text: str) -> None:
 
 
 def headline(fig: Figure, title: str, note: str, size: float = 13) -> None:
-    """The finding at the top of a figure, and model_note at its foot."""
-    fig.suptitle(title, fontsize=size)
+    """The finding at the top of a figure, in lines that fit its width, and model_note at its foot."""
+    letters = int(fig.get_figwidth() * 72 / (0.54 * size))  # a letter is about half as wide as its size
+    fig.suptitle("\n".join(textwrap.fill(line, letters) for line in title.splitlines()), fontsize=size)
     model_note(fig, note)
 
 

@@ -213,7 +213,6 @@ def opens(numbers: Numbers) -> bool:
         null=letters_right(attention=0.4, none=0.4),
         unit="share of letters right, each after the right letters, strings not trained on",
         control=f"the same reader, strings and {STEPS} steps without attention, which adds 8,256 or 21,376 weights",
-        changed="was 0.93 with and 0.55 without, bars that lay close to the first seed's numbers",
         headline=True,
         shows=tuple(f"*, {length} letters*" for length in (SHORTEST, LONGEST, TEST_LENGTHS[-1])),
     ),
@@ -228,7 +227,6 @@ def opens(numbers: Numbers) -> bool:
         null={"first quarter, in order": 0.5, "last quarter, in order": 0.5},
         unit=f"share of letters right by place in a string of {LONGEST} letters, read in one direction",
         control="backwards, where what was read first is written last",
-        changed="was measured backwards only, where what is read first is also written last",
         shows=("* quarter, *",),
     ),
 )
@@ -262,7 +260,6 @@ def follows(numbers: Numbers) -> bool:
         null={f"Luong, {ON}": 1 / LONGEST, f"Bahdanau, {AFTER}": 1 / LONGEST},
         unit=f"share of letters with the largest weight there, {LONGEST} letters backwards; by chance 1 in {LONGEST}",
         control="the same place in both strings, the diagonal of the picture",
-        changed="was 0.8 on the letter itself with both, though the two query with different states",
     ),
 )
 def where_they_look(models: dict[str, Seq2Seq]) -> dict[str, float]:

@@ -186,7 +186,6 @@ def answers(**shares: float) -> dict[str, float]:
         oracle=answers(dot=1.0, general=1.0, additive=1.0),
         null=answers(dot=0.1, general=0.1, additive=1.0),
         unit=f"share of right answers on unseen lists after {STEPS} steps",
-        changed="was dot and general both on both tasks, without the source's 'often'",
     )
 )
 def answers_right(seed: int, steps: int) -> dict[str, float]:
@@ -212,7 +211,6 @@ QUARTILES = ("lower quartile", "median", "upper quartile")
         unit=f"additive over {SCALED} at {LENGTHS} positions, d_model = {D_MODEL}: time of a forward pass, {ROUNDS} "
         "rounds; memory kept for the backward pass",
         control=f"{SCALED} has four projections here and additive two",
-        changed="was a verdict on times, at least twice as slow at 64 positions or more",
         shows=("time, additive, *", "memory, additive"),
     )
 )

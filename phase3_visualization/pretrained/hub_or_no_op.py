@@ -98,7 +98,6 @@ def as_numbers(weight: float, added: float) -> dict[str, float]:
         oracle=as_numbers(weight=0.5, added=0.0) | {EVEN: 0.08},
         null=as_numbers(weight=0.5, added=0.5) | {EVEN: 0.08},
         unit=f"mean over all heads and {DRAWN} of 80 sentences, rows of the sentence's own tokens, all-MiniLM-L6-v2",
-        changed="was asked of both tokens, though this model gives one of them no more than an even share",
     )
 )
 def mean_shares(shares: dict[str, dict[str, Tensor]]) -> dict[str, float]:

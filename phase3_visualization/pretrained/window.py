@@ -84,7 +84,6 @@ def losses(language_model: LanguageModel, tokens: Tensor, mask: Tensor) -> Tenso
         null={ALL: 3.0, WINDOW: 4.0, SINKS: 4.0},
         unit=f"mean loss in nats from token {2 * ROOM} to {LENGTH}, room for {ROOM}, SmolLM2-135M",
         control="the same model with all tokens",
-        changed="the text was the lessons, which are edited; the rule is the same",
         shows=(ALL, WINDOW, SINKS),
     )
 )

@@ -65,7 +65,6 @@ FALL = "smaller of the two falls"
         null={FALL: 0.0},
         unit=f"normalised entropy, {ENTROPY_SENTENCES} held-out sentences",
         control="first: the untrained model, whose scores are so small that its weights are nearly even",
-        changed="also asked that it never rises again, where the notes ask only which of the two; the margin was 0.2",
     )
 )
 def entropies(curves: dict[str, Curve]) -> dict[str, float]:
@@ -116,7 +115,6 @@ FURTHER = "last layer less first"
         null={f"{kind}, {FURTHER}": 0.0 for kind in MODELS},
         unit="mean |i - j| of a layer's heads, positions; two layers",
         control="the same models before training; even weights under the same mask",
-        changed="asked for 0.3 positions with every seed, which no source says",
     )
 )
 def distances(runs: dict[str, Distances]) -> dict[str, float]:

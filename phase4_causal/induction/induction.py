@@ -328,7 +328,6 @@ FELL = {"two layers": 0.0, "fall begins": 230, "fall ends": 290}
         unit="loss on the repeated part, nats; induction score",
         control=f"any of {SYMBOLS} words: {math.log(SYMBOLS):.2f} nats; any of {DISTANCES} distances: "
         f"{math.log(DISTANCES):.2f}; one layer has half the weights",
-        changed="was 1.5 nats after the same steps; now one layer gets twice the steps, and its heads are scored",
         shows=("two layers", "one layer*", "even weights"),
     ),
     Claim(
@@ -355,7 +354,6 @@ FELL = {"two layers": 0.0, "fall begins": 230, "fall ends": 290}
         null=worth(5.0, 5.0),
         unit=f"rise of the loss on the repeated part, nats; induction heads score {MATCHES} or more; least and most: "
         "of all subsets of 1, 2, 3 and 4 heads of a layer",
-        changed="was 1 nat without the best or else without all, by zero ablation; now every subset, in two ways",
         shows=("induction heads", "zero, *", "mean, *"),
     ),
     Claim(
@@ -372,7 +370,6 @@ FELL = {"two layers": 0.0, "fall begins": 230, "fall ends": 290}
         null={ALL_ROWS: 0.2, FIRST_COPY: 0.2, BEFORE: 0.0, OTHERS: 0.0, BLIND: 1.0, "best score": 1.0},
         unit="share of rows by largest weight, of the best head of the first layer; nats; induction score",
         control="hidden in the same way: the word itself, and those 2 to 5 places before",
-        changed="was 0.5 nats without the head that looks there most; the name now needs the rule of phase 3",
         shows=(ALL_ROWS, FIRST_COPY, BEFORE, OTHERS, BLIND, "best score"),
     ),
     Claim(
@@ -388,8 +385,6 @@ FELL = {"two layers": 0.0, "fall begins": 230, "fall ends": 290}
         null={LONGER: 1 / SYMBOLS, LATE: 1 / SYMBOLS},
         unit="share right where the next word is certain; longer blocks: {} to {} words".format(*LONGER_BLOCKS),
         control=f"all sequences are new; by chance {1 / SYMBOLS:.3f}",
-        changed="sequences twice as long went, of which no source speaks; blocks in the second half came when it was "
-        "seen where the first layer looks back",
         shows=(AS_TRAINED, LONGER, LATE, TWICE),
     ),
 )

@@ -151,8 +151,6 @@ def made_up(honest: tuple[float, ...], cheat: tuple[float, ...] = (9.0, 0.0, 9.0
         unit="loss, nats per word; a uniform guess loses 4.6",
         control="what the grammar itself loses; one fixed sentence, which both modes learn by heart: the contrast "
         "needs words that are uncertain",
-        changed="takes in the claim that predicting the next word shows the difference (C103): hence the clause on "
-        "training with the mask",
         headline=True,
         shows=("trained without*", "*in training", "one sentence*", GRAMMAR),
     ),
@@ -168,7 +166,6 @@ def made_up(honest: tuple[float, ...], cheat: tuple[float, ...] = (9.0, 0.0, 9.0
         null=made_up((2.6, 3.0, 2.6)),
         unit="held-out loss, nats per word",
         control="a bigram model, which counts pairs of neighbouring words in the same training sentences",
-        changed="was less than 0.1 above the grammar, a bar without a yardstick",
         headline=True,
         shows=("trained with the mask*: full, with the mask", GRAMMAR, BIGRAM),
     ),
@@ -187,8 +184,6 @@ def made_up(honest: tuple[float, ...], cheat: tuple[float, ...] = (9.0, 0.0, 9.0
         null=made_up((2.0, 2.0, 2.0)),
         unit="held-out loss, nats per word",
         control="the same models with the mask",
-        changed="takes in C115 and no-mask-when-writing, which read the same numbers; the condition now also asks for "
-        "a small loss word by word",
         headline=True,
         shows=("trained with the mask*: full*", "trained with the mask*: word by word"),
     ),

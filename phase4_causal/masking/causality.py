@@ -147,7 +147,6 @@ def drawn(seed: int) -> Tensor:
         null={name: [0.0, 0.0] for name in CAUSAL | PLANTED},
         unit="change of an earlier logit, gradient from a later word; of mistakes the smallest, of others the largest",
         control="four causal modules, in which no later word has a path to an earlier position",
-        changed="the seed now draws the words, too, and the causal modules must pass: they were a finding of their own",
         headline=True,
     ),
 )

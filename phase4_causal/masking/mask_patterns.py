@@ -149,7 +149,6 @@ def made_up(share: float) -> dict[str, float]:
         unit="mean over rows and heads: nats, positions; normalised: of even weights in the same row",
         control="even weights under each mask: their raw numbers fall as well. The model trained with the mask also "
         "learned another task, the next word",
-        changed="was 'holds only if raw numbers are counted', which only redefines the word",
         headline=True,
     )
 )
@@ -226,8 +225,6 @@ def excess(n: dict[str, float]) -> float:
         "and scored on the others",
         control="even weights in the same rows; the model before training; the last word of whole sentences, after "
         "which no head may do it",
-        changed="was a mean over all rows, which counts row 0, where the weight must be 1, and missed what heads do "
-        "after single kinds of words",
         shows=(CHOSEN, EVEN, FRESH, FRESH_EVEN, "whole sentences*"),
     )
 )

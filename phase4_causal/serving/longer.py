@@ -142,8 +142,6 @@ def in_this_order(n: Numbers, task: str) -> bool:
             null={f"{way}: {task}": [1.0, 0.5] for way in ROTARY},
             unit="share right at places beyond the 32 words of training; 1, 2, 4 and 8 times as many",
             control="the same trained model, as it was trained; ALiBi, trained alike",
-            changed="the rule is the first one, then for both tasks at once; after a look at seeds 0 and 1 each task "
-            "got a claim, and models are trained longer, as when the rule was made",
             shows=(f"*: {task}",),
         )
         for name, task in (("copies", COPY), ("blocks", BLOCK))

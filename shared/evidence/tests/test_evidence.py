@@ -175,7 +175,7 @@ def test_claims_that_cannot_be_are_refused(no_claims):
 
 
 def test_findings_are_judged_printed_once_and_saved(no_claims, options, capsys):
-    @measures(made("one", kind=PROBE), made("two", shows=("wet*",), changed="was 0.4, for no reason"))
+    @measures(made("one", kind=PROBE), made("two", shows=("wet*",)))
     def water(wetness):
         return {"wetness": wetness, "runs": [1.0, 2.0]}
 
@@ -186,7 +186,7 @@ def test_findings_are_judged_printed_once_and_saved(no_claims, options, capsys):
     assert "only if it rains; rule: above 0.5 (share)" in printed
     first, second = findings.gather(options.output_dir)
     assert (first["verdict"], first["condition"]) == (ONLY_IF, "it rains")
-    assert second["measured"] == {"wetness": [0.3]} and second["seeds"] == [0] and second["changed"]
+    assert second["measured"] == {"wetness": [0.3]} and second["seeds"] == [0]
     findings.record(options, water(0.7), show_numbers=False)
     assert "wetness: 0.7" not in capsys.readouterr().out
 

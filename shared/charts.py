@@ -1,0 +1,70 @@
+"""Charts that most experiments need: lines against sizes, bars beside a guess, a dot for each seed.
+
+Each draws on an Axes and returns it. values: name -> its numbers, one a seed (Results.each). A name keeps its colour in
+all panels of a figure.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from matplotlib.axes import Axes
+
+from shared.visualization_utils import INK, QUIET, label_ends
+
+
+def lines(ax: Axes, sizes: Sequence[float], rows: Mapping[str, Sequence[float]], colors: Mapping[str, str]) -> Axes:
+    """A line for each name, its name at its end; sizes that grow eightfold or more stand at even distances."""
+    for name, row in rows.items():
+        ax.plot(sizes, row, "o-", color=colors[name], markersize=5, linewidth=2, clip_on=False)
+    if sizes[0] > 0 and sizes[-1] / sizes[0] >= 8:
+        ax.set_xscale("log", base=2)
+    ax.set_xticks(sizes, sizes)
+    ax.minorticks_off()
+    ax.set_xlim(sizes[0], sizes[-1])
+    label_ends(ax, {name: (sizes[-1], row[-1], colors[name]) for name, row in rows.items()}, size=10)
+    return ax
+
+
+def bars(
+    ax: Axes,
+    values: Mapping[str, Sequence[float]],
+    colors: Mapping[str, str],
+    *,
+    guess: float | None = None,
+    guess_name: str = "a guess",
+    number: str = "{:.2f}",
+) -> Axes:
+    """A bar for each name, its mean, the first on top, the number at its end; of several seeds a dot each.
+
+    guess: a dotted line where somebody would be who has learned nothing.
+    """
+    means = {name: fmean(seeds) for name, seeds in values.items()}
+    ax.barh(list(means), list(means.values()), 0.6, color=[colors[name] for name in means])
+    end = max(max(seeds) for seeds in values.values())
+    for place, (name, seeds) in enumerate(values.items()):
+        if len(seeds) > 1:
+            ax.plot(seeds, [place] * len(seeds), "o", color=INK, markersize=4, alpha=0.6, markeredgewidth=0)
+        ax.text(max(*seeds, means[name], guess or 0) + 0.03 * end, place, number.format(means[name]), va="center")
+    if guess is not None:
+        ax.axvline(guess, color=INK, linewidth=1, linestyle=":")
+        ax.text(guess, len(means) - 0.4, guess_name, ha="center", va="top", color=QUIET)
+    ax.set_ylim(len(means) - 0.4, -0.6)  # the first on top, also where panels share this axis
+    ax.set(xlim=(min(0, *means.values()), 1.2 * max(end, guess or 0)), xticks=[])
+    ax.tick_params(length=0)
+    return ax
+
+
+def dots(
+    ax: Axes, columns: Sequence[str], values: Mapping[str, Sequence[Sequence[float]]], colors: Mapping[str, str]
+) -> Axes:
+    """For each name and column a dot for each seed, names side by side; values: name -> for each column its seeds."""
+    aside = {name: 0.16 * (place - (len(values) - 1) / 2) for place, name in enumerate(values)}
+    for name, of_columns in values.items():
+        for place, seeds in enumerate(of_columns):
+            where = [place + aside[name]] * len(seeds)
+            ax.plot(where, seeds, "o", color=colors[name], markersize=9, alpha=0.5, markeredgewidth=0)
+    ax.axhline(0, color=QUIET, linewidth=1, linestyle=":", zorder=0)
+    ax.set_xticks(range(len(columns)), columns)
+    ends = {name: (len(columns) - 0.8, max(of_columns[-1]), colors[name]) for name, of_columns in values.items()}
+    label_ends(ax, ends, size=11)
+    return ax

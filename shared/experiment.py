@@ -1,0 +1,167 @@
+"""An experiment: a question, a function that measures, claims that its numbers decide, and a picture.
+
+    main = Experiment(measure, CLAIMS, picture, title="...", note="...", answer="{n[rotary, reverse]:.0%} are right")
+
+    if __name__ == "__main__":
+        main.run()
+
+The question is the first line of the file's docstring, and the picture is named after the file. measure(run) gives the
+numbers of one seed by name; "row, column" names a cell of the table that is printed. What the picture needs beside
+numbers, measure puts into run.shown. title, note and answer are format strings over n, the means, and shown.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NoReturn
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from shared import cli, paths, training
+from shared.evidence import findings
+from shared.evidence.claims import Claim, Numbers, measures
+from shared.visualization_utils import headline, save_animation, save_plot
+
+Film = tuple[Sequence[np.ndarray], float]  # images (height, width, 3), seconds for each
+MOST_ROWS, WIDTH = 16, 118  # of a table that is printed without --numbers
+
+
+@dataclass(frozen=True)
+class Run:
+    """What measure is told: the options of the command line and the seed. shown: what else the picture will need."""
+
+    options: argparse.Namespace
+    seed: int
+    refuse: Callable[[str], NoReturn] = sys.exit  # of bad input: one line, exit code 2
+    shown: dict[str, Any] = field(default_factory=dict)
+
+    def steps(self, wanted: int) -> int:
+        """How many steps to train: fewer with --quick."""
+        return min(wanted, training.QUICK_STEPS) if self.options.quick else wanted
+
+
+@dataclass(frozen=True)
+class Results:
+    """The numbers of all seeds; options, and what the run of the first seed has shown."""
+
+    runs: Sequence[Numbers]
+    options: argparse.Namespace
+    shown: dict[str, Any]
+
+    @property
+    def mean(self) -> dict[str, float]:
+        """Name -> mean over the seeds; without the numbers that are lists."""
+        return {name: fmean(self.each(name)) for name, n in self.runs[0].items() if not isinstance(n, list)}
+
+    def each(self, name: str) -> list[Any]:
+        """The number of this name, one a seed."""
+        return [run[name] for run in self.runs]
+
+    def row(self, name: str, columns: Sequence[Any]) -> list[float]:
+        """The means called "name, column"."""
+        return [self.mean[f"{name}, {column}"] for column in columns]
+
+    def format(self, text: str) -> str:
+        return text.format(n=self.mean, shown=self.shown)
+
+
+def table(numbers: Numbers, published: Mapping[str, str], *, everything: bool) -> str:
+    """Numbers called "row, column" as a table, below each row where the record has them; a name alone is a row.
+
+    everything=False leaves out lists, the ranges of a long table, and the end of a very long one.
+    """
+    rows: dict[str, dict[str, str]] = {}
+    ranges: dict[str, dict[str, str]] = {}
+    for name, number in numbers.items():
+        if everything or not isinstance(number, list):
+            row, _, column = name.rpartition(", ")
+            row, column = (row, column) if row else (name, "")
+            rows.setdefault(row, {})[column] = findings.number(number)
+            ranges.setdefault(row, {})[column] = published.get(name, "")
+    with_ranges = everything or 2 * len(rows) <= MOST_ROWS
+    both = [line for row in rows for line in ((row, rows[row]), ("   published", ranges[row] if with_ranges else {}))]
+    lines = [(name, cells) for name, cells in both if any(cells.values())]
+    shown = lines if everything else lines[:MOST_ROWS]
+    frame = pd.DataFrame([cells for _, cells in shown], [name for name, _ in shown]).fillna("")
+    more = f"\n... {len(lines) - len(shown)} more lines with --numbers" if len(shown) < len(lines) else ""
+    return (frame.to_string(line_width=WIDTH) if shown else "") + more
+
+
+class Experiment:
+    """main() of a script that measures; see above.
+
+    film: images for a GIF beside the picture. options: adds options of its own to the parser.
+    """
+
+    def __init__(
+        self,
+        measure: Callable[[Run], Numbers],
+        claims: Sequence[Claim] = (),
+        picture: Callable[[Results], Figure] | None = None,
+        *,
+        title: str = "",
+        note: str = "",
+        answer: str = "",
+        film: Callable[[Results], Film] | None = None,
+        options: Callable[[argparse.ArgumentParser], Any] | None = None,
+    ) -> None:
+        self.measure = measures(*claims)(measure)
+        self.picture, self.film, self.options = picture, film, options
+        self.title, self.note, self.answer = title, note, answer
+        self.file = Path(measure.__code__.co_filename).resolve()
+        self.doc = sys.modules[measure.__module__].__doc__ or ""
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        return self.measure.claims
+
+    @property
+    def question(self) -> str:
+        return self.doc.splitlines()[0]
+
+    @cli.script
+    def __call__(self, argv: list[str] | None = None) -> str:
+        """Measure with every seed, print, draw, record; returns the answer."""
+        parser = cli.parser(self.doc)
+        if self.options:
+            self.options(parser)
+        options = cli.parse(parser, argv)
+        runs = [Run(options, seed, parser.error) for seed in cli.seeds(options)]
+        results = Results([self.measure(run) for run in runs], options, runs[0].shown)
+        judged = findings.judge(options, self.claims, results.runs)
+        published = {name: text for finding in judged for name, text in findings.published_texts(finding).items()}
+        print(
+            f"\n{table(results.runs[0] if len(runs) == 1 else results.mean, published, everything=options.numbers)}\n"
+        )
+        findings.print_verdicts(judged, rules=options.numbers)
+        self.draw(results, as_published=all(findings.as_published(finding) for finding in judged))
+        if judged:
+            findings.save(options, paths.shown(self.file), judged)
+        return results.format(self.answer)
+
+    def draw(self, results: Results, *, as_published: bool) -> None:
+        """The title is said where this run came out as the record has it; else the question stands there."""
+        options = results.options
+        if not options.pictures or not (self.picture or self.film):
+            return
+        title = results.format(self.title) if self.title and as_published else self.question
+        note = results.format(self.note) + (f" · mean of {len(results.runs)} seeds" if len(results.runs) > 1 else "")
+        caption = " ".join(dict.fromkeys([title.replace("\n", " "), self.question])) + f" {note}"
+        name = f"{self.file.relative_to(paths.ROOT).parts[0].split('_')[0]}/{self.file.stem}"
+        if self.picture:
+            fig = self.picture(results)
+            headline(fig, title, note)
+            save_plot(options, name, fig, caption)
+        if self.film:
+            images, seconds = self.film(results)
+            path = options.output_dir / paths.ANIMATIONS / f"{name}.gif"
+            save_animation(images, path, caption=caption, seconds_per_frame=seconds)
+
+    def run(self) -> None:
+        """What a program does with it: errors and interrupts are one line."""
+        cli.run(self)
