@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import SelfAttention
-from shared import cli
+from shared import checkpoints
 from shared.attention_utils import padding_mask
 from shared.toy_language import MASK, VERBS, decode, encode, pad_batch
 from shared.toy_model import ToyTransformer
@@ -25,7 +25,7 @@ def make_single_head(d_model: int, num_heads: int) -> SelfAttention:
 
 def load_single_head_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
     """The phase-1 model, one layer with one head, trained on masked words."""
-    return cli.trained_model(RECIPE, make_single_head, options, seed)
+    return checkpoints.trained_model(RECIPE, make_single_head, options, seed)
 
 
 def choose_word(words: list[str]) -> int:

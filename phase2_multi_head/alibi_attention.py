@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from phase1_single_head.self_attention import masked_softmax
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
-from shared import cli, training
+from shared import checkpoints, cli, training
 from shared.grammar.scores import best_heads, score_heads
 
 RECIPE = training.Recipe("alibi", "masked word", num_heads=4, num_layers=2, steps=800)
@@ -43,7 +43,7 @@ class AlibiAttention(nn.Module):
 @cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    trained = cli.trained_model(RECIPE, AlibiAttention, options)
+    trained = checkpoints.trained_model(RECIPE, AlibiAttention, options)
     held_out = training.corpus()[1]
     weights, _ = training.attention_on(trained.model, held_out, "masked word")
     found = best_heads(score_heads(weights, held_out))

@@ -3,7 +3,7 @@
 import argparse
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import cli
+from shared import checkpoints
 from shared.training import LITTLE_DECAY, Recipe, Trained
 
 RECIPE = Recipe("multi_head_model", "masked word", num_heads=4, num_layers=2, steps=800)
@@ -14,9 +14,9 @@ ONE_LAYER_RECIPE = Recipe(
 
 def load_multi_head_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
     """Two layers of four heads, trained on masked words."""
-    return cli.trained_model(RECIPE, MultiHeadAttention, options, seed)
+    return checkpoints.trained_model(RECIPE, MultiHeadAttention, options, seed)
 
 
 def load_one_layer_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
     """One layer of four heads, trained like the single head of phase 1."""
-    return cli.trained_model(ONE_LAYER_RECIPE, MultiHeadAttention, options, seed)
+    return checkpoints.trained_model(ONE_LAYER_RECIPE, MultiHeadAttention, options, seed)

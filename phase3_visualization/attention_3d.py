@@ -128,7 +128,7 @@ def main(argv: list[str] | None = None) -> str:
     trained = load_multi_head_model(options)
     weights = weights_of(trained.model, options.words)
     entropy = normalized_entropy(weights).nanmean(dim=-1)  # (L, H, T, T) -> (L, H)
-    candidates = cli.chosen_heads(parser, options, trained.recipe)
+    candidates = cli.chosen_heads(parser, options, trained.recipe.num_layers, trained.recipe.num_heads)
     layer, head = min(candidates, key=lambda place: entropy[place].item())
     answer = f"Layer {layer} head {head} is {describe(weights[layer, head], options.words)}"
     if options.pictures:

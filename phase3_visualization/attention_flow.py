@@ -207,7 +207,7 @@ def main(argv: list[str] | None = None) -> str:
     if not options.threshold >= 0:  # nan, too
         parser.error(f"--threshold must be 0 or more: got {options.threshold:g}")
     trained = load_multi_head_model(options)
-    heads = cli.chosen_heads(parser, options, trained.recipe)
+    heads = cli.chosen_heads(parser, options, trained.recipe.num_layers, trained.recipe.num_heads)
     save_plot(options, "phase3/attention_flow", *draw(trained, options.words, heads, options.threshold))
     runs = [arrows_drawn(load_multi_head_model(options, seed)) for seed in cli.seeds(options)]
     findings.record(options, *runs)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from phase4_causal.causal_attention import CausalSelfAttention
-from shared import cli, training
+from shared import checkpoints, training
 from shared.toy_language import encode
 from shared.toy_model import MakeAttention, ToyTransformer, watch_embedding
 from shared.training import CAUSAL_RECIPE, Trained
@@ -16,7 +16,7 @@ RECIPE = CAUSAL_RECIPE
 
 def load_causal_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
     """Two layers of four causal heads, trained to predict the next word."""
-    return cli.trained_model(RECIPE, CausalSelfAttention, options, seed)
+    return checkpoints.trained_model(RECIPE, CausalSelfAttention, options, seed)
 
 
 def with_attention(trained: Trained, make_attention: MakeAttention) -> ToyTransformer:

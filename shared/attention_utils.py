@@ -7,8 +7,6 @@ a cache: query i has position i + T_k - T_q.
 
 Statistics take weights (..., T_q, T_k) and answer per query, (..., T_q): average over queries afterwards, and never
 average heads before, since the mean of four sharp heads is a blurred one.
-
-See masks and statistics of a small example:  python shared/attention_utils.py
 """
 
 import math
@@ -145,29 +143,3 @@ def attention_rollout(weights: list[Tensor]) -> Tensor:
     for layer in weights:
         rollout = (layer.mean(dim=-3) + identity) / 2 @ rollout  # (..., H, T, T) -> (..., T, T)
     return rollout
-
-
-def main() -> None:
-    lengths = torch.tensor([3, 5])
-    masks = {
-        "causal": causal_mask(5),
-        "local, window 1": local_mask(5, 5, window=1),
-        "strided, stride 2": strided_mask(5, 5, stride=2),
-        "blocked, block 2": blocked_mask(5, 5, block=2),
-        "causal & padding (a sequence of 3)": (causal_mask(5) & padding_mask(lengths, 5))[0, 0],
-    }
-    for name, mask in masks.items():
-        print(f"{name} (1 = may attend)")
-        print("\n".join("    " + " ".join(str(int(cell)) for cell in row) for row in mask))
-    uniform = causal_mask(5) / causal_mask(5).sum(dim=-1, keepdim=True)
-    print("uniform causal attention, per query:")
-    print("    entropy          ", [f"{value:.2f}" for value in attention_entropy(uniform)])
-    print("    normalized       ", [f"{value:.2f}" for value in normalized_entropy(uniform, causal_mask(5))])
-    print("    effective context", [f"{value:.2f}" for value in effective_context(uniform)])
-    print("    distance         ", [f"{value:.2f}" for value in attention_distance(uniform)])
-
-
-if __name__ == "__main__":
-    from shared import cli  # which needs this file
-
-    cli.run(main)

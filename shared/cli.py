@@ -28,9 +28,8 @@ import numpy as np
 import torch
 
 import shared
-from shared import paths, training
+from shared import paths
 from shared.toy_language import TOY_SENTENCE, read_sentences, tokenize
-from shared.toy_model import MakeAttention
 
 P, T = ParamSpec("P"), TypeVar("T")
 
@@ -75,7 +74,7 @@ def parser(description: str | None, *, trains: bool = False) -> argparse.Argumen
     add(
         "--quick",
         action="store_true",
-        help=f"without a checkpoint, train {training.QUICK_STEPS} steps only: a test drive",
+        help="without a checkpoint, train a few steps only: a test drive",
     )
     add("--output-dir", type=Path, default=paths.ROOT, metavar="DIR", help="write pictures and data under DIR")
     add("--numbers", action="store_true", help="print all numbers and rules, not a table and verdicts alone")
@@ -174,42 +173,22 @@ def _device(name: str) -> str:
     return name
 
 
-def trained_model(
-    recipe: training.Recipe, make_attention: MakeAttention, options: argparse.Namespace, seed: int | None = None
-) -> training.Trained:
-    """load_or_train as the options say; a recipe with one head or one layer by design keeps it."""
-    sized = training.variant(
-        recipe,
-        seed=options.seed if seed is None else seed,
-        d_model=options.d_model,
-        num_heads=options.heads if recipe.num_heads > 1 else None,
-        num_layers=options.layers if recipe.num_layers > 1 else None,
-    )
-    return training.load_or_train(
-        sized,
-        make_attention,
-        device=options.device,
-        retrain=options.retrain,
-        quick=options.quick,
-    )
-
-
 def seeds(options: argparse.Namespace) -> range:
     """The seeds to measure with."""
     return range(options.seed, options.seed + options.seeds)
 
 
 def chosen_heads(
-    script: argparse.ArgumentParser, options: argparse.Namespace, recipe: training.Recipe
+    script: argparse.ArgumentParser, options: argparse.Namespace, num_layers: int, num_heads: int
 ) -> list[tuple[int, int]]:
     """(layer, head) of all heads, or of those that --layer and --head pick."""
-    for name, value, count in (("layer", options.layer, recipe.num_layers), ("head", options.head, recipe.num_heads)):
+    for name, value, count in (("layer", options.layer, num_layers), ("head", options.head, num_heads)):
         if value is not None and not 0 <= value < count:
             script.error(f"--{name} must lie between 0 and {count - 1}: got {value}")
     return [
         (layer, head)
-        for layer in range(recipe.num_layers)
-        for head in range(recipe.num_heads)
+        for layer in range(num_layers)
+        for head in range(num_heads)
         if options.layer in (None, layer) and options.head in (None, head)
     ]
 

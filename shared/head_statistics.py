@@ -10,7 +10,7 @@ has no such key does not count: the first word has no word before it, the last h
 taken for each head before any average over heads, since the mean of four sharp heads looks like one blurred head.
 
 weights: (N, H, T, T), rows sum to 1. mask: bool (N, 1, T, T), True where query and key are real words, as
-training.attention_on returns it; for a causal model mask.tril().
+training.attention_on returns it; and, in a causal model, the query may see the key.
 
     python phase3_visualization/roles/head_roles.py       uses them on a trained model
 """

@@ -14,8 +14,6 @@ What makes it worth learning is that words carry information about each other:
 
 and that the distance between related words varies, so that no fixed offset ("one word to the left") is a good guess.
 Each generated sentence carries these relations as index pairs: the gold against which attention heads are scored.
-
-Run it to see a few sentences with their relations:  python shared/toy_language.py
 """
 
 import difflib
@@ -172,9 +170,7 @@ def tokenize(text: str) -> list[str]:
     for word in words:
         if word not in INDEX or word in SPECIAL:
             near = difflib.get_close_matches(word, VOCABULARY[len(SPECIAL) :], n=3, cutoff=0.5)
-            hint = (
-                f"nearest known words: {', '.join(near)}" if near else "the words are listed by shared/toy_language.py"
-            )
+            hint = f"nearest known words: {', '.join(near)}" if near else "shared/toy_language.py lists them"
             raise ValueError(
                 f'"{word}" is not among the {len(VOCABULARY) - len(SPECIAL)} words of the toy language; {hint}'
             )
@@ -214,19 +210,3 @@ def read_sentences(path: str) -> list[str]:
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
     return [line for _, line in sentences]
-
-
-def main() -> None:
-    print(f"{len(VOCABULARY) - len(SPECIAL)} words:\n  {' '.join(VOCABULARY[len(SPECIAL) :])}\n")
-    rng = random.Random(0)
-    for sentence in (sample_sentence(rng) for _ in range(5)):
-        print(sentence)
-        for name, pairs in sentence.relations.items():
-            for source, target in pairs:
-                print(f"    {name:16} {source:2} {sentence.words[source]:9} -> {target:2} {sentence.words[target]}")
-
-
-if __name__ == "__main__":
-    from shared import cli  # which needs this file
-
-    cli.run(main)

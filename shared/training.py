@@ -1,25 +1,17 @@
-"""Training: one loop for every small model, two objectives for the toy models, checkpoints that say what they are.
+"""Training: one loop for every small model, and the objectives of the toy models.
 
-`fit` is the loop. It takes any model and a function that draws the batch of a step and returns its loss:
+`fit` takes any model and a function that draws the batch of a step and returns its loss:
 
     losses = fit(model, lambda step: F.cross_entropy(model(inputs[step]), targets[step]), steps=200)
 
-The gradient of a weight matrix is mostly a few strong directions; a plain step moves these far and the others hardly.
-Muon makes every direction of its step about equally long (Jordan et al. 2024), which shortens the time in which
-attention seems to learn nothing. It is for matrices inside a model; AdamW (Loshchilov & Hutter 2019) moves the rest.
-
-    masked word   some words of the sentence are hidden; predict them from both sides (BERT; Devlin et al. 2019)
-    next word     predict each word from those before it; honest only with a causal mask (GPT; Radford et al. 2018)
-
-A Recipe holds what decides a trained toy model. It is saved with the weights, so that a checkpoint made with other
-settings is noticed and made again: `load_or_train` is all that most scripts call.
+A toy model guesses hidden words from both sides (BERT; Devlin et al. 2019), or each word from those before it (GPT;
+Radford et al. 2018). A Recipe holds what decides it; shared/checkpoints.py keeps what was trained.
 """
 
-import errno
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -30,7 +22,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from shared import paths
-from shared.attention_utils import normalized_entropy, padding_mask
+from shared.attention_utils import causal_mask, normalized_entropy, padding_mask
 from shared.toy_language import (
     END_ID,
     MASK_ID,
@@ -45,9 +37,8 @@ from shared.toy_language import (
 )
 from shared.toy_model import MakeAttention, ToyTransformer
 
-FORMAT = 2  # of the checkpoint files; raise it when an old file cannot be read any more or training has changed
-QUICK_STEPS = 30
 NUM_TRAIN, NUM_HELD_OUT = 20_000, 500
+QUICK_STEPS = 30  # of a test drive
 
 # The rates at their highest. Decay pulls the matrices to 0, which keeps the work on one relation in one head. A model
 # of one layer cannot afford that much: with little decay it loses less, and a lone head does not look at itself only.
@@ -61,7 +52,7 @@ CHOSEN, KEPT, SWAPPED = 0.3, 0.3, 0.1
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides a trained model. name is the checkpoint's file name; objective is "masked word" or "next word"."""
+    """What decides a trained model. name is the checkpoint's file name; objective is one of OBJECTIVES."""
 
     name: str
     objective: str
@@ -120,11 +111,20 @@ def corpus() -> tuple[list[Sentence], list[Sentence]]:
 
 
 def to_batch(sentences: list[Sentence], objective: str) -> tuple[Tensor, Tensor]:
-    """Sentences -> tokens (B, T) and lengths (B,); the next-word objective puts them between <start> and <end>."""
+    """Sentences -> tokens (B, T) and lengths (B,); for next words they stand between <start> and <end>."""
     rows = [encode(sentence.words) for sentence in sentences]
-    if objective == "next word":
+    if objective != "masked word":
         rows = [[START_ID, *row, END_ID] for row in rows]
     return pad_batch(rows)
+
+
+def objective_mask(lengths: Tensor, length: int, objective: str) -> Tensor:
+    """Which key each query may see -> bool (B, 1, 1, T), no padding; for next words (B, 1, T, T), nor what comes later.
+
+    Every model that was trained on next words needs this mask, unless its attention hides the future by itself.
+    """
+    real = padding_mask(lengths, length)
+    return real & causal_mask(length, device=lengths.device) if objective == "next word" else real
 
 
 def masked_word_loss(model: ToyTransformer, tokens: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
@@ -138,16 +138,24 @@ def masked_word_loss(model: ToyTransformer, tokens: Tensor, lengths: Tensor, gen
     return F.cross_entropy(logits[chosen], tokens[chosen])  # (B, T, V) -> (number chosen, V)
 
 
-def next_word_loss(model: ToyTransformer, tokens: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
-    """Mean cross-entropy, in nats, of each token given those before it; the causal mask is the attention's business."""
+def next_word_loss(
+    model: ToyTransformer,
+    tokens: Tensor,
+    lengths: Tensor,
+    generator: torch.Generator | None = None,
+    *,
+    objective: str = "next word",
+) -> Tensor:
+    """Mean cross-entropy, in nats, of each token given those before it. Nothing is drawn: no generator is used."""
     seen, wanted = tokens[:, :-1], tokens[:, 1:]
-    logits, _ = model(seen, mask=padding_mask(lengths - 1, seen.size(1)))
+    logits, _ = model(seen, mask=objective_mask(lengths - 1, seen.size(1), objective))
     return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD_ID)  # (B, T, V) -> (B * T, V)
 
 
 OBJECTIVES: dict[str, Callable[[ToyTransformer, Tensor, Tensor, torch.Generator], Tensor]] = {
     "masked word": masked_word_loss,
     "next word": next_word_loss,
+    "next word, without a mask": partial(next_word_loss, objective="next word, without a mask"),
 }
 
 # The causal model of phase 4; here, because phase 3 shows it too and may not import phase 4
@@ -166,13 +174,12 @@ def _batches(lengths: Tensor, batch_size: int, generator: torch.Generator) -> It
 
 @torch.no_grad()
 def attention_on(model: ToyTransformer, sentences: list[Sentence], objective: str) -> tuple[list[Tensor], Tensor]:
-    """Weights of every layer, each (N, H, T, T), and the mask (N, 1, T, T) of real queries and real keys."""
-    tokens, lengths = to_batch(sentences, objective)
-    device = model.positions.device
-    keys = padding_mask(lengths, tokens.size(1)).to(device)
+    """Weights of every layer, each (N, H, T, T), and what the real queries may see, bool (N, 1, T, T)."""
+    tokens, lengths = (t.to(model.positions.device) for t in to_batch(sentences, objective))
+    visible, queries = objective_mask(lengths, tokens.size(1), objective), padding_mask(lengths, tokens.size(1)).mT
     model.eval()
-    _, layers = model(tokens.to(device), mask=keys)
-    return layers, keys & keys.mT
+    _, layers = model(tokens, mask=visible)
+    return layers, visible & queries
 
 
 @torch.no_grad()
@@ -187,8 +194,6 @@ def held_out_loss(trained: Trained) -> float:
 def head_entropy(model: ToyTransformer, sentences: list[Sentence], objective: str) -> list[list[float]]:
     """Mean normalised entropy of every head, [layer][head], over the real tokens of the sentences."""
     layers, mask = attention_on(model, sentences, objective)
-    if objective == "next word":
-        mask = mask.tril()
     return [normalized_entropy(weights, mask).nanmean(dim=(0, 2)).tolist() for weights in layers]
 
 
@@ -363,99 +368,3 @@ def train(
         progress=f"training {recipe.name}",
     )
     return Trained(model, recipe, history)
-
-
-def save_checkpoint(trained: Trained) -> None:
-    """Write model, recipe and history to recipe.path, whole or not at all."""
-    content = {
-        "format": FORMAT,
-        "vocabulary": list(VOCABULARY),
-        "recipe": asdict(trained.recipe),
-        "history": asdict(trained.history),
-        "state_dict": {name: tensor.cpu() for name, tensor in trained.model.state_dict().items()},
-    }
-    with paths.whole_file(trained.recipe.path) as unfinished, unfinished.open("wb") as file:
-        torch.save(content, file)  # given a name, it would keep that inside
-
-
-def read_checkpoint(path: Path, device: str = "cpu") -> dict:
-    """What save_checkpoint wrote: a dict with recipe, history and state_dict.
-
-    Raises FileNotFoundError if there is none, IsADirectoryError if a folder has its name, which nobody can write over,
-    ValueError, in words for the reader, for a damaged or a foreign file.
-    """
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a folder: take it away", str(path))
-    if path.exists() and not path.is_file():  # to read from a pipe is to wait
-        raise ValueError("is not a file")
-    try:
-        content = torch.load(path, map_location=device, weights_only=True)
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # unpickling foreign bytes can fail in any way
-        raise ValueError(f"is damaged ({type(error).__name__})") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError("is not a checkpoint of this version of the code")
-    if content.get("vocabulary") != list(VOCABULARY):
-        raise ValueError("was made with another vocabulary")
-    return content
-
-
-def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
-    """Read the model of a recipe; raises as read_checkpoint does, and ValueError if the file holds another one."""
-    content = read_checkpoint(recipe.path, device)
-    if content.get("recipe") != asdict(recipe):
-        raise ValueError("was made with other settings")
-    return restore(content, make_attention, device)
-
-
-def restore(content: dict, make_attention: MakeAttention, device: str = "cpu") -> Trained:
-    """The model of a checkpoint that was read, by the recipe in it; ValueError if the weights belong to another one."""
-    try:
-        recipe, history = Recipe(**content["recipe"]), History(**content["history"])
-        model = new_model(recipe, make_attention, device)
-        model.load_state_dict(content["state_dict"])
-    except (RuntimeError, TypeError, KeyError):
-        raise ValueError("holds the weights of another model") from None
-    if not all(numbers.isfinite().all() for numbers in model.state_dict().values()):
-        raise ValueError("is damaged (numbers that are not finite)")
-    model.eval()
-    return Trained(model, recipe, history)
-
-
-# One process asks for the same model several times; another attention around the same weights is another model.
-_trained_here: dict[tuple[Path, MakeAttention], Trained] = {}
-
-
-def load_or_train(
-    recipe: Recipe,
-    make_attention: MakeAttention,
-    *,
-    device: str = "cpu",
-    retrain: bool = False,
-    quick: bool = False,
-    task: Callable[[Recipe], Trained] | None = None,
-) -> Trained:
-    """The trained model of a recipe: from its checkpoint, or trained now and saved.
-
-    retrain: train even if there is a checkpoint. quick: without a checkpoint, train 30 steps only and save them under
-    a name of their own, so that they never stand in for a trained model. task: what trains it, if not `train`.
-    """
-    if (recipe.path, make_attention) in _trained_here:
-        return _trained_here[recipe.path, make_attention]
-    try:
-        if not retrain:
-            return load_checkpoint(recipe, make_attention, device)
-    except FileNotFoundError:
-        pass
-    except ValueError as error:
-        print(f"{paths.shown(recipe.path)} {error}: training it again", flush=True)
-    if quick:
-        quick_recipe = replace(recipe, name=f"{recipe.name}_quick", steps=min(recipe.steps, QUICK_STEPS))
-        return load_or_train(quick_recipe, make_attention, device=device, retrain=retrain, task=task)
-    paths.check_writable(recipe.path.parent)
-    print(f"training {recipe.name}: {recipe.steps:,} steps, {recipe.objective}, seed {recipe.seed}", flush=True)
-    trained = task(recipe) if task else train(recipe, make_attention, device)
-    save_checkpoint(trained)
-    _trained_here[recipe.path, make_attention] = trained
-    return trained

@@ -29,7 +29,7 @@ from phase3_visualization.layers.faithfulness import (
     perfect_reader,
 )
 from shared import training
-from shared.attention_utils import padding_mask
+from shared.attention_utils import causal_mask, padding_mask
 from shared.grammar.entropy import KIND
 from shared.toy_language import MASK_ID, PLACES, START_ID, SUBJECTS, VERBS, Sentence, encode
 from shared.training import Trained
@@ -136,7 +136,8 @@ def other_word(causal: Trained, words: tuple[str, ...], place: int) -> str:
     """Of the words of its kind the one that, in its stead, moves the guesses at all places most (total variation)."""
     same = [word for word in KIND if kind_of(word) == kind_of(words[place])]
     rows = [[START_ID, *encode((*words[:place], word, *words[place + 1 :]))] for word in same]
-    logits, _ = causal.model(torch.tensor(rows, device=causal.model.positions.device))
+    tokens = torch.tensor(rows, device=causal.model.positions.device)
+    logits, _ = causal.model(tokens, mask=causal_mask(tokens.size(1), device=tokens.device))
     guesses = logits.softmax(dim=-1)
     moves = (guesses - guesses[same.index(words[place])]).abs().sum(dim=(1, 2))  # (N, T, V) -> (N,)
     return same[int(moves.argmax())]

@@ -19,14 +19,13 @@ from phase1_single_head.order import positions
 from phase1_single_head.parts import scaling
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer.packing import pack
-from phase3_visualization.roles.causal_model import CausalAttention
-from shared import cli, training
+from shared import checkpoints, training
 from shared.toy_model import ToyTransformer
 from shared.training import Recipe
 
 # As phase 4 trains them: one layer of four heads, a copy of it without the mask.
 MASKED = Recipe("wager_masked", "next word", num_heads=4, num_layers=1, steps=200, batch_size=32)
-UNMASKED = Recipe("wager_unmasked", "next word", num_heads=4, num_layers=1, steps=200, batch_size=32)
+UNMASKED = Recipe("wager_unmasked", "next word, without a mask", num_heads=4, num_layers=1, steps=200, batch_size=32)
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ def train(options: argparse.Namespace) -> WagerModels:
         positions.train(encoding, positions.REVERSE, options.seed, steps(positions.STEPS))
         for encoding in ("sinusoidal", "none")
     )
-    masked = cli.trained_model(MASKED, CausalAttention, options).model
-    unmasked = cli.trained_model(UNMASKED, MultiHeadAttention, options).model
+    masked = checkpoints.trained_model(MASKED, MultiHeadAttention, options).model
+    unmasked = checkpoints.trained_model(UNMASKED, MultiHeadAttention, options).model
     return WagerModels(
         {
             "divided": divided,

@@ -9,7 +9,7 @@ compare every logit and every weight of the two.
     python phase3_visualization/explorer/write_page.py                     writes visualizations/explorer.html
     python phase3_visualization/explorer/write_page.py --model FOLDER      with the models whose checkpoints lie there
 
-A FOLDER holds .pt files as shared/training.py saves them, of any size, for hidden words or for next words. Their
+A FOLDER holds .pt files as shared/checkpoints.py saves them, of any size, for hidden words or for next words. Their
 attention must be the one of phase 1 or 2; it is the only one that attention.js knows. Writes explorer.html to
 visualizations/.
 """
@@ -28,8 +28,8 @@ from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import growing, landing, wagers
 from phase3_visualization.explorer.packing import pack
-from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, CausalAttention, load_causal_model
-from shared import cli, paths, training
+from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, load_causal_model
+from shared import checkpoints, cli, paths, training
 from shared.evidence.report.links import Site
 from shared.grammar.relations import with_relations
 from shared.toy_language import (
@@ -94,7 +94,7 @@ def model_record(name: str, trained: Trained) -> dict:
     heads: what each head does by rule, [layer][head]. landings: the sentences with which the page shows this model.
     """
     recipe = trained.recipe
-    heads = landing.roles_of(trained, attention_of(recipe.objective, trained.model.state_dict()))
+    heads = landing.roles_of(trained, attention_of(trained.model.state_dict()))
     names = [[head["role"] for head in layer] for layer in heads or []]
     return {
         "name": name,
@@ -207,18 +207,17 @@ def models_in(folder: Path, device: str = "cpu") -> dict[str, Trained]:
     models = {}
     for file in files:
         try:
-            content = training.read_checkpoint(file, device)
-            attention = attention_of(content["recipe"]["objective"], content["state_dict"])
-            models[file.stem] = training.restore(content, attention, device)
+            content = checkpoints.read_checkpoint(file, device)
+            attention = attention_of(content["state_dict"])
+            models[file.stem] = checkpoints.restore(content, attention, device)
         except ValueError as error:
             raise ValueError(f"{file} {error}: take it out of the folder or train it again") from None
     return models
 
 
-def attention_of(objective: str, parameters: Container[str]) -> partial[MultiHeadAttention]:
-    """The attention that these parameters fit: causal for next words; the one of phase 1 has no biases."""
-    attention = CausalAttention if objective == "next word" else MultiHeadAttention
-    return partial(attention, bias="blocks.0.attention.w_q.bias" in parameters)
+def attention_of(parameters: Container[str]) -> partial[MultiHeadAttention]:
+    """The attention that these parameters fit: the one of phase 1 has no biases."""
+    return partial(MultiHeadAttention, bias="blocks.0.attention.w_q.bias" in parameters)
 
 
 @cli.script

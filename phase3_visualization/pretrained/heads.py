@@ -16,7 +16,6 @@ model is used as it is: nothing is trained. A model cuts rare words into pieces,
 [CLS] before a sentence, [SEP] behind it. How it is loaded and read is in language_model.py.
 """
 
-import argparse
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -195,8 +194,7 @@ def main(argv: list[str] | None = None) -> str:
     language_model = or_exit(parser, load, options.model)
     reading = rescaled(or_exit(parser, read, language_model, [options.text]))
     weights, tokens = reading.weights[0], reading.tokens[0]  # (L, H, T, T)
-    sizes = argparse.Namespace(num_layers=weights.size(0), num_heads=weights.size(1))  # all that chosen_heads asks for
-    candidates = cli.chosen_heads(parser, options, sizes)
+    candidates = cli.chosen_heads(parser, options, weights.size(0), weights.size(1))
     show_roles(reading, options.layer)
     save_plot(options, "phase3/pretrained_heads", *draw_heads(language_model, reading))
     entropy = sharpness(reading)

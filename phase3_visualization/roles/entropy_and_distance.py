@@ -25,9 +25,8 @@ from torch import Tensor
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.attention_flow import head_label
-from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, CausalAttention, load_causal_model
+from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, load_causal_model
 from shared import cli, training
-from shared.attention_utils import causal_mask
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, measures
 from shared.grammar.roles import NO_NAME, head_names
@@ -38,7 +37,6 @@ from shared.visualization_utils import INK, QUIET, headline, role_color, save_pl
 FALLS = 0.1  # margin, in normalised entropy
 ENTROPY_SENTENCES, NUM_SENTENCES, QUICK_SENTENCES = 64, 300, 50
 MODELS = {BOTH_SIDES: "sees both sides, guesses hidden words", CAUSAL: "causal, guesses the next word"}
-ATTENTION = {BOTH_SIDES: MultiHeadAttention, CAUSAL: CausalAttention}
 
 Curve = tuple[list[int], Tensor]  # steps, and the entropy of every head then, (S, L, H)
 
@@ -87,15 +85,13 @@ class Distances:
     even: float
 
 
-def measure(trained: Trained, make_attention: training.MakeAttention, num_sentences: int) -> Distances:
+def measure(trained: Trained, num_sentences: int) -> Distances:
     """Distances of a model and of its untrained twin on held-out sentences."""
     sentences, objective = training.corpus()[1][:num_sentences], trained.recipe.objective
     found = []
-    for model in (trained.model, training.untrained(trained.recipe, make_attention).model):
+    for model in (trained.model, training.untrained(trained.recipe, MultiHeadAttention).model):
         layers, mask = training.attention_on(model, sentences, objective)
         layers, mask = [weights.cpu() for weights in layers], mask.cpu()
-        if objective == "next word":
-            mask = mask & causal_mask(mask.size(-1))
         found.append(torch.stack([head_statistics(weights, mask)["distance"] for weights in layers]))
     return Distances(*found, even=head_statistics(even_weights(mask), mask)["distance"].item())
 
@@ -189,7 +185,7 @@ def main(argv: list[str] | None = None) -> str:
     load = {BOTH_SIDES: load_multi_head_model, CAUSAL: load_causal_model}
     models = [{kind: load[kind](options, seed) for kind in MODELS} for seed in cli.seeds(options)]
     curves = [{kind: entropy_curve(both[kind]) for kind in MODELS} for both in models]
-    runs = [{kind: measure(both[kind], ATTENTION[kind], num_sentences) for kind in MODELS} for both in models]
+    runs = [{kind: measure(both[kind], num_sentences) for kind in MODELS} for both in models]
     if options.pictures:
         names = head_names(models[0][BOTH_SIDES], MultiHeadAttention)
         entropy = " and ".join(f"{curve[1][-1].mean():.2f}" for curve in curves[0].values())

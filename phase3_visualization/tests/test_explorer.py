@@ -19,7 +19,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import write_page
 from phase4_causal import models
 from phase4_causal.causal_attention import CausalSelfAttention
-from shared import paths, training
+from shared import checkpoints, paths, training
 from shared.attention_utils import attention_entropy, causal_mask, normalized_entropy, padding_mask
 from shared.grammar import scores as grammar_scores
 from shared.tests.helpers import EXPLORER_RECIPES, needs_browser, open_watched, sharp_model
@@ -417,7 +417,7 @@ def test_the_data_of_the_page_can_be_read_back(explorer_data, explorer_models):
 def explorer_checkpoints(tmp_path, monkeypatch):
     """Checkpoints of one test, and nothing remembered before or after it."""
     monkeypatch.setattr(paths, "CHECKPOINTS", tmp_path / "checkpoints")
-    monkeypatch.setattr(training, "_trained_here", {})
+    monkeypatch.setattr("shared.checkpoints._trained_here", {})
     monkeypatch.setattr(training, "QUICK_STEPS", 2)
     return paths.CHECKPOINTS
 
@@ -429,7 +429,7 @@ def test_the_explorer_trains_the_causal_model_that_phase_4_then_finds(explorer_c
     said = capsys.readouterr().out
     assert f"{paths.shown(path)}, {path.stat().st_size / 1e6:.2f} MB" in said and path.stat().st_size < 3e6
     recipe = replace(models.RECIPE, name="causal_model_quick", steps=2)
-    ours = training.load_checkpoint(recipe, CausalSelfAttention)
+    ours = checkpoints.load_checkpoint(recipe, CausalSelfAttention)
     theirs = training.train(recipe, CausalSelfAttention)
     for a, b in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -441,7 +441,7 @@ def test_a_folder_of_models_of_any_size(explorer_checkpoints, browser, tmp_path)
     bare = training.untrained(single, lambda d_model, heads: MultiHeadAttention(d_model, heads, bias=False))
     models = {t.recipe.name: t for t in (bare, *(sharp_model(recipe) for recipe in EXPLORER_RECIPES[2:]))}
     for trained in models.values():
-        training.save_checkpoint(trained)
+        checkpoints.save_checkpoint(trained)
     write_page.main(["--model", str(explorer_checkpoints), "--output-dir", str(tmp_path)])
     errors = []
     page = open_watched(browser, (tmp_path / paths.EXPLORER).as_uri(), errors)
@@ -454,7 +454,7 @@ def test_a_folder_of_models_of_any_size(explorer_checkpoints, browser, tmp_path)
 
 def test_a_folder_that_cannot_be_used_is_one_clear_line(explorer_checkpoints, tmp_path, capsys):
     recipe = EXPLORER_RECIPES[2]
-    training.save_checkpoint(sharp_model(recipe))
+    checkpoints.save_checkpoint(sharp_model(recipe))
     content = torch.load(recipe.path, weights_only=True)
     without_head = {name: p for name, p in content["state_dict"].items() if name != "output_bias"}
     bad = {

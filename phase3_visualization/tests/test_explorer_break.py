@@ -17,6 +17,7 @@ from phase3_visualization.explorer import wager_examples, wager_models, wagers, 
 from phase3_visualization.layers.faithfulness import Case, hidden_loss, hide
 from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL
 from shared import paths, training
+from shared.attention_utils import causal_mask
 from shared.evidence import replications
 from shared.tests.helpers import EXPLORER_RECIPES, axe_violations, needs_browser, open_watched, sharp_model
 from shared.toy_language import INDEX, MASK_ID, START_ID, VERBS, VOCABULARY, encode
@@ -208,7 +209,7 @@ def test_a_small_model_computes_in_the_page_what_it_computes_in_pytorch(break_pa
     size, length = symbols.get(name.removeprefix("un"), (len(VOCABULARY), 9))
     tokens = torch.randint(size, (4, length), generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
-        wanted = model(tokens)
+        wanted = model(tokens, mask=causal_mask(length)) if name == "masked" else model(tokens)
     wanted = wanted if torch.is_tensor(wanted) else wanted[0]
     for row, logits in zip(tokens.tolist(), wanted, strict=True):
         found, weights = break_page.evaluate(RUN, [name, row, {}])
@@ -219,7 +220,7 @@ def test_a_small_model_computes_in_the_page_what_it_computes_in_pytorch(break_pa
 
 def test_the_two_of_a_pair_start_from_the_same_numbers(options, monkeypatch, tmp_path):
     monkeypatch.setattr(training, "QUICK_STEPS", 0)
-    monkeypatch.setattr(training, "_trained_here", {})
+    monkeypatch.setattr("shared.checkpoints._trained_here", {})
     monkeypatch.setattr(paths, "CHECKPOINTS", tmp_path)
     new = wager_models.train(options).models
     for whole, broken in (("divided", "undivided"), ("masked", "unmasked"), ("placed", "unplaced")):
@@ -389,7 +390,8 @@ def test_the_bugs_show_in_what_a_changed_word_moves(break_page, two_models, wage
         changed = tokens.copy()
         changed[word + 1] = INDEX[example["others"][word]]
         with torch.no_grad():
-            before, after = two_models[CAUSAL].model(torch.tensor([tokens, changed]))[0].softmax(dim=-1)
+            logits, _ = two_models[CAUSAL].model(torch.tensor([tokens, changed]), mask=causal_mask(len(tokens)))
+        before, after = logits.softmax(dim=-1)
         wanted = (before - after).abs().sum(dim=-1) / 2
         for place, (text, move) in enumerate(zip(shown[example["ways"].index(None)], wanted.tolist(), strict=True)):
             assert (text == "") == (place < word + 1)

@@ -107,7 +107,7 @@ def test_the_landing_is_the_sentence_in_which_its_head_counts_most(explorer_mode
 def test_without_a_head_between_verb_and_noun_there_is_no_landing(explorer_models):
     trained = explorer_models["both sides"]
     assert landing.landings(trained, [["previous", None, None, None], [None] * 4]) == []
-    assert landing.roles_of(explorer_models["causal"], write_page.CausalAttention) is None
+    assert landing.roles_of(explorer_models["causal"], write_page.MultiHeadAttention) is None
     heads = landing.roles_of(trained, write_page.MultiHeadAttention)
     named = [[head["role"] or roles.NO_NAME for head in layer] for layer in heads]
     assert named == roles.head_names(trained, write_page.MultiHeadAttention)

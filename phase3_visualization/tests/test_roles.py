@@ -11,7 +11,6 @@ from torch import Tensor
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization import attention_3d, attention_flow
 from phase3_visualization.roles import entropy_and_distance, head_roles, role_stability, training_film
-from phase3_visualization.roles.causal_model import CausalAttention
 from shared import head_statistics, training
 from shared.attention_utils import padding_mask
 from shared.grammar import roles
@@ -65,23 +64,10 @@ def test_distance_is_the_loop_over_real_queries(causal):
         assert got[head].item() == pytest.approx(total / sum(lengths), abs=1e-12)
 
 
-def test_film_causal_attention_sees_neither_the_future_nor_padding():
-    torch.manual_seed(2)
-    attention = CausalAttention(12, 3).double()
-    x = torch.randn(2, 5, 12, dtype=FILM_DTYPE, requires_grad=True)
-    keys = torch.arange(5) < torch.tensor([[5], [3]])
-    output, weights = attention(x, mask=keys[:, None, None, :])
-    assert weights.triu(1).abs().max() == 0 and weights[1, :, :, 3:].abs().max() == 0
-    assert torch.allclose(weights.sum(-1), torch.ones(2, 3, 5, dtype=FILM_DTYPE))
-    output[0, 2].sum().backward()
-    assert x.grad[0, 3:].abs().max() == 0 and x.grad[0, :3].abs().min(dim=0).values.max() > 0
-    assert attention(x[:1])[1].triu(1).abs().max() == 0  # without a mask as well
-
-
 def test_film_untrained_causal_model_reaches_about_as_far_as_even_weights():
     recipe = training.Recipe("film_test", "next word", 4, 2, 0)
-    trained = training.untrained(recipe, CausalAttention)
-    found = entropy_and_distance.measure(trained, CausalAttention, 20)
+    trained = training.untrained(recipe, MultiHeadAttention)
+    found = entropy_and_distance.measure(trained, 20)
     assert torch.equal(found.trained, found.untrained) and found.trained.shape == (2, 4)
     lengths = [len(sentence.words) + 2 for sentence in training.corpus()[1][:20]]
     assert found.even == pytest.approx(sum(n * (n - 1) / 4 for n in lengths) / sum(lengths), rel=1e-5)

@@ -35,7 +35,7 @@ from phase4_causal.induction.word_tables import (
     words_alone,
     words_in_text,
 )
-from shared import cli, training
+from shared import checkpoints, cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
 from shared.toy_model import ToyTransformer, in_double
@@ -62,7 +62,7 @@ def induction_model(options: argparse.Namespace, seed: int) -> ToyTransformer:
     if seed == options.seed and any((options.d_model, options.heads, options.layers)):
         print("the induction model keeps its size: width 64, 4 heads, 2 layers", flush=True)
     own = {"retrain": options.retrain, "quick": options.quick, "task": on_repetitions}
-    trained = training.load_or_train(training.variant(RECIPE, seed), CausalSelfAttention, **own)
+    trained = checkpoints.load_or_train(training.variant(RECIPE, seed), CausalSelfAttention, **own)
     return in_double(trained.model)
 
 

@@ -27,23 +27,21 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase4_causal.causal_attention import CausalSelfAttention
-from phase4_causal.models import with_attention
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, measures
 from shared.grammar.entropy import sentence_log_probability
 from shared.toy_language import PAD_ID, TOY_SENTENCE, VOCABULARY, Sentence
-from shared.toy_model import MakeAttention, ToyTransformer
+from shared.toy_model import ToyTransformer
 from shared.training import History, Recipe, Trained
 from shared.visualization_utils import BLUE, GREY, ORANGE, QUIET, headline, save_plot
 
 STEPS, SENTENCE_STEPS, BATCH = 200, 40, 32
 NUM_SENTENCES, QUICK_SENTENCES = 300, 40
 WITH, WITHOUT = "with the mask", "without"
-ATTENTION: dict[str, MakeAttention] = {WITH: CausalSelfAttention, WITHOUT: MultiHeadAttention}
+OBJECTIVES = {WITH: "next word", WITHOUT: "next word, without a mask"}
 LAYERS = {1: "one layer", 2: "two layers"}
-MODES = [(mode, layers) for mode in ATTENTION for layers in LAYERS]
+MODES = [(mode, layers) for mode in OBJECTIVES for layers in LAYERS]
 MASKED, OPEN, WORD_BY_WORD = TESTS = ("full, with the mask", "full, without", "word by word")
 TRAINING = "in training"  # the loss on sentences of the training, tested as it was trained
 UNIFORM = math.log(len(VOCABULARY))  # loss of a guess that takes all words for equally likely
@@ -52,23 +50,25 @@ GRAMMAR, BIGRAM = "the grammar", "a bigram model"
 
 def train(mode: str, num_layers: int, sentences: list[Sentence], steps: int, seed: int) -> Trained:
     """Train one model on next words. The two modes start from the same weights and see the same batches."""
-    recipe = Recipe("breaking_causality", "next word", 4, num_layers, steps, batch_size=BATCH, seed=seed)
-    model = training.new_model(recipe, ATTENTION[mode])
+    recipe = Recipe("breaking_causality", OBJECTIVES[mode], 4, num_layers, steps, batch_size=BATCH, seed=seed)
+    model = training.new_model(recipe, MultiHeadAttention)
     generator = torch.Generator().manual_seed(seed)
     tokens, lengths = training.to_batch(sentences, recipe.objective)
 
     def loss_of_step(_: int) -> Tensor:
         batch = torch.randint(len(tokens), (BATCH,), generator=generator)
-        return training.next_word_loss(model, tokens[batch, : int(lengths[batch].max())], lengths[batch], generator)
+        own = tokens[batch, : int(lengths[batch].max())], lengths[batch]
+        return training.next_word_loss(model, *own, objective=recipe.objective)
 
     losses = training.fit(model, loss_of_step, steps, progress=f"training {mode}")
     return Trained(model, recipe, History(losses))
 
 
 @torch.no_grad()
-def full_loss(model: ToyTransformer, sentences: list[Sentence]) -> float:
-    """Next-word loss in nats per word when whole sentences go in."""
-    return training.next_word_loss(model, *training.to_batch(sentences, "next word"), torch.Generator()).item()
+def full_loss(model: ToyTransformer, sentences: list[Sentence], mode: str) -> float:
+    """Next-word loss in nats per word when whole sentences go in, with the mask or without."""
+    objective = OBJECTIVES[mode]
+    return training.next_word_loss(model, *training.to_batch(sentences, objective), objective=objective).item()
 
 
 @torch.no_grad()
@@ -103,8 +103,8 @@ def bigram_loss(sentences: list[Sentence], held_out: list[Sentence]) -> float:
 
 def losses(trained: Trained, sentences: list[Sentence]) -> dict[str, float]:
     """The three tests of one trained model -> test -> nats per word."""
-    masked, without = (with_attention(trained, make) for make in ATTENTION.values())
-    values = (full_loss(masked, sentences), full_loss(without, sentences), past_loss(without, sentences))
+    model = trained.model
+    values = (full_loss(model, sentences, WITH), full_loss(model, sentences, WITHOUT), past_loss(model, sentences))
     return dict(zip(TESTS, values, strict=True))
 
 
@@ -195,12 +195,12 @@ def break_causality(
     seen, held_out = sentences[:count], held_out[:count]
     found: dict[str, float] = {}
     for (mode, layers), trained in runs.items():
-        tested = losses(trained, held_out) | {TRAINING: full_loss(trained.model, seen)}
+        tested = losses(trained, held_out) | {TRAINING: full_loss(trained.model, seen, mode)}
         found |= {name(mode, layers, test): loss for test, loss in tested.items()}
     only = [Sentence(tuple(TOY_SENTENCE.split()), {})]
-    for mode in ATTENTION:  # the same model of one layer when all of training is one sentence
+    for mode in OBJECTIVES:  # the same model of one layer when all of training is one sentence
         single = train(mode, 1, only, single_steps, runs[mode, 1].recipe.seed)
-        found[f"one sentence, {mode}"] = full_loss(single.model, only)
+        found[f"one sentence, {mode}"] = full_loss(single.model, only, mode)
     return found | {GRAMMAR: floor(held_out), BIGRAM: bigram_loss(sentences, held_out)}
 
 
@@ -239,7 +239,7 @@ def draw_next_token(runs: Runs, found: dict, note: str) -> tuple[Figure, str]:
     top = 1.1 * max(UNIFORM, curves.dataLim.y1, past.dataLim.y1)
     curves.set(xlabel="step", ylabel="loss, nats per word", ylim=(0, top), xlim=(0, last))
     curves.set_title("in training: all words at once")
-    past.set_xticks([0, 1], [f"trained\n{mode}" for mode in ATTENTION])
+    past.set_xticks([0, 1], [f"trained\n{mode}" for mode in OBJECTIVES])
     past.set_title("in writing: only the past")
     frame(curves, found[GRAMMAR], last)
     frame(past, found[GRAMMAR])
@@ -284,7 +284,7 @@ def main(argv: list[str] | None = None) -> str:
     for mode, layers in MODES:
         values = "".join(f"{found[name(mode, layers, test)]:22.4f}" for test in (*TESTS, TRAINING))
         print(f"   {f'{mode}, {LAYERS[layers]}':27}{values}")
-    print("   on one sentence: " + ", ".join(f"{mode} {found[f'one sentence, {mode}']:.4f}" for mode in ATTENTION))
+    print("   on one sentence: " + ", ".join(f"{mode} {found[f'one sentence, {mode}']:.4f}" for mode in OBJECTIVES))
     findings.record(options, *every, show_numbers=False)
     cheat, blind = (found[name(WITHOUT, 2, test)] for test in (TRAINING, WORD_BY_WORD))
     return f"To copy: loss {cheat:.1g} in training, {blind:.1f} from the past alone; grammar {found[GRAMMAR]:.1f}"

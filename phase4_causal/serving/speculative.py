@@ -24,7 +24,7 @@ from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import load_causal_model
 from phase4_causal.serving.drafts import DRAFTED, drawn_by, speculate
 from phase4_causal.writing.sampling import Sampling
-from shared import cli
+from shared import checkpoints, cli
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Numbers, measures
 from shared.toy_language import START_ID, encode
@@ -42,7 +42,7 @@ PER_PASS, KEPT, EXPECTED = "words a pass", "share of judged words kept", "the sa
 def load_draft_model(options: argparse.Namespace, seed: int) -> Trained:
     """It keeps its size, whatever that of the large one is."""
     own = argparse.Namespace(**vars(options) | {"d_model": None, "heads": None})
-    return cli.trained_model(DRAFT_RECIPE, CausalSelfAttention, own, seed)
+    return checkpoints.trained_model(DRAFT_RECIPE, CausalSelfAttention, own, seed)
 
 
 def name_of(temperature: float, what: str) -> str:

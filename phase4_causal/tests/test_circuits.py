@@ -17,6 +17,7 @@ from phase4_causal.induction.induction import HEADS, new_model
 from phase4_causal.induction.induction_scores import unrepeated_sequences
 from shared import cli, training
 from shared.attention_utils import causal_mask
+from shared.checkpoints import load_checkpoint, read_checkpoint
 
 WIDTH = 64 // HEADS
 EXACT = {"rtol": 0, "atol": 1e-10}
@@ -187,8 +188,8 @@ def test_a_damaged_checkpoint_and_sizes_that_do_not_count_are_said(checkpoints, 
     options = cli.parse(cli.parser(""), ["--quick", "--seed", "5", "--heads", "2"])
     (checkpoints / "induction_model_seed5_quick.pt").write_bytes(b"torn")
     model, said = circuits.induction_model(options, 5), capsys.readouterr().out
-    read = training.read_checkpoint(checkpoints / "induction_model_seed5_quick.pt")
+    read = read_checkpoint(checkpoints / "induction_model_seed5_quick.pt")
     assert "induction_model_seed5_quick.pt is damaged (IndexError): training it again" in said
     assert "keeps its size" in said and model.blocks[0].attention.num_heads == HEADS
-    saved = training.load_checkpoint(training.Recipe(**read["recipe"]), CausalSelfAttention).model.double()
+    saved = load_checkpoint(training.Recipe(**read["recipe"]), CausalSelfAttention).model.double()
     assert torch.equal(saved.embedding.weight, model.embedding.weight)

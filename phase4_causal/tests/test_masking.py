@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.masking import breaking_causality, causality, masks, nan_causes
-from phase4_causal.masking.breaking_causality import ATTENTION, WITH, WITHOUT, made_up, train
-from phase4_causal.models import largest_leak
+from phase4_causal.masking.breaking_causality import OBJECTIVES, WITH, WITHOUT, made_up, train
+from phase4_causal.models import largest_leak, with_attention
 from shared import training
 from shared.attention_utils import blocked_mask, causal_mask
 from shared.evidence.claims import FAILS, HOLDS, ONLY_IF
@@ -234,15 +234,15 @@ def test_past_loss_of_a_causal_model_is_its_full_loss_and_a_loop_agrees() -> Non
                 terms.append(-logits[0, -1].log_softmax(dim=-1)[tokens[i]].item())
     expected = sum(terms) / len(terms)
     assert breaking_causality.past_loss(model, sentences) == pytest.approx(expected, abs=1e-5)
-    assert breaking_causality.full_loss(model, sentences) == pytest.approx(expected, abs=1e-5)
+    assert breaking_causality.full_loss(model, sentences, WITH) == pytest.approx(expected, abs=1e-5)
 
 
 def test_modes_share_first_weights_and_batches() -> None:
     sentences = training.corpus()[0][:64]
-    runs = {mode: train(mode, 2, sentences, 2, seed=7) for mode in ATTENTION}
+    runs = {mode: train(mode, 2, sentences, 2, seed=7) for mode in OBJECTIVES}
     assert train(WITH, 2, sentences, 2, seed=7).history.loss == runs[WITH].history.loss
     assert runs[WITH].history.loss != runs[WITHOUT].history.loss
-    first = [train(mode, 2, sentences, 0, seed=7).model.state_dict() for mode in ATTENTION]
+    first = [train(mode, 2, sentences, 0, seed=7).model.state_dict() for mode in OBJECTIVES]
     assert all(torch.equal(first[0][name], first[1][name]) for name in first[0])
 
 
@@ -269,9 +269,9 @@ def test_one_layer_needs_no_mask_when_it_writes_and_a_second_layer_does() -> Non
     sentences = training.corpus()[1][:5]
     for layers, same in ((1, True), (2, False)):
         trained = train(WITH, layers, training.corpus()[0][:64], 3, seed=5)
-        bare = breaking_causality.with_attention(trained, ATTENTION[WITHOUT])
-        change = breaking_causality.past_loss(bare, sentences) - breaking_causality.past_loss(trained.model, sentences)
-        assert (abs(change) < 1e-6) == same
+        masked = with_attention(trained, CausalSelfAttention)
+        bare_loss, masked_loss = (breaking_causality.past_loss(m, sentences) for m in (trained.model, masked))
+        assert (abs(bare_loss - masked_loss) < 1e-6) == same
 
 
 def test_verdicts_follow_the_numbers() -> None:

@@ -137,7 +137,7 @@ def main(argv: list[str] | None = None) -> None:
     words = options.words
     log_probability = sentence_log_probability(words)
     if log_probability == -math.inf:
-        script.error(f'the grammar cannot make "{" ".join(words)}": shared/toy_language.py shows sentences that it can')
+        script.error(f'the grammar cannot make "{" ".join(words)}": README.md shows sentences that it can')
     print(f'"{" ".join(words)}": one sentence in {math.exp(-log_probability):,.0f}, ln P = {log_probability:.2f}\n')
     print("Each word hidden in turn: entropy in nats, and the likeliest words")
     entropies = []

@@ -43,7 +43,7 @@ def browser():
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
     """Checkpoints of the tests lie apart from the reader's, and --quick is quicker still."""
-    from shared import paths, training
+    from shared import checkpoints, paths, training
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "QUICK_STEPS", 8)
@@ -53,7 +53,7 @@ def checkpoints(tmp_path_factory):
         patch.setattr("shared.grammar.roles.UNTRAINED", 1)
         patch.setattr(paths, "CHECKPOINTS", tmp_path_factory.mktemp("checkpoints"))
         yield paths.CHECKPOINTS
-    training._trained_here.clear()
+    checkpoints._trained_here.clear()
 
 
 @pytest.fixture(scope="session")

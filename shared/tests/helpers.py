@@ -15,7 +15,6 @@ from matplotlib.text import Text
 from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization.roles.causal_model import CausalAttention
 from shared import training, visualization_utils
 from shared.exercise_checker import DONE, NOT_WRITTEN, call, check, first_problem, ways
 from shared.training import Recipe
@@ -72,8 +71,7 @@ EXPLORER_RECIPES = (
 
 def sharp_model(recipe):
     """Random weights, but large: no zero bias, words that outweigh positions, attention that decides."""
-    make_attention = CausalAttention if recipe.objective == "next word" else MultiHeadAttention
-    trained = training.untrained(recipe, make_attention)
+    trained = training.untrained(recipe, MultiHeadAttention)
     with torch.no_grad():
         for name, parameter in trained.model.named_parameters():
             if name.endswith("bias"):

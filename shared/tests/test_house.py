@@ -1,22 +1,19 @@
 """The house: rooms, arrows between them, the table of contents, links and commands of the lessons, and its guests."""
 
 import ast
+import graphlib
 import importlib
 import importlib.util
 import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import networkx
-import pytest
 
 import test_all
 from phase1_single_head import visualize
 from shared import course, paths
 
-ROOMS_HOLD = 14  # entries at the most: what can be seen at a glance
 ORDER = ["shared", *course.PHASES.values()]
 MINE = "my_exercises.py"  # written by a reader
 FILES = sorted(p for top in ORDER for p in (paths.ROOT / top).rglob("*.py") if p.name != MINE)
@@ -26,10 +23,10 @@ def module_of(path):
     return ".".join(path.relative_to(paths.ROOT).with_suffix("").parts)
 
 
-def imported_by(path):
-    """Modules and packages of the repository that a file imports at its top level."""
-    found = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+def imported_by(path, *, anywhere=False):
+    """Modules and packages of the repository that a file imports at its top level, or inside functions as well."""
+    found, tree = set(), ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree) if anywhere else tree.body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ORDER:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             modules = {name for name in inner if (paths.ROOT / (name.replace(".", "/") + ".py")).is_file()}
@@ -56,6 +53,12 @@ def test_importing_runs_nothing_and_arrows_point_back():
             assert importlib.import_module(module).__doc__, f"{path} does not say what it teaches"
 
 
+def test_no_file_needs_itself():
+    """Along whatever path of imports, those inside functions included."""
+    graph = {module_of(path): imported_by(path, anywhere=True) for path in FILES if "tests" not in path.parts}
+    list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the files
+
+
 def room_of(module):
     """phase2_multi_head.block.rank_collapse -> phase2_multi_head.block; of a file at a phase's root the phase."""
     return module.rpartition(".")[0]
@@ -71,21 +74,6 @@ def test_rooms_import_each_other_without_circles():
     graph.remove_edges_from(list(networkx.selfloop_edges(graph)))
     roots = set(ORDER) | {"shared.evidence"}  # a root and its rooms are one house: exercises.py looks into answers/
     assert not list(networkx.simple_cycles(graph.subgraph(set(graph) - roots)))
-
-
-@pytest.mark.skipif(not shutil.which("git"), reason="only git knows which files belong to the repository")
-@pytest.mark.parametrize("top", ORDER)
-def test_no_room_is_too_full(top):
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", top],
-        cwd=paths.ROOT,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    ).stdout.split()
-    for folder in {str(Path(name).parent) for name in listed} | {top}:
-        entries = {Path(name).relative_to(folder).parts[0] for name in listed if Path(name).is_relative_to(folder)}
-        assert len(entries - {"__init__.py"}) <= ROOMS_HOLD, f"{folder}: {sorted(entries)}"
 
 
 def test_the_table_of_contents_names_every_test_file():

@@ -19,7 +19,7 @@ from phase3_visualization import attention_3d, attention_flow
 from phase4_causal import causal_attention, summary
 from phase4_causal import visualize as visualize4
 from phase4_causal.long_texts import ring_attention
-from shared import cli, course, paths, toy_language, training
+from shared import cli, course, paths, toy_language
 from shared.evidence.claims import all_claims
 from shared.evidence.report import write_pages
 from shared.evidence.report.questions import promised
@@ -132,7 +132,7 @@ def test_weights_of_all_sentences_are_saved(quick_run):
 def test_the_same_seed_gives_the_same_bytes(quick_run, script, tmp_path, monkeypatch):
     """Trained anew elsewhere, pictures and findings are the same, byte for byte."""
     monkeypatch.setattr(paths, "CHECKPOINTS", tmp_path / "checkpoints")
-    monkeypatch.setattr(training, "_trained_here", {})
+    monkeypatch.setattr("shared.checkpoints._trained_here", {})
     script.main(["--quick", "--output-dir", str(tmp_path)])
     compared = [p for p in tmp_path.rglob("*") if p.suffix in (".png", ".json") and p.parent.name != "checkpoints"]
     assert compared

@@ -17,6 +17,7 @@ import torch
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer.write_page import as_script_text
 from shared import cli, course, paths, toy_language, training
+from shared.checkpoints import _trained_here, load_checkpoint, load_or_train, read_checkpoint, save_checkpoint
 from shared.evidence import findings
 from shared.evidence.report import questions
 
@@ -48,12 +49,12 @@ def test_a_checkpoint_with_numbers_that_are_none_is_damaged_and_made_again(check
     trained = training.train(TINY, MultiHeadAttention)
     with torch.no_grad():
         trained.model.embedding.weight[3, 1] = value
-    training.save_checkpoint(trained)
-    again = training.load_or_train(TINY, MultiHeadAttention)
+    save_checkpoint(trained)
+    again = load_or_train(TINY, MultiHeadAttention)
     assert "tiny.pt is damaged (numbers that are not finite): training it again" in capsys.readouterr().out
     assert again.model.embedding.weight.isfinite().all()
-    training.load_checkpoint(TINY, MultiHeadAttention)
-    training._trained_here.clear()
+    load_checkpoint(TINY, MultiHeadAttention)
+    _trained_here.clear()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
@@ -61,7 +62,7 @@ def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(checkpoints):
     pipe = checkpoints / "pipe.pt"
     os.mkfifo(pipe)
     with pytest.raises(ValueError, match="is not a file"):
-        training.read_checkpoint(pipe)
+        read_checkpoint(pipe)
 
 
 def test_the_same_model_is_the_same_bytes_whoever_writes_it(checkpoints, monkeypatch):
@@ -69,7 +70,7 @@ def test_the_same_model_is_the_same_bytes_whoever_writes_it(checkpoints, monkeyp
     written = []
     for process in (1234, 98765):
         monkeypatch.setattr(os, "getpid", lambda process=process: process)
-        training.save_checkpoint(trained)
+        save_checkpoint(trained)
         written.append(TINY.path.read_bytes())
     assert written[0] == written[1]
 
@@ -94,7 +95,7 @@ def test_a_checkpoint_that_cannot_be_written_is_noticed_before_training(fault, t
     else:
         TINY.path.mkdir(parents=True)
     with pytest.raises(SystemExit) as stop:
-        cli.run(lambda: training.load_or_train(TINY, MultiHeadAttention))
+        cli.run(lambda: load_or_train(TINY, MultiHeadAttention))
     said = capsys.readouterr().err
     assert stop.value.code == 2 and said.count("\n") == 1 and str(folder) in said, said
 
@@ -138,7 +139,7 @@ def test_a_model_that_fills_the_disk_is_one_line_that_names_the_file(tmp_path, m
     monkeypatch.setattr(paths, "CHECKPOINTS", tmp_path)
     (tmp_path / f".{os.getpid()}.tiny.pt").symlink_to("/dev/full")
     with pytest.raises(SystemExit) as stop:
-        cli.run(lambda: training.save_checkpoint(training.train(TINY, MultiHeadAttention)))
+        cli.run(lambda: save_checkpoint(training.train(TINY, MultiHeadAttention)))
     said = capsys.readouterr().err
     assert stop.value.code == 2 and said == f"{TINY.path}: No space left on device\n"
     assert not list(tmp_path.iterdir())

@@ -12,6 +12,7 @@ from phase1_single_head.models import make_single_head
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import training
+from shared.checkpoints import _trained_here, load_checkpoint, load_or_train
 from shared.toy_language import VOCABULARY
 from shared.toy_model import ToyTransformer
 
@@ -203,8 +204,8 @@ def test_the_loss_counts_only_the_words_to_predict():
 
 def test_checkpoints_survive_and_bad_ones_are_named_and_made_again(checkpoints, capsys):
     few = replace(TINY, name="few_steps", steps=3)
-    trained = training.load_or_train(few, MultiHeadAttention)
-    loaded = training.load_checkpoint(few, MultiHeadAttention)
+    trained = load_or_train(few, MultiHeadAttention)
+    loaded = load_checkpoint(few, MultiHeadAttention)
     assert loaded.recipe == few and loaded.history == trained.history
     for a, b in zip(trained.model.parameters(), loaded.model.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -218,16 +219,16 @@ def test_checkpoints_survive_and_bad_ones_are_named_and_made_again(checkpoints, 
         ("holds the weights of another model", other | {"state_dict": {}}),
     ]
     for message, content in bad_files:
-        training._trained_here.clear()
+        _trained_here.clear()
         if isinstance(content, bytes):
             few.path.write_bytes(content)
         else:
             torch.save(content, few.path)
-        again = training.load_or_train(few, MultiHeadAttention)
+        again = load_or_train(few, MultiHeadAttention)
         said = capsys.readouterr().out
         assert message in said and "few_steps.pt" in said and "training it again" in said
         assert torch.equal(again.model.embedding.weight, trained.model.embedding.weight)
-        training.load_checkpoint(few, MultiHeadAttention)
+        load_checkpoint(few, MultiHeadAttention)
 
 
 def test_an_interrupt_leaves_nothing_half_written(checkpoints, monkeypatch):
@@ -238,16 +239,16 @@ def test_an_interrupt_leaves_nothing_half_written(checkpoints, monkeypatch):
 
     monkeypatch.setattr(training.torch, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        training.load_or_train(recipe, MultiHeadAttention)
+        load_or_train(recipe, MultiHeadAttention)
     assert not [file for file in checkpoints.iterdir() if "seed3" in file.name]
 
 
 def test_quick_never_stands_in_for_a_trained_model(checkpoints):
     recipe = training.variant(TINY, seed=5)
-    quick = training.load_or_train(recipe, MultiHeadAttention, quick=True)
+    quick = load_or_train(recipe, MultiHeadAttention, quick=True)
     assert quick.recipe.path != recipe.path and not recipe.path.exists()
-    full = training.load_or_train(recipe, MultiHeadAttention)
-    assert training.load_or_train(recipe, MultiHeadAttention, quick=True) is full
+    full = load_or_train(recipe, MultiHeadAttention)
+    assert load_or_train(recipe, MultiHeadAttention, quick=True) is full
 
 
 def test_variants_have_names_of_their_own():

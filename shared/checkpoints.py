@@ -1,0 +1,130 @@
+"""Checkpoints: trained models as files that say what made them, and the one call that most scripts need.
+
+A file holds the weights, the recipe and what was seen during training. So one that was made with other settings is
+noticed and made again: trained_model reads the model of a recipe, or trains it now and saves it.
+"""
+
+import argparse
+import errno
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from shared import paths, training
+from shared.toy_language import VOCABULARY
+from shared.toy_model import MakeAttention
+from shared.training import History, Recipe, Trained, new_model, variant
+
+FORMAT = 2  # of the files; raise it when an old file cannot be read any more or training has changed
+
+
+def save_checkpoint(trained: Trained) -> None:
+    """Write model, recipe and history to recipe.path, whole or not at all."""
+    content = {
+        "format": FORMAT,
+        "vocabulary": list(VOCABULARY),
+        "recipe": asdict(trained.recipe),
+        "history": asdict(trained.history),
+        "state_dict": {name: tensor.cpu() for name, tensor in trained.model.state_dict().items()},
+    }
+    with paths.whole_file(trained.recipe.path) as unfinished, unfinished.open("wb") as file:
+        torch.save(content, file)  # given a name, it would keep that inside
+
+
+def read_checkpoint(path: Path, device: str = "cpu") -> dict:
+    """What save_checkpoint wrote: a dict with recipe, history and state_dict.
+
+    Raises FileNotFoundError if there is none, IsADirectoryError if a folder has its name, which nobody can write over,
+    ValueError, in words for the reader, for a damaged or a foreign file.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder: take it away", str(path))
+    if path.exists() and not path.is_file():  # to read from a pipe is to wait
+        raise ValueError("is not a file")
+    try:
+        content = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # unpickling foreign bytes can fail in any way
+        raise ValueError(f"is damaged ({type(error).__name__})") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError("is not a checkpoint of this version of the code")
+    if content.get("vocabulary") != list(VOCABULARY):
+        raise ValueError("was made with another vocabulary")
+    return content
+
+
+def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
+    """Read the model of a recipe; raises as read_checkpoint does, and ValueError if the file holds another one."""
+    content = read_checkpoint(recipe.path, device)
+    if content.get("recipe") != asdict(recipe):
+        raise ValueError("was made with other settings")
+    return restore(content, make_attention, device)
+
+
+def restore(content: dict, make_attention: MakeAttention, device: str = "cpu") -> Trained:
+    """The model of a checkpoint that was read, by the recipe in it; ValueError if the weights belong to another one."""
+    try:
+        recipe, history = Recipe(**content["recipe"]), History(**content["history"])
+        model = new_model(recipe, make_attention, device)
+        model.load_state_dict(content["state_dict"])
+    except (RuntimeError, TypeError, KeyError):
+        raise ValueError("holds the weights of another model") from None
+    if not all(numbers.isfinite().all() for numbers in model.state_dict().values()):
+        raise ValueError("is damaged (numbers that are not finite)")
+    model.eval()
+    return Trained(model, recipe, history)
+
+
+# One process asks for the same model several times; another attention around the same weights is another model.
+_trained_here: dict[tuple[Path, MakeAttention], Trained] = {}
+
+
+def load_or_train(
+    recipe: Recipe,
+    make_attention: MakeAttention,
+    *,
+    device: str = "cpu",
+    retrain: bool = False,
+    quick: bool = False,
+    task: Callable[[Recipe], Trained] | None = None,
+) -> Trained:
+    """The trained model of a recipe: from its checkpoint, or trained now and saved.
+
+    retrain: train even if there is a checkpoint. quick: without a checkpoint, train 30 steps only and save them under
+    a name of their own, so that they never stand in for a trained model. task: what trains it, if not `train`.
+    """
+    if (recipe.path, make_attention) in _trained_here:
+        return _trained_here[recipe.path, make_attention]
+    try:
+        if not retrain:
+            return load_checkpoint(recipe, make_attention, device)
+    except FileNotFoundError:
+        pass
+    except ValueError as error:
+        print(f"{paths.shown(recipe.path)} {error}: training it again", flush=True)
+    if quick:
+        quick_recipe = replace(recipe, name=f"{recipe.name}_quick", steps=min(recipe.steps, training.QUICK_STEPS))
+        return load_or_train(quick_recipe, make_attention, device=device, retrain=retrain, task=task)
+    paths.check_writable(recipe.path.parent)
+    print(f"training {recipe.name}: {recipe.steps:,} steps, {recipe.objective}, seed {recipe.seed}", flush=True)
+    trained = task(recipe) if task else training.train(recipe, make_attention, device)
+    save_checkpoint(trained)
+    _trained_here[recipe.path, make_attention] = trained
+    return trained
+
+
+def trained_model(
+    recipe: Recipe, make_attention: MakeAttention, options: argparse.Namespace, seed: int | None = None
+) -> Trained:
+    """load_or_train as the options say; a recipe with one head or one layer by design keeps it."""
+    sized = variant(
+        recipe,
+        seed=options.seed if seed is None else seed,
+        d_model=options.d_model,
+        num_heads=options.heads if recipe.num_heads > 1 else None,
+        num_layers=options.layers if recipe.num_layers > 1 else None,
+    )
+    return load_or_train(sized, make_attention, device=options.device, retrain=options.retrain, quick=options.quick)
