@@ -29,6 +29,12 @@ def qkv(seed=0, *, t_q=T_Q, t_k=T_K, dtype=torch.float64, leading=(B, H), d_k=D_
     return [torch.randn(*leading, *shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
+def near(found, expected, share=1e-12):
+    """Apart by no more than a share of the largest number expected: rounding is relative to what was summed."""
+    largest = expected.detach().abs().max().item() if expected.numel() else 0.0
+    close(found, expected, rtol=0, atol=share * largest)
+
+
 def some_mask(generator, shape):
     """About two thirds visible, and the first query of it sees nothing at all."""
     mask = torch.rand(shape, generator=generator) < 0.67
