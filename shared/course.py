@@ -4,6 +4,7 @@
     python shared/course.py all                the same, and the experiments that take longer
     python shared/course.py phase2 --seeds 3   one phase, as python -m phase2_multi_head --seeds 3
     python shared/course.py test               the tests; options are those of pytest: test -k ring
+    python shared/course.py test --faults      for maintainers: is each fault noticed that is put into the mechanism?
     python shared/course.py replicate          for maintainers: all experiments with five seeds, into data/evidence.json
     python shared/course.py publish            for maintainers: the last run's pictures into visualizations/gallery/
     python shared/course.py help               the options of a run
@@ -203,9 +204,13 @@ def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, long
 
 
 def test(argv: list[str]) -> NoReturn:
-    """Run all tests, with two processes, and leave with their exit code; pytest hears Ctrl-C itself."""
+    """Run all tests, or plant faults, with two processes, and leave with the exit code; pytest hears Ctrl-C itself."""
     import pytest
 
+    if argv[:1] == ["--faults"]:
+        from shared.tests import faults
+
+        sys.exit(faults.main(argv[1:]))
     sys.exit(pytest.main([str(paths.ROOT / "test_all.py"), "--numprocesses", "2", "--dist", "loadgroup", *argv]))
 
 

@@ -18,7 +18,7 @@ from phase1_single_head.self_attention import SelfAttention, attention_by_loops,
 from phase2_multi_head.alibi_attention import AlibiAttention
 from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase2_multi_head.pooling.attention_pooling import AttentionPooling
+from phase2_multi_head.pooling.attention_pooling import AttentionPooling, last_pooling, mean_pooling
 from phase3_visualization.roles.causal_model import CausalAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
@@ -169,6 +169,11 @@ def rolling(q, k, v):
     return torch.cat([scaled_dot_product_attention(word, *cache.append(*new))[0] for word, *new in words], dim=2)
 
 
+def pooled_by(pooling):
+    """Of words of which the second text has two."""
+    return lambda q, k, v: pooling(v[:, 0], padding_mask(torch.tensor([v.size(2), 2]), v.size(2)))[0]
+
+
 ALL, PAST = masked(everything), masked(past)
 WAYS = {  # of queries, keys and values: the way, its reference, for which lengths
     "self_attention": (core(lambda *lengths: None), ALL, ANY),
@@ -202,18 +207,19 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
     "linear_attention, loops": (each(partial(linear_by_loops, causal=True)), kernel(past, elu_and_one), FEW),
     "delta_rule": (written(lambda *all: delta_rule(*all)[0]), written(corrections), AS_MANY),
     "delta_rule, recurrent": (written(lambda *all: delta_rule_recurrent(*all)[0]), written(corrections), AS_MANY),
+    "attention_pooling, mean": (
+        pooled_by(mean_pooling),
+        lambda q, k, v: torch.stack([v[0, 0].mean(dim=0), v[1, 0, :2].mean(dim=0)]),
+        SOME,
+    ),
+    "attention_pooling, last": (
+        pooled_by(last_pooling),
+        lambda q, k, v: torch.stack([v[0, 0, -1], v[1, 0, 1]]),
+        SOME,
+    ),
     "paged_cache": (square(paged), square(PAST), FROM_START),
     "rolling_cache": (square(rolling), square(masked(first_and_last)), AS_MANY),
 }
-
-
-@pytest.mark.parametrize(
-    ("name", "t_q", "t_k"), [(name, *pair) for name, (_, _, lengths) in WAYS.items() for pair in lengths]
-)
-def test_a_way_is_its_reference(name, t_q, t_k):
-    way, reference, _ = WAYS[name]
-    inputs = [x.requires_grad_() for x in qkv(t_q=t_q, t_k=t_k)]
-    compare(way(*inputs), reference(*inputs), inputs)
 
 
 def compare(found, expected, inputs):
@@ -412,14 +418,23 @@ MODULES = {  # of x and a context: what makes the module, how it is called, its 
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "t_q", "t_k"), [(name, *pair) for name, (*_, lengths) in MODULES.items() for pair in lengths]
-)
-def test_a_module_is_its_reference(name, t_q, t_k):
+CASES = [(name, *pair) for name, (*_, lengths) in (WAYS | MODULES).items() for pair in lengths]
+
+
+@pytest.mark.parametrize(("name", "t_q", "t_k"), CASES)
+def test_a_way_is_its_reference(name, t_q, t_k):
+    check(name, t_q, t_k)
+
+
+def check(name, t_q, t_k):
+    """Fails unless the way is its reference, for so many queries and keys."""
+    if name in WAYS:
+        way, reference, _ = WAYS[name]
+        inputs = [x.requires_grad_() for x in qkv(t_q=t_q, t_k=t_k)]
+        return compare(way(*inputs), reference(*inputs), inputs)
     make, way, reference, _ = MODULES[name]
-    module = make().double()
-    draw = torch.Generator().manual_seed(3)
+    module, draw = make().double(), torch.Generator().manual_seed(3)
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.3, generator=draw)
     inputs = [torch.randn(B, t, D_MODEL, generator=draw, dtype=torch.float64).requires_grad_() for t in (t_q, t_k)]
-    compare(way(module, *inputs), reference(module, *inputs), [*inputs, *module.parameters()])
+    return compare(way(module, *inputs), reference(module, *inputs), [*inputs, *module.parameters()])

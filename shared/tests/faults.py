@@ -1,0 +1,114 @@
+"""Faults in the mechanism, planted one at a time: is each of them noticed?
+
+    ./run_all.sh test --faults              all of them
+    ./run_all.sh test --faults serving      those of the files with this word in their path
+
+faults.txt has them: below the name of a file a row for each, a fragment that stands once in the file => what is put
+there instead, a wrong sign, index, mask, scale or shift. First the oracles of the file are asked (test_oracles.py), in
+this process. What they let pass is planted in a process of its own, which runs the tests that name the file.
+"""
+
+import gc
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FunctionType
+
+from shared import paths
+from shared.tests import test_oracles
+
+LONGEST = 900  # seconds of tests: whoever waits for ever has noticed
+
+
+def read_faults() -> list[tuple[str, str, str]]:
+    """File, old text and new text of each fault."""
+    rows, file = [], ""
+    for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith(" "):
+            old, new = line.split(" =>")
+            rows.append((file, old.strip(), new.strip()))
+        else:
+            file = line
+    return rows
+
+
+FAULTS = read_faults()
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """All code inside, that of classes, functions and functions in functions."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from (inner, *codes(inner))
+
+
+def broken(file: str, old: str, new: str) -> dict[tuple[str, int], CodeType]:
+    """Name and line of each function -> its code with the fault. Raises ValueError if the row does not fit the file."""
+    path = paths.ROOT / file
+    source = path.read_text(encoding="utf-8") if path.exists() else ""
+    if source.count(old) != 1:
+        rule = "the row in shared/tests/faults.txt must move with the code"
+        raise ValueError(f"{old!r} must stand once in {file}: got it {source.count(old)} times; {rule}")
+    with_fault = compile(source.replace(old, new), path, "exec")
+    return {(code.co_qualname, code.co_firstlineno): code for code in codes(with_fault)}
+
+
+@contextmanager
+def planted(file: str, old: str, new: str) -> Iterator[None]:
+    """Within the block the functions of this file have the fault, for everybody who has imported them."""
+    wrong = broken(file, old, new)
+    path = importlib.import_module(file.removesuffix(".py").replace("/", ".")).__file__
+    functions = [each for each in gc.get_objects() if type(each) is FunctionType and each.__code__.co_filename == path]
+    right = {function: function.__code__ for function in functions}
+    try:
+        for function, code in right.items():
+            function.__code__ = wrong.get((code.co_qualname, code.co_firstlineno), code)  # a dataclass has written some
+        yield
+    finally:
+        for function, code in right.items():
+            function.__code__ = code
+
+
+def oracles_notice(file: str, old: str, new: str) -> bool:
+    """Whether one of the oracles that are named after the file fails."""
+    with planted(file, old, new):
+        for name, *lengths in test_oracles.CASES:
+            if name.split(",")[0] == Path(file).stem:
+                try:
+                    test_oracles.check(name, *lengths)
+                except Exception:
+                    return True
+    return False
+
+
+def tests_notice(number: int) -> bool:
+    """Whether a test fails, of those whose file names that of the fault; those of its own phase come first."""
+    file = Path(FAULTS[number][0])
+    tests = sorted(paths.ROOT.glob("*/**/test_*.py"), key=lambda test: paths.ROOT / file.parts[0] not in test.parents)
+    tests = [test for test in tests if re.search(rf"\b{file.stem}\b", test.read_text(encoding="utf-8"))]
+    done = [sys.executable, "-m", "pytest", "-x", "--numprocesses", "0", "-m", "not browser", *map(str, tests)]
+    environment = os.environ | {"FAULT": str(number)}  # shared/tests/contents.py plants it
+    try:
+        done = subprocess.run(done, cwd=paths.ROOT, env=environment, capture_output=True, timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode == 1
+
+
+def main(words: list[str]) -> int:
+    """Plant the faults of all files with these words in their path -> 0 if each was noticed, else 1."""
+    chosen = [number for number, (file, *_) in enumerate(FAULTS) if all(word in file for word in words)]
+    left = [number for number in chosen if not oracles_notice(*FAULTS[number])]
+    print(f"{len(chosen)} faults: oracles notice {len(chosen) - len(left)}, tests are asked for the rest", flush=True)
+    with ThreadPoolExecutor(2) as pool:
+        missed = [number for number, noticed in zip(left, pool.map(tests_notice, left), strict=True) if not noticed]
+    for file, old, new in (FAULTS[number] for number in missed):
+        print(f"nobody notices {file}: {old} => {new}")
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} faults are noticed")
+    return 1 if missed else 0
