@@ -19,7 +19,6 @@ from phase2_multi_head.alibi_attention import AlibiAttention
 from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase2_multi_head.pooling.attention_pooling import AttentionPooling, last_pooling, mean_pooling
-from phase3_visualization.roles.causal_model import CausalAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.long_texts.delta_rule import delta_rule, delta_rule_recurrent
@@ -405,7 +404,6 @@ MODULES = {  # of x and a context: what makes the module, how it is called, its 
     "additive, general": (partial(LuongAttention, D_MODEL, "general"), cross, by_scores(general), SOME),
     "additive, concat": (partial(LuongAttention, D_MODEL, "concat"), cross, by_scores(concat), SOME),
     "causal_attention": (partial(CausalSelfAttention, D_MODEL, HEADS), alone, itself(causal_by_torch), AS_MANY),
-    "causal_attention, phase 3": (partial(CausalAttention, D_MODEL, HEADS), alone, itself(causal_by_torch), AS_MANY),
     "key_value_cache": (partial(CausalSelfAttention, D_MODEL, HEADS), with_cache, itself(causal_by_torch), AS_MANY),
     "latent_attention": (LATENT, alone, latent, AS_MANY),
     "latent_attention, absorbed": (LATENT, absorbed, latent, AS_MANY),
