@@ -34,7 +34,6 @@ from torch import Tensor
 
 from phase1_single_head.models import choose_word, load_single_head_model
 from phase1_single_head.visualize import asks, flow_of
-from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS, roles_of
 from phase2_multi_head.models import load_multi_head_model, load_one_layer_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import generate
@@ -42,7 +41,7 @@ from phase4_causal.models import largest_leak, load_causal_model
 from shared import cli, paths
 from shared.grammar.relations import with_relations
 from shared.grammar.roles import NO_NAME, golds, head_names
-from shared.grammar.scores import relation_name
+from shared.grammar.scores import CORE_RELATIONS, chosen_and_scored, relation_name
 from shared.toy_language import MAX_LENGTH, START, encode
 from shared.toy_model import weights_of
 from shared.training import Trained
@@ -172,7 +171,7 @@ def bar(ax: Axes, x: float, y: float, height: float, width: float, color) -> Non
 
 def draw_many_heads(ax: Axes, one: Trained, four: Trained, words: list[str]) -> str:
     """Band 2: for each head an arrow from every word to the other word it looks at most; right ones have a colour."""
-    single, several = roles_of(one).chosen, roles_of(four).chosen
+    single, several = chosen_and_scored(one), chosen_and_scored(four)
     relation = max(CORE_RELATIONS, key=lambda name: several[name] - single[name])
     pairs, alone, together = relation.replace("-", " and "), single[relation], several[relation]
     statement = f"A lone head links {alone:.0%} of new pairs of {pairs}, the best of these four {together:.0%}."

@@ -18,7 +18,7 @@ training.attention_on returns it; and, in a causal model, the query may see the 
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shared.attention_utils import attention_distance, attention_entropy, effective_context, normalized_entropy
 
@@ -120,3 +120,12 @@ def head_statistics(weights: Tensor, mask: Tensor) -> dict[str, Tensor]:
         "distance": _mean(attention_distance(weights), rows),
         "largest weight": _mean(weights.amax(dim=-1), rows),
     }
+
+
+def added_by_heads(attention: nn.Module, heads: Tensor) -> Tensor:
+    """head_h W_O^h, what each head adds to the output: (..., H, T, d_v) -> (..., H, T, d_model).
+
+    attention: with num_heads and w_o, as MultiHeadAttention; its output is their sum over heads plus the bias of w_o.
+    """
+    parts = attention.w_o.weight.T.unflatten(0, (attention.num_heads, -1))  # (H * d_v, d_model) -> (H, d_v, d_model)
+    return heads @ parts  # (..., H, T, d_v) @ (H, d_v, d_model) -> (..., H, T, d_model)

@@ -150,6 +150,15 @@ def peak_memory(call: Callable[[], Any], device: str = "cpu") -> int:
     return peak
 
 
+def in_bytes(size: float) -> str:
+    """1536 -> "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} TiB"
+
+
 @cli.script
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)

@@ -24,13 +24,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phase2_multi_head.heads.output_projection import added_by_heads
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
 from shared import cli
 from shared.attention_checks import torch_twin
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
+from shared.head_statistics import added_by_heads
 from shared.toy_language import VOCABULARY, encode, sample_corpus
 from shared.toy_model import Block, ToyTransformer, in_double
 

@@ -33,12 +33,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from phase1_single_head.self_attention import SelfAttention
-from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention
+from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli
 from shared.evidence import findings
 from shared.evidence.claims import PROBE, Claim, measures
-from shared.measure import count_operations, peak_memory
+from shared.measure import count_operations, in_bytes, peak_memory
 from shared.visualization_utils import BLUE, GREY, INK, headline, label_ends, save_plot
 
 D_MODEL, NUM_HEADS, MILLION = 128, 2, 1_000_000
@@ -98,15 +98,6 @@ def crossing(d_model: int) -> int:
 def measured_peak(layer_class: type[MultiHeadAttention], length: int, d_model: int, num_heads: int) -> int:
     """Peak bytes of a forward pass over one sequence, on the CPU."""
     return peak_memory(partial(layer_class(d_model, num_heads, bias=False), torch.randn(1, length, d_model)))
-
-
-def in_bytes(size: float) -> str:
-    """1536 -> "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} TiB"
 
 
 FORMULAS = {  # what -> length -> value on paper

@@ -15,116 +15,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase2_multi_head.fused_attention import FusedMultiHeadAttention
+from phase2_multi_head.grouped_query_attention import kv_cache_bytes
 from phase2_multi_head.models import load_multi_head_model
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from shared import cli
-from shared.attention_checks import check_attention_inputs, check_copy, check_heads, check_sequences
 from shared.attention_utils import causal_mask
 from shared.evidence import findings
 from shared.evidence.claims import PROBE, Claim, measures
 from shared.toy_language import encode
 from shared.toy_model import ToyTransformer, in_double
-
-
-class FusedMultiHeadAttention(MultiHeadAttention):
-    """MultiHeadAttention with the same parameters and state_dict, computed by F.scaled_dot_product_attention.
-
-    causal=True hides the future, on top of any mask: the last query sees the last key.
-    """
-
-    def __init__(
-        self, d_model: int, num_heads: int, *, dropout: float = 0.0, bias: bool = True, causal: bool = False
-    ) -> None:
-        super().__init__(d_model, num_heads, dropout=dropout, bias=bias)
-        self.causal = causal
-
-    def forward(
-        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, None]:
-        """query (B, T_q, d_model), key, value (B, T_k, d_model) -> output (B, T_q, d_model), None for the weights."""
-        key = query if key is None else key
-        value = key if value is None else value
-        check_sequences(self.w_q.in_features, query, key, value)
-        query = split_heads(self.w_q(query), self.num_heads)  # (B, T_q, d_model) -> (B, H, T_q, d_k)
-        key = split_heads(self.w_k(key), self.num_heads)  # (B, T_k, d_model) -> (B, H, T_k, d_k)
-        value = split_heads(self.w_v(value), self.num_heads)  # (B, T_k, d_model) -> (B, H, T_k, d_k)
-        check_attention_inputs(query, key, value, mask)
-        # is_causal needs no mask in memory, but it aligns the first query with the first key: only for equal lengths
-        is_causal = self.causal and mask is None and query.size(-2) == key.size(-2)
-        if self.causal and not is_causal:
-            past = causal_mask(query.size(-2), key.size(-2), device=query.device)
-            mask = past if mask is None else mask & past
-        dropout = self.dropout.p if self.training else 0.0
-        heads = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
-        )
-        return self.w_o(merge_heads(heads)), None  # (B, H, T_q, d_k) -> (B, T_q, d_model)
-
-
-class GroupedQueryAttention(nn.Module):
-    """H query heads, G key-value heads: each key-value head serves H / G neighbouring query heads.
-
-    G = H is multi-head attention, G = 1 multi-query attention (Shazeer 2019). w_k and w_v are smaller: G d_k rows.
-    Raises ValueError if d_model is not divisible by num_heads, or num_heads not by num_kv_heads.
-    """
-
-    def __init__(self, d_model: int, num_heads: int, num_kv_heads: int, *, bias: bool = True) -> None:
-        super().__init__()
-        check_heads(d_model, num_heads)
-        if num_kv_heads < 1 or num_heads % num_kv_heads:
-            works = [g for g in range(1, num_heads + 1) if num_heads % g == 0]
-            raise ValueError(
-                f"num_heads={num_heads} is not divisible by num_kv_heads={num_kv_heads}; "
-                f"these work: {', '.join(map(str, works))}"
-            )
-        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
-        d_kv = num_kv_heads * (d_model // num_heads)
-        self.w_q = nn.Linear(d_model, d_model, bias=bias)
-        self.w_k = nn.Linear(d_model, d_kv, bias=bias)
-        self.w_v = nn.Linear(d_model, d_kv, bias=bias)
-        self.w_o = nn.Linear(d_model, d_model, bias=bias)
-
-    def forward(
-        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The shapes and the mask of MultiHeadAttention, weights (B, H, T_q, T_k) included."""
-        key = query if key is None else key
-        value = key if value is None else value
-        check_sequences(self.w_q.in_features, query, key, value)
-        shared_by = self.num_heads // self.num_kv_heads
-        query = split_heads(self.w_q(query), self.num_heads)  # (B, T_q, d_model) -> (B, H, T_q, d_k)
-        key = split_heads(self.w_k(key), self.num_kv_heads)  # (B, T_k, d_model) -> (B, G, T_k, d_k)
-        value = split_heads(self.w_v(value), self.num_kv_heads)  # (B, T_k, d_model) -> (B, G, T_k, d_k)
-        key = key.repeat_interleave(shared_by, dim=1)  # (B, G, T_k, d_k) -> (B, H, T_k, d_k): heads 0 0 0 1 1 1 ...
-        value = value.repeat_interleave(shared_by, dim=1)  # (B, G, T_k, d_k) -> (B, H, T_k, d_k)
-        heads, weights = scaled_dot_product_attention(query, key, value, mask)
-        return self.w_o(merge_heads(heads)), weights  # (B, H, T_q, d_k) -> (B, T_q, d_model)
-
-    @torch.no_grad()
-    def copy_weights(self, multi_head: MultiHeadAttention) -> None:
-        """Take the weights of a MultiHeadAttention; a group gets the mean of its heads' keys and values.
-
-        So Ainslie et al. 2023 convert trained models, and then train a little more. With G = H nothing is lost.
-        """
-        check_copy(self.w_o, self.num_heads, multi_head)
-        self.w_q.load_state_dict(multi_head.w_q.state_dict())
-        self.w_o.load_state_dict(multi_head.w_o.state_dict())
-        for name in ("w_k", "w_v"):
-            for mine, theirs in zip(
-                getattr(self, name).parameters(), getattr(multi_head, name).parameters(), strict=True
-            ):
-                d_k = theirs.size(0) // self.num_heads
-                groups = theirs.unflatten(0, (self.num_kv_heads, -1, d_k))  # (H d_k, ...) -> (G, H / G, d_k, ...)
-                mine.copy_(groups.mean(dim=1).flatten(0, 1))  # (G, H / G, d_k, ...) -> (G d_k, ...)
-
-
-def kv_cache_bytes(num_kv_heads: int, d_k: int, length: int, *, num_layers: int = 1, bytes_each: int = 2) -> int:
-    """Memory that generation needs for the keys and values of `length` past tokens; bytes_each is 2 in bfloat16."""
-    return 2 * num_layers * num_kv_heads * d_k * length * bytes_each
 
 
 class _Operations(TorchDispatchMode):

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
-from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
+from phase2_multi_head.fused_attention import FusedMultiHeadAttention
+from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads, merge_heads, split_heads
 from shared.attention_checks import check_copy, torch_twin
 from shared.attention_utils import causal_mask
@@ -57,7 +58,7 @@ class OneProjection(nn.Module):
 
     @torch.no_grad()
     def copy_weights(self, multi_head: MultiHeadAttention) -> None:
-        check_copy(self.w_o, self.num_heads, multi_head)
+        check_copy(self, multi_head)
         self.w_qkv.weight.copy_(torch.cat([w.weight for w in (multi_head.w_q, multi_head.w_k, multi_head.w_v)]))
         self.w_o.weight.copy_(multi_head.w_o.weight)
 
@@ -98,7 +99,6 @@ class TorchMultiHeadAttention(nn.Module):
         return self.attention(x, x, x, attn_mask=hidden, need_weights=self.need_weights, average_attn_weights=False)
 
     def copy_weights(self, multi_head: MultiHeadAttention) -> None:
-        check_copy(self.attention.out_proj, self.attention.num_heads, multi_head)
         self.attention.load_state_dict(torch_twin(multi_head).state_dict())
 
 

@@ -16,7 +16,7 @@ Writes heads_vs_loss.png to visualizations/plots/phase2/.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from statistics import fmean as mean
 
@@ -32,8 +32,8 @@ from shared import cli, training
 from shared.attention_utils import attention_entropy
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Measured, measures
-from shared.grammar.entropy import hidden_word_distribution
-from shared.toy_language import MASK_ID, Sentence, encode
+from shared.grammar.entropy import excess_loss, floor, questions
+from shared.toy_language import Sentence, encode
 from shared.toy_model import ToyTransformer
 from shared.training import Recipe
 from shared.visualization_utils import BLUE, GREY, QUIET, headline, save_plot
@@ -43,43 +43,9 @@ SHORT_HEADS = (1, 4)  # trained a third of the steps, too
 STEPS, BATCH, RATE = 900, 32, 0.03  # so few steps leave no time for decay
 NUM_SENTENCES, QUICK_SENTENCES = 150, 20  # of the held-out sentences, each word of which is hidden once
 
-Question = tuple[Tensor, Tensor, Tensor]  # tokens (n, T) with one word hidden, its position (n,), p of all words (n, V)
-
 
 def recipe(num_heads: int, seed: int, steps: int) -> Recipe:
     return Recipe(f"heads_{num_heads}", "masked word", num_heads, 1, steps, batch_size=BATCH, seed=seed)
-
-
-def questions(sentences: list[Sentence]) -> list[Question]:
-    """Each word of each sentence hidden once, with what the grammar says of it; one entry for each sentence length."""
-    rows = defaultdict(list)
-    for sentence in sentences:
-        for position in range(len(sentence.words)):
-            tokens = encode(sentence.words)
-            tokens[position] = MASK_ID
-            rows[len(tokens)].append((tokens, position, hidden_word_distribution(sentence.words, position)))
-    by_length = (zip(*rows[length], strict=True) for length in sorted(rows))
-    return [(torch.tensor(tokens), torch.tensor(places), torch.stack(p)) for tokens, places, p in by_length]
-
-
-@torch.no_grad()
-def excess_loss(model: Callable[[Tensor], tuple[Tensor, object]], asked: list[Question]) -> float:
-    """Mean of - sum_w p(w) ln q(w) less the entropy of p, in nats; p is the grammar's, q the model's probability of w.
-
-    The sum runs over all words that may stand in the gap, not only over the one that did: no luck of the draw is left.
-    It is never negative, and 0 for the grammar itself.
-    """
-    excess = []
-    for tokens, position, p in asked:
-        logits = model(tokens)[0][torch.arange(len(tokens)), position]  # (n, T, V) -> (n, V)
-        cost = -(p * logits.double().log_softmax(dim=-1)).sum(dim=-1)  # (n, V) -> (n,)
-        excess.append(cost - torch.special.entr(p).sum(dim=-1))
-    return torch.cat(excess).mean().item()
-
-
-def floor(asked: list[Question]) -> float:
-    """The grammar's own entropy, in nats, mean over all questions: no model loses less."""
-    return torch.cat([torch.special.entr(p).sum(dim=-1) for *_, p in asked]).mean().item()  # (n, V) -> (n,)
 
 
 @cache

@@ -15,70 +15,29 @@ Writes head_roles.png to visualizations/plots/phase2/.
 """
 
 import statistics
-from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from phase1_single_head.models import load_single_head_model
-from phase2_multi_head.heads.heads_vs_loss import (
-    NUM_SENTENCES,
-    QUICK_SENTENCES,
-    Question,
-    excess_loss,
-    floor,
-    questions,
-)
+from phase2_multi_head.heads.heads_vs_loss import NUM_SENTENCES, QUICK_SENTENCES
 from phase2_multi_head.models import load_multi_head_model, load_one_layer_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Measured, Numbers, measures
-from shared.grammar.scores import DIRECTIONS, best_heads, offset_baselines, score_heads
-from shared.toy_language import Sentence
-from shared.training import Trained, attention_on
+from shared.grammar.entropy import Question, excess_loss, floor, questions
+from shared.grammar.scores import CORE_RELATIONS, chosen_and_scored, offset_baselines
+from shared.training import Trained
 from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, headline, role_color, save_plot
 
-# The adjective is left out: it carries no information about its noun and serves as a control.
-CORE_RELATIONS = ("determiner-noun", "verb-subject", "verb-place")
 CONTROL = "adjective-noun"
 REQUIRED = 0.90
 ONE, FOUR, DEEP = "one head, one layer", "four heads, one layer", "four heads, two layers"
 MODELS = (ONE, FOUR, DEEP)
 UNTRAINED = "best head before training"
 LOSS, FLOOR = "excess loss", "the grammar's entropy"
-
-
-@dataclass(frozen=True)
-class Roles:
-    """One model, and of each relation the accuracy of the chosen head."""
-
-    trained: Trained
-    chosen: dict[str, float]
-
-
-def chosen_and_scored(layers: list[Tensor], sentences: list[Sentence]) -> dict[str, float]:
-    """Relation -> accuracy on the second half of the sentences, by the head and direction best on the first half.
-
-    layers: weights (N, H, T, T) of each.
-    """
-    half = len(sentences) // 2
-    first, second = (
-        score_heads([weights[part] for weights in layers], sentences[part]) for part in (slice(half), slice(half, None))
-    )
-    return {
-        relation: second[relation][head.layer, head.head, DIRECTIONS.index(head.direction)].item()
-        for relation, head in best_heads(first).items()
-    }
-
-
-def roles_of(trained: Trained) -> Roles:
-    """Score the heads of a model on the held-out sentences."""
-    held_out = training.corpus()[1]
-    layers, _ = attention_on(trained.model, held_out, trained.recipe.objective)
-    return Roles(trained, chosen_and_scored(layers, held_out))
 
 
 def is_learned(n: Numbers, relation: str) -> bool:
@@ -159,18 +118,20 @@ def scored(relations: tuple[str, ...], trained: float, offset: float) -> dict[st
         shows=(f"*, {LOSS}", FLOOR),
     ),
 )
-def what_heads_learn(one: Roles, four: Roles, deep: Roles, untrained: Roles, asked: list[Question]) -> dict[str, float]:
+def what_heads_learn(
+    one: Trained, four: Trained, deep: Trained, untrained: Trained, asked: list[Question]
+) -> dict[str, float]:
     """By model the accuracy of the chosen head in each relation, with both baselines; and what it loses."""
     held_out = training.corpus()[1]
     found = {
         "best fixed offset": offset_baselines(held_out[len(held_out) // 2 :]),
-        UNTRAINED: untrained.chosen,
-        ONE: one.chosen,
-        FOUR: four.chosen,
-        DEEP: deep.chosen,
+        UNTRAINED: chosen_and_scored(untrained),
+        ONE: chosen_and_scored(one),
+        FOUR: chosen_and_scored(four),
+        DEEP: chosen_and_scored(deep),
     }
     numbers = {f"{name}, {relation}": value for name, scores in found.items() for relation, value in scores.items()}
-    numbers |= losses(*(loss_of(roles.trained, asked) for roles in (one, four, deep)))
+    numbers |= losses(*(loss_of(trained, asked) for trained in (one, four, deep)))
     return numbers | {FLOOR: floor(asked)}
 
 
@@ -233,12 +194,12 @@ def main(argv: list[str] | None = None) -> str:
     asked = questions(training.corpus()[1][: QUICK_SENTENCES if options.quick else NUM_SENTENCES])
     runs = []
     for seed in cli.seeds(options):
-        one, four = roles_of(load_single_head_model(options, seed)), roles_of(load_one_layer_model(options, seed))
-        deep = roles_of(load_multi_head_model(options, seed))
-        untrained = roles_of(training.untrained(deep.trained.recipe, MultiHeadAttention))
+        one, four = load_single_head_model(options, seed), load_one_layer_model(options, seed)
+        deep = load_multi_head_model(options, seed)
+        untrained = training.untrained(deep.recipe, MultiHeadAttention)
         runs.append(what_heads_learn(one, four, deep, untrained, asked))
     halves = "the best head is chosen on one half of the held-out sentences, scored on the other"
-    note = f"{deep.trained.label}, seeds: {len(runs)} · {halves}"
+    note = f"{deep.label}, seeds: {len(runs)} · {halves}"
     save_plot(options, "phase2/head_roles", *draw(runs, note))
     findings.record(options, *runs)
     one, four, deep = (statistics.mean(n[f"{name}, {LOSS}"] for n in runs) for name in MODELS)

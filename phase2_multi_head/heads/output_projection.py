@@ -23,20 +23,12 @@ from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
 from shared import cli
+from shared.head_statistics import added_by_heads
 from shared.visualization_utils import BLUE, GREEN, HIDDEN, INK, ORANGE, PURPLE, QUIET, headline, save_plot
 
 D_MODEL, NUM_HEADS = 64, 4
 MIDDLE, RIGHT, SUM = 9.5, 19, 8.7  # of the picture: where W_O and the products begin, and the row of sums
 COLORS = (BLUE, ORANGE, GREEN, PURPLE)  # of the heads, in this picture alone
-
-
-def added_by_heads(attention: MultiHeadAttention, heads: Tensor) -> Tensor:
-    """head_h W_O^h, what each head adds to the output: (..., H, T, d_v) -> (..., H, T, d_model).
-
-    The output is their sum over heads plus the bias of w_o, if it has one.
-    """
-    parts = attention.w_o.weight.T.unflatten(0, (attention.num_heads, -1))  # (H * d_v, d_model) -> (H, d_v, d_model)
-    return heads @ parts  # (..., H, T, d_v) @ (H, d_v, d_model) -> (..., H, T, d_model)
 
 
 @torch.no_grad()

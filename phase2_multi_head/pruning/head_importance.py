@@ -17,9 +17,15 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from shared import training
+from shared.attention_utils import padding_mask
+from shared.evidence.intervals import bootstrap_interval
+from shared.toy_language import MASK_ID, PAD_ID
+from shared.training import Trained
 
 Head = tuple[int, int]  # layer and head, counted from 0
 Loss = Callable[[frozenset[Head]], float]  # the loss without these heads
@@ -127,3 +133,47 @@ def ranks(values: Tensor) -> Tensor:
 def rank_correlation(a: Tensor, b: Tensor) -> float:
     """Spearman's rho, the correlation of the ranks: 1 for the same order, -1 for the opposite one."""
     return torch.corrcoef(torch.stack([ranks(a.flatten()), ranks(b.flatten())]))[0, 1].item()
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A trained model with its loss on each of the examples: losses() -> (B,), in nats. Their mean is the loss."""
+
+    layers: Sequence[MultiHeadAttention]
+    losses: Callable[[], Tensor]
+    examples: int
+
+    def measured(self) -> Measured:
+        """For the measurements of head_importance.py."""
+        return Measured(self.layers, lambda: self.losses().mean(), self.examples)
+
+    @torch.no_grad()
+    def losses_without(self, removed: frozenset[Head]) -> Tensor:
+        """The loss on each example with some heads removed -> (B,), float64."""
+        with removed_from(self.measured(), removed):
+            return self.losses().double().cpu()
+
+
+def language_model(trained: Trained, sentences: int = training.NUM_HELD_OUT) -> Sampled:
+    """A model of the toy language on held-out sentences with hidden words, the same at every call.
+
+    The loss of a sentence is the sum over its hidden words, divided by how many a sentence has on average: the mean
+    over sentences counts each hidden word alike.
+    """
+    tokens, lengths = training.to_batch(training.corpus()[1][:sentences], "masked word")
+    hidden = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(0)) < training.CHOSEN
+    hidden &= tokens != PAD_ID
+    mask = padding_mask(lengths, tokens.size(1))
+    tokens, hidden, mask = (t.to(trained.model.positions.device) for t in (tokens, hidden, mask))
+
+    def losses() -> Tensor:
+        logits, _ = trained.model(tokens.masked_fill(hidden, MASK_ID), mask=mask)
+        cost = F.cross_entropy(logits.mT, tokens, reduction="none") * hidden  # (B, V, T) -> (B, T)
+        return cost.sum(dim=-1) * (len(tokens) / hidden.sum())  # (B, T) -> (B,)
+
+    return Sampled([block.attention for block in trained.model.blocks], losses, len(tokens))
+
+
+def over_examples(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Lower and upper end of the 95 % interval of the mean, by bootstrap, the same at every call: (..., B) -> (...)."""
+    return bootstrap_interval(values, torch.Generator().manual_seed(0))

@@ -41,19 +41,16 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase2_multi_head.pruning.head_importance import (
     Head,
     Loss,
-    Measured,
+    Sampled,
     gradient_importance,
+    language_model,
+    over_examples,
     rank_correlation,
     removal_importance,
-    removed_from,
 )
 from shared import cli, training
-from shared.attention_utils import padding_mask
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Numbers, measures
-from shared.evidence.intervals import bootstrap_interval
-from shared.toy_language import MASK_ID, PAD_ID
-from shared.training import Trained
 from shared.visualization_utils import BLUE, HIDDEN, ORANGE, QUIET, headline, label_ends, save_plot
 
 TOLERANCE = 0.01  # nats that the loss may rise
@@ -63,25 +60,6 @@ LANGUAGE, LOOKUPS = "toy language", "two look-ups"
 COLORS = {LANGUAGE: BLUE, LOOKUPS: ORANGE}
 SMALLEST = 1e-3  # nats: the picture shows anything below as this
 PICTURED = 4  # heads removed in the picture
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """A trained model with its loss on each of the examples: losses() -> (B,), in nats. Their mean is the loss."""
-
-    layers: Sequence[MultiHeadAttention]
-    losses: Callable[[], Tensor]
-    examples: int
-
-    def measured(self) -> Measured:
-        """For the measurements of head_importance.py."""
-        return Measured(self.layers, lambda: self.losses().mean(), self.examples)
-
-    @torch.no_grad()
-    def losses_without(self, removed: frozenset[Head]) -> Tensor:
-        """The loss on each example with some heads removed -> (B,), float64."""
-        with removed_from(self.measured(), removed):
-            return self.losses().double().cpu()
 
 
 @dataclass(frozen=True)
@@ -125,31 +103,6 @@ def train(num_heads: int, seed: int, steps: int = STEPS, strings: int = STRINGS)
     training.fit(model, loss_of_step, steps, matrix_rate=None, rate=LEARNING_RATE, progress=name)
     test = torch.randint(SYMBOLS, (strings, LENGTH), generator=generator)
     return TwoLookups(model, table, test)
-
-
-def language_model(trained: Trained, sentences: int = training.NUM_HELD_OUT) -> Sampled:
-    """A model of the toy language on held-out sentences with hidden words, the same at every call.
-
-    The loss of a sentence is the sum over its hidden words, divided by how many a sentence has on average: the mean
-    over sentences counts each hidden word alike.
-    """
-    tokens, lengths = training.to_batch(training.corpus()[1][:sentences], "masked word")
-    hidden = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(0)) < training.CHOSEN
-    hidden &= tokens != PAD_ID
-    mask = padding_mask(lengths, tokens.size(1))
-    tokens, hidden, mask = (t.to(trained.model.positions.device) for t in (tokens, hidden, mask))
-
-    def losses() -> Tensor:
-        logits, _ = trained.model(tokens.masked_fill(hidden, MASK_ID), mask=mask)
-        cost = F.cross_entropy(logits.mT, tokens, reduction="none") * hidden  # (B, V, T) -> (B, T)
-        return cost.sum(dim=-1) * (len(tokens) / hidden.sum())  # (B, T) -> (B,)
-
-    return Sampled([block.attention for block in trained.model.blocks], losses, len(tokens))
-
-
-def over_examples(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower and upper end of the 95 % interval of the mean, by bootstrap, the same at every call: (..., B) -> (...)."""
-    return bootstrap_interval(values, torch.Generator().manual_seed(0))
 
 
 def curve(order: Sequence[Head], loss: Loss) -> list[float]:

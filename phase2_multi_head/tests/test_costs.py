@@ -10,7 +10,6 @@ import torch.nn.functional as F
 
 from phase1_single_head.self_attention import SelfAttention, attention_by_loops, scaled_dot_product_attention
 from phase2_multi_head.costs import benchmark, cost_model, fused_attention, variants
-from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
 from phase2_multi_head.costs.variants import (
     FUSED,
     FUSED_MASK,
@@ -21,9 +20,11 @@ from phase2_multi_head.costs.variants import (
     check_agreement,
     load_variants,
 )
+from phase2_multi_head.fused_attention import FusedMultiHeadAttention
+from phase2_multi_head.grouped_query_attention import GroupedQueryAttention, kv_cache_bytes
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads, merge_heads, split_heads
 from shared.attention_utils import causal_mask
-from shared.measure import count_operations
+from shared.measure import count_operations, in_bytes
 from shared.tests.helpers import D_K, T_K, T_Q, B, H, close, qkv, some_mask
 
 
@@ -66,7 +67,7 @@ def test_fused_attention_passes_is_causal_for_equal_lengths_alone(monkeypatch):
         calls.append(options)
         return inputs[0]
 
-    monkeypatch.setattr(fused_attention.F, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
     attention = FusedMultiHeadAttention(33, H, causal=True, dropout=0.25)
     x, longer = torch.randn(B, T_Q, 33), torch.randn(B, T_K, 33)
     attention(x)
@@ -147,8 +148,8 @@ def test_weights_that_would_mean_something_else_are_not_copied(kind):
 
 def test_cache_of_a_published_model():
     # Llama 3 8B, bfloat16: 2 (keys, values) x 32 layers x 8 heads x 128 x 2 bytes = 128 KiB for each token
-    assert fused_attention.kv_cache_bytes(8, 128, 1, num_layers=32) == 131_072
-    assert fused_attention.kv_cache_bytes(32, 128, 8192, num_layers=32) == 4 * 2**30
+    assert kv_cache_bytes(8, 128, 1, num_layers=32) == 131_072
+    assert kv_cache_bytes(32, 128, 8192, num_layers=32) == 4 * 2**30
 
 
 def test_backend_tells_kernels_from_plain_steps():
@@ -314,7 +315,7 @@ def test_attention_takes_over_at_twice_the_width(d_model):
 
 def test_sizes_in_words():
     sizes = {5: "5 B", 1536: "1.5 KiB", 2**20: "1 MiB", 3 * 2**30: "3 GiB", 2**45: "32 TiB"}
-    assert {size: cost_model.in_bytes(size) for size in sizes} == sizes
+    assert {size: in_bytes(size) for size in sizes} == sizes
 
 
 def test_the_cost_model_measures_the_same_twice_and_what_the_formulas_say():

@@ -13,7 +13,7 @@ from phase2_multi_head import exercises
 from phase2_multi_head import multi_head_attention as repository
 from phase2_multi_head.answers import solutions
 from phase2_multi_head.answers.solutions import EXERCISES
-from phase2_multi_head.costs.fused_attention import GroupedQueryAttention
+from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase2_multi_head.pooling.attention_pooling import AttentionPooling
 from shared.attention_checks import torch_twin

@@ -18,9 +18,8 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_hea
 from shared import toy_language, training
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import FAILS, HOLDS
-from shared.grammar.entropy import hidden_word_distribution, hidden_word_entropy
+from shared.grammar.entropy import floor, hidden_word_distribution, hidden_word_entropy, questions
 from shared.grammar.roles import NO_NAME
-from shared.grammar.scores import gold_matrices, score_heads
 from shared.tests.helpers import T_Q, B, close
 from shared.toy_language import encode, sample_corpus
 from shared.visualization_utils import role_color
@@ -100,19 +99,6 @@ def test_output_projection_sums_heads_and_folds_for_one_head_alone():
     assert output_projection.columns_written(many) == 16
 
 
-def test_the_best_head_is_chosen_on_one_half_and_scored_on_the_other():
-    sentences = sample_corpus(0, 40)[1]
-    length = max(len(sentence.words) for sentence in sentences)
-    gold = gold_matrices(sentences, length)["verb-subject"].double()
-    lucky, steady = gold.clone(), gold.clone()
-    lucky[20:] = torch.eye(length).roll(1, dims=1)  # right on the first half alone
-    steady[:2] = torch.eye(length).roll(1, dims=1)  # wrong at first, then right: worse on the first half
-    layer = torch.stack([lucky, steady], dim=1)  # (40, 2, T, T)
-    by_half = one_or_four_heads.chosen_and_scored([layer], sentences)["verb-subject"]
-    assert by_half < 0.5 and score_heads([layer], sentences)["verb-subject"].max() > 0.9
-    assert one_or_four_heads.chosen_and_scored([layer.flip(0)], sentences[::-1])["verb-subject"] == pytest.approx(0.9)
-
-
 def test_three_models_differ_in_what_their_claim_says_and_in_nothing_else():
     one, four, deep = (asdict(recipe) for recipe in (RECIPE, ONE_LAYER_RECIPE, DEEP_RECIPE))
 
@@ -141,7 +127,7 @@ def test_one_change_one_drop_asks_each_change_by_itself(one, four, deep, verdict
 def test_the_loss_of_a_model_is_its_cost_less_the_floor():
     trained = training.untrained(ONE_LAYER_RECIPE, MultiHeadAttention)
     sentences = sample_corpus(0, 3)[1]
-    asked, costs, entropies = heads_vs_loss.questions(sentences), [], []
+    asked, costs, entropies = questions(sentences), [], []
     for sentence in sentences:
         for place in range(len(sentence.words)):
             tokens = encode(sentence.words)
@@ -150,7 +136,7 @@ def test_the_loss_of_a_model_is_its_cost_less_the_floor():
             p = hidden_word_distribution(sentence.words, place)
             costs.append(-(p * q.log()).sum().item())
             entropies.append(hidden_word_entropy(sentence.words, place))
-    assert heads_vs_loss.floor(asked) == pytest.approx(sum(entropies) / len(entropies))
+    assert floor(asked) == pytest.approx(sum(entropies) / len(entropies))
     excess = (sum(costs) - sum(entropies)) / len(costs)
     assert one_or_four_heads.loss_of(trained, asked) == pytest.approx(excess, rel=1e-5) and excess > 1
 

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from phase2_multi_head import alibi_attention
-from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
+from phase2_multi_head.fused_attention import FusedMultiHeadAttention
+from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from shared.attention_checks import torch_twin
 from shared.attention_utils import padding_mask

@@ -12,14 +12,16 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase2_multi_head.pruning import head_pruning
 from phase2_multi_head.pruning.head_importance import (
     Measured,
+    Sampled,
     gated,
     gradient_importance,
+    language_model,
     loss_without,
     rank_correlation,
     ranks,
     removal_importance,
 )
-from phase2_multi_head.pruning.head_pruning import Sampled, curve, greedy_order, language_model, removable
+from phase2_multi_head.pruning.head_pruning import curve, greedy_order, removable
 from shared import training
 from shared.toy_language import MASK_ID, encode
 

@@ -29,13 +29,13 @@ from phase1_single_head.reading.reading_weights import (
     largest_agrees,
     total_variation,
 )
-from phase2_multi_head.heads.output_projection import added_by_heads
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
 from phase2_multi_head.pruning.head_importance import Head
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, measures
+from shared.head_statistics import added_by_heads
 from shared.toy_language import MAX_LENGTH, encode
 from shared.toy_model import ToyTransformer, in_double
 from shared.training import Trained

@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase2_multi_head.pruning.head_importance import removed_from
-from phase2_multi_head.pruning.head_pruning import language_model, over_examples
+from phase2_multi_head.pruning.head_importance import language_model, over_examples, removed_from
 from phase3_visualization.layers.faithfulness import (
     TRIED_ON,
     Case,

@@ -45,7 +45,6 @@ from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 from tqdm import tqdm
 
-from phase2_multi_head.heads.output_projection import added_by_heads
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
 from phase3_visualization.layers.rollout import maximum_flow, raw_product
@@ -55,6 +54,7 @@ from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Numbers, measures
 from shared.evidence.intervals import bootstrap_interval
 from shared.grammar.entropy import KIND, ORDER, hidden_word_distribution, sentence_log_probability
+from shared.head_statistics import added_by_heads
 from shared.toy_language import (
     ADVERBS,
     EITHER_DETERMINERS,

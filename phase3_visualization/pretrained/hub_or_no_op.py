@@ -20,7 +20,7 @@ import random
 import torch
 from torch import Tensor
 
-from phase2_multi_head.block.transformer_block import added_on_the_diagonal
+from phase2_multi_head.multi_head_attention import split_heads
 from phase3_visualization.pretrained.coreference import sentences
 from phase3_visualization.pretrained.language_model import (
     LanguageModel,
@@ -34,6 +34,7 @@ from phase3_visualization.pretrained.language_model import (
 from phase3_visualization.pretrained.parity import PreNormLayer, rebuilt_layers
 from shared import cli
 from shared.evidence.claims import EXPERIMENT, Claim, measures
+from shared.head_statistics import added_by_heads
 
 FIRST, LAST = "[CLS]", "[SEP]"
 DRAWN, QUICK_DRAWN = 40, 8  # sentences, by the seed
@@ -46,7 +47,8 @@ def lengths(language_model: LanguageModel, reading: Reading) -> Tensor:
     norms = []
     for layer, x in zip(rebuilt_layers(language_model), reading.states, strict=False):  # one state more than layers
         x = layer.attention_norm(x) if isinstance(layer, PreNormLayer) else x  # what the attention reads
-        norms.append(added_on_the_diagonal(layer.attention, x).norm(dim=-1))  # (B, H, T, d_model) -> (B, H, T)
+        value = split_heads(layer.attention.w_v(x), layer.attention.num_heads)  # (B, T, d_model) -> (B, H, T, d_k)
+        norms.append(added_by_heads(layer.attention, value).norm(dim=-1))  # (B, H, T, d_model) -> (B, H, T)
     return torch.stack(norms, dim=1)  # L x (B, H, T) -> (B, L, H, T)
 
 

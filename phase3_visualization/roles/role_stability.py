@@ -27,14 +27,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Measured, measures
 from shared.grammar.roles import head_names
-from shared.grammar.scores import DIRECTIONS, relation_name, score_heads
+from shared.grammar.scores import CORE_RELATIONS, DIRECTIONS, relation_name, score_heads
 from shared.head_statistics import OFFSETS, first_share, offset_share
 from shared.toy_language import Sentence
 from shared.toy_model import ToyTransformer

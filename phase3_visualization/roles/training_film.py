@@ -30,7 +30,6 @@ from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 from tqdm import tqdm
 
-from phase2_multi_head.heads.one_or_four_heads import CORE_RELATIONS
 from phase2_multi_head.models import RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli, paths, training
@@ -38,7 +37,7 @@ from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, measures
 from shared.grammar import roles
-from shared.grammar.scores import HeadScore, best_heads, offset_baselines, score_heads
+from shared.grammar.scores import CORE_RELATIONS, HeadScore, best_heads, offset_baselines, score_heads
 from shared.toy_model import ToyTransformer, weights_of
 from shared.training import Recipe
 from shared.visualization_utils import (

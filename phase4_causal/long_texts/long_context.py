@@ -31,7 +31,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.costs.cost_model import in_bytes
 from phase4_causal.long_texts.flash_attention import flash_attention, flash_by_loops
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent, linear_by_loops
 from phase4_causal.long_texts.local_attention import local_attention
@@ -45,7 +44,7 @@ from shared import cli
 from shared.attention_utils import causal_mask, local_mask, strided_mask
 from shared.evidence import findings
 from shared.evidence.claims import PROBE, Claim, measures
-from shared.measure import machine, median_ratio, paired_times, peak_memory, ratio_quartiles
+from shared.measure import in_bytes, machine, median_ratio, paired_times, peak_memory, ratio_quartiles
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE, headline, label_ends, save_plot
 
 NUM_HEADS, WIDTH, WINDOW, STRIDE, BLOCK = 2, 64, 128, 64, 64

@@ -32,7 +32,8 @@ from matplotlib.patches import Rectangle
 from torch import Tensor, nn
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
+from phase2_multi_head.fused_attention import FusedMultiHeadAttention
+from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.long_texts.flash_attention import flash_attention

@@ -27,15 +27,14 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase2_multi_head.costs.cost_model import in_bytes
-from phase2_multi_head.costs.fused_attention import kv_cache_bytes
+from phase2_multi_head.grouped_query_attention import kv_cache_bytes
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.writing.cache_savings import NUM_HEADS, long_model
 from phase4_causal.writing.sampling import new_caches
 from shared import cli
 from shared.evidence import findings
 from shared.evidence.claims import PROBE, Claim, measures
-from shared.measure import count_operations, machine, matmul_rate, memory_rate, paired_times, ratio_quartiles
+from shared.measure import count_operations, in_bytes, machine, matmul_rate, memory_rate, paired_times, ratio_quartiles
 from shared.toy_model import ToyTransformer
 from shared.visualization_utils import BLUE, GREEN, ORANGE, headline, label_ends, save_plot
 

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from phase2_multi_head.costs.fused_attention import GroupedQueryAttention
+from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase4_causal.causal_attention import also_causal
 from phase4_causal.serving.latent_attention import LatentAttention
 from shared import cli, training

@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 from phase1_single_head.self_attention import SelfAttention, masked_softmax, scaled_dot_product_attention
-from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
+from phase2_multi_head.fused_attention import FusedMultiHeadAttention
+from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent

@@ -1,7 +1,6 @@
 """The poster: what it says is what was computed, it has room for every sentence, and a printer can use it."""
 
 import re
-from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import pytest
@@ -142,7 +141,7 @@ def test_one_head_and_the_best_of_several_are_compared_where_they_differ_most(ax
     several = {"determiner-noun": 0.75, "verb-subject": 0.7, "verb-place": 0.96}
     chosen = {1: lone, 4: several}
     monkeypatch.setattr(summary, "head_names", lambda *_: [NAMES])
-    monkeypatch.setattr(summary, "roles_of", lambda trained: SimpleNamespace(chosen=chosen[trained.recipe.num_heads]))
+    monkeypatch.setattr(summary, "chosen_and_scored", lambda trained: chosen[trained.recipe.num_heads])
     one = training.untrained(ONE_HEAD, make_single_head)
     said = summary.draw_many_heads(ax, one, training.untrained(ONE_LAYER_RECIPE, MultiHeadAttention), WORDS)
     assert said == "A lone head links 25% of new pairs of verb and place, the best of these four 96%."

@@ -18,7 +18,8 @@ When one word is hidden in this grammar, all words that fit turn out to be equal
 
 import math
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
@@ -33,6 +34,7 @@ from shared.toy_language import (
     ATTRACTOR_CHANCE,
     ATTRACTOR_PREPOSITION,
     EITHER_DETERMINERS,
+    MASK_ID,
     PLACES,
     PLURAL_CHANCE,
     PLURAL_DETERMINERS,
@@ -40,7 +42,11 @@ from shared.toy_language import (
     SUBJECTS,
     VERBS,
     VOCABULARY,
+    Sentence,
+    encode,
 )
+
+Question = tuple[Tensor, Tensor, Tensor]  # tokens (n, T) with one word hidden, its position (n,), p of all words (n, V)
 
 # One letter for each kind of word. No word is of two kinds, so a sentence can be read in one way only.
 KINDS = {
@@ -128,6 +134,38 @@ def hidden_word_distribution(words: Sequence[str], position: int) -> Tensor:
 def hidden_word_entropy(words: Sequence[str], position: int) -> float:
     """Entropy of hidden_word_distribution in nats: the least mean loss that any reader can have on this word."""
     return torch.special.entr(hidden_word_distribution(words, position)).sum().item()
+
+
+def questions(sentences: list[Sentence]) -> list[Question]:
+    """Each word of each sentence hidden once, with what the grammar says of it; one entry for each sentence length."""
+    rows = defaultdict(list)
+    for sentence in sentences:
+        for position in range(len(sentence.words)):
+            tokens = encode(sentence.words)
+            tokens[position] = MASK_ID
+            rows[len(tokens)].append((tokens, position, hidden_word_distribution(sentence.words, position)))
+    by_length = (zip(*rows[length], strict=True) for length in sorted(rows))
+    return [(torch.tensor(tokens), torch.tensor(places), torch.stack(p)) for tokens, places, p in by_length]
+
+
+@torch.no_grad()
+def excess_loss(model: Callable[[Tensor], tuple[Tensor, object]], asked: list[Question]) -> float:
+    """Mean of - sum_w p(w) ln q(w) less the entropy of p, in nats; p is the grammar's, q the model's probability of w.
+
+    The sum runs over all words that may stand in the gap, not only over the one that did: no luck of the draw is left.
+    It is never negative, and 0 for the grammar itself.
+    """
+    excess = []
+    for tokens, position, p in asked:
+        logits = model(tokens)[0][torch.arange(len(tokens)), position]  # (n, T, V) -> (n, V)
+        cost = -(p * logits.double().log_softmax(dim=-1)).sum(dim=-1)  # (n, V) -> (n,)
+        excess.append(cost - torch.special.entr(p).sum(dim=-1))
+    return torch.cat(excess).mean().item()
+
+
+def floor(asked: list[Question]) -> float:
+    """The grammar's own entropy, in nats, mean over all questions: no model loses less."""
+    return torch.cat([torch.special.entr(p).sum(dim=-1) for *_, p in asked]).mean().item()  # (n, V) -> (n,)
 
 
 @cli.script

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from phase2_multi_head.costs.fused_attention import kv_cache_bytes
+from phase2_multi_head.grouped_query_attention import kv_cache_bytes
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.serving import cache_cost
 from phase4_causal.serving.cache_cost import PUBLISHED, Pass, costs, per_word, prepared, ratios

@@ -3,17 +3,24 @@
 import itertools
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from phase1_single_head.reading import reading_weights
-from phase2_multi_head.heads import heads_vs_loss
 from shared import toy_language, training
 from shared.grammar import entropy as grammar_entropy
 from shared.grammar import scores as grammar_scores
-from shared.grammar.entropy import hidden_word_distribution, hidden_word_entropy, sentence_log_probability
+from shared.grammar.entropy import (
+    excess_loss,
+    hidden_word_distribution,
+    hidden_word_entropy,
+    questions,
+    sentence_log_probability,
+)
 from shared.grammar.relations import with_relations
+from shared.grammar.scores import chosen_and_scored, gold_matrices, score_heads
 from shared.tests.helpers import close
 from shared.toy_language import INDEX, MASK_ID, RELATIONS, VOCABULARY, decode, sample_corpus, sample_sentence
 
@@ -124,7 +131,7 @@ def test_hidden_word_errors():
 
 
 def test_excess_loss_of_the_grammar_itself_is_zero():
-    asked = heads_vs_loss.questions(sample_corpus(0, 7)[1])
+    asked = questions(sample_corpus(0, 7)[1])
 
     def oracle(tokens):
         logits = torch.zeros(*tokens.shape, len(VOCABULARY), dtype=torch.float64)
@@ -136,10 +143,10 @@ def test_excess_loss_of_the_grammar_itself_is_zero():
     def indifferent(tokens):
         return torch.zeros(*tokens.shape, len(VOCABULARY)), None
 
-    assert abs(heads_vs_loss.excess_loss(oracle, asked)) < 1e-12
+    assert abs(excess_loss(oracle, asked)) < 1e-12
     entropies = torch.cat([torch.special.entr(p).sum(dim=-1) for *_, p in asked])
     expected = math.log(len(VOCABULARY)) - entropies.mean().item()
-    assert math.isclose(heads_vs_loss.excess_loss(indifferent, asked), expected, rel_tol=1e-9)
+    assert math.isclose(excess_loss(indifferent, asked), expected, rel_tol=1e-9)
     assert len(entropies) == sum(len(sentence.words) for sentence in sample_corpus(0, 7)[1])
 
 
@@ -184,3 +191,22 @@ def test_hidden_words_stay_hidden():
     other = reading_weights.alternative_weights(weights, value)
     assert (other[hidden] == 0).all() and reading_weights.total_variation(other, weights) > 1e-2
     close(other @ value, weights @ value, rtol=0, atol=1e-12)
+
+
+def test_the_best_head_is_chosen_on_one_half_and_scored_on_the_other(monkeypatch):
+    sentences = sample_corpus(0, 40)[1]
+    length = max(len(sentence.words) for sentence in sentences)
+    gold = gold_matrices(sentences, length)["verb-subject"].double()
+    lucky, steady = gold.clone(), gold.clone()
+    lucky[20:] = torch.eye(length).roll(1, dims=1)  # right on the first half alone
+    steady[:2] = torch.eye(length).roll(1, dims=1)  # wrong at first, then right: worse on the first half
+    layer = torch.stack([lucky, steady], dim=1)  # (40, 2, T, T)
+    trained = SimpleNamespace(model=None, recipe=SimpleNamespace(objective="masked word"))
+
+    def scored(layer, sentences):
+        monkeypatch.setattr(training, "attention_on", lambda *_: ([layer], None))
+        monkeypatch.setattr(training, "corpus", lambda: ([], sentences))
+        return chosen_and_scored(trained)["verb-subject"]
+
+    assert scored(layer, sentences) < 0.5 < 0.9 < score_heads([layer], sentences)["verb-subject"].max()
+    assert scored(layer.flip(0), sentences[::-1]) == pytest.approx(0.9)
