@@ -16,7 +16,8 @@ from phase1_single_head.order.position_encodings import RotarySelfAttention, rot
 from phase1_single_head.parts.cross_attention import CrossAttention
 from phase1_single_head.self_attention import SelfAttention, attention_by_loops, scaled_dot_product_attention
 from phase2_multi_head.alibi_attention import AlibiAttention
-from phase2_multi_head.costs.fused_attention import FusedMultiHeadAttention, GroupedQueryAttention
+from phase2_multi_head.fused_attention import FusedMultiHeadAttention
+from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase2_multi_head.pooling.attention_pooling import AttentionPooling, last_pooling, mean_pooling
 from phase4_causal.causal_attention import CausalSelfAttention
