@@ -1,4 +1,4 @@
-"""The model of this phase: two layers of four causal heads, trained to predict the next word."""
+"""The model of this phase, two layers of four causal heads trained on next words, and what is asked of such models."""
 
 import argparse
 
@@ -7,8 +7,8 @@ from torch import Tensor
 
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import checkpoints, training
-from shared.toy_language import encode
-from shared.toy_model import MakeAttention, ToyTransformer, watch_embedding
+from shared.toy_language import SPECIAL, encode
+from shared.toy_model import MakeAttention, ToyTransformer, sinusoidal_positions, watch_embedding
 from shared.training import CAUSAL_RECIPE, Trained
 
 RECIPE = CAUSAL_RECIPE
@@ -24,6 +24,18 @@ def with_attention(trained: Trained, make_attention: MakeAttention) -> ToyTransf
     model = training.new_model(trained.recipe, make_attention)
     model.load_state_dict(trained.model.state_dict())
     return model.eval()
+
+
+def long_model(length: int, device: str = "cpu", d_model: int = 128, num_layers: int = 4) -> ToyTransformer:
+    """An untrained causal model with `length` positions, more than the language needs; it never writes <end>.
+
+    It costs what a trained one costs, and on the device "meta" nothing at all: shapes without numbers.
+    """
+    model = ToyTransformer(d_model, RECIPE.num_heads, num_layers, make_attention=CausalSelfAttention)
+    model.positions = sinusoidal_positions(length, d_model)
+    with torch.no_grad():
+        model.output_bias[: len(SPECIAL)] = -1e4
+    return model.to(device).eval()
 
 
 def largest_leak(model: ToyTransformer, tokens: Tensor) -> tuple[float, float]:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from phase2_multi_head.grouped_query_attention import kv_cache_bytes
 from phase4_causal.key_value_cache import KeyValueCache
-from phase4_causal.writing.cache_savings import NUM_HEADS, long_model
+from phase4_causal.models import long_model
 from phase4_causal.writing.sampling import new_caches
 from shared import cli
 from shared.evidence import findings
@@ -88,8 +88,9 @@ def prepared(model: ToyTransformer, work: Pass) -> Callable[[], None]:
 
 def costs(model: ToyTransformer, work: Pass) -> tuple[int, int]:
     """Operations and bytes of a pass; what goes from layer to layer is small and left out. model: may be on "meta"."""
-    d_k = model.positions.size(1) // NUM_HEADS
-    kept = kv_cache_bytes(NUM_HEADS, d_k, work.past + work.new, num_layers=len(model.blocks), bytes_each=4)
+    heads, layers = model.blocks[0].attention.num_heads, len(model.blocks)
+    d_k = model.positions.size(1) // heads
+    kept = kv_cache_bytes(heads, d_k, work.past + work.new, num_layers=layers, bytes_each=4)
     weights = sum(parameter.nbytes for parameter in model.parameters())
     return count_operations(prepared(model, work)), weights + work.batch * kept
 

@@ -13,7 +13,7 @@ from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
 from phase4_causal.serving import drafts
 from phase4_causal.serving.rolling_cache import RollingCache
-from phase4_causal.writing.generate import Sampling
+from phase4_causal.writing.sampling import Sampling
 from shared.attention_utils import causal_mask, padding_mask
 from shared.exercise_checker import DONE, check, draw
 from shared.tests.helpers import asked_for_as_checked, by_loops, close, each_way, known_by_its_name

@@ -30,16 +30,16 @@ from torch import Tensor
 
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
-from phase4_causal.models import load_causal_model, with_attention
+from phase4_causal.models import load_causal_model, long_model, with_attention
 from phase4_causal.writing.sampling import Sampling, new_caches, write
 from shared import cli
 from shared.measure import count_operations, machine, median_ratio, paired_times
-from shared.toy_language import SPECIAL, START_ID, VOCABULARY, encode
-from shared.toy_model import ToyTransformer, in_double, sinusoidal_positions
+from shared.toy_language import START_ID, VOCABULARY, encode
+from shared.toy_model import ToyTransformer, in_double
 from shared.training import Trained
 from shared.visualization_utils import BLUE, GREY, INK, headline, label_ends, save_plot
 
-D_MODEL, NUM_HEADS, NUM_LAYERS = 128, 4, 4  # of the model whose work is counted
+D_MODEL, NUM_LAYERS = 128, 4  # of the model whose work is counted
 TOKENS, QUICK_TOKENS, TIMED = 500, 50, 5
 LENGTHS = (1, 5, 20, 50, 100, 500)
 WITH, WITHOUT = "with cache", "without"
@@ -88,17 +88,6 @@ def without_a_mask(trained: Trained, tokens: Tensor) -> dict[str, float]:
         "two at a time, cache": (pairs - expected[:, 1::2]).abs().max().item(),
         "all words again each time": (again - expected).abs().max().item(),
     }
-
-
-def long_model(
-    length: int, device: str = "cpu", d_model: int = D_MODEL, num_layers: int = NUM_LAYERS
-) -> ToyTransformer:
-    """An untrained toy transformer with `length` positions, more than the language needs; it never writes <end>."""
-    model = ToyTransformer(d_model, NUM_HEADS, num_layers, make_attention=CausalSelfAttention)
-    model.positions = sinusoidal_positions(length, d_model)
-    with torch.no_grad():
-        model.output_bias[: len(SPECIAL)] = -1e4
-    return model.to(device).eval()
 
 
 @torch.no_grad()

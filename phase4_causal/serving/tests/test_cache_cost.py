@@ -5,9 +5,9 @@ import torch
 
 from phase2_multi_head.grouped_query_attention import kv_cache_bytes
 from phase4_causal.key_value_cache import KeyValueCache
+from phase4_causal.models import long_model
 from phase4_causal.serving import cache_cost
 from phase4_causal.serving.cache_cost import PUBLISHED, Pass, costs, per_word, prepared, ratios
-from phase4_causal.writing.cache_savings import long_model
 from phase4_causal.writing.sampling import new_caches
 from shared.toy_language import VOCABULARY
 
