@@ -1,8 +1,8 @@
 """Every way to compute attention against its reference, in outputs and gradients: float64, 12 digits.
 
-The references are torch's own functions, with the mask written once more as a predicate on positions (i of the query,
-j of the key; the last query stands at the last key), and torch's multi-head attention with the weights of ours.
-A name begins with the file that it is about: faults.py asks these ways first when it plants a fault there.
+The references are torch's own function, with the mask written once more as a predicate on positions, i of the query and
+j of the key (the last query stands at the last key), and nn.MultiheadAttention with the weights of ours.
+A name begins with the file that it is about: faults.py asks these first when it plants a fault there.
 """
 
 from functools import partial
@@ -10,6 +10,8 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call
 
 from phase1_single_head.before.scoring import AdditiveAttention, LuongAttention
 from phase1_single_head.order.position_encodings import RotarySelfAttention, rotary
@@ -35,18 +37,13 @@ from shared.tests.helpers import D_K, B, H, near, qkv, some_mask
 
 ANY = ((70, 70), (5, 131), (1, 7), (7, 3), (3, 0), (0, 5))  # queries, keys. (7, 3): under a mask some see no key
 SOME, FEW = ANY[:4], ANY[2:4]  # where there are some of both; where a loop over pairs is quick
-FROM_START, AS_MANY = ANY[:3], ((70, 70), (131, 131), (1, 1))  # queries are the last of the words, or all of them
+LAST, ALIKE = ANY[:3], ((70, 70), (131, 131), (1, 1))  # queries are the last of the words, or all of them
 HEADS, GROUPS, D_MODEL = 6, 2, 66  # of the modules
-
-# ---- masks, written once more: which queries, at positions i (T_q, 1), see which keys, at j (1, T_k)
 
 
 def positions(t_q, t_k):
+    """Of queries (T_q, 1) and keys (1, T_k)."""
     return torch.arange(t_q)[:, None] + t_k - t_q, torch.arange(t_k)[None]
-
-
-def everything(i, j):
-    return torch.ones(len(i), j.size(1), dtype=torch.bool)
 
 
 def past(i, j):
@@ -57,38 +54,32 @@ def near_by(i, j):
     return (i - j).abs() <= 3
 
 
-def every_fourth(i, j):
-    return (i - j) % 4 == 0
-
-
-def first_and_last(i, j):
-    return (j <= i) & ((j > i - 5) | (j < 2))
-
-
-def real_words(i, j):
-    """All words of the first text, and two of the second."""
-    return torch.stack([everything(i, j), (j < 2).expand(len(i), -1)])[:, None]
-
-
-def some(i, j):
+def random(i, j):
     return some_mask(torch.Generator().manual_seed(1), (B, 1, len(i), j.size(1)))
 
 
-def both(one, other):
-    return lambda i, j: one(i, j) & other(i, j)
+def real(i, j):
+    """All words of the first text, and two of the second."""
+    return ((j < 2) | torch.tensor([True, False])[:, None, None]).unsqueeze(1) & (i == i)
 
 
-# ---- ways and references
-
-
-def masked(sees):
+def masked(sees=None):
     """torch's function under a mask."""
-    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=sees(*positions(q.size(-2), k.size(-2))))
+
+    def reference(q, k, v):
+        mask = None if sees is None else sees(*positions(q.size(-2), k.size(-2)))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    return reference
 
 
 def core(mask):
     """Ours, under a mask that mask(T_q, T_k) makes."""
     return lambda q, k, v: scaled_dot_product_attention(q, k, v, mask(q.size(-2), k.size(-2)))[0]
+
+
+def padding(length):
+    return padding_mask(torch.tensor([length, 2]), length)
 
 
 def each(loops):
@@ -101,7 +92,11 @@ def each(loops):
     return way
 
 
-def kernel(sees, features):
+def loops(q, k, v):
+    return attention_by_loops(q.detach(), k.detach(), v.detach())[0]
+
+
+def kernel(features, sees):
     """Linear attention with all its weights."""
 
     def reference(q, k, v):
@@ -112,8 +107,12 @@ def kernel(sees, features):
     return reference
 
 
-def elu_and_one(x):
+def elu(x):
     return F.elu(x) + 1
+
+
+def recurrent(q, k, v):
+    return linear_attention_recurrent(q, k, v)[0]
 
 
 def written(way):
@@ -122,10 +121,10 @@ def written(way):
 
 
 def corrections(q, k, v, beta):
-    """All that is written, u_t = beta_t (v_t - k_t S), as one system of equations."""
+    """All that is written, u_t = beta_t (v_t - k_t S), as one system of equations; a pair, as the others give it."""
     earlier = (beta[..., None] * (k @ k.mT)).tril(-1)
     u = torch.linalg.solve(torch.eye(k.size(-2)) + earlier, beta[..., None] * v)
-    return (q @ k.mT).tril() @ u
+    return (q @ k.mT).tril() @ u, k.mT @ u
 
 
 def turned(x, places):
@@ -145,8 +144,8 @@ def with_places(turn):
     return way
 
 
-def square(way):
-    """For caches: values have the size of keys, and nothing has gradients."""
+def for_caches(way):
+    """Values have the size of keys, and nothing has gradients."""
     return lambda q, k, v: way(q.detach(), k.detach(), v[..., :D_K].detach())
 
 
@@ -154,10 +153,9 @@ def paged(q, k, v):
     """Two texts in blocks of four places; the queries are those of the last words, packed text by text."""
     cache, old = PagedCache(80, H, 4, D_K, dtype=q.dtype), k.size(-2) - q.size(-2)
     texts = [cache.start() for _ in range(B)]
-    for part in filter(range(k.size(-2)).__getitem__, (slice(0, old), slice(old, None))):
-        new = dict.fromkeys(texts, len(range(k.size(-2))[part]))
-        key, value = (x[:, :, part].transpose(1, 2).flatten(0, 1) for x in (k, v))  # (B, H, T, d) -> (B T, H, d)
-        cache.append(key, value, new)
+    for key, value in zip(k.split([old, q.size(-2)], dim=2), v.split([old, q.size(-2)], dim=2), strict=True):
+        new = dict.fromkeys(texts, key.size(2)) if key.size(2) else {}
+        cache.append(*(x.transpose(1, 2).flatten(0, 1) for x in (key, value)), new)  # (B, H, T, d) -> (B T, H, d)
     found = paged_attention(q.transpose(1, 2).flatten(0, 1), cache, new)
     return found.unflatten(0, (B, -1)).transpose(1, 2)
 
@@ -170,113 +168,74 @@ def rolling(q, k, v):
 
 
 def pooled_by(pooling):
-    """Of words of which the second text has two."""
-    return lambda q, k, v: pooling(v[:, 0], padding_mask(torch.tensor([v.size(2), 2]), v.size(2)))[0]
+    """A mean or the last of the words, of which the second text has two; v (B, H, T, d) has them."""
+    return lambda q, k, v: pooling(v[:, 0], padding(v.size(2)))[0]
 
 
-ALL, PAST = masked(everything), masked(past)
+def of_real_words(pick):
+    return lambda q, k, v: torch.stack([pick(v[0, 0]), pick(v[1, 0, :2])])
+
+
+KEPT = masked(lambda i, j: (j <= i) & ((j > i - 5) | (j < 2)))  # the first two and the last five
+FOURTH = masked(lambda i, j: (i - j) % 4 == 0)
+BEFORE = masked(lambda i, j: (j <= i) & (i - j <= 3))
+FOURTH_BEFORE = masked(lambda i, j: (j <= i) & ((i - j) % 4 == 0))
+
 WAYS = {  # of queries, keys and values: the way, its reference, for which lengths
-    "self_attention": (core(lambda *lengths: None), ALL, ANY),
-    "self_attention, masked": (core(lambda *lengths: some(*positions(*lengths))), masked(some), SOME),
-    "self_attention, loops": (each(lambda *qkv: attention_by_loops(*(x.detach() for x in qkv))[0]), ALL, FEW),
-    "attention_utils, causal": (core(causal_mask), PAST, SOME),
+    "self_attention": (core(lambda *_: None), masked(), ANY),
+    "self_attention, a mask": (core(lambda *lengths: random(*positions(*lengths))), masked(random), SOME),
+    "self_attention, loops": (each(loops), masked(), FEW),
+    "attention_utils, causal": (core(causal_mask), masked(past), SOME),
     "attention_utils, local": (core(partial(local_mask, window=3)), masked(near_by), SOME),
-    "attention_utils, strided": (core(partial(strided_mask, stride=4)), masked(every_fourth), SOME),
-    "attention_utils, padding": (core(lambda _, t: padding_mask(torch.tensor([t, 2]), t)), masked(real_words), SOME),
-    "attention_utils, sinks": (core(lambda t, _: streaming_mask(t, 5, 2)), masked(first_and_last), AS_MANY),
+    "attention_utils, strided": (core(partial(strided_mask, stride=4)), FOURTH, SOME),
+    "attention_utils, padding": (core(lambda _, t: padding(t)), masked(real), SOME),
+    "attention_utils, sinks": (core(lambda t, _: streaming_mask(t, 5, 2)), KEPT, ALIKE),
     "position_encodings, rotary": (with_places(rotary), with_places(turned), SOME),
-    "flash_attention": (partial(flash_attention, block_size=4), ALL, ANY),
-    "flash_attention, causal": (partial(flash_attention, causal=True, block_size=(3, 5)), PAST, ANY),
-    "flash_attention, loops": (each(partial(flash_by_loops, causal=True)), PAST, FEW),
+    "flash_attention": (partial(flash_attention, block_size=4), masked(), ANY),
+    "flash_attention, causal": (partial(flash_attention, causal=True, block_size=(3, 5)), masked(past), ANY),
+    "flash_attention, loops": (each(partial(flash_by_loops, causal=True)), masked(past), FEW),
     "local_attention": (partial(local_attention, window=3), masked(near_by), ANY),
-    "local_attention, causal": (partial(local_attention, window=3, causal=True), masked(both(near_by, past)), ANY),
-    "sparse_attention": (partial(strided_attention, stride=4), masked(every_fourth), ANY),
-    "sparse_attention, causal": (
-        partial(strided_attention, stride=4, causal=True),
-        masked(both(every_fourth, past)),
-        SOME,
-    ),
-    "linear_attention": (linear_attention, kernel(everything, elu_and_one), ANY),
-    "linear_attention, relu": (partial(linear_attention, feature_map="relu"), kernel(everything, F.relu), ANY),
-    "linear_attention, causal": (partial(linear_attention, causal=True), kernel(past, elu_and_one), ANY),
-    "linear_attention, recurrent": (
-        lambda *qkv: linear_attention_recurrent(*qkv)[0],
-        kernel(past, elu_and_one),
-        AS_MANY,
-    ),
-    "linear_attention, loops": (each(partial(linear_by_loops, causal=True)), kernel(past, elu_and_one), FEW),
-    "delta_rule": (written(lambda *all: delta_rule(*all)[0]), written(corrections), AS_MANY),
-    "delta_rule, recurrent": (written(lambda *all: delta_rule_recurrent(*all)[0]), written(corrections), AS_MANY),
-    "attention_pooling, mean": (
-        pooled_by(mean_pooling),
-        lambda q, k, v: torch.stack([v[0, 0].mean(dim=0), v[1, 0, :2].mean(dim=0)]),
-        SOME,
-    ),
-    "attention_pooling, last": (
-        pooled_by(last_pooling),
-        lambda q, k, v: torch.stack([v[0, 0, -1], v[1, 0, 1]]),
-        SOME,
-    ),
-    "paged_cache": (square(paged), square(PAST), FROM_START),
-    "rolling_cache": (square(rolling), square(masked(first_and_last)), AS_MANY),
+    "local_attention, causal": (partial(local_attention, window=3, causal=True), BEFORE, ANY),
+    "sparse_attention": (partial(strided_attention, stride=4), FOURTH, ANY),
+    "sparse_attention, causal": (partial(strided_attention, stride=4, causal=True), FOURTH_BEFORE, SOME),
+    "linear_attention": (linear_attention, kernel(elu, lambda i, j: 1), ANY),
+    "linear_attention, relu": (partial(linear_attention, feature_map="relu"), kernel(F.relu, lambda i, j: 1), ANY),
+    "linear_attention, causal": (partial(linear_attention, causal=True), kernel(elu, past), ANY),
+    "linear_attention, recurrent": (recurrent, kernel(elu, past), ALIKE),
+    "linear_attention, loops": (each(partial(linear_by_loops, causal=True)), kernel(elu, past), FEW),
+    "delta_rule": (written(delta_rule), written(corrections), ALIKE),
+    "delta_rule, recurrent": (written(delta_rule_recurrent), written(corrections), ALIKE),
+    "attention_pooling, mean": (pooled_by(mean_pooling), of_real_words(lambda x: x.mean(dim=0)), SOME),
+    "attention_pooling, last": (pooled_by(last_pooling), of_real_words(lambda x: x[-1]), SOME),
+    "paged_cache": (for_caches(paged), for_caches(masked(past)), LAST),
+    "rolling_cache": (for_caches(rolling), for_caches(KEPT), ALIKE),
 }
-
-
-def compare(found, expected, inputs):
-    """Outputs, and the gradients of all inputs where the way has some."""
-    near(found, expected)
-    if found.requires_grad:
-        upstream = torch.randn(expected.shape, generator=torch.Generator().manual_seed(7), dtype=expected.dtype)
-        near(slopes(found, inputs, upstream), slopes(expected, inputs, upstream))
-
-
-def slopes(output, inputs, upstream):
-    """Together, since that of the keys' bias is 0: it adds the same to all scores of a query."""
-    found = torch.autograd.grad(output, inputs, upstream, materialize_grads=True)
-    return torch.cat([slope.flatten() for slope in found])
-
 
 # ---- modules
 
 
-def heads_of(x, count):
-    return x.unflatten(-1, (count, -1)).transpose(1, 2)  # (B, T, H d) -> (B, H, T, d)
-
-
-def together(x):
-    return x.transpose(1, 2).flatten(2)  # (B, H, T, d) -> (B, T, H d)
-
-
-def by_torch(m, x, context, mask=None):
+def by_torch(m, x, context, sees=None):
     """nn.MultiheadAttention with the weights of ours; its masks say what is hidden."""
-    groups = HEADS // (m.w_k.out_features // (D_MODEL // HEADS))  # query heads that share a key
-    w_k, b_k, w_v, b_v = (
-        p.unflatten(0, (HEADS // groups, -1)).repeat_interleave(groups, dim=0).flatten(0, 1)
-        for p in (*m.w_k.parameters(), *m.w_v.parameters())
-    )
-    output, _ = F.multi_head_attention_forward(
-        *(tensor.transpose(0, 1) for tensor in (x, context, context)),
-        embed_dim_to_check=D_MODEL,
-        num_heads=HEADS,
-        in_proj_weight=None,
-        in_proj_bias=torch.cat([m.w_q.bias, b_k, b_v]),
-        bias_k=None,
-        bias_v=None,
-        add_zero_attn=False,
-        dropout_p=0.0,
-        out_proj_weight=m.w_o.weight,
-        out_proj_bias=m.w_o.bias,
-        attn_mask=None if mask is None else ~mask,
-        use_separate_proj_weight=True,
-        q_proj_weight=m.w_q.weight,
-        k_proj_weight=w_k,
-        v_proj_weight=w_v,
-    )
-    return output.transpose(0, 1)
+    mask = None if sees is None else ~sees(*positions(x.size(1), context.size(1)))
+    theirs = nn.MultiheadAttention(D_MODEL, HEADS, batch_first=True)
+    (w_k, b_k), (w_v, b_v) = (map(for_each_head, w.parameters()) for w in (m.w_k, m.w_v))
+    weights = {"in_proj_weight": torch.cat([m.w_q.weight, w_k, w_v]), "in_proj_bias": torch.cat([m.w_q.bias, b_k, b_v])}
+    weights |= {"out_proj.weight": m.w_o.weight, "out_proj.bias": m.w_o.bias}
+    return functional_call(theirs, weights, (x, context, context), {"attn_mask": mask})[0]
+
+
+def for_each_head(rows):
+    """The rows of a key-value head once for each of the query heads that share it."""
+    heads = rows.split(D_MODEL // HEADS)
+    return torch.cat([heads[h * len(heads) // HEADS] for h in range(HEADS)])
 
 
 def causal_by_torch(m, x, context):
-    return by_torch(m, x, context, past(*positions(x.size(1), context.size(1))))
+    return by_torch(m, x, context, past)
+
+
+def heads_of(x, count=HEADS):
+    return x.unflatten(-1, (count, -1)).transpose(1, 2)  # (B, T, H d) -> (B, H, T, d)
 
 
 def one_head(m, x, context):
@@ -290,10 +249,10 @@ def with_turned(m, x, _):
 
 def with_distance(m, x, _):
     """ALiBi: the first of two heads takes 2^-4 off for each word between, the other 2^-8."""
-    query, key, value = (heads_of(part, 2) for part in m.w_qkv(x).split(D_MODEL, dim=-1))
     i, j = positions(x.size(1), x.size(1))
     bias = torch.stack([-(i - j).abs() / 16, -(i - j).abs() / 256]).double()
-    return m.w_o(together(F.scaled_dot_product_attention(query, key, value, attn_mask=bias)))
+    heads = F.scaled_dot_product_attention(*(heads_of(part, 2) for part in m.w_qkv(x).chunk(3, dim=-1)), attn_mask=bias)
+    return m.w_o(heads.transpose(1, 2).flatten(2))
 
 
 def by_scores(score):
@@ -306,8 +265,8 @@ def by_scores(score):
     return reference
 
 
-def additive(m, x, word):
-    return (torch.tanh(m.w_q(x) + m.w_k(word)) * m.v.weight[0]).sum(dim=-1)
+def dot(m, x, word):
+    return (x * word).sum(dim=-1)
 
 
 def general(m, x, word):
@@ -318,19 +277,22 @@ def concat(m, x, word):
     return (torch.tanh(m.w(torch.cat([x, word.expand_as(x)], dim=-1))) * m.v.weight[0]).sum(dim=-1)
 
 
+def additive(m, x, word):
+    return (torch.tanh(m.w_q(x) + m.w_k(word)) * m.v.weight[0]).sum(dim=-1)
+
+
 def latent(m, x, _):
     """Keys and values of each head from what is kept, and a key for the place that all heads share."""
-    place = torch.arange(x.size(1))
-    kept = m.w_down(x)
-    query = torch.cat([heads_of(m.w_q(x), HEADS), turned(heads_of(m.w_q_rotary(x), HEADS), place)], dim=-1)
+    place, kept = torch.arange(x.size(1)), m.w_down(x)
     shared = turned(m.w_k_rotary(x), place)[:, None].expand(-1, HEADS, -1, -1)
-    key = torch.cat([heads_of(m.w_uk(kept), HEADS), shared], dim=-1)
-    heads = F.scaled_dot_product_attention(query, key, heads_of(m.w_uv(kept), HEADS), is_causal=True)
-    return m.w_o(together(heads))
+    query = torch.cat([heads_of(m.w_q(x)), turned(heads_of(m.w_q_rotary(x)), place)], dim=-1)
+    key = torch.cat([heads_of(m.w_uk(kept)), shared], dim=-1)
+    heads = F.scaled_dot_product_attention(query, key, heads_of(m.w_uv(kept)), is_causal=True)
+    return m.w_o(heads.transpose(1, 2).flatten(2))
 
 
 def pieces(x):
-    """A long one, and then word by word."""
+    """A long one, and the last three words one by one."""
     return [x[:, :-3], *x[:, -3:].split(1, dim=1)] if x.size(1) > 3 else [x]
 
 
@@ -348,6 +310,11 @@ def absorbed(m, x, _):
     return torch.cat(outputs, dim=1)
 
 
+def by_query(m, x, _):
+    """The words of the first text, and two of the second, as the learned query weighs them."""
+    return torch.stack([F.scaled_dot_product_attention(m.query[None], w, w)[0] for w in (x[0], x[1, :2])])
+
+
 def cross(m, x, context):
     return m(x, context)[0]
 
@@ -361,62 +328,38 @@ def itself(reference):
     return lambda m, x, _: reference(m, x, x)
 
 
-def pooled(m, x, _):
-    """The words of the first text, and two of the second, as the learned query weighs them."""
-    rows = [F.scaled_dot_product_attention(m.query[None], words, words)[0] for words in (x[0], x[1, :2])]
-    return torch.stack(rows)
+def near_by_only(m, x, context):
+    return m(x, context, mask=near_by(*positions(x.size(1), context.size(1))))[0]
 
 
-MULTI = partial(MultiHeadAttention, D_MODEL, HEADS)
-LATENT = partial(LatentAttention, D_MODEL, HEADS, d_latent=17, d_rotary=10)
-MODULES = {  # of x and a context: what makes the module, how it is called, its reference, for which lengths
+def of(kind, *sizes, **more):
+    return partial(kind, D_MODEL, *sizes, **more)
+
+
+MULTI, CAUSAL = of(MultiHeadAttention, HEADS), of(CausalSelfAttention, HEADS)
+LATENT = of(LatentAttention, HEADS, d_latent=17, d_rotary=10)
+
+MODULES = {  # of x and a context: what makes the module, the way, its reference, for which lengths
     "multi_head_attention": (MULTI, cross, by_torch, ANY),
-    "multi_head_attention, masked": (
-        MULTI,
-        lambda m, x, context: m(x, context, mask=near_by(*positions(x.size(1), context.size(1))))[0],
-        lambda m, x, context: by_torch(m, x, context, near_by(*positions(x.size(1), context.size(1)))),
-        ANY[:3],
-    ),
-    "multi_head_attention, alone": (MULTI, alone, itself(by_torch), AS_MANY),
-    "fused_attention": (partial(FusedMultiHeadAttention, D_MODEL, HEADS), cross, by_torch, ANY),
-    "fused_attention, causal": (
-        partial(FusedMultiHeadAttention, D_MODEL, HEADS, causal=True),
-        cross,
-        causal_by_torch,
-        FROM_START,
-    ),
-    "grouped_query_attention": (partial(GroupedQueryAttention, D_MODEL, HEADS, GROUPS), cross, by_torch, ANY),
-    "alibi_attention": (partial(AlibiAttention, D_MODEL, 2), alone, with_distance, AS_MANY),
-    "self_attention, a head": (
-        partial(SelfAttention, D_MODEL, 11, 13),
-        alone,
-        itself(one_head),
-        AS_MANY,
-    ),
-    "cross_attention": (partial(CrossAttention, D_MODEL, 11, 13), cross, one_head, ANY),
-    "position_encodings, a head": (partial(RotarySelfAttention, D_MODEL, 10, 13), alone, with_turned, AS_MANY),
-    "additive": (partial(AdditiveAttention, D_MODEL, 11), cross, by_scores(additive), SOME),
-    "additive, dot": (
-        partial(LuongAttention, D_MODEL),
-        cross,
-        by_scores(lambda m, x, word: (x * word).sum(dim=-1)),
-        SOME,
-    ),
-    "additive, general": (partial(LuongAttention, D_MODEL, "general"), cross, by_scores(general), SOME),
-    "additive, concat": (partial(LuongAttention, D_MODEL, "concat"), cross, by_scores(concat), SOME),
-    "causal_attention": (partial(CausalSelfAttention, D_MODEL, HEADS), alone, itself(causal_by_torch), AS_MANY),
-    "key_value_cache": (partial(CausalSelfAttention, D_MODEL, HEADS), with_cache, itself(causal_by_torch), AS_MANY),
-    "latent_attention": (LATENT, alone, latent, AS_MANY),
-    "latent_attention, absorbed": (LATENT, absorbed, latent, AS_MANY),
-    "attention_pooling": (
-        partial(AttentionPooling, D_MODEL),
-        lambda m, x, _: m(x, padding_mask(torch.tensor([x.size(1), 2]), x.size(1)))[0],
-        pooled,
-        AS_MANY[:2],
-    ),
+    "multi_head_attention, alone": (MULTI, alone, itself(by_torch), ALIKE),
+    "multi_head_attention, a mask": (MULTI, near_by_only, partial(by_torch, sees=near_by), LAST),
+    "fused_attention": (of(FusedMultiHeadAttention, HEADS), cross, by_torch, ANY),
+    "fused_attention, causal": (of(FusedMultiHeadAttention, HEADS, causal=True), cross, causal_by_torch, LAST),
+    "grouped_query_attention": (of(GroupedQueryAttention, HEADS, GROUPS), cross, by_torch, ANY),
+    "alibi_attention": (of(AlibiAttention, 2), alone, with_distance, ALIKE),
+    "self_attention, a head": (of(SelfAttention, 11, 13), alone, itself(one_head), ALIKE),
+    "cross_attention": (of(CrossAttention, 11, 13), cross, one_head, ANY),
+    "position_encodings, a head": (of(RotarySelfAttention, 10, 13), alone, with_turned, ALIKE),
+    "additive": (of(AdditiveAttention, 11), cross, by_scores(additive), SOME),
+    "additive, dot": (of(LuongAttention), cross, by_scores(dot), SOME),
+    "additive, general": (of(LuongAttention, "general"), cross, by_scores(general), SOME),
+    "additive, concat": (of(LuongAttention, "concat"), cross, by_scores(concat), SOME),
+    "causal_attention": (CAUSAL, alone, itself(causal_by_torch), ALIKE),
+    "key_value_cache": (CAUSAL, with_cache, itself(causal_by_torch), ALIKE),
+    "latent_attention": (LATENT, alone, latent, ALIKE),
+    "latent_attention, absorbed": (LATENT, absorbed, latent, ALIKE),
+    "attention_pooling": (of(AttentionPooling), lambda m, x, _: m(x, padding(x.size(1)))[0], by_query, ALIKE[:2]),
 }
-
-
 CASES = [(name, *pair) for name, (*_, lengths) in (WAYS | MODULES).items() for pair in lengths]
 
 
@@ -426,14 +369,29 @@ def test_a_way_is_its_reference(name, t_q, t_k):
 
 
 def check(name, t_q, t_k):
-    """Fails unless the way is its reference, for so many queries and keys."""
+    """Raises AssertionError unless the way is its reference for so many queries and keys."""
     if name in WAYS:
-        way, reference, _ = WAYS[name]
-        inputs = [x.requires_grad_() for x in qkv(t_q=t_q, t_k=t_k)]
-        return compare(way(*inputs), reference(*inputs), inputs)
-    make, way, reference, _ = MODULES[name]
-    module, draw = make().double(), torch.Generator().manual_seed(3)
-    for parameter in module.parameters():
-        torch.nn.init.normal_(parameter, std=0.3, generator=draw)
-    inputs = [torch.randn(B, t, D_MODEL, generator=draw, dtype=torch.float64).requires_grad_() for t in (t_q, t_k)]
-    return compare(way(module, *inputs), reference(module, *inputs), [*inputs, *module.parameters()])
+        inputs, (way, reference, _) = qkv(t_q=t_q, t_k=t_k), WAYS[name]
+        parameters = inputs
+    else:
+        draw, (make, way, reference, _) = torch.Generator().manual_seed(3), MODULES[name]
+        module = make().double()
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, std=0.3, generator=draw)
+        x, context = (torch.randn(B, t, D_MODEL, generator=draw, dtype=torch.float64) for t in (t_q, t_k))
+        inputs, parameters = (module, x, context), [x, context, *module.parameters()]
+    for parameter in parameters:
+        parameter.requires_grad_()
+    found, expected = way(*inputs), reference(*inputs)
+    if isinstance(found, tuple):  # an output and a state
+        found, expected = (torch.cat([each.flatten() for each in pair]) for pair in (found, expected))
+    near(found, expected)
+    if found.requires_grad:  # else it is for writing
+        near(*(slopes(output, parameters) for output in (found, expected)))
+
+
+def slopes(output, parameters):
+    """All together: those of the keys' bias are 0, for it adds the same to all scores of a query."""
+    upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(7), dtype=output.dtype)
+    found = torch.autograd.grad(output, parameters, upstream, materialize_grads=True)
+    return torch.cat([slope.flatten() for slope in found])
