@@ -3,9 +3,10 @@
 This is their table of contents: each name stands for <folder>/tests/test_<name>.py, beside the room that it tests.
 
 They compare with oracles: a plain loop, torch's own functions with copied weights, numbers worked by hand. Sizes are
-different primes, so that no two axes can be confused; float64 first, where equal means equal to 12 digits. Checks of
-the core take the module under test as an argument, because one test breaks the code in sixteen ways and asks whether
-the check that is meant to notice does notice.
+different primes, so that no two axes can be confused; float64 first, where equal means equal to 12 digits.
+Two tables in shared/tests carry most of the weight: test_oracles.py has every way to compute attention and its
+reference, faults.txt the mistakes that must be noticed, one or more for each line of mechanism. The tests plant a few;
+./run_all.sh test --faults plants all of them.
 """
 
 TESTS = {

@@ -1,11 +1,10 @@
-"""What several test files use: sizes, inputs, a module broken on purpose, models for the pages, exercises."""
+"""What several test files use: sizes, inputs, models for the pages, exercises."""
 
 import contextlib
 import inspect
 import itertools
 import math
 import re
-import types
 
 import pytest
 import torch
@@ -40,17 +39,6 @@ def some_mask(generator, shape):
     mask = torch.rand(shape, generator=generator) < 0.67
     mask[..., 0, :] = False
     return mask
-
-
-def broken(module, replacements):
-    """A copy of the module with each of the replacements made exactly once."""
-    source = inspect.getsource(module)
-    for old, new in replacements:
-        assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {module.__name__}"
-        source = source.replace(old, new)
-    copy = types.ModuleType(f"broken_{module.__name__}")
-    exec(compile(source, module.__file__, "exec"), copy.__dict__)  # its claims keep their place
-    return copy
 
 
 def torch_single_head(ours):
