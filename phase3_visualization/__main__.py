@@ -18,7 +18,6 @@ PLAN = course.Plan(
         "roles.role_stability",
         "roles.training_film",
         "roles.entropy_and_distance",
-        "layers.rollout",
         "layers.faithfulness",
         "explanation.not_an_explanation",
         "circuits.pattern_used",

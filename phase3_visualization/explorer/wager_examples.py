@@ -18,15 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phase2_multi_head.pruning.head_importance import language_model, over_examples, removed_from
-from phase3_visualization.layers.faithfulness import (
-    TRIED_ON,
-    Case,
-    first,
-    hide,
-    leave_one_out,
-    make_cases,
-    perfect_reader,
-)
+from phase3_visualization.layers.readers import TRIED_ON, Case, first, hide, leave_one_out, make_cases, perfect_reader
 from shared import training
 from shared.attention_utils import causal_mask, padding_mask
 from shared.grammar.entropy import KIND

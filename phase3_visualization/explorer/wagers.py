@@ -178,7 +178,7 @@ def wagers() -> tuple[Wager, ...]:
         Wager(
             "The pretty line",
             "faithful-weights",
-            "raw weights: found",
+            "raw weights, found",
             "A word is hidden, and the model of this page guesses it. A line is as thick as the weight. Hide one word "
             "more: the guess loses most by one of them. Does the thickest line go to it?",
             "In how many sentences does it?",
@@ -188,13 +188,13 @@ def wagers() -> tuple[Wager, ...]:
                 Choice("In about 4 of 10, as many as the nearest word gets right", 0.35, 0.5),
                 Choice("In about 1 of 6, as by chance", 0.1, 0.2),
             ),
-            f"In {said('faithful-weights', 'raw weights: found')}; the nearest word is it in "
-            f"{said('faithful-weights', 'nearest word: found')}",
+            f"In {said('faithful-weights', 'raw weights, found')}; the nearest word is it in "
+            f"{said('faithful-weights', 'nearest word, found')}",
             "A weight says how much of a word is fetched, not what the guess would be without it.",
             "phase3_visualization/README.md#5-the-word-that-mattered",
             "The weights are those of the last layer, the mean of its heads. Asked are sentences in which the model "
             "loses most by the same word as a perfect reader of the grammar. The lines look right: in "
-            f"{said('plausible-weights', 'raw weights: plausible')} of all sentences the thickest one goes to a word "
+            f"{said('faithful-weights', 'raw weights, plausible')} of all sentences the thickest one goes to a word "
             "that the grammar ties to the hidden one.",
         ),
     )

@@ -14,7 +14,7 @@ import torch
 from phase1_single_head.order import positions
 from phase1_single_head.parts import scaling
 from phase3_visualization.explorer import wager_examples, wager_models, wagers, write_page
-from phase3_visualization.layers.faithfulness import Case, hidden_loss, hide
+from phase3_visualization.layers.readers import Case, hidden_loss, hide
 from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL
 from shared import paths, training
 from shared.attention_utils import causal_mask

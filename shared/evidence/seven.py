@@ -91,9 +91,9 @@ SEVEN = {
     "faithfulness": Small(
         "of the sentences",
         (
-            Line("weight on a related word", "plausible-weights", ("raw weights: plausible",)),
-            Line("nearest word mattered", "faithful-weights", ("nearest word: found",)),
-            Line("weight on what mattered", "faithful-weights", ("raw weights: found",)),
+            Line("weight on a related word", "faithful-weights", ("raw weights, plausible",)),
+            Line("nearest word mattered", "faithful-weights", ("nearest word, found",)),
+            Line("weight on what mattered", "faithful-weights", ("raw weights, found",)),
         ),
     ),
     "coreference": Small(
