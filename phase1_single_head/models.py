@@ -1,16 +1,18 @@
 """The model of this phase: one layer with one head, trained to guess hidden words; and how to ask it for a guess."""
 
 import argparse
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from phase1_single_head.self_attention import SelfAttention
+from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
 from shared import checkpoints
 from shared.attention_utils import padding_mask
 from shared.toy_language import MASK, VERBS, decode, encode, pad_batch
-from shared.toy_model import ToyTransformer
+from shared.toy_model import ToyTransformer, in_double
 from shared.training import LITTLE_DECAY, Recipe, Trained
 
 RECIPE = Recipe("single_head_model", "masked word", num_heads=1, num_layers=1, steps=800, matrix_decay=LITTLE_DECAY)
@@ -71,3 +73,44 @@ def most_asked(weights: Tensor, position: int, count: int = 2) -> list[int]:
     """Which other words get the largest of the weights (T,) of a word, the largest first."""
     order = weights.argsort(descending=True, stable=True).tolist()
     return [j for j in order if j != position][:count]
+
+
+def asks(words: list[str], weights: Tensor, position: int) -> str:
+    """Whom a word asks most, in words: '"cat" and "on"'."""
+    return " and ".join(f'"{words[j]}"' for j in most_asked(weights, position)) or "nobody"
+
+
+@dataclass(frozen=True)
+class Flow:
+    """All that one head computes for a hidden word: x (T, d_model), scores and weights (T,), output (d_v,), guesses."""
+
+    words: list[str]
+    i: int
+    x: Tensor
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scores: Tensor
+    weights: Tensor
+    output: Tensor
+    guesses: list[tuple[str, float]]
+
+    @property
+    def seen(self) -> list[str]:
+        return shown(hide(self.words, self.i))
+
+    @property
+    def asked(self) -> list[int]:
+        return most_asked(self.weights, self.i)
+
+
+@torch.no_grad()
+def flow_of(trained: Trained, words: list[str]) -> Flow:
+    model, i = in_double(trained.model), choose_word(words)
+    attention = model.blocks[0].attention
+    x = attention_input(model, hide(words, i))
+    query, key, value = attention.w_q(x)[i], attention.w_k(x), attention.w_v(x)
+    scores = key @ query / math.sqrt(key.size(-1))  # (T, d_k) @ (d_k,) -> (T,)
+    output, weights = scaled_dot_product_attention(query[None], key, value)
+    guesses = likeliest(guess_hidden(model, [words], [i])[0][0], count=4)
+    return Flow(words, i, x, query, key, value, scores, weights[0], output[0], guesses)

@@ -21,20 +21,19 @@ from matplotlib.path import Path
 from torch import Tensor
 
 from phase1_single_head.models import (
-    attention_input,
+    Flow,
+    asks,
     choose_word,
-    guess_hidden,
+    flow_of,
     hide,
-    likeliest,
     load_single_head_model,
     most_asked,
     shown,
 )
-from phase1_single_head.self_attention import scaled_dot_product_attention
 from shared import cli, paths
 from shared.attention_utils import normalized_entropy
 from shared.toy_language import tokenize
-from shared.toy_model import in_double, weights_of
+from shared.toy_model import weights_of
 from shared.training import Trained
 from shared.visualization_utils import (
     BLUE,
@@ -60,11 +59,6 @@ def entropy_note(trained: Trained, weights: Tensor, whose: str = "") -> str:
     return f"one layer, one head, {trained.label}{spread}"
 
 
-def asks(words: list[str], weights: Tensor, i: int) -> str:
-    """The two other words with the largest of the weights (T,), in words."""
-    return " and ".join(f'"{words[j]}"' for j in most_asked(weights, i)) or "nobody"
-
-
 def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     """The attention matrix of the sentence with one word hidden; the title names whom that word asks."""
     i = choose_word(words)
@@ -85,45 +79,8 @@ def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     return fig, f"{title}. {rows}"
 
 
-@dataclass(frozen=True)
-class Flow:
-    """All that one head computes for a hidden word: x (T, d_model), scores and weights (T,), output (d_v,), guesses."""
-
-    words: list[str]
-    i: int
-    x: Tensor
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    scores: Tensor
-    weights: Tensor
-    output: Tensor
-    guesses: list[tuple[str, float]]
-
-    @property
-    def seen(self) -> list[str]:
-        return shown(hide(self.words, self.i))
-
-    @property
-    def asked(self) -> list[int]:
-        return most_asked(self.weights, self.i)
-
-
-@torch.no_grad()
-def flow_of(trained: Trained, words: list[str]) -> Flow:
-    model, i = in_double(trained.model), choose_word(words)
-    attention = model.blocks[0].attention
-    x = attention_input(model, hide(words, i))
-    query, key, value = attention.w_q(x)[i], attention.w_k(x), attention.w_v(x)
-    scores = key @ query / math.sqrt(key.size(-1))  # (T, d_k) @ (d_k,) -> (T,)
-    output, weights = scaled_dot_product_attention(query[None], key, value)
-    guesses = likeliest(guess_hidden(model, [words], [i])[0][0], NUM_GUESSES)
-    return Flow(words, i, x, query, key, value, scores, weights[0], output[0], guesses)
-
-
 # ------------------------------------------------------------------------------- the flow, drawn on a ground in inches
 
-NUM_GUESSES = 4
 WIDTH, BOTTOM = 9, 2.3  # of the picture; of the rows, one for each word, below which the guess stands
 WORDS, KEYS, SCORES, WEIGHTS, VALUES, MIX = 0.28, 1.67, 2.9, 4.2, 6.3, 7.65  # left edges of the columns
 WORDS_WIDE, STRIP, SCORES_WIDE, WEIGHTS_WIDE = 0.95, 0.85, 0.95, 1.75

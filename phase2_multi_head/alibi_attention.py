@@ -14,6 +14,7 @@ function that measures it (shared/evidence/claims.py), and end with findings.rec
 import torch
 from torch import Tensor, nn
 
+from phase1_single_head.order.position_encodings import alibi
 from phase1_single_head.self_attention import masked_softmax
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from shared import checkpoints, cli, training
@@ -33,9 +34,7 @@ class AlibiAttention(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T); mask as MultiHeadAttention takes it."""
         query, key, value = (split_heads(part, self.num_heads) for part in self.w_qkv(x).chunk(3, dim=-1))
-        position = torch.arange(x.size(1), device=x.device)
-        distance = (position[:, None] - position).abs()  # (T,) -> (T, T)
-        scores = query @ key.mT / query.size(-1) ** 0.5 - self.slopes[:, None, None] * distance  # (B, H, T, T)
+        scores = query @ key.mT / query.size(-1) ** 0.5 + alibi(x.size(1), self.slopes)  # (B, H, T, T)
         weights = masked_softmax(scores, mask)
         return self.w_o(merge_heads(weights @ value)), weights
 

@@ -32,8 +32,7 @@ from matplotlib.text import Text
 from matplotlib.textpath import TextPath
 from torch import Tensor
 
-from phase1_single_head.models import choose_word, load_single_head_model
-from phase1_single_head.visualize import asks, flow_of
+from phase1_single_head.models import asks, choose_word, flow_of, load_single_head_model
 from phase2_multi_head.models import load_multi_head_model, load_one_layer_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import generate

@@ -11,6 +11,7 @@ numbers, measure puts into run.shown. title, note and answer are format strings 
 """
 
 import argparse
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -113,7 +114,7 @@ class Experiment:
         self.measure = measures(*claims)(measure)
         self.picture, self.film, self.options = picture, film, options
         self.title, self.note, self.answer = title, note, answer
-        self.file = Path(measure.__code__.co_filename).resolve()
+        self.file = Path(inspect.unwrap(measure).__code__.co_filename).resolve()
         self.doc = sys.modules[measure.__module__].__doc__ or ""
 
     @property

@@ -29,9 +29,9 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from torch import Tensor, nn
+from torch import Tensor
 
-from phase1_single_head.before.scoring import AdditiveAttention, LuongAttention, attend, parameters
+from phase1_single_head.before.seq2seq import SIZE, BahdanauSeq2Seq, LuongSeq2Seq, Seq2Seq
 from shared import cli, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence import findings
@@ -52,7 +52,6 @@ from shared.visualization_utils import (
 
 LETTERS = string.ascii_lowercase[:12]
 START = len(LETTERS)  # what the writer reads before it has written anything
-SIZE = 64  # of embeddings and states
 SHORTEST, LONGEST = 4, 24  # in training
 TEST_LENGTHS = (4, 8, 12, 16, 20, 24, 32, 40)
 ALONE_LENGTHS = (4, 12, 24)  # writing alone is slow: every letter runs the model once more
@@ -60,70 +59,12 @@ BATCH, STEPS, LEARNING_RATE, NUM_TEST = 64, 250, 2e-2, 100
 COLORS = {"none": GREY, "Luong": BLUE, "Bahdanau": ORANGE}
 
 
-class Seq2Seq(nn.Module):
-    """A GRU that reads, in both directions or one, and a GRU that writes; between them one vector, the last states."""
-
-    def __init__(self, directions: int = 2) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(len(LETTERS) + 1, SIZE)
-        self.encoder = nn.GRU(SIZE, SIZE // directions, batch_first=True, bidirectional=directions == 2)
-        self.decoder = nn.GRU(SIZE, SIZE, batch_first=True)
-        self.to_logits = nn.Linear(SIZE, len(LETTERS))
-
-    def read(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """source (B, T) -> every state of the encoder, all directions (B, T, SIZE), and the last of each (B, SIZE)."""
-        memory, last = self.encoder(self.embedding(source))  # last (2, B, SIZE / 2)
-        return memory, torch.cat(last.unbind(), dim=-1)
-
-    def forward(self, source: Tensor, previous: Tensor) -> tuple[Tensor, Tensor | None]:
-        """source (B, T), previous (B, T), the letter before each to be written -> logits (B, T, letters), weights."""
-        _, last = self.read(source)
-        states, _ = self.decoder(self.embedding(previous), last[None])  # (B, SIZE) -> (1, B, SIZE), as nn.GRU takes it
-        return self.to_logits(states), None
-
-
-class LuongSeq2Seq(Seq2Seq):
-    """The decoder steps first, then its new state asks; so that all states can ask at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = LuongAttention(SIZE)
-        self.combine = nn.Linear(2 * SIZE, SIZE)
-
-    def forward(self, source: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
-        memory, last = self.read(source)
-        states, _ = self.decoder(self.embedding(previous), last[None])
-        context, weights = self.attention(states, memory)  # (B, T, SIZE), (B, 1, T, T)
-        return self.to_logits(torch.tanh(self.combine(torch.cat([context, states], dim=-1)))), weights
-
-
-class BahdanauSeq2Seq(Seq2Seq):
-    """The old state asks, and the answer goes into the step; so that steps must be taken one by one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = AdditiveAttention(SIZE)
-        self.decoder = nn.GRUCell(2 * SIZE, SIZE)
-        self.to_logits = nn.Linear(2 * SIZE, len(LETTERS))
-
-    def forward(self, source: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
-        memory, state = self.read(source)
-        keys, states, rows = self.attention.w_k(memory), [], []  # the keys are the same for every letter
-        for letter in self.embedding(previous).unbind(dim=1):  # (B, SIZE), one position after the other
-            scores = self.attention.score(self.attention.w_q(state)[:, None], keys)  # (B, 1, T)
-            context, weights = attend(scores, memory, None)  # (B, 1, SIZE), (B, 1, 1, T)
-            state = self.decoder(torch.cat([letter, context[:, 0]], dim=-1), state)
-            states.append(torch.cat([context[:, 0], state], dim=-1))
-            rows.append(weights)
-        return self.to_logits(torch.stack(states, dim=1)), torch.cat(rows, dim=2)
-
-
 IN_ORDER = "none, in the order read"
 MODELS = {
-    "none": Seq2Seq,
-    "Luong": LuongSeq2Seq,
-    "Bahdanau": BahdanauSeq2Seq,
-    IN_ORDER: partial(Seq2Seq, directions=1),
+    "none": partial(Seq2Seq, len(LETTERS)),
+    "Luong": partial(LuongSeq2Seq, len(LETTERS)),
+    "Bahdanau": partial(BahdanauSeq2Seq, len(LETTERS)),
+    IN_ORDER: partial(Seq2Seq, len(LETTERS), directions=1),
 }
 
 
@@ -356,7 +297,7 @@ def main(argv: list[str] | None = None) -> str:
     print(f"\nLetters right, {NUM_TEST} strings not trained on (by chance {1 / len(LETTERS):.2f}), seed {options.seed}")
     print(f"   {'letters to reverse':25}" + "".join(f"{length:>6}" for length in TEST_LENGTHS))
     for name in COLORS:
-        weights = f"{name}, {parameters(seeds[0][name]):,} weights"
+        weights = f"{name}, {sum(p.numel() for p in seeds[0][name].parameters()):,} weights"
         for label, ending in ((weights, ""), ("  after its own letters", OWN)):
             shares = [right[0].get(f"{name}, {length} letters{ending}") for length in TEST_LENGTHS]
             print(f"   {label:25}" + "".join(" " * 6 if share is None else f"{share:>6.2f}" for share in shares))

@@ -26,19 +26,18 @@ import statistics
 
 import matplotlib.pyplot as plt
 import torch
-import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor, nn
 from tqdm import tqdm
 
 from phase1_single_head.models import load_single_head_model
-from phase1_single_head.self_attention import SelfAttention, masked_softmax, scaled_dot_product_attention
+from phase1_single_head.parts.undivided import FoldedSelfAttention, UndividedSelfAttention
+from phase1_single_head.self_attention import SelfAttention, masked_softmax
 from shared import cli, training
-from shared.attention_utils import causal_mask, normalized_entropy
+from shared.attention_utils import normalized_entropy
 from shared.evidence import findings, replications
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Numbers, measures
-from shared.toy_model import Block
+from shared.tasks import TwoPlaces, train_two_places
 from shared.visualization_utils import BLUE, QUIET, RED, headline, label_ends, save_plot
 
 SIZES = (8, 16, 32, 64, 128, 512)  # of d_k
@@ -228,74 +227,15 @@ def draw(numbers: Numbers) -> tuple[Figure, str]:
 
 # ---- training
 
-SYMBOLS, LENGTH, D_MODEL, BATCH, STEPS, LEARNING_RATE = 8, 12, 64, 32, 300, 3e-3
-FIRST = 3  # the first place that has a symbol three places before it
+STEPS, SYMBOLS = 300, TwoPlaces.SYMBOLS
 
 
-class UnscaledSelfAttention(SelfAttention):
-    """SelfAttention without the division: the query is multiplied by √d_k first, which undoes it."""
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, 1, T, T)."""
-        query, key, value = (w(x).unsqueeze(-3) for w in (self.w_q, self.w_k, self.w_v))
-        output, weights = scaled_dot_product_attention(query * math.sqrt(query.size(-1)), key, value, mask)
-        return self.w_o(output.squeeze(-3)), weights
-
-
-class FoldedSelfAttention(UnscaledSelfAttention):
-    """Without the division, but W_q starts smaller by √d_k, as in T5 (Raffel et al. 2020): at first the same scores."""
-
-    def __init__(self, d_model: int, d_k: int, *, output_projection: bool) -> None:
-        super().__init__(d_model, d_k, output_projection=output_projection)
-        with torch.no_grad():
-            self.w_q.weight /= math.sqrt(d_k)
-
-
-class TwoPlaces(nn.Module):
-    """One block over symbols and learned positions that predicts table[x_(t-1), x_(t-3)] at each t."""
-
-    def __init__(self, attention: nn.Module) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(SYMBOLS, D_MODEL)
-        self.positions = nn.Parameter(torch.randn(LENGTH, D_MODEL))
-        self.block = Block(D_MODEL, attention)
-        self.to_logits = nn.Linear(D_MODEL, SYMBOLS)
-
-    def forward(self, symbols: Tensor) -> Tensor:
-        """symbols (B, T) -> logits (B, T, SYMBOLS)."""
-        x, _ = self.block(self.embedding(symbols) + self.positions, causal_mask(LENGTH))
-        return self.to_logits(x)
-
-
-def labels(symbols: Tensor, table: Tensor) -> Tensor:
-    """What is to be said at the places 3 to T - 1: symbols (B, T), table (S, S) -> (B, T - 3)."""
-    return table[symbols[:, FIRST - 1 : -1], symbols[:, :-FIRST]]
-
-
-def train(
-    attention_class: type[SelfAttention], d_k: int, seed: int, steps: int
-) -> tuple[TwoPlaces, Tensor, list[float]]:
-    """Train one model -> the model, its table (S, S), and how often it was right on each new batch, before learning."""
-    torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
-    table = torch.randint(SYMBOLS, (SYMBOLS, SYMBOLS), generator=generator)
-    model = TwoPlaces(attention_class(D_MODEL, d_k, output_projection=True))
-    right = []
-
-    def loss_of_step(_: int) -> Tensor:
-        symbols = torch.randint(SYMBOLS, (BATCH, LENGTH), generator=generator)
-        logits, target = model(symbols)[:, FIRST:], labels(symbols, table)
-        right.append((logits.argmax(dim=-1) == target).float().mean().item())
-        return F.cross_entropy(logits.flatten(0, 1), target.flatten())
-
-    torch.set_flush_denormal(True)  # saturated weights are so near 0 that a processor is four times as slow with them
-    training.fit(model, loss_of_step, steps, matrix_rate=None, rate=LEARNING_RATE, share=lambda step: 1.0)
-    torch.set_flush_denormal(False)
-    return model, table, right
+def train(attention_class, d_k, seed, steps):
+    return train_two_places(lambda d_model: attention_class(d_model, d_k, output_projection=True), seed, steps)
 
 
 WITH, WITHOUT, FOLDED = "divided", "not divided", "smaller W_q"
-VARIANTS = {WITH: SelfAttention, WITHOUT: UnscaledSelfAttention, FOLDED: FoldedSelfAttention}
+VARIANTS = {WITH: SelfAttention, WITHOUT: UndividedSelfAttention, FOLDED: FoldedSelfAttention}
 RUNS = [(variant, d_k) for d_k in SIZES for variant in VARIANTS]
 Curves = dict[tuple[str, int], list[float]]  # (variant, d_k) -> the curve of one seed
 

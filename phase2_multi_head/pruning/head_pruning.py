@@ -35,7 +35,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase1_single_head.parts.scaling import D_MODEL, FIRST, LENGTH, SYMBOLS, TwoPlaces, labels
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase2_multi_head.pruning.head_importance import (
@@ -51,6 +50,7 @@ from phase2_multi_head.pruning.head_importance import (
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, Numbers, measures
+from shared.tasks import TwoPlaces
 from shared.visualization_utils import BLUE, HIDDEN, ORANGE, QUIET, headline, label_ends, save_plot
 
 TOLERANCE = 0.01  # nats that the loss may rise
@@ -72,17 +72,17 @@ class TwoLookups:
 
     def logits(self) -> Tensor:
         """For the places that have an answer -> (B, T - 3, S)."""
-        return self.model(self.symbols)[:, FIRST:]
+        return self.model(self.symbols)[:, TwoPlaces.FIRST :]
 
     def losses(self) -> Tensor:
         """Mean cross-entropy of each string in nats -> (B,)."""
-        target = labels(self.symbols, self.table)
+        target = TwoPlaces.answers(self.symbols, self.table)
         return F.cross_entropy(self.logits().mT, target, reduction="none").mean(dim=-1)  # (B, S, T - 3) -> (B,)
 
     @torch.no_grad()
     def right(self) -> float:
         """Share of right answers."""
-        return (self.logits().argmax(dim=-1) == labels(self.symbols, self.table)).double().mean().item()
+        return (self.logits().argmax(dim=-1) == TwoPlaces.answers(self.symbols, self.table)).double().mean().item()
 
     def sampled(self) -> Sampled:
         return Sampled([self.model.block.attention], self.losses, len(self.symbols))
@@ -92,16 +92,16 @@ def train(num_heads: int, seed: int, steps: int = STEPS, strings: int = STRINGS)
     """Train a new model; its heads share d_model = 64. The seed decides the table, the weights and the strings."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    table = torch.randint(SYMBOLS, (SYMBOLS, SYMBOLS), generator=generator)
-    model = TwoPlaces(MultiHeadAttention(D_MODEL, num_heads))
+    table = torch.randint(TwoPlaces.SYMBOLS, (TwoPlaces.SYMBOLS, TwoPlaces.SYMBOLS), generator=generator)
+    model = TwoPlaces(MultiHeadAttention(TwoPlaces.D_MODEL, num_heads))
 
     def loss_of_step(_: int) -> Tensor:
-        symbols = torch.randint(SYMBOLS, (BATCH, LENGTH), generator=generator)
+        symbols = torch.randint(TwoPlaces.SYMBOLS, (BATCH, TwoPlaces.LENGTH), generator=generator)
         return TwoLookups(model, table, symbols).losses().mean()
 
     name = f"two look-ups, heads: {num_heads}"
     training.fit(model, loss_of_step, steps, matrix_rate=None, rate=LEARNING_RATE, progress=name)
-    test = torch.randint(SYMBOLS, (strings, LENGTH), generator=generator)
+    test = torch.randint(TwoPlaces.SYMBOLS, (strings, TwoPlaces.LENGTH), generator=generator)
     return TwoLookups(model, table, test)
 
 

@@ -23,6 +23,7 @@ from phase2_multi_head.pruning.head_importance import (
 )
 from phase2_multi_head.pruning.head_pruning import curve, greedy_order, removable
 from shared import training
+from shared.tasks import TwoPlaces
 from shared.toy_language import MASK_ID, encode
 
 GATE_B, GATE_T, GATE_D, GATE_H, GATE_C = 7, 5, 33, 3, 11
@@ -221,12 +222,12 @@ def test_labels_of_two_lookups_by_a_loop():
     generator = torch.Generator().manual_seed(1)
     table = torch.randint(5, (5, 5), generator=generator)
     symbols = torch.randint(5, (3, 11), generator=generator)
-    labels = head_pruning.labels(symbols, table)
+    labels = TwoPlaces.answers(symbols, table)
     assert labels.shape == (3, 8)
     for row in range(3):
         for t in range(3, 11):
             assert labels[row, t - 3] == table[symbols[row, t - 1], symbols[row, t - 3]]
-    assert head_pruning.labels(torch.tensor([[2, 0, 1, 2]]), torch.arange(9).view(3, 3)).tolist() == [[5]]
+    assert TwoPlaces.answers(torch.tensor([[2, 0, 1, 2]]), torch.arange(9).view(3, 3)).tolist() == [[5]]
 
 
 def test_training_of_two_lookups_repeats_and_starts_at_chance():
@@ -234,8 +235,8 @@ def test_training_of_two_lookups_repeats_and_starts_at_chance():
     assert torch.equal(first.losses(), again.losses()) and not torch.equal(first.losses(), other.losses())
     assert not torch.equal(first.table, other.table)
     logits = first.logits()
-    assert logits.shape == (17, head_pruning.LENGTH - 3, head_pruning.SYMBOLS)
-    wanted = head_pruning.labels(first.symbols, first.table)
+    assert logits.shape == (17, TwoPlaces.LENGTH - 3, TwoPlaces.SYMBOLS)
+    wanted = TwoPlaces.answers(first.symbols, first.table)
     by_loop = -logits.log_softmax(dim=-1).gather(-1, wanted[..., None])[..., 0].mean(dim=-1)
     torch.testing.assert_close(first.losses(), by_loop)
     assert first.sampled().examples == 17 and len(first.sampled().measured().heads) == 4

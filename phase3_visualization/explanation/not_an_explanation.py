@@ -1,7 +1,7 @@
 """Is a weight an explanation?
 
 A weight says how much of a value is taken. It does not say how large the value is, or whether it had to be so. Two
-experiments on the trained heads of phase 2; reading_weights.py of phase 1 explains the ideas on a single head.
+experiments on the trained heads of phase 2; other_weights.py of phase 1 explains the ideas on a single head.
 
 1. Norm-weighted attention (Kobayashi et al. 2020). What word j adds to word i through head h is a vector, and its
    length is a_ij ||(x_j W_V^h + b_V^h) W_O^h||. A large weight on a short value adds little: the head looks, and takes
@@ -22,8 +22,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase1_single_head.parts.soft_lookup import NUM_READ, Reading
-from phase1_single_head.reading.reading_weights import (
+from phase1_single_head.reading.other_weights import (
+    Reading,
     alternative_weights,
     contributions,
     largest_agrees,
@@ -41,6 +41,7 @@ from shared.toy_model import ToyTransformer, in_double
 from shared.training import Trained
 from shared.visualization_utils import GREY, INK, QUIET, headline, label_ends, save_plot, token_labels
 
+NUM_READ = 100  # held-out sentences
 CLEAR = 0.5  # a weight above this is more than all others together
 ADDS_MOST, CLEARLY = "the heaviest word adds most", f"the same where its weight is above {CLEAR}"
 

@@ -11,21 +11,24 @@ same steps, and one thing taken out. They are small; all six take about six seco
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from phase1_single_head.order import positions
-from phase1_single_head.parts import scaling
+from phase1_single_head.parts.undivided import UndividedSelfAttention
+from phase1_single_head.self_attention import SelfAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer.packing import pack
 from shared import checkpoints, training
+from shared.tasks import REVERSE, SymbolMover, train_mover, train_two_places
 from shared.toy_model import ToyTransformer
 from shared.training import Recipe
 
 # As phase 4 trains them: one layer of four heads, a copy of it without the mask.
 MASKED = Recipe("wager_masked", "next word", num_heads=4, num_layers=1, steps=200, batch_size=32)
 UNMASKED = Recipe("wager_unmasked", "next word, without a mask", num_heads=4, num_layers=1, steps=200, batch_size=32)
+TWO_PLACES_STEPS, REVERSE_STEPS = 300, 150  # as scaling.py and positions.py train them
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,11 @@ class WagerModels:
 def train(options: argparse.Namespace) -> WagerModels:
     """All six, as the experiments train them; a few steps of each with --quick."""
     steps = (lambda full: min(full, training.QUICK_STEPS)) if options.quick else (lambda full: full)
-    divided, table, _ = scaling.train(scaling.SelfAttention, scaling.CUSTOMARY, options.seed, steps(scaling.STEPS))
-    undivided, _, _ = scaling.train(
-        scaling.UnscaledSelfAttention, scaling.CUSTOMARY, options.seed, steps(scaling.STEPS)
-    )
+    whole, undivided_head = (partial(kind, output_projection=True) for kind in (SelfAttention, UndividedSelfAttention))
+    divided, table, _ = train_two_places(whole, options.seed, steps(TWO_PLACES_STEPS))
+    undivided, _, _ = train_two_places(undivided_head, options.seed, steps(TWO_PLACES_STEPS))
     placed, unplaced = (
-        positions.train(encoding, positions.REVERSE, options.seed, steps(positions.STEPS))
-        for encoding in ("sinusoidal", "none")
+        train_mover(encoding, whole, REVERSE, options.seed, steps(REVERSE_STEPS)) for encoding in ("sinusoidal", "none")
     )
     masked = checkpoints.trained_model(MASKED, MultiHeadAttention, options).model
     unmasked = checkpoints.trained_model(UNMASKED, MultiHeadAttention, options).model
@@ -65,8 +66,8 @@ def train(options: argparse.Namespace) -> WagerModels:
 def state_of(model: nn.Module) -> dict[str, Tensor]:
     """The parameters by the names that the page's forward pass asks for; of positions those that a string can have."""
     state = {name.replace("block.", "blocks.0."): tensor for name, tensor in model.state_dict().items()}
-    if isinstance(model, positions.SymbolMover):
-        state["positions"] = state["positions"][: positions.LENGTH]
+    if isinstance(model, SymbolMover):
+        state["positions"] = state["positions"][: SymbolMover.LENGTH]
     return state
 
 

@@ -15,12 +15,11 @@ from typing import Any
 
 import torch
 
-from phase1_single_head.order import positions
-from phase1_single_head.parts import scaling
 from phase3_visualization.explorer import wager_examples, wager_models
 from shared.evidence import replications
 from shared.evidence.report.links import HOME
 from shared.evidence.report.rendering import place
+from shared.tasks import SymbolMover, TwoPlaces
 from shared.toy_language import SPECIAL, VOCABULARY
 from shared.training import Trained
 
@@ -96,13 +95,15 @@ def wagers() -> tuple[Wager, ...]:
             "not divided, 64",
             "A model reads a row of symbols. What it must say at each place depends on the symbols one and three "
             "places before. Its one head has d_k = 64, so its scores are divided by √64 = 8. A second model starts "
-            f"with the same numbers and reads the same rows for the same {scaling.STEPS} steps, but its scores are "
-            "not divided.",
+            f"with the same numbers and reads the same rows for the same "
+            f"{wager_models.TWO_PLACES_STEPS} steps, but its scores are not divided.",
             "At how many of the places is the second model right in the end?",
             (
                 Choice("More than half: it learns to keep its scores small", 0.5, 1.0),
                 Choice("A quarter to a half", 0.25, 0.5),
-                Choice(f"Less than a quarter: hardly better than chance, 1\u00a0in\u00a0{scaling.SYMBOLS}", 0.0, 0.25),
+                Choice(
+                    f"Less than a quarter: hardly better than chance, 1\u00a0in\u00a0{TwoPlaces.SYMBOLS}", 0.0, 0.25
+                ),
             ),
             f"It is right at {said('C010', 'not divided, 64')} of the places, the divided one at "
             f"{said('C010', 'divided, 64')}",
@@ -159,19 +160,20 @@ def wagers() -> tuple[Wager, ...]:
         ),
         Wager(
             "The order is taken away",
-            "positions-reversal",
+            "rotary-longer",
             "none, reverse",
-            f"Two models learn to say {positions.LENGTH} letters backwards, drawn at random from {positions.SYMBOLS}. "
-            "Both see all letters at once. One is also told at which place each letter stands; the other is not.",
+            f"Two models learn to say {SymbolMover.LENGTH} letters backwards, drawn at random from "
+            f"{SymbolMover.SYMBOLS}. Both see all letters at once. One is also told at which place each letter stands; "
+            "the other is not.",
             "How often does the other one say the right letter?",
             (
                 Choice("Nearly always: it sees every letter", 0.9, 1.0),
                 Choice("About one time in four: it knows which letters there are, not where", 0.2, 0.3),
-                Choice(f"One time in ten: it guesses among all {positions.SYMBOLS} letters", 0.05, 0.15),
+                Choice(f"One time in ten: it guesses among all {SymbolMover.SYMBOLS} letters", 0.05, 0.15),
             ),
-            f"It is right at {said('positions-reversal', 'none, reverse')} of the places, the one with positions at "
-            f"{said('positions-reversal', 'sinusoidal, reverse')}; to name the most frequent letter of the string each "
-            f"time is right at {said('positions-reversal', 'the most frequent symbol')}",
+            f"It is right at {said('rotary-longer', 'none, reverse')} of the places, the one with positions at "
+            f"{said('rotary-longer', 'sinusoidal, reverse')}; to name the most frequent letter of the string each "
+            f"time is right at {said('rotary-longer', 'the most frequent symbol')}",
             "Without places neither the weights nor the mean know the order; the best bet is the most frequent letter.",
             "phase1_single_head/README.md#6-where-is-the-order",
         ),
@@ -255,12 +257,12 @@ def data(both_sides: Trained, causal: Trained, options: argparse.Namespace) -> d
     """All that the page needs for its wagers: what they say, their examples, and six small models."""
     trained = wager_models.train(options)
     generator = torch.Generator().manual_seed(10**6 + options.seed)
-    symbols = torch.randint(scaling.SYMBOLS, (ROWS, scaling.LENGTH), generator=generator)
+    symbols = torch.randint(TwoPlaces.SYMBOLS, (ROWS, TwoPlaces.LENGTH), generator=generator)
     examples = (
         {"rows": symbols.tolist(), "table": trained.table.tolist()},
         {"sentences": wager_examples.to_be_written()},
         wager_examples.hidden_verb(both_sides),
-        {"rows": positions.new_strings(positions.LENGTH)[:ROWS].tolist()},
+        {"rows": SymbolMover.test_strings(SymbolMover.LENGTH)[:ROWS].tolist()},
         wager_examples.pretty_line(both_sides),
     )
     return {

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from phase1_single_head.parts.soft_lookup import Reading
+from phase1_single_head.reading.other_weights import Reading
 from phase2_multi_head.models import RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explanation import not_an_explanation

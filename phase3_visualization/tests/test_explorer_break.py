@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from phase1_single_head.order import positions
-from phase1_single_head.parts import scaling
 from phase3_visualization.explorer import wager_examples, wager_models, wagers, write_page
 from phase3_visualization.layers.readers import Case, hidden_loss, hide
 from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL
 from shared import paths, training
 from shared.attention_utils import causal_mask
 from shared.evidence import replications
+from shared.tasks import SymbolMover, TwoPlaces
 from shared.tests.helpers import EXPLORER_RECIPES, axe_violations, needs_browser, open_watched, sharp_model
 from shared.toy_language import INDEX, MASK_ID, START_ID, VERBS, VOCABULARY, encode
 
@@ -205,7 +204,7 @@ RUN = """([name, tokens, levers]) => {
 @pytest.mark.parametrize("name", ["divided", "undivided", "masked", "unmasked", "placed", "unplaced"])
 def test_a_small_model_computes_in_the_page_what_it_computes_in_pytorch(break_page, small_models, name):
     model = small_models.models[name]
-    symbols = {"divided": (scaling.SYMBOLS, scaling.LENGTH), "placed": (positions.SYMBOLS, positions.LENGTH)}
+    symbols = {"divided": (TwoPlaces.SYMBOLS, TwoPlaces.LENGTH), "placed": (SymbolMover.SYMBOLS, SymbolMover.LENGTH)}
     size, length = symbols.get(name.removeprefix("un"), (len(VOCABULARY), 9))
     tokens = torch.randint(size, (4, length), generator=torch.Generator().manual_seed(5))
     with torch.no_grad():

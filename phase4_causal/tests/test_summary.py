@@ -10,8 +10,7 @@ from matplotlib.patches import FancyArrowPatch, PathPatch, Rectangle
 from PIL import Image
 
 from phase1_single_head.models import RECIPE as ONE_HEAD
-from phase1_single_head.models import make_single_head
-from phase1_single_head.visualize import flow_of
+from phase1_single_head.models import flow_of, make_single_head
 from phase2_multi_head.models import ONE_LAYER_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal import causal_attention, summary

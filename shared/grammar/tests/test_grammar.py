@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from phase1_single_head.reading import reading_weights
+from phase1_single_head.reading import other_weights
 from shared import toy_language, training
 from shared.grammar import entropy as grammar_entropy
 from shared.grammar import scores as grammar_scores
@@ -188,8 +188,8 @@ def test_hidden_words_stay_hidden():
     value, scores = torch.randn(11, 2, generator=generator).double(), torch.randn(11, generator=generator).double()
     hidden = torch.arange(11) % 3 == 0
     weights = scores.masked_fill(hidden, -math.inf).softmax(dim=0)
-    other = reading_weights.alternative_weights(weights, value)
-    assert (other[hidden] == 0).all() and reading_weights.total_variation(other, weights) > 1e-2
+    other = other_weights.alternative_weights(weights, value)
+    assert (other[hidden] == 0).all() and other_weights.total_variation(other, weights) > 1e-2
     close(other @ value, weights @ value, rtol=0, atol=1e-12)
 
 

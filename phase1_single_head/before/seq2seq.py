@@ -1,0 +1,77 @@
+"""How did one network translate what another has read, before attention and with it?
+
+A recurrent reader takes in a text, a recurrent writer writes another. y is what was written last, s the writer's state,
+memory the reader's states, c what attention brings:
+
+    none        s = GRU(y, s)                                    all it knows of the text is where s starts
+    Luong       s = GRU(y, s), then c = attention(s, memory)     predicts from tanh(W [c; s])   (Luong et al. 2015)
+    Bahdanau    c = attention(s, memory), then s = GRU([c; y], s)        predicts from [c; s]   (Bahdanau et al. 2014)
+"""
+
+import torch
+from torch import Tensor, nn
+
+from phase1_single_head.before.additive import AdditiveAttention, LuongAttention, attend
+
+SIZE = 64  # of embeddings and states
+
+
+class Seq2Seq(nn.Module):
+    """A GRU that reads, in both directions or one, and a GRU that writes; between them one vector, the last states.
+
+    It reads and writes `letters` different ones; the writer's first input is one more, number `letters`.
+    """
+
+    def __init__(self, letters: int, directions: int = 2) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(letters + 1, SIZE)
+        self.encoder = nn.GRU(SIZE, SIZE // directions, batch_first=True, bidirectional=directions == 2)
+        self.decoder = nn.GRU(SIZE, SIZE, batch_first=True)
+        self.to_logits = nn.Linear(SIZE, letters)
+
+    def read(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """source (B, T) -> every state of the encoder, all directions (B, T, SIZE), and the last of each (B, SIZE)."""
+        memory, last = self.encoder(self.embedding(source))  # last (2, B, SIZE / 2)
+        return memory, torch.cat(last.unbind(), dim=-1)
+
+    def forward(self, source: Tensor, previous: Tensor) -> tuple[Tensor, Tensor | None]:
+        """source (B, T), previous (B, T), the letter before each to be written -> logits (B, T, letters), weights."""
+        _, last = self.read(source)
+        states, _ = self.decoder(self.embedding(previous), last[None])  # (B, SIZE) -> (1, B, SIZE), as nn.GRU takes it
+        return self.to_logits(states), None
+
+
+class LuongSeq2Seq(Seq2Seq):
+    """The decoder steps first, then its new state asks; so that all states can ask at once."""
+
+    def __init__(self, letters: int) -> None:
+        super().__init__(letters)
+        self.attention = LuongAttention(SIZE)
+        self.combine = nn.Linear(2 * SIZE, SIZE)
+
+    def forward(self, source: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
+        memory, last = self.read(source)
+        states, _ = self.decoder(self.embedding(previous), last[None])
+        context, weights = self.attention(states, memory)  # (B, T, SIZE), (B, 1, T, T)
+        return self.to_logits(torch.tanh(self.combine(torch.cat([context, states], dim=-1)))), weights
+
+
+class BahdanauSeq2Seq(Seq2Seq):
+    """The old state asks, and the answer goes into the step; so that steps must be taken one by one."""
+
+    def __init__(self, letters: int) -> None:
+        super().__init__(letters)
+        self.attention = AdditiveAttention(SIZE)
+        self.decoder = nn.GRUCell(2 * SIZE, SIZE)
+        self.to_logits = nn.Linear(2 * SIZE, letters)
+
+    def forward(self, source: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
+        memory, state = self.read(source)
+        keys, states, rows = self.attention.w_k(memory), [], []  # the keys are the same for every letter
+        for letter in self.embedding(previous).unbind(dim=1):  # (B, SIZE), one position after the other
+            scores = self.attention.score(self.attention.w_q(state)[:, None], keys)  # (B, 1, T)
+            context, weights = attend(scores, memory)  # (B, 1, SIZE), (B, 1, 1, T)
+            state = self.decoder(torch.cat([letter, context[:, 0]], dim=-1), state)
+            states.append(torch.cat([context[:, 0], state], dim=-1))
+            rows.append(weights)
+        return self.to_logits(torch.stack(states, dim=1)), torch.cat(rows, dim=2)

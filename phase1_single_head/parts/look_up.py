@@ -1,0 +1,77 @@
+"""Can attention look into another sequence, and find the right place?
+
+The other sequence is a list of facts in random order, "cat: red", "mat: soft", and the questions are nouns: which
+adjective belongs to "mat"? The fact with the same noun is the right one, so every weight is right or wrong. Compared
+with the same model before training; and the padding behind the facts is replaced, with the mask that hides it and
+without.
+"""
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from phase1_single_head.parts.cross_attention import CrossAttention
+from shared.evidence.claims import Numbers
+from shared.experiment import Experiment, Results, Run
+from shared.tasks import NOUNS, Facts, Lookup, draw_facts, train_lookup
+from shared.toy_language import ADJECTIVES
+from shared.visualization_utils import RED, plot_attention
+
+STEPS = 120
+
+
+def fact_labels(facts: Facts) -> list[str]:
+    """["cat: red", ..., "(padding)"] for the first list."""
+    pairs = zip(facts.nouns[0].tolist(), facts.adjectives[0].tolist(), strict=True)
+    names = [f"{NOUNS[noun]}: {ADJECTIVES[adjective]}" for noun, adjective in pairs]
+    length = int(facts.lengths[0])
+    return names[:length] + ["(padding)"] * (len(names) - length)
+
+
+@torch.no_grad()
+def moved_by_padding(model: Lookup, facts: Facts) -> dict[str, float]:
+    """How far outputs move when what stands behind the end of each list is replaced, with the mask and without."""
+    questions, memory = model.noun(facts.questions), model.memory(facts)
+    other = model.memory(draw_facts(len(facts.lengths), torch.Generator().manual_seed(1)))
+    repadded = torch.where(facts.mask[:, 0, 0, :, None], memory, other)  # (B, 1, 1, M) -> (B, M, 1)
+    moved = {}
+    for name, mask in (("with the mask", facts.mask), ("without a mask", None)):
+        before, after = (model.attention(questions, context, mask)[0] for context in (memory, repadded))
+        moved[f"padding replaced, {name}"] = (after - before).abs().max().item()
+    return moved
+
+
+@torch.no_grad()
+def measure(run: Run) -> Numbers:
+    """Shares of questions in 500 lists not trained on; an alignment is right if the largest weight lies on the fact."""
+    with torch.enable_grad():
+        model, found = train_lookup(CrossAttention, run.seed, run.steps(STEPS))
+    facts = draw_facts(500, torch.Generator().manual_seed(10**6 - 1))
+    run.shown.update(facts=facts, weights=model(facts)[1])
+    return found | {"by chance": (1 / facts.lengths).mean().item()} | moved_by_padding(model, facts)
+
+
+def picture(found: Results) -> Figure:
+    """The weights of the first list, a row for each question; the right fact is outlined."""
+    facts = found.shown["facts"]
+    questions = [f"{NOUNS[noun]}?" for noun in facts.questions[0].tolist()]
+    fig, ax = plt.subplots(figsize=(7.6, 4.8), layout="constrained")
+    weights = found.shown["weights"][0, 0]
+    plot_attention(weights, questions, fact_labels(facts), mask=facts.mask[0, 0], ax=ax, annotate=False)
+    for row, column in enumerate(facts.aligned[0].tolist()):
+        ax.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=RED, linewidth=2.5))
+    ax.set(xlabel="facts (keys)", ylabel="questions (queries)")
+    return fig
+
+
+main = Experiment(
+    measure,
+    picture=picture,
+    title="{n[right alignments]:.0%} of the questions find their fact in another sequence",
+    note=f"trained {STEPS} steps · darker: more weight · outlined: the right fact · hatched: hidden",
+    answer="{n[right alignments]:.0%} of the questions look at their fact, {n[before training]:.0%} before training",
+)
+
+if __name__ == "__main__":
+    main.run()

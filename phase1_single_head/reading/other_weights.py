@@ -1,0 +1,90 @@
+"""What does a row of attention weights tell about the output?
+
+The output is a weighted mean of the values. With more words than a value has numbers, other weights give the same mean,
+to the last digit (Brunner et al. 2020). And a word adds its weight times its value: a large weight on a small value
+adds little. Phase 3 asks both of trained heads; here six words with values of one number, made by hand:
+
+    python phase1_single_head/reading/other_weights.py
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One sentence as a head sees it: query and key (T, d_k), value (T, d_v), weights (T, T)."""
+
+    words: list[str]
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    weights: Tensor
+
+
+def change_without_effect(weights: Tensor, value: Tensor, free: Tensor) -> Tensor | None:
+    """A change of the `free` (bool (T,)) weights that moves neither output nor sum -> (T,), or None if there is none.
+
+    Such changes are the null space of [value, 1]ᵀ. It has d_v + 1 rows, so that of n free words at least n - (d_v + 1)
+    directions have no effect. Among them: the one that takes most from the heaviest word that can change at all.
+    """
+    fixed = torch.cat([value, torch.ones_like(value[:, :1])], dim=1).T[:, free]  # (T, d_v) -> (d_v + 1, n)
+    _, sizes, directions = torch.linalg.svd(fixed)
+    null = directions[int((sizes > 1e-10 * sizes[0]).sum()) :]  # (n, n) -> (n - rank, n)
+    projection = null.T @ null  # (n, n): a wish for change -> what of it has no effect
+    can_change = projection.diagonal() > 1e-12
+    if not can_change.any():
+        return None
+    heaviest = weights[free].masked_fill(~can_change, -1).argmax()
+    change = torch.zeros_like(weights)
+    change[free] = -projection[heaviest]
+    return change
+
+
+def alternative_weights(weights: Tensor, value: Tensor) -> Tensor | None:
+    """Other weights with the same output: weights (T,), value (T, d_v), both float64 -> (T,), or None.
+
+    From the given row along a direction without effect until some weight is 0; that one stays 0, and on along the next,
+    until none is left. Then at most d_v + 1 words have weight (Carathéodory's theorem). Hidden words (weight 0) stay
+    hidden. None, the weights are unique: at most d_v + 1 words, and no value among them is a mix of others.
+    """
+    other = weights.clone()
+    while (change := change_without_effect(weights, value, other > 0)) is not None:
+        steps = torch.where(change < 0, -other / change, math.inf)
+        emptied = steps.argmin()
+        other = (other + steps[emptied] * change).clamp(min=0)
+        other[emptied] = 0
+    return None if torch.equal(other, weights) else other
+
+
+def total_variation(a: Tensor, b: Tensor) -> float:
+    """How much weight must be moved to make one row of weights into the other, 0 to 1."""
+    return (a - b).abs().sum().item() / 2
+
+
+def contributions(weights: Tensor, value: Tensor) -> Tensor:
+    """Length of what each word adds to each output, |weight × value|: (T_q, T_k), (T_k, d_v) -> (T_q, T_k)."""
+    return weights * value.norm(dim=-1)
+
+
+def largest_agrees(reading: Reading) -> Tensor:
+    """For each row: does the word with the largest weight contribute most? -> bool (T,)"""
+    return contributions(reading.weights, reading.value).argmax(dim=-1) == reading.weights.argmax(dim=-1)
+
+
+def main() -> None:
+    value = torch.tensor([0, 1, 2, 1, 0, 2], dtype=torch.float64)[:, None]
+    weights = torch.tensor([0.05, 0.6, 0.1, 0.1, 0.05, 0.1], dtype=torch.float64)
+    other = alternative_weights(weights, value)
+    for name, row in (("values", value[:, 0]), ("weights", weights), ("others", other)):
+        print(f"{name:8}" + "".join(f"{number:6.2f}" for number in row.tolist()))
+    for name, row in (("weights", weights), ("others", other)):
+        print(f"output of the {name}: {(row @ value).item():.3f}")
+    print(f"{total_variation(weights, other):.2f} of the weight was moved")
+
+
+if __name__ == "__main__":
+    main()
