@@ -1,4 +1,4 @@
-"""Gradients, paths and chains against formulas; the table of layers against counts by hand."""
+"""Gradients, paths and chains against formulas."""
 
 import itertools
 import math
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from phase1_single_head.long_path import layer_costs, path_length
+from phase1_single_head.long_path import path_length
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
 from shared.measure import count_operations
 from shared.tests.helpers import close
@@ -117,52 +117,6 @@ def test_operations_and_weights_of_attention(n, d):
     assert (core, layer - core) == (4 * n**2 * d, 6 * n * d**2)
     assert (core > layer - core) == (n > 1.5 * d)
     assert SelfAttention(d)(text)[1].numel() == n**2
-
-
-def test_weights_are_counted_and_written_as_formulas():
-    d, n = 24, 7
-    expected = {
-        "RNN": (2 * d**2, "2 d²"),
-        "LSTM": (8 * d**2, "8 d²"),
-        "convolution": (3 * d**2, "3 d²"),
-        "dilated convolution": (3 * d**2, "3 d²"),
-        "fully connected": ((n * d) ** 2, "(n d)²"),
-        "attention": (3 * d**2, "3 d²"),
-        "attention with W_O": (4 * d**2, "4 d²"),
-    }
-    names = layer_costs.LAYERS
-    assert {k: (layer_costs.count_weights(k, d, n), layer_costs.weights_formula(k)) for k in names} == expected
-    assert layer_costs.count_weights("fully connected", 64, 6) == 147_456
-    assert layer_costs.count_weights("attention with W_O", 64, 6) == 16_384
-
-
-def test_influence_is_the_gradient_of_each_pair():
-    torch.manual_seed(0)
-    layer, x = SelfAttention(3).double(), torch.randn(1, 4, 3, dtype=torch.float64)
-    jacobian = torch.autograd.functional.jacobian(lambda x: layer(x)[0].sum(dim=-1)[0], x)  # (4, 1, 4, 3)
-    close(layer_costs.influence(layer, x), jacobian[:, 0].norm(dim=-1))
-    assert (layer_costs.influence(layer, x) > 0).all()  # every output depends directly on every position
-    (local,) = itertools.islice(path_length.convolutions(3, dilated=False), 1)
-    assert (layer_costs.influence(local.double(), x) > 0).tolist() == torch.ones(4, 4).tril().triu(-2).bool().tolist()
-
-
-def test_who_goes_with_the_word_and_who_stays_with_the_place(monkeypatch):
-    monkeypatch.setattr(layer_costs, "NUM_DRAWS", 3)
-    torch.manual_seed(0)
-    rows = {name: layer_costs.measure(name) for name in layer_costs.LAYERS}
-    assert {name: row.content_decides for name, row in rows.items()} == {
-        "RNN": "how much",
-        "LSTM": "how much",
-        "convolution": "no",
-        "dilated convolution": "no",
-        "fully connected": "no",
-        "attention": "where",
-        "attention with W_O": "where",
-    }
-    assert {name for name, row in rows.items() if not row.at_once} == {"RNN", "LSTM"}
-    assert {name for name, row in rows.items() if not row.any_length} == {"fully connected"}
-    blind = layer_costs.Row("", [], [], True, stay=0.3, go=0.2)  # neither rule: no name for it
-    assert blind.content_decides == "unclear"
 
 
 def test_fits_tell_a_power_from_a_factor():

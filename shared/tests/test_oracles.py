@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
-from phase1_single_head.before.scoring import AdditiveAttention, LuongAttention
+from phase1_single_head.before.additive import AdditiveAttention, LuongAttention
 from phase1_single_head.order.position_encodings import RotarySelfAttention, rotary
 from phase1_single_head.parts.cross_attention import CrossAttention
 from phase1_single_head.self_attention import SelfAttention, attention_by_loops, scaled_dot_product_attention
