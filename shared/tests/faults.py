@@ -94,11 +94,19 @@ def run_tests(*tests: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST)
 
 
+def tests_that_name(file: Path) -> list[str]:
+    """All that have the name of a file in them: first its own tests, then those of its room, of its phase, of others."""
+    tests = [test.relative_to(paths.ROOT) for test in paths.ROOT.glob("*/**/test_*.py")]
+    named = [test for test in tests if re.search(rf"\b{file.stem}\b", (paths.ROOT / test).read_text(encoding="utf-8"))]
+    near = {
+        test: (file.stem in test.stem, file.parent.name in test.stem, file.parts[0] in test.parts) for test in named
+    }
+    return [str(test) for test in sorted(named, key=near.get, reverse=True)]
+
+
 def failing_test(number: int) -> str | None:
-    """The first test to fail, of those whose file names that of the fault; those of its own phase come first."""
-    file = Path(FAULTS[number][0])
-    tests = sorted(paths.ROOT.glob("*/**/test_*.py"), key=lambda test: paths.ROOT / file.parts[0] not in test.parents)
-    named = [str(test) for test in tests if re.search(rf"\b{file.stem}\b", test.read_text(encoding="utf-8"))]
+    """The first of the tests that name the file of a fault to fail with it."""
+    named = tests_that_name(Path(FAULTS[number][0]))
     try:
         done = run_tests(*named, FAULT=str(number))  # shared/tests/contents.py plants it
     except subprocess.TimeoutExpired:
