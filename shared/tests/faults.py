@@ -5,7 +5,7 @@
 
 faults.txt has them: below the name of a file a row for each, a fragment that stands once in the file => what is put
 there instead, a wrong sign, index, mask, scale or shift. First the oracles of the file are asked (test_oracles.py), in
-this process. What they let pass is planted in a process of its own, which runs the tests that name the file.
+this process. What they let pass is planted in a process of its own, which runs the tests that import the file.
 """
 
 import gc
@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FunctionType
 
+import test_all
 from shared import paths
 from shared.tests import test_oracles
 
@@ -94,21 +95,23 @@ def run_tests(*tests: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST)
 
 
-def tests_that_name(file: Path) -> list[str]:
-    """All that have the name of a file in them: first its own tests, then those of its room, of its phase, of others."""
-    tests = [test.relative_to(paths.ROOT) for test in paths.ROOT.glob("*/**/test_*.py")]
-    named = [test for test in tests if re.search(rf"\b{file.stem}\b", (paths.ROOT / test).read_text(encoding="utf-8"))]
-    near = {
-        test: (file.stem in test.stem, file.parent.name in test.stem, file.parts[0] in test.parts) for test in named
-    }
-    return [str(test) for test in sorted(named, key=near.get, reverse=True)]
+def tests_that_import(file: Path) -> list[str]:
+    """First the tests of the file, then those of its room, of its phase, of others."""
+    tests = [Path(folder, "tests", f"test_{room}.py") for folder, rooms in test_all.TESTS.items() for room in rooms]
+    imports = re.compile(rf"^from .*\b{file.stem}\b", re.MULTILINE)
+    tests = [test for test in tests if imports.search((paths.ROOT / test).read_text(encoding="utf-8"))]
+
+    def near(test: Path) -> tuple[bool, ...]:
+        return file.stem in test.stem, file.parent.name in test.stem, file.parts[0] in test.parts
+
+    return [str(test) for test in sorted(tests, key=near, reverse=True)]
 
 
 def failing_test(number: int) -> str | None:
-    """The first of the tests that name the file of a fault to fail with it."""
-    named = tests_that_name(Path(FAULTS[number][0]))
+    """The first of the tests that import the file of a fault to fail with it."""
+    tests = tests_that_import(Path(FAULTS[number][0]))
     try:
-        done = run_tests(*named, FAULT=str(number))  # shared/tests/contents.py plants it
+        done = run_tests(*tests, FAULT=str(number))  # shared/tests/contents.py plants it
     except subprocess.TimeoutExpired:
         return None
     failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", done.stdout, re.MULTILINE)
