@@ -5,7 +5,6 @@ noticed and made again: trained_model reads the model of a recipe, or trains it 
 """
 
 import argparse
-import errno
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -36,13 +35,8 @@ def save_checkpoint(trained: Trained) -> None:
 def read_checkpoint(path: Path, device: str = "cpu") -> dict:
     """What save_checkpoint wrote: a dict with recipe, history and state_dict.
 
-    Raises FileNotFoundError if there is none, IsADirectoryError if a folder has its name, which nobody can write over,
-    ValueError, in words for the reader, for a damaged or a foreign file.
+    Raises FileNotFoundError if there is none, ValueError, in words for the reader, for a damaged or a foreign file.
     """
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a folder: take it away", str(path))
-    if path.exists() and not path.is_file():  # to read from a pipe is to wait
-        raise ValueError("is not a file")
     try:
         content = torch.load(path, map_location=device, weights_only=True)
     except FileNotFoundError:

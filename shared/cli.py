@@ -3,20 +3,17 @@
 A wrong option, an unknown word, a folder that cannot be written: one line that says what to do, exit code 2.
 Ctrl-C: one line, exit code 130; kill: 143. No file is left half-written (see shared.paths.whole_file).
 
-A terminal without a letter shows another one: sqrt for √.
-
     ./run_all.sh help     lists the common options
 """
 
 import argparse
-import codecs
 import functools
 import io
+import itertools
 import os
 import random
 import signal
 import sys
-import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -27,16 +24,12 @@ import matplotlib
 import numpy as np
 import torch
 
-import shared
 from shared import paths
 from shared.toy_language import TOY_SENTENCE, read_sentences, tokenize
 
 P, T = ParamSpec("P"), TypeVar("T")
 
 MOST = {"seeds": 100, "d_model": 1024, "heads": 1024, "layers": 24}  # more would take days, or all the memory
-# What plain ASCII has in place of a letter that is like none of its own
-PLAIN = {"√": "sqrt ", "→": "->", "·": "*", "×": "x", "–": "-", "−": "-", "≈": "~", "±": "+-", "∞": "inf"}
-PLAIN |= {"“": '"', "”": '"', "½": "1/2", "φ": "phi", "ω": "omega", "π": "pi"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,11 +39,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def parser(description: str | None, *, trains: bool = False) -> argparse.ArgumentParser:
-    """A parser with the common options; description is the script's own docstring.
-
-    trains: the script trains a model that others use, too, and --train-only stops there.
-    """
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the common options; description is the script's own docstring."""
     program = Path(sys.argv[0])
     result = Parser(
         prog=program.parent.name if program.name == "__main__.py" else program.name,
@@ -59,25 +49,15 @@ def parser(description: str | None, *, trains: bool = False) -> argparse.Argumen
         allow_abbrev=False,
     )
     add = result.add_argument
-    add(
-        "--sentence",
-        metavar="TEXT",
-        help=f'the sentence to look at (default: the first of --sentences, "{TOY_SENTENCE}")',
-    )
+    add("--sentence", metavar="TEXT", help=f'the sentence to look at (default: of --sentences, "{TOY_SENTENCE}")')
     add("--sentences", metavar="FILE", default=str(paths.TOY_SEQUENCES), help="file of sentences, one a line")
     add("--seed", type=int, default=0, help="decides the initial weights and the batches (default: 0)")
     add("--seeds", type=int, default=1, metavar="N", help="measure with N seeds, counted up from --seed (default: 1)")
     add("--device", choices=("cpu", "cuda", "mps", "auto"), default="cpu", help="where to compute (default: cpu)")
     add("--retrain", action="store_true", help="train again even if there is a checkpoint")
-    if trains:
-        add("--train-only", action="store_true", help="train what this script needs and stop")
-    add(
-        "--quick",
-        action="store_true",
-        help="without a checkpoint, train a few steps only: a test drive",
-    )
-    add("--output-dir", type=Path, default=paths.ROOT, metavar="DIR", help="write pictures and data under DIR")
+    add("--quick", action="store_true", help="without a checkpoint, train a few steps only: a test drive")
     add("--numbers", action="store_true", help="print all numbers and rules, not a table and verdicts alone")
+    add("--output-dir", type=Path, default=paths.ROOT, metavar="DIR", help="write pictures and data under DIR")
     add("--no-pictures", dest="pictures", action="store_false", help="measure only")
     add("--format", choices=("png", "svg"), default="png", help="of the pictures (default: png)")
     add("--d-model", type=int, metavar="D", help="width of the toy transformer (default: 64)")
@@ -87,7 +67,7 @@ def parser(description: str | None, *, trains: bool = False) -> argparse.Argumen
 
 
 def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> argparse.Namespace:
-    """Parse and check the options, and set up seeds, torch and device by them.
+    """Parse and check the options, and set up seeds, threads and device by them.
 
     Adds words (the sentence to look at, as a list) and all_sentences (of the file).
     """
@@ -104,59 +84,17 @@ def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> arg
         result.error(str(error))
     except OSError as error:
         result.error(f"cannot use {error.filename}: {error.strerror}")
-    random.seed(options.seed)
-    np.random.seed(options.seed)
-    torch.manual_seed(options.seed)
-    torch.set_default_dtype(torch.float32)
+    for set_seed in (random.seed, np.random.seed, torch.manual_seed):
+        set_seed(options.seed)
     torch.set_num_threads(1)  # the models are so small that a second thread costs more than it brings
     return options
-
-
-@contextmanager
-def _torch_and_seeds_put_back() -> Iterator[None]:
-    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
-    python, arrays = random.getstate(), np.random.get_state()
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # asking would take seconds
-    try:
-        with torch.random.fork_rng(gpus):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_default_dtype(dtype)
-        random.setstate(python)
-        np.random.set_state(arrays)
-
-
-def script(main: Callable[P, T]) -> Callable[P, T]:
-    """Decorates a script's main(), so that a notebook can call it: seeds, style and torch's settings are put back."""
-
-    @functools.wraps(main)
-    def as_a_guest(*args: P.args, **options: P.kwargs) -> T:
-        look = sys.modules.get("shared.visualization_utils")  # whoever draws has imported it, which takes a second
-        with _torch_and_seeds_put_back(), look.theme() if look else nullcontext():
-            return main(*args, **options)
-
-    return as_a_guest
-
-
-@contextmanager
-def environment(name: str, value: str) -> Iterator[None]:
-    """With this variable for a library that reads it now, unless it is set already."""
-    is_set = name in os.environ
-    os.environ.setdefault(name, value)
-    try:
-        yield
-    finally:
-        if not is_set:
-            del os.environ[name]
 
 
 def _check_sizes(options: argparse.Namespace) -> None:
     for name, most in MOST.items():
         value = getattr(options, name)
         if value is not None and not 1 <= value <= most:
-            limit = "1 or more" if value < 1 else f"{most} or less"
-            raise ValueError(f"--{name.replace('_', '-')} must be {limit}: got {value}")
+            raise ValueError(f"--{name.replace('_', '-')} must lie between 1 and {most}: got {value}")
     if not 0 <= options.seed < 2**32 - options.seeds:
         raise ValueError(f"--seed must lie between 0 and {2**32 - 1 - options.seeds}: got {options.seed}")
     d_model, heads = options.d_model or 64, options.heads or 4
@@ -182,59 +120,24 @@ def chosen_heads(
     script: argparse.ArgumentParser, options: argparse.Namespace, num_layers: int, num_heads: int
 ) -> list[tuple[int, int]]:
     """(layer, head) of all heads, or of those that --layer and --head pick."""
-    for name, value, count in (("layer", options.layer, num_layers), ("head", options.head, num_heads)):
-        if value is not None and not 0 <= value < count:
-            script.error(f"--{name} must lie between 0 and {count - 1}: got {value}")
-    return [
-        (layer, head)
-        for layer in range(num_layers)
-        for head in range(num_heads)
-        if options.layer in (None, layer) and options.head in (None, head)
-    ]
+    chosen = []
+    for name, picked, count in (("layer", options.layer, num_layers), ("head", options.head, num_heads)):
+        if picked is not None and not 0 <= picked < count:
+            script.error(f"--{name} must lie between 0 and {count - 1}: got {picked}")
+        chosen.append(range(count) if picked is None else [picked])
+    return list(itertools.product(*chosen))
 
 
-def in_plain_letters(error: UnicodeEncodeError) -> tuple[str, int]:
-    """An error handler for writing text: √d -> sqrt d, T² -> T^2, café -> cafe, what is like no letter -> ?"""
-    plain = ""
-    for letter in error.object[error.start : error.end]:
-        likeness = unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode()
-        raised = "^" if unicodedata.decomposition(letter).startswith("<super>") else ""
-        plain += PLAIN.get(letter) or (raised + likeness if likeness else "?")
-    return plain, error.end
+def script(main: Callable[P, T]) -> Callable[P, T]:
+    """Decorates a script's main(): its figures have the look of the course, and a notebook keeps its own."""
 
+    @functools.wraps(main)
+    def in_our_look(*args: P.args, **options: P.kwargs) -> T:
+        look = sys.modules.get("shared.visualization_utils")  # whoever draws has imported it, which takes a second
+        with look.theme() if look else nullcontext():
+            return main(*args, **options)
 
-codecs.register_error("in_plain_letters", in_plain_letters)
-
-
-class Killed(KeyboardInterrupt):
-    """Somebody ended this process: kill PID."""
-
-
-def _stop(number: int, _frame: FrameType | None) -> NoReturn:
-    signal.signal(number, shared.leave)  # whoever asks twice does not want to wait
-    raise Killed if number == signal.SIGTERM else KeyboardInterrupt
-
-
-@contextmanager
-def _heard(number: int) -> Iterator[None]:
-    """Meanwhile this signal is an error that nobody takes for one, unless somebody made this process deaf to it."""
-    before = signal.getsignal(number)
-    if before is not signal.SIG_IGN:
-        signal.signal(number, _stop)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
-
-
-@contextmanager
-def deaf_children() -> Iterator[None]:
-    """Processes that start meanwhile do not hear Ctrl-C (but on Windows): this one does, and ends them."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    return in_our_look
 
 
 def answer_of(main: Callable[[], str | None]) -> str | None:
@@ -254,26 +157,37 @@ def answer_of(main: Callable[[], str | None]) -> str | None:
         sys.exit(2)
 
 
+@contextmanager
+def deaf_children() -> Iterator[None]:
+    """Processes that start meanwhile do not hear Ctrl-C (but on Windows): this one does, and ends them."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stop(number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt(number)
+
+
 def run(main: Callable[[], str | None]) -> str | None:
     """answer_of for a program: Ctrl-C, kill, and a reader who has seen enough (| head) are one line at most."""
     matplotlib.use("Agg")  # scripts only save, so they need no display
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # no string that somebody collects it in
-            stream.reconfigure(errors="in_plain_letters")
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a letter that the terminal does not have
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # somebody wants this process to go on
+            signal.signal(number, _stop)
     try:
-        with _heard(signal.SIGINT), _heard(signal.SIGTERM):
-            try:
-                return answer_of(main)
-            finally:
-                if sys.stdout:  # None if it was closed before the start, as under pythonw on Windows
-                    sys.stdout.flush()
+        answer = answer_of(main)
+        print(end="", flush=True)
+        return answer
     except KeyboardInterrupt as stop:
-        said, code = ("ended", 143) if isinstance(stop, Killed) else ("interrupted", 130)
-        print(f"\n{said}: no file is half-written", file=sys.stderr)
-        sys.exit(code)
-    except OSError as error:  # of the screen
+        number = stop.args[0] if stop.args else signal.SIGINT
+        print(f"\n{'ended' if number == signal.SIGTERM else 'interrupted'}: no file is half-written", file=sys.stderr)
+        sys.exit(128 + number)
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # takes what Python still wants to print
-        if isinstance(error, BrokenPipeError):
-            sys.exit(141)
-        print(f"output: {error.strerror}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(141)

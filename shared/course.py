@@ -9,10 +9,9 @@
     python shared/course.py publish            for maintainers: the last run's pictures into visualizations/gallery/
     python shared/course.py help               the options of a run
 
-Scripts run two at a time and are told in reading order. Of each script the story has its question, its answer, its
-verdicts and its pictures; all that it printed is in the log, data/processed/run.log, and on the screen with --verbose.
-The models that scripts share are trained first. Each script has one thread: the toy models are too small for two. What
-measures times runs at the end, when nothing else does. Each phase's __main__.py says which script is which.
+The models that scripts share are trained first. Then scripts run two at a time, each with one thread, and are told in
+reading order; what measures times runs at the end, when nothing else does. Of each script the story has its question,
+its answer, its verdicts and its pictures; all that it printed is in the log, and on the screen with --verbose.
 """
 
 import argparse
@@ -23,13 +22,14 @@ import importlib.util
 import io
 import json
 import multiprocessing
+import pkgutil
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from multiprocessing.pool import AsyncResult, Pool
+from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,7 +44,6 @@ from shared.paths import PHASES
 
 ELSEWHERE = {"replicate": "shared.evidence.replicate", "publish": "shared.evidence.publish"}  # word -> who does it
 PROCESSES = 2
-WIDTH = 118  # of the story
 LOG = paths.PROCESSED / "run.log"
 
 
@@ -52,7 +51,7 @@ LOG = paths.PROCESSED / "run.log"
 class Plan:
     """The scripts of a phase, as modules below its folder; its __main__.py has one of these as PLAN."""
 
-    train: tuple[str, ...]  # whose models the scripts share, with their full names
+    train: tuple[str, ...]  # the loaders of the models that scripts share: "phase2_multi_head.models:load_..."
     scripts: tuple[str, ...]  # as they are best read
     slow: tuple[str, ...] = ()  # of the scripts: they train models of their own, and start first
     alone: tuple[str, ...] = ()  # they measure times, at the end
@@ -76,56 +75,54 @@ def plan_of(phase: str) -> Plan:
     return Plan(**{**parts, "train": plan.train})
 
 
-def without_retrain(argv: list[str]) -> list[str]:
-    """The options of a script whose models have just been trained."""
-    return [option for option in argv if option != "--retrain"]
-
-
 def path_of(name: str) -> str:
     return name.replace(".", "/") + ".py"
 
 
-def run_script(name: str, argv: list[str]) -> Result:
-    """Run the main() of a module in this process and catch what it prints; errors only if it fails."""
+def result_of(main: Callable[[], str | None]) -> Result:
+    """Call it in this process and catch what it prints; errors only if it fails."""
     printed, errors = io.StringIO(), io.StringIO()
     code, answer = 0, None
     before = len(paths.written)
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
         try:
-            answer = cli.answer_of(partial(importlib.import_module(name).main, argv))
+            answer = cli.answer_of(main)
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else 1
     text = printed.getvalue() + (errors.getvalue() if code else "")
     return Result(code, text, answer or "", tuple(paths.written[before:]))
 
 
+def run_script(name: str, argv: list[str]) -> Result:
+    """Run the main of a module, a function or an Experiment."""
+    return result_of(lambda: importlib.import_module(name).main(argv))
+
+
+def train(loader: str, argv: list[str]) -> Result:
+    """Train the models that a loader loads, one for each seed, unless they are there already."""
+
+    def load() -> None:
+        options = cli.parse(cli.parser(None), argv)
+        for seed in cli.seeds(options):
+            pkgutil.resolve_name(loader)(options, seed)
+
+    return result_of(load)
+
+
 def question_of(name: str) -> str:
     """The first line of a script's docstring."""
-    return (importlib.import_module(name).__doc__ or name).splitlines()[0]
-
-
-def verdicts(result: Result) -> str:
-    """How the script's claims came out, as the record has it: "+ 3  x 1"."""
-    files = [path for path in result.written if path.parent.name == "findings"]
-    found = [finding["verdict"] for path in files for finding in json.loads(path.read_text(encoding="utf-8"))]
-    counts = collections.Counter(MARKS[verdict] for verdict in found if verdict in MARKS)
-    return "  ".join(f"{mark} {counts[mark]}" for mark in MARKS.values() if counts[mark])
-
-
-def pictures(result: Result) -> str:
-    """Names of what the script drew; the last lines of the story say where that lies."""
-    return " ".join(path.name for path in result.written if path.suffix in (".png", ".svg", ".gif", ".html"))
+    return (importlib.import_module(name).__doc__ or name).strip().splitlines()[0]
 
 
 def story(name: str, result: Result) -> str:
-    """One or two lines: what the script asks, what it found, how its claims came out, and its pictures."""
-    lines = [f"{name.split('.', 1)[1].replace('.', '/')}: {question_of(name)}"]
-    if result.answer:
-        lines.append(f"    {result.answer}")
-    for part in filter(None, (verdicts(result), pictures(result))):
-        fits = next((i for i, line in enumerate(lines) if len(line) + 3 + len(part) <= WIDTH), len(lines) - 1)
-        lines[fits] += f"   {part}"
-    return "\n".join(lines)
+    """Two lines: what the script asks; what it found, how its claims came out ("+ 3  x 1"), and its pictures."""
+    files = [path for path in result.written if path.parent.name == "findings"]
+    found = [finding["verdict"] for path in files for finding in json.loads(path.read_text(encoding="utf-8"))]
+    counts = collections.Counter(MARKS[verdict] for verdict in found if verdict in MARKS)
+    verdicts = "  ".join(f"{mark} {counts[mark]}" for mark in MARKS.values() if counts[mark])
+    pictures = " ".join(path.name for path in result.written if path.suffix in (".png", ".svg", ".gif", ".html"))
+    said = "   ".join(filter(None, (result.answer, verdicts, pictures)))
+    return f"{name.split('.', 1)[1].replace('.', '/')}: {question_of(name)}" + (f"\n    {said}" if said else "")
 
 
 class Teller:
@@ -136,15 +133,12 @@ class Teller:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.file = log.open("w", encoding="utf-8")
 
-    def say(self, text: str) -> None:
-        tqdm.write(text)
-
     def tell(self, name: str, result: Result) -> None:
         """Log a script, print its story; leave with its exit code, and all it said, if it failed."""
         whole = f"\n== {path_of(name)}\n{result.text.rstrip()}\n"
         self.file.write(whole)
         self.file.flush()
-        self.say(whole if self.verbose or result.code else story(name, result))
+        tqdm.write(whole if self.verbose or result.code else story(name, result))
         if result.code:
             sys.exit(result.code)
 
@@ -162,27 +156,28 @@ def processes() -> Pool:
         return multiprocessing.get_context("spawn").Pool(PROCESSES, prepare)
 
 
+def without_retrain(argv: list[str]) -> list[str]:
+    """The options of a script whose models have just been trained."""
+    return [option for option in argv if option != "--retrain"]
+
+
 def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller: Teller) -> None:
     """Train, then run everything that may run beside something else, and tell it phase by phase."""
-
-    def start(name: str, options: list[str]) -> AsyncResult:
-        return pool.apply_async(run_script, (name, options))
-
-    trained = dict.fromkeys(name for plan in plans.values() for name in plan.train)
-    training = {name: start(name, ["--train-only", *argv]) for name in trained}
-    for name, waiting in training.items():
+    loaders = dict.fromkeys(name for plan in plans.values() for name in plan.train)
+    for name, waiting in {name: pool.apply_async(train, (name, argv)) for name in loaders}.items():
         result = waiting.get()
         if result.code:
             teller.tell(name, result)
         teller.file.write(result.text)
+    argv = without_retrain(argv)
     started = {
-        name: start(name, without_retrain(argv))
+        name: pool.apply_async(run_script, (name, argv))
         for plan in plans.values()
         for name in (*plan.slow, *(other for other in plan.scripts if other not in plan.slow))
     }
     bar = tqdm(total=len(started), desc="scripts", leave=False, disable=None)
     for phase, plan in plans.items():
-        teller.say(f"---- {SECTIONS[phase]}")
+        tqdm.write(f"---- {SECTIONS[phase]}")
         for name in plan.scripts:
             teller.tell(name, started[name].get())
             bar.update()
@@ -195,11 +190,10 @@ def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, long
     if options.quick:  # a test drive: its times say nothing, so that nothing needs to run alone
         plans = {phase: replace(plan, scripts=plan.scripts + plan.alone, alone=()) for phase, plan in plans.items()}
     teller = Teller(options.output_dir / LOG, verbose=options.verbose)
-    teller.say("Training the models that the scripts share, unless they are there already: about half a minute")
+    tqdm.write("Training the models that the scripts share, unless they are there already: about half a minute")
     with processes() as pool:
         run_side_by_side(pool, plans, argv, teller)
-    alone = [name for plan in plans.values() for name in plan.alone + (plan.longer if longer else ())]
-    for name in alone:
+    for name in [name for plan in plans.values() for name in plan.alone + (plan.longer if longer else ())]:
         teller.tell(name, run_script(name, without_retrain(argv)))
 
 
@@ -235,8 +229,7 @@ def main(argv: list[str] | None = None) -> str | None:
     print(f"---- {word if word in PHASES else 'All four phases'} ran in {time.perf_counter() - started:.0f} s")
     page = write_pages(options.output_dir)
     print("+ holds   x does not hold   ~ holds only if   ? undecided   pictures: visualizations/plots/, animations/")
-    print(f"all that was said: {paths.shown(options.output_dir / LOG)}; to see in a browser: ", end="")
-    print(paths.shown(page))
+    print(f"all that was said: {paths.shown(options.output_dir / LOG)}; to see in a browser: {paths.shown(page)}")
 
 
 if __name__ == "__main__":

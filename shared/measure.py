@@ -139,8 +139,8 @@ def peak_memory(call: Callable[[], Any], device: str = "cpu") -> int:
         return torch.cuda.max_memory_allocated(device) - before
     if device != "cpu":
         raise ValueError(f"peak memory can be measured on cpu and cuda: got {device}; run with --device cpu")
-    quiet = cli.environment("KINETO_LOG_LEVEL", "99")  # else the profiler prints a line at each start and stop
-    with quiet, profile(profile_memory=True) as profiler:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler prints a line at each start and stop
+    with profile(profile_memory=True) as profiler:
         call()
     events = [event for event in profiler.kineto_results.events() if event.name() == "[memory]"]
     allocated = peak = 0

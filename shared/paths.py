@@ -1,13 +1,9 @@
 """Where things are, in one place, derived from where this repository lies and never from the working directory."""
 
-import errno
 import os
-import shutil
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,8 +29,6 @@ EXPLORER = Path("visualizations", "explorer.html")
 PROCESSED = Path("data", "processed")
 
 written: list[Path] = []  # by this process, so that whoever ran a script can say what it made
-PATIENCE = 50  # tries, a tenth of a second apart
-SPACE = 5_000_000  # bytes; a model, or what a script draws, is smaller
 
 
 def check_writable(folder: Path) -> None:
@@ -42,8 +36,6 @@ def check_writable(folder: Path) -> None:
     with errors_name(folder):
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # with a name of its own: two scripts may try at once
-        if shutil.disk_usage(folder).free < SPACE:
-            raise OSError(errno.ENOSPC, f"less than {SPACE / 1e6:.0f} MB of space left")
 
 
 @contextmanager
@@ -62,10 +54,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     unfinished = path.with_name(f".{os.getpid()}.{path.name}")  # keeps the suffix, from which writers pick the format
     with errors_name(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _clear_up(path.parent)
         try:
             yield unfinished
-            _replace(unfinished, path)
+            unfinished.replace(path)
             written.append(path)
         finally:
             unfinished.unlink(missing_ok=True)
@@ -74,38 +65,6 @@ def whole_file(path: Path) -> Iterator[Path]:
 def whole_files(folder: Path, pattern: str) -> list[Path]:
     """The files of a folder that are called so ("**/*": all below it, too); none that somebody has not finished."""
     return sorted(path for path in folder.glob(pattern) if path.is_file() and not path.name.startswith("."))
-
-
-def _clear_up(folder: Path) -> None:
-    """Remove what processes left unfinished that were killed, in this folder."""
-    for path in folder.glob(".[0-9]*.*"):
-        process = path.name.split(".")[1]
-        if process.isdecimal() and _has_ended(int(process)):
-            with suppress(OSError):  # somebody else's, or just cleared up by another process
-                path.unlink()
-
-
-def _has_ended(process: int) -> bool:
-    if sys.platform == "win32":
-        return False  # there the question below would end the process
-    try:
-        os.kill(process, 0)  # no signal: is anybody there?
-    except (ProcessLookupError, OverflowError):
-        return True
-    except PermissionError:  # somebody else's
-        pass
-    return False
-
-
-def _replace(unfinished: Path, path: Path) -> None:
-    """Rename, also over a file that is there. On Windows nobody may have that open: wait for who reads it just now."""
-    for _ in range(PATIENCE):
-        try:
-            return os.replace(unfinished, path)
-        except PermissionError as error:
-            denied = error
-            time.sleep(0.1)
-    raise denied
 
 
 def shown(path: Path) -> str:

@@ -13,7 +13,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stderr
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from shared import cli
 from shared.evidence import findings
 from shared.evidence.claims import Measured
 
@@ -117,8 +116,9 @@ def load(name: str | None = None) -> LanguageModel:
     if importlib.util.find_spec("transformers") is None:
         raise ValueError(f"this script needs the library transformers: {INSTALL}")
     offline = folder or not hub_answers()
-    with cli.environment("HF_HUB_OFFLINE", "1") if offline else nullcontext():  # read when the library is imported
-        import transformers
+    if offline:
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the library is imported
+    import transformers
 
     transformers.logging.set_verbosity_error()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each of its retries would be a line

@@ -76,7 +76,7 @@ def measure(task: tuple[Path, str, int, bool]) -> tuple[str, course.Result]:
     paths.CHECKPOINTS = kept / "checkpoints"  # another processor trains other models
     argv = ["--seed", str(seed), "--no-pictures", "--output-dir", str(folder_of(kept, seed))]
     mark = fingerprint(name)  # of the file as it is now
-    result = course.run_script(name, ["--train-only", *argv] if only_train else argv)
+    result = (course.train if only_train else course.run_script)(name, argv)
     if not (result.code or only_train):
         with paths.whole_file(marker_of(kept, name, seed)) as unfinished:
             unfinished.write_text(mark, encoding="utf-8")
