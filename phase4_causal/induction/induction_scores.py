@@ -1,4 +1,4 @@
-"""The task that needs an induction head, and the scores of heads on it; used by induction.py.
+"""The task that needs an induction head, and the scores of heads on it.
 
 A block of 8 to 16 words, all different and in random order, is repeated until 33 words are there:
 
@@ -7,12 +7,8 @@ A block of 8 to 16 words, all different and in random order, is repeated until 3
 From the second copy on the next word is certain for whoever looks up what followed the same word last time. Where the
 copy begins is drawn anew for each sequence: a head that always looks the same distance back is right one time in nine.
 
-    induction score        mean weight on the places after earlier occurrences of the same word  (Olsson et al. 2022)
-    previous-token score   mean weight on the place before, as in shared/head_statistics.py
-
-Of each row the weight on all such places is summed before rows are averaged, so that a perfect head scores 1 however
-often the block is repeated. The paper's text speaks of the word before the match; its definition of an induction head,
-used here, needs the one after it.
+The induction score of a head is its mean weight on the places after earlier occurrences of the same word (Olsson et al.
+2022). Of each row the weight on all such places is summed: a perfect head scores 1 however often the block is repeated.
 """
 
 import torch
@@ -20,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from shared.attention_utils import causal_mask
-from shared.head_statistics import even_weights, offset_weight, relation_weight
+from shared.head_statistics import even_weights, relation_weight
 from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer
 
@@ -66,31 +62,14 @@ def predictable(tokens: Tensor) -> Tensor:
     return after_earlier_occurrence(tokens).any(dim=-1)  # (N, T, T) -> (N, T)
 
 
-def induction_score(weights: Tensor, gold: Tensor) -> Tensor:
-    """weights (N, H, T, T), gold = after_earlier_occurrence(tokens) -> (H,)."""
-    return relation_weight(weights, gold)
-
-
-def previous_token_score(weights: Tensor) -> Tensor:
-    """weights (N, H, T, T) of a causal model -> (H,); the first row has no place before it and does not count."""
-    return offset_weight(weights, _causal(weights), -1)
-
-
-def looks_back(weights: Tensor, rows: Tensor) -> float:
-    """Share of these rows, bool (N, T), in which some head has its largest weight on the place before: (N, H, T, T)."""
-    before = torch.arange(weights.size(-1), device=weights.device) - 1
-    hits = (weights.argmax(dim=-1) == before).any(dim=1)  # (N, H, T, T) -> (N, H, T) -> (N, T)
-    return hits[rows].double().mean().item()
+def scores(layers: list[Tensor], gold: Tensor) -> Tensor:
+    """The induction score of each head, (L, H); layers: L weights (N, H, T, T), gold: after_earlier_occurrence."""
+    return torch.stack([relation_weight(weights, gold) for weights in layers])
 
 
 def even_score(gold: Tensor) -> float:
     """The induction score of a head that does not choose, 1 / (i + 1) on each of the places 0 to i."""
-    return induction_score(even_weights(_causal(gold[:, None])), gold).item()
-
-
-def _causal(weights: Tensor) -> Tensor:
-    """The mask of N sequences of real words -> bool (N, 1, T, T)."""
-    return causal_mask(weights.size(-1)).expand(len(weights), 1, -1, -1)
+    return relation_weight(even_weights(causal_mask(gold.size(-1)).expand(len(gold), 1, -1, -1)), gold).item()
 
 
 def next_word_losses(model: ToyTransformer, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -107,24 +86,13 @@ def repeated_loss(model: ToyTransformer, tokens: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def right(model: ToyTransformer, tokens: Tensor, first: int = 0) -> float:
-    """Share of right guesses where the next word is certain, from place `first` on."""
+def right(model: ToyTransformer, tokens: Tensor) -> float:
+    """Share of right guesses where the next word is certain."""
     guesses = model(tokens[:, :-1])[0].argmax(dim=-1)  # (N, T, V) -> (N, T)
-    asked = predictable(tokens[:, :-1])
-    asked[:, :first] = False
-    return (guesses == tokens[:, 1:])[asked].double().mean().item()
-
-
-def scores(layers: list[Tensor], gold: Tensor) -> tuple[Tensor, Tensor]:
-    """Induction and previous-token score of each head, (L, H) each; layers: L weights (N, H, T, T)."""
-    return (
-        torch.stack([induction_score(weights, gold) for weights in layers]),
-        torch.stack([previous_token_score(weights) for weights in layers]),
-    )
+    return (guesses == tokens[:, 1:])[predictable(tokens[:, :-1])].double().mean().item()
 
 
 @torch.no_grad()
-def scores_on(model: ToyTransformer, tokens: Tensor, gold: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The scores of a model's heads on these tokens (N, T + 1); gold: of these tokens unless others are given."""
-    _, layers = model(tokens[:, :-1])
-    return scores(layers, after_earlier_occurrence(tokens[:, :-1]) if gold is None else gold)
+def scores_on(model: ToyTransformer, tokens: Tensor) -> Tensor:
+    """The induction scores of a model's heads on these tokens (N, T + 1) -> (L, H)."""
+    return scores(model(tokens[:, :-1])[1], after_earlier_occurrence(tokens[:, :-1]))

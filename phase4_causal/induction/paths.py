@@ -1,72 +1,53 @@
 """By which path does the answer reach the model's guess?
 
-Patching (phase 3) puts what a head gave for one text into the reading of another. Path patching puts it into one
-receiver only (Wang et al. 2022; Goldowsky-Dill et al. 2023): the keys of the induction heads get what layer 0 gave for
-the clean text, everybody else what it gives for the corrupted one.
-
     clean       cat RED on swam BIG up ... | cat RED ?       on: it came behind RED
     corrupted   cat BIG on swam RED up ... | cat RED ?       up
 
-Two words of the first copy are exchanged. Both answers stand where they stood; only the words before them differ. Path
-by path: how much of the lead of the clean answer is back? The model is that of circuits.py.
-
-    python phase4_causal/induction/paths.py
-
-Writes induction_paths.png to visualizations/plots/phase4/.
+Two words of the first copy are exchanged. Both answers stand where they stood; only the words before them differ.
+Patching (phase 3) puts what a part gave for the clean text into the reading of the corrupted one. Path patching puts it
+into one receiver only (Wang et al. 2022; Goldowsky-Dill et al. 2023). How much of the clean answer's lead is back?
 """
 
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from phase3_visualization.circuits.patching import Pairs, Part, Patching, put_in
-from phase4_causal.induction.circuits import chosen_scores, induction_model
-from phase4_causal.induction.induction import HEADS, INDUCTION, MATCHES, PREVIOUS, generator
 from phase4_causal.induction.induction_scores import LENGTH, PERIODS, repeated_sequences
-from shared import cli
-from shared.evidence import findings
-from shared.evidence.claims import EXPERIMENT, Claim, Numbers, measures
-from shared.toy_model import ToyTransformer
-from shared.visualization_utils import GREY, headline, save_plot
+from phase4_causal.induction.models import HEADS, MATCHES, chosen_by, generator, induction_model
+from shared import charts
+from shared.evidence.claims import Claim, Numbers
+from shared.experiment import Experiment, Results, Run
+from shared.visualization_utils import BLUE, GREY, PURPLE
 
 TEXTS = 200
-BY_HEAD, BEHIND, ELSEWHERE = "restored by each head", "layer 0, behind the exchanged words", "layer 0, elsewhere"
-PATTERNS, TAKEN = "layer 1, patterns alone", "layer 1, values alone"
-QUERIES, KEYS, VALUES, PAST = "queries", "keys", "values", "past layer 1"
-STRAIGHT, BY_NETWORK = "keys, straight", "keys, by the network"
 
 
-def sample_texts(count: int, draw: torch.Generator) -> tuple[Pairs, Tensor]:
-    """Texts as in training; the question is the first of the two exchanged words, in the second copy.
-
-    And, bool (N, T), the two places behind the exchanged words, where both answers stand.
-    """
+def sample_texts(count: int, draw: torch.Generator) -> Pairs:
+    """Texts as in training; the question is the first of the two exchanged words, in the second copy."""
     rows = []
     for _ in range(count):
         period = int(torch.randint(PERIODS[0], PERIODS[1] + 1, (1,), generator=draw))
         clean = repeated_sequences(1, draw, (period, period), LENGTH - 1)[0]
         places = [(a, b) for a in range(period - 1) for b in range(period - 1) if abs(a - b) >= 2]
         a, b = places[int(torch.randint(len(places), (1,), generator=draw))]
-        corrupted, behind = clean.clone(), torch.zeros_like(clean, dtype=torch.bool)
-        corrupted[[a, b]], behind[[a + 1, b + 1]] = clean[[b, a]], True
-        rows.append((clean, corrupted, torch.tensor(period + a), clean[[a + 1, b + 1]], behind))
-    *pairs, behind = map(torch.stack, zip(*rows, strict=True))
-    return Pairs(*pairs), behind
+        corrupted = clean.clone()
+        corrupted[[a, b]] = clean[[b, a]]
+        rows.append((clean, corrupted, torch.tensor(period + a), clean[[a + 1, b + 1]]))
+    return Pairs(*map(torch.stack, zip(*rows, strict=True)))
 
 
-def by_part(patching: Patching, behind: Tensor) -> dict[str, float | list[float]]:
-    """Activation patching: each head, everywhere; all of layer 0 by places; all of layer 1 by patterns or by values."""
+def by_part(patching: Patching) -> dict[str, float | list[float]]:
+    """Activation patching: each head; all of layer 1 by its patterns or by its values."""
     clean, corrupted, heads = patching.clean, patching.corrupted, patching.heads
     alone = torch.eye(HEADS, dtype=torch.bool)[:, None, None]  # (H, 1, 1, H)
-    places = behind[..., None].expand(-1, -1, HEADS)  # (N, T) -> (N, T, H)
     return {
-        BY_HEAD: [patching.share(heads(layer, clean.outputs(layer), head)) for layer in (0, 1) for head in alone],
-        BEHIND: patching.share(heads(0, clean.outputs(0), places)),
-        ELSEWHERE: patching.share(heads(0, clean.outputs(0), ~places)),
-        PATTERNS: patching.share(heads(1, corrupted.outputs(1, clean.weights[1]))),
-        TAKEN: patching.share(heads(1, clean.outputs(1, corrupted.weights[1]))),
+        "restored by each head": [
+            patching.share(heads(layer, clean.outputs(layer), head)) for layer in (0, 1) for head in alone
+        ],
+        "layer 1, patterns alone": patching.share(heads(1, corrupted.outputs(1, clean.weights[1]))),
+        "layer 1, values alone": patching.share(heads(1, clean.outputs(1, corrupted.weights[1]))),
     }
 
 
@@ -84,85 +65,67 @@ def by_path(patching: Patching, receivers: Tensor) -> dict[str, float]:
         return patching.share((part, put_in(patching.given(part, *parts), receivers[None, None]), False))
 
     return {
-        QUERIES: through(receiver.w_q, sent),
-        KEYS: through(receiver.w_k, sent),
-        VALUES: through(receiver.w_v, sent),
-        PAST: patching.share(sent, patching.heads(1, patching.corrupted.outputs(1))),
-        STRAIGHT: through(receiver.w_k, sent, (network, lambda _: before, False)),
-        BY_NETWORK: through(receiver.w_k, (network, lambda _: after, False)),
+        "queries": through(receiver.w_q, sent),
+        "keys": through(receiver.w_k, sent),
+        "values": through(receiver.w_v, sent),
+        "past layer 1": patching.share(sent, patching.heads(1, patching.corrupted.outputs(1))),
+        "keys, straight": through(receiver.w_k, sent, (network, lambda _: before, False)),
+        "keys, by the network": through(receiver.w_k, (network, lambda _: after, False)),
     }
 
 
-@measures(
+def measure(run: Run) -> Numbers:
+    """Share of the lead of the clean answer that is back; induction heads score MATCHES or more."""
+    model = induction_model(run.options, run.seed)
+    patching = Patching(model, sample_texts(TEXTS, generator(run.seed, 10)))
+    return by_part(patching) | by_path(patching, chosen_by(model, run.seed)[1] >= MATCHES)
+
+
+CLAIMS = (
     Claim(
         id="induction-key-path",
         text="The word before reaches the guess by one path: from layer 0 to the keys of the induction heads",
-        kind=EXPERIMENT,
         source="Elhage et al. 2021; path patching as in Wang et al. 2022, feed-forward networks on the way",
         rule="to their keys 0.8 or more; to their queries, to their values, and past layer 1 at most 0.1 each",
-        holds=lambda n: n[KEYS] >= 0.8 and max(n[QUERIES], n[VALUES], n[PAST]) <= 0.1,
-        oracle={KEYS: 0.95, QUERIES: 0.0, VALUES: 0.0, PAST: 0.0},
-        null={KEYS: 0.3, QUERIES: 0.3, VALUES: 0.3, PAST: 0.1},
-        unit=f"share of the lead of the clean answer that is back; induction heads score {MATCHES} or more",
-        control="all other paths out of the heads of layer 0",
-        shows=(QUERIES, KEYS, VALUES, PAST, STRAIGHT, BY_NETWORK, BEHIND, ELSEWHERE),
+        holds=lambda n: n["keys"] >= 0.8 and max(n["queries"], n["values"], n["past layer 1"]) <= 0.1,
+        oracle={"keys": 0.95, "*": 0.0},
+        null={"past layer 1": 0.1, "*": 0.3},
     ),
     Claim(
         id="induction-pattern-used",
         text="The pattern of the induction heads is used: it decides what is said, their values do not",
-        kind=EXPERIMENT,
         source="Elhage et al. 2021; Olsson et al. 2022",
         rule="layer 1 with the patterns of the clean text restores 0.8 or more, with its values 0.1 or less",
-        holds=lambda n: n[PATTERNS] >= 0.8 and n[TAKEN] <= 0.1,
-        oracle={PATTERNS: 1.0, TAKEN: 0.0},
-        null={PATTERNS: 0.5, TAKEN: 0.5},
-        unit="share of the lead of the clean answer that is back",
-        shows=(PATTERNS, TAKEN, BY_HEAD),
+        holds=lambda n: n["layer 1, patterns alone"] >= 0.8 and n["layer 1, values alone"] <= 0.1,
+        oracle={"layer 1, patterns alone": 1.0, "layer 1, values alone": 0.0},
+        null={"layer 1, *": 0.5},
     ),
 )
-def shares(model: ToyTransformer, seed: int) -> dict[str, float | list[float]]:
-    """Heads, places and paths of one model."""
-    pairs, behind = sample_texts(TEXTS, generator(seed, 10))
-    patching = Patching(model, pairs)
-    return by_part(patching, behind) | by_path(patching, chosen_scores(model, seed)[0] >= MATCHES)
 
 
-def draw_bars(ax: Axes, bars: dict[str, float], colors: list[str], title: str) -> None:
-    ax.barh(list(bars), list(bars.values()), color=colors, height=0.7)
-    for place, value in enumerate(bars.values()):
-        ax.text(min(max(value, 0), 1) + 0.02, place, f"{round(value, 2) + 0.0:.2f}", va="center")
-    ax.invert_yaxis()
-    ax.set(xlim=(0, 1.15), xticks=(0, 0.5, 1), xlabel="share of the answer restored")
-    ax.tick_params(axis="y", length=0)
-    ax.set_title(title)
-
-
-def draw(found: Numbers, seed: int) -> tuple[Figure, str]:
+def picture(results: Results) -> Figure:
     """Left what each head carries, right what each path carries from layer 0."""
-    fig, (heads, paths) = plt.subplots(1, 2, figsize=(9, 4.6), layout="constrained")
+    fig, (left, right) = plt.subplots(1, 2, figsize=(9, 4.6), layout="constrained")
     names = [f"layer {layer} head {head}" for layer in (0, 1) for head in range(HEADS)]
-    of_layers = [PREVIOUS] * HEADS + [INDUCTION] * HEADS
-    draw_bars(heads, dict(zip(names, found[BY_HEAD], strict=True)), of_layers, "by one head")
-    ways = {name: found[name] for name in (QUERIES, KEYS, VALUES, PAST, STRAIGHT, BY_NETWORK)}
-    colors = [INDUCTION if name in (KEYS, STRAIGHT, BY_NETWORK) else GREY for name in ways]
-    draw_bars(paths, ways, colors, "by one path, from layer 0 to ...")
-    title = f"Through the keys of the induction heads {found[KEYS]:.0%} of the answer comes back"
-    if found[KEYS] < 0.5:
-        title = "Trained too little: nothing is looked up yet"
-    headline(fig, title, f"seed {seed} · {TEXTS} pairs of texts · network: the feed-forward network of layer 0")
-    return fig, f"{title}. Shares restored by each head, and by each path from the heads of layer 0."
+    heads = zip(names, zip(*results.each("restored by each head"), strict=True), strict=True)
+    charts.bars(left, dict(heads), {name: PURPLE if "layer 0" in name else BLUE for name in names}, number="{:z.2f}")
+    left.set_title("by one head")
+    ways = ("queries", "keys", "values", "past layer 1", "keys, straight", "keys, by the network")
+    colors = {name: BLUE if "keys" in name else GREY for name in ways}
+    charts.bars(right, {name: results.each(name) for name in ways}, colors, number="{:z.2f}")
+    right.set_title("by one path, from layer 0 to ...")
+    return fig
 
 
-@cli.script
-def main(argv: list[str] | None = None) -> str:
-    options = cli.parse(cli.parser(__doc__), argv)
-    found = [shares(induction_model(options, seed), seed) for seed in cli.seeds(options)]
-    save_plot(options, "phase4/induction_paths", *draw(found[0], options.seed))
-    findings.record(options, *found)
-    first = found[0]
-    others = max(first[name] for name in (QUERIES, VALUES, PAST))
-    return f"Through the keys {first[KEYS]:.2f} of the answer is back, by every other path at most {others:.2f}"
-
+main = Experiment(
+    measure,
+    CLAIMS,
+    picture,
+    title="Nearly all of the answer comes back through the keys of the induction heads",
+    note=f"share of the answer restored · {TEXTS} pairs of texts · network: the feed-forward network of layer 0",
+    answer="Through the keys {n[keys]:.2f} of the answer is back; through the queries {n[queries]:z.2f}, through the "
+    "values {n[values]:.2f}",
+)
 
 if __name__ == "__main__":
-    cli.run(main)
+    main.run()

@@ -9,10 +9,7 @@ What a word is by the time a head of layer 1 reads it, is said in two ways:
 
     words_alone      by weights of attention alone: its embedding; of the word before, what all heads of layer 0 make
                      of it, W_V W_O. Norms without their division and shift; the feed-forward network is left out.
-    words_in_text    the mean of what is read, behind the norm, over places of texts with this word there, or before.
-                     A table of means is the mean of the scores of all pairs of such places, exactly.
-
-Used by circuits.py.
+    words_in_text    the mean of what is read, behind the norm, over places of texts with this word there, or before
 """
 
 import math
@@ -20,34 +17,18 @@ import math
 import torch
 from torch import Tensor, nn
 
-from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.circuits.patching import changed
 from phase4_causal.induction.induction_scores import SYMBOLS
+from phase4_causal.induction.models import HEADS
 from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer
 
 WORDS = range(len(SPECIAL), len(SPECIAL) + SYMBOLS)  # of the task, W = 64
 
 
-def part_of(linear: nn.Linear, num_heads: int, head: int) -> tuple[Tensor, Tensor]:
-    """The rows of w_q, w_k or w_v that belong to a head: weight (d_k, d_model), bias (d_k,)."""
-    return linear.weight.chunk(num_heads)[head], linear.bias.chunk(num_heads)[head]
-
-
-def out_of(attention: MultiHeadAttention, head: int) -> Tensor:
-    """The columns of w_o that belong to a head: (d_model, H * d_v) -> (d_model, d_v)."""
-    return attention.w_o.weight.chunk(attention.num_heads, dim=1)[head]
-
-
 def scaled(x: Tensor, norm: nn.LayerNorm) -> Tensor:
     """The norm without its division and shift, which makes it linear: (..., d_model) -> (..., d_model)."""
     return (x - x.mean(dim=-1, keepdim=True)) * norm.weight
-
-
-def folded(weight: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """The weight that reads x as this one reads scaled(x): (..., d_model) -> (..., d_model)."""
-    weight = weight * norm.weight
-    return weight - weight.mean(dim=-1, keepdim=True)
 
 
 @torch.no_grad()
@@ -75,16 +56,16 @@ def words_in_text(model: ToyTransformer, tokens: Tensor) -> tuple[Tensor, Tensor
 def qk_table(model: ToyTransformer, head: int, queries: Tensor, keys: Tensor) -> Tensor:
     """Scores of a head of layer 1: words as queries and as keys, (W, d_model) each -> (W, W)."""
     attention = model.blocks[1].attention
-    (w_q, b_q), (w_k, b_k) = (part_of(w, attention.num_heads, head) for w in (attention.w_q, attention.w_k))
-    return (queries @ w_q.T + b_q) @ (keys @ w_k.T + b_k).T / math.sqrt(len(b_k))
+    query, key = (w(words).chunk(HEADS, dim=-1)[head] for w, words in ((attention.w_q, queries), (attention.w_k, keys)))
+    return query @ key.T / math.sqrt(key.size(-1))  # (W, d_k) each -> (W, W)
 
 
 @torch.no_grad()
 def ov_table(model: ToyTransformer, head: int, words: Tensor) -> Tensor:
     """What a weight of 1 on a word adds to the logit of each, but for the last division: (W, d_model) -> (W, W)."""
     attention = model.blocks[1].attention
-    w_v, _ = part_of(attention.w_v, attention.num_heads, head)
-    return scaled(words @ w_v.T @ out_of(attention, head).T, model.output_norm) @ model.embedding.weight[WORDS].T
+    w_v, w_o = attention.w_v.weight.chunk(HEADS)[head], attention.w_o.weight.chunk(HEADS, dim=1)[head]
+    return scaled(words @ w_v.T @ w_o.T, model.output_norm) @ model.embedding.weight[WORDS].T
 
 
 def centred(table: Tensor) -> Tensor:
@@ -107,25 +88,3 @@ def copying_score(table: Tensor) -> float:
     """Sum of the eigenvalues over the sum of their sizes: 1 if all words make themselves likelier, -1 less likely."""
     eigenvalues = torch.linalg.eigvals(centred(table))
     return (eigenvalues.real.sum() / eigenvalues.abs().sum()).item()
-
-
-def composition(reads: Tensor, writes: Tensor) -> float:
-    """|AB| / |A| |B|, Frobenius norms: how much of what B writes A reads (Elhage et al. 2021)."""
-    return ((reads @ writes).norm() / (reads.norm() * writes.norm())).item()
-
-
-@torch.no_grad()
-def compositions(model: ToyTransformer, first: int, second: int) -> dict[str, float]:
-    """Of a head of layer 0 with a head of layer 1: by its queries, keys and values; norms as in scaled."""
-    below, above = model.blocks
-    to_q, to_k, to_v = (
-        folded(part_of(w, above.attention.num_heads, second)[0], above.attention_norm)  # (d_k, d_model)
-        for w in (above.attention.w_q, above.attention.w_k, above.attention.w_v)
-    )
-    w_v, _ = part_of(below.attention.w_v, below.attention.num_heads, first)
-    writes = out_of(below.attention, first) @ folded(w_v, below.attention_norm)  # (d_model, d_v) -> (d_model, d_model)
-    return {
-        "Q": composition(to_k.T @ to_q, writes),
-        "K": composition(to_q.T @ to_k, writes),
-        "V": composition(out_of(above.attention, second) @ to_v, writes),
-    }

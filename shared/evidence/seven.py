@@ -109,8 +109,8 @@ SEVEN = {
     "induction": Small(
         "rise of the loss without them, nats",
         (
-            Line("one by one, summed", "induction-head-ablation", ("zero, each alone, summed",)),
-            Line("all together", "induction-head-ablation", ("zero, all of them",)),
+            Line("one by one, summed", "induction-head-ablation", ("zero, summed",)),
+            Line("all together", "induction-head-ablation", ("zero, all together",)),
         ),
         (0, 7),
         "{:.2f}",
