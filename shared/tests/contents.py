@@ -16,10 +16,6 @@ def pytest_configure():
     """Of the processes of the tests."""
     os.environ["MPLBACKEND"] = "Agg"  # no window, on whatever machine
     torch.set_num_threads(1)  # the tensors are so small that a second thread costs more than it brings
-    if "FAULT" in os.environ:
-        from shared.tests import faults
-
-        faults.planted(*faults.FAULTS[int(os.environ["FAULT"])]).__enter__()
 
 
 def pytest_pycollect_makeitem(collector, name, obj):
