@@ -12,8 +12,19 @@ from matplotlib.axes import Axes
 from shared.visualization_utils import INK, QUIET, label_ends
 
 
-def lines(ax: Axes, sizes: Sequence[float], rows: Mapping[str, Sequence[float]], colors: Mapping[str, str]) -> Axes:
-    """A line for each name, its name at its end; sizes that grow eightfold or more stand at even distances."""
+def lines(
+    ax: Axes,
+    sizes: Sequence[float],
+    rows: Mapping[str, Sequence[float]],
+    colors: Mapping[str, str],
+    *,
+    guess: float | None = None,
+    guess_name: str = "a guess",
+) -> Axes:
+    """A line for each name, its name at its end; sizes that grow eightfold or more stand at even distances.
+
+    guess: a dotted line where somebody would be who has learned nothing.
+    """
     for name, row in rows.items():
         ax.plot(sizes, row, "o-", color=colors[name], markersize=5, linewidth=2, clip_on=False)
     if sizes[0] > 0 and sizes[-1] / sizes[0] >= 8:
@@ -21,7 +32,11 @@ def lines(ax: Axes, sizes: Sequence[float], rows: Mapping[str, Sequence[float]],
     ax.set_xticks(sizes, sizes)
     ax.minorticks_off()
     ax.set_xlim(sizes[0], sizes[-1])
-    label_ends(ax, {name: (sizes[-1], row[-1], colors[name]) for name, row in rows.items()}, size=10)
+    ends = {name: (sizes[-1], row[-1], colors[name]) for name, row in rows.items()}
+    if guess is not None:
+        ax.axhline(guess, color=QUIET, linewidth=1, linestyle=":")
+        ends[guess_name] = (sizes[-1], guess, QUIET)
+    label_ends(ax, ends, size=10)
     return ax
 
 
