@@ -84,7 +84,7 @@ def test_replaced_padding_is_seen_only_without_the_mask():
 
 @pytest.mark.parametrize("divide", [True, False])
 def test_scaling_measures_the_gradients_of_its_formula(divide):
-    """dL/ds_j = w_j (v_j - L) and dL/dq = sum_j dL/ds_j k_j / √d_k, against what random_vectors() reports at d_k = 11."""
+    """dL/ds_j = w_j (v_j - L) and dL/dq = sum_j dL/ds_j k_j / √d_k, against what is reported at d_k = 11."""
     stats, generator = scaling.random_vectors(11, divide, seed=5), torch.Generator().manual_seed(5)
     shapes = ((1, 11), (scaling.NUM_KEYS, 11), (scaling.NUM_KEYS, 1))
     query, key, value = (torch.randn(scaling.NUM_DRAWS, *shape, generator=generator) for shape in shapes)
