@@ -5,14 +5,11 @@
     sink                     share of sentences whose first word gets more than 0.3 of all weight  (Gu et al. 2024)
     entropy, normalised entropy, effective context, distance, largest weight       (shared/attention_utils.py)
 
-Everything is taken over real words of many sentences: a row of padding has weights, too, but means nothing. A row that
-has no such key does not count: the first word has no word before it, the last has none after it. And everything is
-taken for each head before any average over heads, since the mean of four sharp heads looks like one blurred head.
+A row that has no such key does not count: the first word has no word before it. No number is an average over heads,
+since the mean of four sharp heads looks like one blurred head.
 
-weights: (N, H, T, T), rows sum to 1. mask: bool (N, 1, T, T), True where query and key are real words, as
-training.attention_on returns it; and, in a causal model, the query may see the key.
-
-    python phase3_visualization/roles/head_roles.py       uses them on a trained model
+weights: (N, H, T, T), rows sum to 1. mask: bool (N, 1, T, T), True where query and key are real words and the query
+may see the key, as training.attention_on returns it: a row of padding has weights, too, but means nothing.
 """
 
 from collections.abc import Iterable
@@ -79,19 +76,16 @@ def first_share(weights: Tensor, mask: Tensor) -> Tensor:
     return _mean(attended[..., 1:] == 0, mask[:, :, 1:, 0])
 
 
-def sink_score(weights: Tensor, mask: Tensor, threshold: float = SINK_THRESHOLD) -> Tensor:
-    """Share of the sentences whose first word gets more than `threshold` of the weight, mean over rows -> (H,)."""
+def sink_score(weights: Tensor, mask: Tensor) -> Tensor:
+    """Share of the sentences whose first word gets more than 0.3 of the weight, mean over rows -> (H,)."""
     _check(weights, mask)
     rows = mask.any(dim=-1)  # (N, 1, T, T) -> (N, 1, T)
     received = weights[..., 0].masked_fill(~rows, 0).sum(dim=-1) / rows.sum(dim=-1)  # (N, H, T) -> (N, H)
-    return (received > threshold).double().mean(dim=0)
+    return (received > SINK_THRESHOLD).double().mean(dim=0)
 
 
 def relation_weight(weights: Tensor, gold: Tensor) -> Tensor:
-    """Mean weight on the gold key or keys, over the queries that have one -> (H,); gold bool (N, T, T).
-
-    The other half of grammar_scores.accuracy_per_head: that one asks which key is first, this one by how much.
-    """
+    """Mean weight on the gold key or keys, over the queries that have one -> (H,); gold bool (N, T, T)."""
     on_gold = weights.masked_fill(~gold.unsqueeze(1), 0).sum(dim=-1)  # (N, H, T, T) -> (N, H, T)
     return _mean(on_gold, gold.any(dim=-1).unsqueeze(1))
 

@@ -6,14 +6,11 @@ round. A duration in ms says something about one machine on one day; a ratio is 
 
 Memory. On a CPU every allocation that a call makes through PyTorch is followed, the scratch memory of its kernels
 included (but not what the library of matrix products takes for itself), so the answer is the same in every run.
-
-Measure this machine:  python shared/measure.py
 """
 
 import os
 import platform
 import random
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +20,9 @@ import torch
 from torch.autograd.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from shared import cli
-
 MIN_ROUNDS = 3
+
+Times = dict[str, list[float]]  # of each call, by its name: seconds in each round
 
 
 def machine(device: str = "cpu") -> str:
@@ -50,9 +47,8 @@ def paired_times(
     rounds: int | None = None,
     warm_up: bool = True,
     device: str = "cpu",
-    seed: int = 0,
-) -> dict[str, list[float]]:
-    """Seconds that each call took in each round, name -> list with one for each round.
+) -> Times:
+    """Seconds that each call took in each round.
 
     Every call runs once before, unless warm_up=False says that it just did. Then there are exactly `rounds` rounds or,
     without it, as many as fit into `seconds`, three at least. Raises ValueError for no calls or no rounds.
@@ -62,8 +58,8 @@ def paired_times(
     for call in calls.values() if warm_up else ():
         call()
     synchronize(device)
-    order, shuffle = list(calls), random.Random(seed).shuffle  # of its own: the models' random numbers stay as they are
-    times: dict[str, list[float]] = {name: [] for name in calls}
+    order, shuffle = list(calls), random.Random(0).shuffle  # of its own: the models' random numbers stay as they are
+    times: Times = {name: [] for name in calls}
     end = time.perf_counter() + seconds
     done = 0
     while done < (MIN_ROUNDS if rounds is None else rounds) or (rounds is None and time.perf_counter() < end):
@@ -77,28 +73,24 @@ def paired_times(
     return times
 
 
-def ratios(times: dict[str, list[float]], name: str, base: str) -> list[float]:
-    """How many times as long as `base` a call took, in each round."""
-    return [own / other for own, other in zip(times[name], times[base], strict=True)]
-
-
-def median_ratio(times: dict[str, list[float]], name: str, base: str) -> float:
-    """The median over the rounds of how many times as long as `base` a call took."""
-    return statistics.median(ratios(times, name, base))
-
-
-def ratio_quartiles(times: dict[str, list[float]], name: str, base: str) -> list[float]:
+def ratio_quartiles(times: Times, name: str, base: str) -> list[float]:
     """The three quartiles over the rounds of how many times as long as `base` a call took."""
-    return np.quantile(ratios(times, name, base), (0.25, 0.5, 0.75)).tolist()
+    ratios = [own / other for own, other in zip(times[name], times[base], strict=True)]
+    return np.quantile(ratios, (0.25, 0.5, 0.75)).tolist()
 
 
-def matmul_rate(device: str = "cpu", dtype: torch.dtype = torch.float32, size: int | None = None) -> float:
+def median_ratio(times: Times, name: str, base: str) -> float:
+    """The median over the rounds of how many times as long as `base` a call took."""
+    return ratio_quartiles(times, name, base)[1]
+
+
+def matmul_rate(device: str = "cpu", size: int | None = None) -> float:
     """Operations a second of this machine in a (size, size) matrix product, with the threads that are set: its best.
 
     The roof over every computation that consists of matrix products. An addition and a multiplication count as two.
     """
     size = size or (1024 if device == "cpu" else 8192)
-    a, b = torch.randn(2, size, size, device=device).to(dtype)
+    a, b = torch.randn(2, size, size, device=device)
     times = paired_times({"product": lambda: a @ b}, rounds=10, device=device)
     return 2 * size**3 / min(times["product"])
 
@@ -157,30 +149,3 @@ def in_bytes(size: float) -> str:
             return f"{size:.3g} {unit}"
         size /= 1024
     return f"{size:.3g} TiB"
-
-
-@cli.script
-def main(argv: list[str] | None = None) -> None:
-    options = cli.parse(cli.parser(__doc__), argv)
-    cores = os.cpu_count() or 1
-    for threads in (1, cores) if options.device == "cpu" and cores > 1 else (1,):
-        torch.set_num_threads(threads)
-        for dtype in (torch.float32, torch.float64):
-            if (options.device, dtype) != ("mps", torch.float64):  # that device has none
-                rate = matmul_rate(options.device, dtype)
-                name = str(dtype).removeprefix("torch.")
-                print(f"matrix product, {options.device}, {name}, threads: {threads}: {rate / 1e9:,.0f} GFLOP/s")
-    torch.set_num_threads(1)
-    if options.device == "mps":
-        return
-
-    def in_steps() -> torch.Tensor:
-        x = torch.zeros(250_000, device=options.device)  # 1 MB
-        x = x.exp()  # written before the old x is given back: 2 MB
-        return x.sum()  # 4 bytes more, but 1 MB less by then
-
-    print(f"a vector of 1 MB, exp of it, the sum of that: at the peak {peak_memory(in_steps, options.device):,} bytes")
-
-
-if __name__ == "__main__":
-    cli.run(main)

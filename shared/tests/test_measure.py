@@ -70,19 +70,10 @@ def test_paired_times_calls_every_function_equally_often_in_a_new_order_each_rou
             wrong()
 
 
-def test_median_ratio_is_taken_within_rounds():
-    times = {"a": [2.0, 4.0, 9.0], "b": [1.0, 4.0, 3.0]}
-    assert measure.median_ratio(times, "a", "b") == 2.0  # of 2, 1, 3; the ratio of the medians is 4/3
-
-
-def test_matmul_rate_counts_two_operations_for_each_product(monkeypatch):
+def test_rates_are_of_the_quickest_round(monkeypatch):
     monkeypatch.setattr(measure, "paired_times", lambda calls, **_: {"product": [0.5, 0.25, 1.0]})
-    assert measure.matmul_rate(size=7) == 2 * 7**3 / 0.25
-
-
-def test_memory_rate_counts_the_bytes_of_the_matrix_once(monkeypatch):
-    monkeypatch.setattr(measure, "paired_times", lambda calls, **_: {"product": [0.5, 0.25, 1.0]})
-    assert measure.memory_rate(size=2**14) == 2**14 / 0.25
+    assert measure.matmul_rate(size=7) == 2 * 7**3 / 0.25, "two operations for each product"
+    assert measure.memory_rate(size=2**14) == 2**14 / 0.25, "the bytes of the matrix, once"
 
 
 def test_operations_are_counted_with_and_without_numbers():
@@ -92,9 +83,9 @@ def test_operations_are_counted_with_and_without_numbers():
         assert measure.count_operations(torch.add, a, a) == 0
 
 
-def test_quartiles_of_ratios_within_rounds_by_hand():
+def test_ratios_are_taken_within_rounds():
     times = {"slow": [2.0, 6.0, 8.0, 20.0, 10.0], "fast": [2.0, 3.0, 2.0, 4.0, 5.0]}  # ratios 1, 2, 4, 5, 2
-    assert measure.ratio_quartiles(times, "slow", "fast") == [2, 2, 4]
-    assert measure.ratio_quartiles({"slow": [3.0], "fast": [2.0]}, "slow", "fast") == [1.5] * 3, (
-        "one round, in a quick run"
+    assert (
+        measure.ratio_quartiles(times, "slow", "fast") == [2, 2, 4] and measure.median_ratio(times, "slow", "fast") == 2
     )
+    assert measure.ratio_quartiles({"slow": [3.0], "fast": [2.0]}, "slow", "fast") == [1.5] * 3, "of one round, too"
