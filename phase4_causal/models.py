@@ -5,13 +5,12 @@ import argparse
 import torch
 from torch import Tensor
 
+from phase2_multi_head.models import CAUSAL_RECIPE as RECIPE
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import checkpoints, training
 from shared.toy_language import SPECIAL, encode
 from shared.toy_model import MakeAttention, ToyTransformer, sinusoidal_positions, watch_embedding
-from shared.training import CAUSAL_RECIPE, Trained
-
-RECIPE = CAUSAL_RECIPE
+from shared.training import Trained
 
 
 def load_causal_model(options: argparse.Namespace, seed: int | None = None) -> Trained:

@@ -88,14 +88,6 @@ def strided_mask(
     return (key_position - query_position) % stride == 0
 
 
-def blocked_mask(query_length: int, key_length: int, block: int, *, device: torch.device | str | None = None) -> Tensor:
-    """May attend inside its own block of `block` positions, to both sides -> bool (T_q, T_k), block-diagonal."""
-    if block < 1:
-        raise ValueError(f"block must be 1 or more: got {block}")
-    query_position, key_position = _positions(query_length, key_length, device)
-    return query_position // block == key_position // block
-
-
 def attention_entropy(weights: Tensor) -> Tensor:
     """Entropy of each query's weights in nats -> (..., T_q): 0 for one key only, ln n for n equal keys.
 

@@ -74,12 +74,6 @@ class ToyTransformer(nn.Module):
         self.output_norm = nn.LayerNorm(d_model)
         self.output_bias = nn.Parameter(torch.zeros(len(VOCABULARY)))
 
-    def to_empty(self, **where: Any) -> "ToyTransformer":
-        """Memory for a model made on "meta". No checkpoint holds the positions, so they are made anew."""
-        super().to_empty(**where)
-        self.positions = sinusoidal_positions(*self.positions.shape).to(self.positions)
-        return self
-
     def embed(self, tokens: Tensor, past: int = 0) -> Tensor:
         """tokens (B, T), behind `past` others -> what enters the first layer (B, T, d_model)."""
         length = past + tokens.size(-1)

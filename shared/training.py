@@ -158,9 +158,6 @@ OBJECTIVES: dict[str, Callable[[ToyTransformer, Tensor, Tensor, torch.Generator]
     "next word, without a mask": partial(next_word_loss, objective="next word, without a mask"),
 }
 
-# The causal model of phase 4; here, because phase 3 shows it too and may not import phase 4
-CAUSAL_RECIPE = Recipe("causal_model", "next word", num_heads=4, num_layers=2, steps=800)
-
 
 def _batches(lengths: Tensor, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Endless batches of sentence indices; sentences of a batch are of similar length, which leaves little padding."""

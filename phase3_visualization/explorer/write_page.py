@@ -24,11 +24,10 @@ import numpy as np
 import seaborn as sns
 from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex
 
-from phase2_multi_head.models import load_multi_head_model
+from phase2_multi_head.models import load_causal_model, load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import growing, landing, wagers
 from phase3_visualization.explorer.packing import pack
-from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, load_causal_model
 from shared import checkpoints, cli, paths, training
 from shared.evidence.report.links import Site
 from shared.grammar.relations import with_relations
@@ -227,8 +226,8 @@ def main(argv: list[str] | None = None) -> str:
     options = cli.parse(parser, argv)
     more = {"grow": growing.page_part()}
     if options.model is None:
-        models = {BOTH_SIDES: load_multi_head_model(options), CAUSAL: load_causal_model(options)}
-        more["wagers"] = wagers.data(models[BOTH_SIDES], models[CAUSAL], options)
+        models = {"both sides": load_multi_head_model(options), "causal": load_causal_model(options)}
+        more["wagers"] = wagers.data(models["both sides"], models["causal"], options)
     else:
         try:
             models = models_in(options.model, options.device)

@@ -22,10 +22,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase2_multi_head.models import load_multi_head_model
+from phase2_multi_head.models import load_causal_model, load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.attention_flow import head_label
-from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL, load_causal_model
 from shared import cli, training
 from shared.evidence import findings
 from shared.evidence.claims import EXPERIMENT, Above, Claim, measures
@@ -36,7 +35,7 @@ from shared.visualization_utils import INK, QUIET, headline, role_color, save_pl
 
 FALLS = 0.1  # margin, in normalised entropy
 ENTROPY_SENTENCES, NUM_SENTENCES, QUICK_SENTENCES = 64, 300, 50
-MODELS = {BOTH_SIDES: "sees both sides, guesses hidden words", CAUSAL: "causal, guesses the next word"}
+MODELS = {"both sides": "sees both sides, guesses hidden words", "causal": "causal, guesses the next word"}
 
 Curve = tuple[list[int], Tensor]  # steps, and the entropy of every head then, (S, L, H)
 
@@ -182,18 +181,18 @@ def draw(found: dict[str, Distances], names: list[list[str]], note: str) -> tupl
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     num_sentences = QUICK_SENTENCES if options.quick else NUM_SENTENCES
-    load = {BOTH_SIDES: load_multi_head_model, CAUSAL: load_causal_model}
+    load = {"both sides": load_multi_head_model, "causal": load_causal_model}
     models = [{kind: load[kind](options, seed) for kind in MODELS} for seed in cli.seeds(options)]
     curves = [{kind: entropy_curve(both[kind]) for kind in MODELS} for both in models]
     runs = [{kind: measure(both[kind], num_sentences) for kind in MODELS} for both in models]
     if options.pictures:
-        names = head_names(models[0][BOTH_SIDES], MultiHeadAttention)
+        names = head_names(models[0]["both sides"], MultiHeadAttention)
         entropy = " and ".join(f"{curve[1][-1].mean():.2f}" for curve in curves[0].values())
-        note = f"both {models[0][CAUSAL].label} · normalised entropy {entropy} · {num_sentences} held-out sentences"
+        note = f"both {models[0]['causal'].label} · normalised entropy {entropy} · {num_sentences} held-out sentences"
         save_plot(options, "phase3/attention_distance", *draw(runs[0], names, note))
     sharpened, reached = [entropies(of_seed) for of_seed in curves], [distances(of_seed) for of_seed in runs]
     findings.record(options, *sharpened, *reached)
-    start, end = (sharpened[0][f"{BOTH_SIDES}, {what}"] for what in ("first", "last"))
+    start, end = (sharpened[0][f"both sides, {what}"] for what in ("first", "last"))
     both, causal = (reached[0][f"{kind}, {FURTHER}"] for kind in MODELS)
     return f"Entropy {start:.2f} to {end:.2f}; the last layer looks {both:+.1f} positions further, causal {causal:+.1f}"
 

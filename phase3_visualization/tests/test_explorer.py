@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from phase2_multi_head.models import CAUSAL_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import write_page
 from phase4_causal import models
@@ -423,7 +424,7 @@ def explorer_checkpoints(tmp_path, monkeypatch):
 
 
 def test_the_explorer_trains_the_causal_model_that_phase_4_then_finds(explorer_checkpoints, tmp_path, capsys):
-    assert training.CAUSAL_RECIPE == models.RECIPE
+    assert CAUSAL_RECIPE == models.RECIPE
     write_page.main(["--quick", "--output-dir", str(tmp_path)])
     path = tmp_path / paths.EXPLORER
     said = capsys.readouterr().out

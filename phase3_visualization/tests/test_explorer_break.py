@@ -13,7 +13,6 @@ import torch
 
 from phase3_visualization.explorer import wager_examples, wager_models, wagers, write_page
 from phase3_visualization.layers.readers import Case, hidden_loss, hide
-from phase3_visualization.roles.causal_model import BOTH_SIDES, CAUSAL
 from shared import paths, training
 from shared.attention_utils import causal_mask
 from shared.evidence import replications
@@ -43,7 +42,7 @@ def small_models(options, checkpoints):
 
 @pytest.fixture(scope="module")
 def wager_data(two_models, options, checkpoints):
-    return wagers.data(two_models[BOTH_SIDES], two_models[CAUSAL], options)
+    return wagers.data(two_models["both sides"], two_models["causal"], options)
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +140,7 @@ def test_the_lesson_has_the_place_that_is_linked(wager_data, number):
 
 
 def test_the_hidden_verb_is_the_one_that_loses_most_without_its_head(two_models):
-    trained, found = two_models[BOTH_SIDES], wager_examples.hidden_verb(two_models[BOTH_SIDES])
+    trained, found = two_models["both sides"], wager_examples.hidden_verb(two_models["both sides"])
     (layer, head), verb = found["needed"], found["words"][found["hidden"]]
     assert sum(rest == VERBS[verb][1:] for rest in (tuple(v[1:]) for v in VERBS.values())) > 1
     assert [each["rise"] for each in found["rises"]][4 * found["spare"][0] + found["spare"][1]] == min(
@@ -172,7 +171,7 @@ def test_the_hidden_verb_is_the_one_that_loses_most_without_its_head(two_models)
 
 
 def test_the_pretty_line_and_the_word_that_mattered_lie_far_apart(two_models):
-    trained, found = two_models[BOTH_SIDES], wager_examples.pretty_line(two_models[BOTH_SIDES])
+    trained, found = two_models["both sides"], wager_examples.pretty_line(two_models["both sides"])
     case = Case(found["words"], found["hidden"], frozenset())
     with torch.no_grad():
         _, layers = trained.model(torch.tensor([hide(case.words, case.hidden)]))
@@ -185,7 +184,7 @@ def test_the_pretty_line_and_the_word_that_mattered_lie_far_apart(two_models):
 
 
 def test_a_changed_word_is_one_of_its_kind(two_models):
-    found = wager_examples.one_word_changed(two_models[CAUSAL])
+    found = wager_examples.one_word_changed(two_models["causal"])
     assert len(found["words"]) == 7
     for word, other in zip(found["words"], found["others"], strict=True):
         assert word != other and wager_examples.kind_of(word) == wager_examples.kind_of(other)
@@ -389,7 +388,7 @@ def test_the_bugs_show_in_what_a_changed_word_moves(break_page, two_models, wage
         changed = tokens.copy()
         changed[word + 1] = INDEX[example["others"][word]]
         with torch.no_grad():
-            logits, _ = two_models[CAUSAL].model(torch.tensor([tokens, changed]), mask=causal_mask(len(tokens)))
+            logits, _ = two_models["causal"].model(torch.tensor([tokens, changed]), mask=causal_mask(len(tokens)))
         before, after = logits.softmax(dim=-1)
         wanted = (before - after).abs().sum(dim=-1) / 2
         for place, (text, move) in enumerate(zip(shown[example["ways"].index(None)], wanted.tolist(), strict=True)):

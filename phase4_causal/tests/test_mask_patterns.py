@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from phase2_multi_head.models import CAUSAL_RECIPE
 from phase2_multi_head.models import RECIPE as MASKED_WORD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.masking import mask_patterns
 from phase4_causal.masking.mask_patterns import CAUSAL, Patterns
-from phase4_causal.models import RECIPE as CAUSAL_RECIPE
 from phase4_causal.models import with_attention
 from shared import training
 from shared.attention_utils import causal_mask

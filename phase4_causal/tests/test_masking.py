@@ -1,6 +1,5 @@
 """Masks against their definitions, leaks against planted ones, losses against plain loops, rules on made numbers."""
 
-import itertools
 import math
 
 import matplotlib.pyplot as plt
@@ -19,21 +18,10 @@ from phase4_causal.masking import breaking_causality, causality, masks, nan_caus
 from phase4_causal.masking.breaking_causality import OBJECTIVES, WITH, WITHOUT, made_up, train
 from phase4_causal.models import largest_leak, with_attention
 from shared import training
-from shared.attention_utils import blocked_mask, causal_mask
+from shared.attention_utils import causal_mask
 from shared.evidence.claims import FAILS, HOLDS, ONLY_IF
 from shared.toy_language import END_ID, START_ID, VOCABULARY, Sentence, encode
 from shared.visualization_utils import RED
-
-
-@pytest.mark.parametrize(("num_queries", "num_keys"), [(7, 7), (3, 7), (1, 5), (7, 5)])
-def test_a_blocked_mask_agrees_with_its_definition_cell_by_cell(num_queries: int, num_keys: int) -> None:
-    for block in (3, 1, num_keys):  # the last two: at its limits
-        blocked = blocked_mask(num_queries, num_keys, block)
-        assert blocked.dtype == torch.bool and blocked.shape == (num_queries, num_keys)
-        for i, j in itertools.product(range(num_queries), range(num_keys)):
-            assert blocked[i, j] == (math.floor((i + num_keys - num_queries) / block) == j // block)
-    with pytest.raises(ValueError, match="block must be 1 or more: got 0"):
-        blocked_mask(5, 5, 0)
 
 
 def test_mixes_of_mask_and_code_are_right_where_torch_says_so_and_wrong_elsewhere() -> None:

@@ -19,7 +19,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_hea
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
 from phase4_causal.long_texts.local_attention import local_attention
-from shared.attention_utils import blocked_mask, causal_mask, local_mask, padding_mask
+from shared.attention_utils import causal_mask, local_mask, padding_mask
 from shared.tests.helpers import close, qkv
 
 # ---- rasbt/LLMs-from-scratch, ch03/01_main-chapter-code/ch03.ipynb: "Your journey starts with one step"
@@ -216,7 +216,6 @@ def test_d2l_multi_head_shapes_with_valid_lengths():
     [
         (causal_mask(5), "10000 11000 11100 11110 11111"),
         (causal_mask(5) & local_mask(5, 5, 2), "10000 11000 11100 01110 00111"),  # sliding_window=3, itself included
-        (causal_mask(5) & blocked_mask(5, 5, 3), "10000 11000 11100 00010 00011"),  # chunk_size=3
     ],
 )
 def test_transformers_masks_as_printed(mask, printed):

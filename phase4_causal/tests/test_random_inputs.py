@@ -26,7 +26,6 @@ from shared.attention_checks import torch_twin
 from shared.attention_utils import (
     attention_distance,
     attention_entropy,
-    blocked_mask,
     causal_mask,
     local_mask,
     padding_mask,
@@ -200,7 +199,6 @@ def test_masks_are_their_predicates(t_q, t_k, number, of_sequences):
         causal_mask: lambda i, j: j <= i,
         (lambda t_q, t_k: local_mask(t_q, t_k, number)): lambda i, j: abs(i - j) <= number,
         (lambda t_q, t_k: strided_mask(t_q, t_k, step)): lambda i, j: (i - j) % step == 0,
-        (lambda t_q, t_k: blocked_mask(t_q, t_k, step)): lambda i, j: i // step == j // step,
     }
     for mask, predicate in predicates.items():
         expected = [[predicate(i + t_k - t_q, j) for j in range(t_k)] for i in range(t_q)]

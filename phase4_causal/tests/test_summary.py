@@ -11,7 +11,7 @@ from PIL import Image
 
 from phase1_single_head.models import RECIPE as ONE_HEAD
 from phase1_single_head.models import flow_of, make_single_head
-from phase2_multi_head.models import ONE_LAYER_RECIPE
+from phase2_multi_head.models import CAUSAL_RECIPE, ONE_LAYER_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal import causal_attention, summary
 from shared import paths, training
@@ -127,11 +127,11 @@ def test_jobs_are_followed_from_one_model_to_the_next():
 
 
 def test_the_future_is_hatched_and_a_leak_is_said(ax):
-    causal = training.untrained(training.CAUSAL_RECIPE, causal_attention.CausalSelfAttention)
+    causal = training.untrained(CAUSAL_RECIPE, causal_attention.CausalSelfAttention)
     assert "changes by 0. It writes" in summary.draw_without_a_future(ax, causal, WORDS)
     assert sum(isinstance(patch, Rectangle) and patch.get_hatch() is not None for patch in ax.patches) == 15
     assert "writes" in summary.draw_without_a_future(ax, causal, ["cat"] * MAX_LENGTH)  # no room to go on
-    leaking = training.untrained(training.CAUSAL_RECIPE, MultiHeadAttention)
+    leaking = training.untrained(CAUSAL_RECIPE, MultiHeadAttention)
     assert "changes by 0. It writes" not in summary.draw_without_a_future(ax, leaking, WORDS)
 
 

@@ -118,21 +118,6 @@ def test_model_of_another_size_and_its_limit():
         model(torch.zeros(1, 35, dtype=torch.long))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_model_made_without_memory_has_its_positions_when_it_gets_some(dtype):
-    """They are in no checkpoint, and memory that was just handed out holds anything."""
-    torch.manual_seed(0)
-    whole = ToyTransformer(15, 3, 2, make_attention=MultiHeadAttention).to(dtype)
-    with torch.device("meta"):
-        empty = ToyTransformer(15, 3, 2, make_attention=MultiHeadAttention).to(dtype)
-    assert empty.positions.is_meta
-    filled = empty.to_empty(device="cpu")
-    filled.load_state_dict(whole.state_dict())
-    assert torch.equal(filled.positions, whole.positions) and filled.positions.dtype == dtype
-    tokens = torch.tensor([[5, 7, 11]])
-    assert filled is empty and torch.equal(filled(tokens)[0], whole(tokens)[0])
-
-
 def test_a_model_is_asked_in_float64_without_being_changed():
     torch.manual_seed(0)
     model = ToyTransformer(15, 3, 2, make_attention=MultiHeadAttention)
