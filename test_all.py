@@ -15,7 +15,6 @@ TESTS = {
         "exercises",
         "from_a_mean",
         "hidden_word",
-        "long_path",
         "order",
         "parts",
         "reading",

@@ -16,7 +16,7 @@ PLAN = course.Plan(
         "parts.look_up",
         "parts.scaling",
         "order.positions",
-        "long_path.path_length",
+        "reading.long_path",
     ),
     slow=("before.bottleneck", "order.positions", "parts.scaling"),
     alone=("before.scoring",),

@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
+from phase1_single_head.reading import long_path
 from phase1_single_head.reading.other_weights import (
     Reading,
     alternative_weights,
@@ -13,6 +15,8 @@ from phase1_single_head.reading.other_weights import (
     largest_agrees,
     total_variation,
 )
+from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
+from shared.measure import count_operations
 from shared.tests.helpers import close
 
 
@@ -89,3 +93,84 @@ def test_what_comes_out_where_courses_print_weights(scores, printed, comes_out):
     weights = torch.tensor(scores, dtype=torch.float64).softmax(dim=0)
     close(weights, torch.tensor(comes_out, dtype=torch.float64), rtol=0, atol=0.005)
     assert torch.allclose(weights, torch.tensor(printed).double(), rtol=0, atol=0.005) == (printed == comes_out)
+
+
+# ------------------------------------------------------------------------------------------------------- the long path
+
+
+def recurrence_by_loop(x, factor):
+    """h_t = factor h_{t-1} + x_t, word by word: (T, d) -> (T, d)."""
+    states = [x[0]]
+    for word in x[1:]:
+        states.append(factor * states[-1] + word)
+    return torch.stack(states)
+
+
+class LinearRecurrence(nn.Module):
+    """h_t = a h_{t-1} + x_t as a layer: its gradient from first to last is a^(n-1), whatever the words."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return recurrence_by_loop(x[0], self.factor)[None]
+
+
+@pytest.mark.parametrize(("factor", "length"), [(0.5, 7), (1.1, 13), (0.1, 250)])
+def test_gradient_of_a_linear_recurrence_is_the_factor_to_the_number_of_steps(factor, length):
+    """0.1^249 is a number in float64, but its square is not: the norm must not lose it."""
+    expected = factor ** (length - 1) * math.sqrt(long_path.SIZE)  # one such gradient for each number of a word
+    assert long_path.gradient(LinearRecurrence(factor), length) == pytest.approx(expected, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize(("dilated", "layers", "reached"), [(False, 1, 2), (False, 5, 10), (True, 1, 2), (True, 4, 30)])
+def test_how_far_layers_of_convolutions_reach(dilated, layers, reached):
+    """Two words more with each layer; if the dilation doubles, 2 + 4 + ... + 2^L = 2^(L+1) - 2."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 40).double().requires_grad_()
+    y = x
+    for layer in range(layers):
+        gap = 2**layer if dilated else 1
+        y = nn.Conv1d(3, 3, 3, dilation=gap).double()(nn.functional.pad(y, (2 * gap, 0)))
+    (at_input,) = torch.autograd.grad(y[..., -1].sum(), x)
+    assert at_input[0].any(dim=0).nonzero().min() == 39 - reached
+
+
+def test_convolution_is_causal():
+    torch.manual_seed(0)
+    layer, x = long_path.CausalConvolution(), torch.randn(1, 11, long_path.SIZE)
+    changed = x.clone()
+    changed[:, 5] += 1
+    moved = (layer(x) - layer(changed)).abs().amax(dim=(0, 2)) > 1e-6
+    assert moved.nonzero().flatten().tolist() == [5, 6, 7]
+
+
+def test_chain_counts_operations_that_wait_for_one_another():
+    """Worked by hand: x itself, then each operation on the longest way; what runs beside it does not count."""
+    x = torch.ones(3, requires_grad=True)
+    assert long_path.longest_chain(x + 1) == 2
+    assert long_path.longest_chain((x + 1).exp() * 2 + x.sin()) == 5
+    assert long_path.longest_chain(torch.stack([x.sin(), x.cos(), x.exp()])) == 3
+
+
+def test_a_linear_recurrence_need_not_wait():
+    """Without tanh the same states are one matrix product, as attention takes its values."""
+    torch.manual_seed(0)
+    x = torch.randn(13, 3, dtype=torch.float64, requires_grad=True)
+    position = torch.arange(13, dtype=torch.float64)
+    weights = (0.9 ** (position[:, None] - position)).tril()  # of word j in state t, 0 of later words
+    by_loop, at_once = recurrence_by_loop(x, 0.9), weights @ x
+    close(at_once, by_loop, rtol=0, atol=1e-12)
+    assert long_path.longest_chain(by_loop) > 13 > long_path.longest_chain(at_once)
+
+
+@pytest.mark.parametrize(("n", "d"), [(5, 8), (12, 8), (40, 8), (7, 3)])
+def test_operations_and_weights_of_attention(n, d):
+    """Core 4 n² d, projections 6 n d²; the core is the larger part beyond n = 1.5 d. n² weights."""
+    text = torch.randn(1, n, d)
+    core = count_operations(scaled_dot_product_attention, *[text] * 3)
+    layer = count_operations(SelfAttention(d), text)
+    assert (core, layer - core) == (4 * n**2 * d, 6 * n * d**2)
+    assert (core > layer - core) == (n > 1.5 * d)
+    assert SelfAttention(d)(text)[1].numel() == n**2
