@@ -11,8 +11,8 @@ PLAN = course.Plan(
         "visualize",
         "heads.wrong_heads",
         "heads.output_projection",
-        "heads.one_or_four_heads",
-        "heads.heads_vs_loss",
+        "heads.how_many_heads",
+        "heads.two_lookups",
         "block.transformer_block",
         "block.rank_collapse",
         "pruning.head_pruning",
@@ -21,9 +21,8 @@ PLAN = course.Plan(
         "costs.cost_model",
         "costs.fused_attention",
     ),
-    slow=("heads.heads_vs_loss", "pruning.head_pruning"),
+    slow=("heads.how_many_heads", "heads.two_lookups", "pruning.head_pruning"),
     alone=("costs.benchmark",),
-    longer=("alibi_attention",),
 )
 
 if __name__ == "__main__":

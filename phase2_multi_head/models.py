@@ -1,13 +1,18 @@
-"""The models of this phase: two layers of four heads, and one layer of four beside the single head of phase 1.
+"""The models of this phase: two layers of four heads, one layer of several, and one that must look at two places.
 
 And what phase 3 looks at before phase 4 explains it: the same attention, handed a causal mask, guesses the next word.
 """
 
 import argparse
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import checkpoints
-from shared.training import LITTLE_DECAY, Recipe, Trained
+from shared import checkpoints, training
+from shared.tasks import TwoPlaces
+from shared.training import LITTLE_DECAY, Recipe, Trained, variant
 
 RECIPE = Recipe("multi_head_model", "masked word", num_heads=4, num_layers=2, steps=800)
 ONE_LAYER_RECIPE = Recipe(
@@ -21,9 +26,10 @@ def load_multi_head_model(options: argparse.Namespace, seed: int | None = None) 
     return checkpoints.trained_model(RECIPE, MultiHeadAttention, options, seed)
 
 
-def load_one_layer_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
-    """One layer of four heads, trained like the single head of phase 1."""
-    return checkpoints.trained_model(ONE_LAYER_RECIPE, MultiHeadAttention, options, seed)
+def load_one_layer_model(options: argparse.Namespace, seed: int | None = None, num_heads: int = 4) -> Trained:
+    """One layer of so many heads, trained like the single head of phase 1."""
+    recipe = variant(ONE_LAYER_RECIPE, num_heads=num_heads)
+    return checkpoints.trained_model(recipe, MultiHeadAttention, options, seed)
 
 
 def load_causal_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
@@ -32,3 +38,22 @@ def load_causal_model(options: argparse.Namespace, seed: int | None = None) -> T
     Its checkpoint also serves phase 4, whose CausalSelfAttention makes that mask by itself.
     """
     return checkpoints.trained_model(CAUSAL_RECIPE, MultiHeadAttention, options, seed)
+
+
+def train_two_lookups(num_heads: int, seed: int, steps: int) -> tuple[TwoPlaces, Tensor, Tensor]:
+    """Train one block of so many heads on a new table -> the model, 250 strings that it has not seen, their answers."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randint(TwoPlaces.SYMBOLS, (TwoPlaces.SYMBOLS, TwoPlaces.SYMBOLS), generator=generator)
+    model = TwoPlaces(MultiHeadAttention(TwoPlaces.D_MODEL, num_heads))
+
+    def draw(number: int) -> tuple[Tensor, Tensor]:
+        symbols = torch.randint(TwoPlaces.SYMBOLS, (number, TwoPlaces.LENGTH), generator=generator)
+        return symbols, TwoPlaces.answers(symbols, table)
+
+    def loss_of_step(_: int) -> Tensor:
+        symbols, answers = draw(32)
+        return F.cross_entropy(model(symbols)[:, TwoPlaces.FIRST :].mT, answers)
+
+    training.fit(model, loss_of_step, steps, matrix_rate=None, rate=1e-2, progress=f"two look-ups, heads: {num_heads}")
+    return model, *draw(250)

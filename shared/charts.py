@@ -4,12 +4,17 @@ Each draws on an Axes and returns it. values: name -> its numbers, one a seed (R
 all panels of a figure.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Rectangle
+from torch import Tensor
 
-from shared.visualization_utils import INK, QUIET, label_ends
+from shared.visualization_utils import HIDDEN, INK, QUIET, label_ends
 
 
 def lines(
@@ -82,4 +87,18 @@ def dots(
     ax.set_xticks(range(len(columns)), columns)
     ends = {name: (len(columns) - 0.8, max(of_columns[-1]), colors[name]) for name, of_columns in values.items()}
     label_ends(ax, ends, size=11)
+    return ax
+
+
+def cells(ax: Axes, left: float, top: float, numbers: Tensor, colors: Sequence[Sequence[str]]) -> Axes:
+    """Whole numbers (rows, columns) in cells, each on a light shade of its colour; the first cell begins at left, top.
+
+    An empty cell stands for NaN.
+    """
+    for (row, column), number in np.ndenumerate(numbers.numpy()):
+        empty, corner = math.isnan(number), (left + column, top + row)
+        face = "white" if empty else to_rgba(colors[row][column], 0.3)
+        ax.add_patch(Rectangle(corner, 1, 1, facecolor=face, edgecolor=HIDDEN if empty else "white"))
+        text = "" if empty else f"{number:.0f}".replace("-", "−")
+        ax.text(corner[0] + 0.5, corner[1] + 0.5, text, ha="center", va="center", fontsize=11)
     return ax

@@ -7,8 +7,6 @@ A gate is a number that the output of a head is multiplied by before W_O: at 1 n
 
 The second asks what a small turn of the gate would do, and gets the answer for all heads from one run forwards and one
 backwards. It is the absolute value for each example: over a batch, heads that help here and harm there would cancel.
-
-What they are good for is in head_pruning.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,19 +26,17 @@ from shared.toy_language import MASK_ID, PAD_ID
 from shared.training import Trained
 
 Head = tuple[int, int]  # layer and head, counted from 0
-Loss = Callable[[frozenset[Head]], float]  # the loss without these heads
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A trained model as this file needs it.
+class Sampled:
+    """A trained model with its loss on each of some fixed examples: losses() -> (B,) in nats. Their mean is the loss.
 
-    layers: its attention modules, each with as many heads. loss(): mean loss in nats over `examples` fixed examples,
-    which enter the attention as the batch, in the same order at each call.
+    layers: its attention modules, each with as many heads. The examples enter the attention as the batch, in order.
     """
 
     layers: Sequence[MultiHeadAttention]
-    loss: Callable[[], Tensor]
+    losses: Callable[[], Tensor]
     examples: int
 
     @property
@@ -50,6 +46,12 @@ class Measured:
     def open_gates(self, *batch: int) -> Tensor:
         """Gates that change nothing -> ones (*batch, L, H), as the model's weights are (dtype, device)."""
         return self.layers[0].w_o.weight.new_ones(*batch, len(self.layers), self.layers[0].num_heads)
+
+    @torch.no_grad()
+    def losses_without(self, removed: frozenset[Head]) -> Tensor:
+        """The loss on each example with some heads removed, none of the others trained again -> (B,), float64."""
+        with removed_from(self, removed):
+            return self.losses().double().cpu()
 
 
 @contextmanager
@@ -84,8 +86,8 @@ def _multiply_heads(gate: Tensor, w_o: nn.Module, inputs: tuple[Tensor]) -> Tens
 
 
 @contextmanager
-def removed_from(model: Measured, removed: frozenset[Head]) -> Iterator[None]:
-    """Within the block some heads are gone, none of the others trained again."""
+def removed_from(model: Sampled, removed: frozenset[Head]) -> Iterator[None]:
+    """Within the block some heads are gone."""
     gates = model.open_gates()
     for layer, head in removed:
         gates[layer, head] = 0
@@ -93,65 +95,27 @@ def removed_from(model: Measured, removed: frozenset[Head]) -> Iterator[None]:
         yield
 
 
-@torch.no_grad()
-def loss_without(model: Measured, removed: frozenset[Head]) -> float:
-    """Loss in nats with some heads removed."""
-    with removed_from(model, removed):
-        return model.loss().item()
-
-
-def removal_importance(model: Measured, loss: Loss | None = None) -> Tensor:
-    """Delta_h = L(without h) - L(full) -> (L, H) in nats; below 0 where the model is better without the head.
-
-    loss: loss_without of this model, if the caller has one that remembers what it has measured.
-    """
-    loss = loss or partial(loss_without, model)
-    rises = [loss(frozenset([head])) - loss(frozenset()) for head in model.heads]
-    return torch.tensor(rises, dtype=torch.float64).view(len(model.layers), -1)  # (L * H,) -> (L, H)
+def removal_importance(model: Sampled) -> Tensor:
+    """L(x without h) - L(x) for each head and example -> (L, H, B) in nats; the mean over examples is Delta_h."""
+    rises = [model.losses_without(frozenset([head])) - model.losses_without(frozenset()) for head in model.heads]
+    return torch.stack(rises).unflatten(0, (len(model.layers), -1))  # (L * H, B) -> (L, H, B)
 
 
 @torch.enable_grad()
-def gradient_importance(model: Measured) -> Tensor:
+def gradient_importance(model: Sampled) -> Tensor:
     """I_h = mean over examples of |d L(x) / d gate_h| -> (L, H) in nats per unit of the gate (Michel et al. 2019).
 
-    Each example has gates of its own, so that one backward pass tells their gradients apart. The loss is already the
-    mean of the L(x): what is left to do is to sum. In a batch of sentences L(x) counts each word alike, whatever the
-    length of its sentence.
+    Each example has gates of its own, so that one backward pass tells their gradients apart.
     """
     gates = model.open_gates(model.examples).requires_grad_()
     with gated(model.layers, gates):
-        (gradient,) = torch.autograd.grad(model.loss(), gates)
-    return gradient.abs().sum(dim=0).double().cpu()  # (B, L, H) -> (L, H)
+        (gradient,) = torch.autograd.grad(model.losses().mean(), gates)
+    return gradient.abs().sum(dim=0).double().cpu()  # (B, L, H) -> (L, H); the loss is a mean already
 
 
-def ranks(values: Tensor) -> Tensor:
-    """Place of each value in the order of size, counted from 1 -> (n,); equal values share the mean of their places."""
-    smaller, not_larger = ((values[:, None] > values).sum(dim=1), (values[:, None] >= values).sum(dim=1))
-    return (smaller + 1 + not_larger).double() / 2
-
-
-def rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's rho, the correlation of the ranks: 1 for the same order, -1 for the opposite one."""
-    return torch.corrcoef(torch.stack([ranks(a.flatten()), ranks(b.flatten())]))[0, 1].item()
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """A trained model with its loss on each of the examples: losses() -> (B,), in nats. Their mean is the loss."""
-
-    layers: Sequence[MultiHeadAttention]
-    losses: Callable[[], Tensor]
-    examples: int
-
-    def measured(self) -> Measured:
-        """For the measurements of head_importance.py."""
-        return Measured(self.layers, lambda: self.losses().mean(), self.examples)
-
-    @torch.no_grad()
-    def losses_without(self, removed: frozenset[Head]) -> Tensor:
-        """The loss on each example with some heads removed -> (B,), float64."""
-        with removed_from(self.measured(), removed):
-            return self.losses().double().cpu()
+def over_examples(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Lower and upper end of the 95 % interval of the mean, by bootstrap, the same at every call: (..., B) -> (...)."""
+    return bootstrap_interval(values, torch.Generator().manual_seed(0))
 
 
 def language_model(trained: Trained, sentences: int = training.NUM_HELD_OUT) -> Sampled:
@@ -172,8 +136,3 @@ def language_model(trained: Trained, sentences: int = training.NUM_HELD_OUT) -> 
         return cost.sum(dim=-1) * (len(tokens) / hidden.sum())  # (B, T) -> (B,)
 
     return Sampled([block.attention for block in trained.model.blocks], losses, len(tokens))
-
-
-def over_examples(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower and upper end of the 95 % interval of the mean, by bootstrap, the same at every call: (..., B) -> (...)."""
-    return bootstrap_interval(values, torch.Generator().manual_seed(0))

@@ -2,20 +2,16 @@
 
 import itertools
 import random
-import re
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from phase2_multi_head import alibi_attention
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from shared.attention_checks import torch_twin
-from shared.attention_utils import padding_mask
 from shared.tests.helpers import T_K, T_Q, B, close
-from shared.toy_language import RELATIONS
 
 
 def test_split_and_merge_are_inverse_and_put_each_column_in_its_head():
@@ -107,18 +103,3 @@ def test_empty_batches_and_sequences_give_what_torch_gives(kind, batch, t_q, t_k
     output, _ = attention(torch.randn(batch, t_q, 16), torch.randn(batch, t_k, 16))
     found = F.scaled_dot_product_attention(*(torch.zeros(batch, 4, t, 4) for t in (t_q, t_k, t_k)))
     close(output, attention.w_o(merge_heads(found)))
-
-
-def test_an_attention_of_ones_own_is_what_it_says_and_runs_in_the_toy_transformer(checkpoints, tmp_path, capsys):
-    torch.manual_seed(5)
-    module = alibi_attention.AlibiAttention(22, 2).double()
-    x, mask = torch.randn(3, 7, 22, dtype=torch.float64), padding_mask(torch.tensor([7, 5, 2]), 7)
-    output, weights = module(x, mask=mask)
-    query, key, value = (split_heads(part, 2) for part in module.w_qkv(x).chunk(3, dim=-1))
-    distance = torch.tensor([[float(abs(i - j)) for j in range(7)] for i in range(7)], dtype=torch.float64)
-    bias = torch.stack([-(2.0**-4) * distance, -(2.0**-8) * distance]).masked_fill(~mask, -torch.inf)  # (3, 2, 7, 7)
-    expected = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-    close(output, module.w_o(merge_heads(expected)))
-    assert weights[2, :, :, 2:].abs().max() == 0
-    alibi_attention.main(["--quick", "--output-dir", str(tmp_path)])
-    assert re.findall(r"([\w-]+): \d\.\d\d in layer \d head \d", capsys.readouterr().out) == list(RELATIONS)

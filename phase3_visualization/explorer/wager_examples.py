@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase2_multi_head.pruning.head_importance import language_model, over_examples, removed_from
+from phase2_multi_head.pruning.head_importance import language_model, over_examples, removal_importance, removed_from
 from phase3_visualization.layers.readers import TRIED_ON, Case, first, hide, leave_one_out, make_cases, perfect_reader
 from shared import training
 from shared.attention_utils import causal_mask, padding_mask
@@ -62,13 +62,12 @@ def hidden_verb(trained: Trained) -> dict[str, Any]:
     """Sentence, verb, the two heads; and without each head the rise of the loss on all hidden words, at most (95 %)."""
     sentences = [sentence for sentence in held_out() if has_rival(sentence.words[verb_of(sentence)])]
     sample, full = language_model(trained), verb_losses(trained, sentences)
-    model, rises, of_verb = sample.measured(), {}, {}
-    for head in model.heads:
-        rises[head] = sample.losses_without(frozenset([head])) - sample.losses_without(frozenset())
-        with removed_from(model, frozenset([head])):
+    rises, of_verb = dict(zip(sample.heads, removal_importance(sample).flatten(0, 1), strict=True)), {}
+    for head in sample.heads:
+        with removed_from(sample, frozenset([head])):
             of_verb[head] = verb_losses(trained, sentences) - full
-    needed = max(model.heads, key=lambda head: of_verb[head].mean().item())
-    spare = min(model.heads, key=lambda head: rises[head].mean().item())
+    needed = max(sample.heads, key=lambda head: of_verb[head].mean().item())
+    spare = min(sample.heads, key=lambda head: rises[head].mean().item())
     sentence = sentences[int(of_verb[needed].argmax())]
     at_most = over_examples(torch.stack(list(rises.values())))[1]
     return {

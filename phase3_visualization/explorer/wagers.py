@@ -140,7 +140,7 @@ def wagers() -> tuple[Wager, ...]:
         ),
         Wager(
             "A head is knocked out",
-            "C064",
+            "pruning-share",
             "toy language, heads that can each go",
             "The model of this page guesses hidden words with eight heads. In models far larger than this one a fifth "
             "of the heads and more could be taken out with hardly a loss (Michel et al. 2019). A head can go if we are "
@@ -153,9 +153,9 @@ def wagers() -> tuple[Wager, ...]:
                 Choice("Six or more", 6, 8),
             ),
             "None, in any run: without the head that is needed least the 95 % interval of the rise ends "
-            f"{said('C064', 'toy language, rise without the cheapest head, at most', '{:.3f}', BETWEEN)}",
+            f"{said('pruning-share', 'toy language, cheapest head costs at most', '{:.3f}', BETWEEN)}",
             "In this small model each head carries some of the work. Even with only two look-ups to do, "
-            f"{said('C064', 'two look-ups, heads that can each go', '{:.0f}')} of eight could go.",
+            f"{said('pruning-share', 'two look-ups, model 1, heads that can each go', '{:.0f}')} of eight could go.",
             "phase2_multi_head/pruning/README.md#which-heads-can-go",
         ),
         Wager(

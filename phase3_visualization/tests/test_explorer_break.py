@@ -83,7 +83,7 @@ def test_the_answers_of_the_first_two_leave_no_gap():
 def test_the_interval_of_the_third_ends_above_its_rule():
     """Not the mean of the rise: that may lie below 0.01 where one cannot be sure of it."""
     third = wagers.wagers()[2]
-    low, high = wagers.measured("C064", "toy language, rise without the cheapest head, at most")
+    low, high = wagers.measured("pruning-share", "toy language, cheapest head costs at most")
     assert low > 0.01 and f"ends between {low:.3f} and {high:.3f}" in third.answer and "less than 0.01" in third.setup
 
 

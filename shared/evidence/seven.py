@@ -72,13 +72,12 @@ SEVEN = {
         ),
     ),
     "heads": Small(
-        "what four heads gain over one, nats",
+        "two look-ups at once: answers right",
         (
-            Line("after 300 of 900 steps", "heads-training-length", ("gain, 4 heads for 1, a third of the steps",)),
-            Line("after 900 steps", "heads-training-length", ("gain, 4 heads for 1",)),
+            Line("eight heads, 200 steps", "one-head-two-lookups", ("heads: 8, model 1",)),
+            Line("one head, 400 steps", "one-head-two-lookups", ("heads: 1, twice the steps, model 1",)),
+            Line("one head, 200 steps", "one-head-two-lookups", ("heads: 1, model 1",)),
         ),
-        (0, 0.5),
-        "{:.2f}",
     ),
     "seed": Small(
         "related words that it finds",

@@ -11,9 +11,6 @@ come this is least for q = p, and then it is the entropy of p (Gibbs' inequality
 however large: what a loss has above this floor is what is left to learn.
 
 When one word is hidden in this grammar, all words that fit turn out to be equally likely: the entropy is ln(how many).
-
-    python shared/grammar/entropy.py
-    python shared/grammar/entropy.py --sentence "those dogs slept in a soft bed"
 """
 
 import math
@@ -25,7 +22,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from shared import cli
 from shared.toy_language import (
     ADJECTIVE_COUNTS,
     ADJECTIVES,
@@ -149,16 +145,16 @@ def questions(sentences: list[Sentence]) -> list[Question]:
 
 
 @torch.no_grad()
-def excess_loss(model: Callable[[Tensor], tuple[Tensor, object]], asked: list[Question]) -> float:
+def excess_loss(logits: Callable[[Tensor], Tensor], asked: list[Question]) -> float:
     """Mean of - sum_w p(w) ln q(w) less the entropy of p, in nats; p is the grammar's, q the model's probability of w.
 
-    The sum runs over all words that may stand in the gap, not only over the one that did: no luck of the draw is left.
-    It is never negative, and 0 for the grammar itself.
+    logits: tokens (n, T) -> (n, T, V). The sum runs over all words that may stand in the gap, not only over the one
+    that did: no luck of the draw is left. It is never negative, and 0 for the grammar itself.
     """
     excess = []
     for tokens, position, p in asked:
-        logits = model(tokens)[0][torch.arange(len(tokens)), position]  # (n, T, V) -> (n, V)
-        cost = -(p * logits.double().log_softmax(dim=-1)).sum(dim=-1)  # (n, V) -> (n,)
+        guess = logits(tokens)[torch.arange(len(tokens)), position]  # (n, T, V) -> (n, V)
+        cost = -(p * guess.double().log_softmax(dim=-1)).sum(dim=-1)  # (n, V) -> (n,)
         excess.append(cost - torch.special.entr(p).sum(dim=-1))
     return torch.cat(excess).mean().item()
 
@@ -166,30 +162,3 @@ def excess_loss(model: Callable[[Tensor], tuple[Tensor, object]], asked: list[Qu
 def floor(asked: list[Question]) -> float:
     """The grammar's own entropy, in nats, mean over all questions: no model loses less."""
     return torch.cat([torch.special.entr(p).sum(dim=-1) for *_, p in asked]).mean().item()  # (n, V) -> (n,)
-
-
-@cli.script
-def main(argv: list[str] | None = None) -> None:
-    script = cli.parser(__doc__)
-    options = cli.parse(script, argv)
-    words = options.words
-    log_probability = sentence_log_probability(words)
-    if log_probability == -math.inf:
-        script.error(f'the grammar cannot make "{" ".join(words)}": README.md shows sentences that it can')
-    print(f'"{" ".join(words)}": one sentence in {math.exp(-log_probability):,.0f}, ln P = {log_probability:.2f}\n')
-    print("Each word hidden in turn: entropy in nats, and the likeliest words")
-    entropies = []
-    for position, word in enumerate(words):
-        distribution = hidden_word_distribution(words, position)
-        entropies.append(hidden_word_entropy(words, position))
-        best = distribution.sort(descending=True, stable=True)
-        likeliest = [f"{VOCABULARY[i]} {p:.2f}" for p, i in zip(*(t.tolist() for t in best), strict=True) if p][:6]
-        possible = int((distribution > 0).sum())
-        rest = f" and {possible - len(likeliest)} more" if possible > len(likeliest) else ""
-        print(f"   {position:2} {word:9} {entropies[-1]:.2f}   {', '.join(likeliest)}{rest}")
-    mean = sum(entropies) / len(entropies)
-    print(f"\nMean {mean:.2f}: on average no reader can lose less on one hidden word of such a sentence.")
-
-
-if __name__ == "__main__":
-    cli.run(main)

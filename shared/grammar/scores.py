@@ -3,7 +3,7 @@
 A head follows "verb -> subject" as often as the key it attends to most, its own position aside, is the gold one
 (Clark et al. 2019, section 4.2). Both directions count: the verb looking at its subject ("forward"), or the subject at
 its verb ("backward"). A score means nothing without its baselines: the best fixed offset ("always one to the left"),
-which needs no attention at all, and the same model before training. one_or_four_heads.py of phase 2 shows both.
+which needs no attention at all, and the same model before training. how_many_heads.py of phase 2 shows both.
 """
 
 from dataclasses import dataclass

@@ -48,7 +48,6 @@ def checkpoints(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "QUICK_STEPS", 8)
         patch.setattr("phase1_single_head.before.bottleneck.NUM_TEST", 30)
-        patch.setattr("phase2_multi_head.visualize.UNTRAINED_MODELS", 4)
         patch.setattr("shared.grammar.roles.UNTRAINED", 1)
         patch.setattr(paths, "CHECKPOINTS", tmp_path_factory.mktemp("checkpoints"))
         yield paths.CHECKPOINTS
