@@ -21,20 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from shared import paths
+from shared import paths, toy_language
 from shared.attention_utils import causal_mask, normalized_entropy, padding_mask
-from shared.toy_language import (
-    END_ID,
-    MASK_ID,
-    PAD_ID,
-    SPECIAL,
-    START_ID,
-    VOCABULARY,
-    Sentence,
-    encode,
-    pad_batch,
-    sample_corpus,
-)
+from shared.toy_language import PAD_ID, SPECIAL, VOCABULARY, Sentence
 from shared.toy_model import MakeAttention, ToyTransformer
 
 NUM_TRAIN, NUM_HELD_OUT = 20_000, 500
@@ -107,15 +96,15 @@ class Trained:
 @cache
 def corpus() -> tuple[list[Sentence], list[Sentence]]:
     """The (train, held-out) sentences of every model; the same for all seeds, so that only the model varies."""
-    return sample_corpus(NUM_TRAIN, NUM_HELD_OUT)
+    return toy_language.sample_corpus(NUM_TRAIN, NUM_HELD_OUT)
 
 
 def to_batch(sentences: list[Sentence], objective: str) -> tuple[Tensor, Tensor]:
     """Sentences -> tokens (B, T) and lengths (B,); for next words they stand between <start> and <end>."""
-    rows = [encode(sentence.words) for sentence in sentences]
+    rows = [toy_language.encode(sentence.words) for sentence in sentences]
     if objective != "masked word":
-        rows = [[START_ID, *row, END_ID] for row in rows]
-    return pad_batch(rows)
+        rows = [[toy_language.START_ID, *row, toy_language.END_ID] for row in rows]
+    return toy_language.pad_batch(rows)
 
 
 def objective_mask(lengths: Tensor, length: int, objective: str) -> Tensor:
@@ -132,21 +121,16 @@ def masked_word_loss(model: ToyTransformer, tokens: Tensor, lengths: Tensor, gen
     chosen = (torch.rand(tokens.shape, generator=generator) < CHOSEN).to(tokens.device) & (tokens != PAD_ID)
     fate = torch.rand(tokens.shape, generator=generator).to(tokens.device)
     random_words = torch.randint(len(SPECIAL), len(VOCABULARY), tokens.shape, generator=generator).to(tokens.device)
-    seen = torch.where(chosen & (fate >= KEPT + SWAPPED), MASK_ID, tokens)
+    seen = torch.where(chosen & (fate >= KEPT + SWAPPED), toy_language.MASK_ID, tokens)
     seen = torch.where(chosen & (fate < SWAPPED), random_words, seen)
     logits, _ = model(seen, mask=padding_mask(lengths, tokens.size(1)))
     return F.cross_entropy(logits[chosen], tokens[chosen])  # (B, T, V) -> (number chosen, V)
 
 
 def next_word_loss(
-    model: ToyTransformer,
-    tokens: Tensor,
-    lengths: Tensor,
-    generator: torch.Generator | None = None,
-    *,
-    objective: str = "next word",
+    model: ToyTransformer, tokens: Tensor, lengths: Tensor, _: object = None, *, objective: str = "next word"
 ) -> Tensor:
-    """Mean cross-entropy, in nats, of each token given those before it. Nothing is drawn: no generator is used."""
+    """Mean cross-entropy, in nats, of each token given those before it. Nothing is drawn, so no generator is used."""
     seen, wanted = tokens[:, :-1], tokens[:, 1:]
     logits, _ = model(seen, mask=objective_mask(lengths - 1, seen.size(1), objective))
     return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD_ID)  # (B, T, V) -> (B * T, V)
@@ -226,9 +210,7 @@ class Muon(torch.optim.Optimizer):
     processor without instructions for bfloat16, as in most laptops, needs more than ten times as long for that.
     """
 
-    def __init__(
-        self, params: list[nn.Parameter], lr: float, momentum: float = 0.85, weight_decay: float = 0.0
-    ) -> None:
+    def __init__(self, params: list[nn.Parameter], lr: float, momentum: float = 0.85, weight_decay: float = 0) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -247,10 +229,7 @@ class Muon(torch.optim.Optimizer):
 
     def ahead(self, matrix: nn.Parameter, momentum: float) -> Tensor:
         """The mean of the gradients so far, with the newest counted once more (Nesterov)."""
-        state = self.state[matrix]
-        if not state:
-            state["mean"] = torch.zeros_like(matrix)
-        mean = state["mean"].lerp_(matrix.grad, 1 - momentum)
+        mean = self.state[matrix].setdefault("mean", torch.zeros_like(matrix)).lerp_(matrix.grad, 1 - momentum)
         return matrix.grad.lerp(mean, momentum)
 
 
@@ -354,14 +333,7 @@ def train(
             history.entropy_steps.append(done)
             history.entropy.append(head_entropy(model, held_out[:64], recipe.objective))
 
-    steps, share = until or recipe.steps, partial(one_cycle, steps=recipe.steps)
-    history.loss = fit(
-        model,
-        loss_of_step,
-        steps,
-        matrix_decay=recipe.matrix_decay,
-        share=share,
-        watch=watch,
-        progress=f"training {recipe.name}",
-    )
+    rates = {"matrix_decay": recipe.matrix_decay, "share": partial(one_cycle, steps=recipe.steps)}
+    progress = f"training {recipe.name}"
+    history.loss = fit(model, loss_of_step, until or recipe.steps, **rates, watch=watch, progress=progress)
     return Trained(model, recipe, history)
