@@ -13,10 +13,7 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
 
-TARGETS = {
-    "ring": [1, 2, 3, 4, 5, 6, 0],
-    "star": [6, 6, 6, 6, 6, 6, 6],
-}  # word i should look at word TARGETS[i]
+TARGETS = {"ring": [1, 2, 3, 4, 5, 6, 0], "star": [6, 6, 6, 6, 6, 6, 6]}  # word i should look at word TARGETS[i]
 
 
 def learn_to_look(targets: list[int], seed: int, projections: int) -> float:

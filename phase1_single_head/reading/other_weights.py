@@ -2,9 +2,7 @@
 
 The output is a weighted mean of the values. With more words than a value has numbers, other weights give the same mean,
 to the last digit (Brunner et al. 2020). And a word adds its weight times its value: a large weight on a small value
-adds little. Phase 3 asks both of trained heads; here six words with values of one number, made by hand:
-
-    python phase1_single_head/reading/other_weights.py
+adds little. Phase 3 asks both of trained heads.
 """
 
 import math
@@ -50,6 +48,10 @@ def alternative_weights(weights: Tensor, value: Tensor) -> Tensor | None:
     From the given row along a direction without effect until some weight is 0; that one stays 0, and on along the next,
     until none is left. Then at most d_v + 1 words have weight (Carathéodory's theorem). Hidden words (weight 0) stay
     hidden. None, the weights are unique: at most d_v + 1 words, and no value among them is a mix of others.
+
+    >>> value = torch.tensor([[0.0], [1.0], [2.0]]).double()  # 1 is a mix of 0 and 2
+    >>> alternative_weights(torch.tensor([0.25, 0.5, 0.25]).double(), value)
+    tensor([0.5000, 0.0000, 0.5000], dtype=torch.float64)
     """
     other = weights.clone()
     while (change := change_without_effect(weights, value, other > 0)) is not None:
@@ -73,18 +75,3 @@ def contributions(weights: Tensor, value: Tensor) -> Tensor:
 def largest_agrees(reading: Reading) -> Tensor:
     """For each row: does the word with the largest weight contribute most? -> bool (T,)"""
     return contributions(reading.weights, reading.value).argmax(dim=-1) == reading.weights.argmax(dim=-1)
-
-
-def main() -> None:
-    value = torch.tensor([0, 1, 2, 1, 0, 2], dtype=torch.float64)[:, None]
-    weights = torch.tensor([0.05, 0.6, 0.1, 0.1, 0.05, 0.1], dtype=torch.float64)
-    other = alternative_weights(weights, value)
-    for name, row in (("values", value[:, 0]), ("weights", weights), ("others", other)):
-        print(f"{name:8}" + "".join(f"{number:6.2f}" for number in row.tolist()))
-    for name, row in (("weights", weights), ("others", other)):
-        print(f"output of the {name}: {(row @ value).item():.3f}")
-    print(f"{total_variation(weights, other):.2f} of the weight was moved")
-
-
-if __name__ == "__main__":
-    main()

@@ -10,21 +10,12 @@ from phase1_single_head.order.position_encodings import RotarySelfAttention, ali
 from phase1_single_head.self_attention import SelfAttention
 from shared.attention_utils import causal_mask
 from shared.tasks import COPY, REVERSE, SymbolMover
-from shared.tests.helpers import D_K, D_V, T_K, T_Q, B, H, close
+from shared.tests.helpers import D_K, D_V, T_K, T_Q, B, close
 from shared.toy_model import sinusoidal_positions
 
 
 def vectors(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-@pytest.mark.parametrize("size", [2, 6, 22])
-def test_rotary_is_a_product_of_complex_numbers(size):
-    """The definition of Su et al. 2021, section 3.2.1: pair i, read as x + iy, times exp(i position theta_i)."""
-    x, places = vectors(B, H, T_K, size), torch.tensor([0, 1, 5, 7, 11, 400, 3])
-    speeds = 10000 ** (-2 * torch.arange(size // 2, dtype=torch.float64) / size)
-    turned = torch.view_as_complex(x.unflatten(-1, (-1, 2))) * torch.exp(1j * places[:, None] * speeds)
-    close(rotary(x, places), torch.view_as_real(turned).flatten(-2), rtol=0, atol=1e-12)
 
 
 def test_rotary_scores_depend_on_the_offset_alone():

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from phase1_single_head import self_attention
-from phase1_single_head.self_attention import SelfAttention, attention_by_loops, scaled_dot_product_attention
+from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
 from shared.attention_utils import causal_mask, padding_mask
-from shared.tests.helpers import D_K, D_V, T_K, T_Q, B, H, close, qkv, some_mask, torch_single_head
+from shared.tests.helpers import D_K, D_V, T_K, T_Q, B, H, close, qkv, some_mask
 
 
 def test_hidden_is_exactly_zero():
@@ -62,14 +62,6 @@ def test_core_agrees_with_torch_on_240_random_configurations(dtype, tolerance):
         expected.backward(upstream)
         for a, b in zip(ours, theirs, strict=True):
             close(a.grad, b.grad, rtol=10 * tolerance, atol=10 * tolerance)
-
-
-def test_matrix_form_equals_the_loops_it_is_explained_with():
-    for seed in range(20):
-        query, key, value = (tensor[0, 0] for tensor in qkv(seed))
-        mask = some_mask(torch.Generator().manual_seed(seed), (T_Q, T_K)) if seed % 2 else None
-        by_loops = attention_by_loops(query, key, value, mask)
-        close(scaled_dot_product_attention(query, key, value, mask), by_loops, rtol=0, atol=1e-12)
 
 
 def test_hand_worked_numbers():
@@ -122,17 +114,6 @@ def test_16_bits_are_enough_for_inputs_and_outputs_and_not_for_the_sums(dtype, s
     assert weights.dtype == dtype and (mask is None or weights[..., ~mask].eq(0).all())
 
 
-@pytest.mark.parametrize(("batch", "t_q", "t_k"), [(2, 0, 5), (2, 5, 0), (2, 0, 0), (0, 5, 7)])
-@pytest.mark.parametrize("with_mask", [False, True])
-def test_no_queries_no_keys_no_batch(with_mask, batch, t_q, t_k):
-    inputs = [x.requires_grad_() for x in qkv(t_q=t_q, t_k=t_k, leading=(batch, H))]
-    mask = torch.ones(t_q, t_k, dtype=torch.bool) if with_mask else None
-    output, weights = scaled_dot_product_attention(*inputs, mask)
-    close(output, F.scaled_dot_product_attention(*inputs, attn_mask=mask))
-    assert weights.shape == (batch, H, t_q, t_k) and not output.any()
-    assert not any(slope.any() for slope in torch.autograd.grad(output.sum(), inputs))
-
-
 def test_inputs_are_left_as_they_were():
     inputs, mask = qkv(), causal_mask(T_Q, T_K)
     before = [t.clone() for t in (*inputs, mask)]
@@ -169,17 +150,6 @@ def test_errors_name_the_rule_and_both_numbers(change, message):
 def test_docstring_examples():
     examples = doctest.testmod(self_attention)
     assert examples.attempted > 0 and examples.failed == 0
-
-
-def test_self_attention_is_torchs_module_with_one_head():
-    torch.manual_seed(0)
-    ours = SelfAttention(D_K, output_projection=True).double()
-    theirs = torch_single_head(ours)
-    x = torch.randn(B, T_Q, D_K, dtype=torch.float64)
-    for mask in (None, causal_mask(T_Q)):
-        expected = theirs(x, x, x, attn_mask=None if mask is None else ~mask, average_attn_weights=False)
-        for mine, torchs in zip(ours(x, mask), expected, strict=True):
-            close(mine, torchs, rtol=0, atol=1e-12)
 
 
 def test_head_axis_and_masks_of_self_attention():

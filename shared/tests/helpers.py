@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import training, visualization_utils
@@ -39,15 +38,6 @@ def some_mask(generator, shape):
     mask = torch.rand(shape, generator=generator) < 0.67
     mask[..., 0, :] = False
     return mask
-
-
-def torch_single_head(ours):
-    """nn.MultiheadAttention with one head, no biases, and the weights of our SelfAttention or CrossAttention."""
-    theirs = nn.MultiheadAttention(ours.w_q.in_features, 1, bias=False, batch_first=True).double()
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([ours.w_q.weight, ours.w_k.weight, ours.w_v.weight]))
-        theirs.out_proj.weight.copy_(ours.w_o.weight)
-    return theirs
 
 
 def needs_browser(test):
