@@ -13,7 +13,6 @@ PLAN = course.Plan(
         "heads.output_projection",
         "heads.how_many_heads",
         "heads.two_lookups",
-        "block.transformer_block",
         "block.rank_collapse",
         "pruning.head_pruning",
         "pooling.attention_pooling",
