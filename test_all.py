@@ -53,10 +53,9 @@ TESTS = {
     "phase4_causal/long_texts": ("delta_rule", "fast_tiles"),
     "phase4_causal/serving": (
         "cache_cost",
-        "longer",
         "pages",
+        "rotary",
         "shared_keys",
-        "sinks",
         "speculative",
         "split_keys",
     ),

@@ -3,6 +3,7 @@
     TwoPlaces      say table[x_(t-1), x_(t-3)]: a head must look at two places at once
     SymbolMover    write a string backwards, or copy from a distance: nothing but order decides
     Lookup         answer questions from a list of facts in random order: the right fact is known
+    CardReader     find four cards at once, each by another of its letters: one look-up for each head
 
 The attention to use is an argument. A test of a task draws what no training has seen.
 """
@@ -213,3 +214,55 @@ def train_lookup(make_attention: MakeOne, seed: int, steps: int, shift: int = 0)
     training.fit(model, loss_of_step, steps, matrix_rate=None)
     answers, alignments = model.scores(unseen)
     return model, {"right answers": answers, "right alignments": alignments, "before training": before}
+
+
+# ---- four look-ups at once
+
+
+class CardReader(nn.Module):
+    """What stands on a card is added up; then one block, and at each question a guess for each colour."""
+
+    CARDS, COLOURS, LETTERS, DIGITS = 8, 4, 16, 10  # as many questions as cards; with fewer letters it is easier
+    D_MODEL = 64
+
+    def __init__(self, make_attention: MakeOne) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(self.COLOURS * self.LETTERS + self.DIGITS + 1, self.D_MODEL)
+        nn.init.normal_(self.embedding.weight, std=0.2)
+        self.blocks = nn.ModuleList([Block(self.D_MODEL, make_attention(self.D_MODEL))])
+        self.to_logits = nn.Sequential(nn.LayerNorm(self.D_MODEL), nn.Linear(self.D_MODEL, self.COLOURS * self.DIGITS))
+
+    @classmethod
+    def draw(cls, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Cards and, behind them, questions -> symbols (count, 2 CARDS, COLOURS + 1), digits (count, CARDS, COLOURS).
+
+        A card has a letter in each colour, and a digit. A question has a letter in each colour, from any cards, and is
+        answered by the digits of all four.
+        """
+        letters = torch.rand(count, cls.COLOURS, cls.LETTERS, generator=generator).argsort(dim=-1)
+        letters = letters[..., : cls.CARDS].mT  # no two alike in a colour; (B, COLOURS, LETTERS) -> (B, CARDS, COLOURS)
+        digits = torch.randint(cls.DIGITS, (count, cls.CARDS, 1), generator=generator)
+        asked = torch.randint(cls.CARDS, letters.shape, generator=generator)  # the card for each colour of a question
+        symbols = torch.cat([letters, letters.gather(1, asked)], dim=1) + cls.LETTERS * torch.arange(cls.COLOURS)
+        shown = F.pad(digits, (0, 0, 0, cls.CARDS), value=cls.DIGITS)  # -> (B, 2 CARDS, 1): questions show no digit
+        answers = digits.expand_as(asked).gather(1, asked)
+        return torch.cat([symbols, shown + cls.COLOURS * cls.LETTERS], dim=-1), answers  # -> (B, 2 CARDS, COLOURS + 1)
+
+    def loss(self, symbols: Tensor, answers: Tensor) -> Tensor:
+        """What draw gives -> mean cross-entropy of an answer, in nats."""
+        x, _ = self.blocks[0](self.embedding(symbols).sum(dim=-2))  # (B, T, COLOURS + 1, d_model) -> (B, T, d_model)
+        logits = self.to_logits(x[:, self.CARDS :])  # (B, T, d_model) -> (B, CARDS, COLOURS * DIGITS)
+        return F.cross_entropy(logits.reshape(-1, self.DIGITS), answers.flatten())
+
+
+def train_card_reader(make_attention: MakeOne, seed: int, steps: int) -> float:
+    """Train one model on cards -> its loss on others. With one seed all models see the same cards."""
+    torch.manual_seed(seed)
+    model, generator = CardReader(make_attention), torch.Generator().manual_seed(seed)
+
+    def loss_of_step(_: int) -> Tensor:
+        return model.loss(*CardReader.draw(32, generator))
+
+    training.fit(model, loss_of_step, steps, rate=0.02, matrix_rate=0.04, matrix_decay=0.0)
+    with torch.no_grad():
+        return model.loss(*CardReader.draw(500, torch.Generator().manual_seed(10**6 + seed))).item()

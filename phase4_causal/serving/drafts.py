@@ -10,11 +10,11 @@ probability p beside the q by which the word was drawn:
 So each word is distributed as p, whatever the draft is: min(p, q) of it comes from the first line, what is missing from
 the second. A bad draft costs time and no quality. Both caches forget what was thrown away: KeyValueCache.truncate.
 
-Leviathan et al. 2023, algorithm 1; Chen et al. 2023, theorem 1. speculative.py measures what it saves.
+Leviathan et al. 2023, algorithm 1; Chen et al. 2023, theorem 1.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,22 +34,12 @@ def drawn_by(generator: torch.Generator) -> Choose:
 
 @dataclass
 class Speculated:
-    """tokens: the prompt and what was written. passes: of the large model. kept: drafted words that stayed.
-
-    expected: for each word that was judged, the chance that q draws one that stays: the sum of min(p, q).
-    """
+    """tokens: the prompt and what was written. passes: of the large model. kept, judged: drafted words."""
 
     tokens: list[int]
     passes: int = 0
     kept: int = 0
-    expected: list[float] = field(default_factory=list)
-
-    def note(self, stay: list[int], q: list[Tensor], p: Tensor) -> None:
-        """What became of one pass: nothing is written behind <end>."""
-        self.tokens += stay[: stay.index(END_ID) + 1] if END_ID in stay else stay
-        self.passes += 1
-        self.kept += len(stay) - 1
-        self.expected += [torch.minimum(*pair).sum().item() for pair in zip(p, q[: len(stay)], strict=False)]
+    judged: int = 0
 
 
 def missing_part(p: Tensor, q: Tensor) -> Tensor:
@@ -103,7 +93,10 @@ def speculate(
         words = text[len(written.tokens) :]
         p = read_on(large, text, caches, sampling)[-len(words) - 1 :]
         stay = judge(words, q, p, choose)
-        written.note(stay, q, p)
+        written.passes += 1
+        written.kept += len(stay) - 1
+        written.judged += min(len(stay), len(words))
+        written.tokens += stay[: stay.index(END_ID) + 1] if END_ID in stay else stay
         for cache in (*caches, *small_caches):
             cache.truncate(min(cache.length, len(written.tokens) - 1))  # the last word is read in the next pass
     return written

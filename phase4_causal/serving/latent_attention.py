@@ -11,8 +11,6 @@ in place of d_k, but no key or value of the past is made again for each new word
 
 A key that is turned by its position stands in the way: the matrix cannot pass the turn, which is another one for each
 pair of words. So places are compared apart: each head has a second query for them, and all share one small key.
-
-    python phase4_causal/serving/latent_attention.py
 """
 
 import math
@@ -25,12 +23,8 @@ from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase4_causal.causal_attention import also_causal
-from shared import cli
 from shared.attention_checks import check_heads, check_sequences
 from shared.attention_utils import causal_mask
-
-# Heads, d_k, d_c and d_rotary of DeepSeek-V2 (section 3.1.2), and the groups of Llama 3 (Grattafiori et al. 2024)
-HEADS, D_K, D_LATENT, D_ROTARY, GROUPS = 128, 128, 512, 64, 8
 
 
 class LatentAttention(nn.Module):
@@ -97,34 +91,3 @@ class LatentAttention(nn.Module):
         value = key[..., : self.sizes[0]]  # (B, 1, T_k, d_c + d_r) -> (B, 1, T_k, d_c)
         mean, _ = scaled_dot_product_attention(query, key, value, causal_mask(x.size(1), key.size(2), device=x.device))
         return self.w_o(merge_heads(mean @ w_uv.mT)), kept  # (B, H, T, d_c) -> (B, H, T, d_k) -> (B, T, d_model)
-
-
-@torch.no_grad()
-def word_by_word(attention: LatentAttention, x: Tensor) -> Tensor:
-    """x (B, T, d_model) -> output (B, T, d_model) of decode, one word after the other."""
-    kept, outputs = x.new_empty(len(x), 0, sum(attention.sizes)), []
-    for word in x.split(1, dim=1):  # (B, T, d_model) -> T x (B, 1, d_model)
-        output, kept = attention.decode(word, kept)
-        outputs.append(output)
-    return torch.cat(outputs, dim=1)  # T x (B, 1, d_model) -> (B, T, d_model)
-
-
-@cli.script
-def main(argv: list[str] | None = None) -> str:
-    options = cli.parse(cli.parser(__doc__), argv)
-    attention = LatentAttention(options.d_model or 64, options.heads or 4, d_latent=24, d_rotary=8).double()
-    x = torch.randn(2, 30, attention.w_q.in_features, dtype=torch.float64)
-    difference = (word_by_word(attention, x) - attention(x)[0]).abs().max().item()
-    assert difference < 1e-10
-    print(f"\n30 words in one pass, by keys and values, and one by one, absorbed, differ by {difference:.0e}")
-    kept = {"multi-head": 2 * HEADS * D_K, f"grouped, {GROUPS} sets": 2 * GROUPS * D_K, "multi-query": 2 * D_K}
-    kept["latent"] = D_LATENT + D_ROTARY
-    print(f"\nNumbers kept of a word in a layer with the sizes of DeepSeek-V2, {HEADS} heads of {D_K}")
-    for name, count in kept.items():
-        print(f"   {name:16}{count:>7,}")
-    share = kept["multi-head"] / kept["latent"]
-    return f"Yes, to {difference:.0e}: they are made from {kept['latent']} numbers a word, {share:.0f} times fewer"
-
-
-if __name__ == "__main__":
-    cli.run(main)

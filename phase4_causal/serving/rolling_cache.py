@@ -8,30 +8,13 @@ their own, which are never written over (StreamingLLM; Xiao et al. 2023, section
     places, counted within the cache                 0 | 3 1 2
 
 Keys are kept unturned, and turned by their place in the cache when they are asked: so no distance is larger than the
-cache, however long the text. sinks.py measures what it is good for.
-
-    python phase4_causal/serving/rolling_cache.py
+cache, however long the text.
 """
 
 import torch
 from torch import Tensor
 
-from phase1_single_head.order.position_encodings import rotary
-from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.key_value_cache import KeyValueCache
-from shared import cli
-from shared.attention_utils import streaming_mask
-
-
-def streaming_by_loops(query: Tensor, key: Tensor, value: Tensor, window: int, sinks: int = 0) -> Tensor:
-    """The specification: every position (T, d) takes what it keeps out of the whole past, and numbers it from 0 on."""
-    outputs = []
-    for i, row in enumerate(streaming_mask(len(query), window, sinks)):
-        kept = row.nonzero()[:, 0]
-        places = torch.arange(len(kept))
-        turned = rotary(query[i : i + 1], places[-1:]), rotary(key[kept], places)
-        outputs.append(scaled_dot_product_attention(*turned, value[kept])[0])
-    return torch.cat(outputs)  # T x (1, d_v) -> (T, d_v)
 
 
 class RollingCache:
@@ -75,18 +58,3 @@ class RollingCache:
         self.length += 1
         kept = slice(min(self.length, self.slots.max_length))
         return self.slots.keys[:, :, kept], self.slots.values[:, :, kept]  # (B, H, slots, d_k) -> (B, H, kept, d_k)
-
-
-@cli.script
-def main(argv: list[str] | None = None) -> str:
-    cli.parse(cli.parser(__doc__), argv)
-    cache = RollingCache(KeyValueCache(batch=1, num_heads=1, max_length=4, d_k=2), sinks=1)
-    print("\nOne slot for the first word, three that roll: position in each slot, and its place in the cache")
-    for _ in range(8):
-        cache.append(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2))
-        print(f"   {cache.length} read: {cache.positions.tolist()!s:14} {cache.places.tolist()}")
-    return f"{cache.length} words read, {cache.slots.max_length} slots: the first and the last {cache.window} are kept"
-
-
-if __name__ == "__main__":
-    cli.run(main)

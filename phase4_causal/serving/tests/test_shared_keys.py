@@ -9,9 +9,10 @@ import torch
 from phase1_single_head.order.position_encodings import rotary
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.serving.latent_attention import LatentAttention
-from phase4_causal.serving.shared_keys import CARDS, COLOURS, D_MODEL, DIGITS, HEADS, KEPT, LATENT, LETTERS, MAKE, cards
+from phase4_causal.serving.shared_keys import KEPT, WAYS
 from shared.attention_utils import padding_mask
 from shared.measure import count_operations
+from shared.tasks import CardReader as Cards
 from shared.tests.helpers import close
 
 B, H, T, D_K, D_C, D_R = 2, 3, 7, 5, 11, 4
@@ -66,23 +67,24 @@ def test_latent_sizes_that_do_not_fit_are_refused():
 
 @torch.no_grad()
 def test_grouped_with_a_group_for_each_head_is_causal_multi_head():
-    multi_head = CausalSelfAttention(D_MODEL, HEADS, bias=False).double()
-    grouped = MAKE["multi-head"](D_MODEL, HEADS).double()
+    multi_head = CausalSelfAttention(64, 4, bias=False).double()
+    grouped = WAYS["multi-head"](64, 4).double()
     grouped.copy_weights(multi_head)
-    x, mask = torch.randn(B, T, D_MODEL).double(), padding_mask(LENGTHS, T)
+    x, mask = torch.randn(B, T, 64).double(), padding_mask(LENGTHS, T)
     close(grouped(x, mask), multi_head(x, mask), rtol=0, atol=1e-12)
 
 
 def test_numbers_kept():
-    modules = {way: make(D_MODEL, HEADS) for way, make in MAKE.items()}
-    latent = modules.pop(LATENT).project(torch.zeros(1, 1, D_MODEL))[2]
+    modules = {way: make(64, 4) for way, make in WAYS.items()}
+    latent = modules.pop("latent").project(torch.zeros(1, 1, 64))[2]
     kept = {way: module.w_k.out_features + module.w_v.out_features for way, module in modules.items()}
-    assert kept | {LATENT: latent.size(-1)} == KEPT
+    assert kept | {"latent": latent.size(-1)} == KEPT
 
 
 def test_cards_have_one_answer():
-    for rows, wanted in zip(*(part.tolist() for part in cards(5, torch.Generator().manual_seed(0))), strict=True):
-        shown = {letter: digit - COLOURS * LETTERS for *letters, digit in rows[:CARDS] for letter in letters}
-        assert len(shown) == CARDS * COLOURS, "a letter of a colour stands on one card only"
-        assert [[shown[letter] for letter in letters] for *letters, _ in rows[CARDS:]] == wanted
-        assert {row[-1] for row in rows[CARDS:]} == {COLOURS * LETTERS + DIGITS}, "questions show no digit"
+    shown_first, blank = Cards.COLOURS * Cards.LETTERS, Cards.COLOURS * Cards.LETTERS + Cards.DIGITS
+    for rows, wanted in zip(*(part.tolist() for part in Cards.draw(5, torch.Generator().manual_seed(0))), strict=True):
+        shown = {letter: digit - shown_first for *letters, digit in rows[: Cards.CARDS] for letter in letters}
+        assert len(shown) == Cards.CARDS * Cards.COLOURS, "a letter of a colour stands on one card only"
+        assert [[shown[letter] for letter in letters] for *letters, _ in rows[Cards.CARDS :]] == wanted
+        assert {row[-1] for row in rows[Cards.CARDS :]} == {blank}, "questions show no digit"
