@@ -57,7 +57,6 @@ TESTS = {
         "rotary",
         "shared_keys",
         "speculative",
-        "split_keys",
     ),
     "shared": (
         "attention_utils",

@@ -92,7 +92,8 @@ def measure(run: Run) -> Numbers:
     for name, work in PASSES.items():
         (operations, moved), words = costs(counted, work), work.batch * work.new
         numbers[f"{name}, operations a byte"] = operations / moved
-        run.shown[name] = min(times[name]) / words, max(operations / rates[0], moved / rates[1]) / words
+        least = max(operations / rates[0], moved / rates[1])
+        run.shown[name] = min(times[name]) / words, least / words
         if work.batch > 1:
             quartiles = ratio_quartiles(times, name, f"{name.rpartition(',')[0]}, batch 1")
             for which, ratio in zip(("lower quartile", "median", "upper quartile"), quartiles, strict=True):

@@ -82,7 +82,7 @@ ELSEWHERE = {
     },
     "phase4_causal/serving/README.md": {
         "1. What does a cache cost?": "36, 512",  # KiB, counted and printed by cache_cost.py
-        "2. What is there to divide when a word has one query?": "13, 14, 27",  # counted by split_keys.busiest
+        "4. How many more texts fit into the same memory?": "108, 109, 48",  # counted by pages.py
         "5. How few numbers may a word leave behind?": "576; 32,768; 20",  # DeepSeek-V2's sizes; models of 10 seeds
     },
     "phase3_visualization/README.md": {
