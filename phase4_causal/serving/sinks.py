@@ -121,7 +121,8 @@ def picture(results: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title=f"What a window of {SLOTS} words loses without the first word, where a head rests on it",
+    title="A window of 12 words without the first: {n[12 last words]:.2f} nats a word; with it "
+    "{n[first + 11 last words]:.2f}",
     note=f"1 layer, 1 head, trained {STEPS} steps · means of {SLOTS} words",
     answer="{n[12 last words]:.2f} nats a word without the first, {n[first + 11 last words]:.2f} with it; weight on "
     "it: {n[weight on the first token where nothing is asked]:.2f}",
