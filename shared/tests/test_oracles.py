@@ -34,10 +34,13 @@ from phase4_causal.serving.paged_cache import PagedCache, paged_attention
 from phase4_causal.serving.rolling_cache import RollingCache
 from shared.attention_utils import causal_mask, local_mask, padding_mask, streaming_mask, strided_mask
 from shared.tests.helpers import D_K, B, H, near, qkv, some_mask
+from shared.toy_language import VOCABULARY
+from shared.toy_model import ToyTransformer
 
 ANY = ((70, 70), (5, 131), (1, 7), (7, 3), (3, 0), (0, 5))  # queries, keys. (7, 3): under a mask some see no key
 SOME, FEW = ANY[:4], ANY[2:4]  # where there are some of both; where a loop over pairs is quick
 LAST, ALIKE = ANY[:3], ((70, 70), (131, 131), (1, 1))  # queries are the last of the words, or all of them
+SHORT = ((7, 7), (1, 1))  # sentences
 HEADS, GROUPS, D_MODEL = 6, 2, 66  # of the modules
 
 
@@ -315,6 +318,32 @@ def by_query(m, x, _):
     return torch.stack([F.scaled_dot_product_attention(m.query[None], w, w)[0] for w in (x[0], x[1, :2])])
 
 
+def tokens_of(x):
+    return torch.arange(B * x.size(1)).view(B, -1) * 7 % len(VOCABULARY)
+
+
+def transformer(m, x, _):
+    return m(tokens_of(x))[0]
+
+
+def transformer_with_caches(m, x, _):
+    caches = [KeyValueCache(B, HEADS, x.size(1), D_MODEL // HEADS, dtype=x.dtype) for _ in m.blocks]
+    with torch.no_grad():
+        return torch.cat([m(piece, caches=caches)[0] for piece in pieces(tokens_of(x))], dim=1)
+
+
+def transformer_by_torch(m, x, _, sees=None):
+    """Pre-norm, as nn.TransformerEncoderLayer(norm_first=True) has it."""
+    x = F.embedding(tokens_of(x), m.embedding.weight) + m.positions[: x.size(1)]
+    for block in m.blocks:
+        normed = F.layer_norm(x, [D_MODEL], *block.attention_norm.parameters())
+        x = x + by_torch(block.attention, normed, normed, sees)
+        w_1, b_1, w_2, b_2 = block.feed_forward.parameters()
+        normed = F.layer_norm(x, [D_MODEL], *block.feed_forward_norm.parameters())
+        x = x + F.linear(F.relu(F.linear(normed, w_1, b_1)), w_2, b_2)
+    return F.linear(F.layer_norm(x, [D_MODEL], *m.output_norm.parameters()), m.embedding.weight, m.output_bias)
+
+
 def cross(m, x, context):
     return m(x, context)[0]
 
@@ -334,6 +363,10 @@ def near_by_only(m, x, context):
 
 def of(kind, *sizes, **more):
     return partial(kind, D_MODEL, *sizes, **more)
+
+
+def toy(attention):
+    return partial(ToyTransformer, D_MODEL, HEADS, 2, make_attention=attention)
 
 
 MULTI, CAUSAL = of(MultiHeadAttention, HEADS), of(CausalSelfAttention, HEADS)
@@ -356,6 +389,13 @@ MODULES = {  # of x and a context: what makes the module, the way, its reference
     "additive, concat": (of(LuongAttention, "concat"), cross, by_scores(concat), SOME),
     "causal_attention": (CAUSAL, alone, itself(causal_by_torch), ALIKE),
     "key_value_cache": (CAUSAL, with_cache, itself(causal_by_torch), ALIKE),
+    "toy_model": (toy(MultiHeadAttention), transformer, transformer_by_torch, SHORT),
+    "toy_model, caches": (
+        toy(CausalSelfAttention),
+        transformer_with_caches,
+        partial(transformer_by_torch, sees=past),
+        SHORT,
+    ),
     "latent_attention": (LATENT, alone, latent, ALIKE),
     "latent_attention, absorbed": (LATENT, absorbed, latent, ALIKE),
     "attention_pooling": (of(AttentionPooling), lambda m, x, _: m(x, padding(x.size(1)))[0], by_query, ALIKE[:2]),

@@ -166,13 +166,16 @@ def test_a_perfect_head_scores_one_an_inverse_head_zero_and_an_offset_what_it_de
         assert grammar_scores.best_fixed_offset(gold[name])[1] == pytest.approx(expected)
 
 
-def test_scores_name_the_right_head_layer_and_direction():
+@pytest.mark.parametrize("shift", [0, 2])
+def test_scores_name_the_right_head_layer_and_direction(shift):
     sentences = training.corpus()[1][:20]
-    length = max(len(s.words) for s in sentences)
-    gold = grammar_scores.gold_matrices(sentences, length, shift=0)
+    length = max(len(s.words) for s in sentences) + shift
+    gold = grammar_scores.gold_matrices(sentences, length, shift)
+    places = [[n, i + shift, j + shift] for n, s in enumerate(sentences) for i, j in s.relations["verb-place"]]
+    assert gold["verb-place"].nonzero().tolist() == places
     layers = [torch.full((20, 3, length, length), 1 / length) for _ in range(2)]
     layers[1][:, 2] = gold["verb-place"].mT.float()
-    best = grammar_scores.best_heads(grammar_scores.score_heads(layers, sentences))["verb-place"]
+    best = grammar_scores.best_heads(grammar_scores.score_heads(layers, sentences, shift))["verb-place"]
     assert (best.layer, best.head, best.direction, best.accuracy) == (1, 2, "backward", 1.0)
 
 
