@@ -25,7 +25,6 @@ TESTS = {
         "circuits",
         "decoders",
         "exercises",
-        "explanation",
         "explorer",
         "explorer_break",
         "explorer_grow",

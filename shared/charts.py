@@ -5,16 +5,16 @@ all panels of a figure.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
-from matplotlib.patches import Rectangle
+from matplotlib.patches import FancyArrowPatch, Rectangle
 from torch import Tensor
 
-from shared.visualization_utils import HIDDEN, INK, QUIET, label_ends
+from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, label_ends
 
 
 def lines(
@@ -101,4 +101,35 @@ def cells(ax: Axes, left: float, top: float, numbers: Tensor, colors: Sequence[S
         ax.add_patch(Rectangle(corner, 1, 1, facecolor=face, edgecolor=HIDDEN if empty else "white"))
         text = "" if empty else f"{number:.0f}".replace("-", "−")
         ax.text(corner[0] + 0.5, corner[1] + 0.5, text, ha="center", va="center", fontsize=11)
+    return ax
+
+
+def arcs(
+    ax: Axes,
+    weights: Tensor,
+    words: Sequence[str],
+    color: str,
+    *,
+    threshold: float = 2.0,
+    told: Collection[tuple[int, int]] | None = None,
+) -> Axes:
+    """Words in a row, and over them an arc from query to key for each weight (T, T) above `threshold` even shares 1/T.
+
+    The thicker, the more weight; what a word gives to itself is left out. told: the (query, key) that have the colour,
+    while others stay in the background; without it all have it.
+    """
+    size, highest = len(words), 0.5
+    for i, j in (weights > threshold / size).nonzero().tolist():
+        if i != j:
+            weight, front = weights[i, j].item(), told is None or (i, j) in told
+            highest = max(highest, rise := 0.3 + 0.08 * abs(i - j))
+            style = {"color": color if front else GREY, "alpha": 1 if front else 0.5, "zorder": 3 if front else 2}
+            style |= {"linewidth": (0.6 + 4 * weight) * (1 if front else 0.4), "mutation_scale": 8 + 6 * weight}
+            ends = (i + 0.06 * (j - i) / abs(i - j), 0.2), (j - 0.06 * (j - i) / abs(i - j), 0.2)
+            bend = f"arc3,rad={-2 * rise / (j - i)}"  # its middle is `rise` higher than its ends, in words
+            ax.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", connectionstyle=bend, shrinkA=0, shrinkB=0, **style))
+    for place, word in enumerate(words):
+        ax.text(place, 0, word, ha="center", va="center", fontsize=min(13, 100 / size))
+    ax.set(xlim=(-0.6, size - 0.4), ylim=(-0.2, 0.3 + highest), aspect="equal")
+    ax.axis("off")
     return ax

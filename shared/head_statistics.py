@@ -2,7 +2,6 @@
 
     self, previous, next     mean weight on the key at offset 0, -1, +1            (Olsson et al. 2022)
     first                    mean weight on the first word
-    sink                     share of sentences whose first word gets more than 0.3 of all weight  (Gu et al. 2024)
     entropy, normalised entropy, effective context, distance, largest weight       (shared/attention_utils.py)
 
 A row that has no such key does not count: the first word has no word before it. No number is an average over heads,
@@ -20,7 +19,6 @@ from torch import Tensor, nn
 from shared.attention_utils import attention_distance, attention_entropy, effective_context, normalized_entropy
 
 OFFSETS = {"self": 0, "previous": -1, "next": 1}
-SINK_THRESHOLD = 0.3  # of the paper
 
 
 def _check(weights: Tensor, mask: Tensor) -> None:
@@ -76,14 +74,6 @@ def first_share(weights: Tensor, mask: Tensor) -> Tensor:
     return _mean(attended[..., 1:] == 0, mask[:, :, 1:, 0])
 
 
-def sink_score(weights: Tensor, mask: Tensor) -> Tensor:
-    """Share of the sentences whose first word gets more than 0.3 of the weight, mean over rows -> (H,)."""
-    _check(weights, mask)
-    rows = mask.any(dim=-1)  # (N, 1, T, T) -> (N, 1, T)
-    received = weights[..., 0].masked_fill(~rows, 0).sum(dim=-1) / rows.sum(dim=-1)  # (N, H, T) -> (N, H)
-    return (received > SINK_THRESHOLD).double().mean(dim=0)
-
-
 def relation_weight(weights: Tensor, gold: Tensor) -> Tensor:
     """Mean weight on the gold key or keys, over the queries that have one -> (H,); gold bool (N, T, T)."""
     on_gold = weights.masked_fill(~gold.unsqueeze(1), 0).sum(dim=-1)  # (N, H, T, T) -> (N, H, T)
@@ -107,7 +97,6 @@ def head_statistics(weights: Tensor, mask: Tensor) -> dict[str, Tensor]:
     return {
         **{name: offset_weight(weights, mask, offset) for name, offset in OFFSETS.items()},
         "first": first_weight(weights, mask),
-        "sink": sink_score(weights, mask),
         "entropy": _mean(attention_entropy(weights), rows),
         "normalised entropy": _mean(normalized.nan_to_num(), choice),
         "effective context": _mean(effective_context(weights), rows),

@@ -306,13 +306,11 @@ def train(
     make_attention: MakeAttention,
     device: str = "cpu",
     *,
-    until: int | None = None,
     look: Callable[[ToyTransformer, int], None] | None = None,
 ) -> Trained:
     """Train a new toy model by the recipe, with a progress bar.
 
-    until: stop after so many steps of the recipe, its first part. look: called with the model and the number of steps
-    done, before the first step and after each.
+    look: called with the model and the number of steps done, before the first step and after each.
     """
     model = new_model(recipe, make_attention, device)
     generator = torch.Generator().manual_seed(recipe.seed)
@@ -333,7 +331,12 @@ def train(
             history.entropy_steps.append(done)
             history.entropy.append(head_entropy(model, held_out[:64], recipe.objective))
 
-    rates = {"matrix_decay": recipe.matrix_decay, "share": partial(one_cycle, steps=recipe.steps)}
-    progress = f"training {recipe.name}"
-    history.loss = fit(model, loss_of_step, until or recipe.steps, **rates, watch=watch, progress=progress)
+    history.loss = fit(
+        model,
+        loss_of_step,
+        recipe.steps,
+        matrix_decay=recipe.matrix_decay,
+        watch=watch,
+        progress=f"training {recipe.name}",
+    )
     return Trained(model, recipe, history)

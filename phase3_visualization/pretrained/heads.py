@@ -24,8 +24,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase3_visualization.attention_3d import describe
-from phase3_visualization.attention_flow import THRESHOLD, draw_flow, reach
 from phase3_visualization.pretrained.coreference import sentences
 from phase3_visualization.pretrained.language_model import (
     LanguageModel,
@@ -38,7 +36,7 @@ from phase3_visualization.pretrained.language_model import (
     record,
     visible,
 )
-from shared import cli, head_statistics
+from shared import charts, cli, head_statistics
 from shared.attention_utils import normalized_entropy
 from shared.evidence.claims import EXPERIMENT, Claim, measures
 from shared.head_statistics import OFFSETS
@@ -134,16 +132,32 @@ def draw_heads(language_model: LanguageModel, reading: Reading) -> tuple[Figure,
     return fig, f'{title}. Every head of {language_model.name} on "{" ".join(tokens)}", queries down, keys across.'
 
 
+def describe(weights: Tensor, words: list[str]) -> str:
+    """What a map (T, T) looks like in words: a ridge at a fixed distance, a wall at one word, or neither."""
+    n = len(words)
+    ridges = {offset: weights.diagonal(offset).mean().item() for offset in range(1 - n, n) if n - abs(offset) > n / 2}
+    offset = max(ridges, key=lambda o: ridges[o])
+    wall = int(weights.mean(dim=0).argmax())
+    height = weights[:, wall].mean().item()
+    if ridges[offset] >= height and ridges[offset] > 0.5:
+        where = {0: "the word itself", -1: "the word before", 1: "the word after"}.get(
+            offset, f"{abs(offset)} words {'back' if offset < 0 else 'ahead'}"
+        )
+        return f"a ridge: {ridges[offset]:.2f} of the weight goes to {where}"
+    if height > 0.5:
+        return f'a wall: every word gives {height:.2f} of its weight to "{words[wall]}"'
+    i, j = divmod(int(weights.argmax()), n)
+    return f'separate peaks, the highest from "{words[i]}" to "{words[j]}": {weights[i, j]:.2f}'
+
+
 def draw_one(name: str, weights: Tensor, tokens: list[str], layer: int, head: int) -> tuple[Figure, str]:
     """The arrows of one head of the model of this name, weights (T, T)."""
-    low, high = reach(weights, THRESHOLD)
-    width = max(6.4, 0.6 * len(tokens))
-    fig, ax = plt.subplots(figsize=(width, (high - low) * width / (len(tokens) + 0.4) + 1.1), layout="constrained")
+    width, size = max(6.4, 0.6 * len(tokens)), len(tokens)
+    fig, ax = plt.subplots(figsize=(width, (0.7 + 0.08 * size) * width / size + 1.1), layout="constrained")
     shape = describe(weights, tokens)
-    draw_flow(ax, weights, tokens, color=GREY if "peaks" in shape else PURPLE, threshold=THRESHOLD)
-    ax.set_ylim(low, high)
+    charts.arcs(ax, weights, tokens, GREY if "peaks" in shape else PURPLE)
     title = f"Layer {layer} head {head} is {shape}"
-    note = f"{name} (pretrained) · arrows above {THRESHOLD:g} times the even share of 1/{len(tokens)}"
+    note = f"{name} (pretrained) · arrows above 2 times the even share of 1/{size}"
     headline(fig, title, note, size=12)
     return fig, f'{title}. "{" ".join(tokens)}", arrow width by weight.'
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization.layers import faithfulness, readers
+from phase3_visualization.layers import faithfulness, not_an_explanation, readers
 from phase3_visualization.layers.rollout import raw_product, rollout_by_paths
 from shared import training
 from shared.attention_utils import attention_rollout, causal_mask
@@ -26,6 +26,7 @@ from shared.toy_language import (
     VERBS,
     VOCABULARY,
     Sentence,
+    encode,
 )
 from shared.toy_model import ToyTransformer
 
@@ -235,3 +236,33 @@ def test_an_exact_reader_passes_and_one_that_guesses_fails(model, monkeypatch):
     assert weights.verdict(found) == FAILS
     found = board(lambda case: exact(case) + guess(case), exact)
     assert found["both readers agree"] < found["sentences asked"] and found["leave-one-out, found"] == 1
+
+
+@torch.no_grad()
+def test_shares_of_what_is_added_are_what_the_definition_says(model):
+    nn.init.normal_(model.blocks[0].attention.w_v.bias)
+    rows = not_an_explanation.rows_of(model, SENTENCE)
+    assert [(row.layer, row.head, row.query) for row in rows] == list(itertools.product(range(2), range(3), range(6)))
+    x = model.embed(torch.tensor([encode(SENTENCE.words)]))
+    attention, read = model.blocks[0].attention, model.blocks[0].attention_norm(x)[0]
+    _, weights = attention(read[None])
+    for row in rows[: 3 * 6]:
+        columns = slice(5 * row.head, 5 * row.head + 5)
+        added = []
+        for weight, word in zip(row.weights, read, strict=True):
+            value = attention.w_v.weight[columns] @ word + attention.w_v.bias[columns]
+            added.append(weight * (attention.w_o.weight[:, columns] @ value).norm())
+        close(row.weights, weights[0, row.head, row.query])
+        close(row.shares, torch.stack(added) / sum(added))
+
+
+def test_where_the_value_is_zero_nothing_is_added_whatever_the_weight():
+    attention = MultiHeadAttention(2, 1, bias=False).double()
+    for w in (attention.w_v, attention.w_o):
+        w.weight.data = torch.eye(2).double()
+    words = torch.tensor([[[0.0, 1.0], [3.0, 4.0], [0.0, 0.0]]]).double()  # lengths 1, 5 and 0
+    weights = torch.tensor([[[[0.6, 0.1, 0.3], [0.5, 0.5, 0.0], [0.1, 0.0, 0.9]]]]).double()
+    expected = torch.tensor([[[0.6 / 1.1, 0.5 / 1.1, 0], [1 / 6, 5 / 6, 0], [1, 0, 0]]]).double()
+    close(not_an_explanation.shares_added(attention, words, weights), expected)
+    row = not_an_explanation.Row(("a", "b", "c"), 0, 0, 2, weights[0, 0, 2], expected[0, 2])
+    assert (row.heaviest, row.adds_most) == (2, 0) and row.gap == pytest.approx(0.9)

@@ -9,8 +9,8 @@ import torch
 from colorspacious import cspace_convert, deltaE
 from matplotlib.colors import to_hex, to_rgb
 
-from phase3_visualization import attention_3d, attention_flow
-from shared import cli, paths
+from phase3_visualization import attention_3d
+from shared import charts, cli, paths
 from shared.attention_utils import causal_mask
 from shared.tests.helpers import overlapping, smallest, watched_texts
 from shared.visualization_utils import (
@@ -105,11 +105,14 @@ def test_small_and_overlapping_texts_are_noticed(tmp_path):
     plt.close()
 
 
-def test_flow_draws_relative_to_the_even_share():
-    uniform = torch.full((6, 6), 1 / 6)
-    assert attention_flow.arrows(uniform, 1.5) == []
+def test_arcs_are_drawn_relative_to_the_even_share_and_what_is_told_has_the_colour():
+    words = list("abcdef")
+    fig, (first, second) = plt.subplots(2)
+    assert not charts.arcs(first, torch.full((6, 6), 1 / 6), words, BLUE, threshold=1.5).patches
     sharp = torch.eye(6).roll(-1, dims=-1)
-    assert {(i, j) for i, j, _ in attention_flow.arrows(sharp, 1.5)} == {(i, (i - 1) % 6) for i in range(6)}
+    drawn = charts.arcs(second, sharp, words, BLUE, threshold=1.5, told={(1, 0)}).patches
+    assert len(drawn) == 6 and [to_hex(arc.get_facecolor()) for arc in drawn].count(BLUE) == 1
+    plt.close(fig)
 
 
 def test_landscape_heights_are_the_weights():
@@ -119,12 +122,6 @@ def test_landscape_heights_are_the_weights():
         cell = (x > i) & (x < i + 1) & (y > j) & (y < j + 1)
         assert set(z[cell]) == {weights[i, j]}
     assert z[0].max() == z[-1].max() == z[:, 0].max() == z[:, -1].max() == 0
-    previous = torch.eye(6).roll(-1, dims=-1)
-    previous[0] = torch.eye(6)[0]
-    assert "a ridge: 1.00 of the weight goes to the word before" in attention_3d.describe(previous, list("abcdef"))
-    wall = torch.zeros(6, 6)
-    wall[:, 3] = 1
-    assert 'a wall: every word gives 1.00 of its weight to "d"' in attention_3d.describe(wall, list("abcdef"))
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
