@@ -83,22 +83,16 @@ def token_labels(tokens: Sequence[str]) -> list[str]:
 
 def _checked(weights: Tensor, query_tokens: Sequence[str], key_tokens: Sequence[str]) -> Tensor:
     weights = torch.as_tensor(weights).detach().cpu().double()
+    shape, wanted = tuple(weights.shape), (len(query_tokens), len(key_tokens))
     if weights.dim() != 2:
-        raise ValueError(
-            f"a heatmap shows one (T_q, T_k) matrix: got shape {tuple(weights.shape)}, pick one, e.g. weights[0, 0]"
-        )
-    for kind, size, tokens in (("query", weights.size(0), query_tokens), ("key", weights.size(1), key_tokens)):
-        if size != len(tokens):
-            raise ValueError(
-                f"weights have {kind} length {size} but {len(tokens)} {kind} tokens were given: {', '.join(tokens)}"
-            )
+        raise ValueError(f"a heatmap shows one (T_q, T_k) matrix: got shape {shape}, pick one, e.g. weights[0, 0]")
+    if shape != wanted:
+        raise ValueError(f"weights must have a row for each query and a column for each key {wanted}: got {shape}")
     sums = weights.sum(dim=-1)
     wrong = ((sums - 1).abs() > 1e-4) & (sums != 0)  # a query that may see nothing has an empty row
     if wrong.any():
         row = int(wrong.nonzero()[0])
-        raise ValueError(
-            f"row {row} sums to {sums[row]:.4f}, not 1: these are not attention weights along the last axis"
-        )
+        raise ValueError(f"row {row} sums to {sums[row]:.4f}, not 1: are these weights, with keys along the last axis?")
     return weights
 
 
@@ -136,14 +130,8 @@ def plot_attention(
     if annotate is None:
         annotate = max(weights.shape) <= 10
     hidden = torch.zeros_like(weights, dtype=torch.bool) if mask is None else ~mask.cpu().expand(weights.shape)
-    ax.pcolormesh(
-        weights.masked_fill(hidden, math.nan).numpy(),
-        vmin=0,
-        vmax=1,
-        cmap=WEIGHT_MAP,
-        edgecolors=HIDDEN,
-        linewidth=0.8,
-    )
+    shown = weights.masked_fill(hidden, math.nan).numpy()
+    ax.pcolormesh(shown, vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=0.8)
     for row, column in hidden.nonzero().tolist():
         hatch_cell(ax, column, row)
     if annotate:
@@ -181,8 +169,7 @@ def plot_heads(
     """Draw every head of weights (H, T, T), one on each of `axes`; colors: of the titles, see role_color."""
     if weights.dim() != 3 or not weights.size(0) == len(axes) == len(titles):
         raise ValueError(
-            f"expected weights (H, T, T) with one Axes and one title per head: got shape {tuple(weights.shape)}, "
-            f"{len(axes)} axes, {len(titles)} titles; pick one item of a batch, e.g. weights[0]"
+            f"heads need weights (H, T, T), {len(axes)} axes and {len(titles)} titles: got {tuple(weights.shape)}"
         )
     for head, (ax, title) in enumerate(zip(axes, titles, strict=True)):
         plot_attention(weights[head], tokens, mask=mask, ax=ax, annotate=False, labels=False)
