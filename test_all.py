@@ -41,7 +41,6 @@ TESTS = {
         "exercises",
         "induction",
         "long_texts",
-        "mask_patterns",
         "masking",
         "peer_cases",
         "random_inputs",

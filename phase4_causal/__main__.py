@@ -12,7 +12,7 @@ PLAN = course.Plan(
     train=("phase2_multi_head.models:load_multi_head_model", "phase4_causal.models:load_causal_model"),
     scripts=(
         "visualize",
-        "masking.masks",
+        "masking.conventions",
         "masking.causality",
         "masking.breaking_causality",
         "masking.mask_patterns",

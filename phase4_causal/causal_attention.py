@@ -39,17 +39,12 @@ class CausalSelfAttention(MultiHeadAttention):
         Without a cache T_k = T. mask: a further mask over the T_k keys, such as that of padding, as MultiHeadAttention
         takes it; both must allow a key. Raises ValueError if the cache has no room for T more positions.
         """
-        past = 0 if cache is None else cache.length
-        causal = causal_mask(x.size(1), past + x.size(1), device=x.device)  # the last query stands at the last key
-        return self.attend(x, causal if mask is None else causal & mask, cache)
-
-    def attend(self, x: Tensor, mask: Tensor | None, cache: KeyValueCache | None) -> tuple[Tensor, Tensor]:
-        """forward with exactly this mask, (T, T_k) or (B, H, T, T_k) with 1 where all share it."""
-        if cache is None:
-            return super().forward(x, mask=mask)
         check_sequences(self.w_q.in_features, x, x, x)
         query, key, value = (split_heads(w(x), self.num_heads) for w in (self.w_q, self.w_k, self.w_v))  # of x alone
-        key, value = cache.append(key, value)  # (B, H, T, d_k) -> (B, H, T_k, d_k): the past comes from the cache
+        if cache is not None:
+            key, value = cache.append(key, value)  # (B, H, T, d_k) -> (B, H, T_k, d_k): the past comes from the cache
+        causal = causal_mask(x.size(1), key.size(2), device=x.device)  # the last query stands at the last key
+        mask = causal if mask is None else causal & mask
         heads, weights = scaled_dot_product_attention(query, key, value, mask, dropout=self.dropout)
         return self.w_o(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)
 

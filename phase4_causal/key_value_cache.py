@@ -1,14 +1,8 @@
 """What need a model that writes not compute again for each new word?
 
-Keys and values of the past: under a causal mask they never change. The key of word 3 depends on words 0 to 3 alone,
-and word 9 will not alter it. So the model computes query, key and value of the new word, puts key and value behind the
-others, and attends.
-
-    buffer   (B, H, max_length, d_k) for keys and again for values, allocated once
-    length   how many positions are filled; what lies behind is never read
-
-The buffer has its full size from the beginning. Joining old and new keys with torch.cat instead would copy the whole
-past for each new word.
+Keys and values of the past: under a causal mask they never change, since the key of word 3 depends on words 0 to 3
+alone. So the model computes query, key and value of the new word, puts key and value behind the others, and attends.
+The buffer has its full size from the beginning: torch.cat would copy the whole past for each new word.
 
     python phase4_causal/key_value_cache.py
 """
@@ -16,11 +10,9 @@ past for each new word.
 import torch
 from torch import Tensor
 
-from shared import cli
-
 
 class KeyValueCache:
-    """Keys and values of one attention layer; `length` positions of `max_length` are filled.
+    """Keys and values of one attention layer, (B, H, max_length, d_k) each; the first `length` positions are filled.
 
     Raises ValueError for a size below 1.
     """
@@ -58,8 +50,19 @@ class KeyValueCache:
         fit, if there is no room, if the numbers have more digits or a wider range than the buffer, or if the keys carry
         gradients: a buffer that is written again cannot hold them.
         """
+        self._check(key, value)
+        end = self.length + key.size(2)
+        if end > self.max_length:
+            new = f"({self.length} there, {key.size(2)} new); make it with a larger max_length"
+            raise ValueError(f"the cache has room for {self.max_length} positions: got {end} {new}")
+        self.keys[:, :, self.length : end] = key
+        self.values[:, :, self.length : end] = value
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]  # (B, H, max_length, d_k) -> (B, H, length, d_k)
+
+    def _check(self, *pair: Tensor) -> None:
         batch, num_heads, _, d_k = self.keys.shape
-        for name, new in (("key", key), ("value", value)):
+        for name, new in zip(("key", "value"), pair, strict=True):
             if new.dim() != 4 or (new.size(0), new.size(1), new.size(3)) != (batch, num_heads, d_k):
                 expected = f"({batch}, {num_heads}, T_new, {d_k})"
                 raise ValueError(f"this cache takes a {name} of shape {expected}: got {tuple(new.shape)}")
@@ -69,18 +72,9 @@ class KeyValueCache:
             if new.requires_grad:
                 advice = "call the model under torch.no_grad()"
                 raise ValueError(f"a cache is for writing, not for training: got a {name} with gradients; {advice}")
-        if key.size(2) != value.size(2):
-            raise ValueError(f"key and value must have the same length: got {key.size(2)} and {value.size(2)}")
-        end = self.length + key.size(2)
-        if end > self.max_length:
-            raise ValueError(
-                f"the cache has room for {self.max_length} positions: got {end} "
-                f"({self.length} there, {key.size(2)} new); make it with a larger max_length"
-            )
-        self.keys[:, :, self.length : end] = key
-        self.values[:, :, self.length : end] = value
-        self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]  # (B, H, max_length, d_k) -> (B, H, length, d_k)
+        if pair[0].size(2) != pair[1].size(2):
+            lengths = f"{pair[0].size(2)} and {pair[1].size(2)}"
+            raise ValueError(f"key and value must have the same length: got {lengths}")
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` positions. Raises ValueError if there are not so many."""
@@ -89,22 +83,14 @@ class KeyValueCache:
         self.length = length
 
 
-@cli.script
-def main(argv: list[str] | None = None) -> str:
-    cli.parse(cli.parser(__doc__), argv)
+def main() -> None:
     cache = KeyValueCache(batch=1, num_heads=1, max_length=6, d_k=2)
-    print("\nOne head, room for 6 positions. The first number of each key:")
-    for chunk in (3, 1, 1):
-        first = cache.length + 1.0
-        new = torch.arange(first, first + chunk)[None, None, :, None].expand(1, 1, chunk, 2)  # (T,) -> (1, 1, T, 2)
-        keys, _ = cache.append(new, new)
-        print(f"   {chunk} new: buffer {cache.keys[0, 0, :, 0].tolist()}, attended to: {tuple(keys.shape)}")
-    try:
-        cache.append(new.expand(1, 1, 2, 2), new.expand(1, 1, 2, 2))
-    except ValueError as error:
-        print(f"   2 new: {error}")
-    return f"Keys and values of the past: {cache.length} positions kept, each computed once"
+    print("One head, room for 6 positions. The first number of each key:")
+    for new in (torch.tensor([1.0, 2, 3]), torch.tensor([4.0]), torch.tensor([5.0])):
+        key = new.view(1, 1, -1, 1).expand(-1, -1, -1, 2)  # (T_new,) -> (1, 1, T_new, 2)
+        keys, _ = cache.append(key, key)
+        print(f"   {len(new)} new: buffer {cache.keys[0, 0, :, 0].tolist()}, attended to: {tuple(keys.shape)}")
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    main()

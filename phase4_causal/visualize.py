@@ -3,45 +3,46 @@
     python phase4_causal/visualize.py
     python phase4_causal/visualize.py --sentence "those dogs slept in a soft bed"
 
-Writes causal_mask.png and bidirectional_vs_causal.png to visualizations/plots/phase4/.
+Writes mask_gallery.png and bidirectional_vs_causal.png to visualizations/plots/phase4/.
 """
 
 import matplotlib.pyplot as plt
+import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
-from phase4_causal.masking import masks
 from phase4_causal.models import with_attention
 from shared import cli
-from shared.attention_utils import causal_mask, normalized_entropy
+from shared.attention_utils import causal_mask, local_mask, normalized_entropy, padding_mask
 from shared.grammar.roles import NO_NAME, head_names
 from shared.toy_model import weights_of
 from shared.training import Trained
-from shared.visualization_utils import QUIET, headline, plot_attention, save_plot, token_labels
+from shared.visualization_utils import headline, plot_attention, plot_mask, save_plot
 
 
-def draw_mask(words: list[str]) -> tuple[Figure, str]:
-    """The mask on the words: allowed cells plain, hidden ones hatched."""
-    labels = token_labels(words)
-    size = max(5.2, 0.36 * len(words) + 1.8)
-    fig, ax = plt.subplots(figsize=(size, size + 0.4), layout="constrained")
-    masks.draw_mask(ax, causal_mask(len(words)))
-    places = [i + 0.5 for i in range(len(words))]
-    ax.set_xticks(places, labels, rotation=45, ha="left", rotation_mode="anchor")
-    ax.set_yticks(places, labels)
-    ax.set_xlabel("key (attended to)", color=QUIET)
-    ax.set_ylabel("query (attending)", color=QUIET)
-    title = "Each word sees itself and what stands before it"
-    headline(fig, title, "plain: may attend · hatched: hidden, score -inf before softmax")
-    return fig, f"{title}: a triangle of allowed cells, below and on the diagonal."
+def draw_gallery(length: int = 8) -> tuple[Figure, str]:
+    """Each row reads: this mask & this mask = both."""
+    causal, near = causal_mask(length), local_mask(length, length, window=2)
+    real = padding_mask(torch.tensor([length - 2]), length)[0, 0].expand(length, length)  # (1, 1, 1, T) -> (T, T)
+    rows = (("padding: no filler at the end", real), ("local: at most 2 words away", near))
+    fig, axes = plt.subplots(2, 3, figsize=(8, 6.3), layout="constrained")
+    fig.get_layout_engine().set(wspace=0.12, hspace=0.06)
+    for panels, (name, other) in zip(axes, rows, strict=True):
+        masks = {"causal: nothing later": causal, name: other, "both": causal & other}
+        for ax, sign, (title, mask) in zip(panels, ("", "&", "="), masks.items(), strict=True):
+            plot_mask(ax, mask, range(length)).set_title(title, fontsize=10, pad=6)
+            ax.text(-0.22, 0.5, sign, transform=ax.transAxes, fontsize=22, ha="center", va="center")
+    title = "Two masks combine with “and”: a word may be seen only where both allow it"
+    headline(fig, title, "plain: may attend · hatched: hidden · rows: queries, columns: keys · no model")
+    return fig, f"{title}. Causal and padding, causal and local: each mask, and both together, as grids of cells."
 
 
 def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     """One head of the first layer without and with the mask: the same parameters, so the same scores."""
-    full, masked = first_layer(trained, words)
+    masked_model = with_attention(trained, CausalSelfAttention)
+    full, masked = (weights_of(model, words)[0] for model in (trained.model, masked_model))
     mask = causal_mask(len(words))
     future = full.masked_fill(mask, 0.0).sum(dim=-1).mean(dim=-1)  # (H, T, T) -> (H,)
     head = int(future.argmax())  # the one that loses most: in it the mask is seen best
@@ -50,10 +51,8 @@ def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     side = 4.0 if len(words) <= 10 else 4.5
     fig, axes = plt.subplots(1, 2, figsize=(2 * side, side + 1.0), layout="constrained")
     fig.get_layout_engine().set(h_pad=0.15)
-    for ax, weights, hidden, title in ((axes[0], full, None, "no mask"), (axes[1], masked, mask, "with the mask")):
-        plot_attention(weights[head], words, mask=hidden, ax=ax, title=title)
-        ax.tick_params(labelsize=9)
-    axes[1].set_ylabel("")
+    plot_attention(full[head], words, ax=axes[0], title="no mask")
+    plot_attention(masked[head], words, mask=mask, ax=axes[1], title="with the mask").set_ylabel("")
     title = "The mask hides later words; their weight goes to the word itself and those before it"
     entropies = [normalized_entropy(w, m).nanmean().item() for w, m in ((full[head], None), (masked[head], mask))]
     role = "" if name == NO_NAME else f', "{name}"'
@@ -62,26 +61,14 @@ def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     return fig, f"{title}. Two maps of one head; in the second the cells above the diagonal are hidden."
 
 
-def first_layer(bidirectional: Trained, words: list[str]) -> tuple[Tensor, Tensor]:
-    """Weights (H, T, T) of the layer in which both read the same: as trained without a mask, and under the mask."""
-    masked = with_attention(bidirectional, CausalSelfAttention)
-    return weights_of(bidirectional.model, words)[0], weights_of(masked, words)[0]
-
-
-def moved(bidirectional: Trained, words: list[str]) -> list[float]:
-    """Share of each row's weight that the mask moves in the first layer, mean over heads, first word to last."""
-    full, masked = first_layer(bidirectional, words)
-    return ((full - masked).abs().sum(dim=-1).mean(dim=0) / 2).tolist()  # (H, T, T) -> (T,): total variation
-
-
 @cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_multi_head_model(options)
-    save_plot(options, "phase4/causal_mask", *draw_mask(options.words))
-    save_plot(options, "phase4/bidirectional_vs_causal", *draw_comparison(trained, options.words))
-    shares = moved(trained, options.words)
-    return f"The mask moves {shares[0]:.2f} of the first word's weight, {shares[-1]:.2f} of the last one's"
+    save_plot(options, "phase4/mask_gallery", *draw_gallery())
+    figure, caption = draw_comparison(trained, options.words)
+    save_plot(options, "phase4/bidirectional_vs_causal", figure, caption)
+    return caption.split(". ")[0]
 
 
 if __name__ == "__main__":

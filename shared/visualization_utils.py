@@ -177,6 +177,23 @@ def plot_heads(
     return axes
 
 
+def plot_mask(ax: Axes, mask: Tensor, labels: Sequence[str] = (), *, wrong: Tensor | None = None) -> Axes:
+    """One mask (T, T), queries down and keys across: allowed cells blue, hidden ones hatched, wrong ones orange."""
+    for row, column in itertools.product(*map(range, mask.shape)):
+        if mask[row, column]:
+            color = (BLUE, 0.3) if wrong is None or not wrong[row, column] else RED
+            ax.add_patch(Rectangle((column, row), 1, 1, facecolor=color, edgecolor="white", linewidth=0.8))
+        else:
+            hatch_cell(ax, column, row)
+    ax.set(xlim=(0, mask.size(1)), ylim=(mask.size(0), 0), aspect="equal")
+    ax.xaxis.tick_top()
+    ax.set_xticks([place + 0.5 for place in range(len(labels))], labels)
+    ax.set_yticks([place + 0.5 for place in range(len(labels))], labels)
+    ax.tick_params(length=0, pad=2)
+    ax.spines[:].set_visible(False)
+    return ax
+
+
 def plot_cells(
     ax: Axes, shares: Tensor, texts: Sequence[Sequence[str]], rows: Sequence[str], columns: Sequence[str]
 ) -> Axes:

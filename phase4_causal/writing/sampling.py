@@ -6,7 +6,7 @@
     top-p         only the nucleus: the fewest likely words that together have probability p (Holtzman et al. 2020)
 
 They apply in this order. With a key-value cache the model reads each word once; without it, it reads everything again
-for each new word. generate.py writes with it, cache_savings.py shows what the cache saves.
+for each new word.
 """
 
 import math
@@ -73,26 +73,15 @@ class Written:
     logits: Tensor
     attended: list[list[Tensor]]
 
-    @property
-    def steps(self) -> Tensor:
-        """The steps in which a sentence went on, up to the one that wrote <end> -> bool (B, S)."""
-        ended = self.tokens[:, -self.logits.size(1) :] == END_ID  # (B, T + S) -> (B, S)
-        return ended.cumsum(dim=1) - ended.long() == 0
-
     def entropy(self, sampling: Sampling) -> Tensor:
         """Entropy of what each word was drawn from, summed over a sentence -> (B,), nats.
 
-        On average over sentences that is the entropy of the sentences (the chain rule): e to this power is how many
-        equally likely ones would be as varied.
+        On average over sentences that is the entropy of the sentences (the chain rule).
         """
         entropies = torch.special.entr(sampling.probabilities(self.logits)).sum(dim=-1)  # (B, S, V) -> (B, S)
-        return (entropies * self.steps).sum(dim=1)
-
-    def log_probability(self) -> Tensor:
-        """ln P of what was written, by the model at temperature 1 -> (B,)."""
-        new = self.tokens[:, -self.logits.size(1) :, None]  # (B, T + S) -> (B, S, 1)
-        logs = self.logits.log_softmax(dim=-1).gather(-1, new)[..., 0]  # (B, S, V) -> (B, S)
-        return (logs * self.steps).sum(dim=1)
+        ended = self.tokens[:, -self.logits.size(1) :] == END_ID  # (B, T + S) -> (B, S)
+        goes_on = ended.cumsum(dim=1) - ended.long() == 0  # up to the step that wrote <end>
+        return (entropies * goes_on).sum(dim=1)
 
     def sentences(self) -> list[list[str]]:
         """The words of each sentence, between <start> and <end>."""

@@ -44,7 +44,7 @@ def saved(name: str, claim: str, verdict: str = HOLDS, *, headline: bool = False
     return rest | record | said | {"headline": headline}
 
 
-SCALING, MASKS = "phase1_single_head/parts/scaling.py", "phase4_causal/masking/masks.py"
+SCALING, MASKS = "phase1_single_head/parts/scaling.py", "phase4_causal/visualize.py"
 MADE = {
     SCALING: [
         saved("C901", "<b>water</b> is wet <script>alert(1)</script>"),
@@ -477,7 +477,7 @@ def test_words_find_findings_and_pictures_from_the_keyboard(report, browser):
         assert len(shown(page)) == 5
         for words, left, pictures in (
             ("c904", ["C904"], []),
-            ("masks.py", ["no-phase-4", "C903"], ["mask_gallery.png"]),  # the script of both
+            ("phase4_causal/visualize.py", ["no-phase-4", "C903"], ["mask_gallery.png"]),  # the script of both
             ("<b>", ["C901"], ["scaling.png"]),
             ("√d_k", ["C902", "C901"], ["scaling.png"]),  # in the question of both
             ("sqrt(d_k)", ["C902", "C901"], ["scaling.png"]),
