@@ -52,11 +52,6 @@ def show(name: str, values: Tensor, limit: int = 6) -> None:
     print(f"   {name:20} {tuple(values.shape)!s:8} {numbers}{' ...' if len(values) > limit else ''}")
 
 
-def differ(one: Tensor, other: Tensor) -> float:
-    """The largest difference between two results of the same computation."""
-    return (one - other).abs().max().item()
-
-
 def walk(model: ToyTransformer, words: list[str], i: int) -> tuple[Tensor, Tensor]:
     """Print the way of the hidden word i, number by number -> how likely every word is there (V,), its weights (T,)."""
     block, seen = model.blocks[0], hide(words, i)
@@ -98,13 +93,16 @@ def walk(model: ToyTransformer, words: list[str], i: int) -> tuple[Tensor, Tenso
 
     print("\nAll words at once, as one matrix product (a difference of 1e-15 is rounding):")
     by_matrix, _ = scaled_dot_product_attention(query, key, value)
+    by_loops, _ = attention_by_loops(query, key, value)
     by_torch = F.scaled_dot_product_attention(query[None], key[None], value[None])[0]
-    print(f"   the walk above against the matrix form          differ by {differ(output, by_matrix[i]):.0e}")
-    print("   loops over all words against the matrix form    differ by ", end="")
-    print(f"{differ(attention_by_loops(query, key, value)[0], by_matrix):.0e}")
-    print(f"   the matrix form against torch's own function    differ by {differ(by_matrix, by_torch):.0e}")
-    print("   the guess above against the whole model's       differ by ", end="")
-    print(f"{differ(probabilities, guess_hidden(model, [words], [i])[0][0]):.0e}")
+    whole, _ = guess_hidden(model, [words], [i])
+    for name, one, other in (
+        ("the walk above against the matrix form", output, by_matrix[i]),
+        ("loops over all words against the matrix form", by_loops, by_matrix),
+        ("the matrix form against torch's own function", by_matrix, by_torch),
+        ("the guess above against the whole model's", probabilities, whole[0]),
+    ):
+        print(f"   {name:47} differ by {(one - other).abs().max():.0e}")
     return probabilities, weights
 
 

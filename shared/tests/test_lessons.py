@@ -88,12 +88,8 @@ ELSEWHERE = {
     "phase3_visualization/README.md": {
         "1. What is a pattern": "0.15",  # the threshold that is in question
     },
-    "phase1_single_head/long_path/README.md": {
-        "How long is the path, and what does it cost?": "774, 128",  # counted and printed by layer_costs.py
-    },
     "phase1_single_head/reading/README.md": {
-        "Are the weights unique?": "64",  # the recipe
-        "Which printed examples are wrong?": "0.993, 0.88, 0.12",  # printed by textbook_numbers.py, asserted by tests
+        "How long is the path, and what does it cost?": "774",  # counted and printed by long_path.py
     },
 }
 
