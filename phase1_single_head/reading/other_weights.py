@@ -1,26 +1,15 @@
 """What does a row of attention weights tell about the output?
 
 The output is a weighted mean of the values. With more words than a value has numbers, other weights give the same mean,
-to the last digit (Brunner et al. 2020). And a word adds its weight times its value: a large weight on a small value
-adds little. Phase 3 asks both of trained heads.
+to the last digit (Brunner et al. 2020). See it on six words:
+
+    python phase1_single_head/reading/other_weights.py
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One sentence as a head sees it: query and key (T, d_k), value (T, d_v), weights (T, T)."""
-
-    words: list[str]
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    weights: Tensor
 
 
 def change_without_effect(weights: Tensor, value: Tensor, free: Tensor) -> Tensor | None:
@@ -62,16 +51,14 @@ def alternative_weights(weights: Tensor, value: Tensor) -> Tensor | None:
     return None if torch.equal(other, weights) else other
 
 
-def total_variation(a: Tensor, b: Tensor) -> float:
-    """How much weight must be moved to make one row of weights into the other, 0 to 1."""
-    return (a - b).abs().sum().item() / 2
+def main() -> None:
+    value = torch.tensor([0.0, 1.0, 2.0, 1.0, 0.0, 2.0]).double()[:, None]  # six words, d_v = 1
+    weights = torch.tensor([0.05, 0.6, 0.1, 0.1, 0.05, 0.1]).double()
+    other = alternative_weights(weights, value)
+    for name, row in (("values", value[:, 0]), ("weights", weights), ("others", other)):
+        print(f"{name:8}" + "".join(f"{number:6.2f}" for number in row.tolist()))
+    print(f"output of the weights {(weights @ value).item():.3f}, of the others {(other @ value).item():.3f}")
 
 
-def contributions(weights: Tensor, value: Tensor) -> Tensor:
-    """Length of what each word adds to each output, |weight × value|: (T_q, T_k), (T_k, d_v) -> (T_q, T_k)."""
-    return weights * value.norm(dim=-1)
-
-
-def largest_agrees(reading: Reading) -> Tensor:
-    """For each row: does the word with the largest weight contribute most? -> bool (T,)"""
-    return contributions(reading.weights, reading.value).argmax(dim=-1) == reading.weights.argmax(dim=-1)
+if __name__ == "__main__":
+    main()
