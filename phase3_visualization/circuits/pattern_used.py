@@ -6,17 +6,10 @@ alone decides between two (patching.py), and of each head three things are tried
     output    the corrupted text is read with the output that the head has in the clean one
     pattern   ... with its weights alone: it looks where it looked in the clean text, at the words that stand there now
     blind     the clean text is read, and the head gets nothing from the subject
-
-The head with the role, verb → subject, is chosen on other sentences, by where it looks when no word is hidden.
-
-    python phase3_visualization/circuits/pattern_used.py
-
-Writes pattern_used.png to visualizations/plots/phase3/.
 """
 
 import math
 from collections.abc import Sequence
-from statistics import mean
 
 import matplotlib.pyplot as plt
 import torch
@@ -25,27 +18,19 @@ from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
 from phase3_visualization.circuits.patching import Pairs, Patching
-from shared import cli, training
+from shared import training
 from shared.attention_utils import padding_mask
-from shared.evidence import findings
-from shared.evidence.claims import EXPERIMENT, Above, Claim, Numbers, measures
+from shared.evidence.claims import Claim, Numbers
+from shared.experiment import Experiment, Results, Run
 from shared.grammar.scores import DIRECTIONS, score_heads
 from shared.toy_language import INDEX, MASK_ID, SUBJECTS, VERBS, Sentence, encode, pad_batch
 from shared.toy_model import ToyTransformer, in_double
 from shared.training import Trained
-from shared.visualization_utils import RED, headline, plot_cells, save_plot
+from shared.visualization_utils import RED, plot_cells
 
 # Verbs that differ in nothing but their subject: people swam in water, toys fell in water
 RIVALS = {a: b for a, (_, *of_a) in VERBS.items() for b, (_, *of_b) in VERBS.items() if a != b and of_a == of_b}
 LOOKS, CARRIES = 0.3, 0.1  # mean weight on the subject, share restored
-COLUMNS = {
-    "looks": "weight on\nthe subject",
-    "output": "restored by\nits output",
-    "pattern": "restored by\nits pattern",
-    "blind": "lead lost\nif blind",
-}
-ROLE, OTHERS = "restored by the head with the role", "by the others, mean"
-LEAST = "restored, least of the heads that look"
 
 
 def pair(sentence: Sentence) -> tuple[list[int], list[int], int, int, list[int]]:
@@ -60,11 +45,9 @@ def pair(sentence: Sentence) -> tuple[list[int], list[int], int, int, list[int]]
 
 
 def pairs_of(sentences: Sequence[Sentence]) -> tuple[Pairs, Tensor]:
-    """A pair of each sentence whose verb has a rival, and where the subjects stand (B,); ValueError if none has."""
-    asked = [sentence for sentence in sentences if not RIVALS.keys().isdisjoint(sentence.words)]
-    if not asked:
-        raise ValueError(f"no verb of {len(sentences)} sentences has a rival: one needs {', '.join(sorted(RIVALS))}")
-    clean, corrupted, verb, subject, answers = map(list, zip(*map(pair, asked), strict=True))
+    """A pair of each sentence whose verb has a rival, and where the subjects stand (B,)."""
+    asked = [pair(sentence) for sentence in sentences if not RIVALS.keys().isdisjoint(sentence.words)]
+    clean, corrupted, verb, subject, answers = map(list, zip(*asked, strict=True))
     (clean, lengths), (corrupted, _) = pad_batch(clean), pad_batch(corrupted)
     verb, subject, answers = map(torch.tensor, (verb, subject, answers))
     return Pairs(clean, corrupted, verb, answers, padding_mask(lengths, clean.size(1))), subject
@@ -78,8 +61,12 @@ def role_head(trained: Trained, sentences: list[Sentence]) -> int:
 
 
 def patched(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> dict[str, list[float]]:
-    """What COLUMNS says of each head, [layer 0 head 0, layer 0 head 1, ...]; subject (B,): where it stands."""
-    patching, found, every = Patching(model, pairs), {name: [] for name in COLUMNS}, torch.arange(len(subject))
+    """For each head, through all layers, its weight on the subject, and what the three ways restore or lose.
+
+    subject (B,): where it stands.
+    """
+    patching, every = Patching(model, pairs), torch.arange(len(subject))
+    found: dict[str, list[float]] = {"looks": [], "output": [], "pattern": [], "blind": []}
     for layer, weights in enumerate(patching.clean.weights):
         outputs, pattern = patching.clean.outputs(layer), patching.corrupted.outputs(layer, weights)
         blind = weights.clone()
@@ -96,82 +83,61 @@ def patched(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> dict[str, l
     return found
 
 
-@measures(
-    Claim(
-        id="patching-role",
-        text="The answer to a hidden verb goes through the head that looks from verbs to their subjects",
-        kind=EXPERIMENT,
-        source="Vig et al. 2020, the method; Clark et al. 2019 name heads by where they look",
-        rule="its output restores at least 0.25 more of the clean answer than that of the other heads does on average",
-        holds=Above(lambda n: n[ROLE] - n[OTHERS], 0.25),
-        oracle={ROLE: 0.9, OTHERS: 0.01},
-        null={ROLE: 0.125, OTHERS: 0.125},
-        unit="share of the clean answer restored at the hidden verb; the head is chosen on other sentences",
-        control="every other head of the model; the head's pattern without its values",
-        shows=(ROLE, OTHERS, "pattern"),
-    ),
-    Claim(
-        id="patching-lookers",
-        text="A head that looks at a word hands on what it finds there",
-        kind=EXPERIMENT,
-        source="how patterns are read; against it Jain & Wallace 2019",
-        rule=f"every head with {LOOKS} of its weight on the subject of a hidden verb restores {CARRIES} or more",
-        holds=lambda n: n[LEAST] >= CARRIES,
-        oracle={LEAST: 0.3},
-        null={LEAST: 0.0},
-        unit="share of the clean answer restored by the output of each head; mean weight on the subject",
-        shows=(LEAST, "looks", "output"),
-    ),
-)
-def used(trained: Trained, choosing: list[Sentence], asked: list[Sentence]) -> dict[str, float | list[float]]:
-    """What each head of one model looks at and carries, and the head with the role against the others.
+def measure(run: Run) -> Numbers:
+    """Of each head its mean weight on the subject of hidden verbs, and shares of the clean answer.
 
-    NaN for the others if there are none, and for the heads that look if none does.
+    The head with the role is chosen on other sentences. NaN if no head looks.
     """
-    found, role = patched(in_double(trained.model), *pairs_of(asked)), role_head(trained, choosing)
-    output, looks = found["output"], found["looks"]
-    others = output[:role] + output[role + 1 :]
+    trained = load_multi_head_model(run.options, run.seed)
+    sentences = training.corpus()[1][: 100 if run.options.quick else training.NUM_HELD_OUT]
+    found, num_heads = patched(in_double(trained.model), *pairs_of(sentences[1::2])), trained.recipe.num_heads
+    heads = ["head {}.{}".format(*divmod(head, num_heads)) for head in range(len(found["looks"]))]
+    role, looks, output = role_head(trained, sentences[::2]), found["looks"], found["output"]
+    carrier = max(range(len(heads)), key=lambda head: output[head])
+    run.shown.update(model=trained.label, role=heads[role], carrier=heads[carrier], heads=heads)
     looking = [share for share, weight in zip(output, looks, strict=True) if weight >= LOOKS]
-    return found | {
-        "head with the role": role,
-        ROLE: output[role],
-        OTHERS: mean(others) if others else math.nan,
-        LEAST: min(looking, default=math.nan),
+    by_head = {f"{head}, {way}": share for way in found for head, share in zip(heads, found[way], strict=True)}
+    return by_head | {
+        "heads that look": len(looking),
+        "restored, least of the heads that look": min(looking, default=math.nan),
+        "restored, most of all heads": output[carrier],
+        "restored by the head with the role": output[role],
     }
 
 
-def draw(trained: Trained, found: Numbers) -> tuple[Figure, str]:
-    """A row for each head: where it looks, and what three ways of patching say. The head with the role is framed."""
-    values = torch.tensor([found[name] for name in COLUMNS]).T  # (columns, L * H) -> (L * H, columns)
-    fig, ax = plt.subplots(figsize=(7.4, 0.4 * len(values) + 1.6), layout="constrained")
-    heads = [divmod(row, trained.recipe.num_heads) for row in range(len(values))]
+CLAIM = Claim(
+    id="patching-lookers",
+    text="A head that looks at a word hands on what it finds there",
+    source="how patterns are read; against it Jain & Wallace 2019; the method is of Vig et al. 2020",
+    rule=f"every head with {LOOKS} of its weight on the subject of a hidden verb restores {CARRIES} or more",
+    holds=lambda n: n["restored, least of the heads that look"] >= CARRIES,
+    oracle={"restored, least of the heads that look": 0.3},
+    null={"restored, least of the heads that look": 0.0},
+)
+
+
+def picture(results: Results) -> Figure:
+    """A row for each head; the head with the role is framed."""
+    heads, ways = results.shown["heads"], ("looks", "output", "blind")
+    columns = ["weight on\nthe subject", "answer restored\nby its output", "answer lost, if blind\nto the subject"]
+    values = torch.tensor([results.row(head, ways) for head in heads])
     texts = [[f"{round(value, 2) + 0.0:.2f}" for value in row] for row in values.tolist()]  # not -0.00
-    plot_cells(ax, values, texts, [f"layer {layer} head {head}" for layer, head in heads], list(COLUMNS.values()))
-    ax.tick_params(pad=6)
+    fig, ax = plt.subplots(figsize=(7.4, 0.4 * len(values) + 1.6), layout="constrained")
+    plot_cells(ax, values, texts, heads, columns)
     frame = {"fill": False, "edgecolor": RED, "linewidth": 3, "clip_on": False}
-    ax.add_patch(plt.Rectangle((0, found["head with the role"]), len(COLUMNS), 1, **frame))
-    look, carry = (sum(v >= least for v in found[name]) for name, least in (("looks", LOOKS), ("output", CARRIES)))
-    of, looks = "1 head" if len(heads) == 1 else f"{len(heads)} heads", "looks" if look == 1 else "look"
-    title = f"Of {of}, {look} {looks} at the subject; the answer comes through {carry}"
-    note = f"{trained.label} · hidden verb · look: {LOOKS} or more · framed: has the role verb → subject elsewhere"
-    headline(fig, title, note)
-    return fig, f"{title}. For each head its weight on the subject, and what its output and its pattern restore."
+    ax.add_patch(plt.Rectangle((0, heads.index(results.shown["role"])), len(ways), 1, **frame))
+    return fig
 
 
-@cli.script
-def main(argv: list[str] | None = None) -> str:
-    options = cli.parse(cli.parser(__doc__), argv)
-    sentences = training.corpus()[1][: 100 if options.quick else training.NUM_HELD_OUT]
-    models = [load_multi_head_model(options, seed) for seed in cli.seeds(options)]
-    found = [used(trained, sentences[::2], sentences[1::2]) for trained in models]
-    save_plot(options, "phase3/pattern_used", *draw(models[0], found[0]))
-    findings.record(options, *found)
-    first = found[0]
-    pattern = first["pattern"][first["head with the role"]]
-    return (
-        f"The head with the role restores {first[ROLE]:.2f} of the answer by its output, {pattern:.2f} by its pattern"
-    )
-
+main = Experiment(
+    measure,
+    [CLAIM],
+    picture,
+    title="{n[heads that look]:.0f} heads look at the subject; the answer comes through {shown[carrier]}",
+    note="{shown[model]} · hidden verb · look: 0.3 or more · framed: has the role verb → subject elsewhere",
+    answer="The answer comes through {shown[carrier]} ({n[restored, most of all heads]:.2f}); the head with the "
+    "role is {shown[role]} ({n[restored by the head with the role]:.2f})",
+)
 
 if __name__ == "__main__":
-    cli.run(main)
+    main.run()

@@ -58,7 +58,7 @@ def neighbour_heads(halves: Halves) -> dict[str, float]:
 def measure(run: Run) -> Numbers:
     """Heads that pass, beside all heads; shares of rows, head chosen on one half of the sentences, scored on the other.
 
-    Statistics of each head, "layer.head", are of the half that scores.
+    Statistics of each head, "layer.head", are taken on the half that scores.
     """
     trained, quick = load_multi_head_model(run.options, run.seed), run.options.quick
     sentences = training.corpus()[1][: 100 if quick else None]
@@ -67,10 +67,9 @@ def measure(run: Run) -> Numbers:
     run.shown.update(model=trained.label, halves=halves, names=[role_name(halves, *p) for p in scores.heads])
     found = relations_followed(halves) | neighbour_heads(halves)
     for name in STATISTICS:
-        found |= {
-            f"{name}, {layer}.{head}": scores.statistics[name][layer, head].item() for layer, head in scores.heads
-        }
-        found[f"{name}, even"] = base.even[name]
+        for layer, head in scores.heads:
+            found[f"head {layer}.{head}, {name}"] = scores.statistics[name][layer, head].item()
+        found[f"even weights, {name}"] = base.even[name]
     return found
 
 

@@ -3,23 +3,22 @@
 import copy
 import math
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization.circuits import pattern_used
-from phase3_visualization.circuits.logit_lens import each_word_hidden, lens
+from phase3_visualization.circuits.logit_lens import each_word_hidden, read, share_of_logit
 from phase3_visualization.circuits.patching import Patching, changed, put_in, run
 from phase3_visualization.circuits.pattern_used import RIVALS, pairs_of, patched
 from shared import training
-from shared.evidence.claims import FAILS, HOLDS, UNDECIDED
 from shared.grammar.entropy import sentence_log_probability
+from shared.tests.helpers import close
 from shared.toy_language import MASK_ID, decode, encode
 from shared.training import Recipe
 
 HEADS, WIDTH = 3, 5
+WORDS = ["the", "cat", "sat", "on", "the", "mat"]
 
 
 def model_of(num_layers=2):
@@ -52,8 +51,7 @@ def test_one_head_at_one_place_is_put_in_as_by_hand():
                 added += first.attention.w_o.weight[:, columns] @ output
             x[b, place] += added
     x, _ = model.blocks[1](x + first.feed_forward(first.feed_forward_norm(x)))
-    expected = model.output_norm(x) @ model.embedding.weight.T + model.output_bias
-    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
+    close(logits, read(model, x))
     assert (logits - own.logits).abs().max() > 1e-3
     assert torch.equal(run(model, tokens).logits, own.logits), "after the block the model is as it was"
 
@@ -63,7 +61,7 @@ def test_outputs_are_what_w_o_reads():
     (pairs, _), model, seen = pairs_of(training.corpus()[1][:40]), model_of(), []
     with changed(model.blocks[1].attention.w_o, seen.append, read=True):
         found = run(model, pairs.clean, pairs.mask)
-    torch.testing.assert_close(found.outputs(1), seen[0], rtol=0, atol=1e-12)
+    close(found.outputs(1), seen[0])
 
 
 def test_pairs_differ_in_the_subject_and_both_are_sentences_of_the_grammar():
@@ -98,36 +96,29 @@ def test_all_heads_together_restore_everything_and_a_lone_head_does_so_alone():
     assert patched(model, pairs, subject)["pattern"] == pytest.approx([0, 0, 0], abs=1e-10)
 
 
-def test_a_lone_head_has_no_others_and_where_none_looks_nothing_is_decided():
-    role, lookers = pattern_used.used.claims
-    recipe = Recipe("lone", "masked word", num_heads=1, num_layers=1, steps=5, d_model=WIDTH)
-    lone, sentences = training.untrained(recipe, MultiHeadAttention), training.corpus()[1][:40]
-    found = pattern_used.used(lone, sentences[::2], sentences[1::2])
-    assert math.isnan(found[pattern_used.OTHERS]) and math.isnan(found[pattern_used.LEAST])
-    for claim in (role, lookers):
-        assert claim.verdict(found) == claim.over([found] * 3) == UNDECIDED
-    assert lookers.over([found, lookers.null, lookers.null]) == lookers.over([found, lookers.oracle] * 2) == UNDECIDED
-    assert lookers.verdict(lookers.oracle) == HOLDS and lookers.verdict(lookers.null) == FAILS
-    figure, description = pattern_used.draw(lone, found)
-    plt.close(figure)
-    assert description.startswith("Of 1 head, 0 look at the subject")
-    with pytest.raises(ValueError, match="no verb of 0 sentences has a rival: one needs fell"):
-        pairs_of([])
+@torch.no_grad()
+def test_the_lens_reads_what_a_model_that_ends_there_would_say():
+    model = model_of()
+    shorter = copy.deepcopy(model)
+    shorter.blocks = shorter.blocks[:1]
+    stream, _, hidden = each_word_hidden(model, [WORDS[:4], WORDS])
+    logits = read(model, stream)
+    assert hidden.tolist() == encode(WORDS[:4] + WORDS) and len(logits) == 5
+    for n, place in enumerate((0, 1, 2, 3, 0, 1, 2, 3, 4, 5)):
+        tokens = torch.tensor([encode(WORDS[:4] if n < 4 else WORDS)])
+        tokens[0, place] = MASK_ID
+        for depth, ends in ((2, shorter), (4, model)):
+            close(logits[depth, n], ends(tokens)[0][0, place])
 
 
 @torch.no_grad()
-def test_the_lens_reads_what_a_model_that_ends_there_would_say():
-    model, words = model_of(), ["the", "cat", "sat", "on", "the", "mat"]
-    shorter = copy.deepcopy(model)
-    shorter.blocks = shorter.blocks[:1]
-    logits, hidden = each_word_hidden(model, [words[:4], words])
-    assert hidden.tolist() == encode(words[:4] + words) and len(logits) == 5
-    for n, place in enumerate((0, 1, 2, 3, 0, 1, 2, 3, 4, 5)):
-        tokens = torch.tensor([encode(words[:4] if n < 4 else words)])
-        tokens[0, place] = MASK_ID
-        for depth, ends in ((2, shorter), (4, model)):
-            torch.testing.assert_close(logits[depth, n], ends(tokens)[0][0, place], rtol=0, atol=1e-10)
-    before = lens(model, tokens)
-    for numbers in model.blocks[0].feed_forward[2].parameters():
-        nn.init.zeros_(numbers)  # the network adds nothing: what was read before it is read after it
-    torch.testing.assert_close(lens(model, tokens)[2], before[1], rtol=0, atol=1e-10)
+def test_shares_of_the_logit_add_up_to_it():
+    model = model_of()
+    stream, heads, words = each_word_hidden(model, [WORDS])
+    biases = [block.attention.w_o.bias.expand(len(words), -1) for block in model.blocks]
+    attention = [layer.sum(dim=0) + bias for layer, bias in zip(heads, biases, strict=True)]  # (H, N, d) -> (N, d)
+    close(torch.stack(attention), stream[1::2] - stream[:-1:2])
+    added = torch.stack([stream[0], *attention, *(stream[2::2] - stream[1::2])])
+    logits = read(model, stream[-1]) - model.output_bias - model.embedding.weight @ model.output_norm.bias
+    right = logits[torch.arange(len(words)), words]
+    close(share_of_logit(model, added, stream[-1], words).sum(dim=0), right - logits.mean(dim=-1))
