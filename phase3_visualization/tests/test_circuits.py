@@ -82,8 +82,11 @@ def test_pairs_differ_in_the_subject_and_both_are_sentences_of_the_grammar():
 def test_all_heads_together_restore_everything_and_a_lone_head_does_so_alone():
     pairs, subject = pairs_of(training.corpus()[1][:40])
     patching = Patching(model_of(), pairs)
+    sure, every = torch.zeros_like(patching.clean.logits), torch.arange(len(pairs.asked))
+    sure[every, pairs.asked, pairs.answers[:, 0]] = 2
+    assert pairs.lead(sure) == 2
     here = torch.zeros(*pairs.clean.shape, 1, dtype=torch.bool)
-    here[torch.arange(len(here)), pairs.asked] = True
+    here[every, pairs.asked] = True
     both = [patching.heads(layer, patching.clean.outputs(layer), here) for layer in (0, 1)]
     assert patching.share(*both) == pytest.approx(1, abs=1e-10) and patching.share() == pytest.approx(0, abs=1e-10)
     model = model_of(num_layers=1)

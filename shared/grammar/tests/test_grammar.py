@@ -22,7 +22,16 @@ from shared.grammar.entropy import (
 from shared.grammar.relations import with_relations
 from shared.grammar.scores import chosen_and_scored, gold_matrices, score_heads
 from shared.tests.helpers import close
-from shared.toy_language import INDEX, MASK_ID, RELATIONS, VOCABULARY, decode, sample_corpus, sample_sentence
+from shared.toy_language import (
+    ADJECTIVES,
+    INDEX,
+    MASK_ID,
+    RELATIONS,
+    VOCABULARY,
+    decode,
+    sample_corpus,
+    sample_sentence,
+)
 
 
 def words_of(sentence):
@@ -177,6 +186,14 @@ def test_scores_name_the_right_head_layer_and_direction(shift):
     layers[1][:, 2] = gold["verb-place"].mT.float()
     best = grammar_scores.best_heads(grammar_scores.score_heads(layers, sentences, shift))["verb-place"]
     assert (best.layer, best.head, best.direction, best.accuracy) == (1, 2, "backward", 1.0)
+
+
+def test_the_best_offset_is_that_of_the_better_direction():
+    """Of two adjectives one stands right before the noun; of one noun, one adjective does."""
+    sentence = with_relations(["the", *ADJECTIVES[:2], "cat", "sat", "on", "the", "mat"])
+    gold = grammar_scores.gold_matrices([sentence], 8)["adjective-noun"]
+    assert [grammar_scores.best_fixed_offset(way)[1] for way in (gold, gold.mT)] == [0.5, 1.0]
+    assert grammar_scores.offset_baselines([sentence])["adjective-noun"] == 1.0
 
 
 def test_relations_are_read_off_the_order_of_words_as_the_grammar_gave_them():
