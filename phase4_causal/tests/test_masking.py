@@ -2,16 +2,21 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase1_single_head.self_attention import masked_softmax
+from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from phase2_multi_head.models import RECIPE as MASKED_WORD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
+from phase4_causal.long_texts.flash_attention import flash_attention
+from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
+from phase4_causal.long_texts.local_attention import local_attention
+from phase4_causal.long_texts.sparse_attention import strided_attention
 from phase4_causal.masking import breaking_causality, causality, conventions, mask_patterns, nan_causes
 from phase4_causal.masking.breaking_causality import full_loss, past_loss, train
 from phase4_causal.models import RECIPE as CAUSAL_RECIPE
@@ -92,14 +97,39 @@ def test_planted_mistakes_are_caught_with_one_layer_and_with_two(name):
         assert min(largest_leak(causality.build(causality.PLANTED[name], num_layers, seed=3), LEAK_TOKENS)) > 1e-6
 
 
-@pytest.mark.parametrize("dtype", causality.FORMATS)
-@pytest.mark.parametrize("name", causality.FUNCTIONS)
+FUNCTIONS = {  # name -> query, key, value (T, d) -> output (T, d)
+    "scaled_dot_product_attention": lambda q, k, v: scaled_dot_product_attention(q, k, v, causal_mask(len(q)))[0],
+    "flash_attention": partial(flash_attention, causal=True, block_size=(32, 48)),
+    "local_attention": partial(local_attention, causal=True, window=70),
+    "strided_attention": partial(strided_attention, causal=True, stride=7),
+    "linear_attention": partial(linear_attention, causal=True),
+    "linear_attention_recurrent": lambda q, k, v: linear_attention_recurrent(q, k, v)[0],
+}
+FORMATS = (torch.float64, torch.float32, torch.bfloat16)
+FUTURES = (1.0, 1e6, 1e30)  # sizes of the numbers that come in place of the future
+
+
+@torch.no_grad()
+def largest_move(attention, dtype, size, length=200):
+    """How far the output at 0 to i moves when all after i is replaced by numbers of another size; NaN is a move."""
+    generator = torch.Generator().manual_seed(0)
+    given, others = torch.randn(2, 3, length, 8, generator=generator, dtype=torch.float64)  # query, key, value each
+    before, most = attention(*given.to(dtype)), 0.0
+    for i in range(0, length - 1, 9):
+        later = torch.arange(length)[:, None] > i
+        after = attention(*torch.where(later, size * others, given).to(dtype))
+        most = max(most, (after - before)[: i + 1].abs().max().nan_to_num(nan=math.inf).item())
+    return most
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_causal_functions_do_not_move_by_a_bit(name, dtype):
-    for size in causality.FUTURES:
-        assert causality.largest_move(causality.FUNCTIONS[name], dtype, size) == 0
+    for size in FUTURES:
+        assert largest_move(FUNCTIONS[name], dtype, size) == 0
     *given, upstream = torch.randn(4, 150, 8, dtype=dtype, generator=torch.Generator().manual_seed(1))
     inputs = [x.requires_grad_() for x in given]
-    output = causality.FUNCTIONS[name](*inputs)
+    output = FUNCTIONS[name](*inputs)
     for i in (0, 63, 64, 120):
         slopes = torch.autograd.grad(output[: i + 1], inputs, upstream[: i + 1], retain_graph=True)
         assert all(slope[i + 1 :].eq(0).all() for slope in slopes), "a later number has a gradient"
@@ -112,9 +142,9 @@ def test_a_function_that_takes_the_future_off_again_is_caught():
     def sum_less_future(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return value.sum(dim=0) - (value.sum(dim=0) - value.cumsum(dim=0))
 
-    assert causality.largest_move(sum_less_future, torch.float32, 1.0) < 1e-4
-    assert causality.largest_move(sum_less_future, torch.float32, 1e30) > 0.1
-    assert causality.largest_move(lambda q, k, v: torch.full_like(v, math.nan), torch.float32, 1.0) == math.inf
+    assert largest_move(sum_less_future, torch.float32, 1.0) < 1e-4
+    assert largest_move(sum_less_future, torch.float32, 1e30) > 0.1
+    assert largest_move(lambda q, k, v: torch.full_like(v, math.nan), torch.float32, 1.0) == math.inf
 
 
 def test_equal_later_words_cannot_be_shuffled_but_they_can_be_replaced():
