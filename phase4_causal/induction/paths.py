@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from phase3_visualization.circuits.patching import Pairs, Part, Patching, put_in
 from phase4_causal.induction.induction_scores import LENGTH, PERIODS, repeated_sequences
-from phase4_causal.induction.models import HEADS, MATCHES, chosen_by, generator, induction_model
+from phase4_causal.induction.models import MATCHES, chosen_by, generator, induction_model
 from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
@@ -38,16 +38,12 @@ def sample_texts(count: int, draw: torch.Generator) -> Pairs:
     return Pairs(*map(torch.stack, zip(*rows, strict=True)))
 
 
-def by_part(patching: Patching) -> dict[str, float | list[float]]:
-    """Activation patching: each head; all of layer 1 by its patterns or by its values."""
-    clean, corrupted, heads = patching.clean, patching.corrupted, patching.heads
-    alone = torch.eye(HEADS, dtype=torch.bool)[:, None, None]  # (H, 1, 1, H)
+def by_part(patching: Patching) -> dict[str, float]:
+    """Activation patching: all of layer 1 by its patterns or by its values."""
+    clean, corrupted = patching.clean, patching.corrupted
     return {
-        "restored by each head": [
-            patching.share(heads(layer, clean.outputs(layer), head)) for layer in (0, 1) for head in alone
-        ],
-        "layer 1, patterns alone": patching.share(heads(1, corrupted.outputs(1, clean.weights[1]))),
-        "layer 1, values alone": patching.share(heads(1, clean.outputs(1, corrupted.weights[1]))),
+        "layer 1, patterns alone": patching.share(patching.heads(1, corrupted.outputs(1, clean.weights[1]))),
+        "layer 1, values alone": patching.share(patching.heads(1, clean.outputs(1, corrupted.weights[1]))),
     }
 
 
@@ -78,7 +74,7 @@ def measure(run: Run) -> Numbers:
     """Share of the lead of the clean answer that is back; induction heads score MATCHES or more."""
     model = induction_model(run.options, run.seed)
     patching = Patching(model, sample_texts(TEXTS, generator(run.seed, 10)))
-    return by_part(patching) | by_path(patching, chosen_by(model, run.seed)[1] >= MATCHES)
+    return by_path(patching, chosen_by(model, run.seed)[1] >= MATCHES) | by_part(patching)
 
 
 CLAIMS = (
@@ -104,16 +100,12 @@ CLAIMS = (
 
 
 def picture(results: Results) -> Figure:
-    """Left what each head carries, right what each path carries from layer 0."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9, 4.6), layout="constrained")
-    names = [f"layer {layer} head {head}" for layer in (0, 1) for head in range(HEADS)]
-    heads = zip(names, zip(*results.each("restored by each head"), strict=True), strict=True)
-    charts.bars(left, dict(heads), {name: PURPLE if "layer 0" in name else BLUE for name in names}, number="{:z.2f}")
-    left.set_title("by one head")
-    ways = ("queries", "keys", "values", "past layer 1", "keys, straight", "keys, by the network")
-    colors = {name: BLUE if "keys" in name else GREY for name in ways}
-    charts.bars(right, {name: results.each(name) for name in ways}, colors, number="{:z.2f}")
-    right.set_title("by one path, from layer 0 to ...")
+    """What each path carries from layer 0, and what layer 1 carries by its patterns and by its values."""
+    fig, ax = plt.subplots(figsize=(7.6, 4.4), layout="constrained")
+    names = results.mean
+    colors = {name: PURPLE if "layer 1, " in name else BLUE if "keys" in name else GREY for name in names}
+    charts.bars(ax, {name: results.each(name) for name in names}, colors, number="{:z.2f}")
+    ax.set_xlabel("share of the answer restored, by one path from layer 0 to ..., or by a part of layer 1")
     return fig
 
 
@@ -122,7 +114,7 @@ main = Experiment(
     CLAIMS,
     picture,
     title="Nearly all of the answer comes back through the keys of the induction heads",
-    note=f"share of the answer restored · {TEXTS} pairs of texts · network: the feed-forward network of layer 0",
+    note=f"{TEXTS} pairs of texts · network: the feed-forward network of layer 0",
     answer="Through the keys {n[keys]:.2f} of the answer is back; through the queries {n[queries]:z.2f}, through the "
     "values {n[values]:.2f}",
 )

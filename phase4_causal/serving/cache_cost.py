@@ -28,11 +28,6 @@ from shared.measure import count_operations, matmul_rate, memory_rate, paired_ti
 from shared.toy_model import ToyTransformer
 from shared.visualization_utils import BLUE, GREEN, ORANGE, label_ends
 
-PUBLISHED = {  # layers, key-value heads, d_k, tokens kept at most
-    "GPT-2": (12, 12, 64, 1024),  # Radford et al. 2019
-    "Llama 2 7B": (32, 32, 128, 4096),  # Touvron et al. 2023
-    "Llama 3 8B": (32, 8, 128, 8192),  # Grattafiori et al. 2024: four query heads share each key-value head
-}
 D_MODEL, NUM_LAYERS = 768, 2  # 38 MB of weights: more than most processors keep near
 LINES = {  # words in the cache before, new words, sizes of the batch, colour
     "prefill, 128 words": (0, 128, (1, 4), GREEN),
@@ -79,25 +74,20 @@ def costs(model: ToyTransformer, work: Pass) -> tuple[int, int]:
 
 
 def measure(run: Run) -> Numbers:
-    """Of published models what 16 bits take; of each pass operations a byte, and time a word over that of batch 1."""
-    numbers = {}
-    for name, (layers, heads, d_k, length) in PUBLISHED.items():
-        each = kv_cache_bytes(heads, d_k, 1, num_layers=layers)
-        numbers |= {f"{name}, KiB a token": each / 2**10, f"{name}, MiB a user": length * each / 2**20}
-    device = run.options.device
+    """Of each pass operations a byte, and the time for a word over that in a batch of 1, quartiles over rounds."""
+    device, numbers = run.options.device, {}
     model, counted = (long_model(1024, where, D_MODEL, NUM_LAYERS) for where in (device, "meta"))
     calls = {name: prepared(model, work) for name, work in PASSES.items()}
     times = paired_times(calls, rounds=1 if run.options.quick else 4, device=device)
     rates = matmul_rate(device), memory_rate(device)
     for name, work in PASSES.items():
-        (operations, moved), words = costs(counted, work), work.batch * work.new
-        numbers[f"{name}, operations a byte"] = operations / moved
+        operations, moved = costs(counted, work)
         least = max(operations / rates[0], moved / rates[1])
-        run.shown[name] = min(times[name]) / words, least / words
-        if work.batch > 1:
-            quartiles = ratio_quartiles(times, name, f"{name.rpartition(',')[0]}, batch 1")
-            for which, ratio in zip(("lower quartile", "median", "upper quartile"), quartiles, strict=True):
-                numbers[f"{name}, {which}"] = ratio / work.batch
+        run.shown[name] = torch.tensor([min(times[name]), least]) / (work.batch * work.new)
+        numbers[f"{name}, operations a byte"] = operations / moved
+        quartiles = ratio_quartiles(times, name, f"{name.rpartition(',')[0]}, batch 1")
+        for which, ratio in zip(("lower quartile", "median", "upper quartile"), quartiles, strict=True):
+            numbers[f"{name}, {which}"] = ratio / work.batch
     return numbers
 
 
@@ -117,7 +107,7 @@ def picture(results: Results) -> Figure:
     fig, ax = plt.subplots(figsize=(8.2, 4.8), layout="constrained")
     ends, unit = {}, results.shown["decoding, 64 words kept, batch 1"][1]
     for line, (_, _, batches, color) in LINES.items():
-        measured, least = torch.tensor([results.shown[f"{line}, batch {b}"] for b in batches]).T / unit
+        measured, least = torch.stack([results.shown[f"{line}, batch {b}"] / unit for b in batches]).T
         ax.plot(batches, measured, "o-", color=color, linewidth=2.5, ms=7)
         ax.plot(batches, least, ":", color=color, linewidth=2)
         ends[line.replace(", ", "\n", 1)] = (batches[-1], measured[-1], color)

@@ -2,9 +2,8 @@
 
 The weights of a head sum to 1, also where it has nothing to find. Then it may rest on the first token, an attention
 sink, and a cache that keeps the last words alone takes that from it (Xiao et al. 2023). Texts of toy words have both
-cases: after a verb its subject is said again, the last noun of its class, or <mask> if there was none for long. All
-other words are drawn by chance. One head with rotary positions is trained on 24 words, then reads 240 through a cache
-of all words, of the last twelve (rolling_cache.py), and of the first and the last eleven.
+cases: after a verb its subject is said again, the last noun of its class, or <mask> if there was none for long. One
+head is trained on 24 words, then reads 240. Whether it rests depends on the seed, and so does what a window loses.
 """
 
 import random
@@ -57,20 +56,15 @@ def texts(count: int, length: int, seed: int) -> Tensor:
     return torch.tensor([text(length, rng) for _ in range(count)])
 
 
-def losses(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Loss in nats of each next word: logits (N, T, V), tokens (N, T + 1) -> (N, T)."""
-    return F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none")  # (N, T, V) -> (N, V, T) -> (N, T)
-
-
 def train(seed: int, steps: int) -> ToyTransformer:
-    """One layer, one head; no text is read twice."""
+    """One layer, one head with rotary positions; no text is read twice."""
     batches = texts(steps * BATCH, LENGTH, seed).view(steps, BATCH, -1)
     torch.manual_seed(seed)
     model = ToyTransformer(D_MODEL, 1, 1, make_attention=RotaryHeads)
     model.positions = torch.zeros(LONG, D_MODEL)  # nothing is added to words: the head turns queries and keys
 
     def loss_of_step(step: int) -> Tensor:
-        return losses(model(batches[step, :, :-1])[0], batches[step]).mean()
+        return F.cross_entropy(model(batches[step, :, :-1])[0].mT, batches[step, :, 1:])
 
     training.fit(model, loss_of_step, steps, matrix_rate=0.02, rate=0.01, matrix_decay=0.0)
     return model
@@ -78,28 +72,27 @@ def train(seed: int, steps: int) -> ToyTransformer:
 
 @torch.no_grad()
 def read(model: ToyTransformer, tokens: Tensor, slots: int, sinks: int) -> Tensor:
-    """losses, read word by word through a rolling cache."""
+    """Loss in nats at each place, read word by word through a rolling cache: tokens (N, T + 1) -> (T,)."""
     cache = RollingCache(KeyValueCache(len(tokens), 1, slots, D_MODEL), sinks)
-    logits = [model(word, caches=[cache])[0] for word in tokens[:, :-1].split(1, dim=1)]
-    return losses(torch.cat(logits, dim=1), tokens)
+    logits = torch.cat([model(word, caches=[cache])[0] for word in tokens[:, :-1].split(1, dim=1)], dim=1)
+    return F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none").mean(dim=0)  # (N, V, T) -> (N, T) -> (T,)
+
+
+@torch.no_grad()
+def weight_on_first(model: ToyTransformer, tokens: Tensor) -> float:
+    """What the first token gets in texts as in training where nothing is asked, from place SLOTS on."""
+    _, (weights,) = model(tokens[:, :-1])
+    verbs = torch.isin(tokens[:, SLOTS:-1], torch.tensor(encode(list(VERBS))))
+    return weights[:, 0, SLOTS:, 0][~verbs].mean().item()  # (N, 1, T, T) -> (places that count,)
 
 
 def measure(run: Run) -> Numbers:
-    """Loss in nats a word beyond the trained length by cache, and as trained; what the first token gets at verbs' ends.
-
-    Whether a head rests depends on the seed, and so does what a window loses.
-    """
+    """Loss in nats a word beyond the trained length, by cache; and whether the head rests."""
     model, tokens = train(run.seed, run.steps(STEPS)), texts(100, LONG, 2 * 10**6 + run.seed)
     for name, (slots, sinks, _) in CACHES.items():
-        run.shown[name] = read(model, tokens, slots, sinks).mean(dim=0)  # (N, LONG) -> (LONG,)
-    short = texts(1000, LENGTH, 10**6 + run.seed)
-    with torch.no_grad():
-        logits, (weights,) = model(short[:, :-1])
-    verbs = torch.isin(short[:, SLOTS:-1], torch.tensor(encode(list(VERBS))))
-    return {name: run.shown[name][LENGTH:].mean().item() for name in CACHES} | {
-        "as trained": losses(logits, short)[:, SLOTS:].mean().item(),
-        "weight on the first token where nothing is asked": weights[:, 0, SLOTS:, 0][~verbs].mean().item(),
-    }
+        run.shown[name] = read(model, tokens, slots, sinks)
+    numbers = {name: loss[LENGTH:].mean().item() for name, loss in run.shown.items()}
+    return numbers | {"weight on the first": weight_on_first(model, texts(1000, LENGTH, 10**6 + run.seed))}
 
 
 def picture(results: Results) -> Figure:
@@ -125,7 +118,7 @@ main = Experiment(
     "{n[first + 11 last words]:.2f}",
     note=f"1 layer, 1 head, trained {STEPS} steps · means of {SLOTS} words",
     answer="{n[12 last words]:.2f} nats a word without the first, {n[first + 11 last words]:.2f} with it; weight on "
-    "it: {n[weight on the first token where nothing is asked]:.2f}",
+    "it: {n[weight on the first]:.2f}",
 )
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ def test_a_cache_holds_two_numbers_a_layer_a_head_a_dimension():
         layers = [KeyValueCache(5, 3, 11, 7, dtype=dtype) for _ in range(2)]
         paper = 5 * kv_cache_bytes(3, 7, 11, num_layers=2, bytes_each=size)
         assert sum(cache.num_bytes for cache in layers) == paper == 5 * 11 * 2 * 2 * 3 * 7 * size
+    gpt_2, llama_2, llama_3 = (12, 12, 64), (32, 32, 128), (32, 8, 128)  # layers, key-value heads, d_k
+    kib = [kv_cache_bytes(heads, d_k, 1, num_layers=layers) / 2**10 for layers, heads, d_k in (gpt_2, llama_2, llama_3)]
+    assert kib == [36, 512, 128], "as the lesson says, in 16 bits"
 
 
 @pytest.mark.parametrize("work", PASSES, ids=str)

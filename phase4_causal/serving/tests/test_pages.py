@@ -2,6 +2,7 @@
 
 import copy
 import math
+import random
 from collections import Counter
 
 import pytest
@@ -99,17 +100,6 @@ def test_a_text_that_is_not_there_is_refused_and_nothing_is_stored(use):
 
 
 def test_blocks_as_long_as_a_text_are_one_for_each_text_and_blocks_of_one_place_waste_nothing():
-    server = pages.Server(0, pages.LONGEST).run(30)
-    assert server.texts == [pages.PLACES // pages.LONGEST] * 30 and server.held == [pages.PLACES] * 30
-    server = pages.Server(0, 1).run(30)
-    assert server.held == server.filled and max(server.held) <= pages.PLACES
-
-
-def test_where_memory_runs_out_the_newest_wait_and_no_request_is_lost(monkeypatch):
-    """Each brings one word and grows to 19, so more are let in than can stay."""
-    monkeypatch.setattr(pages, "PLACES", 60)
-    monkeypatch.setattr(pages, "requests", lambda seed: iter([(1, 19)] * 1000))
-    server = pages.Server(0, 4).run(100)
-    done = 1000 - len(list(server.coming)) - len(server.lengths) - len(server.sent_back)
-    unfinished = sum(server.cache.lengths.values()) + sum(given - 1 for given, _ in server.sent_back)
-    assert server.read_again > 0 and done > 0 and sum(server.texts) == 19 * done + unfinished
+    cache = pages.filled(20, random.Random(0))
+    assert len(cache.lengths) == pages.PLACES // 20 and not cache.free
+    assert sum(pages.filled(1, random.Random(0)).lengths.values()) > pages.PLACES - 20

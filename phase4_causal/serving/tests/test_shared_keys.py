@@ -1,12 +1,8 @@
-"""Fewer keys and values: latent attention against loops and against itself absorbed; the cards against a reader."""
-
-import itertools
-import math
+"""Fewer keys and values: what is kept and refused, beside the oracles; the cards against a reader."""
 
 import pytest
 import torch
 
-from phase1_single_head.order.position_encodings import rotary
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.shared_keys import KEPT, WAYS
@@ -18,37 +14,6 @@ from shared.tests.helpers import close
 B, H, T, D_K, D_C, D_R = 2, 3, 7, 5, 11, 4
 LENGTHS = torch.tensor([T, 4])
 ATTENTION, X = LatentAttention(H * D_K, H, D_C, D_R).double(), torch.randn(B, T, H * D_K, dtype=torch.float64)
-
-
-def by_loops(attention, x):
-    """One query of one head at a time; output (B, T, d_model), weights (B, H, T, T)."""
-    output, weights = torch.zeros_like(x), x.new_zeros(B, H, T, T)
-    for b, i, h in itertools.product(range(B), range(T), range(H)):
-        past = x[b, : min(i + 1, LENGTHS[b])]
-        head, turned = (slice(h * d, (h + 1) * d) for d in (D_K, D_R))
-        c, places = attention.w_down(past), torch.arange(len(past))
-        query = rotary(attention.w_q_rotary(x[b, i])[None, turned], torch.tensor([i]))[0]
-        scores = attention.w_uk(c)[:, head] @ attention.w_q(x[b, i])[head]
-        scores += rotary(attention.w_k_rotary(past), places) @ query
-        weights[b, h, i, places] = (scores / math.sqrt(D_K + D_R)).softmax(dim=0)
-        output[b, i, head] = weights[b, h, i, places] @ attention.w_uv(c)[:, head]
-    return attention.w_o(output), weights
-
-
-@torch.no_grad()
-def test_latent_is_its_specification():
-    close(ATTENTION(X, padding_mask(LENGTHS, T)), by_loops(ATTENTION, X), rtol=0, atol=1e-10)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("chunks", [[1] * T, [3, 2, 2], [5, 1, 1], [T]])
-def test_absorbed_is_the_readable_form(chunks):
-    kept, outputs = X.new_empty(B, 0, D_C + D_R), []
-    for part in X.split(chunks, dim=1):
-        output, kept = ATTENTION.decode(part, kept)
-        outputs.append(output)
-    close(torch.cat(outputs, dim=1), ATTENTION(X)[0], rtol=0, atol=1e-10)
-    assert kept.shape == (B, T, D_C + D_R)
 
 
 def test_absorbed_makes_no_keys_of_the_past():
