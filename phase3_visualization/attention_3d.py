@@ -33,38 +33,23 @@ from shared.visualization_utils import (
     token_labels,
 )
 
-TITLE, FRAMES = "The same weights twice: the landscape hides what the map shows", 15
+TITLE, FRAMES = "The same weights twice: the landscape hides what the map shows", 14
 SIDES = (1, 0.86, 0.72)  # how bright the top of a block is, and its two kinds of walls
 VIEW = (38, -55)  # degrees above the ground, and around: no frame of the turn is square on, where blocks hide words
 
 
-def terraces(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A surface with one flat square per weight -> x (query), y (key), z, colours of its facets.
-
-    Nothing is invented between two words: steep walls join the squares, and the ground outside has height 0.
-    """
-    rows, columns = weights.shape
-    x = np.concatenate([[0.0], (np.arange(rows)[:, None] + np.array([0.02, 0.98])).ravel(), [rows]])  # (2 * T_q + 2,)
-    y = np.concatenate([[0.0], (np.arange(columns)[:, None] + np.array([0.02, 0.98])).ravel(), [columns]])
-    z = np.pad(weights.repeat(2, axis=0).repeat(2, axis=1), 1)  # (T_q, T_k) -> (2 * T_q + 2, 2 * T_k + 2)
-    corners = (z[:-1, :-1], z[1:, :-1], z[:-1, 1:], z[1:, 1:])
-    colors = WEIGHT_MAP(np.max(corners, axis=0))  # a wall has the colour of its top, darker by the side it faces
-    colors[0::2, :, :3] *= SIDES[2]
-    colors[1::2, 0::2, :3] *= SIDES[1]
-    return *np.meshgrid(x, y, indexing="ij"), z, colors
-
-
 def draw(weights: Tensor, words: list[str], note: str) -> tuple[Figure, Axes3D]:
-    """The weights of one head (T, T) as a landscape, and once more flat."""
+    """The weights of one head (T, T) as a landscape, a block for each, and once more flat."""
     fig = plt.figure(figsize=(9, 5))
-    landscape = fig.add_axes((0.03, 0.11, 0.5, 0.75), projection="3d")
+    landscape, places = fig.add_axes((0.03, 0.11, 0.5, 0.75), projection="3d"), np.arange(len(words))
+    query, key = (weights > 0.005).nonzero().T.numpy()  # less is the ground
+    heights = weights[query, key].double().numpy()
+    faces = WEIGHT_MAP(heights)[:, None, :3] * np.repeat(SIDES, 2)[:, None]  # (blocks, 3) -> (blocks, 6 faces, 3)
+    landscape.bar3d(query, key, 0, 0.96, 0.96, heights, color=faces.reshape(-1, 3), shade=False, antialiased=False)
     landscape.set_box_aspect(None, zoom=0.92)
-    x, y, z, colors = terraces(weights.double().numpy())
-    style = {"linewidth": 0, "antialiased": False, "shade": False}
-    landscape.plot_surface(x, y, z, facecolors=colors, rstride=1, cstride=1, **style)
-    labels = token_labels(words) if len(words) <= 10 else range(len(words))  # no room for words: the map has them
-    landscape.set_xticks(np.arange(len(words)) + 0.5, labels, fontsize=8)
-    landscape.set_yticks(np.arange(len(words)) + 0.5, labels, fontsize=8)
+    labels = token_labels(words) if len(words) <= 10 else places  # no room for words: the map has them
+    landscape.set_xticks(places + 0.5, labels, fontsize=8)
+    landscape.set_yticks(places + 0.5, labels, fontsize=8)
     landscape.set(zlim=(0, 1), zticks=(0, 0.5, 1), xlim=(0, len(words)), ylim=(0, len(words)))
     landscape.set_xlabel("query (attending)", color=QUIET, labelpad=14)
     landscape.set_ylabel("key (attended to)", color=QUIET, labelpad=14)

@@ -6,7 +6,7 @@ weight on a short value adds little: the head looks, and takes almost nothing. A
 trained model of phase 2; the picture shows the row in which the weight misleads most.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import fmean as mean
 
 import matplotlib.pyplot as plt
@@ -20,37 +20,12 @@ from shared import training
 from shared.evidence.claims import Above, Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import added_by_heads
-from shared.toy_language import Sentence, encode
+from shared.toy_language import encode
 from shared.toy_model import ToyTransformer, in_double
 from shared.visualization_utils import GREY, INK, QUIET, label_ends, token_labels
 
 SENTENCES, QUICK_SENTENCES = 100, 20  # held-out
 CLEAR = 0.5  # a weight above this is more than all others together
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of one head: the query and, for each word, its weight and its share of what is added, (T,) each."""
-
-    words: tuple[str, ...]
-    layer: int
-    head: int
-    query: int
-    weights: Tensor
-    shares: Tensor
-
-    @property
-    def heaviest(self) -> int:
-        return int(self.weights.argmax())
-
-    @property
-    def adds_most(self) -> int:
-        return int(self.shares.argmax())
-
-    @property
-    def gap(self) -> float:
-        """How much more weight the heaviest word has than its share of what is added."""
-        return (self.weights - self.shares)[self.heaviest].item()
 
 
 def shares_added(attention: MultiHeadAttention, x: Tensor, weights: Tensor) -> Tensor:
@@ -65,34 +40,41 @@ def shares_added(attention: MultiHeadAttention, x: Tensor, weights: Tensor) -> T
 
 
 @torch.no_grad()
-def rows_of(model: ToyTransformer, sentence: Sentence) -> list[Row]:
-    """Every row of every head of every layer."""
-    x, rows = model.embed(torch.tensor([encode(sentence.words)])), []
-    for layer, block in enumerate(model.blocks):
+def weights_and_shares(model: ToyTransformer, words: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Of every row of every head its weights and its shares of what is added, (L, H, T, T) each."""
+    x, all_weights, shares = model.embed(torch.tensor([encode(words)])), [], []
+    for block in model.blocks:
         normed = block.attention_norm(x)
         x, weights = block(x)
-        shares = shares_added(block.attention, normed, weights)
-        for head, query in torch.cartesian_prod(*map(torch.arange, shares.shape[:2])).tolist():
-            rows.append(Row(sentence.words, layer, head, query, weights[0, head, query], shares[head, query]))
-    return rows
+        all_weights.append(weights[0])
+        shares.append(shares_added(block.attention, normed, weights))
+    return torch.stack(all_weights), torch.stack(shares)
 
 
 def measure(run: Run) -> Numbers:
     """Share of held-out rows, all heads together; and the row in which the heaviest word adds least for its weight."""
     trained = load_multi_head_model(run.options, run.seed)
     sentences = training.corpus()[1][: QUICK_SENTENCES if run.options.quick else SENTENCES]
-    model = in_double(trained.model)
-    rows = [row for sentence in sentences for row in rows_of(model, sentence)]
-    widest = max(rows, key=lambda row: row.gap)
-    run.shown.update(model=trained.label, row=widest)
-    clear = [row for row in rows if row.weights.max() > CLEAR]
+    model, agrees, clear, widest = in_double(trained.model), [], [], 0.0
+    for words in (sentence.words for sentence in sentences):
+        weights, shares = weights_and_shares(model, words)
+        largest, heaviest = weights.max(dim=-1)  # (L, H, T, T) -> (L, H, T)
+        gaps = largest - shares.gather(-1, heaviest[..., None])[..., 0]
+        agrees += (heaviest == shares.argmax(dim=-1)).flatten().tolist()
+        clear += (largest > CLEAR).flatten().tolist()
+        if gaps.max() > widest:
+            widest, place = gaps.max(), torch.unravel_index(gaps.argmax(), gaps.shape)
+            layer, head, query = (int(i) for i in place)
+            row = {"weights": weights[place].tolist(), "shares": shares[place].tolist(), "words": words}
+            row |= {"where": f"“{query} {words[query]}” in layer {layer} head {head}", "heaviest": int(heaviest[place])}
+    run.shown.update(row, model=trained.label)
     return {
-        "the heaviest word adds most": mean(row.heaviest == row.adds_most for row in rows),
-        "the same where its weight is above 0.5": mean(row.heaviest == row.adds_most for row in clear)
-        if clear
-        else 0.0,
-        "widest gap, weight": widest.weights[widest.heaviest].item(),
-        "widest gap, share of what is added": widest.shares[widest.heaviest].item(),
+        "the heaviest word adds most": mean(agrees),
+        "the same where its weight is above 0.5": mean(
+            right for right, asked in zip(agrees, clear, strict=True) if asked
+        ),
+        "widest gap, weight": row["weights"][row["heaviest"]],
+        "widest gap, share of what is added": row["shares"][row["heaviest"]],
     }
 
 
@@ -111,23 +93,21 @@ CLAIM = Claim(
 
 
 def picture(results: Results) -> Figure:
-    """A line for each word of one row, from its weight to its share of what is added."""
-    row: Row = results.shown["row"]
+    """A line for each word of the row that misleads most, from its weight to its share of what is added."""
+    weights, shares, heaviest = (results.shown[name] for name in ("weights", "shares", "heaviest"))
     fig, ax = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
-    named, ends = {row.adds_most: GREY, row.heaviest: INK}, {}
-    for place, (weight, share) in enumerate(zip(row.weights.tolist(), row.shares.tolist(), strict=True)):
-        if place not in named:
-            ax.plot((0, 1), (weight, share), "o-", color=GREY, linewidth=1, markersize=3)
-            continue
-        ax.plot((0, 1), (weight, share), "o-", color=named[place], linewidth=4, markersize=9, zorder=3)
-        name = token_labels(row.words)[place]
-        ax.text(-0.03, weight, f"{name}: {weight:.2f}", fontsize=11, ha="right", va="center")
-        ends[f"  {name}: {share:.2f}"] = (1, share, named[place])
-    ax.set(xlim=(-0.32, 1.02), ylim=(-0.02, 1.1 * max(row.weights.max().item(), row.shares.max().item())), yticks=[])
+    ends = {}
+    for place, (weight, share) in enumerate(zip(weights, shares, strict=True)):
+        color, named = INK if place == heaviest else GREY, place in (heaviest, shares.index(max(shares)))
+        ax.plot((0, 1), (weight, share), "o-", color=color, linewidth=4 if named else 1, markersize=9 if named else 3)
+        if named:
+            name = token_labels(results.shown["words"])[place]
+            ax.text(-0.03, weight, f"{name}: {weight:.2f}", fontsize=11, ha="right", va="center")
+            ends[f"  {name}: {share:.2f}"] = (1, share, color)
+    ax.set(xlim=(-0.32, 1.02), ylim=(-0.02, 1.1 * max(weights + shares)), yticks=[])
     ax.set_xticks((0, 1), ("its share of\nthe weight", "its share of\nwhat is added"), fontsize=11)
     ax.spines["left"].set_visible(False)
-    where = f"“{row.query} {row.words[row.query]}” in layer {row.layer} head {row.head}"
-    ax.set_title(f"the row that misleads most, of {where}:\n“{' '.join(row.words)}”", color=QUIET)
+    ax.set_title(f"the row of {results.shown['where']}:\n“{' '.join(results.shown['words'])}”", color=QUIET)
     label_ends(ax, ends, size=11)
     return fig
 

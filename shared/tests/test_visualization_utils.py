@@ -9,7 +9,6 @@ import torch
 from colorspacious import cspace_convert, deltaE
 from matplotlib.colors import to_hex, to_rgb
 
-from phase3_visualization import attention_3d
 from shared import charts, cli, paths
 from shared.attention_utils import causal_mask
 from shared.tests.helpers import overlapping, smallest, watched_texts
@@ -113,15 +112,6 @@ def test_arcs_are_drawn_relative_to_the_even_share_and_what_is_told_has_the_colo
     drawn = charts.arcs(second, sharp, words, BLUE, threshold=1.5, told={(1, 0)}).patches
     assert len(drawn) == 6 and [to_hex(arc.get_facecolor()) for arc in drawn].count(BLUE) == 1
     plt.close(fig)
-
-
-def test_landscape_heights_are_the_weights():
-    weights = np.random.default_rng(0).random((3, 5))
-    x, y, z, _ = attention_3d.terraces(weights)
-    for i, j in itertools.product(range(3), range(5)):
-        cell = (x > i) & (x < i + 1) & (y > j) & (y < j + 1)
-        assert set(z[cell]) == {weights[i, j]}
-    assert z[0].max() == z[-1].max() == z[:, 0].max() == z[:, -1].max() == 0
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
