@@ -4,7 +4,6 @@ The oracle is torch's own function in float64, or a plain loop. The examples are
 earlier ones are kept.
 """
 
-import itertools
 import math
 import tempfile
 
@@ -24,8 +23,6 @@ from phase4_causal.long_texts.local_attention import local_attention
 from phase4_causal.long_texts.sparse_attention import block_sparse_attention, strided_attention, tile_mask
 from shared.attention_checks import torch_twin
 from shared.attention_utils import (
-    attention_distance,
-    attention_entropy,
     causal_mask,
     local_mask,
     padding_mask,
@@ -210,18 +207,6 @@ def test_masks_are_their_predicates(t_q, t_k, number, of_sequences):
     else:
         expected = [[j < length for j in range(t_k)] for length in of_sequences]
         assert padding_mask(lengths, t_k).flatten(1).tolist() == expected
-
-
-@examples(100)
-@given(st.integers(1, 6), st.integers(1, 6), seeds)
-def test_statistics_are_their_loops(t_q, t_k, seed):
-    weights = normal(seed, (2, t_q, t_k), size=3.0)[0].softmax(dim=-1) * random_mask(seed, (2, 1, t_k))
-    entropy, distance = attention_entropy(weights), attention_distance(weights)
-    for n, i in itertools.product(range(2), range(t_q)):
-        row = weights[n, i].tolist()
-        assert entropy[n, i].item() == pytest.approx(-sum(w * math.log(w) for w in row if w), abs=1e-12)
-        far = sum(w * abs(i + t_k - t_q - j) for j, w in enumerate(row))
-        assert distance[n, i].item() == pytest.approx(far, abs=1e-12)
 
 
 @examples(150)
