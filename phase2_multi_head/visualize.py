@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from phase2_multi_head.models import RECIPE, load_multi_head_model
+from phase2_multi_head.models import RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import checkpoints, paths, training
 from shared.attention_utils import normalized_entropy
@@ -28,12 +28,9 @@ from shared.experiment import Experiment, Results, Run
 from shared.grammar.relations import with_relations
 from shared.grammar.roles import NO_NAME, golds, head_names
 from shared.grammar.scores import relation_name
-from shared.toy_language import TOY_SENTENCE, tokenize
+from shared.toy_language import tokenize
 from shared.toy_model import MakeAttention, weights_of
-from shared.training import Trained
 from shared.visualization_utils import plot_heads, role_color, weight_colorbar
-
-SENTENCE = "the cat sat on the small mat"  # of the picture: has all relations of the grammar
 
 
 def total_variation(weights: Tensor, rows: Tensor) -> float:
@@ -58,26 +55,16 @@ def describe(name: str, layers: list[Tensor], mask: Tensor) -> dict[str, float]:
     }
 
 
-def load(run: Run) -> tuple[Trained, MakeAttention]:
-    """The model of the lesson, or with --attention one with an attention of the reader's own."""
-    if not run.options.attention:
-        return load_multi_head_model(run.options, run.seed), MultiHeadAttention
-    module, _, name = run.options.attention.partition(":")
-    try:
-        make_attention = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        run.refuse(f"--attention takes MODULE:CLASS, as in phase2_multi_head.alibi_attention:AlibiAttention: {error}")
-    return checkpoints.trained_model(replace(RECIPE, name=name), make_attention, run.options, run.seed), make_attention
-
-
 @torch.no_grad()
 def measure(run: Run) -> Numbers:
     """Mean total variation between the rows of two heads of a layer, 0 alike, 1 no word in common; held-out sentences.
 
     Controls: untrained modules, the toy model, and 8 heads, d_model = 512, on 10 random tokens as in the figures.
     """
+    options, make_attention = run.options, run.options.attention
+    recipe = RECIPE if make_attention is MultiHeadAttention else replace(RECIPE, name=make_attention.__name__)
     with torch.enable_grad():
-        trained, make_attention = load(run)
+        trained = checkpoints.trained_model(recipe, make_attention, options, run.seed)
     untrained = training.untrained(trained.recipe, make_attention)
     torch.manual_seed(run.seed)
     _, weights = MultiHeadAttention(512, 8)(torch.randn(2, 10, 512))
@@ -85,22 +72,15 @@ def measure(run: Run) -> Numbers:
     for name, each in (("untrained", untrained), ("trained", trained)):
         layers, mask = training.attention_on(each.model, training.corpus()[1], each.recipe.objective)
         numbers |= describe(name, [layer.cpu() for layer in layers], mask.cpu())
-    if run.seed == run.options.seed:
-        save_weights(run.options, trained)
-        usual = run.options.sentence is None and run.options.words == tokenize(TOY_SENTENCE)
-        words, names = tokenize(SENTENCE) if usual else run.options.words, head_names(trained, make_attention)
-        run.shown.update(words=words, names=names, label=trained.label)
-        run.shown.update(weights=weights_of(trained.model, words), before=weights_of(untrained.model, words))
+    if run.seed == options.seed:
+        names = head_names(trained, make_attention)
+        run.shown.update(trained=trained, untrained=untrained, label=trained.label, words=options.words, names=names)
         run.shown["named"] = sum(name != NO_NAME for row in names for name in row)
+        saved = {sentence: weights_of(trained.model, tokenize(sentence)) for sentence in options.all_sentences}
+        path = options.output_dir / paths.PROCESSED / "multi_head_patterns.pt"
+        with paths.whole_file(path) as unfinished, unfinished.open("wb") as file:
+            torch.save(saved, file)
     return numbers
-
-
-def save_weights(options: argparse.Namespace, trained: Trained) -> None:
-    """The weights of all heads on all sentences of the file."""
-    saved = {sentence: weights_of(trained.model, tokenize(sentence)) for sentence in options.all_sentences}
-    path = options.output_dir / paths.PROCESSED / "multi_head_patterns.pt"
-    with paths.whole_file(path) as unfinished, unfinished.open("wb") as file:
-        torch.save(saved, file)
 
 
 CLAIM = Claim(
@@ -118,10 +98,11 @@ CLAIM = Claim(
 
 def picture(found: Results) -> Figure:
     """Every trained head on one sentence, a layer in each row, by its role; below, the last layer before training."""
-    weights, before, words, names = (found.shown[name] for name in ("weights", "before", "words", "names"))
+    words, names = found.shown["words"], found.shown["names"]
+    weights, before = (weights_of(found.shown[model].model, words) for model in ("trained", "untrained"))
     num_layers, num_heads = weights.shape[:2]
     side = max(1.85, 0.17 * len(words))
-    size = (side * num_heads + 1.6, (side - 0.05) * (num_layers + 1) + 1.3)
+    size = (side * num_heads + 1.6, side * (num_layers + 1) + 1.2)
     fig, axes = plt.subplots(num_layers + 1, num_heads, figsize=size, squeeze=False, layout="constrained")
     for layer, row in enumerate(names):
         titles = [f"{name} ({layer}.{head})" for head, name in enumerate(row)]
@@ -141,8 +122,16 @@ def frame_related(ax: Axes, name: str, words: list[str]) -> None:
     """Frame the cells where the role of a head has its weight, if it is a relation and this sentence has it."""
     gold = {relation_name(*key): matrix[0] for key, matrix in golds([with_relations(words)]).items()}
     for query, key in gold[name].nonzero().tolist() if name in gold else []:
-        frame = {"fill": False, "edgecolor": role_color(name), "linewidth": 2.5, "zorder": 4, "clip_on": False}
-        ax.add_patch(Rectangle((key, query), 1, 1, **frame))
+        ax.add_patch(Rectangle((key, query), 1, 1, fill=False, edgecolor=role_color(name), linewidth=2.5, zorder=4))
+
+
+def attention_class(name: str) -> MakeAttention:
+    """What --attention names: "phase2_multi_head.alibi_attention:AlibiAttention"."""
+    module, _, own = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), own)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"MODULE:CLASS, please: {error}") from None
 
 
 main = Experiment(
@@ -155,7 +144,7 @@ main = Experiment(
     answer="Two heads of a layer are {n[trained, difference]:.2f} apart, before training "
     "{n[untrained, difference]:.2f}: 0 is alike, 1 no word in common",
     options=lambda parser: parser.add_argument(
-        "--attention", metavar="MODULE:CLASS", help="train an attention of your own, and show its heads"
+        "--attention", type=attention_class, default=MultiHeadAttention, help="MODULE:CLASS of an attention of your own"
     ),
 )
 

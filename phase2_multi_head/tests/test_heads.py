@@ -119,7 +119,7 @@ def test_total_variation_leaves_padding_out():
 def test_related_words_are_framed_where_a_head_has_its_role():
     _, axes = plt.subplots(1, 3)
     for ax, name in zip(axes, ("verb → place", "subject → verb", NO_NAME), strict=True):
-        visualize.frame_related(ax, name, visualize.SENTENCE.split())
+        visualize.frame_related(ax, name, ["the", "cat", "sat", "on", "the", "small", "mat"])
     frames = [[(patch.get_xy(), patch.get_edgecolor()) for patch in ax.patches] for ax in axes]
     assert [[place for place, _ in each] for each in frames] == [[(6, 2)], [(2, 1)], []]  # mat, sat; sat, cat
     assert plt.matplotlib.colors.same_color(frames[0][0][1], role_color("verb → place"))
