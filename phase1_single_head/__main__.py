@@ -12,6 +12,7 @@ PLAN = course.Plan(
         "from_a_mean",
         "hidden_word",
         "visualize",
+        "before.scoring",
         "parts.queries_and_keys",
         "parts.look_up",
         "parts.scaling",
@@ -19,7 +20,6 @@ PLAN = course.Plan(
         "reading.long_path",
     ),
     slow=("before.bottleneck", "order.positions", "parts.scaling"),
-    alone=("before.scoring",),
 )
 
 if __name__ == "__main__":
