@@ -1,26 +1,10 @@
 """Attention with another kernel, whose cost grows with T instead of T².
 
-Attention is a weighted mean, and softmax says how weights come from a query and a key: exp(q·k / √d_k), divided by the
-sum over the keys. Any positive function may stand in its place. Katharopoulos et al. 2020 take a product of features,
-
-    weight of j for i  =  φ(q_i)·φ(k_j) / sum over l of φ(q_i)·φ(k_l),      φ(x) = elu(x) + 1  (or another, positive)
-
-because then the sums can be taken in another order, keys with values first:
-
-    (φ(Q) φ(K)ᵀ) V  =  φ(Q) (φ(K)ᵀ V)            T² d operations on the left, T d² on the right
-
-φ(K)ᵀ V is a d_k x d_v matrix however long the text is. With the causal mask it is a sum over the past, a state that
-each word adds itself to: the layer is a recurrent network, and it can be trained in parallel.
-
-With elu + 1 this is not softmax attention computed faster. It is another function, and Katharopoulos et al. say so.
-Features that do approximate softmax exist, drawn at random (FAVOR+, Choromanski et al. 2021): for normal ω
-
-    exp(q·k)  =  mean over ω of  exp(ω·q - |q|²/2) · exp(ω·k - |k|²/2)
-
-so that m draws of ω give m positive features whose products are right on average. linear_kernel.py measures how near.
+A weight of attention is exp(q·k / √d_k) over its sum. Katharopoulos et al. 2020 take φ(q)·φ(k), since keys can then be
+multiplied with values first, T d² operations and not T² d: (φ(Q) φ(K)ᵀ) V = φ(Q) (φ(K)ᵀ V). The matrix φ(K)ᵀ V does not
+grow with the text. Under the causal mask it is a sum over the past, a state to which each word adds itself. This is
+another function than softmax, to be trained as such.
 """
-
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +12,6 @@ from torch import Tensor
 
 from shared.attention_checks import at_least_float32, check_attention_inputs
 
-FeatureMap = Callable[[Tensor], Tensor]  # (..., T, d_k) -> (..., T, features), not negative
 CHUNK = 64  # positions: inside a chunk the causal sums are taken with a mask, between chunks with a state
 
 
@@ -37,52 +20,17 @@ def elu_and_one(x: Tensor) -> Tensor:
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())  # clamp: an inf not chosen would spoil the gradient
 
 
-FEATURE_MAPS: dict[str, FeatureMap] = {"elu": elu_and_one, "relu": F.relu}
+FEATURE_MAPS = {"elu": elu_and_one, "relu": F.relu}
 
 
-def random_directions(count: int, width: int, generator: torch.Generator) -> Tensor:
-    """The ω of FAVOR+ -> (count, width), float64: each is normal, and those of a block of `width` are orthogonal."""
-    blocks = torch.randn(-(-count // width), width, width, dtype=torch.float64, generator=generator)
-    directions, triangle = torch.linalg.qr(blocks)
-    directions = directions * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)  # else not in all directions
-    lengths = torch.randn(count, width, dtype=torch.float64, generator=generator).norm(dim=-1, keepdim=True)
-    return directions.mT.flatten(0, 1)[:count] * lengths  # (blocks, width, width) -> (count, width)
-
-
-def positive_random_features(directions: Tensor) -> FeatureMap:
-    """φ of FAVOR+ with these ω (m, d_k), up to a factor that cancels; with the division by √d_k, half on each side.
-
-    Long x underflow: in float32 many features are 0 from |x|² / √d_k = 200 on, that is entries of size 5 for d_k = 64.
-    The largest exponent of all keys could be taken off, but then a later key would move what earlier words get.
-    """
-
-    def features(x: Tensor) -> Tensor:
-        x = x / x.size(-1) ** 0.25
-        return torch.exp(x @ directions.mT.to(x) - x.square().sum(dim=-1, keepdim=True) / 2)  # (..., d_k) -> (..., m)
-
-    return features
-
-
-def _features(
-    feature_map: str | FeatureMap, query: Tensor, key: Tensor, mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """φ of both; that of a hidden key is 0, so that it has no weight and adds nothing to a state."""
-    if isinstance(feature_map, str):
-        if feature_map not in FEATURE_MAPS:
-            raise ValueError(f"unknown feature_map {feature_map!r}: choose from {', '.join(FEATURE_MAPS)}")
-        feature_map = FEATURE_MAPS[feature_map]
-    query, key = feature_map(query), feature_map(key)
-    return query, key if mask is None else key.masked_fill(~mask.unsqueeze(-1), 0.0)
-
-
-def _check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
-    """As attention checks its inputs; mask (..., T_k) is one row of scores that all queries share."""
-    check_attention_inputs(query, key, value, None if mask is None else mask.unsqueeze(-2))  # -> (..., 1, T_k)
-
-
-def _with_ones(value: Tensor) -> Tensor:
-    """A last column of ones, whose weighted sum is the sum of the weights: (..., T, d_v) -> (..., T, d_v + 1)."""
-    return F.pad(value, (0, 1), value=1.0)
+def _prepared(query: Tensor, key: Tensor, value: Tensor, feature_map: str) -> list[Tensor]:
+    """Features of queries and keys; values with a last column of ones, whose weighted sum is the sum of the weights."""
+    check_attention_inputs(query, key, value, None)
+    if feature_map not in FEATURE_MAPS:
+        raise ValueError(f"unknown feature_map {feature_map!r}: choose from {', '.join(FEATURE_MAPS)}")
+    query, key, value = at_least_float32(query, key, value)
+    features = FEATURE_MAPS[feature_map]
+    return [features(query), features(key), F.pad(value, (0, 1), value=1.0)]  # (..., T_k, d_v) -> (..., T_k, d_v + 1)
 
 
 def _normalized(sums: Tensor) -> Tensor:
@@ -92,31 +40,22 @@ def _normalized(sums: Tensor) -> Tensor:
 
 
 def linear_by_loops(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    causal: bool = False,
-    mask: Tensor | None = None,
-    feature_map: str = "elu",
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, feature_map: str = "elu"
 ) -> Tensor:
-    """The specification, one query and one key at a time: (T_q, d_k), (T_k, d_k), (T_k, d_v), mask (T_k,)."""
-    query, key = _features(feature_map, query, key)
+    """The specification, one query and one key at a time: (T_q, d_k), (T_k, d_k), (T_k, d_v)."""
+    query, key = FEATURE_MAPS[feature_map](query), FEATURE_MAPS[feature_map](key)
     output = query.new_zeros(query.size(0), value.size(1))
     for i in range(query.size(0)):
-        last = i + key.size(0) - query.size(0) if causal else key.size(0) - 1
-        similarities = {j: torch.dot(query[i], key[j]) for j in range(last + 1) if mask is None or mask[j]}
-        total = sum(similarities.values())
-        if total:  # else no key has weight, and the output stays 0
-            output[i] = sum(s / total * value[j] for j, s in similarities.items())
+        seen = i + 1 + key.size(0) - query.size(0) if causal else key.size(0)
+        weights = [torch.dot(query[i], key[j]) for j in range(seen)]
+        total = sum(weights)
+        for j in range(seen if total else 0):  # else no key has weight, and the output stays 0
+            output[i] += weights[j] / total * value[j]
     return output
 
 
 def first_state(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None) -> Tensor:
-    """What a recurrence begins with: the state of the text before, or zeros (..., d_k, d_v) if nothing was read.
-
-    Raises ValueError for unequal lengths and a state of another size or number format.
-    """
+    """What a recurrence begins with: the state of the text before, or zeros (..., d_k, d_v) if nothing was read."""
     if query.size(-2) != key.size(-2):
         raise ValueError(f"a recurrence reads as many queries as keys: got T_q={query.size(-2)}, T_k={key.size(-2)}")
     empty = key[..., :0, :].mT @ value[..., :0, :]  # (..., d_k, 0) @ (..., 0, d_v) -> zeros (..., d_k, d_v)
@@ -127,24 +66,10 @@ def first_state(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None)
 
 
 def linear_attention_recurrent(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    mask: Tensor | None = None,
-    state: Tensor | None = None,
-    feature_map: str | FeatureMap = "elu",
+    query: Tensor, key: Tensor, value: Tensor, *, state: Tensor | None = None, feature_map: str = "elu"
 ) -> tuple[Tensor, Tensor]:
-    """Causal linear attention, word by word: the same as linear_attention(..., causal=True) for T_q = T_k = T.
-
-    -> output (..., T, d_v), state (..., d_k, d_v + 1), the sums over all keys, all that the next word needs: keys and
-    values themselves are forgotten. state: of the text so far, so that it may be read in pieces; without it nothing was
-    read. mask: as linear_attention takes it. Raises ValueError for unequal lengths and a state of another size.
-    """
-    _check(query, key, value, mask)
-    dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
-    query, key = _features(feature_map, query, key, mask)
-    value = _with_ones(value)
+    """The same, causal, word by word: (..., T, d_v) and the state (..., d_k, d_v + 1), all that the next words need."""
+    dtype, (query, key, value) = query.dtype, _prepared(query, key, value, feature_map)
     state = first_state(query, key, value, state)
     outputs = [_normalized(query[..., :0, :] @ state)]
     for t in range(key.size(-2)):
@@ -156,7 +81,7 @@ def linear_attention_recurrent(
 def _causal_sums(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """For each i the sum over j <= i of (q_i · k_j) v_j, in chunks: (..., T, d) three times -> (..., T, d_v).
 
-    Two parts: earlier chunks through their summed states, the own chunk through its masked CHUNK x CHUNK products.
+    Earlier chunks count through their summed states, the own chunk through its masked CHUNK x CHUNK products.
     """
     length = query.size(-2)
     filled = [F.pad(x, (0, 0, 0, -length % CHUNK)) for x in (query, key, value)]  # zero keys add nothing
@@ -169,32 +94,17 @@ def _causal_sums(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def linear_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    causal: bool = False,
-    mask: Tensor | None = None,
-    feature_map: str | FeatureMap = "elu",
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, feature_map: str = "elu"
 ) -> Tensor:
-    """Attention whose weights are φ(q)·φ(k), normalised, in time and memory O(T) (Katharopoulos et al. 2020).
+    """Attention whose weights are φ(q)·φ(k), normalised, in time and memory O(T); no √d_k.
 
     query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v), without the weights.
-    No √d_k: φ takes queries and keys as they are. causal: the last query stands at the last key. mask: bool, True = may
-    attend, of the keys alone: (T_k,) or (..., T_k), for there are no weights of single queries to hide. feature_map:
-    "elu" (elu(x) + 1, positive as long as e^x is), "relu", or a function such as positive_random_features gives; with
-    relu a query may give no key any weight, and its output is 0. Inputs of 16 bits are summed in float32. A NaN or inf
-    among values reaches earlier words of its chunk (0 · NaN), in linear_attention_recurrent only its own and later
-    ones. Raises ValueError for an unknown feature map and for sizes that do not fit.
+    causal: the last query stands at the last key. A query that gives no key any weight (with "relu") gets 0. Inputs of
+    16 bits are summed in float32. A NaN in value reaches earlier words of its chunk. Raises ValueError for wrong sizes.
     """
-    _check(query, key, value, mask)
-    dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
-    query, key = _features(feature_map, query, key, mask)
-    value = _with_ones(value)
+    dtype, (query, key, value) = query.dtype, _prepared(query, key, value, feature_map)
     if not causal:
         return _normalized(query @ (key.mT @ value)).to(dtype)  # (..., d_k, T_k) @ (..., T_k, d_v + 1) first
-    query_length, key_length = query.size(-2), key.size(-2)
-    longest = max(query_length, key_length)
-    query = F.pad(query, (0, 0, longest - query_length, 0))  # zeros in front: both end at the same position
-    key, value = (F.pad(x, (0, 0, longest - key_length, 0)) for x in (key, value))
-    return _normalized(_causal_sums(query, key, value)[..., longest - query_length :, :]).to(dtype)
+    length = max(query.size(-2), key.size(-2))
+    sums = _causal_sums(*(F.pad(x, (0, 0, length - x.size(-2), 0)) for x in (query, key, value)))  # zeros in front
+    return _normalized(sums[..., length - query.size(-2) :, :]).to(dtype)
