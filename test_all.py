@@ -48,7 +48,6 @@ TESTS = {
         "summary",
         "writing",
     ),
-    "phase4_causal/long_texts": ("delta_rule", "fast_tiles"),
     "phase4_causal/serving": (
         "cache_cost",
         "pages",

@@ -1,6 +1,6 @@
 """The scripts of phase 4, in the order in which they are best read:  python -m phase4_causal [options]
 
-What trains models for a minute or starts processes of its own runs with `./run_all.sh all` only (longer).
+What trains models for a minute runs with `./run_all.sh all` only (longer).
 """
 
 import sys
@@ -19,10 +19,9 @@ PLAN = course.Plan(
         "masking.nan_causes",
         "writing.generate",
         "writing.cache_savings",
-        "long_texts.flash_attention",
         "long_texts.sparse_reach",
         "long_texts.linear_kernel",
-        "long_texts.delta_rule",
+        "long_texts.overwriting",
         "serving.speculative",
         "serving.pages",
         "summary",
@@ -33,7 +32,6 @@ PLAN = course.Plan(
         "induction.induction",
         "induction.circuits",
         "induction.paths",
-        "long_texts.ring_attention",
         "serving.shared_keys",
         "serving.sinks",
         "serving.longer",

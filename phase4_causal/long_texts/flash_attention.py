@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from shared.attention_checks import at_least_float32, check_attention_inputs
 
@@ -108,8 +107,9 @@ class FlashAttention(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True
+            raise RuntimeError("tiles cannot be differentiated twice: take scaled_dot_product_attention for that")
         return *gradients(ctx.saved_tensors, d_output.contiguous(), *ctx.tiling), None, None
 
 

@@ -32,7 +32,6 @@ from shared.evidence.replications import Block
 
 KEPT = paths.ROOT / paths.PROCESSED / "replications"
 SEEDS = 5
-PROCESSES = ("phase4_causal.long_texts.ring_attention",)  # starts some of its own, which a process of a pool may not
 
 
 def module_of(script: str) -> str:
@@ -90,9 +89,9 @@ def tasks(claims: Iterable[Claim], names: Sequence[str], seeds: Sequence[int]) -
 
 
 def measure_all(kept: Path, wanted: Sequence[tuple[str, int]]) -> None:
-    """Measure what is not done yet, two at a time; what measures times or starts processes at the end, alone."""
+    """Measure what is not done yet, two at a time; what measures times at the end, alone."""
     plans = [course.plan_of(phase) for phase in course.PHASES.values()]
-    alone = {name for plan in plans for name in plan.alone} | {name for name, _ in wanted if name in PROCESSES}
+    alone = {name for plan in plans for name in plan.alone}
     trained = dict.fromkeys(name for plan in plans for name in plan.train)
     waiting = [(kept, name, seed, False) for name, seed in wanted if not is_done(kept, name, seed)]
     if not waiting:

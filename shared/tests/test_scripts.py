@@ -17,7 +17,6 @@ from phase1_single_head.parts import queries_and_keys
 from phase3_visualization import attention_3d, attention_flow
 from phase4_causal import summary
 from phase4_causal import visualize as visualize4
-from phase4_causal.long_texts import ring_attention
 from shared import cli, course, paths, toy_language
 from shared.evidence.claims import all_claims
 from shared.evidence.report import write_pages
@@ -194,8 +193,6 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(script, arguments, message,
         (attention_3d, ["--head", "-1"], "--head must lie between 0 and 3: got -1"),
         (attention_flow, ["--threshold", "-1"], "--threshold must be 0 or more"),
         (attention_flow, ["--threshold", "nan"], "--threshold must be 0 or more: got nan"),
-        (ring_attention, ["--processes", "1000000"], "--processes must be between 1 and"),
-        (ring_attention, ["--processes", "0"], "--processes must be between 1 and"),
     ],
 )
 def test_bad_options_of_single_scripts(checkpoints, script, arguments, message, capsys):
