@@ -51,11 +51,9 @@ def rule(base: roles.Baselines) -> dict[str, list[dict]]:
     return {"positions": positions, "relations": relations}
 
 
-def rules(sentences: list[Sentence]) -> list[dict[str, list[dict]]]:
-    """The bars on the half of the sentences that names, and on the half that must agree."""
-    blank = training.untrained(RECIPE, MultiHeadAttention)
-    halves = sentences[::2], sentences[1::2]
-    return [rule(roles.baselines(blank, half, MultiHeadAttention, roles.UNTRAINED)) for half in halves]
+def rules() -> list[dict[str, list[dict]]]:
+    """The bars on the half of the held-out sentences that names, and on the half that must agree."""
+    return [rule(base) for base in roles.baselines(RECIPE, MultiHeadAttention)]
 
 
 def recipe() -> dict[str, int | float]:
@@ -97,7 +95,7 @@ def tied(sentence: Sentence) -> dict[str, list[tuple[int, int]]]:
 def page_part() -> dict:
     """All that the page is told for growing a head."""
     train, held_out = training.corpus()
-    sentence, bars = shown(held_out), rules(held_out)
+    sentence, bars = shown(held_out), rules()
     return {
         "recipe": recipe(),
         "train": packed(train[:TRAIN_SENTENCES]),

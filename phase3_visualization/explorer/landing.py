@@ -56,7 +56,7 @@ def roles_of(trained: Trained, make_attention: MakeAttention) -> list[list[dict]
     """
     if trained.recipe.objective != "masked word":
         return None
-    halves = roles.halves_of(trained, make_attention, training.corpus()[1], roles.UNTRAINED)
+    halves = roles.halves_of(trained, make_attention)
     num_layers, num_heads = halves[0][0].first.shape
 
     def of_head(layer: int, head: int) -> dict:

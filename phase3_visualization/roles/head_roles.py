@@ -12,10 +12,9 @@ from matplotlib.figure import Figure
 
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import training
 from shared.evidence.claims import Above, Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.grammar.roles import MARGIN, NEIGHBOURS, NO_NAME, UNTRAINED, Halves, halves_of, margins, role_name, rules
+from shared.grammar.roles import MARGIN, NEIGHBOURS, NO_NAME, Halves, halves_of, margins, role_name, rules
 from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.toy_language import RELATIONS
 from shared.visualization_utils import QUIET, plot_cells, role_color
@@ -60,9 +59,8 @@ def measure(run: Run) -> Numbers:
 
     Statistics of each head, "layer.head", are taken on the half that scores.
     """
-    trained, quick = load_multi_head_model(run.options, run.seed), run.options.quick
-    sentences = training.corpus()[1][: 100 if quick else None]
-    halves = halves_of(trained, MultiHeadAttention, sentences, 2 if quick else UNTRAINED)
+    trained = load_multi_head_model(run.options, run.seed)
+    halves = halves_of(trained, MultiHeadAttention)
     scores, base = halves[1]
     run.shown.update(model=trained.label, halves=halves, names=[role_name(halves, *p) for p in scores.heads])
     found = relations_followed(halves) | neighbour_heads(halves)

@@ -51,25 +51,9 @@ class Looks:
     best: dict[str, list[float]] = field(default_factory=dict)  # relation -> how often its best head is right
 
 
-class Namer:
-    """Names the heads of a model in training as roles.head_names does; the baselines are measured once."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self.parts = training.corpus()[1][::2], training.corpus()[1][1::2]
-        blank = training.untrained(recipe, MultiHeadAttention)
-        self.base = [roles.baselines(blank, part, MultiHeadAttention, roles.UNTRAINED) for part in self.parts]
-
-    def __call__(self, model: ToyTransformer) -> list[list[str]]:
-        now = training.Trained(model, self.recipe, training.History())
-        halves = [(roles.measure(now, part), base) for part, base in zip(self.parts, self.base, strict=True)]
-        heads = range(self.recipe.num_heads)
-        return [[roles.role_name(halves, layer, head) for head in heads] for layer in range(self.recipe.num_layers)]
-
-
 def watch_training(recipe: Recipe, words: list[str], at: set[int], sentences: list[Sentence], device: str) -> Looks:
     """Train a new model by the recipe, and look at it after each of these steps."""
-    seen, name_heads = Looks(best={relation: [] for relation in CORE_RELATIONS}), Namer(recipe)
+    seen = Looks(best={relation: [] for relation in CORE_RELATIONS})
 
     def look(model: ToyTransformer, done: int) -> None:
         if done in at:
@@ -77,7 +61,8 @@ def watch_training(recipe: Recipe, words: list[str], at: set[int], sentences: li
             best = best_heads(score_heads(layers, sentences))
             seen.steps.append(done)
             seen.weights.append(weights_of(model, words))
-            seen.names.append(name_heads(model))
+            now = training.Trained(model, recipe, training.History())
+            seen.names.append(roles.head_names(now, MultiHeadAttention))
             seen.entropy.append(float(np.mean(training.head_entropy(model, sentences, "masked word"))))
             for relation, scores in seen.best.items():
                 scores.append(best[relation].accuracy)

@@ -14,19 +14,19 @@ phase3_visualization/roles/head_roles.py draws the scores; every picture names a
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from shared import training
 from shared.grammar.scores import DIRECTIONS, best_fixed_offset, gold_matrices, relation_name, score_heads
-from shared.head_statistics import OFFSETS, even_weights, first_share, head_statistics, offset_shares, relation_weight
+from shared.head_statistics import OFFSETS, even_weights, first_share, head_statistics, offset_shares
 from shared.toy_language import RELATIONS, Sentence
 from shared.toy_model import MakeAttention
-from shared.training import Trained, attention_on
+from shared.training import Recipe, Trained, attention_on
 
 POSITIONAL, MARGIN = 0.90, 0.10  # Voita et al. 2019
-BROAD, FOCUSED = 0.90, 0.80
 FARTHEST = 5  # fixed offsets tried to each side
 UNTRAINED = 3  # models of the control
 NO_NAME = "no name"
@@ -84,7 +84,7 @@ def unrelated_share(weights: Tensor, mask: Tensor, related: Tensor, offset: int)
 
 
 def measure(trained: Trained, sentences: list[Sentence]) -> Scores:
-    """All scores of a model, with the mean weight on the gold words among its statistics."""
+    """All scores of a model."""
     layers, mask = attention_on(trained.model, sentences, trained.recipe.objective)
     layers, mask, gold = [weights.cpu() for weights in layers], mask.cpu(), golds(sentences)
     statistics = [head_statistics(weights, mask) for weights in layers]
@@ -96,29 +96,33 @@ def measure(trained: Trained, sentences: list[Sentence]) -> Scores:
         {o: torch.stack([unrelated_share(w, mask, related, o) for w in layers]) for o in NEIGHBOURS},
         torch.stack([first_share(weights, mask) for weights in layers]),
         {(r, d): accuracy[r][..., i] for r in RELATIONS for i, d in enumerate(DIRECTIONS)},
-        {name: torch.stack([layer[name] for layer in statistics]) for name in statistics[0]}
-        | {
-            f"weight on {r}, {d}": torch.stack([relation_weight(w, matrix) for w in layers])
-            for (r, d), matrix in gold.items()
-        },
+        {name: torch.stack([layer[name] for layer in statistics]) for name in statistics[0]},
     )
 
 
-def baselines(trained: Trained, sentences: list[Sentence], make_attention: MakeAttention, count: int) -> Baselines:
-    """The best fixed offset of each relation, the best head of `count` untrained models, and even weights."""
-    recipes = [replace(trained.recipe, seed=trained.recipe.seed + i) for i in range(count)]
-    models = [measure(training.untrained(recipe, make_attention), sentences) for recipe in recipes]
-    best = {key: max(m.relation[key].max().item() for m in models) for key in models[0].relation}
+def halves() -> tuple[list[Sentence], list[Sentence]]:
+    """The held-out sentences that name heads, and those that must agree."""
+    held_out = training.corpus()[1]
+    return held_out[::2], held_out[1::2]
+
+
+@cache
+def baselines(recipe: Recipe, make_attention: MakeAttention) -> list[Baselines]:
+    """For each half: the best fixed offset of a relation, the best head of UNTRAINED models, and even weights."""
+    blanks = [training.untrained(replace(recipe, seed=recipe.seed + i), make_attention) for i in range(UNTRAINED)]
+    return [_baselines(blanks, sentences) for sentences in halves()]
+
+
+def _baselines(blanks: list[Trained], sentences: list[Sentence]) -> Baselines:
+    models, gold = [measure(blank, sentences) for blank in blanks], golds(sentences)
+    best = {key: max(m.relation[key].max().item() for m in models) for key in gold}
     best |= {offset: max(m.offset[offset].max().item() for m in models) for offset in models[0].offset}
     best |= {f"unrelated {o}": max(m.unrelated[o].max().item() for m in models) for o in NEIGHBOURS}
     best["first"] = max(m.first.max().item() for m in models)
-    best["normalised entropy"] = min(m.statistics["normalised entropy"].min().item() for m in models)
-    best["largest weight"] = max(m.statistics["largest weight"].max().item() for m in models)
-    _, mask = attention_on(trained.model, sentences, trained.recipe.objective)
-    even, gold = even_weights(mask.cpu()), golds(sentences)
-    weights = {f"weight on {r}, {d}": relation_weight(even, gold[r, d]).item() for r, d in gold}
-    statistics = {name: value.item() for name, value in head_statistics(even, mask.cpu()).items()}
-    return Baselines({key: best_fixed_offset(gold[key])[1] for key in gold}, best, statistics | weights)
+    _, mask = attention_on(blanks[0].model, sentences, blanks[0].recipe.objective)
+    even = head_statistics(even_weights(mask.cpu()), mask.cpu())
+    offsets = {key: best_fixed_offset(gold[key])[1] for key in gold}
+    return Baselines(offsets, best, {name: value.item() for name, value in even.items()})
 
 
 def rules(scores: Scores, base: Baselines, layer: int, head: int) -> list[dict[str, tuple[float, float]]]:
@@ -166,23 +170,14 @@ def nearest_rule(halves: Halves, layer: int, head: int) -> tuple[str, float, flo
     return name, *worse[name]
 
 
-def halves_of(trained: Trained, make_attention: MakeAttention, sentences: list[Sentence], count: int) -> Halves:
-    """Scores and baselines on every other sentence, which name the heads, and on the rest; count: untrained models."""
-    return [
-        (measure(trained, part), baselines(trained, part, make_attention, count))
-        for part in (sentences[::2], sentences[1::2])
-    ]
+def halves_of(trained: Trained, make_attention: MakeAttention) -> Halves:
+    """Scores and baselines of a model that guesses hidden words, on both halves of the held-out sentences."""
+    both = zip(halves(), baselines(trained.recipe, make_attention), strict=True)
+    return [(measure(trained, sentences), base) for sentences, base in both]
 
 
 def head_names(trained: Trained, make_attention: MakeAttention) -> list[list[str]]:
     """[layer][head] -> the name of each head of a model that guesses hidden words, by the rules above."""
-    halves = halves_of(trained, make_attention, training.corpus()[1], UNTRAINED)
+    halves = halves_of(trained, make_attention)
     num_layers, num_heads = halves[0][0].first.shape
     return [[role_name(halves, layer, head) for head in range(num_heads)] for layer in range(num_layers)]
-
-
-def spread_name(scores: Scores, layer: int, head: int) -> str:
-    """broad, focused, or neither (an empty string)."""
-    if scores.statistics["normalised entropy"][layer, head] >= BROAD:
-        return "broad"
-    return "focused" if scores.statistics["largest weight"][layer, head] >= FOCUSED else ""
