@@ -250,7 +250,10 @@ class CardReader(nn.Module):
 
     def loss(self, symbols: Tensor, answers: Tensor) -> Tensor:
         """What draw gives -> mean cross-entropy of an answer, in nats."""
-        x, _ = self.blocks[0](self.embedding(symbols).sum(dim=-2))  # (B, T, COLOURS + 1, d_model) -> (B, T, d_model)
+        x = self.embedding(symbols).sum(
+            dim=-2
+        )  # (B, T, COLOURS + 1) -> (B, T, COLOURS + 1, d_model) -> (B, T, d_model)
+        x, _ = self.blocks[0](x, causal_mask(x.size(1)))
         logits = self.to_logits(x[:, self.CARDS :])  # (B, T, d_model) -> (B, CARDS, COLOURS * DIGITS)
         return F.cross_entropy(logits.reshape(-1, self.DIGITS), answers.flatten())
 

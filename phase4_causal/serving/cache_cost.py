@@ -10,16 +10,13 @@ decides: this bound is the roofline (Williams et al. 2009).
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from phase2_multi_head.grouped_query_attention import kv_cache_bytes
-from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.models import long_model
 from phase4_causal.writing.sampling import new_caches
 from shared.evidence.claims import PROBE, Claim, Numbers
@@ -47,13 +44,6 @@ class Pass(NamedTuple):
 PASSES = {f"{line}, batch {b}": Pass(b, past, new) for line, (past, new, sizes, _) in LINES.items() for b in sizes}
 
 
-@torch.no_grad()
-def call(model: ToyTransformer, tokens: Tensor, caches: list[KeyValueCache], past: int) -> None:
-    for cache in caches:
-        cache.length = past  # what the last call added is forgotten
-    model(tokens, caches=caches)
-
-
 def prepared(model: ToyTransformer, work: Pass) -> Callable[[], None]:
     """A pass whose caches hold `past` words, to be called again and again."""
     caches = new_caches(model, work.past + work.new, work.batch)
@@ -61,7 +51,14 @@ def prepared(model: ToyTransformer, work: Pass) -> Callable[[], None]:
         for buffer in (cache.keys, cache.values):
             buffer.fill_(0.1)  # zeros that nobody has written to are not in memory yet: read in no time
     tokens = torch.ones(work.batch, work.new, dtype=torch.long, device=model.positions.device)
-    return partial(call, model, tokens, caches, work.past)
+
+    @torch.no_grad()
+    def call() -> None:
+        for cache in caches:
+            cache.length = work.past  # what the last call added is forgotten
+        model(tokens, caches=caches)
+
+    return call
 
 
 def costs(model: ToyTransformer, work: Pass) -> tuple[int, int]:

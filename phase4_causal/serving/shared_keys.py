@@ -17,10 +17,8 @@ from functools import partial
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
-from phase4_causal.causal_attention import also_causal
 from phase4_causal.serving.latent_attention import LatentAttention
 from shared import charts, training
 from shared.evidence.claims import Above, Claim, Numbers
@@ -30,19 +28,10 @@ from shared.toy_model import MakeAttention
 from shared.training import LITTLE_DECAY, Recipe
 from shared.visualization_utils import BLUE, RED
 
-
-class CausalGroupedAttention(GroupedQueryAttention):
-    """Phase 2's GroupedQueryAttention in which position i attends to positions 0 to i."""
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T)."""
-        return super().forward(x, mask=also_causal(x, mask))
-
-
 WAYS: dict[str, MakeAttention] = {
-    "multi-head": partial(CausalGroupedAttention, num_kv_heads=4, bias=False),
-    "grouped": partial(CausalGroupedAttention, num_kv_heads=2, bias=False),
-    "multi-query": partial(CausalGroupedAttention, num_kv_heads=1, bias=False),
+    "multi-head": partial(GroupedQueryAttention, num_kv_heads=4, bias=False),
+    "grouped": partial(GroupedQueryAttention, num_kv_heads=2, bias=False),
+    "multi-query": partial(GroupedQueryAttention, num_kv_heads=1, bias=False),
     "latent": partial(LatentAttention, d_latent=28, d_rotary=4),
 }
 KEPT = {"multi-head": 128, "grouped": 64, "multi-query": 32, "latent": 32}  # numbers, of a word

@@ -17,22 +17,19 @@ from torch import Tensor
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.serving.rolling_cache import RollingCache
 from phase4_causal.serving.rotary_attention import RotaryHeads
-from shared import training
+from shared import charts, training
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import MASK, PLACES, START, SUBJECTS, VERBS, encode
 from shared.toy_model import ToyTransformer
-from shared.visualization_utils import BLUE, GREY, RED, label_ends
+from shared.visualization_utils import GREY, RED
 
 LENGTH, LONG, SLOTS, NEAR = 24, 240, 12, 6  # words: trained on, read, kept; a verb's subject was said so near
 D_MODEL, STEPS, BATCH = 32, 400, 16
 CLASS = {noun: name for name, pairs in SUBJECTS.items() for pair in pairs for noun in pair}
 OTHERS = [noun for pairs in PLACES.values() for pair in pairs for noun in pair]
-CACHES = {  # slots, how many of them do not roll, colour
-    "all words": (LONG, 0, GREY),
-    f"{SLOTS} last words": (SLOTS, 0, RED),
-    f"first + {SLOTS - 1} last words": (SLOTS, 1, BLUE),
-}
+# slots, and how many of them do not roll
+CACHES = {"all words": (LONG, 0), "12 last words": (SLOTS, 0), "first + 11 last words": (SLOTS, 1)}
 
 
 def text(length: int, rng: random.Random) -> list[int]:
@@ -71,11 +68,11 @@ def train(seed: int, steps: int) -> ToyTransformer:
 
 
 @torch.no_grad()
-def read(model: ToyTransformer, tokens: Tensor, slots: int, sinks: int) -> Tensor:
-    """Loss in nats at each place, read word by word through a rolling cache: tokens (N, T + 1) -> (T,)."""
+def read(model: ToyTransformer, tokens: Tensor, slots: int, sinks: int) -> float:
+    """Loss in nats a word beyond the trained length, read word by word through a rolling cache: tokens (N, T + 1)."""
     cache = RollingCache(KeyValueCache(len(tokens), 1, slots, D_MODEL), sinks)
     logits = torch.cat([model(word, caches=[cache])[0] for word in tokens[:, :-1].split(1, dim=1)], dim=1)
-    return F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none").mean(dim=0)  # (N, V, T) -> (N, T) -> (T,)
+    return F.cross_entropy(logits[:, LENGTH:].mT, tokens[:, LENGTH + 1 :]).item()  # (N, T, V) -> (N, V, T)
 
 
 @torch.no_grad()
@@ -87,27 +84,19 @@ def weight_on_first(model: ToyTransformer, tokens: Tensor) -> float:
 
 
 def measure(run: Run) -> Numbers:
-    """Loss in nats a word beyond the trained length, by cache; and whether the head rests."""
+    """Loss in nats a word in long texts, by cache; and whether the head rests."""
     model, tokens = train(run.seed, run.steps(STEPS)), texts(100, LONG, 2 * 10**6 + run.seed)
-    for name, (slots, sinks, _) in CACHES.items():
-        run.shown[name] = read(model, tokens, slots, sinks)
-    numbers = {name: loss[LENGTH:].mean().item() for name, loss in run.shown.items()}
+    numbers = {name: read(model, tokens, slots, sinks) for name, (slots, sinks) in CACHES.items()}
     return numbers | {"weight on the first": weight_on_first(model, texts(1000, LENGTH, 10**6 + run.seed))}
 
 
 def picture(results: Results) -> Figure:
-    """How much each cache loses beside the one that keeps the first word; a point is the mean of SLOTS words."""
-    fig, ax = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
-    *_, kept = CACHES
-    ends = {}
-    for name, (*_, color) in CACHES.items():
-        more = (results.shown[name] - results.shown[kept]).view(-1, SLOTS).mean(dim=1)  # (LONG,) -> (LONG / SLOTS,)
-        ax.plot(range(SLOTS, LONG + 1, SLOTS), more, "o-", color=color, linewidth=2.5, ms=5)
-        ends[name] = (LONG, more[-1].item(), color)
-    ax.axvspan(0, LENGTH, color=GREY, alpha=0.15, linewidth=0)
-    ax.text(0, 1.02, f"shaded: {LENGTH} words, as in training", transform=ax.get_xaxis_transform())
-    ax.set(xlabel="words read", ylabel="nats a word more than\nwith the first word kept", xlim=(0, LONG))
-    label_ends(ax, ends, size=12)
+    """How much a cache loses beside the one that keeps the first word."""
+    fig, ax = plt.subplots(figsize=(7.2, 3.2), layout="constrained")
+    *others, kept = CACHES
+    more = {name: [n[name] - n[kept] for n in results.runs] for name in others}
+    charts.bars(ax, more, dict(zip(others, (GREY, RED), strict=True)), number="{:+.2f}")
+    ax.set_xlabel(f"nats a word more than with the {kept}")
     return fig
 
 
@@ -116,7 +105,7 @@ main = Experiment(
     picture=picture,
     title="A window of 12 words without the first: {n[12 last words]:.2f} nats a word; with it "
     "{n[first + 11 last words]:.2f}",
-    note=f"1 layer, 1 head, trained {STEPS} steps · means of {SLOTS} words",
+    note=f"1 layer, 1 head, trained {STEPS} steps on texts of {LENGTH} words, read {LONG}",
     answer="{n[12 last words]:.2f} nats a word without the first, {n[first + 11 last words]:.2f} with it; weight on "
     "it: {n[weight on the first]:.2f}",
 )

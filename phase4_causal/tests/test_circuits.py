@@ -67,10 +67,6 @@ def test_a_table_of_means_is_the_mean_over_all_pairs_of_places(model):
     table = tables.qk_table(model, 2, *tables.words_in_text(model, tokens))
     assert len(scores) > 9 and table[2, 4].item() == pytest.approx(sum(scores) / len(scores), abs=1e-10)
     assert table[7].isnan().all(), "a word that never came has no mean"
-    for score in (tables.on_diagonal, tables.copying_score):
-        for holes in (table, table.T):
-            with pytest.raises(ValueError, match="each word must come in the texts: 59 of 64 do not; more texts"):
-                score(holes)
 
 
 @torch.no_grad()

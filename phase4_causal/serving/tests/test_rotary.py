@@ -57,15 +57,6 @@ def streaming_by_loops(query, key, value, window, first):
     return torch.cat(outputs)
 
 
-def test_what_is_kept():
-    rows = streaming_mask(5, window=2, sinks=1).int().tolist()
-    assert rows == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
-    for length, window, first in ((11, 3, 0), (11, 3, 2), (11, 7, 5), (3, 11, 1)):
-        expected = [[j <= i and (i - j < window or j < first) for j in range(length)] for i in range(length)]
-        assert streaming_mask(length, window, first).tolist() == expected
-    assert torch.equal(streaming_mask(5, None), causal_mask(5))
-
-
 @pytest.mark.parametrize(("window", "first"), SIZES)
 def test_positions_are_those_of_the_mask_and_places_are_counted_within_the_cache(window, first):
     attention, x = attention_and_words()

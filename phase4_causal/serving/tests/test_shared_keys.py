@@ -3,16 +3,12 @@
 import pytest
 import torch
 
-from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.shared_keys import KEPT, WAYS
-from shared.attention_utils import padding_mask
 from shared.measure import count_operations
 from shared.tasks import CardReader as Cards
-from shared.tests.helpers import close
 
 B, H, T, D_K, D_C, D_R = 2, 3, 7, 5, 11, 4
-LENGTHS = torch.tensor([T, 4])
 ATTENTION, X = LatentAttention(H * D_K, H, D_C, D_R).double(), torch.randn(B, T, H * D_K, dtype=torch.float64)
 
 
@@ -28,15 +24,6 @@ def test_latent_sizes_that_do_not_fit_are_refused():
     for shape in ((B, 4), (B, 4, D_C), (B + 1, 4, D_C + D_R), (1, B, 4, D_C + D_R)):
         with pytest.raises(ValueError, match=rf"kept must be \({B}, T_past, {D_C + D_R}\): got \({shape[0]}, "):
             ATTENTION.decode(X[:, :1], X.new_zeros(shape))
-
-
-@torch.no_grad()
-def test_grouped_with_a_group_for_each_head_is_causal_multi_head():
-    multi_head = CausalSelfAttention(64, 4, bias=False).double()
-    grouped = WAYS["multi-head"](64, 4).double()
-    grouped.copy_weights(multi_head)
-    x, mask = torch.randn(B, T, 64).double(), padding_mask(LENGTHS, T)
-    close(grouped(x, mask), multi_head(x, mask), rtol=0, atol=1e-12)
 
 
 def test_numbers_kept():
