@@ -6,11 +6,9 @@ one here: which words could stand in the gap, and how likely is each?
 
     p(word | all other words) = P(sentence with the word) / sum over all words w of P(sentence with w)
 
-Whoever guesses with probabilities q pays -ln q(word) nats for the word that comes. On average over the words that may
-come this is least for q = p, and then it is the entropy of p (Gibbs' inequality; Shannon 1948). No model can go below,
-however large: what a loss has above this floor is what is left to learn.
-
-When one word is hidden in this grammar, all words that fit turn out to be equally likely: the entropy is ln(how many).
+Whoever guesses with probabilities q pays -ln q(word) nats for the word that comes. On average this is least for q = p,
+and then it is the entropy of p (Gibbs' inequality; Shannon 1948). No model can go below, however large: what a loss has
+above this floor is what is left to learn. With one word hidden, all words that fit are equally likely in this grammar.
 """
 
 import math
@@ -22,43 +20,25 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from shared.toy_language import (
-    ADJECTIVE_COUNTS,
-    ADJECTIVES,
-    ADVERB_CHANCE,
-    ADVERBS,
-    ATTRACTOR_CHANCE,
-    ATTRACTOR_PREPOSITION,
-    EITHER_DETERMINERS,
-    MASK_ID,
-    PLACES,
-    PLURAL_CHANCE,
-    PLURAL_DETERMINERS,
-    SINGULAR_DETERMINERS,
-    SUBJECTS,
-    VERBS,
-    VOCABULARY,
-    Sentence,
-    encode,
-)
+from shared import toy_language as toy
+from shared.toy_language import MASK_ID, VOCABULARY, Sentence, encode
 
 Question = tuple[Tensor, Tensor, Tensor]  # tokens (n, T) with one word hidden, its position (n,), p of all words (n, V)
 
 # One letter for each kind of word. No word is of two kinds, so a sentence can be read in one way only.
 KINDS = {
-    "d": SINGULAR_DETERMINERS + PLURAL_DETERMINERS + EITHER_DETERMINERS,
-    "j": ADJECTIVES,
-    "n": [form for nouns in (*SUBJECTS.values(), *PLACES.values()) for pair in nouns for form in pair],
-    "b": [ATTRACTOR_PREPOSITION],
-    "a": ADVERBS,
-    "v": list(VERBS),
-    "p": sorted({preposition for _, preposition, _ in VERBS.values()}),
+    "d": toy.SINGULAR_DETERMINERS + toy.PLURAL_DETERMINERS + toy.EITHER_DETERMINERS,
+    "j": toy.ADJECTIVES,
+    "n": [form for nouns in (*toy.SUBJECTS.values(), *toy.PLACES.values()) for pair in nouns for form in pair],
+    "b": [toy.ATTRACTOR_PREPOSITION],
+    "a": toy.ADVERBS,
+    "v": list(toy.VERBS),
+    "p": sorted({preposition for _, preposition, _ in toy.VERBS.values()}),
 }
 KIND = {word: kind for kind, words in KINDS.items() for word in words}
 # [adverb] noun-phrase [beside noun-phrase] [adverb] verb [adverb] preposition noun-phrase, as in sample_sentence
-PHRASE = f"dj{{0,{len(ADJECTIVE_COUNTS) - 1}}}n"
+PHRASE = f"dj{{0,{len(toy.ADJECTIVE_COUNTS) - 1}}}n"
 ORDER = re.compile(f"a?(?P<subject>{PHRASE})(b(?P<attractor>{PHRASE}))?a?(?P<verb>v)a?(?P<where>p)(?P<place>{PHRASE})")
-ADVERB_PLACES = 3
 
 
 @cache
@@ -74,16 +54,15 @@ def noun_phrase_probability(words: Sequence[str], nouns: tuple[tuple[str, str], 
     """
     determiner, *adjectives, noun = words
     plural = noun in (pair[1] for pair in nouns)
-    determiners = (PLURAL_DETERMINERS if plural else SINGULAR_DETERMINERS) + EITHER_DETERMINERS
-    if noun not in (pair[plural] for pair in nouns) or determiner not in determiners:
-        return 0.0
-    if len(set(adjectives)) < len(adjectives):  # no adjective comes twice
+    determiners = (toy.PLURAL_DETERMINERS if plural else toy.SINGULAR_DETERMINERS) + toy.EITHER_DETERMINERS
+    known = noun in (pair[plural] for pair in nouns) and determiner in determiners
+    if not known or len(set(adjectives)) < len(adjectives):  # no adjective comes twice
         return 0.0
     return (
-        (PLURAL_CHANCE if plural else 1 - PLURAL_CHANCE)
+        (toy.PLURAL_CHANCE if plural else 1 - toy.PLURAL_CHANCE)
         / len(determiners)
-        * (ADJECTIVE_COUNTS[len(adjectives)] / sum(ADJECTIVE_COUNTS))
-        / math.perm(len(ADJECTIVES), len(adjectives))  # ordered draws without repetition
+        * (toy.ADJECTIVE_COUNTS[len(adjectives)] / sum(toy.ADJECTIVE_COUNTS))
+        / math.perm(len(toy.ADJECTIVES), len(adjectives))  # ordered draws without repetition
         / len(nouns)
     )
 
@@ -95,19 +74,19 @@ def sentence_log_probability(words: Sequence[str]) -> float:
     if match is None:
         return -math.inf
     subject, attractor, place = (words[slice(*match.span(name))] for name in ("subject", "attractor", "place"))
-    subject_class, preposition, place_class = VERBS[words[match.start("verb")]]
+    subject_class, preposition, place_class = toy.VERBS[words[match.start("verb")]]
     if words[match.start("where")] != preposition:
         return -math.inf
-    adverbs = kinds.count("a")
-    probability = 1 / len(VERBS)
-    probability *= (ADVERB_CHANCE / len(ADVERBS)) ** adverbs * (1 - ADVERB_CHANCE) ** (ADVERB_PLACES - adverbs)
-    probability *= noun_phrase_probability(subject, SUBJECTS[subject_class])
-    probability *= noun_phrase_probability(place, PLACES[place_class])
+    adverbs = kinds.count("a")  # in three places that may have one
+    probability = (toy.ADVERB_CHANCE / len(toy.ADVERBS)) ** adverbs * (1 - toy.ADVERB_CHANCE) ** (3 - adverbs)
+    probability /= len(toy.VERBS)
+    probability *= noun_phrase_probability(subject, toy.SUBJECTS[subject_class])
+    probability *= noun_phrase_probability(place, toy.PLACES[place_class])
     if attractor:  # first a class of places is drawn, then one of its nouns
-        of_class = [noun_phrase_probability(attractor, nouns) for nouns in PLACES.values()]
-        probability *= ATTRACTOR_CHANCE * sum(of_class) / len(PLACES)
+        of_class = [noun_phrase_probability(attractor, nouns) for nouns in toy.PLACES.values()]
+        probability *= toy.ATTRACTOR_CHANCE * sum(of_class) / len(toy.PLACES)
     else:
-        probability *= 1 - ATTRACTOR_CHANCE
+        probability *= 1 - toy.ATTRACTOR_CHANCE
     return math.log(probability) if probability else -math.inf
 
 
@@ -125,11 +104,6 @@ def hidden_word_distribution(words: Sequence[str], position: int) -> Tensor:
         gap = " ".join((*before, "...", *after))
         raise ValueError(f'no word makes "{gap}" a sentence of the grammar: take one that sample_sentence can make')
     return torch.tensor(logs, dtype=torch.float64).softmax(dim=0)  # exp and division by the sum: Bayes' rule
-
-
-def hidden_word_entropy(words: Sequence[str], position: int) -> float:
-    """Entropy of hidden_word_distribution in nats: the least mean loss that any reader can have on this word."""
-    return torch.special.entr(hidden_word_distribution(words, position)).sum().item()
 
 
 def questions(sentences: list[Sentence]) -> list[Question]:

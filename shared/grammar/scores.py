@@ -29,10 +29,6 @@ class HeadScore:
     direction: str
     accuracy: float
 
-    @property
-    def name(self) -> str:
-        return f"layer {self.layer} head {self.head}"
-
 
 def relation_name(relation: str, direction: str) -> str:
     """("verb-place", "backward") -> "place → verb": from the word that looks to the word it looks at."""
@@ -80,35 +76,28 @@ def best_fixed_offset(gold: Tensor) -> tuple[int, float]:
     """The offset j - i that is right most often for a relation, and how often: the guess of a head blind to words."""
     asked = int(gold.any(dim=-1).sum())
     length = gold.size(-1)
-    shares = {
-        offset: gold.diagonal(offset, dim1=-2, dim2=-1).sum().item() / asked
-        for offset in range(1 - length, length)
-        if offset != 0
-    }
-    best = max(shares, key=lambda offset: shares[offset])
-    return best, shares[best]
+    offsets = [offset for offset in range(1 - length, length) if offset != 0]
+    shares = [gold.diagonal(offset, dim1=-2, dim2=-1).sum().item() / asked for offset in offsets]
+    return offsets[shares.index(max(shares))], max(shares)
 
 
 def score_heads(layers: list[Tensor], sentences: list[Sentence], shift: int = 0) -> dict[str, Tensor]:
     """Relation -> accuracy of every head in both directions, (L, H, 2); layers: one (N, H, T, T) per layer."""
     gold = gold_matrices(sentences, layers[0].size(-1), shift)
     attended = [attended_word(weights.cpu()) for weights in layers]
-    return {
-        name: torch.stack(
-            [torch.stack([_share_right(words, way) for way in (forward, forward.mT)], dim=-1) for words in attended]
-        )
-        for name, forward in gold.items()
-    }
+    scores = {}
+    for name, forward in gold.items():
+        ways = [torch.stack([_share_right(words, way) for words in attended]) for way in (forward, forward.mT)]
+        scores[name] = torch.stack(ways, dim=-1)  # 2 x (L, H) -> (L, H, 2)
+    return scores
 
 
 def best_heads(scores: dict[str, Tensor]) -> dict[str, HeadScore]:
     """Relation -> the head and direction that follow it best, from score_heads."""
     best = {}
     for name, accuracy in scores.items():
-        layer, head, direction = torch.unravel_index(accuracy.argmax(), accuracy.shape)
-        best[name] = HeadScore(
-            int(layer), int(head), DIRECTIONS[int(direction)], accuracy[layer, head, direction].item()
-        )
+        layer, head, way = (int(place) for place in torch.unravel_index(accuracy.argmax(), accuracy.shape))
+        best[name] = HeadScore(layer, head, DIRECTIONS[way], accuracy[layer, head, way].item())
     return best
 
 
