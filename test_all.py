@@ -57,7 +57,9 @@ TESTS = {
     ),
     "shared": (
         "attention_utils",
+        "budget",
         "course",
+        "experiment",
         "exercise_checker",
         "faults",
         "house",

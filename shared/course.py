@@ -38,24 +38,13 @@ from tqdm import tqdm
 
 from shared import cli, paths
 from shared.evidence.claims import MARKS
-from shared.evidence.report.questions import SECTIONS
 from shared.evidence.report.write_pages import write_pages
 from shared.paths import PHASES
+from shared.plan import SECTIONS, Plan, path_of, plan_of, question_of
 
 ELSEWHERE = {"replicate": "shared.evidence.replicate", "publish": "shared.evidence.publish"}  # word -> who does it
 PROCESSES = 2
 LOG = paths.PROCESSED / "run.log"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The scripts of a phase, as modules below its folder; its __main__.py has one of these as PLAN."""
-
-    train: tuple[str, ...]  # the loaders of the models that scripts share: "phase2_multi_head.models:load_..."
-    scripts: tuple[str, ...]  # as they are best read
-    slow: tuple[str, ...] = ()  # of the scripts: they train models of their own, and start first
-    alone: tuple[str, ...] = ()  # they measure times, at the end
-    longer: tuple[str, ...] = ()  # with the word "all" only
 
 
 @dataclass(frozen=True)
@@ -66,17 +55,6 @@ class Result:
     text: str
     answer: str = ""
     written: tuple[Path, ...] = ()
-
-
-def plan_of(phase: str) -> Plan:
-    """The plan of a package, with the full names of its modules."""
-    plan = importlib.import_module(f"{phase}.__main__").PLAN
-    parts = {part: tuple(f"{phase}.{name}" for name in names) for part, names in vars(plan).items()}
-    return Plan(**{**parts, "train": plan.train})
-
-
-def path_of(name: str) -> str:
-    return name.replace(".", "/") + ".py"
 
 
 def result_of(main: Callable[[], str | None]) -> Result:
@@ -109,15 +87,11 @@ def train(loader: str, argv: list[str]) -> Result:
     return result_of(load)
 
 
-def question_of(name: str) -> str:
-    """The first line of a script's docstring."""
-    return (importlib.import_module(name).__doc__ or name).strip().splitlines()[0]
-
-
 def story(name: str, result: Result) -> str:
     """Two lines: what the script asks; what it found, how its claims came out ("+ 3  x 1"), and its pictures."""
     files = [path for path in result.written if path.parent.name == "findings"]
-    found = [finding["verdict"] for path in files for finding in json.loads(path.read_text(encoding="utf-8"))]
+    judged = [finding for path in files for finding in json.loads(path.read_text(encoding="utf-8"))["findings"]]
+    found = [finding["verdict"] for finding in judged]
     counts = collections.Counter(MARKS[verdict] for verdict in found if verdict in MARKS)
     verdicts = "  ".join(f"{mark} {counts[mark]}" for mark in MARKS.values() if counts[mark])
     pictures = " ".join(path.name for path in result.written if path.suffix in (".png", ".svg", ".gif", ".html"))
@@ -186,15 +160,16 @@ def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller
 
 def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, longer: bool = False) -> None:
     """Run the scripts of these phases with the options argv; longer: also what takes longer."""
-    plans = {phase: plan_of(PHASES[phase]) for phase in phases}
+    plans = {phase: plan_of(phase) for phase in phases}
     if options.quick:  # a test drive: its times say nothing, so that nothing needs to run alone
         plans = {phase: replace(plan, scripts=plan.scripts + plan.alone, alone=()) for phase, plan in plans.items()}
     teller = Teller(options.output_dir / LOG, verbose=options.verbose)
     tqdm.write("Training the models that the scripts share, unless they are there already: about half a minute")
     with processes() as pool:
         run_side_by_side(pool, plans, argv, teller)
-    for name in [name for plan in plans.values() for name in plan.alone + (plan.longer if longer else ())]:
-        teller.tell(name, run_script(name, without_retrain(argv)))
+    for plan in plans.values():
+        for name in filter(plan.can_run, plan.alone + (plan.longer if longer else ())):
+            teller.tell(name, run_script(name, without_retrain(argv)))
 
 
 def test(argv: list[str]) -> NoReturn:

@@ -14,7 +14,8 @@ import argparse
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NoReturn
@@ -25,14 +26,14 @@ from matplotlib.figure import Figure
 
 from shared import cli, paths, training
 from shared.evidence import findings
-from shared.evidence.claims import Claim, Numbers, measures
+from shared.evidence.claims import Claim, Numbers
 from shared.visualization_utils import headline, save_animation, save_plot
 
 Film = tuple[Sequence[np.ndarray], float]  # images (height, width, 3), seconds for each
 MOST_ROWS, WIDTH = 16, 118  # of a table that is printed without --numbers
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
     """What measure is told: the options of the command line and the seed. shown: what else the picture will need."""
 
@@ -54,7 +55,7 @@ class Results:
     options: argparse.Namespace
     shown: dict[str, Any]
 
-    @property
+    @cached_property
     def mean(self) -> dict[str, float]:
         """Name -> mean over the seeds; without the numbers that are lists."""
         return {name: fmean(self.each(name)) for name, n in self.runs[0].items() if not isinstance(n, list)}
@@ -90,13 +91,14 @@ def table(numbers: Numbers, published: Mapping[str, str], *, everything: bool) -
     shown = lines if everything else lines[:MOST_ROWS]
     frame = pd.DataFrame([cells for _, cells in shown], [name for name, _ in shown]).fillna("")
     more = f"\n... {len(lines) - len(shown)} more lines with --numbers" if len(shown) < len(lines) else ""
-    return (frame.to_string(line_width=WIDTH) if shown else "") + more
+    return (frame.to_string(line_width=WIDTH, header=any(frame.columns)) if shown else "") + more
 
 
 class Experiment:
     """main() of a script that measures; see above.
 
-    film: images for a GIF beside the picture. options: adds options of its own to the parser.
+    film: images for a GIF beside the picture. options: adds options of its own to the parser. about: whether the claims
+    are about what these options ask for; of anything else nothing is judged or kept.
     """
 
     def __init__(
@@ -110,16 +112,19 @@ class Experiment:
         answer: str = "",
         film: Callable[[Results], Film] | None = None,
         options: Callable[[argparse.ArgumentParser], Any] | None = None,
+        about: Callable[[argparse.Namespace], bool] = lambda options: True,
     ) -> None:
-        self.measure = measures(*claims)(measure)
-        self.picture, self.film, self.options = picture, film, options
-        self.title, self.note, self.answer = title, note, answer
+        self.measure, self.picture, self.film, self.options = measure, picture, film, options
+        self.title, self.note, self.answer, self.about = title, note, answer, about
         self.file = Path(inspect.unwrap(measure).__code__.co_filename).resolve()
         self.doc = sys.modules[measure.__module__].__doc__ or ""
+        self.claims = tuple(replace(claim, script=paths.shown(self.file)) for claim in claims)
 
     @property
-    def claims(self) -> tuple[Claim, ...]:
-        return self.measure.claims
+    def pictures(self) -> set[str]:
+        """What a run draws."""
+        drawn = {".png": self.picture, ".gif": self.film}
+        return {self.file.stem + suffix for suffix, draws in drawn.items() if draws}
 
     @property
     def question(self) -> str:
@@ -134,16 +139,17 @@ class Experiment:
         options = cli.parse(parser, argv)
         runs = [Run(options, seed, parser.error) for seed in cli.seeds(options)]
         results = Results([self.measure(run) for run in runs], options, runs[0].shown)
-        judged = findings.judge(options, self.claims, results.runs)
-        published = {name: text for finding in judged for name, text in findings.published_texts(finding).items()}
-        print(
-            f"\n{table(results.runs[0] if len(runs) == 1 else results.mean, published, everything=options.numbers)}\n"
-        )
+        judged = [findings.judged(claim, results.runs) for claim in self.claims if self.about(options)]
+        numbers = results.runs[0] if len(runs) == 1 else results.mean
+        published = findings.published_ranges(self.claims, numbers)
+        print(f"\n{table(numbers, published, everything=options.numbers)}\n")
         findings.print_verdicts(judged, rules=options.numbers)
-        self.draw(results, as_published=all(findings.as_published(finding) for finding in judged))
-        if judged:
-            findings.save(options, paths.shown(self.file), judged)
-        return results.format(self.answer)
+        as_published = self.about(options) and all(findings.as_published(finding) for finding in judged)
+        self.draw(results, as_published=as_published)
+        answer, whole = results.format(self.answer), table(numbers, published, everything=True)
+        if self.about(options):
+            findings.save(options, paths.shown(self.file), judged, results.runs, whole, answer)
+        return answer
 
     def draw(self, results: Results, *, as_published: bool) -> None:
         """The title is said where this run came out as the record has it; else the question stands there."""

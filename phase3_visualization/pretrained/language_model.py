@@ -22,8 +22,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from shared.evidence import findings
-from shared.evidence.claims import Measured
+from shared.experiment import Run
 
 T = TypeVar("T")
 
@@ -193,32 +192,20 @@ def is_decoder(reading: Reading) -> bool:
     return not visible(reading).triu(1).any()
 
 
-def add_model(parser: argparse.ArgumentParser, default: str = DEFAULT) -> argparse.ArgumentParser:
+def add_model(parser: argparse.ArgumentParser) -> None:
     """--model."""
-    help_text = f"a Hugging Face model, or {SMOLLM2} (default: {default})"
+    help_text = f"a Hugging Face model, or {SMOLLM2} (default: {DEFAULT}; of scripts on decoders {SMOLLM2})"
     parser.add_argument("--model", metavar="NAME_OR_FOLDER", help=help_text)
-    return parser
 
 
-def add_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """--model and --text."""
-    add_model(parser)
-    parser.add_argument("--text", default=TEXT, help=f'the sentence to look at, any words (default: "{TEXT}")')
-    return parser
+def is_default(options: argparse.Namespace) -> bool:
+    """Whether the options ask for the model and the text that the findings are about."""
+    return options.model is None and getattr(options, "text", TEXT) == TEXT
 
 
-def or_exit(parser: argparse.ArgumentParser, call: Callable[..., T], *arguments: Any) -> T:
+def or_refuse(run: Run, call: Callable[..., T], *arguments: Any) -> T:
     """call(*arguments), with one line and exit code 2 if it raises ValueError."""
     try:
         return call(*arguments)
     except ValueError as error:
-        parser.error(str(error))
-
-
-def record(options: argparse.Namespace, *measured: Measured) -> None:
-    """Findings are about the default model and text; of others the numbers are printed and nothing is recorded."""
-    if (options.model, getattr(options, "text", TEXT)) == (None, TEXT):
-        findings.record(options, *measured)
-        return
-    for numbers in measured:
-        findings.say(f"{name}: {findings.number(value)}" for name, value in numbers.items())
+        run.refuse(str(error))

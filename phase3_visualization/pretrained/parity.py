@@ -2,18 +2,12 @@
 
 The layers of a model are rebuilt with our MultiHeadAttention and the model's own norms and feed-forward network, and
 run from the embeddings to the last layer, each on what ours before it put out. Every hidden state and every weight of
-every head is compared with the model's own, on a padded batch of sentences of different lengths. Two right programs
-that round differently drift apart in float32, layer by layer. So the comparison is made in float64 as well, and beside
-it stands how far the model's own float32 is from its own float64.
+every head is compared, on a padded batch, in float64: in float32 two right programs drift apart, layer by layer.
 
     BERT, post-norm    x = norm(x + attention(x)),   x = norm(x + feed_forward(x))          (Devlin et al. 2019)
     GPT-2, pre-norm    x = x + attention(norm(x)),   x = x + feed_forward(norm(x)), causal  (Radford et al. 2019)
 
-    python phase3_visualization/pretrained/parity.py
-    python phase3_visualization/pretrained/parity.py --model FacebookAI/roberta-base
-
-Needs pip install -e ".[pretrained]". Of Llama and seven later kinds, which turn queries and keys by their positions,
-only the attention is exchanged, as decoders.py says, in float32. Other families are refused by name.
+Of Llama and seven later kinds only the attention is exchanged, as decoders.py says. Run it to see MiniLM compared.
 """
 
 import copy
@@ -24,22 +18,10 @@ from torch import Tensor, nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.pretrained import decoders
-from phase3_visualization.pretrained.language_model import (
-    LanguageModel,
-    Reading,
-    add_options,
-    load,
-    or_exit,
-    read,
-)
-from shared import cli
+from phase3_visualization.pretrained.language_model import TEXT, LanguageModel, Reading, load, read
 from shared.attention_utils import causal_mask
 
-TEXTS = (
-    "Attention is a weighted average.",
-    "Because the rows of a batch must be equally long, short sentences are padded at the end.",
-    "Words!",
-)
+BERTS = ("bert", "roberta", "xlm-roberta", "electra", "big_bird")  # they name their parts alike
 
 
 class PostNormLayer(nn.Module):
@@ -127,47 +109,12 @@ def in_float64(language_model: LanguageModel) -> LanguageModel:
     return replace(language_model, model=copy.deepcopy(language_model.model).double())
 
 
-BERTS = ("bert", "roberta", "xlm-roberta", "electra", "big_bird")  # they name their parts alike
-PARTS, PRECISIONS, APART = (
-    ("hidden states", "weights of all heads"),
-    ("float32", "float64"),
-    "the model's own states, between",
-)
-
-
-def compare(language_model: LanguageModel, texts: list[str]) -> dict[str, list[float]]:
-    """differences() layer by layer in both precisions, and how far the model's own states are apart in them.
-
-    Of the kinds in decoders.py in float32 alone.
-    """
-    if language_model.model.config.model_type in decoders.KINDS:
-        pairs = zip(*decoders.differences(language_model, texts), strict=True)
-        return {f"{part}, {PRECISIONS[0]}": list(layers) for part, layers in zip(PARTS, pairs, strict=True)}
-    rebuilt_layers(language_model)  # other kinds are refused before they are read
-    models = dict(zip(PRECISIONS, (language_model, in_float64(language_model)), strict=True))
-    readings = {name: read(model, texts) for name, model in models.items()}
-    found = {
-        f"{part}, {name}": list(layers)
-        for name, model in models.items()
-        for part, layers in zip(PARTS, zip(*differences(model, readings[name]), strict=True), strict=True)
-    }
-    single, double = (readings[name].states for name in PRECISIONS)
-    return found | {APART: [(single - double).abs().max().item()]}
-
-
-@cli.script
-def main(argv: list[str] | None = None) -> str:
-    parser = add_options(cli.parser(__doc__))
-    options = cli.parse(parser, argv)
-    language_model = or_exit(parser, load, options.model)
-    largest = or_exit(parser, compare, language_model, [options.text, *TEXTS])
-    print("\nLargest difference in any layer")
-    for name, layers in largest.items():
-        print(f"   {name:32}   {max(layers):.1e}")
-    *_, precision = [precision for precision in PRECISIONS if f"{PARTS[0]}, {precision}" in largest]
-    apart = max(largest[f"{PARTS[0]}, {precision}"])
-    return f"After all layers in a row its states in our module are {apart:.0e} from its own, in {precision}"
+def main() -> None:
+    for name, language_model in (("float32", load()), ("float64", in_float64(load()))):
+        reading = read(language_model, [TEXT, "Words!", "Short sentences are padded at the end."])
+        states, weights = (max(layers) for layers in zip(*differences(language_model, reading), strict=True))
+        print(f"{name}: hidden states differ by {states:.0e} at most, weights of all heads by {weights:.0e}")
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    main()

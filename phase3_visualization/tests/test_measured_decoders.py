@@ -1,14 +1,17 @@
 """What is measured on a decoder: its losses in a window are the library's, its heads on repeated tokens have names."""
 
 import json
+from argparse import Namespace
 
 import pytest
 import torch
 
-from phase3_visualization.pretrained import language_model, repeated_tokens, window
+from phase3_visualization.pretrained import decoder_heads, window
+from phase3_visualization.pretrained.language_model import LanguageModel
 from phase3_visualization.tests.test_decoders import GROUPED, SCALED, tiny
 from shared import paths
 from shared.attention_utils import streaming_mask
+from shared.experiment import Run
 from shared.tests.helpers import close
 
 TOKENS = torch.tensor([[2, 3, 4, 5, 6, 2, 7]])
@@ -42,7 +45,7 @@ def test_an_excerpt_is_a_piece_of_the_text_that_the_generator_draws():
         texts.append(text)
         return {"input_ids": list(range(2000))}
 
-    model = language_model.LanguageModel(None, tokenizer, "numbers")
+    model = LanguageModel(None, tokenizer, "numbers")
     found = [window.excerpt(model, torch.Generator().manual_seed(seed))[0].tolist() for seed in (0, 0, 1)]
     assert found[0] == found[1] != found[2]
     for tokens in found:
@@ -55,10 +58,11 @@ def test_losses_beyond_the_window_are_means_and_each_way_has_its_mask(monkeypatc
     """A loss that counts what a token sees, and 1000 for the first token."""
     monkeypatch.setattr(window, "excerpt", lambda *_: None)
     monkeypatch.setattr(window, "losses", lambda model, tokens, mask: mask.sum(dim=-1) + 1000.0 * mask[:, 0])
-    found = window.window_losses(None, None)
+    monkeypatch.setattr(window, "load", lambda name: LanguageModel(None, None, "made"))
+    found = window.measure(Run(Namespace(model=None), 0))
     seen = sum(range(257, 769)) / 512
     assert [found[way] for way in window.MASKS] == [1000 + seen, 128, 1128]
-    parts = found[f"{window.WINDOW}, parts"]
+    parts = found["window, parts"]
     assert parts == [1032.5, 1096.5, *[128] * 10], "the first token is seen in the first 128 places"
 
 
@@ -73,27 +77,27 @@ def heads_of_every_role(tokens):
 
 
 def test_heads_on_repeated_tokens_made_by_hand():
-    tokens = repeated_tokens.repeated_tokens(torch.arange(3, 60), torch.Generator().manual_seed(0))
+    tokens = decoder_heads.repeated_tokens(torch.arange(3, 60), torch.Generator().manual_seed(0))
     assert tokens.shape == (8, 96) and tokens.min() >= 3
-    scores = repeated_tokens.role_scores(heads_of_every_role(tokens), tokens)
+    scores = decoder_heads.role_scores(heads_of_every_role(tokens), tokens)
     close(torch.stack(list(scores.values())).diagonal(), torch.ones(4, dtype=torch.float64))
-    assert repeated_tokens.named(scores) == list(scores)
+    assert decoder_heads.named(scores) == list(scores)
 
 
 def test_heads_are_chosen_on_one_half_and_scored_on_the_other(monkeypatch):
-    tokens = repeated_tokens.repeated_tokens(torch.arange(3, 60), torch.Generator().manual_seed(0))
+    tokens = decoder_heads.repeated_tokens(torch.arange(3, 60), torch.Generator().manual_seed(0))
     models = {"model": heads_of_every_role(tokens), "shuffled": heads_of_every_role(tokens)[:, :1] / 2}
-    monkeypatch.setattr(repeated_tokens, "weights_of", lambda model, tokens: models[model])
-    monkeypatch.setattr(repeated_tokens, "shuffled", lambda model, generator: "shuffled")
+    monkeypatch.setattr(decoder_heads, "weights_of", lambda model, tokens: models[model])
+    monkeypatch.setattr(decoder_heads, "shuffled", lambda model, generator: "shuffled")
 
     def scores():
-        return repeated_tokens.head_scores(language_model.LanguageModel("model", None, ""), tokens, None)
+        return decoder_heads.head_scores("model", tokens, None)
 
-    found, best = scores(), [f"{role}: {repeated_tokens.CHOSEN}" for role in repeated_tokens.COLORS]
+    found, best = scores(), [f"{role}, best head" for role in decoder_heads.COLORS]
     assert [found[name] for name in best] == [pytest.approx(1)] * 4
-    assert [found[f"{role}: heads"] for role in repeated_tokens.COLORS] == [1] * 4
-    assert (found["all heads"], found["first: share of heads"]) == (4, 0.25)
-    assert found[repeated_tokens.RANDOM] == pytest.approx(0.5)
+    assert [found[f"{role}, heads"] for role in decoder_heads.COLORS] == [1] * 4
+    assert (found["all heads"], found["first, share of heads"]) == (4, 0.25)
+    assert found["highest score in the shuffled model"] == pytest.approx(0.5)
     models["model"][4:] = models["model"][4:].flip(1)  # in the other half each head has another role
     swapped = scores()
     assert max(swapped[name] for name in best) < 0.1
@@ -101,7 +105,7 @@ def test_heads_are_chosen_on_one_half_and_scored_on_the_other(monkeypatch):
 
 def test_the_same_heads_shuffled_have_the_same_numbers():
     model = tiny("Llama", **GROUPED).model
-    other = repeated_tokens.shuffled(model, torch.Generator().manual_seed(0))
+    other = decoder_heads.shuffled(model, torch.Generator().manual_seed(0))
     for ours, theirs in zip(other.parameters(), model.parameters(), strict=True):
         assert torch.equal(ours.flatten().sort().values, theirs.flatten().sort().values)
     assert not torch.equal(other.embed_tokens.weight, model.embed_tokens.weight)

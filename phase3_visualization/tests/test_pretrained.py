@@ -5,7 +5,13 @@ import sys
 import pytest
 import torch
 
-from phase3_visualization.pretrained import coreference, heads, hub_or_no_op, language_model, parity
+from phase3_visualization.pretrained import (
+    coreference,
+    heads,
+    language_model,
+    parity,
+    pronoun_pairs,
+)
 from shared.evidence.claims import FAILS, HOLDS
 
 PRETRAINED_EXTRA = 'needs the optional extra: pip install -e ".[pretrained]"'
@@ -71,8 +77,7 @@ def test_pretrained_decoder_parity_and_padding(tmp_path):
     assert max(max(pair) for pair in parity.differences(model, reading)) < 1e-12
     assert not reading.weights.triu(1).any() and reading.real.sum(dim=1).tolist() == [6, 3]
     assert not language_model.visible(reading).triu(1).any()
-    with pytest.raises(ValueError, match=r"\[CLS\] is missing"):
-        hub_or_no_op.measure(model, reading)
+    assert heads.hub_numbers(model, reading) == {}, "it has no [CLS]"
 
 
 def test_pretrained_unknown_family_is_refused_by_name():
@@ -82,7 +87,7 @@ def test_pretrained_unknown_family_is_refused_by_name():
         parity.rebuilt_layers(language_model.LanguageModel(model, None, "linear"))
 
 
-@pytest.mark.parametrize("script", [heads, parity, coreference, hub_or_no_op])
+@pytest.mark.parametrize("script", [heads, coreference])
 def test_pretrained_missing_extra_is_one_line(script, monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "transformers", None)  # what an import of a missing library meets
     language_model.load.cache_clear()
@@ -106,8 +111,8 @@ def test_pretrained_model_that_cannot_be_had_is_one_line(name, monkeypatch, caps
 
 
 def test_minimal_pairs_differ_in_one_word_and_name_their_nouns():
-    assert len(coreference.PAIRS) >= 30 and len(set(coreference.sentences())) == 2 * len(coreference.PAIRS)
-    for pair in coreference.PAIRS:
+    assert len(pronoun_pairs.PAIRS) >= 30 and len(set(pronoun_pairs.sentences())) == 2 * len(pronoun_pairs.PAIRS)
+    for pair in pronoun_pairs.PAIRS:
         first, second = (pair.sentence(member).split() for member in (0, 1))
         assert sum(a != b for a, b in zip(first, second, strict=True)) == 1
         assert first.count("it") == 1 and all(first.count(noun) == 1 for noun in pair.nouns)
@@ -132,46 +137,34 @@ def test_coreference_tells_a_habit_from_the_meaning():
 
 def test_coreference_scores_a_head_on_the_pairs_that_did_not_choose_it():
     found = coreference.held_out(weights_of_three_heads(), torch.Generator().manual_seed(0))
-    assert (found["both right"], found["both wrong"], found["chosen, head"]) == (40, 0, [1, 1])
+    assert (found["both right"], found["both wrong"]) == (40, 0)
     assert found["permutation p"] < 0.001
     noise = torch.rand(40, 2, 6, 12, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     runs = [coreference.held_out(noise, torch.Generator().manual_seed(seed)) for seed in range(20)]
     right, wrong = (sum(run[name] for run in runs) / len(runs) for name in ("both right", "both wrong"))
     assert 6 < right < 14 and 6 < wrong < 14  # two coin flips: a quarter of the pairs each, though the head was chosen
     assert min(run["permutation p"] for run in runs) > 0.05
-    resolves, moves = coreference.held_out.claims
-    assert resolves.verdict(found) == moves.verdict(found) == HOLDS
-    assert {claim.verdict(run) for run in runs for claim in (resolves, moves)} == {FAILS}
-
-
-def test_a_positional_head_is_scored_on_unseen_pairs():
-    eye = torch.eye(6).roll(-1, dims=0)  # the next token
-    weights = torch.full((8, 1, 2, 6, 6), 1 / 6)
-    weights[:, 0, 1] = eye
-    weights[:2, 0, 0] = eye.T  # the token before, in one pair of texts only
-    every = torch.ones(8, 6, dtype=torch.bool)
-    reading = language_model.Reading([["x"] * 6] * 8, weights, weights, every, ~every, weights)
-    found = heads.positional_heads(reading, torch.Generator().manual_seed(0))
-    assert found["largest share, held out"] == 1 and found["positional heads"] == 1 and found["all heads"] == 2
+    (resolves,) = coreference.main.claims
+    assert resolves.verdict(found) == HOLDS and {resolves.verdict(run) for run in runs} == {FAILS}
 
 
 def test_coreference_reads_the_weights_of_it(minilm):
     pairs = (
-        coreference.FAMOUS,
-        coreference.pair("The elephant saw the cat but it was _", "elephant cat", "old new"),
+        pronoun_pairs.FAMOUS,
+        pronoun_pairs.pair("The elephant saw the cat but it was _", "elephant cat", "old new"),
     )
     found = coreference.weights_of_it(minilm, pairs)
-    alone = language_model.read(minilm, [coreference.FAMOUS.sentence(1)])
+    alone = language_model.read(minilm, [pronoun_pairs.FAMOUS.sentence(1)])
     it, animal, street = (alone.tokens[0].index(word) for word in ("it", "animal", "street"))
     expected = alone.weights[0, :, :, it, [animal, street]]
     torch.testing.assert_close(found[0, 1], expected, atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match="exactly once"):
-        coreference.weights_of_it(minilm, (coreference.pair("The dog bit the dog but it was _", "dog dog", "x y"),))
+        coreference.weights_of_it(minilm, (pronoun_pairs.pair("The dog bit the dog but it was _", "dog dog", "x y"),))
 
 
 def test_hub_lengths_equal_a_loop(minilm):
     reading = language_model.read(minilm, ["A cat sat.", "Here is a longer sentence."])
-    found = hub_or_no_op.lengths(minilm, reading)
+    found = heads.lengths(minilm, reading)
     b, layer, head, token, size = 1, 3, 7, 4, 32  # MiniLM: 12 heads of 32
     theirs = minilm.model.encoder.layer[layer].attention
     rows = slice(head * size, (head + 1) * size)
@@ -181,10 +174,7 @@ def test_hub_lengths_equal_a_loop(minilm):
 
 
 def test_pretrained_script_in_any_words_records_nothing_of_them(minilm, tmp_path, capsys):
-    heads.main(["--quick", "--output-dir", str(tmp_path), "--text", "Quixotic zebras!", "--layer", "2", "--head", "4"])
-    out = capsys.readouterr().out
-    assert "layer 2" in out and "entropy" in out
-    assert len(list(tmp_path.glob("visualizations/plots/phase3/pretrained_*.png"))) == 2
+    heads.main(["--quick", "--output-dir", str(tmp_path), "--text", "Quixotic zebras!"])
+    assert "share of what is added" in capsys.readouterr().out
+    assert (tmp_path / "visualizations/plots/phase3/heads.png").is_file()
     assert not list(tmp_path.glob("data/processed/findings/*"))
-    parity.main(["--output-dir", str(tmp_path)])
-    assert "float64" in capsys.readouterr().out and not list(tmp_path.glob("data/processed/findings/*"))

@@ -131,7 +131,6 @@ CLAIMS = (
         holds=lambda n: n["two layers, loss"] <= 0.25 * GUESS and n["fall ends"] <= 2 * n["fall begins"],
         oracle={"two layers, loss": 0.0, "fall begins": 230, "fall ends": 290},
         null={"two layers, loss": 0.0, "fall begins": 100, "fall ends": 100 * (1 + EXPONENTIAL)},
-        control=f"exponential decay takes {EXPONENTIAL:.1f} times the wait; the learning rate stays the same",
         headline=True,
     ),
     Claim(
@@ -147,8 +146,6 @@ CLAIMS = (
         ),
         oracle={"two layers, loss": 0.0, "one layer, loss": math.log(DISTANCES), "*": 0.06},
         null={"one layer, best score": 1.0, "even weights, best score": 0.06, "*": 0.0},
-        control=f"any of {SYMBOLS} words: {GUESS:.2f} nats; any of {DISTANCES} distances: {math.log(DISTANCES):.2f}; "
-        "one layer has half the weights",
         headline=True,
     ),
     Claim(

@@ -1,41 +1,30 @@
 """A claim: what is said about attention, and the rule by which a measurement decides it.
 
-A claim stands beside the function that measures it, is written once, and is read from there by everybody: the terminal,
-the report page, data/claims.md and the tests.
-
-    @measures(
-        Claim(
-            "C046",
-            "Some head learns verb -> subject without being told",
-            kind=EXPERIMENT,
-            source="course notes; scored as in Clark et al. 2019",
-            rule="the best head finds 0.90 or more, and 0.15 more than the best fixed offset",
-            holds=lambda n: n["best head"] >= max(0.90, n["best fixed offset"] + 0.15),
-            oracle={"best head": 1.0, "best fixed offset": 0.5},
-            null={"best head": 0.5, "best fixed offset": 0.5},
-            unit="share of held-out pairs",
-        )
+    Claim(
+        id="C046",
+        text="Some head learns verb -> subject without being told",
+        source="course notes; scored as in Clark et al. 2019",
+        rule="the best head finds 0.90 or more, and 0.15 more than the best fixed offset",
+        holds=lambda n: n["best head"] >= max(0.90, n["best fixed offset"] + 0.15),
+        oracle={"best head": 1.0, "best fixed offset": 0.5},
+        null={"*": 0.5},
     )
-    def best_verb_head(trained: Trained) -> dict[str, float]:
-        ...
 
-The function returns the numbers of one seed by name; shared.evidence.findings.record judges, prints and saves them.
-One seed decides nothing: ./run_all.sh replicate measures every experiment with five, and a claim holds or fails where
-all of them agree, or where the 95 % interval of an effect clears its bar. Everything else is undecided here.
+It stands in the file that measures it (shared/experiment.py) and is read from there by the terminal, the report page,
+data/claims.md and the tests. One seed decides nothing: ./run_all.sh replicate measures every experiment with several,
+and a claim holds or fails where all of them agree, or where the 95 % interval of an effect clears its bar.
 """
 
-import functools
 import importlib
-import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from shared import paths
 from shared.evidence.intervals import interval
+from shared.plan import plans
 
 HOLDS, FAILS, ONLY_IF, UNDECIDED = "holds", "does not hold", "holds only if", "undecided here"
 VERDICTS = (HOLDS, FAILS, ONLY_IF, UNDECIDED)
@@ -43,10 +32,8 @@ MARKS = {HOLDS: "+", FAILS: "x", ONLY_IF: "~", UNDECIDED: "?"}
 MEASURED = "measured"  # in place of a verdict, where only times were taken
 FEWEST_SEEDS = 3  # that a verdict over seeds may rest on
 
-# What a claim rests on: something trained or sampled; algebra, counting or a definition; a printed number that is
-# wrong; time, memory, or what a library does.
-EXPERIMENT, IDENTITY, ERRATUM, PROBE = "experiment", "identity", "erratum", "probe"
-KINDS = (EXPERIMENT, IDENTITY, ERRATUM, PROBE)
+# An experiment trains or samples something; a probe is about time, memory, or what a library does.
+EXPERIMENT, PROBE = "experiment", "probe"
 
 Numbers = Mapping[str, Any]  # name -> a number, or a list with one for each head, size or the like
 Rule = Callable[[Numbers], bool]
@@ -60,6 +47,20 @@ class World(dict[str, Any]):
             if fnmatchcase(name, pattern):
                 return number
         raise KeyError(name)
+
+
+class NothingMeasuredError(Exception):
+    """A rule asked for a number that is NaN."""
+
+
+class Known(dict[str, Any]):
+    """Numbers that a rule may ask for."""
+
+    def __getitem__(self, name: str) -> Any:
+        number = super().__getitem__(name)
+        if number != number:
+            raise NothingMeasuredError(name)
+        return number
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,8 @@ class Claim:
     the source does not have, which condition says in words; it is tried where the rule fails without. over_seeds: the
     rule speaks of several seeds ("on six of ten") and gets, for each name, a list with one value a seed. oracle, null:
     numbers as they would be if the claim were right, and if there were nothing in it; the rule must tell them apart.
-    control: what the numbers are compared with.
-    headline: one of the findings that the course is about. shows: patterns of the names of the numbers that belong to
-    the claim. script: where it is measured, filled in by `measures`. A probe of times alone has no rule: holds=None.
+    headline: one of the findings that the course is about. script: where it is measured, filled in by Experiment. A
+    probe of times alone has no rule: holds=None.
     """
 
     id: str
@@ -106,34 +106,34 @@ class Claim:
     over_seeds: bool = False
     oracle: Numbers | None = None
     null: Numbers | None = None
-    control: str = ""
     headline: bool = False
-    shows: tuple[str, ...] = ("*",)
     script: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"{self.id}: unknown kind {self.kind!r}: choose from {', '.join(KINDS)}")
+        if self.kind not in (EXPERIMENT, PROBE):
+            raise ValueError(f"{self.id}: unknown kind {self.kind!r}: choose {EXPERIMENT} or {PROBE}")
         if bool(self.condition) != (self.only_if is not None):
             raise ValueError(f"{self.id}: a condition needs its rule, only_if, and the rule its words, condition")
+        if self.holds is None and self.kind != PROBE:
+            raise ValueError(f"{self.id}: only a probe of times may have no rule")
         for world in ("oracle", "null"):
             if getattr(self, world) is not None:
                 object.__setattr__(self, world, World(getattr(self, world)))
-        if self.holds is None and self.kind != PROBE:
-            raise ValueError(f"{self.id}: only a probe of times may have no rule")
 
     def verdict(self, numbers: Numbers) -> str:
         """What these numbers say, of one seed (over_seeds: of several): HOLDS, FAILS or ONLY_IF.
 
-        UNDECIDED if one that belongs to the claim is NaN: there was nothing to measure.
+        UNDECIDED if a number that the rule asks for is NaN: there was nothing to measure.
         """
         if self.holds is None:
             return MEASURED
-        if any(number != number for name, number in numbers.items() if self.owns(name)):
+        numbers = numbers if isinstance(numbers, World) else Known(numbers)
+        try:
+            if self.holds(numbers):
+                return HOLDS
+            return ONLY_IF if self.only_if is not None and self.only_if(numbers) else FAILS
+        except NothingMeasuredError:
             return UNDECIDED
-        if self.holds(numbers):
-            return HOLDS
-        return ONLY_IF if self.only_if is not None and self.only_if(numbers) else FAILS
 
     def over(self, runs: Sequence[Numbers]) -> str:
         """What several seeds say together: one of VERDICTS.
@@ -154,63 +154,19 @@ class Claim:
             return FAILS  # with every seed; the condition helps with some
         return self.holds.over(runs) if isinstance(self.holds, Above) else UNDECIDED
 
-    def owns(self, name: str) -> bool:
-        """Whether the number of this name belongs to the claim."""
-        return any(fnmatchcase(name, part) for part in self.shows)
 
-    def shown(self, numbers: Numbers) -> dict[str, Any]:
-        """The numbers that belong to this claim. Raises ValueError if none does."""
-        chosen = {name: n for name, n in numbers.items() if self.owns(name)}
-        if not chosen:
-            raise ValueError(f"{self.id}: none of the measured numbers is among {', '.join(self.shows)}")
-        return chosen
-
-
-class Measured(dict[str, Any]):
-    """What a measuring function returned, with the claims that it decides."""
-
-    def __init__(self, numbers: Numbers, claims: tuple[Claim, ...]) -> None:
-        super().__init__(numbers)
-        self.claims = claims
-
-
-_claims: dict[str, Claim] = {}  # by id, in the order in which their modules were imported
-
-
-def measures(*claims: Claim) -> Callable[[Callable[..., Numbers]], Callable[..., Measured]]:
-    """Decorator: this function measures the numbers that decide these claims.
-
-    Raises ValueError if a claim of another file has the same id.
-    """
-
-    def decorate(function: Callable[..., Numbers]) -> Callable[..., Measured]:
-        script = paths.shown(Path(inspect.unwrap(function).__code__.co_filename).resolve())  # below torch.no_grad
-        placed = tuple(replace(claim, script=script) for claim in claims)
-        for claim in placed:
-            if claim.id in _claims and _claims[claim.id].script != script:
-                raise ValueError(f"{claim.id} stands in {_claims[claim.id].script} and in {script}: rename one")
-            _claims[claim.id] = claim
-
-        @functools.wraps(function)
-        def measured(*args: Any, **kwargs: Any) -> Measured:
-            return Measured(function(*args, **kwargs), placed)
-
-        measured.claims = placed
-        return measured
-
-    return decorate
+def all_claims() -> list[Claim]:
+    """Every claim that a script of the course measures, phase by phase. Raises ValueError if two have the same id."""
+    scripts = [importlib.import_module(name).main for plan in plans().values() for name in plan.all]
+    claims = [claim for main in scripts for claim in getattr(main, "claims", ())]
+    where: dict[str, str] = {}
+    for claim in claims:
+        if claim.id in where:
+            raise ValueError(f"{claim.id} stands in {where[claim.id]} and in {claim.script}: rename one")
+        where[claim.id] = claim.script
+    return claims
 
 
 def rules_changed() -> dict[str, str]:
     """id -> how and why the rule of a claim changed after a result was seen."""
     return json.loads(paths.RULES_CHANGED.read_text(encoding="utf-8"))
-
-
-def all_claims() -> list[Claim]:
-    """Every claim that some file of the phases measures, by file."""
-    folders = (folder for folder in paths.ROOT.glob("phase?_*") if folder.is_dir())
-    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        if path.name != "__main__.py" and ("@measures(" in text or "main = Experiment(" in text):
-            importlib.import_module(".".join(path.relative_to(paths.ROOT).with_suffix("").parts))
-    return sorted(_claims.values(), key=lambda claim: claim.script)

@@ -1,4 +1,4 @@
-"""Replicate: every experiment with five seeds, added to the record, data/evidence.json.
+"""Replicate: every experiment with several seeds, added to the record, data/evidence.json.
 
     ./run_all.sh replicate                                 seeds 0 to 4, with two processes
     ./run_all.sh replicate --seed 5                        seeds 5 to 9
@@ -8,9 +8,7 @@
 
 Each script runs as a reader runs it, with --seed. What it measured is kept in data/processed/replications/, so that
 a replication that was stopped goes on where it was: a script is measured anew only if a file of its room has changed,
-or with --afresh. Models are trained there, too. --check compares the verdicts of the last run, which lie in
-data/processed/findings/, with those that the record calls decided, and ends with exit code 1 if one comes out the
-other way.
+or with --afresh. Models are trained there, too.
 """
 
 import argparse
@@ -27,8 +25,20 @@ from tqdm import tqdm
 
 from shared import cli, course, paths
 from shared.evidence import findings, replications
-from shared.evidence.claims import EXPERIMENT, HOLDS, MEASURED, ONLY_IF, UNDECIDED, VERDICTS, Above, Claim, all_claims
+from shared.evidence.claims import (
+    EXPERIMENT,
+    FEWEST_SEEDS,
+    HOLDS,
+    MEASURED,
+    ONLY_IF,
+    UNDECIDED,
+    VERDICTS,
+    Above,
+    Claim,
+    all_claims,
+)
 from shared.evidence.replications import Block
+from shared.plan import path_of, plans
 
 KEPT = paths.ROOT / paths.PROCESSED / "replications"
 SEEDS = 5
@@ -38,20 +48,21 @@ def module_of(script: str) -> str:
     return script.removesuffix(".py").replace("/", ".")
 
 
-def scripts_to_measure(claims: Iterable[Claim]) -> list[str]:
-    """Modules that decide a claim, those that train models of their own first. Raises ValueError if one cannot run."""
-    plans = [course.plan_of(phase) for phase in course.PHASES.values()]
-    known = {name for plan in plans for name in plan.scripts + plan.alone + plan.longer}
-    slow = [name for plan in plans for name in plan.slow + plan.longer]
-    needed = {module_of(claim.script) for claim in claims}
-    if missing := sorted(needed - known):
-        raise ValueError(f'cannot run {", ".join(missing)}: python -m pip install -e ".[pretrained]"')
-    return sorted(needed, key=lambda name: (name not in slow, name))
+def wanted_tasks(claims: Iterable[Claim], seeds: Sequence[int]) -> list[tuple[str, int]]:
+    """(module, seed), those that train models of their own first; where a script only has probes, one seed."""
+    here = {name: plan.can_run(name) for plan in plans().values() for name in plan.all}
+    measured = {module_of(claim.script) for claim in claims}
+    if missing := sorted(name for name in measured if not here[name]):
+        print(f"not installed, so left out: {', '.join(missing)}")
+    experiments = {module_of(claim.script) for claim in claims if claim.kind == EXPERIMENT}
+    slow = [name for plan in plans().values() for name in plan.slow + plan.longer]
+    names = sorted((name for name in measured if here[name]), key=lambda name: (name not in slow, name))
+    return [(name, seed) for name in names for seed in (seeds if name in experiments else seeds[:1])]
 
 
 def fingerprint(name: str) -> str:
     """Of the file that measures and its neighbours in the same room."""
-    room = (paths.ROOT / course.path_of(name)).parent
+    room = (paths.ROOT / path_of(name)).parent
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(room.glob("*.py")))).hexdigest()
 
 
@@ -61,7 +72,7 @@ def folder_of(kept: Path, seed: int) -> Path:
 
 def marker_of(kept: Path, name: str, seed: int) -> Path:
     """A file that says: this script was measured with this seed, by a file with that fingerprint."""
-    return findings.file_of(course.path_of(name), folder_of(kept, seed)).with_suffix(".done")
+    return findings.file_of(path_of(name), folder_of(kept, seed)).with_suffix(".done")
 
 
 def is_done(kept: Path, name: str, seed: int) -> bool:
@@ -69,41 +80,35 @@ def is_done(kept: Path, name: str, seed: int) -> bool:
     return marker.is_file() and marker.read_text(encoding="utf-8") == fingerprint(name)
 
 
-def measure(task: tuple[Path, str, int, bool]) -> tuple[str, course.Result]:
-    """Run a script with one seed, or only train what it shares, and mark it as done."""
-    kept, name, seed, only_train = task
+def measure(task: tuple[Path, str, int]) -> tuple[str, course.Result]:
+    """Run a script with one seed, or train a model that scripts share, and mark it as done."""
+    kept, name, seed = task
     paths.CHECKPOINTS = kept / "checkpoints"  # another processor trains other models
     argv = ["--seed", str(seed), "--no-pictures", "--output-dir", str(folder_of(kept, seed))]
+    if ":" in name:
+        return name, course.train(name, argv)
     mark = fingerprint(name)  # of the file as it is now
-    result = (course.train if only_train else course.run_script)(name, argv)
-    if not (result.code or only_train):
+    result = course.run_script(name, argv)
+    if not result.code:
         with paths.whole_file(marker_of(kept, name, seed)) as unfinished:
             unfinished.write_text(mark, encoding="utf-8")
     return name, result
 
 
-def tasks(claims: Iterable[Claim], names: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int]]:
-    """(script, seed): every seed where a script decides an experiment, the first one where it only has probes."""
-    experiments = {module_of(claim.script) for claim in claims if claim.kind == EXPERIMENT}
-    return [(name, seed) for name in names for seed in (seeds if name in experiments else seeds[:1])]
-
-
 def measure_all(kept: Path, wanted: Sequence[tuple[str, int]]) -> None:
     """Measure what is not done yet, two at a time; what measures times at the end, alone."""
-    plans = [course.plan_of(phase) for phase in course.PHASES.values()]
-    alone = {name for plan in plans for name in plan.alone}
-    trained = dict.fromkeys(name for plan in plans for name in plan.train)
-    waiting = [(kept, name, seed, False) for name, seed in wanted if not is_done(kept, name, seed)]
+    alone = {name for plan in plans().values() for name in plan.alone}
+    waiting = [(kept, name, seed) for name, seed in wanted if not is_done(kept, name, seed)]
     if not waiting:
         return
-    bar = tqdm(total=len(waiting), desc="scripts and seeds", disable=None)
+    loaders = dict.fromkeys(loader for plan in plans().values() for loader in plan.train)
+    training = [(kept, loader, seed) for seed in sorted({seed for _, _, seed in waiting}) for loader in loaders]
+    bar = tqdm(total=len(training) + len(waiting), desc="models, scripts and seeds", disable=None)
     with course.processes() as pool:
-        side_by_side = [task for task in waiting if task[1] not in alone]
-        used = sorted({seed for _, _, seed, _ in waiting})
-        for part in ([(kept, name, seed, True) for seed in used for name in trained], side_by_side):
+        for part in (training, [task for task in waiting if task[1] not in alone]):
             for name, result in pool.imap_unordered(measure, part):
                 told(name, result)
-                bar.update(part is side_by_side)
+                bar.update()
     for task in (task for task in waiting if task[1] in alone):
         told(*measure(task))
         bar.update()
@@ -113,7 +118,7 @@ def measure_all(kept: Path, wanted: Sequence[tuple[str, int]]) -> None:
 def told(name: str, result: course.Result) -> None:
     """Leave with the exit code of a script that failed, and say what it said."""
     if result.code:
-        tqdm.write(f"== {course.path_of(name)}\n{result.text}")
+        tqdm.write(f"== {name}\n{result.text}")
         sys.exit(result.code)
 
 
@@ -121,10 +126,11 @@ def collected(kept: Path, measured: Iterable[tuple[str, int]], seeds: Sequence[i
     """What the kept findings of these scripts and seeds say, as a block of the record."""
     found: dict[str, dict[str, list]] = {}
     for name, seed in measured:
-        file = findings.file_of(course.path_of(name), folder_of(kept, seed))
-        for entry in json.loads(file.read_text(encoding="utf-8")):
-            columns = found.setdefault(entry["id"], {number: [] for number in entry["measured"]})
-            for number, (value,) in entry["measured"].items():
+        file = findings.file_of(path_of(name), folder_of(kept, seed))
+        content = json.loads(file.read_text(encoding="utf-8"))
+        for finding in content["findings"]:
+            columns = found.setdefault(finding["id"], {number: [] for number in content["numbers"]})
+            for number, (value,) in content["numbers"].items():
                 columns[number].append(value)
     return Block(replications.processor(), replications.versions(), list(seeds), found)
 
@@ -154,55 +160,40 @@ def contradictions(recorded: Iterable[Mapping], claims: Iterable[Claim]) -> list
 
     One seed decides nothing where the rule speaks of several seeds or of the mean of an effect: these are left out.
     """
-    of = {claim.id: claim for claim in claims}
-    lines = []
-    for entry in recorded:
-        claim = of.get(entry["id"])
-        known = replications.published(claim) if claim else None
-        if known is None:
-            lines.append(f"{entry['id']}: not in the record: run ./run_all.sh replicate")
-            continue
-        if claim.over_seeds or isinstance(claim.holds, Above) or known.verdict in (UNDECIDED, MEASURED):
-            continue
-        said = {claim.verdict(run) for run in replications.rows(entry["measured"])}
-        said -= {known.verdict} | ({ONLY_IF} if claim.only_if and known.verdict != HOLDS else set())
-        lines += [f"{claim.id}: {verdict}, in the record: {known.verdict}" for verdict in sorted(said)]
+    of, lines = {claim.id: claim for claim in claims}, []
+    for script in recorded:
+        for claim in (of[finding["id"]] for finding in script["findings"] if finding["id"] in of):
+            known = replications.published(claim)
+            if known is None:
+                lines.append(f"{claim.id}: not in the record: run ./run_all.sh replicate")
+            elif not (claim.over_seeds or isinstance(claim.holds, Above) or known.verdict in (UNDECIDED, MEASURED)):
+                said = {claim.verdict(run) for run in replications.rows(script["numbers"])} - {known.verdict}
+                said -= {ONLY_IF} if claim.only_if and known.verdict != HOLDS else set()
+                lines += [f"{claim.id}: {verdict}, in the record: {known.verdict}" for verdict in sorted(said)]
     return lines
 
 
-def beyond(recorded: Iterable[Mapping], claims: Iterable[Claim]) -> list[str]:
-    """Numbers of experiments of a run that lie outside their published range, as "C001: its name"."""
-    of = {claim.id: replications.published(claim) for claim in claims if claim.kind == EXPERIMENT}
-    return [
-        f"{entry['id']}: {name}"
-        for entry in recorded
-        if (known := of.get(entry["id"]))
-        for run in replications.rows(entry["measured"])
-        for name in replications.outside(run, known)
-    ]
-
-
 def check(output_dir: Path) -> None:
-    """Compare the last run with the record; leave with 1 if it contradicts it. Numbers out of range are only told."""
-    recorded, claims = findings.gather(output_dir), all_claims()
-    if far := beyond(recorded, claims):
-        print(f"{len(far)} numbers outside their published range: {'; '.join(far[:5])}" + " ..." * (len(far) > 5))
-    wrong = contradictions(recorded, claims)
-    print("\n".join(wrong) if wrong else f"{len(recorded)} findings, none against the record")
+    """Compare the last run with the record; leave with 1 if it contradicts it."""
+    recorded = findings.gather(output_dir)
+    wrong = contradictions(recorded, all_claims())
+    count = sum(len(script["findings"]) for script in recorded)
+    print("\n".join(wrong) if wrong else f"{count} findings, none against the record")
     if wrong:
         sys.exit(1)
 
 
 def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
-    """Measure, and add what was measured to the record."""
+    """Measure, and add what was measured to the record. Raises ValueError for what cannot be measured or judged."""
     started = time.perf_counter()
     seeds = list(cli.seeds(options))
-    kept = KEPT / replications.processor().replace(" ", "_")
+    if len(seeds) < FEWEST_SEEDS:
+        raise ValueError(f"a verdict needs {FEWEST_SEEDS} seeds or more: got --seeds {len(seeds)}")
     chosen = {module_of(script) for script in options.scripts}
     if unknown := sorted(chosen - {module_of(claim.script) for claim in claims}):
         raise ValueError(f"no claim is decided by {', '.join(unknown)}: name scripts as data/claims.md does")
-    names = scripts_to_measure(claim for claim in claims if not chosen or module_of(claim.script) in chosen)
-    wanted = tasks(claims, names, seeds)
+    kept = KEPT / replications.processor().replace(" ", "_")
+    wanted = wanted_tasks([claim for claim in claims if not chosen or module_of(claim.script) in chosen], seeds)
     for name, seed in wanted if options.afresh else ():
         marker_of(kept, name, seed).unlink(missing_ok=True)
     if options.afresh and not chosen:
@@ -213,7 +204,8 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
     after = replications.with_block(before, new)
     replications.write(after)
     print(summary(claims, new, before, after))
-    print(f"{len(names)} scripts with seeds {seeds[0]} to {seeds[-1]} on {new.processor}: ", end="")
+    scripts = len({name for name, _ in wanted})
+    print(f"{scripts} scripts with seeds {seeds[0]} to {seeds[-1]} on {new.processor}: ", end="")
     print(f"{time.perf_counter() - started:.0f} s; written: {paths.shown(paths.EVIDENCE)}")
 
 

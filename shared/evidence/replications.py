@@ -22,7 +22,6 @@ from shared import paths
 from shared.evidence.claims import EXPERIMENT, MEASURED, UNDECIDED, Claim, Numbers
 
 DIGITS = 4  # of a number in the record
-SLACK = 10.0 ** -(DIGITS - 1)  # relative: a number this near to the range lies in it
 Columns = Mapping[str, list]  # name -> its values, one a seed
 
 
@@ -153,18 +152,3 @@ def verdicts(claims: Iterable[Claim], blocks: Sequence[Block]) -> dict[str, str]
     """id -> published verdict of each experiment that the blocks have."""
     known = {claim.id: published(claim, blocks) for claim in claims if claim.kind == EXPERIMENT}
     return {name: found.verdict for name, found in known.items() if found}
-
-
-def outside(numbers: Numbers, known: Published) -> list[str]:
-    """Names of the numbers that lie outside the published range."""
-    found = []
-    for name, value in numbers.items():
-        span = known.range(name)
-        if span and any(number < span[0] - slack(span) or number > span[1] + slack(span) for number in flat(value)):
-            found.append(name)
-    return found
-
-
-def slack(span: tuple[float, float]) -> float:
-    """How far outside a number may lie that differs from the range by rounding alone."""
-    return SLACK * max(map(abs, span))

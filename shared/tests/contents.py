@@ -27,6 +27,14 @@ def pytest_pycollect_makeitem(collector, name, obj):
     return [pytest.Module.from_parent(collector.session, path=file) for file in files]
 
 
+def pytest_terminal_summary(terminalreporter):
+    """The budget, below what every run of the tests prints."""
+    if terminalreporter.config.getoption("numprocesses", None):
+        from shared.tests import budget
+
+        terminalreporter.write_line(f"\nLines and files, of what the budget allows:\n{budget.table()}")
+
+
 @pytest.fixture(scope="session")
 def browser():
     """One headless Chromium for all tests of pages; without one they are skipped, and say so."""

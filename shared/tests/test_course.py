@@ -131,7 +131,7 @@ def test_run_script_catches_what_is_printed_and_what_is_written(monkeypatch, cap
 
 def test_the_course_knows_every_script_of_its_phases_and_each_asks_a_question():
     """A file that measures stands in one plan, or nobody would run it; what a plan names is there."""
-    plans = [course.plan_of(phase) for phase in course.PHASES.values()]
+    plans = [course.plan_of(phase) for phase in course.PHASES]
     planned = [name for plan in plans for name in plan.scripts + plan.alone + plan.longer]
     assert len(set(planned)) == len(planned) and all(set(plan.slow) <= set(plan.scripts) for plan in plans)
     for name in planned:

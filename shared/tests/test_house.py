@@ -57,19 +57,36 @@ def test_no_file_needs_itself():
     list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the files
 
 
+def measures(path):
+    """Whether a file measures, or is a script with options: all others define."""
+    text = path.read_text(encoding="utf-8")
+    return "main = Experiment(" in text or "cli.parse(" in text
+
+
+def test_a_file_defines_or_it_measures():
+    """Nobody imports what measures; only the commands of shared/ are called by shared/course.py."""
+    measuring = {module_of(path) for path in FILES if measures(path) and path.name not in ("cli.py", "experiment.py")}
+    commands = {name for name in measuring if name.startswith("shared.")}
+    for path in FILES:
+        if "tests" not in path.parts and path.name != "__main__.py":
+            found = imported_by(path, anywhere=True) & (measuring - (commands if ORDER[0] in path.parts else set()))
+            assert not found, f"{path} imports what measures: {', '.join(found)}"
+
+
 def room_of(module):
     """phase2_multi_head.block.rank_collapse -> phase2_multi_head.block; of a file at a phase's root the phase."""
     return module.rpartition(".")[0]
 
 
 def test_rooms_import_each_other_without_circles():
-    roots = set(ORDER) | {"shared.evidence"}  # a root and its rooms are one house: exercises.py looks into answers/
     graph = {}
     for path in FILES:
         if "tests" not in path.parts and path.name not in ("__init__.py", "__main__.py"):
             room = room_of(module_of(path))
-            graph.setdefault(room, set()).update({room_of(module) for module in imported_by(path)} - {room} - roots)
-    list(graphlib.TopologicalSorter({room: below for room, below in graph.items() if room not in roots}).static_order())
+            graph.setdefault(room, set()).update(room_of(imported) for imported in imported_by(path))
+    roots = set(ORDER) | {"shared.evidence"}  # a root and its rooms are one house: exercises.py looks into answers/
+    rooms = {room: needs - {room} - roots for room, needs in graph.items() if room not in roots}
+    list(graphlib.TopologicalSorter(rooms).static_order())  # raises CycleError, which names the rooms
 
 
 def test_the_table_of_contents_names_every_test_file():

@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import json
 import re
 import subprocess
 import sys
@@ -18,10 +17,10 @@ from phase3_visualization import attention_3d, attention_flow
 from phase4_causal import summary
 from phase4_causal import visualize as visualize4
 from shared import cli, course, paths, toy_language
+from shared.evidence import findings
 from shared.evidence.claims import all_claims
 from shared.evidence.report import write_pages
 from shared.evidence.report.questions import promised
-from shared.experiment import Experiment
 from shared.tests.helpers import smallest, watched_texts
 from shared.toy_language import TOY_SENTENCE
 
@@ -31,7 +30,7 @@ HALVES = {"run-1": ("phase1", "phase2"), "run-2": ("phase3", "phase4")}
 
 def scripts_of(half):
     """The modules that ./run_all.sh runs, but for those on a published model, which have tests of their own."""
-    plans = [course.plan_of(course.PHASES[phase]) for phase in HALVES[half]]
+    plans = [course.plan_of(phase) for phase in HALVES[half]]
     return [importlib.import_module(name) for plan in plans for name in plan.scripts + plan.alone]
 
 
@@ -60,20 +59,12 @@ def quick_run(request, checkpoints, tmp_path_factory):
     return folder, written, texts
 
 
-def announced(script):
-    """The pictures of a script: an experiment's are named after its file, others stand in the docstring."""
-    if not isinstance(script.main, Experiment):
-        return promised(script.__doc__)
-    drawn = {"png": script.main.picture, "gif": script.main.film}
-    return {f"{script.main.file.stem}.{kind}" for kind, draw in drawn.items() if draw}
-
-
 @of_both_halves
-def test_every_script_writes_the_pictures_that_it_announces(quick_run):
+def test_every_script_writes_what_its_docstring_promises(quick_run):
     _, written, _ = quick_run
     for script, files in written.items():
         pictures = {path.name for path in files if path.suffix in (".png", ".gif", ".html")}
-        assert pictures == announced(script), script.__name__
+        assert pictures == promised(script.__name__), script.__name__
 
 
 @of_both_halves
@@ -85,7 +76,7 @@ def test_pictures_are_whole_light_and_described(quick_run):
                 assert image.n_frames >= 3 and image.info["comment"], path.name
         if path.suffix != ".png":
             continue
-        assert path.stat().st_size <= (600_000 if path.name in promised(summary.__doc__) else 200_000), path.name
+        assert path.stat().st_size <= (600_000 if path.name in promised(summary.__name__) else 200_000), path.name
         with Image.open(path) as image:
             assert len(image.info["Description"]) > 20
             extremes = np.asarray(image.convert("L"))
@@ -114,7 +105,7 @@ def test_all_text_of_pictures_is_large_enough_to_read(quick_run):
 @of_both_halves
 def test_every_script_records_its_claims(quick_run):
     folder, written, _ = quick_run
-    recorded = [found["id"] for found in json.loads((folder / paths.PROCESSED / "findings.json").read_bytes())]
+    recorded = [finding["id"] for content in findings.gather(folder) for finding in content["findings"]]
     ran = {course.path_of(script.__name__) for script in written}
     assert sorted(recorded) == sorted(claim.id for claim in all_claims() if claim.script in ran)
 
@@ -160,7 +151,7 @@ def takes_words(script):
 def test_other_sentences_work_in_every_script(quick_run, script, tmp_path):
     sentence = "today some strange kites beside the dark big barn lay on a red soft box"  # 15 words
     script.main(["--quick", "--sentence", sentence, "--output-dir", str(tmp_path)])
-    assert any(tmp_path.rglob("*")) or not announced(script)
+    assert any(tmp_path.rglob("*")) or not promised(script.__name__)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from shared import paths
 
 FOLDER = Path(__file__).parent / "page"
 HOME = paths.PAGE.parent
-SHARE_PICTURE = HOME / "share.png"
 NAME = "Attention, built from scratch and measured"
 
 
@@ -50,16 +49,10 @@ class Site:
         return self.link(page, Path(name)) if (self.output_dir / name).exists() else None
 
     def head(self, page: Path, title: str, description: str) -> Markup:
-        """What stands in the <head> of a page: title, description, and what is shown where somebody sends its link.
-
-        Only a whole address of the picture is sure to be found: without SITE_URL it is relative.
-        """
-        picture = self.url + SHARE_PICTURE.name if self.url else self.link(page, SHARE_PICTURE)
+        """What stands in the <head> of a page: title, description, and what is shown where somebody sends its link."""
         address = self.url and self.url + page.relative_to(HOME).as_posix()
         template = environment().get_template("head.html.jinja")
-        return Markup(
-            template.render(title=title, description=description, picture=picture, address=address, name=NAME)
-        )
+        return Markup(template.render(title=title, description=description, address=address, name=NAME))
 
 
 def write_page(site: Site, page: Path, html: str) -> Path:

@@ -1,29 +1,23 @@
 """What a run answered, as the report page tells it: phases, in each the scripts' questions, with findings and pictures.
 
-Each script asks a question in the first line of its docstring and says there which pictures it writes, so that a
-finding stands beside the pictures of the script that measured it. Questions with a finding that the course is about
-come first, then the others, both as each phase's __main__.py has its scripts.
+The picture of an experiment is called after its file; a script that draws several says so in its docstring, "Writes
+a.png and b.png". Questions with a finding that the
+course is about come first, then the others, both as each phase's __main__.py has its scripts.
 """
 
-import ast
 import importlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
 from shared import paths
-from shared.evidence.claims import VERDICTS, all_claims
-from shared.evidence.report.numbers import shown_numbers
+from shared.evidence.claims import VERDICTS
+from shared.plan import SECTIONS, path_of, plans, question_of
 
-SECTIONS = {
-    "phase1": "1 · One head",
-    "phase2": "2 · Many heads",
-    "phase3": "3 · What they do",
-    "phase4": "4 · Without a future",
-}
+PHASE_OF = {folder: phase for phase, folder in paths.PHASES.items()}
 
 
 @dataclass(frozen=True)
@@ -48,23 +42,25 @@ class Picture:
             return cls(path, caption.decode() if isinstance(caption, bytes) else caption, *image.size)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Question:
-    """A script: its path, its question, what it measured and drew. Of what no script promises, the pictures alone."""
+    """A script: its path, its question, its answer, table and findings of this run, and what it drew."""
 
     script: str
     text: str
-    findings: list[dict] = field(default_factory=list)
-    pictures: list[Picture] = field(default_factory=list)
+    answer: str
+    table: str
+    findings: list[dict]
+    pictures: list[Picture]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A phase: key, name, the path of its lesson if it is one, its questions."""
+    """A phase: key, name, the path of its lesson, its questions."""
 
     key: str
     name: str
-    lesson: Path | None
+    lesson: Path
     questions: list[Question]
 
     @property
@@ -72,29 +68,24 @@ class Section:
         return [finding for question in self.questions for finding in question.findings]
 
 
-def promised(doc: str) -> set[str]:
-    """The pictures that the docstring of a script says it writes: "Writes a.png and b.gif to ..."."""
-    sentences = re.findall(r"[Ww]rites\s(.*?)(?:\.\s|\.?$)", doc.strip(), re.DOTALL)
-    return {name.split("/")[-1] for said in sentences for name in re.findall(r"[\w/]+\.(?:png|gif|html)\b", said)}
-
-
-def docstring(script: str) -> str:
-    """Of a script by its path; without running it."""
-    file = paths.ROOT / script
-    return (file.is_file() and ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))) or script
-
-
-def reading_order(phase: str) -> list[str]:
-    """The scripts of a phase by their paths, as its __main__.py has them."""
-    plan = importlib.import_module(f"{paths.PHASES[phase]}.__main__").PLAN
-    return [f"{paths.PHASES[phase]}/{name.replace('.', '/')}.py" for name in plan.scripts + plan.alone + plan.longer]
-
-
 def pictures(output_dir: Path) -> list[Path]:
     """Every PNG and GIF that a run drew; the small ones of the front stand there."""
     drawn = [path for kind in (paths.PLOTS, paths.ANIMATIONS) for path in paths.whole_files(output_dir / kind, "**/*")]
     found = sorted(path.relative_to(output_dir) for path in drawn if path.suffix in (".png", ".gif"))
     return [path for path in found if path.parent.name != "seven"]
+
+
+def promised(module: str) -> set[str]:
+    """The pictures of a script: those of its Experiment, or those that its docstring says it writes."""
+    script = importlib.import_module(module)
+    names = re.findall(r"[\w/]+\.(?:png|gif|html)\b", script.__doc__ or "")
+    return getattr(script.main, "pictures", None) or {name.rpartition("/")[2] for name in names}
+
+
+def drawn_by(module: str, drawn: Iterable[Path]) -> list[Path]:
+    """Of all pictures those of a script; the poster, which belongs to all phases, lies in no phase's folder."""
+    folders = (PHASE_OF[module.partition(".")[0]], paths.PLOTS.name)
+    return [path for path in drawn if path.name in promised(module) and path.parent.name in folders]
 
 
 def ranked(findings: Iterable[dict]) -> list[dict]:
@@ -107,13 +98,13 @@ def ranked(findings: Iterable[dict]) -> list[dict]:
     return sorted(findings, key=rank)
 
 
-def question(script: str, phase: str, findings: list[dict], drawn: list[Path], output_dir: Path) -> Question:
-    """A script with what it measured and drew; the poster, which belongs to all phases, lies in no phase's folder."""
-    doc = docstring(script)
-    folders = (phase, paths.PLOTS.name)
-    own = [path for path in drawn if path.name in promised(doc) and path.parent.name in folders]
-    measured = ranked(finding for finding in findings if finding["script"] == script)
-    return Question(script, doc.splitlines()[0], measured, [Picture.at(output_dir, path) for path in own])
+def question(module: str, measured: dict | None, drawn: list[Path], output_dir: Path) -> Question:
+    """A script with what it measured and drew."""
+    found = measured or {"answer": "", "table": "", "findings": []}
+    own = [Picture.at(output_dir, path) for path in drawn_by(module, drawn)]
+    return Question(
+        path_of(module), question_of(module), found["answer"], found["table"], ranked(found["findings"]), own
+    )
 
 
 def headlines_first(questions: Iterable[Question]) -> list[Question]:
@@ -122,17 +113,10 @@ def headlines_first(questions: Iterable[Question]) -> list[Question]:
     return sorted(there, key=lambda question: not any(finding["headline"] for finding in question.findings))
 
 
-def sections(findings: list[dict], output_dir: Path) -> list[Section]:
+def sections(measured: Iterable[dict], output_dir: Path) -> list[Section]:
     """Everything that a run measured and drew, each once."""
-    claims = {claim.id: claim for claim in all_claims()}
-    findings = [finding | {"numbers": shown_numbers(finding, claims.get(finding["id"]))} for finding in findings]
-    drawn, found = pictures(output_dir), []
-    for phase, name in SECTIONS.items():
-        ran = [finding["script"] for finding in findings if finding["script"].startswith(paths.PHASES[phase])]
-        scripts = dict.fromkeys([*reading_order(phase), *ran])
-        questions = [question(script, phase, findings, drawn, output_dir) for script in scripts]
-        found.append(Section(phase, name, Path(paths.PHASES[phase], "README.md"), headlines_first(questions)))
-    used = {picture.path for section in found for question in section.questions for picture in question.pictures}
-    if others := [Picture.at(output_dir, path) for path in drawn if path not in used]:
-        found.append(Section("others", "Other pictures", None, [Question("", "", [], others)]))
+    of, drawn, found = {content["script"]: content for content in measured}, pictures(output_dir), []
+    for phase, plan in plans().items():
+        asked = [question(name, of.get(path_of(name)), drawn, output_dir) for name in plan.all]
+        found.append(Section(phase, SECTIONS[phase], Path(paths.PHASES[phase], "README.md"), headlines_first(asked)))
     return found

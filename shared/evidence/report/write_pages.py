@@ -17,8 +17,7 @@ import jinja2
 from shared import cli, paths
 from shared.evidence import seven
 from shared.evidence.claims import FAILS, HOLDS, MEASURED, ONLY_IF, UNDECIDED
-from shared.evidence.findings import gather, number_texts
-from shared.evidence.report import share_picture
+from shared.evidence.findings import gather
 from shared.evidence.report.lessons import menu, write_lessons
 from shared.evidence.report.links import NAME, Site, environment, write_page
 from shared.evidence.report.questions import sections
@@ -48,7 +47,6 @@ def template(site: Site) -> jinja2.Template:
     templates = environment()
     templates.filters |= {
         "counted": counted,
-        "numbers": lambda finding: number_texts(finding).values(),
         "file": lambda name: site.file(paths.PAGE, name),
         "link": lambda path: site.link(paths.PAGE, path),
         "chapter": chapter,
@@ -59,15 +57,14 @@ def template(site: Site) -> jinja2.Template:
 
 def write_report(site: Site) -> Path:
     """Write the report page from the pictures and findings below the site's folder; returns its path."""
-    findings = gather(site.output_dir)
-    parts = sections(findings, site.output_dir)
+    parts = sections(gather(site.output_dir), site.output_dir)
     html = template(site).render(
         head=site.head(paths.PAGE, NAME, PROMISE),
         menu=menu(paths.PAGE, site),
         here=paths.PAGE.name,
         surprises=surprises(site),
         sections=parts,
-        findings=findings,
+        findings=[finding for section in parts for finding in section.findings],
         verdicts=PLURAL,
         explorer=paths.EXPLORER if (site.output_dir / paths.EXPLORER).is_file() else None,
         lesson=place,
@@ -80,7 +77,6 @@ def write_pages(output_dir: Path) -> Path:
     site = Site.at(output_dir)
     with contextlib.redirect_stdout(io.StringIO()):  # these belong to the pages, nobody opens them one by one
         seven.main(["--output-dir", str(output_dir)])
-        share_picture.write(site)
     write_lessons(site)
     return write_report(site)
 

@@ -24,7 +24,7 @@ const Filter = (() => {
   }
 
   const questions = [...document.querySelectorAll("article")].map((element) => {
-    const findings = [...element.querySelectorAll("details")];
+    const findings = [...element.querySelectorAll("details[data-verdict]")];
     const around = [...element.querySelectorAll("h3, .pictures")].map(wordsOf).join(" ");
     return {
       element,
@@ -75,7 +75,7 @@ const Filter = (() => {
     for (const section of document.querySelectorAll("section")) {
       section.hidden = !section.querySelector("article:not([hidden])");
       section.querySelector("[data-count-section]").textContent =
-        section.querySelectorAll("details:not([hidden])").length;
+        section.querySelectorAll("details[data-verdict]:not([hidden])").length;
     }
   }
 
@@ -83,7 +83,7 @@ const Filter = (() => {
     const pictures = questions.reduce((sum, question) => sum + showQuestion(question, state()), 0);
     countVerdicts(state());
     countSections();
-    const left = document.querySelectorAll("article details:not([hidden])").length;
+    const left = document.querySelectorAll("article details[data-verdict]:not([hidden])").length;
     said.textContent = `${counted(left, "finding")} and ${counted(pictures, "picture")}`;
   }
 

@@ -1,7 +1,6 @@
 """The pages: what stands where, that nothing is lost and every link arrives, and the page in a real browser."""
 
 import io
-import json
 import os
 import re
 import shutil
@@ -14,18 +13,18 @@ import pytest
 from PIL import Image
 
 from shared import course, paths
+from shared.cli import parse, parser
 from shared.evidence import findings, replications
-from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, ONLY_IF, Claim, all_claims
-from shared.evidence.report import share_picture, write_pages
+from shared.evidence.claims import FAILS, HOLDS, ONLY_IF, all_claims
+from shared.evidence.report import write_pages
 from shared.evidence.report.lessons import write_lesson
-from shared.evidence.report.links import HOME, SHARE_PICTURE, Site
-from shared.evidence.report.numbers import shown_numbers
-from shared.evidence.report.questions import Picture, Question, docstring, headlines_first, promised, ranked
+from shared.evidence.report.links import HOME, Site
+from shared.evidence.report.questions import Picture, Question, headlines_first, ranked
 from shared.evidence.report.rendering import place, rendered, sources
 from shared.evidence.report.surprises import TRY, surprises
 from shared.evidence.seven import SEVEN
-from shared.tests.helpers import axe_violations, needs_browser, overlapping, watched_texts
-from shared.toy_language import SUBJECTS, VERBS
+from shared.plan import plans
+from shared.tests.helpers import axe_violations, needs_browser
 from shared.visualization_utils import save_figure
 
 TALLEST = {"desktop": 12_000, "phone": 19_000}  # pixels of the report page, before anything is opened
@@ -37,38 +36,32 @@ DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
 def saved(name: str, claim: str, verdict: str = HOLDS, *, headline: bool = False) -> dict:
     """A finding as it is saved."""
-    rest = {"kind": "experiment", "source": "test", "measured": {"wetness": [0.5]}, "unit": "unit", "rule": "rule"}
-    record = {"published": {"wetness": [0.4, 0.6]}, "rests on": "5 runs", "here": verdict, "changed": ""}
+    rest = {"kind": "experiment", "source": "test", "unit": "unit", "rule": "rule", "rests on": "5 runs", "changed": ""}
     condition = "it rains" if verdict == ONLY_IF else ""
-    said = {"id": name, "claim": claim, "verdict": verdict, "condition": condition, "control": "", "seeds": [0]}
-    return rest | record | said | {"headline": headline}
+    said = {"id": name, "claim": claim, "verdict": verdict, "here": verdict, "condition": condition}
+    return rest | said | {"headline": headline}
 
 
-SCALING, MASKS = "phase1_single_head/parts/scaling.py", "phase4_causal/visualize.py"
+SCALING, MASKS = "phase1_single_head/parts/scaling.py", "phase4_causal/masking/causality.py"
 MADE = {
     SCALING: [
         saved("C901", "<b>water</b> is wet <script>alert(1)</script>"),
         saved("C902", "a mask hides the future", FAILS, headline=True),
     ],
     MASKS: [saved("C903", "Mask and future meet", ONLY_IF), saved("no-phase-4", "fire is hot", FAILS)],
-    "phase4_causal/gone.py": [saved("C904", "clocks tick", HOLDS)],  # a script that is not there any more
 }
-ROLLOUT = "phase3/rollout.png"  # a script promises it, but measured nothing in this run
-DRAWN = ("summary_all_phases.png", "phase1/scaling.png", "phase4/mask_gallery.png", ROLLOUT, "elsewhere/y.png")
-IN_ORDER = ["C902", "C901", "no-phase-4", "C903", "C904"]
+FLOW = "phase3/attention_flow.png"  # its script measured nothing in this run
+DRAWN = ("phase1/scaling.png", FLOW, "phase4/causality.png", "summary_all_phases.png")
+IN_ORDER = ["C902", "C901", "no-phase-4", "C903"]
 
 
-def save(script: str, folder: Path) -> None:
-    with paths.whole_file(findings.file_of(script, folder)) as unfinished:
-        unfinished.write_text(json.dumps([found | {"script": script} for found in MADE[script]]), encoding="utf-8")
+def save(script: str, found: list[dict], folder: Path) -> None:
+    options = parse(parser(None), ["--output-dir", str(folder)])
+    findings.save(options, script, found, [{"wetness": 0.5}], "wetness  0.5\n<published>  0.4", "It is <wet>")
 
 
-def draw(folder: Path, name: str, *, kind: Path = paths.PLOTS) -> None:
-    if name.endswith(".png"):
-        save_figure(plt.figure(figsize=(9, 5)), folder / kind / name, caption=f'A "caption" <i> of {name}')
-    else:
-        (folder / kind / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("L", (900, 500)).save(folder / kind / name, comment=f"a film: {name}")
+def draw(folder: Path, name: str) -> None:
+    save_figure(plt.figure(figsize=(9, 5)), folder / paths.PLOTS / name, caption=f'A "caption" <i> of {name}')
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +71,7 @@ def report(tmp_path_factory):
     for script in MADE:
         (folder / script).parent.mkdir(parents=True, exist_ok=True)
         (folder / script).touch()
-        save(script, folder)
+        save(script, MADE[script], folder)
     for name in DRAWN:
         draw(folder, name)
     shutil.copytree(paths.ROOT / paths.GALLERY / "seven", folder / paths.PLOTS / "seven")
@@ -86,30 +79,20 @@ def report(tmp_path_factory):
     return write_pages.write_report(Site(folder))
 
 
-def recorded_finding(claim: Claim) -> dict:
-    """A claim as a run with the first recorded seed would have judged it."""
-    known = replications.published(claim)
-    return findings.judged(claim, replications.rows(known.blocks[0])[:1], [0])
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The pages of a whole run: every claim that the record has, every picture that a script promises."""
+    """The pages of a whole run: every claim that the record has, as its first seed judged it, and a picture each."""
     folder = tmp_path_factory.mktemp("whole")
     by_script = {}
     for claim in all_claims():
-        if replications.published(claim):
-            by_script.setdefault(claim.script, []).append(recorded_finding(claim))
+        if known := replications.published(claim):
+            run = replications.rows(known.blocks[0])[:1]
+            by_script.setdefault(claim.script, []).append(findings.judged(claim, run))
     for script, found in by_script.items():
-        with paths.whole_file(findings.file_of(script, folder)) as unfinished:
-            unfinished.write_text(json.dumps(found), encoding="utf-8")
-    for phase, name in paths.PHASES.items():
-        for script in (paths.ROOT / name).rglob("*.py"):
-            for picture in promised(docstring(paths.shown(script))):
-                if picture.endswith((".png", ".gif")):
-                    draw(
-                        folder, f"{phase}/{picture}", kind=paths.PLOTS if picture.endswith("png") else paths.ANIMATIONS
-                    )
+        save(script, found, folder)
+    for phase, plan in plans().items():
+        for name in plan.all:
+            draw(folder, f"{phase}/{name.rpartition('.')[2]}.png")
     (folder / paths.EXPLORER).write_bytes(b"<!doctype html><title>explorer</title>")
     write_pages.write_pages(folder)
     return folder
@@ -166,7 +149,7 @@ def test_report_escapes_and_leaves_nothing_out(report):
     for found in (found for all_found in MADE.values() for found in all_found):
         assert page.count(f'<details id="{found["id"]}"') == 1
     assert all(page.count(f'<img src="plots/{name}') == 1 for name in DRAWN)
-    assert "<li>wetness: 0.5 (published 0.4 to 0.6)</li>" in page and "<dt>only if</dt><dd>it rains" in page
+    assert "It is &lt;wet&gt;" in page and "&lt;published&gt;  0.4" in page and "<dt>only if</dt><dd>it rains" in page
 
 
 def test_a_finding_stands_beside_the_pictures_of_its_script(report):
@@ -174,75 +157,18 @@ def test_a_finding_stands_beside_the_pictures_of_its_script(report):
     (scaling,) = (article for article in articles if "C901" in article)
     (masks,) = (article for article in articles if "C903" in article)
     assert "plots/phase1/scaling.png" in scaling and "What does dividing by √d_k do" in scaling
-    assert "plots/phase4/mask_gallery.png" in masks and "no-phase-4" in masks
-    assert [name for name in DRAWN if f"plots/{name}" in articles[-1]] == ["elsewhere/y.png"], "promised by no script"
+    assert "plots/phase4/causality.png" in masks and "no-phase-4" in masks
+    assert "plots/summary_all_phases.png" in articles[-1], "promised in the docstring of summary.py"
 
 
 def test_the_course_is_about_comes_first_then_verdicts_then_lesson_order(report):
     findings_of = [saved("a", "", FAILS), saved("b", ""), saved("c", "", ONLY_IF, headline=True), saved("d", "", HOLDS)]
     assert [found["id"] for found in ranked(findings_of)] == ["c", "b", "d", "a"]
-    later = Question("later.py", "?", [saved("h", "", headline=True)])
-    first, empty = Question("first.py", "?", [saved("x", "")]), Question("empty.py", "?")
+    later = Question("later.py", "?", "", "", [saved("h", "", headline=True)], [])
+    first, empty = Question("first.py", "?", "", "", [saved("x", "")], []), Question("empty.py", "?", "", "", [], [])
     assert [question.script for question in headlines_first([first, empty, later])] == ["later.py", "first.py"]
     page = report.read_text(encoding="utf-8")
     assert re.findall(r'<details id="([^"]+)"', page) == IN_ORDER
-
-
-def made_claim(rule, **changes):
-    return Claim(id="C901", text="", kind=EXPERIMENT, rule="", unit="", holds=rule, **changes)
-
-
-def test_a_line_shows_the_numbers_that_the_rule_compares():
-    measured = {"cold": [1], "all": [[1.0, 2.0]], "wetness": [0.5], "dryness": [0.25]}
-    finding = {"measured": measured, "published": {"wetness": [0.4, 0.6], "dryness": [0, 1], "all": [1, 2]}}
-    for rule, shown in {
-        lambda n: n["dryness"] < n["wetness"]: "dryness: 0.25 (0 to 1) · wetness: 0.5 (0.4 to 0.6)",
-        lambda n: min(n["all"]) < n["wetness"]: "wetness: 0.5 (0.4 to 0.6)",  # lists have no range
-        lambda n: n["cold"] > 0: "cold: 1",
-        lambda n: sum(map(len, n)) > 0: "wetness: 0.5 (0.4 to 0.6)",  # it asks for none by its name
-        lambda n: n["dryness"] + n["new"] > 0: "wetness: 0.5 (0.4 to 0.6)",  # a rule of later
-    }.items():
-        assert shown_numbers(finding, made_claim(rule)) == shown
-    assert shown_numbers(finding, None) == "wetness: 0.5 (0.4 to 0.6)"
-    over = made_claim(lambda n: sum(n["wetness"]) > 0, over_seeds=True)
-    assert shown_numbers(finding, over) == "wetness: 0.5 (0.4 to 0.6)"
-
-
-def test_of_many_numbers_like_stands_beside_like():
-    """Of seven, all asked for, the second is the one that differs from the first in one thing, and by most."""
-    values = {"a, 8": 1.0, "b, 64": 9.0, "a, 64": 1.5, "b, 8": 0.01, "c, 8": 3.0, "other": 1e6, "c, 8, late": 0.001}
-    finding = {
-        "measured": {name: [value] for name, value in values.items()},
-        "published": {name: [value, value] for name, value in values.items()},
-    }
-    assert shown_numbers(finding, made_claim(lambda n: sum(n[name] for name in values) > 0)) == (
-        "a, 8: 1 (1) · c, 8, late: 0.001 (0.001)"
-    )
-    none_alike = ("a, 8", "b, 64", "other")
-    assert shown_numbers(finding, made_claim(lambda n: sum(n[name] for name in none_alike) > 0)) == (
-        "a, 8: 1 (1) · b, 64: 9 (9)"
-    )
-
-
-def line_of(whole: Path, name: str) -> str:
-    page = (whole / paths.PAGE).read_text(encoding="utf-8")
-    return re.search(rf'<details id="{name}".*?<span class="number">(.*?)</span>', page, re.DOTALL).group(1)
-
-
-@pytest.mark.parametrize(
-    ("name", "sides"),
-    [
-        ("C010", ("divided, 64", "not divided, 64")),
-        ("I134", ("Luong, 24 letters", "none, 24 letters")),
-        ("three-roles", ("best fixed offset, determiner-noun", "four heads, two layers, determiner-noun")),
-        ("induction-head-ablation", ("zero, all of them", "zero, each alone, summed")),
-    ],
-)
-def test_a_claim_that_compares_shows_both_sides_with_their_ranges(whole, name, sides):
-    claim = next(claim for claim in all_claims() if claim.id == name)
-    for side, said in zip(sides, line_of(whole, name).split(" · "), strict=True):
-        span = replications.published(claim).range(side)
-        assert said.startswith(f"{side}: ") and said.endswith(f" ({findings.shown_range(span)})")
 
 
 def test_the_counts_of_the_head_are_those_of_the_filter(whole):
@@ -369,32 +295,14 @@ def test_pages_written_elsewhere_link_to_no_code_and_have_the_same_bytes_twice(w
 
 
 def test_a_page_says_what_it_is_to_whoever_gets_its_link(whole, monkeypatch):
-    monkeypatch.delenv("SITE_URL", raising=False)
-    assert read(whole / paths.PAGE).meta["og:image"] == "share.png"
     monkeypatch.setenv("SITE_URL", "https://name.example/course")
     site, page = Site.at(whole), place(Path("phase1_single_head", "README.md"))
     said = Read(site.head(page, "A <title>", 'with "quotes"')).meta
-    assert said["og:image"] == f"https://name.example/course/{SHARE_PICTURE.name}"
     assert said["og:url"] == "https://name.example/course/lessons/phase1_single_head/index.html"
     assert said["og:title"] == "A <title>" and said["og:description"] == said["description"] == 'with "quotes"'
-    assert said["twitter:card"] == "summary_large_image" and said["og:type"] == "website"
+    assert said["og:type"] == "website"
     for path in (whole / HOME).rglob("index.html"):
         assert 20 < len(read(path).meta["description"]) < 250, path
-
-
-def test_the_share_picture_is_light_and_true(whole):
-    path = whole / SHARE_PICTURE
-    with Image.open(path) as image:
-        assert image.size == (1200, 630)
-    assert path.stat().st_size <= 200_000
-    verb, subject = (share_picture.WORDS[place] for place in (share_picture.VERB, share_picture.SUBJECT))
-    assert subject in [form for pair in SUBJECTS[VERBS[verb][0]] for form in pair], "the grammar says so"
-    assert abs(share_picture.VERB - share_picture.SUBJECT) > 1
-    with watched_texts() as seen:
-        figure = share_picture.draw()
-        figure.savefig(os.devnull, format="png", dpi=100)
-    assert not overlapping(seen[figure])
-    assert all(box.x0 > 40 and box.x1 < 1160 for _, _, box in seen[figure].values())
 
 
 def test_the_workflow_runs_what_is_there():
@@ -427,7 +335,11 @@ def opened(browser, path: Path, address: str = "", **settings):
 
 def shown(page) -> list[str]:
     """Ids of the findings that can be seen."""
-    return [finding.get_attribute("id") for finding in page.locator("article details").all() if finding.is_visible()]
+    return [
+        finding.get_attribute("id")
+        for finding in page.locator("article details[data-verdict]").all()
+        if finding.is_visible()
+    ]
 
 
 def seen_pictures(page) -> list[str]:
@@ -449,20 +361,20 @@ NAMES = ("", "holds", "does-not-hold", "holds-only-if", "undecided-here", "measu
 def test_a_verdict_takes_its_pictures_along_and_counts_agree(report, browser):
     with opened(browser, report) as page:
         assert shown(page) == IN_ORDER and len(seen_pictures(page)) == len(DRAWN)
-        assert counts(page, "verdict") == dict(zip(NAMES, (5, 2, 2, 1, 0, 0), strict=True))
+        assert counts(page, "verdict") == dict(zip(NAMES, (4, 1, 2, 1, 0, 0), strict=True))
         for verdict, left, pictures in (
-            ("holds", ["C901", "C904"], ["scaling.png"]),
-            ("does-not-hold", ["C902", "no-phase-4"], ["scaling.png", "mask_gallery.png"]),
+            ("holds", ["C901"], ["scaling.png"]),
+            ("does-not-hold", ["C902", "no-phase-4"], ["scaling.png", "causality.png"]),
             ("measured", [], []),
         ):
             page.locator(f"input[value={verdict}]").check()
             assert shown(page) == left and page.url.endswith(f"#verdict={verdict}")
             assert seen_pictures(page) == pictures
             assert page.locator("output").inner_text().startswith(f"{len(left)} finding")
-            assert counts(page, "verdict") == dict(zip(NAMES, (5, 2, 2, 1, 0, 0), strict=True))
+            assert counts(page, "verdict") == dict(zip(NAMES, (4, 1, 2, 1, 0, 0), strict=True))
             assert sum(counts(page, "section").values()) == len(left)
         page.locator("#filter-clear").click()
-        assert len(shown(page)) == 5 and "#" not in page.url and len(seen_pictures(page)) == len(DRAWN)
+        assert len(shown(page)) == 4 and "#" not in page.url and len(seen_pictures(page)) == len(DRAWN)
 
 
 @needs_browser
@@ -472,18 +384,17 @@ def test_words_find_findings_and_pictures_from_the_keyboard(report, browser):
         page.keyboard.type("FUTURE mask")  # both, in any order and case
         assert shown(page) == ["C902", "C903"] and page.url.endswith("#words=FUTURE+mask")
         assert counts(page, "verdict") == dict(zip(NAMES, (2, 0, 1, 1, 0, 0), strict=True))
-        assert seen_pictures(page) == ["scaling.png", "mask_gallery.png"]
+        assert seen_pictures(page) == ["scaling.png", "causality.png"]
         page.keyboard.press("Escape")
-        assert len(shown(page)) == 5
+        assert len(shown(page)) == 4
         for words, left, pictures in (
-            ("c904", ["C904"], []),
-            ("phase4_causal/visualize.py", ["no-phase-4", "C903"], ["mask_gallery.png"]),  # the script of both
+            ("causality.py", ["no-phase-4", "C903"], ["causality.png"]),  # the script of both
             ("<b>", ["C901"], ["scaling.png"]),
             ("√d_k", ["C902", "C901"], ["scaling.png"]),  # in the question of both
             ("sqrt(d_k)", ["C902", "C901"], ["scaling.png"]),
             ("SQRT", ["C902", "C901"], ["scaling.png"]),
-            ("rollout", [], ["rollout.png"]),  # the picture alone
-            ("caption mask_gallery", ["no-phase-4", "C903"], ["mask_gallery.png"]),  # their picture's caption
+            ("attention_flow", [], ["attention_flow.png"]),  # the picture alone
+            ("caption causality", ["no-phase-4", "C903"], ["causality.png"]),  # their picture's caption
             ("zebra", [], []),
         ):
             page.locator("input[type=search]").fill(words)
@@ -507,16 +418,16 @@ def test_an_address_brings_its_filter_back_and_a_link_opens_its_finding(report, 
         if "=" in address:  # what is asked for can be seen
             assert 0 <= page.locator("#findings").bounding_box()["y"] < page.viewport_size["height"]
         assert page.locator("details[open]").count() == ("C903" in address)
-        page.evaluate("location.hash = '#C904'")  # whatever is filtered
-        page.wait_for_function("document.getElementById('C904').open")
-        assert page.locator("#C904 dl").is_visible() and shown(page) == IN_ORDER
-        assert page.locator("#C904").bounding_box()["y"] > page.locator("nav").bounding_box()["height"]
+        page.evaluate("location.hash = '#C901'")  # whatever is filtered
+        page.wait_for_function("document.getElementById('C901').open")
+        assert page.locator("#C901 dl").is_visible() and shown(page) == IN_ORDER
+        assert page.locator("#C901").bounding_box()["y"] > page.locator("nav").bounding_box()["height"]
 
 
 @needs_browser
 def test_report_works_without_javascript(report, browser):
     with opened(browser, report, java_script_enabled=False) as page:
-        assert len(shown(page)) == 5 and not page.locator("form").is_visible()
+        assert len(shown(page)) == 4 and not page.locator("form").is_visible()
         page.locator("#C901 summary").click()
         assert page.locator("#C901 dl").is_visible()
 

@@ -1,0 +1,166 @@
+"""Which heads of a published decoder copy, and which rest?
+
+Random tokens mean nothing, so a head that finds something in them follows a rule of place or of repetition. A block of
+16 to 40 random tokens is repeated until 96 are there (Olsson et al. 2022). A head may look at the token before
+(previous), at the same token earlier (duplicate), at the token after that (induction), or at the first token of all,
+the sink (Xiao et al. 2023). It is named where it gives more than half of its weight. The control is the same model with
+the numbers of each matrix shuffled. The default is SmolLM2-135M, which the extra "decoder" brings.
+"""
+
+import copy
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from phase3_visualization.pretrained.language_model import (
+    SMOLLM2,
+    add_model,
+    is_default,
+    load,
+    or_refuse,
+)
+from shared import head_statistics
+from shared.attention_utils import causal_mask
+from shared.evidence.claims import Claim, Numbers
+from shared.experiment import Experiment, Results, Run
+from shared.visualization_utils import BLUE, GREEN, GREY, HIDDEN, RED
+
+SEQUENCES, LENGTH, PERIODS = 8, 96, (16, 40)
+NAMED = 0.5  # more than this weight gives a head its name
+COLORS = {"previous": BLUE, "duplicate": GREEN, "induction": RED, "first": GREY}
+
+
+def repeated_tokens(known: Tensor, generator: torch.Generator) -> Tensor:
+    """Sequences of one repeated block each, of tokens drawn from known (V,) -> (SEQUENCES, LENGTH)."""
+    low, high = PERIODS
+    periods = torch.randint(low, high + 1, (SEQUENCES,), generator=generator).tolist()
+    blocks = (known[torch.randperm(len(known), generator=generator)[:period]] for period in periods)
+    return torch.stack([block[torch.arange(LENGTH) % len(block)] for block in blocks])
+
+
+def role_scores(weights: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+    """Mean weight on the places of each role -> name: (heads,); weights (N, heads, T, T), tokens (N, T)."""
+    mask = causal_mask(tokens.size(1)).expand(len(tokens), 1, -1, -1)  # (T, T) -> (N, 1, T, T)
+    earlier = (tokens[:, :, None] == tokens[:, None, :]).tril(-1)  # (N, T) -> (N, T, T)
+    return {
+        "previous": head_statistics.offset_weight(weights, mask, -1),
+        "duplicate": head_statistics.relation_weight(weights, earlier),
+        "induction": head_statistics.relation_weight(weights, earlier.roll(1, dims=-1)),  # one key further
+        "first": head_statistics.first_weight(weights, mask),
+    }
+
+
+@torch.no_grad()
+def weights_of(model: nn.Module, tokens: Tensor) -> Tensor:
+    """All heads of all layers, (N, L * H, T, T). ValueError if later tokens are seen, or weights are not to be had."""
+    layers = model(tokens, output_attentions=True).get("attentions")
+    if not layers or layers[0].triu(1).any():
+        kind = model.config.model_type
+        raise ValueError(f"a decoder that hands out its weights is needed: got {kind}; try --model {SMOLLM2}")
+    return torch.cat(layers, dim=1)  # L x (N, H, T, T) -> (N, L * H, T, T)
+
+
+@torch.no_grad()
+def shuffled(model: nn.Module, generator: torch.Generator) -> nn.Module:
+    """A copy in which the numbers of each parameter are the same, in another order."""
+    result = copy.deepcopy(model)
+    for parameter in result.parameters():
+        order = torch.randperm(parameter.numel(), generator=generator)
+        parameter.copy_(parameter.flatten()[order].view_as(parameter))
+    return result
+
+
+def named(scores: dict[str, Tensor]) -> list[str]:
+    """The role of each head in which it has more than NAMED; "" without one."""
+    best, role = torch.stack(list(scores.values())).max(dim=0)  # 4 x (heads,) -> (heads,)
+    return [list(scores)[r] if b > NAMED else "" for b, r in zip(best.tolist(), role.tolist(), strict=True)]
+
+
+def head_scores(model: nn.Module, tokens: Tensor, generator: torch.Generator) -> Numbers:
+    """The best heads, chosen on the first half of the sequences; how many are named; the shuffled model's best."""
+    weights = weights_of(model, tokens)
+    first, second = (role_scores(*half) for half in zip(weights.chunk(2), tokens.chunk(2), strict=True))
+    control = role_scores(weights_of(shuffled(model, generator), tokens), tokens)
+    roles = named(role_scores(weights, tokens))
+    found = {f"{role}, best head": second[role][first[role].argmax()].item() for role in COLORS}
+    found |= {f"{role}, heads": roles.count(role) for role in COLORS}
+    found["first, share of heads"] = roles.count("first") / len(roles)
+    found["all heads"] = len(roles)
+    return found | {"highest score in the shuffled model": max(scores.max().item() for scores in control.values())}
+
+
+def measure(run: Run) -> Numbers:
+    """Mean weights on 8 sequences of 96 random tokens; a head that does not choose has 0.03 to 0.05."""
+    language_model = or_refuse(run, load, run.options.model or SMOLLM2)
+    model, generator = language_model.model, torch.Generator().manual_seed(run.seed)
+    special = set(language_model.tokenizer.all_special_ids)
+    known = torch.tensor([i for i in range(len(language_model.tokenizer)) if i not in special])
+    tokens = repeated_tokens(known, generator)
+    found = or_refuse(run, head_scores, model, tokens, generator)
+    roles = named(role_scores(weights_of(model, tokens), tokens))
+    run.shown |= {"model": language_model.name, "roles": roles, "heads": model.config.num_attention_heads}
+    return found
+
+
+def learned(n: Numbers) -> bool:
+    best = min(n["previous, best head"], n["induction, best head"])
+    return best >= NAMED and n["highest score in the shuffled model"] <= NAMED / 2
+
+
+CLAIMS = (
+    Claim(
+        id="decoder-copies",
+        text="A published decoder has heads that look at the token before, and heads that look up what came next last "
+        "time, on tokens that mean nothing",
+        source="Olsson et al. 2022",
+        rule="of both kinds the head chosen on one half of the sequences gives 0.5 or more there on the other half; in "
+        "the shuffled model no head of any kind has 0.25",
+        holds=learned,
+        oracle={"*, best head": 1.0, "highest score in the shuffled model": 0.05},
+        null={"*": 0.05},
+    ),
+    Claim(
+        id="decoder-sinks",
+        text="A large part of the heads of a published decoder rests on the first token, whichever that is",
+        source="Xiao et al. 2023, section 3.1",
+        rule="at least a quarter of the heads give it more than half of their weight; in the shuffled model no head of "
+        "any kind has 0.25",
+        holds=lambda n: n["first, share of heads"] >= 0.25 and n["highest score in the shuffled model"] <= NAMED / 2,
+        oracle={"first, share of heads": 0.5, "highest score in the shuffled model": 0.05},
+        null={"first, share of heads": 0.0, "highest score in the shuffled model": 0.05},
+    ),
+)
+
+
+def picture(results: Results) -> Figure:
+    """A cell for each head in the colour of its name."""
+    roles, num_heads = results.shown["roles"], results.shown["heads"]
+    fig, ax = plt.subplots(figsize=(8.4, 3.7), layout="constrained")
+    for index, role in enumerate(roles):
+        layer, head = divmod(index, num_heads)
+        ax.add_patch(plt.Rectangle((layer - 0.45, head - 0.45), 0.9, 0.9, color=COLORS.get(role, HIDDEN)))
+        if role not in ("", "first"):
+            ax.text(layer, head, role[0].upper(), ha="center", va="center", color="white", weight="bold")
+    ax.set(xlim=(-0.6, len(roles) / num_heads - 0.4), ylim=(num_heads - 0.4, -0.6), xlabel="layer", ylabel="head")
+    ax.set_aspect("equal")
+    ax.spines[:].set_visible(False)
+    return fig
+
+
+main = Experiment(
+    measure,
+    CLAIMS,
+    picture,
+    title="Of {n[all heads]:.0f} heads {n[first, heads]:.0f} rest on the first token; far fewer look up a repetition",
+    note="{shown[model]} (pretrained), random tokens, repeated; more than half of the weight\n"
+    "grey: first token · P: previous · D: duplicate · I: induction · pale: none of them",
+    answer="Heads of {shown[model]} with a name, of {n[all heads]:.0f}: {n[previous, heads]:.0f} previous, "
+    "{n[duplicate, heads]:.0f} duplicate, {n[induction, heads]:.0f} induction, {n[first, heads]:.0f} first",
+    options=add_model,
+    about=is_default,
+)
+
+if __name__ == "__main__":
+    main.run()
