@@ -11,7 +11,6 @@ Then heads are taken out, one by one and all together (ablation.py).
 """
 
 import math
-from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 import torch
@@ -27,10 +26,10 @@ from phase4_causal.induction.induction_scores import (
     after_earlier_occurrence,
     even_score,
     late_sequences,
-    next_word_losses,
+    repeated_loss,
     repeated_sequences,
     right,
-    scores,
+    scores_on,
 )
 from phase4_causal.induction.models import HEADS, MATCHES, NUM_TEST, STEPS, chosen_by, generator, train
 from shared import charts
@@ -39,7 +38,7 @@ from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import decode
 from shared.toy_model import ToyTransformer
-from shared.visualization_utils import BLUE, GREY, PURPLE, QUIET, RED, label_ends, plot_attention
+from shared.visualization_utils import BLUE, GREY, QUIET, RED, label_ends, plot_attention
 
 EVERY = 10  # steps between two measurements
 GUESS = math.log(SYMBOLS)  # loss of a guess among all words
@@ -47,39 +46,21 @@ DISTANCES = PERIODS[1] - PERIODS[0] + 1
 EXPONENTIAL = math.log(3) / math.log(4 / 3)  # how much longer than the wait the fall takes when the loss decays evenly
 
 
-@dataclass
-class Watched:
-    """A trained model and, on test sequences at these steps, its loss where the next word is certain and its scores."""
-
-    model: ToyTransformer
-    tokens: Tensor  # (N, LENGTH)
-    steps: list[int]
-    loss: list[float]
-    scores: Tensor  # (steps, L, H)
-
-    def first_below(self, loss: float) -> int:
-        """The first measured step with a loss of at most this; the last step if there is none."""
-        return next((step for step, found in zip(self.steps, self.loss, strict=True) if found <= loss), self.steps[-1])
-
-    def half_way_up(self, layer: int, head: int) -> int:
-        """The step at which a head has come half the way from its first to its last score."""
-        track = self.scores[:, layer, head]  # (steps, L, H) -> (steps,)
-        return self.steps[int((track >= (track[0] + track[-1]) / 2).nonzero()[0])]
-
-
-def watched(seed: int, num_layers: int, steps: int) -> Watched:
-    """Train a model and measure it every so many steps, the first time before training."""
-    tokens = repeated_sequences(NUM_TEST, generator(seed, 1))
-    gold, found = after_earlier_occurrence(tokens[:, :-1]), []
+def watched(seed: int, num_layers: int, steps: int, tokens: Tensor) -> tuple[ToyTransformer, list[float]]:
+    """Train a model -> the model, and its loss on these tokens where the next word is certain, every so many steps."""
+    losses = []
 
     def look(model: ToyTransformer, done: int) -> None:
         if done % EVERY == 0:
-            losses, layers = next_word_losses(model, tokens)
-            found.append((losses[gold.any(dim=-1)].mean().item(), scores(layers, gold)))
+            losses.append(repeated_loss(model, tokens).item())
 
-    model = train(seed, num_layers, steps, look)
-    loss, tracks = zip(*found, strict=True)
-    return Watched(model, tokens, list(range(0, steps + 1, EVERY)), list(loss), torch.stack(tracks))
+    return train(seed, num_layers, steps, look), losses
+
+
+def first_below(losses: list[float], share: float) -> int:
+    """The first step with a loss of at most this share of that of a guess; the last step if there is none."""
+    below = (place for place, loss in enumerate(losses) if loss <= share * GUESS)
+    return EVERY * next(below, len(losses) - 1)
 
 
 def measure(run: Run) -> Numbers:
@@ -87,33 +68,33 @@ def measure(run: Run) -> Numbers:
 
     What is taken out are the heads that score MATCHES or more, each alone and all together.
     """
-    steps = run.steps(STEPS)
-    two, one = watched(run.seed, 2, steps), watched(run.seed, 1, 2 * steps)
-    chosen, control = (chosen_by(each.model, run.seed) for each in (two, one))
+    steps, tokens = run.steps(STEPS), repeated_sequences(NUM_TEST, generator(run.seed, 1))
+    two, losses = watched(run.seed, 2, steps, tokens)
+    one, losses_of_one = watched(run.seed, 1, 2 * steps, tokens)
+    chosen = chosen_by(two, run.seed)
     best, heads = divmod(int(chosen.argmax()), HEADS), (chosen[1] >= MATCHES).nonzero().flatten().tolist()
     numbers = {
-        "two layers, loss": two.loss[-1],
-        "two layers, best score": two.scores[-1][best].item(),
-        "one layer, loss": one.loss[-1],
-        "one layer, best score": one.scores[-1][0, int(control.argmax())].item(),
-        "even weights, best score": even_score(after_earlier_occurrence(two.tokens[:, :-1])),
-        "fall begins": two.first_below(0.75 * GUESS),
-        "fall ends": two.first_below(0.25 * GUESS),
-        "best head half way up": two.half_way_up(*best),
+        "two layers, loss": losses[-1],
+        "two layers, best score": scores_on(two, tokens)[best].item(),
+        "one layer, loss": losses_of_one[-1],
+        "one layer, best score": scores_on(one, tokens)[0, int(chosen_by(one, run.seed).argmax())].item(),
+        "even weights, best score": even_score(after_earlier_occurrence(tokens[:, :-1])),
+        "fall begins": first_below(losses, 0.75),
+        "fall ends": first_below(losses, 0.25),
         "induction heads": len(heads),
-        "right as in training": right(two.model, repeated_sequences(NUM_TEST, generator(run.seed, 3))),
-        "right in longer blocks": right(two.model, repeated_sequences(NUM_TEST, generator(run.seed, 4), (17, 24))),
-        "right in late blocks": right(two.model, late_sequences(NUM_TEST, generator(run.seed, 5))),
+        "right as in training": right(two, repeated_sequences(NUM_TEST, generator(run.seed, 3))),
+        "right in longer blocks": right(two, repeated_sequences(NUM_TEST, generator(run.seed, 4), (17, 24))),
+        "right in late blocks": right(two, late_sequences(NUM_TEST, generator(run.seed, 5))),
     }
     for kind in ("zero", "mean"):
-        alone = [rise(two.model, two.tokens, 1, [head], kind) for head in range(HEADS)]
+        alone = [rise(two, tokens, 1, [head], kind) for head in range(HEADS)]
         numbers |= {
             f"{kind}, worst alone": max([alone[head] for head in heads], default=0.0),
             f"{kind}, summed": sum(alone[head] for head in heads),
-            f"{kind}, all together": rise(two.model, two.tokens, 1, heads, kind),
+            f"{kind}, all together": rise(two, tokens, 1, heads, kind),
         }
         run.shown[kind] = alone
-    run.shown.update(two=two, one=one, best=best, heads=heads)
+    run.shown.update(model=two, losses=losses, losses_of_one=losses_of_one, best=best, heads=heads)
     return numbers
 
 
@@ -172,15 +153,15 @@ CLAIMS = (
 )
 
 
-def draw_losses(ax: Axes, two: Watched, one: Watched, formed: int) -> None:
-    for model, color in ((one, GREY), (two, BLUE)):
-        ax.plot(model.steps, model.loss, color=color, linewidth=2)
+def draw_losses(ax: Axes, losses: list[float], losses_of_one: list[float]) -> None:
+    ends = {}
+    for name, track, color in (("one layer", losses_of_one, GREY), ("two layers", losses, BLUE)):
+        steps = range(0, EVERY * len(track), EVERY)
+        ax.plot(steps, track, color=color, linewidth=2)
+        ends[name] = (steps[-1], track[-1] + 0.2, color)
     ax.axhline(GUESS, color=QUIET, linewidth=0.8, linestyle=":")
-    ax.text(one.steps[-1], GUESS + 0.05, f"a guess among {SYMBOLS} words", ha="right", color=QUIET)
-    ax.axvline(formed, color=PURPLE, linewidth=1.2, linestyle="--")
-    ax.text(formed, 5.3, "  the best head has come half the way to its score", color=PURPLE)
-    ax.set(xlabel="step", ylabel="loss on the repeated part, nats", ylim=(0, 6), xlim=(0, one.steps[-1]))
-    ends = {"two layers": (two.steps[-1], two.loss[-1] + 0.2, BLUE), "one layer": (one.steps[-1], one.loss[-1], GREY)}
+    ax.text(steps[-1], GUESS + 0.05, f"a guess among {SYMBOLS} words", color=QUIET)
+    ax.set(xlabel="step", ylabel="loss on the repeated part, nats", ylim=(0, 6), xlim=(0, None))
     label_ends(ax, ends, size=10)
 
 
@@ -201,8 +182,8 @@ def picture(results: Results) -> Figure:
     """Losses while training, the pattern of the best induction head, what each head is worth."""
     fig, axes = plt.subplot_mosaic([["loss", "loss"], ["pattern", "removal"]], figsize=(8.8, 8.2), layout="constrained")
     shown, numbers = results.shown, results.runs[0]
-    draw_losses(axes["loss"], shown["two"], shown["one"], numbers["best head half way up"])
-    draw_pattern(axes["pattern"], shown["two"].model, *shown["best"])
+    draw_losses(axes["loss"], shown["losses"], shown["losses_of_one"])
+    draw_pattern(axes["pattern"], shown["model"], *shown["best"])
     rises = {f"head {head}": [loss] for head, loss in enumerate(shown["zero"])}
     rises[f"all {len(shown['heads'])}\ninduction\nheads"] = [numbers["zero, all together"]]
     colors = {name: BLUE if place in (*shown["heads"], HEADS) else GREY for place, name in enumerate(rises)}

@@ -158,9 +158,6 @@ def test_mean_ablation_takes_away_what_depends_on_the_words():
     assert abs(alone[0]) < 1e-12 < abs(alone[1])
 
 
-def test_where_the_loss_falls_and_a_head_forms():
-    track = torch.zeros(5, 2, HEADS)
-    track[:, 1, 3] = torch.tensor([0.0, 0.1, 0.3, 0.9, 1.0])
-    watched = induction.Watched(MODEL, TOKENS, [0, 10, 20, 30, 40], [1.4, 1.0, 0.7, 0.2, 0.01], track)
-    assert [watched.first_below(loss) for loss in (0.75, 0.25, 0.001)] == [20, 30, 40]
-    assert watched.half_way_up(1, 3) == 30
+def test_where_the_loss_falls():
+    losses = [share * math.log(task.SYMBOLS) for share in (1.4, 1.0, 0.7, 0.2, 0.01)]
+    assert [induction.first_below(losses, share) for share in (0.75, 0.25, 0.001)] == [20, 30, 40]

@@ -72,29 +72,21 @@ def test_pages_are_a_cache_for_each_text_in_every_order_of_words_forks_and_ends(
         assert_accounts_balance(cache)
 
 
-@pytest.mark.parametrize("key", [torch.zeros(4, 2, 3), torch.zeros(1, 2, 3), torch.zeros(3, 2, 3).double()])
-def test_words_that_do_not_fit_are_refused(key):
-    cache = PagedCache(4, 2, 5, 3)
-    with pytest.raises(ValueError, match=r"\(3, 2, 3\) in torch.float32: got \("):
-        cache.append(key, key, {cache.start(): 3})
-    assert_accounts_balance(cache)
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda cache, words: cache.start(7),
-        lambda cache, words: cache.end(7),
-        lambda cache, words: cache.blocks_for({7: 1}),
-        lambda cache, words: cache.append(words, words, {0: 1, 7: 1}),
-        lambda cache, words: paged_attention(words, cache, {0: 1, 7: 1}),
-    ],
-)
-def test_a_text_that_is_not_there_is_refused_and_nothing_is_stored(use):
-    cache = PagedCache(4, 2, 5, 3)
-    cache.start()
-    with pytest.raises(ValueError, match=r"start\(\).*end\(\).*got 7.*are \[0\]"):
-        use(cache, torch.zeros(2, 2, 3))
+def test_words_that_do_not_fit_and_texts_that_are_not_there_are_refused_and_nothing_is_stored():
+    cache, two = PagedCache(4, 2, 5, 3), torch.zeros(2, 2, 3)
+    text = cache.start()
+    for key in (torch.zeros(4, 2, 3), torch.zeros(1, 2, 3), two.double()):
+        with pytest.raises(ValueError, match=r"\(2, 2, 3\) in torch.float32: got \("):
+            cache.append(key, key, {text: 2})
+    for use, *inputs in (
+        (cache.start, 7),
+        (cache.end, 7),
+        (cache.blocks_for, {7: 1}),
+        (cache.append, two, two, {text: 1, 7: 1}),
+        (paged_attention, two, cache, {text: 1, 7: 1}),
+    ):
+        with pytest.raises(ValueError, match=r"start\(\).*end\(\).*got 7.*are \[0\]"):
+            use(*inputs)
     assert (cache.lengths, cache.tables) == ({0: 0}, {0: []}) and cache.start() == 1
     assert_accounts_balance(cache)
 
