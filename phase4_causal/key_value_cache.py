@@ -50,7 +50,10 @@ class KeyValueCache:
         fit, if there is no room, if the numbers have more digits or a wider range than the buffer, or if the keys carry
         gradients: a buffer that is written again cannot hold them.
         """
-        self._check(key, value)
+        self._check(key, "key")
+        self._check(value, "value")
+        if key.size(2) != value.size(2):
+            raise ValueError(f"key and value must have the same length: got {key.size(2)} and {value.size(2)}")
         end = self.length + key.size(2)
         if end > self.max_length:
             new = f"({self.length} there, {key.size(2)} new); make it with a larger max_length"
@@ -60,21 +63,17 @@ class KeyValueCache:
         self.length = end
         return self.keys[:, :, :end], self.values[:, :, :end]  # (B, H, max_length, d_k) -> (B, H, length, d_k)
 
-    def _check(self, *pair: Tensor) -> None:
+    def _check(self, new: Tensor, name: str) -> None:
         batch, num_heads, _, d_k = self.keys.shape
-        for name, new in zip(("key", "value"), pair, strict=True):
-            if new.dim() != 4 or (new.size(0), new.size(1), new.size(3)) != (batch, num_heads, d_k):
-                expected = f"({batch}, {num_heads}, T_new, {d_k})"
-                raise ValueError(f"this cache takes a {name} of shape {expected}: got {tuple(new.shape)}")
-            if torch.promote_types(new.dtype, self.keys.dtype) != self.keys.dtype:
-                advice = f"make it with dtype={new.dtype}"
-                raise ValueError(f"this cache holds {self.keys.dtype}, nothing wider: got {new.dtype}; {advice}")
-            if new.requires_grad:
-                advice = "call the model under torch.no_grad()"
-                raise ValueError(f"a cache is for writing, not for training: got a {name} with gradients; {advice}")
-        if pair[0].size(2) != pair[1].size(2):
-            lengths = f"{pair[0].size(2)} and {pair[1].size(2)}"
-            raise ValueError(f"key and value must have the same length: got {lengths}")
+        if new.dim() != 4 or (new.size(0), new.size(1), new.size(3)) != (batch, num_heads, d_k):
+            expected = f"({batch}, {num_heads}, T_new, {d_k})"
+            raise ValueError(f"this cache takes a {name} of shape {expected}: got {tuple(new.shape)}")
+        if torch.promote_types(new.dtype, self.keys.dtype) != self.keys.dtype:
+            advice = f"make it with dtype={new.dtype}"
+            raise ValueError(f"this cache holds {self.keys.dtype}, nothing wider: got {new.dtype}; {advice}")
+        if new.requires_grad:
+            advice = "call the model under torch.no_grad()"
+            raise ValueError(f"a cache is for writing, not for training: got a {name} with gradients; {advice}")
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` positions. Raises ValueError if there are not so many."""

@@ -6,8 +6,9 @@ this run from trained models. The sheet is one grid in millimetres: two columns 
 
     python phase4_causal/summary.py
     python phase4_causal/summary.py --sentence "those dogs slept in a soft bed"
+    python phase4_causal/summary.py --format svg        for a printer
 
-Writes summary_all_phases.png, and summary_all_phases.pdf for a printer, to visualizations/plots/.
+Writes summary_all_phases.png to visualizations/plots/.
 """
 
 import textwrap
@@ -28,7 +29,7 @@ from phase2_multi_head.models import load_multi_head_model, load_one_layer_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import generate
 from phase4_causal.models import largest_leak, load_causal_model
-from shared import cli, paths
+from shared import cli
 from shared.grammar.relations import with_relations
 from shared.grammar.roles import NO_NAME, golds, head_names
 from shared.grammar.scores import CORE_RELATIONS, chosen_and_scored, relation_name
@@ -258,13 +259,7 @@ def main(argv: list[str] | None = None) -> str:
     ]
     foot = f"drawn by phase4_causal/summary.py · models {one.label}, seed {options.seed} · MIT licence"
     put(ax, LEFT, 579, foot, FOOT_SIZE, color=QUIET)
-    caption = " ".join([f"{TITLE}.", *said])
-    if options.pictures:  # for a printer: vectors, fonts inside, and no date, so that the same run gives the same bytes
-        pdf = options.output_dir / paths.PLOTS / "summary_all_phases.pdf"
-        with paths.whole_file(pdf) as unfinished, plt.rc_context({"pdf.fonttype": 42}):
-            fig.savefig(unfinished, metadata={"CreationDate": None, "Title": TITLE, "Subject": caption})
-        print(f"  picture: {paths.shown(pdf)}")
-    save_plot(options, "summary_all_phases", fig, caption)
+    save_plot(options, "summary_all_phases", fig, " ".join([f"{TITLE}.", *said]))
     return said[1]
 
 

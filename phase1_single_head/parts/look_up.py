@@ -2,8 +2,7 @@
 
 The other sequence is a list of facts in random order, "cat: red", "mat: soft", and the questions are nouns: which
 adjective belongs to "mat"? The fact with the same noun is the right one, so every weight is right or wrong. Compared
-with the same model before training; and the padding behind the facts is replaced, with the mask that hides it and
-without.
+with the same model before training, and with chance.
 """
 
 import matplotlib.pyplot as plt
@@ -14,7 +13,7 @@ from matplotlib.patches import Rectangle
 from phase1_single_head.parts.cross_attention import CrossAttention
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.tasks import NOUNS, Facts, Lookup, draw_facts, train_lookup
+from shared.tasks import NOUNS, Facts, draw_facts, train_lookup
 from shared.toy_language import ADJECTIVES
 from shared.visualization_utils import RED, plot_attention
 
@@ -29,27 +28,12 @@ def fact_labels(facts: Facts) -> list[str]:
     return names[:length] + ["(padding)"] * (len(names) - length)
 
 
-@torch.no_grad()
-def moved_by_padding(model: Lookup, facts: Facts) -> dict[str, float]:
-    """How far outputs move when what stands behind the end of each list is replaced, with the mask and without."""
-    questions, memory = model.noun(facts.questions), model.memory(facts)
-    other = model.memory(draw_facts(len(facts.lengths), torch.Generator().manual_seed(1)))
-    repadded = torch.where(facts.mask[:, 0, 0, :, None], memory, other)  # (B, 1, 1, M) -> (B, M, 1)
-    moved = {}
-    for name, mask in (("with the mask", facts.mask), ("without a mask", None)):
-        before, after = (model.attention(questions, context, mask)[0] for context in (memory, repadded))
-        moved[f"padding replaced, {name}"] = (after - before).abs().max().item()
-    return moved
-
-
-@torch.no_grad()
 def measure(run: Run) -> Numbers:
     """Shares of questions in 500 lists not trained on; an alignment is right if the largest weight lies on the fact."""
-    with torch.enable_grad():
-        model, found = train_lookup(CrossAttention, run.seed, run.steps(STEPS))
+    model, found = train_lookup(CrossAttention, run.seed, run.steps(STEPS))
     facts = draw_facts(500, torch.Generator().manual_seed(10**6 - 1))
-    run.shown.update(facts=facts, weights=model(facts)[1])
-    return found | {"by chance": (1 / facts.lengths).mean().item()} | moved_by_padding(model, facts)
+    run.shown.update(facts=facts, weights=model(facts)[1].detach())
+    return found | {"by chance": (1 / facts.lengths).mean().item()}
 
 
 def picture(found: Results) -> Figure:

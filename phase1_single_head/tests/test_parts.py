@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from phase1_single_head.parts import look_up, queries_and_keys, scaling
+from phase1_single_head.parts import queries_and_keys, scaling
 from phase1_single_head.parts.cross_attention import CrossAttention
 from phase1_single_head.parts.undivided import FoldedSelfAttention, UndividedSelfAttention
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
@@ -61,10 +61,12 @@ def test_a_look_up_is_scored_against_the_right_fact():
 
 def test_replaced_padding_is_seen_only_without_the_mask():
     torch.manual_seed(0)
-    with_mask, without = look_up.moved_by_padding(
-        Lookup(CrossAttention), draw_facts(50, torch.Generator().manual_seed(0))
-    ).values()
-    assert with_mask == 0 and without > 0.01
+    facts, other = (draw_facts(50, torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    model = Lookup(CrossAttention)
+    questions, memory = model.noun(facts.questions), model.memory(facts)
+    repadded = torch.where(facts.mask[:, 0, 0, :, None], memory, model.memory(other))  # (B, 1, 1, M) -> (B, M, 1)
+    for mask, same in ((facts.mask, True), (None, False)):
+        assert torch.equal(*(model.attention(questions, facts_in, mask)[0] for facts_in in (memory, repadded))) == same
 
 
 @pytest.mark.parametrize("divide", [True, False])

@@ -74,7 +74,7 @@ def watch_training(recipe: Recipe, words: list[str], at: set[int], sentences: li
 def step_half_grown(steps: list[int], scores: list[float], base: float) -> int:
     """The first step at which a score has made half of its way from `base` to its last value."""
     level = (base + scores[-1]) / 2
-    return next(step for step, score in zip(steps, scores, strict=True) if score >= level)
+    return next((step for step, score in zip(steps, scores, strict=True) if score >= level), steps[-1])
 
 
 def measure(run: Run) -> Numbers:

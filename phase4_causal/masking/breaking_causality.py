@@ -143,8 +143,8 @@ def picture(found: Results) -> Figure:
     fig, (curves, past) = plt.subplots(1, 2, figsize=(9, 4.6), sharey=True, width_ratios=(1.5, 1), layout="constrained")
     last, least = len(found.shown["with the mask"]), found.mean["the grammar"]
     for mode, color in COLORS.items():
-        smooth = torch.tensor(found.shown[mode]).unfold(0, 10, 1).mean(dim=-1)  # (steps,) -> (steps - 9,)
-        curves.plot(range(10, last + 1), smooth, color=color, linewidth=2)
+        smooth = torch.tensor(found.shown[mode]).unfold(0, min(10, last), 1).mean(dim=-1)  # (steps,) -> (steps - 9,)
+        curves.plot(range(last + 1 - len(smooth), last + 1), smooth, color=color, linewidth=2)
         curves.text(last, smooth[-1] + 0.1, f"trained {mode}", ha="right", va="bottom", color=readable(color))
     alone = [found.mean[f"trained {mode}, two layers, word by word"] for mode in COLORS]
     bars = past.bar([f"trained\n{mode}" for mode in COLORS], alone, 0.6, color=COLORS.values())

@@ -204,7 +204,7 @@ def test_the_work_is_that_of_the_formulas_and_the_cache_exact():
         (["--top-k", "0"], "top-k must leave 1 word"),
         (["--top-p", "2"], "top-p must lie above 0"),
         (["--prompt", "xyzzy"], '"xyzzy" is not among'),
-        (["--prompt", "cat " * MAX_LENGTH], "leaves no room"),
+        (["--prompt", "cat " * (MAX_LENGTH + 1)], "the limit is 32"),
     ],
 )
 def test_generation_options_without_a_meaning_are_one_line(arguments, message, capsys):

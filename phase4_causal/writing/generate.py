@@ -18,6 +18,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from PIL import Image
+from torch import Tensor
 
 from phase4_causal.models import load_causal_model
 from phase4_causal.writing.sampling import GREEDY, Sampling, Written, write
@@ -35,30 +36,17 @@ NUM_SENTENCES, LIMIT = 500, 18  # words; the grammar never needs more
 SHOWN, SECONDS, HELD = 6, 1.2, 3  # of the film: next words, for each page, pages that the last one stays
 
 
-def prompt_and_rule(run: Run) -> tuple[torch.Tensor, Sampling]:
-    """What the options ask for: <start> and a prompt (1, T), and how words are picked."""
-    options = run.options
-    try:
-        tokens = torch.tensor([[START_ID, *encode(tokenize(options.prompt))]])
-        if tokens.size(1) > MAX_LENGTH:
-            raise ValueError(f"a prompt of {MAX_LENGTH} words leaves no room for more: shorten it")
-        return tokens, Sampling(options.temperature, options.top_k, options.top_p)
-    except ValueError as error:
-        run.refuse(str(error))
-
-
-def show_sentences(model: ToyTransformer, run: Run) -> None:
-    """Print the greedy sentence and three drawn ones, with what the grammar says; the first of these is filmed."""
-    tokens, sampling = prompt_and_rule(run)
-    run.shown["rule"] = sampling.label
-    for name, rule, count in (("the likeliest word each time", GREEDY, 1), (f"drawn, {sampling.label}", sampling, 3)):
+def write_on(model: ToyTransformer, tokens: Tensor, sampling: Sampling, run: Run) -> None:
+    """Print the greedy sentence and three drawn ones, with what the grammar says; the first drawn one is filmed."""
+    for name, rule, count in (("the likeliest word each time", GREEDY, 1), ("drawn", sampling, 3)):
         generator = torch.Generator().manual_seed(run.seed)
-        run.shown["written"] = write(model, tokens.expand(count, -1), rule, generator=generator)
+        written = write(model, tokens.expand(count, -1), rule, limit=MAX_LENGTH + 1, generator=generator)
         print(f"   {name}")
-        for words in run.shown["written"].sentences():
+        for words in written.sentences():
             log_probability = sentence_log_probability(words)
             verdict = "not in the grammar" if log_probability == -math.inf else f"ln P = {log_probability:.1f}"
             print(f"      {' '.join(words)}   ({verdict})")
+    run.shown["written"] = written
 
 
 def accepted(sentences: list[list[str]]) -> float:
@@ -75,11 +63,16 @@ def grammar_entropy() -> float:
 
 def measure(run: Run) -> Numbers:
     """Share of accepted sentences, and entropy of a sentence in nats, for each temperature; written from nothing."""
-    prompt_and_rule(run)  # whatever makes no sense is said before anything is trained
-    trained = load_causal_model(run.options, run.seed)
+    options = run.options
+    try:
+        prompt = torch.tensor([[START_ID, *encode(tokenize(options.prompt))]])
+        sampling = Sampling(options.temperature, options.top_k, options.top_p)
+    except ValueError as error:
+        run.refuse(str(error))
+    trained = load_causal_model(options, run.seed)
     model, run.shown["label"] = trained.model.cpu(), trained.label
-    show_sentences(model, run)
-    start = torch.full((20 if run.options.quick else NUM_SENTENCES, 1), START_ID)
+    write_on(model, prompt, sampling, run)
+    start = torch.full((20 if options.quick else NUM_SENTENCES, 1), START_ID)
     found: Numbers = {}
     for rule, top_p in RULES.items():
         for temperature in TEMPERATURES:
@@ -142,7 +135,7 @@ def film(found: Results) -> Film:
     """A sentence while it is written, in one palette: a shade stays what it is from page to page."""
     written = found.shown["written"]
     steps = [step for step, token in enumerate(written.tokens[0, -len(written.attended) :]) if token != PAD_ID]
-    note = found.format("{shown[label]} · {shown[rule]} · weights from 0 (white) to 1 (dark)")
+    note = f"{found.shown['label']} · temperature {found.options.temperature:g} · weights from 0 (white) to 1 (dark)"
     images = [np.asarray(picture_of(page(written, step, note))) for step in steps]
     few = Image.fromarray(np.concatenate(images)).quantize(256, method=Image.Quantize.MAXCOVERAGE)
     images = np.split(np.asarray(few.convert("RGB")), len(images))

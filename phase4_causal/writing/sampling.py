@@ -37,11 +37,6 @@ class Sampling:
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(f"top-p must lie above 0 and at most at 1 (all words): got {self.top_p:g}")
 
-    @property
-    def label(self) -> str:
-        values = {"temperature": self.temperature, "top-k": self.top_k, "top-p": self.top_p}
-        return ", ".join(f"{name} {value:g}" for name, value in values.items() if value is not None)
-
     def probabilities(self, logits: Tensor) -> Tensor:
         """Logits (..., V) -> the probabilities (..., V) by which the next word is drawn; each row sums to 1."""
         if self.temperature == 0:

@@ -60,7 +60,7 @@ def quick_run(request, checkpoints, tmp_path_factory):
 
 
 @of_both_halves
-def test_every_script_writes_what_its_docstring_promises(quick_run):
+def test_every_script_writes_the_pictures_that_it_announces(quick_run):
     _, written, _ = quick_run
     for script, files in written.items():
         pictures = {path.name for path in files if path.suffix in (".png", ".gif", ".html")}
