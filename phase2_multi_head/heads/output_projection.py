@@ -82,11 +82,11 @@ def picture(_: Results) -> Figure:
         ax.text(-0.4, middle + 0.5, f"head {head}", color=color, ha="right", va="center", fontsize=11)
         charts.cells(ax, 0, middle, side_by_side[head : head + 1].where(own, torch.nan), [[color] * 8])
         charts.cells(ax, RIGHT, middle, added[head : head + 1], [[color] * 8])
-        write(ax, middle + 0.5, "×", "=", "+" if head else "")
+        write(ax, middle + 0.5, "+" if head else "")
     charts.cells(ax, 0, SUM, side_by_side.sum(dim=0, keepdim=True), [[COLORS[column // 2] for column in range(8)]])
     charts.cells(ax, RIGHT, SUM, added.sum(dim=0, keepdim=True), [[INK] * 8])
     ax.text(MIDDLE + 4, SUM + 0.5, "W_O", ha="center", va="center")
-    write(ax, SUM + 0.5, "×", "=")
+    write(ax, SUM + 0.5)
     for x, above, below in (
         (0, "heads, side by side", "concat of the heads: 1 × 8"),
         (MIDDLE, "W_O in four blocks", "8 × 8"),
@@ -99,9 +99,9 @@ def picture(_: Results) -> Figure:
     return fig
 
 
-def write(ax: plt.Axes, y: float, times: str, equals: str, plus: str = "") -> None:
+def write(ax: plt.Axes, y: float, plus: str = "") -> None:
     """The signs of a row; plus stands between it and the row above."""
-    for x, up, sign in ((8.75, 0, times), (18.25, 0, equals), (RIGHT + 4, 1, plus)):
+    for x, up, sign in ((8.75, 0, "×"), (18.25, 0, "="), (RIGHT + 4, 1, plus)):
         ax.text(x, y - up, sign, ha="center", va="center", fontsize=13, color=QUIET)
 
 

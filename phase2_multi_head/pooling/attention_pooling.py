@@ -37,7 +37,7 @@ def visible_words(x: Tensor, mask: Tensor | None) -> Tensor:
 
 def weighted_mean(weights: Tensor, x: Tensor) -> Tensor:
     """weights (B, 1, 1, T), x (B, T, d_model) -> (B, d_model)."""
-    return (weights.squeeze(1) @ x).squeeze(1)  # (B, 1, T) @ (B, T, d_model) -> (B, 1, d_model) -> (B, d_model)
+    return (weights[:, 0] @ x)[:, 0]  # (B, 1, T) @ (B, T, d_model) -> (B, 1, d_model) -> (B, d_model)
 
 
 def mean_pooling(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -80,41 +80,26 @@ class AttentionPooling(nn.Module):
 
 
 class AttentionClassifier(nn.Module):
-    """Words -> embedding + position -> attention layer or nothing -> pooling -> linear.
+    """Words -> embedding + position -> attention layer or nothing -> pooling -> linear -> yes or no.
 
-    pooling: AttentionPooling unless given. attention: a module like MultiHeadAttention, its output added to the words.
+    attention: a module like MultiHeadAttention, its output added to the words.
     """
 
-    def __init__(
-        self, num_classes: int, d_model: int, *, pooling: Pooling | None = None, attention: nn.Module | None = None
-    ) -> None:
+    def __init__(self, d_model: int, pooling: Pooling, attention: nn.Module | None = None) -> None:
         super().__init__()
         self.embedding = nn.Embedding(len(VOCABULARY), d_model)
         self.register_buffer("positions", sinusoidal_positions(MAX_LENGTH, d_model), persistent=False)
-        self.to_logits = nn.Linear(d_model, num_classes)
-        self.pooling = AttentionPooling(d_model) if pooling is None else pooling
-        self.attention = attention
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        """tokens (B, T) -> (B, T, d_model)."""
-        return self.embedding(tokens) + self.positions[: tokens.size(-1)]  # (B, T) -> (B, T, d_model)
+        self.to_logits = nn.Linear(d_model, 2)
+        self.pooling, self.attention = pooling, attention
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """tokens (B, T), mask (B, 1, 1, T) -> logits (B, num_classes), pooling weights (B, 1, 1, T)."""
-        x = self.embed(tokens)
+        """tokens (B, T), mask (B, 1, 1, T) -> logits (B, 2), pooling weights (B, 1, 1, T)."""
+        x = self.embedding(tokens) + self.positions[: tokens.size(-1)]  # (B, T) -> (B, T, d_model)
         if self.attention is not None:
             x = x + self.attention(x, mask=mask)[0]
         # The mask again: the layer hid padding from the words, but it wrote a vector at each place of padding too.
         pooled, weights = self.pooling(x, mask)
-        return self.to_logits(pooled), weights  # (B, d_model) -> (B, num_classes)
-
-
-def pool_by_loops(weights: Tensor, x: Tensor) -> Tensor:
-    """The specification of every pooling, one word at a time: weights (T,), x (T, d_model) -> (d_model,)."""
-    pooled = torch.zeros_like(x[0])
-    for weight, word in zip(weights, x, strict=True):
-        pooled += weight * word
-    return pooled
+        return self.to_logits(pooled), weights  # (B, d_model) -> (B, 2)
 
 
 @torch.no_grad()
@@ -124,9 +109,7 @@ def main() -> None:
     attention.query.copy_(torch.tensor([1.0, -1.0]))  # looks for words whose first number is larger
     for name, pooling in (("mean", mean_pooling), ("last word", last_pooling), ("attention", attention)):
         pooled, weights = pooling(x, mask)
-        differ = (pooled[0] - pool_by_loops(weights[0, 0, 0], x[0])).abs().max().item()
-        print(f"{name:10} weights {[round(w, 2) for w in weights.flatten().tolist()]}", end="")
-        print(f" -> {[round(number, 2) for number in pooled.flatten().tolist()]}; the loop differs by {differ:.0e}")
+        print(f"{name:10} weights {[round(w, 2) for w in weights.flatten().tolist()]} -> {pooled[0].tolist()}")
 
 
 if __name__ == "__main__":

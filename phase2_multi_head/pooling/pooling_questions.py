@@ -91,7 +91,7 @@ def train(pooling: str, question: str, with_layer: bool, seed: int, steps: int) 
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     attention = MultiHeadAttention(D_MODEL, 4) if with_layer else None
-    model = AttentionClassifier(2, D_MODEL, pooling=POOLINGS[pooling](), attention=attention)
+    model = AttentionClassifier(D_MODEL, POOLINGS[pooling](), attention)
     task, _ = tasks(question)
 
     def loss_of_step(_: int) -> Tensor:

@@ -1,12 +1,10 @@
-"""How much does a trained model need each of its heads? Two definitions, and the gate that both use.
+"""How much does a trained model need each of its heads? The gate that takes one out, and what is lost without.
 
 A gate is a number that the output of a head is multiplied by before W_O: at 1 nothing changes, at 0 the head is gone.
 
-    removal     Delta_h = L(gate_h = 0) - L(all gates 1)        what is lost without the head; one run for each head
-    gradient    I_h = mean over examples x of |d L(x) / d gate_h|, all gates 1                   (Michel et al. 2019)
+    Delta_h = L(gate_h = 0) - L(all gates 1)        what is lost without the head; one run for each head
 
-The second asks what a small turn of the gate would do, and gets the answer for all heads from one run forwards and one
-backwards. It is the absolute value for each example: over a batch, heads that help here and harm there would cancel.
+MultiHeadAttention stays as it is, and nothing is trained again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,22 +28,14 @@ Head = tuple[int, int]  # layer and head, counted from 0
 
 @dataclass(frozen=True)
 class Sampled:
-    """A trained model with its loss on each of some fixed examples: losses() -> (B,) in nats. Their mean is the loss.
-
-    layers: its attention modules, each with as many heads. The examples enter the attention as the batch, in order.
-    """
+    """A trained model: its attention modules, and losses() -> (B,), its loss on each of some fixed examples in nats."""
 
     layers: Sequence[MultiHeadAttention]
     losses: Callable[[], Tensor]
-    examples: int
 
     @property
     def heads(self) -> list[Head]:
         return [(layer, head) for layer, module in enumerate(self.layers) for head in range(module.num_heads)]
-
-    def open_gates(self, *batch: int) -> Tensor:
-        """Gates that change nothing -> ones (*batch, L, H), as the model's weights are (dtype, device)."""
-        return self.layers[0].w_o.weight.new_ones(*batch, len(self.layers), self.layers[0].num_heads)
 
     @torch.no_grad()
     def losses_without(self, removed: frozenset[Head]) -> Tensor:
@@ -58,18 +48,15 @@ class Sampled:
 def gated(layers: Sequence[MultiHeadAttention], gates: Tensor) -> Iterator[None]:
     """Within the block, the output of each head is multiplied by its gate.
 
-    gates: (L, H), or (B, L, H) for gates of its own for each example. MultiHeadAttention stays as it is: a hook sees
-    what enters w_o, the outputs of all heads side by side, and may hand on something else in its place.
+    gates: (L, H). A hook sees what enters w_o, the outputs of all heads side by side, and may hand on something else.
     Raises ValueError if there is not one gate for each head of each layer.
     """
     expected = (len(layers), layers[0].num_heads)
-    if gates.dim() not in (2, 3) or gates.shape[-2:] != expected:
-        raise ValueError(
-            f"gates must have one number for each head: (L, H) = {expected} or (B, L, H), got {tuple(gates.shape)}"
-        )
+    if gates.shape != expected:
+        raise ValueError(f"gates must have one number for each head, (L, H) = {expected}: got {tuple(gates.shape)}")
     hooks = [
         module.w_o.register_forward_pre_hook(partial(_multiply_heads, gate))
-        for module, gate in zip(layers, gates.unbind(dim=-2), strict=True)  # (..., L, H) -> L x (..., H)
+        for module, gate in zip(layers, gates, strict=True)
     ]
     try:
         yield
@@ -79,16 +66,15 @@ def gated(layers: Sequence[MultiHeadAttention], gates: Tensor) -> Iterator[None]
 
 
 def _multiply_heads(gate: Tensor, w_o: nn.Module, inputs: tuple[Tensor]) -> Tensor:
-    """What w_o is to read instead: merged heads (B, T, H * d_v), each times its gate, (H,) or (B, H)."""
+    """What w_o is to read instead: merged heads (B, T, H * d_v), each times its gate, (H,)."""
     (merged,) = inputs
-    columns = gate.repeat_interleave(merged.size(-1) // gate.size(-1), dim=-1)  # (..., H) -> (..., H * d_v)
-    return merged * columns.unsqueeze(-2)  # (..., H * d_v) -> (..., 1, H * d_v): the same at each of the T places
+    return merged * gate.repeat_interleave(merged.size(-1) // gate.size(-1))  # (H,) -> (H * d_v,)
 
 
 @contextmanager
 def removed_from(model: Sampled, removed: frozenset[Head]) -> Iterator[None]:
     """Within the block some heads are gone."""
-    gates = model.open_gates()
+    gates = model.layers[0].w_o.weight.new_ones(len(model.layers), model.layers[0].num_heads)
     for layer, head in removed:
         gates[layer, head] = 0
     with gated(model.layers, gates):
@@ -99,18 +85,6 @@ def removal_importance(model: Sampled) -> Tensor:
     """L(x without h) - L(x) for each head and example -> (L, H, B) in nats; the mean over examples is Delta_h."""
     rises = [model.losses_without(frozenset([head])) - model.losses_without(frozenset()) for head in model.heads]
     return torch.stack(rises).unflatten(0, (len(model.layers), -1))  # (L * H, B) -> (L, H, B)
-
-
-@torch.enable_grad()
-def gradient_importance(model: Sampled) -> Tensor:
-    """I_h = mean over examples of |d L(x) / d gate_h| -> (L, H) in nats per unit of the gate (Michel et al. 2019).
-
-    Each example has gates of its own, so that one backward pass tells their gradients apart.
-    """
-    gates = model.open_gates(model.examples).requires_grad_()
-    with gated(model.layers, gates):
-        (gradient,) = torch.autograd.grad(model.losses().mean(), gates)
-    return gradient.abs().sum(dim=0).double().cpu()  # (B, L, H) -> (L, H); the loss is a mean already
 
 
 def over_examples(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,4 +109,4 @@ def language_model(trained: Trained, sentences: int = training.NUM_HELD_OUT) -> 
         cost = F.cross_entropy(logits.mT, tokens, reduction="none") * hidden  # (B, V, T) -> (B, T)
         return cost.sum(dim=-1) * (len(tokens) / hidden.sum())  # (B, T) -> (B,)
 
-    return Sampled([block.attention for block in trained.model.blocks], losses, len(tokens))
+    return Sampled([block.attention for block in trained.model.blocks], losses)

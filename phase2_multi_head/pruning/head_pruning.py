@@ -4,7 +4,7 @@ Heads are removed from trained models, without training again, and the loss may 
 upper end of its 95 % interval: the examples are drawn again, 1,000 times (bootstrap; Efron 1979). Two tasks: the toy
 language, two layers of four heads, on held-out sentences; and two look-ups at once (heads/two_lookups.py), one layer of
 eight heads, on strings not trained on. Each head is removed as the only one; then greedily, the cheapest of those that
-are left. And does the gradient of a head's gate (head_importance.py) rank the heads as removing them does?
+are left.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,14 +18,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model, train_two_lookups
-from phase2_multi_head.pruning.head_importance import (
-    Head,
-    Sampled,
-    gradient_importance,
-    language_model,
-    over_examples,
-    removal_importance,
-)
+from phase2_multi_head.pruning.head_importance import Head, Sampled, language_model, over_examples, removal_importance
 from shared import training
 from shared.evidence.claims import Above, Claim, Numbers
 from shared.experiment import Experiment, Results, Run
@@ -45,7 +38,7 @@ def two_lookups(seed: int, steps: int) -> Sampled:
         logits = model(symbols)[:, TwoPlaces.FIRST :]  # (B, T - 3, S)
         return F.cross_entropy(logits.mT, answers, reduction="none").mean(dim=-1)
 
-    return Sampled([model.block.attention], losses, len(symbols))
+    return Sampled([model.block.attention], losses)
 
 
 def greedy_order(heads: Sequence[Head], loss: Callable[[frozenset[Head]], float]) -> list[Head]:
@@ -66,12 +59,6 @@ def greedy_rises(model: Sampled) -> Tensor:
     return torch.stack([losses(removed) for removed in removals]) - losses(frozenset())
 
 
-def rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's rho of distinct values, the correlation of the ranks: 1 for the same order, -1 for the opposite."""
-    ranks = torch.stack([values.flatten().argsort().argsort().double() for values in (a, b)])
-    return torch.corrcoef(ranks)[0, 1].item()
-
-
 def measure(run: Run) -> Numbers:
     """Shares of the heads that can go, and nats that the loss rises by without the cheapest head."""
     quick = run.options.quick
@@ -88,7 +75,6 @@ def measure(run: Run) -> Numbers:
             f"{name}, cheapest head costs at most": alone_at_most.min().item(),
             f"{name}, heads that can each go": int((alone_at_most < TOLERANCE).sum()),
             f"{name}, share that can go together": together / len(sample.heads),
-            f"{name}, gradient and removal": rank_correlation(alone.mean(dim=-1), gradient_importance(sample)),
         }
         run.shown[name] = greedy.mean(dim=-1), low, high
     return numbers

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase2_multi_head.pooling import attention_pooling
 from phase2_multi_head.pooling.attention_pooling import (
     AttentionClassifier,
     AttentionPooling,
@@ -71,7 +70,6 @@ def test_poolings_are_their_loops(name, kind):
         close(weights[b, 0, 0], expected, rtol=0, atol=1e-12)
         by_words = sum(expected[t] * x[b, t] for t in range(P_T))
         close(pooled[b], by_words, rtol=0, atol=1e-12)
-        close(attention_pooling.pool_by_loops(weights[b, 0, 0], x[b]), by_words, rtol=0, atol=1e-12)
 
 
 def test_a_key_projection_would_be_another_query():
@@ -113,13 +111,13 @@ def test_pooling_errors_name_the_rule_and_the_numbers(build, message):
         build()
 
 
-P_HEADS, P_WIDTH, P_CLASSES = 3, 33, 5
+P_HEADS, P_WIDTH = 3, 33
 
 
 def classifier(attention):
     torch.manual_seed(0)
     layer = MultiHeadAttention(P_WIDTH, P_HEADS) if attention else None
-    model = AttentionClassifier(P_CLASSES, P_WIDTH, attention=layer).double()
+    model = AttentionClassifier(P_WIDTH, AttentionPooling(P_WIDTH), layer).double()
     model.pooling.query.data.normal_()
     return model
 
