@@ -30,6 +30,7 @@ Patterns = tuple[list[Tensor], Tensor]  # weights (N, H, T, T) of each layer; bo
 def read(trained: Trained, sentences: list[Sentence]) -> Patterns:
     """The patterns of a model on the sentences. A next-word model reads <start> first, and never <end>."""
     layers, real = training.attention_on(trained.model, sentences, trained.recipe.objective)
+    layers, real = [weights.cpu() for weights in layers], real.cpu()
     if trained.recipe.objective == "masked word":
         return layers, real
     return [weights[..., :-1, :-1] for weights in layers], real[..., 1:, 1:]  # one row and column less for each

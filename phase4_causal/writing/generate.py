@@ -71,7 +71,8 @@ def measure(run: Run) -> Numbers:
         run.refuse(str(error))
     trained = load_causal_model(options, run.seed)
     model, run.shown["label"] = trained.model.cpu(), trained.label
-    write_on(model, prompt, sampling, run)
+    if run.seed == options.seed:
+        write_on(model, prompt, sampling, run)
     start = torch.full((20 if options.quick else NUM_SENTENCES, 1), START_ID)
     found: Numbers = {}
     for rule, top_p in RULES.items():
