@@ -1,12 +1,9 @@
 """What does a cache cost, and why does a batch help writing and not reading?
 
-A model answers in two stages. Prefill reads the prompt, all of its words in one pass. Decoding writes, a word for each
-user in one pass. A pass must read all P weights and the users' caches, and it must compute. Whatever takes longer
-decides: this bound is the roofline (Williams et al. 2009).
-
-    seconds   at least  max(operations / operations a second, bytes / bytes a second)
-    weights   2 P operations for each word of the pass, but 4 P bytes (float32) once for all of them
-    cache     4 L d T operations and 8 L d T bytes for each user, for the T words that it holds: nobody shares it
+Prefill reads the prompt, all of its words in one pass. Decoding writes, a word for each user in one pass. A pass must
+read all P weights and the users' caches, and it must compute. Whatever takes longer decides: this bound is the roofline
+(Williams et al. 2009). Weights cost 2 P operations for each word, but 4 P bytes once for all. A cache of T words costs
+4 L d T operations and 8 L d T bytes for each user: nobody shares it.
 """
 
 from collections.abc import Callable

@@ -1,16 +1,13 @@
 """How can a model write several words in one pass, and exactly as if it had written one at a time?
 
-A pass over five words costs a large model hardly more than one over a single word: its weights are read once for all.
-So a small model drafts a few words, and the large one reads them together. Of each drafted word it then has its own
+A small model drafts a few words, and the large one reads them in one pass. Of each drafted word it then has its own
 probability p beside the q by which the word was drawn:
 
     keep the word with chance min(1, p / q)           what the draft says too often is kept less often
     else draw one from the positive part of p - q     what it says too seldom is made up for; the rest is thrown away
 
 So each word is distributed as p, whatever the draft is: min(p, q) of it comes from the first line, what is missing from
-the second. A bad draft costs time and no quality. Both caches forget what was thrown away: KeyValueCache.truncate.
-
-Leviathan et al. 2023, algorithm 1; Chen et al. 2023, theorem 1.
+the second (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, theorem 1). A bad draft costs time and no quality.
 """
 
 from collections.abc import Callable

@@ -23,7 +23,7 @@ from shared.training import Recipe
 from shared.visualization_utils import BLUE, GREY, ORANGE, RED
 
 COLORS = {INTERPOLATED: RED, AS_TRAINED: GREY, NTK: ORANGE, PARTS: BLUE}  # as expected to do, from worst to best
-STRETCHES = (1, 2, 4, 8)  # how many times as many words as in training
+LENGTHS = (32, 64, 128, 256)  # of texts when the model is used
 STEPS, BACK = 300, 3
 
 
@@ -37,7 +37,7 @@ def train(seed: int, steps: int) -> ToyTransformer:
     """A model that knows places by its attention alone, trained on texts of TRAINED words."""
     generator = torch.Generator().manual_seed(seed)
     model = training.new_model(Recipe("longer", "next word", 4, 1, steps, seed=seed), RotaryHeads)
-    model.positions = model.positions.new_zeros(TRAINED * STRETCHES[-1], model.positions.size(1))
+    model.positions = model.positions.new_zeros(LENGTHS[-1], model.positions.size(1))
 
     def loss_of_step(_: int) -> Tensor:
         words, wanted = copies(32, TRAINED, generator)
@@ -49,23 +49,19 @@ def train(seed: int, steps: int) -> ToyTransformer:
 
 
 @torch.no_grad()
-def right(model: ToyTransformer, way: str, stretch: int, seed: int) -> float:
-    """Share of right answers in new texts, `stretch` times as long; of longer texts only at the places beyond."""
+def right(model: ToyTransformer, way: str, length: int, seed: int) -> float:
+    """Share of right answers in new texts of this length; of longer ones than in training at the places beyond."""
     attention = model.blocks[0].attention
-    attention.way, attention.stretch = way, stretch
-    words, wanted = copies(50, stretch * TRAINED, torch.Generator().manual_seed(10**6 + seed))
-    first = BACK if stretch == 1 else TRAINED
+    attention.way, attention.stretch = way, length // TRAINED
+    words, wanted = copies(50, length, torch.Generator().manual_seed(10**6 + seed))
+    first = BACK if length == TRAINED else TRAINED
     return (model(words)[0].argmax(dim=-1) == wanted)[:, first:].double().mean().item()  # (N, T, V) -> (N, T)
 
 
 def measure(run: Run) -> Numbers:
     """Share right, of one trained model used in each way."""
     model = train(run.seed, run.steps(STEPS))
-    return {
-        f"{way}, of {TRAINED * stretch}": right(model, way, stretch, run.seed)
-        for way in COLORS
-        for stretch in STRETCHES
-    }
+    return {f"{way}, of {length}": right(model, way, length, run.seed) for way in COLORS for length in LENGTHS}
 
 
 CLAIM = Claim(
@@ -83,9 +79,8 @@ CLAIM = Claim(
 def picture(results: Results) -> Figure:
     """The share right against the length, a line for each way."""
     fig, ax = plt.subplots(figsize=(8, 4.6), layout="constrained")
-    lengths = [TRAINED * stretch for stretch in STRETCHES]
     ax.set(ylim=(0, 1.05), xlabel=f"words of a text (trained on {TRAINED})", ylabel="copied right")
-    charts.lines(ax, lengths, {way: results.row(way, [f"of {n}" for n in lengths]) for way in COLORS}, COLORS)
+    charts.lines(ax, LENGTHS, {way: results.row(way, [f"of {n}" for n in LENGTHS]) for way in COLORS}, COLORS)
     return fig
 
 

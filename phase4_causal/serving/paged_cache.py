@@ -1,7 +1,7 @@
 """How does attention find keys that lie in blocks, anywhere in memory?
 
-How long a text will get nobody knows before. A cache in one piece keeps room for the longest there may be, and most of
-that stays empty. So memory is cut into blocks of a few places, as an operating system cuts its memory into pages:
+A cache in one piece keeps room for the longest text there may be, and most of that stays empty. So memory is cut into
+blocks of a few places, as an operating system cuts its memory into pages:
 
     pool    (num_blocks, H, block_size, d_k) for keys and again for values; any block may belong to any text
     table   of a text: its blocks in order. Position t is in block table[t // block_size], at t % block_size

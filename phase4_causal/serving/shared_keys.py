@@ -7,9 +7,8 @@ A model that writes keeps numbers of every word it has seen. With H = 4 heads of
     multi-query    2 d_k        all share one (Shazeer 2019)
     latent         d_c + d_r    one vector, from which every head makes its own (DeepSeek-AI 2024; latent_attention.py)
 
-All four are trained alike, on the next word of the toy language, and on cards of which four must be found at once, one
-by each head if it has keys of its own (shared/tasks.py). Fewer numbers are also fewer weights, and only latent
-attention turns queries and keys by their positions.
+All are trained alike, on the next word of the toy language, and on cards of which four must be found at once, one by
+each head if it has keys of its own (shared/tasks.py). Fewer numbers are also fewer weights.
 """
 
 from collections.abc import Callable
