@@ -7,13 +7,11 @@ the right word; the grey band is what guesses reach: the best fixed offset, or t
 line is the mean normalised entropy of all heads: 1 means even weights.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 from PIL import Image
 from torch import Tensor
@@ -26,7 +24,6 @@ from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Film, Results, Run
 from shared.grammar import roles
 from shared.grammar.scores import CORE_RELATIONS, best_heads, offset_baselines, score_heads
-from shared.toy_language import Sentence
 from shared.toy_model import ToyTransformer, weights_of
 from shared.training import Recipe
 from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, in_few_colors, model_note, plot_heads, role_color
@@ -35,40 +32,38 @@ from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, in_few_colors, 
 FRAMES = (0, 40, 80, 100, *range(120, 350, 10), 370, 400, 450, 500, 600, 700, 800)
 QUICK_FRAMES = FRAMES[::11]
 HELD_FRAMES, SECONDS = 14, 0.28
-NUM_SENTENCES, QUICK_SENTENCES = 100, 20
+NUM_SENTENCES = 100  # held-out
 WIDTH, MAP = 9.0, 1.5  # inches: of a frame, of a map
+NOTE = (
+    "rows: queries, columns: keys, darker: more weight · framed: has a role by rule, on held-out sentences\n"
+    "normalised entropy, mean of all heads: 1 means even weights"
+)
 
 
-@dataclass
-class Looks:
-    """What was seen of one training run; all but the loss belong to `steps`."""
+@dataclass(frozen=True)
+class Look:
+    """What was seen after one step of training."""
 
-    loss: list[float] = field(default_factory=list)  # nats per hidden word, of every step
-    steps: list[int] = field(default_factory=list)
-    weights: list[Tensor] = field(default_factory=list)  # (L, H, T, T) on the sentence of the film
-    names: list[list[list[str]]] = field(default_factory=list)  # [layer][head] -> role by rule
-    entropy: list[float] = field(default_factory=list)  # normalised, mean of all heads on held-out sentences
-    best: dict[str, list[float]] = field(default_factory=dict)  # relation -> how often its best head is right
+    step: int
+    weights: Tensor  # (L, H, T, T) on the sentence of the film
+    names: list[list[str]]  # [layer][head] -> role by rule
+    scores: dict[str, float]  # relation -> how often its best head is right; and the entropy
 
 
-def watch_training(recipe: Recipe, words: list[str], at: set[int], sentences: list[Sentence], device: str) -> Looks:
-    """Train a new model by the recipe, and look at it after each of these steps."""
-    seen = Looks(best={relation: [] for relation in CORE_RELATIONS})
+def watch_training(recipe: Recipe, words: list[str], at: set[int], device: str) -> tuple[list[Look], list[float]]:
+    """Train a new model by the recipe -> a look after each of these steps, and the loss of every step."""
+    sentences, looks = training.corpus()[1][:NUM_SENTENCES], []
 
     def look(model: ToyTransformer, done: int) -> None:
         if done in at:
             layers, _ = training.attention_on(model, sentences, "masked word")
             best = best_heads(score_heads(layers, sentences))
-            seen.steps.append(done)
-            seen.weights.append(weights_of(model, words))
-            now = training.Trained(model, recipe, training.History())
-            seen.names.append(roles.head_names(now, MultiHeadAttention))
-            seen.entropy.append(float(np.mean(training.head_entropy(model, sentences, "masked word"))))
-            for relation, scores in seen.best.items():
-                scores.append(best[relation].accuracy)
+            scores = {relation: best[relation].accuracy for relation in CORE_RELATIONS}
+            scores["entropy"] = float(np.mean(training.head_entropy(model, sentences, "masked word")))
+            names = roles.head_names(training.Trained(model, recipe, training.History()), MultiHeadAttention)
+            looks.append(Look(done, weights_of(model, words), names, scores))
 
-    seen.loss = training.train(recipe, MultiHeadAttention, device, look=look).history.loss
-    return seen
+    return looks, training.train(recipe, MultiHeadAttention, device, look=look).history.loss
 
 
 def step_half_grown(steps: list[int], scores: list[float], base: float) -> int:
@@ -79,19 +74,21 @@ def step_half_grown(steps: list[int], scores: list[float], base: float) -> int:
 
 def measure(run: Run) -> Numbers:
     """Share of held-out pairs that the best head finds; guess: the best fixed offset or head before training."""
-    options, quick = run.options, run.options.quick
+    options = run.options
     sizes = {"d_model": options.d_model, "num_heads": options.heads, "num_layers": options.layers}
     recipe = training.variant(RECIPE, run.seed, **sizes)
     recipe = replace(recipe, steps=run.steps(recipe.steps))
-    at = {round(step * recipe.steps / FRAMES[-1]) for step in (QUICK_FRAMES if quick else FRAMES)}
-    sentences = training.corpus()[1][: QUICK_SENTENCES if quick else NUM_SENTENCES]
-    seen, offsets = watch_training(recipe, options.words, at, sentences, options.device), offset_baselines(sentences)
-    run.shown["seen"], found = seen, {}
-    for relation, scores in seen.best.items():
+    at = {round(step * recipe.steps / FRAMES[-1]) for step in (QUICK_FRAMES if options.quick else FRAMES)}
+    looks, loss = watch_training(recipe, options.words, at, options.device)
+    run.shown.update(looks=looks, loss=loss)
+    offsets, steps = offset_baselines(training.corpus()[1][:NUM_SENTENCES]), [look.step for look in looks]
+    found = {"entropy, before": looks[0].scores["entropy"], "entropy, after training": looks[-1].scores["entropy"]}
+    for relation in CORE_RELATIONS:
+        scores = [look.scores[relation] for look in looks]
         guess = max(offsets[relation], scores[0])
         found |= {f"{relation}, guess": guess, f"{relation}, best head": scores[-1]}
-        found[f"{relation}, half grown at step"] = step_half_grown(seen.steps, scores, guess)
-    return found | {"entropy, before training": seen.entropy[0], "entropy, after": seen.entropy[-1]}
+        found[f"{relation}, half grown at step"] = step_half_grown(steps, scores, guess)
+    return found
 
 
 class Stage:
@@ -100,30 +97,32 @@ class Stage:
     That is ten times as fast as drawing everything, and the GIF, which stores what changed, becomes small.
     """
 
-    def __init__(self, seen: Looks, words: list[str], guesses: list[float]) -> None:
-        self.seen, (num_layers, num_heads) = seen, seen.weights[0].shape[:2]
-        self.loss_so_far = [fmean(seen.loss[max(step - 10, 0) : step]) for step in range(1, len(seen.loss) + 1)]
+    def __init__(self, looks: list[Look], loss: list[float], words: list[str], guesses: list[float]) -> None:
+        self.looks, (num_layers, num_heads) = looks, looks[0].weights.shape[:2]
+        self.loss_so_far = [fmean(loss[max(step - 10, 0) : step]) for step in range(1, len(loss) + 1)]
         maps = num_layers * (MAP + 0.35) + 1.0
         self.fig = plt.figure(figsize=(WIDTH, maps + 2.7), layout="constrained")
         above, below = self.fig.subfigures(2, 1, height_ratios=(maps, 2.7))
         self.title = above.suptitle(" ", fontsize=14)
         self.heads = self.draw_maps(above.subplots(num_layers, num_heads, squeeze=False), words)
         left, right = below.subplots(1, 2, width_ratios=(0.62, 1))
-        self.loss = self.curve(left, "loss, nats per hidden word", 1.1 * max(self.loss_so_far), GREY)
-        self.scores = {name: self.curve(right, "best head is right", 1.08, role_color(name)) for name in CORE_RELATIONS}
-        self.scores["entropy"] = self.curve(right, "best head is right", 1.08, INK)
-        last = seen.steps[-1]
+        last, style = looks[-1].step, {"linewidth": 2.5, "solid_capstyle": "round"}
+        (self.loss,) = left.plot([], [], color=GREY, **style)
+        left.set(xlim=(0, last), ylim=(0, 1.1 * max(self.loss_so_far)))
+        left.set_title("loss, nats per hidden word, by training step", color=QUIET, loc="left")
+        colors = {**{relation: role_color(relation) for relation in CORE_RELATIONS}, "entropy": INK}
+        self.scores = {name: right.plot([], [], color=color, **style)[0] for name, color in colors.items()}
+        self.ends = {
+            name: right.text(1.04 * last, 0.95 - 0.16 * row, "", color=color, weight="bold", fontsize=9)
+            for row, (name, color) in enumerate(colors.items())
+        }
         right.fill_between((0, last), min(guesses), max(guesses), color=HIDDEN, linewidth=0)
         right.text(0.98 * last, min(guesses) + 0.03, "guesses", color=QUIET, fontsize=9, ha="right")
+        right.set(xlim=(0, 1.58 * last), ylim=(0, 1.08), xticks=left.get_xticks())  # room for names beside the lines
+        right.set_title("best head is right, by training step", color=QUIET, loc="left")
         right.yaxis.set_major_formatter(PercentFormatter(1))
-        right.set(xlim=(0, 1.58 * last), xticks=left.get_xticks())  # room for names and numbers beside the lines
         right.spines["bottom"].set_bounds(0, last)
-        self.ends = {
-            name: right.text(1.04 * last, 0.95 - 0.16 * row, "", color=line.get_color(), weight="bold", fontsize=9)
-            for row, (name, line) in enumerate(self.scores.items())
-        }
-        model_note(below, "rows: queries, columns: keys, darker: more weight · framed: has a role by rule, on held-out "
-                   "sentences\nnormalised entropy, mean of all heads: 1 means even weights")  # fmt: skip
+        model_note(below, NOTE)
         self.fig.canvas.draw()  # lays everything out
         self.fig.set_layout_engine("none")  # and there it stays
         of_heads = [part for ax in self.heads.flat for part in (ax.collections[0], *ax.spines.values(), ax.title)]
@@ -135,7 +134,7 @@ class Stage:
 
     def draw_maps(self, axes: np.ndarray, words: list[str]) -> np.ndarray:
         """A map for each head, (L, H); the words stand at the edges of the grid only."""
-        for layer, (weights, row) in enumerate(zip(self.seen.weights[0], axes, strict=True)):
+        for layer, (weights, row) in enumerate(zip(self.looks[0].weights, axes, strict=True)):
             plot_heads(weights, words, axes=row, titles=[" "] * len(row))
             for head, ax in enumerate(row):
                 ax.spines[:].set_visible(True)
@@ -145,29 +144,22 @@ class Stage:
             row[0].set_ylabel(f"layer {layer}", color=QUIET, fontsize=11)
         return axes
 
-    def curve(self, ax: Axes, label: str, top: float, color: str) -> Line2D:
-        """Prepare the axes of a curve over the steps; the curve itself is still empty."""
-        ax.set(xlim=(0, self.seen.steps[-1]), ylim=(0, top))
-        ax.set_title(f"{label}, by training step", color=QUIET, loc="left")
-        return ax.plot([], [], color=color, linewidth=2.5, solid_capstyle="round")[0]
-
     def show(self, at: int) -> None:
         """Set everything that moves to what look number `at` saw."""
-        seen, now = self.seen, self.seen.steps[at]
+        now, so_far = self.looks[at], self.looks[: at + 1]
         for (layer, head), ax in np.ndenumerate(self.heads):
-            name = seen.names[at][layer][head]
+            name = now.names[layer][head]
             lit = name != roles.NO_NAME
-            ax.collections[0].set_array(seen.weights[at][layer, head].numpy())
+            ax.collections[0].set_array(now.weights[layer, head].numpy())
             ax.title.set(text=name if lit else f"head {layer}.{head}", color=role_color(name))
             ax.title.set_weight("bold" if lit else "normal")
             ax.spines[:].set(color=role_color(name) if lit else HIDDEN, linewidth=3 if lit else 1)
-        self.loss.set_data(range(1, now + 1), self.loss_so_far[:now])
+        self.loss.set_data(range(1, now.step + 1), self.loss_so_far[: now.step])
         for name, line in self.scores.items():
-            values = seen.entropy if name == "entropy" else seen.best[name]
-            line.set_data(seen.steps[: at + 1], values[: at + 1])
-            number = f"{values[at]:.2f}" if name == "entropy" else f"{values[at]:.0%}"
+            line.set_data([look.step for look in so_far], [look.scores[name] for look in so_far])
+            number = f"{now.scores[name]:.2f}" if name == "entropy" else f"{now.scores[name]:.0%}"
             self.ends[name].set_text(f"{name.replace('-', '–')} {number}")
-        self.title.set_text(f"Step {now} of {seen.steps[-1]}: {having_roles(seen.names[at])}")
+        self.title.set_text(f"Step {now.step} of {self.looks[-1].step}: {having_roles(now.names)}")
 
     def pixels(self, at: int) -> Image.Image:
         """The picture of look number `at`."""
@@ -188,10 +180,10 @@ def having_roles(names: list[list[str]]) -> str:
 
 def film(results: Results) -> Film:
     """Every frame; the last one stays for a while."""
-    seen = results.shown["seen"]
-    stage = Stage(seen, results.options.words, [results.mean[f"{relation}, guess"] for relation in CORE_RELATIONS])
-    looks = tqdm(range(len(seen.steps)), desc="drawing", leave=False, disable=None)
-    images = in_few_colors([stage.pixels(at) for at in looks])
+    looks, guesses = results.shown["looks"], [results.mean[f"{relation}, guess"] for relation in CORE_RELATIONS]
+    stage = Stage(looks, results.shown["loss"], results.options.words, guesses)
+    frames = tqdm(range(len(looks)), desc="drawing", leave=False, disable=None)
+    images = in_few_colors([stage.pixels(at) for at in frames])
     plt.close(stage.fig)
     return images + images[-1:] * HELD_FRAMES, SECONDS
 
@@ -202,7 +194,7 @@ main = Experiment(
     title="The heads of a model in training, with its loss and the scores of three relations",
     answer="Roles half grown at step: determiner-noun {n[determiner-noun, half grown at step]:.0f}, verb-subject "
     "{n[verb-subject, half grown at step]:.0f}, verb-place {n[verb-place, half grown at step]:.0f}; entropy "
-    "{n[entropy, before training]:.2f} to {n[entropy, after]:.2f}",
+    "{n[entropy, before]:.2f} to {n[entropy, after training]:.2f}",
 )
 
 if __name__ == "__main__":

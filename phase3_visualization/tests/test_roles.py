@@ -195,25 +195,24 @@ def test_half_grown_is_counted_from_the_baseline():
 
 
 def test_the_film_shows_the_training_of_the_model_and_names_heads_as_all_pictures_do():
-    recipe = training.Recipe("film_test", "masked word", 2, 1, 3, d_model=8, seed=5)
-    sentences, words = training.corpus()[1][:4], ["the", "cat"]
-    seen = training_film.watch_training(recipe, words, {0, 3}, sentences, "cpu")
+    recipe, words = training.Recipe("film_test", "masked word", 2, 1, 3, d_model=8, seed=5), ["the", "cat"]
+    looks, loss = training_film.watch_training(recipe, words, {0, 3}, "cpu")
     trained = training.train(recipe, MultiHeadAttention)
-    assert seen.steps == [0, 3] and seen.loss == trained.history.loss
-    for weights, model in zip(
-        seen.weights, (training.new_model(recipe, MultiHeadAttention), trained.model), strict=True
-    ):
-        assert torch.equal(weights, weights_of(model, words))
-    assert seen.names[1] == roles.head_names(trained, MultiHeadAttention)
+    assert [look.step for look in looks] == [0, 3] and loss == trained.history.loss
+    for look, model in zip(looks, (training.new_model(recipe, MultiHeadAttention), trained.model), strict=True):
+        assert torch.equal(look.weights, weights_of(model, words))
+    assert looks[1].names == roles.head_names(trained, MultiHeadAttention)
 
 
 def test_frames_of_the_film_keep_nothing_of_a_later_one_and_white_stays_white():
-    names = [[[roles.NO_NAME] * 4] * 2] * 3
-    names[2] = [[roles.NO_NAME] * 4, [roles.NO_NAME, "verb → subject", *[roles.NO_NAME] * 2]]
-    weights = [torch.full((2, 4, 3, 3), 1 / 3)] * 2 + [torch.eye(3).expand(2, 4, 3, 3)]
-    best = {relation: [0.2, 0.5, 0.9] for relation in training_film.CORE_RELATIONS}
-    seen = training_film.Looks([3.0, 2.5, 2.0, 1.5], [0, 2, 4], weights, names, [1.0, 0.8, 0.6], best)
-    stage = training_film.Stage(seen, ["the", "cat", "sat"], [0.3, 0.5])
+    nobody = [[roles.NO_NAME] * 4, [roles.NO_NAME] * 4]
+    named = [nobody[0], [roles.NO_NAME, "verb → subject", *nobody[0][2:]]]
+    sharp, even = torch.eye(3).expand(2, 4, 3, 3), torch.full((2, 4, 3, 3), 1 / 3)
+    looks = [
+        training_film.Look(step, weights, names, dict.fromkeys([*training_film.CORE_RELATIONS, "entropy"], score))
+        for step, weights, names, score in ((0, even, nobody, 0.2), (2, even, nobody, 0.5), (4, sharp, named, 0.9))
+    ]
+    stage = training_film.Stage(looks, [3.0, 2.5, 2.0, 1.5], ["the", "cat", "sat"], [0.3, 0.5])
     frames = in_few_colors([stage.pixels(at) for at in (0, 1, 2, 0)])
     assert {frame.shape for frame in frames} == {frames[0].shape} and frames[0].shape[1] == 900
     assert not np.array_equal(frames[0], frames[1]) and not np.array_equal(frames[1], frames[2])
