@@ -6,6 +6,8 @@ look at its neighbour, or at a related word that often stands there? That is ask
 related by the grammar. Beside the names stand entropy and distance, and what even weights would give.
 """
 
+import itertools
+
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
@@ -14,7 +16,7 @@ from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.evidence.claims import Above, Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.grammar.roles import MARGIN, NEIGHBOURS, NO_NAME, Halves, halves_of, margins, role_name, rules
+from shared.grammar.roles import MARGIN, NEIGHBOURS, NO_NAME, Halves, halves_of, margins, names_of, rules
 from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.toy_language import RELATIONS
 from shared.visualization_utils import QUIET, plot_cells, role_color
@@ -62,7 +64,7 @@ def measure(run: Run) -> Numbers:
     trained = load_multi_head_model(run.options, run.seed)
     halves = halves_of(trained, MultiHeadAttention)
     scores, base = halves[1]
-    run.shown.update(model=trained.label, halves=halves, names=[role_name(halves, *p) for p in scores.heads])
+    run.shown.update(model=trained.label, halves=halves, names=[*itertools.chain(*names_of(halves))])
     found = relations_followed(halves) | neighbour_heads(halves)
     for name in STATISTICS:
         for layer, head in scores.heads:

@@ -3,8 +3,8 @@
 A film of the model that all scripts share. Its training is run once more, and every so often its weights on one
 sentence become a frame. A head lights up when it has a role by the rules of shared/grammar/roles.py, in the colour that
 the role has everywhere. Beneath grow the loss and, for each relation of the grammar, how often its best head looks at
-the right word; the grey band is what guesses reach: the best fixed offset, or the best head before training. The black
-line is the mean normalised entropy of all heads: 1 means even weights.
+the right word; the grey band is what guesses reach: the best fixed offset, or the best untrained head. The black line
+is the mean normalised entropy of all heads: 1 means even weights.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from shared import training
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Film, Results, Run
 from shared.grammar import roles
-from shared.grammar.scores import CORE_RELATIONS, best_heads, offset_baselines, score_heads
+from shared.grammar.scores import CORE_RELATIONS, DIRECTIONS
 from shared.toy_model import ToyTransformer, weights_of
 from shared.training import Recipe
 from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, in_few_colors, model_note, plot_heads, role_color
@@ -32,7 +32,6 @@ from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, in_few_colors, 
 FRAMES = (0, 40, 80, 100, *range(120, 350, 10), 370, 400, 450, 500, 600, 700, 800)
 QUICK_FRAMES = FRAMES[::11]
 HELD_FRAMES, SECONDS = 14, 0.28
-NUM_SENTENCES = 100  # held-out
 WIDTH, MAP = 9.0, 1.5  # inches: of a frame, of a map
 NOTE = (
     "rows: queries, columns: keys, darker: more weight · framed: has a role by rule, on held-out sentences\n"
@@ -52,16 +51,15 @@ class Look:
 
 def watch_training(recipe: Recipe, words: list[str], at: set[int], device: str) -> tuple[list[Look], list[float]]:
     """Train a new model by the recipe -> a look after each of these steps, and the loss of every step."""
-    sentences, looks = training.corpus()[1][:NUM_SENTENCES], []
+    looks = []
 
     def look(model: ToyTransformer, done: int) -> None:
         if done in at:
-            layers, _ = training.attention_on(model, sentences, "masked word")
-            best = best_heads(score_heads(layers, sentences))
-            scores = {relation: best[relation].accuracy for relation in CORE_RELATIONS}
-            scores["entropy"] = float(np.mean(training.head_entropy(model, sentences, "masked word")))
-            names = roles.head_names(training.Trained(model, recipe, training.History()), MultiHeadAttention)
-            looks.append(Look(done, weights_of(model, words), names, scores))
+            halves = roles.halves_of(training.Trained(model, recipe, training.History()), MultiHeadAttention)
+            found, _ = halves[1]
+            scores = {r: max(found.relation[r, way].max().item() for way in DIRECTIONS) for r in CORE_RELATIONS}
+            scores["entropy"] = found.statistics["normalised entropy"].mean().item()
+            looks.append(Look(done, weights_of(model, words), roles.names_of(halves), scores))
 
     return looks, training.train(recipe, MultiHeadAttention, device, look=look).history.loss
 
@@ -73,7 +71,7 @@ def step_half_grown(steps: list[int], scores: list[float], base: float) -> int:
 
 
 def measure(run: Run) -> Numbers:
-    """Share of held-out pairs that the best head finds; guess: the best fixed offset or head before training."""
+    """Share of held-out pairs that the best head finds; guess: the best fixed offset or untrained head."""
     options = run.options
     sizes = {"d_model": options.d_model, "num_heads": options.heads, "num_layers": options.layers}
     recipe = training.variant(RECIPE, run.seed, **sizes)
@@ -81,13 +79,12 @@ def measure(run: Run) -> Numbers:
     at = {round(step * recipe.steps / FRAMES[-1]) for step in (QUICK_FRAMES if options.quick else FRAMES)}
     looks, loss = watch_training(recipe, options.words, at, options.device)
     run.shown.update(looks=looks, loss=loss)
-    offsets, steps = offset_baselines(training.corpus()[1][:NUM_SENTENCES]), [look.step for look in looks]
+    _, base = roles.baselines(recipe, MultiHeadAttention)
     found = {"entropy, before": looks[0].scores["entropy"], "entropy, after training": looks[-1].scores["entropy"]}
     for relation in CORE_RELATIONS:
-        scores = [look.scores[relation] for look in looks]
-        guess = max(offsets[relation], scores[0])
+        scores, guess = [look.scores[relation] for look in looks], max(base.bar((relation, way)) for way in DIRECTIONS)
         found |= {f"{relation}, guess": guess, f"{relation}, best head": scores[-1]}
-        found[f"{relation}, half grown at step"] = step_half_grown(steps, scores, guess)
+        found[f"{relation}, half grown at step"] = step_half_grown([look.step for look in looks], scores, guess)
     return found
 
 

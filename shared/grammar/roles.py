@@ -176,8 +176,12 @@ def halves_of(trained: Trained, make_attention: MakeAttention) -> Halves:
     return [(measure(trained, sentences), base) for sentences, base in both]
 
 
-def head_names(trained: Trained, make_attention: MakeAttention) -> list[list[str]]:
-    """[layer][head] -> the name of each head of a model that guesses hidden words, by the rules above."""
-    halves = halves_of(trained, make_attention)
+def names_of(halves: Halves) -> list[list[str]]:
+    """[layer][head] -> the name of each head, by the rules above."""
     num_layers, num_heads = halves[0][0].first.shape
     return [[role_name(halves, layer, head) for head in range(num_heads)] for layer in range(num_layers)]
+
+
+def head_names(trained: Trained, make_attention: MakeAttention) -> list[list[str]]:
+    """[layer][head] -> the name of each head of a model that guesses hidden words."""
+    return names_of(halves_of(trained, make_attention))
