@@ -33,6 +33,7 @@ from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.paged_cache import PagedCache, paged_attention
 from phase4_causal.serving.rolling_cache import RollingCache
 from shared.attention_utils import causal_mask, local_mask, padding_mask, streaming_mask, strided_mask
+from shared.head_statistics import added_by_heads
 from shared.tests.helpers import D_K, B, H, near, qkv, some_mask
 from shared.toy_language import VOCABULARY
 from shared.toy_model import ToyTransformer
@@ -352,6 +353,12 @@ def alone(m, x, _):
     return m(x)[0]
 
 
+def heads_added(m, x, _):
+    """The output as a sum of what each head adds."""
+    _, weights = m(x)
+    return added_by_heads(m, weights @ heads_of(m.w_v(x))).sum(dim=1) + m.w_o.bias
+
+
 def itself(reference):
     """Of one sequence, which is its own context."""
     return lambda m, x, _: reference(m, x, x)
@@ -375,6 +382,7 @@ LATENT = of(LatentAttention, HEADS, d_latent=17, d_rotary=10)
 MODULES = {  # of x and a context: what makes the module, the way, its reference, for which lengths
     "multi_head_attention": (MULTI, cross, by_torch, ANY),
     "multi_head_attention, alone": (MULTI, alone, itself(by_torch), ALIKE),
+    "head_statistics": (MULTI, heads_added, itself(by_torch), ALIKE),
     "multi_head_attention, a mask": (MULTI, near_by_only, partial(by_torch, sees=near_by), LAST),
     "fused_attention": (of(FusedMultiHeadAttention, HEADS), cross, by_torch, ANY),
     "fused_attention, causal": (of(FusedMultiHeadAttention, HEADS, causal=True), cross, causal_by_torch, LAST),
