@@ -34,8 +34,7 @@ def nothing(query: Tensor, d_v: int) -> Kept:
 
 def finish(kept: Kept) -> tuple[Tensor, Tensor]:
     """Output (..., T_q, d_v), 0 where no key was seen, and logsumexp (..., T_q, 1)."""
-    largest, total, weighted = kept
-    total = total.clamp(min=1.0)  # the largest score alone makes 1; without a key it was 0
+    largest, total, weighted = kept[0], kept[1].clamp(min=1.0), kept[2]  # the largest score alone makes 1; no key, 0
     return weighted / total, largest + total.log2()
 
 
@@ -51,13 +50,12 @@ def flash_by_loops(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = 
     return output
 
 
-def tiles(t_q: int, t_k: int, causal: bool, size: int) -> Iterator[tuple[slice, slice, int]]:
-    """Rows and columns of each tile in which a key is seen, and its diagonal: row i sees columns up to i + diagonal."""
-    shift = t_k - t_q  # the last query stands at the last key
+def tiles(t_q: int, t_k: int, causal: bool, size: int) -> Iterator[tuple[slice, list[tuple[slice, int]]]]:
+    """Rows and, for each, the columns that they see and the diagonal of the tile: row i sees column i + diagonal."""
     for top in range(0, t_q, size):
-        seen = min(top + size, t_q) + shift if causal else t_k
-        for left in range(0, seen, size):
-            yield slice(top, top + size), slice(left, min(left + size, seen)), top + shift - left if causal else t_k
+        seen = min(top + size, t_q) + t_k - t_q if causal else t_k  # the last query stands at the last key
+        columns = [slice(left, min(left + size, seen)) for left in range(0, seen, size)]
+        yield slice(top, top + size), [(x, top + t_k - t_q - x.start if causal else t_k) for x in columns]
 
 
 def tile_scores(query: Tensor, key: Tensor, diagonal: int) -> Tensor:
@@ -71,34 +69,36 @@ def tile_scores(query: Tensor, key: Tensor, diagonal: int) -> Tensor:
 
 def attend(query: Tensor, key: Tensor, value: Tensor, causal: bool, size: int) -> tuple[Tensor, Tensor]:
     """Output and logsumexp; (logsumexp, 1, output) is kept of these keys, too, and can be merged with others."""
-    blocks = [nothing(rows, value.size(-1)) for rows in query.split(size, dim=-2)]
-    for rows, columns, diagonal in tiles(query.size(-2), key.size(-2), causal, size):
-        scores = tile_scores(query[..., rows, :], key[..., columns, :], diagonal)
-        largest = scores.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)  # all hidden: -inf
-        weights = scores.sub_(largest).exp2_()  # in place, while the tile is in the processor's cache
-        tile = largest, weights.sum(dim=-1, keepdim=True), weights @ value[..., columns, :]
-        blocks[rows.start // size] = merge(blocks[rows.start // size], tile)
-    return tuple(torch.cat(parts, dim=-2) for parts in zip(*map(finish, blocks), strict=True))
+    output, logsumexp = finish(nothing(query, value.size(-1)))
+    for rows, strip in tiles(query.size(-2), key.size(-2), causal, size):
+        kept = nothing(query[..., rows, :], value.size(-1))
+        for columns, diagonal in strip:
+            scores = tile_scores(query[..., rows, :], key[..., columns, :], diagonal)
+            largest = scores.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)  # all hidden: -inf
+            weights = scores.sub_(largest).exp2_()  # in place, while the tile is in the processor's cache
+            kept = merge(kept, (largest, weights.sum(dim=-1, keepdim=True), weights @ value[..., columns, :]))
+        output[..., rows, :], logsumexp[..., rows, :] = finish(kept)
+    return output, logsumexp
 
 
 def gradients(saved: Sequence[Tensor], d_output: Tensor, causal: bool, size: int) -> list[Tensor]:
     """Of query, key and value, by way of these keys; saved: these three, and output and logsumexp."""
     query, key, value, output, logsumexp = saved
     d_query, d_key, d_value = (torch.zeros_like(x) for x in (query, key, value))
-    row_sums = (d_output * output).sum(dim=-1, keepdim=True)  # of weight times its gradient, over all keys
-    for rows, columns, diagonal in tiles(query.size(-2), key.size(-2), causal, size):
-        q, k, v, d_o = query[..., rows, :], key[..., columns, :], value[..., columns, :], d_output[..., rows, :]
-        weights = tile_scores(q, k, diagonal).sub_(logsumexp[..., rows, :]).exp2_()  # made again
-        d_scores = (d_o @ v.mT).sub_(row_sums[..., rows, :]).mul_(weights)  # the derivative of softmax
-        d_value[..., columns, :] += weights.mT @ d_o
-        d_query[..., rows, :] += d_scores @ k
-        d_key[..., columns, :] += d_scores.mT @ q
-    return [d_query / LOG2_E, d_key / LOG2_E, d_value]  # the derivative of 2^x is 2^x / log2(e)
+    for rows, strip in tiles(query.size(-2), key.size(-2), causal, size):
+        q, d_o = query[..., rows, :], d_output[..., rows, :]
+        row_sums = (d_o * output[..., rows, :]).sum(dim=-1, keepdim=True)  # of weight times its gradient, over all keys
+        for columns, diagonal in strip:
+            k, v = key[..., columns, :], value[..., columns, :]
+            weights = tile_scores(q, k, diagonal).sub_(logsumexp[..., rows, :]).exp2_()  # made again
+            d_scores = (d_o @ v.mT).sub_(row_sums).mul_(weights)  # the derivative of softmax
+            d_value[..., columns, :] += weights.mT @ d_o
+            d_query[..., rows, :] += d_scores @ k
+            d_key[..., columns, :] += d_scores.mT @ q
+    return [d_query.div_(LOG2_E), d_key.div_(LOG2_E), d_value]  # the derivative of 2^x is 2^x / log2(e)
 
 
-class FlashAttention(torch.autograd.Function):
-    """Both passes; the queries come divided by √d_k and multiplied by log2(e)."""
-
+class FlashAttention(torch.autograd.Function):  # the queries come divided by √d_k and multiplied by log2(e)
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, causal: bool, size: int) -> Tensor:
         output, logsumexp = attend(query, key, value, causal, size)

@@ -78,9 +78,6 @@ ELSEWHERE = {
     "phase4_causal/README.md": {
         "3. What looks best in training": "4.6",  # ln of the size of the vocabulary, printed by breaking_causality.py
     },
-    "phase4_causal/long_texts/README.md": {
-        "How fast is it?": "256 × 256",
-    },
     "phase4_causal/serving/README.md": {
         "1. What does a cache cost?": "36; 512; 8,192",  # KiB, which a test asserts, and tokens
         "4. How many more texts fit into the same memory?": "136, 48",  # counted by pages.py
