@@ -65,10 +65,12 @@ ELSEWHERE = {
     "phase2_multi_head/README.md": {
         "1. One head, four heads, two layers": "2.7",  # e
         "2. Two views of one thing": "16, 64",  # the recipe
+        "4. Wrong, and no shape shows it": "4,928; 16,640",  # counted and printed by wrong_heads.py
         "3. What joins the heads": "16",  # d_model / num_heads of the recipe
     },
     "phase2_multi_head/heads/README.md": {
         "Is one head unable, or only slower?": "17, 20",  # models of 10 seeds
+        "What does a sliced input cost?": "4,928; 16,640",  # counted and printed by wrong_heads.py
     },
     "phase2_multi_head/costs/README.md": {
         # counted and printed by cost_model.py; its formulas, which a test compares with what is measured
