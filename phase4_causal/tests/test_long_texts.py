@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from phase4_causal.long_texts import overwriting, sparse_reach
 from phase4_causal.long_texts.delta_rule import delta_by_loops, delta_rule, delta_rule_recurrent
-from phase4_causal.long_texts.flash_attention import LOG2_E, flash_attention, flash_by_loops, merge
+from phase4_causal.long_texts.flash_attention import LOG2_E, finish, flash_attention, flash_by_loops, merge, nothing
 from phase4_causal.long_texts.linear_attention import (
     CHUNK,
     FEATURE_MAPS,
@@ -108,6 +108,12 @@ def kept(scores, values):
     largest = scores.max(dim=-1, keepdim=True).values
     numerators = torch.exp2(scores - largest)
     return largest, numerators.sum(dim=-1, keepdim=True), numerators @ values
+
+
+def test_nothing_merged_with_nothing_is_nothing():
+    none = nothing(torch.zeros(2, 5), d_v=3)
+    output, logsumexp = finish(merge(none, none))
+    assert not output.any() and logsumexp.isfinite().all()
 
 
 def test_merged_in_any_order_parts_of_the_keys_are_all_keys():

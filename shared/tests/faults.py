@@ -14,6 +14,7 @@ import io
 import multiprocessing
 import re
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -133,9 +134,9 @@ def main(words: list[str]) -> int:
         "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     )
     processes.set_forkserver_preload([__name__])  # each fault has a process of its own, which must not load all again
-    with processes.Pool(2, maxtasksperchild=1) as pool:
-        tests = dict(zip(left, tqdm(pool.imap(failing_test, left), total=len(left), disable=None), strict=True))
-        anyway = pool.apply(run, set(tests.values()) - {""})
+    with ProcessPoolExecutor(2, processes, max_tasks_per_child=1) as pool:
+        tests = dict(zip(left, tqdm(pool.map(failing_test, left), total=len(left), disable=None), strict=True))
+        anyway = pool.submit(run, *set(tests.values()) - {""}).result() if any(tests.values()) else ""
     missed = [number for number in left if not tests[number]]
     for file, old, new in (FAULTS[number] for number in missed):
         print(f"nobody notices {file}: {old} => {new}")
