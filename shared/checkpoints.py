@@ -1,6 +1,6 @@
 """Checkpoints: trained models as files that say what made them, and the one call that most scripts need.
 
-A file holds the weights, the recipe and what was seen during training. So one that was made with other settings is
+A file holds the weights, the recipe and the losses of the training. So one that was made with other settings is
 noticed and made again: trained_model reads the model of a recipe, or trains it now and saves it.
 """
 
@@ -14,18 +14,18 @@ import torch
 from shared import paths, training
 from shared.toy_language import VOCABULARY
 from shared.toy_model import MakeAttention
-from shared.training import History, Recipe, Trained, new_model, variant
+from shared.training import Recipe, Trained, new_model, variant
 
 FORMAT = 2  # of the files; raise it when an old file cannot be read any more or training has changed
 
 
 def save_checkpoint(trained: Trained) -> None:
-    """Write model, recipe and history to recipe.path, whole or not at all."""
+    """Write model, recipe and losses to recipe.path, whole or not at all."""
     content = {
         "format": FORMAT,
         "vocabulary": list(VOCABULARY),
         "recipe": asdict(trained.recipe),
-        "history": asdict(trained.history),
+        "history": {"loss": trained.losses},
         "state_dict": {name: tensor.cpu() for name, tensor in trained.model.state_dict().items()},
     }
     with paths.whole_file(trained.recipe.path) as unfinished, unfinished.open("wb") as file:
@@ -33,7 +33,7 @@ def save_checkpoint(trained: Trained) -> None:
 
 
 def read_checkpoint(path: Path, device: str = "cpu") -> dict:
-    """What save_checkpoint wrote: a dict with recipe, history and state_dict.
+    """What save_checkpoint wrote: a dict with recipe, history (of losses) and state_dict.
 
     Raises FileNotFoundError if there is none, ValueError, in words for the reader, for a damaged or a foreign file.
     """
@@ -43,9 +43,10 @@ def read_checkpoint(path: Path, device: str = "cpu") -> dict:
         raise
     except Exception as error:  # unpickling foreign bytes can fail in any way
         raise ValueError(f"is damaged ({type(error).__name__})") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    parts = {"format", "vocabulary", "recipe", "history", "state_dict"}
+    if not isinstance(content, dict) or not parts <= content.keys() or content["format"] != FORMAT:
         raise ValueError("is not a checkpoint of this version of the code")
-    if content.get("vocabulary") != list(VOCABULARY):
+    if content["vocabulary"] != list(VOCABULARY):
         raise ValueError("was made with another vocabulary")
     return content
 
@@ -53,7 +54,7 @@ def read_checkpoint(path: Path, device: str = "cpu") -> dict:
 def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
     """Read the model of a recipe; raises as read_checkpoint does, and ValueError if the file holds another one."""
     content = read_checkpoint(recipe.path, device)
-    if content.get("recipe") != asdict(recipe):
+    if content["recipe"] != asdict(recipe):
         raise ValueError("was made with other settings")
     return restore(content, make_attention, device)
 
@@ -61,7 +62,7 @@ def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str =
 def restore(content: dict, make_attention: MakeAttention, device: str = "cpu") -> Trained:
     """The model of a checkpoint that was read, by the recipe in it; ValueError if the weights belong to another one."""
     try:
-        recipe, history = Recipe(**content["recipe"]), History(**content["history"])
+        recipe, losses = Recipe(**content["recipe"]), content["history"]["loss"]
         model = new_model(recipe, make_attention, device)
         model.load_state_dict(content["state_dict"])
     except (RuntimeError, TypeError, KeyError):
@@ -69,7 +70,7 @@ def restore(content: dict, make_attention: MakeAttention, device: str = "cpu") -
     if not all(numbers.isfinite().all() for numbers in model.state_dict().values()):
         raise ValueError("is damaged (numbers that are not finite)")
     model.eval()
-    return Trained(model, recipe, history)
+    return Trained(model, recipe, losses)
 
 
 # One process asks for the same model several times; another attention around the same weights is another model.

@@ -72,21 +72,12 @@ def variant(recipe: Recipe, seed: int = 0, **sizes: int | None) -> Recipe:
 
 
 @dataclass
-class History:
-    """What was seen during training: the loss at every step, the entropy of every head at some steps."""
-
-    loss: list[float] = field(default_factory=list)  # nats per predicted word
-    entropy_steps: list[int] = field(default_factory=list)
-    entropy: list[list[list[float]]] = field(default_factory=list)  # [step][layer][head], normalised
-
-
-@dataclass
 class Trained:
-    """A model with the recipe and the history that made it; steps is 0 for an untrained one."""
+    """A model with the recipe that made it; losses: of each step of its training, nats per predicted word."""
 
     model: ToyTransformer
-    recipe: Recipe
-    history: History
+    recipe: Recipe  # with 0 steps for an untrained one
+    losses: list[float] = field(default_factory=list)
 
     @property
     def label(self) -> str:
@@ -186,7 +177,7 @@ def new_model(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu"
 
 def untrained(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
     """The model of a recipe before its first step: the control for everything that training is said to do."""
-    return Trained(new_model(recipe, make_attention, device), replace(recipe, steps=0), History())
+    return Trained(new_model(recipe, make_attention, device), replace(recipe, steps=0))
 
 
 def orthogonal(x: Tensor) -> Tensor:
@@ -314,29 +305,14 @@ def train(
     """
     model = new_model(recipe, make_attention, device)
     generator = torch.Generator().manual_seed(recipe.seed)
-    train_sentences, held_out = corpus()
-    tokens, lengths = to_batch(train_sentences, recipe.objective)
+    tokens, lengths = to_batch(corpus()[0], recipe.objective)
     batches = _batches(lengths, recipe.batch_size, generator)
-    history = History()
 
     def loss_of_step(_: int) -> Tensor:
         batch = next(batches)
         batch_tokens = tokens[batch, : int(lengths[batch].max())].to(device)
         return OBJECTIVES[recipe.objective](model, batch_tokens, lengths[batch].to(device), generator)
 
-    def watch(done: int) -> None:
-        if look:
-            look(model, done)
-        if done < recipe.steps and done % max(recipe.steps // 40, 1) == 0:
-            history.entropy_steps.append(done)
-            history.entropy.append(head_entropy(model, held_out[:64], recipe.objective))
-
-    history.loss = fit(
-        model,
-        loss_of_step,
-        recipe.steps,
-        matrix_decay=recipe.matrix_decay,
-        watch=watch,
-        progress=f"training {recipe.name}",
-    )
-    return Trained(model, recipe, history)
+    watch, progress = look and partial(look, model), f"training {recipe.name}"
+    losses = fit(model, loss_of_step, recipe.steps, matrix_decay=recipe.matrix_decay, watch=watch, progress=progress)
+    return Trained(model, recipe, losses)

@@ -55,13 +55,13 @@ def watch_training(recipe: Recipe, words: list[str], at: set[int], device: str) 
 
     def look(model: ToyTransformer, done: int) -> None:
         if done in at:
-            halves = roles.halves_of(training.Trained(model, recipe, training.History()), MultiHeadAttention)
+            halves = roles.halves_of(training.Trained(model, recipe), MultiHeadAttention)
             found, _ = halves[1]
             scores = {r: max(found.relation[r, way].max().item() for way in DIRECTIONS) for r in CORE_RELATIONS}
             scores["entropy"] = found.statistics["normalised entropy"].mean().item()
             looks.append(Look(done, weights_of(model, words), roles.names_of(halves), scores))
 
-    return looks, training.train(recipe, MultiHeadAttention, device, look=look).history.loss
+    return looks, training.train(recipe, MultiHeadAttention, device, look=look).losses
 
 
 def step_half_grown(steps: list[int], scores: list[float], base: float) -> int:

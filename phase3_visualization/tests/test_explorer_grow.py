@@ -23,7 +23,7 @@ from shared.attention_utils import padding_mask
 from shared.grammar import roles
 from shared.tests.helpers import axe_violations, needs_browser, open_watched, sharp_model
 from shared.toy_language import MASK_ID, PAD_ID, SPECIAL, VOCABULARY, decode, encode
-from shared.training import History, Recipe, Trained
+from shared.training import Recipe, Trained
 
 GROW = write_page.FOLDER / "grow"
 TRAINING = ("matmul", "pieces", "network", "optimizer", "training", "roles", "engine")
@@ -334,7 +334,7 @@ def as_trained(weights):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(torch.tensor(weights[name]).view_as(parameter))
-    return Trained(model.eval(), RECIPE, History())
+    return Trained(model.eval(), RECIPE)
 
 
 def in_words(names):

@@ -198,7 +198,7 @@ def test_the_film_shows_the_training_of_the_model_and_names_heads_as_all_picture
     recipe, words = training.Recipe("film_test", "masked word", 2, 1, 3, d_model=8, seed=5), ["the", "cat"]
     looks, loss = training_film.watch_training(recipe, words, {0, 3}, "cpu")
     trained = training.train(recipe, MultiHeadAttention)
-    assert [look.step for look in looks] == [0, 3] and loss == trained.history.loss
+    assert [look.step for look in looks] == [0, 3] and loss == trained.losses
     for look, model in zip(looks, (training.new_model(recipe, MultiHeadAttention), trained.model), strict=True):
         assert torch.equal(look.weights, weights_of(model, words))
     assert looks[1].names == roles.head_names(trained, MultiHeadAttention)

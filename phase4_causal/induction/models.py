@@ -14,7 +14,7 @@ from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.induction.induction_scores import next_word_losses, repeated_sequences, scores_on
 from shared import checkpoints, training
 from shared.toy_model import ToyTransformer, in_double
-from shared.training import History, Recipe, Trained
+from shared.training import Recipe, Trained
 
 HEADS, STEPS, BATCH = 4, 500, 32
 RECIPE = Recipe("induction_model", "next word", HEADS, 2, STEPS, batch_size=BATCH, matrix_decay=0.0)
@@ -63,7 +63,7 @@ def induction_model(options: argparse.Namespace, seed: int) -> ToyTransformer:
     """The model of two layers in float64, from its checkpoint or trained now; it keeps its size and runs on the CPU."""
 
     def on_repetitions(recipe: Recipe) -> Trained:
-        return Trained(train(recipe.seed, recipe.num_layers, recipe.steps), recipe, History())
+        return Trained(train(recipe.seed, recipe.num_layers, recipe.steps), recipe)
 
     recipe = training.variant(RECIPE, seed)
     trained = checkpoints.load_or_train(
