@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from shared import paths, toy_language
-from shared.attention_utils import causal_mask, normalized_entropy, padding_mask
+from shared.attention_utils import causal_mask, padding_mask
 from shared.toy_language import PAD_ID, SPECIAL, VOCABULARY, Sentence
 from shared.toy_model import MakeAttention, ToyTransformer
 
@@ -161,12 +161,6 @@ def held_out_loss(trained: Trained) -> float:
     trained.model.eval()
     loss = OBJECTIVES[trained.recipe.objective](trained.model, tokens, lengths, torch.Generator().manual_seed(0))
     return loss.item()
-
-
-def head_entropy(model: ToyTransformer, sentences: list[Sentence], objective: str) -> list[list[float]]:
-    """Mean normalised entropy of every head, [layer][head], over the real tokens of the sentences."""
-    layers, mask = attention_on(model, sentences, objective)
-    return [normalized_entropy(weights, mask).nanmean(dim=(0, 2)).tolist() for weights in layers]
 
 
 def new_model(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> ToyTransformer:
