@@ -1,4 +1,4 @@
-"""How long is the way from the first word to the last, what arrives, and what does a layer cost?
+"""How long is the way from the first word to the last, and what does a layer cost?
 
 A recurrent network hands what it has read from word to word, convolutions from layer to layer; attention looks at every
 word directly. One number shows what that means for learning, the gradient |d last output / d first word|: where it is

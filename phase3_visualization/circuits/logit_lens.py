@@ -1,4 +1,4 @@
-"""What would the model say after each of its layers, and which heads bring the answer?
+"""What would the model say after each layer, and which heads bring the answer?
 
 Every part adds to the same vector, the residual stream, and the last one is read as a guess: norm, then the matrix of
 words. The logit lens reads the vector like that before it is finished (nostalgebraist 2020). Direct attribution reads

@@ -92,7 +92,7 @@ def held_out(weights: Tensor, generator: torch.Generator) -> Numbers:
 
 
 def measure(run: Run) -> Numbers:
-    """Of 40 pairs that did not choose the head; two coin flips would have both right in 10, a habit in none."""
+    """Of 40 pairs that did not choose the head, one of 72; two coin flips have both right in 10, a habit in none."""
     language_model = or_refuse(run, load, run.options.model)
     run.shown["model"] = language_model.name
     weights = or_refuse(run, weights_of_it, language_model, PAIRS[:8] if run.options.quick else PAIRS)

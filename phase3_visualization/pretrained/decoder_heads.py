@@ -92,7 +92,7 @@ def head_scores(model: nn.Module, tokens: Tensor, generator: torch.Generator) ->
 
 
 def measure(run: Run) -> Numbers:
-    """Mean weights on 8 sequences of 96 random tokens; a head that does not choose has 0.03 to 0.05."""
+    """Mean weights of 270 heads on 8 sequences of 96 random tokens; one that does not choose has 0.03 to 0.05."""
     language_model = or_refuse(run, load, run.options.model or SMOLLM2)
     model, generator = language_model.model, torch.Generator().manual_seed(run.seed)
     special = set(language_model.tokenizer.all_special_ids)

@@ -4,18 +4,19 @@ A number that an experiment measures may stand in the prose in three ways: alone
 to its last digit; as a range, 0.52 to 0.58, from the least to the largest; or as a bound, "at least 0.52".
 """
 
-import ast
 import importlib
 import os
 import re
+from collections import Counter
 
 import pytest
 
 from shared import course, paths
-from shared.evidence import replications, table
+from shared.evidence import replications
 from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, ONLY_IF, UNDECIDED, all_claims
 from shared.evidence.report.questions import Picture, promised
 from shared.evidence.seven import DPI, SEVEN, draw
+from shared.plan import path_of, plans
 from shared.tests.helpers import overlapping, smallest, watched_texts
 
 PHASES = tuple(course.PHASES.values())
@@ -195,16 +196,17 @@ def unknown_by_page(recorded):
 
 
 def captions():
-    """Picture of the gallery, its caption, and the script whose docstring promises it."""
-    writes = {}
-    for phase in PHASES:
-        for script in sorted((paths.ROOT / phase).rglob("*.py")):
-            doc = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
-            writes |= {f"{phase[:6]}/{name}": paths.shown(script) for name in promised(doc)}
+    """Picture of the gallery, its caption, and the script that draws it."""
+    drawn_by = {
+        f"{phase}/{name}": path_of(script)
+        for phase, plan in plans().items()
+        for script in plan.all
+        for name in promised(script)
+    }
     gallery = paths.ROOT / paths.GALLERY
     for picture in sorted(path for path in gallery.glob("phase?/*") if path.is_file()):
         name = picture.relative_to(gallery)
-        yield name.as_posix(), Picture.at(gallery, name).caption, writes[name.as_posix()]
+        yield name.as_posix(), Picture.at(gallery, name).caption, drawn_by[name.as_posix()]
 
 
 def values_of(script):
@@ -267,7 +269,7 @@ def test_small_pictures_of_the_seven_have_a_dot_for_each_run_and_type_that_can_b
 
 
 def test_the_front_door_counts_as_the_record_does():
-    counts = table.counted(all_claims(), replications.read())
+    counts = Counter(replications.verdicts(all_claims(), replications.read()).values())
     said = re.search(
         r"(\d+) experiments: (\d+) hold, (\d+) do not, (\d+) only under a condition, (\d+) are undecided here",
         " ".join(README.split()),
