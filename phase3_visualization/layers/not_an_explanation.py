@@ -6,6 +6,7 @@ weight on a short value adds little: the head looks, and takes almost nothing. A
 trained model of phase 2; the picture shows the row in which the weight misleads most.
 """
 
+import math
 from collections.abc import Sequence
 from statistics import fmean as mean
 
@@ -67,12 +68,11 @@ def measure(run: Run) -> Numbers:
             layer, head, query = (int(i) for i in place)
             row = {"weights": weights[place].tolist(), "shares": shares[place].tolist(), "words": words}
             row |= {"where": f"“{query} {words[query]}” in layer {layer} head {head}", "heaviest": int(heaviest[place])}
+    heavy = [right for right, asked in zip(agrees, clear, strict=True) if asked]
     run.shown.update(row, model=trained.label)
     return {
         "the heaviest word adds most": mean(agrees),
-        "the same where its weight is above 0.5": mean(
-            right for right, asked in zip(agrees, clear, strict=True) if asked
-        ),
+        "the same where its weight is above 0.5": mean(heavy) if heavy else math.nan,
         "widest gap, weight": row["weights"][row["heaviest"]],
         "widest gap, share of what is added": row["shares"][row["heaviest"]],
     }

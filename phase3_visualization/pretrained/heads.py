@@ -1,4 +1,4 @@
-"""What does each head of a published language model look at, and is [CLS] a hub or a place to do nothing?
+"""What do the heads of a published model look at, and is [CLS] a hub?
 
 all-MiniLM-L6-v2 has six layers of twelve heads (Wang et al. 2020); any other model goes by its name or folder. Which
 heads give most of their weight to one place? Much of all weight goes to [CLS] and [SEP]. A hub would add much to who
