@@ -32,10 +32,9 @@ def nothing(query: Tensor, d_v: int) -> Kept:
     return torch.full_like(total, torch.finfo(query.dtype).min), total, query.new_zeros(*query.shape[:-1], d_v)
 
 
-def finish(kept: Kept) -> tuple[Tensor, Tensor]:
-    """Output (..., T_q, d_v), 0 where no key was seen, and logsumexp (..., T_q, 1)."""
-    largest, total, weighted = kept[0], kept[1].clamp(min=1.0), kept[2]  # the largest score alone makes 1; no key, 0
-    return weighted / total, largest + total.log2()
+def finish(largest: Tensor, total: Tensor, weighted: Tensor) -> tuple[Tensor, Tensor]:
+    """Output (..., T_q, d_v), 0 where no key was seen, and logsumexp (..., T_q, 1). With a key total is 1 or more."""
+    return weighted / total.clamp(min=1.0), largest + total.clamp(min=1.0).log2()
 
 
 def flash_by_loops(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> Tensor:
@@ -46,7 +45,7 @@ def flash_by_loops(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = 
         for j in range(key.size(0) - (query.size(0) - 1 - i if causal else 0)):  # the last query sees all keys
             score = torch.dot(query[i], key[j]) * LOG2_E / math.sqrt(key.size(1))
             kept = merge(kept, (score, torch.ones_like(score), value[j]))
-        output[i], _ = finish(kept)
+        output[i], _ = finish(*kept)
     return output
 
 
@@ -69,7 +68,7 @@ def tile_scores(query: Tensor, key: Tensor, diagonal: int) -> Tensor:
 
 def attend(query: Tensor, key: Tensor, value: Tensor, causal: bool, size: int) -> tuple[Tensor, Tensor]:
     """Output and logsumexp; (logsumexp, 1, output) is kept of these keys, too, and can be merged with others."""
-    output, logsumexp = finish(nothing(query, value.size(-1)))
+    output, logsumexp = finish(*nothing(query, value.size(-1)))
     for rows, strip in tiles(query.size(-2), key.size(-2), causal, size):
         kept = nothing(query[..., rows, :], value.size(-1))
         for columns, diagonal in strip:
@@ -77,7 +76,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, causal: bool, size: int) -
             largest = scores.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)  # all hidden: -inf
             weights = scores.sub_(largest).exp2_()  # in place, while the tile is in the processor's cache
             kept = merge(kept, (largest, weights.sum(dim=-1, keepdim=True), weights @ value[..., columns, :]))
-        output[..., rows, :], logsumexp[..., rows, :] = finish(kept)
+            del scores, weights  # the next tile then takes the same memory, which is still in the cache
+        output[..., rows, :], logsumexp[..., rows, :] = finish(*kept)
     return output, logsumexp
 
 

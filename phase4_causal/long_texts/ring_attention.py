@@ -69,7 +69,7 @@ class RingAttention(torch.autograd.Function):
             if owner <= ring.rank or not causal:  # else these keys come after all our queries
                 output, logsumexp = attend(query, k, v, causal and owner == ring.rank, TILE)
                 kept = merge(kept, (logsumexp, torch.ones_like(logsumexp), output))
-        output, logsumexp = finish(kept)
+        output, logsumexp = finish(*kept)
         ctx.save_for_backward(query, key, value, output, logsumexp)
         ctx.causal, ctx.ring = causal, ring
         return output
