@@ -157,6 +157,7 @@ def picture(results: Results) -> Figure:
     values = {METHODS[name]: results.each(f"{name}, found") for name in names}
     colors = {METHODS[name]: BLUE if name in OF_WEIGHTS else GREY for name in names}
     charts.bars(ax, values, colors, guess=results.mean["chance, found"], guess_name="by chance", number="{:.0%}")
+    ax.set_xlim(0, 1.1)  # whatever was found: the line of the rule stays inside
     ax.axvline(RELIABLE, color=INK, linewidth=1, linestyle=":")
     ax.text(RELIABLE, len(names) - 0.4, f"reliable: {RELIABLE:.0%}", ha="center", va="top", color=QUIET)
     ax.set_title("sentences in which the word that mattered comes first", color=QUIET)
