@@ -112,7 +112,7 @@ def kept(scores, values):
 
 def test_nothing_merged_with_nothing_is_nothing():
     none = nothing(torch.zeros(2, 5), d_v=3)
-    output, logsumexp = finish(merge(none, none))
+    output, logsumexp = finish(*merge(none, none))
     assert not output.any() and logsumexp.isfinite().all()
 
 
