@@ -7,14 +7,13 @@ FlashAttention (Dao et al. 2022) merges tile after tile, and for the backward pa
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from shared.attention_checks import at_least_float32, check_attention_inputs
 
-LOG2_E = math.log2(math.e)  # scores are multiplied by it: e^score is then a power of 2, and these take less time
+LOG2_E = math.log2(math.e)  # a factor of the scores: e^score is then a power of 2, which takes less time
 Kept = tuple[Tensor, Tensor, Tensor]  # largest score and total (..., T_q, 1), weighted values (..., T_q, d_v)
 
 
@@ -23,7 +22,8 @@ def merge(one: Kept, other: Kept) -> Kept:
     (largest_1, total_1, weighted_1), (largest_2, total_2, weighted_2) = one, other
     largest = torch.maximum(largest_1, largest_2)
     shrink_1, shrink_2 = torch.exp2(largest_1 - largest), torch.exp2(largest_2 - largest)  # one of them is 1
-    return largest, total_1 * shrink_1 + total_2 * shrink_2, weighted_1 * shrink_1 + weighted_2 * shrink_2
+    total = torch.addcmul(total_1 * shrink_1, total_2, shrink_2)  # a + b * c, and no memory for b * c
+    return largest, total, torch.addcmul(weighted_1 * shrink_1, weighted_2, shrink_2)
 
 
 def nothing(query: Tensor, d_v: int) -> Kept:
@@ -98,16 +98,16 @@ def gradients(saved: Sequence[Tensor], d_output: Tensor, causal: bool, size: int
     return [d_query.div_(LOG2_E), d_key.div_(LOG2_E), d_value]  # the derivative of 2^x is 2^x / log2(e)
 
 
-class FlashAttention(torch.autograd.Function):  # the queries come divided by √d_k and multiplied by log2(e)
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, causal: bool, size: int) -> Tensor:
+class FlashAttention(torch.autograd.Function):
+    @staticmethod  # the queries come divided by √d_k and multiplied by log2(e)
+    def forward(ctx, query: Tensor, key: Tensor, value: Tensor, causal: bool, size: int) -> Tensor:
         output, logsumexp = attend(query, key, value, causal, size)
         ctx.save_for_backward(query, key, value, output, logsumexp)
         ctx.tiling = causal, size
         return output
 
     @staticmethod
-    def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx, d_output: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph=True
             raise RuntimeError("tiles cannot be differentiated twice: take scaled_dot_product_attention for that")
         return *gradients(ctx.saved_tensors, d_output.contiguous(), *ctx.tiling), None, None
