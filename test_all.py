@@ -62,6 +62,7 @@ TESTS = {
         "experiment",
         "exercise_checker",
         "faults",
+        "grammar",
         "house",
         "lessons",
         "measure",
@@ -75,5 +76,4 @@ TESTS = {
     ),
     "shared/evidence": ("evidence",),
     "shared/evidence/report": ("report",),
-    "shared/grammar": ("grammar",),
 }
