@@ -57,7 +57,6 @@ TESTS = {
     ),
     "shared": (
         "attention_utils",
-        "budget",
         "course",
         "experiment",
         "exercise_checker",

@@ -25,9 +25,8 @@ from shared import checkpoints, paths, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.grammar.relations import with_relations
 from shared.grammar.roles import NO_NAME, golds, head_names
-from shared.grammar.scores import relation_name
+from shared.grammar.scores import relation_name, with_relations
 from shared.toy_language import tokenize
 from shared.toy_model import MakeAttention, weights_of
 from shared.visualization_utils import plot_heads, role_color, weight_colorbar

@@ -20,9 +20,8 @@ from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import charts, cli, training
 from shared.attention_utils import normalized_entropy
-from shared.grammar.relations import with_relations
 from shared.grammar.roles import NO_NAME, head_names
-from shared.grammar.scores import relation_name
+from shared.grammar.scores import relation_name, with_relations
 from shared.toy_language import TOY_SENTENCE
 from shared.toy_model import weights_of
 from shared.training import Trained

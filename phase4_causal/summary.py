@@ -30,9 +30,8 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import generate
 from phase4_causal.models import largest_leak, load_causal_model
 from shared import cli
-from shared.grammar.relations import with_relations
 from shared.grammar.roles import NO_NAME, golds, head_names
-from shared.grammar.scores import CORE_RELATIONS, chosen_and_scored, relation_name
+from shared.grammar.scores import CORE_RELATIONS, chosen_and_scored, relation_name, with_relations
 from shared.toy_language import MAX_LENGTH, START, encode
 from shared.toy_model import weights_of
 from shared.training import Trained

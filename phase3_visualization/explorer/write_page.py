@@ -30,7 +30,7 @@ from phase3_visualization.explorer import growing, landing, wagers
 from phase3_visualization.explorer.packing import pack
 from shared import checkpoints, cli, paths, training
 from shared.evidence.report.links import Site
-from shared.grammar.relations import with_relations
+from shared.grammar.scores import with_relations
 from shared.toy_language import (
     ADJECTIVES,
     ADVERBS,

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from phase3_visualization.explorer import landing, write_page
 from shared import paths, training
 from shared.grammar import roles
-from shared.grammar.relations import with_relations
+from shared.grammar.scores import with_relations
 from shared.tests.helpers import axe_violations, needs_browser, open_watched
 from shared.toy_language import INDEX, MASK_ID, VERBS, encode, tokenize
 

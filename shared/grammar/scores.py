@@ -6,12 +6,14 @@ its verb ("backward"). A score means nothing without its baselines: the best fix
 which needs no attention at all, and the same model before training. how_many_heads.py of phase 2 shows both.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from shared import training
+from shared.grammar.entropy import KIND, ORDER
 from shared.toy_language import RELATIONS, Sentence
 from shared.training import Trained
 
@@ -34,6 +36,22 @@ def relation_name(relation: str, direction: str) -> str:
     """("verb-place", "backward") -> "place → verb": from the word that looks to the word it looks at."""
     source, target = relation.split("-") if direction == "forward" else relation.split("-")[::-1]
     return f"{source} → {target}"
+
+
+def with_relations(words: Sequence[str]) -> Sentence:
+    """A typed sentence with its gold relations; without any if the grammar never puts words in this order."""
+    match = ORDER.fullmatch("".join(KIND[word] for word in words))
+    if not match:
+        return Sentence(tuple(words), {})
+    phrases = [match.span(part) for part in ("subject", "attractor", "place") if match[part]]
+    verb, subject, place = match.start("verb"), match.end("subject") - 1, match.end("place") - 1
+    relations = {
+        "determiner-noun": tuple((start, end - 1) for start, end in phrases),
+        "verb-subject": ((verb, subject),),
+        "verb-place": ((verb, place),),
+        "adjective-noun": tuple((i, end - 1) for start, end in phrases for i in range(start + 1, end - 1)),
+    }
+    return Sentence(tuple(words), relations)
 
 
 def gold_matrices(sentences: list[Sentence], length: int, shift: int = 0) -> dict[str, Tensor]:

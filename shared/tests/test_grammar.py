@@ -18,8 +18,7 @@ from shared.grammar.entropy import (
     questions,
     sentence_log_probability,
 )
-from shared.grammar.relations import with_relations
-from shared.grammar.scores import chosen_and_scored, gold_matrices, score_heads
+from shared.grammar.scores import chosen_and_scored, gold_matrices, score_heads, with_relations
 from shared.tests.helpers import close
 from shared.toy_language import (
     ADJECTIVES,

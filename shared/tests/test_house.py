@@ -8,9 +8,12 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 import test_all
 from phase1_single_head import visualize
 from shared import course, paths
+from shared.tests import budget
 
 ORDER = ["shared", *course.PHASES.values()]
 MINE = "my_exercises.py"  # written by a reader
@@ -191,3 +194,10 @@ def test_imports_change_nothing_and_our_pictures_are_ours_whatever_style_a_guest
     assert len(drawn) == 2
     for path in drawn:
         assert path.read_bytes() == (tmp_path / "guest" / path.relative_to(tmp_path / "host")).read_bytes(), path.name
+
+
+def test_the_budget_is_kept():
+    if not budget.files():
+        pytest.skip("not a checkout of git")
+    over = {row: count for row, count in budget.counts().items() if count > budget.LIMITS[row]}
+    assert not over, f"over budget, who adds must delete:\n{budget.table()}"
