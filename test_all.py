@@ -58,6 +58,7 @@ TESTS = {
     "shared": (
         "attention_utils",
         "course",
+        "evidence",
         "experiment",
         "exercise_checker",
         "faults",
@@ -66,6 +67,7 @@ TESTS = {
         "lessons",
         "measure",
         "oracles",
+        "report",
         "scripts",
         "set_up",
         "terminals_and_disks",
@@ -73,6 +75,4 @@ TESTS = {
         "training",
         "visualization_utils",
     ),
-    "shared/evidence": ("evidence",),
-    "shared/evidence/report": ("report",),
 }

@@ -79,11 +79,6 @@ def ratio_quartiles(times: Times, name: str, base: str) -> list[float]:
     return np.quantile(ratios, (0.25, 0.5, 0.75)).tolist()
 
 
-def median_ratio(times: Times, name: str, base: str) -> float:
-    """The median over the rounds of how many times as long as `base` a call took."""
-    return ratio_quartiles(times, name, base)[1]
-
-
 def matmul_rate(device: str = "cpu", size: int | None = None) -> float:
     """Operations a second of this machine in a (size, size) matrix product, with the threads that are set: its best.
 

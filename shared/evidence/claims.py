@@ -20,6 +20,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from shared import paths
@@ -167,6 +168,7 @@ def all_claims() -> list[Claim]:
     return claims
 
 
+@cache
 def rules_changed() -> dict[str, str]:
     """id -> how and why the rule of a claim changed after a result was seen."""
     return json.loads(paths.RULES_CHANGED.read_text(encoding="utf-8"))
