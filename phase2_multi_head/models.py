@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import checkpoints, training
+from shared import checkpoints
+from shared.optimization import fit
 from shared.tasks import TwoPlaces
 from shared.training import LITTLE_DECAY, Recipe, Trained, variant
 
@@ -55,5 +56,5 @@ def train_two_lookups(num_heads: int, seed: int, steps: int) -> tuple[TwoPlaces,
         symbols, answers = draw(32)
         return F.cross_entropy(model(symbols)[:, TwoPlaces.FIRST :].mT, answers)
 
-    training.fit(model, loss_of_step, steps, matrix_rate=None, rate=1e-2, progress=f"two look-ups, heads: {num_heads}")
+    fit(model, loss_of_step, steps, matrix_rate=None, rate=1e-2, progress=f"two look-ups, heads: {num_heads}")
     return model, *draw(250)

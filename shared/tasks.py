@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shared import training
 from shared.attention_utils import causal_mask, padding_mask
+from shared.optimization import fit
 from shared.toy_language import ADJECTIVES, PLACES, SUBJECTS
 from shared.toy_model import Block, sinusoidal_positions
 
@@ -65,7 +65,7 @@ def train_two_places(make_attention: MakeOne, seed: int, steps: int) -> tuple[Tw
         return F.cross_entropy(logits.flatten(0, 1), answers.flatten())
 
     torch.set_flush_denormal(True)  # saturated weights are so near 0 that a processor is four times as slow with them
-    training.fit(model, loss_of_step, steps, matrix_rate=None, rate=3e-3, share=lambda step: 1.0)
+    fit(model, loss_of_step, steps, matrix_rate=None, rate=3e-3, share=lambda step: 1.0)
     torch.set_flush_denormal(False)
     return model, table, right
 
@@ -127,7 +127,7 @@ def train_mover(encoding: str, make_attention: MakeOne, task: str, seed: int, st
         logits, wanted = model(symbols)[:, first:], SymbolMover.answers(task, symbols)[:, first:]
         return F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
 
-    training.fit(model, loss_of_step, steps, matrix_rate=None, rate=1.5e-2)
+    fit(model, loss_of_step, steps, matrix_rate=None, rate=1.5e-2)
     return model
 
 
@@ -211,7 +211,7 @@ def train_lookup(make_attention: MakeOne, seed: int, steps: int, shift: int = 0)
         facts = draw_facts(64, generator, shift)
         return F.cross_entropy(model(facts)[0].flatten(0, 1), facts.answers.flatten())
 
-    training.fit(model, loss_of_step, steps, matrix_rate=None)
+    fit(model, loss_of_step, steps, matrix_rate=None)
     answers, alignments = model.scores(unseen)
     return model, {"right answers": answers, "right alignments": alignments, "before training": before}
 
@@ -266,6 +266,6 @@ def train_card_reader(make_attention: MakeOne, seed: int, steps: int) -> float:
     def loss_of_step(_: int) -> Tensor:
         return model.loss(*CardReader.draw(32, generator))
 
-    training.fit(model, loss_of_step, steps, rate=0.02, matrix_rate=0.04, matrix_decay=0.0)
+    fit(model, loss_of_step, steps, rate=0.02, matrix_rate=0.04, matrix_decay=0.0)
     with torch.no_grad():
         return model.loss(*CardReader.draw(500, torch.Generator().manual_seed(10**6 + seed))).item()

@@ -15,9 +15,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase1_single_head.before.seq2seq import BahdanauSeq2Seq, LuongSeq2Seq, Seq2Seq
-from shared import charts, training
+from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
+from shared.optimization import fit
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE, PURPLE
 
 LETTERS = START = 12  # how many there are; and what the writer reads before it has written anything
@@ -54,7 +55,7 @@ def train(name: str, run: Run) -> Seq2Seq:
         return F.cross_entropy(model(source, previous)[0].flatten(0, 1), target.flatten())
 
     progress = f"writing strings, attention: {name}"
-    training.fit(model, loss_of_step, run.steps(STEPS), matrix_rate=None, rate=2e-2, progress=progress)
+    fit(model, loss_of_step, run.steps(STEPS), matrix_rate=None, rate=2e-2, progress=progress)
     return model
 
 

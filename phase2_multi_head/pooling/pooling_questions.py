@@ -25,10 +25,11 @@ from phase2_multi_head.pooling.attention_pooling import (
     last_pooling,
     mean_pooling,
 )
-from shared import charts, training
+from shared import charts
 from shared.attention_utils import padding_mask
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
+from shared.optimization import fit
 from shared.toy_language import PLACES, SUBJECTS, Sentence, encode, pad_batch, sample_corpus
 from shared.visualization_utils import BLUE, GREY
 
@@ -99,7 +100,7 @@ def train(pooling: str, question: str, with_layer: bool, seed: int, steps: int) 
         logits, _ = model(task.tokens[batch], task.mask[batch])
         return F.cross_entropy(logits, task.answers[batch])
 
-    training.fit(model, loss_of_step, steps, matrix_rate=None, rate=2e-2)
+    fit(model, loss_of_step, steps, matrix_rate=None, rate=2e-2)
     return model
 
 

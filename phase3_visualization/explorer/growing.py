@@ -10,7 +10,7 @@ import base64
 from phase2_multi_head.models import RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer.wagers import lesson_link
-from shared import training
+from shared import optimization, training
 from shared.grammar import roles
 from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.head_statistics import OFFSETS
@@ -64,11 +64,11 @@ def recipe() -> dict[str, int | float]:
         "num_layers": RECIPE.num_layers,
         "steps": RECIPE.steps,
         "batch_size": RECIPE.batch_size,
-        "matrix_rate": training.MATRIX_RATE,
-        "rate": training.RATE,
+        "matrix_rate": optimization.MATRIX_RATE,
+        "rate": optimization.RATE,
         "matrix_decay": RECIPE.matrix_decay,
-        "decay": training.DECAY,
-        "up": training.UP,
+        "decay": optimization.DECAY,
+        "up": optimization.UP,
         "chosen": training.CHOSEN,
         "kept": training.KEPT,
         "swapped": training.SWAPPED,

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from phase2_multi_head.models import RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import growing, write_page
-from shared import training
+from shared import optimization, training
 from shared.attention_utils import padding_mask
 from shared.grammar import roles
 from shared.tests.helpers import axe_violations, needs_browser, open_watched, sharp_model
@@ -284,7 +284,9 @@ def test_steps_are_those_of_muon_and_adamw(bare_page):
     recipe = growing.recipe() | {"steps": 8, "decay": 0.3}
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     weights, gradients = flat(model), []
-    both = training.optimizers(model, recipe["matrix_rate"], recipe["rate"], recipe["matrix_decay"], recipe["decay"])
+    both = optimization.optimizers(
+        model, recipe["matrix_rate"], recipe["rate"], recipe["matrix_decay"], recipe["decay"]
+    )
     highest = [each.param_groups[0]["lr"] for each in both]
     generator = torch.Generator().manual_seed(5)
     for step in range(3):
@@ -292,7 +294,7 @@ def test_steps_are_those_of_muon_and_adamw(bare_page):
             parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         gradients.append({name: parameter.grad.flatten().tolist() for name, parameter in model.named_parameters()})
         for each, rate in zip(both, highest, strict=True):
-            each.param_groups[0]["lr"] = rate * training.one_cycle(step, recipe["steps"])
+            each.param_groups[0]["lr"] = rate * optimization.one_cycle(step, recipe["steps"])
             each.step()
     found = json.loads(bare_page.evaluate(STEPS, [SIZES, recipe, weights, gradients]))
     for name, parameter in model.named_parameters():
@@ -304,8 +306,8 @@ def test_steps_are_those_of_muon_and_adamw(bare_page):
 def test_the_rates_rise_and_fall_as_in_the_python(bare_page):
     steps = growing.recipe()["steps"]
     ask = "([steps, up]) => Array.from({ length: steps }, (_, step) => Optimizer.one_cycle(step, steps, up))"
-    found = bare_page.evaluate(ask, [steps, training.UP])
-    assert found == pytest.approx([training.one_cycle(step, steps) for step in range(steps)], abs=1e-12)
+    found = bare_page.evaluate(ask, [steps, optimization.UP])
+    assert found == pytest.approx([optimization.one_cycle(step, steps) for step in range(steps)], abs=1e-12)
 
 
 # ---- a run

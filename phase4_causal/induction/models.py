@@ -13,6 +13,7 @@ from torch import Tensor
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.induction.induction_scores import next_word_losses, repeated_sequences, scores_on
 from shared import checkpoints, training
+from shared.optimization import fit
 from shared.toy_model import ToyTransformer, in_double
 from shared.training import Recipe, Trained
 
@@ -44,7 +45,7 @@ def train(
     def loss_of_step(_: int) -> Tensor:
         return next_word_losses(model, repeated_sequences(BATCH, batches))[0].mean()
 
-    training.fit(
+    fit(
         model,
         loss_of_step,
         steps,

@@ -19,6 +19,7 @@ from shared import training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.entropy import sentence_log_probability
+from shared.optimization import fit
 from shared.toy_language import PAD_ID, VOCABULARY, Sentence
 from shared.toy_model import ToyTransformer
 from shared.training import Recipe
@@ -43,7 +44,7 @@ def train(mode: str, num_layers: int, sentences: list[Sentence], steps: int, see
         own = tokens[batch, : int(lengths[batch].max())], lengths[batch]
         return training.next_word_loss(model, *own, objective=recipe.objective)
 
-    return model, training.fit(model, loss_of_step, steps, progress=f"training {mode}")
+    return model, fit(model, loss_of_step, steps, progress=f"training {mode}")
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from phase4_causal.serving.rotary_attention import AS_TRAINED, INTERPOLATED, NTK
 from shared import charts, training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
+from shared.optimization import fit
 from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer
 from shared.training import Recipe
@@ -44,7 +45,7 @@ def train(seed: int, steps: int) -> ToyTransformer:
         return F.cross_entropy(model(words)[0][:, BACK:].flatten(0, 1), wanted[:, BACK:].flatten())
 
     rates = {"matrix_rate": 0.02, "rate": 0.01, "matrix_decay": 0.0, "decay": 0.01}
-    training.fit(model, loss_of_step, steps, **rates, share=lambda step: min(1, (step + 1) / 40))
+    fit(model, loss_of_step, steps, **rates, share=lambda step: min(1, (step + 1) / 40))
     return model
 
 

@@ -17,9 +17,10 @@ from torch import Tensor
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.serving.rolling_cache import RollingCache
 from phase4_causal.serving.rotary_attention import RotaryHeads
-from shared import charts, training
+from shared import charts
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
+from shared.optimization import fit
 from shared.toy_language import MASK, PLACES, START, SUBJECTS, VERBS, encode
 from shared.toy_model import ToyTransformer
 from shared.visualization_utils import GREY, RED
@@ -63,7 +64,7 @@ def train(seed: int, steps: int) -> ToyTransformer:
     def loss_of_step(step: int) -> Tensor:
         return F.cross_entropy(model(batches[step, :, :-1])[0].mT, batches[step, :, 1:])
 
-    training.fit(model, loss_of_step, steps, matrix_rate=0.02, rate=0.01, matrix_decay=0.0)
+    fit(model, loss_of_step, steps, matrix_rate=0.02, rate=0.01, matrix_decay=0.0)
     return model
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from phase1_single_head.models import make_single_head
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
-from shared import training
+from shared import optimization, training
 from shared.checkpoints import _trained_here, load_checkpoint, load_or_train
 from shared.toy_language import VOCABULARY
 from shared.toy_model import ToyTransformer
@@ -52,7 +52,7 @@ def by_hand(model, loss_of_step, steps, optimizers):
     for step in range(steps):
         loss = loss_of_step(step)
         for optimizer, rate in zip(optimizers, highest, strict=True):
-            optimizer.param_groups[0]["lr"] = rate * training.one_cycle(step, steps)
+            optimizer.param_groups[0]["lr"] = rate * optimization.one_cycle(step, steps)
             optimizer.zero_grad()
         loss.backward()
         for optimizer in optimizers:
@@ -69,8 +69,8 @@ def test_orthogonal_changes_only_the_singular_values(shape):
     s = s / s.norm(dim=-1, keepdim=True)
     for _ in range(5):
         s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
-    torch.testing.assert_close(training.orthogonal(x), u * s.unsqueeze(-2) @ v, rtol=1e-10, atol=1e-10)
-    assert torch.equal(training.orthogonal(torch.zeros(shape)), torch.zeros(shape))
+    torch.testing.assert_close(optimization.orthogonal(x), u * s.unsqueeze(-2) @ v, rtol=1e-10, atol=1e-10)
+    assert torch.equal(optimization.orthogonal(torch.zeros(shape)), torch.zeros(shape))
 
 
 def test_muon_makes_the_steps_of_torch():
@@ -78,7 +78,7 @@ def test_muon_makes_the_steps_of_torch():
     generator = torch.Generator().manual_seed(0)
     shapes = [(32, 16), (16, 32), (16, 16), (32, 16), (16, 16)]
     ours, theirs = ([nn.Parameter(torch.full(shape, 0.1)) for shape in shapes] for _ in range(2))
-    one = training.Muon(ours, 0.04, momentum=0.8, weight_decay=0.5)
+    one = optimization.Muon(ours, 0.04, momentum=0.8, weight_decay=0.5)
     two = torch.optim.Muon(theirs, 0.04, momentum=0.8, weight_decay=0.5)
     for _ in range(6):
         for a, b in zip(ours[:-1], theirs[:-1], strict=True):
@@ -93,12 +93,12 @@ def test_muon_makes_the_steps_of_torch():
 def test_fit_lowers_a_loss_and_repeats_bit_by_bit():
     (one, loss_of_one), (two, loss_of_two) = sorter_and_loss(), sorter_and_loss()
     with torch.no_grad():  # it learns wherever it is called
-        losses = training.fit(one, loss_of_one, 60)
-    assert losses == training.fit(two, loss_of_two, 60) and len(losses) == 60 and same_numbers(one, two)
+        losses = optimization.fit(one, loss_of_one, 60)
+    assert losses == optimization.fit(two, loss_of_two, 60) and len(losses) == 60 and same_numbers(one, two)
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) / 2
     assert not one.training and torch.equal(one.fixed, torch.ones(4, 4))
     start, loss_of_step = sorter_and_loss()
-    assert training.fit(start, loss_of_step, 0) == [] and same_numbers(start, Sorter())
+    assert optimization.fit(start, loss_of_step, 0) == [] and same_numbers(start, Sorter())
 
 
 OTHER_RATES = {"rate": 3e-3, "decay": 0.2, "matrix_rate": 0.01, "matrix_decay": 0.3}
@@ -107,7 +107,7 @@ OTHER_RATES = {"rate": 3e-3, "decay": 0.2, "matrix_rate": 0.01, "matrix_decay": 
 @pytest.mark.parametrize("rates", [{}, OTHER_RATES, {"matrix_rate": None}])
 def test_fit_is_muon_for_the_matrices_and_adamw_for_the_rest(rates):
     one, loss_of_step = sorter_and_loss()
-    losses = training.fit(one, loss_of_step, 20, **rates)
+    losses = optimization.fit(one, loss_of_step, 20, **rates)
     rates = dict(matrix_rate=0.04, rate=0.02, matrix_decay=0.5, decay=0.0) | rates
     two, loss_of_step = sorter_and_loss()
     first, norm, _, last = two.layers
@@ -115,7 +115,7 @@ def test_fit_is_muon_for_the_matrices_and_adamw_for_the_rest(rates):
     moved = rest if rates["matrix_rate"] else [*matrices, *rest]
     both = [torch.optim.AdamW(moved, rates["rate"], betas=(0.9, 0.95), weight_decay=rates["decay"], fused=True)]
     if rates["matrix_rate"]:
-        both.append(training.Muon(matrices, rates["matrix_rate"], weight_decay=rates["matrix_decay"]))
+        both.append(optimization.Muon(matrices, rates["matrix_rate"], weight_decay=rates["matrix_decay"]))
     assert losses == by_hand(two, loss_of_step, 20, both) and same_numbers(one, two)
 
 
@@ -123,11 +123,11 @@ def test_fit_is_muon_for_the_matrices_and_adamw_for_the_rest(rates):
 @pytest.mark.parametrize("matrix_rate", [0.04, None])
 def test_each_parameter_of_a_toy_model_belongs_to_one_optimizer(make_attention, matrix_rate):
     model = ToyTransformer(16, 1, 2, make_attention=make_attention)
-    both = training.optimizers(model, matrix_rate, 0.02, 0.5, 0.0)
+    both = optimization.optimizers(model, matrix_rate, 0.02, 0.5, 0.0)
     moved = {type(each): [p for group in each.param_groups for p in group["params"]] for each in both}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     assert sorted(names[id(p)] for group in moved.values() for p in group) == sorted(names.values())
-    by_muon = {names[id(p)] for p in moved.get(training.Muon, [])}
+    by_muon = {names[id(p)] for p in moved.get(optimization.Muon, [])}
     linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     assert by_muon == (linear if matrix_rate else set()) and "embedding.weight" not in by_muon
 
@@ -144,8 +144,8 @@ def test_who_watches_sees_every_step_and_changes_nothing_and_rates_follow_a_shar
         assert one.training
         return loss_of_one(step)
 
-    losses = training.fit(one, loss_of_step, 5, watch=watch, share=share)
-    assert losses == training.fit(two, loss_of_two, 5, share=share) and same_numbers(one, two)
+    losses = optimization.fit(one, loss_of_step, 5, watch=watch, share=share)
+    assert losses == optimization.fit(two, loss_of_two, 5, share=share) and same_numbers(one, two)
     assert [done for done, *_ in seen] == [0, 1, 2, 3, 4, 5] and not any(enabled for _, enabled, _ in seen)
     assert seen[0][2] == Sorter().layers[0].weight.sum().item() and seen[-1][2] == one.layers[0].weight.sum().item()
     assert len({weight for *_, weight in seen}) == 4, "three steps that move, two with a rate of 0"
@@ -153,7 +153,7 @@ def test_who_watches_sees_every_step_and_changes_nothing_and_rates_follow_a_shar
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 10, 800])
 def test_rates_go_up_and_down_once(steps):
-    shares = np.array([training.one_cycle(step, steps) for step in range(steps)])
+    shares = np.array([optimization.one_cycle(step, steps) for step in range(steps)])
     top = shares.argmax()
     assert (shares > 0).all() and (shares <= 1).all()
     assert (np.diff(shares[: top + 1]) > 0).all() and (np.diff(shares[top:]) < 0).all()
