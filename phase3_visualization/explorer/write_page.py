@@ -58,21 +58,14 @@ FOLDER = Path(__file__).parent / "page"
 SCRIPTS = (
     *(f"model/{name}.js" for name in ("attention", "statistics", "levers")),
     "view.js",
-    *(f"look/{name}.js" for name in ("arcs", "maps", "lines", "words", "sentence", "effects", "controls")),
-    *(f"look/{name}.js" for name in ("steps", "writing")),
-    "address.js",
-    *(f"look/{name}.js" for name in ("tour", "look")),
-    *(f"break/{name}.js" for name in ("stage", "symbols", "future", "knockout", "line", "bugs", "score", "break")),
-    *(f"grow/{name}.js" for name in ("matmul", "pieces", "network", "optimizer", "training", "roles")),
-    *(f"grow/{name}.js" for name in ("engine", "growth", "grow")),
+    *(f"look/{name}.js" for name in ("lines", "maps", "words", "effects", "steps", "writing", "tour", "look")),
+    *(f"break/{name}.js" for name in ("stage", "two_models", "one_model", "break")),
+    *(f"grow/{name}.js" for name in ("matmul", "pieces", "network", "training", "roles", "engine", "growth", "grow")),
     "page.js",
 )
-STYLES = ("page.css", "look/look.css", "break/break.css", "grow/grow.css")
-VIEWS = (
-    {"name": "look", "address": "", "title": "Look"},
-    {"name": "break", "address": "view=break", "title": "Break it", "needs": "wagers"},
-    {"name": "grow", "address": "view=grow", "title": "Grow a head", "needs": "grow"},
-)
+STYLES = ("page.css", "views.css")
+# Name -> title, and the part of the data without which it is left out.
+VIEWS = {"look": ("Look", "models"), "break": ("Break it", "wagers"), "grow": ("Grow a head", "grow")}
 TITLE = "Attention, live: see where a model looks, and break it"
 DESCRIPTION = (
     "Small transformers that run in this page: see where each head looks, knock it out, bet on six ways to break a "
@@ -177,7 +170,7 @@ def render(data: dict, site: Site | None = None) -> str:
         scripts=[{"name": name, "text": (FOLDER / name).read_text(encoding="utf-8")} for name in SCRIPTS],
         data=as_script_text(data),
         head=(site or Site(paths.ROOT)).head(paths.EXPLORER, TITLE, DESCRIPTION),
-        views=[view for view in VIEWS if view.get("needs") in (None, *data)],
+        views={name: title for name, (title, needed) in VIEWS.items() if needed in data},
     )
 
 

@@ -26,7 +26,7 @@ from shared.toy_language import MASK_ID, PAD_ID, SPECIAL, VOCABULARY, decode, en
 from shared.training import Recipe, Trained
 
 GROW = write_page.FOLDER / "grow"
-TRAINING = ("matmul", "pieces", "network", "optimizer", "training", "roles", "engine")
+TRAINING = ("matmul", "pieces", "network", "training", "roles", "engine")
 SCRIPTS = ("view.js", "look/maps.js", *(f"grow/{name}.js" for name in (*TRAINING, "growth", "grow")))
 TOLERANCE = 1e-4
 SMALL = Recipe("small", "masked word", num_heads=3, num_layers=3, steps=0, d_model=24)
@@ -36,7 +36,7 @@ SHELL = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Gro
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; worker-src blob:; img-src data:;
   script-src 'unsafe-inline' 'wasm-unsafe-eval'; style-src 'unsafe-inline'"><link rel="icon" href="data:,">
-<style>{css}</style></head><body><main><section id="grow">{view}</section></main>
+<style>{css}</style></head><body><main>{view}</main>
 <script type="application/json" id="data">{data}</script>{scripts}<script>
 const data = JSON.parse(document.getElementById("data").textContent);
 View.useColors(data.weight_map.light, data.weight_map.dark, {{}});
@@ -62,8 +62,8 @@ def grow_address(grow_data, tmp_path_factory):
     """The view alone in a page."""
     ramps = {name: write_page.ramp(colors) for name, colors in RAMPS.items()}
     text = SHELL.format(
-        css="".join((write_page.FOLDER / name).read_text(encoding="utf-8") for name in STYLES),
-        view=(GROW / "grow.html.jinja").read_text(encoding="utf-8"),
+        css="".join((write_page.FOLDER / name).read_text(encoding="utf-8") for name in write_page.STYLES),
+        view=re.search('<section id="grow".*?</section>', write_page.render({"grow": grow_data}), re.DOTALL)[0],
         data=write_page.as_script_text({"grow": grow_data, "weight_map": ramps}),
         scripts="".join(as_script(name) for name in SCRIPTS),
     )
@@ -73,7 +73,6 @@ def grow_address(grow_data, tmp_path_factory):
 
 
 RAMPS = {"light": write_page.WEIGHT_MAP, "dark": write_page.DARK_WEIGHT_MAP}
-STYLES = ("page.css", "look/look.css", "grow/grow.css")
 
 
 @pytest.fixture(scope="module")

@@ -482,7 +482,7 @@ def test_the_keyboard_moves_words_and_heads(live_page):
 
 WRITE = """([count, seed, temperature]) => {
     const [model, language] = [Page.models().get("small causal"), Page.language()];
-    const [next, tokens] = [Writing.random(seed), ["<start>", "the", "cat"].map((word) => language.index.get(word))];
+    const [next, tokens] = [Training.random_numbers(seed), ["<start>", "the", "cat"].map((word) => language.index.get(word))];
     while (count-- > 0) {
         const { logits } = Attention.forward(model, tokens);
         const never = [language.special.mask, language.special.pad, language.special.start];
@@ -542,7 +542,9 @@ def test_writing_stops_where_the_room_ends_and_at_temperature_0_needs_no_seed(li
 
 @needs_browser
 def test_the_random_numbers_are_even(live_page):
-    drawn = live_page.evaluate("() => { const next = Writing.random(3); return Array.from({length: 4000}, next); }")
+    drawn = live_page.evaluate(
+        "() => { const next = Training.random_numbers(3); return Array.from({length: 4000}, next); }"
+    )
     assert min(drawn) >= 0 and max(drawn) < 1
     assert abs(sum(drawn) / 4000 - 0.5) < 0.03 and abs(sum(x < 0.25 for x in drawn) / 4000 - 0.25) < 0.03
     assert live_page.evaluate("() => [0, 0.3, 0.999999].map((u) => Writing.draw([0.25, 0.5, 0.25], u))") == [
@@ -574,7 +576,7 @@ def test_nothing_went_wrong_in_the_live_page_meanwhile(live_errors):
 def test_the_views_that_other_pages_link_to_are_views_of_the_page(live_page, address):
     wanted = dict(parse_qsl(address))
     if "view" in wanted:  # a view by itself; its own tests ask for what it shows
-        assert wanted["view"] in {view["name"] for view in write_page.VIEWS}
+        assert wanted["view"] in write_page.VIEWS
         assert int(wanted.get("wager", 1)) in range(1, len(wagers.wagers()) + 1)
         return
     live_page.evaluate("(hash) => { history.replaceState(null, '', '#'); location.hash = hash; }", address)

@@ -74,7 +74,7 @@ const View = (() => {
   const isUsable = (button) => button.getAttribute("aria-disabled") !== "true";
 
   return {
-    useColors, byId, on, fixed, weightColor, rgb, readable, roleOf, roleColor, headName, place, element, svg,
+    NO_ROLE, useColors, byId, on, fixed, weightColor, rgb, readable, roleOf, roleColor, headName, place, element, svg,
     tokenLabels, setUsable, isUsable, darkGround,
   };
 })();

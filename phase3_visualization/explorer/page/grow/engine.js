@@ -11,7 +11,7 @@
 "use strict";
 
 const Engine = (() => {
-  const PARTS = ["matmul", "pieces", "network", "optimizer", "training", "roles", "engine"];
+  const PARTS = ["matmul", "pieces", "network", "training", "roles", "engine"];
   const [LOOK, NAME] = [5, 10]; // steps between looks at the maps, and between names
   const SLICE = 25; // milliseconds
 

@@ -211,8 +211,8 @@ const Look = (() => {
   // ---- controls
 
   function readTyped() {
-    const result = Sentence.read(byId("sentence").value, language);
-    Sentence.explain(result, language, takeWord);
+    const result = Words.read(byId("sentence").value, language);
+    Words.explain(result, language, takeWord);
     byId("sentence").setAttribute("aria-invalid", Boolean(result.problem));
     byId("look").classList.toggle("stale", Boolean(result.problem));
     if (result.words) setWords(result.words, "typing");
@@ -224,10 +224,10 @@ const Look = (() => {
     readTyped();
   }
 
-  const takeWord = (unknown, word) => type(Sentence.replaced(byId("sentence").value, unknown, word));
+  const takeWord = (unknown, word) => type(Words.replaced(byId("sentence").value, unknown, word));
 
   function readWell() {
-    Sentence.explain({}, language, takeWord);
+    Words.explain({}, language, takeWord);
     byId("sentence").removeAttribute("aria-invalid");
     byId("look").classList.remove("stale");
   }

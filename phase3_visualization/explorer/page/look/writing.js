@@ -5,17 +5,6 @@
 const Writing = (() => {
   const { byId, element, fixed, headName, weightColor, setUsable } = View;
 
-  // mulberry32: a small random generator with a seed; numbers from 0 up to 1.
-  function random(seed) {
-    let a = seed >>> 0;
-    return () => {
-      a = (a + 0x6d2b79f5) >>> 0;
-      let t = Math.imul(a ^ (a >>> 15), a | 1);
-      t = (t + Math.imul(t ^ (t >>> 7), t | 61)) ^ t;
-      return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
-    };
-  }
-
   // The token at which the running sum of the probabilities passes u.
   function draw(probabilities, u) {
     let sum = 0;
@@ -29,7 +18,8 @@ const Writing = (() => {
   let going = null; // the sentence in the making: one more token reads one more token, not everything again
 
   function begin(key, model, prompt, seed, levers, language) {
-    going = { key, tokens: [], steps: [], cache: Attention.empty_cache(model), read: null, next: random(seed) };
+    const next = Training.random_numbers(seed);
+    going = { key, tokens: [], steps: [], cache: Attention.empty_cache(model), read: null, next };
     for (const token of [language.special.start, ...prompt]) readToken(model, token, levers);
   }
 
@@ -157,5 +147,5 @@ const Writing = (() => {
     byId("writing-note").textContent = `${levers} Under each new word: its probability.`;
   }
 
-  return { random, draw, write, redraw };
+  return { draw, redraw };
 })();
