@@ -482,7 +482,8 @@ def test_the_keyboard_moves_words_and_heads(live_page):
 
 WRITE = """([count, seed, temperature]) => {
     const [model, language] = [Page.models().get("small causal"), Page.language()];
-    const [next, tokens] = [Training.random_numbers(seed), ["<start>", "the", "cat"].map((word) => language.index.get(word))];
+    const next = Training.random_numbers(seed);
+    const tokens = ["<start>", "the", "cat"].map((word) => language.index.get(word));
     while (count-- > 0) {
         const { logits } = Attention.forward(model, tokens);
         const never = [language.special.mask, language.special.pad, language.special.start];
