@@ -82,11 +82,10 @@ def asks(words: list[str], weights: Tensor, position: int) -> str:
 
 @dataclass(frozen=True)
 class Flow:
-    """All that one head computes for a hidden word: x (T, d_model), scores and weights (T,), output (d_v,), guesses."""
+    """All that one head computes for a hidden word: query (d_k,), scores and weights (T,), output (d_v,), guesses."""
 
     words: list[str]
     i: int
-    x: Tensor
     query: Tensor
     key: Tensor
     value: Tensor
@@ -113,4 +112,4 @@ def flow_of(trained: Trained, words: list[str]) -> Flow:
     scores = key @ query / math.sqrt(key.size(-1))  # (T, d_k) @ (d_k,) -> (T,)
     output, weights = scaled_dot_product_attention(query[None], key, value)
     guesses = likeliest(guess_hidden(model, [words], [i])[0][0], count=4)
-    return Flow(words, i, x, query, key, value, scores, weights[0], output[0], guesses)
+    return Flow(words, i, query, key, value, scores, weights[0], output[0], guesses)
