@@ -20,7 +20,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import FancyArrowPatch, PathPatch, Rectangle
 from matplotlib.path import Path
-from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 from torch import Tensor
 
@@ -45,7 +44,6 @@ HEADING_SIZE, WORD_SIZE, TERM_SIZE, BODY_SIZE, FOOT_SIZE = 42, 32, 22, 18, 14
 
 TITLE = "Attention in one sentence"
 STRIP_MAP = LinearSegmentedColormap.from_list("strip", ["white", INK])
-OUTLINE = [withStroke(linewidth=12, foreground="white")]  # keeps crossing ribbons apart
 FAINT = "#c9cfd5"  # arrows that are not right, or of a head without a name
 
 
@@ -87,12 +85,12 @@ def strip(ax: Axes, x: float, y: float, values: Tensor, width: float = STRIP) ->
     ax.add_patch(Rectangle((x - width / 2, y), width, STRIP_HEIGHT, fill=False, edgecolor=QUIET, linewidth=0.8))
 
 
-def ribbon(ax: Axes, top: tuple[float, float], bottom: tuple[float, float], width: float, color, **style) -> None:
+def ribbon(ax: Axes, top: tuple[float, float], bottom: tuple[float, float], width: float, color) -> None:
     """A ribbon `width` millimetres wide that leaves one place downwards and reaches another from above."""
     (x, y), (end, z) = top, bottom
     middle = (y + z) / 2
     path = Path([(x, y), (x, middle), (end, middle), (end, z)], [Path.MOVETO, *[Path.CURVE4] * 3])
-    ax.add_patch(PathPatch(path, fill=False, edgecolor=color, linewidth=width / POINT, capstyle="butt", **style))
+    ax.add_patch(PathPatch(path, fill=False, edgecolor=color, linewidth=width / POINT, capstyle="butt"))
 
 
 def arrow(ax: Axes, start: float, end: float, y: float, weight: float, color: str, **style) -> None:
@@ -178,15 +176,12 @@ def draw_many_heads(ax: Axes, top: float, one: Trained, four: Trained, words: li
 
 
 def draw_what_heads_do(ax: Axes, top: float, deep: Trained, again: Trained) -> str:
-    """The heads of a model and of the same model trained again, by role, and where each role went."""
+    """The heads of a model and of the same model trained again, by role."""
     statement = "Nobody told them what to do. Trained again, they share out the grammar anew."
     heading(ax, top, "3  What heads do", statement)
     rows = [[name for layer in head_names(trained, MultiHeadAttention) for name in layer] for trained in (deep, again)]
     levels, height, column = (top + 34, top + 74), 17, (RIGHT - LEFT + 2) / len(rows[0])
     places = [LEFT + (head + 0.5) * column - 1 for head in range(len(rows[0]))]
-    for i, j in same_job(*rows):
-        ends = (places[i], levels[0] + height), (places[j], levels[1])
-        ribbon(ax, *ends, 3, role_color(rows[0][i]), path_effects=OUTLINE)
     size = fitted(["→ determiner"], 0.9 * column, BODY_SIZE)
     for level, names in zip(levels, rows, strict=True):
         for x, name in zip(places, names, strict=True):
@@ -195,20 +190,9 @@ def draw_what_heads_do(ax: Axes, top: float, deep: Trained, again: Trained) -> s
             style = {"ha": "center", "va": "center_baseline", "color": {HIDDEN: QUIET, ORANGE: INK}.get(color, "white")}
             put(ax, x, level + height / 2, name.replace(" → ", "\n→ "), size, linespacing=1.1, **style)
     put(ax, LEFT, levels[0] - 3, "Trained once", weight="bold")
-    put(ax, STATEMENTS, levels[0] - 3, "A name is earned by rule. Lines join the same relation.", color=QUIET)
+    put(ax, STATEMENTS, levels[0] - 3, "A name is earned by rule. A colour is a relation.", color=QUIET)
     put(ax, LEFT, levels[1] + height + 8, "Trained again, from other random numbers", weight="bold")
     return statement
-
-
-def same_job(first: list[str], second: list[str]) -> list[tuple[int, int]]:
-    """Pairs of heads of two models that follow the same relation, each head at most once; those of the same name, that
-    is the same direction, and in the same place before others."""
-    pairs: dict[int, int] = {}
-    jobs = [(i, j) for i, a in enumerate(first) for j, b in enumerate(second) if set(a.split()) == set(b.split())]
-    for i, j in sorted(jobs, key=lambda pair: (first[pair[0]] != second[pair[1]], pair[0] != pair[1], pair)):
-        if first[i] != NO_NAME and i not in pairs and j not in pairs.values():
-            pairs[i] = j
-    return list(pairs.items())
 
 
 def draw_without_a_future(ax: Axes, top: float, trained: Trained, words: list[str]) -> str:

@@ -1,18 +1,12 @@
 """What does multi-head attention cost, by heads and by length?
 
-A head is a slice. Cut d_model = 512 into 1, 8 or 32 slices, and the projections stay 512 x 512; each head's scores take
-d_k multiplications instead of d_model, and there are d_model / d_k heads. Only the weights, T x T for each head, grow.
+    parameters   4 d²                      for any number of heads (biases: 4 d more)
+    operations   8 T d² + 4 T² d           four projections; scores and means, over all heads together
+    memory       8 H T² + 20 T d bytes     in steps: scores and weights, T x T for each head; five vectors of d a word
+                 20 T d bytes              fused: no matrix T x T
 
-    parameters   4 d²        for any number of heads (biases: 4 d more); 3 d² for one head without W_O
-    operations   8 B T d²    four projections: T d² multiplications each, and as many additions
-               + 4 B T² d    scores and means: T² d multiplications each, over all heads together
-    memory       in steps    8 H T² + 20 T d bytes: two matrices T x T for each head (scores, weights), and queries,
-                             divided queries, keys, values, means (one sequence, float32, nothing kept for training)
-                 fused       20 T d bytes, no matrix T x T: queries, keys, values, means, output
-
-So scores and means are half of the work at T = 2 d_model, and the matrices half of the memory at T = 2.5 d_model / H.
-Torch counts the operations and the allocator the bytes: a formula that is right at every measured length may be trusted
-where no machine follows.
+Torch counts the operations and the allocator the bytes (one sequence, float32, nothing kept for training): a formula
+that is right at every measured length may be trusted where no machine follows.
 """
 
 from functools import partial
@@ -32,32 +26,23 @@ from shared.visualization_utils import BLUE, GREY, label_ends
 D_MODEL, NUM_HEADS, MILLION = 128, 2, 1_000_000
 LENGTHS, QUICK_LENGTHS = tuple(2**n for n in range(6, 13)), tuple(2**n for n in range(6, 11))  # 64 to 4,096 or 1,024
 COLORS = {"in steps": GREY, "fused": BLUE}
+LAYERS = {"in steps": MultiHeadAttention, "fused": FusedMultiHeadAttention}
 
 
-def operations(length: int, d_model: int, *, batch: int = 1) -> int:
-    """Additions and multiplications of the projections, and of Q Kᵀ and weights · V, all heads together."""
-    return 8 * batch * length * d_model**2 + 4 * batch * length**2 * d_model
+def peak_bytes(way: str, length: int, d_model: int = D_MODEL, num_heads: int = NUM_HEADS) -> int:
+    """The most that a layer needs at one time, on paper; fused without the kernel's scratch memory.
 
-
-def peak_bytes_in_steps(length: int, d_model: int, num_heads: int) -> int:
-    """The most that MultiHeadAttention needs at one time: one sequence, float32, no mask, no training.
-
-    That is when the values are averaged: queries, divided queries, keys, values, means, scores, weights. Or else, if
-    T < d_k, at the end: in place of scores and divided queries, the merged heads and the output.
+    In steps that is when the values are averaged: queries, divided queries, keys, values, means, scores, weights. Or
+    else, if T < d_k, at the end: in place of scores and divided queries, the merged heads and the output.
     """
     vectors, matrices = 4 * length * d_model, 4 * num_heads * length**2
-    return max(5 * vectors + 2 * matrices, 6 * vectors + matrices)
-
-
-def peak_bytes_fused(length: int, d_model: int) -> int:
-    """The same for FusedMultiHeadAttention, without the kernel's scratch memory, which does not grow."""
-    return 5 * 4 * length * d_model
+    return 5 * vectors if way == "fused" else max(5 * vectors + 2 * matrices, 6 * vectors + matrices)
 
 
 @torch.no_grad()
-def measured_peak(layer_class: type[MultiHeadAttention], length: int, d_model: int, num_heads: int) -> int:
+def measured_peak(way: str, length: int, d_model: int = D_MODEL, num_heads: int = NUM_HEADS) -> int:
     """Peak bytes of a forward pass over one sequence, on the CPU."""
-    return peak_memory(partial(layer_class(d_model, num_heads, bias=False), torch.randn(1, length, d_model)))
+    return peak_memory(partial(LAYERS[way](d_model, num_heads, bias=False), torch.randn(1, length, d_model)))
 
 
 @torch.no_grad()
@@ -68,25 +53,17 @@ def costs_of(num_heads: int) -> dict[str, int]:
     return {"parameters": parameters, "operations": count_operations(layer, x), "weights": layer(x)[1].numel()}
 
 
-def formulas(length: int) -> dict[str, int]:
-    """Peak bytes on paper, by the way to compute."""
-    return {
-        "in steps": peak_bytes_in_steps(length, D_MODEL, NUM_HEADS),
-        "fused": peak_bytes_fused(length, D_MODEL),
-    }
-
-
 def measure(run: Run) -> Numbers:
     """Costs by heads; growth of the peak bytes for 4 times as many tokens, up to T = 4,096 (d_model = 128, 2 heads)."""
     lengths = QUICK_LENGTHS if run.options.quick else LENGTHS
     numbers = {f"{heads} heads, {name}": cost for heads in (1, 8, 32) for name, cost in costs_of(heads).items()}
-    for name, layer in (("in steps", MultiHeadAttention), ("fused", FusedMultiHeadAttention)):
-        peaks = {length: measured_peak(layer, length, D_MODEL, NUM_HEADS) for length in lengths}
+    for name in LAYERS:
+        peaks = {length: measured_peak(name, length) for length in lengths}
         numbers[f"{name}, growth"] = peaks[lengths[-1]] / peaks[lengths[-3]]
-        numbers[f"{name}, off the formula by"] = max(abs(peak / formulas(t)[name] - 1) for t, peak in peaks.items())
-        numbers[f"{name}, bytes for a million"] = formulas(MILLION)[name]
+        numbers[f"{name}, off the formula by"] = max(abs(peak / peak_bytes(name, t) - 1) for t, peak in peaks.items())
+        numbers[f"{name}, bytes for a million"] = peak_bytes(name, MILLION)
         run.shown[name] = peaks
-    run.shown["times"] = float(f"{formulas(MILLION)['in steps'] / formulas(MILLION)['fused']:.1g}")
+    run.shown["times"] = float(f"{peak_bytes('in steps', MILLION) / peak_bytes('fused', MILLION):.1g}")
     return numbers
 
 
@@ -110,9 +87,9 @@ def picture(found: Results) -> Figure:
         peaks = found.shown[name]
         for first, last, style in ((min(peaks), max(peaks), "-"), (max(peaks), MILLION, "--")):
             lengths = np.geomspace(first, last, 60).round().astype(int).tolist()
-            ax.plot(lengths, [formulas(length)[name] for length in lengths], style, color=color)
+            ax.plot(lengths, [peak_bytes(name, length) for length in lengths], style, color=color)
         ax.plot(list(peaks), list(peaks.values()), "o", color=color, markersize=6)
-        end = formulas(MILLION)[name]
+        end = peak_bytes(name, MILLION)
         kind = {"in steps": "in steps: T × T\nfor each head", "fused": "fused: no table"}[name]
         ends[f"{kind}\n{in_bytes(end)}"] = (MILLION, end, color)
     ax.set(xscale="log", yscale="log", xlim=(50, MILLION), xlabel="length of the text, in tokens")

@@ -100,17 +100,3 @@ class AttentionClassifier(nn.Module):
         # The mask again: the layer hid padding from the words, but it wrote a vector at each place of padding too.
         pooled, weights = self.pooling(x, mask)
         return self.to_logits(pooled), weights  # (B, d_model) -> (B, 2)
-
-
-@torch.no_grad()
-def main() -> None:
-    x = torch.tensor([[[2.0, 0.0], [0.0, 2.0], [1.0, 1.0], [9.0, 9.0]]])  # three words of two numbers, and padding
-    mask, attention = torch.tensor([[[[True, True, True, False]]]]), AttentionPooling(2)
-    attention.query.copy_(torch.tensor([1.0, -1.0]))  # looks for words whose first number is larger
-    for name, pooling in (("mean", mean_pooling), ("last word", last_pooling), ("attention", attention)):
-        pooled, weights = pooling(x, mask)
-        print(f"{name:10} weights {[round(w, 2) for w in weights.flatten().tolist()]} -> {pooled[0].tolist()}")
-
-
-if __name__ == "__main__":
-    main()

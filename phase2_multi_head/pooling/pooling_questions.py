@@ -8,8 +8,8 @@ order tells which is beside the subject. That question is asked once more with a
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import torch
@@ -45,17 +45,13 @@ POOLINGS: dict[str, Callable[[], Pooling]] = {
 COLORS = {"mean": GREY, "last word": GREY, "attention": BLUE}
 
 
-@dataclass
-class Task:
-    """A question about N sentences: tokens (N, T), mask (N, 1, 1, T), answers (N,), 1 = plural.
+class Task(NamedTuple):
+    """A question about N sentences with three nouns."""
 
-    decisive: bool (N, T), True at the noun asked for and at its determiner.
-    """
-
-    tokens: Tensor
-    mask: Tensor
-    answers: Tensor
-    decisive: Tensor
+    tokens: Tensor  # (N, T)
+    mask: Tensor  # (N, 1, 1, T)
+    answers: Tensor  # (N,), 1 = plural
+    decisive: Tensor  # bool (N, T), True at the noun asked for and at its determiner
 
 
 def noun_asked_for(sentence: Sentence, question: str) -> int:
@@ -68,23 +64,21 @@ def noun_asked_for(sentence: Sentence, question: str) -> int:
 def make_task(sentences: list[Sentence], question: str) -> Task:
     """Sentences with three nouns -> what a classifier reads and what it is to say."""
     tokens, lengths = pad_batch([encode(sentence.words) for sentence in sentences])
-    nouns = [noun_asked_for(sentence, question) for sentence in sentences]
-    answers = torch.tensor([int(s.words[noun] in PLURALS) for s, noun in zip(sentences, nouns, strict=True)])
-    decisive = torch.zeros(tokens.shape, dtype=torch.bool)
-    for row, (sentence, noun) in enumerate(zip(sentences, nouns, strict=True)):
-        determiner = next(d for d, n in sentence.relations["determiner-noun"] if n == noun)
-        decisive[row, [determiner, noun]] = True
-    return Task(tokens, padding_mask(lengths, tokens.size(1)), answers, decisive)
+    answers, decisive = [], torch.zeros(tokens.shape, dtype=torch.bool)
+    for row, sentence in enumerate(sentences):
+        asked = noun_asked_for(sentence, question)
+        answers.append(int(sentence.words[asked] in PLURALS))
+        determiners = [determiner for determiner, noun in sentence.relations["determiner-noun"] if noun == asked]
+        decisive[row, [*determiners, asked]] = True
+    return Task(tokens, padding_mask(lengths, tokens.size(1)), torch.tensor(answers), decisive)
 
 
 @cache
 def tasks(question: str) -> tuple[Task, Task]:
     """(train, held-out) of a question: about 2,400 and 900 sentences with three nouns, the same for all seeds."""
-    train, held_out = (
-        [sentence for sentence in part if len(sentence.relations["determiner-noun"]) == 3]
-        for part in sample_corpus(8000, 3000)
-    )
-    return make_task(train, question), make_task(held_out, question)
+    train, held_out = sample_corpus(8000, 3000)
+    three = [[s for s in part if len(s.relations["determiner-noun"]) == 3] for part in (train, held_out)]
+    return make_task(three[0], question), make_task(three[1], question)
 
 
 def train(pooling: str, question: str, with_layer: bool, seed: int, steps: int) -> AttentionClassifier:

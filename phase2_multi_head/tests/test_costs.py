@@ -114,26 +114,23 @@ def test_all_ways_of_the_benchmark_agree_but_the_wrong_one():
 def test_operations_as_the_formulas_say(batch, length, d_model, num_heads):
     x = torch.randn(batch, length, d_model)
     counted = count_operations(MultiHeadAttention(d_model, num_heads, bias=False), x)
-    assert counted == cost_model.operations(length, d_model, batch=batch)
-    half = cost_model.operations(2 * d_model, d_model)  # scores and means are half of the work at T = 2 d_model
-    assert half == 2 * 8 * 2 * d_model * d_model**2
+    assert counted == batch * (8 * length * d_model**2 + 4 * length**2 * d_model)
 
 
 @pytest.mark.parametrize(("length", "d_model", "num_heads"), ((5, 33, 3), (64, 32, 1), (101, 33, 3), (128, 64, 2)))
 def test_peak_memory_as_the_formulas_say(length, d_model, num_heads):
     """Short and long, on both sides of T = 2 d_k."""
-    in_steps = cost_model.measured_peak(MultiHeadAttention, length, d_model, num_heads)
-    assert in_steps == cost_model.peak_bytes_in_steps(length, d_model, num_heads)
-    fused = cost_model.measured_peak(FusedMultiHeadAttention, length, d_model, num_heads)
-    formula = cost_model.peak_bytes_fused(length, d_model)
-    assert formula <= fused <= formula + 2**20  # scratch memory
+    sizes = length, d_model, num_heads
+    assert cost_model.measured_peak("in steps", *sizes) == cost_model.peak_bytes("in steps", *sizes)
+    formula = cost_model.peak_bytes("fused", *sizes)
+    assert formula <= cost_model.measured_peak("fused", *sizes) <= formula + 2**20  # scratch memory
 
 
 def test_what_heads_cost():
     def count(module):
         return sum(parameter.numel() for parameter in module.parameters())
 
-    operations = cost_model.operations(128, 512)
+    operations = 8 * 128 * 512**2 + 4 * 128**2 * 512
     for heads in (1, 8):
         weights = heads * 128**2
         assert cost_model.costs_of(heads) == {"parameters": 4 * 512**2, "operations": operations, "weights": weights}

@@ -7,7 +7,7 @@ A key holds its own word, not the one before it. So the first layer must first c
 and finds the word to say right there (an induction head; Elhage et al. 2021, Olsson et al. 2022).
 
 Two layers, and as the control one with twice the steps, are trained on random words that repeat (induction_scores.py).
-Then heads are taken out, one by one and all together (ablation.py).
+Then heads are taken out, one by one and all together.
 """
 
 import math
@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from phase4_causal.induction.ablation import rise
 from phase4_causal.induction.induction_scores import (
     SYMBOLS,
     after_earlier_occurrence,
@@ -28,6 +27,7 @@ from phase4_causal.induction.induction_scores import (
     repeated_loss,
     repeated_sequences,
     right,
+    rise,
     scores_on,
 )
 from phase4_causal.induction.models import HEADS, MATCHES, NUM_TEST, STEPS, chosen_by, generator, train

@@ -1,4 +1,4 @@
-"""The task that needs an induction head, and the scores of heads on it.
+"""The task that needs an induction head, the scores of heads on it, and what is left without some of them.
 
 A block of 8 to 16 words, all different and in random order, is repeated until 33 words are there:
 
@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from phase3_visualization.circuits.patching import changed, put_in
 from shared.attention_utils import causal_mask
 from shared.head_statistics import even_weights, relation_weight
 from shared.toy_language import SPECIAL
@@ -96,3 +97,27 @@ def right(model: ToyTransformer, tokens: Tensor) -> float:
 def scores_on(model: ToyTransformer, tokens: Tensor) -> Tensor:
     """The induction scores of a model's heads on these tokens (N, T + 1) -> (L, H)."""
     return scores(model(tokens[:, :-1])[1], after_earlier_occurrence(tokens[:, :-1]))
+
+
+@torch.no_grad()
+def mean_outputs(model: ToyTransformer, tokens: Tensor, layer: int) -> Tensor:
+    """What the heads of a layer give on average at each place: tokens (N, T) -> (T, H * d_v), as w_o reads it."""
+    seen: list[Tensor] = []
+    with changed(model.blocks[layer].attention.w_o, seen.append, read=True):
+        model(tokens)
+    return seen[0].mean(dim=0)  # (N, T, H * d_v) -> (T, H * d_v)
+
+
+@torch.no_grad()
+def rise(model: ToyTransformer, tokens: Tensor, layer: int, heads: list[int], kind: str) -> float:
+    """By how many nats the loss of the repeated part rises without these heads of a layer; nothing is trained again.
+
+    kind: "zero", their output is 0; "mean", it is what they give on average at that place, whatever the words are. The
+    next layer then gets what it is used to, only not what the heads found out about this sequence.
+    """
+    attention, full = model.blocks[layer].attention, repeated_loss(model, tokens)
+    gone = torch.zeros(attention.num_heads, dtype=torch.bool)
+    gone[heads] = True
+    means = mean_outputs(model, tokens[:, :-1], layer)
+    with changed(attention.w_o, put_in(means if kind == "mean" else 0 * means, gone), read=True):
+        return (repeated_loss(model, tokens) - full).item()

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase4_causal.induction import ablation, induction
+from phase3_visualization.circuits.patching import changed, put_in
+from phase4_causal.induction import induction
 from phase4_causal.induction import induction_scores as task
 from phase4_causal.induction.models import HEADS, untrained
 from shared.attention_utils import causal_mask
@@ -127,13 +128,13 @@ def test_induction_loss_and_right_guesses_against_a_plain_loop():
 @torch.no_grad()
 def test_zero_ablation_is_cutting_columns_of_w_o():
     weight, width, full = MODEL.blocks[1].attention.w_o.weight, 64 // HEADS, task.repeated_loss(MODEL, TOKENS)
-    for heads in ((2,), (0, 3), (0, 1, 2, 3)):
+    for heads in ([2], [0, 3], [0, 1, 2, 3]):
         kept = weight.clone()
         for head in heads:
             weight[:, head * width : (head + 1) * width] = 0
         rise = (task.repeated_loss(MODEL, TOKENS) - full).item()
         weight.copy_(kept)
-        found = ablation.rise(MODEL, TOKENS, 1, heads, "zero")
+        found = task.rise(MODEL, TOKENS, 1, heads, "zero")
         assert found == pytest.approx(rise, rel=1e-9) and abs(rise) > 1e-4
     assert task.repeated_loss(MODEL, TOKENS) == full, "the model itself must not change"
 
@@ -142,19 +143,15 @@ def test_zero_ablation_is_cutting_columns_of_w_o():
 def test_mean_ablation_takes_away_what_depends_on_the_words():
     model, tokens = untrained(3).double(), TOKENS[:, :-1]
     attention, seen = model.blocks[1].attention, []
-    means = ablation.mean_outputs(model, tokens, 1)
-    hook = attention.w_o.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
-    model(tokens)
-    hook.remove()
-    with ablation.replaced(model, 1, (0, 2), means):
-        hook = attention.w_o.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
-        model(tokens)
-        hook.remove()
-    full, less = (x.unflatten(-1, (HEADS, -1)) for x in seen)  # (N, T, H, d_v)
+    means = task.mean_outputs(model, tokens, 1)
+    for change in (seen.append, put_in(means, torch.tensor([True, False, True, False]))):
+        with changed(attention.w_o, change, read=True), changed(attention.w_o, seen.append, read=True):
+            model(tokens)
+    full, less = (x.unflatten(-1, (HEADS, -1)) for x in seen[1:])  # (N, T, H, d_v)
     torch.testing.assert_close(less[:, :, [0, 2]], full[:, :, [0, 2]].mean(dim=0).expand_as(less[:, :, [0, 2]]))
     assert torch.equal(less[:, :, [1, 3]], full[:, :, [1, 3]])
     attention.w_v.weight[:16] = 0  # head 0 now says the same whatever the words are: there is nothing to take away
-    alone = [ablation.rise(model, TOKENS, 1, [head], "mean") for head in (0, 1)]
+    alone = [task.rise(model, TOKENS, 1, [head], "mean") for head in (0, 1)]
     assert abs(alone[0]) < 1e-12 < abs(alone[1])
 
 

@@ -75,14 +75,6 @@ def test_only_arrows_that_the_grammar_confirms_have_a_colour(ax, monkeypatch):
     assert colors == [faint, faint, sat_cat, *[faint] * 8, mat_sat, *[faint] * 12]
 
 
-def test_jobs_are_followed_from_one_model_to_the_next():
-    first = ["verb → subject", "no name", "place → verb", "noun → determiner", "previous"]
-    again = ["place → verb", "no name", "no name", "subject → verb", "noun → determiner"]
-    assert sorted(summary.same_job(first, again)) == [(0, 3), (2, 0), (3, 4)]
-    several = ["verb → subject", "subject → verb", "subject → verb"]  # the same name first, then the same place
-    assert sorted(summary.same_job(several, ["subject → verb"] * 2)) == [(1, 1), (2, 0)]
-
-
 def test_the_future_is_hatched_and_a_leak_is_said(ax):
     causal = training.untrained(CAUSAL, CausalSelfAttention)
     assert "changes by 0. It writes" in summary.draw_without_a_future(ax, 0, causal, WORDS)
