@@ -293,10 +293,13 @@ def in_few_colors(images: Sequence[Image.Image], sides: Sequence[float] = (1,)) 
     weights = WEIGHT_MAP(np.linspace(0, 1, 180 // len(sides)))[:, :3]
     shades = [sns.blend_palette(["white", color], 8) for color in (*PALETTE, INK, QUIET, GREY, HIDDEN)]
     colors = np.concatenate([*(side * weights for side in sides), *shades])
-    palette = Image.new("P", (1, 1))
-    palette.putpalette((255 * colors).round().astype(np.uint8).tobytes())
-    few = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
-    return [np.asarray(image.convert("RGB")) for image in few]
+    colors, few = (255 * colors).round().astype(np.int64), []
+    for image in images:
+        packed, places = np.unique(np.asarray(image, dtype=np.int64) @ [1 << 16, 1 << 8, 1], return_inverse=True)
+        used = np.stack([packed >> 16, packed >> 8 & 255, packed & 255], axis=-1)  # (different colours, 3)
+        nearest = ((used[:, None] - colors) ** 2).sum(axis=-1).argmin(axis=1)
+        few.append(colors[nearest[places]].astype(np.uint8).reshape(image.height, image.width, 3))
+    return few
 
 
 def save_animation(images: Sequence[np.ndarray], path: Path, *, caption: str, seconds_per_frame: float) -> Path:
