@@ -20,6 +20,7 @@ from shared.visualization_utils import role_color
 TRAIN_SENTENCES = 8_000  # of the 20,000 that the other models see: each comes up about six times
 LESSON = "phase3_visualization/README.md#2-a-name-by-rule"
 SHOWN_WORDS = 10  # at most, in the sentence whose maps are shown
+TIES = [(relation, direction, relation_name(relation, direction)) for relation in RELATIONS for direction in DIRECTIONS]
 
 
 def packed(sentences: list[Sentence]) -> str:
@@ -43,17 +44,11 @@ def rule(base: roles.Baselines) -> dict[str, list[dict]]:
         for place, name in [*places.items(), ("first", "first word")]
     ]
     relations = [
-        {"name": relation_name(r, d), "relation": r, "backward": d == DIRECTIONS[1], "margin": roles.MARGIN}
-        | {"bar": base.bar((r, d))}
-        for r in RELATIONS
-        for d in DIRECTIONS
+        {"name": name, "relation": relation, "backward": direction == DIRECTIONS[1], "margin": roles.MARGIN}
+        | {"bar": base.bar((relation, direction))}
+        for relation, direction, name in TIES
     ]
     return {"positions": positions, "relations": relations}
-
-
-def rules() -> list[dict[str, list[dict]]]:
-    """The bars on the half of the held-out sentences that names, and on the half that must agree."""
-    return [rule(base) for base in roles.baselines(RECIPE, MultiHeadAttention)]
 
 
 def recipe() -> dict[str, int | float]:
@@ -79,31 +74,32 @@ def recipe() -> dict[str, int | float]:
     }
 
 
-def shown(sentences: list[Sentence]) -> Sentence:
-    """A short held-out sentence with an adjective, and with a noun between subject and verb: next to is not enough."""
-    return next(
-        s for s in sentences if len(s.words) <= SHOWN_WORDS and "beside" in s.words and s.relations["adjective-noun"]
-    )
+def shown(sentences: list[Sentence]) -> dict:
+    """A short held-out sentence with an adjective, and with a noun between subject and verb: next to is not enough.
 
-
-def tied(sentence: Sentence) -> dict[str, list[tuple[int, int]]]:
-    """Role -> the pairs (query, key) that the grammar ties in this sentence."""
-    ways = [(relation_name(r, d), d, sentence.relations[r]) for r in RELATIONS for d in DIRECTIONS]
-    return {name: [pair if way == DIRECTIONS[0] else pair[::-1] for pair in pairs] for name, way, pairs in ways}
+    tied: role -> the pairs (query, key) that the grammar ties in it.
+    """
+    short = (sentence for sentence in sentences if len(sentence.words) <= SHOWN_WORDS)
+    sentence = next(s for s in short if "beside" in s.words and s.relations["adjective-noun"])
+    tied = {
+        name: [pair if direction == DIRECTIONS[0] else pair[::-1] for pair in sentence.relations[relation]]
+        for relation, direction, name in TIES
+    }
+    return {"words": sentence.words, "tokens": encode(sentence.words), "tied": tied}
 
 
 def page_part() -> dict:
-    """All that the page is told for growing a head."""
+    """All that the page is told for growing a head; rules: of the half that names heads, and of the other."""
     train, held_out = training.corpus()
-    sentence, bars = shown(held_out), rules()
+    rules = [rule(base) for base in roles.baselines(RECIPE, MultiHeadAttention)]
     return {
         "recipe": recipe(),
         "train": packed(train[:TRAIN_SENTENCES]),
         "held_out": packed(held_out),
         "gold": flat_pairs(held_out),
-        "rules": bars,
+        "rules": rules,
         "pad": PAD_ID,
-        "shown": {"words": sentence.words, "tokens": encode(sentence.words), "tied": tied(sentence)},
-        "colors": {name: role_color(name) for kind in bars[0].values() for name in (rule["name"] for rule in kind)},
+        "shown": shown(held_out),
+        "colors": {each["name"]: role_color(each["name"]) for kind in rules[0].values() for each in kind},
         "lesson": lesson_link(LESSON),
     }

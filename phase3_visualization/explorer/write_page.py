@@ -3,20 +3,11 @@
 The answer is a page in which they run: type a sentence, pull a lever, and every weight is computed again. It is one
 file without a server and without the network. In it lie the weights of two toy models, the one of phase 2 that sees
 both sides and the causal one of phase 4, and the forward pass written a second time, by hand, in JavaScript:
-explorer/page/model/attention.js has the names and the steps of the Python and is worth reading beside it. The tests
-compare every logit and every weight of the two.
-
-    python phase3_visualization/explorer/write_page.py                     writes visualizations/explorer.html
-    python phase3_visualization/explorer/write_page.py --model FOLDER      with the models whose checkpoints lie there
-
-A FOLDER holds .pt files as shared/checkpoints.py saves them, of any size, for hidden words or for next words. Their
-attention must be the one of phase 1 or 2; it is the only one that attention.js knows. Writes explorer.html to
-visualizations/.
+explorer/page/model/attention.js has the names and the steps of the Python and is worth reading beside it. Writes
+explorer.html to visualizations/.
 """
 
 import json
-from collections.abc import Container
-from functools import partial
 from pathlib import Path
 
 import jinja2
@@ -25,10 +16,9 @@ import seaborn as sns
 from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex
 
 from phase2_multi_head.models import load_causal_model, load_multi_head_model
-from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization.explorer import growing, landing, wagers
-from phase3_visualization.explorer.packing import pack
-from shared import checkpoints, cli, paths, training
+from phase3_visualization.explorer import growing, wagers
+from phase3_visualization.explorer.models import record
+from shared import cli, paths, training
 from shared.evidence.report.links import Site
 from shared.grammar.scores import with_relations
 from shared.toy_language import (
@@ -80,41 +70,13 @@ DARK_WEIGHT_MAP = LinearSegmentedColormap.from_list(
 )
 
 
-def model_record(name: str, trained: Trained) -> dict:
-    """What the page is told about a model: its sizes, how it was trained, its loss in nats, what its heads do, weights.
-
-    heads: what each head does by rule, [layer][head]. landings: the sentences with which the page shows this model.
-    """
-    recipe = trained.recipe
-    heads = landing.roles_of(trained, attention_of(trained.model.state_dict()))
-    names = [[head["role"] for head in layer] for layer in heads or []]
-    return {
-        "name": name,
-        "label": f"{trained.label}, seed {recipe.seed}",
-        "objective": recipe.objective,
-        "d_model": recipe.d_model,
-        "num_heads": recipe.num_heads,
-        "num_layers": recipe.num_layers,
-        "max_length": len(trained.model.positions),
-        "loss": round(training.held_out_loss(trained), 4),
-        "heads": heads,
-        "landings": [shown(view) for view in landing.landings(trained, names)],
-        **pack(trained.model.state_dict()),
-    }
-
-
-def shown(view: landing.View) -> dict:
-    """A view as the page gets it."""
-    words, relations = view.sentence.words, view.sentence.relations
-    return {"words": words, "relations": relations, "hidden": view.hidden, "layer": view.layer, "head": view.head}
-
-
 def page_data(models: dict[str, Trained], sentences: list[Sentence], **more: dict) -> dict:
     """All that the page knows: words, sentences with their gold relations, colours, and the models by their names.
 
     more: what a view needs beside that, by its name.
     """
-    records = [model_record(name, trained) for name, trained in models.items()]
+    records = [record(name, trained) for name, trained in models.items()]
+    heads = [head for model in records for layer in model["heads"] or [] for head in layer]
     return {
         "vocabulary": list(VOCABULARY),
         "special": {"pad": PAD_ID, "mask": MASK_ID, "start": START_ID, "end": END_ID},
@@ -122,18 +84,13 @@ def page_data(models: dict[str, Trained], sentences: list[Sentence], **more: dic
         "word_groups": word_groups(),
         "verbs": VERBS,
         "rule": wagers.lesson_link(RULE),
-        "meanings": json.loads((FOLDER / "look" / "meanings.json").read_text(encoding="utf-8")),
+        "meanings": json.loads(wagers.TEXTS.read_text(encoding="utf-8"))["meanings"],
         "sentences": [{"words": s.words, "relations": s.relations} for s in sentences],
         "weight_map": {"light": ramp(WEIGHT_MAP), "dark": ramp(DARK_WEIGHT_MAP)},
-        "role_colors": {name: role_color(name) for record in records for name in named(record)},
+        "role_colors": {head["role"]: role_color(head["role"]) for head in heads if head["role"]},
         "models": records,
         **more,
     }
-
-
-def named(record: dict) -> list[str]:
-    """The roles that the heads of a model have."""
-    return sorted({head["role"] for layer in record["heads"] or [] for head in layer if head["role"]})
 
 
 def ramp(colors: Colormap) -> list[str]:
@@ -188,45 +145,12 @@ def write(models: dict[str, Trained], output_dir: Path, **more: dict) -> Path:
     return path
 
 
-def models_in(folder: Path, device: str = "cpu") -> dict[str, Trained]:
-    """The models of all checkpoints in a folder, by the names of their files.
-
-    Raises ValueError, naming the file, for a folder without checkpoints and for a file that cannot be read.
-    """
-    files = sorted(paths.whole_files(folder, "*.pt"), key=lambda file: file.stem)
-    if not files:
-        raise ValueError(f"--model {folder} holds no checkpoints (*.pt): name the folder of your models")
-    models = {}
-    for file in files:
-        try:
-            content = checkpoints.read_checkpoint(file, device)
-            attention = attention_of(content["state_dict"])
-            models[file.stem] = checkpoints.restore(content, attention, device)
-        except ValueError as error:
-            raise ValueError(f"{file} {error}: take it out of the folder or train it again") from None
-    return models
-
-
-def attention_of(parameters: Container[str]) -> partial[MultiHeadAttention]:
-    """The attention that these parameters fit: the one of phase 1 has no biases."""
-    return partial(MultiHeadAttention, bias="blocks.0.attention.w_q.bias" in parameters)
-
-
 @cli.script
 def main(argv: list[str] | None = None) -> str:
-    parser = cli.parser(__doc__)
-    parser.add_argument("--model", type=Path, metavar="FOLDER", help="show the models whose checkpoints lie here")
-    options = cli.parse(parser, argv)
-    more = {"grow": growing.page_part()}
-    if options.model is None:
-        models = {"both sides": load_multi_head_model(options), "causal": load_causal_model(options)}
-        more["wagers"] = wagers.data(models["both sides"], models["causal"], options)
-    else:
-        try:
-            models = models_in(options.model, options.device)
-        except ValueError as error:
-            parser.error(str(error))
-    path = write(models, options.output_dir, **more)
+    options = cli.parse(cli.parser(__doc__), argv)
+    models = {"both sides": load_multi_head_model(options), "causal": load_causal_model(options)}
+    bets = wagers.data(models["both sides"], models["causal"], options)
+    path = write(models, options.output_dir, wagers=bets, grow=growing.page_part())
     print(f"explorer: {paths.shown(path)}, {path.stat().st_size / 1e6:.2f} MB  (open it in a browser)")
     for name, trained in models.items():
         print(f"   {name}: layers {trained.recipe.num_layers}, heads {trained.recipe.num_heads}, {trained.label}")

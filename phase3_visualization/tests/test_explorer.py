@@ -17,16 +17,16 @@ import torch.nn.functional as F
 
 from phase2_multi_head.models import CAUSAL_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase3_visualization.explorer import models as page_models
 from phase3_visualization.explorer import write_page
 from phase4_causal import models
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import checkpoints, paths, training
 from shared.attention_utils import attention_entropy, causal_mask, normalized_entropy, padding_mask
 from shared.grammar import scores as grammar_scores
-from shared.tests.helpers import EXPLORER_RECIPES, needs_browser, open_watched, sharp_model
+from shared.tests.helpers import needs_browser, open_watched
 from shared.toy_language import INDEX, MASK_ID, SPECIAL, START_ID, VOCABULARY, tokenize
 from shared.toy_model import ToyTransformer
-from shared.training import Recipe
 
 PAGE_TOLERANCE = 1e-4
 
@@ -336,7 +336,7 @@ MISTAKES = {
 def explorer_mistakes(browser, explorer_models):
     """A function: the text of attention.js -> its largest difference to PyTorch on small models."""
     models = {name: explorer_models[name] for name in ("small", "small causal")}
-    data = write_page.as_script_text({"models": [write_page.model_record(*item) for item in models.items()]})
+    data = write_page.as_script_text({"models": [page_models.record(*item) for item in models.items()]})
     cases = random_cases(models, 4, random.Random(7))
     answers = [in_torch(models[name], tokens, levers) for name, tokens, levers in cases]
     page = browser.new_page()
@@ -434,51 +434,6 @@ def test_the_explorer_trains_the_causal_model_that_phase_4_then_finds(explorer_c
     theirs = training.train(recipe, CausalSelfAttention)
     for a, b in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
         assert torch.equal(a, b)
-
-
-@needs_browser
-def test_a_folder_of_models_of_any_size(explorer_checkpoints, browser, tmp_path):
-    single = Recipe("one head", "masked word", num_heads=1, num_layers=1, steps=0, d_model=6)
-    bare = training.untrained(single, lambda d_model, heads: MultiHeadAttention(d_model, heads, bias=False))
-    models = {t.recipe.name: t for t in (bare, *(sharp_model(recipe) for recipe in EXPLORER_RECIPES[2:]))}
-    for trained in models.values():
-        checkpoints.save_checkpoint(trained)
-    write_page.main(["--model", str(explorer_checkpoints), "--output-dir", str(tmp_path)])
-    errors = []
-    page = open_watched(browser, (tmp_path / paths.EXPLORER).as_uri(), errors)
-    data = json.loads(page.locator("#data").text_content())
-    assert [record["name"] for record in data["models"]] == sorted(models)
-    assert largest_difference(page, models, random_cases(models, 5, random.Random(9))) < PAGE_TOLERANCE
-    page.close()
-    assert not errors
-
-
-def test_a_folder_that_cannot_be_used_is_one_clear_line(explorer_checkpoints, tmp_path, capsys):
-    recipe = EXPLORER_RECIPES[2]
-    checkpoints.save_checkpoint(sharp_model(recipe))
-    content = torch.load(recipe.path, weights_only=True)
-    without_head = {name: p for name, p in content["state_dict"].items() if name != "output_bias"}
-    bad = {
-        "is damaged": b"hello",
-        "is not a checkpoint of this version of the code": {"some": "dict"},
-        "was made with another vocabulary": content | {"vocabulary": ["a", "b"]},
-        "holds the weights of another model": content | {"state_dict": without_head},
-        "unknown objective": content | {"recipe": content["recipe"] | {"objective": "chess"}},
-    }
-    for message, file in bad.items():
-        recipe.path.write_bytes(file) if isinstance(file, bytes) else torch.save(file, recipe.path)
-        refused(["--model", str(explorer_checkpoints)], tmp_path, (message, "small.pt"), capsys)
-    for folder in (tmp_path / "empty", tmp_path / "not there"):
-        refused(["--model", str(folder)], tmp_path, ("holds no checkpoints", folder.name), capsys)
-        (tmp_path / "empty").mkdir(exist_ok=True)
-    assert not (tmp_path / paths.EXPLORER).exists()
-
-
-def refused(arguments, output_dir, words, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        write_page.main([*arguments, "--output-dir", str(output_dir)])
-    said = capsys.readouterr().err
-    assert stopped.value.code == 2 and said.count("\n") == 1 and all(word in said for word in words), said
 
 
 @needs_browser

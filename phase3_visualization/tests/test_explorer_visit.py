@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from phase3_visualization.explorer import landing, write_page
+from phase3_visualization.explorer import examples, models, write_page
 from shared import paths, training
 from shared.grammar import roles
 from shared.grammar.scores import with_relations
@@ -17,8 +17,8 @@ ROLE = "subject → verb"
 SENTENCE = with_relations(tokenize("that car beside every street turned near this small garden"))
 NAMES = [["determiner → noun", None, None, "previous"], [ROLE, "verb → place", None, None]]
 VIEWS = [
-    landing.View(SENTENCE, 1, 1, 0, 1.0),
-    landing.View(with_relations(tokenize("the farmer beside a barn swam in the lake")), 1, 1, 0, 0.9),
+    examples.View(SENTENCE, 1, 1, 0, 1.0),
+    examples.View(with_relations(tokenize("the farmer beside a barn swam in the lake")), 1, 1, 0, 0.9),
 ]
 
 
@@ -32,7 +32,7 @@ def visit_path(explorer_models, tmp_path_factory):
     """A page whose first model has roles, as a trained one has."""
     data = write_page.page_data(explorer_models, write_page.page_sentences())
     heads = [[{"role": name, "rule": name or "next", "share": 0.8, "needed": 0.7} for name in row] for row in NAMES]
-    data["models"][0] |= {"heads": heads, "landings": [write_page.shown(view) for view in VIEWS]}
+    data["models"][0] |= {"heads": heads, "landings": [view.as_data() for view in VIEWS]}
     data["role_colors"] = {name: write_page.role_color(name) for layer in NAMES for name in layer if name}
     path = tmp_path_factory.mktemp("visit") / paths.EXPLORER.name
     path.write_text(write_page.render(data), encoding="utf-8")
@@ -92,13 +92,14 @@ def test_the_landing_is_the_sentence_in_which_its_head_counts_most(explorer_mode
     assert max(len(found) for found in rises.values()) > 5
     for (layer, head), found in rises.items():
         names = [[name if (layer, head) == (i, j) else None for j in range(4)] for i in range(2)]
-        views = landing.landings(trained, names)
+        views = examples.landings(trained, names)
         worst = {}
         for (words, _), rise in found.items():
-            if rise >= landing.LEAST:
+            if rise >= examples.LEAST:
                 verb = next(word for word in words if word in VERBS)
                 worst[verb] = max(worst.get(verb, 0), rise)
-        assert {view.verb: pytest.approx(view.cost, abs=1e-4) for view in views} == worst
+        verbs = [view.sentence.words[examples.verb_of(view.sentence)] for view in views]
+        assert dict(zip(verbs, [pytest.approx(view.cost, abs=1e-4) for view in views], strict=True)) == worst
         assert all(found[view.sentence.words, view.hidden] == pytest.approx(view.cost, abs=1e-4) for view in views)
         assert [view.cost for view in views] == sorted((view.cost for view in views), reverse=True)
         assert {(view.layer, view.head) for view in views} <= {(layer, head)}
@@ -106,11 +107,11 @@ def test_the_landing_is_the_sentence_in_which_its_head_counts_most(explorer_mode
 
 def test_without_a_head_between_verb_and_noun_there_is_no_landing(explorer_models):
     trained = explorer_models["both sides"]
-    assert landing.landings(trained, [["previous", None, None, None], [None] * 4]) == []
-    assert landing.roles_of(explorer_models["causal"], write_page.MultiHeadAttention) is None
-    heads = landing.roles_of(trained, write_page.MultiHeadAttention)
+    assert examples.landings(trained, [["previous", None, None, None], [None] * 4]) == []
+    assert models.roles_of(explorer_models["causal"]) is None
+    heads = models.roles_of(trained)
     named = [[head["role"] or roles.NO_NAME for head in layer] for layer in heads]
-    assert named == roles.head_names(trained, write_page.MultiHeadAttention)
+    assert named == roles.head_names(trained, models.MultiHeadAttention)
     for head in (head for layer in heads for head in layer):
         assert (head["role"] is None) == (head["share"] < head["needed"])
 
