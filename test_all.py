@@ -45,15 +45,9 @@ TESTS = {
         "peer_cases",
         "random_inputs",
         "ring",
+        "serving",
         "summary",
         "writing",
-    ),
-    "phase4_causal/serving": (
-        "cache_cost",
-        "pages",
-        "rotary",
-        "shared_keys",
-        "speculative",
     ),
     "shared": (
         "attention_utils",

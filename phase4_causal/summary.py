@@ -180,18 +180,18 @@ def draw_what_heads_do(ax: Axes, top: float, deep: Trained, again: Trained) -> s
     statement = "Nobody told them what to do. Trained again, they share out the grammar anew."
     heading(ax, top, "3  What heads do", statement)
     rows = [[name for layer in head_names(trained, MultiHeadAttention) for name in layer] for trained in (deep, again)]
-    levels, height, column = (top + 34, top + 74), 17, (RIGHT - LEFT + 2) / len(rows[0])
+    said, height = ("Trained once", "Trained again, from other random numbers"), 17
+    column = (RIGHT - LEFT + 2) / len(rows[0])
     places = [LEFT + (head + 0.5) * column - 1 for head in range(len(rows[0]))]
     size = fitted(["→ determiner"], 0.9 * column, BODY_SIZE)
-    for level, names in zip(levels, rows, strict=True):
+    for level, text, names in zip((top + 36, top + 70), said, rows, strict=True):
+        put(ax, LEFT, level - 3, text, weight="bold")
         for x, name in zip(places, names, strict=True):
             color = HIDDEN if name == NO_NAME else role_color(name)
             ax.add_patch(Rectangle((x - column / 2 + 1, level), column - 2, height, facecolor=color))
             style = {"ha": "center", "va": "center_baseline", "color": {HIDDEN: QUIET, ORANGE: INK}.get(color, "white")}
             put(ax, x, level + height / 2, name.replace(" → ", "\n→ "), size, linespacing=1.1, **style)
-    put(ax, LEFT, levels[0] - 3, "Trained once", weight="bold")
-    put(ax, STATEMENTS, levels[0] - 3, "A name is earned by rule. A colour is a relation.", color=QUIET)
-    put(ax, LEFT, levels[1] + height + 8, "Trained again, from other random numbers", weight="bold")
+    put(ax, STATEMENTS, top + 33, "A name is earned by rule. A colour is a relation.", color=QUIET)
     return statement
 
 

@@ -1,0 +1,416 @@
+"""Serving: caches of every kind against one pass over the whole text, drafts by all branches, costs by formulas."""
+
+import copy
+import math
+import random
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phase1_single_head.order.position_encodings import rotary
+from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase2_multi_head.grouped_query_attention import kv_cache_bytes
+from phase2_multi_head.multi_head_attention import merge_heads, split_heads
+from phase4_causal.causal_attention import CausalSelfAttention
+from phase4_causal.key_value_cache import KeyValueCache
+from phase4_causal.models import long_model
+from phase4_causal.serving import longer, pages, shared_keys, sinks
+from phase4_causal.serving.cache_cost import Pass, costs, prepared
+from phase4_causal.serving.drafts import drawn_by, missing_part, speculate
+from phase4_causal.serving.latent_attention import LatentAttention
+from phase4_causal.serving.paged_cache import PagedCache, paged_attention
+from phase4_causal.serving.rolling_cache import RollingCache
+from phase4_causal.serving.rotary_attention import (
+    AS_TRAINED,
+    INTERPOLATED,
+    NTK,
+    PARTS,
+    TRAINED,
+    WAYS,
+    RotaryHeads,
+    frequencies,
+)
+from phase4_causal.tests.test_random_inputs import examples, normal
+from phase4_causal.writing.sampling import GREEDY, Sampling, new_caches, write
+from shared.attention_utils import causal_mask, streaming_mask
+from shared.measure import count_operations
+from shared.tasks import CardReader as Cards
+from shared.toy_language import END_ID, MASK, START_ID, VERBS, VOCABULARY, decode
+from shared.toy_model import ToyTransformer
+
+B, H, T, D_K = 2, 3, 23, 4
+close = torch.testing.assert_close
+
+# ---- costs
+
+PASSES = [Pass(1, 0, 7), Pass(3, 11, 1), Pass(5, 2, 13)]
+
+
+def test_a_cache_holds_two_numbers_a_layer_a_head_a_dimension():
+    for dtype, size in ((torch.float32, 4), (torch.bfloat16, 2)):
+        layers = [KeyValueCache(5, 3, 11, 7, dtype=dtype) for _ in range(2)]
+        paper = 5 * kv_cache_bytes(3, 7, 11, num_layers=2, bytes_each=size)
+        assert sum(cache.num_bytes for cache in layers) == paper == 5 * 11 * 2 * 2 * 3 * 7 * size
+    gpt_2, llama_2, llama_3 = (12, 12, 64), (32, 32, 128), (32, 8, 128)  # layers, key-value heads, d_k
+    kib = [kv_cache_bytes(heads, d_k, 1, num_layers=layers) / 2**10 for layers, heads, d_k in (gpt_2, llama_2, llama_3)]
+    assert kib == [36, 512, 128], "as the lesson says, in 16 bits"
+
+
+@pytest.mark.parametrize("work", PASSES, ids=str)
+def test_operations_and_bytes_of_a_pass(work):
+    """By the formulas, with d = 16 and 2 layers; the weights once, whatever the batch."""
+    d, layers, words = 16, 2, work.batch * work.new
+    length = work.past + work.new
+    operations, moved = costs(long_model(20, "meta", d, layers), work)
+    assert operations == layers * words * (16 * d**2 + 4 * length * d) + 2 * words * d * len(VOCABULARY)
+    model = long_model(20, "cpu", d, layers)
+    kept = sum(cache.num_bytes for cache in new_caches(model, length, work.batch))
+    assert moved == sum(parameter.nbytes for parameter in model.parameters()) + kept
+
+
+def test_a_prepared_pass_reads_its_cache_and_can_be_run_again(monkeypatch):
+    """Each call starts behind the same words, with a buffer that has been written to."""
+    work, model, seen = Pass(3, 11, 2), long_model(20, "cpu", 16, 2), []
+    append = KeyValueCache.append
+
+    def watched(cache, key, value):
+        kept = append(cache, key, value)
+        seen.append([tuple(part.shape[::2]) for part in kept] + [bool(part[:, :, : work.past].all()) for part in kept])
+        return kept
+
+    monkeypatch.setattr(KeyValueCache, "append", watched)
+    call = prepared(model, work)
+    call()
+    call()
+    assert seen == [[(3, 13), (3, 13), True, True]] * 4  # two layers, twice
+
+
+# ---- drafts
+
+
+def few_words(seed, layers):
+    """Untrained, in float64; of the vocabulary <end> and two words are left."""
+    torch.manual_seed(seed)
+    made = ToyTransformer(8, 2, layers, make_attention=CausalSelfAttention).double().eval()
+    torch.nn.init.normal_(made.embedding.weight, std=0.5)  # so that it has opinions
+    with torch.no_grad():
+        made.output_bias.fill_(-1e4)[END_ID : END_ID + 3] = 0.0
+    return made
+
+
+LARGE, SMALL = few_words(5, layers=2), few_words(3, layers=1)
+
+
+def along(path, todo, chance):
+    """Follows the path, then takes the first choice that is possible and leaves the others to do; notes each chance."""
+
+    def choose(chances):
+        if len(chance) == len(path):
+            first, *others = chances.nonzero().flatten().tolist()
+            todo.extend([*path, other] for other in others)
+            path.append(first)
+        chance.append(chances[path[len(chance)]].item())
+        return path[len(chance) - 1]
+
+    return choose
+
+
+def by_branches(sampling, drafted, limit):
+    """Text -> its probability: speculate run anew for every way that chance may take."""
+    found, todo = Counter(), [[]]
+    while todo:
+        choose = along(todo.pop(), todo, chance := [])
+        written = speculate(LARGE, SMALL, [START_ID], sampling, choose, drafted=drafted, limit=limit)
+        found[tuple(written.tokens)] += math.prod(chance)
+    return found
+
+
+@torch.no_grad()
+def by_large_alone(sampling, limit, tokens=(START_ID,)):
+    """Text -> its probability, word by word, without caches and drafts."""
+    if len(tokens) > limit or tokens[-1] == END_ID:
+        return Counter({tokens: 1.0})
+    chances, found = sampling.probabilities(LARGE(torch.tensor([tokens]))[0][0, -1]), Counter()
+    for word in chances.nonzero().flatten().tolist():
+        for text, rest in by_large_alone(sampling, limit, (*tokens, word)).items():
+            found[text] = chances[word].item() * rest
+    return found
+
+
+def difference(one, other):
+    return max(abs(one[text] - other[text]) for text in one | other)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "drafted", "limit"),
+    [(Sampling(), 1, 3), (Sampling(0.7), 2, 4), (Sampling(1.5), 3, 3), (Sampling(1.5, top_k=2), 2, 4), (GREEDY, 3, 9)],
+)
+def test_every_text_is_as_likely_as_if_the_large_model_wrote_alone(sampling, drafted, limit):
+    assert difference(by_branches(sampling, drafted, limit), by_large_alone(sampling, limit)) < 1e-10
+
+
+def test_a_draft_by_the_large_model_itself_is_kept_whole():
+    prompt = [START_ID, 4, 4]
+    written = speculate(LARGE, LARGE, prompt, GREEDY, drawn_by(torch.Generator()), drafted=3)
+    assert written.tokens == write(LARGE, torch.tensor([prompt])).tokens[0].tolist()
+    assert written.kept == written.judged and written.passes == math.ceil((len(written.tokens) - 3) / 4)
+    p = torch.tensor([0.75, 0.25])
+    assert torch.equal(missing_part(p, p), p), "where rounding refused a word, nothing is missing, and 0 / 0 is NaN"
+    with pytest.raises(ValueError, match="after the prompt of 2 words: got 2"):
+        speculate(LARGE, SMALL, prompt, GREEDY, drawn_by(torch.Generator()), limit=2)
+
+
+def test_a_text_without_a_word_to_go_on_from_is_refused():
+    with pytest.raises(ValueError, match=r"<start>.*got no tokens"):
+        speculate(LARGE, SMALL, [], GREEDY, drawn_by(torch.Generator()))
+
+
+def test_a_cache_forgets_its_end_and_goes_on_from_there():
+    cache, (first, second) = KeyValueCache(1, 2, 5, 3), torch.randn(2, 1, 2, 3, 3)
+    cache.append(first, first)
+    cache.truncate(1)
+    keys, values = cache.append(second, second)
+    assert torch.equal(keys, torch.cat([first[:, :, :1], second], dim=2)) and torch.equal(keys, values)
+    for length in (-1, 5):
+        with pytest.raises(ValueError, match=f"between 0 and the 4 positions there: got {length}"):
+            cache.truncate(length)
+
+
+# ---- pages
+
+WORDS = st.dictionaries(st.integers(0, 9), st.integers(1, 5), min_size=1, max_size=4)  # which texts, how many words
+EVENTS = st.lists(st.one_of(st.sampled_from(("start", "fork", "end")), WORDS, WORDS), min_size=5, max_size=30)
+
+
+def attend_by_loops(query, key, value, caches, counts):
+    """Text by text, each with a cache of its own -> (N, H, d_k)."""
+    outputs = []
+    for cache, *parts in zip(caches, *(x.split(counts) for x in (query, key, value)), strict=True):
+        q, k, v = (part.transpose(0, 1)[None] for part in parts)  # (T_new, H, d_k) -> (1, H, T_new, d_k)
+        keys, values = cache.append(k, v)
+        heads, _ = scaled_dot_product_attention(q, keys, values, causal_mask(q.size(2), keys.size(2)))
+        outputs.append(heads[0].transpose(0, 1))
+    return torch.cat(outputs)
+
+
+def assert_accounts_balance(cache):
+    """Each block is free, or has as many readers as tables in which it stands; no table is longer than its text."""
+    reading = Counter(block for table in cache.tables.values() for block in table)
+    assert dict(enumerate(cache.readers)) == {block: reading[block] for block in range(len(cache.readers))}
+    assert sorted(cache.free) == [block for block, readers in enumerate(cache.readers) if not readers]
+    assert all(len(cache.tables[text]) == math.ceil(n / cache.block_size) for text, n in cache.lengths.items())
+
+
+@examples(100)
+@given(st.sampled_from((1, 2, 3, 5)), st.integers(1, 40), EVENTS, st.randoms(use_true_random=False))
+def test_pages_are_a_cache_for_each_text_in_every_order_of_words_forks_and_ends(size, num_blocks, events, rng):
+    cache, plain = PagedCache(num_blocks, 2, size, 3, dtype=torch.float64), {}  # plain: text -> a cache of its own
+    cache.keys.fill_(math.nan)  # what no text has written must not be read
+    cache.values.fill_(math.nan)
+    for seed, event in enumerate(["start", *events]):
+        text = rng.choice(list(plain)) if plain else None
+        if event == "start" or text is None:
+            plain[cache.start()] = KeyValueCache(1, 2, 200, 3, dtype=torch.float64)
+        elif event == "fork":
+            plain[cache.start(text)] = copy.deepcopy(plain[text])
+        elif event == "end":
+            cache.end(text)
+            del plain[text]
+        else:
+            new = {list(plain)[index % len(plain)]: count for index, count in event.items()}
+            query, key, value = normal(seed, *3 * [(sum(new.values()), 2, 3)])
+            query = rng.choice((1, 1000)) * query  # exp of such scores is infinite
+            free, needed, tables = len(cache.free), cache.blocks_for(new), copy.deepcopy(cache.tables)
+            if needed > free:
+                with pytest.raises(ValueError, match=f"{needed} blocks are needed: got {free} free"):
+                    cache.append(key, value, new)
+                assert cache.tables == tables
+            else:
+                cache.append(key, value, new)
+                expected = attend_by_loops(query, key, value, [plain[text] for text in new], list(new.values()))
+                torch.testing.assert_close(paged_attention(query, cache, new), expected, rtol=0, atol=1e-10)
+                assert free - len(cache.free) == needed
+        assert_accounts_balance(cache)
+
+
+def test_words_that_do_not_fit_and_texts_that_are_not_there_are_refused_and_nothing_is_stored():
+    cache, two = PagedCache(4, 2, 5, 3), torch.zeros(2, 2, 3)
+    text = cache.start()
+    for key in (torch.zeros(4, 2, 3), torch.zeros(1, 2, 3), two.double()):
+        with pytest.raises(ValueError, match=r"\(2, 2, 3\) in torch.float32: got \("):
+            cache.append(key, key, {text: 2})
+    for use, *inputs in (
+        (cache.start, 7),
+        (cache.end, 7),
+        (cache.blocks_for, {7: 1}),
+        (cache.append, two, two, {text: 1, 7: 1}),
+        (paged_attention, two, cache, {text: 1, 7: 1}),
+    ):
+        with pytest.raises(ValueError, match=r"start\(\).*end\(\).*got 7.*are \[0\]"):
+            use(*inputs)
+    assert (cache.lengths, cache.tables) == ({0: 0}, {0: []}) and cache.start() == 1
+    assert_accounts_balance(cache)
+
+
+def test_blocks_as_long_as_a_text_are_one_for_each_text_and_blocks_of_one_place_waste_nothing():
+    cache = pages.filled(20, random.Random(0))
+    assert len(cache.lengths) == pages.PLACES // 20 and not cache.free
+    assert sum(pages.filled(1, random.Random(0)).lengths.values()) > pages.PLACES - 20
+
+
+# ---- fewer keys and values
+
+D_C, D_R = 11, 4
+ATTENTION, X = LatentAttention(H * D_K, H, D_C, D_R).double(), torch.randn(B, T, H * D_K, dtype=torch.float64)
+
+
+def test_absorbed_makes_no_keys_of_the_past():
+    """One more word in the cache costs its products with the query and the weights, and no product with a matrix."""
+    costs = [count_operations(ATTENTION.decode, X[:, :1], X.new_zeros(B, past, D_C + D_R)) for past in (13, 14)]
+    assert costs[1] - costs[0] == 2 * B * H * (D_C + D_R + D_C)
+
+
+def test_latent_sizes_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"d_rotary must be even.*: got 3"):
+        LatentAttention(15, 3, 11, 3)
+    for shape in ((B, 4), (B, 4, D_C), (B + 1, 4, D_C + D_R), (1, B, 4, D_C + D_R)):
+        with pytest.raises(ValueError, match=rf"kept must be \({B}, T_past, {D_C + D_R}\): got \({shape[0]}, "):
+            ATTENTION.decode(X[:, :1], X.new_zeros(shape))
+
+
+def test_numbers_kept():
+    modules = {way: make(64, 4) for way, make in shared_keys.WAYS.items()}
+    latent = modules.pop("latent").project(torch.zeros(1, 1, 64))[2]
+    kept = {way: module.w_k.out_features + module.w_v.out_features for way, module in modules.items()}
+    assert kept | {"latent": latent.size(-1)} == shared_keys.KEPT
+
+
+def test_cards_have_one_answer():
+    shown_first, blank = Cards.COLOURS * Cards.LETTERS, Cards.COLOURS * Cards.LETTERS + Cards.DIGITS
+    for rows, wanted in zip(*(part.tolist() for part in Cards.draw(5, torch.Generator().manual_seed(0))), strict=True):
+        shown = {letter: digit - shown_first for *letters, digit in rows[: Cards.CARDS] for letter in letters}
+        assert len(shown) == Cards.CARDS * Cards.COLOURS, "a letter of a colour stands on one card only"
+        assert [[shown[letter] for letter in letters] for *letters, _ in rows[Cards.CARDS :]] == wanted
+        assert {row[-1] for row in rows[Cards.CARDS :]} == {blank}, "questions show no digit"
+
+
+# ---- rolling and longer
+
+WINDOWS = [(1, 0), (5, 0), (5, 1), (7, 4), (3, 5), (29, 0), (29, 2)]  # window, sinks; the last two never roll
+SIZE = 14  # of a head: its pairs go round 5, 1.4 and less than 1 times in training
+
+
+def rolling(window, first):
+    return RollingCache(KeyValueCache(B, H, first + window, D_K, dtype=torch.float64), first)
+
+
+def attention_and_words():
+    torch.manual_seed(7)
+    return RotaryHeads(H * D_K, H).double(), torch.randn(B, T, H * D_K, dtype=torch.float64)
+
+
+@torch.no_grad()
+def word_by_word(attention, x, cache):
+    return torch.cat([attention(word, cache=cache)[0] for word in x.split(1, dim=1)], dim=1)
+
+
+def streaming_by_loops(query, key, value, window, first):
+    """Every position (T, d) takes what it keeps out of the whole past, and numbers it from 0 on."""
+    outputs = []
+    for i, row in enumerate(streaming_mask(len(query), window, first)):
+        kept = row.nonzero()[:, 0]
+        places, turns = torch.arange(len(kept)), frequencies(D_K).double()
+        turned = rotary(query[i : i + 1], places[-1:], turns), rotary(key[kept], places, turns)
+        outputs.append(scaled_dot_product_attention(*turned, value[kept])[0])
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize(("window", "first"), WINDOWS)
+def test_positions_are_those_of_the_mask_and_places_are_counted_within_the_cache(window, first):
+    attention, x = attention_and_words()
+    query, key, value = (split_heads(w(x), H) for w in (attention.w_q, attention.w_k, attention.w_v))
+    heads = [streaming_by_loops(query[b, h], key[b, h], value[b, h], window, first) for b in range(B) for h in range(H)]
+    expected, cache = attention.w_o(merge_heads(torch.stack(heads).view(B, H, T, D_K))), rolling(window, first)
+    for i, word in enumerate(x.split(1, dim=1)):
+        close(word_by_word(attention, word, cache), expected[:, i : i + 1], rtol=0, atol=1e-10)
+        assert sorted(cache.positions.tolist()) == streaming_mask(T, window, first)[i].nonzero()[:, 0].tolist()
+        assert all(p == s if p < first else (p - first) % window == s - first for s, p in enumerate(cache.positions))
+
+
+def test_a_cache_of_everything_is_one_pass():
+    attention, x = attention_and_words()
+    close(word_by_word(attention, x, rolling(T, 0)), attention(x)[0], rtol=0, atol=1e-10)
+
+
+def test_caches_and_words_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="of 4 slots one must roll: got sinks=4"):
+        RollingCache(KeyValueCache(1, 1, 4, 2), 4)
+    used = KeyValueCache(1, 1, 4, 2)
+    used.append(*torch.zeros(2, 1, 1, 3, 2))
+    with pytest.raises(ValueError, match=r"empty.*got one that holds 3"):
+        RollingCache(used)
+    cache = rolling(3, 1)
+    with pytest.raises(ValueError, match="one position at a time: got 2"):
+        cache.append(*torch.zeros(2, B, H, 2, D_K, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"a key of shape \(2, 3, T_new, 4\): got"):
+        cache.append(*torch.zeros(2, B, H, D_K, dtype=torch.float64))
+    assert cache.length == 0
+
+
+@pytest.mark.parametrize("stretch", [1, 2.5, 8])
+def test_frequencies_pair_by_pair(stretch):
+    """The specification: one pair at a time, in words of the papers."""
+    found = {way: frequencies(SIZE, way, stretch).tolist() for way in WAYS}
+    for i, plain in enumerate(found[AS_TRAINED]):
+        assert plain == pytest.approx(10000 ** (-2 * i / SIZE))
+        assert found[INTERPOLATED][i] == pytest.approx(plain / stretch)
+        assert found[NTK][i] == pytest.approx(plain * stretch ** (-i / (SIZE / 2 - 1))), "first: as it was; last: / s"
+        rounds = TRAINED * plain / (2 * math.pi)
+        slowed = 1 if rounds >= 2 else 0 if rounds <= 1 else rounds - 1  # share of the plain frequency that is kept
+        assert found[PARTS][i] == pytest.approx(slowed * plain + (1 - slowed) * plain / stretch)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_heads_are_attention_with_turned_queries_and_keys(way):
+    """By complex numbers and torch's own attention; with a mask of words that nobody sees."""
+    torch.manual_seed(0)
+    module, x = RotaryHeads(3 * SIZE, 3).double(), torch.randn(2, 11, 3 * SIZE, dtype=torch.float64)
+    module.way, module.stretch = way, 4
+    angle = torch.arange(11)[:, None] * frequencies(SIZE, way, 4).double()
+
+    def turned(heads):
+        pairs = torch.view_as_complex(heads.unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
+
+    query, key, value = (split_heads(w(x), 3) for w in (module.w_q, module.w_k, module.w_v))
+    scale = (0.1 * math.log(4) + 1) ** 2 if way == PARTS else 1
+    for mask in (None, torch.arange(11) % 4 != 1):
+        seen = causal_mask(11) if mask is None else causal_mask(11) & mask
+        heads = F.scaled_dot_product_attention(turned(query) * scale, turned(key), value, attn_mask=seen)
+        output, weights = module(x, mask if mask is None else mask.expand(11, 11))
+        close(output, module.w_o(merge_heads(heads)), rtol=0, atol=1e-10)
+        assert not weights[..., ~seen].any()
+
+
+def test_one_pair_cannot_be_the_first_and_the_last():
+    with pytest.raises(ValueError, match="4 features or more: got 2"):
+        frequencies(2, NTK, 4)
+    assert frequencies(2, INTERPOLATED, 4).tolist() == [0.25]
+
+
+def test_texts_keep_their_rule():
+    words, wanted = longer.copies(3, 40, torch.Generator().manual_seed(0))
+    assert torch.equal(wanted[:, 3:], words[:, :-3])
+    words, asked = decode(sinks.text(2000, random.Random(3))), 0
+    for i, verb in enumerate(words[:-1]):
+        if verb in VERBS:
+            same = [j for j in range(i) if sinks.CLASS.get(words[j]) == VERBS[verb][0]]
+            back = i - max(same, default=-1000)
+            assert words[i + 1] == (words[same[-1]] if back <= sinks.NEAR else MASK)
+            assert back <= sinks.NEAR or back > sinks.SLOTS, "no answer hangs on whether a window still has it"
+            asked += 1
+    assert len(words) == 2001 and asked > 100
