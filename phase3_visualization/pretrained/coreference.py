@@ -21,8 +21,8 @@ from phase3_visualization.pretrained.language_model import (
     is_decoder,
     is_default,
     load,
-    or_refuse,
     read,
+    refuses,
 )
 from phase3_visualization.pretrained.pronoun_pairs import FAMOUS, PAIRS, Pair, tokens_of
 from shared.evidence.claims import Claim, Numbers
@@ -91,11 +91,12 @@ def held_out(weights: Tensor, generator: torch.Generator) -> Numbers:
     }
 
 
+@refuses
 def measure(run: Run) -> Numbers:
     """Of 40 pairs that did not choose the head, one of 72; two coin flips have both right in 10, a habit in none."""
-    language_model = or_refuse(run, load, run.options.model)
+    language_model = load(run.options.model)
     run.shown["model"] = language_model.name
-    weights = or_refuse(run, weights_of_it, language_model, PAIRS[:8] if run.options.quick else PAIRS)
+    weights = weights_of_it(language_model, PAIRS[:8] if run.options.quick else PAIRS)
     return held_out(weights, torch.Generator().manual_seed(run.seed))
 
 

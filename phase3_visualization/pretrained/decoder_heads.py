@@ -14,13 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from phase3_visualization.pretrained.language_model import (
-    SMOLLM2,
-    add_model,
-    is_default,
-    load,
-    or_refuse,
-)
+from phase3_visualization.pretrained.language_model import SMOLLM2, add_model, is_default, load, refuses
 from shared import head_statistics
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import Claim, Numbers
@@ -78,8 +72,11 @@ def named(scores: dict[str, Tensor]) -> list[str]:
     return [list(scores)[r] if b > NAMED else "" for b, r in zip(best.tolist(), role.tolist(), strict=True)]
 
 
-def head_scores(model: nn.Module, tokens: Tensor, generator: torch.Generator) -> Numbers:
-    """The best heads, chosen on the first half of the sequences; how many are named; the shuffled model's best."""
+def head_scores(model: nn.Module, tokens: Tensor, generator: torch.Generator) -> tuple[Numbers, list[str]]:
+    """The best heads, chosen on the first half of the sequences; how many are named; the shuffled model's best. Roles.
+
+    [layer * num_heads + head]: its role, or "".
+    """
     weights = weights_of(model, tokens)
     first, second = (role_scores(*half) for half in zip(weights.chunk(2), tokens.chunk(2), strict=True))
     control = role_scores(weights_of(shuffled(model, generator), tokens), tokens)
@@ -88,18 +85,18 @@ def head_scores(model: nn.Module, tokens: Tensor, generator: torch.Generator) ->
     found |= {f"{role}, heads": roles.count(role) for role in COLORS}
     found["first, share of heads"] = roles.count("first") / len(roles)
     found["all heads"] = len(roles)
-    return found | {"highest score in the shuffled model": max(scores.max().item() for scores in control.values())}
+    found["highest score in the shuffled model"] = max(scores.max().item() for scores in control.values())
+    return found, roles
 
 
+@refuses
 def measure(run: Run) -> Numbers:
     """Mean weights of 270 heads on 8 sequences of 96 random tokens; one that does not choose has 0.03 to 0.05."""
-    language_model = or_refuse(run, load, run.options.model or SMOLLM2)
+    language_model = load(run.options.model or SMOLLM2)
     model, generator = language_model.model, torch.Generator().manual_seed(run.seed)
     special = set(language_model.tokenizer.all_special_ids)
     known = torch.tensor([i for i in range(len(language_model.tokenizer)) if i not in special])
-    tokens = repeated_tokens(known, generator)
-    found = or_refuse(run, head_scores, model, tokens, generator)
-    roles = named(role_scores(weights_of(model, tokens), tokens))
+    found, roles = head_scores(model, repeated_tokens(known, generator), generator)
     run.shown |= {"model": language_model.name, "roles": roles, "heads": model.config.num_attention_heads}
     return found
 

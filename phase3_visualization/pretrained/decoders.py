@@ -53,7 +53,6 @@ def capped_attention(
         nobody = sinks[:, None, None].expand(*scores.shape[:-1], 1)  # (H,) -> (B, H, T_q, 1)
         scores = torch.cat([scores, nobody], dim=-1)  # (B, H, T_q, T_k) -> (B, H, T_q, T_k + 1)
         if mask is not None:
-            mask = mask.expand(*mask.shape[:-1], key.size(-2))  # (..., T_q, 1 or T_k) -> (..., T_q, T_k)
             mask = F.pad(mask, (0, 1), value=True)  # (..., T_q, T_k) -> (..., T_q, T_k + 1)
     weights = masked_softmax(scores, mask)[..., : key.size(-2)]
     return (weights @ value).to(dtype), weights.to(dtype)
@@ -96,24 +95,19 @@ def attend(theirs: nn.Module, model: nn.Module, mask: Tensor | None, hidden_stat
 def our_attention(language_model: LanguageModel, mask: Tensor | None = None) -> Iterator[None]:
     """Inside `with`, every layer computes its attention as above; mask: bool (T, T), instead of the layer's own.
 
-    Raises ValueError for other kinds of models, and for one whose tokens see later ones.
+    Raises ValueError for other kinds of models.
     """
     model = language_model.model
     if model.config.model_type not in KINDS:
         raise ValueError(f"{language_model.name} is of kind {model.config.model_type}: known are {', '.join(KINDS)}")
-    if getattr(model.config, "use_bidirectional_attention", False):
-        raise ValueError(f"{language_model.name} lets tokens see later tokens: a decoder that does not is needed")
     attentions = [layer.self_attn for layer in model.layers]
-    before = [vars(attention).get("forward") for attention in attentions]  # ours already, or None: that of its class
     try:
         for attention in attentions:  # the module stays, and with it the record of weights: only its call is ours
             attention.forward = partial(attend, attention, model, mask)
         yield
     finally:
-        for attention, forward in zip(attentions, before, strict=True):
-            vars(attention).pop("forward", None)
-            if forward:
-                attention.forward = forward
+        for attention in attentions:
+            vars(attention).pop("forward", None)  # what is left is the one of its class
 
 
 def differences(language_model: LanguageModel, texts: list[str]) -> list[tuple[float, float]]:

@@ -10,8 +10,6 @@ length of weight times vector, a_ij ||(x_j W_V + b_V) W_O|| (Kobayashi et al. 20
 
 import argparse
 import random
-from collections.abc import Callable
-from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import torch
@@ -27,8 +25,8 @@ from phase3_visualization.pretrained.language_model import (
     is_decoder,
     is_default,
     load,
-    or_refuse,
     read,
+    refuses,
     visible,
 )
 from phase3_visualization.pretrained.parity import PreNormLayer, rebuilt_layers
@@ -42,35 +40,24 @@ from shared.visualization_utils import HIDDEN, PURPLE, QUIET, plot_heads
 DRAWN, QUICK_DRAWN = 40, 8  # sentences, by the seed
 
 
-def rescaled(reading: Reading) -> Reading:
-    """Rows that sum to 1. In gpt-oss a head may leave a part of its weight to nobody: then the rest counts as all."""
-    total = reading.weights.sum(dim=-1, keepdim=True)  # (B, L, H, T, T) -> (B, L, H, T, 1)
-    return replace(reading, weights=reading.weights / total) if (total < 0.999).any() else reading
-
-
-def in_layers(statistic: Callable[..., Tensor], weights: Tensor, mask: Tensor, *arguments: int) -> Tensor:
-    """A statistic of shared/head_statistics.py, with the mask of each layer: (B, L, H, T, T), (B, L, T, T) -> (L, H).
-
-    NaN becomes 0: it says that the mask hides what is asked for, the next token for example, from every token.
-    """
-    layers = zip(weights.unbind(dim=1), mask.unsqueeze(2).unbind(dim=1), strict=True)  # (B, H, T, T), (B, 1, T, T)
-    return torch.stack([statistic(*layer, *arguments) for layer in layers]).nan_to_num(0.0)
-
-
 def role_scores(reading: Reading) -> dict[str, Tensor]:
     """Mean weight that a token gives to a fixed place -> name: (L, H); "last" is [SEP] in a BERT.
 
     A decoder sees no next token, and the last one is seen by itself alone: these two are left out.
     """
-    inputs = reading.weights, visible(reading)
-    scores = {name: in_layers(head_statistics.offset_weight, *inputs, OFFSETS[name]) for name in OFFSETS}
-    scores["first"] = in_layers(head_statistics.first_weight, *inputs)
+    weights = reading.weights.flatten(1, 2)  # (B, L, H, T, T) -> (B, L * H, T, T)
+    mask = visible(reading).any(dim=1, keepdim=True)  # (B, L, T, T) -> (B, 1, T, T)
+    scores = {name: head_statistics.offset_weight(weights, mask, offset) for name, offset in OFFSETS.items()}
+    scores["first"] = head_statistics.first_weight(weights, mask)
     if is_decoder(reading):
-        return {role: score for role, score in scores.items() if role != "next"}
-    is_last = torch.arange(reading.real.size(1)) == reading.real.sum(dim=1, keepdim=True) - 1  # (B, T)
-    gold = is_last[:, None, :] & reading.real[:, :, None]  # (B, 1, T) & (B, T, 1) -> (B, T, T)
-    to_last = head_statistics.relation_weight(reading.weights.flatten(1, 2), gold)  # (B, L * H, T, T) -> (L * H,)
-    return scores | {"last": to_last.unflatten(0, reading.weights.shape[1:3])}  # (L * H,) -> (L, H)
+        scores.pop("next")
+    else:
+        is_last = torch.arange(reading.real.size(1)) == reading.real.sum(dim=1, keepdim=True) - 1  # (B, T)
+        gold = is_last[:, None, :] & reading.real[:, :, None]  # (B, 1, T) & (B, T, 1) -> (B, T, T)
+        scores["last"] = head_statistics.relation_weight(weights, gold)
+    return {
+        name: score.unflatten(0, reading.weights.shape[1:3]) for name, score in scores.items()
+    }  # (L * H,) -> (L, H)
 
 
 @torch.no_grad()
@@ -109,13 +96,14 @@ def hub_numbers(language_model: LanguageModel, reading: Reading) -> Numbers:
     return found
 
 
+@refuses
 def measure(run: Run) -> Numbers:
     """Shares are means over all heads and 40 of 80 sentences; the places with most weight are those in --text."""
-    language_model = or_refuse(run, load, run.options.model)
-    reading = rescaled(or_refuse(run, read, language_model, [run.options.text]))
+    language_model = load(run.options.model)
+    reading = read(language_model, [run.options.text])
     drawn = random.Random(run.seed).sample(sentences(), QUICK_DRAWN if run.options.quick else DRAWN)
     run.shown |= {"reading": reading, "model": language_model.name, "tokens": " ".join(reading.tokens[0])}
-    found = or_refuse(run, hub_numbers, language_model, or_refuse(run, read, language_model, drawn))
+    found = hub_numbers(language_model, read(language_model, drawn))
     scores = role_scores(reading)
     largest = torch.stack(list(scores.values())).amax(dim=0)  # roles x (L, H) -> (L, H)
     named = {"heads with over half of their weight on one place": int((largest > 0.5).sum()), "heads": largest.numel()}

