@@ -20,6 +20,7 @@ from shared.evidence.claims import (
     UNDECIDED,
     Claim,
     Numbers,
+    columns,
     rules_changed,
 )
 
@@ -37,17 +38,11 @@ def number(value: float | int | list) -> str:
     return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def shown_range(span: tuple[float, float]) -> str:
-    """A range as a reader wants it: 0.52 to 0.58; one number where its ends look alike."""
-    low, high = map(number, span)
-    return low if low == high else f"{low} to {high}"
-
-
 def published_ranges(claims: Iterable[Claim], names: Iterable[str]) -> dict[str, str]:
-    """Name of a number -> its least and largest value in the record, "0.52 to 0.58"; lists and unknown ones not."""
+    """Name of a number -> its least and largest value in the record, "0.52 to 0.58"; without what it does not have."""
     known = [found for claim in claims if (found := replications.published(claim))]
-    spans = {name: span for name in names for found in known if (span := found.range(name))}
-    return {name: shown_range(span) for name, span in spans.items()}
+    spans = {name: tuple(map(number, span)) for name in names for found in known if (span := found.range(name))}
+    return {name: low if low == high else f"{low} to {high}" for name, (low, high) in spans.items()}
 
 
 def of_this_run(claim: Claim, runs: Sequence[Numbers]) -> str:
@@ -72,7 +67,7 @@ def judged(claim: Claim, runs: Sequence[Numbers]) -> dict:
         "rule": claim.rule,
         "unit": claim.unit,
         "verdict": verdict,
-        "rests on": f"{known.runs} runs on {known.processors} kinds of processor" if known else "this run alone",
+        "rests on": f"{len(known.runs)} runs on {known.processors} kinds of processor" if known else "this run alone",
         "here": here,
         "condition": claim.condition if verdict == ONLY_IF else "",
         "changed": rules_changed().get(claim.id, ""),
@@ -112,7 +107,7 @@ def save(
         "answer": answer,
         "table": table,
         "seeds": list(cli.seeds(options)),
-        "numbers": {name: [run[name] for run in runs] for name in runs[0]},
+        "numbers": columns(runs),
         "findings": found,
     }
     with paths.whole_file(file_of(script, options.output_dir)) as unfinished:

@@ -25,29 +25,25 @@ LINK = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif))")
 
 def linked_pictures(root: Path) -> list[str]:
     """The pictures that a README of the repository shows, as paths below the gallery."""
-    pages = [root / "README.md", *root.glob("phase*/README.md"), *root.glob("phase*/*/README.md")]
-    return sorted({name for page in pages if page.is_file() for name in LINK.findall(page.read_text(encoding="utf-8"))})
+    pages = [root / "README.md", *root.glob("phase*/**/README.md")]
+    return sorted({name for page in pages for name in LINK.findall(page.read_text(encoding="utf-8"))})
 
 
-def drawn(name: str) -> Path:
-    """Where a run puts the picture that the gallery has under this name."""
-    return (paths.ANIMATIONS if name.endswith(".gif") else paths.PLOTS) / name
-
-
-def publish(output_dir: Path, root: Path) -> list[Path]:
-    """Copy every linked picture into the gallery of root and remove all others there; returns what is there now.
+def publish(output_dir: Path, root: Path) -> int:
+    """Copy every linked picture into the gallery of root and remove all others there; returns how many there are.
 
     Raises ValueError, before anything is changed, if the last run did not draw one of them.
     """
     names = linked_pictures(root)
-    if missing := [name for name in names if not (output_dir / drawn(name)).is_file()]:
+    drawn = {name: output_dir / (paths.ANIMATIONS if name.endswith(".gif") else paths.PLOTS) / name for name in names}
+    if missing := [name for name in names if not drawn[name].is_file()]:
         raise ValueError(f"not drawn yet: {', '.join(missing)}; run ./run_all.sh all first")
-    gallery = root / paths.GALLERY
-    shutil.rmtree(gallery, ignore_errors=True)
+    shutil.rmtree(root / paths.GALLERY, ignore_errors=True)
     for name in names:
-        (gallery / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(output_dir / drawn(name), gallery / name)
-    return [gallery / name for name in names]
+        copy = root / paths.GALLERY / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(drawn[name], copy)
+    return len(names)
 
 
 @cli.script
@@ -59,10 +55,10 @@ def main(argv: list[str] | None = None) -> str:
     for script, more in MORE.items():
         importlib.import_module(script).main([*more, *argv])
     try:
-        pictures = publish(options.output_dir, paths.ROOT)
+        count = publish(options.output_dir, paths.ROOT)
     except ValueError as error:
         parser.error(str(error))
-    return f"{len(pictures)} pictures in {paths.GALLERY}"
+    return f"{count} pictures in {paths.GALLERY}"
 
 
 if __name__ == "__main__":

@@ -6,19 +6,19 @@
     ./run_all.sh replicate phase1_single_head/parts/scaling.py     this script alone
     .venv/bin/python shared/evidence/replicate.py --check  does the last run contradict the record?
 
-Each script runs as a reader runs it, with --seed. What it measured is kept in data/processed/replications/, so that
-a replication that was stopped goes on where it was: a script is measured anew only if a file of its room has changed,
-or with --afresh. Models are trained there, too.
+Each script runs as a reader runs it, with --seed. What it measured, and the models that it needed, are kept in
+data/processed/replications/, so that a replication that was stopped goes on where it was. Nothing is taken over from
+another processor, version of torch or numpy, or version of any file of the course.
 """
 
 import argparse
 import hashlib
 import json
-import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
@@ -36,6 +36,7 @@ from shared.evidence.claims import (
     Above,
     Claim,
     all_claims,
+    columns,
 )
 from shared.evidence.replications import Block
 from shared.plan import path_of, plans
@@ -60,45 +61,31 @@ def wanted_tasks(claims: Iterable[Claim], seeds: Sequence[int]) -> list[tuple[st
     return [(name, seed) for name in names for seed in (seeds if name in experiments else seeds[:1])]
 
 
-def fingerprint(name: str) -> str:
-    """Of the file that measures and its neighbours in the same room."""
-    room = (paths.ROOT / path_of(name)).parent
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(room.glob("*.py")))).hexdigest()
+def kept_here() -> Path:
+    """Where this processor keeps what it measures, with these versions and files alone."""
+    files = [path for top in ("shared", "phase*") for path in sorted(paths.ROOT.glob(f"{top}/**/*.py"))]
+    code = b"".join(path.read_bytes() for path in files if "tests" not in path.parts)
+    mark = hashlib.sha256(code + json.dumps(replications.versions()).encode()).hexdigest()[:12]
+    return KEPT / f"{replications.processor().replace(' ', '_')}_{mark}"
 
 
-def folder_of(kept: Path, seed: int) -> Path:
-    return kept / f"seed{seed}"
-
-
-def marker_of(kept: Path, name: str, seed: int) -> Path:
-    """A file that says: this script was measured with this seed, by a file with that fingerprint."""
-    return findings.file_of(path_of(name), folder_of(kept, seed)).with_suffix(".done")
-
-
-def is_done(kept: Path, name: str, seed: int) -> bool:
-    marker = marker_of(kept, name, seed)
-    return marker.is_file() and marker.read_text(encoding="utf-8") == fingerprint(name)
+def found_in(kept: Path, name: str, seed: int) -> Path:
+    """The file in which a script keeps what it measured with this seed; it is there if the script has run."""
+    return findings.file_of(path_of(name), kept / f"seed{seed}")
 
 
 def measure(task: tuple[Path, str, int]) -> tuple[str, course.Result]:
-    """Run a script with one seed, or train a model that scripts share, and mark it as done."""
+    """Run a script with one seed, or train a model that scripts share."""
     kept, name, seed = task
-    paths.CHECKPOINTS = kept / "checkpoints"  # another processor trains other models
-    argv = ["--seed", str(seed), "--no-pictures", "--output-dir", str(folder_of(kept, seed))]
-    if ":" in name:
-        return name, course.train(name, argv)
-    mark = fingerprint(name)  # of the file as it is now
-    result = course.run_script(name, argv)
-    if not result.code:
-        with paths.whole_file(marker_of(kept, name, seed)) as unfinished:
-            unfinished.write_text(mark, encoding="utf-8")
-    return name, result
+    paths.CHECKPOINTS = kept / "checkpoints"  # of other processors and files there are others
+    argv = ["--seed", str(seed), "--no-pictures", "--output-dir", str(kept / f"seed{seed}")]
+    return name, (course.train if ":" in name else course.run_script)(name, argv)
 
 
 def measure_all(kept: Path, wanted: Sequence[tuple[str, int]]) -> None:
     """Measure what is not done yet, two at a time; what measures times at the end, alone."""
     alone = {name for plan in plans().values() for name in plan.alone}
-    waiting = [(kept, name, seed) for name, seed in wanted if not is_done(kept, name, seed)]
+    waiting = [(kept, name, seed) for name, seed in wanted if not found_in(kept, name, seed).is_file()]
     if not waiting:
         return
     loaders = dict.fromkeys(loader for plan in plans().values() for loader in plan.train)
@@ -123,34 +110,31 @@ def told(name: str, result: course.Result) -> None:
 
 
 def collected(kept: Path, measured: Iterable[tuple[str, int]], seeds: Sequence[int]) -> Block:
-    """What the kept findings of these scripts and seeds say, as a block of the record."""
-    found: dict[str, dict[str, list]] = {}
+    """What these scripts found with these seeds, as a block of the record."""
+    runs: dict[str, list[dict]] = {}
     for name, seed in measured:
-        file = findings.file_of(path_of(name), folder_of(kept, seed))
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(found_in(kept, name, seed).read_text(encoding="utf-8"))
+        numbers = {number: value for number, (value,) in content["numbers"].items()}
         for finding in content["findings"]:
-            columns = found.setdefault(finding["id"], {number: [] for number in content["numbers"]})
-            for number, (value,) in content["numbers"].items():
-                columns[number].append(value)
+            runs.setdefault(finding["id"], []).append(numbers)
+    found = {finding: columns(of_seeds) for finding, of_seeds in runs.items()}
     return Block(replications.processor(), replications.versions(), list(seeds), found)
 
 
 def of_claims(blocks: Sequence[Block], claims: Iterable[Claim]) -> list[Block]:
     """The blocks without findings that no script has any more."""
     ids = {claim.id for claim in claims}
-    kept = ((block, {name: of for name, of in block.findings.items() if name in ids}) for block in blocks)
-    return [Block(block.processor, block.versions, block.seeds, found) for block, found in kept if found]
-
-
-def counted(found: Mapping[str, str]) -> str:
-    counts = Counter(found.values())
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+    kept = [{name: found for name, found in block.findings.items() if name in ids} for block in blocks]
+    return [replace(block, findings=found) for block, found in zip(blocks, kept, strict=True) if found]
 
 
 def summary(claims: Sequence[Claim], new: Block, before: Sequence[Block], after: Sequence[Block]) -> str:
     """What this replication says, and what it changes in the record."""
     alone, old, now = (replications.verdicts(claims, blocks) for blocks in ([new], before, after))
-    lines = [f"{name}: {counted(found)}" for name, found in (("These seeds", alone), ("The record", now))]
+    lines = []
+    for name, found in (("These seeds", alone), ("The record", now)):
+        counts = Counter(found.values())
+        lines.append(f"{name}: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS))
     lines += [f"  {name}: {old[name]} -> {now[name]}" for name in now if name in old and old[name] != now[name]]
     return "\n".join(lines)
 
@@ -160,15 +144,15 @@ def contradictions(recorded: Iterable[Mapping], claims: Iterable[Claim]) -> list
 
     One seed decides nothing where the rule speaks of several seeds or of the mean of an effect: these are left out.
     """
-    of, lines = {claim.id: claim for claim in claims}, []
+    by_id, lines = {claim.id: claim for claim in claims}, []
     for script in recorded:
-        for claim in (of[finding["id"]] for finding in script["findings"] if finding["id"] in of):
+        for claim in (by_id[finding["id"]] for finding in script["findings"] if finding["id"] in by_id):
             known = replications.published(claim)
             if known is None:
                 lines.append(f"{claim.id}: not in the record: run ./run_all.sh replicate")
             elif not (claim.over_seeds or isinstance(claim.holds, Above) or known.verdict in (UNDECIDED, MEASURED)):
                 said = {claim.verdict(run) for run in replications.rows(script["numbers"])} - {known.verdict}
-                said -= {ONLY_IF} if claim.only_if and known.verdict != HOLDS else set()
+                said -= {ONLY_IF} if known.verdict != HOLDS else set()
                 lines += [f"{claim.id}: {verdict}, in the record: {known.verdict}" for verdict in sorted(said)]
     return lines
 
@@ -192,12 +176,8 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
     chosen = {module_of(script) for script in options.scripts}
     if unknown := sorted(chosen - {module_of(claim.script) for claim in claims}):
         raise ValueError(f"no claim is decided by {', '.join(unknown)}: name scripts as data/claims.md does")
-    kept = KEPT / replications.processor().replace(" ", "_")
+    kept = kept_here()
     wanted = wanted_tasks([claim for claim in claims if not chosen or module_of(claim.script) in chosen], seeds)
-    for name, seed in wanted if options.afresh else ():
-        marker_of(kept, name, seed).unlink(missing_ok=True)
-    if options.afresh and not chosen:
-        shutil.rmtree(kept / "checkpoints", ignore_errors=True)
     measure_all(kept, wanted)
     new = collected(kept, wanted, seeds)
     before = of_claims(replications.read(), claims)
@@ -213,7 +193,6 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
 def main(argv: list[str] | None = None) -> None:
     parser = cli.parser(__doc__)
     parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="measure these alone (default: all)")
-    parser.add_argument("--afresh", action="store_true", help="measure everything anew, models included")
     parser.add_argument("--check", action="store_true", help="compare the last run with the record, measure nothing")
     parser.set_defaults(seeds=SEEDS)
     options = cli.parse(parser, argv)

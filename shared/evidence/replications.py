@@ -7,10 +7,9 @@ whatever is trained. So a claim is decided only if every entry decides it, and a
 """
 
 import json
-import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 
 from shared import paths
-from shared.evidence.claims import EXPERIMENT, MEASURED, UNDECIDED, Claim, Numbers
+from shared.evidence.claims import EXPERIMENT, UNDECIDED, Claim, Numbers
 
 DIGITS = 4  # of a number in the record
 Columns = Mapping[str, list]  # name -> its values, one a seed
@@ -34,24 +33,24 @@ class Block:
     seeds: list[int]
     findings: Mapping[str, Columns]
 
-    @property
-    def key(self) -> tuple:
-        return self.processor, dict(self.versions), self.seeds
-
 
 @dataclass(frozen=True)
 class Published:
-    """What the record says of one claim."""
+    """What the record says of one claim; runs: the numbers of each seed of each block."""
 
     verdict: str
-    blocks: Sequence[Columns]
-    runs: int
+    runs: Sequence[Numbers]
     processors: int
 
     def range(self, name: str) -> tuple[float, float] | None:
         """The least and the largest value of a number, or None if the record does not have it."""
-        values = [number for columns in self.blocks for value in columns.get(name, ()) for number in flat(value)]
+        values = [number for run in self.runs if name in run for number in flat(run[name])]
         return (min(values), max(values)) if values else None
+
+
+def rows(columns: Columns) -> list[Numbers]:
+    """Name -> values -> the numbers of each seed."""
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def flat(value: float | list) -> list[float]:
@@ -59,20 +58,12 @@ def flat(value: float | list) -> list[float]:
 
 
 def rounded(value: Any) -> Any:
-    """A number to DIGITS digits, so that the record stays small; lists item by item."""
+    """A number to DIGITS digits, so that the record stays small; lists and dicts item by item."""
+    if isinstance(value, dict):
+        return {name: rounded(item) for name, item in value.items()}
     if isinstance(value, list):
         return [rounded(item) for item in value]
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) and math.isfinite(value) else value
-
-
-def columns(runs: Sequence[Numbers]) -> dict[str, list]:
-    """Numbers of several seeds -> name -> values."""
-    return {name: [run[name] for run in runs] for name in runs[0]}
-
-
-def rows(of: Columns) -> list[dict[str, Any]]:
-    """Name -> values -> the numbers of each seed."""
-    return [dict(zip(of, values, strict=True)) for values in zip(*of.values(), strict=True)]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def processor() -> str:
@@ -100,52 +91,40 @@ def read(path: Path = paths.EVIDENCE) -> tuple[Block, ...]:
 
 def write(blocks: Sequence[Block], path: Path = paths.EVIDENCE) -> None:
     """Write the record, one finding a line so that changes can be read."""
+    texts = []
+    for block in blocks:
+        head = json.dumps({"processor": block.processor, "versions": block.versions, "seeds": block.seeds})
+        found = sorted(rounded(block.findings).items())
+        lines = [f"  {json.dumps(name)}: {json.dumps(columns, ensure_ascii=False)}" for name, columns in found]
+        texts.append(f'{head[:-1]}, "findings": {{\n' + ",\n".join(lines) + "\n}}")
     with paths.whole_file(path) as unfinished:
-        unfinished.write_text("[\n" + ",\n".join(map(_block_text, blocks)) + "\n]\n", encoding="utf-8", newline="\n")
+        unfinished.write_text("[\n" + ",\n".join(texts) + "\n]\n", encoding="utf-8", newline="\n")
     read.cache_clear()
-
-
-def _block_text(block: Block) -> str:
-    head = {"processor": block.processor, "versions": dict(block.versions), "seeds": block.seeds}
-    lines = ",\n".join(
-        f"  {json.dumps(name)}: {json.dumps(rounded_columns(found), ensure_ascii=False)}"
-        for name, found in sorted(block.findings.items())
-    )
-    return f'{json.dumps(head)[:-1]}, "findings": {{\n{lines}\n}}}}'
-
-
-def rounded_columns(of: Columns) -> dict[str, list]:
-    return {name: rounded(values) for name, values in of.items()}
 
 
 def with_block(blocks: Sequence[Block], new: Block) -> list[Block]:
     """The record with a block added; findings of the same processor, versions and seeds are replaced one by one."""
-    same = [old for old in blocks if old.key == new.key]
-    others = [old for old in blocks if old.key != new.key]
-    merged = {name: found for old in same for name, found in old.findings.items()} | dict(new.findings)
-    return [*others, Block(new.processor, new.versions, new.seeds, merged)]
-
-
-def said_by(claim: Claim, of: Columns) -> str | None:
-    """The verdict of one block; None if it was measured before the rule asked for the numbers that it asks for now."""
-    if claim.holds is None:
-        return MEASURED
-    try:
-        return claim.over(rows(of))
-    except KeyError:
-        return None
+    same = [old for old in blocks if replace(old, findings=new.findings) == new]
+    others = [old for old in blocks if old not in same]
+    merged = {name: columns for block in (*same, new) for name, columns in block.findings.items()}
+    return [*others, replace(new, findings=merged)]
 
 
 def published(claim: Claim, blocks: Sequence[Block] | None = None) -> Published | None:
-    """What the record says of a claim, or None if it was not measured yet: decided where all blocks agree."""
+    """What the record says of a claim: decided where all blocks agree.
+
+    None if it was not measured yet, or before the rule asked for the numbers that it asks for now.
+    """
     found = [block for block in (read() if blocks is None else blocks) if claim.id in block.findings]
-    verdicts = [said_by(claim, block.findings[claim.id]) for block in found]
-    if not found or None in verdicts:
+    runs = [rows(block.findings[claim.id]) for block in found]
+    try:
+        said = {claim.over(seeds) for seeds in runs}
+    except KeyError:
         return None
-    verdict = verdicts[0] if len(set(verdicts)) == 1 else UNDECIDED
-    measured = [block.findings[claim.id] for block in found]
-    runs = sum(len(rows(of)) for of in measured)
-    return Published(verdict, measured, runs, len({block.processor for block in found}))
+    if not said:
+        return None
+    verdict = said.pop() if len(said) == 1 else UNDECIDED
+    return Published(verdict, [run for seeds in runs for run in seeds], len({block.processor for block in found}))
 
 
 def verdicts(claims: Iterable[Claim], blocks: Sequence[Block]) -> dict[str, str]:

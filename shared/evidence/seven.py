@@ -9,7 +9,6 @@ Writes bottleneck.png, scaling.png, heads.png, seed.png, faithfulness.png, coref
 visualizations/plots/seven/.
 """
 
-from dataclasses import dataclass
 from statistics import fmean
 
 import matplotlib.pyplot as plt
@@ -26,100 +25,76 @@ SIZE, DPI = (4.2, 2.1), 100  # inches; README's width, so that a point of type k
 TYPE = 12
 
 
-@dataclass(frozen=True)
 class Line:
     """A quantity: what it is called here, and which numbers of which claim it is in the record, their mean."""
 
-    label: str
-    claim: str
-    numbers: tuple[str, ...]
+    def __init__(self, label: str, claim: str, *numbers: str) -> None:
+        self.label, self.claim, self.numbers = label, claim, numbers
 
     def values(self) -> list[float]:
         """Its value in every run."""
         claim = next(claim for claim in all_claims() if claim.id == self.claim)
-        runs = [row for block in replications.published(claim).blocks for row in replications.rows(block)]
-        return [fmean(run[number] for number in self.numbers) for run in runs]
+        return [fmean(run[number] for number in self.numbers) for run in replications.published(claim).runs]
 
 
-@dataclass(frozen=True)
 class Small:
-    """One small picture; the last line is the surprise. written: how its numbers are."""
+    """One small picture; the last line is the surprise. limits of its axis; written: how its numbers are."""
 
-    unit: str
-    lines: tuple[Line, ...]
-    limits: tuple[float, float] = (0, 1)
-    written: str = "{:.0%}"
-
-
-def best_head(relation: str) -> str:
-    return f"four heads, two layers, {relation}"
+    def __init__(self, unit: str, *lines: Line, limits: tuple[float, float] = (0, 1), written: str = "{:.0%}") -> None:
+        self.unit, self.lines, self.limits, self.written = unit, lines, limits, written
 
 
 SEVEN = {
     "bottleneck": Small(
         "right without attention, in the order read",
-        (
-            Line("first quarter", "C174", ("first quarter, in order",)),
-            Line("last quarter", "C174", ("last quarter, in order",)),
-        ),
+        Line("first quarter", "C174", "first quarter, in order"),
+        Line("last quarter", "C174", "last quarter, in order"),
     ),
     "scaling": Small(
         "answers right after 300 steps, d_k = 64",
-        (
-            Line("divided by √d_k", "C012", ("divided, 64",)),
-            Line("not divided", "C012", ("not divided, 64",)),
-            Line("not divided, smaller start", "C012", ("smaller W_q, 64",)),
-        ),
+        Line("divided by √d_k", "C012", "divided, 64"),
+        Line("not divided", "C012", "not divided, 64"),
+        Line("not divided, smaller start", "C012", "smaller W_q, 64"),
     ),
     "heads": Small(
         "two look-ups at once: answers right",
-        (
-            Line("eight heads, 200 steps", "one-head-two-lookups", ("heads: 8, model 1",)),
-            Line("one head, 400 steps", "one-head-two-lookups", ("heads: 1, twice the steps, model 1",)),
-            Line("one head, 200 steps", "one-head-two-lookups", ("heads: 1, model 1",)),
-        ),
+        Line("eight heads, 200 steps", "one-head-two-lookups", "heads: 8, model 1"),
+        Line("one head, 400 steps", "one-head-two-lookups", "heads: 1, twice the steps, model 1"),
+        Line("one head, 200 steps", "one-head-two-lookups", "heads: 1, model 1"),
     ),
     "seed": Small(
         "related words that it finds",
-        (
-            Line("the best head", "three-roles", tuple(map(best_head, RELATIONS[:3]))),
-            Line("any head, on average", "same-place", ("share right, mean head",)),
-            Line("that head, trained again", "same-place", ("share right, same head",)),
-        ),
+        Line("the best head", "three-roles", *(f"four heads, two layers, {relation}" for relation in RELATIONS[:3])),
+        Line("any head, on average", "same-place", "share right, mean head"),
+        Line("that head, trained again", "same-place", "share right, same head"),
     ),
     "faithfulness": Small(
         "of the sentences",
-        (
-            Line("weight on a related word", "faithful-weights", ("raw weights, plausible",)),
-            Line("nearest word mattered", "faithful-weights", ("nearest word, found",)),
-            Line("weight on what mattered", "faithful-weights", ("raw weights, found",)),
-        ),
+        Line("weight on a related word", "faithful-weights", "raw weights, plausible"),
+        Line("nearest word mattered", "faithful-weights", "nearest word, found"),
+        Line("weight on what mattered", "faithful-weights", "raw weights, found"),
     ),
     "coreference": Small(
         "of 40 pairs with “it”, best of 72 heads",
-        (
-            Line("both right", "pretrained-coreference", ("both right",)),
-            Line("both wrong", "pretrained-coreference", ("both wrong",)),
-            Line("same noun twice", "pretrained-coreference", ("the same noun in both",)),
-        ),
-        (0, 40),
-        "{:.0f}",
+        Line("both right", "pretrained-coreference", "both right"),
+        Line("both wrong", "pretrained-coreference", "both wrong"),
+        Line("same noun twice", "pretrained-coreference", "the same noun in both"),
+        limits=(0, 40),
+        written="{:.0f}",
     ),
     "induction": Small(
         "rise of the loss without them, nats",
-        (
-            Line("one by one, summed", "induction-head-ablation", ("zero, summed",)),
-            Line("all together", "induction-head-ablation", ("zero, all together",)),
-        ),
-        (0, 7),
-        "{:.2f}",
+        Line("one by one, summed", "induction-head-ablation", "zero, summed"),
+        Line("all together", "induction-head-ablation", "zero, all together"),
+        limits=(0, 7),
+        written="{:.2f}",
     ),
 }
 
 
 def range_of(values: list[float], written: str) -> str:
     """The least and the largest: "31–35%"."""
-    low, high = (written.format(value) for value in (min(values), max(values)))
+    low, high = written.format(min(values)), written.format(max(values))
     return low if low == high else f"{low.removesuffix('%')}–{high}"
 
 

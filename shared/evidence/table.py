@@ -16,7 +16,7 @@ from shared.evidence.claims import EXPERIMENT, MARKS, ONLY_IF, Claim, all_claims
 from shared.evidence.replications import Block
 
 PAGE = Path("data", "claims.md")
-HEAD = ("| finding | what is said | rule | verdict | code |", "|---|---|---|---|---|")
+HEAD = ["| finding | what is said | rule | verdict | code |", "|---|---|---|---|---|"]
 
 
 def cell(text: str) -> str:
@@ -24,29 +24,15 @@ def cell(text: str) -> str:
     return re.sub(r"(?<!\\)([|<])", r"\\\1", text)
 
 
-def verdict_of(claim: Claim, blocks: Sequence[Block]) -> str:
-    """ "+ holds", "~ holds only if ...", as the record says."""
-    known = replications.published(claim, blocks)
-    verdict = known.verdict if known else "not replicated yet"
-    return f"{MARKS.get(verdict, '·')} {verdict}" + (f" {claim.condition}" if verdict == ONLY_IF else "")
-
-
 def row(claim: Claim, blocks: Sequence[Block]) -> str:
-    where = f"[{Path(claim.script).name}](../{claim.script})"
-    why = rules_changed().get(claim.id)
-    changed = f" *Rule changed after a result: {why}.*" if why else ""
+    """A finding: what is said, its rule, "+ holds" or "~ holds only if ...", where it is measured."""
+    known, why = replications.published(claim, blocks), rules_changed().get(claim.id)
+    verdict = known.verdict if known else "not replicated yet"
     said = f"{claim.text} ({claim.source})"
-    return f"| {claim.id} | {cell(said)} | {cell(claim.rule + changed)} | {cell(verdict_of(claim, blocks))} | {where} |"
-
-
-def parts(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
-    """Heading -> claims: what the course is about, further experiments, probes."""
-    others = [claim for claim in claims if not claim.headline]
-    return {
-        "The findings that the course is about": [claim for claim in claims if claim.headline],
-        "Further findings": [claim for claim in others if claim.kind == EXPERIMENT],
-        "Time, memory, and what a library does": [claim for claim in others if claim.kind != EXPERIMENT],
-    }
+    rule = claim.rule + (f" *Rule changed after a result: {why}.*" if why else "")
+    found = f"{MARKS.get(verdict, '·')} {verdict}" + (f" {claim.condition}" if verdict == ONLY_IF else "")
+    where = f"[{Path(claim.script).name}](../{claim.script})"
+    return f"| {claim.id} | {cell(said)} | {cell(rule)} | {cell(found)} | {where} |"
 
 
 def page(claims: Sequence[Claim], blocks: Sequence[Block]) -> str:
@@ -64,7 +50,12 @@ def page(claims: Sequence[Claim], blocks: Sequence[Block]) -> str:
         "course notes say, sentence by sentence, and what became of it, is in [claims.json](raw/claims.json).",
         "Written by [table.py](../shared/evidence/table.py).",
     ]
-    for heading, group in parts(sorted(claims, key=lambda claim: (claim.script, claim.id))).items():
+    others = [claim for claim in claims if not claim.headline]
+    for heading, group in {
+        "The findings that the course is about": [claim for claim in claims if claim.headline],
+        "Further findings": [claim for claim in others if claim.kind == EXPERIMENT],
+        "Time, memory, and what a library does": [claim for claim in others if claim.kind != EXPERIMENT],
+    }.items():
         lines += [
             "",
             f"## {heading}",
@@ -72,7 +63,7 @@ def page(claims: Sequence[Claim], blocks: Sequence[Block]) -> str:
             "| finding | what is said | rule | verdict | code |",
             "|---|---|---|---|---|",
         ]
-        lines += [row(claim, blocks) for claim in group]
+        lines += [row(claim, blocks) for claim in sorted(group, key=lambda claim: (claim.script, claim.id))]
     return "\n".join(lines) + "\n"
 
 

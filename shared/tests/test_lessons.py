@@ -37,18 +37,17 @@ def recorded():
     found = {}
     for claim in all_claims():
         known = replications.published(claim)
-        found.setdefault(claim.script, []).extend(spans(known.blocks) if known else ())
+        found.setdefault(claim.script, []).extend(spans(known.runs) if known else ())
     return found
 
 
-def spans(blocks):
-    """The least and the largest value of each number over all blocks and seeds; of a list, item by item."""
+def spans(runs):
+    """The least and the largest value of each number over all runs; of a list, item by item."""
     values = {}
-    for columns in blocks:
-        for name, of_seeds in columns.items():
-            for value in of_seeds:
-                for place, number in enumerate(replications.flat(value) if isinstance(value, list) else [value]):
-                    values.setdefault((name, place), []).append(abs(number))
+    for run in runs:
+        for name, value in run.items():
+            for place, number in enumerate(replications.flat(value)):
+                values.setdefault((name, place), []).append(abs(number))
     return [(min(numbers), max(numbers)) for numbers in values.values()]
 
 
@@ -213,14 +212,8 @@ def values_of(script):
     """Every value that the record has of a script's experiments, as a range of its own."""
     experiments = (claim for claim in all_claims() if claim.script == script and claim.kind == EXPERIMENT)
     known = [replications.published(claim) for claim in experiments]
-    return [
-        (abs(number), abs(number))
-        for found in known
-        if found
-        for columns in found.blocks
-        for of_seeds in columns.values()
-        for number in replications.flat(of_seeds)
-    ]
+    values = [value for found in known if found for run in found.runs for value in run.values()]
+    return [(abs(number), abs(number)) for number in replications.flat(values)]
 
 
 MODELS = "10"  # in a caption "8 of 10 models": two for each of five seeds
@@ -263,9 +256,8 @@ def test_small_pictures_of_the_seven_have_a_dot_for_each_run_and_type_that_can_b
         dots = [line.get_xdata() for line in fig.axes[0].get_lines()]
         for line, drawn in zip(small.lines, dots, strict=True):
             known = replications.published(next(claim for claim in all_claims() if claim.id == line.claim))
-            runs = [row for block in known.blocks for row in replications.rows(block)]
-            expected = [sum(run[number] for number in line.numbers) / len(line.numbers) for run in runs]
-            assert list(drawn) == pytest.approx(expected) and len(runs) == known.runs
+            expected = [sum(run[number] for number in line.numbers) / len(line.numbers) for run in known.runs]
+            assert list(drawn) == pytest.approx(expected)
             assert small.written.format(max(expected)) in caption
 
 
@@ -387,7 +379,7 @@ def test_lessons_and_front_door_are_short():
 
 def test_unknown_numbers_on_a_made_up_section():
     columns = {"x": [0.4529, 0.4531], "n": [2048, 2048], "spread": [0.521, 0.578], "list": [[0.1, -0.88], [0.1, -0.88]]}
-    known, settings = spans([columns]), {24}
+    known, settings = spans(replications.rows(columns)), {24}
     good = "Of 24 (Vaswani et al. 2017) 45 %, 0.453 or 0.45; 2,048 or 2 KiB; 55 % are lost; 0.88; `0.77`; head 1.13"
     assert unknown_numbers(good, known, settings) == []
     assert unknown_numbers("46 % of 25, 0.454 and 2,049; 0.16", known, settings) == [

@@ -86,8 +86,7 @@ def whole(tmp_path_factory):
     by_script = {}
     for claim in all_claims():
         if known := replications.published(claim):
-            run = replications.rows(known.blocks[0])[:1]
-            by_script.setdefault(claim.script, []).append(findings.judged(claim, run))
+            by_script.setdefault(claim.script, []).append(findings.judged(claim, known.runs[:1]))
     for script, found in by_script.items():
         save(script, found, folder)
     for phase, plan in plans().items():
