@@ -10,8 +10,7 @@ back?
 
     share restored  =  (lead - corrupted lead) / (clean lead - corrupted lead),    lead = logit of swam - logit of fell
 
-1: the part carries all that the answer needs. 0: it carries nothing that the rest does not bring as well. Used by
-pattern_used.py, and in phase 4 on the model that copies (induction/paths.py).
+1: the part carries all that the answer needs. 0: it carries nothing that the rest does not bring as well.
 """
 
 from collections.abc import Callable, Iterator

@@ -11,9 +11,7 @@ alone decides between two (patching.py), and of each head three things are tried
 import math
 from collections.abc import Sequence
 
-import matplotlib.pyplot as plt
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
@@ -21,12 +19,11 @@ from phase3_visualization.circuits.patching import Pairs, Patching
 from shared import training
 from shared.attention_utils import padding_mask
 from shared.evidence.claims import Claim, Numbers
-from shared.experiment import Experiment, Results, Run
+from shared.experiment import Experiment, Run
 from shared.grammar.scores import DIRECTIONS, score_heads
 from shared.toy_language import INDEX, MASK_ID, SUBJECTS, VERBS, Sentence, encode, pad_batch
 from shared.toy_model import ToyTransformer, in_double
 from shared.training import Trained
-from shared.visualization_utils import RED, plot_cells
 
 # Verbs that differ in nothing but their subject: people swam in water, toys fell in water
 RIVALS = {a: b for a, (_, *of_a) in VERBS.items() for b, (_, *of_b) in VERBS.items() if a != b and of_a == of_b}
@@ -94,7 +91,7 @@ def measure(run: Run) -> Numbers:
     heads = ["head {}.{}".format(*divmod(head, num_heads)) for head in range(len(found["looks"]))]
     role, looks, output = role_head(trained, sentences[::2]), found["looks"], found["output"]
     carrier = max(range(len(heads)), key=lambda head: output[head])
-    run.shown.update(model=trained.label, role=heads[role], carrier=heads[carrier], heads=heads)
+    run.shown.update(role=heads[role], carrier=heads[carrier])
     looking = [share for share, weight in zip(output, looks, strict=True) if weight >= LOOKS]
     by_head = {f"{head}, {way}": share for way in found for head, share in zip(heads, found[way], strict=True)}
     return by_head | {
@@ -116,25 +113,9 @@ CLAIM = Claim(
 )
 
 
-def picture(results: Results) -> Figure:
-    """A row for each head; the head with the role is framed."""
-    heads, ways = results.shown["heads"], ("looks", "output", "blind")
-    columns = ["weight on\nthe subject", "answer restored\nby its output", "answer lost, if blind\nto the subject"]
-    values = torch.tensor([results.row(head, ways) for head in heads])
-    texts = [[f"{round(value, 2) + 0.0:.2f}" for value in row] for row in values.tolist()]  # not -0.00
-    fig, ax = plt.subplots(figsize=(7.4, 0.4 * len(values) + 1.6), layout="constrained")
-    plot_cells(ax, values, texts, heads, columns)
-    frame = {"fill": False, "edgecolor": RED, "linewidth": 3, "clip_on": False}
-    ax.add_patch(plt.Rectangle((0, heads.index(results.shown["role"])), len(ways), 1, **frame))
-    return fig
-
-
 main = Experiment(
     measure,
     [CLAIM],
-    picture,
-    title="{n[heads that look]:.0f} heads look at the subject; the answer comes through {shown[carrier]}",
-    note="{shown[model]} · hidden verb · look: 0.3 or more · framed: has the role verb → subject elsewhere",
     answer="The answer comes through {shown[carrier]} ({n[restored, most of all heads]:.2f}); the head with the "
     "role is {shown[role]} ({n[restored by the head with the role]:.2f})",
 )

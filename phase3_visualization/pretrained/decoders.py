@@ -9,7 +9,7 @@ The core has stayed. Four things have come, each built in this course or a line 
 
 and two that change the softmax itself, written out below: a cap on the scores (Gemma 2: cap · tanh(score / cap)), and a
 sink logit, one learned number a head, that takes part in the softmax and stands for nobody (gpt-oss), so that the
-weights of a row sum to less than 1. parity.py runs a model with this attention in place of its own.
+weights of a row sum to less than 1.
 """
 
 import math
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
-from phase3_visualization.pretrained.language_model import LanguageModel, read
+from phase3_visualization.pretrained.language_model import LanguageModel
 from shared.attention_checks import at_least_float32, check_attention_inputs
 from shared.attention_utils import streaming_mask
 
@@ -108,13 +108,3 @@ def our_attention(language_model: LanguageModel, mask: Tensor | None = None) -> 
     finally:
         for attention in attentions:
             vars(attention).pop("forward", None)  # what is left is the one of its class
-
-
-def differences(language_model: LanguageModel, texts: list[str]) -> list[tuple[float, float]]:
-    """Largest difference of states and of weights to the model's own, a pair for each layer, over all real tokens."""
-    theirs = read(language_model, texts)
-    with our_attention(language_model):
-        ours = read(language_model, texts)
-    apart = (ours.states - theirs.states)[1:, theirs.real], (ours.weights - theirs.weights).movedim(1, 0)
-    rows = apart[1].transpose(2, 3)[:, theirs.real]  # (L, B, H, T, T) -> (L, B, T, H, T) -> (L, rows, H, T)
-    return [tuple(part[layer].abs().max().item() for part in (apart[0], rows)) for layer in range(len(rows))]

@@ -29,7 +29,7 @@ from phase3_visualization.pretrained.language_model import (
     refuses,
     visible,
 )
-from phase3_visualization.pretrained.parity import PreNormLayer, rebuilt_layers
+from phase3_visualization.pretrained.parity import rebuilt_layers
 from phase3_visualization.pretrained.pronoun_pairs import sentences
 from shared import head_statistics
 from shared.evidence.claims import Claim, Numbers
@@ -65,7 +65,6 @@ def lengths(language_model: LanguageModel, reading: Reading) -> Tensor:
     """||f(x_j)|| of every head and token, (B, L, H, T): how long what it adds would be with a weight of 1."""
     norms = []
     for layer, x in zip(rebuilt_layers(language_model), reading.states, strict=False):  # one state more than layers
-        x = layer.attention_norm(x) if isinstance(layer, PreNormLayer) else x  # what the attention reads
         value = split_heads(layer.attention.w_v(x), layer.attention.num_heads)  # (B, T, d_model) -> (B, H, T, d_k)
         norms.append(added_by_heads(layer.attention, value).norm(dim=-1))  # (B, H, T, d_model) -> (B, H, T)
     return torch.stack(norms, dim=1)  # L x (B, H, T) -> (B, L, H, T)

@@ -112,7 +112,7 @@ def load(name: str | None = None) -> LanguageModel:
     if model.config.is_encoder_decoder or model.main_input_name != "input_ids" or not tokenizer.is_fast:
         raise ValueError(f"--model {source}: an encoder or a decoder with a fast tokenizer is needed, e.g. {DEFAULT}")
     tokenizer.padding_side = "right"
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # GPT-2 has none; padding is masked anyway
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # some have none; padding is masked anyway
     return LanguageModel(model.eval(), tokenizer, (name or DEFAULT).rstrip("/").split("/")[-1])
 
 
@@ -140,7 +140,7 @@ def read(language_model: LanguageModel, texts: list[str]) -> Reading:
     if shapes != [(length, length)] * language_model.model.config.num_hidden_layers:
         kind = type(language_model.model).__name__
         raise ValueError(
-            f"weights of every query and key, in every layer, are needed: {kind} has none; try --model gpt2"
+            f"weights of every query and key, in every layer, are needed: {kind} has none; try --model {SMOLLM2}"
         )
     tokens = [
         [piece.strip("Ġ▁") or "_" for piece in tokenizer.convert_ids_to_tokens(row[mask])]  # marks of a space

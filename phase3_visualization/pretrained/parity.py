@@ -1,11 +1,10 @@
 """Is the attention of phase 2 what a published language model computes?
 
-The layers of a model are rebuilt with our MultiHeadAttention and the model's own norms and feed-forward network, and
-run from the embeddings to the last layer, each on what ours before it put out. Every hidden state and every weight of
-every head is compared, on a padded batch, in float64: in float32 two right programs drift apart, layer by layer.
+The layers of a BERT are rebuilt with our MultiHeadAttention and the model's own norms and feed-forward network, and run
+from the embeddings to the last layer, each on what ours before it put out. Every hidden state and every weight of every
+head is compared, on a padded batch, in float64: in float32 two right programs drift apart, layer by layer.
 
-    BERT, post-norm    x = norm(x + attention(x)),   x = norm(x + feed_forward(x))          (Devlin et al. 2019)
-    GPT-2, pre-norm    x = x + attention(norm(x)),   x = x + feed_forward(norm(x)), causal  (Radford et al. 2019)
+    x = norm(x + attention(x)),   x = norm(x + feed_forward(x))        post-norm (Devlin et al. 2019)
 
 Of Llama and seven later kinds only the attention is exchanged, as decoders.py says. Run it to see MiniLM compared.
 """
@@ -17,9 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization.pretrained import decoders
 from phase3_visualization.pretrained.language_model import TEXT, LanguageModel, Reading, load, read
-from shared.attention_utils import causal_mask
 
 BERTS = ("bert", "roberta", "xlm-roberta", "electra", "big_bird")  # they name their parts alike
 
@@ -30,13 +27,12 @@ class PostNormLayer(nn.Module):
     def __init__(self, theirs: nn.Module, num_heads: int) -> None:
         super().__init__()
         projections, output = theirs.attention.self, theirs.attention.output
-        self.attention = copy_into(
-            num_heads,
-            w_q=(projections.query.weight, projections.query.bias),
-            w_k=(projections.key.weight, projections.key.bias),
-            w_v=(projections.value.weight, projections.value.bias),
-            w_o=(output.dense.weight, output.dense.bias),
-        )
+        bias = output.dense.bias
+        self.attention = MultiHeadAttention(len(bias), num_heads).to(bias)  # on the device, in the precision of theirs
+        self.attention.w_q.load_state_dict(projections.query.state_dict())
+        self.attention.w_k.load_state_dict(projections.key.state_dict())
+        self.attention.w_v.load_state_dict(projections.value.state_dict())
+        self.attention.w_o.load_state_dict(output.dense.state_dict())
         self.attention_norm, self.feed_forward_norm = output.LayerNorm, theirs.output.LayerNorm
         self.feed_forward = nn.Sequential(theirs.intermediate, theirs.output.dense)  # with GELU, where ours has ReLU
 
@@ -47,59 +43,21 @@ class PostNormLayer(nn.Module):
         return self.feed_forward_norm(x + self.feed_forward(x)), weights
 
 
-class PreNormLayer(nn.Module):
-    """A layer of GPT-2 with our attention in it."""
-
-    def __init__(self, theirs: nn.Module, num_heads: int) -> None:
-        super().__init__()
-        merged = theirs.attn.c_attn  # queries, keys and values in one, stored (d_model, 3 * d_model): x W, not W x
-        w_q, w_k, w_v = zip(merged.weight.T.chunk(3), merged.bias.chunk(3), strict=True)  # 3 x (d_model, d_model)
-        w_o = (theirs.attn.c_proj.weight.T, theirs.attn.c_proj.bias)
-        self.attention = copy_into(num_heads, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o)
-        self.attention_norm, self.feed_forward_norm, self.feed_forward = theirs.ln_1, theirs.ln_2, theirs.mlp
-
-    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T)."""
-        found, weights = self.attention(self.attention_norm(x), mask=mask)
-        x = x + found
-        return x + self.feed_forward(self.feed_forward_norm(x)), weights
-
-
-@torch.no_grad()
-def copy_into(num_heads: int, **parts: tuple[Tensor, Tensor]) -> MultiHeadAttention:
-    """Our attention with the weight (d_model, d_model) and bias (d_model,) given for each of w_q, w_k, w_v, w_o."""
-    bias = parts["w_o"][1]
-    ours = MultiHeadAttention(len(bias), num_heads).to(bias).eval()  # on the device and in the precision of theirs
-    for name, (weight, bias) in parts.items():
-        getattr(ours, name).weight.copy_(weight)
-        getattr(ours, name).bias.copy_(bias)
-    return ours
-
-
-def rebuilt_layers(language_model: LanguageModel) -> list[PostNormLayer | PreNormLayer]:
+def rebuilt_layers(language_model: LanguageModel) -> list[PostNormLayer]:
     """All layers with our attention. ValueError for a family whose layers are not known here."""
     model, config = language_model.model, language_model.model.config
-    if config.model_type in BERTS:
-        return [PostNormLayer(layer, config.num_attention_heads).eval() for layer in model.encoder.layer]
-    if config.model_type == "gpt2":
-        return [PreNormLayer(layer, config.num_attention_heads).eval() for layer in model.h]
-    known = ", ".join((*BERTS, "gpt2", *decoders.KINDS))
-    raise ValueError(f"{language_model.name} is of the kind {config.model_type}: this script knows {known}")
+    if config.model_type not in BERTS:
+        raise ValueError(f"{language_model.name} is of the kind {config.model_type}: known are {', '.join(BERTS)}")
+    return [PostNormLayer(layer, config.num_attention_heads).eval() for layer in model.encoder.layer]
 
 
 @torch.no_grad()
 def differences(language_model: LanguageModel, reading: Reading) -> list[tuple[float, float]]:
     """Largest difference of states and of weights to the model's own, a pair for each layer; padding included."""
-    x, length = reading.states[0], reading.states.size(2)
-    layers, result = rebuilt_layers(language_model), []
-    mask = reading.real[:, None, None, :]  # (B, T) -> (B, 1, 1, T): padding is hidden as a key
-    if isinstance(layers[0], PreNormLayer):
-        mask = mask & causal_mask(length)  # (B, 1, 1, T) & (T, T) -> (B, 1, T, T)
-    for index, layer in enumerate(layers):
+    x, mask, result = reading.states[0], reading.real[:, None, None, :], []  # padding is hidden as a key: (B, 1, 1, T)
+    for index, layer in enumerate(rebuilt_layers(language_model)):
         x, weights = layer(x, mask)
-        last = index == len(layers) - 1 and isinstance(layer, PreNormLayer)
-        state = language_model.model.ln_f(x) if last else x  # GPT-2 reports its last state after one more norm
-        pairs = ((state, reading.states[index + 1]), (weights, reading.weights[:, index]))
+        pairs = ((x, reading.states[index + 1]), (weights, reading.weights[:, index]))
         result.append(tuple((ours - theirs).abs().max().item() for ours, theirs in pairs))
     return result
 

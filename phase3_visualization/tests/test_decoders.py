@@ -44,9 +44,11 @@ def tiny(kind, **sizes):
 @pytest.mark.parametrize("kind", KINDS)
 def test_our_attention_in_every_kind_of_decoder(kind):
     theirs = tiny(kind, **GROUPED | KINDS[kind])
-    apart = decoders.differences(theirs, TEXTS)
-    assert len(apart) == 2 and max(weights for _, weights in apart) < 1e-5
     before = language_model.read(theirs, TEXTS)
+    with decoders.our_attention(theirs):
+        ours = language_model.read(theirs, TEXTS)
+    rows = (ours.weights - before.weights).transpose(2, 3).transpose(1, 2)[before.real]  # (B, T, L, H, T) -> real rows
+    assert rows.shape[1] == 2 and rows.abs().max() < 1e-5
     with decoders.our_attention(theirs, mask=streaming_mask(8, window=2, sinks=1)):  # a wrong mask is noticed
         assert (language_model.read(theirs, TEXTS).weights - before.weights).abs().max() > 1e-2
     torch.testing.assert_close(language_model.read(theirs, TEXTS).weights, before.weights, atol=0, rtol=0)
@@ -113,7 +115,7 @@ def test_a_decoder_with_a_head_for_the_word_before_has_its_statistics():
     [
         ("Mamba", {"state_size": 4} | {name: SIZES[name] for name in list(SIZES)[:2]}, "every query and key"),
         ("Longformer", SIZES | {"attention_window": 4, "max_position_embeddings": 64}, "every query and key"),
-        ("DebertaV2", SIZES, r"kind deberta-v2.*bert.*gpt2.*llama"),
+        ("DebertaV2", SIZES, "kind deberta-v2.*bert"),
     ],
 )
 def test_other_kinds_are_refused_in_one_line(kind, sizes, message):

@@ -1,4 +1,4 @@
-"""Our attention against the layers of MiniLM and of a random GPT-2; heads made by hand; what is missing in one line."""
+"""Our attention against the layers of MiniLM; heads made by hand; what is missing in one line."""
 
 import sys
 
@@ -48,12 +48,6 @@ def tiny_model(kind, **sizes):
     return model
 
 
-def tiny_pretrained_gpt2(folder):
-    """A random two-layer decoder, saved with its tokenizer, as somebody else's model folder would be."""
-    tiny_tokenizer().save_pretrained(folder)
-    tiny_model("GPT2", vocab_size=8, n_positions=13, n_embd=15, n_layer=2, n_head=3).save_pretrained(folder)
-
-
 def test_pretrained_parity_in_every_layer_of_a_padded_batch(minilm):
     texts = ["Words of unequal number.", "One.", "A third sentence, which is the longest of them all, unsurprisingly."]
     double = parity.in_float64(minilm)
@@ -70,11 +64,12 @@ def test_pretrained_parity_in_every_layer_of_a_padded_batch(minilm):
     assert max(max(pair) for pair in parity.differences(double, reading)) > 1e-3
 
 
-def test_pretrained_decoder_parity_and_padding(tmp_path):
-    tiny_pretrained_gpt2(tmp_path)
-    model = parity.in_float64(language_model.load(str(tmp_path)))
+def test_pretrained_decoder_from_a_folder(tmp_path):
+    """A random two-layer decoder, saved with its tokenizer, as somebody else's model folder would be."""
+    tiny_tokenizer().save_pretrained(tmp_path)
+    tiny_model("GPT2", vocab_size=8, n_positions=13, n_embd=15, n_layer=2, n_head=3).save_pretrained(tmp_path)
+    model = language_model.load(str(tmp_path))
     reading = language_model.read(model, ["the cat sat on a mat", "a cat sat"])
-    assert max(max(pair) for pair in parity.differences(model, reading)) < 1e-12
     assert not reading.weights.triu(1).any() and reading.real.sum(dim=1).tolist() == [6, 3]
     assert not language_model.visible(reading).triu(1).any()
     assert heads.hub_numbers(model, reading) == {}, "it has no [CLS]"
@@ -83,7 +78,7 @@ def test_pretrained_decoder_parity_and_padding(tmp_path):
 def test_pretrained_unknown_family_is_refused_by_name():
     model = torch.nn.Linear(2, 2)
     model.config = type("Config", (), {"model_type": "linear"})()
-    with pytest.raises(ValueError, match=r"kind linear.*bert.*gpt2.*llama"):
+    with pytest.raises(ValueError, match=r"kind linear.*bert"):
         parity.rebuilt_layers(language_model.LanguageModel(model, None, "linear"))
 
 
