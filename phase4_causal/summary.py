@@ -198,7 +198,7 @@ def draw_what_heads_do(ax: Axes, top: float, deep: Trained, again: Trained) -> s
 def draw_without_a_future(ax: Axes, top: float, trained: Trained, words: list[str]) -> str:
     """What each word sees under the mask, and how the model goes on after the verb."""
     tokens = torch.tensor([encode([START, *words])], device=trained.model.positions.device)
-    leak = largest_leak(trained.model, tokens)[0]
+    leak = largest_leak(trained.model, tokens)
     statement = f"A word may see only the past. Change all later words: what came before changes by {leak:g}."
     heading(ax, top, "4  Without a future", statement)
     width, height = (RIGHT - WORDS) / len(words), 50 / len(words)

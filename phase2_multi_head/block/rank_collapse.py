@@ -1,12 +1,9 @@
 """Why the residual connection: what does attention alone do to the words?
 
-Every output of attention is a mean of the same values. Alike words have alike queries, weights and outputs, so they
-come out more alike than they went in. A residual connection adds the words themselves back.
-
-    distance = ||X - 1 xᵀ|| / ||X||      x: the mean row of X, (d_model,); Frobenius norm, for which this x is nearest
-
-0 means that every word is the same vector: X = 1 xᵀ has rank one. Compared are stacks of 24 layers with initial
-weights, by parts of a block (block_by_parts.py), and the trained toy model with its residual connections left out.
+Every output of attention is a mean of the same values, and alike words have alike outputs. A residual connection adds
+the words themselves back. How far is X from rank one, where every word is the same vector? Compared are stacks of 24
+layers with initial weights, by parts of a block (block_by_parts.py), and the trained toy model with its residual
+connections left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,12 +16,12 @@ from torch import Tensor, nn
 from phase2_multi_head.block.block_by_parts import LAYERS
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import training
+from shared import charts, training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import encode, sample_corpus
 from shared.toy_model import Block, in_double
-from shared.visualization_utils import BLUE, GREEN, HIDDEN, PURPLE, QUIET, RED, label_ends
+from shared.visualization_utils import BLUE, GREEN, PURPLE, RED
 
 LENGTH, D_MODEL, NUM_HEADS, NUM_LAYERS = 16, 64, 4, 24
 FLOOR = 1e-15  # float64 has 16 digits: a smaller distance is nothing but rounding
@@ -33,7 +30,10 @@ COLORS = {"attention alone": RED, "block without residual": PURPLE, "attention +
 
 
 def distance_to_rank_one(x: Tensor) -> Tensor:
-    """||X - 1 xᵀ|| / ||X||, Frobenius, (..., T, d) -> (...,): 0 if all rows are the same, 1 if their mean is 0."""
+    """||X - 1 xᵀ|| / ||X||, Frobenius, (..., T, d) -> (...,): 0 if all rows are the same, 1 if their mean is 0.
+
+    x is the mean row of X, (d,): for this norm it is the nearest.
+    """
     apart = x - x.mean(dim=-2, keepdim=True)
     size = torch.linalg.matrix_norm(x)
     return torch.linalg.matrix_norm(apart) / size.masked_fill(size == 0, 1.0)  # all zeros: the same rows
@@ -43,14 +43,12 @@ def distance_to_rank_one(x: Tensor) -> Tensor:
 def distances(x: Tensor, blocks: Sequence[Block], layer: Callable[[Block, Tensor], Tensor]) -> list[float]:
     """Distance of x (B, T, d_model) to rank one, mean over the batch, before the first layer and after each.
 
-    Where it falls below FLOOR it is only rounding: the list then ends, with FLOOR.
+    Where it falls below FLOOR it is only rounding, and counts as FLOOR from there on.
     """
     seen = [distance_to_rank_one(x).mean().item()]
     for block in blocks:
         x = layer(block, x)
-        seen.append(max(distance_to_rank_one(x).mean().item(), FLOOR))
-        if seen[-1] == FLOOR:
-            break
+        seen.append(max(distance_to_rank_one(x).mean().item(), FLOOR) if seen[-1] > FLOOR else FLOOR)
     return seen
 
 
@@ -73,7 +71,7 @@ def measure(run: Run) -> Numbers:
         x, blocks = new_stack(initial, run.seed)
         run.shown[initial] = {name: distances(x, blocks, layer) for name, layer in LAYERS.items()}
         numbers |= {f"{name}, {initial}": seen[-1] for name, seen in run.shown[initial].items()}
-    run.shown["layers"] = len(run.shown["Xavier"]["attention alone"]) - 1
+    run.shown["layers"] = run.shown["Xavier"]["attention alone"].index(FLOOR)
     trained = load_multi_head_model(run.options, run.seed)
     tokens = torch.tensor([encode(s.words) for s in sample_corpus(0, 500, seed=1)[1] if len(s.words) == 8])
     for name, each in (("trained", trained), ("untrained", training.untrained(trained.recipe, MultiHeadAttention))):
@@ -123,18 +121,10 @@ CLAIMS = (
 def picture(found: Results) -> Figure:
     """The distance layer by layer with Xavier weights: attention alone, with more of a block, and the whole block."""
     fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
-    lines = {name: found.shown["Xavier"][name] for name in COLORS}
-    for name, seen in lines.items():
-        ax.plot(seen, color=COLORS[name], linewidth=2)
-    ax.axhspan(FLOOR / 30, FLOOR, color=HIDDEN, linewidth=0)
-    ax.text(NUM_LAYERS - 0.3, FLOOR / 5, "alike to the last digit of float64", color=QUIET, ha="right", va="center")
-    ax.set(yscale="log", ylim=(FLOOR / 30, 3), xlim=(0, NUM_LAYERS), xticks=range(0, NUM_LAYERS + 1, 4))
-    ax.set_yticks([1, 1e-5, 1e-10, 1e-15], ["1", "10⁻⁵", "10⁻¹⁰", "10⁻¹⁵"])
-    ax.set(xlabel="layers", ylabel="how different the words are")
-    ax.minorticks_off()
-    alone = lines.pop("attention alone")
-    ax.text(len(alone) - 2.5, 1e-7, "attention\nalone", color=RED, ha="right")
-    label_ends(ax, {name: (len(seen) - 1, seen[-1], COLORS[name]) for name, seen in lines.items()}, size=10)
+    ax.set(yscale="log", ylim=(FLOOR / 5, 3), xlabel="layers", ylabel="how different the words are")
+    ax.set_yticks([1, 1e-5, 1e-10, FLOOR], ["1", "10⁻⁵", "10⁻¹⁰", "alike to the\nlast digit"])
+    charts.lines(ax, range(NUM_LAYERS + 1), {name: found.shown["Xavier"][name] for name in COLORS}, COLORS)
+    ax.set_xticks(range(0, NUM_LAYERS + 1, 4))
     return fig
 
 

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model, train_two_lookups
 from phase2_multi_head.pruning.head_importance import Head, Sampled, language_model, over_examples, removal_importance
-from shared import training
+from shared import charts, training
 from shared.evidence.claims import Above, Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.tasks import TwoPlaces
-from shared.visualization_utils import BLUE, ORANGE, QUIET, label_ends
+from shared.visualization_utils import BLUE, ORANGE
 
 MODELS = {"toy language": BLUE, "two look-ups, model 1": ORANGE, "two look-ups, model 2": ORANGE}
 TOLERANCE = 0.01  # nats that the loss may rise
@@ -100,20 +100,14 @@ CLAIM = Claim(
 def picture(found: Results) -> Figure:
     """How far the loss rises with each of the first four heads removed greedily, with 95 % intervals."""
     fig, ax = plt.subplots(figsize=(8.6, 4.4), layout="constrained")
-    counts, ends = range(1, 5), {}
-    for place, (name, color) in enumerate(MODELS.items()):
-        rises, low, high = (line[1:5].clamp(min=1e-3).tolist() for line in found.shown[name])
-        places = [count + 0.08 * (place - 1) for count in counts]  # side by side
-        ax.plot(places, rises, "o-", color=color, markersize=7)
-        ax.vlines(places, low, high, color=color, linewidth=5, alpha=0.3)
-        ends[name] = (4.2, rises[-1], color)
-    ax.axhline(TOLERANCE, color=QUIET, linestyle=":")
-    ax.text(4.2, TOLERANCE, "may rise by so much ", color=QUIET, ha="right", va="bottom")
-    ax.set(yscale="log", xlim=(0.8, 4.2), xticks=counts, xlabel="heads removed, each time the cheapest that is left")
-    ax.set_ylabel("rise of the loss, in nats")
+    counts = range(1, 5)
+    ax.set(yscale="log", xlabel="heads removed, each time the cheapest that is left", ylabel="rise of the loss, nats")
     ax.set_yticks([1e-3, 0.01, 0.1, 1], ["0.001\nor less", "0.01", "0.1", "1"])
-    ax.minorticks_off()
-    label_ends(ax, ends, size=10)
+    lines = {name: torch.stack(found.shown[name])[:, 1:5].clamp(min=1e-3).tolist() for name in MODELS}
+    for name, (_, low, high) in lines.items():
+        ax.vlines(counts, low, high, color=MODELS[name], linewidth=5, alpha=0.3, clip_on=False)
+    rises = {name: line for name, (line, _, _) in lines.items()}
+    charts.lines(ax, counts, rises, MODELS, guess=TOLERANCE, guess_name="may rise\nby so much")
     return fig
 
 

@@ -87,14 +87,16 @@ def test_nan_comes_from_rows_without_a_key_and_from_float16_and_not_with_ours():
 def test_causal_modules_do_not_leak(name):
     for num_layers in (1, 2, 3):
         model = causality.build(causality.CAUSAL[name], num_layers, seed=3)
-        assert largest_leak(model, LEAK_TOKENS) == (0.0, 0.0), "later words move earlier logits"
+        assert largest_leak(model, LEAK_TOKENS) == 0, "later words move earlier logits"
         assert torch.equal(causality.influence(model, LEAK_TOKENS) > 0, causal_mask(5))
 
 
 @pytest.mark.parametrize("name", causality.PLANTED)
 def test_planted_mistakes_are_caught_with_one_layer_and_with_two(name):
     for num_layers in (1, 2):
-        assert min(largest_leak(causality.build(causality.PLANTED[name], num_layers, seed=3), LEAK_TOKENS)) > 1e-6
+        model = causality.build(causality.PLANTED[name], num_layers, seed=3)
+        assert largest_leak(model, LEAK_TOKENS) > 1e-6
+        assert causality.influence(model, LEAK_TOKENS).triu(1).max() > 1e-6
 
 
 FUNCTIONS = {  # name -> query, key, value (T, d) -> output (T, d)
@@ -149,7 +151,7 @@ def test_a_function_that_takes_the_future_off_again_is_caught():
 
 def test_equal_later_words_cannot_be_shuffled_but_they_can_be_replaced():
     tokens = torch.tensor([[START_ID, *encode(["cat", "the", "the"])]])  # the last two in the other order: the same
-    assert largest_leak(causality.build(causality.PLANTED["mistake: no mask"], 1, seed=3), tokens)[0] > 0.01
+    assert largest_leak(causality.build(causality.PLANTED["mistake: no mask"], 1, seed=3), tokens) > 0.01
 
 
 # ---- trained without the mask

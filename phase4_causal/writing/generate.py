@@ -13,11 +13,9 @@ import statistics
 from functools import cache
 
 import matplotlib.pyplot as plt
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
-from PIL import Image
 from torch import Tensor
 
 from phase4_causal.models import load_causal_model
@@ -27,7 +25,18 @@ from shared.experiment import Experiment, Film, Results, Run
 from shared.grammar.entropy import sentence_log_probability
 from shared.toy_language import MAX_LENGTH, PAD_ID, START_ID, VOCABULARY, decode, encode, sample_sentence, tokenize
 from shared.toy_model import ToyTransformer
-from shared.visualization_utils import BLUE, GREY, HIDDEN, INK, QUIET, RED, WEIGHT_MAP, picture_of, readable
+from shared.visualization_utils import (
+    BLUE,
+    GREY,
+    HIDDEN,
+    INK,
+    QUIET,
+    RED,
+    WEIGHT_MAP,
+    in_few_colors,
+    picture_of,
+    readable,
+)
 
 TEMPERATURES = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 RULES = {"all words": None, "top-p 0.95": 0.95, "top-p 0.9": 0.9}
@@ -133,13 +142,11 @@ def page(written: Written, step: int, note: str) -> Figure:
 
 
 def film(found: Results) -> Film:
-    """A sentence while it is written, in one palette: a shade stays what it is from page to page."""
+    """A sentence while it is written."""
     written = found.shown["written"]
     steps = [step for step, token in enumerate(written.tokens[0, -len(written.attended) :]) if token != PAD_ID]
     note = f"{found.shown['label']} · temperature {found.options.temperature:g} · weights from 0 (white) to 1 (dark)"
-    images = [np.asarray(picture_of(page(written, step, note))) for step in steps]
-    few = Image.fromarray(np.concatenate(images)).quantize(256, method=Image.Quantize.MAXCOVERAGE)
-    images = np.split(np.asarray(few.convert("RGB")), len(images))
+    images = in_few_colors([picture_of(page(written, step, note)) for step in steps])
     return images + images[-1:] * HELD, SECONDS
 
 
