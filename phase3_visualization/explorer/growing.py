@@ -35,18 +35,16 @@ def flat_pairs(sentences: list[Sentence]) -> dict[str, list[list[int]]]:
 
 
 def rule(base: roles.Baselines) -> dict[str, list[dict]]:
-    """The bars of roles.margins, in its order: a head has a name if its share is the bar and the margin or more."""
+    """The bars of roles.margins, in its order: a head has a name if its share is as high or higher."""
     words = {offset: text for text, offset in OFFSETS.items()}
-    places = {o: words.get(o, f"offset {o:+d}") for o in range(-roles.FARTHEST, roles.FARTHEST + 1)}
+    places = [(o, o, words.get(o, f"offset {o:+d}")) for o in range(-roles.FARTHEST, roles.FARTHEST + 1)]
     positions = [
-        {"name": name, "offset": None if place == "first" else place, "margin": 0}
-        | {"bar": max(roles.POSITIONAL, base.untrained[place] + roles.MARGIN)}
-        for place, name in [*places.items(), ("first", "first word")]
+        {"name": name, "offset": offset, "bar": max(roles.POSITIONAL, base.untrained[key] + roles.MARGIN)}
+        for offset, key, name in [*places, (None, "first", "first word")]
     ]
     relations = [
-        {"name": name, "relation": relation, "backward": direction == DIRECTIONS[1], "margin": roles.MARGIN}
-        | {"bar": base.bar((relation, direction))}
-        for relation, direction, name in TIES
+        {"name": name, "relation": r, "backward": way == DIRECTIONS[1], "bar": base.bar((r, way)) + roles.MARGIN}
+        for r, way, name in TIES
     ]
     return {"positions": positions, "relations": relations}
 

@@ -8,6 +8,7 @@ explorer.html to visualizations/.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
@@ -20,26 +21,9 @@ from phase3_visualization.explorer import growing, wagers
 from phase3_visualization.explorer.models import record
 from shared import cli, paths, training
 from shared.evidence.report.links import Site
+from shared.grammar.entropy import KINDS
 from shared.grammar.scores import with_relations
-from shared.toy_language import (
-    ADJECTIVES,
-    ADVERBS,
-    ATTRACTOR_PREPOSITION,
-    EITHER_DETERMINERS,
-    END_ID,
-    MASK_ID,
-    MAX_LENGTH,
-    PAD_ID,
-    PLACES,
-    PLURAL_DETERMINERS,
-    SINGULAR_DETERMINERS,
-    START_ID,
-    SUBJECTS,
-    TOY_SENTENCE,
-    VERBS,
-    VOCABULARY,
-    Sentence,
-)
+from shared.toy_language import MAX_LENGTH, PLACES, SPECIAL, SUBJECTS, TOY_SENTENCE, VERBS, VOCABULARY, Sentence
 from shared.training import Trained
 from shared.visualization_utils import WEIGHT_MAP, role_color
 
@@ -70,7 +54,12 @@ DARK_WEIGHT_MAP = LinearSegmentedColormap.from_list(
 )
 
 
-def page_data(models: dict[str, Trained], sentences: list[Sentence], **more: dict) -> dict:
+def page_sentences() -> list[Sentence]:
+    """The toy sentence, then sentences that no model was trained on."""
+    return [with_relations(TOY_SENTENCE.split()), *training.corpus()[1][:NUM_SENTENCES]]
+
+
+def page_data(models: dict[str, Trained], **more: dict) -> dict:
     """All that the page knows: words, sentences with their gold relations, colours, and the models by their names.
 
     more: what a view needs beside that, by its name.
@@ -79,13 +68,13 @@ def page_data(models: dict[str, Trained], sentences: list[Sentence], **more: dic
     heads = [head for model in records for layer in model["heads"] or [] for head in layer]
     return {
         "vocabulary": list(VOCABULARY),
-        "special": {"pad": PAD_ID, "mask": MASK_ID, "start": START_ID, "end": END_ID},
+        "special": {word.strip("<>"): token for token, word in enumerate(SPECIAL)},
         "max_length": MAX_LENGTH,
         "word_groups": word_groups(),
         "verbs": VERBS,
         "rule": wagers.lesson_link(RULE),
         "meanings": json.loads(wagers.TEXTS.read_text(encoding="utf-8"))["meanings"],
-        "sentences": [{"words": s.words, "relations": s.relations} for s in sentences],
+        "sentences": [{"words": s.words, "relations": s.relations} for s in page_sentences()],
         "weight_map": {"light": ramp(WEIGHT_MAP), "dark": ramp(DARK_WEIGHT_MAP)},
         "role_colors": {head["role"]: role_color(head["role"]) for head in heads if head["role"]},
         "models": records,
@@ -98,17 +87,16 @@ def ramp(colors: Colormap) -> list[str]:
     return [to_hex(colors(share)) for share in np.linspace(0, 1, MAP_STEPS)]
 
 
-def word_groups() -> dict[str, tuple[str, ...]]:
+def word_groups() -> dict[str, Sequence[str]]:
     """All words by what they are in the grammar."""
-    nouns = {name: tuple(form for pair in pairs for form in pair) for name, pairs in (SUBJECTS | PLACES).items()}
-    prepositions = sorted({preposition for _, preposition, _ in VERBS.values()} | {ATTRACTOR_PREPOSITION})
+    nouns = {name: [form for pair in pairs for form in pair] for name, pairs in (SUBJECTS | PLACES).items()}
     return {
-        "determiner": EITHER_DETERMINERS + SINGULAR_DETERMINERS + PLURAL_DETERMINERS,
-        "adjective": ADJECTIVES,
+        "determiner": KINDS["d"],
+        "adjective": KINDS["j"],
         **nouns,
-        "verb": tuple(VERBS),
-        "adverb": ADVERBS,
-        "preposition": tuple(prepositions),
+        "verb": KINDS["v"],
+        "adverb": KINDS["a"],
+        "preposition": sorted(KINDS["p"] + KINDS["b"]),
     }
 
 
@@ -131,15 +119,10 @@ def render(data: dict, site: Site | None = None) -> str:
     )
 
 
-def page_sentences() -> list[Sentence]:
-    """The toy sentence, then sentences that no model was trained on."""
-    return [with_relations(TOY_SENTENCE.split()), *training.corpus()[1][:NUM_SENTENCES]]
-
-
 def write(models: dict[str, Trained], output_dir: Path, **more: dict) -> Path:
     """Write the page with these models under output_dir; returns its path."""
     path = output_dir / paths.EXPLORER
-    page = render(page_data(models, page_sentences(), **more), Site.at(output_dir))
+    page = render(page_data(models, **more), Site.at(output_dir))
     with paths.whole_file(path) as unfinished:
         unfinished.write_text(page, encoding="utf-8")
     return path

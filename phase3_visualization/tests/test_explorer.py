@@ -39,7 +39,7 @@ def explorer_errors():
 
 @pytest.fixture(scope="module")
 def explorer_data(explorer_models):
-    return write_page.page_data(explorer_models, write_page.page_sentences())
+    return write_page.page_data(explorer_models)
 
 
 @pytest.fixture(scope="module")
@@ -321,7 +321,7 @@ MISTAKES = {
     "softmax without a sum": ("share / total", "share"),
     "norm without a size": ("* weight[i] + bias[i]", "+ bias[i]"),
     "no ReLU": ("Math.max(value, 0)", "value"),
-    "positions count from 1": ("cache.length + i, levers", "cache.length + i + 1, levers"),
+    "positions count from 1": ("cache.length + i))", "cache.length + i + 1))"),
     "no biases": ("bias ? bias.data[i] : 0", "0"),
     "heads interleaved": (
         "x.slice(head * d_k, (head + 1) * d_k)",

@@ -30,7 +30,7 @@ def visit_errors():
 @pytest.fixture(scope="module")
 def visit_path(explorer_models, tmp_path_factory):
     """A page whose first model has roles, as a trained one has."""
-    data = write_page.page_data(explorer_models, write_page.page_sentences())
+    data = write_page.page_data(explorer_models)
     heads = [[{"role": name, "rule": name or "next", "share": 0.8, "needed": 0.7} for name in row] for row in NAMES]
     data["models"][0] |= {"heads": heads, "landings": [view.as_data() for view in VIEWS]}
     data["role_colors"] = {name: write_page.role_color(name) for layer in NAMES for name in layer if name}

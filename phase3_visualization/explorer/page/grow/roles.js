@@ -58,7 +58,7 @@ const Roles = (() => {
   }
 
   /* By how much each rule of a kind is passed; below 0 it is not. */
-  const margins = (tallies, rules) => tallies.map((found, r) => share(found) - rules[r].bar - rules[r].margin);
+  const margins = (tallies, rules) => tallies.map((found, r) => share(found) - rules[r].bar);
 
   /* The name of one head from its tallies on both halves, or null; a position comes before a relation. */
   function name_of(halves, rules) {

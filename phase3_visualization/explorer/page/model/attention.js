@@ -136,10 +136,9 @@ const Attention = (() => {
   }
 
   /* What enters the first layer: the word's vector plus that of its position, learned or made of waves. */
-  function embed(model, token, position, levers) {
+  function embed(model, token, position) {
     const row = ({ data }, i) => data.subarray(i * model.d_model, (i + 1) * model.d_model);
     const word = row(model.parameters["embedding.weight"], token);
-    if (levers.positions === "none") return word;
     const learned = model.parameters.positions;
     return add(word, learned ? row(learned, position) : sinusoidal_position(position, model.d_model));
   }
@@ -156,7 +155,7 @@ const Attention = (() => {
     if (cache.length + tokens.length > model.max_length) {
       throw new RangeError(`the toy transformer takes at most ${model.max_length} tokens`);
     }
-    let x = tokens.map((token, i) => embed(model, token, cache.length + i, levers));
+    let x = tokens.map((token, i) => embed(model, token, cache.length + i));
     const layers = [];
     for (let layer = 0; layer < model.num_layers; layer++) {
       const normed = x.map((vector) => layer_norm(model, `blocks.${layer}.attention_norm`, vector));
@@ -180,8 +179,7 @@ const Attention = (() => {
   }
 
   /* A whole sentence at once. levers: causal, divisor, removed ("layer.head"), hidden (positions nobody may see),
-     positions ("none": without them), bug ("view": heads cut without the transpose; "mask": hidden and seen swapped).
-  */
+     bug ("view": heads cut without the transpose; "mask": hidden and seen swapped). */
   const forward = (model, tokens, levers = {}) => run(model, tokens, levers, empty_cache(model));
 
   /* One more token: only its own query, key and value are computed, the past comes from the cache. Equal to the last
