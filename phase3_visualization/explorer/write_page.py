@@ -20,7 +20,6 @@ from phase2_multi_head.models import load_causal_model, load_multi_head_model
 from phase3_visualization.explorer import growing, wagers
 from phase3_visualization.explorer.models import record
 from shared import cli, paths, training
-from shared.evidence.report.links import Site
 from shared.grammar.entropy import KINDS
 from shared.grammar.scores import with_relations
 from shared.toy_language import MAX_LENGTH, PLACES, SPECIAL, SUBJECTS, TOY_SENTENCE, VERBS, VOCABULARY, Sentence
@@ -40,11 +39,6 @@ SCRIPTS = (
 STYLES = ("page.css", "views.css")
 # Name -> title, and the part of the data without which it is left out.
 VIEWS = {"look": ("Look", "models"), "break": ("Break it", "wagers"), "grow": ("Grow a head", "grow")}
-TITLE = "Attention, live: see where a model looks, and break it"
-DESCRIPTION = (
-    "Small transformers that run in this page: see where each head looks, knock it out, bet on six ways to break a "
-    "model, and train one while you watch."
-)
 RULE = "phase3_visualization/README.md#2-a-name-by-rule"
 NUM_SENTENCES = 40
 MAP_STEPS = 33  # colours of the weight map that the page gets; it blends between them
@@ -105,8 +99,8 @@ def as_script_text(data: dict) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def render(data: dict, site: Site | None = None) -> str:
-    """The whole page: template, style, scripts and data in one text. site: where it will lie."""
+def render(data: dict) -> str:
+    """The whole page: template, style, scripts and data in one text."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -114,7 +108,6 @@ def render(data: dict, site: Site | None = None) -> str:
         css="\n".join((FOLDER / name).read_text(encoding="utf-8") for name in STYLES),
         scripts=[{"name": name, "text": (FOLDER / name).read_text(encoding="utf-8")} for name in SCRIPTS],
         data=as_script_text(data),
-        head=(site or Site(paths.ROOT)).head(paths.EXPLORER, TITLE, DESCRIPTION),
         views={name: title for name, (title, needed) in VIEWS.items() if needed in data},
     )
 
@@ -122,7 +115,7 @@ def render(data: dict, site: Site | None = None) -> str:
 def write(models: dict[str, Trained], output_dir: Path, **more: dict) -> Path:
     """Write the page with these models under output_dir; returns its path."""
     path = output_dir / paths.EXPLORER
-    page = render(page_data(models, **more), Site.at(output_dir))
+    page = render(page_data(models, **more))
     with paths.whole_file(path) as unfinished:
         unfinished.write_text(page, encoding="utf-8")
     return path

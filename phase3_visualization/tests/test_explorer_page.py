@@ -9,7 +9,7 @@ import torch
 
 from phase3_visualization.explorer import wagers, write_page
 from shared import paths
-from shared.evidence.report import surprises
+from shared.evidence.report.write_pages import TRY
 from shared.tests.helpers import needs_browser, open_watched
 from shared.toy_language import MASK_ID, PAD_ID, SPECIAL, START_ID, TOY_SENTENCE, VOCABULARY
 
@@ -35,7 +35,7 @@ def live_page(browser, explorer_models, live_errors, tmp_path_factory):
 LINKED = re.compile(r"\]\([./]*visualizations/explorer\.html#([^)]+)\)")
 LINKED_VIEWS = sorted(
     {view for page in paths.ROOT.glob("phase*/**/README.md") for view in LINKED.findall(page.read_text("utf-8"))}
-    | {address for address, _ in surprises.TRY.values()}
+    | {address for address, _ in TRY.values()}
 )
 
 

@@ -58,7 +58,7 @@ def of_this_run(claim: Claim, runs: Sequence[Numbers]) -> str:
 def judged(claim: Claim, runs: Sequence[Numbers]) -> dict:
     """What is saved of a claim: what is said, the published verdict, and what this run says, which has some seeds."""
     known, here = replications.published(claim), of_this_run(claim, runs)
-    verdict = known.verdict if known else here
+    verdict = known.verdict if known else here or UNDECIDED
     return {
         "id": claim.id,
         "claim": claim.text,

@@ -1,27 +1,47 @@
-"""Where the pages lie, what they may link to, and the head that all of them have.
+"""Where the pages lie, what they may link to, and the frame that all of them have.
 
 Pages are read from the disk, or published alone, without the code. What a page cannot reach is not linked. Whoever
-publishes says with two variables of the environment where things are then: SITE_URL is the address of the folder
-visualizations/, CODE_URL that of the repository's files. See .github/workflows/check_and_publish.yml.
+publishes says with the variable of the environment CODE_URL where the repository's files are then: see
+.github/workflows/check_and_publish.yml.
 """
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from shared import paths
+from shared.plan import SECTIONS
+
+HOME = paths.PAGE.parent
+LESSONS = HOME / "lessons"
+CONTENTS = Path("README.md")
+
+
+def unbroken(text: str) -> str:
+    """With a range, and a per cent sign, that stay in one line: "68–73 %"."""
+    return re.sub(r"(?<=\d)–(?=\d)", "–\u2060", re.sub(r"(?<=\d) %", "\u00a0%", text))
+
 
 FOLDER = Path(__file__).parent / "page"
-HOME = paths.PAGE.parent
-NAME = "Attention, built from scratch and measured"
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined
+)
+TEMPLATES.filters["unbroken"] = unbroken
 
 
-def environment() -> jinja2.Environment:
-    """The templates of the pages; what they forget is an error."""
-    return jinja2.Environment(loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined)
+def place(source: Path) -> Path:
+    """Where the page of a Markdown file lies: phase1/README.md -> visualizations/lessons/phase1/index.html."""
+    name = "index" if source.stem == "README" else source.stem
+    return LESSONS / source.parent / f"{name}.html"
+
+
+def link(page: Path, to: Path) -> str:
+    """Address of a page or picture as seen from another page: "../explorer.html"."""
+    return Path(os.path.relpath(to, page.parent)).as_posix()
 
 
 @dataclass(frozen=True)
@@ -29,35 +49,26 @@ class Site:
     """The pages below an output folder. Paths of pages and files are relative to it, as to the repository."""
 
     output_dir: Path
-    url: str = ""  # ends in "/", or is empty: then nothing is known but the disk
     code_url: str = ""
-
-    @classmethod
-    def at(cls, output_dir: Path) -> "Site":
-        """The site as the environment says; an address that somebody wrote without its last "/" gets it."""
-        said = (os.environ.get(name, "") for name in ("SITE_URL", "CODE_URL"))
-        return cls(output_dir, *(url and url.rstrip("/") + "/" for url in said))
-
-    def link(self, page: Path, to: Path) -> str:
-        """Address of a page or picture as seen from another page: "../explorer.html"."""
-        return Path(os.path.relpath(to, page.parent)).as_posix()
 
     def file(self, page: Path, name: str | Path) -> str | None:
         """Address of a file of the repository as seen from a page, or None where it cannot be reached."""
         if self.code_url:
-            return f"{self.code_url}{Path(name).as_posix()}"
-        return self.link(page, Path(name)) if (self.output_dir / name).exists() else None
+            return f"{self.code_url.rstrip('/')}/{Path(name).as_posix()}"
+        return link(page, Path(name)) if (self.output_dir / name).exists() else None
 
-    def head(self, page: Path, title: str, description: str) -> Markup:
-        """What stands in the <head> of a page: title, description, and what is shown where somebody sends its link."""
-        address = self.url and self.url + page.relative_to(HOME).as_posix()
-        template = environment().get_template("head.html.jinja")
-        return Markup(template.render(title=title, description=description, address=address, name=NAME))
+    @property
+    def menu(self) -> dict[str, Path]:
+        """What every page leads to: name -> page."""
+        lessons = {SECTIONS[phase]: place(Path(folder, "README.md")) for phase, folder in paths.PHASES.items()}
+        explorer = {"Explorer": paths.EXPLORER} if (self.output_dir / paths.EXPLORER).is_file() else {}
+        return {"Results": paths.PAGE, **explorer, "Start": place(CONTENTS), **lessons}
 
-
-def write_page(site: Site, page: Path, html: str) -> Path:
-    """Write a page whole; returns its path on the disk."""
-    path = site.output_dir / page
-    with paths.whole_file(path) as unfinished:
-        unfinished.write_text(html, encoding="utf-8")
-    return path
+    def write(self, page: Path, template: str, **parts: Any) -> Path:
+        """Write a page whole; returns its path on the disk. parts: title, description, and what the template needs."""
+        menu = {name: link(page, to) for name, to in self.menu.items()}
+        html = TEMPLATES.get_template(template).render(menu=menu, here=link(page, page), **parts)
+        path = self.output_dir / page
+        with paths.whole_file(path) as unfinished:
+            unfinished.write_text(html, encoding="utf-8")
+        return path

@@ -1,23 +1,21 @@
 """What a run answered, as the report page tells it: phases, in each the scripts' questions, with findings and pictures.
 
 The picture of an experiment is called after its file; a script that draws several says so in its docstring, "Writes
-a.png and b.png". Questions with a finding that the
-course is about come first, then the others, both as each phase's __main__.py has its scripts.
+a.png and b.png". Questions with a finding that the course is about come first, then the others, both as each phase's
+__main__.py has its scripts.
 """
 
 import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
 from shared import paths
-from shared.evidence.claims import VERDICTS
+from shared.evidence.claims import MEASURED, VERDICTS
 from shared.plan import SECTIONS, path_of, plans, question_of
-
-PHASE_OF = {folder: phase for phase, folder in paths.PHASES.items()}
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,11 @@ class Question:
     findings: list[dict]
     pictures: list[Picture]
 
+    @property
+    def page(self) -> Path:
+        """What tells of it: the page of its room, or of the phase in whose folder it stands."""
+        return Path(self.script).parent / "README.md"
+
 
 @dataclass(frozen=True)
 class Section:
@@ -68,13 +71,6 @@ class Section:
         return [finding for question in self.questions for finding in question.findings]
 
 
-def pictures(output_dir: Path) -> list[Path]:
-    """Every PNG and GIF that a run drew; the small ones of the front stand there."""
-    drawn = [path for kind in (paths.PLOTS, paths.ANIMATIONS) for path in paths.whole_files(output_dir / kind, "**/*")]
-    found = sorted(path.relative_to(output_dir) for path in drawn if path.suffix in (".png", ".gif"))
-    return [path for path in found if path.parent.name != "seven"]
-
-
 def promised(module: str) -> set[str]:
     """The pictures of a script: those of its Experiment, or those that its docstring says it writes."""
     script = importlib.import_module(module)
@@ -82,29 +78,17 @@ def promised(module: str) -> set[str]:
     return getattr(script.main, "pictures", None) or {name.rpartition("/")[2] for name in names}
 
 
-def drawn_by(module: str, drawn: Iterable[Path]) -> list[Path]:
-    """Of all pictures those of a script; the poster, which belongs to all phases, lies in no phase's folder."""
-    folders = (PHASE_OF[module.partition(".")[0]], paths.PLOTS.name)
-    return [path for path in drawn if path.name in promised(module) and path.parent.name in folders]
+def drawn_by(module: str, phase: str, output_dir: Path) -> list[Picture]:
+    """The pictures of a script that a run drew; the poster, which belongs to all phases, lies in no phase's folder."""
+    folders = (paths.ANIMATIONS / phase, paths.PLOTS / phase, paths.PLOTS)
+    found = [folder / name for folder in folders for name in sorted(promised(module))]
+    return [Picture.at(output_dir, path) for path in found if (output_dir / path).is_file()]
 
 
 def ranked(findings: Iterable[dict]) -> list[dict]:
     """What the course is about first, then by verdict; a time without a verdict last."""
-
-    def rank(finding: dict) -> tuple[bool, int]:
-        verdict = finding["verdict"]
-        return not finding["headline"], VERDICTS.index(verdict) if verdict in VERDICTS else len(VERDICTS)
-
-    return sorted(findings, key=rank)
-
-
-def question(module: str, measured: dict | None, drawn: list[Path], output_dir: Path) -> Question:
-    """A script with what it measured and drew."""
-    found = measured or {"answer": "", "table": "", "findings": []}
-    own = [Picture.at(output_dir, path) for path in drawn_by(module, drawn)]
-    return Question(
-        path_of(module), question_of(module), found["answer"], found["table"], ranked(found["findings"]), own
-    )
+    order = (*VERDICTS, MEASURED)
+    return sorted(findings, key=lambda finding: (not finding["headline"], order.index(finding["verdict"])))
 
 
 def headlines_first(questions: Iterable[Question]) -> list[Question]:
@@ -113,10 +97,24 @@ def headlines_first(questions: Iterable[Question]) -> list[Question]:
     return sorted(there, key=lambda question: not any(finding["headline"] for finding in question.findings))
 
 
-def sections(measured: Iterable[dict], output_dir: Path) -> list[Section]:
+def asked(module: str, phase: str, measured: Mapping, output_dir: Path) -> Question:
+    """A script with what it measured and drew in this run."""
+    return Question(
+        path_of(module),
+        question_of(module),
+        measured.get("answer", ""),
+        measured.get("table", ""),
+        ranked(measured.get("findings", ())),
+        drawn_by(module, phase, output_dir),
+    )
+
+
+def sections(measured: Iterable[Mapping], output_dir: Path) -> list[Section]:
     """Everything that a run measured and drew, each once."""
-    of, drawn, found = {content["script"]: content for content in measured}, pictures(output_dir), []
+    found = {content["script"]: content for content in measured}
+    result = []
     for phase, plan in plans().items():
-        asked = [question(name, of.get(path_of(name)), drawn, output_dir) for name in plan.all]
-        found.append(Section(phase, SECTIONS[phase], Path(paths.PHASES[phase], "README.md"), headlines_first(asked)))
-    return found
+        questions = [asked(name, phase, found.get(path_of(name), {}), output_dir) for name in plan.all]
+        lesson = Path(paths.PHASES[phase], "README.md")
+        result.append(Section(phase, SECTIONS[phase], lesson, headlines_first(questions)))
+    return result

@@ -2,33 +2,48 @@
 
     python shared/evidence/report/write_pages.py
 
-The report page begins with the seven surprises; their pictures come from the record. Then it has each question that a
-script asks, with what it measured (data/processed/findings/) and drew. report.js filters. The lessons are rendered from
-their Markdown. All of it is read from the disk, without a server and without the network.
+The report page begins with the seven surprises as README tells them; their pictures come from the record. Then it has
+each question that a script asks, with what it measured (data/processed/findings/) and drew. report.js filters. The
+lessons are rendered from their Markdown. All is read from the disk, without a server and without the network.
 """
 
 import contextlib
 import io
+import os
+import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
-import jinja2
+from markupsafe import Markup
 
 from shared import cli, paths
 from shared.evidence import seven
 from shared.evidence.claims import FAILS, HOLDS, MEASURED, ONLY_IF, UNDECIDED
 from shared.evidence.findings import gather
-from shared.evidence.report.lessons import menu, write_lessons
-from shared.evidence.report.links import NAME, Site, environment, write_page
+from shared.evidence.report.lessons import rendered, write_lessons
+from shared.evidence.report.links import CONTENTS, Site, link, place
 from shared.evidence.report.questions import sections
-from shared.evidence.report.rendering import place, unbroken
-from shared.evidence.report.surprises import surprises
 
+NAME = "Attention, built from scratch and measured"
 PROMISE = "Build attention from tensors, train small transformers in seconds, and see which sayings about it hold."
+PLURAL = {
+    HOLDS: "hold",
+    FAILS: "do not hold",
+    ONLY_IF: "hold only under a condition",
+    UNDECIDED: "are undecided here",
+    MEASURED: "have numbers alone",
+}
 
-
-PLURAL = {HOLDS: "hold", FAILS: "do not hold", ONLY_IF: "hold only under a condition", UNDECIDED: "are undecided here"}
-PLURAL |= {MEASURED: "have numbers alone"}
+# Small picture -> a view of the explorer, and what to do there. None asks for a bet on what has just been read. Three
+# have no view: the page has no model that writes without attention, that was published, or that looks up and copies.
+TRY = {
+    "scaling": ("divisor=1", "pull the division out of a trained model"),
+    "heads": ("view=grow", "watch heads learn"),
+    "seed": ("view=grow", "train with another seed"),
+    "faithfulness": ("view=look", "hide one word more, and see what the guess loses"),
+}
+ROW = re.compile(r"^\| !\[(.*?)\]\(visualizations/gallery/seven/(\w+)\.png\) \| (.*) \|$", re.MULTILINE)
 
 
 def counted(findings: list[dict]) -> str:
@@ -37,44 +52,40 @@ def counted(findings: list[dict]) -> str:
     return ", ".join(f"{counts[verdict]} {said}" for verdict, said in PLURAL.items() if counts[verdict])
 
 
-def chapter(script: str) -> Path:
-    """The page that tells of a script: of its room, or of the phase whose root it stands in."""
-    return place(Path(script).parent / "README.md")
-
-
-def template(site: Site) -> jinja2.Template:
-    """The report page's, with what it asks of the site."""
-    templates = environment()
-    templates.filters |= {
-        "counted": counted,
-        "file": lambda name: site.file(paths.PAGE, name),
-        "link": lambda path: site.link(paths.PAGE, path),
-        "chapter": chapter,
-        "slug": lambda text: text.replace(" ", "-"),
-    }
-    return templates.get_template("report.html.jinja")
+def surprises(site: Site) -> list[dict]:
+    """The rows of README's table: the small picture, what it shows, README's sentences, what to try in the explorer."""
+    found = []
+    for shows, name, text in ROW.findall((paths.ROOT / CONTENTS).read_text(encoding="utf-8")):
+        said = rendered(text, CONTENTS, paths.PAGE, site).strip().removeprefix("<p>").removesuffix("</p>")
+        view, trial = TRY.get(name, ("", ""))
+        picture = link(paths.PAGE, paths.PLOTS / "seven" / f"{name}.png")
+        found.append({"picture": picture, "alt": shows, "said": Markup(said), "view": view, "trial": trial})
+    return found
 
 
 def write_report(site: Site) -> Path:
     """Write the report page from the pictures and findings below the site's folder; returns its path."""
     parts = sections(gather(site.output_dir), site.output_dir)
-    html = template(site).render(
-        head=site.head(paths.PAGE, NAME, PROMISE),
-        menu=menu(paths.PAGE, site),
-        here=paths.PAGE.name,
+    return site.write(
+        paths.PAGE,
+        "report.html.jinja",
+        title=NAME,
+        description=PROMISE,
         surprises=surprises(site),
         sections=parts,
         findings=[finding for section in parts for finding in section.findings],
         verdicts=PLURAL,
-        explorer=paths.EXPLORER if (site.output_dir / paths.EXPLORER).is_file() else None,
-        lesson=place,
+        explorer=site.menu.get("Explorer"),
+        place=place,
+        link=partial(link, paths.PAGE),
+        file=partial(site.file, paths.PAGE),
+        counted=counted,
     )
-    return write_page(site, paths.PAGE, unbroken(html))
 
 
 def write_pages(output_dir: Path) -> Path:
     """Draw what only the pages show, write all of them; returns the path of the report page."""
-    site = Site.at(output_dir)
+    site = Site(output_dir, os.environ.get("CODE_URL", ""))
     with contextlib.redirect_stdout(io.StringIO()):  # these belong to the pages, nobody opens them one by one
         seven.main(["--output-dir", str(output_dir)])
     write_lessons(site)
