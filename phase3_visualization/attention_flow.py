@@ -1,9 +1,8 @@
 """Which words does each word look at, and which weights deserve an arrow?
 
 The words of a sentence in a row, and an arrow from each word to the words it looks at, as thick as its weight. Only
-arrows above a threshold are drawn, and the threshold is a multiple of 1/n, the weight that every word gets from a head
-that does not choose: a fixed one such as 0.15 lies below 1/6, so that on six words such a head would draw all its
-arrows. Of all heads at most four are drawn, each with another role by the rules of shared/grammar/roles.py.
+arrows above a multiple of 1/n are drawn, the weight that every word gets from a head that does not choose. Of all heads
+at most four are drawn, each with another role by the rules of shared/grammar/roles.py.
 
     python phase3_visualization/attention_flow.py --layer 1 --head 2 --threshold 1.5
 

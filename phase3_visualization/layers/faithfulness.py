@@ -3,10 +3,8 @@
 A noun or a determiner is hidden, and the trained model of phase 2 guesses it. A method gives every other word a number,
 read in the row of the hidden word; we ask where the largest is. The word that mattered is the one that costs most if it
 is hidden, too: the model, and a perfect reader of the grammar (readers.py). Only sentences in which both name the same
-word are asked. Both readers find it by definition: that is the ceiling, and it can be reached.
-
-That is faithfulness. Whether an answer lies on a word that the grammar relates to the hidden one is plausibility, and
-another question (Jacovi & Goldberg 2020).
+word are asked. Whether an answer lies on a word that the grammar relates to the hidden one is plausibility, and another
+question (Jacovi & Goldberg 2020).
 """
 
 from collections.abc import Sequence
@@ -52,10 +50,7 @@ OF_WEIGHTS = ("raw weights", "norm-weighted", "rollout")
 
 
 def last_layer_norms(model: ToyTransformer, tokens: Tensor, hidden: int) -> Tensor:
-    """|| sum_h a_ij^h v_j^h W_O^h || of the last layer, for the row of the hidden word -> (T,) (Kobayashi et al. 2020).
-
-    The length of what word j adds to the hidden position, all heads together. tokens: (1, T).
-    """
+    """The length of what each word adds to the hidden one in the last layer, all heads together: (1, T) -> (T,)."""
     x = model.embed(tokens)
     for block in model.blocks[:-1]:
         x, _ = block(x)

@@ -30,10 +30,7 @@ CLEAR = 0.5  # a weight above this is more than all others together
 
 
 def shares_added(attention: MultiHeadAttention, x: Tensor, weights: Tensor) -> Tensor:
-    """Norm-weighted attention, each row divided by its sum: x (1, T, d_model), weights (1, H, T, T) -> (H, T, T).
-
-    Lengths are summed; vectors may cancel.
-    """
+    """Norm-weighted attention, each row divided by its sum: x (1, T, d_model), weights (1, H, T, T) -> (H, T, T)."""
     value = split_heads(attention.w_v(x), attention.num_heads)[0]  # (1, T, d_model) -> (H, T, d_v)
     lengths = added_by_heads(attention, value).norm(dim=-1)  # (H, T, d_v) -> (H, T, d_model) -> (H, T)
     added = weights[0] * lengths[:, None]

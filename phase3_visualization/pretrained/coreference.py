@@ -51,10 +51,9 @@ def weights_of_it(language_model: LanguageModel, pairs: tuple[Pair, ...]) -> Ten
 
 
 def turns(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """What becomes of each head's preference from member 0 to member 1: (pairs, 2, L, H, 2) -> (pairs, L, H) twice.
+    """1 if a head prefers the right noun in both members, -1 if the wrong one, else 0; how far its weight moves there.
 
-    Both: 1 if it prefers the right noun in both members, -1 if the wrong one in both, else 0: the same noun, or a tie.
-    Shift: how far the weight moves toward the right noun, below 0 if away from it.
+    (pairs, 2, L, H, 2) -> (pairs, L, H) twice.
     """
     preference = weights[..., 0] - weights[..., 1]  # of the first noun
     sign = preference.sign()

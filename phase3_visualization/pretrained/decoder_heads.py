@@ -101,11 +101,6 @@ def measure(run: Run) -> Numbers:
     return found
 
 
-def learned(n: Numbers) -> bool:
-    best = min(n["previous, best head"], n["induction, best head"])
-    return best >= NAMED and n["highest score in the shuffled model"] <= NAMED / 2
-
-
 CLAIMS = (
     Claim(
         id="decoder-copies",
@@ -114,7 +109,10 @@ CLAIMS = (
         source="Olsson et al. 2022",
         rule="of both kinds the head chosen on one half of the sequences gives 0.5 or more there on the other half; in "
         "the shuffled model no head of any kind has 0.25",
-        holds=learned,
+        holds=lambda n: (
+            min(n["previous, best head"], n["induction, best head"]) >= NAMED
+            and n["highest score in the shuffled model"] <= NAMED / 2
+        ),
         oracle={"*, best head": 1.0, "highest score in the shuffled model": 0.05},
         null={"*": 0.05},
     ),

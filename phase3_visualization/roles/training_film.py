@@ -15,7 +15,6 @@ import numpy as np
 from matplotlib.ticker import PercentFormatter
 from PIL import Image
 from torch import Tensor
-from tqdm import tqdm
 
 from phase2_multi_head.models import RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -33,10 +32,8 @@ FRAMES = (0, 40, 80, 100, *range(120, 350, 10), 370, 400, 450, 500, 600, 700, 80
 QUICK_FRAMES = FRAMES[::11]
 HELD_FRAMES, SECONDS = 14, 0.28
 WIDTH, MAP = 9.0, 1.5  # inches: of a frame, of a map
-NOTE = (
-    "rows: queries, columns: keys, darker: more weight · framed: has a role by rule, on held-out sentences\n"
-    "normalised entropy, mean of all heads: 1 means even weights"
-)
+NOTE = """rows: queries, columns: keys, darker: more weight · framed: has a role by rule, on held-out sentences
+normalised entropy, mean of all heads: 1 means even weights"""
 
 
 @dataclass(frozen=True)
@@ -156,7 +153,8 @@ class Stage:
             line.set_data([look.step for look in so_far], [look.scores[name] for look in so_far])
             number = f"{now.scores[name]:.2f}" if name == "entropy" else f"{now.scores[name]:.0%}"
             self.ends[name].set_text(f"{name.replace('-', '–')} {number}")
-        self.title.set_text(f"Step {now.step} of {self.looks[-1].step}: {having_roles(now.names)}")
+        number = sum(name != roles.NO_NAME for layer in now.names for name in layer)
+        self.title.set_text(f"Step {now.step} of {self.looks[-1].step} · heads that have a role: {number}")
 
     def pixels(self, at: int) -> Image.Image:
         """The picture of look number `at`."""
@@ -168,19 +166,11 @@ class Stage:
         return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 
-def having_roles(names: list[list[str]]) -> str:
-    """How many heads have a role by rule: "3 of 8 heads have a role"."""
-    heads = [name for layer in names for name in layer]
-    number = sum(name != roles.NO_NAME for name in heads)
-    return f"{number or 'none'} of {len(heads)} heads {'has' if number < 2 else 'have'} a role"
-
-
 def film(results: Results) -> Film:
     """Every frame; the last one stays for a while."""
     looks, guesses = results.shown["looks"], [results.mean[f"{relation}, guess"] for relation in CORE_RELATIONS]
     stage = Stage(looks, results.shown["loss"], results.options.words, guesses)
-    frames = tqdm(range(len(looks)), desc="drawing", leave=False, disable=None)
-    images = in_few_colors([stage.pixels(at) for at in frames])
+    images = in_few_colors([stage.pixels(at) for at in range(len(looks))])
     plt.close(stage.fig)
     return images + images[-1:] * HELD_FRAMES, SECONDS
 

@@ -219,4 +219,4 @@ def test_frames_of_the_film_keep_nothing_of_a_later_one_and_white_stays_white():
     assert np.array_equal(frames[0], frames[3]) and tuple(frames[0][0, 0]) == (255, 255, 255)
     stage.show(2)
     assert stage.heads[1, 1].get_title() == "verb → subject"
-    assert stage.title.get_text() == "Step 4 of 4: 1 of 8 heads has a role"
+    assert stage.title.get_text() == "Step 4 of 4 · heads that have a role: 1"

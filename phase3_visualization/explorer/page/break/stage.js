@@ -17,7 +17,6 @@ const Stage = (() => {
   const pane = (title, ...content) =>
     element("div", { class: "pane" }, element("h3", {}, title), element("div", {}, ...content));
   const panes = (...each) => element("div", { class: "panes" }, ...each);
-  const stacked = (...each) => element("div", {}, ...each);
 
   // One line: a name, a bar from 0 to 1, and the number in words. color: "accent" or "changed".
   function bar(name, share, number, color = "accent") {
@@ -75,5 +74,5 @@ const Stage = (() => {
   // -ln of a probability: what a guess costs when this was the truth, in nats.
   const loss = (probability) => -Math.log(probability);
 
-  return { button, pane, panes, stacked, bar, guesses, cells, map, here, percent, indexOfLargest, mean, loss };
+  return { button, pane, panes, bar, guesses, cells, map, here, percent, indexOfLargest, mean, loss };
 })();

@@ -3,7 +3,7 @@
 
 const TwoModels = (() => {
   const { element, fixed } = View;
-  const { button, pane, panes, stacked, bar, cells, map, here, percent, indexOfLargest, mean, loss } = Stage;
+  const { button, pane, panes, bar, cells, map, here, percent, indexOfLargest, mean, loss } = Stage;
   const DIVIDED = { divided: "divided by 8", undivided: "not divided" };
   const PLACED = { placed: "told the places", unplaced: "not told the places" };
   const letter = (symbol) => String.fromCharCode("a".charCodeAt(0) + symbol);
@@ -170,7 +170,7 @@ const TwoModels = (() => {
         return pane(title, cells("says", answers(reading, wanted, 0)), counted);
       });
       stage.replaceChildren(cells("reads", row.map((symbol) => ({ text: letter(symbol) }))),
-        cells("should say", wanted.map((symbol) => ({ text: letter(symbol) }))), stacked(...both));
+        cells("should say", wanted.map((symbol) => ({ text: letter(symbol) }))), ...both);
     }
     draw();
     const other = button("other letters", () => { at = (at + 1) % rows.length; row = rows[at]; draw(); });

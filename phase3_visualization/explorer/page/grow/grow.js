@@ -128,11 +128,6 @@ const Grow = (() => {
       weights.subarray(start + i * length(), start + (i + 1) * length()));
   }
 
-  function roleOf({ names }, name) {
-    const [layer, head] = name.split(".").map(Number);
-    return names[layer][head];
-  }
-
   // A frame around each cell that the grammar ties by this role, in a colour that no weight has.
   function frame(canvas, role) {
     const context = canvas.getContext("2d");
@@ -143,7 +138,7 @@ const Grow = (() => {
   }
 
   function drawHead({ name, canvas, badge, map, knock }, look, isOut) {
-    const role = roleOf(look, name);
+    const role = Growth.nameOf(look.names, name);
     const lit = role && !isOut;
     const rows = rowsOf(look, name);
     Maps.drawMap(canvas, rows, rows);
@@ -174,7 +169,7 @@ const Grow = (() => {
   }
 
   function drawLarge(look) {
-    const role = roleOf(look, chosen);
+    const role = Growth.nameOf(look.names, chosen);
     byId("grow-chosen").textContent = `Head ${chosen}: ${role ?? "no role yet"}`;
     const rows = rowsOf(look, chosen);
     Maps.drawLarge(byId("grow-large"), data.shown.words, rows, rows, -1, () => {});

@@ -80,5 +80,5 @@ const Growth = (() => {
   /* The place of the last look that is not later than a step. */
   const lookAt = ({ looks }, step) => looks.findLastIndex((look) => look.step <= step);
 
-  return { create, add, toggled, outAt, smooth, lookAt };
+  return { create, add, toggled, nameOf, outAt, smooth, lookAt };
 })();
