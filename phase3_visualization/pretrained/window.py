@@ -8,30 +8,19 @@ data/raw/claims.json from a place that the seed draws: it stays as it is, so tha
 
 import json
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase3_visualization.pretrained.decoders import our_attention
-from phase3_visualization.pretrained.language_model import (
-    SMOLLM2,
-    LanguageModel,
-    add_model,
-    is_default,
-    load,
-    refuses,
-)
+from phase3_visualization.pretrained.language_model import SMOLLM2, LanguageModel, add_model, is_default, load, refuses
 from shared import paths
 from shared.attention_utils import streaming_mask
 from shared.evidence.claims import Claim, Numbers
-from shared.experiment import Experiment, Results, Run
-from shared.visualization_utils import BLUE, GREY, RED, label_ends
+from shared.experiment import Experiment, Run
 
-LENGTH, ROOM, KEPT, PART = 768, 128, 4, 64
+LENGTH, ROOM, KEPT = 768, 128, 4
 MASKS = {"everything": (None, 0), "window": (ROOM, 0), "window and sinks": (ROOM - KEPT, KEPT)}
-COLORS = {"everything": GREY, "window": RED, "window and sinks": BLUE}
 
 
 def excerpt(language_model: LanguageModel, generator: torch.Generator) -> Tensor:
@@ -61,15 +50,13 @@ def losses(language_model: LanguageModel, tokens: Tensor, mask: Tensor) -> Tenso
 
 @refuses
 def measure(run: Run) -> Numbers:
-    """Mean loss in nats beyond the window, tokens 256 to 768, of each way; and of every 64 tokens, for the picture."""
+    """Mean loss in nats beyond the window, tokens 256 to 768, of each way."""
     language_model = load(run.options.model or SMOLLM2)
-    run.shown["model"] = language_model.name
     tokens = excerpt(language_model, torch.Generator().manual_seed(run.seed))
     found = {}
     for way, mask in MASKS.items():
         loss = losses(language_model, tokens, streaming_mask(LENGTH, *mask))
         found[way] = loss[2 * ROOM :].mean().item()
-        found[f"{way}, parts"] = loss.view(-1, PART).mean(dim=1).tolist()
     return found
 
 
@@ -89,25 +76,9 @@ CLAIM = Claim(
 )
 
 
-def picture(results: Results) -> Figure:
-    """The loss of each way along the text."""
-    fig, ax = plt.subplots(figsize=(8, 4.6), layout="constrained")
-    ax.axvline(ROOM, color=GREY, linestyle="--", linewidth=1)
-    ax.set(xlabel=f"token of the text (dashed: the window of {ROOM} is full)", ylabel="loss (nats)", ylim=(0, 8))
-    places = [PART * (i + 0.5) for i in range(LENGTH // PART)]
-    parts = {way: results.runs[0][f"{way}, parts"] for way in MASKS}
-    for way, row in parts.items():
-        ax.plot(places, row, "o-", color=COLORS[way], linewidth=2.5)
-    label_ends(ax, {way: (places[-1], row[-1], COLORS[way]) for way, row in parts.items()}, size=10)
-    return fig
-
-
 main = Experiment(
     measure,
     [CLAIM],
-    picture,
-    title=f"A window costs far less if it keeps the first {KEPT} tokens",
-    note=f"{{shown[model]}} (pretrained), sentences about attention · means of {PART} tokens",
     answer="Loss beyond the window in nats: everything {n[everything]:.2f}, window {n[window]:.2f}, window and sinks "
     "{n[window and sinks]:.2f}",
     options=add_model,

@@ -6,14 +6,7 @@ import pytest
 import torch
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase3_visualization.pretrained import (
-    coreference,
-    decoders,
-    heads,
-    language_model,
-    parity,
-    pronoun_pairs,
-)
+from phase3_visualization.pretrained import coreference, decoders, heads, language_model, parity, pronoun_pairs
 from phase3_visualization.tests.test_pretrained import tiny_model, tiny_tokenizer
 from shared.attention_utils import causal_mask, local_mask, streaming_mask
 from shared.tests.helpers import close, qkv

@@ -62,8 +62,6 @@ def test_losses_beyond_the_window_are_means_and_each_way_has_its_mask(monkeypatc
     found = window.measure(Run(Namespace(model=None), 0))
     seen = sum(range(257, 769)) / 512
     assert [found[way] for way in window.MASKS] == [1000 + seen, 128, 1128]
-    parts = found["window, parts"]
-    assert parts == [1032.5, 1096.5, *[128] * 10], "the first token is seen in the first 128 places"
 
 
 def heads_of_every_role(tokens):

@@ -5,13 +5,7 @@ import sys
 import pytest
 import torch
 
-from phase3_visualization.pretrained import (
-    coreference,
-    heads,
-    language_model,
-    parity,
-    pronoun_pairs,
-)
+from phase3_visualization.pretrained import coreference, heads, language_model, parity, pronoun_pairs
 from shared.evidence.claims import FAILS, HOLDS
 
 PRETRAINED_EXTRA = 'needs the optional extra: pip install -e ".[pretrained]"'
