@@ -4,12 +4,11 @@ A model that writes word by word keeps the keys and values of the past. With G k
 G / H as much to remember; G = 1 is multi-query attention (Shazeer 2019).
 """
 
-import torch
 from torch import Tensor, nn
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
-from shared.attention_checks import check_copy, check_heads, check_sequences
+from phase2_multi_head.multi_head_attention import merge_heads, split_heads
+from shared.attention_checks import check_heads, check_sequences
 
 
 class GroupedQueryAttention(nn.Module):
@@ -50,23 +49,6 @@ class GroupedQueryAttention(nn.Module):
         value = value.repeat_interleave(shared_by, dim=1)  # (B, G, T_k, d_k) -> (B, H, T_k, d_k)
         heads, weights = scaled_dot_product_attention(query, key, value, mask)
         return self.w_o(merge_heads(heads)), weights  # (B, H, T_q, d_k) -> (B, T_q, d_model)
-
-    @torch.no_grad()
-    def copy_weights(self, multi_head: MultiHeadAttention) -> None:
-        """Take the weights of a MultiHeadAttention; a group gets the mean of its heads' keys and values.
-
-        So Ainslie et al. 2023 convert trained models, and then train a little more. With G = H nothing is lost.
-        """
-        check_copy(self, multi_head)
-        self.w_q.load_state_dict(multi_head.w_q.state_dict())
-        self.w_o.load_state_dict(multi_head.w_o.state_dict())
-        for name in ("w_k", "w_v"):
-            for mine, theirs in zip(
-                getattr(self, name).parameters(), getattr(multi_head, name).parameters(), strict=True
-            ):
-                d_k = theirs.size(0) // self.num_heads
-                groups = theirs.unflatten(0, (self.num_kv_heads, -1, d_k))  # (H d_k, ...) -> (G, H / G, d_k, ...)
-                mine.copy_(groups.mean(dim=1).flatten(0, 1))  # (G, H / G, d_k, ...) -> (G d_k, ...)
 
 
 def kv_cache_bytes(num_kv_heads: int, d_k: int, length: int, *, num_layers: int = 1, bytes_each: int = 2) -> int:

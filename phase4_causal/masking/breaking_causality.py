@@ -1,9 +1,8 @@
 """What does a model learn that is trained without the causal mask?
 
-The task is the next word at every position at once. Without a mask the next word stands in the input, one place to the
-right. The same model is trained with and without, and tested on held-out sentences: whole ones with the mask, whole
-ones without, and word by word, where only the past goes in, as when writing. Two lines frame every loss: what the
-grammar itself loses, ln P of the sentence by the chain rule, and a guess that takes all words for equally likely.
+Then the next word stands in the input, one place to the right. The same model is trained with the mask and without, and
+tested on held-out sentences: whole ones with the mask, whole ones without, and word by word, where only the past goes
+in, as when writing. Two lines frame every loss: what the grammar itself loses, and a guess among all words.
 """
 
 import math

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
 from phase4_causal.models import load_causal_model
-from shared import training
+from shared import charts, training
 from shared.attention_utils import attention_distance, causal_mask
 from shared.evidence.claims import Above, Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import even_weights, head_statistics
 from shared.toy_language import Sentence
 from shared.training import Trained
-from shared.visualization_utils import BLUE, GREY, QUIET
+from shared.visualization_utils import BLUE
 
 NUM_SENTENCES = 200
 SPREADS = ("entropy", "normalised entropy", "distance", "normalised distance")
@@ -102,19 +102,14 @@ CLAIM = Claim(
 
 
 def picture(found: Results) -> Figure:
-    """Entropy without and with the mask (filled), as a part of that of even weights in the same rows (outlined)."""
-    fig, ax = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
-    for place, kind in enumerate(("both sides", "the same, cut")):
-        value, most = found.mean[f"{kind}, entropy"], found.mean[f"{kind}, even weights, entropy"]
-        share = f"{found.mean[f'{kind}, normalised entropy']:.0%}\nof it"
-        ax.bar(place, most, width=0.5, facecolor="white", edgecolor=GREY, linewidth=1.5)
-        ax.bar(place, value, width=0.5, color=BLUE)
-        ax.text(place, value / 2, share, ha="center", va="center", fontsize=18, color="white", weight="bold")
-        ax.text(place, most + 0.03, "even weights: the most it can be", ha="center", color=QUIET)
-        ax.text(place + 0.27, value, "the heads", va="center")
-    ax.set_xticks([0, 1], ("no mask", "the same weights, their future cut off"), fontsize=11)
-    ax.set(ylabel="entropy of a row, nats", xlim=(-0.5, 1.5))
-    ax.tick_params(axis="x", length=0)
+    """Entropy without and with the mask: in nats, and as a share of that of even weights in the same rows."""
+    fig, (nats, share) = plt.subplots(1, 2, figsize=(8.6, 3.6), sharey=True, layout="constrained")
+    kinds = {"no mask": "both sides", "the same weights,\ntheir future cut off": "the same, cut"}
+    for ax, name, number in ((nats, "entropy", "{:.2f}"), (share, "normalised entropy", "{:.0%}")):
+        values = {label: found.each(f"{kind}, {name}") for label, kind in kinds.items()}
+        charts.bars(ax, values, dict.fromkeys(values, BLUE), number=number)
+    nats.set_title("entropy of a row, nats")
+    share.set_title("of what even weights have")
     return fig
 
 

@@ -1,9 +1,8 @@
 """What does a window lose without the first token?
 
-The weights of a head sum to 1, also where it has nothing to find. Then it may rest on the first token, an attention
-sink, and a cache that keeps the last words alone takes that from it (Xiao et al. 2023). Texts of toy words have both
-cases: after a verb its subject is said again, the last noun of its class, or <mask> if there was none for long. One
-head is trained on 24 words, then reads 240. Whether it rests depends on the seed, and so does what a window loses.
+A head with nothing to find may rest on the first token, an attention sink, and a cache that keeps the last words alone
+takes that from it (Xiao et al. 2023). Texts of toy words have both cases: after a verb its subject is said again, the
+last noun of its class, or <mask> if there was none for long. One head is trained on 24 words, then reads 240.
 """
 
 import random
@@ -29,8 +28,7 @@ LENGTH, LONG, SLOTS, NEAR = 24, 240, 12, 6  # words: trained on, read, kept; a v
 D_MODEL, STEPS, BATCH = 32, 400, 16
 CLASS = {noun: name for name, pairs in SUBJECTS.items() for pair in pairs for noun in pair}
 OTHERS = [noun for pairs in PLACES.values() for pair in pairs for noun in pair]
-# slots, and how many of them do not roll
-CACHES = {"all words": (LONG, 0), "12 last words": (SLOTS, 0), "first + 11 last words": (SLOTS, 1)}
+CACHES = {"all words": (LONG, 0), "12 last words": (SLOTS, 0), "first + 11 last words": (SLOTS, 1)}  # slots, sinks
 
 
 def text(length: int, rng: random.Random) -> list[int]:
@@ -94,9 +92,9 @@ def measure(run: Run) -> Numbers:
 def picture(results: Results) -> Figure:
     """How much a cache loses beside the one that keeps the first word."""
     fig, ax = plt.subplots(figsize=(7.2, 3.2), layout="constrained")
-    *others, kept = CACHES
-    more = {name: [n[name] - n[kept] for n in results.runs] for name in others}
-    charts.bars(ax, more, dict(zip(others, (GREY, RED), strict=True)), number="{:+.2f}")
+    colors, kept = {"all words": GREY, "12 last words": RED}, "first + 11 last words"
+    more = {name: [n[name] - n[kept] for n in results.runs] for name in colors}
+    charts.bars(ax, more, colors, number="{:+.2f}")
     ax.set_xlabel(f"nats a word more than with the {kept}")
     return fig
 

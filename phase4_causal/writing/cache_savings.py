@@ -1,12 +1,11 @@
 """What does a key-value cache save, and does the model still write the same?
 
-It may read a prompt whole and each new word by itself, or chunks of any size: the logits must be those of one pass.
-Saved: without a cache token T costs a pass over all T tokens; with it, one over one token that attends to T keys.
+Without a cache token T costs a pass over all T tokens; with it, one over one token that attends to T keys:
 
     without   L (16 T d² + 4 T² d) + 2 T d V     projections and feed-forward network 8 d² each, attention, words
     with      L (16 d² + 4 T d) + 2 d V          exactly one T-th
 
-PyTorch counts operations on tensors without numbers. The cache trades memory for work: it holds 2 L T d numbers.
+PyTorch counts operations on tensors without numbers. Read in chunks of any size, the logits must be those of one pass.
 """
 
 import math
