@@ -1,12 +1,9 @@
 """What can be learned without positions, and with which?
 
-Two tasks that are nothing but order, for one block with one head, with each encoding and with none. All places see each
-other:
+One block with one head, with each encoding and with none, on two tasks that are nothing but order:
 
     reverse   place i of 16 is to say the symbol at place 15 - i: it must know where it stands
-    copy      place i is to say the symbol at place i - 3: knowing distances is enough
-
-Then strings up to 16 times as long as in training, at the places that no training has seen.
+    copy      place i is to say the symbol at place i - 3: knowing distances is enough, also in longer strings
 """
 
 import matplotlib.pyplot as plt

@@ -2,9 +2,9 @@
 
     Concat(head_1, ..., head_H) W_O  =  head_1 W_O^1 + ... + head_H W_O^H,     W_O^h = rows h d_k to (h + 1) d_k of W_O
 
-It lets every head write to all of d_model. So a layer's heads add up, each by its own d_k x d_model part of W_O (Elhage
-et al. 2021 read trained models this way). With one head of full size, W_V and W_O are two matrices in a row and could
-be one. The picture has the product above for one word, in small whole numbers.
+It lets every head write to all of d_model, and heads add up, each by its own part of W_O (Elhage et al. 2021). With one
+head of full size, W_V and W_O are two matrices in a row and could be one. The picture has the product above for one
+word, in small whole numbers.
 """
 
 import copy
@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import charts
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
@@ -24,13 +24,6 @@ from shared.visualization_utils import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET
 D_MODEL, NUM_HEADS = 64, 4
 COLORS = (BLUE, ORANGE, GREEN, PURPLE)  # of the heads, in this picture alone
 MIDDLE, RIGHT, SUM = 9.5, 19, 8.7  # where W_O and the products begin, and the row of sums
-
-
-def sum_of_heads(attention: MultiHeadAttention, x: Tensor) -> Tensor:
-    """The output as a sum over heads -> (B, T, d_model); attention without biases."""
-    _, weights = attention(x)
-    value = split_heads(attention.w_v(x), attention.num_heads)  # (B, T, d_model) -> (B, H, T, d_k)
-    return added_by_heads(attention, weights @ value).sum(dim=1)  # (B, H, T, d_model) -> (B, T, d_model)
 
 
 def folded(attention: MultiHeadAttention) -> MultiHeadAttention:
@@ -55,8 +48,8 @@ def measure(run: Run) -> Numbers:
     x, numbers = torch.randn(2, 7, D_MODEL, dtype=torch.float64), {}
     for heads in (1, NUM_HEADS):
         layer = MultiHeadAttention(D_MODEL, heads, bias=False).double()
-        for name, other in (("heads added up", sum_of_heads(layer, x)), ("W_V and W_O made one", folded(layer)(x)[0])):
-            numbers[f"{name} differ by, heads: {heads}"] = (layer(x)[0] - other).abs().max().item()
+        difference = (layer(x)[0] - folded(layer)(x)[0]).abs().max().item()
+        numbers[f"W_V and W_O made one differ by, heads: {heads}"] = difference
     numbers["columns that head 0 writes to, with W_O"] = columns_written(layer, x)
     nn.init.eye_(layer.w_o.weight)
     return numbers | {"columns that head 0 writes to, without": columns_written(layer, x)}

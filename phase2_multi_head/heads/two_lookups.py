@@ -4,8 +4,8 @@ Each symbol is given by the ones 1 and 3 places before it, through a table drawn
 
     y_t = table[x_(t-1), x_(t-3)]        x  2 0 1 2 ...      y_3 = table[1, 2], because x_2 = 1 and x_0 = 2
 
-Nothing can be said about y_t from one of the two symbols alone. Eight heads of size 8 are compared with one of size 64,
-which has as many parameters, on the same strings; one head also gets twice the steps.
+One of the two symbols alone says nothing about y_t. Eight heads of size 8 are compared with one of size 64, which has
+as many parameters; one head also gets twice the steps.
 """
 
 from statistics import fmean

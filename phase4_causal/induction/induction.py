@@ -2,12 +2,10 @@
 
     ... red on swam ... red on ?        look for the "on" before, take what followed: "swam"
 
-A key holds its own word, not the one before it. So the first layer must first copy to each place the word before it
-(a previous-token head); then a head of the second layer can look for the place whose word before is the present one,
-and finds the word to say right there (an induction head; Elhage et al. 2021, Olsson et al. 2022).
-
-Two layers, and as the control one with twice the steps, are trained on random words that repeat (induction_scores.py).
-Then heads are taken out, one by one and all together.
+A key holds its own word, not the one before it. So a first layer must copy to each place the word before it; a head of
+the second can then look for the present word there (an induction head; Elhage et al. 2021, Olsson et al. 2022). Two
+layers, and one with twice the steps, are trained on random words that repeat (induction_scores.py); then heads are
+taken out, one by one and all together.
 """
 
 import math

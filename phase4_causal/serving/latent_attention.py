@@ -6,11 +6,9 @@ and its value W_uv c (DeepSeek-AI 2024, DeepSeek-V2, section 2.1). A model that 
     query · (W_uk c) = (W_ukᵀ query) · c        the matrix moves to the query: it is absorbed
     Σ weight (W_uv c) = W_uv (Σ weight c)       and that of the values to their mean
 
-So absorbed, it is multi-query attention whose one key, and whose one value, is c. The products are longer, d_c numbers
-in place of d_k, but no key or value of the past is made again for each new word.
-
-A key that is turned by its position stands in the way: the matrix cannot pass the turn, which is another one for each
-pair of words. So places are compared apart: each head has a second query for them, and all share one small key.
+So absorbed, it is multi-query attention whose one key, and whose one value, is c. A key that is turned by its position
+stands in the way: the matrix cannot pass the turn, which is another one for each pair of words. So places are compared
+apart: each head has a second query for them, and all share one small key.
 """
 
 import math

@@ -73,12 +73,6 @@ class PagedCache:
         self.readers[block] = 1
         return block
 
-    def _copy(self, block: int) -> int:
-        own = self._take()
-        self.keys[own], self.values[own] = self.keys[block], self.values[block]
-        self._leave(block)
-        return own
-
     def blocks_for(self, new: New) -> int:
         """How many free blocks these words would take, copies of shared blocks included."""
         self.check_texts(*new)
@@ -104,7 +98,9 @@ class PagedCache:
         for text, count in new.items():
             table = self.tables[text]
             if self.lengths[text] % self.block_size and self.readers[table[-1]] > 1:
-                table[-1] = self._copy(table[-1])
+                shared, table[-1] = table[-1], self._take()
+                self.keys[table[-1]], self.values[table[-1]] = self.keys[shared], self.values[shared]
+                self._leave(shared)
             for position in range(self.lengths[text], self.lengths[text] + count):
                 if position % self.block_size == 0:
                     table.append(self._take())

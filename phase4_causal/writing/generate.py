@@ -20,6 +20,7 @@ from torch import Tensor
 
 from phase4_causal.models import load_causal_model
 from phase4_causal.writing.sampling import GREEDY, Sampling, Written, write
+from shared import charts
 from shared.evidence.claims import Above, Claim, Numbers
 from shared.experiment import Experiment, Film, Results, Run
 from shared.grammar.entropy import sentence_log_probability
@@ -130,11 +131,9 @@ def page(written: Written, step: int, note: str) -> Figure:
     probabilities = written.logits[0, step].softmax(dim=-1)
     words = probabilities.topk(SHOWN).indices
     words[-1] = words[-1] if taken in words else taken  # a rarer word was drawn: it takes the last place
-    colors = [RED if word == taken else GREY for word in words]
-    bars = chances.barh(range(SHOWN), probabilities[words].tolist(), color=colors, height=0.7)
-    chances.bar_label(bars, [f"{chance:.0%}" for chance in probabilities[words]], padding=4)
-    chances.set_yticks(range(SHOWN), [VOCABULARY[word] for word in words], fontsize=12)
-    chances.set(xlim=(0, 1), ylim=(SHOWN - 0.5, -0.5), xticks=(), xlabel="the next word")
+    likely = {VOCABULARY[word]: [probabilities[word].item()] for word in words.tolist()}
+    colors = dict.fromkeys(likely, GREY) | {VOCABULARY[taken]: RED}
+    charts.bars(chances, likely, colors, number="{:.0%}").set(xlim=(0, 1), xlabel="the next word")
     for ax in (look, chances):
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
