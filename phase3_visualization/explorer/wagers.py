@@ -18,7 +18,7 @@ import torch
 
 from phase3_visualization.explorer import examples, models
 from shared.evidence import replications
-from shared.evidence.report.links import HOME, place
+from shared.evidence.report.lessons import HOME, place
 from shared.tasks import SymbolMover, TwoPlaces
 from shared.toy_language import SPECIAL, VOCABULARY
 from shared.training import Trained

@@ -83,30 +83,27 @@ def measure(task: tuple[Path, str, int]) -> tuple[str, course.Result]:
 
 
 def measure_all(kept: Path, wanted: Sequence[tuple[str, int]]) -> None:
-    """Measure what is not done yet, two at a time; what measures times at the end, alone."""
+    """Measure what is not done yet, two at a time; what measures times at the end, alone.
+
+    Leaves with the exit code of a script that failed, and says what it said.
+    """
     alone = {name for plan in plans().values() for name in plan.alone}
     waiting = [(kept, name, seed) for name, seed in wanted if not found_in(kept, name, seed).is_file()]
     if not waiting:
         return
     loaders = dict.fromkeys(loader for plan in plans().values() for loader in plan.train)
     training = [(kept, loader, seed) for seed in sorted({seed for _, _, seed in waiting}) for loader in loaders]
+    together = [task for task in waiting if task[1] not in alone]
+    apart = [task for task in waiting if task[1] in alone]
     bar = tqdm(total=len(training) + len(waiting), desc="models, scripts and seeds", disable=None)
     with course.processes() as pool:
-        for part in (training, [task for task in waiting if task[1] not in alone]):
-            for name, result in pool.imap_unordered(measure, part):
-                told(name, result)
+        for run, tasks in ((pool.imap_unordered, training), (pool.imap_unordered, together), (map, apart)):
+            for name, result in run(measure, tasks):
+                if result.code:
+                    tqdm.write(f"== {name}\n{result.text}")
+                    sys.exit(result.code)
                 bar.update()
-    for task in (task for task in waiting if task[1] in alone):
-        told(*measure(task))
-        bar.update()
     bar.close()
-
-
-def told(name: str, result: course.Result) -> None:
-    """Leave with the exit code of a script that failed, and say what it said."""
-    if result.code:
-        tqdm.write(f"== {name}\n{result.text}")
-        sys.exit(result.code)
 
 
 def collected(kept: Path, measured: Iterable[tuple[str, int]], seeds: Sequence[int]) -> Block:
@@ -128,13 +125,11 @@ def of_claims(blocks: Sequence[Block], claims: Iterable[Claim]) -> list[Block]:
     return [replace(block, findings=found) for block, found in zip(blocks, kept, strict=True) if found]
 
 
-def summary(claims: Sequence[Claim], new: Block, before: Sequence[Block], after: Sequence[Block]) -> str:
-    """What this replication says, and what it changes in the record."""
-    alone, old, now = (replications.verdicts(claims, blocks) for blocks in ([new], before, after))
-    lines = []
-    for name, found in (("These seeds", alone), ("The record", now)):
-        counts = Counter(found.values())
-        lines.append(f"{name}: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS))
+def summary(claims: Sequence[Claim], before: Sequence[Block], after: Sequence[Block]) -> str:
+    """What the record says now, and which of its verdicts are others than before."""
+    old, now = replications.verdicts(claims, before), replications.verdicts(claims, after)
+    counts = Counter(now.values())
+    lines = ["The record: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)]
     lines += [f"  {name}: {old[name]} -> {now[name]}" for name in now if name in old and old[name] != now[name]]
     return "\n".join(lines)
 
@@ -183,7 +178,7 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
     before = of_claims(replications.read(), claims)
     after = replications.with_block(before, new)
     replications.write(after)
-    print(summary(claims, new, before, after))
+    print(summary(claims, before, after))
     scripts = len({name for name, _ in wanted})
     print(f"{scripts} scripts with seeds {seeds[0]} to {seeds[-1]} on {new.processor}: ", end="")
     print(f"{time.perf_counter() - started:.0f} s; written: {paths.shown(paths.EVIDENCE)}")

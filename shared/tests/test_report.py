@@ -17,9 +17,8 @@ from shared.cli import parse, parser
 from shared.evidence import findings, replications
 from shared.evidence.claims import FAILS, HOLDS, ONLY_IF, all_claims
 from shared.evidence.report import write_pages
-from shared.evidence.report.lessons import rendered, sources, write_lesson
-from shared.evidence.report.links import HOME, Site, place
-from shared.evidence.report.questions import Picture, Question, headlines_first, ranked
+from shared.evidence.report.lessons import HOME, Site, place, rendered, sources, write_lesson
+from shared.evidence.report.questions import Picture, headlines_first, ranked
 from shared.evidence.report.write_pages import TRY, surprises
 from shared.evidence.seven import SEVEN
 from shared.plan import plans
@@ -97,11 +96,11 @@ def whole(tmp_path_factory):
 
 
 class Read(HTMLParser):
-    """What a page says and where it leads: the words of its <main>, links, anchors, what stands in its <head>."""
+    """What a page says and where it leads: the words of its <main>, links, anchors."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.text, self.links, self.ids, self.meta, self.inside = [], [], set(), {}, False
+        self.text, self.links, self.ids, self.inside = [], [], set(), False
         self.feed(html)
 
     def handle_starttag(self, tag, attributes):
@@ -109,8 +108,6 @@ class Read(HTMLParser):
         self.inside = self.inside or tag == "main"
         self.ids |= {said["id"]} if "id" in said else set()
         self.links += [said[name] for name in ("href", "src") if said.get(name)]
-        if tag == "meta":
-            self.meta[said.get("name")] = said.get("content")
         self.text += [said["alt"]] if tag == "img" and self.inside else []
 
     def handle_endtag(self, tag):
@@ -162,9 +159,8 @@ def test_a_finding_stands_beside_the_pictures_of_its_script(report):
 def test_the_course_is_about_comes_first_then_verdicts_then_lesson_order(report):
     findings_of = [saved("a", "", FAILS), saved("b", ""), saved("c", "", ONLY_IF, headline=True), saved("d", "", HOLDS)]
     assert [found["id"] for found in ranked(findings_of)] == ["c", "b", "d", "a"]
-    later = Question("later.py", "?", "", "", [saved("h", "", headline=True)], [])
-    first, empty = Question("first.py", "?", "", "", [saved("x", "")], []), Question("empty.py", "?", "", "", [], [])
-    assert [question.script for question in headlines_first([first, empty, later])] == ["later.py", "first.py"]
+    first, empty, later = ({"findings": found, "pictures": []} for found in ([saved("x", "")], [], findings_of))
+    assert headlines_first([first, empty, later]) == [later, first]
     page = report.read_text(encoding="utf-8")
     assert re.findall(r'<details id="([^"]+)"', page) == IN_ORDER
 
@@ -290,11 +286,6 @@ def test_pages_written_elsewhere_link_to_no_code_and_have_the_same_bytes_twice(w
 
 
 # --------------------------------------------------------------------------------------------------- seen and shared
-
-
-def test_a_page_says_what_it_is_to_whoever_gets_its_link(whole):
-    for path in (whole / HOME).rglob("index.html"):
-        assert 20 < len(read(path).meta["description"]) < 250, path
 
 
 def test_the_workflow_runs_what_is_there():

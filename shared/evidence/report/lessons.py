@@ -1,14 +1,21 @@
-"""README, the lessons, the rooms' pages and the table of claims as pages, to be read from the disk as on GitHub.
+"""The site: where its pages lie, what they may link to, the frame that all have, and the lessons among them.
 
-markdown-it-py follows CommonMark as GitHub does, and gives headings the same anchors. What is done here: links lead to
-the rendered pages, pictures to the gallery, code to the files of the repository; a table without words in its head
-loses the head; a per cent sign stays beside its number.
+README, the lessons, the rooms' pages and the table of claims look as on GitHub: markdown-it-py follows CommonMark as
+it does, and gives headings the same anchors. What is done here: links lead to the rendered pages, pictures to the
+gallery, code to the files of the repository; a per cent sign stays beside its number.
+
+Pages may be published alone, without the code. What a page cannot reach is not linked. Whoever publishes says with the
+variable CODE_URL of the environment where the repository's files are: see .github/workflows/check_and_publish.yml.
 """
 
+import os
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import jinja2
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
 from markupsafe import Markup
@@ -18,7 +25,63 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from shared import paths
-from shared.evidence.report.links import CONTENTS, HOME, LESSONS, Site, link, place, unbroken
+from shared.plan import SECTIONS
+
+HOME = paths.PAGE.parent
+LESSONS = HOME / "lessons"
+CONTENTS = Path("README.md")
+
+
+def unbroken(text: str) -> str:
+    """With a range, and a per cent sign, that stay in one line: "68–73 %"."""
+    return re.sub(r"(?<=\d)–(?=\d)", "–\u2060", re.sub(r"(?<=\d) %", "\u00a0%", text))
+
+
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent / "page"), autoescape=True, undefined=jinja2.StrictUndefined
+)
+TEMPLATES.filters["unbroken"] = unbroken
+
+
+def place(source: Path) -> Path:
+    """Where the page of a Markdown file lies: phase1/README.md -> visualizations/lessons/phase1/index.html."""
+    name = "index" if source.stem == "README" else source.stem
+    return LESSONS / source.parent / f"{name}.html"
+
+
+def link(page: Path, to: Path) -> str:
+    """Address of a page or picture as seen from another page: "../explorer.html"."""
+    return Path(os.path.relpath(to, page.parent)).as_posix()
+
+
+@dataclass(frozen=True)
+class Site:
+    """The pages below an output folder. Paths of pages and files are relative to it, as to the repository."""
+
+    output_dir: Path
+    code_url: str = ""
+
+    def file(self, page: Path, name: str | Path) -> str | None:
+        """Address of a file of the repository as seen from a page, or None where it cannot be reached."""
+        if self.code_url:
+            return f"{self.code_url.rstrip('/')}/{Path(name).as_posix()}"
+        return link(page, Path(name)) if (self.output_dir / name).exists() else None
+
+    @property
+    def menu(self) -> dict[str, Path]:
+        """What every page leads to: name -> page."""
+        lessons = {SECTIONS[phase]: place(Path(folder, "README.md")) for phase, folder in paths.PHASES.items()}
+        explorer = {"Explorer": paths.EXPLORER} if (self.output_dir / paths.EXPLORER).is_file() else {}
+        return {"Results": paths.PAGE, **explorer, "Start": place(CONTENTS), **lessons}
+
+    def write(self, page: Path, template: str, **parts: Any) -> Path:
+        """Write a page whole; returns its path on the disk. parts: title, and what the template needs."""
+        menu = {name: link(page, to) for name, to in self.menu.items()}
+        html = TEMPLATES.get_template(template).render(menu=menu, here=link(page, page), **parts)
+        path = self.output_dir / page
+        with paths.whole_file(path) as unfinished:
+            unfinished.write_text(html, encoding="utf-8")
+        return path
 
 
 def sources() -> list[Path]:
@@ -58,19 +121,12 @@ def rendered(text: str, source: Path, page: Path, site: Site) -> Markup:
     return Markup(html.replace("<th></th>", "<td></td>"))
 
 
-def first_words(text: str) -> tuple[str, str]:
-    """The title of a page and the first sentence below it, for whoever gets its link."""
-    title, rest = re.match(r"# (.*)\n+([\s\S]*)", text).groups()
-    sentence = " ".join(rest.split("\n\n")[0].split())
-    return title, re.split(r"(?<=[.?!:]) ", re.sub(r"[*`]|\[(.*?)\]\(.*?\)", r"\1", sentence))[0]
-
-
 def write_lesson(source: Path, site: Site) -> Path:
     """Write the page of one source; returns its path."""
     page, text = place(source), (paths.ROOT / source).read_text(encoding="utf-8")
-    title, description = first_words(text)
+    title = text.splitlines()[0].removeprefix("# ")
     html, markdown = rendered(text, source, page, site), site.file(page, source)
-    return site.write(page, "page.html.jinja", title=title, description=description, text=html, source=markdown)
+    return site.write(page, "page.html.jinja", title=title, text=html, source=markdown)
 
 
 def write_lessons(site: Site) -> list[Path]:

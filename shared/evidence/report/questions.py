@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
 from shared import paths
 from shared.evidence.claims import MEASURED, VERDICTS
-from shared.plan import SECTIONS, path_of, plans, question_of
+from shared.evidence.report.lessons import place
+from shared.plan import path_of, plans, question_of
 
 
 @dataclass(frozen=True)
@@ -40,37 +42,6 @@ class Picture:
             return cls(path, caption.decode() if isinstance(caption, bytes) else caption, *image.size)
 
 
-@dataclass(frozen=True)
-class Question:
-    """A script: its path, its question, its answer, table and findings of this run, and what it drew."""
-
-    script: str
-    text: str
-    answer: str
-    table: str
-    findings: list[dict]
-    pictures: list[Picture]
-
-    @property
-    def page(self) -> Path:
-        """What tells of it: the page of its room, or of the phase in whose folder it stands."""
-        return Path(self.script).parent / "README.md"
-
-
-@dataclass(frozen=True)
-class Section:
-    """A phase: key, name, the path of its lesson, its questions."""
-
-    key: str
-    name: str
-    lesson: Path
-    questions: list[Question]
-
-    @property
-    def findings(self) -> list[dict]:
-        return [finding for question in self.questions for finding in question.findings]
-
-
 def promised(module: str) -> set[str]:
     """The pictures of a script: those of its Experiment, or those that its docstring says it writes."""
     script = importlib.import_module(module)
@@ -85,36 +56,35 @@ def drawn_by(module: str, phase: str, output_dir: Path) -> list[Picture]:
     return [Picture.at(output_dir, path) for path in found if (output_dir / path).is_file()]
 
 
-def ranked(findings: Iterable[dict]) -> list[dict]:
+def ranked(findings: Iterable[Mapping]) -> list[Mapping]:
     """What the course is about first, then by verdict; a time without a verdict last."""
     order = (*VERDICTS, MEASURED)
     return sorted(findings, key=lambda finding: (not finding["headline"], order.index(finding["verdict"])))
 
 
-def headlines_first(questions: Iterable[Question]) -> list[Question]:
+def headlines_first(questions: Iterable[Mapping]) -> list[Mapping]:
     """Without those that have neither findings nor pictures."""
-    there = [question for question in questions if question.findings or question.pictures]
-    return sorted(there, key=lambda question: not any(finding["headline"] for finding in question.findings))
+    there = [question for question in questions if question["findings"] or question["pictures"]]
+    return sorted(there, key=lambda question: not any(finding["headline"] for finding in question["findings"]))
 
 
-def asked(module: str, phase: str, measured: Mapping, output_dir: Path) -> Question:
-    """A script with what it measured and drew in this run."""
-    return Question(
-        path_of(module),
-        question_of(module),
-        measured.get("answer", ""),
-        measured.get("table", ""),
-        ranked(measured.get("findings", ())),
-        drawn_by(module, phase, output_dir),
-    )
+def question(module: str, phase: str, saved: Mapping, output_dir: Path) -> dict[str, Any]:
+    """A script: what it asks, found and drew in this run; page: its room's, or its phase's, which tells of it."""
+    return {
+        "script": path_of(module),
+        "page": place(Path(path_of(module)).parent / "README.md"),
+        "text": question_of(module),
+        "answer": saved.get("answer"),
+        "table": saved.get("table"),
+        "findings": ranked(saved.get("findings", ())),
+        "pictures": drawn_by(module, phase, output_dir),
+    }
 
 
-def sections(measured: Iterable[Mapping], output_dir: Path) -> list[Section]:
-    """Everything that a run measured and drew, each once."""
-    found = {content["script"]: content for content in measured}
-    result = []
+def answered(measured: Iterable[Mapping], output_dir: Path) -> dict[str, list[Mapping]]:
+    """Phase -> its questions: everything that a run measured and drew, each once."""
+    saved, found = {content["script"]: content for content in measured}, {}
     for phase, plan in plans().items():
-        questions = [asked(name, phase, found.get(path_of(name), {}), output_dir) for name in plan.all]
-        lesson = Path(paths.PHASES[phase], "README.md")
-        result.append(Section(phase, SECTIONS[phase], lesson, headlines_first(questions)))
-    return result
+        asked = [question(name, phase, saved.get(path_of(name), {}), output_dir) for name in plan.all]
+        found[phase] = headlines_first(asked)
+    return found

@@ -21,12 +21,10 @@ from shared import cli, paths
 from shared.evidence import seven
 from shared.evidence.claims import FAILS, HOLDS, MEASURED, ONLY_IF, UNDECIDED
 from shared.evidence.findings import gather
-from shared.evidence.report.lessons import rendered, write_lessons
-from shared.evidence.report.links import CONTENTS, Site, link, place
-from shared.evidence.report.questions import sections
+from shared.evidence.report.lessons import CONTENTS, Site, link, rendered, write_lessons
+from shared.evidence.report.questions import answered
+from shared.plan import SECTIONS
 
-NAME = "Attention, built from scratch and measured"
-PROMISE = "Build attention from tensors, train small transformers in seconds, and see which sayings about it hold."
 PLURAL = {
     HOLDS: "hold",
     FAILS: "do not hold",
@@ -65,21 +63,20 @@ def surprises(site: Site) -> list[dict]:
 
 def write_report(site: Site) -> Path:
     """Write the report page from the pictures and findings below the site's folder; returns its path."""
-    parts = sections(gather(site.output_dir), site.output_dir)
+    phases = answered(gather(site.output_dir), site.output_dir)
+    questions = [question for of_phase in phases.values() for question in of_phase]
     return site.write(
         paths.PAGE,
         "report.html.jinja",
-        title=NAME,
-        description=PROMISE,
+        title="Attention, built from scratch and measured",
         surprises=surprises(site),
-        sections=parts,
-        findings=[finding for section in parts for finding in section.findings],
+        phases=phases,
+        names=SECTIONS,
+        findings=[finding for question in questions for finding in question["findings"]],
         verdicts=PLURAL,
-        explorer=site.menu.get("Explorer"),
-        place=place,
+        counted=counted,
         link=partial(link, paths.PAGE),
         file=partial(site.file, paths.PAGE),
-        counted=counted,
     )
 
 
