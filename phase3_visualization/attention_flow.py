@@ -4,7 +4,7 @@ The words of a sentence in a row, and an arrow from each word to the words it lo
 arrows above a multiple of 1/n are drawn, the weight that every word gets from a head that does not choose. Of all heads
 at most four are drawn, each with another role by the rules of shared/grammar/roles.py.
 
-    python phase3_visualization/attention_flow.py --layer 1 --head 2 --threshold 1.5
+    python phase3_visualization/attention_flow.py --layer 1 --head 2
 
 Writes attention_flow.png to visualizations/plots/phase3/.
 """
@@ -52,7 +52,7 @@ def one_of_each(names: list[list[str]], words: Sequence[str]) -> list[tuple[int,
     return sorted(found[name] for name in roles) or places[:MOST_SHOWN]
 
 
-def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]], threshold: float) -> tuple[Figure, str]:
+def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]]) -> tuple[Figure, str]:
     """A row for each head; of all heads only one of each role."""
     weights, names = weights_of(trained.model, words), head_names(trained, MultiHeadAttention)  # (L, H, T, T)
     if len(heads) > MOST_SHOWN:
@@ -61,14 +61,14 @@ def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]], thres
     fig, axes = plt.subplots(len(heads), figsize=(WIDTH, height * len(heads) + 1), squeeze=False, layout="constrained")
     for (layer, head), ax in zip(heads, axes.flat, strict=True):
         name, pairs = names[layer][head], pairs_of(names[layer][head], words)
-        charts.arcs(ax, weights[layer, head], words, role_color(name), threshold=threshold, told=pairs or None)
+        charts.arcs(ax, weights[layer, head], words, role_color(name), threshold=THRESHOLD, told=pairs or None)
         said = ", ".join(f"{words[i]} → {words[j]} {weights[layer, head, i, j]:.2f}" for i, j in sorted(pairs))
         ax.set_title(f"{name} ({layer}.{head})   {said}", color=role_color(name), weight="bold", loc="left")
     title = "Heads read the same words, and each looks for something else"
     entropy = normalized_entropy(torch.stack([weights[place] for place in heads])).nanmean().item()
     note = (
         f"{trained.label} · normalised entropy {entropy:.2f} · arrows point to where a word looks, itself left out\n"
-        f"drawn: weights above {threshold:g} times the even share of 1/{len(words)} · coloured: what gave the head its "
+        f"drawn: weights above {THRESHOLD:g} times the even share of 1/{len(words)} · coloured: what gave the head its "
         "name (layer.head)"
     )
     headline(fig, title, note)
@@ -85,15 +85,10 @@ def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     parser.add_argument("--layer", type=int, help="only this layer, counted from 0 (default: all)")
     parser.add_argument("--head", type=int, help="only this head, counted from 0 (default: all)")
-    parser.add_argument(
-        "--threshold", type=float, default=THRESHOLD, metavar="X", help=f"draw weights above X/n (default: {THRESHOLD})"
-    )
     options = cli.parse(parser, argv)
-    if not options.threshold >= 0:  # nan, too
-        parser.error(f"--threshold must be 0 or more: got {options.threshold:g}")
     trained = load_multi_head_model(options)
     heads = cli.chosen_heads(parser, options, trained.recipe.num_layers, trained.recipe.num_heads)
-    save_plot(options, "phase3/attention_flow", *draw(trained, options.words, heads, options.threshold))
+    save_plot(options, "phase3/attention_flow", *draw(trained, options.words, heads))
     untrained, even = training.untrained(trained.recipe, MultiHeadAttention), THRESHOLD / len(TOY_SENTENCE.split())
     for name, each in (("untrained", untrained), ("trained", trained)):
         print(

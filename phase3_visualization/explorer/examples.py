@@ -32,7 +32,6 @@ from shared.training import Trained
 
 LONGEST = 10  # words, so that a sentence fits a phone
 SHORT = 7
-TO_WRITE = 4  # sentences that the reader can leaf through
 APART = 3  # words between a hidden word and the one that its head looks at: no neighbour passes for it
 LEAST = 0.2  # nats that a head is worth
 TIES = ("verb-subject", "verb-place")  # in the order in which they are tried
@@ -40,10 +39,6 @@ TIES = ("verb-subject", "verb-place")  # in the order in which they are tried
 
 def held_out(longest: int = LONGEST) -> list[Sentence]:
     return [sentence for sentence in training.corpus()[1] if len(sentence.words) <= longest]
-
-
-def to_be_written() -> list[tuple[str, ...]]:
-    return [sentence.words for sentence in held_out(SHORT)[:TO_WRITE]]
 
 
 def verb_of(sentence: Sentence) -> int:
@@ -197,5 +192,5 @@ def other_word(causal: Trained, words: tuple[str, ...], place: int) -> str:
 
 def one_word_changed(causal: Trained) -> dict[str, Any]:
     """A sentence, and for each of its words another one that may stand there."""
-    words = next(sentence.words for sentence in training.corpus()[1] if len(sentence.words) == SHORT)
+    words = next(sentence.words for sentence in held_out() if len(sentence.words) == SHORT)
     return {"words": words, "others": [other_word(causal, words, place) for place in range(len(words))]}

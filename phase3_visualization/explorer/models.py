@@ -1,9 +1,8 @@
 """Which models run in the page, and how do they travel there?
 
-As JSON: the sizes that the forward pass of page/model/attention.js asks for, and all numbers as one text. The bytes are
-those of float32, so that a model in the page is the very model that was trained. Beside the two models of the lessons
-there are three pairs of small ones, one whole and one broken: the same first weights, the same batches, the same steps,
-and one thing taken out. All six take about six seconds of one core.
+As JSON: the sizes that the forward pass of page/model/attention.js asks for, and all numbers as one text. Beside the
+two models of the lessons there are three pairs of small ones, one whole and one broken: the same first weights, the
+same batches, the same steps, and one thing taken out. All six take about six seconds of one core.
 
     divided, undivided    one head of d_k = 64 that must look at two places, as phase1_single_head/parts/scaling.py
     masked, unmasked      next words with a causal mask and without, as phase4_causal/masking/breaking_causality.py

@@ -24,7 +24,7 @@ from shared.toy_language import SPECIAL, VOCABULARY
 from shared.training import Trained
 
 TEXTS = Path(__file__).parent / "page" / "texts.json"
-ROWS = 12  # of symbols and of letters, new to the models
+ROWS, WRITTEN = 12, 4  # of symbols and of letters, and sentences to write: new to the models
 SIZES = {  # what the texts may name beside the record
     "two_places_steps": models.TWO_PLACES_STEPS,
     "masked_steps": models.MASKED.steps,
@@ -111,7 +111,7 @@ def data(both_sides: Trained, causal: Trained, options: argparse.Namespace) -> d
     symbols, bets = torch.randint(TwoPlaces.SYMBOLS, (ROWS, TwoPlaces.LENGTH), generator=generator), wagers()
     shown = (
         {"rows": symbols.tolist(), "table": table.tolist()},
-        {"sentences": examples.to_be_written()},
+        {"sentences": [sentence.words for sentence in examples.held_out(examples.SHORT)[:WRITTEN]]},
         examples.hidden_verb(both_sides),
         {"rows": SymbolMover.test_strings(SymbolMover.LENGTH)[:ROWS].tolist()},
         examples.pretty_line(both_sides),

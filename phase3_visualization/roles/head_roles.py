@@ -31,10 +31,7 @@ def passing(halves: Halves, layer: int, head: int) -> set[str]:
 
 
 def relations_followed(halves: Halves) -> dict[str, int]:
-    """How many heads pass the rule of some relation in both halves, how many relations that are, and verb and subject.
-
-    A head may follow several relations, whatever its name; both directions are one relation.
-    """
+    """How many heads follow some relation in either direction, how many relations these are, and verb and subject."""
     followed = [{frozenset(name.split(" → ")) for name in passing(halves, *place)} for place in halves[0][0].heads]
     return {
         "all heads": len(followed),
@@ -57,10 +54,7 @@ def neighbour_heads(halves: Halves) -> dict[str, float]:
 
 
 def measure(run: Run) -> Numbers:
-    """Heads that pass, beside all heads; shares of rows, head chosen on one half of the sentences, scored on the other.
-
-    Statistics of each head, "layer.head", are taken on the half that scores.
-    """
+    """Heads that pass, beside all heads; shares of rows, head chosen on one half of the sentences, scored on another."""
     trained = load_multi_head_model(run.options, run.seed)
     halves = halves_of(trained, MultiHeadAttention)
     scores, base = halves[1]

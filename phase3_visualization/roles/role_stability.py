@@ -1,9 +1,8 @@
 """Is a role found in the same head when the model is trained again?
 
-The seed decides the first weights and the batches. Nothing tells the heads of a layer apart at the start, so training
-can give "head 2" any role. Two models are compared, trained with one seed and with the seed after it: for each relation
-of the grammar the head that follows it best in one model is looked up in the other. With --seeds N there are N such
-pairs, and neighbouring ones share a model; the lesson shows the picture of --seeds 4.
+Nothing tells the heads of a layer apart at the start, so training can give "head 2" any role. Two models are compared,
+trained with one seed and with the seed after it: for each relation of the grammar the head that follows it best in one
+model is looked up in the other. The lesson shows the picture of --seeds 4.
 """
 
 from statistics import fmean as mean

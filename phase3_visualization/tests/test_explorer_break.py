@@ -337,7 +337,7 @@ def test_bars_begin_at_one_height_below_titles_of_one_line_and_of_two(break_page
 @needs_browser
 def test_the_model_that_repeats_itself_is_said_to(break_page):
     open_at(break_page, "view=break&wager=2&answers=.a....")
-    for _ in range(examples.TO_WRITE):
+    for _ in range(wagers.WRITTEN):
         for line in break_page.locator("#break-live .pane:last-child p b").all():
             words = line.inner_text().split()
             repeats = any(one == other for one, other in itertools.pairwise(words))

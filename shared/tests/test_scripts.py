@@ -191,8 +191,6 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(script, arguments, message,
     [
         (attention_flow, ["--layer", "2"], "--layer must lie between 0 and 1: got 2"),
         (attention_3d, ["--head", "-1"], "--head must lie between 0 and 3: got -1"),
-        (attention_flow, ["--threshold", "-1"], "--threshold must be 0 or more"),
-        (attention_flow, ["--threshold", "nan"], "--threshold must be 0 or more: got nan"),
     ],
 )
 def test_bad_options_of_single_scripts(checkpoints, script, arguments, message, capsys):
