@@ -57,11 +57,9 @@ def draw(weights: Tensor, words: list[str], note: str) -> tuple[Figure, Axes3D]:
     for axis in (landscape.xaxis, landscape.yaxis, landscape.zaxis):
         axis.set_pane_color("white")
     plot_attention(weights, words, ax=fig.add_axes((0.62, 0.12, 0.36, 0.58)))
-    for place, text in (
-        (0.27, "as a landscape: blocks hide what is behind them"),
-        (0.77, "as a map: nothing is hidden"),
-    ):
-        fig.text(place, 0.875, text, ha="center", color=QUIET, fontsize=10.5)
+    style = {"ha": "center", "color": QUIET, "fontsize": 10.5}
+    fig.text(0.27, 0.875, "as a landscape: blocks hide what is behind them", **style)
+    fig.text(0.77, 0.875, "as a map: nothing is hidden", **style)
     headline(fig, TITLE, note)
     return fig, landscape
 

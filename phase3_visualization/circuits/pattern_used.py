@@ -112,7 +112,6 @@ CLAIM = Claim(
     null={"restored, least of the heads that look": 0.0},
 )
 
-
 main = Experiment(
     measure,
     [CLAIM],

@@ -99,17 +99,15 @@ def measure(run: Run) -> Numbers:
     return held_out(weights, torch.Generator().manual_seed(run.seed))
 
 
-CLAIMS = (
-    Claim(
-        id="pretrained-coreference",
-        text="A head of a language model resolves what a pronoun refers to",
-        source="course notes, What is Self-Attention?, which sends 'it' to its noun; pairs as in Levesque et al. 2012",
-        rule="the head chosen on one half of the pairs prefers the right noun in both members of more than half of the "
-        "other half's pairs",
-        holds=lambda n: n["both right"] > n["pairs"] / 2,
-        oracle={"pairs": 40, "both right": 40},
-        null={"pairs": 40, "both right": 0},
-    ),
+CLAIM = Claim(
+    id="pretrained-coreference",
+    text="A head of a language model resolves what a pronoun refers to",
+    source="course notes, What is Self-Attention?, which sends 'it' to its noun; pairs as in Levesque et al. 2012",
+    rule="the head chosen on one half of the pairs prefers the right noun in both members of more than half of the "
+    "other half's pairs",
+    holds=lambda n: n["both right"] > n["pairs"] / 2,
+    oracle={"pairs": 40, "both right": 40},
+    null={"pairs": 40, "both right": 0},
 )
 
 
@@ -147,7 +145,7 @@ def picture(results: Results) -> Figure:
 
 main = Experiment(
     measure,
-    CLAIMS,
+    [CLAIM],
     picture,
     title="The best head for “it” mostly keeps to one noun, whatever “it” means",
     note=f"{{shown[model]}} (pretrained) · pairs such as “{FAMOUS.frame.replace('_', ' / '.join(FAMOUS.words))}”",

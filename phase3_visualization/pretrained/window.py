@@ -75,7 +75,6 @@ CLAIM = Claim(
     null={"everything": 3.0, "*": 4.0},
 )
 
-
 main = Experiment(
     measure,
     [CLAIM],

@@ -54,7 +54,7 @@ def neighbour_heads(halves: Halves) -> dict[str, float]:
 
 
 def measure(run: Run) -> Numbers:
-    """Heads that pass, beside all heads; shares of rows, head chosen on one half of the sentences, scored on the rest."""
+    """Heads that pass, beside all heads; shares of rows, of a head chosen on the other half of the sentences."""
     trained = load_multi_head_model(run.options, run.seed)
     halves = halves_of(trained, MultiHeadAttention)
     scores, base = halves[1]
