@@ -69,10 +69,10 @@ def likeliest(probabilities: Tensor, count: int = 3) -> list[tuple[str, float]]:
     return list(zip(decode(best.indices.tolist()), best.values.tolist(), strict=True))
 
 
-def most_asked(weights: Tensor, position: int, count: int = 2) -> list[int]:
-    """Which other words get the largest of the weights (T,) of a word, the largest first."""
+def most_asked(weights: Tensor, position: int) -> list[int]:
+    """Which two other words get the largest of the weights (T,) of a word, the largest first."""
     order = weights.argsort(descending=True, stable=True).tolist()
-    return [j for j in order if j != position][:count]
+    return [j for j in order if j != position][:2]
 
 
 def asks(words: list[str], weights: Tensor, position: int) -> str:

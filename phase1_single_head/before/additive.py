@@ -19,10 +19,10 @@ from shared.attention_checks import check_mask
 METHODS = ("dot", "general", "concat")
 
 
-def check_query_and_memory(query: Tensor, memory: Tensor, d_model: int, d_memory: int) -> None:
-    for name, tensor, size in (("query", query, d_model), ("memory", memory, d_memory)):
-        if tensor.dim() != 3 or tensor.size(-1) != size:
-            raise ValueError(f"{name} must have shape (B, T, {size}): got {tuple(tensor.shape)}")
+def check_query_and_memory(query: Tensor, memory: Tensor, d_model: int) -> None:
+    for name, tensor in (("query", query), ("memory", memory)):
+        if tensor.dim() != 3 or tensor.size(-1) != d_model:
+            raise ValueError(f"{name} must have shape (B, T, {d_model}): got {tuple(tensor.shape)}")
     if query.size(0) != memory.size(0):
         raise ValueError(f"query and memory must have the same batch size: got {query.size(0)} and {memory.size(0)}")
 
@@ -50,16 +50,15 @@ def attend_by_loops(query: Tensor, memory: Tensor, score: Callable[[Tensor, Tens
 class AdditiveAttention(nn.Module):
     """Bahdanau's score, v · tanh(W_q q + W_k k + b): a small network looks at both (Bahdanau et al. 2014, A.1.2).
 
-    d_hidden is the size of that network (d_model unless given), d_memory that of the memory, which may differ from the
-    query's, as for a bidirectional encoder. One bias is enough, two would only add up; and v has none, because softmax
-    does not see a number that is added to all scores.
+    d_hidden is the size of that network, d_model unless given. One bias is enough, two would only add up; and v has
+    none, because softmax does not see a number that is added to all scores.
     """
 
-    def __init__(self, d_model: int, d_hidden: int | None = None, *, d_memory: int | None = None) -> None:
+    def __init__(self, d_model: int, d_hidden: int | None = None) -> None:
         super().__init__()
         d_hidden = d_model if d_hidden is None else d_hidden
         self.w_q = nn.Linear(d_model, d_hidden)
-        self.w_k = nn.Linear(d_model if d_memory is None else d_memory, d_hidden, bias=False)
+        self.w_k = nn.Linear(d_model, d_hidden, bias=False)
         self.v = nn.Linear(d_hidden, 1, bias=False)
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
@@ -68,12 +67,12 @@ class AdditiveAttention(nn.Module):
         return self.v(torch.tanh(pairs)).squeeze(-1)  # (B, T_q, T_k, 1) -> (B, T_q, T_k)
 
     def forward(self, query: Tensor, memory: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """query (B, T_q, d_model), memory (B, T_k, d_memory) -> output (B, T_q, d_memory), weights (B, 1, T_q, T_k).
+        """query (B, T_q, d_model), memory (B, T_k, d_model) -> output (B, T_q, d_model), weights (B, 1, T_q, T_k).
 
         mask: bool, True = may attend: (T_q, T_k), (B, 1, T_q, T_k) or (B, 1, 1, T_k).
         Raises ValueError for sizes or masks that do not fit.
         """
-        check_query_and_memory(query, memory, self.w_q.in_features, self.w_k.in_features)
+        check_query_and_memory(query, memory, self.w_q.in_features)
         return attend(self.score(self.w_q(query), self.w_k(memory)), memory, mask)
 
 
@@ -108,5 +107,5 @@ class LuongAttention(nn.Module):
 
         mask and errors as in AdditiveAttention.
         """
-        check_query_and_memory(query, memory, self.d_model, self.d_model)
+        check_query_and_memory(query, memory, self.d_model)
         return attend(self.score(query, memory), memory, mask)

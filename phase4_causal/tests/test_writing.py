@@ -120,17 +120,18 @@ def test_sampling_refuses_values_without_a_meaning(values, message):
         Sampling(*values)
 
 
-def test_written_tokens_and_logits_are_the_same_with_and_without_cache_and_repeat_with_the_seed():
+def test_what_is_written_with_a_cache_is_what_one_pass_says_and_repeats_with_the_seed():
     model, start = generation_model(), torch.full((5, 1), START_ID)
-    runs = [
-        write(model, start, Sampling(2.0, 30), limit=13, generator=torch.Generator().manual_seed(seed), cached=cached)
-        for seed, cached in ((0, True), (0, False), (1, True))
-    ]
-    assert torch.equal(runs[0].tokens, runs[1].tokens) and not torch.equal(runs[0].tokens, runs[2].tokens)
-    torch.testing.assert_close(runs[0].logits, runs[1].logits, rtol=0, atol=1e-10)
-    for ours, theirs in zip(runs[0].attended, runs[1].attended, strict=True):
-        for one, other in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+    one, same, other = (
+        write(model, start, Sampling(2.0, 30), limit=13, generator=torch.Generator().manual_seed(seed))
+        for seed in (0, 0, 1)
+    )
+    assert torch.equal(one.tokens, same.tokens) and not torch.equal(one.tokens, other.tokens)
+    logits, layers = model(one.tokens[:, :-1])
+    torch.testing.assert_close(one.logits, logits, rtol=0, atol=1e-10)
+    for step, attended in enumerate(one.attended):
+        for ours, theirs in zip(attended, layers, strict=True):
+            torch.testing.assert_close(ours, theirs[:, :, step, : step + 1], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

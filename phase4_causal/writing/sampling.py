@@ -5,8 +5,7 @@
     top-k         only the k likeliest words may be drawn
     top-p         only the nucleus: the fewest likely words that together have probability p (Holtzman et al. 2020)
 
-They apply in this order. With a key-value cache the model reads each word once; without it, it reads everything again
-for each new word.
+They apply in this order. The model reads each word once, through a key-value cache.
 """
 
 import math
@@ -102,7 +101,6 @@ def write(
     *,
     limit: int = MAX_LENGTH,
     generator: torch.Generator | None = None,
-    cached: bool = True,
 ) -> Written:
     """Go on from tokens (B, T), <start> and a prompt, until all sentences have ended or have `limit` words.
 
@@ -111,11 +109,10 @@ def write(
     batch, length = tokens.shape
     if length > limit:
         raise ValueError(f"limit must leave room after the prompt of {length - 1} words: got {limit}")
-    caches = new_caches(model, limit + 1, batch) if cached else []
-    new, all_logits, attended = tokens, [], []
+    caches, new, all_logits, attended = new_caches(model, limit + 1, batch), tokens, [], []
     ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
     while tokens.size(1) <= limit and not ended.all():
-        logits, layers = model(new, caches=caches) if cached else model(tokens)
+        logits, layers = model(new, caches=caches)
         all_logits.append(logits[:, -1])  # (B, T, V) -> (B, V): the last position predicts what comes next
         attended.append([weights[:, :, -1] for weights in layers])  # (B, H, T, T_k) -> (B, H, T_k)
         chances = sampling.probabilities(all_logits[-1]).cpu()
