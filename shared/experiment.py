@@ -148,7 +148,7 @@ class Experiment:
         self.draw(results, as_published=as_published)
         answer, whole = results.format(self.answer), table(numbers, published, everything=True)
         if self.about(options):
-            findings.save(options, paths.shown(self.file), judged, results.runs, whole, answer)
+            findings.save(options.output_dir, paths.shown(self.file), judged, results.runs, whole, answer)
         return answer
 
     def draw(self, results: Results, *, as_published: bool) -> None:

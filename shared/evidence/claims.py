@@ -29,8 +29,7 @@ from shared import paths
 from shared.plan import plans
 
 HOLDS, FAILS, ONLY_IF, UNDECIDED = "holds", "does not hold", "holds only if", "undecided here"
-VERDICTS = (HOLDS, FAILS, ONLY_IF, UNDECIDED)
-MARKS = {HOLDS: "+", FAILS: "x", ONLY_IF: "~", UNDECIDED: "?"}
+MARKS = {HOLDS: "+", FAILS: "x", ONLY_IF: "~", UNDECIDED: "?"}  # of the verdicts
 MEASURED = "measured"  # in place of a verdict, where only times were taken
 FEWEST_SEEDS = 3  # on which a verdict over seeds may rest
 
@@ -120,7 +119,7 @@ class Claim:
         return ONLY_IF if self.only_if is not None and self.only_if(numbers) else FAILS
 
     def over(self, runs: Sequence[Numbers]) -> str:
-        """What several seeds say together: one of VERDICTS, or MEASURED.
+        """What several seeds say together: a verdict, or MEASURED.
 
         Decided where all seeds agree, or where the interval of an effect (Above) clears its bar.
         """

@@ -4,25 +4,15 @@ An experiment judges its claims with `judged`, prints a line for each with `prin
 `save` in data/processed/findings/, a file for each script, from where shared/evidence/report/ makes a page.
 """
 
-import argparse
 import json
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from shared import cli, paths
-from shared.evidence import replications
-from shared.evidence.claims import (
-    EXPERIMENT,
-    FEWEST_SEEDS,
-    MARKS,
-    ONLY_IF,
-    UNDECIDED,
-    Claim,
-    Numbers,
-    columns,
-    rules_changed,
-)
+from shared import paths
+from shared.evidence import claims, replications
+from shared.evidence.claims import MEASURED, ONLY_IF, UNDECIDED, Claim, Numbers
 
 WIDTH = 118  # of the printed lines
 
@@ -38,16 +28,16 @@ def number(value: float | int | list) -> str:
     return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def published_ranges(claims: Iterable[Claim], names: Iterable[str]) -> dict[str, str]:
+def published_ranges(asked: Iterable[Claim], names: Iterable[str]) -> dict[str, str]:
     """Name of a number -> its least and largest value in the record, "0.52 to 0.58"; without what it does not have."""
-    known = [found for claim in claims if (found := replications.published(claim))]
+    known = [found for claim in asked if (found := replications.published(claim))]
     spans = {name: tuple(map(number, span)) for name in names for found in known if (span := found.range(name))}
     return {name: low if low == high else f"{low} to {high}" for name, (low, high) in spans.items()}
 
 
 def of_this_run(claim: Claim, runs: Sequence[Numbers]) -> str:
     """What the seeds of a run say by themselves; empty where the rule needs more of them."""
-    if claim.kind == EXPERIMENT and len(runs) >= FEWEST_SEEDS:
+    if claim.kind == claims.EXPERIMENT and len(runs) >= claims.FEWEST_SEEDS:
         return claim.over(runs)
     if claim.over_seeds:
         return ""
@@ -70,7 +60,7 @@ def judged(claim: Claim, runs: Sequence[Numbers]) -> dict:
         "rests on": f"{len(known.runs)} runs on {known.processors} kinds of processor" if known else "this run alone",
         "here": here,
         "condition": claim.condition if verdict == ONLY_IF else "",
-        "changed": rules_changed().get(claim.id, ""),
+        "changed": claims.rules_changed().get(claim.id, ""),
         "headline": claim.headline,
     }
 
@@ -83,7 +73,7 @@ def as_published(finding: Mapping) -> bool:
 def print_verdicts(found: Iterable[Mapping], *, rules: bool) -> None:
     """A line for each claim: what the record says of it, and where this run by itself says otherwise."""
     for finding in found:
-        mark, verdict = MARKS.get(finding["verdict"], "·"), finding["verdict"]
+        mark, verdict = claims.MARKS.get(finding["verdict"], "·"), finding["verdict"]
         condition = f" {finding['condition']}" if finding["condition"] else ""
         here = "" if as_published(finding) else f" (this run: {finding['here']})"
         said = f'{mark} {verdict}{condition}{here}: "{finding["claim"]}"'
@@ -98,19 +88,11 @@ def file_of(script: str, output_dir: Path) -> Path:
     return output_dir / paths.PROCESSED / "findings" / (script.removesuffix(".py").replace("/", ".") + ".json")
 
 
-def save(
-    options: argparse.Namespace, script: str, found: list[dict], runs: Sequence[Numbers], table: str, answer: str
-) -> None:
+def save(output_dir: Path, script: str, found: list[dict], runs: Sequence[Numbers], table: str, answer: str) -> None:
     """Keep what a script measured, in place of what it measured before."""
-    content = {
-        "script": script,
-        "answer": answer,
-        "table": table,
-        "seeds": list(cli.seeds(options)),
-        "numbers": columns(runs),
-        "findings": found,
-    }
-    with paths.whole_file(file_of(script, options.output_dir)) as unfinished:
+    numbers = claims.columns(runs)
+    content = {"script": script, "answer": answer, "table": table, "numbers": numbers, "findings": found}
+    with paths.whole_file(file_of(script, output_dir)) as unfinished:
         unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
@@ -118,3 +100,32 @@ def gather(output_dir: Path) -> list[dict]:
     """What every script has saved."""
     files = paths.whole_files(output_dir / paths.PROCESSED / "findings", "*.json")
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
+def contradictions(recorded: Iterable[Mapping], asked: Iterable[Claim]) -> list[str]:
+    """Verdicts of a run that come out other than the record calls decided, a line each.
+
+    One seed decides nothing where the rule speaks of several seeds or of the mean of an effect: these are left out.
+    """
+    by_id, lines = {claim.id: claim for claim in asked}, []
+    for script in recorded:
+        for claim in (by_id[finding["id"]] for finding in script["findings"] if finding["id"] in by_id):
+            known = replications.published(claim)
+            one_seed_decides = not (claim.over_seeds or isinstance(claim.holds, claims.Above))
+            if known is None:
+                lines.append(f"{claim.id}: not in the record: run ./run_all.sh replicate")
+            elif one_seed_decides and known.verdict not in (UNDECIDED, MEASURED):
+                said = {claim.verdict(run) for run in replications.rows(script["numbers"])} - {known.verdict}
+                said -= {ONLY_IF} if known.verdict != claims.HOLDS else set()
+                lines += [f"{claim.id}: {verdict}, in the record: {known.verdict}" for verdict in sorted(said)]
+    return lines
+
+
+def check(output_dir: Path) -> None:
+    """Compare the last run with the record; leave with 1 if it contradicts it."""
+    recorded = gather(output_dir)
+    wrong = contradictions(recorded, claims.all_claims())
+    count = sum(len(script["findings"]) for script in recorded)
+    print("\n".join(wrong) or f"{count} findings, none against the record")
+    if wrong:
+        sys.exit(1)

@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> str:
     argv = sys.argv[1:] if argv is None else argv
     parser = cli.parser(__doc__)
     options = cli.parse(parser, argv)
-    seven.main(argv)
+    seven.draw_all(options.output_dir)
     for script, more in MORE.items():
         importlib.import_module(script).main([*more, *argv])
     try:

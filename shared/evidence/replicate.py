@@ -15,9 +15,8 @@ import argparse
 import hashlib
 import json
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,19 +24,7 @@ from tqdm import tqdm
 
 from shared import cli, course, paths
 from shared.evidence import findings, replications
-from shared.evidence.claims import (
-    EXPERIMENT,
-    FEWEST_SEEDS,
-    HOLDS,
-    MEASURED,
-    ONLY_IF,
-    UNDECIDED,
-    VERDICTS,
-    Above,
-    Claim,
-    all_claims,
-    columns,
-)
+from shared.evidence.claims import EXPERIMENT, FEWEST_SEEDS, Claim, all_claims, columns
 from shared.evidence.replications import Block
 from shared.plan import path_of, plans
 
@@ -77,7 +64,7 @@ def found_in(kept: Path, name: str, seed: int) -> Path:
 def measure(task: tuple[Path, str, int]) -> tuple[str, course.Result]:
     """Run a script with one seed, or train a model that scripts share."""
     kept, name, seed = task
-    paths.CHECKPOINTS = kept / "checkpoints"  # of other processors and files there are others
+    paths.CHECKPOINTS = kept / "checkpoints"  # another processor, and other files, train other models
     argv = ["--seed", str(seed), "--no-pictures", "--output-dir", str(kept / f"seed{seed}")]
     return name, (course.train if ":" in name else course.run_script)(name, argv)
 
@@ -125,46 +112,8 @@ def of_claims(blocks: Sequence[Block], claims: Iterable[Claim]) -> list[Block]:
     return [replace(block, findings=found) for block, found in zip(blocks, kept, strict=True) if found]
 
 
-def summary(claims: Sequence[Claim], before: Sequence[Block], after: Sequence[Block]) -> str:
-    """What the record says now, and which of its verdicts are others than before."""
-    old, now = replications.verdicts(claims, before), replications.verdicts(claims, after)
-    counts = Counter(now.values())
-    lines = ["The record: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)]
-    lines += [f"  {name}: {old[name]} -> {now[name]}" for name in now if name in old and old[name] != now[name]]
-    return "\n".join(lines)
-
-
-def contradictions(recorded: Iterable[Mapping], claims: Iterable[Claim]) -> list[str]:
-    """Verdicts of a run that come out other than the record calls decided, a line each.
-
-    One seed decides nothing where the rule speaks of several seeds or of the mean of an effect: these are left out.
-    """
-    by_id, lines = {claim.id: claim for claim in claims}, []
-    for script in recorded:
-        for claim in (by_id[finding["id"]] for finding in script["findings"] if finding["id"] in by_id):
-            known = replications.published(claim)
-            if known is None:
-                lines.append(f"{claim.id}: not in the record: run ./run_all.sh replicate")
-            elif not (claim.over_seeds or isinstance(claim.holds, Above) or known.verdict in (UNDECIDED, MEASURED)):
-                said = {claim.verdict(run) for run in replications.rows(script["numbers"])} - {known.verdict}
-                said -= {ONLY_IF} if known.verdict != HOLDS else set()
-                lines += [f"{claim.id}: {verdict}, in the record: {known.verdict}" for verdict in sorted(said)]
-    return lines
-
-
-def check(output_dir: Path) -> None:
-    """Compare the last run with the record; leave with 1 if it contradicts it."""
-    recorded = findings.gather(output_dir)
-    wrong = contradictions(recorded, all_claims())
-    count = sum(len(script["findings"]) for script in recorded)
-    print("\n".join(wrong) if wrong else f"{count} findings, none against the record")
-    if wrong:
-        sys.exit(1)
-
-
 def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
     """Measure, and add what was measured to the record. Raises ValueError for what cannot be measured or judged."""
-    started = time.perf_counter()
     seeds = list(cli.seeds(options))
     if len(seeds) < FEWEST_SEEDS:
         raise ValueError(f"a verdict needs {FEWEST_SEEDS} seeds or more: got --seeds {len(seeds)}")
@@ -178,10 +127,11 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
     before = of_claims(replications.read(), claims)
     after = replications.with_block(before, new)
     replications.write(after)
-    print(summary(claims, before, after))
-    scripts = len({name for name, _ in wanted})
-    print(f"{scripts} scripts with seeds {seeds[0]} to {seeds[-1]} on {new.processor}: ", end="")
-    print(f"{time.perf_counter() - started:.0f} s; written: {paths.shown(paths.EVIDENCE)}")
+    old, now = replications.verdicts(claims, before), replications.verdicts(claims, after)
+    for name in (name for name in now if name in old and old[name] != now[name]):
+        print(f"{name}: {old[name]} -> {now[name]}")
+    print("The record: " + ", ".join(f"{count} {verdict}" for verdict, count in Counter(now.values()).items()))
+    print(f"written: {paths.shown(paths.EVIDENCE)}: seeds {seeds[0]} to {seeds[-1]} on {new.processor}")
 
 
 @cli.script
@@ -192,8 +142,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.set_defaults(seeds=SEEDS)
     options = cli.parse(parser, argv)
     if options.check:
-        check(options.output_dir)
-        return
+        return findings.check(options.output_dir)
     try:
         replicate(options, all_claims())
     except ValueError as error:

@@ -2,24 +2,20 @@
 
 Each picture has one panel and large type, since README shows it 420 pixels wide: a line for each quantity, and on it
 its value with every seed and kind of processor in data/evidence.json. Nothing is measured here, and no run is needed.
-
-    python shared/evidence/seven.py
-
-Writes bottleneck.png, scaling.png, heads.png, seed.png, faithfulness.png, coreference.png and induction.png to
-visualizations/plots/seven/.
 """
 
+from pathlib import Path
 from statistics import fmean
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from shared import cli
+from shared import paths
 from shared.evidence import replications
 from shared.evidence.claims import all_claims
 from shared.toy_language import RELATIONS
-from shared.visualization_utils import BLUE, INK, QUIET, RED, save_plot
+from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure, theme
 
 SIZE, DPI = (4.2, 2.1), 100  # inches; README's width, so that a point of type keeps its size
 TYPE = 12
@@ -119,14 +115,9 @@ def draw(small: Small) -> tuple[Figure, str]:
     return fig, f"{small.unit}: {', '.join(said)}; a dot for each run"
 
 
-@cli.script
-def main(argv: list[str] | None = None) -> str:
-    options = cli.parse(cli.parser(__doc__), argv)
-    with plt.rc_context({"savefig.dpi": DPI}):
+def draw_all(output_dir: Path) -> None:
+    """Write all of them to visualizations/plots/seven/ below the output folder."""
+    with theme(), plt.rc_context({"savefig.dpi": DPI}):
         for name, small in SEVEN.items():
-            save_plot(options, f"seven/{name}", *draw(small))
-    return f"{len(SEVEN)} small pictures, a dot for each run of the record"
-
-
-if __name__ == "__main__":
-    cli.run(main)
+            fig, caption = draw(small)
+            save_figure(fig, output_dir / paths.PLOTS / "seven" / f"{name}.png", caption=caption)

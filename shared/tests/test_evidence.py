@@ -215,7 +215,7 @@ def test_the_record_on_disk_has_every_experiment_with_five_seeds():
 def test_a_decided_verdict_that_turns_is_a_contradiction(monkeypatch):
     def said(value, claim, name="C001"):
         content = {"numbers": {"wetness": [value]}, "findings": [{"id": name}]}
-        return replicate.contradictions([content], [claim])
+        return findings.contradictions([content], [claim])
 
     monkeypatch.setattr(replications, "read", lambda: RECORD)
     assert said(0.4, plain()) == ["C001: does not hold, in the record: holds"] and said(0.51, plain()) == []

@@ -2,7 +2,7 @@
 
 README, the lessons, the rooms' pages and the table of claims look as on GitHub: markdown-it-py follows CommonMark as
 it does, and gives headings the same anchors. What is done here: links lead to the rendered pages, pictures to the
-gallery, code to the files of the repository; a per cent sign stays beside its number.
+gallery, code to the files of the repository.
 
 Pages may be published alone, without the code. What a page cannot reach is not linked. Whoever publishes says with the
 variable CODE_URL of the environment where the repository's files are: see .github/workflows/check_and_publish.yml.
@@ -17,7 +17,6 @@ from typing import Any
 
 import jinja2
 from markdown_it import MarkdownIt
-from markdown_it.common.utils import escapeHtml
 from markupsafe import Markup
 from mdit_py_plugins.anchors import anchors_plugin
 from pygments import highlight
@@ -32,15 +31,9 @@ LESSONS = HOME / "lessons"
 CONTENTS = Path("README.md")
 
 
-def unbroken(text: str) -> str:
-    """With a range, and a per cent sign, that stay in one line: "68–73 %"."""
-    return re.sub(r"(?<=\d)–(?=\d)", "–\u2060", re.sub(r"(?<=\d) %", "\u00a0%", text))
-
-
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "page"), autoescape=True, undefined=jinja2.StrictUndefined
 )
-TEMPLATES.filters["unbroken"] = unbroken
 
 
 def place(source: Path) -> Path:
@@ -67,16 +60,12 @@ class Site:
             return f"{self.code_url.rstrip('/')}/{Path(name).as_posix()}"
         return link(page, Path(name)) if (self.output_dir / name).exists() else None
 
-    @property
-    def menu(self) -> dict[str, Path]:
-        """What every page leads to: name -> page."""
+    def write(self, page: Path, template: str, **parts: Any) -> Path:
+        """Write a page whole, with a menu; returns its path on the disk. parts: title, and what the template needs."""
         lessons = {SECTIONS[phase]: place(Path(folder, "README.md")) for phase, folder in paths.PHASES.items()}
         explorer = {"Explorer": paths.EXPLORER} if (self.output_dir / paths.EXPLORER).is_file() else {}
-        return {"Results": paths.PAGE, **explorer, "Start": place(CONTENTS), **lessons}
-
-    def write(self, page: Path, template: str, **parts: Any) -> Path:
-        """Write a page whole; returns its path on the disk. parts: title, and what the template needs."""
-        menu = {name: link(page, to) for name, to in self.menu.items()}
+        there = {"Results": paths.PAGE, **explorer, "Start": place(CONTENTS), **lessons}
+        menu = {name: link(page, to) for name, to in there.items()}
         html = TEMPLATES.get_template(template).render(menu=menu, here=link(page, page), **parts)
         path = self.output_dir / page
         with paths.whole_file(path) as unfinished:
@@ -97,7 +86,7 @@ def address(to: str, source: Path, page: Path, site: Site) -> str:
     file, mark, anchor = to.partition("#")
     target = Path(paths.shown((paths.ROOT / source.parent / file).resolve()))
     if target in sources():
-        return link(page, place(target)) + mark + anchor
+        target = place(target)
     if target.is_relative_to(HOME):
         return link(page, target) + mark + anchor
     return site.file(page, target) or ""
@@ -112,7 +101,6 @@ def rendered(text: str, source: Path, page: Path, site: Site) -> Markup:
     """Markdown -> HTML, with links as seen from the page; tables and code can be scrolled, with the keyboard, too."""
     md = MarkdownIt("commonmark", {"highlight": colored}).enable("table").use(anchors_plugin, max_level=6)
     md.normalizeLink = lambda to: address(to, source, page, site)
-    md.add_render_rule("text", lambda _, tokens, place, *more: escapeHtml(unbroken(tokens[place].content)))
     md.add_render_rule("table_open", lambda *_: '<div class="wide" tabindex="0"><table>')
     md.add_render_rule("table_close", lambda *_: "</table></div>")
     html = md.render(text).replace("<pre>", '<pre tabindex="0">')

@@ -15,7 +15,7 @@ from typing import Any
 from PIL import Image
 
 from shared import paths
-from shared.evidence.claims import MEASURED, VERDICTS
+from shared.evidence.claims import MARKS, MEASURED
 from shared.evidence.report.lessons import place
 from shared.plan import path_of, plans, question_of
 
@@ -58,7 +58,7 @@ def drawn_by(module: str, phase: str, output_dir: Path) -> list[Picture]:
 
 def ranked(findings: Iterable[Mapping]) -> list[Mapping]:
     """What the course is about first, then by verdict; a time without a verdict last."""
-    order = (*VERDICTS, MEASURED)
+    order = [*MARKS, MEASURED]
     return sorted(findings, key=lambda finding: (not finding["headline"], order.index(finding["verdict"])))
 
 

@@ -84,7 +84,7 @@ def write_pages(output_dir: Path) -> Path:
     """Draw what only the pages show, write all of them; returns the path of the report page."""
     site = Site(output_dir, os.environ.get("CODE_URL", ""))
     with contextlib.redirect_stdout(io.StringIO()):  # these belong to the pages, nobody opens them one by one
-        seven.main(["--output-dir", str(output_dir)])
+        seven.draw_all(output_dir)
     write_lessons(site)
     return write_report(site)
 
