@@ -29,11 +29,6 @@ def packed(sentences: list[Sentence]) -> str:
     return base64.b64encode(b"".join(rows)).decode()
 
 
-def flat_pairs(sentences: list[Sentence]) -> dict[str, list[list[int]]]:
-    """Relation -> for each sentence from, to, from, to ..."""
-    return {r: [[i for pair in sentence.relations[r] for i in pair] for sentence in sentences] for r in RELATIONS}
-
-
 def rule(base: roles.Baselines) -> dict[str, list[dict]]:
     """The bars of roles.margins, in its order: a head has a name if its share is as high or higher."""
     words = {offset: text for text, offset in OFFSETS.items()}
@@ -94,7 +89,7 @@ def page_part() -> dict:
         "recipe": recipe(),
         "train": packed(train[:TRAIN_SENTENCES]),
         "held_out": packed(held_out),
-        "gold": flat_pairs(held_out),
+        "gold": {r: [[i for pair in s.relations[r] for i in pair] for s in held_out] for r in RELATIONS},  # flat
         "rules": rules,
         "pad": PAD_ID,
         "shown": shown(held_out),

@@ -117,8 +117,7 @@ def grammar_rise(words: Sequence[str], hidden: int, left_out: int) -> float:
     """By how many nats the loss of a perfect reader on the hidden word rises if word left_out is hidden, too.
 
     ln p(word | all others) - ln p(word | all others but one), the second summed over all words of the language that may
-    stand in the other gap. Below 0 where the missing word spoke against the hidden one. ValueError as
-    hidden_word_distribution raises it, for a sentence that the grammar cannot make.
+    stand in the other gap. Below 0 where the missing word spoke against the hidden one.
     """
     if left_out == hidden:
         return 0.0

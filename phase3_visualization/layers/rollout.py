@@ -22,10 +22,8 @@ from shared.attention_utils import attention_rollout, causal_mask
 def raw_product(weights: Sequence[Tensor]) -> Tensor:
     """Matrix product of the layers without the residual connection -> (..., T, T), rows sum to 1; for contrast.
 
-    weights: one tensor (..., H, T, T) per layer, the first layer first, heads are averaged. ValueError without a layer.
+    weights: one tensor (..., H, T, T) per layer, the first layer first, heads are averaged.
     """
-    if not weights:
-        raise ValueError("the product needs the weights of at least one layer: got an empty list")
     return reduce(lambda below, layer: layer @ below, [layer.mean(dim=-3) for layer in weights])
 
 
