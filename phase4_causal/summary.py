@@ -1,14 +1,9 @@
 """What do four phases show on one poster, A2, for the wall?
 
-One head: a hidden word asks all words and mixes their answers. Many heads read the same sentence, each in its own way.
-Trained again, heads share out the grammar anew. With later words hidden, a model can write. Everything is computed in
-this run from trained models. The sheet is one grid in millimetres: two columns for what a row is called, six for words.
+Everything is computed in this run from trained models. The sheet is one grid in millimetres: two columns for what a row
+is called, six for words. Writes summary_all_phases.png to visualizations/plots/; for a printer, as SVG:
 
-    python phase4_causal/summary.py
-    python phase4_causal/summary.py --sentence "those dogs slept in a soft bed"
-    python phase4_causal/summary.py --format svg        for a printer
-
-Writes summary_all_phases.png to visualizations/plots/.
+    python phase4_causal/summary.py --format svg --sentence "those dogs slept in a soft bed"
 """
 
 import textwrap

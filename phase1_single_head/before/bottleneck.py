@@ -1,9 +1,8 @@
 """Why was attention invented?
 
-The recurrent readers and writers of seq2seq.py read random letters and write them backwards, trained alike on strings
-of 4 to 24 letters. Without attention all that the writer knows of the string is one vector of 64 numbers, whatever the
-length: the bottleneck. Which letters get lost, those read first or those written last? Backwards these are the same. So
-a fourth model, without attention too, reads from first to last only, and writes in that order.
+The recurrent readers and writers of seq2seq.py read 4 to 24 random letters and write them backwards. Without attention
+all that the writer knows of them is one vector of 64 numbers. Which letters get lost, those read first or those written
+last? Backwards these are the same: so a fourth model, without attention too, writes in the order of reading.
 """
 
 from functools import partial

@@ -1,10 +1,9 @@
 """How long is the way from the first word to the last, and what does a layer cost?
 
-A recurrent network hands what it has read from word to word, convolutions from layer to layer; attention looks at every
-word directly. One number shows what that means for learning, the gradient |d last output / d first word|: where it is
-0, the last word can learn nothing from the first. The layers are untrained, as torch initialises them; one LSTM with
-its forget gate set open shows how much hangs on that. Beside it: the weights of a layer, and the longest chain of its
-operations of which each waits for the one before.
+What the way means for learning shows in the gradient |d last output / d first word|: where it is 0, the last word can
+learn nothing from the first. The layers are untrained, as torch initialises them; one LSTM with its forget gate set
+open shows how much hangs on that. Beside it: the weights of a layer, and the longest chain of its operations of which
+each waits for the one before.
 """
 
 import statistics

@@ -1,9 +1,7 @@
 """What does a row of attention weights tell about the output?
 
 The output is a weighted mean of the values. With more words than a value has numbers, other weights give the same mean,
-to the last digit (Brunner et al. 2020). See it on six words:
-
-    python phase1_single_head/reading/other_weights.py
+to the last digit (Brunner et al. 2020).
 """
 
 import math
@@ -49,16 +47,3 @@ def alternative_weights(weights: Tensor, value: Tensor) -> Tensor | None:
         other = (other + steps[emptied] * change).clamp(min=0)
         other[emptied] = 0
     return None if torch.equal(other, weights) else other
-
-
-def main() -> None:
-    value = torch.tensor([0.0, 1.0, 2.0, 1.0, 0.0, 2.0]).double()[:, None]  # six words, d_v = 1
-    weights = torch.tensor([0.05, 0.6, 0.1, 0.1, 0.05, 0.1]).double()
-    other = alternative_weights(weights, value)
-    for name, row in (("values", value[:, 0]), ("weights", weights), ("others", other)):
-        print(f"{name:8}" + "".join(f"{number:6.2f}" for number in row.tolist()))
-    print(f"output of the weights {(weights @ value).item():.3f}, of the others {(other @ value).item():.3f}")
-
-
-if __name__ == "__main__":
-    main()

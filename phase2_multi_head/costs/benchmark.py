@@ -1,11 +1,8 @@
 """How fast are four ways to compute the same attention, and are they the same?
 
-Equality first: a table of times does not say whether its rows compute the same thing. All ways have the weights of one
-MultiHeadAttention and the causal mask, and each is compared with it. A fifth is wrong on purpose: its mask has the
-other meaning, True = hidden. It runs about as fast as the right one, and no table of times would have shown it.
-
-Times are ratios to nn.MultiheadAttention within rounds (shared/measure.py), forwards; they belong to a machine and get
-no verdict. Run it alone: a program beside it slows both.
+Equality first: all ways have the weights of one MultiHeadAttention and the causal mask, and each is compared with it. A
+fifth is wrong on purpose: its mask has the other meaning, True = hidden. Times are ratios to nn.MultiheadAttention
+within rounds (shared/measure.py), forwards; they belong to a machine and get no verdict. Run it alone.
 """
 
 from collections.abc import Callable

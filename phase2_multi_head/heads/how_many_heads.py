@@ -2,9 +2,8 @@
 
 Five models guess hidden words after the same steps on the same batches: one, two, four or eight heads in one layer, and
 four heads in each of two. In one layer more heads cost no parameters: d_model = 64 is only cut into more slices. What
-does each model lose above the best possible loss, the grammar's own entropy? And how often does its best head find the
-word that the grammar relates to another? The best of several heads has been lucky, too: it is chosen on one half of
-the held-out sentences and scored on the other, beside the best fixed offset and the same model before training.
+does each model lose above the grammar's own entropy, and how often does its best head find the word that the grammar
+relates to another? That head is chosen on one half of the held-out sentences and scored on the other.
 """
 
 from functools import partial

@@ -1,10 +1,8 @@
 """How many of its heads does a trained model need?
 
-Heads are removed from trained models, without training again, and the loss may rise by less than 0.01 nats, by the
-upper end of its 95 % interval: the examples are drawn again, 1,000 times (bootstrap; Efron 1979). Two tasks: the toy
-language, two layers of four heads, on held-out sentences; and two look-ups at once (heads/two_lookups.py), one layer of
-eight heads, on strings not trained on. Each head is removed as the only one; then greedily, the cheapest of those that
-are left.
+Heads are removed, without training again: each as the only one, then greedily, the cheapest of those that are left. The
+loss may rise by less than 0.01 nats, by the upper end of its 95 % interval (bootstrap; Efron 1979). Two tasks: the toy
+language, two layers of four heads; and two look-ups at once (heads/two_lookups.py), one layer of eight.
 """
 
 from collections.abc import Callable, Sequence

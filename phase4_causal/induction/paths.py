@@ -3,9 +3,9 @@
     clean       cat RED on swam BIG up ... | cat RED ?       on: it came behind RED
     corrupted   cat BIG on swam RED up ... | cat RED ?       up
 
-Two words of the first copy are exchanged. Both answers stand where they stood; only the words before them differ.
-Patching (phase 3) puts what a part gave for the clean text into the reading of the corrupted one. Path patching puts it
-into one receiver only (Wang et al. 2022; Goldowsky-Dill et al. 2023). How much of the clean answer's lead is back?
+Two words of the first copy are exchanged. Patching (phase 3) puts what a part gave for the clean text into the reading
+of the corrupted one, path patching into one receiver only (Wang et al. 2022; Goldowsky-Dill et al. 2023). How much of
+the clean answer's lead is back?
 """
 
 import matplotlib.pyplot as plt
