@@ -4,7 +4,6 @@ The "?" is followed through a trained model to the guess: whom it asks, what it 
 would be if they were others. Every number is computed twice, one by one and as one matrix product; what they differ by
 is printed, so that a change in self_attention.py shows here.
 
-    python phase1_single_head/hidden_word.py
     python phase1_single_head/hidden_word.py --sentence "those dogs slept in a soft bed"
 """
 

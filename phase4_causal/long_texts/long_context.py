@@ -1,19 +1,18 @@
 """What do four ways around T² save?
 
 Plain attention, and a mask that hides scores after they were computed, against tiles (the same function), a band and a
-stride (a part of it) and another kernel, on one sequence, 2 heads of 64, float32, forward. Memory is the peak above the
-inputs, counted allocation by allocation, always the same. Times are ratios within rounds (shared/measure.py) at the
-longest text, with quartiles; they differ from run to run and from machine to machine.
+stride (a part of it) and another kernel, on one sequence, forward. Memory is the peak above the inputs, counted
+allocation by allocation. Times are ratios within rounds (shared/measure.py) at the longest text, with quartiles.
 """
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
-from torch import Tensor
 from tqdm import tqdm
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
@@ -35,16 +34,12 @@ PAIRS = (("plain attention", "tiles"), ("mask of a band", "band"), ("plain atten
 KERNEL = (("tiles", "torch's kernel"), ("causal tiles", "torch's causal kernel"))  # only in time
 
 
-def plain(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    return scaled_dot_product_attention(query, key, value, mask)[0]
-
-
-def calls_at(length: int) -> dict[str, Callable[[], Tensor]]:
+def calls_at(length: int) -> dict[str, Callable[[], Any]]:
     """Every way to compute, on the same random queries, keys and values (1, H, T, d)."""
     inputs = torch.randn(3, 1, NUM_HEADS, length, WIDTH)
     ways = {
-        "plain attention": plain,
-        "mask of a band": partial(plain, mask=local_mask(length, length, WINDOW)),
+        "plain attention": scaled_dot_product_attention,
+        "mask of a band": partial(scaled_dot_product_attention, mask=local_mask(length, length, WINDOW)),
         "torch's kernel": F.scaled_dot_product_attention,
         "torch's causal kernel": partial(F.scaled_dot_product_attention, is_causal=True),
         "tiles": flash_attention,
