@@ -13,7 +13,6 @@ TESTS = {
     "phase1_single_head": (
         "before",
         "exercises",
-        "from_a_mean",
         "hidden_word",
         "order",
         "parts",
@@ -31,7 +30,6 @@ TESTS = {
         "explorer_page",
         "explorer_visit",
         "layers",
-        "measured_decoders",
         "pretrained",
         "roles",
     ),
@@ -42,7 +40,6 @@ TESTS = {
         "induction",
         "long_texts",
         "masking",
-        "peer_cases",
         "random_inputs",
         "ring",
         "serving",
