@@ -29,7 +29,6 @@ from shared.evidence.replications import Block
 from shared.plan import path_of, plans
 
 KEPT = paths.ROOT / paths.PROCESSED / "replications"
-SEEDS = 5
 
 
 def module_of(script: str) -> str:
@@ -139,7 +138,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = cli.parser(__doc__)
     parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="measure these alone (default: all)")
     parser.add_argument("--check", action="store_true", help="compare the last run with the record, measure nothing")
-    parser.set_defaults(seeds=SEEDS)
+    parser.set_defaults(seeds=5)
     options = cli.parse(parser, argv)
     if options.check:
         return findings.check(options.output_dir)

@@ -269,6 +269,11 @@ def test_what_github_shows_is_shown(tmp_path):
     assert "<p>x <a" in html, "a link that leads nowhere is text"
 
 
+def test_a_per_cent_sign_stays_beside_its_number_and_code_can_be_copied():
+    html = rendered("in 8 % of `8 % 3`\n\n```\n9 % 2\n```\n", Path("README.md"), paths.PAGE, Site(Path("nowhere")))
+    assert "in 8\u00a0% of" in html and "8 % 3" in html and "9 % 2" in html
+
+
 def test_pages_written_elsewhere_link_to_no_code_and_have_the_same_bytes_twice(whole):
     report = whole / paths.PAGE
     first = report.read_bytes()

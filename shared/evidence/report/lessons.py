@@ -2,7 +2,7 @@
 
 README, the lessons, the rooms' pages and the table of claims look as on GitHub: markdown-it-py follows CommonMark as
 it does, and gives headings the same anchors. What is done here: links lead to the rendered pages, pictures to the
-gallery, code to the files of the repository.
+gallery, code to the files of the repository; a per cent sign stays beside its number.
 
 Pages may be published alone, without the code. What a page cannot reach is not linked. Whoever publishes says with the
 variable CODE_URL of the environment where the repository's files are: see .github/workflows/check_and_publish.yml.
@@ -17,6 +17,7 @@ from typing import Any
 
 import jinja2
 from markdown_it import MarkdownIt
+from markdown_it.common.utils import escapeHtml
 from markupsafe import Markup
 from mdit_py_plugins.anchors import anchors_plugin
 from pygments import highlight
@@ -101,6 +102,7 @@ def rendered(text: str, source: Path, page: Path, site: Site) -> Markup:
     """Markdown -> HTML, with links as seen from the page; tables and code can be scrolled, with the keyboard, too."""
     md = MarkdownIt("commonmark", {"highlight": colored}).enable("table").use(anchors_plugin, max_level=6)
     md.normalizeLink = lambda to: address(to, source, page, site)
+    md.add_render_rule("text", lambda _, tokens, at, *more: escapeHtml(tokens[at].content.replace(" %", "\u00a0%")))
     md.add_render_rule("table_open", lambda *_: '<div class="wide" tabindex="0"><table>')
     md.add_render_rule("table_close", lambda *_: "</table></div>")
     html = md.render(text).replace("<pre>", '<pre tabindex="0">')
