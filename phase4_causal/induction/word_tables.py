@@ -5,8 +5,11 @@ A head is two matrices (Elhage et al. 2021). With every word put in, each become
     QK    x_q W_Q W_K^T x_k^T     how much a query word looks for a key word
     OV    x_k W_V W_O W_U         which words get likelier when the head looks at a word
 
-What a word is by the time a head of layer 1 reads it, is said in two ways: words_alone, by weights of attention alone,
-and words_in_text, the mean of what is read.
+What a word is by the time a head of layer 1 reads it, is said in two ways:
+
+    words_alone      by weights of attention alone: its embedding; of the word before, what all heads of layer 0 make
+                     of it, W_V W_O. Norms without their division and shift; the feed-forward network is left out.
+    words_in_text    the mean of what is read, behind the norm, over places of texts with this word there, or before
 """
 
 import math
@@ -30,10 +33,7 @@ def scaled(x: Tensor, norm: nn.LayerNorm) -> Tensor:
 
 @torch.no_grad()
 def words_alone(model: ToyTransformer) -> tuple[Tensor, Tensor]:
-    """What layer 1 would read of the word at a place, and of the word before it: 2 x (W, d_model).
-
-    Its embedding; and what all heads of layer 0 make of it, W_V W_O. The feed-forward network is left out.
-    """
+    """What layer 1 would read of the word at a place, and of the word before it: 2 x (W, d_model)."""
     first, second = model.blocks
     words = model.embedding.weight[WORDS]  # (V, d_model) -> (W, d_model)
     copied = scaled(words, first.attention_norm) @ first.attention.w_v.weight.T @ first.attention.w_o.weight.T
@@ -42,10 +42,7 @@ def words_alone(model: ToyTransformer) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def words_in_text(model: ToyTransformer, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """What layer 1 does read, mean over places with this word there, or before: tokens (N, T) -> 2 x (W, d_model).
-
-    NaN for a word that never comes.
-    """
+    """What layer 1 does read, tokens (N, T) -> 2 x (W, d_model). NaN for a word that never comes."""
     read: list[Tensor] = []
     with changed(model.blocks[1].attention_norm, read.append):
         model(tokens)
