@@ -22,7 +22,6 @@ TESTS = {
     "phase2_multi_head": ("block", "costs", "exercises", "heads", "multi_head_attention", "pooling", "pruning"),
     "phase3_visualization": (
         "circuits",
-        "decoders",
         "exercises",
         "explorer",
         "explorer_break",
@@ -35,13 +34,11 @@ TESTS = {
     ),
     "phase4_causal": (
         "causal_attention",
-        "circuits",
         "exercises",
         "induction",
         "long_texts",
         "masking",
         "random_inputs",
-        "ring",
         "serving",
         "summary",
         "writing",
