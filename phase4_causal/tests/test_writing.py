@@ -173,6 +173,7 @@ def test_entropy_of_a_sentence_against_a_plain_loop():
             drawn_from = sampling.probabilities(written.logits[row, step])
             entropy -= sum(p * math.log(p) for p in drawn_from.tolist() if p)
             if word == END_ID:
+                assert set(tokens[step + 3 :]) <= {PAD_ID}
                 break
         assert math.isclose(written.entropy(sampling)[row], entropy)
 

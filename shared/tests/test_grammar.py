@@ -50,6 +50,18 @@ def test_sentence_probability_worked_by_hand():
     assert math.isclose(math.exp(sentence_log_probability(words)), expected, rel_tol=1e-12)
 
 
+def test_the_chances_of_all_noun_phrases_sum_to_one(monkeypatch):
+    monkeypatch.setattr(toy_language, "PLURAL_CHANCE", 0.2)  # even chances would hide which is which
+    nouns, chances = toy_language.SUBJECTS["animal"], []
+    for determiner, noun in itertools.product(grammar_entropy.KINDS["d"], itertools.chain(*nouns)):
+        for count in range(3):
+            for adjectives in itertools.permutations(toy_language.ADJECTIVES, count):
+                chances.append(grammar_entropy.noun_phrase_probability((determiner, *adjectives, noun), nouns))
+    assert math.isclose(sum(chances), 1)
+    one, many = (grammar_entropy.noun_phrase_probability(("the", noun), nouns) for noun in nouns[0])
+    assert math.isclose(4 * many, one)
+
+
 @pytest.mark.parametrize(
     "sentence",
     [

@@ -386,6 +386,12 @@ MODULES = {  # of x and a context: what makes the module, the way, its reference
     "multi_head_attention, a mask": (MULTI, near_by_only, partial(by_torch, sees=near_by), LAST),
     "fused_attention": (of(FusedMultiHeadAttention, HEADS), cross, by_torch, ANY),
     "fused_attention, causal": (of(FusedMultiHeadAttention, HEADS, causal=True), cross, causal_by_torch, LAST),
+    "fused_attention, causal and a mask": (
+        of(FusedMultiHeadAttention, HEADS, causal=True),
+        near_by_only,
+        partial(by_torch, sees=lambda i, j: near_by(i, j) & past(i, j)),
+        LAST,
+    ),
     "grouped_query_attention": (of(GroupedQueryAttention, HEADS, GROUPS), cross, by_torch, ANY),
     "alibi_attention": (of(AlibiAttention, 2), alone, with_distance, ALIKE),
     "self_attention, a head": (of(SelfAttention, 11, 13), alone, itself(one_head), ALIKE),
