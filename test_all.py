@@ -40,7 +40,6 @@ TESTS = {
         "masking",
         "random_inputs",
         "serving",
-        "summary",
         "writing",
     ),
     "shared": (
@@ -49,7 +48,6 @@ TESTS = {
         "evidence",
         "experiment",
         "exercise_checker",
-        "faults",
         "grammar",
         "house",
         "lessons",

@@ -6,14 +6,14 @@ inputs, in float64, of sizes that no two axes share. Where the reader's numbers 
 of a mistake, that mistake is named; after the single ones, two at once are tried. Where the numbers are nobody's, they
 are described in words.
 
-    exercise.py   what an exercise is made of            words.py     one call, and what is wrong with it in words
-    edits.py      from an edit to a function             check.py     which mistake it is
-                                                         command.py   the reader's file and the command line
+    exercise.py   what an exercise is made of, and how an edit becomes a function that makes the mistake
+    words.py      one call, and what is wrong with it in words
+    check.py      which mistake it is
+    command.py    the reader's file and the command line
 """
 
 # ruff: noqa: F401
 from shared.exercise_checker.check import DONE, WRONG, check, first_problem
 from shared.exercise_checker.command import run
-from shared.exercise_checker.edits import edited, ways
-from shared.exercise_checker.exercise import LEVELS, Case, Exercise, Mistake, draw, edit
+from shared.exercise_checker.exercise import LEVELS, Case, Exercise, Mistake, draw, edit, edited, ways
 from shared.exercise_checker.words import NOT_WRITTEN, WIDTH, call

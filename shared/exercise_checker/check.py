@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from shared.exercise_checker.edits import pairs, ways
-from shared.exercise_checker.exercise import Case, Exercise, Function
+from shared.exercise_checker.exercise import Case, Exercise, Function, pairs, ways
 from shared.exercise_checker.words import NOT_WRITTEN, Outcome, call, problem_of
 
 DONE, WRONG = "done", "wrong"
