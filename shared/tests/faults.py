@@ -91,7 +91,7 @@ def oracles_notice(file: str, old: str, new: str) -> bool:
 def tests_that_import(file: Path) -> list[str]:
     """First the tests of the file, then those of its room, of its phase, of others."""
     tests = [Path(folder, "tests", f"test_{room}.py") for folder, rooms in test_all.TESTS.items() for room in rooms]
-    imports = re.compile(rf"^from .*\b{file.stem}\b", re.MULTILINE)
+    imports = re.compile(rf"^from [^(\n]*(\([^)]*)?\b{file.stem}\b", re.MULTILINE)  # in one line or in brackets
     tests = [test for test in tests if imports.search((paths.ROOT / test).read_text(encoding="utf-8"))]
 
     def near(test: Path) -> tuple[bool, ...]:
