@@ -16,7 +16,7 @@ from shared.evidence import replications
 from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, ONLY_IF, UNDECIDED, all_claims
 from shared.evidence.report.questions import Picture, promised
 from shared.evidence.seven import DPI, SEVEN, draw
-from shared.plan import path_of, plans
+from shared.plan import path_of, plans, question_of
 from shared.tests.helpers import overlapping, smallest, watched_texts
 
 PHASES = tuple(course.PHASES.values())
@@ -194,10 +194,10 @@ def unknown_by_page(recorded):
     return {page: page_unknowns(page, recorded) for page in PAGES}
 
 
-def captions():
-    """Picture of the gallery, its caption, and the script that draws it."""
+def titles():
+    """Picture of the gallery, its title, and the script that draws it; behind its question stands what was drawn."""
     drawn_by = {
-        f"{phase}/{name}": path_of(script)
+        f"{phase}/{name}": script
         for phase, plan in plans().items()
         for script in plan.all
         for name in promised(script)
@@ -205,7 +205,8 @@ def captions():
     gallery = paths.ROOT / paths.GALLERY
     for picture in sorted(path for path in gallery.glob("phase?/*") if path.is_file()):
         name = picture.relative_to(gallery)
-        yield name.as_posix(), Picture.at(gallery, name).caption, drawn_by[name.as_posix()]
+        script = drawn_by[name.as_posix()]
+        yield name.as_posix(), Picture.at(gallery, name).caption.split(question_of(script))[0], path_of(script)
 
 
 def values_of(script):
@@ -216,14 +217,14 @@ def values_of(script):
     return [(abs(number), abs(number)) for number in replications.flat(values)]
 
 
-MODELS = "10"  # in a caption "8 of 10 models": two for each of five seeds
+MODELS = "10"  # in a title "8 of 10 models": two for each of five seeds
 
 
-def test_numbers_of_captions_are_those_of_recorded_runs():
-    for picture, caption, script in captions():
+def test_numbers_of_titles_are_those_of_recorded_runs():
+    for picture, title, script in titles():
         if known := values_of(script):  # else nothing was an experiment
-            unknown = set(unknown_numbers(caption, known, whole_numbers(script))) - {MODELS}
-            assert not unknown, f"{picture}: {sorted(unknown)}: {caption}"
+            unknown = set(unknown_numbers(title, known, whole_numbers(script))) - {MODELS}
+            assert not unknown, f"{picture}: {sorted(unknown)}: {title}"
 
 
 def seven_things():
