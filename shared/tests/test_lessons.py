@@ -197,10 +197,7 @@ def unknown_by_page(recorded):
 def titles():
     """Picture of the gallery, its title, and the script that draws it; behind its question stands what was drawn."""
     drawn_by = {
-        f"{phase}/{name}": script
-        for phase, plan in plans().items()
-        for script in plan.all
-        for name in promised(script)
+        f"{phase}/{name}": script for phase, plan in plans().items() for script in plan.all for name in promised(script)
     }
     gallery = paths.ROOT / paths.GALLERY
     for picture in sorted(path for path in gallery.glob("phase?/*") if path.is_file()):
