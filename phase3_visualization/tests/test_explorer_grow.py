@@ -574,8 +574,7 @@ def test_an_address_that_makes_no_sense_opens_the_first_view(browser, grow_addre
 
 
 @needs_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_anybody_can_use_the_view(browser, grow_address, scheme, width):
     size = {"width": width, "height": 844}
     page = browser.new_page(color_scheme=scheme, viewport=size)

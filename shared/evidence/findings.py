@@ -115,7 +115,11 @@ def contradictions(recorded: Iterable[Mapping], asked: Iterable[Claim]) -> list[
             if known is None:
                 lines.append(f"{claim.id}: not in the record: run ./run_all.sh replicate")
             elif one_seed_decides and known.verdict not in (UNDECIDED, MEASURED):
-                said = {claim.verdict(run) for run in replications.rows(script["numbers"])} - {known.verdict}
+                try:
+                    said = {claim.verdict(run) for run in replications.rows(script["numbers"])} - {known.verdict}
+                except KeyError as missing:  # the run is of an earlier version of the script
+                    lines.append(f"{claim.id}: the last run has no {missing}: run {script['script']} again")
+                    continue
                 said -= {ONLY_IF} if known.verdict != claims.HOLDS else set()
                 lines += [f"{claim.id}: {verdict}, in the record: {known.verdict}" for verdict in sorted(said)]
     return lines

@@ -220,6 +220,8 @@ def test_a_decided_verdict_that_turns_is_a_contradiction(monkeypatch):
     monkeypatch.setattr(replications, "read", lambda: RECORD)
     assert said(0.4, plain()) == ["C001: does not hold, in the record: holds"] and said(0.51, plain()) == []
     assert said(0.4, plain("C009"), "C009")[0].startswith("C009: not in the record")
+    of_before = {"script": "a/b.py", "numbers": {"dampness": [0.4]}, "findings": [{"id": "C001"}]}
+    assert findings.contradictions([of_before], [plain()]) == ["C001: the last run has no 'wetness': run a/b.py again"]
     often = plain(over_seeds=True, holds=lambda n: min(n["wetness"]) > 0.5)
     for lenient in (plain(holds=Above(lambda n: n["wetness"], 0.5)), often):
         assert said(0.4, lenient) == [], "one seed says nothing of a mean or a rate"
