@@ -56,14 +56,8 @@ def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str =
     content = read_checkpoint(recipe.path, device)
     if content["recipe"] != asdict(recipe):
         raise ValueError("was made with other settings")
-    return restore(content, make_attention, device)
-
-
-def restore(content: dict, make_attention: MakeAttention, device: str = "cpu") -> Trained:
-    """The model of a checkpoint that was read, by the recipe in it; ValueError if the weights belong to another one."""
     try:
-        recipe, losses = Recipe(**content["recipe"]), content["history"]["loss"]
-        model = new_model(recipe, make_attention, device)
+        losses, model = content["history"]["loss"], new_model(recipe, make_attention, device)
         model.load_state_dict(content["state_dict"])
     except (RuntimeError, TypeError, KeyError):
         raise ValueError("holds the weights of another model") from None
