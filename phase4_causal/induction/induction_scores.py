@@ -118,6 +118,7 @@ def rise(model: ToyTransformer, tokens: Tensor, layer: int, heads: list[int], ki
     attention, full = model.blocks[layer].attention, repeated_loss(model, tokens)
     gone = torch.zeros(attention.num_heads, dtype=torch.bool)
     gone[heads] = True
-    means = mean_outputs(model, tokens[:, :-1], layer)
-    with changed(attention.w_o, put_in(means if kind == "mean" else 0 * means, gone), read=True):
+    nothing = torch.zeros_like(attention.w_o.weight[0])  # (H * d_v,), as w_o reads it
+    given = mean_outputs(model, tokens[:, :-1], layer) if kind == "mean" else nothing
+    with changed(attention.w_o, put_in(given, gone), read=True):
         return (repeated_loss(model, tokens) - full).item()
