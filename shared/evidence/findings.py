@@ -102,27 +102,27 @@ def gather(output_dir: Path) -> list[dict]:
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
-def contradictions(recorded: Iterable[Mapping], asked: Iterable[Claim]) -> list[str]:
-    """Verdicts of a run that come out other than the record calls decided, a line each.
+def against_record(claim: Claim, script: Mapping) -> list[str]:
+    """How what a script saved comes out other than the record calls decided, a line each."""
+    known = replications.published(claim)
+    if known is None:
+        return [f"{claim.id}: not in the record: run ./run_all.sh replicate"]
+    over_seeds = claim.over_seeds or isinstance(claim.holds, claims.Above)  # of these one seed decides nothing
+    if over_seeds or known.verdict in (UNDECIDED, MEASURED):
+        return []
+    try:
+        said = {claim.verdict(run) for run in replications.rows(script["numbers"])} - {known.verdict}
+    except KeyError as missing:  # the run is of an earlier version of the script
+        return [f"{claim.id}: the last run has no {missing}: run {script['script']} again"]
+    said -= {ONLY_IF} if known.verdict != claims.HOLDS else set()
+    return [f"{claim.id}: {verdict}, in the record: {known.verdict}" for verdict in sorted(said)]
 
-    One seed decides nothing where the rule speaks of several seeds or of the mean of an effect: these are left out.
-    """
-    by_id, lines = {claim.id: claim for claim in asked}, []
-    for script in recorded:
-        for claim in (by_id[finding["id"]] for finding in script["findings"] if finding["id"] in by_id):
-            known = replications.published(claim)
-            one_seed_decides = not (claim.over_seeds or isinstance(claim.holds, claims.Above))
-            if known is None:
-                lines.append(f"{claim.id}: not in the record: run ./run_all.sh replicate")
-            elif one_seed_decides and known.verdict not in (UNDECIDED, MEASURED):
-                try:
-                    said = {claim.verdict(run) for run in replications.rows(script["numbers"])} - {known.verdict}
-                except KeyError as missing:  # the run is of an earlier version of the script
-                    lines.append(f"{claim.id}: the last run has no {missing}: run {script['script']} again")
-                    continue
-                said -= {ONLY_IF} if known.verdict != claims.HOLDS else set()
-                lines += [f"{claim.id}: {verdict}, in the record: {known.verdict}" for verdict in sorted(said)]
-    return lines
+
+def contradictions(recorded: Iterable[Mapping], asked: Iterable[Claim]) -> list[str]:
+    """against_record of all that a run has saved."""
+    by_id = {claim.id: claim for claim in asked}
+    found = [(by_id.get(finding["id"]), script) for script in recorded for finding in script["findings"]]
+    return [line for claim, script in found if claim for line in against_record(claim, script)]
 
 
 def check(output_dir: Path) -> None:
