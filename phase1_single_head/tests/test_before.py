@@ -11,7 +11,7 @@ from phase1_single_head.before import bottleneck, scoring
 from phase1_single_head.before.additive import METHODS, AdditiveAttention, LuongAttention, attend_by_loops
 from phase1_single_head.before.seq2seq import SIZE, BahdanauSeq2Seq, LuongSeq2Seq, Seq2Seq
 from shared.attention_utils import padding_mask
-from shared.tests.helpers import D_K, T_K, T_Q, B, close
+from shared.tests.helpers import D_K, T_K, T_Q, B, near
 
 WRITERS = (Seq2Seq, LuongSeq2Seq, BahdanauSeq2Seq)
 
@@ -23,7 +23,7 @@ def test_scores_become_weights_as_in_the_loops():
     attention.w.weight.data.copy_(general)
     output, weights = attention(query[None], memory[None])
     by_loops = attend_by_loops(query, memory, lambda q, k: q @ general.double() @ k)
-    close((output[0], weights[0, 0]), by_loops, rtol=0, atol=1e-12)
+    near((output[0], weights[0, 0]), by_loops)
 
 
 def test_concat_is_additive_with_its_matrix_cut_in_two():
@@ -33,14 +33,14 @@ def test_concat_is_additive_with_its_matrix_cut_in_two():
     additive.load_state_dict(state | {"w_q.bias": concat.w.bias, "v.weight": concat.v.weight})
     query, memory = torch.randn(B, T_Q, D_K).double(), torch.randn(B, T_K, D_K).double()
     for ours, theirs in zip(additive(query, memory), concat(query, memory), strict=True):
-        close(ours, theirs, rtol=0, atol=1e-12)
+        near(ours, theirs)
 
 
 def test_a_long_key_outdoes_a_near_one():
     """q · k = |q| |k| cos: at equal lengths the nearer key wins, and one 60 degrees away if it is longer."""
-    near, apart = torch.tensor([1.0, 0.0]), torch.tensor([0.5, math.sqrt(0.75)])
-    scores = LuongAttention(2).score(near[None, None], torch.stack([near, apart, 4 * apart])[None])
-    close(scores, torch.tensor([[[1.0, 0.5, 2.0]]]))
+    close, apart = torch.tensor([1.0, 0.0]), torch.tensor([0.5, math.sqrt(0.75)])
+    scores = LuongAttention(2).score(close[None, None], torch.stack([close, apart, 4 * apart])[None])
+    near(scores, torch.tensor([[[1.0, 0.5, 2.0]]]))
 
 
 def parameters(module):
@@ -69,7 +69,7 @@ def test_scores_hide_what_the_mask_hides(make):
     mask = padding_mask(torch.tensor([0, 4]), T_K)
     other = torch.where(mask[:, 0, 0, :, None], memory, 1000 * torch.randn(B, T_K, D_K).double())
     output, weights = attention(query, memory.requires_grad_(), mask)
-    close(output, attention(query, other, mask)[0], rtol=0, atol=0)
+    near(output, attention(query, other, mask)[0], share=0)
     assert not weights[0].any() and not output[0].any() and not weights[1, ..., 4:].any()
     (gradient,) = torch.autograd.grad(output.sum(), memory)
     assert gradient.isfinite().all() and not gradient[1, 4:].any()
@@ -112,16 +112,16 @@ def test_writers_never_see_what_they_are_to_write(make):
     assert not torch.allclose(model((source + 1) % 12, previous)[0], logits)
     if make is not Seq2Seq:  # softmax: every state contributes to every letter
         assert weights.shape == (B, 1, 5, 7) and (weights > 0).all()
-        close(weights.sum(dim=-1), torch.ones(B, 1, 5).double())
+        near(weights.sum(dim=-1), torch.ones(B, 1, 5).double())
 
 
 def test_without_attention_one_vector_carries_the_string():
     """Only the last states count: reading forwards ends at the last letter, reading backwards at the first."""
     torch.manual_seed(26)
     memory, last = Seq2Seq(12).read(torch.randint(12, (1, 7)))
-    close(last[0], torch.cat([memory[0, -1, : SIZE // 2], memory[0, 0, SIZE // 2 :]]))
+    near(last[0], torch.cat([memory[0, -1, : SIZE // 2], memory[0, 0, SIZE // 2 :]]))
     memory, last = Seq2Seq(12, directions=1).read(torch.randint(12, (1, 7)))
-    close(last, memory[:, -1])
+    near(last, memory[:, -1])
 
 
 def test_luong_asks_after_the_letter_and_bahdanau_before():

@@ -14,10 +14,10 @@ from shared.exercise_checker import DONE, WRONG, check
 from shared.tests.helpers import (
     asked_for_as_checked,
     by_loops,
-    close,
     computes_the_same,
     each_way,
     known_by_its_name,
+    near,
     soft,
 )
 from shared.toy_model import sinusoidal_positions
@@ -228,4 +228,4 @@ def test_the_loops_of_the_hint_are_what_the_solutions_compute(exercise, function
 def test_the_exercise_by_hand_is_attention():
     scores = [sum(q * k for q, k in zip(QUERY, key, strict=True)) / math.sqrt(len(key)) for key in KEYS]
     weights = [math.exp(s) / sum(math.exp(t) for t in scores) for s in scores]
-    close(HAND.solution(), torch.tensor(weights))
+    near(HAND.solution(), torch.tensor(weights))

@@ -20,7 +20,7 @@ from phase1_single_head.from_a_mean import (
     similarity_mean,
 )
 from shared import training
-from shared.tests.helpers import close
+from shared.tests.helpers import near
 from shared.toy_language import INDEX, MASK_ID, VOCABULARY, encode
 from shared.toy_model import in_double
 
@@ -53,8 +53,8 @@ def test_the_walk_ends_where_a_plain_pass_does(trained, words, capsys):
     i = models.choose_word(words)
     probabilities, weights = hidden_word.walk(in_double(trained.model), words, i)
     expected = plain_pass(trained, words, i)
-    close(probabilities, expected[0], rtol=0, atol=1e-12)
-    close(weights, expected[1], rtol=0, atol=1e-12)
+    near(probabilities, expected[0])
+    near(weights, expected[1])
     printed = capsys.readouterr().out
     guess = VOCABULARY[int(expected[0].argmax())]
     assert f"\n   {guess} {expected[0].max():.2f}, " in printed
@@ -84,8 +84,8 @@ def test_many_hidden_words_at_once_are_as_one_by_one(trained):
     probabilities, rows = models.guess_hidden(in_double(trained.model), texts, positions)
     for words, i, probability, row in zip(texts, positions, probabilities, rows, strict=True):
         expected = plain_pass(trained, words, i)
-        close(probability, expected[0], rtol=0, atol=1e-12)
-        close(row[: len(words)], expected[1], rtol=0, atol=1e-12)
+        near(probability, expected[0])
+        near(row[: len(words)], expected[1])
         assert row[len(words) :].eq(0).all()
 
 
@@ -94,7 +94,7 @@ def test_a_changed_core_is_told_and_the_walk_goes_on(trained, monkeypatch, capsy
         hidden_word.walk(in_double(trained.model), SENTENCES[0].split(), 2)
         return max(float(number) for number in re.findall(r"differ by (\S+)", capsys.readouterr().out))
 
-    assert largest_difference() < 1e-12
+    assert largest_difference() == pytest.approx(0, abs=1e-12)
     monkeypatch.setattr(hidden_word, "scaled_dot_product_attention", lambda q, k, v: (v, None))
     assert largest_difference() > 0.1
 
@@ -103,9 +103,9 @@ def test_a_changed_core_is_told_and_the_walk_goes_on(trained, monkeypatch, capsy
 def test_what_is_drawn_is_what_the_model_computes(trained, words):
     flow, i = models.flow_of(trained, words), models.choose_word(words)
     probabilities, weights = plain_pass(trained, words, i)
-    close(flow.weights, weights, rtol=0, atol=1e-12)
-    close(flow.scores.softmax(dim=0), weights, rtol=0, atol=1e-12)
-    close(flow.output, weights @ flow.value)
+    near(flow.weights, weights)
+    near(flow.scores.softmax(dim=0), weights)
+    near(flow.output, weights @ flow.value)
     assert flow.guesses[0] == (VOCABULARY[int(probabilities.argmax())], pytest.approx(probabilities.max().item()))
 
 
@@ -137,7 +137,7 @@ def test_the_heatmap_hides_the_word_and_frames_its_row(trained):
     ax = figure.axes[0]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["0 the", "1 cat", "2 ?", "3 on", "4 the", "5 mat"]
     row = ax.collections[0].get_array()[2].tolist()
-    close(torch.tensor(row).double(), plain_pass(trained, words, 2)[1], rtol=0, atol=1e-6)
+    near(torch.tensor(row).double(), plain_pass(trained, words, 2)[1], share=1e-5)
     (framed,) = [patch for patch in ax.patches if not patch.get_fill()]
     assert (framed.get_xy(), framed.get_width(), framed.get_height()) == ((0, 2), 6, 1)
     plt.close("all")
@@ -157,7 +157,7 @@ def drawn():
 
 def test_a_plain_mean_is_the_same_for_every_word(drawn):
     x = drawn[0]
-    close(plain_mean(x), torch.stack([sum(x) / T] * T))
+    near(plain_mean(x), torch.stack([sum(x) / T] * T))
 
 
 def test_similarity_scores_are_symmetric_and_the_weights_those_of_a_softmax(drawn):
@@ -165,18 +165,18 @@ def test_similarity_scores_are_symmetric_and_the_weights_those_of_a_softmax(draw
     output, weights = similarity_mean(x)
     for i in range(T):
         scores = torch.stack([x[i] @ x[j] for j in range(T)])
-        close(weights[i], scores.exp() / scores.exp().sum())
-        close(output[i], sum(weights[i, j] * x[j] for j in range(T)))
+        near(weights[i], scores.exp() / scores.exp().sum())
+        near(output[i], sum(weights[i, j] * x[j] for j in range(T)))
     closeness = weights.log() + (x @ x.T).logsumexp(dim=-1, keepdim=True)  # the scores, back from the weights
-    close(closeness, closeness.T)
+    near(closeness, closeness.T)
 
 
 def test_one_word_by_itself_all_at_once_and_torch_agree(drawn):
     x, w_q, w_k, w_v = drawn
     output, weights = all_words_ask(x, w_q, w_k, w_v)
-    close(output, F.scaled_dot_product_attention((x @ w_q)[None], (x @ w_k)[None], (x @ w_v)[None])[0])
+    near(output, F.scaled_dot_product_attention((x @ w_q)[None], (x @ w_k)[None], (x @ w_v)[None])[0])
     for i in range(T):
-        close(one_word_asks(x, i, w_q, w_k, w_v), (output[i], weights[i]))
+        near(one_word_asks(x, i, w_q, w_k, w_v), (output[i], weights[i]))
 
 
 def test_the_small_tensor_shows_what_the_lesson_says():
@@ -188,4 +188,4 @@ def test_the_small_tensor_shows_what_the_lesson_says():
     assert not any(weights[word].argmax() == word for word in (cat, sat, mat))  # cat asks for nothing: an even row
     scores = (X @ W_Q) @ (X @ W_K).T
     assert scores[sat, cat] > 0 and scores[cat, sat] == 0, "one-sided"
-    close(weights[0], weights[4], msg="the same word twice asks alike: no order yet")
+    near(weights[0], weights[4])  # the same word twice asks alike: no order yet

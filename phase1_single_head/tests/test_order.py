@@ -10,7 +10,7 @@ from phase1_single_head.order.position_encodings import RotarySelfAttention, ali
 from phase1_single_head.self_attention import SelfAttention
 from shared.attention_utils import causal_mask
 from shared.tasks import COPY, REVERSE, SymbolMover
-from shared.tests.helpers import D_K, D_V, T_K, T_Q, B, close
+from shared.tests.helpers import D_K, D_V, T_K, T_Q, B, near
 from shared.toy_model import sinusoidal_positions
 
 
@@ -21,9 +21,9 @@ def vectors(*shape, seed=0):
 def test_rotary_scores_depend_on_the_offset_alone():
     query, key, here = vectors(T_K, 22), vectors(T_K, 22, seed=1), torch.arange(T_K)
     scores = rotary(query, here) @ rotary(key, here).T
-    close(rotary(query, here + 100) @ rotary(key, here + 100).T, scores, rtol=0, atol=1e-10)
+    near(rotary(query, here + 100) @ rotary(key, here + 100).T, scores, share=1e-10)
     assert (rotary(query, here + 100) @ rotary(key, here).T - scores).abs().max() > 0.1, "no position in the scores"
-    close(scores[2, 5], query[2] @ rotary(key[5:6], torch.tensor([3]))[0], rtol=0, atol=1e-12)  # 5 - 2 = 3
+    near(scores[2, 5], query[2] @ rotary(key[5:6], torch.tensor([3]))[0])  # 5 - 2 = 3
 
 
 def test_rotary_refuses_what_it_cannot_turn():
@@ -41,7 +41,7 @@ def test_a_rotary_head_turns_queries_and_keys_and_no_values():
     turning.load_state_dict(plain.state_dict())
     x, mask = vectors(B, T_K, D_K), causal_mask(T_K)
     for ours, theirs in zip(turning(x[:, :1]), plain(x[:, :1]), strict=True):
-        close(ours, theirs, rtol=0, atol=1e-12)
+        near(ours, theirs)
     assert (turning(x, mask)[0] - plain(x, mask)[0]).abs().max() > 1e-3, "nothing was turned"
 
 
@@ -50,13 +50,13 @@ def test_sinusoidal_positions_are_the_published_formula(d_model):
     """Vaswani et al. 2017, section 3.5, odd sizes too; and the specification says the same."""
     angles = [[t / 10000 ** (2 * i / d_model) for i in range((d_model + 1) // 2)] for t in range(23)]
     rows = [[f(angle) for angle in row for f in (math.sin, math.cos)][:d_model] for row in angles]
-    close(sinusoidal_positions(23, d_model).double(), torch.tensor(rows, dtype=torch.float64), rtol=0, atol=1e-5)
-    close(sinusoidal_by_loops(23, d_model), torch.tensor(rows, dtype=torch.float64), rtol=0, atol=1e-12)
+    near(sinusoidal_positions(23, d_model).double(), torch.tensor(rows, dtype=torch.float64), share=1e-5)
+    near(sinusoidal_by_loops(23, d_model), torch.tensor(rows, dtype=torch.float64))
 
 
 def test_sinusoidal_similarity_is_the_rotary_score_of_equal_words():
     turned = rotary(torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(23, 6), torch.arange(23))
-    close(turned @ turned.T, sinusoidal_by_loops(23, 12) @ sinusoidal_by_loops(23, 12).T, rtol=0, atol=1e-12)
+    near(turned @ turned.T, sinusoidal_by_loops(23, 12) @ sinusoidal_by_loops(23, 12).T)
 
 
 def test_nearer_positions_are_more_similar_on_average_only():

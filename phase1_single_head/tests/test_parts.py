@@ -14,7 +14,7 @@ from phase1_single_head.parts.undivided import FoldedSelfAttention, UndividedSel
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
 from shared.attention_utils import causal_mask
 from shared.tasks import MOST_FACTS, NOUNS, Lookup, TwoPlaces, draw_facts, train_two_places
-from shared.tests.helpers import D_K, T_Q, B, close
+from shared.tests.helpers import D_K, T_Q, B, near
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,11 @@ def test_undivided_attention_differs_by_the_root_alone():
     ours = UndividedSelfAttention(D_K, 7, output_projection=True).double()
     x = torch.randn(B, T_Q, D_K).double()
     scores = ours.w_q(x) @ ours.w_k(x).mT
-    close(ours(x, causal_mask(T_Q))[1][:, 0], scores.masked_fill(~causal_mask(T_Q), -math.inf).softmax(dim=-1))
+    near(ours(x, causal_mask(T_Q))[1][:, 0], scores.masked_fill(~causal_mask(T_Q), -math.inf).softmax(dim=-1))
     torch.manual_seed(28)
     folded = FoldedSelfAttention(D_K, 7, output_projection=True).double()
-    close(folded.w_q.weight * math.sqrt(7), ours.w_q.weight, rtol=1e-6, atol=0)
-    close(folded.w_k.weight, ours.w_k.weight)
+    near(folded.w_q.weight * math.sqrt(7), ours.w_q.weight, share=1e-6)
+    near(folded.w_k.weight, ours.w_k.weight)
 
 
 def after_steps(attention, optimizer, steps=30):
@@ -165,9 +165,9 @@ def test_gradients_reach_all_of_a_soft_and_values_alone_of_a_hard_look_up():
 
 def test_a_query_can_ask_for_the_mean_or_for_any_single_value():
     _, key, value = random_reading()
-    close(scaled_dot_product_attention(torch.zeros(1, 11).double(), key, value)[0][0], value.mean(dim=0))
+    near(scaled_dot_product_attention(torch.zeros(1, 11).double(), key, value)[0][0], value.mean(dim=0))
     picking = 50 * math.sqrt(11) * torch.linalg.pinv(key).T  # row i scores 50 on key i and 0 on the others
-    close(scaled_dot_product_attention(picking, key, value)[0], value)
+    near(scaled_dot_product_attention(picking, key, value)[0], value)
 
 
 def test_items_of_a_batch_are_independent():
@@ -190,7 +190,7 @@ def test_one_causal_pass_trains_all_prefixes_and_other_masks_do_not():
         pairs = zip(gradients(together, *reading), gradients(prefixes, *reading), strict=True)
         return max((a - b).abs().max().item() for a, b in pairs)
 
-    assert largest_difference(causal_mask(7)) < 1e-12
+    assert largest_difference(causal_mask(7)) == pytest.approx(0, abs=1e-12)
     for wrong in (None, causal_mask(7).T, torch.ones(7, 7, dtype=torch.bool).tril(1)):
         assert largest_difference(wrong) > 1e-3
 
@@ -201,7 +201,7 @@ def test_symmetric_scores_weigh_a_ring_the_same_both_ways(size):
     half = 3 * torch.randn(size, size, generator=torch.Generator().manual_seed(size)).double()
     weights, ring = (half + half.T).softmax(dim=-1), torch.arange(size).roll(-1)
     forward, backward = weights[range(size), ring], weights[ring, range(size)]
-    close(forward.log().sum(), backward.log().sum())
+    near(forward.log().sum(), backward.log().sum())
     assert forward.log().mean().exp() <= 0.5
     one_sided = half.softmax(dim=-1)  # the control: without symmetry the two differ
     assert not torch.allclose(one_sided[range(size), ring].log().sum(), one_sided[ring, range(size)].log().sum())

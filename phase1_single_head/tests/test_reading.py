@@ -10,16 +10,16 @@ from phase1_single_head.reading import long_path
 from phase1_single_head.reading.other_weights import alternative_weights, change_without_effect
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
 from shared.measure import count_operations
-from shared.tests.helpers import close
+from shared.tests.helpers import as_printed, near
 
 
 def test_alternative_weights_worked_by_hand():
     """Values 0, 1, 2: a step of (1, -2, 1) changes neither mean nor sum, and ends when the middle is empty."""
     value = torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64)
     weights = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
-    close(alternative_weights(weights, value), torch.tensor([0.5, 0.0, 0.5]).double())
+    near(alternative_weights(weights, value), torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64))
     uneven = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)  # now away from the first: 0.1 * (-1, 2, -1) each time
-    close(alternative_weights(uneven, value), torch.tensor([0.3, 0.7, 0.0]).double())
+    near(alternative_weights(uneven, value), torch.tensor([0.3, 0.7, 0.0], dtype=torch.float64))
     assert change_without_effect(weights, value, torch.tensor([True, False, True])) is None
 
 
@@ -31,8 +31,8 @@ def test_alternative_weights_are_weights_and_give_the_same_output(length, d_v):
     kept = weights.clone()
     other = alternative_weights(weights, value)
     assert torch.equal(weights, kept), "the row that was passed in stays as it was"
-    assert (other >= 0).all() and abs(other.sum().item() - 1) < 1e-12
-    close(other @ value, weights @ value, rtol=0, atol=1e-12)
+    assert (other >= 0).all() and other.sum().item() == pytest.approx(1, abs=1e-12)
+    near(other @ value, weights @ value)
     assert (other - weights).abs().sum() > 1e-3
     assert (other > 0).sum() <= d_v + 1, "Carathéodory: d_v + 1 words are enough"
     assert alternative_weights(other, value) is None, "a row with d_v + 1 words or fewer is at the end"
@@ -46,8 +46,8 @@ def test_weights_are_unique_with_at_most_d_v_plus_one_words(length, d_v):
     assert alternative_weights(weights, value) is None
     value[1] = value[0]  # two words that say the same: the heavier gives all to the other, the rest stays
     other, lighter = alternative_weights(weights, value), int(weights[:2].argmin())
-    close(other[2:], weights[2:])
-    close(other[lighter], weights[:2].sum())
+    near(other[2:], weights[2:])
+    near(other[lighter], weights[:2].sum())
 
 
 def test_change_without_effect_takes_most_from_the_heaviest_free_word():
@@ -56,7 +56,8 @@ def test_change_without_effect_takes_most_from_the_heaviest_free_word():
     weights = torch.full((13,), 0.05, dtype=torch.float64)
     weights[4], weights[7] = 0.3, 0.15  # the heaviest is not free
     change = change_without_effect(weights, value, free)
-    assert abs(change.sum().item()) < 1e-12 and (change @ value).abs().max() < 1e-12 and change[4] == 0
+    assert change.sum().item() == pytest.approx(0, abs=1e-12) and change[4] == 0
+    assert (change @ value).tolist() == pytest.approx([0] * value.size(1), abs=1e-12)
     constraints = torch.cat([value, torch.ones(13, 1).double()], dim=1)[free]
     for seed in range(50):  # no direction of the same length takes more from word 7
         other = torch.randn(12, generator=torch.Generator().manual_seed(seed)).double()
@@ -76,7 +77,7 @@ def test_change_without_effect_takes_most_from_the_heaviest_free_word():
 def test_what_comes_out_where_courses_print_weights(scores, printed, comes_out):
     """The errata of data/claims.md. No softmax at any temperature gives 0.7 more than 0.8, as C022 has it."""
     weights = torch.tensor(scores, dtype=torch.float64).softmax(dim=0)
-    close(weights, torch.tensor(comes_out, dtype=torch.float64), rtol=0, atol=0.005)
+    as_printed(weights, comes_out, digits=2)
     assert torch.allclose(weights, torch.tensor(printed).double(), rtol=0, atol=0.005) == (printed == comes_out)
 
 
@@ -146,7 +147,7 @@ def test_a_linear_recurrence_need_not_wait():
     position = torch.arange(13, dtype=torch.float64)
     weights = (0.9 ** (position[:, None] - position)).tril()  # of word j in state t, 0 of later words
     by_loop, at_once = recurrence_by_loop(x, 0.9), weights @ x
-    close(at_once, by_loop, rtol=0, atol=1e-12)
+    near(at_once, by_loop)
     assert long_path.longest_chain(by_loop) > 13 > long_path.longest_chain(at_once)
 
 

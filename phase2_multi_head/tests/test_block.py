@@ -11,7 +11,7 @@ from phase2_multi_head.block.block_by_parts import LAYERS, steps
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.attention_checks import torch_twin
 from shared.attention_utils import causal_mask, padding_mask
-from shared.tests.helpers import close
+from shared.tests.helpers import near
 from shared.toy_model import Block
 
 
@@ -55,15 +55,15 @@ def test_block_is_torchs_layer_forwards_and_backwards_and_its_steps_lead_there(k
     ours, theirs = (words(2, 5, 21).requires_grad_() for _ in range(2))
     output, weights = block(ours, mask)
     expected = torch_layer(block)(theirs, **their_masks)
-    close(output, expected)
+    near(output, expected)
     (output * words(2, 5, 21)).sum().backward()
     (expected * words(2, 5, 21)).sum().backward()
-    close(ours.grad, theirs.grad)
+    near(ours.grad, theirs.grad)
     assert weights.shape == (2, 3, 5, 5)
     found = steps(block, ours, mask)
-    close(found["what goes out"], output)
-    close(found["x + attention"], ours + found["   attention adds"])
-    close(found["   attention reads"], block.attention_norm(ours))
+    near(found["what goes out"], output)
+    near(found["x + attention"], ours + found["   attention adds"])
+    near(found["   attention reads"], block.attention_norm(ours))
     assert found["   hidden, after ReLU"].shape == (2, 5, 42) and found["   hidden, after ReLU"].min() == 0
 
 
@@ -79,7 +79,7 @@ def test_layers_are_made_of_the_parts_that_they_name():
     }
     assert expected.keys() == LAYERS.keys()
     for name, output in expected.items():
-        close(LAYERS[name](block, x), output)
+        near(LAYERS[name](block, x), output)
 
 
 def test_distance_to_rank_one_worked_by_hand():
@@ -123,7 +123,7 @@ def test_two_words_of_one_number_are_cubed():
     for linear, weight in zip((attention.w_q, attention.w_k, attention.w_v, attention.w_o), (2, 3, 5, 7), strict=True):
         nn.init.constant_(linear.weight, weight)
     output, _ = attention(torch.tensor([[[0.25 + e], [0.25 - e]]], dtype=torch.float64))
-    close(output[0, 0] - output[0, 1], torch.tensor([2 * 5 * 7 * 2 * 3 * e**3], dtype=torch.float64), rtol=1e-4, atol=0)
+    near(output[0, 0] - output[0, 1], torch.tensor([2 * 5 * 7 * 2 * 3 * e**3], dtype=torch.float64), share=1e-4)
 
 
 def test_xavier_reaches_the_matrices_and_leaves_the_norms():

@@ -12,7 +12,7 @@ from phase2_multi_head.grouped_query_attention import GroupedQueryAttention, kv_
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads
 from shared.attention_utils import causal_mask
 from shared.measure import count_operations, in_bytes
-from shared.tests.helpers import D_K, T_K, T_Q, B, H, close
+from shared.tests.helpers import D_K, T_K, T_Q, B, H, near
 
 
 def test_fused_attention_passes_is_causal_for_equal_lengths_alone_and_dropout_in_training_alone(monkeypatch):
@@ -38,7 +38,7 @@ def test_as_many_groups_as_heads_are_multi_head_attention():
     same = GroupedQueryAttention(24, 6, 6).double()
     same.load_state_dict(many.state_dict())
     for ours, theirs in zip(same(x), many(x), strict=True):
-        close(ours, theirs, rtol=0, atol=1e-12)
+        near(ours, theirs)
     assert GroupedQueryAttention(24, 6, 2).w_k.weight.shape == (8, 24)
 
 

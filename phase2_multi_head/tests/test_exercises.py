@@ -22,10 +22,10 @@ from shared.exercise_checker import DONE, WRONG, check, draw
 from shared.tests.helpers import (
     asked_for_as_checked,
     by_loops,
-    close,
     computes_the_same,
     each_way,
     known_by_its_name,
+    near,
     soft,
 )
 
@@ -240,11 +240,11 @@ def test_solution_of_multi_head_attention_is_that_of_torch_and_of_this_repositor
     for real in (None, mask):
         actual = solutions.multi_head_attention(x, *matrices, 3, real)
         hidden = None if real is None else ~real
-        close(actual, torch_twin(module)(x, x, x, key_padding_mask=hidden, average_attn_weights=False))
-        close(actual, module(x, mask=None if real is None else real[:, None, None]))
+        near(actual, torch_twin(module)(x, x, x, key_padding_mask=hidden, average_attn_weights=False))
+        near(actual, module(x, mask=None if real is None else real[:, None, None]))
     query, key, value = solutions.fused_projection(x, torch.cat(matrices[:3], dim=1), 3)
     found = F.scaled_dot_product_attention(query, key, value)
-    close(found.transpose(1, 2).flatten(2) @ matrices[3], module(x)[0])
+    near(found.transpose(1, 2).flatten(2) @ matrices[3], module(x)[0])
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 6])
@@ -254,13 +254,13 @@ def test_solution_of_grouped_query_attention_is_that_of_torch_and_of_this_reposi
     for seen in (None, mask):
         output, _ = solutions.grouped_query_attention(query, key, value, seen)
         batch = (tensor[None] for tensor in (query, key, value))
-        close(output, F.scaled_dot_product_attention(*batch, attn_mask=seen, enable_gqa=True)[0])
+        near(output, F.scaled_dot_product_attention(*batch, attn_mask=seen, enable_gqa=True)[0])
     torch.manual_seed(0)
     module = GroupedQueryAttention(18, 6, groups).double()
     x = torch.randn(5, 18).double()
     projected = [w(x).view(5, -1, 3).transpose(0, 1) for w in (module.w_q, module.w_k, module.w_v)]
     output, weights = solutions.grouped_query_attention(*projected, causal_mask(5))
-    close((module.w_o(output.transpose(0, 1).flatten(1))[None], weights[None]), module(x[None], mask=causal_mask(5)))
+    near((module.w_o(output.transpose(0, 1).flatten(1))[None], weights[None]), module(x[None], mask=causal_mask(5)))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -285,12 +285,12 @@ def test_solution_of_the_block_is_a_pre_norm_layer_of_torch(causal, p):
     expected = layer(x[None], src_mask=~causal_mask(5) if causal else None)[0]
     w_1, w_2 = layer.norm2.weight[:, None] * layer.linear1.weight.T, layer.linear2.weight.T
     output, weights = solutions.transformer_block(x, attention, w_1, w_2, causal, torch.stack(kept), p)
-    close(output, expected)
+    near(output, expected)
     assert weights.shape == (2, 5, 5) and bool((weights.triu(1) == 0).all()) == causal
     assert (p > 0) == (not torch.stack(kept).all()), "with p = 0.3 some numbers must have been dropped"
     layer.eval()
     expected = layer(x[None], src_mask=~causal_mask(5) if causal else None)[0]
-    close(solutions.transformer_block(x, attention, w_1, w_2, causal, None, p)[0], expected)
+    near(solutions.transformer_block(x, attention, w_1, w_2, causal, None, p)[0], expected)
 
 
 def test_solution_of_pooling_is_attention_with_one_query():
@@ -301,9 +301,9 @@ def test_solution_of_pooling_is_attention_with_one_query():
         F.scaled_dot_product_attention(asks, x, v, attn_mask=mask[:, None])[:, 0]
         for v in (x, torch.eye(5).double().expand(3, 5, 5))
     ]
-    close(solutions.attention_pooling(query, x, mask), tuple(by_torch))
+    near(solutions.attention_pooling(query, x, mask), tuple(by_torch))
     assert not by_torch[0][1].any(), "nothing but padding gives zeros"
     module = AttentionPooling(7).double()
     module.query.data = query
     pooled, weights = module(x, mask[:, None, None])
-    close(solutions.attention_pooling(query, x, mask), (pooled, weights[:, 0, 0]))
+    near(solutions.attention_pooling(query, x, mask), (pooled, weights[:, 0, 0]))

@@ -18,7 +18,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_hea
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import World
 from shared.grammar.roles import NO_NAME
-from shared.tests.helpers import T_Q, B, close
+from shared.tests.helpers import T_Q, B, near
 from shared.visualization_utils import role_color
 
 
@@ -30,8 +30,8 @@ def test_sliced_input_is_one_small_head_on_each_slice():
     slices = [(wrong.w_q(part), wrong.w_k(part), wrong.w_v(part)) for part in x.split(11, dim=-1)]
     heads = [scaled_dot_product_attention(*projected, mask) for projected in slices]
     output, weights = wrong(x, mask)
-    close(output, wrong.w_o(torch.cat([head for head, _ in heads], dim=-1)), rtol=0, atol=1e-12)
-    close(weights, torch.stack([w for _, w in heads], dim=1), rtol=0, atol=1e-12)
+    near(output, wrong.w_o(torch.cat([head for head, _ in heads], dim=-1)))
+    near(weights, torch.stack([w for _, w in heads], dim=1))
 
 
 def test_sliced_heads_see_their_slice_and_ask_one_question_and_real_heads_do_not():
@@ -53,8 +53,8 @@ def test_numbers_in_the_picture_of_w_o_add_up():
     heads, matrix, added = output_projection.small_example()
     for head, (quarter, row) in enumerate(zip(heads, added, strict=True)):
         assert quarter.nonzero().flatten().tolist() == [2 * head, 2 * head + 1]
-        close(quarter @ matrix, row)
-    close(heads.sum(dim=0) @ matrix, added.sum(dim=0))
+        near(quarter @ matrix, row)
+    near(heads.sum(dim=0) @ matrix, added.sum(dim=0))
 
 
 @torch.no_grad()
@@ -62,7 +62,7 @@ def test_output_projection_folds_for_one_head_alone():
     torch.manual_seed(0)
     x = torch.randn(B, T_Q, 64, dtype=torch.float64)
     one, many = (MultiHeadAttention(64, heads, bias=False).double() for heads in (1, 4))
-    close(output_projection.folded(one)(x)[0], one(x)[0], rtol=0, atol=1e-12)
+    near(output_projection.folded(one)(x)[0], one(x)[0])
     assert (output_projection.folded(many)(x)[0] - many(x)[0]).abs().max() > 0.01
     assert output_projection.columns_written(many, x) == 64
     nn.init.eye_(many.w_o.weight)

@@ -11,7 +11,7 @@ from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from shared.attention_checks import torch_twin
-from shared.tests.helpers import T_K, T_Q, B, close
+from shared.tests.helpers import T_K, T_Q, B, near
 
 
 def test_split_and_merge_are_inverse_and_put_each_column_in_its_head():
@@ -44,13 +44,13 @@ def test_multi_head_agrees_with_torch_on_many_configurations_and_in_gradients(dt
         output, weights = ours(x, context, mask=mask)
         blocked = ~mask.expand(B, heads, t_q, t_k).flatten(0, 1)
         expected, expected_weights = theirs(x, context, context, attn_mask=blocked, average_attn_weights=False)
-        close(output, expected, rtol=0, atol=tolerance)
-        close(weights, expected_weights, rtol=0, atol=tolerance)
+        near(output, expected, share=tolerance)
+        near(weights, expected_weights, share=tolerance)
         output.square().sum().backward()
         expected.square().sum().backward()
         q, k, v = theirs.in_proj_weight.grad.chunk(3)
         for a, b in ((ours.w_q, q), (ours.w_k, k), (ours.w_v, v), (ours.w_o, theirs.out_proj.weight.grad)):
-            close(a.weight.grad, b, rtol=20 * tolerance, atol=20 * tolerance)
+            near(a.weight.grad, b, share=20 * tolerance)
 
 
 def test_multi_head_value_can_differ_from_key_and_dropout_stays_off_the_weights():
@@ -58,11 +58,11 @@ def test_multi_head_value_can_differ_from_key_and_dropout_stays_off_the_weights(
     ours = MultiHeadAttention(33, 3, dropout=0.5).double()
     x, key, value = (torch.randn(B, t, 33, dtype=torch.float64) for t in (T_Q, T_K, T_K))
     ours.train()
-    close(ours(x, key, value)[1].sum(dim=-1), torch.ones(B, 3, T_Q).double())
+    near(ours(x, key, value)[1].sum(dim=-1), torch.ones(B, 3, T_Q).double())
     assert not torch.equal(ours(x, key, value)[0], ours(x, key, value)[0])
     ours.eval()
     expected = torch_twin(ours).eval()(x, key, value)[0]
-    close(ours(x, key, value)[0], expected, rtol=0, atol=1e-12)
+    near(ours(x, key, value)[0], expected)
 
 
 def test_heads_must_divide_the_width_and_the_error_says_what_works():
@@ -102,4 +102,4 @@ def test_empty_batches_and_sequences_give_what_torch_gives(kind, batch, t_q, t_k
     attention = KINDS[kind](16, 4)
     output, _ = attention(torch.randn(batch, t_q, 16), torch.randn(batch, t_k, 16))
     found = F.scaled_dot_product_attention(*(torch.zeros(batch, 4, t, 4) for t in (t_q, t_k, t_k)))
-    close(output, attention.w_o(merge_heads(found)))
+    near(output, attention.w_o(merge_heads(found)))

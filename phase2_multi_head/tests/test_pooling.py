@@ -23,7 +23,7 @@ from phase2_multi_head.pooling.pooling_questions import (
     train,
 )
 from shared.attention_utils import padding_mask
-from shared.tests.helpers import close
+from shared.tests.helpers import near
 from shared.toy_language import INDEX, PAD_ID, Sentence, encode, pad_batch, sample_sentence, tokenize
 
 P_B, P_T, P_D = 3, 7, 11
@@ -67,9 +67,9 @@ def test_poolings_are_their_loops(name, kind):
     assert pooled.shape == (P_B, P_D) and weights.shape == (P_B, 1, 1, P_T)
     for b in range(P_B):
         expected = weights_by_loops(name, x[b], visible[b], all_poolings()["attention"].query)
-        close(weights[b, 0, 0], expected, rtol=0, atol=1e-12)
+        near(weights[b, 0, 0], expected)
         by_words = sum(expected[t] * x[b, t] for t in range(P_T))
-        close(pooled[b], by_words, rtol=0, atol=1e-12)
+        near(pooled[b], by_words)
 
 
 def test_a_key_projection_would_be_another_query():
@@ -79,7 +79,7 @@ def test_a_key_projection_would_be_another_query():
     projected = torch.softmax((x @ matrix.T) @ query / P_D**0.5, dim=-1)
     other = AttentionPooling(P_D).double()
     other.query.data.copy_(matrix.T @ query)
-    close(other(x)[1][:, 0, 0], projected, rtol=0, atol=1e-12)
+    near(other(x)[1][:, 0, 0], projected)
 
 
 @pytest.mark.parametrize("name", ["mean", "last", "attention"])
@@ -130,8 +130,8 @@ def test_classifier_is_embedding_attention_pooling_and_a_linear_layer(attention)
         x = x + model.attention(x[None])[0][0]
     weights = weights_by_loops("attention", x, torch.ones(6), model.pooling.query)
     logits, given = model(sentence)
-    close(given[0, 0, 0], weights, rtol=0, atol=1e-12)
-    close(logits[0], model.to_logits.weight @ (weights @ x) + model.to_logits.bias, rtol=0, atol=1e-12)
+    near(given[0, 0, 0], weights)
+    near(logits[0], model.to_logits.weight @ (weights @ x) + model.to_logits.bias)
 
 
 @pytest.mark.parametrize("attention", [False, True])
@@ -152,7 +152,7 @@ def test_classifier_answers_alike_alone_and_beside_longer_sentences(attention):
     for ours, theirs in zip(*results, strict=True):
         assert torch.equal(ours, theirs), "padding leaks"
     for b, row in enumerate(rows):
-        close(model(torch.tensor([row]))[0][0], results[0][0][b], rtol=0, atol=1e-12)
+        near(model(torch.tensor([row]))[0][0], results[0][0][b])
 
 
 def written(text, subject, beside, place):

@@ -13,7 +13,7 @@ from phase3_visualization.circuits.patching import Patching, changed, put_in, ru
 from phase3_visualization.circuits.pattern_used import RIVALS, pairs_of, patched
 from shared import training
 from shared.grammar.entropy import sentence_log_probability
-from shared.tests.helpers import close
+from shared.tests.helpers import near
 from shared.toy_language import MASK_ID, decode, encode
 from shared.training import Recipe
 
@@ -51,7 +51,7 @@ def test_one_head_at_one_place_is_put_in_as_by_hand():
                 added += first.attention.w_o.weight[:, columns] @ output
             x[b, place] += added
     x, _ = model.blocks[1](x + first.feed_forward(first.feed_forward_norm(x)))
-    close(logits, read(model, x))
+    near(logits, read(model, x))
     assert (logits - own.logits).abs().max() > 1e-3
     assert torch.equal(run(model, tokens).logits, own.logits), "after the block the model is as it was"
 
@@ -61,7 +61,7 @@ def test_outputs_are_what_w_o_reads():
     (pairs, _), model, seen = pairs_of(training.corpus()[1][:40]), model_of(), []
     with changed(model.blocks[1].attention.w_o, seen.append, read=True):
         found = run(model, pairs.clean, pairs.mask)
-    close(found.outputs(1), seen[0])
+    near(found.outputs(1), seen[0])
 
 
 def test_pairs_differ_in_the_subject_and_both_are_sentences_of_the_grammar():
@@ -111,7 +111,7 @@ def test_the_lens_reads_what_a_model_that_ends_there_would_say():
         tokens = torch.tensor([encode(WORDS[:4] if n < 4 else WORDS)])
         tokens[0, place] = MASK_ID
         for depth, ends in ((2, shorter), (4, model)):
-            close(logits[depth, n], ends(tokens)[0][0, place])
+            near(logits[depth, n], ends(tokens)[0][0, place])
 
 
 @torch.no_grad()
@@ -120,8 +120,8 @@ def test_shares_of_the_logit_add_up_to_it():
     stream, heads, words = each_word_hidden(model, [WORDS])
     biases = [block.attention.w_o.bias.expand(len(words), -1) for block in model.blocks]
     attention = [layer.sum(dim=0) + bias for layer, bias in zip(heads, biases, strict=True)]  # (H, N, d) -> (N, d)
-    close(torch.stack(attention), stream[1::2] - stream[:-1:2])
+    near(torch.stack(attention), stream[1::2] - stream[:-1:2])
     added = torch.stack([stream[0], *attention, *(stream[2::2] - stream[1::2])])
     logits = read(model, stream[-1]) - model.output_bias - model.embedding.weight @ model.output_norm.bias
     right = logits[torch.arange(len(words)), words]
-    close(share_of_logit(model, added, stream[-1], words).sum(dim=0), right - logits.mean(dim=-1))
+    near(share_of_logit(model, added, stream[-1], words).sum(dim=0), right - logits.mean(dim=-1))

@@ -14,7 +14,7 @@ from phase3_visualization.answers import solutions
 from shared.attention_utils import attention_rollout, normalized_entropy
 from shared.exercise_checker import DONE, check, draw
 from shared.grammar.scores import accuracy_per_head, best_fixed_offset
-from shared.tests.helpers import asked_for_as_checked, by_loops, close, each_way, known_by_its_name
+from shared.tests.helpers import asked_for_as_checked, by_loops, each_way, known_by_its_name, near
 
 ENTROPY, ROLE, ROLLOUT, REMOVED = solutions.EXERCISES
 
@@ -123,7 +123,7 @@ def test_solution_of_the_role_score_is_that_of_this_repository(seed):
     weights = (3 * draw((11, 3, 7, 7), seed=seed)[0]).softmax(dim=-1)
     gold = (draw((11, 7, 7), seed=seed + 3)[0] > 0.5) & ~torch.eye(7).bool()
     accuracy, baseline = solutions.role_score(weights, gold)
-    close(accuracy, accuracy_per_head(weights, gold))
+    near(accuracy, accuracy_per_head(weights, gold))
     assert baseline.item() == pytest.approx(best_fixed_offset(gold)[1])
 
 
@@ -139,8 +139,8 @@ def test_solution_of_the_role_score_by_hand():
 def test_solution_of_rollout_is_that_of_this_repository(layers, heads):
     weights = (3 * draw((layers, heads, 7, 7))[0]).softmax(dim=-1)
     rollout = solutions.attention_rollout(weights)
-    close(rollout, attention_rollout(list(weights)))
-    close(rollout.sum(dim=-1), torch.ones(7).double())
+    near(rollout, attention_rollout(list(weights)))
+    near(rollout.sum(dim=-1), torch.ones(7).double())
 
 
 @torch.no_grad()
@@ -156,5 +156,5 @@ def test_solution_of_removal_is_a_closed_gate(removed):
     with gated([module], gates):
         expected, _ = module(x)
     matrices = [w.weight.T for w in (module.w_q, module.w_k, module.w_v, module.w_o)]
-    close(solutions.without_head(x, *matrices, module.w_o.bias, 3, removed), expected)
+    near(solutions.without_head(x, *matrices, module.w_o.bias, 3, removed), expected)
     assert (module(x)[0] - expected).abs().max() > 0.01

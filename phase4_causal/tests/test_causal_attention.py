@@ -18,7 +18,7 @@ from phase4_causal.models import RECIPE as CAUSAL
 from phase4_causal.models import with_attention
 from shared import toy_language, training
 from shared.attention_utils import causal_mask, padding_mask
-from shared.tests.helpers import close, overlapping, watched_texts
+from shared.tests.helpers import near, overlapping, watched_texts
 from shared.toy_language import MAX_LENGTH, TOY_SENTENCE, VOCABULARY, encode
 from shared.toy_model import ToyTransformer
 from shared.visualization_utils import THEME, role_color
@@ -44,8 +44,8 @@ def test_masks_have_no_parameters():
     trained = training.untrained(training.Recipe("t", "next word", 3, 2, 0, d_model=33), MultiHeadAttention)
     tokens = torch.tensor([encode(TOY_SENTENCE.split())])
     with torch.no_grad():
-        close(with_attention(trained, CausalSelfAttention)(tokens)[0], trained.model(tokens, mask=causal_mask(6))[0])
-        close(with_attention(trained, MultiHeadAttention)(tokens)[0], trained.model(tokens)[0], rtol=0, atol=0)
+        near(with_attention(trained, CausalSelfAttention)(tokens)[0], trained.model(tokens, mask=causal_mask(6))[0])
+        near(with_attention(trained, MultiHeadAttention)(tokens)[0], trained.model(tokens)[0], share=0)
 
 
 def test_generation_follows_the_logits_stops_at_end_and_at_the_limit():
@@ -96,9 +96,9 @@ def test_ribbons_are_as_wide_as_the_weights_and_end_side_by_side(ax):
     flow = flow_of(trained, WORDS)
     ribbons = [patch for patch in ax.patches if isinstance(patch, PathPatch)]
     widths = torch.tensor([patch.get_linewidth() * summary.POINT for patch in ribbons[1::2]]).double()
-    torch.testing.assert_close(widths, flow.weights * summary.STRIP)
+    near(widths, flow.weights * summary.STRIP, share=1e-5)
     ends = torch.tensor([patch.get_path().vertices[-1][0] for patch in ribbons[1::2]]).double()
-    torch.testing.assert_close(ends.diff(), (widths[1:] + widths[:-1]) / 2)
+    near(ends.diff(), (widths[1:] + widths[:-1]) / 2, share=1e-5)
     assert f'"the cat ? on the mat" it guesses "{flow.guesses[0][0]}", {flow.guesses[0][1]:.0%} sure' in said
 
 

@@ -16,7 +16,7 @@ from phase4_causal.serving.rolling_cache import RollingCache
 from phase4_causal.writing.sampling import Sampling
 from shared.attention_utils import causal_mask, padding_mask
 from shared.exercise_checker import DONE, check, draw
-from shared.tests.helpers import asked_for_as_checked, by_loops, close, each_way, known_by_its_name
+from shared.tests.helpers import asked_for_as_checked, by_loops, each_way, known_by_its_name, near
 
 CAUSAL, COMBINED, NEXT, CACHE, TILES, LINEAR, PARTS, PAGED, DRAFT, ROLLING = solutions.EXERCISES
 
@@ -57,7 +57,7 @@ def tiles_by_logaddexp(ma, ta, oa, mb, tb, ob):
 
 def linear_of_this_repository(query, key, value):
     output, carried = linear_attention_recurrent(query, key, value)
-    close(output, linear_attention(query, key, value, causal=True))
+    near(output, linear_attention(query, key, value, causal=True))
     return output, carried[:, :-1], carried[:, -1]  # that one keeps the total as the last column
 
 
@@ -126,7 +126,7 @@ def test_padding_at_the_end_matters_to_padded_queries_only():
     """What the text of exercise 2 says: real queries see the same with and without the padding mask."""
     lengths, causal = torch.tensor([7, 2, 5]), causal_mask(7)
     differs = (solutions.combined_mask(lengths, 7, 7)[:, 0] != causal).any(dim=-1)
-    close(differs, torch.arange(7) >= lengths[:, None])
+    near(differs, torch.arange(7) >= lengths[:, None])
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
@@ -134,7 +134,7 @@ def test_padding_at_the_end_matters_to_padded_queries_only():
 def test_solution_of_the_next_word_is_that_of_generate(temperature, top_k):
     logits = (4 * draw((5, 3, 7))[0]).round()  # rounded: many are equal
     found = solutions.next_word_probabilities(logits, temperature, top_k)
-    close(found, Sampling(temperature, top_k).probabilities(logits[:, -1]))
+    near(found, Sampling(temperature, top_k).probabilities(logits[:, -1]))
     assert ((found > 0).sum(dim=-1) == top_k).all() and not torch.equal(logits[:, -1], logits[:, 0])
 
 
@@ -151,10 +151,10 @@ def test_solution_of_the_cached_step_is_the_last_row_of_the_whole():
     keys = values = torch.zeros(2, 0, 11).double()
     for t in range(7):
         output, keys, values = solutions.cached_step(words[:, t], positions, w_q, w_k, w_v, keys, values)
-        close(output, expected[:, t])
-        close(output, module(x[:, t : t + 1], cache=cache)[0][:, 0])
-    close(keys, x @ w_k)
-    close((keys, values), (cache.keys[:, 0], cache.values[:, 0]))
+        near(output, expected[:, t])
+        near(output, module(x[:, t : t + 1], cache=cache)[0][:, 0])
+    near(keys, x @ w_k)
+    near((keys, values), (cache.keys[:, 0], cache.values[:, 0]))
 
 
 @pytest.mark.parametrize("cut", [1, 5, 10])
@@ -173,10 +173,10 @@ def test_solution_of_the_tiles_is_softmax_over_all_keys(cut):
 
     expected = F.scaled_dot_product_attention(400 * query, key, value, attn_mask=visible, scale=1.0)
     two = solutions.merge_tiles(*tile(slice(0, cut)), *tile(slice(cut, 11)))
-    close(two[2], expected.nan_to_num(0))
-    close(two[0] + two[1].log(), scores.logsumexp(dim=-1))
+    near(two[2], expected.nan_to_num(0))
+    near(two[0] + two[1].log(), scores.logsumexp(dim=-1))
     first = solutions.merge_tiles(*tile(slice(7, 11)), *tile(slice(0, 3)))
-    close(solutions.merge_tiles(*first, *tile(slice(3, 7))), two)  # in any order
+    near(solutions.merge_tiles(*first, *tile(slice(3, 7))), two)  # in any order
 
 
 def test_solution_of_the_parts_is_attention_over_all_keys():
@@ -189,16 +189,16 @@ def test_solution_of_the_parts_is_attention_over_all_keys():
         strict=True,
     )  # fmt: skip
     expected = scores.softmax(dim=-1).nan_to_num(0) @ value, scores.logsumexp(dim=-1)
-    close(solutions.merge_parts(torch.stack(outputs), torch.stack(logsumexps)), expected)
+    near(solutions.merge_parts(torch.stack(outputs), torch.stack(logsumexps)), expected)
 
 
 def test_solutions_of_phase_4_by_hand():
     """Scores 0 and ln 3 in two tiles, values 4 and 8: weights 1/4 and 3/4. A first word sees itself only."""
     ln3, one = torch.tensor([math.log(3)]).double(), torch.ones(1).double()
     largest, total, mean = solutions.merge_tiles(0 * one, one, 4 * one[None], ln3, one, 8 * one[None])
-    close((largest, total, mean), (ln3, 4 / 3 * one, 7 * one[None]))
+    near((largest, total, mean), (ln3, 4 / 3 * one, 7 * one[None]))
     probabilities = solutions.next_word_probabilities(torch.tensor([[[0.0, 2 * math.log(3), -5.0]]]), 2.0, 2)
-    close(probabilities, torch.tensor([[0.25, 0.75, 0.0]]))
+    near(probabilities, torch.tensor([[0.25, 0.75, 0.0]]))
     query, key, value = torch.tensor([[5.0], [0.0]]), torch.tensor([[2.0], [0.0]]), torch.tensor([[8.0], [4.0]])
     output, state, total = solutions.causal_linear_attention(query, key, value)  # phi(2) = 3, phi(0) = 1
     assert output.flatten().tolist() == [8.0, 7.0] and state.item() == 28 and total.item() == 4

@@ -15,6 +15,7 @@ from phase4_causal.induction import word_tables as tables
 from phase4_causal.induction.induction_scores import unrepeated_sequences
 from phase4_causal.induction.models import HEADS, untrained
 from shared.attention_utils import causal_mask
+from shared.tests.helpers import near
 from shared.toy_language import SPECIAL, VOCABULARY
 
 
@@ -78,7 +79,7 @@ def test_induction_score_against_a_plain_loop():
     weights, gold = random_weights(tokens), task.after_earlier_occurrence(tokens)
     for head, score in enumerate(task.scores([weights], gold)[0]):
         rows = [weights[n, head, i][gold[n, i]].sum().item() for n, i in gold.any(dim=-1).nonzero().tolist()]
-        torch.testing.assert_close(score.item(), sum(rows) / len(rows), rtol=1e-12, atol=0)
+        near(score.item(), sum(rows) / len(rows), share=1e-12)
 
 
 def test_induction_score_of_heads_that_are_known():
@@ -151,7 +152,7 @@ def test_mean_ablation_takes_away_what_depends_on_the_words():
         with changed(attention.w_o, change, read=True), changed(attention.w_o, seen.append, read=True):
             model(tokens)
     full, less = (x.unflatten(-1, (HEADS, -1)) for x in seen[1:])  # (N, T, H, d_v)
-    torch.testing.assert_close(less[:, :, [0, 2]], full[:, :, [0, 2]].mean(dim=0).expand_as(less[:, :, [0, 2]]))
+    near(less[:, :, [0, 2]], full[:, :, [0, 2]].mean(dim=0).expand_as(less[:, :, [0, 2]]))
     assert torch.equal(less[:, :, [1, 3]], full[:, :, [1, 3]])
     attention.w_v.weight[:16] = 0  # head 0 now says the same whatever the words are: there is nothing to take away
     alone = [task.rise(model, TOKENS, 1, [head], "mean") for head in (0, 1)]
@@ -192,7 +193,7 @@ def test_tables_of_one_text_are_what_the_model_computes_there(model, head):
     scores = tables.qk_table(model, head, here, before)[words[1:]][:, words[:-1]]  # column j: the key behind word j
     own = found.weights[1][0, head, 1:, 1:]
     weights = scores.masked_fill(~causal_mask(len(scores)), -math.inf).softmax(dim=-1)
-    torch.testing.assert_close(weights, own / own.sum(dim=-1, keepdim=True), **EXACT)
+    near(weights, own / own.sum(dim=-1, keepdim=True), share=1e-10)
 
     columns, norm = slice(head * WIDTH, (head + 1) * WIDTH), model.output_norm
     value = found.values[1][0, 5, columns] - attention.w_v.bias[columns]
@@ -201,7 +202,7 @@ def test_tables_of_one_text_are_what_the_model_computes_there(model, head):
     for x in (stream, stream + attention.w_o.weight[:, columns] @ value):
         divisor = (x.var(correction=0) + norm.eps).sqrt()  # what the table leaves out
         logits.append(divisor * (norm(x) - norm.bias) @ model.embedding.weight[tables.WORDS].T)
-    torch.testing.assert_close(tables.ov_table(model, head, here)[words[5]], logits[1] - logits[0], **EXACT)
+    near(tables.ov_table(model, head, here)[words[5]], logits[1] - logits[0], share=1e-10)
 
 
 @torch.no_grad()
@@ -234,8 +235,8 @@ def test_weights_alone_word_by_word(model):
     here, before = tables.words_alone(model)
     word = model.embedding.weight[tables.WORDS[13]]
     copied = sum(written(first, head, word) for head in range(HEADS))
-    torch.testing.assert_close(here[13], read(word, second.attention_norm), **EXACT)
-    torch.testing.assert_close(before[13], read(copied, second.attention_norm), **EXACT)
+    near(here[13], read(word, second.attention_norm), share=1e-10)
+    near(before[13], read(copied, second.attention_norm), share=1e-10)
 
 
 def test_scores_of_tables_that_are_known():

@@ -24,6 +24,7 @@ from phase4_causal.models import largest_leak, with_attention
 from shared import training
 from shared.attention_utils import causal_mask
 from shared.head_statistics import even_weights
+from shared.tests.helpers import near
 from shared.toy_language import END_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence, encode
 from shared.toy_model import weights_of
 
@@ -58,7 +59,7 @@ def test_weight_on_later_words_by_hand_and_of_ones_that_are_added():
     scores, ones = conventions.random_scores(), causal_mask(conventions.LENGTH).double()
     identity = torch.eye(conventions.LENGTH, dtype=torch.float64).expand_as(scores)
     theirs = F.scaled_dot_product_attention(scores, identity, identity, attn_mask=ones, scale=1.0)
-    torch.testing.assert_close(conventions.READ["scores + mask"](scores, ones), theirs)
+    near(conventions.READ["scores + mask"](scores, ones), theirs)
 
 
 def test_nan_comes_from_rows_without_a_key_and_from_float16_and_not_with_ours():
@@ -75,7 +76,7 @@ def test_nan_comes_from_rows_without_a_key_and_from_float16_and_not_with_ours():
         if cause == "gradients with NaN, plain softmax":
             assert min(counts) >= 1
         else:
-            assert counts == expected.get(cause, [0] * 4), cause
+            assert counts == expected.get(cause, [0] * 4), cause  # why: float16 has three digits
     sums = nan_causes.wrong_axis(torch.float64)
     assert sums.min() < 0.5 and sums.max() > 1.5  # no NaN, but rows that do not sum to 1
 
@@ -200,7 +201,7 @@ def test_a_bigram_model_loses_what_a_loop_counts():
     uniform = 0.01 * (len(VOCABULARY) - 1)  # padding follows no word
     after = {("the", "cat"): (2, 3), ("cat", "<end>"): (2, 2), ("<start>", "the"): (3, 3)}  # count, all of that word
     expected = -sum(math.log((count + 0.01) / (every + uniform)) for count, every in after.values()) / 3
-    assert breaking_causality.bigram_loss(sentences, sentences[:1]) == pytest.approx(expected, abs=1e-6)
+    assert breaking_causality.bigram_loss(sentences, sentences[:1]) == pytest.approx(expected, rel=1e-4)
 
 
 # ---- patterns
@@ -232,9 +233,9 @@ def test_spread_is_that_of_plain_loops_and_one_for_even_weights(causal):
                     rows["normalised entropy"].append(entropy / math.log(len(seen)))
                     rows["normalised distance"].append(distance * len(seen) / sum(abs(i - j) for j in seen))
     expected = {name: sum(values) / len(values) for name, values in rows.items()}
-    assert mask_patterns.spread([weights], mask) == pytest.approx(expected, abs=1e-6)
+    assert mask_patterns.spread([weights], mask) == pytest.approx(expected, rel=1e-4)
     of_even = mask_patterns.spread([even_weights(mask)], mask)
-    assert of_even["normalised entropy"] == pytest.approx(1) and of_even["normalised distance"] == pytest.approx(1)
+    assert [of_even["normalised entropy"], of_even["normalised distance"]] == pytest.approx([1, 1], rel=1e-5)
 
 
 def test_cut_takes_the_future_and_scales_the_rest_back():
@@ -242,7 +243,7 @@ def test_cut_takes_the_future_and_scales_the_rest_back():
     (result,), seen = mask_patterns.cut([weights], mask)
     assert torch.equal(seen, mask.tril())
     expected = weights.tril() / weights.tril().sum(dim=-1, keepdim=True).clamp(min=1e-9)  # rows of padding are empty
-    torch.testing.assert_close(result, expected)
+    near(result, expected)
 
 
 def test_cut_is_what_the_first_layer_computes_under_the_mask_and_not_the_second():
@@ -272,4 +273,4 @@ def test_a_causal_model_never_reads_the_end_and_its_patterns_start_with_one_more
     assert real.tolist() == [len(sentence.words) + 1 for sentence in sentences]
     assert not weights.triu(1).any() and torch.equal(mask, mask.tril())
     alone = weights_of(trained.model, ["<start>", *sentences[0].words])[0]
-    torch.testing.assert_close(weights[0, :, : len(alone[0]), : len(alone[0])], alone)
+    near(weights[0, :, : len(alone[0]), : len(alone[0])], alone)

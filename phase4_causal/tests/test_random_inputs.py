@@ -30,7 +30,7 @@ from shared.attention_utils import (
     padding_mask,
     strided_mask,
 )
-from shared.tests.helpers import close, qkv
+from shared.tests.helpers import as_printed, near, qkv
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 LARGEST = {torch.float64: 1e150, torch.float32: 1e17, torch.bfloat16: 1e17, torch.float16: 6e4}  # scores stay finite
@@ -104,8 +104,8 @@ def test_core_is_torchs_function_and_its_output_a_mean_of_what_is_seen(inputs):
     full = torch.ones(weights.shape, dtype=torch.bool) & (True if mask is None else mask)
     assert not weights[~full].any(), "a hidden key has a weight"
     total, sees = weights.double().sum(dim=-1), full.any(dim=-1)
-    tolerance = 2 * key.size(-2) * torch.finfo(query.dtype).eps
-    torch.testing.assert_close(total, sees.double(), rtol=0, atol=max(tolerance, 1e-15))
+    tolerance = 20 * key.size(-2) * torch.finfo(query.dtype).eps
+    near(total, sees.double(), share=max(tolerance, 1e-15))
     if value.numel():
         error = (output.double() - by_torch(query, key, value, mask)).abs()
         assert (error <= room_for_rounding(query, key, value)).all()
@@ -136,7 +136,7 @@ def test_any_shapes_give_what_torch_gives_or_an_error_of_ours(shapes, mask_shape
     leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     assert weights.shape[-2:] == (query.size(-2), key.size(-2)) and output.shape[-1] == value.size(-1)
     same = [x.expand(*leading, *x.shape[-2:]).double() for x in (query, key, value)]
-    torch.testing.assert_close(output.double(), F.scaled_dot_product_attention(*same, attn_mask=mask))
+    near(output.double(), F.scaled_dot_product_attention(*same, attn_mask=mask))
 
 
 @st.composite
@@ -149,7 +149,7 @@ def long_inputs(draw):
 
 
 def assert_masked(output, inputs, mask):
-    torch.testing.assert_close(output, by_torch(*inputs, mask), rtol=0, atol=1e-9)
+    near(output, by_torch(*inputs, mask), share=1e-9)
 
 
 @examples(200)
@@ -180,10 +180,10 @@ def test_linear_attention_is_its_loops(t_q, t_k, d, seed, size, causal):
     for feature_map in ("elu", "relu"):
         by_loops = linear_by_loops(*inputs, causal=causal, feature_map=feature_map)
         found = linear_attention(*inputs, causal=causal, feature_map=feature_map)
-        torch.testing.assert_close(found, by_loops, rtol=0, atol=1e-10)
+        near(found, by_loops, share=1e-10)
         if causal and t_q == t_k:
             recurrent, _ = linear_attention_recurrent(*inputs, feature_map=feature_map)
-            torch.testing.assert_close(recurrent, by_loops, rtol=0, atol=1e-10)
+            near(recurrent, by_loops, share=1e-10)
 
 
 @examples(150)
@@ -218,12 +218,12 @@ def test_multi_head_is_torchs_module_and_a_stack_of_heads(heads, d_k, batch, t_q
     hidden = ~mask.flatten(0, 1)
     theirs = torch_twin(ours)(x, context, context, attn_mask=hidden, average_attn_weights=False)
     for a, b in zip(ours(x, context, mask=mask), theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+        near(a, b, share=1e-11)
     if not bias:
         stack = StackOfHeads(heads * d_k, heads).double()
         stack.copy_weights(ours)
         own = causal_mask(t_q)
-        torch.testing.assert_close(stack(x, own), ours(x, mask=own), rtol=0, atol=1e-11)
+        near(stack(x, own), ours(x, mask=own), share=1e-11)
 
 
 @examples(100)
@@ -236,7 +236,7 @@ def test_a_cache_filled_in_any_chunks_is_one_pass(heads, d_k, chunks, seed):
     cache = KeyValueCache(2, heads, sum(chunks), d_k, dtype=torch.float64)
     with torch.no_grad():
         parts = [attention(part, cache=cache)[0] for part in x.split(chunks, dim=1)]
-        torch.testing.assert_close(torch.cat(parts, dim=1), attention(x)[0], rtol=0, atol=1e-11)
+        near(torch.cat(parts, dim=1), attention(x)[0], share=1e-11)
 
 
 # ---- numbers that other projects print of the same mechanisms, and what their issues are about; each names its source
@@ -255,15 +255,11 @@ JOURNEY = torch.tensor(
 )
 
 
-def assert_printed(found, printed):
-    close(found, torch.tensor(printed), rtol=0, atol=5.1e-5)
-
-
 def test_llms_from_scratch_attention_without_weights():
     """Section 3.3: the words are queries, keys and values, and nothing is divided by √3."""
     output, weights = scaled_dot_product_attention(math.sqrt(3) * JOURNEY, JOURNEY, JOURNEY)
-    assert_printed(weights[1], [0.1385, 0.2379, 0.2333, 0.1240, 0.1082, 0.1581])
-    assert_printed(output[1], [0.4419, 0.6515, 0.5683])
+    as_printed(weights[1], [0.1385, 0.2379, 0.2333, 0.1240, 0.1082, 0.1581], digits=4)
+    as_printed(output[1], [0.4419, 0.6515, 0.5683], digits=4)
 
 
 def test_llms_from_scratch_self_attention_with_seed_123():
@@ -273,19 +269,19 @@ def test_llms_from_scratch_self_attention_with_seed_123():
     for w in (ours.w_q, ours.w_k, ours.w_v):
         w.weight = nn.Parameter(torch.rand(3, 2).T)
     output, weights = ours(JOURNEY)
-    assert_printed(weights[0, 1], [0.1500, 0.2264, 0.2199, 0.1311, 0.0906, 0.1820])
-    assert_printed(output[1], [0.3061, 0.8210])
+    as_printed(weights[0, 1], [0.1500, 0.2264, 0.2199, 0.1311, 0.0906, 0.1820], digits=4)
+    as_printed(output[1], [0.3061, 0.8210], digits=4)
 
 
 def test_llms_from_scratch_causal_weights_with_seed_789():
     """Sections 3.4 and 3.5: nn.Linear without biases; then the future is hidden."""
     torch.manual_seed(789)
     ours = SelfAttention(3, 2, 2)
-    assert_printed(ours(JOURNEY)[0][0], [-0.0739, 0.0713])
+    as_printed(ours(JOURNEY)[0][0], [-0.0739, 0.0713], digits=4)
     weights = ours(JOURNEY, causal_mask(6))[1][0]
-    assert_printed(weights[1], [0.5517, 0.4483, 0, 0, 0, 0])
-    assert_printed(weights[2], [0.3800, 0.3097, 0.3103, 0, 0, 0])
-    assert_printed(weights[5], [0.1935, 0.1663, 0.1666, 0.1542, 0.1666, 0.1529])
+    as_printed(weights[1], [0.5517, 0.4483, 0, 0, 0, 0], digits=4)
+    as_printed(weights[2], [0.3800, 0.3097, 0.3103, 0, 0, 0], digits=4)
+    as_printed(weights[5], [0.1935, 0.1663, 0.1666, 0.1542, 0.1666, 0.1529], digits=4)
 
 
 def test_llms_from_scratch_two_causal_heads_with_seed_123():
@@ -296,7 +292,7 @@ def test_llms_from_scratch_two_causal_heads_with_seed_123():
     query, key, value = (split_heads(w(JOURNEY[None]), 2) for w in (w_q, w_k, w_v))
     heads, _ = scaled_dot_product_attention(query, key, value, causal_mask(6))
     printed = [[0.3190, 0.4858], [0.2943, 0.3897], [0.2856, 0.3593], [0.2693, 0.3873], [0.2639, 0.3928]]
-    assert_printed(w_o(merge_heads(heads))[0], [*printed, [0.2575, 0.4028]])
+    as_printed(w_o(merge_heads(heads))[0], [*printed, [0.2575, 0.4028]], digits=4)
 
 
 def test_d2l_dot_product_attention_on_equal_keys():
@@ -304,7 +300,7 @@ def test_d2l_dot_product_attention_on_equal_keys():
     value = torch.arange(40.0).reshape(1, 10, 4).repeat(2, 1, 1)
     mask = padding_mask(torch.tensor([2, 6]), 10)[:, 0]
     output, _ = scaled_dot_product_attention(torch.randn(2, 1, 2), torch.ones(2, 10, 2), value, mask)
-    close(output, torch.tensor([[[2.0, 3, 4, 5]], [[10.0, 11, 12, 13]]]))
+    near(output, torch.tensor([[[2.0, 3, 4, 5]], [[10.0, 11, 12, 13]]]))
 
 
 # ---- masks as they are printed
@@ -335,7 +331,7 @@ def test_transformers_several_texts_in_a_row():
     packed, _ = scaled_dot_product_attention(*inputs, causal_mask(9) & (text[:, None] == text))
     parts = zip(*(x.split([4, 2, 3], dim=-2) for x in inputs), strict=True)
     alone = [flash_attention(*part, causal=True) for part in parts]
-    close(packed, torch.cat(alone, dim=-2))
+    near(packed, torch.cat(alone, dim=-2))
 
 
 # ---- pytorch/pytorch, test/test_transformers.py, and its issues
@@ -348,9 +344,9 @@ def test_pytorch_causal_biases_of_unequal_lengths(t_q, t_k):
     inputs, mask = qkv(t_q=t_q, t_k=t_k), causal_mask(t_q, t_k)
     expected = F.scaled_dot_product_attention(*inputs, attn_mask=causal_lower_right(t_q, t_k)._materialize())
     sees = mask.any(dim=-1, keepdim=True)
-    close(scaled_dot_product_attention(*inputs, mask)[0], expected.where(sees, torch.zeros(()).double()))
+    near(scaled_dot_product_attention(*inputs, mask)[0], expected.where(sees, torch.zeros(()).double()))
     flag = scaled_dot_product_attention(*inputs, torch.ones(t_q, t_k, dtype=torch.bool).tril())[0]
-    close(flag, F.scaled_dot_product_attention(*inputs, attn_mask=causal_upper_left(t_q, t_k)._materialize()))
+    near(flag, F.scaled_dot_product_attention(*inputs, attn_mask=causal_upper_left(t_q, t_k)._materialize()))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -367,7 +363,7 @@ def test_pytorch_rows_that_see_nothing(dtype):
     theirs = nn.MultiheadAttention(6, 2, batch_first=True)
     assert theirs(x, x, x, key_padding_mask=~nothing[:, 0, 0])[0].isnan().all()
     ours = MultiHeadAttention(6, 2)
-    close(ours(x, mask=nothing)[0], ours.w_o.bias.expand(1, 3, 6))
+    near(ours(x, mask=nothing)[0], ours.w_o.bias.expand(1, 3, 6))
 
 
 def test_pytorch_products_that_16_bits_cannot_hold():

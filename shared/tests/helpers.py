@@ -18,7 +18,6 @@ from shared.exercise_checker import DONE, NOT_WRITTEN, call, check, first_proble
 from shared.training import Recipe
 
 B, H, T_Q, T_K, D_K, D_V = 2, 3, 5, 7, 11, 13
-close = torch.testing.assert_close
 
 
 def qkv(seed=0, *, t_q=T_Q, t_k=T_K, dtype=torch.float64, leading=(B, H), d_k=D_K, d_v=D_V):
@@ -27,10 +26,26 @@ def qkv(seed=0, *, t_q=T_Q, t_k=T_K, dtype=torch.float64, leading=(B, H), d_k=D_
     return [torch.randn(*leading, *shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
-def near(found, expected, share=1e-12):
-    """Apart by no more than a share of the largest number expected: rounding is relative to what was summed."""
-    largest = expected.detach().abs().max().item() if expected.numel() else 0.0
-    close(found, expected, rtol=0, atol=share * largest)
+def near(found, expected, share=None):
+    """Apart by no more than a share of the largest number expected: rounding is relative to what was summed.
+
+    Tensors, numbers, or tuples of them. share: 1e-12, in float32 1e-5, if not said. It should leave ten times what any
+    processor's rounding needs: tolerances.py tells who uses more.
+    """
+    if isinstance(expected, tuple | list):
+        for one, other in zip(found, expected, strict=True):
+            near(one, other, share)
+        return
+    found, expected = (x if torch.is_tensor(x) else torch.tensor(x).double() for x in (found, expected))
+    share = (1e-5 if expected.dtype == torch.float32 else 1e-12) if share is None else share
+    largest = expected.detach().double().nan_to_num(posinf=0, neginf=0).abs().amax().item() if expected.numel() else 0
+    torch.testing.assert_close(found, expected, rtol=0, atol=share * largest)
+
+
+def as_printed(found, printed, digits):
+    """Rounded to so many digits behind the point it is what somebody printed."""
+    printed = torch.tensor(printed, dtype=found.dtype)
+    torch.testing.assert_close(found, printed, rtol=0, atol=0.51 * 10**-digits)  # why: rounded by who printed them
 
 
 def some_mask(generator, shape):

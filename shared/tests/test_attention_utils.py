@@ -17,7 +17,7 @@ from shared.attention_utils import (
     padding_mask,
     strided_mask,
 )
-from shared.tests.helpers import B, H, close
+from shared.tests.helpers import B, H, near
 
 
 def test_masks_are_the_predicates_they_are_said_to_be():
@@ -59,32 +59,32 @@ def test_mask_errors(build, message):
 
 def test_statistics_on_patterns_whose_value_is_known():
     for n in (2, 5, 13):
-        identity, uniform = torch.eye(n).double(), torch.full((n, n), 1 / n).double()
+        identity, uniform = torch.eye(n).double(), torch.full((n, n), 1 / n, dtype=torch.float64)
         mask = causal_mask(n)
         causal = mask.double() / mask.sum(dim=-1, keepdim=True)
-        close(attention_entropy(identity), torch.zeros(n).double())
-        close(attention_entropy(uniform), torch.full((n,), math.log(n)).double())
-        close(effective_context(causal), torch.arange(1, n + 1).double())
-        close(normalized_entropy(uniform), torch.ones(n).double())
-        close(normalized_entropy(causal, mask)[1:], torch.ones(n - 1).double())
+        near(attention_entropy(identity), torch.zeros(n).double())
+        near(attention_entropy(uniform), torch.full((n,), math.log(n), dtype=torch.float64))
+        near(effective_context(causal), torch.arange(1, n + 1).double())
+        near(normalized_entropy(uniform), torch.ones(n).double())
+        near(normalized_entropy(causal, mask)[1:], torch.ones(n - 1).double())
         assert normalized_entropy(causal, mask)[0].isnan()
-        close(attention_distance(identity), torch.zeros(n).double())
-        close(attention_distance(uniform).mean().item(), (n * n - 1) / (3 * n))
-        close(attention_distance(causal).mean().item(), (n - 1) / 4)
+        near(attention_distance(identity), torch.zeros(n).double())
+        near(attention_distance(uniform).mean().item(), (n * n - 1) / (3 * n))
+        near(attention_distance(causal).mean().item(), (n - 1) / 4)
     previous = torch.eye(7).roll(-1, dims=-1)[1:]  # every row its left neighbour; T_q = 6 rows of T_k = 7
-    close(attention_distance(previous), torch.ones(6))
+    near(attention_distance(previous), torch.ones(6))
 
 
 def test_statistics_are_taken_per_head_before_any_mean():
     """Four heads, each sure of another key: entropy 0 each; averaged first they would seem to look everywhere."""
     heads = torch.eye(4)[:, None, :].expand(4, 4, 4)
     assert attention_entropy(heads).max() == 0
-    close(attention_entropy(heads.mean(dim=0)), torch.full((4,), math.log(4)))
+    near(attention_entropy(heads.mean(dim=0)), torch.full((4,), math.log(4)))
 
 
 def test_rollout_by_hand():
     """Two layers of one head, 2 tokens: R = (A2 + I)/2 (A1 + I)/2."""
     first, second = torch.tensor([[[0.0, 1.0], [0.5, 0.5]]]), torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])
-    close(attention_rollout([first, second]), torch.tensor([[0.5, 0.5], [0.375, 0.625]]))
+    near(attention_rollout([first, second]), torch.tensor([[0.5, 0.5], [0.375, 0.625]]))
     layers = [torch.rand(B, H, 5, 5).softmax(dim=-1) for _ in range(4)]
-    close(attention_rollout(layers).sum(dim=-1), torch.ones(B, 5))
+    near(attention_rollout(layers).sum(dim=-1), torch.ones(B, 5))

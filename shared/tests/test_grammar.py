@@ -19,7 +19,7 @@ from shared.grammar.entropy import (
     sentence_log_probability,
 )
 from shared.grammar.scores import chosen_and_scored, gold_matrices, score_heads, with_relations
-from shared.tests.helpers import close
+from shared.tests.helpers import near
 from shared.toy_language import (
     ADJECTIVES,
     INDEX,
@@ -47,7 +47,7 @@ def test_sentence_probability_worked_by_hand():
     adverbs = (0.2 / 5) ** 2 * 0.8
     words = words_of("quietly those big red dogs beside the soft barn slept again in a bed")
     expected = adverbs * 0.3 * subject * attractor * place / 12
-    assert math.isclose(math.exp(sentence_log_probability(words)), expected, rel_tol=1e-12)
+    near(math.exp(sentence_log_probability(words)), expected, share=1e-12)
 
 
 def test_the_chances_of_all_noun_phrases_sum_to_one(monkeypatch):
@@ -57,9 +57,9 @@ def test_the_chances_of_all_noun_phrases_sum_to_one(monkeypatch):
         for count in range(3):
             for adjectives in itertools.permutations(toy_language.ADJECTIVES, count):
                 chances.append(grammar_entropy.noun_phrase_probability((determiner, *adjectives, noun), nouns))
-    assert math.isclose(sum(chances), 1)
+    near(sum(chances), 1)
     one, many = (grammar_entropy.noun_phrase_probability(("the", noun), nouns) for noun in nouns[0])
-    assert math.isclose(4 * many, one)
+    near(4 * many, one)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_probability_agrees_with_the_sampler():
         nouns = [itertools.chain(*group) for group in (toy_language.SUBJECTS[subject], toy_language.PLACES[place])]
         for a, b, c, d in itertools.product(determiners, nouns[0], determiners, nouns[1]):
             total += math.exp(sentence_log_probability((a, b, verb, preposition, c, d)))
-    assert math.isclose(total, 0.8**3 * 0.7 * 0.5**2, rel_tol=1e-12)
+    near(total, 0.8**3 * 0.7 * 0.5**2, share=1e-12)
     rng = random.Random(11)
     drawn = [sample_sentence(rng).words for _ in range(20_000)]
     assert all(sentence_log_probability(words) > -math.inf for words in drawn[:2000])
@@ -103,10 +103,10 @@ def test_hidden_words_against_bayes_and_by_hand():
     subject = hidden_word_distribution(words, 1)
     animals = ("cat", "cats", "dog", "dogs", "fox", "foxes")  # "the" takes both numbers
     assert {VOCABULARY[i] for i in subject.nonzero().flatten()} == set(animals)
-    torch.testing.assert_close(subject[INDEX["fox"]].item(), 1 / 6)
+    near(subject[INDEX["fox"]].item(), 1 / 6)
     determiner, verb = (torch.special.entr(hidden_word_distribution(words, place)).sum().item() for place in (0, 2))
     assert math.isclose(determiner, math.log(5)) and verb == 0  # the and four determiners for one cat
-    torch.testing.assert_close(hidden_word_distribution(["the", "<mask>", *words[2:]], 1), subject)
+    near(hidden_word_distribution(["the", "<mask>", *words[2:]], 1), subject)
     rng = random.Random(3)
     for sentence in (sample_sentence(rng).words for _ in range(13)):
         for position in range(len(sentence)):
@@ -116,8 +116,8 @@ def test_hidden_words_against_bayes_and_by_hand():
                 for w in VOCABULARY
             ]
             expected = torch.tensor(joint, dtype=torch.float64) / sum(joint)
-            torch.testing.assert_close(p, expected)
-            assert abs(p.sum().item() - 1) < 1e-12
+            near(p, expected)
+            assert p.sum().item() == pytest.approx(1, abs=1e-12)
             possible = p[p > 0]
             assert p[INDEX[sentence[position]]] > 0
             assert possible.max() - possible.min() < 1e-12, "all words that fit are equally likely, as the lesson says"
@@ -162,10 +162,10 @@ def test_excess_loss_of_the_grammar_itself_is_zero():
     def indifferent(tokens):
         return torch.zeros(*tokens.shape, len(VOCABULARY))
 
-    assert abs(excess_loss(oracle, asked)) < 1e-12
+    assert excess_loss(oracle, asked) == pytest.approx(0, abs=1e-12)
     entropies = torch.cat([torch.special.entr(p).sum(dim=-1) for *_, p in asked])
     expected = math.log(len(VOCABULARY)) - entropies.mean().item()
-    assert math.isclose(excess_loss(indifferent, asked), expected, rel_tol=1e-9)
+    near(excess_loss(indifferent, asked), expected, share=1e-9)
     assert len(entropies) == sum(len(sentence.words) for sentence in sample_corpus(0, 7)[1])
 
 
@@ -177,7 +177,7 @@ def test_a_perfect_head_scores_one_an_inverse_head_zero_and_an_offset_what_it_de
         perfect = gold[name].double() + torch.eye(length)  # its own position does not count
         wrong = (1 - gold[name].double()) / length
         weights = torch.stack([perfect, wrong], dim=1)
-        close(grammar_scores.accuracy_per_head(weights, gold[name]), torch.tensor([1.0, 0.0]).double())
+        near(grammar_scores.accuracy_per_head(weights, gold[name]), torch.tensor([1.0, 0.0]).double())
     for name in RELATIONS:  # the baseline against a count by hand
         pairs = [(i, j) for s in sentences for i, j in s.relations[name]]
         offsets = [j - i for i, j in pairs]
@@ -220,7 +220,7 @@ def test_hidden_words_stay_hidden():
     weights = scores.masked_fill(hidden, -math.inf).softmax(dim=0)
     other = other_weights.alternative_weights(weights, value)
     assert (other[hidden] == 0).all() and (other - weights).abs().sum() > 1e-2
-    close(other @ value, weights @ value, rtol=0, atol=1e-12)
+    near(other @ value, weights @ value)
 
 
 def test_the_best_head_is_chosen_on_one_half_and_scored_on_the_other(monkeypatch):

@@ -11,7 +11,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import paths, toy_language, training
 from shared.attention_utils import padding_mask
-from shared.tests.helpers import close
+from shared.tests.helpers import near
 from shared.toy_language import RELATIONS, TOY_SENTENCE, VOCABULARY, encode, tokenize
 from shared.toy_model import ToyTransformer, in_double, sinusoidal_positions, watch_embedding, weights_of
 
@@ -104,10 +104,10 @@ def test_padding_changes_nothing_for_any_attention(make_attention):
     tokens, lengths = toy_language.pad_batch([short, long])
     logits, layers = model(tokens, mask=padding_mask(lengths, tokens.size(1)))
     alone, alone_layers = model(torch.tensor([short]))
-    close(logits[0, : len(short)], alone[0], rtol=0, atol=1e-12)
+    near(logits[0, : len(short)], alone[0])
     for padded, single in zip(layers, alone_layers, strict=True):
         assert padded.shape == (2, heads, len(long), len(long))
-        close(padded[0, :, : len(short), : len(short)], single[0], rtol=0, atol=1e-12)
+        near(padded[0, :, : len(short), : len(short)], single[0])
 
 
 def test_model_of_another_size_and_its_limit():
@@ -124,10 +124,10 @@ def test_a_model_is_asked_in_float64_without_being_changed():
     words, tokens = TOY_SENTENCE.split(), torch.tensor([encode(TOY_SENTENCE.split())])
     weights = weights_of(model, words)
     for layer, expected in enumerate(model(tokens)[1]):
-        close(weights[layer], expected[0])
+        near(weights[layer], expected[0])
     double = in_double(model)
     assert not double.training and model.training and model.output_bias.dtype == torch.float32
-    close(weights_of(double, words), weights.double(), rtol=0, atol=1e-5)
+    near(weights_of(double, words), weights.double(), share=1e-5)
     assert weights_of(double, words).dtype == torch.float64
 
 
