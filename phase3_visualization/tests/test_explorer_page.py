@@ -443,9 +443,11 @@ def test_a_broken_address_opens_the_first_view(live_page):
         "model=none&words=the+dgo&head=9.9&query=99&mask=maybe&divisor=-1&without=7.7_x&hide=50_a&order=0_0&temperature=x"
         "&from=-3&seed=1e9&written=-1&%E0%A4%A"
     )
-    live_page.evaluate("(hash) => { location.hash = hash; }", broken)
-    live_page.evaluate("() => new Promise((done) => setTimeout(done, 20))")
-    assert live_page.evaluate("() => Page.state()") == first
+    for address in (broken, "view=constructor", "mask=toString"):  # what each object of JavaScript has
+        live_page.evaluate("(hash) => { location.hash = hash; }", address)
+        live_page.evaluate("() => new Promise((done) => setTimeout(done, 20))")
+        assert live_page.evaluate("() => Page.state()") == first and live_page.locator("#look").is_visible(), address
+        assert live_page.evaluate("() => Page.state().causal === null"), address
 
 
 @needs_browser

@@ -66,7 +66,7 @@ const Address = (() => {
     const chosen = readHead(parts.get("head"), model);
     if (chosen) Object.assign(state, chosen);
     state.query = whole(parts.get("query"), lowest, length - 1) ?? state.query;
-    state.causal = { on: true, off: false }[parts.get("mask")] ?? null;
+    state.causal = { on: true, off: false, __proto__: null }[parts.get("mask")] ?? null;
     state.divisor = decimal(parts.get("divisor"), 0.05, 100);
     state.removed = list(parts.get("without")).filter((name) => readHead(name, model));
     const hidden = list(parts.get("hide")).map((part) => whole(part, lowest, length - 1)).filter((i) => i !== null);
@@ -113,7 +113,7 @@ const Page = (() => {
   // Show what the address says. before: the address until now, which the link to a view that is left keeps.
   function route(before = "") {
     const parts = new URLSearchParams(location.hash.slice(1));
-    const name = parts.get("view") in VIEWS ? parts.get("view") : "look";
+    const name = Object.hasOwn(VIEWS, parts.get("view")) ? parts.get("view") : "look";
     if (shown && shown !== name) {
       VIEWS[shown].hide();
       linkTo(shown).href = `#${before}`;
