@@ -35,15 +35,16 @@ def scaled_dot_product_attention(
 ) -> tuple[Tensor, Tensor]:
     """For each query, a mean of the values, weighted by how well the query matches each key.
 
-    query   (..., T_q, d_k)        what each position looks for
+    query   (..., T_q, d_k)        what each position looks for; with d_k = 0 all keys are alike
     key     (..., T_k, d_k)        what each position offers to be found by
     value   (..., T_k, d_v)        what each position passes on
     mask    bool, True = may attend: (T_q, T_k), or one axis for each of the scores, of its size or 1
     ->      output (..., T_q, d_v), weights (..., T_q, T_k) before dropout
 
     Same result as F.scaled_dot_product_attention, which keeps the weights to itself. Hidden keys get weight exactly 0,
-    and a query that may see no key gets weights and output of 0. Inputs of 16 bits are summed in float32.
-    Raises ValueError for sizes, dtypes or masks that do not fit.
+    and a query that may see no key gets weights and output of 0. But a value that is NaN or inf reaches every output,
+    even hidden (0 · NaN is NaN), as in that function: to keep it out would take a second product of this size. Inputs
+    of 16 bits are summed in float32. Raises ValueError for sizes, dtypes or masks that do not fit.
 
     >>> same_keys, values = torch.ones(2, 4), torch.tensor([[1.0], [3.0]])
     >>> scaled_dot_product_attention(torch.ones(1, 4), same_keys, values)  # equal keys: the plain mean of the values
@@ -60,7 +61,7 @@ def scaled_dot_product_attention(
 
 
 def attention_by_loops(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The specification, one query and one key at a time: (T_q, d_k), (T_k, d_k), (T_k, d_v), mask (T_q, T_k)."""
+    """The specification, one query, one key at a time: (T_q, d_k), (T_k, d_k), (T_k, d_v), mask (T_q, T_k); d_k > 0."""
     weights = query.new_zeros(query.size(0), key.size(0))
     output = query.new_zeros(query.size(0), value.size(1))
     for i in range(query.size(0)):

@@ -10,6 +10,8 @@ The buffer has its full size from the beginning: torch.cat would copy the whole 
 import torch
 from torch import Tensor
 
+from shared.attention_checks import check_sizes
+
 
 class KeyValueCache:
     """Keys and values of one attention layer, (B, H, max_length, d_k) each; the first `length` positions are filled.
@@ -27,9 +29,7 @@ class KeyValueCache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> None:
-        if min(batch, num_heads, max_length, d_k) < 1:
-            sizes = f"batch={batch}, num_heads={num_heads}, max_length={max_length}, d_k={d_k}"
-            raise ValueError(f"all sizes of a cache must be 1 or more: got {sizes}")
+        check_sizes(1, batch=batch, num_heads=num_heads, max_length=max_length, d_k=d_k)
         self.keys = torch.zeros(batch, num_heads, max_length, d_k, dtype=dtype, device=device)
         self.values = torch.zeros_like(self.keys)
         self.length = 0

@@ -28,8 +28,17 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
         check_mask(mask, (*leading, query.size(-2), key.size(-2)))
 
 
+def check_sizes(least: int, **sizes: int) -> None:
+    """Raise ValueError unless each size is a whole number, and at least so large; NaN, 1.5 and True are none."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not (size % 1 == 0 and size >= least):
+            raise ValueError(f"{name} must be a whole number, {least} or more: got {size}")
+
+
 def check_mask(mask: Tensor, scores_shape: tuple[int, ...]) -> None:
     """Raise ValueError for a mask that is not bool or could mean more than one thing on scores of this shape."""
+    if not isinstance(mask, Tensor) or mask.layout != torch.strided:
+        raise ValueError(f"mask must be a dense tensor: got {getattr(mask, 'layout', type(mask).__name__)}")
     if mask.dtype != torch.bool:
         raise ValueError(f"mask must be bool, True = may attend: got {mask.dtype}; convert a 1/0 mask with mask.bool()")
     if mask.dim() not in (2, len(scores_shape)):

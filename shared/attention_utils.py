@@ -14,15 +14,12 @@ import math
 import torch
 from torch import Tensor
 
+from shared.attention_checks import check_sizes
+
 
 def _positions(query_length: int, key_length: int, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
     """Positions of queries (T_q, 1) and of keys (1, T_k), the last query aligned with the last key."""
-    if query_length % 1 or key_length % 1:
-        raise ValueError(
-            f"a mask needs a whole number of queries and of keys: got T_q={query_length}, T_k={key_length}"
-        )
-    if query_length < 1 or key_length < 1:
-        raise ValueError(f"a mask needs at least one query and one key: got T_q={query_length}, T_k={key_length}")
+    check_sizes(1, T_q=query_length, T_k=key_length)
     query_position = torch.arange(query_length, device=device)[:, None] + key_length - query_length
     return query_position, torch.arange(key_length, device=device)[None, :]
 
@@ -49,7 +46,8 @@ def padding_mask(lengths: Tensor, key_length: int) -> Tensor:
     lengths: (B,) integers, the number of real tokens of each sequence.
     Only keys are hidden. The rows of padded queries still produce output, which must stay out of the loss.
     """
-    if lengths.dim() != 1 or lengths.is_floating_point():
+    check_sizes(0, T_k=key_length)
+    if lengths.dim() != 1 or lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise ValueError(f"lengths must be integers of shape (B,): got {lengths.dtype} of shape {tuple(lengths.shape)}")
     if ((lengths < 0) | (lengths > key_length)).any():
         raise ValueError(f"lengths must lie between 0 and T_k={key_length}: got {lengths.tolist()}")
@@ -58,8 +56,7 @@ def padding_mask(lengths: Tensor, key_length: int) -> Tensor:
 
 def local_mask(query_length: int, key_length: int, window: int, *, device: torch.device | str | None = None) -> Tensor:
     """May attend up to `window` positions away, to both sides -> bool (T_q, T_k); 2 * window + 1 keys at most."""
-    if window < 0:
-        raise ValueError(f"window must be 0 or more: got {window}")
+    check_sizes(0, window=window)
     query_position, key_position = _positions(query_length, key_length, device)
     return (key_position - query_position).abs() <= window
 
@@ -74,6 +71,8 @@ def streaming_mask(
     causal = causal_mask(length, device=device)
     if window is None:
         return causal
+    check_sizes(1, window=window)
+    check_sizes(0, sinks=sinks)
     first = torch.arange(length, device=device) < sinks
     return causal & (local_mask(length, length, window - 1, device=device) | first)
 
@@ -82,8 +81,7 @@ def strided_mask(
     query_length: int, key_length: int, stride: int, *, device: torch.device | str | None = None
 ) -> Tensor:
     """May attend to every stride-th position, counted from itself -> bool (T_q, T_k)."""
-    if stride < 1:
-        raise ValueError(f"stride must be 1 or more: got {stride}")
+    check_sizes(1, stride=stride)
     query_position, key_position = _positions(query_length, key_length, device)
     return (key_position - query_position) % stride == 0
 

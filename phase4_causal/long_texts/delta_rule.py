@@ -34,8 +34,9 @@ def _prepared(
 ) -> tuple[list[Tensor], Tensor]:
     """Inputs that were checked, beta as (..., T, 1), and the state to begin with."""
     check_attention_inputs(query, key, value, None)
-    if beta.shape != key.shape[:-1]:
-        raise ValueError(f"beta has one number for each key, {tuple(key.shape[:-1])}: got {tuple(beta.shape)}")
+    if (beta.shape, beta.dtype) != (key.shape[:-1], key.dtype):
+        due, got = (f"{tuple(shape)} in {x.dtype}" for shape, x in ((key.shape[:-1], key), (beta.shape, beta)))
+        raise ValueError(f"beta has one number for each key, {due}: got {got}")
     inputs = at_least_float32(query, key, value, beta.unsqueeze(-1))
     return inputs, first_state(*inputs[:3], state)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from shared.attention_checks import at_least_float32, check_attention_inputs
+from shared.attention_checks import at_least_float32, check_attention_inputs, check_sizes
 
 LOG2_E = math.log2(math.e)  # a factor of the scores: e^score is then a power of 2, which takes less time
 Kept = tuple[Tensor, Tensor, Tensor]  # largest score and total (..., T_q, 1), weighted values (..., T_q, d_v)
@@ -38,7 +38,7 @@ def finish(largest: Tensor, total: Tensor, weighted: Tensor) -> tuple[Tensor, Te
 
 
 def flash_by_loops(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> Tensor:
-    """The specification: one query at a time, its keys merged one by one. (T_q, d_k), (T_k, d_k), (T_k, d_v)."""
+    """The specification: one query at a time, keys merged one by one. (T_q, d_k), (T_k, d_k), (T_k, d_v); d_k > 0."""
     output = query.new_zeros(query.size(0), value.size(1))
     for i in range(query.size(0)):
         kept = nothing(query[i], value.size(1))
@@ -120,10 +120,10 @@ def flash_attention(
 
     query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v), without the weights.
     causal: the last query stands at the last key; one that sees no key gets 0. block_size: queries and keys in a tile.
-    Inputs of 16 bits are summed in float32. Cannot be differentiated twice. Raises ValueError for wrong sizes.
+    A hidden value that is NaN or inf reaches outputs (0 · NaN), as in scaled_dot_product_attention. Inputs of 16 bits
+    are summed in float32. Cannot be differentiated twice. Raises ValueError for wrong sizes.
     """
-    if block_size < 1:
-        raise ValueError(f"block_size must be 1 or more: got {block_size}")
+    check_sizes(1, block_size=block_size)
     check_attention_inputs(query, key, value, None)
     leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     q, k, v = (x.expand(*leading, *x.shape[-2:]).contiguous() for x in at_least_float32(query, key, value))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from shared.attention_checks import check_attention_inputs
+from shared.attention_checks import check_attention_inputs, check_sizes
 
 SMALLEST_BLOCK = 64  # queries: with fewer, a narrow window would mean many tiny products
 
@@ -27,8 +27,7 @@ def local_attention(query: Tensor, key: Tensor, value: Tensor, *, window: int, c
     computed. The last query stands at the last key; a query that sees no key gets 0.
     Raises ValueError for a negative window and for sizes that do not fit.
     """
-    if window < 0:
-        raise ValueError(f"window must be 0 or more: got {window}")
+    check_sizes(0, window=window)
     check_attention_inputs(query, key, value, None)
     query_length, key_length = query.size(-2), key.size(-2)
     shift = key_length - query_length

@@ -138,7 +138,7 @@ def compare(rank: int, processes: int, address: str) -> None:
 
 
 def main() -> None:
-    if "RANK" in os.environ:  # started by torchrun
+    if dist.is_torchelastic_launched():  # by torchrun
         compare(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://")
         return
     with tempfile.TemporaryDirectory() as folder:  # the processes find each other by a file

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from shared.attention_checks import check_attention_inputs
+from shared.attention_checks import check_attention_inputs, check_sizes
 
 
 def by_remainder(x: Tensor, stride: int) -> Tensor:
@@ -25,8 +25,7 @@ def strided_attention(query: Tensor, key: Tensor, value: Tensor, *, stride: int,
     query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v). The last query stands
     at the last key; one that sees no key gets 0. Raises ValueError for a stride below 1 and sizes that do not fit.
     """
-    if stride < 1:
-        raise ValueError(f"stride must be 1 or more: got {stride}")
+    check_sizes(1, stride=stride)
     check_attention_inputs(query, key, value, None)
     filling = -key.size(-2) % stride
     queries, keys, values = (by_remainder(x, stride) for x in (query, key, value))

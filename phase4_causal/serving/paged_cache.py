@@ -112,8 +112,14 @@ class PagedCache:
 
 
 def paged_attention(query: Tensor, cache: PagedCache, new: New) -> Tensor:
-    """query (N, H, d_k) of the words that were appended last, packed as then -> output (N, H, d_k)."""
+    """query (N, H, d_k) of the words that were appended last, packed as then -> output (N, H, d_k).
+
+    Raises ValueError for more words than a text holds.
+    """
     cache.check_texts(*new)
+    for text, count in new.items():
+        if count > cache.lengths[text]:
+            raise ValueError(f"text {text} holds {cache.lengths[text]} words: got {count} new ones")
     outputs = []
     for asking, text in zip(query.split(list(new.values())), new, strict=True):
         key, value = (

@@ -23,7 +23,7 @@ class RollingCache:
     length counts all positions that were read. Raises ValueError unless the slots are empty and one is left that rolls.
     """
 
-    def __init__(self, slots: KeyValueCache, sinks: int = 0) -> None:
+    def __init__(self, slots: KeyValueCache, sinks: int) -> None:
         if not 0 <= sinks < slots.max_length:
             raise ValueError(f"of {slots.max_length} slots one must roll: got sinks={sinks}")
         if slots.length:

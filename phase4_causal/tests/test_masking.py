@@ -151,8 +151,9 @@ def test_a_function_that_takes_the_future_off_again_is_caught():
 
 
 def test_equal_later_words_cannot_be_shuffled_but_they_can_be_replaced():
-    tokens = torch.tensor([[START_ID, *encode(["cat", "the", "the"])]])  # the last two in the other order: the same
-    assert largest_leak(causality.build(causality.PLANTED["mistake: no mask"], 1, seed=3), tokens) > 0.01
+    for word in ("the", "mat"):  # the same in the other order; and "mat" is what the others are replaced by
+        tokens = torch.tensor([[START_ID, *encode([word, word])]])
+        assert largest_leak(causality.build(causality.PLANTED["mistake: no mask"], 1, seed=3), tokens) > 0.01
 
 
 # ---- trained without the mask

@@ -179,6 +179,8 @@ def test_a_cache_forgets_its_end_and_goes_on_from_there():
     for length in (-1, 5):
         with pytest.raises(ValueError, match=f"between 0 and the 4 positions there: got {length}"):
             cache.truncate(length)
+    cache.truncate(0)
+    assert cache.length == 0
 
 
 # ---- pages
@@ -353,7 +355,7 @@ def test_caches_and_words_that_do_not_fit_are_refused():
     used = KeyValueCache(1, 1, 4, 2)
     used.append(*torch.zeros(2, 1, 1, 3, 2))
     with pytest.raises(ValueError, match=r"empty.*got one that holds 3"):
-        RollingCache(used)
+        RollingCache(used, 0)
     cache = rolling(3, 1)
     with pytest.raises(ValueError, match="one position at a time: got 2"):
         cache.append(*torch.zeros(2, B, H, 2, D_K, dtype=torch.float64))

@@ -45,7 +45,7 @@ def test_cache_overflow_and_wrong_shapes_are_refused_and_store_nothing():
     with pytest.raises(ValueError, match="not for training"):
         cache.append(new[:, :, :1].clone().requires_grad_(), new[:, :, :1])
     assert cache.length == 3 and cache.keys[:, :, 3:].eq(0).all()
-    with pytest.raises(ValueError, match="max_length=0"):
+    with pytest.raises(ValueError, match="max_length must be a whole number, 1 or more: got 0"):
         KeyValueCache(1, 2, 0, 3)
     model = generation_model()
     with pytest.raises(ValueError, match="34 positions: got max_length=35"):

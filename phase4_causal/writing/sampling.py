@@ -38,7 +38,7 @@ class Sampling:
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Logits (..., V) -> the probabilities (..., V) by which the next word is drawn; each row sums to 1."""
-        if self.temperature == 0:
+        if min(self.temperature, self.top_p or 1) < torch.finfo(logits.dtype).tiny:  # 0, or rounds to it: 0 / 0 is NaN
             return F.one_hot(logits.argmax(dim=-1), logits.size(-1)).to(logits.dtype)  # (..., V) -> (...) -> (..., V)
         logits = logits - logits.max(dim=-1, keepdim=True).values  # else a small temperature overflows
         ranked, order = (logits / self.temperature).softmax(dim=-1).sort(dim=-1, descending=True, stable=True)

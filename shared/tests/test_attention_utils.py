@@ -41,12 +41,6 @@ def test_a_mask_for_no_sequence_is_empty():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: causal_mask(0), "at least one query"),
-        (lambda: causal_mask(3, 0), "at least one query and one key: got T_q=3, T_k=0"),
-        (lambda: causal_mask(2.5), "a whole number of queries and of keys: got T_q=2.5, T_k=2.5"),
-        (lambda: local_mask(3, 4.5, 1), "a whole number of queries and of keys: got T_q=3, T_k=4.5"),
-        (lambda: local_mask(3, 3, -1), "window must be 0 or more: got -1"),
-        (lambda: strided_mask(3, 3, 0), "stride must be 1 or more: got 0"),
         (lambda: padding_mask(torch.tensor([4]), 3), r"between 0 and T_k=3: got \[4\]"),
         (lambda: padding_mask(torch.tensor([1.0]), 3), "integers"),
         (lambda: attention_rollout([]), "at least one layer"),
