@@ -5,6 +5,8 @@ noticed and made again: trained_model reads the model of a recipe, or trains it 
 """
 
 import argparse
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,7 +18,19 @@ from shared.toy_language import VOCABULARY
 from shared.toy_model import MakeAttention
 from shared.training import Recipe, Trained, new_model, variant
 
-FORMAT = 2  # of the files; raise it when an old file cannot be read any more or training has changed
+FORMAT = 3  # of the files; raise it when an old file cannot be read any more or training has changed
+
+
+def checksum(content: dict) -> str:
+    """Of all that a checkpoint holds but this: who reads the file does not see by itself that a bit of it has changed.
+
+    Raises TypeError for what cannot be JSON, such as a tensor in the recipe.
+    """
+    facts = {name: part for name, part in content.items() if name not in ("state_dict", "checksum")}
+    digest = hashlib.sha256(json.dumps(facts).encode())
+    for name, tensor in content["state_dict"].items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def save_checkpoint(trained: Trained) -> None:
@@ -29,42 +43,37 @@ def save_checkpoint(trained: Trained) -> None:
         "state_dict": {name: tensor.cpu() for name, tensor in trained.model.state_dict().items()},
     }
     with paths.whole_file(trained.recipe.path) as unfinished, unfinished.open("wb") as file:
-        torch.save(content, file)  # given a name, it would keep that inside
+        torch.save(content | {"checksum": checksum(content)}, file)  # given a name, it would keep that inside
 
 
-def read_checkpoint(path: Path, device: str = "cpu") -> dict:
-    """What save_checkpoint wrote: a dict with recipe, history (of losses) and state_dict.
+def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
+    """Read the model of a recipe, as save_checkpoint wrote it.
 
-    Raises FileNotFoundError if there is none, ValueError, in words for the reader, for a damaged or a foreign file.
+    Raises FileNotFoundError if there is none, ValueError, in words for the reader, for a damaged or another file.
     """
     try:
-        content = torch.load(path, map_location=device, weights_only=True)
+        content = torch.load(recipe.path, map_location=device, weights_only=True)
+        of_this_version = isinstance(content, dict) and bool(content.get("format") == FORMAT)
+        whole = of_this_version and content["checksum"] == checksum(content)
     except FileNotFoundError:
         raise
     except Exception as error:  # unpickling foreign bytes can fail in any way
         raise ValueError(f"is damaged ({type(error).__name__})") from None
-    parts = {"format", "vocabulary", "recipe", "history", "state_dict"}
-    if not isinstance(content, dict) or not parts <= content.keys() or content["format"] != FORMAT:
+    if not of_this_version:
         raise ValueError("is not a checkpoint of this version of the code")
-    if content["vocabulary"] != list(VOCABULARY):
-        raise ValueError("was made with another vocabulary")
-    return content
-
-
-def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
-    """Read the model of a recipe; raises as read_checkpoint does, and ValueError if the file holds another one."""
-    content = read_checkpoint(recipe.path, device)
-    if content["recipe"] != asdict(recipe):
+    if not whole:
+        raise ValueError("is damaged (its checksum is another)")
+    if (content["recipe"], content["vocabulary"]) != (asdict(recipe), list(VOCABULARY)):
         raise ValueError("was made with other settings")
+    model = new_model(recipe, make_attention, device)
     try:
-        losses, model = content["history"]["loss"], new_model(recipe, make_attention, device)
         model.load_state_dict(content["state_dict"])
-    except (RuntimeError, TypeError, KeyError):
+    except RuntimeError:
         raise ValueError("holds the weights of another model") from None
     if not all(numbers.isfinite().all() for numbers in model.state_dict().values()):
         raise ValueError("is damaged (numbers that are not finite)")
     model.eval()
-    return Trained(model, recipe, losses)
+    return Trained(model, recipe, content["history"]["loss"])
 
 
 # One process asks for the same model several times; another attention around the same weights is another model.

@@ -12,7 +12,7 @@ from phase1_single_head.models import make_single_head
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import optimization, training
-from shared.checkpoints import _trained_here, load_checkpoint, load_or_train
+from shared.checkpoints import _trained_here, checksum, load_checkpoint, load_or_train
 from shared.tests.helpers import near
 from shared.toy_language import VOCABULARY
 from shared.toy_model import ToyTransformer
@@ -222,7 +222,7 @@ def test_checkpoints_survive_and_bad_ones_are_named_and_made_again(checkpoints, 
         if isinstance(content, bytes):
             few.path.write_bytes(content)
         else:
-            torch.save(content, few.path)
+            torch.save(content | {"checksum": checksum({"state_dict": {}} | content)}, few.path)
         again = load_or_train(few, MultiHeadAttention)
         said = capsys.readouterr().out
         assert message in said and "few_steps.pt" in said and "training it again" in said
