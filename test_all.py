@@ -49,6 +49,7 @@ TESTS = {
         "experiment",
         "exercise_checker",
         "grammar",
+        "hostile_inputs",
         "house",
         "lessons",
         "measure",

@@ -9,6 +9,8 @@ import sys
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir))  # without pathlib: each start waits for it
 
+STOPS = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]  # no SIGHUP on Windows
+
 
 def _is_ours(started: str) -> bool:
     """Whether Python was started with a file of the course, or with a module of it (after -m)."""
@@ -24,6 +26,6 @@ def _leave(number: int, _frame: object) -> None:
 
 if _is_ours(next((word for word in sys.orig_argv[1:] if not word.startswith("-")), "")):
     os.environ["MPLBACKEND"] = "Agg"  # scripts only save pictures
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOPS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _leave)

@@ -1,7 +1,7 @@
 """The command line that all scripts share: the same options, and one clear line for what cannot be done.
 
 A wrong option, an unknown word, a folder that cannot be written: one line that says what to do, exit code 2.
-Ctrl-C: one line, exit code 130; kill: 143. No file is left half-written (see shared.paths.whole_file).
+Ctrl-C: one line, exit code 130; kill: 143; hang-up: 129. No file is left half-written (see shared.paths.whole_file).
 
     ./run_all.sh help     lists the common options
 """
@@ -14,8 +14,8 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, ParamSpec, TypeVar
@@ -24,7 +24,7 @@ import matplotlib
 import numpy as np
 import torch
 
-from shared import paths
+from shared import STOPS, paths
 from shared.toy_language import TOY_SENTENCE, read_sentences, tokenize
 
 P, T = ParamSpec("P"), TypeVar("T")
@@ -157,16 +157,6 @@ def answer_of(main: Callable[[], str | None]) -> str | None:
         sys.exit(2)
 
 
-@contextmanager
-def deaf_children() -> Iterator[None]:
-    """Processes that start meanwhile do not hear Ctrl-C (but on Windows): this one does, and ends them."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt(number)
 
@@ -177,7 +167,7 @@ def run(main: Callable[[], str | None]) -> str | None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a letter that the terminal does not have
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOPS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # somebody wants this process to go on
             signal.signal(number, _stop)
     try:
@@ -186,7 +176,9 @@ def run(main: Callable[[], str | None]) -> str | None:
         return answer
     except KeyboardInterrupt as stop:
         number = stop.args[0] if stop.args else signal.SIGINT
-        print(f"\n{'ended' if number == signal.SIGTERM else 'interrupted'}: no file is half-written", file=sys.stderr)
+        with suppress(OSError):  # of a terminal that was closed
+            how = "interrupted" if number == signal.SIGINT else "ended"
+            print(f"\n{how}: no file is half-written", file=sys.stderr)
         sys.exit(128 + number)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # takes what Python still wants to print

@@ -126,8 +126,11 @@ def prepare() -> None:
 
 def processes() -> Pool:
     """A pool whose processes do not hear Ctrl-C: this one does, and ends them. They start afresh, as on Windows."""
-    with cli.deaf_children():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
         return multiprocessing.get_context("spawn").Pool(PROCESSES, prepare)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def without_retrain(argv: list[str]) -> list[str]:

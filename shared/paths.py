@@ -1,6 +1,7 @@
 """Where things are, in one place, derived from where this repository lies and never from the working directory."""
 
-import os
+import errno
+import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,11 +50,22 @@ def errors_name(path: Path) -> Iterator[None]:
 
 
 @contextmanager
+def damage_names(path: Path, way_out: str) -> Iterator[None]:
+    """Whatever makes no sense in this file meanwhile: one OSError names it, and says what to do."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise OSError(errno.EINVAL, f"is damaged: {way_out}", str(path)) from None
+
+
+@contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path that becomes `path` only if the block succeeds: a file is whole or not there."""
-    unfinished = path.with_name(f".{os.getpid()}.{path.name}")  # keeps the suffix, from which writers pick the format
+    # A name that nobody else has, made new, so that nobody's file or link is followed; writers ask for the suffix
+    unfinished = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
     with errors_name(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.touch(exist_ok=False)
         try:
             yield unfinished
             unfinished.replace(path)

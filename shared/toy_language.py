@@ -17,7 +17,9 @@ Each generated sentence carries these relations as index pairs: the gold against
 """
 
 import difflib
+import os
 import random
+import stat
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +27,7 @@ from torch import Tensor
 
 TOY_SENTENCE = "the cat sat on the mat"
 MAX_LENGTH = 32  # words in one sentence; the grammar itself never needs more than 18
+MOST, LONG = 1_000_000, 40  # bytes of a file of sentences; letters of a word that is said again
 
 PAD, MASK, START, END = "<pad>", "<mask>", "<start>", "<end>"
 SPECIAL = (PAD, MASK, START, END)
@@ -169,6 +172,7 @@ def tokenize(text: str) -> list[str]:
         raise ValueError(f"the sentence has {len(words)} words: the limit is {MAX_LENGTH}")
     for word in words:
         if word not in INDEX or word in SPECIAL:
+            word = word if len(word) < LONG else f"{word[:LONG]}…"
             near = difflib.get_close_matches(word, VOCABULARY[len(SPECIAL) :], n=3, cutoff=0.5)
             hint = f"nearest known words: {', '.join(near)}" if near else "shared/toy_language.py lists them"
             raise ValueError(
@@ -197,8 +201,12 @@ def pad_batch(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
 def read_sentences(path: str) -> list[str]:
     """Sentences of a file, one a line; empty lines and lines that begin with # are skipped.
 
-    Raises ValueError with file and line number for a sentence that the language does not have.
+    Raises ValueError with file and line number for a sentence that the language does not have, and for a pipe, a device
+    or a very large file, which may never end.
     """
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > MOST:
+        raise ValueError(f"sentences are read from a file of at most {MOST:,} bytes: {path} is none")
     with open(path, encoding="utf-8-sig") as file:  # Windows puts a mark in front
         lines = [(number, line.strip()) for number, line in enumerate(file, start=1)]
     sentences = [(number, line) for number, line in lines if line and not line.startswith("#")]

@@ -255,6 +255,8 @@ def test_words_that_do_not_fit_and_texts_that_are_not_there_are_refused_and_noth
     ):
         with pytest.raises(ValueError, match=r"start\(\).*end\(\).*got 7.*are \[0\]"):
             use(*inputs)
+    with pytest.raises(ValueError, match="text 0 holds 0 words: got 2 new ones"):
+        paged_attention(two, cache, {text: 2})
     assert (cache.lengths, cache.tables) == ({0: 0}, {0: []}) and cache.start() == 1
     assert_accounts_balance(cache)
 

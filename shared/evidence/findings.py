@@ -97,9 +97,13 @@ def save(output_dir: Path, script: str, found: list[dict], runs: Sequence[Number
 
 
 def gather(output_dir: Path) -> list[dict]:
-    """What every script has saved."""
-    files = paths.whole_files(output_dir / paths.PROCESSED / "findings", "*.json")
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    """What every script has saved. Raises OSError, which names the file, for one that is damaged."""
+    found = []
+    for file in paths.whole_files(output_dir / paths.PROCESSED / "findings", "*.json"):
+        with paths.damage_names(file, "remove it, and run its script again"):
+            content = json.loads(file.read_text(encoding="utf-8"))
+            found.append({name: content[name] for name in ("script", "answer", "table", "numbers", "findings")})
+    return found
 
 
 def against_record(claim: Claim, script: Mapping) -> list[str]:

@@ -56,13 +56,7 @@ def page(claims: Sequence[Claim], blocks: Sequence[Block]) -> str:
         "Further findings": [claim for claim in others if claim.kind == EXPERIMENT],
         "Time, memory, and what a library does": [claim for claim in others if claim.kind != EXPERIMENT],
     }.items():
-        lines += [
-            "",
-            f"## {heading}",
-            "",
-            "| finding | what is said | rule | verdict | code |",
-            "|---|---|---|---|---|",
-        ]
+        lines += ["", f"## {heading}", "", *HEAD]
         lines += [row(claim, blocks) for claim in sorted(group, key=lambda claim: (claim.script, claim.id))]
     return "\n".join(lines) + "\n"
 

@@ -108,7 +108,7 @@ def test_a_copy_runs_itself_and_gets_an_environment_of_its_own(repository, tmp_p
     other = {"PYTHONPATH": str(original)}
     course = [repository.root / ".venv" / "bin" / "python", repository.root / "shared" / "course.py"]
     assert repository.asked_for(*course, cwd="/", **other) == [], "the other copy on PYTHONPATH does not count"
-    assert repository.asked_for(**other) == [ANEW, INSTALLED]
+    assert repository.asked_for(**other, PYTHONHOME="/nowhere") == [ANEW, INSTALLED]
     repository.root = original
     assert repository.asked_for() == []
 

@@ -153,14 +153,16 @@ with course.processes() as pool:
 @pytest.mark.parametrize(
     ("send", "number", "said"),
     [
-        (os.killpg, signal.SIGINT, "interrupted"),  # as a terminal does: all processes hear it, and just begin to load
-        (os.kill, signal.SIGTERM, "ended"),
+        ("killpg", "SIGINT", "interrupted"),  # as a terminal does: all processes hear it, and just begin to load
+        ("kill", "SIGTERM", "ended"),
+        ("kill", "SIGHUP", "ended"),  # the terminal was closed
     ],
 )
 def test_whoever_stops_a_program_stops_its_processes_too(send, number, said):
     process = as_program(POOL.splitlines(), start_new_session=True)
     children = [int(child) for child in process.stdout.readline().split()]
-    send(process.pid, number)
+    number = getattr(signal, number)
+    getattr(os, send)(process.pid, number)
     assert ended(process) == (128 + number, "", ["", f"{said}: no file is half-written"])
     assert len(children) == course.PROCESSES
     for child in children:
