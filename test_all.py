@@ -12,17 +12,15 @@ reference, faults.txt the mistakes that must be noticed, one or more for each li
 TESTS = {
     "phase1_single_head": (
         "before",
-        "exercises",
         "hidden_word",
         "order",
         "parts",
         "reading",
         "self_attention",
     ),
-    "phase2_multi_head": ("block", "costs", "exercises", "heads", "multi_head_attention", "pooling", "pruning"),
+    "phase2_multi_head": ("block", "costs", "heads", "multi_head_attention", "pooling", "pruning"),
     "phase3_visualization": (
         "circuits",
-        "exercises",
         "explorer",
         "explorer_break",
         "explorer_grow",
@@ -34,7 +32,6 @@ TESTS = {
     ),
     "phase4_causal": (
         "causal_attention",
-        "exercises",
         "induction",
         "long_texts",
         "masking",
@@ -47,7 +44,7 @@ TESTS = {
         "course",
         "evidence",
         "experiment",
-        "exercise_checker",
+        "exercises",
         "grammar",
         "hostile_inputs",
         "house",

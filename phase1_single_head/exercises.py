@@ -1,24 +1,20 @@
 """Exercises of phase 1: write the parts of attention yourself, and hear what is wrong, not only that something is.
 
-The first run makes my_exercises.py beside this file. Write there: replace each `...` and each
-`raise NotImplementedError` by your own code, then run this file, as often as you like:
+The first run makes my_exercises.py beside this file. Write there, in place of each `raise NotImplementedError`; then
 
-    python phase1_single_head/exercises.py              all exercises, and what is left to do
-    python phase1_single_head/exercises.py 3            one of them, by number or name
-    python phase1_single_head/exercises.py 3 --hint     its idea; --hint 2: its steps; --hint 3: all of it, as loops
-    python phase1_single_head/exercises.py --help
+    python phase1_single_head/exercises.py              checks all exercises, and says what is left to do
+    python phase1_single_head/exercises.py 3            checks one of them, by number or name
+    python phase1_single_head/exercises.py 3 --hint     tells its idea; --hint 2: its steps; --hint 3: the whole
 
-Each names the section of README.md to which it belongs, or the page of a room; how hard it is (easy: one idea, medium:
-two at once, hard: several, with special cases); and how many minutes it may take you, unhurried: an estimate.
-
-Loops are fine; matrix products are shorter. You may import what you like, and use the functions that you wrote before;
-only F.scaled_dot_product_attention would take the fun out of it. All inputs are float64, so make new tensors with the
-dtype of an input: torch.zeros(3, 5, dtype=x.dtype). Spoilers are in answers/. Exit code 0: all done, 1: not yet.
+Each names its section of README.md, or the page of a room, how hard it is (easy: one idea, medium: two at once, hard:
+several, with special cases) and how many minutes it may take you: an estimate. Loops are fine, matrix products are
+shorter. Import what you like; only F.scaled_dot_product_attention would take the fun out of it. Inputs are float64:
+give new tensors the dtype of one of them, torch.zeros(3, 5, dtype=x.dtype). Spoilers are in answers.py.
 """
 
 import torch
 
-from phase1_single_head.answers.solutions import AFTERWARDS, EXERCISES
+from phase1_single_head.answers import AFTERWARDS, EXERCISES
 from shared import cli, exercise_checker
 
 Tensor = torch.Tensor
@@ -38,8 +34,7 @@ def score_by_hand() -> list[float]:
     2. each of them divided by √d_k; here d_k = 4
     3. three weights: e to each of these, divided by the sum of the three. e ≈ 2.72, e² ≈ 7.39, e³ ≈ 20.1, e⁴ ≈ 54.6
 
-    Put the three weights in place of the dots, rounded to two decimals. Before you compute: which key wins? Does
-    key 2, whose dot product with the query is 0, get nothing?
+    Put the three weights in place of the dots, to two decimals. Guess first: does key 2, with its score of 0, get any?
     """
     return [..., ..., ...]
 
@@ -54,10 +49,8 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     ->       (T_q, T_k)        weights
 
     Each row by itself: softmax over the keys that are visible to its query. All other weights are exactly 0: the
-    whole row, if nothing is visible, and never NaN.
-
-    Scores may be as large as 1000 or as low as -1e12: e^1000 is too much for any float. torch.softmax takes the largest
-    score off all others first, which changes no weight. Of a row of only -inf it makes NaN.
+    whole row, if nothing is visible, and never NaN. Scores may be as large as 1000 or as low as -1e10. e^1000 is too
+    much for any float: torch.softmax takes the largest off all others first. Of a row of only -inf it makes NaN.
     """
     raise NotImplementedError
 
@@ -77,10 +70,8 @@ def self_attention(
 
     Each position makes a query, a key and a value of its vector: x[i] @ w_q, and so on. The score of a query and a key
     is their dot product divided by √d_k. The weights are the masked softmax of the scores. An output is the sum of
-    all values, each times its weight in the row of that query.
-
-    In some calls mask is None. Your masked_softmax wants a mask, so give it one of nothing but True:
-    torch.ones(len(x), len(x), dtype=torch.bool).
+    all values, each times its weight in the row of that query. Where mask is None, give your masked_softmax one of
+    nothing but True: torch.ones(len(x), len(x), dtype=torch.bool).
     """
     raise NotImplementedError
 
@@ -97,8 +88,6 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
     A query times w_q and a row of the memory times w_k are added; tanh makes d_hidden hidden units of the sum. The
     score of the pair is the dot product of v and these units; there is no division by a root. The weights are the
     softmax of the scores over the memory, and the memory is its own value.
-
-    Without loops every query must meet every row of the memory: think of a tensor of shape (T_q, T_k, d_hidden).
     """
     raise NotImplementedError
 
@@ -112,9 +101,7 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     ->                (length, d_model), float32 or float64
 
     Columns 2i and 2i + 1 are a pair. At a position p, counted from 0, both have the angle p / 10000^(2i / d_model).
-    The even column holds its sine, the odd column its cosine.
-
-    Any d_model of 1 or more will come, odd ones too.
+    The even column holds its sine, the odd column its cosine. Any d_model of 1 or more will come, odd ones too.
     """
     raise NotImplementedError
 
@@ -131,11 +118,10 @@ def cross_attention(
     w_q, w_k   (d_model, d_k)
     w_v        (d_model, d_v)
     w_o        (d_v, d_model)       brings the output back to the size of x
-    mask       (T_q, T_k)           bool, True = may attend; None hides nothing. It often hides the padding at the end
+    mask       (T_q, T_k)           bool, True = may attend; None hides nothing
     ->         output (T_q, d_model), weights (T_q, T_k)
 
-    As exercise 3, but keys and values are made of the context, and what is found goes through w_o at the end. (A mask
-    of nothing but True is now (T_q, T_k).)
+    As exercise 3, but keys and values are made of the context, and what is found goes through w_o at the end.
     """
     raise NotImplementedError
 

@@ -1,21 +1,16 @@
 """Exercises of phase 2: write the parts of a transformer layer yourself, and hear what is wrong by its name.
 
-The first run makes my_exercises.py beside this file. Write there: replace each `raise NotImplementedError` by your own
-code, then run this file, as often as you like:
+The first run makes my_exercises.py beside this file. Write there, in place of each `raise NotImplementedError`; then
 
-    python phase2_multi_head/exercises.py              all exercises, and what is left to do
-    python phase2_multi_head/exercises.py 3            one of them, by number or name
-    python phase2_multi_head/exercises.py 3 --hint     its idea; --hint 2: its steps; --hint 3: all of it, as loops
-    python phase2_multi_head/exercises.py --help
+    python phase2_multi_head/exercises.py              checks all exercises, and says what is left to do
+    python phase2_multi_head/exercises.py 3            checks one of them, by number or name
+    python phase2_multi_head/exercises.py 3 --hint     tells its idea; --hint 2: its steps; --hint 3: the whole
 
-Each names the section of README.md to which it belongs, or the page of a room; how hard it is (easy: one idea, medium:
-two at once, hard: several, with special cases); and how many minutes it may take you, unhurried: an estimate.
-
-Loops are fine, matrix products are shorter, and what you wrote for one exercise helps in the next. You may import what
-you like: scaled_dot_product_attention of phase 1 is there already and takes any axes before the last two. Only
-nn.MultiheadAttention and the modules of this phase would take the fun out of it. All inputs are float64, so make new
-tensors with the dtype of an input: torch.zeros(3, 5, dtype=x.dtype). Spoilers are in answers/. Exit code 0: all done,
-1: not yet.
+Each names its section of README.md, or the page of a room, how hard it is (easy: one idea, medium: two at once, hard:
+several, with special cases) and how many minutes it may take you: an estimate. Loops are fine, matrix products are
+shorter. Import what you like; only nn.MultiheadAttention and the modules of this phase would take the fun out of it.
+Inputs are float64: give new tensors the dtype of one of them, torch.zeros(3, 5, dtype=x.dtype). Spoilers are in
+answers.py.
 """
 
 from collections.abc import Callable
@@ -23,10 +18,11 @@ from collections.abc import Callable
 import torch
 
 from phase1_single_head.self_attention import scaled_dot_product_attention  # noqa: F401 (yours to use)
-from phase2_multi_head.answers.solutions import AFTERWARDS, EXERCISES
+from phase2_multi_head.answers import AFTERWARDS, EXERCISES
 from shared import cli, exercise_checker
 
 Tensor = torch.Tensor
+Attention = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -37,8 +33,7 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
     x    (B, T, d_model)            B batch, T length
     ->   (B, H, T, d_k)             H heads, d_k = d_model / H
 
-    Head h gets the d_k columns from h * d_k on, of every position. The right shape proves nothing here: a wrong order
-    can have it, too.
+    Head h gets the d_k columns from h * d_k on, of every position. A wrong order can have the right shape, too.
     """
     raise NotImplementedError
 
@@ -83,9 +78,7 @@ def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, 
 
     x       (B, T, d_model)
     w_qkv   (d_model, 3 * d_model)      w_q, w_k and w_v of exercise 3, side by side in this order
-    ->      query, key, value, each (B, H, T, d_k)
-
-    What comes out is what three products and three times exercise 1 would give.
+    ->      query, key, value, each (B, H, T, d_k), as three products and three times exercise 1 would give
     """
     raise NotImplementedError
 
@@ -110,34 +103,22 @@ def grouped_query_attention(
 
 
 def transformer_block(
-    x: Tensor,
-    attention: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]],
-    w_1: Tensor,
-    w_2: Tensor,
-    causal: bool = False,
-    keep: Tensor | None = None,
-    p: float = 0.0,
+    x: Tensor, attention: Attention, w_1: Tensor, w_2: Tensor, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Exercise 6: a whole layer, pre-norm (Xiong et al. 2020). One sequence, no batch, all float64.
 
-    Lesson: 6. The block · hard · 90 min
+    Lesson: 6. The block · hard · 60 min
 
     x           (T, d_model)
     attention   a function, ready to use: attention(x, mask) -> output (T, d_model), weights (H, T, T)
                 mask (T, T): bool, True = may attend; None hides nothing
     w_1, w_2    (d_model, d_ff) and (d_ff, d_model), the feed-forward network
     causal      True: position i may attend to the positions 0 to i
-    keep        (2, T, d_model)     bool, False = dropped: keep[0] for attention, keep[1] for feed-forward; None: no
-                                    dropout, as in evaluation. (nn.Dropout draws it anew in every call.)
-    p           how likely it was for a number to be dropped
     ->          output (T, d_model), weights (H, T, T)
 
     Pre-norm: attention reads the norm of x, and what it finds is added to x. Feed-forward reads the norm of that sum
-    and makes max(0, norm @ w_1) @ w_2 of it, which is added in turn. Both go through dropout before they are added:
-    where keep is True a number is divided by 1 - p, elsewhere it becomes 0.
-
-    The norm is of one position at a time: subtract the mean, divide by sqrt(variance + 1e-5). The variance is the mean
-    of the squared differences. Nothing in it is learned.
+    and makes max(0, norm @ w_1) @ w_2 of it, which is added in turn. The norm is of one position at a time: subtract
+    the mean, divide by sqrt(variance + 1e-5). The variance is the mean of the squared differences. Nothing is learned.
     """
     raise NotImplementedError
 

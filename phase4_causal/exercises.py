@@ -1,26 +1,21 @@
 """Exercises of phase 4: write what lets a model write itself, and hear what is wrong by its name.
 
-The first run makes my_exercises.py beside this file. Write there: replace each `raise NotImplementedError` by your own
-code, then run this file, as often as you like:
+The first run makes my_exercises.py beside this file. Write there, in place of each `raise NotImplementedError`; then
 
-    python phase4_causal/exercises.py              all exercises, and what is left to do
-    python phase4_causal/exercises.py 3            one of them, by number or name
-    python phase4_causal/exercises.py 3 --hint     its idea; --hint 2: its steps; --hint 3: all of it, as loops
-    python phase4_causal/exercises.py --help
+    python phase4_causal/exercises.py              checks all exercises, and says what is left to do
+    python phase4_causal/exercises.py 3            checks one of them, by number or name
+    python phase4_causal/exercises.py 3 --hint     tells its idea; --hint 2: its steps; --hint 3: the whole
 
-Each names the section of README.md to which it belongs, or the page of a room; how hard it is (easy: one idea, medium:
-two at once, hard: several, with special cases); and how many minutes it may take you, unhurried: an estimate.
-
-Loops are fine, whole tensors are shorter. You may import what you like. Only attention_utils and the other files of
-this phase would take the fun out of it. Inputs are float64, so make new tensors with the dtype of an input:
-torch.zeros(3, 5, dtype=value.dtype). Spoilers are in answers/. Exit code 0: all done, 1: not yet.
-
-B batch, T length, V words. Masks are bool, True = may attend; rows are queries, columns are keys.
+Each names its section of README.md, or the page of a room, how hard it is (easy: one idea, medium: two at once, hard:
+several, with special cases) and how many minutes it may take you: an estimate. Loops are fine, matrix products are
+shorter. Import what you like; only attention_utils and the other files of this phase would take the fun out of it.
+Inputs are float64: give new tensors the dtype of one of them, torch.zeros(3, 5, dtype=x.dtype). Spoilers are in
+answers.py. B batch, T length, V words; masks are bool, True = may attend; rows are queries, columns are keys.
 """
 
 import torch
 
-from phase4_causal.answers.solutions import AFTERWARDS, EXERCISES
+from phase4_causal.answers import AFTERWARDS, EXERCISES
 from shared import cli, exercise_checker
 
 Tensor = torch.Tensor
@@ -53,7 +48,6 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
     ->             (B, 1, T_q, T_k) bool, True = may attend; the axis of size 1 is for the heads
 
     A key may be seen if the causal mask of exercise 1 allows it and if it is a real word, one of the first lengths[b].
-
     Only keys are hidden as padding, and padded queries still get something, which the loss must leave out. Padding at
     the end is hidden from real queries by the causal mask already; padding in front of the words would not be.
     """
@@ -71,10 +65,8 @@ def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> T
     ->            (B, V)            0 for all but top_k words; rows sum to 1
 
     Only the last position says which word comes next. Divide its logits by the temperature, keep the top_k largest,
-    and take the softmax of these alone.
-
-    Exactly top_k words are kept, also where several have the same logit: then the smaller word stays. A stable sort
-    does it, topk need not.
+    and take the softmax of these alone. Exactly top_k words are kept, also where several have the same logit: then the
+    smaller word stays. A stable sort does it, topk need not.
     """
     raise NotImplementedError
 
@@ -120,8 +112,6 @@ def merge_tiles(
 
     A query that sees no key of a tile has largest -inf, total 0 and mean 0 there. If it sees none in both, the same is
     asked of the whole, and never NaN. Scores can be in the thousands, and exp(1000) is infinite.
-
-    Flash attention does this for each new tile of keys, and flash-decoding at the end, for parts of a long cache.
     """
     raise NotImplementedError
 
@@ -147,17 +137,18 @@ def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[
     raise NotImplementedError
 
 
-def merge_parts(outputs: Tensor, logsumexps: Tensor) -> tuple[Tensor, Tensor]:
-    """Exercise 7: P processors attended to a part of the keys each; what is attention over all of them (Dao 2023)?
+def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
+    """Exercise 7: does a head look up what came after the same word last time (Olsson et al. 2022)?
 
-    Lesson: serving/README.md · medium · 40 min
+    Lesson: induction/README.md · medium · 40 min
 
-    outputs      (P, T_q, d_v)    float64: means of the values of each part, with softmax over its own keys
-    logsumexps   (P, T_q)         log of the sum of e to the scores of its own keys
-    ->           output (T_q, d_v), logsumexp (T_q,) of all keys together
+    weights   (N, H, T, T)      float64, causal, of N texts
+    tokens    (N, T)            integers, the words
+    ->        (H,)              induction score of each head
 
-    Parts may have any number of keys. A query that sees no key of a part has logsumexp -inf and output 0 there. If it
-    sees none at all, that is the result, too, and never NaN. Scores can be in the thousands, and exp(1000) is infinite.
+    In "cat red on cat" the last word should look at "red", the place after the earlier "cat". For each word take all
+    places right after earlier occurrences of the same word, and add up its weights on them. The score is the mean of
+    these sums over the words that have such a place, those of all texts together. 1: a perfect induction head.
     """
     raise NotImplementedError
 

@@ -1,32 +1,35 @@
-"""What an exercise is made of: what a reader is told before, a solution, inputs to try it on, the usual mistakes."""
+"""What an exercise is made of: a solution, inputs to try it on, hints, and the usual mistakes as edits of its text.
+
+A table of mistakes is text: a name and a hint, then a line for each way to make the mistake.
+
+    not divided by √d_k: the dot products are too large, so the softmax comes out too sharp
+        some words of the solution => other words
+        and more words => other words, an edit of the same way
+"""
 
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
-from itertools import combinations, islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
 Function = Callable[..., Any]
-Edit = tuple[tuple[str, str], ...]  # (old text, new text), replaced one after the other
-LEVELS = ("easy", "medium", "hard")  # one idea; two at once; several, with special cases
+Edit = tuple[str, str]  # old words, new words
+OURS = ("shared.", "phase")  # where the helpers of a solution stand
 
 
-def edit(old: str, new: str) -> Edit:
-    """One way to make a mistake: `new` in place of `old` in the solution's text. `+` makes one edit of two."""
-    return ((old, new),)
-
-
+@dataclass(frozen=True)
 class Mistake:
     """The name of a usual mistake, a sentence that helps out of it, and the ways to make it."""
 
-    def __init__(self, name: str, hint: str, *edits: Edit) -> None:
-        self.name, self.hint, self.edits = name, hint, edits
+    name: str
+    hint: str
+    ways: list[list[Edit]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -41,39 +44,35 @@ class Case:
 class Exercise:
     """What is asked for. The first case is one in which every mistake runs; later cases are more special.
 
-    solution: its docstring is the task in plain loops, the last hint. returns: the names of what the function returns.
-    A number may be off by `tolerance`, except where exactly 0 is right. by_hand: the numbers are themselves the task,
-    so a message must not give them away. section: a heading of the lesson, or the README of a room. level: one of
-    LEVELS. minutes: an estimate. idea, steps: the first two hints.
+    returns: the names of what the function returns. told: the idea, the steps with their shapes, the whole as plain
+    loops and a table of mistakes, blank lines between. tables: more mistakes, of which several exercises have the same.
+    A number may be off by `tolerance`, but where exactly 0 is right.
     """
 
     solution: Function
-    returns: tuple[str, ...]
+    returns: str
     cases: Callable[[], list[Case]]
-    mistakes: Sequence[Mistake]
+    told: str
+    tables: str = ""
     tolerance: float = 1e-5
-    by_hand: bool = False
-    _: KW_ONLY
-    section: str
-    level: str
-    minutes: int
-    idea: str
-    steps: str
 
     @property
     def name(self) -> str:
         return self.solution.__name__
 
     @property
-    def about(self) -> str:
-        """Where it belongs, how hard it is and how long it takes: the second line of the stub's docstring."""
-        return f"{self.section} · {self.level} · {self.minutes} min"
+    def names(self) -> list[str]:
+        return self.returns.split(", ")
 
     @property
-    def hints(self) -> tuple[str, str, str]:
-        """From the idea to the whole."""
-        idea = textwrap.fill(inspect.cleandoc(self.idea), 100)
-        return idea, inspect.cleandoc(self.steps), inspect.getdoc(self.solution)
+    def paragraphs(self) -> list[str]:
+        """The three hints, from the idea to the whole, and the table of mistakes."""
+        return inspect.cleandoc(self.told).split("\n\n")
+
+
+def exercise(returns: str, cases: Callable[[], list[Case]], tables: str = "", tolerance: float = 1e-5) -> Any:
+    """Decorates a solution whose docstring holds what is told: it becomes the Exercise."""
+    return lambda solution: Exercise(solution, returns, cases, solution.__doc__, tables, tolerance)
 
 
 def draw(*shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
@@ -82,39 +81,44 @@ def draw(*shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
     return [0.5 * torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-# ---- from an edit to a function: the solution's text, some of it replaced, compiled anew
-
-MAX_PAIRS = 2000
+def mistakes_in(table: str) -> list[Mistake]:
+    """Read a table of mistakes."""
+    found: list[Mistake] = []
+    for line in map(str.strip, filter(str.strip, table.splitlines())):
+        old, arrow, new = line.partition(" =>")
+        name, _, hint = line.partition(": ")
+        if not arrow:
+            found.append(Mistake(name, hint))
+        elif old.startswith("and "):
+            found[-1].ways[-1].append((old[4:], new.strip()))
+        else:
+            found[-1].ways.append([(old, new.strip())])
+    return found
 
 
 @cache
 def source_of(solution: Function) -> tuple[str, dict[str, Any]]:
-    """The text of a solution and of the helpers in answers/ that it calls, without docstrings; the names around it."""
+    """The text of a solution and of our functions that it calls, without docstrings; the names around it."""
     texts, names, todo = {}, {}, [solution]
     while todo:
         function = todo.pop()
-        lines = inspect.getsource(function).splitlines()
-        definition = ast.parse("\n".join(lines)).body[0]
-        used = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        definition = tree.body[0]
+        definition.decorator_list = []
         if ast.get_docstring(definition) is not None:
-            docstring = definition.body[0]
-            del lines[docstring.lineno - 1 : docstring.end_lineno]
-        texts[function] = "\n".join(lines)
+            del definition.body[0]
+        texts[function] = ast.unparse(tree)
         names = function.__globals__ | names
-        helpers = [function.__globals__.get(name) for name in sorted(used)]
-        todo += [helper for helper in helpers if is_answer(helper, solution) and helper not in texts]
+        used = sorted({node.id for node in ast.walk(definition) if isinstance(node, ast.Name)})
+        helpers = [names[name] for name in used if inspect.isfunction(names.get(name))]
+        todo += [helper for helper in helpers if helper.__module__.startswith(OURS) and helper not in texts]
     return "\n\n".join(reversed(texts.values())), names
 
 
-def is_answer(thing: Any, solution: Function) -> bool:
-    """Whether this is a function that stands beside the solution, or in the answers of another phase."""
-    return inspect.isfunction(thing) and (thing.__module__ == solution.__module__ or ".answers." in thing.__module__)
-
-
-def edited(solution: Function, change: Edit) -> Function:
+def edited(solution: Function, way: list[Edit]) -> Function:
     """The solution with its text, or that of its helpers, changed. Each old text must stand there exactly once."""
     text, names = source_of(solution)
-    for old, new in change:
+    for old, new in way:
         if text.count(old) != 1:
             raise ValueError(f"{old!r} stands {text.count(old)} times in {solution.__name__} and its helpers")
         text = text.replace(old, new)
@@ -126,27 +130,9 @@ def edited(solution: Function, change: Edit) -> Function:
 @cache
 def ways(exercise: Exercise) -> list[tuple[Mistake, Function]]:
     """Every mistake with every function that makes it."""
-    found = []
-    for mistake in exercise.mistakes:
-        for change in mistake.edits:
-            try:
-                found.append((mistake, edited(exercise.solution, change)))
-            except (ValueError, SyntaxError) as error:
-                raise ValueError(f"{exercise.name}, {mistake.name}: {error}") from None
-    if len(exercise.returns) > 1:
-        hint = f"the task says: return {', '.join(exercise.returns)}"
-        found.append((Mistake("returned in the wrong order", hint), lambda *inputs: exercise.solution(*inputs)[::-1]))
+    mistakes = mistakes_in("\n".join([*exercise.paragraphs[3:], exercise.tables]))
+    found = [(mistake, edited(exercise.solution, way)) for mistake in mistakes for way in mistake.ways]
+    if len(exercise.names) > 1:
+        mistake = Mistake("returned in the wrong order", f"the task says: return {exercise.returns}")
+        found.append((mistake, lambda *inputs: exercise.solution(*inputs)[::-1]))
     return found
-
-
-def pairs(exercise: Exercise) -> Iterator[tuple[Mistake, Mistake, Function]]:
-    """Two mistakes at once: both edits, where the second still finds its text after the first."""
-    edits = [(mistake, change) for mistake in exercise.mistakes for change in mistake.edits]
-    for (one, first), (other, second) in islice(combinations(edits, 2), MAX_PAIRS):
-        if one is other:
-            continue
-        try:
-            function = edited(exercise.solution, first + second)
-        except (ValueError, SyntaxError):
-            continue
-        yield one, other, function

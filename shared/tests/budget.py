@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shared import paths
 
-EXERCISES = ("answers", "exercises.py", "exercise_checker")
+EXERCISES = ("answers.py", "exercises.py", "exercise_checker")
 PAGES = (".js", ".css", ".html", ".jinja", ".wat")
 LIMITS = {
     "packages": 15_436,

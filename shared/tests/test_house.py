@@ -88,7 +88,7 @@ def test_rooms_import_each_other_without_circles():
         if "tests" not in path.parts and path.name not in ("__init__.py", "__main__.py"):
             room = room_of(module_of(path))
             graph.setdefault(room, set()).update(room_of(imported) for imported in imported_by(path))
-    roots = set(ORDER) | {"shared.evidence"}  # a root and its rooms are one house: exercises.py looks into answers/
+    roots = set(ORDER) | {"shared.evidence"}  # a root and its rooms are one house: answers.py looks into rooms
     rooms = {room: needs - {room} - roots for room, needs in graph.items() if room not in roots}
     list(graphlib.TopologicalSorter(rooms).static_order())  # raises CycleError, which names the rooms
 

@@ -1,0 +1,360 @@
+"""SPOILERS: the answers to the exercises of phase 1. A solution is one way among many: yours is right if it passes.
+
+A block for each exercise: the solution, the inputs on which yours is tried, three hints, and the usual mistakes, as
+edits of the solution's text (shared/exercise_checker/exercise.py says how).
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
+from shared.exercise_checker import Case, Exercise, draw, exercise
+from shared.toy_model import sinusoidal_positions
+
+Pair = tuple[Tensor, Tensor]  # output, weights
+
+
+@exercise("weights", lambda: [Case("")], tolerance=0.0101)
+def score_by_hand() -> Tensor:
+    """
+    A weight is a share of 1: how large e to the score of its key is, beside that of the other two.
+
+    scores     multiply place by place and add: q · key 0 = 1·0 + 0·3 + 2·1 + 1·0 = 2
+    divided    each score by √4 = 2
+    e to each  the task lists e to some numbers; e⁰ = 1
+    weights    each of the three, divided by the sum of the three; to check: they sum to 1
+
+    for j in range(3):
+        scores[j] = sum(query[c] * key[j][c] for c in range(4)) / sqrt(4)
+    for j in range(3):
+        weights[j] = exp(scores[j]) / sum(exp(scores[k]) for k in range(3))
+
+    not divided by √d_k: the dot products are too large by that factor, so the softmax comes out too sharp
+        / math.sqrt(4) =>
+    divided by d_k: divide by its root: a sum of d_k products of unit variance has a standard deviation of √d_k
+        math.sqrt(4) => 4
+    softmax missing: these are scores; a weight is e to its score, divided by the sum of these over the keys
+        torch.softmax(scores, dim=-1) => scores
+        / math.sqrt(4) =>
+        and torch.softmax(scores, dim=-1) => scores
+    exponentials not divided by their sum: the weights of a query are shares of 1
+        torch.softmax(scores, dim=-1) => scores.exp()
+    """
+    query, keys = torch.tensor([1.0, 0, 2, 1]), torch.tensor([[0.0, 3, 1, 0], [1, 1, 1, 1], [1, 2, 0, -1]])
+    scores = keys @ query / math.sqrt(4)  # 2, 4 and 0, each divided by 2
+    return torch.softmax(scores, dim=-1)  # e¹, e², e⁰ = 2.72, 7.39, 1, each divided by 11.11
+
+
+HIDDEN = """
+    mask inverted: True means may attend; your weights sit on the hidden keys
+        ~mask & ~blind => mask & ~blind
+    mask ignored: hidden keys get weight as if there were no mask
+        ~mask & ~blind => blind
+    mask after softmax: hidden keys took their share of 1 before you hid them; hide the scores, not the weights
+        ~mask & ~blind => blind
+        and masked_fill(blind, 0.0) => masked_fill(~mask, 0.0)
+    hidden scores set to 0: e⁰ = 1 is a weight like any other; only e to -inf is 0
+        -math.inf => 0.0
+    a mask added as 1 and 0: that hides nothing; what is added must be 0 where a key is visible, and -inf elsewhere
+        scores.masked_fill(~mask & ~blind, -math.inf) => scores + mask
+    hidden scores set to a finite number: with -1e9, say, visible scores below it lose to the hidden; use -inf
+        -math.inf => -1000000000.0
+    hidden scores take part: next to a far higher one all that is visible rounds to 0; hide first, whatever comes next
+        ~mask & ~blind => blind
+        and torch.softmax(scores, dim=-1).mask => (w := scores.softmax(-1) * mask).div(w.sum(-1, True)).mask
+        ~mask & ~blind => blind
+        and torch.softmax(scores, dim=-1).mask => (w := scores.softmax(-1) * mask).div(w.sum(-1, True) + 1e-9).mask
+    scores clamped: that makes unequal scores equal; take the largest visible score of a row off all of them instead
+        scores.masked_fill => scores.clamp(-50, 50).masked_fill
+    exp overflows: e^1000 is inf, and inf / inf NaN; take the largest visible score off the row first, not the mean
+        torch.softmax(scores, dim=-1).mask => (scores.exp() / scores.exp().sum(-1, True)).mask
+        torch.softmax(scores, dim=-1).mask => (scores.exp() / scores.exp().sum(-1, True)).nan_to_num(0).mask
+        ~mask & ~blind => blind
+        and torch.softmax(scores, dim=-1).mask => (w := scores.exp() * mask).div(w.sum(-1, True)).mask
+    NaN where a query sees nothing: softmax of only -inf is 0 / 0; give such a row weights of 0
+        ~mask & ~blind => ~mask
+        and masked_fill(blind, 0.0) => mul(1)
+    weights where a query sees nothing: it sees no key, so no key gets weight: set such a row to 0
+        masked_fill(blind, 0.0) => masked_fill(blind, 1 / scores.size(-1))
+        masked_fill(blind, 0.0) => mul(1)
+"""
+
+# The table goes on with what shows where there is no mask.
+SOFTMAX = (
+    HIDDEN
+    + """
+    softmax over the wrong axis: each query shares out 1 over the keys, so rows must sum to 1; your columns do
+        torch.softmax(scores, dim=-1).mask => torch.softmax(scores, dim=-2).mask
+    exponentials not divided by their sum: the weights of a query are shares of 1
+        torch.softmax(scores, dim=-1).mask => scores.exp().mask
+"""
+)
+
+
+def some_hidden(t_q: int, t_k: int) -> Tensor:
+    """Every row and every column has visible and hidden places, and the transpose is another mask."""
+    return (torch.arange(t_q)[:, None] + 3 * torch.arange(t_k)) % 5 < 3
+
+
+def one_blind(t_q: int, t_k: int) -> Tensor:
+    """The same, but query 1 may see nothing."""
+    return some_hidden(t_q, t_k) & (torch.arange(t_q) != 1)[:, None]
+
+
+def softmax_cases() -> list[Case]:
+    scores, mask = draw((5, 7))[0], some_hidden(5, 7)
+    far_apart = torch.tensor([[1000.0, 998, -2000, 997]]).double()
+    return [
+        Case("some keys hidden", (scores, mask)),
+        Case("a row 1000, 998, -2000, 997, the last one hidden", (far_apart, torch.arange(4)[None] < 3)),
+        Case("hidden scores of 1000", (torch.where(mask, scores, 1e3), mask)),
+        Case("visible scores of -1e10", (1e3 - 1.0000001e10 * mask.double(), mask)),
+        Case("query 1 may see no key", (scores, one_blind(5, 7))),
+    ]
+
+
+MASKED = Exercise(
+    masked_softmax,
+    "weights",
+    softmax_cases,
+    """
+    e to minus infinity is 0. So hide before the softmax: a hidden key gets the score -inf, and those that are
+    visible share the whole 1.
+
+    (T_q, T_k)   the scores, with -inf where the mask is False
+    (T_q, T_k)   their softmax over the last axis, that of the keys
+    (T_q, T_k)   the same, with 0 wherever the mask is False: a row that sees nothing came out as NaN
+
+    for i in range(T_q):
+        visible = [j for j in range(T_k) if mask[i, j]]
+        for j in visible:
+            weights[i, j] = exp(scores[i, j]) / sum(exp(scores[i, k]) for k in visible)
+        # all other weights of the row stay 0: the whole row, if nothing is visible
+    """,
+    SOFTMAX,
+)
+
+ATTEND = (
+    HIDDEN
+    + """
+    softmax over the wrong axis: each query shares out 1 over the keys, so rows must sum to 1; your columns do
+        masked_softmax(scores, mask) => torch.softmax(scores, dim=-2)
+    softmax missing: these are scores; a weight is e to its score, divided by the sum of these over the keys
+        masked_softmax(scores, mask) => scores
+    exponentials not divided by their sum: the weights of a query are shares of 1
+        masked_softmax(scores, mask) => scores.exp()
+    not divided by √d_k: the dot products are too large by that factor, so the softmax comes out too sharp
+        query / math.sqrt(query.size(-1)) => query
+    divided by d_k: divide by its root: a sum of d_k products of unit variance has a standard deviation of √d_k
+        math.sqrt(query.size(-1)) => query.size(-1)
+    divided by another size than √d_k: the sum in a dot product of query and key has d_k terms, however many keys
+        math.sqrt(query.size(-1)) => math.sqrt(key.size(-2))
+        math.sqrt(query.size(-1)) => 8
+    softmax before the division: divide the scores; divided weights do not sum to 1
+        query / math.sqrt(query.size(-1)) => query
+        and masked_softmax(scores, mask) => masked_softmax(scores, mask) / math.sqrt(query.size(-1))
+    cosine in place of the dot product: a long key may count more: do not divide by the lengths of the vectors
+        query @ key.transpose(-2, -1) => F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).mT
+        query / math.sqrt(query.size(-1)) => F.normalize(query, dim=-1) / math.sqrt(query.size(-1))
+        and query @ key.transpose(-2, -1) => query @ F.normalize(key, dim=-1).mT
+"""
+)
+EQUAL_LENGTHS = """
+    K Qᵀ instead of Q Kᵀ: rows belong to queries, columns to keys; weights[i, j] is how query i weighs key j
+        query @ key.transpose(-2, -1) => key @ query.transpose(-2, -1)
+    weights transposed before the values: row i of the weights says what query i takes of each value: weights @ value
+        kept @ value => kept.mT @ value
+"""
+BY_D_V = """
+    divided by √d_v: the sum in a dot product of query and key has d_k terms; values come later
+        math.sqrt(query.size(-1)) => math.sqrt(value.size(-1))
+"""
+ATTENTION = "output, weights"
+D_K, D_MODEL, D_V = 3, 11, 13
+LARGE = -1e13  # times w_q: some visible scores are below any number that should hide, some hidden ones far above them
+
+
+def self_attention_cases() -> list[Case]:
+    x, w_q, *others = draw((5, D_MODEL), (D_MODEL, D_K), (D_MODEL, D_K), (D_MODEL, D_V))
+    return [
+        Case("without a mask", (x, w_q, *others, None)),
+        Case("some keys hidden", (x, w_q, *others, some_hidden(5, 5))),
+        Case("some keys hidden, scores up to 1e13", (x, LARGE * w_q, *others, some_hidden(5, 5))),
+        Case("query 1 may see no key", (x, w_q, *others, one_blind(5, 5))),
+    ]
+
+
+@exercise(ATTENTION, self_attention_cases, ATTEND + EQUAL_LENGTHS + BY_D_V)
+def self_attention(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, mask: Tensor | None = None) -> Pair:
+    """
+    Three matrix products make queries, keys and values of x. Then every query meets every key: that is one more
+    product.
+
+    query, key, value   x times w_q, w_k, w_v            (T, d_k), (T, d_k), (T, d_v)
+    scores              query times key, transposed      (T, d_k) @ (d_k, T) -> (T, T); divided by √d_k
+    weights             exercise 2, of scores and mask   (T, T)
+    output              weights times value              (T, T) @ (T, d_v) -> (T, d_v)
+
+    for i in range(T):
+        query[i], key[i], value[i] = x[i] @ w_q, x[i] @ w_k, x[i] @ w_v
+    for i in range(T):
+        for j in range(T):
+            scores[i, j] = sum(query[i, c] * key[j, c] for c in range(d_k)) / sqrt(d_k)
+    weights = masked_softmax(scores, mask)
+    for i in range(T):
+        output[i] = sum(weights[i, j] * value[j] for j in range(T))
+
+    one matrix for queries and keys: w_q makes queries, w_k keys; with one for both, words find those that are alike
+        x @ w_k => x @ w_q
+        x @ w_q => x @ w_k
+    values not made by w_v: a value has a matrix of its own: what a word tells is not what it is found by
+        x @ w_v => x @ w_k
+        x @ w_v => x
+    """
+    return scaled_dot_product_attention(x @ w_q, x @ w_k, x @ w_v, mask)
+
+
+def additive_cases() -> list[Case]:
+    return [
+        Case("T_q = 5, T_k = 7", tuple(draw((5, 11), (7, 13), (11, 17), (13, 17), (17,)))),
+        Case("one query", tuple(draw((1, 3), (7, 5), (3, 2), (5, 2), (2,)))),
+    ]
+
+
+@exercise(ATTENTION, additive_cases)
+def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, v: Tensor) -> Pair:
+    """
+    Each pair of a query and a row of the memory has hidden units of its own. So make a table of pairs, in which
+    each entry is a vector.
+
+    asks      query times w_q               (T_q, d_hidden)
+    answers   memory times w_k              (T_k, d_hidden)
+    pairs     each of asks plus each of     (T_q, 1, d_hidden) + (1, T_k, d_hidden) -> (T_q, T_k, d_hidden)
+              answers; asks[:, None] and answers[None] have an axis of size 1, which is stretched
+    scores    tanh of pairs, times v        (T_q, T_k, d_hidden) @ (d_hidden,) -> (T_q, T_k)
+    weights   softmax over the memory       (T_q, T_k)
+    output    weights times memory          (T_q, T_k) @ (T_k, d_memory) -> (T_q, d_memory)
+
+    for i in range(T_q):
+        for j in range(T_k):
+            hidden = tanh(query[i] @ w_q + memory[j] @ w_k)                      # d_hidden numbers
+            scores[i, j] = sum(v[c] * hidden[c] for c in range(d_hidden))        # no division by a root here
+        for j in range(T_k):
+            weights[i, j] = exp(scores[i, j]) / sum(exp(scores[i, k]) for k in range(T_k))
+        output[i] = sum(weights[i, j] * memory[j] for j in range(T_k))           # the memory is its own value
+
+    tanh missing: then the query adds the same to all scores of its row and softmax drops it: every row is the same
+        torch.tanh(pairs) => pairs
+    tanh before the sum: add first: a unit sees the query and the memory together, then tanh
+        torch.tanh(pairs) => (torch.tanh(query @ w_q)[:, None] + torch.tanh(memory @ w_k)[None])
+    tanh after v: tanh acts on each hidden unit; v then makes one number of them
+        torch.tanh(pairs) @ v => torch.tanh(pairs @ v)
+    another function for tanh: Bahdanau's units lie between -1 and 1; ReLU and sigmoid are other functions
+        torch.tanh => torch.relu
+        torch.tanh => torch.sigmoid
+    scaled like a dot product: no √d here: tanh keeps each hidden unit between -1 and 1
+        (pairs) @ v => (pairs) @ v / math.sqrt(len(v))
+    softmax over the wrong axis: each query shares out 1 over the memory, so rows must sum to 1; your columns do
+        dim=-1 => dim=-2
+    """
+    pairs = (query @ w_q)[:, None] + (memory @ w_k)[None]  # (T_q, 1, d) + (1, T_k, d) -> (T_q, T_k, d)
+    scores = torch.tanh(pairs) @ v  # (T_q, T_k, d) @ (d,) -> (T_q, T_k)
+    weights = torch.softmax(scores, dim=-1)
+    return weights @ memory, weights
+
+
+POSITIONS = Exercise(
+    sinusoidal_positions,
+    "encoding",
+    lambda: [Case(f"length {n}, d_model {d}", (n, d)) for n, d in ((7, 6), (3, 2), (11, 13), (5, 1))],
+    """
+    First a table of angles, one for each position and column; the two columns of a pair have the same. Then the
+    sine of those in even columns and the cosine of the others.
+
+    column   0, 1, 2, 3, ...                        (d_model,)
+    2i       0, 0, 2, 2, ...: column // 2 * 2       (d_model,)
+    angle    position / 10000 ** (2i / d_model)     (length, 1) and (d_model,) -> (length, d_model)
+    result   sine where column % 2 is 0, else cosine: torch.where; nothing is left to do for an odd d_model
+
+    for position in range(length):
+        for column in range(d_model):
+            i = column // 2                                    # columns 0 and 1 are pair 0, then come 2 and 3
+            angle = position / 10000 ** (2 * i / d_model)
+            encoding[position, column] = sin(angle) if column % 2 == 0 else cos(angle)
+
+    sine and cosine swapped: even columns hold the sine, odd columns the cosine
+        angle.sin() => angle.cos()
+        and angle.cos()[ => angle.sin()[
+    sines and cosines side by side: they take turns: column 2i holds the sine, column 2i + 1 the cosine
+        return encoding => return torch.cat([encoding[:, 0::2], encoding[:, 1::2]], dim=1)
+    positions counted from 1: the first row is position 0: sin 0 = 0, cos 0 = 1
+        torch.arange(length) => torch.arange(1, length + 1)
+    exponent i / d_model: the power is 2i / d_model, with i counting pairs of columns: yours grows half as fast
+        torch.arange(0, d_model, 2) => torch.arange(0, d_model, 2) / 2
+    each column its own angle: columns 2i and 2i + 1 share one angle; the cosine's power is 2i / d_model as well
+        angle.cos() => (angle * 10000 ** (-1 / d_model)).cos()
+    another base than 10000: with 1000, say, far positions come round again; the power is of 10000
+        math.log(10000.0) => math.log(1000.0)
+        math.log(10000.0) => math.log(100000.0)
+    an odd d_model fails: the last sine then has no cosine beside it
+        angle.cos()[:, :d_model // 2] => angle.cos()
+        return encoding => return encoding[:, :d_model // 2 * 2]
+    """,
+    tolerance=1e-3,
+)
+
+
+def cross_attention_cases() -> list[Case]:
+    """Equal lengths first: there a mix-up of x and context runs, and its numbers give it away."""
+    x, equal, context = draw((5, D_MODEL), (5, D_MODEL), (7, D_MODEL))
+    w_q, *others = draw((D_MODEL, D_K), (D_MODEL, D_K), (D_MODEL, D_V), (D_V, D_MODEL), seed=11)
+    return [
+        Case("T_q = T_k = 5", (x, equal, w_q, *others, None)),
+        Case("T_q = 5, T_k = 7", (x, context, w_q, *others, None)),
+        Case("some keys hidden", (x, context, w_q, *others, some_hidden(5, 7))),
+        Case("some keys hidden, scores up to 1e13", (x, context, LARGE * w_q, *others, some_hidden(5, 7))),
+        Case("query 1 may see no key", (x, context, w_q, *others, one_blind(5, 7))),
+    ]
+
+
+@exercise(ATTENTION, cross_attention_cases, ATTEND + EQUAL_LENGTHS + BY_D_V)
+def cross_attention(
+    x: Tensor, context: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, mask: Tensor | None = None
+) -> Pair:
+    """
+    It is exercise 3 with two inputs. x asks, so queries are made of x. The context answers, so keys and values are
+    made of the context, as many as it has rows.
+
+    query        x times w_q                        (T_q, d_k)
+    key, value   context times w_k and w_v          (T_k, d_k), (T_k, d_v)
+    weights      as in exercise 3                   (T_q, T_k)
+    output       weights times value, then w_o      (T_q, T_k) @ (T_k, d_v) @ (d_v, d_model) -> (T_q, d_model)
+
+    for i in range(T_q):
+        for j in range(T_k):
+            scores[i, j] = (x[i] @ w_q) @ (context[j] @ w_k) / sqrt(d_k)
+    weights = masked_softmax(scores, mask)
+    for i in range(T_q):
+        output[i] = sum(weights[i, j] * (context[j] @ w_v) for j in range(T_k)) @ w_o
+
+    keys or values from x: w_k and w_v both read the context: it is searched, and what is found is passed on
+        context @ w_k => x @ w_k
+        context @ w_v => x @ w_v
+    self-attention: here x asks and the context answers: w_q reads x, w_k and w_v read the context
+        context @ w_k => x @ w_k
+        and context @ w_v => x @ w_v
+        x @ w_q => context @ w_q
+    output projection missing: multiply by w_o, which brings the output from d_v back to d_model
+        output @ w_o => output
+    """
+    output, weights = scaled_dot_product_attention(x @ w_q, context @ w_k, context @ w_v, mask)
+    return output @ w_o, weights
+
+
+EXERCISES = (score_by_hand, MASKED, self_attention, additive_attention, POSITIONS, cross_attention)
+AFTERWARDS = """\
+You can now write attention from tensors alone: score every pair, by a dot product or by Bahdanau's network, hide what a
+mask hides without a NaN, and mix the values, within one text or between two. And you can tell a model where a word
+stands. Next is phase2_multi_head/README.md, where one row of weights for each word becomes several."""

@@ -1,0 +1,411 @@
+"""SPOILERS: the answers to the exercises of phase 2. A solution is one way among many: yours is right if it passes.
+
+A block for each exercise: the solution, the inputs on which yours is tried, three hints, and the usual mistakes, as
+edits of the solution's text (shared/exercise_checker/exercise.py says how).
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from phase1_single_head.answers import (
+    ATTEND,
+    ATTENTION,
+    BY_D_V,
+    EQUAL_LENGTHS,
+    HIDDEN,
+    LARGE,
+    Pair,
+    one_blind,
+    some_hidden,
+)
+from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
+from phase2_multi_head.multi_head_attention import merge_heads, split_heads
+from shared.attention_utils import causal_mask
+from shared.exercise_checker import Case, Exercise, draw, exercise
+
+SIZES = ((3, 7), (1, 7), (7, 1))  # heads, and numbers in each; with the first every mistake shows
+
+
+def real_tokens(*lengths: int) -> Tensor:
+    """A mask of real tokens, padding at the end -> bool (B, 5)."""
+    return torch.arange(5) < torch.tensor(lengths)[:, None]
+
+
+SPLIT_UP = """
+    split without transpose: view keeps the order of memory, so a head gets whole positions; cut, then transpose
+        x.view(batch, length, num_heads, d_model // num_heads) => x.reshape(batch, num_heads, length, -1).swapdims(1, 2)
+    heads interleaved: head h owns d_k columns in a row, h * d_k to (h + 1) * d_k, not every H-th: mind which comes last
+        x.view(batch, length, num_heads, d_model // num_heads) => x.view(batch, length, -1, num_heads).mT
+"""
+
+
+SPLIT = Exercise(
+    split_heads,
+    "heads",
+    lambda: [Case(f"{h} heads of {d_k}", (draw((2, 5, h * d_k))[0], h)) for h, d_k in SIZES],
+    """
+    First cut the last axis in two, heads and numbers of a head. Then the heads must come before the positions:
+    that is an exchange of two axes, which no cutting can do.
+
+    (B, T, d_model)   the input
+    (B, T, H, d_k)    the last axis cut in two: view, reshape or unflatten
+    (B, H, T, d_k)    axes 1 and 2 exchanged: transpose
+
+    for b in range(B):
+        for h in range(H):
+            for t in range(T):
+                for c in range(d_k):
+                    heads[b, h, t, c] = x[b, t, h * d_k + c]
+
+    axes in the wrong order: the numbers are in the right groups; move the axes to (B, H, T, d_k)
+        return x.transpose(1, 2) => return x
+        x.transpose(1, 2) => x.permute(2, 0, 1, 3)
+    """,
+    SPLIT_UP,
+)
+
+MERGE_UP = """
+    merged without transpose: swap H and T back first: as they lie in memory, the positions of one head come first
+        x.transpose(1, 2).flatten(start_dim=2) => x.reshape(x.size(0), x.size(2), -1)
+    merged interleaved: at each position all numbers of head 0 come first, then those of head 1: (B, T, H, d_v)
+        x.transpose(1, 2).flatten(start_dim=2) => x.permute(0, 2, 3, 1).flatten(2)
+"""
+
+
+MERGE = Exercise(
+    merge_heads,
+    "merged",
+    lambda: [Case(f"{h} heads of {d_v}", tuple(draw((2, h, 5, d_v)))) for h, d_v in SIZES],
+    """
+    The two steps of exercise 1, backwards: first exchange heads and positions, then make one axis of the last two.
+
+    (B, H, T, d_v)   the input
+    (B, T, H, d_v)   axes 1 and 2 exchanged: transpose
+    (B, T, H * d_v)  the last two axes joined: reshape or flatten; view refuses, for the numbers of a
+                     position no longer lie in a row
+
+    for b in range(B):
+        for t in range(T):
+            for h in range(H):
+                for c in range(d_v):
+                    merged[b, t, h * d_v + c] = x[b, h, t, c]
+
+    merged along the wrong axis: heads are put side by side, in the last axis; the length stays T
+        x.transpose(1, 2).flatten(start_dim=2) => x.flatten(1, 2)
+        x.transpose(1, 2).flatten(start_dim=2) => x.transpose(1, 2).flatten(1, 2)
+    heads averaged or added up: put them side by side: of a mean or a sum w_o cannot tell which head found what
+        x.transpose(1, 2).flatten(start_dim=2) => x.mean(dim=1)
+        x.transpose(1, 2).flatten(start_dim=2) => x.sum(dim=1)
+    """,
+    MERGE_UP,
+)
+
+IN_HEADS = (
+    ATTEND
+    + """
+    softmax over the heads: the last axis has the keys; dim=1 was the right one as long as there were no heads
+        masked_softmax(scores, mask) => torch.softmax(scores, dim=-3)
+    divided by √d_model: each dot product is a sum of d_k = d_model / H products: the root of d_k belongs there
+        math.sqrt(query.size(-1)) => math.sqrt(query.size(-1) * query.size(-3))
+"""
+)
+
+
+def multi_head_cases() -> list[Case]:
+    """As many sequences as heads once: there a mask without an axis for the heads runs, on the wrong axis."""
+    two, three = draw((2, 5, 21), (3, 5, 21))
+    w_q, *others = draw(*4 * [(21, 21)], seed=1)
+    return [
+        Case("without a mask", (two, w_q, *others, 3, None)),
+        Case("padding, as many sequences as heads", (three, w_q, *others, 3, real_tokens(4, 3, 1))),
+        Case("padding", (two, w_q, *others, 3, real_tokens(2, 4))),
+        Case("padding, scores up to 1e13", (two, LARGE * w_q, *others, 3, real_tokens(2, 4))),
+        Case("sequence 1 is only padding", (two, w_q, *others, 3, real_tokens(5, 0))),
+    ]
+
+
+@exercise(ATTENTION, multi_head_cases, IN_HEADS + EQUAL_LENGTHS + SPLIT_UP + MERGE_UP)
+def multi_head_attention(
+    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, num_heads: int, mask: Tensor | None = None
+) -> Pair:
+    """
+    Only the beginning and the end are new: project and cut into heads, attend as in phase 1, join and project. The
+    heads are one more axis in front, and attention works on the last two.
+
+    query, key, value   x @ w_q, x @ w_k, x @ w_v, each cut by exercise 1    3 x (B, H, T, d_k)
+    visible             the mask, the same for all heads and queries         (B, T) -> (B, 1, 1, T)
+    heads, weights      attention of phase 1                                 (B, H, T, d_k), (B, H, T, T)
+    output              the heads joined by exercise 2, times w_o            (B, T, d_model)
+
+    d_k = d_model // H
+    for b in range(B):
+        for h in range(H):
+            columns = slice(h * d_k, (h + 1) * d_k)
+            query, key, value = x[b] @ w_q[:, columns], x[b] @ w_k[:, columns], x[b] @ w_v[:, columns]
+            for i in range(T):
+                for j in range(T):
+                    scores[i, j] = query[i] @ key[j] / sqrt(d_k)
+                visible = [j for j in range(T) if mask[b, j]]              # the same for every query and head
+                for j in visible:
+                    weights[b, h, i, j] = exp(scores[i, j]) / sum(exp(scores[i, k]) for k in visible)
+                # all other weights stay 0, in a sequence of nothing but padding all of them
+                head[h][i] = sum(weights[b, h, i, j] * value[j] for j in range(T))
+        for i in range(T):
+            output[b, i] = concatenate([head[h][i] for h in range(H)]) @ w_o
+
+    split and merged without transpose: view keeps the order of memory; swap T and H both times
+        x.view(batch, length, num_heads, d_model // num_heads) => x.reshape(batch, num_heads, length, -1).swapdims(1, 2)
+        and x.transpose(1, 2).flatten(start_dim=2) => x.reshape(x.size(0), x.size(2), -1)
+    one matrix for queries and keys: w_q makes queries, w_k keys; with one for both, words find those that are alike
+        (w_q, w_k, w_v) => (w_q, w_q, w_v)
+    values not made by w_v: a value has a matrix of its own: what a word tells is not what it is found by
+        (w_q, w_k, w_v) => (w_q, w_k, w_k)
+        (query, key, value, visible) => (query, key, split_heads(x, num_heads), visible)
+    mask on the queries: padding is hidden as a key, from every query: the axis of the mask comes last, (B, 1, 1, T)
+        mask[:, None, None, :] => mask[:, None, :, None]
+    mask on queries and keys: padded queries get something as well, which the loss leaves out: hide padded keys alone
+        mask[:, None, None, :] => mask[:, None, None, :] & mask[:, None, :, None]
+    mask of one sequence on the head of another: (B, 1, T) lines up with (H, T, T); the mask needs (B, 1, 1, T)
+        mask[:, None, None, :] => mask[:, None]
+        and check_attention_inputs(query, key, value, mask) =>
+    mask of the first sequence for all: each sequence of the batch has its own padding: mask[:, None, None, :]
+        mask[:, None, None, :] => mask[:1, None, None, :]
+    output projection missing: multiply the merged heads by w_o: without it no head's find reaches other columns
+        merge_heads(heads) @ w_o => merge_heads(heads)
+    weights averaged over the heads: keep those of each head: the mean of four sharp heads is a blurred one
+        @ w_o, weights) => @ w_o, weights.mean(dim=1))
+    """
+    query, key, value = (split_heads(x @ w, num_heads) for w in (w_q, w_k, w_v))  # (B, T, d_model) -> (B, H, T, d_k)
+    visible = None if mask is None else mask[:, None, None, :]  # (B, T) -> (B, 1, 1, T): keys, for all heads, queries
+    heads, weights = scaled_dot_product_attention(query, key, value, visible)
+    return merge_heads(heads) @ w_o, weights  # (B, H, T, d_k) -> (B, T, d_model)
+
+
+@exercise(
+    "query, key, value",
+    lambda: [Case(f"{h} heads of {d_k}", (*draw((2, 5, h * d_k), (h * d_k, 3 * h * d_k)), h)) for h, d_k in SIZES],
+    SPLIT_UP,
+)
+def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """
+    Three times as many columns make three vectors at once, one behind the other. So cut the result in three first,
+    and each of the three into heads.
+
+    wide                x times w_qkv                                  (B, T, 3 * d_model)
+    query, key, value   its columns in three equal parts: chunk        3 x (B, T, d_model)
+    result              each cut into heads by exercise 1              3 x (B, H, T, d_k)
+
+    for b in range(B):
+        for t in range(T):
+            wide = x[b, t] @ w_qkv                                          # 3 * d_model numbers
+            for h in range(H):
+                for c in range(d_k):
+                    query[b, h, t, c] = wide[h * d_k + c]
+                    key[b, h, t, c] = wide[d_model + h * d_k + c]
+                    value[b, h, t, c] = wide[2 * d_model + h * d_k + c]
+
+    queries, keys, values in another order: w_q holds the first d_model columns, w_k the next, w_v the last
+        in parts => in (parts[0], parts[2], parts[1])
+        in parts => in (parts[1], parts[0], parts[2])
+    cut into heads first: yours gives each head 3 d_k columns in a row; first cut into queries, keys and values
+        in parts) => in parts) if not num_heads else split_heads(x @ w_qkv, num_heads).chunk(3, dim=-1)
+    axes in the wrong order: the numbers are in the right groups; move the axes to (B, H, T, d_k)
+        split_heads(part, num_heads) => split_heads(part, num_heads).transpose(1, 2)
+    """
+    parts = (x @ w_qkv).chunk(3, dim=-1)  # (B, T, 3 d_model) -> 3 x (B, T, d_model)
+    return tuple(split_heads(part, num_heads) for part in parts)
+
+
+def grouped_cases() -> list[Case]:
+    """H = 6, T_q = 5, T_k = 7, d_k = 3, d_v = 11."""
+    inputs = {groups: draw((6, 5, 3), (groups, 7, 3), (groups, 7, 11)) for groups in (2, 1, 6)}
+    query, *others = inputs[2]
+    return [
+        *(Case(f"H = 6, G = {groups}", (*tensors, None)) for groups, tensors in inputs.items()),
+        Case("some keys hidden", (query, *others, some_hidden(5, 7))),
+        Case("some keys hidden, scores up to 1e13", (LARGE * query, *others, some_hidden(5, 7))),
+        Case("query 1 may see no key", (query, *others, one_blind(5, 7))),
+    ]
+
+
+@exercise(ATTENTION, grouped_cases, IN_HEADS + BY_D_V)
+def grouped_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Pair:
+    """
+    Give every query head a key-value head of its own, by copying. The first H / G of them get copies of key-value
+    head 0, the next ones of head 1. Then it is attention as before.
+
+    key, value        H / G copies of each head, side by side   (G, T_k, ...) -> (H, T_k, ...)
+                      repeat_interleave does it, or an index such as key[[0, 0, 0, 1, 1, 1]]
+    output, weights   attention of phase 1                      (H, T_q, d_v), (H, T_q, T_k)
+
+    for h in range(H):
+        g = h // (H // G)                                                   # H = 6, G = 2: 0 0 0 1 1 1
+        for i in range(T_q):
+            for j in range(T_k):
+                scores[i, j] = query[h, i] @ key[g, j] / sqrt(d_k)
+        weights[h] = masked_softmax(scores, mask)                           # exercise 2 of phase 1
+        for i in range(T_q):
+            output[h, i] = sum(weights[h, i, j] * value[g, j] for j in range(T_k))
+
+    key-value heads tiled: repeat and expand along a new first axis give 0 1 0 1; neighbours share: 0 0 0 1 1 1
+        key.repeat_interleave(shared_by, dim=0) => key.repeat(shared_by, 1, 1)
+        and value.repeat_interleave(shared_by, dim=0) => value.repeat(shared_by, 1, 1)
+        key.repeat_interleave(shared_by, dim=0) => key.repeat(shared_by, 1, 1)
+    one key-value head for all: with G of them query head h reads number h // (H / G)
+        key.repeat_interleave(shared_by, dim=0) => key[:1].repeat(len(query), 1, 1)
+        and value.repeat_interleave(shared_by, dim=0) => value[:1].repeat(len(query), 1, 1)
+    expanded along the wrong axis: yours repeats positions or numbers, and reshape then deals them out anew; copy heads
+        key.repeat_interleave(shared_by, dim=0) => key.repeat_interleave(shared_by, dim=1).reshape(6, 7, 3)
+        and value.repeat_interleave(shared_by, dim=0) => value.repeat_interleave(shared_by, dim=1).reshape(6, 7, 11)
+    """
+    shared_by = query.size(0) // key.size(0)  # H / G
+    key = key.repeat_interleave(shared_by, dim=0)  # (G, T_k, d_k) -> (H, T_k, d_k): heads 0 0 0 1 1 1
+    value = value.repeat_interleave(shared_by, dim=0)  # (G, T_k, d_v) -> (H, T_k, d_v)
+    return scaled_dot_product_attention(query, key, value, mask)
+
+
+def block_cases() -> list[Case]:
+    """T = 5, d_model = 6, H = 2, d_ff = 11."""
+    x, w_1, w_2, *projections = draw((5, 6), (6, 11), (11, 6), *4 * [(6, 6)])
+
+    def attention(x: Tensor, mask: Tensor | None) -> Pair:
+        query, key, value = (split_heads((x @ w)[None], 2) for w in projections[:3])  # (T, d_model) -> (1, H, T, d_k)
+        heads, weights = scaled_dot_product_attention(query, key, value, mask)
+        return merge_heads(heads)[0] @ projections[3], weights[0]
+
+    even = torch.where(torch.arange(5)[:, None] == 3, 0.3 + 0.001 * x, x)
+    return [
+        Case("not causal", (x, attention, w_1, w_2, False)),
+        Case("causal", (x, attention, w_1, w_2, True)),
+        Case("position 3 has nearly the same number in all places", (even, attention, w_1, w_2, True)),
+    ]
+
+
+@exercise(ATTENTION, block_cases, tolerance=1e-3)
+def transformer_block(
+    x: Tensor, attention: Callable[[Tensor, Tensor | None], Pair], w_1: Tensor, w_2: Tensor, causal: bool = False
+) -> Pair:
+    """
+    x is a stream to which two things are added: what attention finds, then what feed-forward makes. Each
+    reads a normalised copy; the stream itself is never normalised.
+
+    norm             over the last axis: F.layer_norm, or mean and var(correction=0) with keepdim=True
+    mask             the lower triangle, if causal, else None              (T, T)
+    found, weights   attention(norm of x, mask)                            (T, d_model), (H, T, T)
+    y                x + found                                             (T, d_model)
+    hidden           norm of y, times w_1, negative numbers set to 0       (T, d_ff)
+    output           y + hidden @ w_2                                      (T, d_model)
+
+    def norm(v):                                                         # of one position; nothing is learned
+        return (v - v.mean()) / sqrt(((v - v.mean()) ** 2).mean() + 1e-5)
+    for i in range(T):
+        normed[i] = norm(x[i])
+        for j in range(T):
+            past[i, j] = j <= i
+    found, weights = attention(normed, past if causal else None)
+    for i in range(T):
+        y[i] = x[i] + found[i]
+        output[i] = y[i] + relu(norm(y[i]) @ w_1) @ w_2                  # relu: max(0, ...), of d_ff numbers
+
+    norm after the addition (post-norm): so did Vaswani et al. 2017; pre-norm leaves the stream x as it is
+        attention(norm(x) => attention(x
+        and y = x + found => y = norm(x + found)
+        and norm(y) @ w_1 => y @ w_1
+        and y + hidden @ w_2 => norm(y + hidden @ w_2)
+    norm missing: attention reads norm(x), feed-forward norm(y)
+        attention(norm(x) => attention(x
+        norm(y) @ w_1 => y @ w_1
+    residual forgotten: add the result to what was there; otherwise the layer must learn to copy
+        x + found => found
+        y + hidden @ w_2 => hidden @ w_2
+    residual from the normalised copy: add to x itself; keep the normalised copy under a name of its own
+        x + found => norm(x) + found
+        y + hidden @ w_2 => norm(y) + hidden @ w_2
+    second addition to the input: feed-forward adds to y, which holds what attention found, not to x once more
+        y + hidden @ w_2 => x + hidden @ w_2
+    variance divided by d_model - 1: that estimates a variance from a sample; here it is torch.var(..., correction=0)
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(-1, True)) / (x.var(-1, keepdim=True) + 1e-5).sqrt()
+    no 1e-5 in the norm: a position with the same number in all places has variance 0: divide by √(variance + 1e-5)
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(-1, True)) / x.std(-1, keepdim=True, correction=0)
+    1e-5 outside the root: add it to the variance, before the root: √(variance + 1e-5)
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(-1, True)) / (x.std(-1, False, keepdim=True) + 1e-5)
+    ReLU missing: without it two matrices in a row are one matrix
+        torch.relu(norm(y) @ w_1) => norm(y) @ w_1
+    causal mask the wrong way around: True = may attend: position i sees j <= i, the lower triangle
+        causal_mask(len(x)) => causal_mask(len(x)).T
+        causal_mask(len(x)) => ~causal_mask(len(x))
+    causal mask hides the position itself: position i sees itself as well: j <= i, not j < i
+        key_position <= query_position => key_position < query_position
+    one word of the future visible: the diagonal is one too far to the right: the model could copy its next word
+        key_position <= query_position => key_position <= query_position + 1
+    """
+
+    def norm(x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], eps=0.00001)
+
+    found, weights = attention(norm(x), causal_mask(len(x)) if causal else None)
+    y = x + found
+    hidden = torch.relu(norm(y) @ w_1)  # (T, d_model) -> (T, d_ff)
+    return y + hidden @ w_2, weights  # (T, d_ff) -> (T, d_model)
+
+
+def pooling_cases() -> list[Case]:
+    query, x = draw((7,), (3, 5, 7), seed=2)
+    return [
+        Case("padding", (query, x, real_tokens(4, 3, 1))),
+        Case("padding, scores up to 1e13", (LARGE * query, x, real_tokens(4, 3, 1))),
+        Case("sequence 1 is only padding", (query, x, real_tokens(2, 0, 4))),
+    ]
+
+
+@exercise("pooled, weights", pooling_cases, HIDDEN)
+def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> Pair:
+    """
+    It is attention with a single query, the same for all sequences: one score for each token, so weights (B, T).
+
+    scores    each token with the query, / √d_model         (B, T, d_model) @ (d_model,) -> (B, T)
+    weights   softmax over the real tokens of a sequence    (B, T); exercise 2 of phase 1 takes these shapes
+    pooled    each token times its weight, added up         (B, T, 1) * (B, T, d_model) -> (B, d_model)
+
+    for b in range(B):
+        for j in range(T):
+            scores[j] = query @ x[b, j] / sqrt(d_model)
+        real = [j for j in range(T) if mask[b, j]]
+        for j in real:
+            weights[b, j] = exp(scores[j]) / sum(exp(scores[k]) for k in real)
+        # all other weights stay 0: all of them, if there is nothing but padding
+        pooled[b] = sum(weights[b, j] * x[b, j] for j in range(T))
+
+    softmax over the sequences: each sequence shares out 1 over its own tokens, the last axis
+        masked_softmax(scores, mask) => masked_softmax(scores.T, mask.T).T
+        masked_softmax(scores, mask) => torch.softmax(scores, dim=0)
+    a plain mean: all tokens count the same, so the query was never asked
+        masked_softmax(scores, mask) => masked_softmax(0 * scores, mask)
+        masked_softmax(scores, mask) => mask.double() / mask.size(1)
+    not divided by √d_model: the dot products are too large by that factor, so the softmax comes out too sharp
+        x @ query / math.sqrt(len(query)) => x @ query
+    """
+    scores = x @ query / math.sqrt(len(query))  # (B, T, d_model) @ (d_model,) -> (B, T)
+    weights = masked_softmax(scores, mask)
+    pooled = (weights[:, None, :] @ x).squeeze(1)  # (B, 1, T) @ (B, T, d_model) -> (B, 1, d_model) -> (B, d_model)
+    return pooled, weights
+
+
+EXERCISES = (
+    SPLIT,
+    MERGE,
+    multi_head_attention,
+    fused_projection,
+    grouped_query_attention,
+    transformer_block,
+    attention_pooling,
+)
+AFTERWARDS = """\
+You can now write a whole pre-norm layer of a transformer from tensors: cut vectors into heads without mixing positions,
+attend in all heads at once, join them, and put norms, additions and feed-forward where they belong. You can also let
+heads share keys and values, and pool a sentence into one vector. Next is phase3_visualization/README.md, which asks
+what the heads do."""

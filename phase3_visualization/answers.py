@@ -1,0 +1,272 @@
+"""SPOILERS: the answers to the exercises of phase 3. A solution is one way among many: yours is right if it passes.
+
+A block for each exercise: the solution, the inputs on which yours is tried, three hints, and the usual mistakes, as
+edits of the solution's text (shared/exercise_checker/exercise.py says how).
+"""
+
+import torch
+from torch import Tensor
+
+from phase1_single_head.answers import some_hidden
+from phase1_single_head.self_attention import masked_softmax
+from phase3_visualization.circuits.patching import put_in
+from shared.attention_utils import causal_mask
+from shared.exercise_checker import Case, draw, exercise
+
+
+def entropy_cases() -> list[Case]:
+    """H = 3, T_q = 5, T_k = 7; then a square one, whose first row sees a single key."""
+    all_visible = torch.ones(5, 7, dtype=torch.bool)
+    scores, square = draw((3, 5, 7), (3, 5, 5))
+    zero_weights = scores.clone()
+    zero_weights[:, torch.arange(5), 2 * torch.arange(5) % 7] = -1000  # so low that the weight is exactly 0
+    kinds = (
+        ("every key visible", scores, all_visible),
+        ("some keys hidden", scores, some_hidden(5, 7)),
+        ("weights of 0 on visible keys", zero_weights, all_visible),
+        ("causal: the first row sees one key", square, causal_mask(5)),
+    )
+    return [Case(name, (masked_softmax(3 * scores, mask), mask)) for name, scores, mask in kinds]
+
+
+@exercise("entropy", entropy_cases)
+def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
+    """
+    Entropy is 0 if all weight is on one key, and ln n if n keys share it evenly. So divided by ln n it lies
+    between 0 and 1, whatever the number n of keys that a row may see.
+
+    visible   how many keys each row may see                      (T_q,)
+    choice    which rows see two or more; the others are left out (T_q,)
+    entropy   the sum of -w ln w over the keys                    (H, T_q); torch.special.entr: 0 ln 0 = 0
+    shares    entropy / ln visible, of the rows with a choice     (H, rows)
+    result    their mean over the rows                            (H,)
+
+    for h in range(H):
+        rows = []
+        for i in range(T_q):
+            visible = [j for j in range(T_k) if mask[i, j]]
+            if len(visible) >= 2:                                           # with one key there is no choice
+                terms = [-weights[h, i, j] * log(weights[h, i, j]) for j in visible if weights[h, i, j] > 0]
+                rows.append(sum(terms) / log(len(visible)))                 # natural logarithms
+        entropy[h] = sum(rows) / len(rows)
+
+    NaN from 0 · ln 0: 0 times minus infinity is NaN; the limit is 0: torch.special.entr and torch.xlogy know that
+        torch.special.entr(weights) => -(weights * weights.log())
+    minus sign missing: the logarithm of a weight is negative, so the sum needs a minus
+        = torch.special => = -torch.special
+    two kinds of logarithm: both must be the same, here natural ones; a ratio of two log2 would do as well
+        torch.special.entr(weights) => (torch.special.entr(weights) / 0.6931471805599453)
+        visible[choice].log() => visible[choice].log2()
+    columns instead of rows: row i, the last axis, is where word i looks; a column is who looks at a word
+        visible = mask => weights, mask = weights.mT, mask.mT; visible = mask
+    not normalised: divide each row by the ln of the number of keys it may see, the largest entropy it can have
+        / visible[choice].log() =>
+    divided by ln T: a row that may see few keys can spread over few; divide by the ln of those that it may see
+        visible[choice].log() => torch.tensor(weights.size(-1)).log()
+    division by ln 1: a row that may see one key has an entropy of 0 and a limit of ln 1 = 0: leave it out
+        >= 2 => >= 1
+    a row without a choice counted: a row that may see one key is sharp whatever the head does: leave it out of the mean
+        shares.mean(dim=-1) => shares.sum(dim=-1) / len(mask)
+    """
+    visible = mask.sum(dim=-1)  # (T_q, T_k) -> (T_q,)
+    choice = visible >= 2
+    entropy = torch.special.entr(weights).sum(dim=-1)  # (H, T_q, T_k) -> (H, T_q); entr(w) = -w ln w, and entr(0) = 0
+    shares = entropy[:, choice] / visible[choice].log()  # (H, rows with a choice)
+    return shares.mean(dim=-1)  # -> (H,)
+
+
+def role_cases() -> list[Case]:
+    """N = 17 sentences, H = 3, T = 7, another best offset in each case. Own positions get much weight."""
+    weights = (3 * draw((17, 3, 7, 7))[0] + 1.5 * torch.eye(7)).softmax(dim=-1)
+    all_on_itself = torch.tensor([[1.0, 0], [1, 0]]).double().expand(1, 3, 2, 2)
+    return [
+        Case("", (weights, gold_at({2: 0.3, -5: 0.4, -1: 0.1, 1: 0.1}))),
+        Case("a relation to the left", (weights, gold_at({-6: 0.9, -4: 0.2, 5: 0.2, 1: 0.05}))),
+        Case("the word after, or itself", (weights, gold_at({1: 0.2, 0: 0.4, 4: 0.2}))),
+        Case("two words, each looking at the first", (all_on_itself, ~torch.eye(2, dtype=torch.bool)[None])),
+    ]
+
+
+def gold_at(chances: dict[int, float]) -> Tensor:
+    """Gold keys k words to the right of their query, with these chances -> bool (17, 7, 7)."""
+    table = sum(torch.full((7, 7), chance).triu(k).tril(k) for k, chance in chances.items())
+    return torch.rand(17, 7, 7, generator=torch.Generator().manual_seed(1)) < table
+
+
+@exercise("accuracy, baseline", role_cases)
+def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
+    """
+    Two shares of the same queries: how often the key that a head attends to is a gold key, and how often the word
+    k places on is one, for the best k. The first knows words, the second only places.
+
+    asked      which queries have a gold key                               (N, T)
+    attended   the key with the largest weight, the diagonal hidden first  (N, H, T)
+    right      is that key gold for this query?                            (N, H, T)
+    accuracy   the mean of right over all that were asked                  (H,)
+    hits       for each k but 0: how many True on diagonal k of gold       gold.diagonal(k, dim1=1, dim2=2)
+    baseline   the largest of these / how many were asked                  ()
+
+    share = {}
+    for h in range(H):
+        right = asked = 0
+        for n in range(N):
+            for i in range(T):
+                if gold[n, i].any():
+                    others = [j for j in range(T) if j != i]                # never the word itself
+                    attended = max(others, key=lambda j: weights[n, h, i, j])
+                    right += gold[n, i, attended]
+                    asked += 1
+        accuracy[h] = right / asked
+    for k in [*range(1 - T, 0), *range(1, T)]:                              # "always k words to the right"
+        hits = sum(gold[n, i, i + k] for n in range(N) for i in range(T) if 0 <= i + k < T)
+        share[k] = hits / asked
+    baseline = max(share.values())
+
+    own position counted: the word itself does not count (Clark et al. 2019): hide the diagonal before the argmax
+        .masked_fill(own, -1) =>
+    own position set to 0: where all other weights are 0, too, the word itself may win; set it below 0, -1 or -inf
+        .masked_fill(own, -1) => .masked_fill(own, 0)
+    mean over the heads first: score each head; a mean of heads has an argmax that may belong to none of them
+        attended = weights => attended = weights.mean(dim=1, keepdim=True).expand_as(weights)
+    weight on the gold key, not the largest weight: asked is how often the largest weight is on the gold key
+        right.transpose => (weights * gold[:, None]).sum(dim=-1).transpose
+    queries without a gold key counted: divide by the number of queries that have a gold key, in both results
+        right.transpose(1, 2)[asked].double().mean(dim=0) => right.double().mean(dim=(0, 2))
+        asked.sum() => asked.numel()
+    divided by the gold pairs: a query with two gold keys is asked once: divide by the queries that have one
+        asked.sum() => gold.sum()
+        .double().mean(dim=0) => .sum(dim=0) / gold.sum()
+    not all offsets tried: a relation may go left or right and span the sentence: from 1 - T to T - 1, all but 0
+        [*range(1 - length, 0), *range(1, length)] => range(1, length)
+        [*range(1 - length, 0), *range(1, length)] => range(1 - length, 0)
+        [*range(1 - length, 0), *range(1, length)] => [-1, 1]
+    the word itself tried as baseline: k = 0 is the word itself, which does not count
+        [*range(1 - length, 0), *range(1, length)] => range(1 - length, length)
+    chance as baseline: a head that is blind to words still knows positions: the best fixed offset beats chance
+        hits.max() / asked.sum() => 1 / length
+    """
+    length = weights.size(-1)
+    own = torch.eye(length, dtype=torch.bool)
+    attended = weights.masked_fill(own, -1).argmax(dim=-1)  # (N, H, T, T) -> (N, H, T)
+    right = gold[:, None].expand_as(weights).gather(-1, attended[..., None])[..., 0]  # (N, H, T, T) -> (N, H, T)
+    asked = gold.any(dim=-1)  # (N, T, T) -> (N, T)
+    offsets = [*range(1 - length, 0), *range(1, length)]
+    hits = torch.stack([gold.diagonal(k, dim1=1, dim2=2).sum() for k in offsets])
+    return right.transpose(1, 2)[asked].double().mean(dim=0), hits.max() / asked.sum()  # (asked, H) -> (H,)
+
+
+SIZES = ((2, 3, 5), (3, 2, 7), (1, 5, 3))  # layers, heads, words
+
+
+@exercise(
+    "rollout",
+    lambda: [Case(f"{n} layers, {h} heads", ((3 * draw((n, h, t, t))[0]).softmax(dim=-1),)) for n, h, t in SIZES],
+)
+def attention_rollout(weights: Tensor) -> Tensor:
+    """
+    A layer is one matrix: half of what was there, half of what the heads bring. Layers one after the other are a
+    product of such matrices.
+
+    layers    the mean of the heads                                 (L, H, T, T) -> (L, T, T)
+    step      for one layer: half of it plus half of the identity   (T, T), rows sum to 1
+    rollout   the identity at first; then, layer by layer, step @ rollout, the later layer on the left
+
+    for i in range(T):
+        rollout[i, i] = 1                                                # before the first layer; 0 elsewhere
+    for l in range(L):
+        for i in range(T):
+            for j in range(T):
+                step[i, j] = 0.5 * sum(weights[l, h, i, j] for h in range(H)) / H + 0.5 * (i == j)
+        before = rollout.clone()
+        for i in range(T):
+            for j in range(T):
+                rollout[i, j] = sum(step[i, k] * before[k, j] for k in range(T))
+
+    residual missing: half of each position is what it was before; without it all rows soon look alike
+        (layer + identity) / 2 => layer
+    residual only once: every layer has a residual connection: add it to each matrix, before the product
+        (layer + identity) / 2 => layer
+        and return rollout => return (rollout + identity) / 2
+    product in the wrong order: the later layer stands on the left: step @ before
+        (layer + identity) / 2 @ rollout => rollout @ ((layer + identity) / 2)
+    rows not renormalised: with the residual added, rows sum to 2: halve them
+        (layer + identity) / 2 => (layer + identity)
+        (layer + identity) / 2 => (layer + identity / 2)
+        (layer + identity) / 2 => (layer / 2 + identity)
+    columns instead of rows: row i says of what position i is made; yours is the transposed matrix
+        return rollout => return rollout.T
+    heads added up: take the mean of the heads; a sum outweighs the residual connection
+        weights.mean(dim=1) => weights.sum(dim=1)
+        / 2 @ rollout => / (weights.size(1) + 1) @ rollout
+        and weights.mean(dim=1) => weights.sum(dim=1)
+    heads averaged at the end: average them within each layer: the residual stream mixes them before the next
+        weights.mean(dim=1) => weights
+        and return rollout => return rollout.mean(0)
+        weights.mean(dim=1) => weights
+    """
+    identity = torch.eye(weights.size(-1), dtype=weights.dtype)
+    rollout = identity
+    for layer in weights.mean(dim=1):  # (L, H, T, T) -> (L, T, T)
+        rollout = (layer + identity) / 2 @ rollout
+    return rollout
+
+
+def patch_cases() -> list[Case]:
+    """B = 2, T = 5, H = 3, d_v = 7; at last a single head, which restores everything."""
+    clean, corrupted, w_o, direction = draw((2, 5, 21), (2, 5, 21), (21, 21), (21,), seed=3)
+    places = (3, 1), (3, 0), (3, 2), (1, 0)
+    return [Case(f"head {n} of {heads}", (clean, corrupted, w_o, direction, heads, n)) for heads, n in places]
+
+
+@exercise("output, restored", patch_cases)
+def patch_head(
+    clean: Tensor, corrupted: Tensor, w_o: Tensor, direction: Tensor, num_heads: int, patched: int
+) -> tuple[Tensor, Tensor]:
+    """
+    Before w_o the numbers of a head stand by themselves, in columns of their own. So take these columns from the
+    clean text and all others from the corrupted one, and go on from there as if nothing had happened.
+
+    columns    patched * d_v to (patched + 1) * d_v, with d_v = d_model / H
+    output     the corrupted text with these columns of the clean one, times w_o    (B, T, d_model)
+    leads      of output, clean @ w_o and corrupted @ w_o: the last position times direction, mean over texts
+    restored   (lead - corrupted lead) / (clean lead - corrupted lead)              ()
+
+    d_v = d_model // H
+    mixed = corrupted.clone()
+    for b in range(B):
+        for t in range(T):
+            for c in range(patched * d_v, (patched + 1) * d_v):
+                mixed[b, t, c] = clean[b, t, c]
+            output[b, t] = mixed[b, t] @ w_o
+    lead = sum(output[b, T - 1] @ direction for b in range(B)) / B
+    clean_lead = sum(clean[b, T - 1] @ w_o @ direction for b in range(B)) / B
+    corrupted_lead = sum(corrupted[b, T - 1] @ w_o @ direction for b in range(B)) / B
+    restored = (lead - corrupted_lead) / (clean_lead - corrupted_lead)
+
+    every H-th column patched: the numbers of a head stand together: columns patched * d_v to (patched + 1) * d_v
+        chosen.repeat_interleave( => (lambda n, dim: chosen.repeat(1, 1, n))(
+    clean and corrupted swapped: the corrupted text is read, and one head is put in from the clean one
+        torch.where(columns, clean, corrupted) => torch.where(columns, corrupted, clean)
+    removed, not replaced: zeros are ablation: the head hands on what it gave for the clean text
+        torch.where(columns, clean, corrupted) => torch.where(columns, 0.0, corrupted)
+    added, not replaced: what the head gave for the corrupted text must go
+        torch.where(columns, clean, corrupted) => torch.where(columns, clean + corrupted, corrupted)
+    patched after w_o: w_o mixes the heads, so its output has no columns of a head: put them in before it
+        put_in(clean, chosen)(corrupted) @ w_o => put_in(clean @ w_o, chosen)(corrupted @ w_o)
+    share of the clean lead: 0 is what the corrupted text gives by itself: take its lead off, above and below
+        (lead - corrupted_lead) / (clean_lead - corrupted_lead) => lead / clean_lead
+        (lead - corrupted_lead) / (clean_lead - corrupted_lead) => (lead - corrupted_lead) / clean_lead
+    share lost, not restored: 1 is the clean text, 0 the corrupted one: lead - corrupted lead is what came back
+        (lead - corrupted_lead) / => (clean_lead - lead) /
+    """
+    chosen = (torch.arange(num_heads) == patched)[None, None]  # (1, 1, H)
+    outputs = put_in(clean, chosen)(corrupted) @ w_o, clean @ w_o, corrupted @ w_o
+    lead, clean_lead, corrupted_lead = ((output[:, -1] @ direction).mean() for output in outputs)
+    return outputs[0], (lead - corrupted_lead) / (clean_lead - corrupted_lead)
+
+
+EXERCISES = (head_entropy, role_score, attention_rollout, patch_head)
+AFTERWARDS = """\
+You can now say in numbers what a picture of a head only suggests: how sharp it is, whether it follows a relation more
+often than a rule that knows no words, how much of each input word rollout finds in each position, and how much of an
+answer one head carries. Next is phase4_causal/README.md, about models that write."""

@@ -1,0 +1,542 @@
+"""SPOILERS: the answers to the exercises of phase 4. A solution is one way among many: yours is right if it passes.
+
+A block for each exercise: the solution, the inputs on which yours is tried, three hints, and the usual mistakes, as
+edits of the solution's text (shared/exercise_checker/exercise.py says how).
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from phase4_causal.induction.induction_scores import after_earlier_occurrence
+from shared.attention_utils import causal_mask
+from shared.exercise_checker import Case, Exercise, draw, exercise
+from shared.head_statistics import relation_weight
+
+Three = tuple[Tensor, Tensor, Tensor]
+
+PAST = """
+    first query at the first key: the last query stands at the last key: move the diagonal by T_k - T_q
+        + key_length - query_length =>
+    own position hidden: a word may attend to itself: <=, not <; else the first one sees nothing
+        key_position <= query_position => key_position < query_position
+    one word of the future visible: the diagonal is one too far to the right: the model could copy its next word
+        key_position <= query_position => key_position <= query_position + 1
+    the future instead of the past: rows are queries, columns are keys: the ones are on the diagonal and below it
+        key_position <= query_position => key_position >= query_position
+    True = hidden: here True means may attend, as in F.scaled_dot_product_attention; nn.MultiheadAttention differs
+        key_position <= query_position => key_position > query_position
+"""
+
+
+CAUSAL = Exercise(
+    causal_mask,
+    "mask",
+    lambda: [Case(f"{t_q} queries, {t_k} keys", (t_q, t_k)) for t_q, t_k in ((5, 5), (3, 7), (1, 5), (7, 3))],
+    """
+    Queries have positions, too: the last stands at the last key, so query i stands at i + T_k - T_q. It sees the
+    keys up to there.
+
+    (T_q, 1)     the positions of the queries: 0, 1, 2, ... plus T_k - T_q, as a column
+    (T_k,)       the positions of the keys: 0, 1, 2, ...
+    (T_q, T_k)   is the key's position at most the query's? (Or a triangle of ones, its diagonal moved.)
+
+    for i in range(T_q):
+        position = i + T_k - T_q                                # the last query stands at the last key
+        for j in range(T_k):
+            mask[i, j] = j <= position
+
+    numbers instead of bool: the mask is bool; 0 and -inf are what it does to scores, and masked_fill does that
+        return key_position <= query_position => return torch.where(key_position <= query_position, 0.0, -math.inf)
+        return key_position <= query_position => return (key_position <= query_position).double()
+    """,
+    PAST,
+)
+
+
+def combined_cases() -> list[Case]:
+    """B = 3 or 2; in the first batch no sequence is as long as there is room."""
+    return [
+        Case("as many queries as keys", (torch.tensor([4, 2, 3]), 5, 5)),
+        Case("3 queries, 7 keys", (torch.tensor([5, 7]), 3, 7)),
+    ]
+
+
+@exercise("mask", combined_cases, PAST)
+def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor:
+    """
+    Two questions: does the key lie in the past of the query, and is it a real word of this sequence? Both must be
+    answered with True.
+
+    past     exercise 1                                        (T_q, T_k)
+    real     is the key's position below lengths[b]?           (T_k,) and (B, 1) -> (B, T_k)
+    result   past & real, real with axes for heads, queries    (T_q, T_k) & (B, 1, 1, T_k) -> (B, 1, T_q, T_k)
+
+    for b in range(B):
+        for i in range(T_q):
+            for j in range(T_k):
+                mask[b, 0, i, j] = j <= i + T_k - T_q and j < lengths[b]
+
+    padded queries hidden: hide padded keys only: a query that sees nothing has no softmax, and NaN reaches every weight
+        real[:, None, None, :] => real[:, None, None, :] & real[:, None, key_length - query_length:, None]
+        real[:, None, None, :] => real[:, None, key_length - query_length:, None]
+    one padded key visible: keys 0 to lengths[b] - 1 are real: <, not <=
+        < lengths => <= lengths
+    one length for all sequences: each has its own: compare the keys (T_k,) with lengths[:, None] (B, 1)
+        lengths[:, None] => lengths[:1, None].expand(len(lengths), 1)
+        lengths[:, None] => lengths.max().expand(len(lengths), 1)
+    head axis missing: weights are (B, H, T_q, T_k): without an axis for the heads the batch is broadcast to them
+        real[:, None, None, :] => real[:, None, :]
+    padding left out: keys from lengths[b] on are padding: hide them
+        & real[:, None, None, :] => & (real[:, None, None, :] | True)
+        & real[:, None, None, :] =>
+    causal part left out: real words of the future must be hidden as well
+        past & real[:, None, None, :] => real[:, None, None, :].repeat(1, 1, query_length, 1)
+    """
+    real = torch.arange(key_length) < lengths[:, None]  # (T_k,), (B, 1) -> (B, T_k)
+    past = causal_mask(query_length, key_length)
+    return past & real[:, None, None, :]  # (T_q, T_k) & (B, 1, 1, T_k) -> (B, 1, T_q, T_k)
+
+
+def next_word_cases() -> list[Case]:
+    """B = 2, T = 3, V = 7. Ties: four equal logits at the border, of which two may stay."""
+    logits = 4 * draw((2, 3, 7))[0]
+    ties = logits.clone()
+    ties[0, -1] = torch.tensor([0.5, 2.0, 0.5, 0.5, -1.0, 3.0, 0.5])
+    return [
+        Case("temperature 2, top-k 4", (logits, 2.0, 4)),
+        Case("temperature 0.5, top-k 7: all words", (logits, 0.5, 7)),
+        Case("temperature 1, top-k 1", (logits, 1.0, 1)),
+        Case("equal logits", (ties, 1.5, 4)),
+    ]
+
+
+@exercise("probabilities", next_word_cases)
+def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> Tensor:
+    """
+    A word that may not be drawn gets a logit of -inf: then softmax gives it 0, and the others share the whole 1.
+
+    scaled   the logits of the last position / temperature                (B, V)
+    order    the words from the largest logit to the smallest             (B, V): argsort, descending, stable
+    kept     scaled, with -inf for all but the first top_k of the order   (B, V): scatter or a loop
+    result   softmax of kept over the words                               (B, V)
+
+    for b in range(B):
+        scaled = [logits[b, T - 1, v] / temperature for v in range(V)]
+        ranked = sorted(range(V), key=lambda v: -scaled[v])     # of equal words the smaller v first
+        kept = ranked[:top_k]
+        total = sum(exp(scaled[v]) for v in kept)
+        for v in kept:
+            probabilities[b, v] = exp(scaled[v]) / total
+
+    multiplied by the temperature: divide: a high temperature makes the words more alike
+        / temperature => * temperature
+    temperature on probabilities: divide the logits, before softmax: then what is large grows against what is small
+        logits[:, -1] / temperature => (logits[:, -1].softmax(dim=-1) / temperature)
+        logits[:, -1] / temperature => logits[:, -1]
+        and softmax(dim=-1) => softmax(dim=-1) / temperature
+    not renormalised after top-k: the kept words must sum to 1 again: hide the others before softmax
+        scaled.masked_fill(hidden, -math.inf).softmax(dim=-1) => scaled.softmax(dim=-1).masked_fill(hidden, 0)
+    more than k words kept at a tie: a threshold keeps all words that equal the k-th: choose by rank instead
+        masked_fill(hidden => masked_fill(scaled < scaled.topk(top_k).values[:, -1:]
+    another of the equal words kept: of equal logits the smaller word goes first: argsort, descending and stable
+        order = scaled => order = (scaled + 1e-9 * torch.arange(7))
+        order = scaled => order = (scaled + 1e-9 * torch.tensor([1, 0, 0, 0, 0, 0, 1]))
+    in the order of rank, not of words: put each probability back at the place of its word: scatter
+        softmax(dim=-1) => softmax(dim=-1).sort(dim=-1, descending=True).values
+        softmax(dim=-1) => softmax(dim=-1).topk(top_k).values
+    other positions than the last: only the last one predicts the word that comes next: logits[:, -1]
+        logits[:, -1] => logits[:, 0]
+        logits[:, -1] => logits.mean(dim=1)
+        logits[:, -1] => logits
+        and [:, :top_k] => [..., :top_k]
+    """
+    scaled = logits[:, -1] / temperature  # (B, T, V) -> (B, V)
+    order = scaled.argsort(dim=-1, descending=True, stable=True)
+    hidden = torch.ones_like(scaled, dtype=torch.bool).scatter(-1, order[:, :top_k], value=False)
+    return scaled.masked_fill(hidden, -math.inf).softmax(dim=-1)
+
+
+def cache_cases() -> list[Case]:
+    """B = 2, T = 5, d_model = 11, d_k = 3, d_v = 7, room for 13 words; then an empty cache."""
+    shapes = ((2, 11), (13, 11), (11, 3), (11, 3), (11, 7), (2, 5, 3), (2, 5, 7))
+    *inputs, keys, values = (2 * drawn for drawn in draw(*shapes))
+    return [Case(f"{t} words in the cache", (*inputs, keys[:, :t], values[:, :t])) for t in (5, 1, 0)]
+
+
+@exercise("output, keys, values", cache_cases)
+def cached_step(
+    word: Tensor, positions: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, past_keys: Tensor, past_values: Tensor
+) -> Three:
+    """
+    The new word brings one query, one key and one value. The key and the value join those of the words before, and
+    the query meets them all.
+
+    x                   word + positions[T]; T is past_keys.size(1)      (B, d_model)
+    query, key, value   x times w_q, w_k, w_v                            (B, d_k), (B, d_k), (B, d_v)
+    keys, values        old ones, then key[:, None]: torch.cat, axis 1   (B, T + 1, d_k), (B, T + 1, d_v)
+    weights             softmax of query · keys / √d_k                   (B, 1, d_k) @ (B, d_k, T + 1)
+    output              weights times values, without the axis of 1      (B, 1, T + 1) @ (B, T + 1, d_v)
+
+    for b in range(B):
+        x = word[b] + positions[T]                              # (d_model,)
+        for t in range(T):
+            keys[b, t], values[b, t] = past_keys[b, t], past_values[b, t]
+        keys[b, T], values[b, T] = x @ w_k, x @ w_v
+        output[b] = attention(x @ w_q, keys[b], values[b])      # one query, scores divided by √d_k, no mask
+
+    appended at the front: new keys and values go behind the old ones, for the next step counts on their order
+        [past_keys, key] => [key, past_keys]
+        and [past_values, value] => [value, past_values]
+    new word does not see itself: its own key and value belong to what it attends to: append first, then attend
+        query @ keys.mT => query @ past_keys.mT
+        and weights @ values => weights @ past_values
+    cache not attended to: attend to old and new keys together; one key alone has a weight of 1
+        query @ keys.mT => query @ key.mT
+        and weights @ values => weights @ value
+    no position: add positions[T] to the embedding: a model without it cannot tell the order
+        + positions[past_keys.size(1)] =>
+    another position than T: the cache holds positions 0 to T - 1, so the new word stands at T
+        positions[past_keys.size(1)] => positions[0]
+        positions[past_keys.size(1)] => positions[max(past_keys.size(1) - 1, 0)]
+        positions[past_keys.size(1)] => positions[past_keys.size(1) + 1]
+    softmax over the wrong axis: over the keys, the last axis of the scores
+        dim=-1) => dim=1)
+        dim=-1) => dim=0)
+    not divided by √d_k: divide the scores by the square root of d_k, the size of a key
+        / math.sqrt(keys.size(-1)) =>
+    divided by another size than √d_k: d_k is the size of a key, and its root is needed
+        math.sqrt(keys.size(-1)) => keys.size(-1)
+        math.sqrt(keys.size(-1)) => math.sqrt(x.size(-1))
+    """
+    x = (word + positions[past_keys.size(1)])[:, None]  # (B, d_model) -> (B, 1, d_model)
+    query, key, value = x @ w_q, x @ w_k, x @ w_v
+    keys = torch.cat([past_keys, key], dim=1)  # (B, T, d_k) -> (B, T + 1, d_k)
+    values = torch.cat([past_values, value], dim=1)  # (B, T, d_v) -> (B, T + 1, d_v)
+    weights = torch.softmax(query @ keys.mT / math.sqrt(keys.size(-1)), dim=-1)  # (B, 1, T + 1)
+    return (weights @ values)[:, 0], keys, values
+
+
+def tile_cases() -> list[Case]:
+    """T_q = 5, d_v = 3. The sum of a tile is 1 or more: the largest key itself has exp(0)."""
+    largest, total, mean = draw((2, 5), (2, 5), (2, 5, 3))
+    largest, total = 2 * largest, 1 + 4 * total.abs()
+    high = largest + torch.tensor([[1000.0], [0]])
+
+    def tiles(largest: Tensor, unseen: list[tuple[int, int]]) -> tuple[Tensor, ...]:
+        hidden = torch.zeros(2, 5, dtype=torch.bool)
+        for tile, query in unseen:
+            hidden[tile, query] = True
+        parts = largest.masked_fill(hidden, -math.inf), total * ~hidden, mean * ~hidden[:, :, None]
+        return tuple(part[tile] for tile in range(2) for part in parts)
+
+    return [
+        Case("", tiles(largest, [])),
+        Case("scores of 1000 in one tile", tiles(high, [])),
+        Case("some queries see no key of one tile", tiles(largest, [(0, 0), (1, 1), (1, 3)])),
+        Case("a query that sees no key in both", tiles(largest, [(0, 1), (1, 1), (1, 3)])),
+    ]
+
+
+@exercise("largest, total, mean", tile_cases)
+def merge_tiles(
+    largest_a: Tensor, total_a: Tensor, mean_a: Tensor, largest_b: Tensor, total_b: Tensor, mean_b: Tensor
+) -> Three:
+    """
+    A total counts in units of e to the largest score of its tile. To add two totals bring both to one unit:
+    multiply each by exp(its own largest - the new largest), which is at most 1.
+
+    largest          the larger of the two                                           (T_q,)
+    part_a, part_b   each total times exp(own largest - new largest)                 (T_q,)
+    total            part_a + part_b                                                 (T_q,)
+    mean             (part_a · mean_a + part_b · mean_b) / total                     (T_q, 1) with (T_q, d_v)
+    no key at all    there -inf - -inf and 0 / 0 come up: put 0 for the new largest before exp, 1 for the total
+
+    for i in range(T_q):
+        largest[i] = max(largest_a[i], largest_b[i])
+        if largest[i] > float("-inf"):                          # otherwise total and mean stay 0
+            part_a = total_a[i] * exp(largest_a[i] - largest[i])
+            part_b = total_b[i] * exp(largest_b[i] - largest[i])
+            total[i] = part_a + part_b
+            for c in range(d_v):
+                mean[i, c] = (part_a * mean_a[i, c] + part_b * mean_b[i, c]) / total[i]
+
+    not rescaled: both totals were taken relative to their own maximum: multiply each by exp(own - new) first
+        (largest_a - finite).exp() => 1
+        and (largest_b - finite).exp() => 1
+        (largest_b - finite).exp() => 1
+    rescaled the wrong way: exp(own maximum - new maximum): at most 1, so that sums shrink and cannot overflow
+        largest_a - finite => finite - largest_a
+        and largest_b - finite => finite - largest_b
+    not divided by the new total: a weighted sum is no mean yet: divide it by the new total
+        weighted / total.masked_fill(total == 0, 1)[:, None] => weighted
+    total not rescaled in the mean: the weights of the means are the rescaled totals, as in the new total
+        part_a[:, None] * mean_a + part_b[:, None] => total_a[:, None] * mean_a + total_b[:, None]
+        part_a[:, None] * mean_a + part_b[:, None] => total_a[:, None] * mean_a + total_b[:, None]
+        and total.masked_fill(total == 0, 1)[:, None] => (total_a + total_b)[:, None]
+    exp of scores, nothing taken off: exp(1000) is infinite: always take the new maximum off before exp
+        (largest_a - finite).exp() => largest_a.exp()
+        and (largest_b - finite).exp() => largest_b.exp()
+        and return (largest, total, => return (largest, total / largest.exp(),
+    NaN where no key is seen: -inf - -inf and 0 / 0 are NaN: put a finite number in their place, twice
+        largest.masked_fill(largest == -math.inf, 0) => largest
+        total.masked_fill(total == 0, 1) => total
+        largest.masked_fill(largest == -math.inf, 0) => largest
+        and total.masked_fill(total == 0, 1) => total
+    """
+    largest = torch.maximum(largest_a, largest_b)
+    finite = largest.masked_fill(largest == -math.inf, 0)  # -inf - -inf would be NaN
+    part_a = total_a * (largest_a - finite).exp()
+    part_b = total_b * (largest_b - finite).exp()
+    total = part_a + part_b
+    weighted = part_a[:, None] * mean_a + part_b[:, None] * mean_b  # (T_q, 1) * (T_q, d_v) -> (T_q, d_v)
+    return largest, total, weighted / total.masked_fill(total == 0, 1)[:, None]
+
+
+def linear_cases() -> list[Case]:
+    """T = 5, d_k = 3, d_v = 7; then a single word."""
+    query, key, value = (2 * drawn for drawn in draw((5, 3), (5, 3), (5, 7)))
+    return [Case("", (query, key, value)), Case("one word", (query[:1], key[:1], value[:1]))]
+
+
+@exercise("output, state, total", linear_cases)
+def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Three:
+    """
+    In the sum of (phi(q) · phi(k)) v over the past words phi(q) is the same in each term: take it out. What
+    is left is a sum of phi(k) and v alone, which can be kept from word to word.
+
+    phi_q, phi_k   phi of all queries and keys                          (T, d_k)
+    state, total   zeros at first, of the dtype of value                (d_k, d_v), (d_k,)
+    word by word   add outer(phi_k[t], value[t]) to state, phi_k[t] to total; only then read:
+    output[t]      phi_q[t] @ state / (phi_q[t] @ total)                (d_v,)
+
+    for t in range(T):
+        for a in range(d_k):
+            total[a] += phi(key[t, a])                          # at first 0
+            for c in range(d_v):
+                state[a, c] += phi(key[t, a]) * value[t, c]     # at first 0
+        norm = sum(phi(query[t, a]) * total[a] for a in range(d_k))
+        for c in range(d_v):
+            output[t, c] = sum(phi(query[t, a]) * state[a, c] for a in range(d_k)) / norm
+
+    norm missing: divide by the sum of the weights, phi(query)·total: the weights must sum to 1
+        / (q @ total) =>
+    state read before it is updated: a word sees itself: update state and total first, then read
+        q @ state / (q @ total) => q @ (state - torch.outer(k, v)) / (q @ (total - k))
+        q @ state / (q @ total) => q @ (state - torch.outer(k, v)) / (q @ (total - k) + 1e-9)
+    whole text read, not the past: read at once after each update: later words must not be in the state
+        torch.stack(outputs) => phi_q @ state / (phi_q @ total)[:, None]
+    state replaced, not added to: the state is a sum over all words so far: +=
+        state + torch => torch
+        and total + k => k
+    phi left out: phi of both, query and key: without it weights can be negative and the norm 0
+        F.elu(query) + 1 => query
+        and F.elu(key) + 1 => key
+        F.elu(query) + 1 => query
+    elu without + 1: elu goes down to -1: add 1, and every weight is positive
+        F.elu(query) + 1 => F.elu(query)
+        and F.elu(key) + 1 => F.elu(key)
+    another phi: phi(x) = elu(x) + 1 is asked; relu, softplus and exp are other functions
+        F.elu(query) + 1 => F.relu(query)
+        and F.elu(key) + 1 => F.relu(key)
+        F.elu(query) + 1 => F.relu(query) + 1
+        and F.elu(key) + 1 => F.relu(key) + 1
+    """
+    phi_q, phi_k = F.elu(query) + 1, F.elu(key) + 1
+    state = value.new_zeros(key.size(1), value.size(1))
+    total = value.new_zeros(key.size(1))
+    outputs = []
+    for q, k, v in zip(phi_q, phi_k, value, strict=True):
+        state = state + torch.outer(k, v)  # (d_k,), (d_v,) -> (d_k, d_v)
+        total = total + k
+        outputs.append(q @ state / (q @ total))  # (d_k,) @ (d_k, d_v) -> (d_v,)
+    return torch.stack(outputs), state, total
+
+
+def induction_cases() -> list[Case]:
+    """N = 2, H = 3, T = 11: a block of 4 words and one of 3, repeated, and a word that is new; then no word but two."""
+    weights = (3 * draw((2, 3, 11, 11))[0]).masked_fill(~causal_mask(11), -math.inf).softmax(dim=-1)
+    blocks = torch.stack([torch.arange(11) % 4, torch.arange(11) % 3])
+    blocks[:, -1] = 9
+    return [Case("two blocks, repeated", (weights, blocks)), Case("words 0 and 1", (weights, blocks % 2))]
+
+
+@exercise("score", induction_cases)
+def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
+    """
+    Where does a word ask, and for what? Where the same word stood before: the key to look at is one place further
+    on. So first make a table of these places, without a look at the weights.
+
+    same      is the word at i the word at j?                   (N, T, 1) and (N, 1, T) -> (N, T, T)
+    earlier   same, and j before i                              tril(-1)
+    gold      earlier, moved one place to the right             gold[n, i, j + 1] = earlier[n, i, j]
+    weight    the weights on gold places, summed over a row     (N, H, T)
+    score     their mean over the rows that have a gold place   (H,)
+
+    for h in range(H):
+        rows = []
+        for n in range(N):
+            for i in range(T):
+                places = [j + 1 for j in range(i) if tokens[n, j] == tokens[n, i]]
+                if places:
+                    rows.append(sum(weights[n, h, i, j] for j in places))
+        score[h] = sum(rows) / len(rows)
+
+    the earlier word itself: a head that looks there finds the same word; the answer stands one place further on
+        F.pad(earlier, (1, 0))[..., :-1] => earlier
+    the word before: that is what a previous-token head needs; the answer stands after the earlier occurrence
+        F.pad(earlier, (1, 0))[..., :-1] => F.pad(earlier, (0, 1))[..., 1:]
+    the later occurrence asked: row i asks, and looks back: keys come before it, below the diagonal
+        same.tril(diagonal=-1) => same.triu(diagonal=1)
+    own position counted as earlier: a word is no earlier occurrence of itself: below the diagonal alone, tril(-1)
+        tril(diagonal=-1) => tril()
+    rows without an earlier occurrence counted: they were not asked: leave them out of the mean
+        gold.any(dim=-1).unsqueeze(1) => (gold.any(dim=-1) | True).unsqueeze(1)
+    mean of the places, not their sum: a perfect head scores 1 however often the block is repeated: sum each row
+        .sum(dim=-1) => .sum(dim=-1) / gold.sum(-1).clamp(min=1)[:, None]
+    """
+    return relation_weight(weights, after_earlier_occurrence(tokens))
+
+
+def paged_cases() -> list[Case]:
+    """H = 2, blocks of 3, d_k = 5; 11 blocks, of which a text has 4; the last has 1 word, or is full."""
+    (pool,) = draw((11, 2, 3, 5))
+    return [Case(f"{length} words", (pool, torch.tensor([7, 2, 9, 4]), length)) for length in (10, 12)]
+
+
+@exercise("keys", paged_cases)
+def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
+    """
+    The table says where each block of the text lies: word t is in block table[t // block_size], at place
+    t % block_size of it.
+
+    blocks   those of the table, in its order                           (n, H, block_size, d_k)
+    keys     heads first, then blocks and places as one axis            (H, n * block_size, d_k)
+    result   without the places behind the last word                    (H, length, d_k)
+
+    for h in range(H):
+        for t in range(length):
+            block = table[t // block_size]
+            keys[h, t] = pool[block, h, t % block_size]
+
+    last block taken whole: behind the last word there is old rubbish: cut off at length
+        keys[:, :length] => keys
+    order of the table ignored: the first entry has the first words, wherever its block lies in memory
+        pool[table] => pool[table.sort().values]
+    places before blocks: all places of one block, then those of the next: t // block_size is the block
+        blocks.transpose(0, 1).flatten(1, 2) => blocks.permute(1, 2, 0, 3).flatten(1, 2)
+    heads and words mixed up: bring the heads to the front before blocks and places become one axis
+        blocks.transpose(0, 1).flatten(1, 2) => blocks.reshape(pool.size(1), -1, pool.size(3))
+    """
+    blocks = pool[table]  # (num_blocks, H, block_size, d_k) -> (n, H, block_size, d_k)
+    keys = blocks.transpose(0, 1).flatten(1, 2)  # (n, H, block_size, d_k) -> (H, n * block_size, d_k)
+    return keys[:, :length]
+
+
+def draft_cases() -> list[Case]:
+    """n = 4, V = 7. The ratios p / q of the words: 0.73, 1.14, 0.47, 0.59."""
+    q, p = ((2 * logits).softmax(dim=-1) for logits in draw((4, 7), (5, 7), seed=25))
+    words = torch.tensor([0, 1, 1, 5])
+    refused, at_once, none = torch.tensor([[0.1, 0.5, 0.6, 0.7], [0.8, 0.8, 0.9, 0.9], [0.4, 0.7, 0.4, 0.5]]).double()
+    return [
+        Case("the third word is refused", (words, q, p, refused)),
+        Case("the first word is refused", (words, q, p, at_once)),
+        Case("all stay", (words, q, p, none)),
+    ]
+
+
+@exercise("kept, probabilities", draft_cases)
+def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
+    """
+    Of the chance p of a word the draft brings min(p, q). What is missing, p - q where it is positive, must come
+    from the words that are drawn in place of refused ones.
+
+    ratios          p / q of each drafted word: p[i, words[i]] / q[i, words[i]]         (n,)
+    kept            how many come before the first whose luck is not below its ratio
+    missing         p - q at that place, 0 where it is negative                         (V,)
+    probabilities   missing divided by its sum; if all stay, the last row of p          (V,)
+
+    kept = 0
+    while kept < n and luck[kept] < p[kept, words[kept]] / q[kept, words[kept]]:
+        kept += 1
+    for v in range(V):
+        probabilities[v] = max(p[kept, v] - q[kept, v], 0) if kept < n else p[n, v]
+    probabilities /= sum(probabilities)
+
+    ratio the wrong way round: what the draft says too often, q above p, must be kept less often: p / q
+        p[places, words] / q[places, words] => q[places, words] / p[places, words]
+    q left out: the draft has brought the word with chance q already: it stays with p / q, not with p
+        p[places, words] / q[places, words] => p[places, words]
+    words behind a refused one kept: they were drafted to follow a word that is not there any more
+        stays.cumprod(dim=0).sum() => stays.sum()
+    drawn again from p: kept words bring min(p, q) of p already: only what is missing may be drawn
+        (p[kept] - q[kept]).clamp(min=0) => p[kept]
+    not renormalised: what is missing sums to the chance of a refusal: divide by it
+        missing / missing.sum() => missing
+        missing / missing.sum() => missing.softmax(dim=-1)
+    """
+    places = torch.arange(len(words))
+    stays = luck < p[places, words] / q[places, words]  # (n, V) -> (n,)
+    kept = stays.cumprod(dim=0).sum()  # up to the first False
+    if kept == len(words):
+        return kept, p[-1]
+    missing = (p[kept] - q[kept]).clamp(min=0)
+    return kept, missing / missing.sum()
+
+
+ROLLED = ((14, 5, 2), (8, 5, 2), (4, 5, 2), (1, 5, 2), (11, 3, 0))  # on and on; one too many; fewer than slots, sinks
+
+
+@exercise(
+    "positions",
+    lambda: [Case(f"length {n}, window {window}, sinks {sinks}", (n, window, sinks)) for n, window, sinks in ROLLED],
+)
+def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
+    """
+    Which slot a token takes depends on its position alone: behind the sinks the slots come round again and again.
+    Of all tokens that took a slot the last is there.
+
+    p        the positions of all tokens: 0, 1, 2, ...                         (length,)
+    slots    p itself for a sink; else sinks plus (p - sinks) modulo window    (length,)
+    result   in each slot the largest p: a loop, or scatter_reduce             (min(length, sinks + window),)
+
+    for p in range(length):
+        slot = p if p < sinks else sinks + (p - sinks) % window
+        positions[slot] = p                                     # over what was there
+
+    sinks written over: the first `sinks` slots do not roll: only those behind them are taken modulo window
+        torch.where(p < sinks, p, sinks + (p - sinks) % window) => p % (sinks + window)
+    rolls out of step: position sinks + window, the first without a slot of its own, takes slot `sinks`
+        (p - sinks) % => p %
+        (p - sinks) % => (p - sinks + 1) %
+    window counted with the sinks in it: window slots roll, beside the sinks: sinks + window in all
+        % window => % (window - sinks)
+        and min(length, sinks + window) => min(length, window)
+    in the order of the text: nothing moves: a token stays in its slot until another is written over it
+        'amax') => 'amax').sort().values
+    """
+    p = torch.arange(length)
+    slots = torch.where(p < sinks, p, sinks + (p - sinks) % window)
+    positions = p.new_zeros(min(length, sinks + window))
+    return positions.scatter_reduce(0, slots, p, "amax")  # (length,) -> the filled slots: the last to come is there
+
+
+EXERCISES = (
+    CAUSAL,
+    combined_mask,
+    next_word_probabilities,
+    cached_step,
+    merge_tiles,
+    causal_linear_attention,
+    induction_score,
+    paged_keys,
+    judge_draft,
+    rolling_positions,
+)
+AFTERWARDS = """\
+You can now hide the future and the padding with one mask, turn logits into the probabilities of a next word, and write
+word by word with a cache. You can merge tiles of keys as flash attention does, run attention as a recurrence, and score
+a head that copies. Blocks, drafts and slots that roll you know from the inside, too. These were the last exercises.
+Next is an attention of your own: ToyTransformer in shared/toy_model.py takes it as an argument."""

@@ -1,0 +1,319 @@
+"""Tests: the exercises of all phases, and the checker: what it names, what it lets pass, what it says."""
+
+import ast
+import importlib
+import inspect
+import math
+import re
+import shutil
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from shared import course, exercise_checker, paths
+from shared.exercise_checker import DONE, NOT_WRITTEN, Exercise, call, check, edited, ways
+from shared.tests.wrong_answers import RIGHT, WRONG, soft
+
+STUBS = [importlib.import_module(f"{phase}.exercises") for phase in course.PHASES.values()]
+EACH = [(stubs, n, one) for stubs in STUBS for n, one in enumerate(stubs.EXERCISES, start=1)]
+BY_NAME = {one.name: one for *_, one in EACH}
+NAMES = [one.name for *_, one in EACH]
+
+
+@pytest.mark.parametrize(("stubs", "number", "one"), EACH, ids=NAMES)
+def test_a_stub_asks_for_what_is_checked_and_says_where_it_belongs(stubs, number, one):
+    stub = getattr(stubs, one.name)
+    asked, checked = (list(inspect.signature(function).parameters) for function in (stub, one.solution))
+    assert asked == checked[: len(asked)]
+    assert (check(one, stub).status, check(one, one.solution).status) == (NOT_WRITTEN, DONE)
+    title, empty, lesson, *text = inspect.getdoc(stub).splitlines()
+    assert (
+        re.match(rf"Exercise {number}[:,] ", title) and not empty and not re.search(r"^ *for ", "\n".join(text), re.M)
+    )
+    section, level, minutes = exercise_checker.about(Path(stubs.__file__))[number - 1]
+    assert (
+        lesson == f"Lesson: {section} · {level} · {minutes} min"
+        and f"{level}: " in " ".join(stubs.__doc__.split())
+        and not minutes % 5
+    )
+    folder = Path(stubs.__file__).parent
+    heading = f"\n## {section}\n" in (folder / "README.md").read_text(encoding="utf-8")
+    assert (folder / section).is_file() if section.endswith(".md") else heading
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hints_go_from_the_idea_to_the_whole(name):
+    idea, steps, whole, *_ = BY_NAME[name].paragraphs
+    assert len(idea) < 300 and not re.search(r"^for |[@=] ", idea, re.M), "an idea, not a formula"
+    assert not re.search(r"^ *(for|return) ", steps, re.M) and len(steps.splitlines()) >= 3, "steps, not the code"
+    assert re.search(r"^ *for .*:$", whole, re.M)
+
+
+# ---- what it names
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mistakes_run_and_are_known_by_their_name(name):
+    one = BY_NAME[name]
+    for mistake, function in ways(one):
+        assert not call(one, function, one.cases()[0]).failure, f"{mistake.name} must run in the first case"
+        assert check(one, function).text == f"{mistake.name}: {mistake.hint}" and len(mistake.hint) > 20
+
+
+ANSWERS = [pytest.param(name, *row, id=f"{name}-{row[0]}") for name, rows in WRONG.items() for row in rows]
+
+
+@pytest.mark.parametrize(("name", "mistake", "function"), ANSWERS)
+def test_wrong_answers_are_noticed_and_named(name, mistake, function):
+    report = check(BY_NAME[name], function)
+    assert report.status not in (DONE, NOT_WRITTEN), "a false pass"
+    found = [known.name for known, _ in ways(BY_NAME[name]) if report.text.startswith(f"{known.name}: ")]
+    assert found[:1] == ([mistake] if mistake else []), report.text
+
+
+def test_four_of_five_wrong_answers_are_named():
+    named = [bool(row[0]) for rows in WRONG.values() for row in rows]
+    assert len(named) >= 60 and sum(named) >= 0.8 * len(named)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_answers_that_look_different_pass(name):
+    assert check(BY_NAME[name], RIGHT[name]).text == DONE
+
+
+# ---- the loops of --hint 3, word for word
+
+QUERY, *KEYS = (ast.literal_eval(row) for row in re.findall(r"= (\[.*\])$", STUBS[0].score_by_hand.__doc__, re.M))
+KNOWN = {  # what the loops take from around them
+    **{"exp": torch.exp, "tanh": torch.tanh, "relu": torch.relu, "sqrt": math.sqrt, "sin": math.sin, "cos": math.cos},
+    "log": lambda x: torch.as_tensor(x).log(),
+    "concatenate": torch.cat,
+    "masked_softmax": soft,
+    "attention": lambda query, keys, values: F.scaled_dot_product_attention(query[None], keys, values)[0],
+    "phi": lambda x: F.elu(x) + 1,
+    **{"query": QUERY, "key": KEYS, "head": defaultdict(dict)},
+}
+AXES = {  # of inputs and results; and of what else the loops fill
+    "score_by_hand": ("weights: n", "scores: n"),
+    "masked_softmax": ("weights: T_q T_k", ""),
+    "self_attention": (
+        "x: T d_model, w_k: d_model d_k, w_v: d_model d_v",
+        "query: T d_k, key: T d_k, value: T d_v, scores: T T, mask: T T",
+    ),
+    "additive_attention": ("weights: T_q T_k, v: d_hidden", "scores: T_q T_k"),
+    "sinusoidal_positions": ("", ""),
+    "cross_attention": ("weights: T_q T_k, w_k: d_model d_k", "scores: T_q T_k, mask: T_q T_k"),
+    "split_heads": ("heads: B H T d_k", ""),
+    "merge_heads": ("x: B H T d_v", ""),
+    "multi_head_attention": ("x: B T d_model, weights: B H T T", "scores: T T, mask: B T"),
+    "fused_projection": ("x: B T d_model, query: B H T d_k", ""),
+    "grouped_query_attention": ("query: H T_q d_k, key: G T_k d_k", "scores: T_q T_k, mask: T_q T_k"),
+    "transformer_block": ("x: T d_model", "normed: T d_model, y: T d_model, past: T T"),
+    "attention_pooling": ("x: B T d_model", "scores: T"),
+    "head_entropy": ("weights: H T_q T_k", ""),
+    "role_score": ("weights: N H T T", ""),
+    "attention_rollout": ("weights: L H T T", "step: T T"),
+    "patch_head": ("clean: B T d_model, num_heads: H", ""),
+    "causal_mask": ("mask: T_q T_k", ""),
+    "combined_mask": ("mask: B one T_q T_k", ""),
+    "next_word_probabilities": ("logits: B T V", ""),
+    "cached_step": ("past_keys: B T d_k", ""),
+    "merge_tiles": ("mean: T_q d_v", ""),
+    "causal_linear_attention": ("query: T d_k, value: T d_v", ""),
+    "induction_score": ("weights: N H T T", ""),
+    "paged_keys": ("pool: num_blocks H block_size d_k", ""),
+    "judge_draft": ("q: n V", ""),
+    "rolling_positions": ("", ""),
+}
+
+
+def axes_in(text):
+    return [(name, letters.split()) for name, letters in (part.split(": ") for part in text.split(", ") if part)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_loops_of_the_hint_are_what_the_solutions_compute(name):
+    one, (read, filled) = BY_NAME[name], AXES[name]
+
+    def by_loops(*inputs):
+        right = one.solution(*inputs)
+        right = right if isinstance(right, tuple) else (right,)
+        names = KNOWN | dict(zip(inspect.signature(one.solution).parameters, inputs, strict=False))
+        names |= {name: torch.zeros_like(tensor) for name, tensor in zip(one.names, right, strict=True)}
+        for name, letters in axes_in(read):
+            names |= dict(zip(letters, getattr(names[name], "shape", [names[name]]), strict=True))
+        for name, letters in axes_in(filled):
+            zeros = torch.zeros([names[axis] for axis in letters], dtype=torch.float64)
+            if name != "mask" or names["mask"] is None:
+                names[name] = zeros == 0 if name in ("mask", "past") else zeros
+        exec(one.paragraphs[2], names)
+        return [names[name] for name in one.names] if len(one.names) > 1 else names[one.returns]
+
+    for case in one.cases():
+        if not re.search("1e1|1000", case.name):  # there e to a score is inf
+            within = Exercise(one.solution, one.returns, lambda case=case: [case], one.told, "", one.tolerance)
+            assert check(within, by_loops).status == DONE, check(within, by_loops).text
+
+
+# ---- what is said without a name
+
+SOFTMAX, SELF, SPLIT, MERGE, POSITIONS = (
+    BY_NAME[name] for name in ("masked_softmax", "self_attention", "split_heads", "merge_heads", "sinusoidal_positions")
+)
+
+
+def unwritten(*_):
+    raise NotImplementedError
+
+
+def lost(scores, mask):
+    return scores.no_such_method() * mask
+
+
+def in_place(scores, mask):
+    scores[~mask] = -math.inf
+    return torch.softmax(scores, dim=1).nan_to_num(0)
+
+
+SAID = [
+    (SELF, lambda *a: SELF.solution(*a)[0], r"^must return output, weights: got one tensor of shape \(5, 13\)"),
+    (SELF, lambda *a: None, "got None; is there a return"),
+    (SELF, lambda *a: (*SELF.solution(*a), 1), "must return output, weights: got 3 values"),
+    (SELF, lambda *a: (None, SELF.solution(*a)[1]), "output must be a tensor or numbers: got None"),
+    (SELF, lambda *a: ((r := SELF.solution(*a))[0] + 0.5, r[1]), r"^weights right, output not: output\[.*, expected"),
+    (SELF, lambda x, q, *_: (x @ q, x @ x.T), r"^row 0 of weights sums to .*, expected 1"),
+    (SELF, lambda x, q, *_: x @ torch.ones(11, 3), "; the inputs are float64: give new tensors the dtype of an input"),
+    (SELF, lambda x, q, k, v, mask: (~mask, x), r"in this call mask is None \(without a mask\)$"),
+    (SELF, lambda x: x, "^TypeError: "),
+    (SOFTMAX, lambda s, m: soft(s, m) * 0.5, "^row 0 of weights sums to 0.5, expected 1; each number is 0.5 times"),
+    (SOFTMAX, lambda s, m: soft(s, m) + ~m * 1e-9, r"weights\[.*\] is 1e-09, expected 0 \(some keys hidden\)"),
+    (SOFTMAX, lambda s, m: soft(s, m) * (1 + 1e-4), "nearly right, as in float32"),
+    (SOFTMAX, lambda s, m: soft(s, m) * 1j, "weights must be real: got torch.complex128"),
+    (SOFTMAX, lambda s, m: soft(s, m).to_sparse() * 2, "^row 0 of weights sums to 2"),
+    (SOFTMAX, lambda s, m: "weights", r"weights must be a tensor or numbers: got 'weights' \(str\)"),
+    (SOFTMAX, lambda s, m: sys.exit("stop"), "^SystemExit in line "),
+    (SOFTMAX, lambda s, m: torch.softmax(m, dim=1), "^NotImplementedError in line "),  # torch's own has a message
+    (SOFTMAX, lost, f"^AttributeError in line {inspect.getsourcelines(lost)[1] + 1}: 'Tensor' .*some keys hidden"),
+    (SOFTMAX, in_place, "^your function changed scores, which its caller may still need: make a new tensor$"),
+    (SPLIT, lambda x, n: list(x.chunk(n, -1)), "got 3 tensors in a row; torch.stack or torch.cat makes one of them"),
+    (MERGE, lambda x: x.transpose(1, 2).view(2, 5, -1), r"^RuntimeError in line \d+: view size is not compatible"),
+    (POSITIONS, lambda n, d: torch.zeros(d, n), r"^encoding has shape \(6, 7\), expected \(7, 6\) \(length 7, d_m"),
+    (BY_NAME["score_by_hand"], lambda: [0.1, 0.2, 0.3], "^the weights sum to 0.6, expected 1$"),
+    (BY_NAME["score_by_hand"], lambda: [0.5, 0.25, 0.25], r"^weights\[1\] is 0.25, and that is not right$"),
+    (BY_NAME["causal_mask"], lambda q, k: torch.ones(q, k).bool(), r"^mask\[0, 1\] is 1, expected 0"),
+]
+
+
+@pytest.mark.parametrize(("one", "function", "message"), SAID)
+def test_what_is_wrong_is_said_in_words(one, function, message):
+    assert re.search(message, check(one, function).text), check(one, function).text
+
+
+def test_a_stub_is_not_written_and_neither_is_what_needs_it():
+    assert check(SELF, lambda *a: unwritten(*a)).text == "not written yet: it needs unwritten"
+    assert check(BY_NAME["score_by_hand"], lambda: [0.25, ..., 0.09]).status == NOT_WRITTEN
+
+
+def test_an_edit_stands_in_the_code_once_and_changes_a_copy():
+    def double(number):
+        """2 * number"""
+        return 2 * number
+
+    assert edited(double, [("2 * number", "7 * number")])(5) == 35 and double(5) == 10
+    for old in ("no such words", "number"):
+        with pytest.raises(ValueError, match="times in double and its helpers"):
+            edited(double, [(old, "x")])
+
+
+def test_of_two_mistakes_the_first_is_named():
+    """Scores not divided, and values that are not made by w_v: the weights tell the first."""
+    text = check(SELF, lambda x, q, k, v, m: ((w := (x @ q @ (x @ k).T).softmax(1)) @ x @ v * 3, w)).text
+    assert text.startswith("not divided by √d_k: ")
+
+
+# ---- the command line, and the reader's file
+
+
+@pytest.fixture
+def reader(tmp_path, capsys):
+    """Runs the exercises of a phase on a file in a folder of its own -> exit code, output, errors."""
+
+    def run(*arguments, written=None, stubs=STUBS[0]):
+        folder = tmp_path / Path(stubs.__file__).parent.name
+        folder.mkdir(exist_ok=True)
+        run.file = folder / "my_exercises.py"
+        if written is not None:
+            run.file.write_bytes(written if isinstance(written, bytes) else written.encode())
+        copy, code = shutil.copy(stubs.__file__, folder), 0
+        try:
+            exercise_checker.run(copy, stubs.EXERCISES, stubs.AFTERWARDS, list(arguments))
+        except SystemExit as stop:
+            code = stop.code
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.mark.parametrize("stubs", STUBS)
+def test_from_the_first_run_to_the_last(stubs, reader):
+    """The first makes a file of the stubs and shows what there is to do; hints make none; the last says what next."""
+    count = len(stubs.EXERCISES)
+    for number, one in enumerate(stubs.EXERCISES, start=1):
+        for which in ("1", "2", "3"):
+            code, said, _ = reader(str(number), "--hint", which, stubs=stubs)
+            assert not code and one.paragraphs[int(which) - 1].splitlines()[0] in said
+            assert all(len(line) <= 120 for line in said.splitlines())
+    assert reader("--solutions", stubs=stubs)[1].endswith(f"{count} of {count} done\n") and not reader.file.exists()
+    code, said, _ = reader(stubs=stubs)
+    made, *table, done, begin, _, time = said.splitlines()
+    assert (code, done) == (1, f"0 of {count} done") and made.startswith("made ")
+    assert [line.split()[1:3] for line in table] == [[str(n), one.name] for n, one in enumerate(stubs.EXERCISES, 1)]
+    assert begin.startswith(f"Next: 1 {stubs.EXERCISES[0].name}; for a hint: python ") and time.endswith(" min.")
+    text = reader.file.read_text(encoding="utf-8")
+    assert not re.search("exercise_checker|EXERCISES|__main__", text)
+    assert all(inspect.getsource(getattr(stubs, one.name)) in text for one in stubs.EXERCISES)
+    solved = f"import {stubs.__name__[:-9]}answers as a\nfor one in a.EXERCISES: globals()[one.name] = one.solution\n"
+    code, said, _ = reader(stubs=stubs, written=solved)
+    assert not code and " ".join(said.split()).endswith(" ".join(stubs.AFTERWARDS.split()))
+    following = re.findall(r"\w+/\w+\.(?:md|py)", stubs.AFTERWARDS)
+    assert following and all((paths.ROOT / path).is_file() for path in following)
+
+
+RIGHT_SOFTMAX = "import torch\ndef masked_softmax(s, m):\n    return (s + torch.where(m, 0, -torch.inf)).softmax(-1)"
+RIGHT_SOFTMAX += ".nan_to_num(0)\n"
+PHASE = "phase1_single_head/my_exercises.py"
+COMMANDS = [  # arguments, what my_exercises.py holds, exit code, what is said
+    (["2"], RIGHT_SOFTMAX, 0, "+ 2 masked_softmax           done"),
+    (["2"], RIGHT_SOFTMAX.replace("\n", "\r\n"), 0, "done"),
+    (["2"], "\ufeff" + RIGHT_SOFTMAX, 0, "done"),
+    (["masked_softmax"], "# 1\ndef masked_softmax(scores, mask):\n    return scores.none\n", 1, "Error in line 3: "),
+    (["2"], "masked_softmax = 3", 1, "'int' object is not callable"),
+    (["--solutions", "4"], "", 0, "+ 4 additive_attention       done"),
+    ([], RIGHT_SOFTMAX, 1, "\n1 of 6 done\nNext: 1 score_by_hand; "),
+    ([], "a = 1\ndef f(:\n", 2, f"{PHASE}, line 2: SyntaxError: invalid syntax"),
+    ([], "import torch\n\nimport no_such_module\n", 2, f"{PHASE}, line 3: ModuleNotFoundError: No module named"),
+    ([], "def f():\n    return 1 / 0\n\n\nf()\n", 2, f"{PHASE}, line 2: ZeroDivisionError: division by zero"),
+    ([], "exit(3)\n", 2, f"{PHASE}, line 1: SystemExit: 3"),
+    ([], b"a = '\xff'\n", 2, f"{PHASE}, line 1: SyntaxError: "),
+    ([], b"a = 1\0\n", 2, f"{PHASE}: "),
+    (["7"], "", 2, "no exercise '7': choose from 1 score_by_hand, 2 masked_softmax, 3 self_att"),
+    (["attention"], "", 2, "no exercise 'attention'"),
+    (["--hint"], "", 2, "a hint for which exercise? Its number comes first: python phase1_single_head/exercises.py 3"),
+    (["3", "--hint", "4"], "", 2, "argument --hint: invalid choice: '4' (choose from"),
+    (["--solution"], "", 2, "unrecognized arguments: --solution"),
+    (["1", "2"], "", 2, "unrecognized arguments: 2"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "written", "expected", "message"), COMMANDS)
+def test_the_command_line(arguments, written, expected, message, reader):
+    code, said, errors = reader(*arguments, written=written)
+    assert code == expected and message in said + errors, said + errors
+    assert errors.count("\n") == (code == 2) and not (said and errors)
+    assert reader.file.read_bytes() == (written if isinstance(written, bytes) else written.encode()), (
+        "never overwritten"
+    )

@@ -1,0 +1,371 @@
+"""Wrong answers as readers write them: exercise, the name by which it should be known ("": in words alone), function.
+
+None is an edit of a solution. Right answers that look different from the solutions stand in RIGHT.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from shared.attention_utils import causal_mask as past
+
+INF = math.inf
+
+
+def attend(q, k, v, mask=None, softmax=lambda s: s.softmax(-1)):
+    """A reader's attention: hide with -inf, softmax, rows of NaN to 0."""
+    s = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
+    w = softmax(s if mask is None else s.masked_fill(~mask, -INF)).nan_to_num(0)
+    return w @ v, w
+
+
+def divided_after(s):
+    return (s * 3**0.5).softmax(1) / 3**0.5
+
+
+def unit(x):
+    return F.normalize(x, dim=1)
+
+
+def share(e):
+    """What e makes of scores and mask, divided by its sum."""
+    return lambda s, m: e(s, m) / e(s, m).sum(1, True)
+
+
+def soft(s, m):
+    return torch.softmax(torch.where(m, s, -INF), -1).nan_to_num(0)
+
+
+def heads_of(x, w, h):
+    return (x @ w).view(len(x), x.shape[1], h, -1).permute(0, 2, 1, 3)
+
+
+def multi(x, wq, wk, wv, wo, h, mask, *, cut=heads_of, attend=attend, axes=lambda m: m[:, None, None]):
+    o, w = attend(*(cut(x, m, h) for m in (wq, wk, wv)), None if mask is None else axes(mask))
+    return o.transpose(1, 2).reshape(x.shape) @ wo, w
+
+
+def block(x, f, w1, w2, causal=False, *, norm=lambda v: F.layer_norm(v, v.shape[-1:]), mask=past, act=F.relu):
+    found, w = f(norm(x), mask(len(x)) if causal else None)
+    x = x + found
+    return x + act(norm(x) @ w1) @ w2, w
+
+
+def by_std(v, eps, correction=0):
+    return (v - v.mean(-1, keepdim=True)) / (v.std(-1, keepdim=True, correction=correction) + eps)
+
+
+def additive(q, m, wq, wk, v, f=torch.tanh):
+    s = f((q @ wq).unsqueeze(1) + (m @ wk).unsqueeze(0)) @ v
+    return F.softmax(s, 1) @ m, F.softmax(s, 1)
+
+
+def waves(length, d, base=10000, first=0, power=lambda i: 2 * i):
+    rows = [[p / base ** (power(c // 2) / d) for c in range(d)] for p in range(first, first + length)]
+    return torch.tensor([[math.cos(a) if c % 2 else math.sin(a) for c, a in enumerate(row)] for row in rows])
+
+
+def paired(length, d):
+    """As in many tutorials: as many cosines as sines, whatever d is."""
+    out, angle = torch.zeros(length, d), torch.arange(length).unsqueeze(1) * 1e4 ** -(torch.arange(0, d, 2) / d)
+    out[:, ::2], out[:, 1::2] = angle.sin(), angle.cos()
+    return out
+
+
+def grouped(q, k, v, mask=None, pick=lambda h, n: h // n):
+    at = [pick(h, len(q) // len(k)) for h in range(len(q))]
+    return attend(q, k[at], v[at], mask)
+
+
+def pool(query, x, mask, scale=0.5, softmax=soft):
+    w = softmax((x * query).sum(-1) / len(query) ** scale, mask)
+    return (w[..., None] * x).sum(1), w
+
+
+def entropy(w, mask, log=torch.log, tiny=1e-300, limit=None, keep=2):
+    rows, n = -(w * log(w + tiny)).sum(-1), mask.sum(-1)
+    return (rows / (limit or n.double().log()))[:, n >= keep].mean(-1)
+
+
+def role(w, gold, fill=-INF, offsets=None, total=None):
+    t = w.shape[-1]
+    best = (w if fill is None else w.masked_fill(torch.eye(t).bool(), fill)).argmax(-1)
+    asked = [(n, i) for n in range(len(gold)) for i in range(t) if gold[n, i].any()]
+    shares = [sum(bool(gold[n, i, best[n, h, i]]) for n, i in asked) / len(asked) for h in range(w.shape[1])]
+    tried = offsets or [k for k in range(1 - t, t) if k]
+    hits = [gold.diagonal(k, dim1=1, dim2=2).sum().item() for k in tried]
+    return shares, max(hits) / (total or len(asked))
+
+
+def rollout(w, half=0.5, left=True):
+    out = torch.eye(w.shape[-1]).double()
+    for a in w:
+        a = half * a.mean(0) + (1 - half) * torch.eye(w.shape[-1])
+        out = a @ out if left else out @ a
+    return out
+
+
+def patch(c, x, w, d, h, n, mix=None, share=lambda a, b, c: (a - c) / (b - c)):
+    n = slice(n * (c.shape[-1] // h), (n + 1) * (c.shape[-1] // h))
+    mixed = x.clone()
+    mixed[..., n] = c[..., n] if mix is None else mix(c, x)[..., n]
+    return mixed @ w, share(*((y @ w)[:, -1].mean(0) @ d for y in (mixed, c, x)))
+
+
+def ranks(x):
+    return (-x).argsort(dim=-1, stable=True).argsort(dim=-1)
+
+
+def next_word(x, t, k, pick=-1, hide=-INF, rank=ranks):
+    x = x[:, pick] / t
+    return torch.where(rank(x) < k, x, hide).softmax(-1)
+
+
+def ties(x):
+    return (x[:, None] > x[..., None]).sum(-1)
+
+
+def step(word, pos, wq, wk, wv, ks, vs, at=0, scale=0.5, order=1):
+    x = (word + pos[ks.shape[1] + at]).unsqueeze(1)
+    keys, values = (torch.cat([old, x @ w][::order], 1) for old, w in ((ks, wk), (vs, wv)))
+    w = ((x @ wq) @ keys.mT / keys.shape[2] ** scale).softmax(-1)
+    return (w @ values).squeeze(1), keys, values
+
+
+def tiles(ma, ta, oa, mb, tb, ob, safe=True):
+    m = torch.max(ma, mb)
+    ref = torch.where(m.isinf(), 0, m) if safe else m
+    a, b = ta * torch.exp(ma - ref), tb * torch.exp(mb - ref)
+    mean = (a[:, None] * oa + b[:, None] * ob) / (a + b)[:, None]
+    return m, a + b, mean.nan_to_num(0) if safe else mean
+
+
+def linear(q, k, v, phi=lambda x: F.elu(x) + 1, mask=True):
+    w = phi(q) @ phi(k).T
+    w = w.tril() if mask else w
+    return w / w.sum(1, keepdim=True) @ v, phi(k).T @ v, phi(k).sum(0)
+
+
+def induction(w, tokens, shift=1, asked=True):
+    sums = []
+    for n, row in enumerate(tokens.tolist()):
+        for i in range(len(row)):
+            at = [j + shift for j in range(i) if row[j] == row[i] and j + shift >= 0]
+            if at or not asked:
+                sums.append(w[n, :, i, at].sum(-1))
+    return torch.stack(sums).mean(0)
+
+
+def paged(pool, table, n):
+    return torch.cat([pool[b] for b in table], 1)[:, :n]
+
+
+def draft(words, q, p, luck, ratio=lambda p, q: p / q, rest=lambda p, q: F.relu(p - q)):
+    for i, w in enumerate(words):
+        if luck[i] >= ratio(p[i, w], q[i, w]):
+            return i, rest(p[i], q[i]) / rest(p[i], q[i]).sum()
+    return len(words), p[-1]
+
+
+def rolling(n, window, sinks):
+    held = {p if p < sinks else sinks + (p - sinks) % window: p for p in range(n)}
+    return [held[i] for i in sorted(held)]
+
+
+SCALE = "divided by another size than √d_k"
+BLIND = "weights where a query sees nothing"
+LOST = "hidden scores take part"
+WRONG = {
+    "score_by_hand": [("not divided by √d_k", lambda: [0.12, 0.87, 0.02]), ("", lambda: [0.5, 0.25, 0.25])],
+    "masked_softmax": [
+        ("scores clamped", share(lambda s, m: s.clamp(-30, 30).exp() * m)),
+        ("exp overflows", share(lambda s, m: (s - (s * m).sum() / m.sum()).exp() * m)),
+        ("exp overflows", share(lambda s, m: torch.where(m, s.exp(), 0))),
+        (LOST, share(lambda s, m: s.softmax(1) * m)),
+        (LOST, share(lambda s, m: (s - s.max(1, True).values).exp() * m)),
+        ("a mask added as 1 and 0", lambda s, m: (s + m.float()).softmax(1)),
+        ("mask inverted", lambda s, m: F.softmax(s.masked_fill(m, -1e4), dim=1)),
+        ("mask after softmax", lambda s, m: F.softmax(s, dim=1) * m),
+        ("hidden scores set to 0", lambda s, m: F.softmax(s * m, dim=1)),
+        ("hidden scores set to a finite number", lambda s, m: (s + (m.double() - 1) * 1e6).softmax(1)),
+        ("NaN where a query sees nothing", lambda s, m: (s + m.log()).softmax(1)),
+        (BLIND, lambda s, m: s.masked_fill(~m, torch.finfo(s.dtype).min).softmax(1)),
+        (BLIND, lambda s, m: s.masked_fill(~m & m.any(1, keepdim=True), -INF).softmax(1)),
+        ("", lambda s, m: soft(s, m).round(decimals=2)),
+    ],
+    "self_attention": [
+        ("not divided by √d_k", lambda x, q, k, v, m: attend(x @ q * 3**0.5, x @ k, x @ v, m)),
+        ("divided by d_k", lambda x, q, k, v, m: attend(x @ q / 3**0.5, x @ k, x @ v, m)),
+        (SCALE, lambda x, q, k, v, m: attend(x @ q * (3 / len(x)) ** 0.5, x @ k, x @ v, m)),
+        (SCALE, lambda x, q, k, v, m: attend(x @ q * 3**0.5 / 8, x @ k, x @ v, m)),
+        ("softmax before the division", lambda x, q, k, v, m: attend(x @ q, x @ k, x @ v, m, divided_after)),
+        (
+            "cosine in place of the dot product",
+            lambda x, q, k, v, m: attend(unit(x @ q) * 3**0.5, unit(x @ k), x @ v, m),
+        ),
+        ("softmax over the wrong axis", lambda x, q, k, v, m: attend(x @ q, x @ k, x @ v, m, lambda s: s.softmax(0))),
+        ("one matrix for queries and keys", lambda x, q, k, v, m: attend(x @ q, x @ q, x @ v, m)),
+        ("values not made by w_v", lambda x, q, k, v, m: attend(x @ q, x @ k, x, m)),
+        ("K Qᵀ instead of Q Kᵀ", lambda x, q, k, v, m: attend(x @ k, x @ q, x @ v, m)),
+        ("returned in the wrong order", lambda x, q, k, v, m: attend(x @ q, x @ k, x @ v, m)[::-1]),
+    ],
+    "additive_attention": [
+        ("another function for tanh", lambda *a: additive(*a, f=F.relu)),
+        ("tanh missing", lambda *a: additive(*a, f=lambda s: s)),
+        ("scaled like a dot product", lambda *a: additive(*a[:4], a[4] / len(a[4]) ** 0.5)),
+        ("", lambda *a: additive(*a, f=torch.sin)),
+    ],
+    "sinusoidal_positions": [
+        ("another base than 10000", lambda n, d: waves(n, d, 1000)),
+        ("positions counted from 1", lambda n, d: waves(n, d, first=1)),
+        ("exponent i / d_model", lambda n, d: waves(n, d, power=lambda i: i)),
+        ("sines and cosines side by side", lambda n, d: torch.cat([(w := waves(n, d))[:, ::2], w[:, 1::2]], 1)),
+        ("an odd d_model fails", paired),
+    ],
+    "cross_attention": [
+        ("output projection missing", lambda x, c, q, k, v, o, m: attend(x @ q, c @ k, c @ v, m)),
+        ("keys or values from x", lambda x, c, q, k, v, o, m: attend(x @ q, c @ k, x @ v @ o, m)),
+    ],
+    "split_heads": [
+        ("split without transpose", lambda x, h: x.reshape(len(x), h, x.shape[1], x.shape[2] // h)),
+        ("heads interleaved", lambda x, h: torch.stack([x[..., i::h] for i in range(h)], 1)),
+        ("axes in the wrong order", lambda x, h: torch.stack(x.chunk(h, -1), 2)),
+        ("", lambda x, h: list(x.chunk(h, -1))),
+    ],
+    "merge_heads": [
+        ("merged without transpose", lambda x: x.reshape(x.shape[0], x.shape[2], -1)),
+        ("heads averaged or added up", lambda x: sum(x[:, i] for i in range(x.shape[1]))),
+    ],
+    "multi_head_attention": [
+        ("mask on queries and keys", lambda *a: multi(*a, axes=lambda m: m[:, None, None] & m[:, None, :, None])),
+        ("mask on the queries", lambda *a: multi(*a, axes=lambda m: m[:, None, :, None])),
+        ("mask of the first sequence for all", lambda *a: multi(*a, axes=lambda m: m[0])),
+        ("mask of one sequence on the head of another", lambda *a: multi(*a, axes=lambda m: m[:, None])),
+        ("divided by √d_model", lambda *a: multi(*a, attend=lambda q, k, v, m: attend(q / 3**0.5, k, v, m))),
+        ("split without transpose", lambda *a: multi(*a, cut=lambda x, w, h: (x @ w).view(len(x), h, x.shape[1], -1))),
+        ("weights averaged over the heads", lambda *a: ((r := multi(*a))[0], r[1].mean(1))),
+        ("output projection missing", lambda x, q, k, v, o, *a: multi(x, q, k, v, torch.eye(21).double(), *a)),
+    ],
+    "fused_projection": [("cut into heads first", lambda x, w, h: heads_of(x, w, h).chunk(3, 3))],
+    "grouped_query_attention": [
+        ("key-value heads tiled", lambda *a: grouped(*a, pick=lambda h, n: h % (6 // n))),
+        ("one key-value head for all", lambda *a: grouped(*a, pick=lambda h, n: 0)),
+    ],
+    "transformer_block": [
+        ("no 1e-5 in the norm", lambda *a: block(*a, norm=lambda v: by_std(v, 0))),
+        ("1e-5 outside the root", lambda *a: block(*a, norm=lambda v: by_std(v, 1e-5))),
+        ("variance divided by d_model - 1", lambda *a: block(*a, norm=lambda v: by_std(v, 1e-5, 1))),
+        ("causal mask the wrong way around", lambda *a: block(*a, mask=lambda n: torch.ones(n, n).triu(1) > 0)),
+        ("one word of the future visible", lambda *a: block(*a, mask=lambda n: torch.ones(n, n).tril(1) > 0)),
+        ("ReLU missing", lambda *a: block(*a, act=lambda h: h)),
+        ("", lambda *a: block(*a, act=torch.sigmoid)),
+    ],
+    "attention_pooling": [
+        ("not divided by √d_model", lambda *a: pool(*a, scale=0)),
+        ("mask after softmax", lambda *a: pool(*a, softmax=lambda s, m: s.softmax(1) * m)),
+        ("a plain mean", lambda q, x, m: pool(0 * q, x, m)),
+    ],
+    "head_entropy": [
+        ("NaN from 0 · ln 0", lambda w, m: entropy(w, m, tiny=0)),
+        ("two kinds of logarithm", lambda w, m: entropy(w, m, torch.log2)),
+        ("divided by ln T", lambda w, m: entropy(w, m, limit=math.log(w.shape[2]))),
+        ("division by ln 1", lambda w, m: entropy(w, m, keep=1)),
+    ],
+    "role_score": [
+        ("own position set to 0", lambda w, g: role(w, g, 0.0)),
+        ("own position counted", lambda w, g: role(w, g, None)),
+        ("not all offsets tried", lambda w, g: role(w, g, offsets=[-1, 1])),
+        ("divided by the gold pairs", lambda w, g: role(w, g, total=g.sum().item())),
+    ],
+    "attention_rollout": [
+        ("residual missing", lambda w: rollout(w, 1)),
+        ("product in the wrong order", lambda w: rollout(w, left=False)),
+        ("heads added up", lambda w: rollout(w * w.shape[1])),
+    ],
+    "patch_head": [
+        ("removed, not replaced", lambda *a: patch(*a, mix=lambda c, x: 0 * x)),
+        ("added, not replaced", lambda *a: patch(*a, mix=lambda c, x: c + x)),
+        ("share of the clean lead", lambda *a: patch(*a, share=lambda a, b, c: a / b)),
+        ("share lost, not restored", lambda *a: patch(*a, share=lambda a, b, c: (b - a) / (b - c))),
+    ],
+    "causal_mask": [
+        ("first query at the first key", lambda q, k: torch.ones(q, k).tril().bool()),
+        ("own position hidden", lambda q, k: torch.ones(q, k).tril(k - q - 1).bool()),
+        ("numbers instead of bool", lambda q, k: torch.zeros(q, k).masked_fill(~past(q, k), -INF)),
+        ("True = hidden", lambda q, k: torch.ones(q, k).triu(k - q + 1).bool()),
+    ],
+    "combined_mask": [
+        ("head axis missing", lambda n, q, k: past(q, k) & (torch.arange(k) < n[:, None])[:, None]),
+        ("one padded key visible", lambda n, q, k: past(q, k) & (torch.arange(k) <= n[:, None])[:, None, None]),
+        ("padding left out", lambda n, q, k: past(q, k).expand(len(n), 1, q, k)),
+    ],
+    "next_word_probabilities": [
+        ("multiplied by the temperature", lambda x, t, k: next_word(x, 1 / t, k)),
+        ("other positions than the last", lambda x, t, k: next_word(x, t, k, 0)),
+        ("more than k words kept at a tie", lambda x, t, k: next_word(x, t, k, rank=ties)),
+        ("", lambda x, t, k: next_word(x, t, k, hide=0.0)),
+    ],
+    "cached_step": [
+        ("another position than T", lambda *a: step(*a, at=-1)),
+        ("not divided by √d_k", lambda *a: step(*a, scale=0)),
+        ("appended at the front", lambda *a: step(*a, order=-1)),
+    ],
+    "merge_tiles": [
+        ("NaN where no key is seen", lambda *a: tiles(*a, safe=False)),
+        ("not rescaled", lambda a, *b: (torch.max(a, b[2]), *tiles(0 * a, *b[:2], 0 * a, *b[3:])[1:])),
+    ],
+    "causal_linear_attention": [
+        ("whole text read, not the past", lambda *a: linear(*a, mask=False)),
+        ("elu without + 1", lambda *a: linear(*a, phi=F.elu)),
+        ("another phi", lambda *a: linear(*a, phi=F.relu)),
+        ("", lambda *a: linear(*a, phi=torch.sigmoid)),
+    ],
+    "induction_score": [
+        ("the earlier word itself", lambda *a: induction(*a, shift=0)),
+        ("the word before", lambda *a: induction(*a, shift=-1)),
+        ("rows without an earlier occurrence counted", lambda *a: induction(*a, asked=False)),
+    ],
+    "paged_keys": [
+        ("last block taken whole", lambda p, t, n: paged(p, t, 12)),
+        ("order of the table ignored", lambda p, t, n: paged(p, t.sort().values, n)),
+        ("heads and words mixed up", lambda p, t, n: p[t].view(p.shape[1], -1, p.shape[3])[:, :n]),
+    ],
+    "judge_draft": [
+        ("ratio the wrong way round", lambda *a: draft(*a, ratio=lambda p, q: q / p)),
+        ("drawn again from p", lambda *a: draft(*a, rest=lambda p, q: p)),
+        ("", lambda *a: draft(*a, rest=lambda p, q: (p - q) ** 2)),
+    ],
+    "rolling_positions": [
+        ("sinks written over", lambda n, w, s: list(range(n))[-w - s :]),
+        ("in the order of the text", lambda *a: sorted(rolling(*a))),
+    ],
+}
+RIGHT = {
+    "score_by_hand": lambda: (0.25, 0.67, 0.09),
+    "masked_softmax": lambda s, m: torch.where(m, (s - s.masked_fill(~m, -INF).logsumexp(1, True)).exp(), 0.0),
+    "self_attention": lambda x, q, k, v, m: attend(x @ q @ k.T, x * (11 / 3) ** 0.5, x @ v, m),
+    "additive_attention": additive,
+    "sinusoidal_positions": waves,
+    "split_heads": lambda x, h: torch.einsum("bthc->bhtc", x.unflatten(2, (h, -1))).float(),
+    "merge_heads": lambda x: torch.cat(x.unbind(1), -1),
+    "multi_head_attention": multi,
+    "fused_projection": lambda x, w, h: [heads_of(x, p, h) for p in w.chunk(3, 1)],
+    "grouped_query_attention": grouped,
+    "transformer_block": block,
+    "attention_pooling": pool,
+    "head_entropy": lambda w, m: entropy(w.masked_fill(w == 0, 1), m),
+    "role_score": role,
+    "attention_rollout": rollout,
+    "patch_head": patch,
+    "causal_mask": lambda q, k: ~torch.triu(torch.ones(q, k), k - q + 1).bool(),
+    "combined_mask": lambda n, q, k: (past(q, k)[None] & (torch.arange(k) < n.view(-1, 1, 1))).unsqueeze(1),
+    "next_word_probabilities": next_word,
+    "cached_step": step,
+    "merge_tiles": tiles,
+    "causal_linear_attention": linear,
+    "induction_score": induction,
+    "paged_keys": paged,
+    "judge_draft": draft,
+    "rolling_positions": rolling,
+}
