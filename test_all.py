@@ -56,6 +56,7 @@ TESTS = {
         "set_up",
         "terminals_and_disks",
         "toy_language",
+        "train_exercises",
         "training",
         "visualization_utils",
     ),

@@ -5,6 +5,7 @@ The first run makes my_exercises.py beside this file. Write there, in place of e
     python phase2_multi_head/exercises.py              checks all exercises, and says what is left to do
     python phase2_multi_head/exercises.py 3            checks one of them, by number or name
     python phase2_multi_head/exercises.py 3 --hint     tells its idea; --hint 2: its steps; --hint 3: the whole
+    python phase2_multi_head/exercises.py 3 --train    trains it in the toy model: what it finds, what it costs
 
 Each names its section of README.md, or the page of a room, how hard it is (easy: one idea, medium: two at once, hard:
 several, with special cases) and how many minutes it may take you: an estimate. Loops are fine, matrix products are

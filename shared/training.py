@@ -154,6 +154,18 @@ def held_out_loss(trained: Trained) -> float:
     return loss.item()
 
 
+@torch.no_grad()
+def word_by_word_loss(model: ToyTransformer, sentences: list[Sentence]) -> float:
+    """Next-word loss in nats per word when only the words so far go in, one prefix after the other, as in writing."""
+    tokens, _ = to_batch(sentences, "next word")
+    losses = []
+    for length in range(1, tokens.size(1)):
+        rows = tokens[tokens[:, length] != PAD_ID]  # the sentences that have a next word here
+        logits, _ = model(rows[:, :length])
+        losses.append(F.cross_entropy(logits[:, -1], rows[:, length], reduction="none"))
+    return torch.cat(losses).mean().item()
+
+
 def new_model(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> ToyTransformer:
     """The untrained model of a recipe; its seed decides the weights."""
     torch.manual_seed(recipe.seed)

@@ -17,7 +17,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.grammar.entropy import sentence_log_probability
+from shared.grammar.entropy import next_word_floor
 from shared.optimization import fit
 from shared.toy_language import PAD_ID, VOCABULARY, Sentence
 from shared.toy_model import ToyTransformer
@@ -53,25 +53,6 @@ def full_loss(model: ToyTransformer, sentences: list[Sentence], mode: str) -> fl
     return training.next_word_loss(model, *training.to_batch(sentences, objective), objective=objective).item()
 
 
-@torch.no_grad()
-def past_loss(model: ToyTransformer, sentences: list[Sentence]) -> float:
-    """Next-word loss in nats per word when only the words so far go in, one prefix after the other."""
-    tokens, _ = training.to_batch(sentences, "next word")
-    total, count = 0.0, 0
-    for length in range(1, tokens.size(1)):
-        rows = tokens[tokens[:, length] != PAD_ID]  # the sentences that have a next word here
-        logits, _ = model(rows[:, :length])
-        total += F.cross_entropy(logits[:, -1], rows[:, length], reduction="sum").item()
-        count += len(rows)
-    return total / count
-
-
-def grammar_loss(sentences: list[Sentence]) -> float:
-    """What the grammar itself loses per word on these sentences, <end> included: -ln P(sentence) over the words."""
-    total = -sum(sentence_log_probability(sentence.words) for sentence in sentences)
-    return total / sum(len(sentence.words) + 1 for sentence in sentences)
-
-
 def bigram_loss(sentences: list[Sentence], held_out: list[Sentence]) -> float:
     """What one loses per word who knows how often each word of the sentences is followed by each other one."""
     counts = torch.full((len(VOCABULARY), len(VOCABULARY)), 0.01)  # a little for pairs that were never seen
@@ -94,9 +75,9 @@ def measure(run: Run) -> Numbers:
             name = f"trained {mode}, {layers}"
             found[f"{name}, tested with it"] = full_loss(model, tested, "with the mask")
             found[f"{name}, tested without"] = full_loss(model, tested, "without")
-            found[f"{name}, word by word"] = past_loss(model, tested)
+            found[f"{name}, word by word"] = training.word_by_word_loss(model, tested)
             found[f"{name}, in training"] = full_loss(model, sentences[: len(tested)], mode)
-    return found | {"the grammar": grammar_loss(tested), "a bigram model": bigram_loss(sentences, tested)}
+    return found | {"the grammar": next_word_floor(tested), "a bigram model": bigram_loss(sentences, tested)}
 
 
 def losses(n: Numbers, mode: str, test: str) -> list[float]:

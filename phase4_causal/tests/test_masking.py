@@ -18,11 +18,12 @@ from phase4_causal.long_texts.linear_attention import linear_attention, linear_a
 from phase4_causal.long_texts.local_attention import local_attention
 from phase4_causal.long_texts.strided_attention import strided_attention
 from phase4_causal.masking import breaking_causality, causality, conventions, mask_patterns, nan_causes
-from phase4_causal.masking.breaking_causality import full_loss, past_loss, train
+from phase4_causal.masking.breaking_causality import full_loss, train
 from phase4_causal.models import RECIPE as CAUSAL_RECIPE
 from phase4_causal.models import largest_leak, with_attention
 from shared import training
 from shared.attention_utils import causal_mask
+from shared.grammar.entropy import next_word_floor
 from shared.head_statistics import even_weights
 from shared.tests.helpers import near
 from shared.toy_language import END_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence, encode
@@ -159,7 +160,7 @@ def test_equal_later_words_cannot_be_shuffled_but_they_can_be_replaced():
 # ---- trained without the mask
 
 
-def test_past_loss_of_a_causal_model_is_its_full_loss_and_a_loop_agrees():
+def test_word_by_word_loss_of_a_causal_model_is_its_full_loss_and_a_loop_agrees():
     model, _ = train("with the mask", 1, training.corpus()[0][:64], 3, seed=5)
     sentences, terms = training.corpus()[1][:5], []
     with torch.no_grad():
@@ -169,7 +170,7 @@ def test_past_loss_of_a_causal_model_is_its_full_loss_and_a_loop_agrees():
                 logits, _ = model(torch.tensor([tokens[:i]]))
                 terms.append(-logits[0, -1].log_softmax(dim=-1)[tokens[i]].item())
     expected = pytest.approx(sum(terms) / len(terms), abs=1e-5)
-    assert past_loss(model, sentences) == expected and full_loss(model, sentences, "with the mask") == expected
+    assert full_loss(model, sentences, "with the mask") == expected == training.word_by_word_loss(model, sentences)
 
 
 def test_one_layer_needs_no_mask_when_it_writes_and_a_second_layer_does():
@@ -177,7 +178,8 @@ def test_one_layer_needs_no_mask_when_it_writes_and_a_second_layer_does():
     sentences, name = training.corpus()[1][:5], "with the mask"
     for num_layers, same in ((1, True), (2, False)):
         model, _ = train(name, num_layers, training.corpus()[0][:64], 3, seed=5)
-        assert (abs(past_loss(model, sentences) - full_loss(model, sentences, name)) < 1e-5) == same
+        apart = training.word_by_word_loss(model, sentences) - full_loss(model, sentences, name)
+        assert (abs(apart) < 1e-5) == same
 
 
 def test_modes_share_first_weights_and_batches():
@@ -194,7 +196,7 @@ def test_the_grammar_loses_what_is_worked_out_by_hand():
     phrase = 0.5 / 5 * 0.5 / 3
     expected = -math.log(0.8**3 * 0.7 / 12 * phrase**2) / 7
     sentence = Sentence(tuple(TOY_SENTENCE.split()), {})
-    assert breaking_causality.grammar_loss([sentence]) == pytest.approx(expected)
+    assert next_word_floor([sentence]) == pytest.approx(expected)
 
 
 def test_a_bigram_model_loses_what_a_loop_counts():

@@ -8,6 +8,8 @@ of a mistake, it is named; where they are nobody's, they are described in words.
     words.py      one call, and what is wrong with it in words
     check.py      which mistake it is
     command.py    the reader's file and the command line
+    in_model.py   a function as the attention of the toy model
+    train.py      what it loses and finds there
 """
 
 # ruff: noqa: F401

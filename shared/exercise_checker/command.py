@@ -18,6 +18,7 @@ import torch
 from shared import cli, paths
 from shared.exercise_checker.check import DONE, WRONG, Report, check
 from shared.exercise_checker.exercise import Exercise, Function
+from shared.exercise_checker.train import trained
 from shared.exercise_checker.words import NOT_WRITTEN
 
 WIDTH = 110  # of the printed lines
@@ -44,11 +45,12 @@ def run(file: str, exercises: Sequence[Exercise], afterwards: str, argv: list[st
         print(hint(*chosen.popitem(), options.hint, stubs))
         return
     functions = {each.name: each.solution for each in exercises}
-    if not options.solutions:
-        try:
-            functions = written_in(readers_file(stubs))
-        except ValueError as error:
-            parser.error(str(error))
+    try:
+        functions = functions if options.solutions else written_in(readers_file(stubs))
+        if options.train:
+            sys.exit(not trained(list(chosen.values()), exercises, functions))
+    except ValueError as error:
+        parser.error(str(error))
     if report(chosen, functions, stubs):
         sys.exit(1)
     if chosen == known and not options.solutions:
@@ -63,6 +65,7 @@ def parser_for(description: str | None) -> argparse.ArgumentParser:
     explained = ", ".join(f"{n}: {what}" for n, what in HINTS.items())
     parser.add_argument("--hint", nargs="?", const="1", choices=tuple(HINTS), help=f"check nothing, show {explained}")
     parser.add_argument("--solutions", action="store_true", help="check the reference solutions instead of yours")
+    parser.add_argument("--train", action="store_true", help="train it in the toy model: what does it find, or cost?")
     return parser
 
 

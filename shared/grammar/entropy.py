@@ -136,3 +136,8 @@ def excess_loss(logits: Callable[[Tensor], Tensor], asked: list[Question]) -> fl
 def floor(asked: list[Question]) -> float:
     """The grammar's own entropy, in nats, mean over all questions: no model loses less."""
     return torch.cat([torch.special.entr(p).sum(dim=-1) for *_, p in asked]).mean().item()  # (n, V) -> (n,)
+
+
+def next_word_floor(sentences: list[Sentence]) -> float:
+    """What the grammar itself loses per word on these sentences, <end> included: -ln P(sentence) over the words."""
+    return -sum(sentence_log_probability(s.words) for s in sentences) / sum(len(s.words) + 1 for s in sentences)

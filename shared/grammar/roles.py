@@ -68,9 +68,9 @@ class Baselines:
 Halves = Sequence[tuple[Scores, Baselines]]  # of the half of the sentences that names, and of the half that scores
 
 
-def golds(sentences: list[Sentence]) -> dict[Key, Tensor]:
-    """(relation, direction) -> gold (N, T, T)."""
-    forward = gold_matrices(sentences, max(len(sentence.words) for sentence in sentences))
+def golds(sentences: list[Sentence], around: int = 0) -> dict[Key, Tensor]:
+    """(relation, direction) -> gold (N, T, T). around: 1 if sentences stand between <start> and <end>."""
+    forward = gold_matrices(sentences, max(len(sentence.words) for sentence in sentences) + 2 * around, around)
     return {(r, d): gold for r in RELATIONS for d, gold in zip(DIRECTIONS, (forward[r], forward[r].mT), strict=True)}
 
 
@@ -86,9 +86,10 @@ def unrelated_share(weights: Tensor, mask: Tensor, related: Tensor, offset: int)
 def measure(trained: Trained, sentences: list[Sentence]) -> Scores:
     """All scores of a model."""
     layers, mask = attention_on(trained.model, sentences, trained.recipe.objective)
-    layers, mask, gold = [weights.cpu() for weights in layers], mask.cpu(), golds(sentences)
+    around = int(trained.recipe.objective != "masked word")
+    layers, mask, gold = [weights.cpu() for weights in layers], mask.cpu(), golds(sentences, around)
     statistics = [head_statistics(weights, mask) for weights in layers]
-    accuracy, related = score_heads(layers, sentences), torch.stack(list(gold.values())).any(dim=0)[:, None]
+    accuracy, related = score_heads(layers, sentences, around), torch.stack(list(gold.values())).any(dim=0)[:, None]
     offsets = range(-FARTHEST, FARTHEST + 1)
     shares = [offset_shares(weights, mask, offsets) for weights in layers]
     return Scores(
@@ -114,7 +115,8 @@ def baselines(recipe: Recipe, make_attention: MakeAttention) -> list[Baselines]:
 
 
 def _baselines(blanks: list[Trained], sentences: list[Sentence]) -> Baselines:
-    models, gold = [measure(blank, sentences) for blank in blanks], golds(sentences)
+    models, around = [measure(blank, sentences) for blank in blanks], int(blanks[0].recipe.objective != "masked word")
+    gold = golds(sentences, around)
     best = {key: max(m.relation[key].max().item() for m in models) for key in gold}
     best |= {offset: max(m.offset[offset].max().item() for m in models) for offset in models[0].offset}
     best |= {f"unrelated {o}": max(m.unrelated[o].max().item() for m in models) for o in NEIGHBOURS}

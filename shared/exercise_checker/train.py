@@ -1,0 +1,139 @@
+"""What a reader wrote is trained: its loss and its heads beside those of the reference solution.
+
+Both have the same first weights and the same batches, so the function alone makes the difference. What the loss does
+not show, the checker says.
+"""
+
+import math
+import textwrap
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from shared import checkpoints, training
+from shared.exercise_checker.check import DONE, check
+from shared.exercise_checker.exercise import Exercise, Function
+from shared.exercise_checker.in_model import NEXT, WAYS, Attention
+from shared.exercise_checker.words import NOT_WRITTEN
+from shared.grammar import entropy, roles
+from shared.toy_language import PAD_ID, VOCABULARY
+from shared.toy_model import MakeAttention
+from shared.training import LITTLE_DECAY, OBJECTIVES, Recipe, Trained
+
+STEPS, ASKED, PATIENCE = 400, 100, 120  # ASKED: held-out sentences; PATIENCE: seconds that a training may take
+WIDTH = 110  # of the printed lines
+CHANCE = 0.05  # nats: so far apart come the losses of right functions, trained with other seeds
+
+
+def try_out(recipe: Recipe, make: MakeAttention) -> str:
+    """One step with a few sentences, then with a batch -> what to know before training. ValueError if it is no use."""
+    for sentences in (2, 8, 64, 64):  # the first warms up; plain loops may need minutes for a batch
+        batch = training.to_batch(training.corpus()[0][:sentences], recipe.objective)
+        model, start = training.new_model(recipe, make), time.perf_counter()
+        OBJECTIVES[recipe.objective](model, *batch, torch.Generator()).backward()
+        seconds = (time.perf_counter() - start) * STEPS
+        if sentences > 2 and seconds > PATIENCE:
+            raise ValueError(f"{STEPS} steps would take {seconds / 60:.0f} minutes or more: loop less, see --hint 2")
+    idle = [name[:3] for name, matrix in model.blocks[0].attention.named_parameters() if matrix.grad is None]
+    text = f"no gradient reaches {', '.join(idle)}: unused, or cut off by .detach(), .item() or NumPy"
+    if len(idle) > 2:
+        raise ValueError(text)
+    return f"about {seconds:.0f} s" + (f"\n{text}" if idle else "")
+
+
+@torch.no_grad()
+def losses(trained: Trained) -> dict[str, tuple[float, float]]:
+    """What was asked -> loss, and that of the grammar, in nats per held-out word."""
+    held_out, model = training.corpus()[1], trained.model
+    if trained.recipe.objective == NEXT:
+        floor, writing = entropy.next_word_floor(held_out), training.word_by_word_loss(model, held_out)
+        return {"all words at once": (training.held_out_loss(trained), floor), "word by word": (writing, floor)}
+    asked = entropy.questions(held_out[:ASKED])
+    longest = max(tokens.size(1) for tokens, *_ in asked)
+
+    def logits(tokens: Tensor) -> Tensor:
+        padded = F.pad(tokens, (0, longest - tokens.size(1)), value=PAD_ID)  # padding, as in any batch
+        return model(padded, mask=(padded != PAD_ID)[:, None, None])[0][:, : tokens.size(1)]
+
+    floor = entropy.floor(asked)
+    return {"a hidden word": (floor + entropy.excess_loss(logits, asked), floor)}
+
+
+def named_heads(trained: Trained, make: MakeAttention) -> list[str]:
+    """The role of each head, and how often it follows it."""
+    halves, lines = roles.halves_of(trained, make), []
+    for head, name in enumerate(roles.names_of(halves)[0]):
+        rule, share, needed = roles.nearest_rule(halves, 0, head)
+        lines.append(f"{rule} {share:.2f}" if name == rule else f"no role: {rule} {share:.2f} of {needed:.2f}")
+    return lines
+
+
+def described(error: BaseException, function: Function) -> str:
+    """An error as one line, with the line of the function where it happened."""
+    file = getattr(getattr(function, "__code__", None), "co_filename", "")
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    kind = f"{type(error).__name__}{f' in line {lines[-1]}' if lines else ''}: "
+    text = f"{kind if lines or type(error) is not ValueError else ''}{error}"
+    more = "; here all inputs are float32" if "double" in text or "float64" in text else ""
+    return textwrap.shorten(text, 300, placeholder=" ...") + more
+
+
+def told(cost: float, too_good: float, *, right: bool) -> str:
+    """What the losses mean. cost: above that of the course; too_good: below the floor, all words being read at once."""
+    more = f"it loses {abs(cost):.2f} nats {'more' if cost > 0 else 'less'} than the course's"
+    if too_good > CHANCE:
+        return (
+            f"Too good: {too_good:.2f} nats less than the grammar allows. It sees the word that it is asked for. In "
+            f"writing that word is not there yet, and {more}."
+        )
+    if abs(cost) > CHANCE:
+        return f"I{more[1:]}."
+    hidden = "" if right else " What is wrong does not show in the loss."
+    return f"It loses about as much as the course's: {cost:+.2f} nats, less than another seed may make.{hidden}"
+
+
+def show(yours: Trained, course: Trained, make_right: MakeAttention, *, right: bool) -> None:
+    """Losses, heads, and what the losses mean."""
+    both, guess = [losses(each) for each in (yours, course)], math.log(len(VOCABULARY))
+    print(f"\n{'nats per word':20}{'yours':>10}{'the course':>14}{'grammar':>14}{'blind guess':>14}")
+    for asked, (loss, floor) in both[0].items():
+        print(f"{asked:20}{loss:10.2f}{both[1][asked][0]:14.2f}{floor:14.2f}{guess:14.2f}")
+    print()
+    for head, names in enumerate(zip(*(named_heads(each, make_right) for each in (yours, course)), strict=True)):
+        print(f"head {head}    {names[0]:44}{names[1]}")
+    (first, floor), (last, _), (aim, _) = next(iter(both[0].values())), *(list(each.values())[-1] for each in both)
+    print(f"\n{textwrap.fill(told(last - aim, floor - first, right=right), WIDTH)}")
+
+
+def trained(chosen: Sequence[Exercise], exercises: Sequence[Exercise], functions: Mapping[str, Function]) -> bool:
+    """Train the chosen one of these exercises -> whether it is right. ValueError, in one line, if it cannot be."""
+    names = [exercise.name for exercise in exercises if exercise.name in WAYS]
+    (exercise, *more), name = chosen, chosen[0].name
+    if more or name not in names:
+        raise ValueError(f"--train takes {' or '.join(names) or 'no exercise of this phase'}")
+    if name not in functions:
+        raise ValueError(f"your file has no {name}")
+    torch.set_num_threads(1)  # tiny tensors: more threads would only wait for each other
+    verdict, way, function = check(exercise, functions[name]), WAYS[name], functions[name]
+    if verdict.status == NOT_WRITTEN:
+        raise ValueError(f"{name}: {verdict.text}")
+    recipe = Recipe(f"course_{name}", way.objective, way.num_heads, 1, STEPS, matrix_decay=LITTLE_DECAY)
+    make, make_right = (partial(Attention, way, each) for each in (function, exercise.solution))
+    try:
+        warning = try_out(recipe, make)
+        print(f"your {name}: {STEPS} steps, {recipe.objective.split(',')[0]}, {warning}", flush=True)
+        yours = training.train(replace(recipe, name=f"your {name}"), make)
+        show(yours, checkpoints.load_or_train(recipe, make_right), make_right, right=verdict.status == DONE)
+    except OSError:
+        raise  # of a disk or a screen
+    except (Exception, SystemExit) as error:
+        known = "" if verdict.status == DONE else f". The checker: {verdict.text}"
+        raise ValueError(f"{name} cannot be trained: {described(error, function)}{known}") from None
+    print(textwrap.fill(f"The checker: {verdict.text}", WIDTH))
+    return verdict.status == DONE
