@@ -104,7 +104,9 @@ def show(yours: Trained, course: Trained, make_right: MakeAttention, *, right: b
     print(f"\n{'nats per word':20}{'yours':>10}{'the course':>14}{'grammar':>14}{'blind guess':>14}")
     for asked, (loss, floor) in both[0].items():
         print(f"{asked:20}{loss:10.2f}{both[1][asked][0]:14.2f}{floor:14.2f}{guess:14.2f}")
-    print()
+    print(
+        "\nThe role of each head, and how often it is followed; where there is none, the nearest, and what that needs:"
+    )
     for head, names in enumerate(zip(*(named_heads(each, make_right) for each in (yours, course)), strict=True)):
         print(f"head {head}    {names[0]:44}{names[1]}")
     (first, floor), (last, _), (aim, _) = next(iter(both[0].values())), *(list(each.values())[-1] for each in both)
