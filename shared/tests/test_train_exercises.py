@@ -59,14 +59,14 @@ def trained(function, monkeypatch, capsys, name="multi_head_attention", steps=25
 
 
 def inverted(*inputs):
-    return RIGHT(*inputs[:6], *(~mask for mask in inputs[6:]))
+    return RIGHT(*inputs[:6], *(mask if mask is None else ~mask for mask in inputs[6:]))
 
 
 def test_a_wrong_one_is_told_what_it_costs_and_the_right_one_that_it_costs_nothing(monkeypatch, capsys):
     done, printed = trained(inverted, monkeypatch, capsys)
     yours, course = map(float, re.search(r"a hidden word +(\S+) +(\S+)", printed).groups())
     cost = float(re.search(r"It loses (\S+) nats more than the course's", printed)[1])
-    assert not done and cost > 0.2 and abs(yours - course - cost) < 0.011 and "The checker: mask inverted" in printed
+    assert not done and cost > 0.2 and abs(yours - course - cost) < 0.016 and "The checker: mask inverted" in printed
     assert len(re.findall(r"^head \d +\S", printed, re.MULTILINE)) == 4
     done, printed = trained(RIGHT, monkeypatch, capsys)
     assert done and "as much as the course's: +0.00" in printed and printed.endswith("The checker: done\n")
