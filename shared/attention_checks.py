@@ -57,8 +57,7 @@ def at_least_float32(*tensors: Tensor) -> list[Tensor]:
 
 def check_heads(d_model: int, num_heads: int) -> None:
     """Raise ValueError, with a way out, unless d_model can be cut into num_heads equal slices."""
-    if num_heads < 1 or d_model < 1:
-        raise ValueError(f"d_model and num_heads must be 1 or more: got d_model={d_model}, num_heads={num_heads}")
+    check_sizes(1, d_model=d_model, num_heads=num_heads)
     if d_model % num_heads:
         works = min((h for h in range(1, d_model + 1) if d_model % h == 0), key=lambda h: abs(h - num_heads))
         raise ValueError(

@@ -68,7 +68,7 @@ def test_multi_head_value_can_differ_from_key_and_dropout_stays_off_the_weights(
 def test_heads_must_divide_the_width_and_the_error_says_what_works():
     with pytest.raises(ValueError, match=r"d_model=1600 is not divisible by num_heads=48.*: 50 heads of 32"):
         MultiHeadAttention(1600, 48)
-    with pytest.raises(ValueError, match="must be 1 or more"):
+    with pytest.raises(ValueError, match="num_heads must be a whole number, 1 or more: got 0"):
         MultiHeadAttention(16, 0)
 
 

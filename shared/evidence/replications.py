@@ -86,7 +86,7 @@ def read(path: Path = paths.EVIDENCE) -> tuple[Block, ...]:
     """All blocks of the record; none if there is no record yet. Raises OSError, which names it, if it is damaged."""
     if not path.is_file():
         return ()
-    with paths.damage_names(path, "git checkout brings it back"):
+    with paths.damage_names(path, f"git checkout {paths.shown(path)} brings it back"):
         blocks = tuple(Block(**block) for block in json.loads(path.read_text(encoding="utf-8")))
         for columns in (columns for block in blocks for columns in block.findings.values()):
             sum(number for numbers in rows(columns) for number in flat(list(numbers.values())))

@@ -64,8 +64,9 @@ def page(claims: Sequence[Claim], blocks: Sequence[Block]) -> str:
 @cli.script
 def main(argv: list[str] | None = None) -> None:
     options = cli.parse(cli.parser(__doc__), argv)
+    text = page(all_claims(), replications.read())
     with paths.whole_file(options.output_dir / PAGE) as unfinished:
-        unfinished.write_text(page(all_claims(), replications.read()), encoding="utf-8", newline="\n")
+        unfinished.write_text(text, encoding="utf-8", newline="\n")
     print(f"written: {paths.shown(options.output_dir / PAGE)}")
 
 
