@@ -15,7 +15,9 @@ from shared.optimization import fit
 from shared.tasks import TwoPlaces
 from shared.training import LITTLE_DECAY, Recipe, Trained, variant
 
-RECIPE = Recipe("multi_head_model", "masked word", num_heads=4, num_layers=2, steps=800)
+# Steps of 800 with a frame of phase 3's film: most are from the second quarter of training, where most happens.
+STAGES = tuple(step / 800 for step in (0, 40, 80, 100, *range(120, 350, 10), 370, 400, 450, 500, 600, 700, 800))
+RECIPE = Recipe("multi_head_model", "masked word", num_heads=4, num_layers=2, steps=800, stages=STAGES)
 ONE_LAYER_RECIPE = Recipe(
     "one_layer_model", "masked word", num_heads=4, num_layers=1, steps=800, matrix_decay=LITTLE_DECAY
 )

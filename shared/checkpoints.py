@@ -18,7 +18,7 @@ from shared.toy_language import VOCABULARY
 from shared.toy_model import MakeAttention
 from shared.training import Recipe, Trained, new_model, variant
 
-FORMAT = 3  # of the files; raise it when an old file cannot be read any more or training has changed
+FORMAT = 4  # of the files; raise it when an old file cannot be read any more or training has changed
 
 
 def checksum(content: dict) -> str:
@@ -26,9 +26,9 @@ def checksum(content: dict) -> str:
 
     Raises TypeError for what cannot be JSON, such as a tensor in the recipe.
     """
-    facts = {name: part for name, part in content.items() if name not in ("state_dict", "checksum")}
+    facts = {name: part for name, part in content.items() if name not in ("state_dict", "stages", "checksum")}
     digest = hashlib.sha256(json.dumps(facts).encode())
-    for name, tensor in content["state_dict"].items():
+    for name, tensor in (content["state_dict"] | content.get("stages", {})).items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.cpu().numpy().tobytes())
     return digest.hexdigest()
 
@@ -40,6 +40,7 @@ def save_checkpoint(trained: Trained) -> None:
         "vocabulary": list(VOCABULARY),
         "recipe": asdict(trained.recipe),
         "history": {"loss": trained.losses},
+        "stages": trained.stages,
         "state_dict": {name: tensor.cpu() for name, tensor in trained.model.state_dict().items()},
     }
     with paths.whole_file(trained.recipe.path) as unfinished, unfinished.open("wb") as file:
@@ -73,7 +74,7 @@ def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str =
     if not all(numbers.isfinite().all() for numbers in model.state_dict().values()):
         raise ValueError("is damaged (numbers that are not finite)")
     model.eval()
-    return Trained(model, recipe, content["history"]["loss"])
+    return Trained(model, recipe, content["history"]["loss"], content["stages"])
 
 
 # One process asks for the same model several times; another attention around the same weights is another model.

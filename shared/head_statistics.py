@@ -47,16 +47,8 @@ def first_weight(weights: Tensor, mask: Tensor) -> Tensor:
     return _mean(weights[:, :, 1:, 0], mask[:, :, 1:, 0])
 
 
-def offset_share(weights: Tensor, mask: Tensor, offset: int) -> Tensor:
-    """Share of the rows whose largest weight lies `offset` places away, of the rows that have such a key -> (H,).
-
-    From 0.9 on Voita et al. 2019 call a head positional.
-    """
-    return offset_shares(weights, mask, [offset])[offset]
-
-
 def offset_shares(weights: Tensor, mask: Tensor, offsets: Iterable[int]) -> dict[int, Tensor]:
-    """offset_share of several offsets: offset -> (H,)."""
+    """Offset -> share of the rows with such a key whose largest weight lies there (H,); see Voita et al. 2019: 0.9."""
     _check(weights, mask)
     length, shares = weights.size(-1), {}
     attended = weights.masked_fill(~mask, -1.0).argmax(dim=-1)  # (N, H, T, T) -> (N, H, T)

@@ -4,6 +4,7 @@ A toy model guesses hidden words from both sides (BERT; Devlin et al. 2019), or 
 Radford et al. 2018). A Recipe holds what decides it; shared/checkpoints.py keeps what was trained.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -12,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from shared import paths, toy_language
 from shared.attention_utils import causal_mask, padding_mask
@@ -43,6 +45,7 @@ class Recipe:
     batch_size: int = 64
     matrix_decay: float = MATRIX_DECAY
     seed: int = 0
+    stages: tuple[float, ...] = ()  # shares of the training after which all numbers are kept, for a film
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -69,10 +72,17 @@ class Trained:
     model: ToyTransformer
     recipe: Recipe  # with 0 steps for an untrained one
     losses: list[float] = field(default_factory=list)
+    stages: dict[int, Tensor] = field(default_factory=dict)  # number of steps -> all numbers of the model after them
 
     @property
     def label(self) -> str:
         return f"trained {self.recipe.steps:,} steps" if self.recipe.steps else "untrained"
+
+    def at_stage(self, step: int) -> "Trained":
+        """The model as it was after so many steps."""
+        model = copy.deepcopy(self.model)
+        vector_to_parameters(self.stages[step].to(model.positions.device), model.parameters())
+        return replace(self, model=model)
 
 
 @cache
@@ -177,17 +187,8 @@ def untrained(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu"
     return Trained(new_model(recipe, make_attention, device), replace(recipe, steps=0))
 
 
-def train(
-    recipe: Recipe,
-    make_attention: MakeAttention,
-    device: str = "cpu",
-    *,
-    look: Callable[[ToyTransformer, int], None] | None = None,
-) -> Trained:
-    """Train a new toy model by the recipe, with a progress bar.
-
-    look: called with the model and the number of steps done, before the first step and after each.
-    """
+def train(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
+    """Train a new toy model by the recipe, with a progress bar."""
     model = new_model(recipe, make_attention, device)
     generator = torch.Generator().manual_seed(recipe.seed)
     tokens, lengths = to_batch(corpus()[0], recipe.objective)
@@ -198,6 +199,12 @@ def train(
         batch_tokens = tokens[batch, : int(lengths[batch].max())].to(device)
         return OBJECTIVES[recipe.objective](model, batch_tokens, lengths[batch].to(device), generator)
 
-    watch, progress = look and partial(look, model), f"training {recipe.name}"
-    losses = fit(model, loss_of_step, recipe.steps, matrix_decay=recipe.matrix_decay, watch=watch, progress=progress)
-    return Trained(model, recipe, losses)
+    kept, stages = {round(share * recipe.steps) for share in recipe.stages}, {}
+
+    def watch(done: int) -> None:
+        if done in kept:
+            stages[done] = parameters_to_vector(model.parameters()).cpu()
+
+    more = {"matrix_decay": recipe.matrix_decay, "watch": watch, "progress": f"training {recipe.name}"}
+    losses = fit(model, loss_of_step, recipe.steps, **more)
+    return Trained(model, recipe, losses, stages)

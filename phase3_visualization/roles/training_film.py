@@ -1,13 +1,13 @@
 """At which step of training does a head find its role?
 
-A film of the model that all scripts share. Its training is run once more, and every so often its weights on one
-sentence become a frame. A head lights up when it has a role by the rules of shared/grammar/roles.py, in the colour that
+A film of the model that all scripts share, as it was at each stage of its training: its weights on one sentence become
+a frame. A head lights up when it has a role by the rules of shared/grammar/roles.py, in the colour that
 the role has everywhere. Beneath grow the loss and, for each relation of the grammar, how often its best head looks at
 the right word; the grey band is what guesses reach: the best fixed offset, or the best untrained head. The black line
 is the mean normalised entropy of all heads: 1 means even weights.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 
 import matplotlib.pyplot as plt
@@ -16,20 +16,16 @@ from matplotlib.ticker import PercentFormatter
 from PIL import Image
 from torch import Tensor
 
-from phase2_multi_head.models import RECIPE
+from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import training
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Film, Results, Run
 from shared.grammar import roles
 from shared.grammar.scores import CORE_RELATIONS, DIRECTIONS
-from shared.toy_model import ToyTransformer, weights_of
-from shared.training import Recipe
+from shared.toy_model import weights_of
+from shared.training import Trained
 from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, in_few_colors, model_note, plot_heads, role_color
 
-# Steps of 800 with a frame: most are from the second quarter of training, where most happens. The last is held.
-FRAMES = (0, 40, 80, 100, *range(120, 350, 10), 370, 400, 450, 500, 600, 700, 800)
-QUICK_FRAMES = FRAMES[::11]
 HELD_FRAMES, SECONDS = 14, 0.28
 WIDTH, MAP = 9.0, 1.5  # inches: of a frame, of a map
 NOTE = """rows: queries, columns: keys, darker: more weight · framed: has a role by rule, on held-out sentences
@@ -46,19 +42,13 @@ class Look:
     scores: dict[str, float]  # relation -> how often its best head is right; and the entropy
 
 
-def watch_training(recipe: Recipe, words: list[str], at: set[int], device: str) -> tuple[list[Look], list[float]]:
-    """Train a new model by the recipe -> a look after each of these steps, and the loss of every step."""
-    looks = []
-
-    def look(model: ToyTransformer, done: int) -> None:
-        if done in at:
-            halves = roles.halves_of(training.Trained(model, recipe), MultiHeadAttention)
-            found, _ = halves[1]
-            scores = {r: max(found.relation[r, way].max().item() for way in DIRECTIONS) for r in CORE_RELATIONS}
-            scores["entropy"] = found.statistics["normalised entropy"].mean().item()
-            looks.append(Look(done, weights_of(model, words), roles.names_of(halves), scores))
-
-    return looks, training.train(recipe, MultiHeadAttention, device, look=look).losses
+def look_at(trained: Trained, step: int, words: list[str]) -> Look:
+    """The model after so many steps of its training."""
+    model, halves = trained.model, roles.halves_of(trained, MultiHeadAttention)
+    found, _ = halves[1]
+    scores = {r: max(found.relation[r, way].max().item() for way in DIRECTIONS) for r in CORE_RELATIONS}
+    scores["entropy"] = found.statistics["normalised entropy"].mean().item()
+    return Look(step, weights_of(model, words), roles.names_of(halves), scores)
 
 
 def step_half_grown(steps: list[int], scores: list[float], base: float) -> int:
@@ -69,14 +59,11 @@ def step_half_grown(steps: list[int], scores: list[float], base: float) -> int:
 
 def measure(run: Run) -> Numbers:
     """Share of held-out pairs that the best head finds; guess: the best fixed offset or untrained head."""
-    options = run.options
-    sizes = {"d_model": options.d_model, "num_heads": options.heads, "num_layers": options.layers}
-    recipe = training.variant(RECIPE, run.seed, **sizes)
-    recipe = replace(recipe, steps=run.steps(recipe.steps))
-    at = {round(step * recipe.steps / FRAMES[-1]) for step in (QUICK_FRAMES if options.quick else FRAMES)}
-    looks, loss = watch_training(recipe, options.words, at, options.device)
-    run.shown.update(looks=looks, loss=loss)
-    _, base = roles.baselines(recipe, MultiHeadAttention)
+    trained = load_multi_head_model(run.options, run.seed)
+    steps = list(trained.stages)[:: 11 if run.options.quick else 1]
+    looks = [look_at(trained.at_stage(step), step, run.options.words) for step in steps]
+    run.shown.update(looks=looks, loss=trained.losses)
+    _, base = roles.baselines(trained.recipe, MultiHeadAttention)
     found = {"entropy, before": looks[0].scores["entropy"], "entropy, after training": looks[-1].scores["entropy"]}
     for relation in CORE_RELATIONS:
         scores, guess = [look.scores[relation] for look in looks], max(base.bar((relation, way)) for way in DIRECTIONS)

@@ -46,7 +46,8 @@ def test_perfect_heads_score_exactly_one_at_every_length(kind, padding):
         if kind == "first":
             share = head_statistics.first_share(weights, mask)
         else:
-            share = head_statistics.offset_share(weights, mask, head_statistics.OFFSETS[kind])
+            offset = head_statistics.OFFSETS[kind]
+            share = head_statistics.offset_shares(weights, mask, [offset])[offset]
         assert statistics[kind].item() == share.item() == statistics["effective context"].item() == 1
         assert statistics["entropy"].item() == 0
         others = {"self": ("previous", "next", "first"), "next": ("previous", "first")}.get(kind, ("next",))
@@ -85,7 +86,7 @@ def test_statistics_match_loops_and_keep_heads_apart():
         for name, of_rows in values.items():
             near(found[name][h], torch.stack(of_rows).mean())
         right = [weights[n, h, i].argmax() == i - 1 for n, i in rows if i > 0]
-        share = head_statistics.offset_share(weights, mask, -1)[h]
+        share = head_statistics.offset_shares(weights, mask, [-1])[-1][h]
         near(share, torch.stack(right).double().mean())
         on_gold = (weights[0, h, 2, 0] + weights[1, h, 4, 6] + weights[1, h, 4, 1]) / 2
         near(head_statistics.relation_weight(weights, gold)[h], on_gold)
@@ -196,10 +197,10 @@ def test_half_grown_is_counted_from_the_baseline():
 
 
 def test_the_film_shows_the_training_of_the_model_and_names_heads_as_all_pictures_do():
-    recipe, words = training.Recipe("film_test", "masked word", 2, 1, 3, d_model=8, seed=5), ["the", "cat"]
-    looks, loss = training_film.watch_training(recipe, words, {0, 3}, "cpu")
+    recipe, words = training.Recipe("film", "masked word", 2, 1, 3, d_model=8, seed=5, stages=(0, 1)), ["the", "cat"]
     trained = training.train(recipe, MultiHeadAttention)
-    assert [look.step for look in looks] == [0, 3] and loss == trained.losses
+    looks = [training_film.look_at(trained.at_stage(step), step, words) for step in trained.stages]
+    assert [look.step for look in looks] == [0, 3]
     for look, model in zip(looks, (training.new_model(recipe, MultiHeadAttention), trained.model), strict=True):
         assert torch.equal(look.weights, weights_of(model, words))
     assert looks[1].names == roles.head_names(trained, MultiHeadAttention)
@@ -214,7 +215,7 @@ def test_frames_of_the_film_keep_nothing_of_a_later_one_and_white_stays_white():
         for step, weights, names, score in ((0, even, nobody, 0.2), (2, even, nobody, 0.5), (4, sharp, named, 0.9))
     ]
     stage = training_film.Stage(looks, [3.0, 2.5, 2.0, 1.5], ["the", "cat", "sat"], [0.3, 0.5])
-    frames = in_few_colors([stage.pixels(at) for at in (0, 1, 2, 0)])
+    frames = [np.asarray(few.convert("RGB")) for few in in_few_colors([stage.pixels(at) for at in (0, 1, 2, 0)])]
     assert {frame.shape for frame in frames} == {frames[0].shape} and frames[0].shape[1] == 900
     assert not np.array_equal(frames[0], frames[1]) and not np.array_equal(frames[1], frames[2])
     assert np.array_equal(frames[0], frames[3]) and tuple(frames[0][0, 0]) == (255, 255, 255)

@@ -75,7 +75,7 @@ def golds(sentences: list[Sentence], around: int = 0) -> dict[Key, Tensor]:
 
 
 def unrelated_share(weights: Tensor, mask: Tensor, related: Tensor, offset: int) -> Tensor:
-    """offset_share, but only of the rows whose word at this offset is not related -> (H,); related as mask."""
+    """offset_shares, but only of the rows whose word at this offset is not related -> (H,); related as mask."""
     positions = torch.arange(weights.size(-1))
     there = weights.masked_fill(~mask, -1.0).argmax(dim=-1) - positions == offset  # (N, H, T, T) -> (N, H, T)
     rows = (mask & ~related).diagonal(offset, dim1=-2, dim2=-1)  # (N, 1, rows whose word is inside the matrix)

@@ -68,22 +68,14 @@ def gold_matrices(sentences: list[Sentence], length: int, shift: int = 0) -> dic
     return gold
 
 
-def accuracy_per_head(weights: Tensor, gold: Tensor) -> Tensor:
-    """Share of the queries with a gold key whose largest weight, their own position aside, lies on one -> (H,).
-
-    weights: (N, H, T, T); gold: bool (N, T, T). A query with several gold keys is right with any of them.
-    """
-    return _share_right(attended_word(weights), gold)
-
-
 def attended_word(weights: Tensor) -> Tensor:
     """Where the largest weight of each query lies, its own position aside: (N, H, T, T) -> (N, H, T)."""
     own_position = torch.eye(weights.size(-1), dtype=torch.bool, device=weights.device)
     return weights.masked_fill(own_position, -1.0).argmax(dim=-1)
 
 
-def _share_right(attended: Tensor, gold: Tensor) -> Tensor:
-    """accuracy_per_head, from what attended_word gives."""
+def share_right(attended: Tensor, gold: Tensor) -> Tensor:
+    """Share of the queries with a gold key, in gold (N, T, T), whose attended word (N, H, T) is one -> (H,)."""
     per_head_gold = gold.unsqueeze(1).expand(-1, attended.size(1), -1, -1)  # (N, T, T) -> (N, H, T, T)
     right = per_head_gold.gather(-1, attended.unsqueeze(-1)).squeeze(-1)  # (N, H, T, T) -> (N, H, T)
     asked = gold.any(dim=-1)  # (N, T, T) -> (N, T)
@@ -105,7 +97,7 @@ def score_heads(layers: list[Tensor], sentences: list[Sentence], shift: int = 0)
     attended = [attended_word(weights.cpu()) for weights in layers]
     scores = {}
     for name, forward in gold.items():
-        ways = [torch.stack([_share_right(words, way) for words in attended]) for way in (forward, forward.mT)]
+        ways = [torch.stack([share_right(words, way) for words in attended]) for way in (forward, forward.mT)]
         scores[name] = torch.stack(ways, dim=-1)  # 2 x (L, H) -> (L, H, 2)
     return scores
 

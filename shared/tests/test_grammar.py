@@ -177,7 +177,10 @@ def test_a_perfect_head_scores_one_an_inverse_head_zero_and_an_offset_what_it_de
         perfect = gold[name].double() + torch.eye(length)  # its own position does not count
         wrong = (1 - gold[name].double()) / length
         weights = torch.stack([perfect, wrong], dim=1)
-        near(grammar_scores.accuracy_per_head(weights, gold[name]), torch.tensor([1.0, 0.0]).double())
+        near(
+            grammar_scores.share_right(grammar_scores.attended_word(weights), gold[name]),
+            torch.tensor([1.0, 0.0]).double(),
+        )
     for name in RELATIONS:  # the baseline against a count by hand
         pairs = [(i, j) for s in sentences for i, j in s.relations[name]]
         offsets = [j - i for i, j in pairs]

@@ -166,8 +166,19 @@ def test_training_lowers_the_loss_and_repeats_bit_by_bit(checkpoints):
     first, second = (training.train(TINY, MultiHeadAttention) for _ in range(2))
     assert np.mean(first.losses[-5:]) < np.mean(first.losses[:5]) - 0.3
     assert first.losses == second.losses
-    for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
-        assert torch.equal(a, b)
+    assert same_numbers(first.model, second.model)
+
+
+def test_stages_of_a_training_change_nothing_and_lie_in_the_checkpoint(checkpoints):
+    """Whoever keeps them gets the same model; the first is untrained, the last is the model, between them it learns."""
+    watched = replace(TINY, name="watched", stages=(0, 0.4, 1))
+    trained, alone = load_or_train(watched, MultiHeadAttention), training.train(TINY, MultiHeadAttention)
+    loaded = load_checkpoint(watched, MultiHeadAttention)
+    assert trained.losses == alone.losses and same_numbers(trained.model, alone.model)
+    assert list(loaded.stages) == [0, 10, 25] and not alone.stages
+    first, between, last = (loaded.at_stage(step).model for step in loaded.stages)
+    assert same_numbers(first, training.new_model(TINY, MultiHeadAttention)) and same_numbers(last, alone.model)
+    assert not same_numbers(between, first) and not same_numbers(between, last)
 
 
 def test_the_loss_counts_only_the_words_to_predict():
