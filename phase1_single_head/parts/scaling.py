@@ -23,7 +23,7 @@ from shared.experiment import Experiment, Results, Run
 from shared.tasks import TwoPlaces, train_two_places
 from shared.visualization_utils import BLUE, RED
 
-SIZES = (8, 32, 64, 128, 512)  # of d_k; 64 is customary
+SIZES, TRAINED = (8, 32, 64, 128, 512), (8, 64, 128)  # of d_k; 64 is customary
 NUM_KEYS, NUM_DRAWS, STEPS = 6, 2000, 300
 VARIANTS = {"divided": SelfAttention, "not divided": UndividedSelfAttention, "smaller W_q": FoldedSelfAttention}
 COLORS = {"divided": BLUE, "not divided": RED}
@@ -59,13 +59,13 @@ def learned(variant: str, d_k: int, run: Run) -> float:
 
 
 def measure(run: Run) -> Numbers:
-    """Of the vectors, by d_k, divided and not; of training the share of right answers, by d_k and variant."""
+    """Of the vectors, by d_k, divided and not; of training the share of right answers, by variant and d_k."""
     found = {}
     for d_k in SIZES:
         for divide, name in ((True, "divided"), (False, "not divided")):
             statistics = random_vectors(d_k, divide, run.seed)
             found |= {f"{statistic}, {name}, {d_k}": value for statistic, value in statistics.items()}
-    trained = [(variant, d_k) for variant in VARIANTS for d_k in SIZES]
+    trained = [(variant, d_k) for variant in COLORS for d_k in TRAINED] + [("smaller W_q", 64)]
     for variant, d_k in tqdm(trained, desc="training with and without the division", leave=False, disable=None):
         found[f"{variant}, {d_k}"] = learned(variant, d_k, run)
     return found
@@ -118,7 +118,8 @@ def picture(found: Results) -> Figure:
     lines = {name: found.row(f"largest weight, {name}", SIZES) for name in COLORS}
     charts.lines(left, SIZES, lines, COLORS, guess=1 / NUM_KEYS, guess_name="all alike")
     left.set(ylim=(0, 1), xlabel="d_k", ylabel="largest of six weights", title="random vectors")
-    charts.lines(right, SIZES, {name: found.row(name, SIZES) for name in COLORS}, COLORS, guess=1 / TwoPlaces.SYMBOLS)
+    lines = {name: found.row(name, TRAINED) for name in COLORS}
+    charts.lines(right, TRAINED, lines, COLORS, guess=1 / TwoPlaces.SYMBOLS)
     right.set(ylim=(0, 1), xlabel="d_k", ylabel="answers right", title=f"trained {STEPS} steps")
     return fig
 
