@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import imageio.v3 as imageio
 import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
@@ -279,14 +278,14 @@ def save_figure(fig: Figure, path: Path, *, caption: str) -> Path:
             info.add_text("Description", caption)
             # 256 colours look the same and take a third of the space
             image = picture_of(fig).quantize(256, method=Image.Quantize.MAXCOVERAGE)
-            image.save(unfinished, pnginfo=info, optimize=True)
+            image.save(unfinished, pnginfo=info)  # optimize=True takes a second in all, for 7 % of the bytes
     plt.close(fig)
     print(f"  picture: {paths.shown(path)}")
     return path
 
 
-def in_few_colors(images: Sequence[Image.Image], sides: Sequence[float] = (1,)) -> list[np.ndarray]:
-    """Images as (height, width, 3) bytes, all in the same 252 colours, which keeps a GIF of them small.
+def in_few_colors(images: Sequence[Image.Image], sides: Sequence[float] = (1,)) -> list[Image.Image]:
+    """Images with a palette, all with the same 252 colours, which keeps a GIF of them small.
 
     They are those of weights, as bright as the sides of a block are, and shades of all others.
     """
@@ -294,23 +293,27 @@ def in_few_colors(images: Sequence[Image.Image], sides: Sequence[float] = (1,)) 
     shades = [sns.blend_palette(["white", color], 8) for color in (*PALETTE, INK, QUIET, GREY, HIDDEN)]
     colors = np.concatenate([*(side * weights for side in sides), *shades])
     colors, few = (255 * colors).round().astype(np.int64), []
+    nearest = np.full(1 << 24, -1, dtype=np.int16)  # of our colours, for each that has come up
     for image in images:
-        packed, places = np.unique(np.asarray(image, dtype=np.int64) @ [1 << 16, 1 << 8, 1], return_inverse=True)
-        used = np.stack([packed >> 16, packed >> 8 & 255, packed & 255], axis=-1)  # (different colours, 3)
-        nearest = ((used[:, None] - colors) ** 2).sum(axis=-1).argmin(axis=1)
-        few.append(colors[nearest[places]].astype(np.uint8).reshape(image.height, image.width, 3))
+        packed = np.asarray(image.convert("RGBA")).view("<u4")[..., 0] & 0xFFFFFF  # red, green, blue in one number
+        new = np.unique(packed[nearest[packed] < 0])
+        parts = np.stack([new & 255, new >> 8 & 255, new >> 16], axis=-1)  # (colours, 3)
+        nearest[new] = ((parts[:, None] - colors) ** 2).sum(axis=-1).argmin(axis=1)
+        few.append(Image.fromarray(nearest[packed].astype(np.uint8)))
+        few[-1].putpalette(colors.astype(np.uint8).tobytes())
     return few
 
 
-def save_animation(images: Sequence[np.ndarray], path: Path, *, caption: str, seconds_per_frame: float) -> Path:
-    """Write images (height, width, 3) as a GIF that repeats for ever, whole or not at all, and print where it is.
+def save_animation(images: Sequence[Image.Image], path: Path, *, caption: str, seconds_per_frame: float) -> Path:
+    """Write images of in_few_colors as a GIF that repeats for ever, whole or not at all, and print where it is.
 
     The same image several times in a row is one frame that stays longer.
     """
     frames = [list(same) for _, same in itertools.groupby(images, key=id)]
     durations = [1000 * seconds_per_frame * len(same) for same in frames]
     with paths.whole_file(path) as unfinished:
-        stills = [same[0] for same in frames]
-        imageio.imwrite(unfinished, stills, duration=durations, loop=0, comment=caption.encode())
+        first, *others = (same[0] for same in frames)
+        more = {"duration": durations, "loop": 0, "comment": caption.encode()}
+        first.save(unfinished, save_all=True, append_images=others, **more)
     print(f"  animation: {paths.shown(path)}")
     return path
