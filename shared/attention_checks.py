@@ -3,12 +3,13 @@
 And PyTorch's own module with the weights of ours, to compare with.
 """
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 
-def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
-    """Raise ValueError, with the rule and both numbers, for inputs that attention is not defined on."""
+def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[int, ...]:
+    """The axes before length and size of what attention gives; ValueError for inputs that it is not defined on."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() < 2:
             raise ValueError(f"{name} needs at least 2 axes (length, size): got shape {tuple(tensor.shape)}")
@@ -17,8 +18,8 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
     if key.size(-2) != value.size(-2):
         raise ValueError(f"key and value must have the same length T_k: got {key.size(-2)} and {value.size(-2)}")
     try:
-        leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
-    except RuntimeError:
+        leading = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])  # torch's loads sympy first
+    except ValueError:
         shapes = [tuple(tensor.shape) for tensor in (query, key, value)]
         raise ValueError(f"the axes before length and size must agree: got query, key, value {shapes}") from None
     if not query.is_floating_point() or not query.dtype == key.dtype == value.dtype:
@@ -26,6 +27,7 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
         raise ValueError(f"query, key and value must share one floating dtype: got {dtypes}")
     if mask is not None:
         check_mask(mask, (*leading, query.size(-2), key.size(-2)))
+    return leading
 
 
 def check_sizes(least: int, **sizes: int) -> None:

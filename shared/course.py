@@ -7,6 +7,7 @@
     python shared/course.py test --faults      for maintainers: is each fault noticed that is put into the mechanism?
     python shared/course.py replicate          for maintainers: all experiments with five seeds, into data/evidence.json
     python shared/course.py publish            for maintainers: the last run's pictures into visualizations/gallery/
+    python shared/course.py --time             for maintainers: the four phases, and a table of where the seconds went
     python shared/course.py help               the options of a run
 
 The models that scripts share are trained first. Then scripts run two at a time, each with one thread, and are told in
@@ -27,8 +28,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import NoReturn
@@ -36,39 +37,42 @@ from typing import NoReturn
 import matplotlib
 from tqdm import tqdm
 
-from shared import cli, paths
+from shared import STOPS, cli, paths
 from shared.evidence.claims import MARKS
 from shared.evidence.report.write_pages import write_pages
 from shared.paths import PHASES
 from shared.plan import SECTIONS, Plan, path_of, plan_of, question_of
+from shared.tests import seconds
 
 ELSEWHERE = {"replicate": "shared.evidence.replicate", "publish": "shared.evidence.publish"}  # word -> who does it
 PROCESSES = 2
 LOG = paths.PROCESSED / "run.log"
+spent: collections.Counter[str] = collections.Counter()  # kind -> CPU seconds of this process, with --time
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a script: its exit code, all that it printed, its answer, the files that it wrote."""
+    """What became of a script: its exit code, all that it printed, its answer, the files that it wrote, its seconds."""
 
     code: int
     text: str
     answer: str = ""
     written: tuple[Path, ...] = ()
+    spent: dict[str, float] = field(default_factory=dict)  # kind -> CPU seconds, with --time
 
 
 def result_of(main: Callable[[], str | None]) -> Result:
     """Call it in this process and catch what it prints; errors only if it fails."""
     printed, errors = io.StringIO(), io.StringIO()
     code, answer = 0, None
-    before = len(paths.written)
+    before, spent_before = len(paths.written), spent.copy()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
         try:
             answer = cli.answer_of(main)
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else 1
     text = printed.getvalue() + (errors.getvalue() if code else "")
-    return Result(code, text, answer or "", tuple(paths.written[before:]))
+    return Result(code, text, answer or "", tuple(paths.written[before:]), spent - spent_before)
 
 
 def run_script(name: str, argv: list[str]) -> Result:
@@ -106,9 +110,11 @@ class Teller:
         self.verbose = verbose
         log.parent.mkdir(parents=True, exist_ok=True)
         self.file = log.open("w", encoding="utf-8")
+        self.spent: dict[str, dict[str, float]] = {}  # script or loader -> kind -> CPU seconds
 
     def tell(self, name: str, result: Result) -> None:
         """Log a script, print its story; leave with its exit code, and all it said, if it failed."""
+        self.spent[name] = result.spent
         whole = f"\n== {path_of(name)}\n{result.text.rstrip()}\n"
         self.file.write(whole)
         self.file.flush()
@@ -117,18 +123,27 @@ class Teller:
             sys.exit(result.code)
 
 
-def prepare() -> None:
+def prepare(timed: bool) -> None:
     """What a process of the pool begins with: it can be ended at any moment, and does not hear Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if timed:
+        seconds.watch(spent)
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     matplotlib.use("Agg")  # it opens no window
     tqdm.set_lock(threading.RLock())  # its own is shared by processes: whoever is ended would leave it behind
 
 
-def processes() -> Pool:
-    """A pool whose processes do not hear Ctrl-C: this one does, and ends them. They start afresh, as on Windows."""
+def processes(scripts: Iterable[str] = (), *, timed: bool = False) -> Pool:
+    """A pool whose processes do not hear Ctrl-C: this one does, and ends them.
+
+    On Linux they are copies of this one, which loads once what these scripts need; elsewhere they start afresh.
+    """
+    copies = sys.platform == "linux"
+    for name in (*scripts, "torch._dynamo") if copies else ():  # the last is what the first optimizer asks for
+        importlib.import_module(name)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        return multiprocessing.get_context("spawn").Pool(PROCESSES, prepare)
+        return multiprocessing.get_context("fork" if copies else "spawn").Pool(PROCESSES, prepare, [timed])
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -146,6 +161,7 @@ def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller
         if result.code:
             teller.tell(name, result)
         teller.file.write(result.text)
+        teller.spent[name] = result.spent
     argv = without_retrain(argv)
     started = {
         name: pool.apply_async(run_script, (name, argv))
@@ -161,18 +177,19 @@ def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller
     bar.close()
 
 
-def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, longer: bool = False) -> None:
+def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, longer: bool = False) -> Teller:
     """Run the scripts of these phases with the options argv; longer: also what takes longer."""
     plans = {phase: plan_of(phase) for phase in phases}
     if options.quick:  # a test drive: its times say nothing, so that nothing needs to run alone
         plans = {phase: replace(plan, scripts=plan.scripts + plan.alone, alone=()) for phase, plan in plans.items()}
     teller = Teller(options.output_dir / LOG, verbose=options.verbose)
     tqdm.write("Training the models that the scripts share, unless they are there already: about half a minute")
-    with processes() as pool:
+    with processes([name for plan in plans.values() for name in plan.scripts], timed=options.time) as pool:
         run_side_by_side(pool, plans, argv, teller)
     for plan in plans.values():
         for name in filter(plan.can_run, plan.alone + (plan.longer if longer else ())):
             teller.tell(name, run_script(name, without_retrain(argv)))
+    return teller
 
 
 def test(argv: list[str]) -> NoReturn:
@@ -194,6 +211,7 @@ def main(argv: list[str] | None = None) -> str | None:
         return importlib.import_module(ELSEWHERE[word]).main(rest)
     parser = cli.parser(__doc__)
     parser.add_argument("--verbose", action="store_true", help="print all that the scripts say, not only their story")
+    parser.add_argument("--time", action="store_true", help="print where the seconds went: CPU seconds by script")
     if word == "test":
         if not importlib.util.find_spec("xdist"):
             parser.error('the tests need more packages: python -m pip install -e ".[test]"')
@@ -202,12 +220,16 @@ def main(argv: list[str] | None = None) -> str | None:
         parser.error(f"unknown word '{word}': say all, {', '.join(PHASES)}, test, {', '.join(ELSEWHERE)} or help")
     options = cli.parse(parser, ["--help"] if word == "help" else rest)  # a wrong option is said before training
     started = time.perf_counter()
-    scripts_take = [option for option in rest if option != "--verbose"]
-    run([word] if word in PHASES else list(PHASES), scripts_take, options, longer=word == "all")
+    if options.time:
+        seconds.watch(spent)
+    scripts_take = [option for option in rest if option not in ("--verbose", "--time")]
+    teller = run([word] if word in PHASES else list(PHASES), scripts_take, options, longer=word == "all")
     print(f"---- {word if word in PHASES else 'All four phases'} ran in {time.perf_counter() - started:.0f} s")
     page = write_pages(options.output_dir)
     print("+ holds   x does not hold   ~ holds only if   ? undecided   pictures: visualizations/plots/, animations/")
     print(f"all that was said: {paths.shown(options.output_dir / LOG)}; to see in a browser: {paths.shown(page)}")
+    if options.time:
+        print(seconds.table(teller.spent))
 
 
 if __name__ == "__main__":

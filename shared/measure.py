@@ -9,7 +9,6 @@ included (but not what the library of matrix products takes for itself), so the 
 """
 
 import os
-import platform
 import random
 import time
 from collections.abc import Callable
@@ -23,13 +22,6 @@ from torch.utils.flop_counter import FlopCounterMode
 MIN_ROUNDS = 3
 
 Times = dict[str, list[float]]  # of each call, by its name: seconds in each round
-
-
-def machine(device: str = "cpu") -> str:
-    """What the numbers were measured on, in a few words."""
-    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine()
-    threads = f", threads: {torch.get_num_threads()}" if device == "cpu" else ""
-    return f"{device} ({name}){threads}, torch {torch.__version__}"
 
 
 def synchronize(device: str) -> None:

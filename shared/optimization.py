@@ -115,13 +115,15 @@ def fit(
     both = optimizers(model, matrix_rate, rate, matrix_decay, decay)
     schedules = [torch.optim.lr_scheduler.LambdaLR(each, share or partial(one_cycle, steps=steps)) for each in both]
     watch = torch.no_grad()(watch or (lambda done: None))
-    losses = []
+    parameters, losses = list(model.parameters()), []
     watch(0)
     bar = tqdm(range(steps), desc=progress, unit="step", mininterval=0.5, leave=False, disable=not progress or None)
     for step in bar:
-        model.train()
+        if not model.training:  # at first, and where watch has tested it
+            model.train()
         loss = loss_of_step(step)
-        model.zero_grad()
+        for parameter in parameters:
+            parameter.grad = None
         loss.backward()
         for each in (*both, *schedules):
             each.step()

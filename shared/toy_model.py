@@ -29,9 +29,8 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     Column 2i holds sin(position / 10000^(2i / d_model)), column 2i + 1 the cosine of the same angle.
     """
     position = torch.arange(length)[:, None]
-    angle = position * torch.exp(
-        -math.log(10000.0) * torch.arange(0, d_model, 2) / d_model
-    )  # (length, ceil(d_model / 2))
+    rates = torch.exp(-math.log(10000.0) * torch.arange(0, d_model, 2) / d_model)
+    angle = position * rates  # (length, ceil(d_model / 2))
     encoding = torch.zeros(length, d_model)
     encoding[:, 0::2] = angle.sin()
     encoding[:, 1::2] = angle.cos()[:, : d_model // 2]  # an odd d_model has one cosine less

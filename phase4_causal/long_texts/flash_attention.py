@@ -124,7 +124,6 @@ def flash_attention(
     are summed in float32. Cannot be differentiated twice. Raises ValueError for wrong sizes.
     """
     check_sizes(1, block_size=block_size)
-    check_attention_inputs(query, key, value, None)
-    leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    leading = check_attention_inputs(query, key, value, None)
     q, k, v = (x.expand(*leading, *x.shape[-2:]).contiguous() for x in at_least_float32(query, key, value))
     return FlashAttention.apply(q * LOG2_E / math.sqrt(q.size(-1)), k, v, causal, block_size).to(query.dtype)

@@ -1,12 +1,14 @@
-"""Measuring: memory of calls whose memory is known, ratios within rounds, counted operations."""
+"""Measuring: memory of calls whose memory is known, ratios within rounds, counted operations, seconds of a run."""
 
 import random
+from collections import Counter
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from shared import measure
+from shared.tests import seconds
 
 
 def test_peak_memory_of_calls_whose_memory_is_known():
@@ -87,3 +89,28 @@ def test_ratios_are_taken_within_rounds():
     times = {"slow": [2.0, 6.0, 8.0, 20.0, 10.0], "fast": [2.0, 3.0, 2.0, 4.0, 5.0]}  # ratios 1, 2, 4, 5, 2
     assert measure.ratio_quartiles(times, "slow", "fast") == [2, 2, 4]
     assert measure.ratio_quartiles({"slow": [3.0], "fast": [2.0]}, "slow", "fast") == [1.5] * 3, "of one round, too"
+
+
+def test_seconds_are_those_of_what_was_being_done(monkeypatch):
+    library, script = "/site-packages/matplotlib/figure.py", "/here/phase1_single_head/visualize.py"
+    assert seconds.kind_of(["<frozen importlib._bootstrap>", library, script]) == "imports"
+    assert seconds.kind_of([library, "/here/shared/optimization.py"]) == "drawing"
+    assert seconds.kind_of(["/torch/autograd.py", "/here/shared/optimization.py", script]) == "training"
+    assert seconds.kind_of([script]) == "measuring" == seconds.kind_of([])
+    monkeypatch.setattr(seconds, "unit", lambda: 2.0)
+    lines = seconds.table({"a": {"training": 1.0}, "b": {"drawing": 2.0, "training": 4.0}}).splitlines()
+    assert lines[0] == "CPU seconds, and units of 2.00 s" and lines[1].split() == [*seconds.KINDS, "all", "units"]
+    assert [line.split() for line in lines[2:5]] == [
+        ["b", "4.0", "2.0", "0.0", "0.0", "6.0", "3.0"],
+        ["a", "1.0", "0.0", "0.0", "0.0", "1.0", "0.5"],
+        ["all", "scripts", "5.0", "2.0", "0.0", "0.0", "7.0", "3.5"],
+    ]
+
+
+def test_a_watched_process_counts_what_it_spends(monkeypatch):
+    monkeypatch.setattr(seconds, "EVERY", 0.001)
+    seconds.watch(spent := Counter())
+    before = spent.copy()
+    while (spent - before).total() < 0.05:
+        sum(range(10_000))
+    assert set(spent - before) == {"measuring"}
