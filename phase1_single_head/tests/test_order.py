@@ -1,12 +1,13 @@
-"""Encodings of positions against published formulas, complex numbers and loops; tasks that are all order."""
+"""Encodings of positions against published formulas and loops; tasks that are all order."""
 
 import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from phase1_single_head.order import positions
-from phase1_single_head.order.position_encodings import RotarySelfAttention, alibi, rotary, sinusoidal_by_loops
+from phase1_single_head.order.position_encodings import RotarySelfAttention, rotary, sinusoidal_by_loops
 from phase1_single_head.self_attention import SelfAttention
 from shared.attention_utils import causal_mask
 from shared.tasks import COPY, REVERSE, SymbolMover
@@ -33,19 +34,16 @@ def test_rotary_refuses_what_it_cannot_turn():
         rotary(vectors(T_K, 22), torch.arange(T_Q))
 
 
-def test_a_rotary_head_turns_queries_and_keys_and_no_values():
-    """A word alone has no offset to anybody: that is SelfAttention."""
+def test_a_word_that_sees_itself_alone_has_no_offset_to_anybody():
     torch.manual_seed(0)
     plain = SelfAttention(D_K, 22, D_V, output_projection=True).double()
     turning = RotarySelfAttention(D_K, 22, D_V, output_projection=True).double()
     turning.load_state_dict(plain.state_dict())
-    x, mask = vectors(B, T_K, D_K), causal_mask(T_K)
-    for ours, theirs in zip(turning(x[:, :1]), plain(x[:, :1]), strict=True):
-        near(ours, theirs)
-    assert (turning(x, mask)[0] - plain(x, mask)[0]).abs().max() > 1e-3, "nothing was turned"
+    x = vectors(B, T_K, D_K)
+    near(turning(x, torch.eye(T_K).bool())[0], plain(x, torch.eye(T_K).bool())[0])
 
 
-@pytest.mark.parametrize("d_model", [2, 3, 12, 13, 64])
+@pytest.mark.parametrize("d_model", [2, 3, 64])
 def test_sinusoidal_positions_are_the_published_formula(d_model):
     """Vaswani et al. 2017, section 3.5, odd sizes too; and the specification says the same."""
     angles = [[t / 10000 ** (2 * i / d_model) for i in range((d_model + 1) // 2)] for t in range(23)]
@@ -57,21 +55,6 @@ def test_sinusoidal_positions_are_the_published_formula(d_model):
 def test_sinusoidal_similarity_is_the_rotary_score_of_equal_words():
     turned = rotary(torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(23, 6), torch.arange(23))
     near(turned @ turned.T, sinusoidal_by_loops(23, 12) @ sinusoidal_by_loops(23, 12).T)
-
-
-def test_nearer_positions_are_more_similar_on_average_only():
-    """d_model = 64: from 32 down to a distance of 5, then up and down in waves; up at about a third of the steps."""
-    encoding = sinusoidal_by_loops(64, 64)
-    similarity = encoding @ encoding[0]
-    assert similarity[0] == pytest.approx(32) and similarity[5] < similarity[6]
-    assert similarity[:6].tolist() == sorted(similarity[:6].tolist(), reverse=True)
-    assert 0.3 < (similarity.diff() > 0).double().mean() < 0.4
-
-
-def test_alibi_by_loops():
-    slopes = torch.tensor([0.5, 0.25])
-    for h, i, j in ((h, i, j) for h in range(2) for i in range(5) for j in range(5)):
-        assert alibi(5, slopes)[h, i, j] == -slopes[h] * abs(i - j)
 
 
 @torch.no_grad()
@@ -95,33 +78,28 @@ def test_answers_by_hand():
     assert SymbolMover.answers(COPY, symbols)[:, SymbolMover.first(COPY) :].tolist() == [[7, 1]]
 
 
-def make_head(d_model):
-    return SelfAttention(d_model, output_projection=True)
-
-
-def test_everything_but_the_encoding_starts_alike():
-    models = {}
-    for name in positions.COLORS:
-        torch.manual_seed(1)
-        models[name] = SymbolMover(name, make_head)
+@torch.no_grad()
+def test_everything_but_the_encoding_starts_alike_and_without_one_the_answers_are_shuffled_with_the_symbols():
+    """So that no training can teach it to reverse: equal symbols get equal answers, wherever they stand."""
+    models = {name: positions.train(name, REVERSE, seed=1, steps=0).double() for name in positions.COLORS}
+    symbols = SymbolMover.test_strings(16)[:B]
     for name, model in models.items():
+        assert isinstance(model.block.attention, RotarySelfAttention) == (name == "rotary")
+        assert model.positions.requires_grad == (name == "learned")
         for key, tensor in model.state_dict().items():
             alike = key != "positions" or name in ("none", "rotary")
             assert torch.equal(tensor, models["none"].state_dict()[key]) == alike, (name, key)
-        assert model.positions.requires_grad == (name == "learned")
-
-
-def test_without_positions_the_answers_are_shuffled_with_the_symbols():
-    """So that no training can teach it to reverse: equal symbols get equal answers, wherever they stand."""
-    symbols = SymbolMover.test_strings(16)[:B]
-    torch.manual_seed(0)
-    for name in ("none", "sinusoidal", "learned"):
-        model = SymbolMover(name, make_head).double()
         gap = (model(symbols.flip(dims=[1])) - model(symbols).flip(dims=[1])).abs().max().item()
         assert (gap < 1e-12) == (name == "none"), (name, gap)
 
 
-def test_a_few_steps_teach_distance_with_rotary_and_nothing_without_positions():
-    rotary_model, blind = (positions.train(name, COPY, 0, steps=60) for name in ("rotary", "none"))
-    assert positions.right(rotary_model, COPY) > 0.9
-    assert positions.right(blind, COPY) < positions.most_frequent() + 0.05
+def test_right_answers_are_counted_where_there_are_some_and_of_longer_strings_beyond_the_training():
+    def knows_half(symbols):
+        """The answers of a copy to places 0 to 15, and one that is wrong to those beyond."""
+        said = SymbolMover.answers(COPY, symbols) + (torch.arange(symbols.size(1)) >= 16)
+        said[:, :3] = symbols[:, :3] + 5  # at these there is nothing to say
+        return F.one_hot(said % SymbolMover.SYMBOLS, SymbolMover.SYMBOLS)
+
+    assert (positions.right(knows_half, COPY), positions.right(knows_half, COPY, 32)) == (1, 0)
+    commonest = [max(row.count(symbol) for symbol in row) for row in SymbolMover.test_strings(16).tolist()]
+    assert positions.most_frequent() == pytest.approx(sum(commonest) / 100 / 16)

@@ -1,8 +1,7 @@
-"""The core: against torch in many sizes and dtypes, what is hidden, dropout, errors; oracles: shared/tests."""
+"""The core beside the table of oracles: what is hidden, 16 bits, dropout, errors."""
 
 import doctest
 import math
-import random
 
 import pytest
 import torch
@@ -10,9 +9,20 @@ import torch.nn.functional as F
 from torch import nn
 
 from phase1_single_head import self_attention
+from phase1_single_head.order import position_encodings
+from phase1_single_head.reading import other_weights
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
 from shared.attention_utils import causal_mask, padding_mask
 from shared.tests.helpers import D_K, D_V, T_K, T_Q, B, H, near, qkv, some_mask
+
+
+def test_hand_worked_numbers():
+    """q·k / √4 = ln 3 and 0: weights 3/4 and 1/4, so the output lies a quarter of the way to the second value."""
+    query = torch.tensor([[2.0 * math.log(3.0), 0.0, 0.0, 0.0]])
+    key = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
+    output, weights = scaled_dot_product_attention(query, key, torch.tensor([[0.0, 8.0], [4.0, 0.0]]))
+    near(weights, torch.tensor([[0.75, 0.25]]))
+    near(output, torch.tensor([[1.0, 6.0]]))
 
 
 def test_hidden_is_exactly_zero():
@@ -23,54 +33,13 @@ def test_hidden_is_exactly_zero():
     assert weights.tolist() == [[0.5, 0.5, 0.0]], "a hidden key got weight: is it filled with -inf before softmax?"
 
 
-def test_rows_sum_to_one_in_training():
-    """The returned weights are those before dropout."""
+def test_dropout_is_for_training_alone_and_weights_are_those_before_it():
     torch.manual_seed(0)
     query, key, value = qkv()
     output, weights = scaled_dot_product_attention(query, key, value, dropout=nn.Dropout(0.5).train())
     near(weights.sum(dim=-1), torch.ones(B, H, T_Q).double())
     assert not torch.allclose(output, weights @ value), "dropout had no effect on the output"
-
-
-def test_no_dropout_in_eval():
-    output, _ = scaled_dot_product_attention(*qkv(), dropout=nn.Dropout(0.5).eval())
-    near(output, scaled_dot_product_attention(*qkv())[0])
-
-
-def mask_shapes(t_q, t_k):
-    return [None, (t_q, t_k), (B, 1, t_q, t_k), (1, H, t_q, t_k), (B, H, t_q, t_k), (B, 1, 1, t_k), (t_q, 1), (1, t_k)]
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 5e-6)])
-def test_core_agrees_with_torch_on_240_random_configurations(dtype, tolerance):
-    """Outputs and gradients, sizes from 1 up, masks of each accepted shape, rows that see nothing included."""
-    rng = random.Random(5)
-    for draw in range(240):
-        t_q, t_k, d_k, d_v = (rng.choice((1, 2, 3, 5, 7, 11, 13)) for _ in range(4))
-        shape = mask_shapes(t_q, t_k)[draw % 8]
-        mask = None if shape is None else some_mask(torch.Generator().manual_seed(draw), shape)
-        ours = [t.requires_grad_() for t in qkv(draw, t_q=t_q, t_k=t_k, dtype=dtype, d_k=d_k, d_v=d_v)]
-        theirs = [t.detach().clone().requires_grad_() for t in ours]
-        output, weights = scaled_dot_product_attention(*ours, mask)
-        full = None if mask is None else mask.expand(B, H, t_q, t_k)
-        expected = F.scaled_dot_product_attention(*theirs, attn_mask=full)
-        near(output, expected, share=tolerance)
-        if full is not None:
-            assert weights[~full].eq(0).all(), "hidden keys must get exactly 0"
-        upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(draw), dtype=dtype)
-        output.backward(upstream)
-        expected.backward(upstream)
-        # together: where one key is visible, the gradients of queries and keys are nothing but rounding
-        near(*(torch.cat([x.grad.flatten() for x in inputs]) for inputs in (ours, theirs)), share=10 * tolerance)
-
-
-def test_hand_worked_numbers():
-    """q·k / √4 = ln 3 and 0: weights 3/4 and 1/4, so the output lies a quarter of the way to the second value."""
-    query = torch.tensor([[2.0 * math.log(3.0), 0.0, 0.0, 0.0]])
-    key = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
-    output, weights = scaled_dot_product_attention(query, key, torch.tensor([[0.0, 8.0], [4.0, 0.0]]))
-    near(weights, torch.tensor([[0.75, 0.25]]))
-    near(output, torch.tensor([[1.0, 6.0]]))
+    near(scaled_dot_product_attention(query, key, value, dropout=nn.Dropout(0.5).eval())[0], weights @ value)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -86,17 +55,14 @@ def test_a_query_that_sees_nothing_gets_zero_and_finite_gradients(dtype):
     assert inputs[0].grad[..., 0, :].eq(0).all()
 
 
-SIXTEEN_BITS = [(dtype, size) for dtype in (torch.float16, torch.bfloat16) for size in (1.0, 100.0, 1e4)]
-
-
-@pytest.mark.parametrize(("dtype", "size"), SIXTEEN_BITS)
+@pytest.mark.parametrize("size", [1.0, 100.0, 1e4])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("mask", [None, causal_mask(97)])
 def test_16_bits_are_enough_for_inputs_and_outputs_and_not_for_the_sums(dtype, size, mask):
     """As near to float64 as torch's own kernel, whose sums are in float32; finite where that is finite."""
-    *inputs, upstream = (
-        x.to(dtype)
-        for x in [size * x for x in qkv(t_q=97, t_k=97, d_k=64, d_v=8)[:2]] + qkv(1, t_q=97, t_k=97, d_k=8, d_v=8)[1:]
-    )
+    query, key, _ = qkv(t_q=97, t_k=97, d_k=64, d_v=8)
+    _, value, upstream = qkv(1, t_q=97, t_k=97, d_k=8, d_v=8)
+    *inputs, upstream = (x.to(dtype) for x in (size * query, size * key, value, upstream))
     outcomes = {}
     for name, attention, kind in (
         ("exact", F.scaled_dot_product_attention, torch.float64),
@@ -114,13 +80,6 @@ def test_16_bits_are_enough_for_inputs_and_outputs_and_not_for_the_sums(dtype, s
     assert weights.dtype == dtype and (mask is None or weights[..., ~mask].eq(0).all())
 
 
-def test_inputs_are_left_as_they_were():
-    inputs, mask = qkv(), causal_mask(T_Q, T_K)
-    before = [t.clone() for t in (*inputs, mask)]
-    scaled_dot_product_attention(*inputs, mask)
-    assert all(torch.equal(a, b) for a, b in zip((*inputs, mask), before, strict=True))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -128,16 +87,10 @@ def test_inputs_are_left_as_they_were():
         (lambda q, k, v: (q, k, v[..., :6, :], None), r"same length T_k: got 7 and 6"),
         (lambda q, k, v: (q[0, 0, 0], k, v, None), r"query needs at least 2 axes"),
         (lambda q, k, v: (q[:, :2], k, v, None), r"axes before length and size must agree"),
-        (
-            lambda q, k, v: (q.float(), k, v, None),
-            r"one floating dtype: got torch.float32, torch.float64, torch.float64",
-        ),
+        (lambda q, k, v: (q.float(), k, v, None), r"one floating dtype: got torch.float32, torch.float64"),
         (lambda q, k, v: (q.long(), k.long(), v.long(), None), r"floating dtype: got torch.int64"),
         (lambda q, k, v: (q, k, v, torch.ones(T_Q, T_K)), r"mask must be bool.*got torch.float32.*mask.bool\(\)"),
-        (
-            lambda q, k, v: (q, k, v, causal_mask(T_Q, 6)),
-            r"\(5, 6\) does not broadcast to scores of shape \(2, 3, 5, 7\)",
-        ),
+        (lambda q, k, v: (q, k, v, causal_mask(T_Q, 6)), r"\(5, 6\) does not broadcast to scores of .*\(2, 3, 5, 7\)"),
         (lambda q, k, v: (q, k, v, torch.ones(B, T_Q, T_K).bool()), r"head axis with mask.unsqueeze\(1\)"),
         (lambda q, k, v: (q, k, v, torch.ones(T_K).bool()), r"2 axes \(T_q, T_k\) or 4 like the scores: got 1"),
     ],
@@ -147,8 +100,9 @@ def test_errors_name_the_rule_and_both_numbers(change, message):
         scaled_dot_product_attention(*change(*qkv()))
 
 
-def test_docstring_examples():
-    examples = doctest.testmod(self_attention)
+@pytest.mark.parametrize("module", [self_attention, position_encodings, other_weights])
+def test_docstring_examples(module):
+    examples = doctest.testmod(module)
     assert examples.attempted > 0 and examples.failed == 0
 
 
@@ -156,7 +110,4 @@ def test_head_axis_and_masks_of_self_attention():
     x = torch.randn(B, T_Q, D_K)
     output, weights = SelfAttention(D_K, d_v=D_V)(x, padding_mask(torch.tensor([3, 5]), T_Q))
     assert output.shape == (B, T_Q, D_V) and weights.shape == (B, 1, T_Q, T_Q)
-    assert SelfAttention(D_K, d_v=D_V, output_projection=True)(x)[0].shape == x.shape, "W_o brings the size back"
     assert weights[0, :, :, 3:].eq(0).all() and weights[1].gt(0).all()
-    with pytest.raises(ValueError, match="head axis"):
-        SelfAttention(D_K)(x, torch.ones(B, T_Q, T_Q).bool())

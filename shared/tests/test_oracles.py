@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
-from phase1_single_head.before.additive import AdditiveAttention, LuongAttention
+from phase1_single_head.before.additive import AdditiveAttention, LuongAttention, attend_by_loops
 from phase1_single_head.order.position_encodings import RotarySelfAttention, rotary
 from phase1_single_head.parts.cross_attention import CrossAttention
 from phase1_single_head.self_attention import SelfAttention, attention_by_loops, scaled_dot_product_attention
@@ -98,6 +98,11 @@ def each(loops):
 
 def loops(q, k, v):
     return attention_by_loops(q.detach(), k.detach(), v.detach())[0]
+
+
+def words_scored(q, k, v):
+    """Where the keys are what is read, and nothing is divided."""
+    return (q @ k.mT).softmax(dim=-1) @ k
 
 
 def kernel(features, sees):
@@ -189,6 +194,7 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
     "self_attention": (core(lambda *_: None), masked(), ANY),
     "self_attention, a mask": (core(lambda *lengths: random(*positions(*lengths))), masked(random), SOME),
     "self_attention, loops": (each(loops), masked(), FEW),
+    "additive, loops": (each(lambda q, k, v: attend_by_loops(q.detach(), k.detach(), torch.dot)[0]), words_scored, FEW),
     "attention_utils, causal": (core(causal_mask), masked(past), SOME),
     "attention_utils, local": (core(partial(local_mask, window=3)), masked(near_by), SOME),
     "attention_utils, strided": (core(partial(strided_mask, stride=4)), FOURTH, SOME),
