@@ -1,7 +1,6 @@
 """SPOILERS: the answers to the exercises of phase 1. A solution is one way among many: yours is right if it passes.
 
-A block for each exercise: the solution, the inputs on which yours is tried, three hints, and the usual mistakes, as
-edits of the solution's text (shared/exercise_checker/exercise.py says how).
+Its docstring has the three hints and the usual mistakes, edits of its text: see shared/exercise_checker/exercise.py.
 """
 
 import math
@@ -33,14 +32,8 @@ def score_by_hand() -> Tensor:
 
     not divided by √d_k: the dot products are too large by that factor, so the softmax comes out too sharp
         / math.sqrt(4) =>
-    divided by d_k: divide by its root: a sum of d_k products of unit variance has a standard deviation of √d_k
-        math.sqrt(4) => 4
     softmax missing: these are scores; a weight is e to its score, divided by the sum of these over the keys
         torch.softmax(scores, dim=-1) => scores
-        / math.sqrt(4) =>
-        and torch.softmax(scores, dim=-1) => scores
-    exponentials not divided by their sum: the weights of a query are shares of 1
-        torch.softmax(scores, dim=-1) => scores.exp()
     """
     query, keys = torch.tensor([1.0, 0, 2, 1]), torch.tensor([[0.0, 3, 1, 0], [1, 1, 1, 1], [1, 2, 0, -1]])
     scores = keys @ query / math.sqrt(4)  # 2, 4 and 0, each divided by 2
@@ -50,8 +43,6 @@ def score_by_hand() -> Tensor:
 HIDDEN = """
     mask inverted: True means may attend; your weights sit on the hidden keys
         ~mask & ~blind => mask & ~blind
-    mask ignored: hidden keys get weight as if there were no mask
-        ~mask & ~blind => blind
     mask after softmax: hidden keys took their share of 1 before you hid them; hide the scores, not the weights
         ~mask & ~blind => blind
         and masked_fill(blind, 0.0) => masked_fill(~mask, 0.0)
@@ -64,8 +55,6 @@ HIDDEN = """
     hidden scores take part: next to a far higher one all that is visible rounds to 0; hide first, whatever comes next
         ~mask & ~blind => blind
         and torch.softmax(scores, dim=-1).mask => (w := scores.softmax(-1) * mask).div(w.sum(-1, True)).mask
-        ~mask & ~blind => blind
-        and torch.softmax(scores, dim=-1).mask => (w := scores.softmax(-1) * mask).div(w.sum(-1, True) + 1e-9).mask
     scores clamped: that makes unequal scores equal; take the largest visible score of a row off all of them instead
         scores.masked_fill => scores.clamp(-50, 50).masked_fill
     exp overflows: e^1000 is inf, and inf / inf NaN; take the largest visible score off the row first, not the mean
@@ -81,7 +70,6 @@ HIDDEN = """
         masked_fill(blind, 0.0) => mul(1)
 """
 
-# The table goes on with what shows where there is no mask.
 SOFTMAX = (
     HIDDEN
     + """
@@ -120,8 +108,7 @@ MASKED = Exercise(
     "weights",
     softmax_cases,
     """
-    e to minus infinity is 0. So hide before the softmax: a hidden key gets the score -inf, and those that are
-    visible share the whole 1.
+    e to minus infinity is 0. So give a hidden key the score -inf, before the softmax: the visible share the whole 1.
 
     (T_q, T_k)   the scores, with -inf where the mask is False
     (T_q, T_k)   their softmax over the last axis, that of the keys
@@ -136,15 +123,11 @@ MASKED = Exercise(
     SOFTMAX,
 )
 
-ATTEND = (
-    HIDDEN
-    + """
+SCALED = """
     softmax over the wrong axis: each query shares out 1 over the keys, so rows must sum to 1; your columns do
         masked_softmax(scores, mask) => torch.softmax(scores, dim=-2)
     softmax missing: these are scores; a weight is e to its score, divided by the sum of these over the keys
         masked_softmax(scores, mask) => scores
-    exponentials not divided by their sum: the weights of a query are shares of 1
-        masked_softmax(scores, mask) => scores.exp()
     not divided by √d_k: the dot products are too large by that factor, so the softmax comes out too sharp
         query / math.sqrt(query.size(-1)) => query
     divided by d_k: divide by its root: a sum of d_k products of unit variance has a standard deviation of √d_k
@@ -157,19 +140,11 @@ ATTEND = (
         and masked_softmax(scores, mask) => masked_softmax(scores, mask) / math.sqrt(query.size(-1))
     cosine in place of the dot product: a long key may count more: do not divide by the lengths of the vectors
         query @ key.transpose(-2, -1) => F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).mT
-        query / math.sqrt(query.size(-1)) => F.normalize(query, dim=-1) / math.sqrt(query.size(-1))
-        and query @ key.transpose(-2, -1) => query @ F.normalize(key, dim=-1).mT
 """
-)
+ATTEND = HIDDEN + SCALED
 EQUAL_LENGTHS = """
     K Qᵀ instead of Q Kᵀ: rows belong to queries, columns to keys; weights[i, j] is how query i weighs key j
         query @ key.transpose(-2, -1) => key @ query.transpose(-2, -1)
-    weights transposed before the values: row i of the weights says what query i takes of each value: weights @ value
-        kept @ value => kept.mT @ value
-"""
-BY_D_V = """
-    divided by √d_v: the sum in a dot product of query and key has d_k terms; values come later
-        math.sqrt(query.size(-1)) => math.sqrt(value.size(-1))
 """
 ATTENTION = "output, weights"
 D_K, D_MODEL, D_V = 3, 11, 13
@@ -186,11 +161,10 @@ def self_attention_cases() -> list[Case]:
     ]
 
 
-@exercise(ATTENTION, self_attention_cases, ATTEND + EQUAL_LENGTHS + BY_D_V)
+@exercise(ATTENTION, self_attention_cases, ATTEND + EQUAL_LENGTHS)
 def self_attention(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, mask: Tensor | None = None) -> Pair:
     """
-    Three matrix products make queries, keys and values of x. Then every query meets every key: that is one more
-    product.
+    Three matrix products make queries, keys and values of x. That every query meets every key is one more product.
 
     query, key, value   x times w_q, w_k, w_v            (T, d_k), (T, d_k), (T, d_v)
     scores              query times key, transposed      (T, d_k) @ (d_k, T) -> (T, T); divided by √d_k
@@ -226,13 +200,11 @@ def additive_cases() -> list[Case]:
 @exercise(ATTENTION, additive_cases)
 def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, v: Tensor) -> Pair:
     """
-    Each pair of a query and a row of the memory has hidden units of its own. So make a table of pairs, in which
-    each entry is a vector.
+    Each pair of a query and a row of the memory has hidden units of its own: a table of pairs, each entry a vector.
 
-    asks      query times w_q               (T_q, d_hidden)
-    answers   memory times w_k              (T_k, d_hidden)
-    pairs     each of asks plus each of     (T_q, 1, d_hidden) + (1, T_k, d_hidden) -> (T_q, T_k, d_hidden)
-              answers; asks[:, None] and answers[None] have an axis of size 1, which is stretched
+    asks      query times w_q, [:, None]    (T_q, 1, d_hidden)
+    answers   memory times w_k, [None]      (1, T_k, d_hidden)
+    pairs     asks + answers                (T_q, T_k, d_hidden): an axis of size 1 is stretched
     scores    tanh of pairs, times v        (T_q, T_k, d_hidden) @ (d_hidden,) -> (T_q, T_k)
     weights   softmax over the memory       (T_q, T_k)
     output    weights times memory          (T_q, T_k) @ (T_k, d_memory) -> (T_q, d_memory)
@@ -249,15 +221,10 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
         torch.tanh(pairs) => pairs
     tanh before the sum: add first: a unit sees the query and the memory together, then tanh
         torch.tanh(pairs) => (torch.tanh(query @ w_q)[:, None] + torch.tanh(memory @ w_k)[None])
-    tanh after v: tanh acts on each hidden unit; v then makes one number of them
-        torch.tanh(pairs) @ v => torch.tanh(pairs @ v)
-    another function for tanh: Bahdanau's units lie between -1 and 1; ReLU and sigmoid are other functions
+    another function for tanh: Bahdanau's units lie between -1 and 1; ReLU is another function
         torch.tanh => torch.relu
-        torch.tanh => torch.sigmoid
     scaled like a dot product: no √d here: tanh keeps each hidden unit between -1 and 1
         (pairs) @ v => (pairs) @ v / math.sqrt(len(v))
-    softmax over the wrong axis: each query shares out 1 over the memory, so rows must sum to 1; your columns do
-        dim=-1 => dim=-2
     """
     pairs = (query @ w_q)[:, None] + (memory @ w_k)[None]  # (T_q, 1, d) + (1, T_k, d) -> (T_q, T_k, d)
     scores = torch.tanh(pairs) @ v  # (T_q, T_k, d) @ (d,) -> (T_q, T_k)
@@ -270,8 +237,7 @@ POSITIONS = Exercise(
     "encoding",
     lambda: [Case(f"length {n}, d_model {d}", (n, d)) for n, d in ((7, 6), (3, 2), (11, 13), (5, 1))],
     """
-    First a table of angles, one for each position and column; the two columns of a pair have the same. Then the
-    sine of those in even columns and the cosine of the others.
+    First a table of angles, the two columns of a pair alike. Then the sine in even columns, the cosine in odd ones.
 
     column   0, 1, 2, 3, ...                        (d_model,)
     2i       0, 0, 2, 2, ...: column // 2 * 2       (d_model,)
@@ -284,9 +250,6 @@ POSITIONS = Exercise(
             angle = position / 10000 ** (2 * i / d_model)
             encoding[position, column] = sin(angle) if column % 2 == 0 else cos(angle)
 
-    sine and cosine swapped: even columns hold the sine, odd columns the cosine
-        angle.sin() => angle.cos()
-        and angle.cos()[ => angle.sin()[
     sines and cosines side by side: they take turns: column 2i holds the sine, column 2i + 1 the cosine
         return encoding => return torch.cat([encoding[:, 0::2], encoding[:, 1::2]], dim=1)
     positions counted from 1: the first row is position 0: sin 0 = 0, cos 0 = 1
@@ -319,13 +282,12 @@ def cross_attention_cases() -> list[Case]:
     ]
 
 
-@exercise(ATTENTION, cross_attention_cases, ATTEND + EQUAL_LENGTHS + BY_D_V)
+@exercise(ATTENTION, cross_attention_cases, ATTEND + EQUAL_LENGTHS)
 def cross_attention(
     x: Tensor, context: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, mask: Tensor | None = None
 ) -> Pair:
     """
-    It is exercise 3 with two inputs. x asks, so queries are made of x. The context answers, so keys and values are
-    made of the context, as many as it has rows.
+    It is exercise 3 with two inputs. x asks: queries are made of x. The context answers: keys and values are its own.
 
     query        x times w_q                        (T_q, d_k)
     key, value   context times w_k and w_v          (T_k, d_k), (T_k, d_v)
@@ -345,7 +307,6 @@ def cross_attention(
     self-attention: here x asks and the context answers: w_q reads x, w_k and w_v read the context
         context @ w_k => x @ w_k
         and context @ w_v => x @ w_v
-        x @ w_q => context @ w_q
     output projection missing: multiply by w_o, which brings the output from d_v back to d_model
         output @ w_o => output
     """
@@ -355,6 +316,5 @@ def cross_attention(
 
 EXERCISES = (score_by_hand, MASKED, self_attention, additive_attention, POSITIONS, cross_attention)
 AFTERWARDS = """\
-You can now write attention from tensors alone: score every pair, by a dot product or by Bahdanau's network, hide what a
-mask hides without a NaN, and mix the values, within one text or between two. And you can tell a model where a word
-stands. Next is phase2_multi_head/README.md, where one row of weights for each word becomes several."""
+You can now write attention from tensors alone, within one text and between two, and tell a model where a word stands.
+Next is phase2_multi_head/README.md, where one row of weights for each word becomes several."""

@@ -1,29 +1,18 @@
 """Exercises of phase 1: write the parts of attention yourself, and hear what is wrong, not only that something is.
 
-The first run makes my_exercises.py beside this file. Write there, in place of each `raise NotImplementedError`; then
+    python phase1_single_head/exercises.py --help      says how; answers.py has spoilers
 
-    python phase1_single_head/exercises.py              checks all exercises, and says what is left to do
-    python phase1_single_head/exercises.py 3            checks one of them, by number or name
-    python phase1_single_head/exercises.py 3 --hint     tells its idea; --hint 2: its steps; --hint 3: the whole
-    python phase1_single_head/exercises.py 3 --train    trains it in the toy model: what it finds, what it costs
-
-Each names its section of README.md, or the page of a room, how hard it is (easy: one idea, medium: two at once, hard:
-several, with special cases) and how many minutes it may take you: an estimate. Loops are fine, matrix products are
-shorter. Import what you like; only F.scaled_dot_product_attention would take the fun out of it. Inputs are float64:
-give new tensors the dtype of one of them, torch.zeros(3, 5, dtype=x.dtype). Spoilers are in answers.py.
+Only F.scaled_dot_product_attention would take the fun out of it.
 """
 
-import torch
+from torch import Tensor
 
 from phase1_single_head.answers import AFTERWARDS, EXERCISES
 from shared import cli, exercise_checker
 
-Tensor = torch.Tensor
-
 
 def score_by_hand() -> list[float]:
     """Exercise 1, with pencil and paper: how much does a query attend to each of three keys?
-
     Lesson: 3. Queries, keys and values · easy · 15 min
 
         query q = [1, 0, 2, 1]
@@ -42,7 +31,6 @@ def score_by_hand() -> list[float]:
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     """Exercise 2: turn scores into weights, and hide what the mask hides.
-
     Lesson: 3. Queries, keys and values · medium · 40 min
 
     scores   (T_q, T_k)        float64; row i: how well query i matches each key
@@ -60,7 +48,6 @@ def self_attention(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Exercise 3: every position of a sequence asks all positions, one head. All inputs are float64.
-
     Lesson: 3. Queries, keys and values · medium · 60 min
 
     x          (T, d_model)
@@ -79,7 +66,6 @@ def self_attention(
 
 def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Exercise 4: the first attention, in which a small network scores each pair (Bahdanau et al. 2014).
-
     Lesson: before/README.md · hard · 75 min
 
     query    (T_q, d_query)         w_q   (d_query, d_hidden)
@@ -95,7 +81,6 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
 
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     """Exercise 5: waves that tell positions apart (Vaswani et al. 2017, section 3.5).
-
     Lesson: order/README.md · medium · 45 min
 
     length, d_model   whole numbers
@@ -111,7 +96,6 @@ def cross_attention(
     x: Tensor, context: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Exercise 6: one sequence asks, another answers, as when a translation looks at its source. Inputs are float64.
-
     Lesson: 7. What is added to the word · easy · 30 min
 
     x          (T_q, d_model)       asks

@@ -1,7 +1,6 @@
 """SPOILERS: the answers to the exercises of phase 2. A solution is one way among many: yours is right if it passes.
 
-A block for each exercise: the solution, the inputs on which yours is tried, three hints, and the usual mistakes, as
-edits of the solution's text (shared/exercise_checker/exercise.py says how).
+Its docstring has the three hints and the usual mistakes, edits of its text: see shared/exercise_checker/exercise.py.
 """
 
 import math
@@ -14,7 +13,6 @@ from torch import Tensor
 from phase1_single_head.answers import (
     ATTEND,
     ATTENTION,
-    BY_D_V,
     EQUAL_LENGTHS,
     HIDDEN,
     LARGE,
@@ -48,18 +46,15 @@ SPLIT = Exercise(
     "heads",
     lambda: [Case(f"{h} heads of {d_k}", (draw((2, 5, h * d_k))[0], h)) for h, d_k in SIZES],
     """
-    First cut the last axis in two, heads and numbers of a head. Then the heads must come before the positions:
-    that is an exchange of two axes, which no cutting can do.
+    First cut the last axis in two, heads and numbers of a head. Then exchange heads and positions: no cut can do that.
 
     (B, T, d_model)   the input
     (B, T, H, d_k)    the last axis cut in two: view, reshape or unflatten
     (B, H, T, d_k)    axes 1 and 2 exchanged: transpose
 
-    for b in range(B):
-        for h in range(H):
-            for t in range(T):
-                for c in range(d_k):
-                    heads[b, h, t, c] = x[b, t, h * d_k + c]
+    for h in range(H):
+        for c in range(d_k):
+            heads[:, h, :, c] = x[:, :, h * d_k + c]                         # of all sequences and positions
 
     axes in the wrong order: the numbers are in the right groups; move the axes to (B, H, T, d_k)
         return x.transpose(1, 2) => return x
@@ -85,18 +80,12 @@ MERGE = Exercise(
 
     (B, H, T, d_v)   the input
     (B, T, H, d_v)   axes 1 and 2 exchanged: transpose
-    (B, T, H * d_v)  the last two axes joined: reshape or flatten; view refuses, for the numbers of a
-                     position no longer lie in a row
+    (B, T, H * d_v)  the last two axes joined: reshape or flatten; view refuses, they no longer lie in a row
 
-    for b in range(B):
-        for t in range(T):
-            for h in range(H):
-                for c in range(d_v):
-                    merged[b, t, h * d_v + c] = x[b, h, t, c]
+    for h in range(H):
+        for c in range(d_v):
+            merged[:, :, h * d_v + c] = x[:, h, :, c]                        # of all sequences and positions
 
-    merged along the wrong axis: heads are put side by side, in the last axis; the length stays T
-        x.transpose(1, 2).flatten(start_dim=2) => x.flatten(1, 2)
-        x.transpose(1, 2).flatten(start_dim=2) => x.transpose(1, 2).flatten(1, 2)
     heads averaged or added up: put them side by side: of a mean or a sum w_o cannot tell which head found what
         x.transpose(1, 2).flatten(start_dim=2) => x.mean(dim=1)
         x.transpose(1, 2).flatten(start_dim=2) => x.sum(dim=1)
@@ -133,8 +122,7 @@ def multi_head_attention(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, num_heads: int, mask: Tensor | None = None
 ) -> Pair:
     """
-    Only the beginning and the end are new: project and cut into heads, attend as in phase 1, join and project. The
-    heads are one more axis in front, and attention works on the last two.
+    Project and cut into heads, attend as in phase 1, join and project. The heads are one more axis in front.
 
     query, key, value   x @ w_q, x @ w_k, x @ w_v, each cut by exercise 1    3 x (B, H, T, d_k)
     visible             the mask, the same for all heads and queries         (B, T) -> (B, 1, 1, T)
@@ -149,10 +137,8 @@ def multi_head_attention(
             for i in range(T):
                 for j in range(T):
                     scores[i, j] = query[i] @ key[j] / sqrt(d_k)
-                visible = [j for j in range(T) if mask[b, j]]              # the same for every query and head
-                for j in visible:
-                    weights[b, h, i, j] = exp(scores[i, j]) / sum(exp(scores[i, k]) for k in visible)
-                # all other weights stay 0, in a sequence of nothing but padding all of them
+            weights[b, h] = masked_softmax(scores, mask[b].expand(T, T))   # the same for every query and head
+            for i in range(T):
                 head[h][i] = sum(weights[b, h, i, j] * value[j] for j in range(T))
         for i in range(T):
             output[b, i] = concatenate([head[h][i] for h in range(H)]) @ w_o
@@ -160,11 +146,6 @@ def multi_head_attention(
     split and merged without transpose: view keeps the order of memory; swap T and H both times
         x.view(batch, length, num_heads, d_model // num_heads) => x.reshape(batch, num_heads, length, -1).swapdims(1, 2)
         and x.transpose(1, 2).flatten(start_dim=2) => x.reshape(x.size(0), x.size(2), -1)
-    one matrix for queries and keys: w_q makes queries, w_k keys; with one for both, words find those that are alike
-        (w_q, w_k, w_v) => (w_q, w_q, w_v)
-    values not made by w_v: a value has a matrix of its own: what a word tells is not what it is found by
-        (w_q, w_k, w_v) => (w_q, w_k, w_k)
-        (query, key, value, visible) => (query, key, split_heads(x, num_heads), visible)
     mask on the queries: padding is hidden as a key, from every query: the axis of the mask comes last, (B, 1, 1, T)
         mask[:, None, None, :] => mask[:, None, :, None]
     mask on queries and keys: padded queries get something as well, which the loss leaves out: hide padded keys alone
@@ -192,8 +173,7 @@ def multi_head_attention(
 )
 def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """
-    Three times as many columns make three vectors at once, one behind the other. So cut the result in three first,
-    and each of the three into heads.
+    Three times as many columns make three vectors at once, side by side. Cut in three first, then each into heads.
 
     wide                x times w_qkv                                  (B, T, 3 * d_model)
     query, key, value   its columns in three equal parts: chunk        3 x (B, T, d_model)
@@ -204,17 +184,13 @@ def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, 
             wide = x[b, t] @ w_qkv                                          # 3 * d_model numbers
             for h in range(H):
                 for c in range(d_k):
-                    query[b, h, t, c] = wide[h * d_k + c]
-                    key[b, h, t, c] = wide[d_model + h * d_k + c]
-                    value[b, h, t, c] = wide[2 * d_model + h * d_k + c]
+                    query[b, h, t, c], key[b, h, t, c], value[b, h, t, c] = wide[h * d_k + c :: d_model]
 
     queries, keys, values in another order: w_q holds the first d_model columns, w_k the next, w_v the last
         in parts => in (parts[0], parts[2], parts[1])
         in parts => in (parts[1], parts[0], parts[2])
     cut into heads first: yours gives each head 3 d_k columns in a row; first cut into queries, keys and values
         in parts) => in parts) if not num_heads else split_heads(x @ w_qkv, num_heads).chunk(3, dim=-1)
-    axes in the wrong order: the numbers are in the right groups; move the axes to (B, H, T, d_k)
-        split_heads(part, num_heads) => split_heads(part, num_heads).transpose(1, 2)
     """
     parts = (x @ w_qkv).chunk(3, dim=-1)  # (B, T, 3 d_model) -> 3 x (B, T, d_model)
     return tuple(split_heads(part, num_heads) for part in parts)
@@ -232,14 +208,13 @@ def grouped_cases() -> list[Case]:
     ]
 
 
-@exercise(ATTENTION, grouped_cases, IN_HEADS + BY_D_V)
+@exercise(ATTENTION, grouped_cases, IN_HEADS)
 def grouped_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Pair:
     """
-    Give every query head a key-value head of its own, by copying. The first H / G of them get copies of key-value
-    head 0, the next ones of head 1. Then it is attention as before.
+    Copy the key-value heads, so that every query head has one: the first H / G get head 0. Then attend as before.
 
-    key, value        H / G copies of each head, side by side   (G, T_k, ...) -> (H, T_k, ...)
-                      repeat_interleave does it, or an index such as key[[0, 0, 0, 1, 1, 1]]
+    shared_by         how many query heads share a head         H / G
+    key, value        each head so often: repeat_interleave     (G, T_k, ...) -> (H, T_k, ...)
     output, weights   attention of phase 1                      (H, T_q, d_v), (H, T_q, T_k)
 
     for h in range(H):
@@ -254,13 +229,9 @@ def grouped_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Ten
     key-value heads tiled: repeat and expand along a new first axis give 0 1 0 1; neighbours share: 0 0 0 1 1 1
         key.repeat_interleave(shared_by, dim=0) => key.repeat(shared_by, 1, 1)
         and value.repeat_interleave(shared_by, dim=0) => value.repeat(shared_by, 1, 1)
-        key.repeat_interleave(shared_by, dim=0) => key.repeat(shared_by, 1, 1)
     one key-value head for all: with G of them query head h reads number h // (H / G)
         key.repeat_interleave(shared_by, dim=0) => key[:1].repeat(len(query), 1, 1)
         and value.repeat_interleave(shared_by, dim=0) => value[:1].repeat(len(query), 1, 1)
-    expanded along the wrong axis: yours repeats positions or numbers, and reshape then deals them out anew; copy heads
-        key.repeat_interleave(shared_by, dim=0) => key.repeat_interleave(shared_by, dim=1).reshape(6, 7, 3)
-        and value.repeat_interleave(shared_by, dim=0) => value.repeat_interleave(shared_by, dim=1).reshape(6, 7, 11)
     """
     shared_by = query.size(0) // key.size(0)  # H / G
     key = key.repeat_interleave(shared_by, dim=0)  # (G, T_k, d_k) -> (H, T_k, d_k): heads 0 0 0 1 1 1
@@ -290,8 +261,7 @@ def transformer_block(
     x: Tensor, attention: Callable[[Tensor, Tensor | None], Pair], w_1: Tensor, w_2: Tensor, causal: bool = False
 ) -> Pair:
     """
-    x is a stream to which two things are added: what attention finds, then what feed-forward makes. Each
-    reads a normalised copy; the stream itself is never normalised.
+    To the stream x two things are added. Each reads a normalised copy; the stream itself is never normalised.
 
     norm             over the last axis: F.layer_norm, or mean and var(correction=0) with keepdim=True
     mask             the lower triangle, if causal, else None              (T, T)
@@ -322,11 +292,6 @@ def transformer_block(
     residual forgotten: add the result to what was there; otherwise the layer must learn to copy
         x + found => found
         y + hidden @ w_2 => hidden @ w_2
-    residual from the normalised copy: add to x itself; keep the normalised copy under a name of its own
-        x + found => norm(x) + found
-        y + hidden @ w_2 => norm(y) + hidden @ w_2
-    second addition to the input: feed-forward adds to y, which holds what attention found, not to x once more
-        y + hidden @ w_2 => x + hidden @ w_2
     variance divided by d_model - 1: that estimates a variance from a sample; here it is torch.var(..., correction=0)
         F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(-1, True)) / (x.var(-1, keepdim=True) + 1e-5).sqrt()
     no 1e-5 in the norm: a position with the same number in all places has variance 0: divide by √(variance + 1e-5)
@@ -374,18 +339,11 @@ def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> Pair:
     for b in range(B):
         for j in range(T):
             scores[j] = query @ x[b, j] / sqrt(d_model)
-        real = [j for j in range(T) if mask[b, j]]
-        for j in real:
-            weights[b, j] = exp(scores[j]) / sum(exp(scores[k]) for k in real)
-        # all other weights stay 0: all of them, if there is nothing but padding
+        weights[b] = masked_softmax(scores, mask[b])
         pooled[b] = sum(weights[b, j] * x[b, j] for j in range(T))
 
-    softmax over the sequences: each sequence shares out 1 over its own tokens, the last axis
-        masked_softmax(scores, mask) => masked_softmax(scores.T, mask.T).T
-        masked_softmax(scores, mask) => torch.softmax(scores, dim=0)
     a plain mean: all tokens count the same, so the query was never asked
         masked_softmax(scores, mask) => masked_softmax(0 * scores, mask)
-        masked_softmax(scores, mask) => mask.double() / mask.size(1)
     not divided by √d_model: the dot products are too large by that factor, so the softmax comes out too sharp
         x @ query / math.sqrt(len(query)) => x @ query
     """
@@ -405,7 +363,5 @@ EXERCISES = (
     attention_pooling,
 )
 AFTERWARDS = """\
-You can now write a whole pre-norm layer of a transformer from tensors: cut vectors into heads without mixing positions,
-attend in all heads at once, join them, and put norms, additions and feed-forward where they belong. You can also let
-heads share keys and values, and pool a sentence into one vector. Next is phase3_visualization/README.md, which asks
-what the heads do."""
+You can now write a whole pre-norm layer from tensors, let heads share keys and values, and pool a sentence into one
+vector. Next is phase3_visualization/README.md, which asks what the heads do."""

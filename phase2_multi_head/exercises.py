@@ -1,34 +1,23 @@
 """Exercises of phase 2: write the parts of a transformer layer yourself, and hear what is wrong by its name.
 
-The first run makes my_exercises.py beside this file. Write there, in place of each `raise NotImplementedError`; then
+    python phase2_multi_head/exercises.py --help      says how; answers.py has spoilers
 
-    python phase2_multi_head/exercises.py              checks all exercises, and says what is left to do
-    python phase2_multi_head/exercises.py 3            checks one of them, by number or name
-    python phase2_multi_head/exercises.py 3 --hint     tells its idea; --hint 2: its steps; --hint 3: the whole
-    python phase2_multi_head/exercises.py 3 --train    trains it in the toy model: what it finds, what it costs
-
-Each names its section of README.md, or the page of a room, how hard it is (easy: one idea, medium: two at once, hard:
-several, with special cases) and how many minutes it may take you: an estimate. Loops are fine, matrix products are
-shorter. Import what you like; only nn.MultiheadAttention and the modules of this phase would take the fun out of it.
-Inputs are float64: give new tensors the dtype of one of them, torch.zeros(3, 5, dtype=x.dtype). Spoilers are in
-answers.py.
+Only nn.MultiheadAttention and the modules of this phase would take the fun out of it.
 """
 
 from collections.abc import Callable
 
-import torch
+from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention  # noqa: F401 (yours to use)
 from phase2_multi_head.answers import AFTERWARDS, EXERCISES
 from shared import cli, exercise_checker
 
-Tensor = torch.Tensor
 Attention = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """Exercise 1: give each head its slice of every vector. All inputs are float64.
-
     Lesson: 2. Two views of one thing · easy · 25 min
 
     x    (B, T, d_model)            B batch, T length
@@ -41,7 +30,6 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 def merge_heads(x: Tensor) -> Tensor:
     """Exercise 2: the way back. Put the outputs of the heads side by side again. The input is float64.
-
     Lesson: 3. What joins the heads · easy · 15 min
 
     x    (B, H, T, d_v)
@@ -56,7 +44,6 @@ def multi_head_attention(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, num_heads: int, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Exercise 3: several small attentions side by side (Vaswani et al. 2017, section 3.2.2). Inputs are float64.
-
     Lesson: 3. What joins the heads · hard · 75 min
 
     x                    (B, T, d_model)
@@ -74,7 +61,6 @@ def multi_head_attention(
 
 def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 4: one matrix product instead of three, as GPT-2 does it. All inputs are float64.
-
     Lesson: 4. Wrong, and no shape shows it · medium · 30 min
 
     x       (B, T, d_model)
@@ -88,7 +74,6 @@ def grouped_query_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Exercise 5: H query heads share G heads of keys and values (Ainslie et al. 2023). One sequence, no batch.
-
     Lesson: costs/README.md · medium · 45 min
 
     query   (H, T_q, d_k)
@@ -107,7 +92,6 @@ def transformer_block(
     x: Tensor, attention: Attention, w_1: Tensor, w_2: Tensor, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Exercise 6: a whole layer, pre-norm (Xiong et al. 2020). One sequence, no batch, all float64.
-
     Lesson: 6. The block · hard · 60 min
 
     x           (T, d_model)
@@ -126,7 +110,6 @@ def transformer_block(
 
 def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Exercise 7: one vector for a whole sequence, by one learned query (after Yang et al. 2016, without its tanh).
-
     Lesson: pooling/README.md · medium · 40 min
 
     query   (d_model,)              float64

@@ -1,7 +1,6 @@
 """SPOILERS: the answers to the exercises of phase 3. A solution is one way among many: yours is right if it passes.
 
-A block for each exercise: the solution, the inputs on which yours is tried, three hints, and the usual mistakes, as
-edits of the solution's text (shared/exercise_checker/exercise.py says how).
+Its docstring has the three hints and the usual mistakes, edits of its text: see shared/exercise_checker/exercise.py.
 """
 
 import torch
@@ -32,8 +31,7 @@ def entropy_cases() -> list[Case]:
 @exercise("entropy", entropy_cases)
 def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
     """
-    Entropy is 0 if all weight is on one key, and ln n if n keys share it evenly. So divided by ln n it lies
-    between 0 and 1, whatever the number n of keys that a row may see.
+    Entropy is 0 if all weight is on one key, ln n if n keys share it evenly; so divided by ln n it is at most 1.
 
     visible   how many keys each row may see                      (T_q,)
     choice    which rows see two or more; the others are left out (T_q,)
@@ -52,13 +50,8 @@ def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
 
     NaN from 0 · ln 0: 0 times minus infinity is NaN; the limit is 0: torch.special.entr and torch.xlogy know that
         torch.special.entr(weights) => -(weights * weights.log())
-    minus sign missing: the logarithm of a weight is negative, so the sum needs a minus
-        = torch.special => = -torch.special
     two kinds of logarithm: both must be the same, here natural ones; a ratio of two log2 would do as well
         torch.special.entr(weights) => (torch.special.entr(weights) / 0.6931471805599453)
-        visible[choice].log() => visible[choice].log2()
-    columns instead of rows: row i, the last axis, is where word i looks; a column is who looks at a word
-        visible = mask => weights, mask = weights.mT, mask.mT; visible = mask
     not normalised: divide each row by the ln of the number of keys it may see, the largest entropy it can have
         / visible[choice].log() =>
     divided by ln T: a row that may see few keys can spread over few; divide by the ln of those that it may see
@@ -96,8 +89,7 @@ def gold_at(chances: dict[int, float]) -> Tensor:
 @exercise("accuracy, baseline", role_cases)
 def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     """
-    Two shares of the same queries: how often the key that a head attends to is a gold key, and how often the word
-    k places on is one, for the best k. The first knows words, the second only places.
+    Two shares of the same queries: how often the head finds a gold key, how often the word k places on is one.
 
     asked      which queries have a gold key                               (N, T)
     attended   the key with the largest weight, the diagonal hidden first  (N, H, T)
@@ -140,10 +132,6 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
         [*range(1 - length, 0), *range(1, length)] => range(1, length)
         [*range(1 - length, 0), *range(1, length)] => range(1 - length, 0)
         [*range(1 - length, 0), *range(1, length)] => [-1, 1]
-    the word itself tried as baseline: k = 0 is the word itself, which does not count
-        [*range(1 - length, 0), *range(1, length)] => range(1 - length, length)
-    chance as baseline: a head that is blind to words still knows positions: the best fixed offset beats chance
-        hits.max() / asked.sum() => 1 / length
     """
     length = weights.size(-1)
     own = torch.eye(length, dtype=torch.bool)
@@ -164,8 +152,7 @@ SIZES = ((2, 3, 5), (3, 2, 7), (1, 5, 3))  # layers, heads, words
 )
 def attention_rollout(weights: Tensor) -> Tensor:
     """
-    A layer is one matrix: half of what was there, half of what the heads bring. Layers one after the other are a
-    product of such matrices.
+    A layer is one matrix: half what was there, half what the heads bring. Layers in a row are their product.
 
     layers    the mean of the heads                                 (L, H, T, T) -> (L, T, T)
     step      for one layer: half of it plus half of the identity   (T, T), rows sum to 1
@@ -184,25 +171,13 @@ def attention_rollout(weights: Tensor) -> Tensor:
 
     residual missing: half of each position is what it was before; without it all rows soon look alike
         (layer + identity) / 2 => layer
-    residual only once: every layer has a residual connection: add it to each matrix, before the product
-        (layer + identity) / 2 => layer
-        and return rollout => return (rollout + identity) / 2
     product in the wrong order: the later layer stands on the left: step @ before
         (layer + identity) / 2 @ rollout => rollout @ ((layer + identity) / 2)
     rows not renormalised: with the residual added, rows sum to 2: halve them
         (layer + identity) / 2 => (layer + identity)
         (layer + identity) / 2 => (layer + identity / 2)
-        (layer + identity) / 2 => (layer / 2 + identity)
-    columns instead of rows: row i says of what position i is made; yours is the transposed matrix
-        return rollout => return rollout.T
     heads added up: take the mean of the heads; a sum outweighs the residual connection
         weights.mean(dim=1) => weights.sum(dim=1)
-        / 2 @ rollout => / (weights.size(1) + 1) @ rollout
-        and weights.mean(dim=1) => weights.sum(dim=1)
-    heads averaged at the end: average them within each layer: the residual stream mixes them before the next
-        weights.mean(dim=1) => weights
-        and return rollout => return rollout.mean(0)
-        weights.mean(dim=1) => weights
     """
     identity = torch.eye(weights.size(-1), dtype=weights.dtype)
     rollout = identity
@@ -223,8 +198,7 @@ def patch_head(
     clean: Tensor, corrupted: Tensor, w_o: Tensor, direction: Tensor, num_heads: int, patched: int
 ) -> tuple[Tensor, Tensor]:
     """
-    Before w_o the numbers of a head stand by themselves, in columns of their own. So take these columns from the
-    clean text and all others from the corrupted one, and go on from there as if nothing had happened.
+    Before w_o a head has columns of its own: take these from the clean text, all others from the corrupted one.
 
     columns    patched * d_v to (patched + 1) * d_v, with d_v = d_model / H
     output     the corrupted text with these columns of the clean one, times w_o    (B, T, d_model)
@@ -233,11 +207,9 @@ def patch_head(
 
     d_v = d_model // H
     mixed = corrupted.clone()
-    for b in range(B):
-        for t in range(T):
-            for c in range(patched * d_v, (patched + 1) * d_v):
-                mixed[b, t, c] = clean[b, t, c]
-            output[b, t] = mixed[b, t] @ w_o
+    for c in range(patched * d_v, (patched + 1) * d_v):
+        mixed[:, :, c] = clean[:, :, c]                                     # of all texts and positions
+    output = mixed @ w_o
     lead = sum(output[b, T - 1] @ direction for b in range(B)) / B
     clean_lead = sum(clean[b, T - 1] @ w_o @ direction for b in range(B)) / B
     corrupted_lead = sum(corrupted[b, T - 1] @ w_o @ direction for b in range(B)) / B
@@ -255,7 +227,6 @@ def patch_head(
         put_in(clean, chosen)(corrupted) @ w_o => put_in(clean @ w_o, chosen)(corrupted @ w_o)
     share of the clean lead: 0 is what the corrupted text gives by itself: take its lead off, above and below
         (lead - corrupted_lead) / (clean_lead - corrupted_lead) => lead / clean_lead
-        (lead - corrupted_lead) / (clean_lead - corrupted_lead) => (lead - corrupted_lead) / clean_lead
     share lost, not restored: 1 is the clean text, 0 the corrupted one: lead - corrupted lead is what came back
         (lead - corrupted_lead) / => (clean_lead - lead) /
     """
@@ -267,6 +238,5 @@ def patch_head(
 
 EXERCISES = (head_entropy, role_score, attention_rollout, patch_head)
 AFTERWARDS = """\
-You can now say in numbers what a picture of a head only suggests: how sharp it is, whether it follows a relation more
-often than a rule that knows no words, how much of each input word rollout finds in each position, and how much of an
-answer one head carries. Next is phase4_causal/README.md, about models that write."""
+You can now say in numbers what a picture of a head only suggests: how sharp it is, what it follows, what it carries.
+Next is phase4_causal/README.md, about models that write."""

@@ -1,29 +1,19 @@
 """Exercises of phase 3: write the numbers that describe heads yourself, and hear what is wrong by its name.
 
-The first run makes my_exercises.py beside this file. Write there, in place of each `raise NotImplementedError`; then
+    python phase3_visualization/exercises.py --help      says how; answers.py has spoilers
 
-    python phase3_visualization/exercises.py              checks all exercises, and says what is left to do
-    python phase3_visualization/exercises.py 3            checks one of them, by number or name
-    python phase3_visualization/exercises.py 3 --hint     tells its idea; --hint 2: its steps; --hint 3: the whole
-
-Each names its section of README.md, or the page of a room, how hard it is (easy: one idea, medium: two at once, hard:
-several, with special cases) and how many minutes it may take you: an estimate. Loops are fine, matrix products are
-shorter. Import what you like; only attention_utils, grammar/scores and patching would take the fun out of it. Inputs
-are float64: give new tensors the dtype of one of them, torch.zeros(3, 5, dtype=x.dtype). Spoilers are in answers.py. B
-batch, N sentences, L layers, H heads, T length; rows of weights are queries and sum to 1, columns are keys.
+B batch, N sentences, L layers, H heads, T length. Rows of weights are queries and sum to 1, columns are keys.
+Only attention_utils, grammar/scores and patching would take the fun out of it.
 """
 
-import torch
+from torch import Tensor
 
 from phase3_visualization.answers import AFTERWARDS, EXERCISES
 from shared import cli, exercise_checker
 
-Tensor = torch.Tensor
-
 
 def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
     """Exercise 1: how evenly does a head spread its weights? 0: on one key, 1: on all that it may see.
-
     Lesson: roles/README.md · medium · 45 min
 
     weights   (H, T_q, T_k)         float64, 0 where the mask is False
@@ -39,7 +29,6 @@ def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
 
 def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     """Exercise 2: does a head follow a relation (Clark et al. 2019), and better than a fixed offset would?
-
     Lesson: 2. A name by rule · hard · 75 min
 
     weights   (N, H, T, T)          float64, of N sentences
@@ -56,7 +45,6 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
 
 def attention_rollout(weights: Tensor) -> Tensor:
     """Exercise 3: how much of each input word is in each position after all layers (Abnar & Zuidema 2020)?
-
     Lesson: 5. The word that mattered · medium · 40 min
 
     weights   (L, H, T, T)          float64, of L layers, the first one first
@@ -73,7 +61,6 @@ def patch_head(
     clean: Tensor, corrupted: Tensor, w_o: Tensor, direction: Tensor, num_heads: int, patched: int
 ) -> tuple[Tensor, Tensor]:
     """Exercise 4: does one head carry the answer? Put in what it gave for another text (Vig et al. 2020).
-
     Lesson: circuits/README.md · medium · 45 min
 
     clean       (B, T, d_model)       what all heads hand to w_o, side by side, for texts with the right word

@@ -1,7 +1,6 @@
 """SPOILERS: the answers to the exercises of phase 4. A solution is one way among many: yours is right if it passes.
 
-A block for each exercise: the solution, the inputs on which yours is tried, three hints, and the usual mistakes, as
-edits of the solution's text (shared/exercise_checker/exercise.py says how).
+Its docstring has the three hints and the usual mistakes, edits of its text: see shared/exercise_checker/exercise.py.
 """
 
 import math
@@ -10,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from phase1_single_head.answers import SCALED
+from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.induction.induction_scores import after_earlier_occurrence
 from shared.attention_utils import causal_mask
 from shared.exercise_checker import Case, Exercise, draw, exercise
@@ -36,8 +37,7 @@ CAUSAL = Exercise(
     "mask",
     lambda: [Case(f"{t_q} queries, {t_k} keys", (t_q, t_k)) for t_q, t_k in ((5, 5), (3, 7), (1, 5), (7, 3))],
     """
-    Queries have positions, too: the last stands at the last key, so query i stands at i + T_k - T_q. It sees the
-    keys up to there.
+    Queries have positions, too: the last one stands at the last key. Each sees the keys up to its own position.
 
     (T_q, 1)     the positions of the queries: 0, 1, 2, ... plus T_k - T_q, as a column
     (T_k,)       the positions of the keys: 0, 1, 2, ...
@@ -67,8 +67,7 @@ def combined_cases() -> list[Case]:
 @exercise("mask", combined_cases, PAST)
 def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor:
     """
-    Two questions: does the key lie in the past of the query, and is it a real word of this sequence? Both must be
-    answered with True.
+    Two questions: is the key in the past of the query, is it a real word of this sequence? Both must be True.
 
     past     exercise 1                                        (T_q, T_k)
     real     is the key's position below lengths[b]?           (T_k,) and (B, 1) -> (B, T_k)
@@ -80,18 +79,13 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
                 mask[b, 0, i, j] = j <= i + T_k - T_q and j < lengths[b]
 
     padded queries hidden: hide padded keys only: a query that sees nothing has no softmax, and NaN reaches every weight
-        real[:, None, None, :] => real[:, None, None, :] & real[:, None, key_length - query_length:, None]
         real[:, None, None, :] => real[:, None, key_length - query_length:, None]
     one padded key visible: keys 0 to lengths[b] - 1 are real: <, not <=
         < lengths => <= lengths
-    one length for all sequences: each has its own: compare the keys (T_k,) with lengths[:, None] (B, 1)
-        lengths[:, None] => lengths[:1, None].expand(len(lengths), 1)
-        lengths[:, None] => lengths.max().expand(len(lengths), 1)
     head axis missing: weights are (B, H, T_q, T_k): without an axis for the heads the batch is broadcast to them
         real[:, None, None, :] => real[:, None, :]
     padding left out: keys from lengths[b] on are padding: hide them
         & real[:, None, None, :] => & (real[:, None, None, :] | True)
-        & real[:, None, None, :] =>
     causal part left out: real words of the future must be hidden as well
         past & real[:, None, None, :] => real[:, None, None, :].repeat(1, 1, query_length, 1)
     """
@@ -133,20 +127,10 @@ def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> T
 
     multiplied by the temperature: divide: a high temperature makes the words more alike
         / temperature => * temperature
-    temperature on probabilities: divide the logits, before softmax: then what is large grows against what is small
-        logits[:, -1] / temperature => (logits[:, -1].softmax(dim=-1) / temperature)
-        logits[:, -1] / temperature => logits[:, -1]
-        and softmax(dim=-1) => softmax(dim=-1) / temperature
     not renormalised after top-k: the kept words must sum to 1 again: hide the others before softmax
         scaled.masked_fill(hidden, -math.inf).softmax(dim=-1) => scaled.softmax(dim=-1).masked_fill(hidden, 0)
     more than k words kept at a tie: a threshold keeps all words that equal the k-th: choose by rank instead
         masked_fill(hidden => masked_fill(scaled < scaled.topk(top_k).values[:, -1:]
-    another of the equal words kept: of equal logits the smaller word goes first: argsort, descending and stable
-        order = scaled => order = (scaled + 1e-9 * torch.arange(7))
-        order = scaled => order = (scaled + 1e-9 * torch.tensor([1, 0, 0, 0, 0, 0, 1]))
-    in the order of rank, not of words: put each probability back at the place of its word: scatter
-        softmax(dim=-1) => softmax(dim=-1).sort(dim=-1, descending=True).values
-        softmax(dim=-1) => softmax(dim=-1).topk(top_k).values
     other positions than the last: only the last one predicts the word that comes next: logits[:, -1]
         logits[:, -1] => logits[:, 0]
         logits[:, -1] => logits.mean(dim=1)
@@ -166,13 +150,12 @@ def cache_cases() -> list[Case]:
     return [Case(f"{t} words in the cache", (*inputs, keys[:, :t], values[:, :t])) for t in (5, 1, 0)]
 
 
-@exercise("output, keys, values", cache_cases)
+@exercise("output, keys, values", cache_cases, SCALED)
 def cached_step(
     word: Tensor, positions: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, past_keys: Tensor, past_values: Tensor
 ) -> Three:
     """
-    The new word brings one query, one key and one value. The key and the value join those of the words before, and
-    the query meets them all.
+    The new word brings a query, a key and a value. Key and value join those before, and the query meets them all.
 
     x                   word + positions[T]; T is past_keys.size(1)      (B, d_model)
     query, key, value   x times w_q, w_k, w_v                            (B, d_k), (B, d_k), (B, d_v)
@@ -191,52 +174,37 @@ def cached_step(
         [past_keys, key] => [key, past_keys]
         and [past_values, value] => [value, past_values]
     new word does not see itself: its own key and value belong to what it attends to: append first, then attend
-        query @ keys.mT => query @ past_keys.mT
-        and weights @ values => weights @ past_values
-    cache not attended to: attend to old and new keys together; one key alone has a weight of 1
-        query @ keys.mT => query @ key.mT
-        and weights @ values => weights @ value
-    no position: add positions[T] to the embedding: a model without it cannot tell the order
-        + positions[past_keys.size(1)] =>
+        (query, keys, values) => (query, past_keys, past_values)
     another position than T: the cache holds positions 0 to T - 1, so the new word stands at T
         positions[past_keys.size(1)] => positions[0]
+        + positions[past_keys.size(1)] =>
         positions[past_keys.size(1)] => positions[max(past_keys.size(1) - 1, 0)]
         positions[past_keys.size(1)] => positions[past_keys.size(1) + 1]
-    softmax over the wrong axis: over the keys, the last axis of the scores
-        dim=-1) => dim=1)
-        dim=-1) => dim=0)
-    not divided by √d_k: divide the scores by the square root of d_k, the size of a key
-        / math.sqrt(keys.size(-1)) =>
-    divided by another size than √d_k: d_k is the size of a key, and its root is needed
-        math.sqrt(keys.size(-1)) => keys.size(-1)
-        math.sqrt(keys.size(-1)) => math.sqrt(x.size(-1))
     """
     x = (word + positions[past_keys.size(1)])[:, None]  # (B, d_model) -> (B, 1, d_model)
     query, key, value = x @ w_q, x @ w_k, x @ w_v
     keys = torch.cat([past_keys, key], dim=1)  # (B, T, d_k) -> (B, T + 1, d_k)
     values = torch.cat([past_values, value], dim=1)  # (B, T, d_v) -> (B, T + 1, d_v)
-    weights = torch.softmax(query @ keys.mT / math.sqrt(keys.size(-1)), dim=-1)  # (B, 1, T + 1)
-    return (weights @ values)[:, 0], keys, values
+    output, _ = scaled_dot_product_attention(query, keys, values)  # (B, 1, d_v)
+    return output[:, 0], keys, values
 
 
 def tile_cases() -> list[Case]:
     """T_q = 5, d_v = 3. The sum of a tile is 1 or more: the largest key itself has exp(0)."""
     largest, total, mean = draw((2, 5), (2, 5), (2, 5, 3))
     largest, total = 2 * largest, 1 + 4 * total.abs()
-    high = largest + torch.tensor([[1000.0], [0]])
 
-    def tiles(largest: Tensor, unseen: list[tuple[int, int]]) -> tuple[Tensor, ...]:
-        hidden = torch.zeros(2, 5, dtype=torch.bool)
-        for tile, query in unseen:
-            hidden[tile, query] = True
-        parts = largest.masked_fill(hidden, -math.inf), total * ~hidden, mean * ~hidden[:, :, None]
+    def tiles(unseen_by_a: list[int], unseen_by_b: list[int], more: int = 0) -> tuple[Tensor, ...]:
+        seen = torch.tensor([[i not in unseen for i in range(5)] for unseen in (unseen_by_a, unseen_by_b)])
+        high = largest + torch.tensor([[more], [0]])
+        parts = high.masked_fill(~seen, -math.inf), total * seen, mean * seen[:, :, None]
         return tuple(part[tile] for tile in range(2) for part in parts)
 
     return [
-        Case("", tiles(largest, [])),
-        Case("scores of 1000 in one tile", tiles(high, [])),
-        Case("some queries see no key of one tile", tiles(largest, [(0, 0), (1, 1), (1, 3)])),
-        Case("a query that sees no key in both", tiles(largest, [(0, 1), (1, 1), (1, 3)])),
+        Case("", tiles([], [])),
+        Case("scores of 1000 in one tile", tiles([], [], 1000)),
+        Case("some queries see no key of one tile", tiles([0], [1, 3])),
+        Case("a query that sees no key in both", tiles([1], [1, 3])),
     ]
 
 
@@ -245,8 +213,7 @@ def merge_tiles(
     largest_a: Tensor, total_a: Tensor, mean_a: Tensor, largest_b: Tensor, total_b: Tensor, mean_b: Tensor
 ) -> Three:
     """
-    A total counts in units of e to the largest score of its tile. To add two totals bring both to one unit:
-    multiply each by exp(its own largest - the new largest), which is at most 1.
+    A total counts in units of e to the largest score of its tile: bring both to one unit before you add them.
 
     largest          the larger of the two                                           (T_q,)
     part_a, part_b   each total times exp(own largest - new largest)                 (T_q,)
@@ -260,26 +227,16 @@ def merge_tiles(
             part_a = total_a[i] * exp(largest_a[i] - largest[i])
             part_b = total_b[i] * exp(largest_b[i] - largest[i])
             total[i] = part_a + part_b
-            for c in range(d_v):
-                mean[i, c] = (part_a * mean_a[i, c] + part_b * mean_b[i, c]) / total[i]
+            mean[i] = (part_a * mean_a[i] + part_b * mean_b[i]) / total[i]      # d_v numbers
 
     not rescaled: both totals were taken relative to their own maximum: multiply each by exp(own - new) first
         (largest_a - finite).exp() => 1
         and (largest_b - finite).exp() => 1
         (largest_b - finite).exp() => 1
-    rescaled the wrong way: exp(own maximum - new maximum): at most 1, so that sums shrink and cannot overflow
-        largest_a - finite => finite - largest_a
-        and largest_b - finite => finite - largest_b
     not divided by the new total: a weighted sum is no mean yet: divide it by the new total
         weighted / total.masked_fill(total == 0, 1)[:, None] => weighted
     total not rescaled in the mean: the weights of the means are the rescaled totals, as in the new total
         part_a[:, None] * mean_a + part_b[:, None] => total_a[:, None] * mean_a + total_b[:, None]
-        part_a[:, None] * mean_a + part_b[:, None] => total_a[:, None] * mean_a + total_b[:, None]
-        and total.masked_fill(total == 0, 1)[:, None] => (total_a + total_b)[:, None]
-    exp of scores, nothing taken off: exp(1000) is infinite: always take the new maximum off before exp
-        (largest_a - finite).exp() => largest_a.exp()
-        and (largest_b - finite).exp() => largest_b.exp()
-        and return (largest, total, => return (largest, total / largest.exp(),
     NaN where no key is seen: -inf - -inf and 0 / 0 are NaN: put a finite number in their place, twice
         largest.masked_fill(largest == -math.inf, 0) => largest
         total.masked_fill(total == 0, 1) => total
@@ -304,8 +261,7 @@ def linear_cases() -> list[Case]:
 @exercise("output, state, total", linear_cases)
 def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Three:
     """
-    In the sum of (phi(q) · phi(k)) v over the past words phi(q) is the same in each term: take it out. What
-    is left is a sum of phi(k) and v alone, which can be kept from word to word.
+    In the sum of (phi(q) · phi(k)) v take out phi(q). What is left, of phi(k) and v, is kept from word to word.
 
     phi_q, phi_k   phi of all queries and keys                          (T, d_k)
     state, total   zeros at first, of the dtype of value                (d_k, d_v), (d_k,)
@@ -315,34 +271,25 @@ def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Three:
     for t in range(T):
         for a in range(d_k):
             total[a] += phi(key[t, a])                          # at first 0
-            for c in range(d_v):
-                state[a, c] += phi(key[t, a]) * value[t, c]     # at first 0
+            state[a] += phi(key[t, a]) * value[t]               # at first 0; d_v numbers
         norm = sum(phi(query[t, a]) * total[a] for a in range(d_k))
-        for c in range(d_v):
-            output[t, c] = sum(phi(query[t, a]) * state[a, c] for a in range(d_k)) / norm
+        output[t] = sum(phi(query[t, a]) * state[a] for a in range(d_k)) / norm
 
     norm missing: divide by the sum of the weights, phi(query)·total: the weights must sum to 1
         / (q @ total) =>
     state read before it is updated: a word sees itself: update state and total first, then read
         q @ state / (q @ total) => q @ (state - torch.outer(k, v)) / (q @ (total - k))
-        q @ state / (q @ total) => q @ (state - torch.outer(k, v)) / (q @ (total - k) + 1e-9)
     whole text read, not the past: read at once after each update: later words must not be in the state
         torch.stack(outputs) => phi_q @ state / (phi_q @ total)[:, None]
-    state replaced, not added to: the state is a sum over all words so far: +=
-        state + torch => torch
-        and total + k => k
     phi left out: phi of both, query and key: without it weights can be negative and the norm 0
         F.elu(query) + 1 => query
         and F.elu(key) + 1 => key
-        F.elu(query) + 1 => query
     elu without + 1: elu goes down to -1: add 1, and every weight is positive
         F.elu(query) + 1 => F.elu(query)
         and F.elu(key) + 1 => F.elu(key)
     another phi: phi(x) = elu(x) + 1 is asked; relu, softplus and exp are other functions
         F.elu(query) + 1 => F.relu(query)
         and F.elu(key) + 1 => F.relu(key)
-        F.elu(query) + 1 => F.relu(query) + 1
-        and F.elu(key) + 1 => F.relu(key) + 1
     """
     phi_q, phi_k = F.elu(query) + 1, F.elu(key) + 1
     state = value.new_zeros(key.size(1), value.size(1))
@@ -366,8 +313,7 @@ def induction_cases() -> list[Case]:
 @exercise("score", induction_cases)
 def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
     """
-    Where does a word ask, and for what? Where the same word stood before: the key to look at is one place further
-    on. So first make a table of these places, without a look at the weights.
+    Where the same word stood before, the key to look at is one place further on: first make a table of these places.
 
     same      is the word at i the word at j?                   (N, T, 1) and (N, 1, T) -> (N, T, T)
     earlier   same, and j before i                              tril(-1)
@@ -388,8 +334,6 @@ def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
         F.pad(earlier, (1, 0))[..., :-1] => earlier
     the word before: that is what a previous-token head needs; the answer stands after the earlier occurrence
         F.pad(earlier, (1, 0))[..., :-1] => F.pad(earlier, (0, 1))[..., 1:]
-    the later occurrence asked: row i asks, and looks back: keys come before it, below the diagonal
-        same.tril(diagonal=-1) => same.triu(diagonal=1)
     own position counted as earlier: a word is no earlier occurrence of itself: below the diagonal alone, tril(-1)
         tril(diagonal=-1) => tril()
     rows without an earlier occurrence counted: they were not asked: leave them out of the mean
@@ -409,8 +353,7 @@ def paged_cases() -> list[Case]:
 @exercise("keys", paged_cases)
 def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
     """
-    The table says where each block of the text lies: word t is in block table[t // block_size], at place
-    t % block_size of it.
+    The table says where each block of the text lies: word t is in block table[t // block_size].
 
     blocks   those of the table, in its order                           (n, H, block_size, d_k)
     keys     heads first, then blocks and places as one axis            (H, n * block_size, d_k)
@@ -425,8 +368,6 @@ def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
         keys[:, :length] => keys
     order of the table ignored: the first entry has the first words, wherever its block lies in memory
         pool[table] => pool[table.sort().values]
-    places before blocks: all places of one block, then those of the next: t // block_size is the block
-        blocks.transpose(0, 1).flatten(1, 2) => blocks.permute(1, 2, 0, 3).flatten(1, 2)
     heads and words mixed up: bring the heads to the front before blocks and places become one axis
         blocks.transpose(0, 1).flatten(1, 2) => blocks.reshape(pool.size(1), -1, pool.size(3))
     """
@@ -450,8 +391,7 @@ def draft_cases() -> list[Case]:
 @exercise("kept, probabilities", draft_cases)
 def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
     """
-    Of the chance p of a word the draft brings min(p, q). What is missing, p - q where it is positive, must come
-    from the words that are drawn in place of refused ones.
+    Of the chance p of a word the draft brings min(p, q). What is missing must come from words drawn anew.
 
     ratios          p / q of each drafted word: p[i, words[i]] / q[i, words[i]]         (n,)
     kept            how many come before the first whose luck is not below its ratio
@@ -467,8 +407,6 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
 
     ratio the wrong way round: what the draft says too often, q above p, must be kept less often: p / q
         p[places, words] / q[places, words] => q[places, words] / p[places, words]
-    q left out: the draft has brought the word with chance q already: it stays with p / q, not with p
-        p[places, words] / q[places, words] => p[places, words]
     words behind a refused one kept: they were drafted to follow a word that is not there any more
         stays.cumprod(dim=0).sum() => stays.sum()
     drawn again from p: kept words bring min(p, q) of p already: only what is missing may be drawn
@@ -495,8 +433,7 @@ ROLLED = ((14, 5, 2), (8, 5, 2), (4, 5, 2), (1, 5, 2), (11, 3, 0))  # on and on;
 )
 def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
     """
-    Which slot a token takes depends on its position alone: behind the sinks the slots come round again and again.
-    Of all tokens that took a slot the last is there.
+    Behind the sinks the slots come round again and again. Of all tokens that took a slot the last is there.
 
     p        the positions of all tokens: 0, 1, 2, ...                         (length,)
     slots    p itself for a sink; else sinks plus (p - sinks) modulo window    (length,)
@@ -510,10 +447,6 @@ def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
         torch.where(p < sinks, p, sinks + (p - sinks) % window) => p % (sinks + window)
     rolls out of step: position sinks + window, the first without a slot of its own, takes slot `sinks`
         (p - sinks) % => p %
-        (p - sinks) % => (p - sinks + 1) %
-    window counted with the sinks in it: window slots roll, beside the sinks: sinks + window in all
-        % window => % (window - sinks)
-        and min(length, sinks + window) => min(length, window)
     in the order of the text: nothing moves: a token stays in its slot until another is written over it
         'amax') => 'amax').sort().values
     """
@@ -536,7 +469,5 @@ EXERCISES = (
     rolling_positions,
 )
 AFTERWARDS = """\
-You can now hide the future and the padding with one mask, turn logits into the probabilities of a next word, and write
-word by word with a cache. You can merge tiles of keys as flash attention does, run attention as a recurrence, and score
-a head that copies. Blocks, drafts and slots that roll you know from the inside, too. These were the last exercises.
-Next is an attention of your own: ToyTransformer in shared/toy_model.py takes it as an argument."""
+You can now mask, sample, cache, merge tiles and run attention as a recurrence. These were the last exercises. Next is
+an attention of your own: ToyTransformer in shared/toy_model.py takes it as an argument."""

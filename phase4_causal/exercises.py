@@ -1,30 +1,19 @@
 """Exercises of phase 4: write what lets a model write itself, and hear what is wrong by its name.
 
-The first run makes my_exercises.py beside this file. Write there, in place of each `raise NotImplementedError`; then
+    python phase4_causal/exercises.py --help      says how; answers.py has spoilers
 
-    python phase4_causal/exercises.py              checks all exercises, and says what is left to do
-    python phase4_causal/exercises.py 3            checks one of them, by number or name
-    python phase4_causal/exercises.py 3 --hint     tells its idea; --hint 2: its steps; --hint 3: the whole
-    python phase4_causal/exercises.py 1 --train    trains it in the toy model: what it finds, what it costs
-
-Each names its section of README.md, or the page of a room, how hard it is (easy: one idea, medium: two at once, hard:
-several, with special cases) and how many minutes it may take you: an estimate. Loops are fine, matrix products are
-shorter. Import what you like; only attention_utils and the other files of this phase would take the fun out of it.
-Inputs are float64: give new tensors the dtype of one of them, torch.zeros(3, 5, dtype=x.dtype). Spoilers are in
-answers.py. B batch, T length, V words; masks are bool, True = may attend; rows are queries, columns are keys.
+B batch, T length, V words. Masks are bool, True = may attend; rows are queries, columns are keys.
+Only attention_utils and the other files of this phase would take the fun out of it.
 """
 
-import torch
+from torch import Tensor
 
 from phase4_causal.answers import AFTERWARDS, EXERCISES
 from shared import cli, exercise_checker
 
-Tensor = torch.Tensor
-
 
 def causal_mask(query_length: int, key_length: int) -> Tensor:
     """Exercise 1: which keys may each query see, if nothing may see the future?
-
     Lesson: 1. What may a word see · easy · 20 min
 
     query_length   T_q
@@ -40,7 +29,6 @@ def causal_mask(query_length: int, key_length: int) -> Tensor:
 
 def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor:
     """Exercise 2: and if the sequences of a batch end at different places, the rest being padding?
-
     Lesson: 1. What may a word see · medium · 30 min
 
     lengths        (B,)             integers, the number of real words of each sequence
@@ -57,7 +45,6 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
 
 def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> Tensor:
     """Exercise 3: from what a model says to the probabilities by which its next word is drawn.
-
     Lesson: 4. Writing · medium · 45 min
 
     logits        (B, T, V)         float64, of a text of T words; position t predicts word t + 1
@@ -76,7 +63,6 @@ def cached_step(
     word: Tensor, positions: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, past_keys: Tensor, past_values: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 4: attention for one new word, keys and values of the T words before it being kept.
-
     Lesson: 5. The cache · medium · 50 min
 
     word          (B, d_model)      float64, as all that follow: the embedding of the new word
@@ -98,7 +84,6 @@ def merge_tiles(
     largest_a: Tensor, total_a: Tensor, mean_a: Tensor, largest_b: Tensor, total_b: Tensor, mean_b: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 5: attention over keys a and over keys b was computed apart; what is it over all of them?
-
     Lesson: 6. Long texts · hard · 75 min
 
     Of each tile there are, in float64, for scores s[i, j] and values v[j] of its own keys,
@@ -119,7 +104,6 @@ def merge_tiles(
 
 def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 6: attention as a recurrent network, which forgets the keys (Katharopoulos et al. 2020).
-
     Lesson: 6. Long texts · hard · 60 min
 
     query   (T, d_k)        float64, as key and value
@@ -140,7 +124,6 @@ def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[
 
 def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
     """Exercise 7: does a head look up what came after the same word last time (Olsson et al. 2022)?
-
     Lesson: induction/README.md · medium · 40 min
 
     weights   (N, H, T, T)      float64, causal, of N texts
@@ -156,7 +139,6 @@ def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
 
 def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
     """Exercise 8: the keys of a text lie in blocks, anywhere in memory; put them in a row (Kwon et al. 2023).
-
     Lesson: serving/README.md · easy · 25 min
 
     pool     (num_blocks, H, block_size, d_k)   float64: the blocks of all texts
@@ -169,7 +151,6 @@ def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
 
 def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
     """Exercise 9: how many drafted words stay, and from what is the next one drawn (Leviathan et al. 2023)?
-
     Lesson: serving/README.md · medium · 45 min
 
     words   (n,)        integers: drafted by a small model
@@ -186,7 +167,6 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
 
 def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
     """Exercise 10: a cache of fixed size reads on and on; which tokens does it still hold (Xiao et al. 2023)?
-
     Lesson: serving/README.md · medium · 30 min
 
     length   1 or more      how many tokens were read, one after the other

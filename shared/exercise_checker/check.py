@@ -1,18 +1,17 @@
 """Which mistake it is: the reader's function on one case after the other, beside all functions that make a mistake."""
 
 import warnings
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from shared.exercise_checker.exercise import Case, Exercise, Function, ways
+from shared.exercise_checker.exercise import Case, Exercise, Function, mistakes
 from shared.exercise_checker.words import NOT_WRITTEN, Outcome, call, problem_of
 
 DONE, WRONG = "done", "wrong"
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """One of DONE, NOT_WRITTEN and WRONG, and the line for the reader."""
 
     status: str
@@ -40,16 +39,13 @@ def check(exercise: Exercise, function: Function) -> Report:
 
 
 def recognise(exercise: Exercise, cases: list[Case], outcomes: list[Outcome], which: int) -> str:
-    """The name and the hint of the mistake that gives what the reader's function gave; "" if none does.
-
-    If none gives all, one will do that gives the wrong result number `which`: what is wrong beside it comes next time.
-    """
+    """What is said of the mistake that gives all that the reader's function gave, or its wrong result; "" if none."""
     with warnings.catch_warnings(action="ignore"):  # about what the reader did not write
-        tried = [(mistake, function, call(exercise, function, cases[-1])) for mistake, function in ways(exercise)]
+        tried = [(said, function, call(exercise, function, cases[-1])) for said, function in mistakes(exercise)]
         for parts in (slice(None), slice(which, which + 1)):
-            for mistake, function, outcome in tried:
+            for said, function, outcome in tried:
                 if alike(outcomes[-1], outcome, parts, exercise.tolerance) and shows_first(exercise, function, cases):
-                    return f"{mistake.name}: {mistake.hint}"
+                    return said
     return ""
 
 

@@ -23,6 +23,14 @@ from shared.exercise_checker.words import NOT_WRITTEN
 
 WIDTH = 110  # of the printed lines
 MARKS = {DONE: "+", NOT_WRITTEN: "-", WRONG: "x"}
+HOW = """
+
+The first run makes my_exercises.py beside this file. Write there, in place of each `raise NotImplementedError`, and run
+this again, as often as you like. Each exercise names its section of the lesson, or the page of a room; how hard it is
+(easy: one idea, medium: two at once, hard: several, with special cases); and how many minutes it may take: an estimate.
+Loops are fine, matrix products are shorter, what you wrote for one exercise helps in the next. Import what you like.
+Inputs are float64: give new tensors the dtype of one of them, torch.zeros(3, 5, dtype=x.dtype).
+Exit code 0: all done, 1: not yet."""
 HINTS = {"1": "the idea", "2": "the steps and their shapes", "3": "the whole as plain loops"}
 
 
@@ -33,7 +41,7 @@ def run(file: str, exercises: Sequence[Exercise], afterwards: str, argv: list[st
     file: the path of the exercises.py. afterwards: what to say when the reader has done all.
     """
     stubs, known = Path(file), {str(n): exercise for n, exercise in enumerate(exercises, start=1)}
-    parser = parser_for(ast.get_docstring(ast.parse(stubs.read_text(encoding="utf-8"))))
+    parser = parser_for(ast.get_docstring(ast.parse(stubs.read_text(encoding="utf-8"))) + HOW)
     options = parser.parse_args(argv)
     chosen = {n: each for n, each in known.items() if options.exercise in (None, n, each.name)}
     if not chosen:
@@ -57,7 +65,7 @@ def run(file: str, exercises: Sequence[Exercise], afterwards: str, argv: list[st
         print(f"\n{textwrap.fill(afterwards, WIDTH)}")
 
 
-def parser_for(description: str | None) -> argparse.ArgumentParser:
+def parser_for(description: str) -> argparse.ArgumentParser:
     parser = cli.Parser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -104,7 +112,6 @@ def report(chosen: dict[str, Exercise], functions: dict[str, Function], stubs: P
     if left and len(chosen) > 1:
         first, minutes = next(iter(left)), sum(left.values())
         print(f"Next: {first}; for a hint: python {short(stubs)} {first.split()[0]} --hint")
-        print(f"Sections are those of {short(stubs.with_name('README.md'))}; a room has a page of its own.")
         print(f"Minutes are estimates; what is left takes about {minutes // 60} h {minutes % 60} min.")
     return bool(left)
 
@@ -115,9 +122,9 @@ def readers_file(stubs: Path) -> Path:
     if not file.exists():
         lines = text[: text.index("\n\ndef main(")].splitlines()[ast.parse(text).body[0].end_lineno :]
         lines = [line for line in lines if not re.match(r"from (shared|\w+\.answers) import ", line)]
-        heading = f'"""Your exercises: python {short(stubs)} checks them, with a number and --hint it helps."""'
+        lines = [f'"""Your exercises: python {short(stubs)} checks them."""', "", "import torch", *lines[1:], ""]
         with paths.whole_file(file) as unfinished:
-            unfinished.write_text("\n".join([heading, *lines]) + "\n", encoding="utf-8")
+            unfinished.write_text("\n".join(lines), encoding="utf-8")
         print(f"made {short(file)}: write your answers there; git leaves this file alone")
     return file
 

@@ -1,6 +1,6 @@
 """What an exercise is made of: a solution, inputs to try it on, hints, and the usual mistakes as edits of its text.
 
-A table of mistakes is text: a name and a hint, then a line for each way to make the mistake.
+A table of mistakes: what is said, a name and a hint; then a line for each way to make the mistake.
 
     not divided by √d_k: the dot products are too large, so the softmax comes out too sharp
         some words of the solution => other words
@@ -9,31 +9,20 @@ A table of mistakes is text: a name and a hint, then a line for each way to make
 
 import ast
 import inspect
-import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 Function = Callable[..., Any]
-Edit = tuple[str, str]  # old words, new words
+Way = list[tuple[str, str]]  # old words, new words
 OURS = ("shared.", "phase")  # where the helpers of a solution stand
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """The name of a usual mistake, a sentence that helps out of it, and the ways to make it."""
-
-    name: str
-    hint: str
-    ways: list[list[Edit]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One call: what is special about it, and the arguments."""
 
     name: str
@@ -81,18 +70,17 @@ def draw(*shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
     return [0.5 * torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-def mistakes_in(table: str) -> list[Mistake]:
-    """Read a table of mistakes."""
-    found: list[Mistake] = []
+def ways_in(table: str) -> list[tuple[str, Way]]:
+    """Read a table of mistakes -> what is said, and a way to make it; one for each way."""
+    said, found = "", []
     for line in map(str.strip, filter(str.strip, table.splitlines())):
         old, arrow, new = line.partition(" =>")
-        name, _, hint = line.partition(": ")
         if not arrow:
-            found.append(Mistake(name, hint))
+            said = line
         elif old.startswith("and "):
-            found[-1].ways[-1].append((old[4:], new.strip()))
+            found[-1][1].append((old[4:], new.strip()))
         else:
-            found[-1].ways.append([(old, new.strip())])
+            found.append((said, [(old, new.strip())]))
     return found
 
 
@@ -102,12 +90,11 @@ def source_of(solution: Function) -> tuple[str, dict[str, Any]]:
     texts, names, todo = {}, {}, [solution]
     while todo:
         function = todo.pop()
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-        definition = tree.body[0]
+        definition = ast.parse(inspect.getsource(function)).body[0]
         definition.decorator_list = []
         if ast.get_docstring(definition) is not None:
             del definition.body[0]
-        texts[function] = ast.unparse(tree)
+        texts[function] = ast.unparse(definition)
         names = function.__globals__ | names
         used = sorted({node.id for node in ast.walk(definition) if isinstance(node, ast.Name)})
         helpers = [names[name] for name in used if inspect.isfunction(names.get(name))]
@@ -115,7 +102,7 @@ def source_of(solution: Function) -> tuple[str, dict[str, Any]]:
     return "\n\n".join(reversed(texts.values())), names
 
 
-def edited(solution: Function, way: list[Edit]) -> Function:
+def edited(solution: Function, way: Way) -> Function:
     """The solution with its text, or that of its helpers, changed. Each old text must stand there exactly once."""
     text, names = source_of(solution)
     for old, new in way:
@@ -128,11 +115,11 @@ def edited(solution: Function, way: list[Edit]) -> Function:
 
 
 @cache
-def ways(exercise: Exercise) -> list[tuple[Mistake, Function]]:
-    """Every mistake with every function that makes it."""
-    mistakes = mistakes_in("\n".join([*exercise.paragraphs[3:], exercise.tables]))
-    found = [(mistake, edited(exercise.solution, way)) for mistake in mistakes for way in mistake.ways]
+def mistakes(exercise: Exercise) -> list[tuple[str, Function]]:
+    """What is said of every mistake, with every function that makes it."""
+    table = "\n".join([*exercise.paragraphs[3:], exercise.tables])
+    found = [(said, edited(exercise.solution, way)) for said, way in ways_in(table)]
     if len(exercise.names) > 1:
-        mistake = Mistake("returned in the wrong order", f"the task says: return {exercise.returns}")
-        found.append((mistake, lambda *inputs: exercise.solution(*inputs)[::-1]))
+        said = f"returned in the wrong order: the task says: return {exercise.returns}"
+        found.append((said, lambda *inputs: exercise.solution(*inputs)[::-1]))
     return found
