@@ -175,6 +175,7 @@ def rolling(n, window, sinks):
 
 SCALE = "divided by another size than √d_k"
 BLIND = "weights where a query sees nothing"
+COSINE = "cosine in place of the dot product"
 LOST = "hidden scores take part"
 WRONG = {
     "score_by_hand": [("not divided by √d_k", lambda: [0.12, 0.87, 0.02]), ("", lambda: [0.5, 0.25, 0.25])],
@@ -200,10 +201,7 @@ WRONG = {
         (SCALE, lambda x, q, k, v, m: attend(x @ q * (3 / len(x)) ** 0.5, x @ k, x @ v, m)),
         (SCALE, lambda x, q, k, v, m: attend(x @ q * 3**0.5 / 8, x @ k, x @ v, m)),
         ("softmax before the division", lambda x, q, k, v, m: attend(x @ q, x @ k, x @ v, m, divided_after)),
-        (
-            "cosine in place of the dot product",
-            lambda x, q, k, v, m: attend(unit(x @ q) * 3**0.5, unit(x @ k), x @ v, m),
-        ),
+        (COSINE, lambda x, q, k, v, m: attend(unit(x @ q) * 3**0.5, unit(x @ k), x @ v, m)),
         ("softmax over the wrong axis", lambda x, q, k, v, m: attend(x @ q, x @ k, x @ v, m, lambda s: s.softmax(0))),
         ("one matrix for queries and keys", lambda x, q, k, v, m: attend(x @ q, x @ q, x @ v, m)),
         ("values not made by w_v", lambda x, q, k, v, m: attend(x @ q, x @ k, x, m)),
