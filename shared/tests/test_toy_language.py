@@ -1,49 +1,64 @@
-"""The toy language and the toy model: gold relations, tokenizer, files, positions, padding, float64."""
+"""The toy language and its model: gold relations, probabilities by hand and by Bayes, made heads, files, padding."""
 
 import itertools
 import math
+import random
+from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from phase1_single_head import models
+from phase1_single_head.models import make_single_head
+from phase1_single_head.reading.other_weights import alternative_weights
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import paths, toy_language, training
 from shared.attention_utils import padding_mask
+from shared.grammar import entropy, scores
+from shared.grammar.entropy import excess_loss, hidden_word_distribution, questions, sentence_log_probability
 from shared.tests.helpers import near
-from shared.toy_language import RELATIONS, TOY_SENTENCE, VOCABULARY, encode, tokenize
+from shared.toy_language import INDEX, MASK_ID, RELATIONS, TOY_SENTENCE, VOCABULARY, encode, sample_sentence, tokenize
 from shared.toy_model import ToyTransformer, in_double, sinusoidal_positions, watch_embedding, weights_of
 
+TOY_WORDS = TOY_SENTENCE.split()
 
-def test_every_gold_relation_joins_words_of_the_right_kind():
-    nouns = {form for c in (toy_language.SUBJECTS, toy_language.PLACES) for ps in c.values() for p in ps for form in p}
-    singular = {p[0] for c in (toy_language.SUBJECTS, toy_language.PLACES) for ps in c.values() for p in ps}
+
+def words_of(sentence):
+    return sentence.split()
+
+
+def sampled(seed, count):
+    rng = random.Random(seed)
+    return [sample_sentence(rng).words for _ in range(count)]
+
+
+# ---- sentences, relations, files
+
+
+def test_gold_relations_are_those_that_the_order_of_words_shows():
+    """The sampler notes them while it draws; with_relations reads them off. And no fixed offset is a good guess."""
     distances = {name: set() for name in RELATIONS}
     for sentence in training.corpus()[1]:
-        words = sentence.words
+        assert scores.with_relations(sentence.words) == sentence
         for name, pairs in sentence.relations.items():
             distances[name] |= {target - source for source, target in pairs}
-        for determiner, noun in sentence.relations["determiner-noun"]:
-            assert words[noun] in nouns
-            allowed = toy_language.SINGULAR_DETERMINERS if words[noun] in singular else toy_language.PLURAL_DETERMINERS
-            assert words[determiner] in (*allowed, "the")
-        for adjective, noun in sentence.relations["adjective-noun"]:
-            assert words[adjective] in toy_language.ADJECTIVES and words[noun] in nouns
-        ((verb, subject),) = sentence.relations["verb-subject"]
-        ((same_verb, place),) = sentence.relations["verb-place"]
-        subject_class, preposition, place_class = toy_language.VERBS[words[verb]]
-        assert verb == same_verb and subject < verb < place and preposition in words[verb:place]
-        assert words[subject] in itertools.chain(*toy_language.SUBJECTS[subject_class])
-        assert words[place] in itertools.chain(*toy_language.PLACES[place_class])
-    assert all(len(distances[name]) >= 3 for name in RELATIONS[:3]), "a fixed offset would be a good guess"
+    assert all(len(distances[name]) >= 3 for name in RELATIONS[:3])
+    sentence = scores.with_relations(words_of("quietly those big red dogs beside the soft barn slept in a bed"))
+    assert sentence.relations == {
+        "determiner-noun": ((1, 4), (6, 8), (11, 12)),
+        "verb-subject": ((9, 4),),
+        "verb-place": ((9, 12),),
+        "adjective-noun": ((2, 4), (3, 4), (7, 8)),
+    }
+    for words in (["on", "quietly"], words_of("mat the on sat cat the")):
+        assert scores.with_relations(words).relations == {}
 
 
 def test_the_sets_are_disjoint_and_the_toy_sentence_is_never_trained_on():
     train, held_out = ({sentence.words for sentence in part} for part in training.corpus())
     assert len(train) == training.NUM_TRAIN and len(held_out) == training.NUM_HELD_OUT
-    assert not train & held_out
-    assert tuple(TOY_SENTENCE.split()) not in train | held_out
+    assert not train & held_out and tuple(TOY_WORDS) not in train | held_out
     assert 90 <= len(VOCABULARY) <= 110 and len(set(VOCABULARY)) == len(VOCABULARY)
     assert toy_language.sample_corpus(10, 5, seed=1) == toy_language.sample_corpus(10, 5, seed=1)
 
@@ -51,54 +66,205 @@ def test_the_sets_are_disjoint_and_the_toy_sentence_is_never_trained_on():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the sentence is empty"),
         ("  . ", "the sentence is empty"),
         ("the cta sat", '"cta" is not among the .* nearest known words: .*cat'),
-        ("the zzzzqx sat", '"zzzzqx" is not among'),
         ("the <pad> sat", '"<pad>" is not among'),
         ("the " * 33, "33 words: the limit is 32"),
     ],
 )
-def test_tokenizer_says_what_is_wrong(text, message):
+def test_a_sentence_that_cannot_be_read_is_answered_with_what_is_wrong(text, message):
     with pytest.raises(ValueError, match=message):
         tokenize(text)
 
 
-def test_tokenizer_reads_what_it_should():
-    assert tokenize("The cat, sat on the MAT.") == TOY_SENTENCE.split()
-    assert toy_language.decode(encode(TOY_SENTENCE.split())) == TOY_SENTENCE.split()
+def test_sentences_are_read_as_people_and_their_editors_write_them(tmp_path):
+    assert tokenize("The cat, sat on the MAT.") == TOY_WORDS == toy_language.decode(encode(TOY_WORDS))
     assert len(tokenize("the " * 32)) == 32
-
-
-def test_sentence_files(tmp_path):
     assert toy_language.read_sentences(str(paths.TOY_SEQUENCES))[0] == TOY_SENTENCE
     file = tmp_path / "sentences.txt"
-    file.write_text("# comment\n\nthe cat sat\nthe dgo sat\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"line 4: \"dgo\" is not among .*dog"):
-        toy_language.read_sentences(str(file))
-    file.write_text("# nothing\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="holds no sentence"):
-        toy_language.read_sentences(str(file))
+    file.write_bytes("\ufeffthe cat sat on the mat\r\n\r\n# a note\r\na dog slept\r\n".encode())
+    assert toy_language.read_sentences(str(file)) == [TOY_SENTENCE, "a dog slept"]
+    for text, message in {"# a\n\nthe cat\nthe dgo\n": r"line 4: \"dgo\" .*dog", "# a\n": "holds no sentence"}.items():
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=message):
+            toy_language.read_sentences(str(file))
+
+
+# ---- how likely a sentence is, and a hidden word
+
+
+def test_sentence_probability_worked_by_hand():
+    bare = (0.5 / 5) * 0.5 / 3  # number and determiner, no adjective, one noun of three
+    near(math.exp(sentence_log_probability(TOY_WORDS)), 0.8**3 * 0.7 * bare**2 / 12)
+    subject = (0.5 / 5) * 0.2 / (7 * 6) / 3  # two adjectives, the second one of the six that are left
+    attractor = (0.5 / 5) * 0.3 / 7 / 3 / 6  # one adjective; a class of places first, one of six
+    words = words_of("quietly those big red dogs beside the soft barn slept again in a bed")
+    adverbs = (0.2 / 5) ** 2 * 0.8
+    near(math.exp(sentence_log_probability(words)), adverbs * 0.3 * subject * attractor * bare / 12)
+
+
+def test_the_chances_of_all_noun_phrases_sum_to_one(monkeypatch):
+    monkeypatch.setattr(toy_language, "PLURAL_CHANCE", 0.2)  # even chances would hide which is which
+    nouns, chances = toy_language.SUBJECTS["animal"], []
+    for determiner, noun in itertools.product(entropy.KINDS["d"], itertools.chain(*nouns)):
+        for count in range(3):
+            for adjectives in itertools.permutations(toy_language.ADJECTIVES, count):
+                chances.append(entropy.noun_phrase_probability((determiner, *adjectives, noun), nouns))
+    near(sum(chances), 1)
+    one, many = (entropy.noun_phrase_probability(("the", noun), nouns) for noun in nouns[0])
+    near(4 * many, one)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "a dogs sat on the mat",  # number of the determiner
+        "the girl sat on the mat",  # class of the subject
+        "the cat sat in the mat",  # preposition of the verb
+        "the cat sat on the bed",  # class of the place
+        "the big big cat sat on the mat",  # an adjective twice
+        "the big red soft cat sat on the mat",  # three adjectives
+        "the cat beside the dog sat on the mat",  # only places stand after beside
+        "the cat quietly quietly sat on the mat",  # two adverbs in one place
+        "the <mask> sat on the mat",
+        "the cat sat on the mat today",
+    ],
+)
+def test_what_the_grammar_cannot_make_has_probability_zero(sentence):
+    assert sentence_log_probability(sentence.split()) == -math.inf
+
+
+def test_the_sampler_draws_what_the_grammar_says_as_often_as_it_says():
+    """Lengths and the noun after "every", among many sentences, against the exact shares."""
+    drawn = sampled(11, 20_000)
+    assert all(sentence_log_probability(words) > -math.inf for words in drawn[:2000])
+    one_of_each_class = ("sat on the mat", "swam in the lake", "turned near a park", "lay on a bed")
+    nouns = sum(hidden_word_distribution(["every", "?", *rest.split()], 1) for rest in one_of_each_class) / 4
+    seen = Counter(words[1] for words in drawn if words[0] == "every" and entropy.KIND[words[1]] == "n")
+    bare = 0.8**3 * 0.7 * 0.5**2  # no adverb, no second noun, no adjective: six words
+    cases = [(bare, sum(len(words) == 6 for words in drawn), len(drawn))]
+    cases += [(nouns[INDEX[noun]].item(), count, seen.total()) for noun, count in seen.items()]
+    assert len(cases) == 1 + int((nouns > 0).sum())
+    for expected, count, total in cases:
+        assert abs(count / total - expected) < 4 * math.sqrt(expected * (1 - expected) / total)
+
+
+def test_hidden_words_against_bayes_and_by_hand():
+    subject = hidden_word_distribution(TOY_WORDS, 1)
+    animals = ("cat", "cats", "dog", "dogs", "fox", "foxes")  # "the" takes both numbers
+    assert {VOCABULARY[i] for i in subject.nonzero().flatten()} == set(animals)
+    near(subject[INDEX["fox"]].item(), 1 / 6)
+    near(hidden_word_distribution(["the", "<mask>", *TOY_WORDS[2:]], 1), subject)
+    for sentence in sampled(3, 5):
+        for position in range(len(sentence)):
+            p = hidden_word_distribution(sentence, position)
+            others = [(*sentence[:position], word, *sentence[position + 1 :]) for word in VOCABULARY]
+            joint = torch.tensor([math.exp(sentence_log_probability(words)) for words in others]).double()
+            near(p, joint / joint.sum())
+            assert p[INDEX[sentence[position]]] > 0
+            near(p[p > 0], 1 / (p > 0).sum().double().expand(int((p > 0).sum())))  # all that fit, as the lesson says
+    for words, position, message in (
+        (TOY_WORDS, 6, "position must lie between 0 and 5: got 6"),
+        (words_of("a cat sat in the mat"), 1, r'no word makes "a \.\.\. sat in the mat"'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            hidden_word_distribution(words, position)
+
+
+def test_excess_loss_of_the_grammar_itself_is_zero():
+    sentences = toy_language.sample_corpus(0, 7)[1]
+    asked = questions(sentences)
+
+    def oracle(tokens):
+        logits = torch.zeros(*tokens.shape, len(VOCABULARY), dtype=torch.float64)
+        for row, ids in enumerate(tokens.tolist()):
+            position = ids.index(MASK_ID)
+            words = toy_language.decode(ids)
+            logits[row, position] = hidden_word_distribution(words, position).log().clamp(min=-1e4)
+        return logits
+
+    assert excess_loss(oracle, asked) == pytest.approx(0, abs=1e-12)
+    indifferent = excess_loss(lambda tokens: torch.zeros(*tokens.shape, len(VOCABULARY)), asked)
+    near(indifferent, math.log(len(VOCABULARY)) - entropy.floor(asked), share=1e-9)
+    assert sum(len(tokens) for tokens, *_ in asked) == sum(len(sentence.words) for sentence in sentences)
+
+
+# ---- heads, made so that their score is known
+
+
+def test_a_perfect_head_scores_one_an_inverse_head_zero_and_an_offset_what_it_deserves():
+    sentences = training.corpus()[1][:50]
+    length = max(len(s.words) for s in sentences)
+    for name, gold in scores.gold_matrices(sentences, length).items():
+        perfect = gold.double() + torch.eye(length)  # its own position does not count
+        wrong = (1 - gold.double()) / length
+        found = scores.accuracy_per_head(torch.stack([perfect, wrong], dim=1), gold)
+        near(found, torch.tensor([1.0, 0.0]).double())
+        offsets = Counter(j - i for s in sentences for i, j in s.relations[name])
+        near(scores.best_fixed_offset(gold)[1], max(offsets.values()) / offsets.total())
+    sentence = scores.with_relations(words_of("the big small cat sat on the mat"))
+    gold = scores.gold_matrices([sentence], 8)["adjective-noun"]
+    assert [scores.best_fixed_offset(way)[1] for way in (gold, gold.mT)] == [0.5, 1.0]
+    assert scores.offset_baselines([sentence])["adjective-noun"] == 1.0, "that of the better direction"
+
+
+@pytest.mark.parametrize("shift", [0, 2])
+def test_scores_name_the_right_head_layer_and_direction(shift):
+    sentences = training.corpus()[1][:20]
+    length = max(len(s.words) for s in sentences) + shift
+    gold = scores.gold_matrices(sentences, length, shift)["verb-place"]
+    places = [[n, i + shift, j + shift] for n, s in enumerate(sentences) for i, j in s.relations["verb-place"]]
+    assert gold.nonzero().tolist() == places
+    layers = [torch.full((20, 3, length, length), 1 / length) for _ in range(2)]
+    layers[1][:, 2] = gold.mT.float()
+    best = scores.best_heads(scores.score_heads(layers, sentences, shift))["verb-place"]
+    assert (best.layer, best.head, best.direction, best.accuracy) == (1, 2, "backward", 1.0)
+
+
+def test_the_best_head_is_chosen_on_one_half_and_scored_on_the_other(monkeypatch):
+    sentences = toy_language.sample_corpus(0, 40)[1]
+    length = max(len(sentence.words) for sentence in sentences)
+    gold = scores.gold_matrices(sentences, length)["verb-subject"].double()
+    lucky, steady = gold.clone(), gold.clone()
+    lucky[20:] = torch.eye(length).roll(1, dims=1)  # right on the first half alone
+    steady[:2] = torch.eye(length).roll(1, dims=1)  # wrong at first, then right: worse on the first half
+    layer = torch.stack([lucky, steady], dim=1)  # (40, 2, T, T)
+    trained = SimpleNamespace(model=None, recipe=SimpleNamespace(objective="masked word"))
+
+    def scored(layer, sentences):
+        monkeypatch.setattr(training, "attention_on", lambda *_: ([layer], None))
+        monkeypatch.setattr(training, "corpus", lambda: ([], sentences))
+        return scores.chosen_and_scored(trained)["verb-subject"]
+
+    assert scored(layer, sentences) < 0.5 < 0.9 < scores.score_heads([layer], sentences)["verb-subject"].max()
+    near(scored(layer.flip(0), sentences[::-1]), 0.9)
+
+
+def test_hidden_words_stay_hidden_in_other_weights_of_the_same_output():
+    generator = torch.Generator().manual_seed(3)
+    value, logits = torch.randn(11, 2, generator=generator).double(), torch.randn(11, generator=generator).double()
+    hidden = torch.arange(11) % 3 == 0
+    weights = logits.masked_fill(hidden, -math.inf).softmax(dim=0)
+    other = alternative_weights(weights, value)
+    assert (other[hidden] == 0).all() and (other - weights).abs().sum() > 1e-2
+    near(other @ value, weights @ value)
+
+
+# ---- the toy model; its forward pass stands in test_oracles.py
 
 
 def test_positions_follow_the_published_formula():
     for d_model in (6, 7, 64):
-        encoding = sinusoidal_positions(11, d_model)
-        for position, column in itertools.product(range(11), range(d_model)):
-            angle = position / 10000 ** (2 * (column // 2) / d_model)
-            expected = math.sin(angle) if column % 2 == 0 else math.cos(angle)
-            assert encoding[position, column].item() == pytest.approx(expected, abs=1e-5)
+        angles = [[p / 10000 ** (2 * (c // 2) / d_model) for c in range(d_model)] for p in range(11)]
+        expected = [[math.cos(a) if c % 2 else math.sin(a) for c, a in enumerate(row)] for row in angles]
+        near(sinusoidal_positions(11, d_model), torch.tensor(expected))
 
 
-@pytest.mark.parametrize(
-    "make_attention",
-    [models.make_single_head, MultiHeadAttention, CausalSelfAttention],
-    ids=lambda f: f.__name__,
-)
+@pytest.mark.parametrize("make_attention", [make_single_head, MultiHeadAttention, CausalSelfAttention])
 def test_padding_changes_nothing_for_any_attention(make_attention):
     """A sentence alone and in a padded batch: the same logits and weights, to rounding."""
     torch.manual_seed(0)
-    heads = 1 if make_attention is models.make_single_head else 4
+    heads = 1 if make_attention is make_single_head else 4
     model = ToyTransformer(num_heads=heads, make_attention=make_attention).double().eval()
     short, long = (encode(text.split()) for text in (TOY_SENTENCE, "those dogs beside the dark barn slept in a bed"))
     tokens, lengths = toy_language.pad_batch([short, long])
@@ -110,33 +276,19 @@ def test_padding_changes_nothing_for_any_attention(make_attention):
         near(padded[0, :, : len(short), : len(short)], single[0])
 
 
-def test_model_of_another_size_and_its_limit():
-    model = ToyTransformer(128, 8, 3, make_attention=MultiHeadAttention)
-    logits, layers = model(torch.zeros(1, 32, dtype=torch.long))
-    assert logits.shape == (1, 32, len(VOCABULARY)) and [w.shape for w in layers] == [(1, 8, 32, 32)] * 3
-    with pytest.raises(ValueError, match="at most 34 tokens: got 35"):
-        model(torch.zeros(1, 35, dtype=torch.long))
-
-
-def test_a_model_is_asked_in_float64_without_being_changed():
+def test_a_model_is_asked_in_float64_and_watched_without_being_changed():
     torch.manual_seed(0)
-    model = ToyTransformer(15, 3, 2, make_attention=MultiHeadAttention)
-    words, tokens = TOY_SENTENCE.split(), torch.tensor([encode(TOY_SENTENCE.split())])
-    weights = weights_of(model, words)
-    for layer, expected in enumerate(model(tokens)[1]):
-        near(weights[layer], expected[0])
+    model, tokens = ToyTransformer(15, 3, 2, make_attention=MultiHeadAttention), torch.tensor([encode(TOY_WORDS)])
+    weights = weights_of(model, TOY_WORDS)
+    near(weights, torch.cat(model(tokens)[1]))
     double = in_double(model)
     assert not double.training and model.training and model.output_bias.dtype == torch.float32
-    near(weights_of(double, words), weights.double(), share=1e-5)
-    assert weights_of(double, words).dtype == torch.float64
-
-
-def test_the_embedding_is_watched_only_inside_the_block():
-    model = ToyTransformer(15, 3, 1, make_attention=MultiHeadAttention)
-    tokens = torch.tensor([[5, 7, 11]])
+    near(weights_of(double, TOY_WORDS), weights.double(), share=1e-5)
     with pytest.raises(RuntimeError, match="inside"), watch_embedding(model) as seen:
         model(tokens)[0].sum().backward()
         assert torch.equal(seen[0], model.embedding(tokens))  # the second pass is seen, too
         raise RuntimeError("inside")
     model(tokens)
     assert len(seen) == 2 and not model.embedding._forward_hooks
+    with pytest.raises(ValueError, match="at most 34 tokens: got 35"):
+        model(torch.zeros(1, 35, dtype=torch.long))

@@ -1,0 +1,415 @@
+"""What happens in a newcomer's terminal: run_all.sh and .venv, the course and its words, and whatever ends a script."""
+
+import importlib
+import io
+import os
+import pickle
+import pkgutil
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import types
+from argparse import Namespace
+from contextlib import nullcontext
+from pathlib import Path, PureWindowsPath
+
+import pytest
+
+from shared import STOPS, cli, course, paths
+from shared.course import Plan, Result
+
+HERE = Path(sysconfig.get_path("purelib")) / "here.pth"  # loads shared before anything else
+in_our_environment = pytest.mark.skipif(not HERE.exists(), reason="only in the .venv that run_all.sh makes")
+not_on_windows = pytest.mark.skipif(sys.platform == "win32", reason="there a signal to one process ends it")
+
+# ---- run_all.sh and .venv, in a small copy of the repository: real environments, a pip that keeps a record
+
+COURSE = """
+import sys, shared
+print(f"the course of {shared.__path__[0]} got {sys.argv[1:]}")
+"""
+PIP = """
+import os, signal, sys, time
+if "--help" not in sys.argv:
+    with open(os.environ["RECORD"], "a") as record:
+        print(sys.argv[1], file=record)
+    if "CTRL_C" in os.environ:
+        os.killpg(0, signal.SIGINT)
+        time.sleep(60)
+"""
+PYTHON = """#!/bin/sh
+# The Python that run_all.sh finds: a real one, whose venv gets the stand-in for pip
+case "$*" in
+    "-m venv"*)
+        echo "$2 $3" >> "$RECORD"
+        "$REAL" "$@" --without-pip || exit
+        for last; do :; done
+        cp -R ../pip "$last"/lib/python3*/site-packages/ ;;
+    *) exec "$REAL" "$@" ;;
+esac
+"""
+OLD_PYTHON = """#!/bin/sh
+case "$1" in -V) echo "Python 3.9.18" ;; *) exit 1 ;; esac
+"""
+INSTALL = ["install"]
+ANEW = ["venv --clear", *INSTALL]
+
+
+def written(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def hears_ctrl_c():
+    """What runs in the background may be deaf to it, and what it starts, too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def ended(*command, **options):
+    """Run it to its end -> (exit code, what it printed, its lines of errors)."""
+    options["env"] = os.environ | options.get("env", {})
+    done = subprocess.run(
+        [*map(str, command)], capture_output=True, encoding="utf-8", preexec_fn=hears_ctrl_c, **options
+    )
+    return done.returncode, done.stdout, done.stderr.split("\n")[:-1]
+
+
+class Repository:
+    """What run_all.sh needs, and nothing else, in a folder of its own."""
+
+    def __init__(self, folder):
+        if sys.platform == "win32":
+            pytest.skip("run_all.sh is for those who have bash")
+        self.root, self.record, self.old = folder / "repository", folder / "record", folder / "old"
+        written(self.root / "shared" / "__init__.py", "")
+        written(self.root / "shared" / "course.py", COURSE)
+        for name in ("run_all.sh", "pyproject.toml"):
+            shutil.copy2(paths.ROOT / name, self.root)
+        written(folder / "pip" / "__init__.py", "")
+        written(folder / "pip" / "__main__.py", PIP)
+        written(self.old, OLD_PYTHON)
+        found = written(folder / "python", PYTHON)
+        self.environment = dict(
+            PYTHON=str(found), REAL=sys._base_executable, RECORD=str(self.record), OLD=str(self.old)
+        )
+
+    def run(self, *command, cwd=None, **more):
+        command, more = command or ["./run_all.sh"], self.environment | more
+        return ended(*command, cwd=cwd or self.root, env=more, start_new_session=True)
+
+    def asked_for(self, *command, **more):
+        """Run it, see the course of this folder begin; what Python and pip have been asked."""
+        code, printed, errors = self.run(*command, **more)
+        assert code == 0 and printed.splitlines()[-1] == f"the course of {self.root}/shared got []", errors
+        lines = self.record.read_text(encoding="utf-8").splitlines() if self.record.exists() else []
+        self.record.unlink(missing_ok=True)
+        return lines
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """One that has been set up; whatever happens to it, the next call mends it."""
+    repository = Repository(tmp_path_factory.mktemp("newcomer").resolve())
+    assert repository.asked_for() == ANEW
+    return repository
+
+
+@pytest.mark.parametrize(
+    ("happens", "asked"),
+    [
+        ("true", []),
+        ("echo >> pyproject.toml", INSTALL),
+        ("rm .venv/installed", INSTALL),  # made by the reader, with another build of PyTorch
+        ("echo Python 3.99 >> .venv/installed", ANEW),
+        ("rm .venv/installed; echo import not_unpacked_yet > .venv/lib/python3*/site-packages/pip/__main__.py", ANEW),
+        ("rm .venv/bin/python", ANEW),
+        ("ln -sf $OLD .venv/bin/python", ANEW),
+    ],
+)
+def test_an_environment_is_left_alone_or_mended_or_made_anew(repository, tmp_path, happens, asked):
+    repository.run("bash", "-c", happens)
+    assert repository.asked_for() == asked
+    (tmp_path / "link.sh").symlink_to(repository.root / "run_all.sh")
+    assert repository.asked_for("sh", tmp_path / "link.sh", cwd="/") == []
+
+
+def test_a_copy_runs_itself_and_gets_an_environment_of_its_own(repository):
+    original, elsewhere = repository.root, {"PYTHONPATH": str(repository.root)}
+    repository.root = original.parent / "copy"
+    shutil.copytree(original, repository.root, symlinks=True, copy_function=os.link)
+    python = repository.root / ".venv" / "bin" / "python"
+    assert repository.asked_for(python, repository.root / "shared" / "course.py", cwd="/", **elsewhere) == []
+    assert repository.asked_for(**elsewhere, PYTHONHOME="/nowhere") == ANEW
+    repository.root = original
+    assert repository.asked_for() == []
+
+
+def test_a_set_up_that_cannot_go_on_says_why_in_one_line(tmp_path, capsys):
+    repository = Repository(tmp_path.resolve())
+    for python, message in {repository.old: "is Python 3.9.18: ", "/nowhere": "found: "}.items():
+        code, _, (error,) = repository.run(PYTHON=str(python))
+        assert code == 2 and re.match(f"run_all.sh: .*{message}", error) and not (repository.root / ".venv").exists()
+    code, _, errors = repository.run(RECORD="/nowhere/record")  # pip fails
+    assert code == 2 and errors[-1].startswith("run_all.sh: ")
+    code, _, errors = repository.run(CTRL_C="now")
+    assert code == 130 and errors[-1].startswith("run_all.sh: interrupted")
+    assert repository.asked_for() == ["install", "install"], "it goes on from there"
+    code, _, (error,) = repository.run("./run_all.sh", "phase9")
+    with pytest.raises(SystemExit):
+        course.main(["phase9"])
+    assert code == 2 and error.partition(": ")[2] == capsys.readouterr().err.rstrip().partition(": ")[2]
+
+
+# ---- the course, with small scripts made here
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Makes modules phase.<name>, in the memory of this process."""
+
+    def make(name, main=None):
+        module = types.ModuleType(f"phase.{name}", f"What is {name}?")
+        module.main = main or (lambda argv: f"{name} got {argv}")
+        module.load = lambda options, seed: print(f"{name} of {seed}, again: {options.retrain}")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return module.__name__
+
+    return make
+
+
+class Pool:
+    """As that of the course, in this process: what it is given must stand being sent to another."""
+
+    def apply_async(self, *task):
+        function, arguments = pickle.loads(pickle.dumps(task))
+        result = function(*arguments)
+        return Namespace(get=lambda: result)
+
+
+@pytest.fixture
+def teller(tmp_path):
+    return course.Teller(tmp_path / "processed" / "run.log", verbose=False)
+
+
+def test_the_story_is_told_in_reading_order_and_the_log_has_the_rest(script, capsys, teller):
+    first, second, slow, train = *map(script, ("first", "second", "slow")), script("model") + ":load"
+    plans = {"phase1": Plan((train,), (first, slow), slow=(slow,)), "phase2": Plan((train,), (second,))}
+    course.run_side_by_side(Pool(), plans, ["--quick", "--retrain", "--seeds", "2"], teller)
+    assert [line.partition(" got")[0] for line in capsys.readouterr().out.splitlines() if line] == [
+        "---- 1 · One head",
+        *("first: What is first?", "    first", "slow: What is slow?", "    slow"),
+        "---- 2 · Many heads",
+        *("second: What is second?", "    second"),
+    ]
+    teller.file.close()
+    log = [line for line in Path(teller.file.name).read_text(encoding="utf-8").splitlines() if line]
+    assert log[:2] == ["model of 0, again: True", "model of 1, again: True"]
+    assert log[2:4] == ["== phase/first.py", "first got ['--quick', '--seeds', '2']"]
+
+
+@pytest.mark.parametrize("loader", [":load", ""])
+def test_a_script_that_fails_ends_the_course_with_its_code(script, capsys, teller, loader):
+    def fails(*_):
+        print("so far")
+        print("what is wrong", file=sys.stderr)
+        sys.exit(3)
+
+    bad, good = script("bad", fails), script("good")
+    sys.modules[bad].load = fails
+    plan = Plan((bad + loader,), (good,)) if loader else Plan((), (bad, good))
+    with pytest.raises(SystemExit) as stopped:
+        course.run_side_by_side(Pool(), {"phase1": plan}, [], teller)
+    printed = capsys.readouterr().out
+    assert stopped.value.code == 3 and printed.rstrip().endswith("so far\nwhat is wrong") and "good" not in printed
+
+
+def test_what_a_script_prints_and_writes_is_caught(script, capsys, tmp_path):
+    def draws(_argv):
+        print("a progress bar", file=sys.stderr)
+        with paths.whole_file(tmp_path / paths.PLOTS / "x.png") as unfinished:
+            unfinished.touch()
+        return "0.5 of them"
+
+    def fails(argv):
+        raise argv[0]
+
+    result = course.run_script(script("draws", draws), [])
+    assert (result.code, result.text) == (0, "\n0.5 of them\n")
+    assert course.story("phase.draws", result) == "draws: What is draws?\n    0.5 of them   x.png"
+    broken = course.run_script(script("fails", fails), [OSError(28, "No space left on device", "x.png")])
+    assert broken == Result(2, "x.png: No space left on device\n") and capsys.readouterr() == ("", "")
+    with pytest.raises(KeyboardInterrupt):  # stopped is not failed
+        course.run_script("phase.fails", [KeyboardInterrupt()])
+
+
+def test_the_course_knows_every_script_of_its_phases_and_each_asks_a_question():
+    plans = [course.plan_of(phase) for phase in course.PHASES]
+    planned = [name for plan in plans for name in plan.all]
+    assert len(set(planned)) == len(planned)
+    for plan in plans:
+        assert set(plan.slow) <= set(plan.scripts) and set(plan.needs) <= set(plan.all)
+        assert all(callable(pkgutil.resolve_name(loader)) for loader in plan.train)
+    for name in planned:
+        question = course.question_of(name)
+        assert question.endswith("?") and len(question) <= 80, f"{name}: {question}"
+    for path in sorted(path for phase in course.PHASES.values() for path in (paths.ROOT / phase).rglob("*.py")):
+        name = ".".join(path.relative_to(paths.ROOT).with_suffix("").parts)
+        if re.search(r"findings\.record\(|= Experiment\(", path.read_text(encoding="utf-8")):
+            assert name in planned or {"tests", "pretrained"} & set(path.parts), f"nobody would run {name}"
+
+
+def test_words_go_to_whom_they_are_for_and_unknown_ones_are_refused_before_anything_runs(monkeypatch, capsys):
+    for word, module in course.ELSEWHERE.items():
+        monkeypatch.setattr(f"{module}.main", lambda argv: f"done with {argv}")
+        assert course.main([word, "--seed", "5"]) == "done with ['--seed', '5']"
+    monkeypatch.setattr(pytest, "main", lambda argv: len(argv))
+    asked = {
+        ("test", "-k", "ring"): (7, ""),  # test_all.py, two processes and their groups: five; and -k ring
+        ("phase9",): (2, "unknown word 'phase9': say all, phase1"),
+        ("--sede", "1"): (2, "unrecognized"),
+        ("help",): (0, "--verbose"),
+    }
+    for argv, (code, message) in asked.items():
+        with pytest.raises(SystemExit) as stopped:
+            course.main(list(argv))
+        assert stopped.value.code == code and message in "".join(capsys.readouterr()), argv
+    assert all(f"course.py {word} " in course.__doc__ for word in ("all", "phase2", "test", *course.ELSEWHERE, "help"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as stopped:
+        course.main(["test"])
+    assert stopped.value.code == 2 and 'pip install -e ".[test]"' in capsys.readouterr().err
+
+
+def test_a_quick_run_has_nothing_alone(monkeypatch, tmp_path):
+    plan, alone = Plan((), ("first",), alone=("timed",), longer=("long",)), []
+    monkeypatch.setattr(course, "plan_of", lambda phase: plan)
+    monkeypatch.setattr(course, "processes", lambda: nullcontext(None))
+    monkeypatch.setattr(course, "run_side_by_side", lambda pool, plans, argv, teller: alone.append(plans["phase1"]))
+    monkeypatch.setattr(course, "run_script", lambda name, argv: alone.append(name) or Result(0, ""))
+    for quick in (False, True):
+        course.run(["phase1"], [], Namespace(output_dir=tmp_path, verbose=True, quick=quick), longer=True)
+    assert alone == [plan, "timed", "long", Plan((), ("first", "timed"), longer=("long",)), "long"]
+
+
+# ---- how scripts end
+
+
+@pytest.fixture
+def hears():
+    """This process, too; afterwards it is as it was."""
+    before = [(number, signal.getsignal(number)) for number in STOPS]
+    hears_ctrl_c()
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_whatever_stops_a_script_is_one_line_and_a_code(hears, capsys, number):
+    with pytest.raises(SystemExit) as stop:
+        cli.run(lambda: signal.raise_signal(number))
+    said = "interrupted" if number == signal.SIGINT else "ended"
+    assert stop.value.code == 128 + number
+    assert capsys.readouterr().err == f"\n{said}: no file is half-written\n"
+
+
+def test_an_answer_is_printed_and_returned_and_whoever_is_deaf_stays_deaf(hears, capsys):
+    assert cli.run(lambda: "0.97 of them") == "0.97 of them" and capsys.readouterr().out == "\n0.97 of them\n"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert cli.run(lambda: str(signal.getsignal(signal.SIGINT))) == str(signal.SIG_IGN)
+
+
+def test_a_disk_that_is_full_leaves_no_file_and_the_line_names_it(hears, tmp_path, capsys):
+    def full():
+        with paths.whole_file(tmp_path / "picture.png") as unfinished:
+            unfinished.write_text("so f", encoding="utf-8")
+            assert paths.whole_files(tmp_path, "**/*") == [], "nobody takes it for a picture meanwhile"
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(SystemExit) as stop:
+        cli.run(full)
+    assert stop.value.code == 2 and not list(tmp_path.iterdir())
+    assert capsys.readouterr().err == f"{tmp_path / 'picture.png'}: No space left on device\n"
+
+
+def test_paths_are_told_with_a_slash(monkeypatch):
+    monkeypatch.setattr(paths, "ROOT", PureWindowsPath(r"C:\here"))
+    assert paths.shown(PureWindowsPath(r"C:\here\phase1\x.py")) == "phase1/x.py"
+
+
+def test_a_reader_who_has_seen_enough_is_no_error(hears, monkeypatch, capsys):
+    seen, to_write = os.pipe()
+    os.close(seen)
+    with open(to_write, "w", encoding="utf-8") as pipe, pytest.raises(SystemExit) as stop:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        cli.run(lambda: print("line\n" * 100_000))
+    assert stop.value.code == 141 and capsys.readouterr().err == ""
+
+
+def test_errors_are_one_line_in_a_terminal_without_letters_too(hears, monkeypatch):
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "argv", ["a/visualize.py"])
+    with pytest.raises(SystemExit) as stop:
+        cli.run(lambda: cli.parser("√d").error("“φ”"))
+    terminal.flush()
+    assert stop.value.code == 2 and terminal.buffer.getvalue() == b"visualize.py: ???\n"
+
+
+POOL = """
+import multiprocessing, time
+from shared import cli, course
+
+def main():
+    with course.processes() as pool:
+        print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+        pool.apply(time.sleep, (60,))
+
+cli.run(main)
+"""
+
+
+@not_on_windows
+def test_whoever_stops_a_program_stops_its_processes_too():
+    """As a terminal does: all processes hear it, and some just begin to load."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
+    process = subprocess.Popen([sys.executable, "-c", POOL], start_new_session=True, preexec_fn=hears_ctrl_c, **pipes)
+    children = [int(child) for child in process.stdout.readline().split()]
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "\ninterrupted: no file is half-written\n")
+    assert process.returncode == 130
+    assert len(children) == course.PROCESSES
+    for child in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(child, 0)
+
+
+ENDS = """
+import os, time
+print(os.environ["MPLBACKEND"], flush=True)
+os.kill(os.getpid(), {number})
+time.sleep(1)
+"""
+
+
+@not_on_windows
+@in_our_environment
+@pytest.mark.parametrize(
+    ("number", "command"),
+    [(signal.SIGINT, ["phase2_multi_head/visualize.py"]), (signal.SIGTERM, ["-m", "phase3_visualization"])],
+)
+def test_a_script_needs_no_display_and_an_end_while_it_loads_is_one_line(number, command, tmp_path):
+    for library in ("torch", "numpy", "matplotlib", "tqdm"):  # stand-ins, in the loading of which it comes
+        written(tmp_path / f"{library}.py", ENDS.format(number=int(number)))
+    done = ended(sys.executable, *command, env={"PYTHONPATH": str(tmp_path), "MPLBACKEND": "other"}, cwd=paths.ROOT)
+    assert done == (128 + number, "Agg\n", ["", "ended while loading"])
+
+
+def test_a_program_of_others_keeps_its_signals_and_its_display():
+    code = "import os, shared, signal; print(signal.getsignal(2).__name__, os.environ['MPLBACKEND'])"
+    assert ended(sys.executable, "-c", code, env={"MPLBACKEND": "svg"}) == (0, "default_int_handler svg\n", [])
