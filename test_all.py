@@ -40,7 +40,6 @@ TESTS = {
         "writing",
     ),
     "shared": (
-        "attention_utils",
         "evidence",
         "exercises",
         "hostile_inputs",

@@ -17,117 +17,127 @@ from shared.tests import budget, faults, test_oracles
 from shared.tests.faults import FAULTS
 
 ORDER = ["shared", *course.PHASES.values()]
-MINE = "my_exercises.py"  # written by a reader
-FILES = sorted(p for top in ORDER for p in (paths.ROOT / top).rglob("*.py") if p.name != MINE)
+FILES = {  # path -> its text; my_exercises.py is written by a reader
+    path: path.read_text(encoding="utf-8")
+    for top in ORDER
+    for path in sorted((paths.ROOT / top).rglob("*.py"))
+    if path.name != "my_exercises.py"
+}
+CODE = {path: text for path, text in FILES.items() if "tests" not in path.parts}
 
 
 def module_of(path):
     return ".".join(path.relative_to(paths.ROOT).with_suffix("").parts)
 
 
-def imported_by(path, *, anywhere=False):
-    """Modules and packages of the repository that a file imports at its top level, or inside functions as well."""
-    found, tree = set(), ast.parse(path.read_text(encoding="utf-8"))
+def imported_by(path, *, anywhere=True):
+    """Modules and packages that a file imports, inside functions as well, or at its top level alone."""
+    tree = ast.parse(FILES[path])
     for node in ast.walk(tree) if anywhere else tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ORDER:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            modules = {name for name in inner if (paths.ROOT / (name.replace(".", "/") + ".py")).is_file()}
-            found |= modules or {node.module}
-    return found
+            yield from {name for name in inner if (paths.ROOT / f"{name.replace('.', '/')}.py").is_file()} or {
+                node.module
+            }
 
 
-def foreign_imports(path):
-    """Names of modules of other libraries that a file imports at its top level."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module]
-            yield from (name for name in names if name.split(".")[0] not in ORDER)
+def ours(path, **how):
+    return {name for name in imported_by(path, **how) if name.split(".")[0] in ORDER}
 
 
-def test_importing_runs_nothing_and_arrows_point_back():
-    for path in FILES:
-        text, module = path.read_text(encoding="utf-8"), module_of(path)
-        assert not re.search(r"^\s*sys\.path", text, re.M), path
-        if "tests" not in path.parts:
-            for imported in imported_by(path):
-                assert ORDER.index(imported.split(".")[0]) <= ORDER.index(module.split(".")[0]), f"{path}: {imported}"
-        if path.name != "__init__.py":
-            assert importlib.import_module(module).__doc__, f"{path} does not say what it teaches"
-
-
-def test_no_file_needs_itself():
-    """Along whatever path of imports, those inside functions included."""
-    graph = {module_of(path): imported_by(path, anywhere=True) for path in FILES if "tests" not in path.parts}
+def has_no_circle(graph):
     list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the files
 
 
-def measures(path):
-    """Whether a file measures, or is a script with options: all others define."""
-    text = path.read_text(encoding="utf-8")
-    return "main = Experiment(" in text or "cli.parse(" in text
+# ---- arrows
+
+
+def test_arrows_point_back_and_every_file_says_what_it_teaches():
+    for path, text in CODE.items():
+        top = path.relative_to(paths.ROOT).parts[0]
+        later = [name for name in ours(path) if ORDER.index(name.split(".")[0]) > ORDER.index(top)]
+        assert not later, f"{path} imports {later}"
+        assert not re.search(r"^\s*sys\.path", text, re.MULTILINE), path
+        assert path.name == "__init__.py" or importlib.import_module(module_of(path)).__doc__, path
+        assert text.count("= tqdm(") == len(re.findall(r"= tqdm\([^\n]*disable=(?:not progress or )?None\)", text)), (
+            path
+        )
+
+
+def test_no_file_needs_itself_and_no_room():
+    """Along whatever path of imports. A root and its rooms are one house: answers.py looks into rooms."""
+    has_no_circle({module_of(path): ours(path) for path in CODE})
+    rooms = {}
+    for path in CODE:
+        if path.name not in ("__init__.py", "__main__.py"):
+            needs = {name.rpartition(".")[0] for name in ours(path, anywhere=False)}
+            rooms.setdefault(module_of(path).rpartition(".")[0], set()).update(needs)
+    roots = {*ORDER, "shared.evidence"}
+    has_no_circle({room: needs - roots - {room} for room, needs in rooms.items() if room not in roots})
 
 
 def test_a_file_defines_or_it_measures():
     """Nobody imports what measures; only the commands of shared/ are called by shared/course.py."""
-    measuring = {module_of(path) for path in FILES if measures(path) and path.name not in ("cli.py", "experiment.py")}
+    known = ("cli.py", "experiment.py")
+    found = [
+        path for path in FILES if path.name not in known and re.search(r"main = Experiment\(|cli\.parse\(", FILES[path])
+    ]
+    measuring = {module_of(path) for path in found}
     commands = {name for name in measuring if name.startswith("shared.")}
-    for path in FILES:
-        if "tests" not in path.parts and path.name != "__main__.py":
-            found = imported_by(path, anywhere=True) & (measuring - (commands if ORDER[0] in path.parts else set()))
-            assert not found, f"{path} imports what measures: {', '.join(found)}"
+    for path in CODE:
+        if path.name != "__main__.py":
+            wrong = ours(path) & (measuring - commands if path.is_relative_to(paths.ROOT / "shared") else measuring)
+            assert not wrong, f"{path} imports what measures: {wrong}"
 
 
-def room_of(module):
-    """phase2_multi_head.block.rank_collapse -> phase2_multi_head.block; of a file at a phase's root the phase."""
-    return module.rpartition(".")[0]
-
-
-def test_rooms_import_each_other_without_circles():
-    graph = {}
-    for path in FILES:
-        if "tests" not in path.parts and path.name not in ("__init__.py", "__main__.py"):
-            room = room_of(module_of(path))
-            graph.setdefault(room, set()).update(room_of(imported) for imported in imported_by(path))
-    roots = set(ORDER) | {"shared.evidence"}  # a root and its rooms are one house: answers.py looks into rooms
-    rooms = {room: needs - {room} - roots for room, needs in graph.items() if room not in roots}
-    list(graphlib.TopologicalSorter(rooms).static_order())  # raises CycleError, which names the rooms
+def test_the_command_line_is_quick_to_load():
+    """It leaves pictures and tables alone, which take a second."""
+    needed, new = set(), {"shared.cli"}
+    while new:
+        needed |= new
+        files = [paths.ROOT / f"{name.replace('.', '/')}.py" for name in new]
+        new = {name for file in files if file in FILES for name in imported_by(file, anywhere=False)} - needed
+    assert "torch" in needed and not needed & {"seaborn", "pandas", "matplotlib.pyplot"}
 
 
 def test_the_table_of_contents_names_every_test_file():
     named = {f"{folder}/tests/test_{room}.py" for folder, rooms in test_all.TESTS.items() for room in rooms}
-    there = {path.relative_to(paths.ROOT).as_posix() for path in FILES if path.name.startswith("test_")}
-    assert named == there
+    assert named == {path.relative_to(paths.ROOT).as_posix() for path in FILES if path.name.startswith("test_")}
 
 
 def test_formatting_and_lint_are_clean():
     for command in (["check"], ["format", "--check"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "."], cwd=paths.ROOT, capture_output=True, encoding="utf-8"
-        )
+        command = [sys.executable, "-m", "ruff", *command, "."]
+        done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, encoding="utf-8")
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-MADE_BY_A_RUN = (paths.PAGE, paths.EXPLORER)  # pages that a reader has after the first run
+def test_the_budget_is_kept():
+    if not budget.files():
+        pytest.skip("not a checkout of git")
+    over = {row: count for row, count in budget.counts().items() if count > budget.LIMITS[row]}
+    assert not over, f"over budget, who adds must delete:\n{budget.table()}"
 
 
-def anchor(heading):
-    """As GitHub makes it: "## 6. The block" -> 6-the-block."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+# ---- links and commands of the lessons
 
 
 def anchors(page):
-    return {anchor(heading) for heading in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)}
+    """As GitHub makes them: "## 6. The block" -> 6-the-block."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 def test_links_and_commands_of_the_lessons_lead_somewhere():
+    made_by_a_run = [paths.ROOT / page for page in (paths.PAGE, paths.EXPLORER)]  # their views: test_explorer_page.py
     for path in [paths.ROOT / "README.md", *paths.ROOT.glob("phase*/**/README.md")]:
         text = path.read_text(encoding="utf-8")
         for link, place in re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", text):
             target = (path.parent / link).resolve() if link else path
-            if target in [paths.ROOT / page for page in MADE_BY_A_RUN]:
-                continue  # its views: test_explorer_page.py
-            assert target.exists(), f"{path}: {link}"
-            assert not place or place in anchors(target), f"{path}: {link}#{place}"
+            there = target in made_by_a_run or (target.exists() and (not place or place in anchors(target)))
+            assert there, f"{path}: {link}#{place}"
         for script in re.findall(r"python ((?:phase|shared)\S+\.py)", text):
             assert (paths.ROOT / script).exists(), f"{path}: {script}"
         for module in re.findall(r"python -m ((?:phase|shared)[\w.]+)", text):
@@ -139,6 +149,7 @@ def test_links_and_commands_of_the_lessons_lead_somewhere():
 GUEST = """
 import importlib, os, random, signal, sys, warnings
 from contextlib import suppress
+from pathlib import Path
 
 others, ours, folder = eval(sys.argv[1])
 for name in others:
@@ -175,7 +186,6 @@ for name in ours:
 
 from phase1_single_head import visualize
 from shared import paths, training
-from pathlib import Path
 
 training.QUICK_STEPS, paths.CHECKPOINTS = 8, Path(folder, "checkpoints")
 visualize.main(["--quick", "--output-dir", folder])
@@ -185,9 +195,10 @@ sys.exit(dict(plt.rcParams) != before["style"])
 
 def test_imports_change_nothing_and_our_pictures_are_ours_whatever_style_a_guest_has(tmp_path, checkpoints):
     """What other libraries do when they are imported is theirs: the guest has imported them before."""
-    modules = [path for path in FILES if "tests" not in path.parts and path.name != "__init__.py"]
-    others = {name for path in modules for name in foreign_imports(path)}
-    known = repr((sorted(others), [module_of(path) for path in modules], str(tmp_path / "guest")))
+    modules = [path for path in CODE if path.name != "__init__.py"]
+    others = {name for path in modules for name in imported_by(path, anywhere=False)}
+    others = sorted(name for name in others if name.split(".")[0] not in ORDER)
+    known = repr((others, [module_of(path) for path in modules], str(tmp_path / "guest")))
     done = subprocess.run([sys.executable, "-c", GUEST, known], capture_output=True, encoding="utf-8", cwd=paths.ROOT)
     assert done.returncode == 0, done.stderr
     visualize.main(["--quick", "--output-dir", str(tmp_path / "host")])
@@ -197,25 +208,15 @@ def test_imports_change_nothing_and_our_pictures_are_ours_whatever_style_a_guest
         assert path.read_bytes() == (tmp_path / "guest" / path.relative_to(tmp_path / "host")).read_bytes(), path.name
 
 
-def test_the_budget_is_kept():
-    if not budget.files():
-        pytest.skip("not a checkout of git")
-    over = {row: count for row, count in budget.counts().items() if count > budget.LIMITS[row]}
-    assert not over, f"over budget, who adds must delete:\n{budget.table()}"
-
-
 # ---- every row of faults.txt fits its file, and some are planted; all of them: ./run_all.sh test --faults
 
 HAVE_ORACLES = {name.split(",")[0] for name in (*test_oracles.WAYS, *test_oracles.MODULES)}
 FIRST = {file: (file, old, new) for file, old, new in reversed(FAULTS) if faults.Path(file).stem in HAVE_ORACLES}
 
 
-@pytest.mark.parametrize("file", sorted({file for file, *_ in FAULTS}))
-def test_rows_have_moved_with_the_code(file):
-    for row in FAULTS:
-        if row[0] == file:
-            faults.broken(*row)
-            assert row[1] != row[2]
+def test_rows_have_moved_with_the_code():
+    for file, old, new in FAULTS:
+        assert faults.broken(file, old, new) and old != new
 
 
 @pytest.mark.parametrize("row", FIRST.values(), ids=FIRST)

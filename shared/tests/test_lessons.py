@@ -8,16 +8,17 @@ import importlib
 import os
 import re
 from collections import Counter
+from statistics import fmean
 
+import matplotlib.pyplot as plt
 import pytest
 
-from shared import course, exercise_checker, paths
+from shared import course, paths
 from shared.evidence import replications
 from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, ONLY_IF, UNDECIDED, all_claims
 from shared.evidence.report.questions import Picture, promised
-from shared.evidence.seven import DPI, SEVEN, draw
+from shared.evidence.seven import SEVEN, draw
 from shared.plan import path_of, plans, question_of
-from shared.tests.helpers import overlapping, smallest, watched_texts
 
 PHASES = tuple(course.PHASES.values())
 README = (paths.ROOT / "README.md").read_text(encoding="utf-8")
@@ -57,40 +58,17 @@ AT_LEAST = re.compile(r"(at least|above|over|more than|from)( \w+)?\s$|^ (or mor
 AT_MOST = re.compile(r"(at most|below|under|less than|up to)( \w+)?\s$|^ (or less|at most)")
 
 
-# Numbers that are right but that no finding records, by page and section, and where they come from instead.
+# Numbers that are right but that no finding of their section records, and where they come from instead.
 ELSEWHERE = {
-    "phase1_single_head/README.md": {
-        "4. A trained head": "64, 97",  # the recipe and the vocabulary
-    },
-    "phase2_multi_head/README.md": {
-        "1. One head, four heads, two layers": "2.7",  # e
-        "2. Two views of one thing": "16, 64",  # the recipe
-        "4. Wrong, and no shape shows it": "4,928; 16,640",  # counted and printed by wrong_heads.py
-        "3. What joins the heads": "16",  # d_model / num_heads of the recipe
-    },
-    "phase2_multi_head/heads/README.md": {
-        "Is one head unable, or only slower?": "17, 20",  # models of 10 seeds
-        "What does a sliced input cost?": "4,928; 16,640",  # counted and printed by wrong_heads.py
-    },
-    "phase2_multi_head/costs/README.md": {
-        # counted and printed by cost_model.py; its formulas, which a test compares with what is measured
-        "What do heads cost?": "1,048,576; 301,989,888; 14.6; 2.4",
-        "What is grouped?": "8,192",
-    },
-    "phase4_causal/README.md": {
-        "3. What looks best in training": "4.6",  # ln of the size of the vocabulary, printed by breaking_causality.py
-    },
-    "phase4_causal/serving/README.md": {
-        "1. What does a cache cost?": "36; 512; 8,192",  # KiB, which a test asserts, and tokens
-        "4. How many more texts fit into the same memory?": "136, 48",  # counted by pages.py
-        "5. How few numbers may a word leave behind?": "576; 32,768; 20",  # DeepSeek-V2's sizes; models of 10 seeds
-    },
-    "phase3_visualization/README.md": {
-        "1. What is a pattern": "0.15",  # the threshold that is in question
-    },
-    "phase1_single_head/reading/README.md": {
-        "How long is the path, and what does it cost?": "774",  # counted and printed by long_path.py
-    },
+    "phase1_single_head/README.md": "64; 97",  # the recipe and the vocabulary
+    "phase1_single_head/reading/README.md": "774",  # counted and printed by long_path.py
+    "phase2_multi_head/README.md": "2.7; 16; 64; 4,928; 16,640",  # e; the recipe; counted by wrong_heads.py
+    "phase2_multi_head/heads/README.md": "17; 20; 4,928; 16,640",  # models of 10 seeds; counted by wrong_heads.py
+    "phase2_multi_head/costs/README.md": "1,048,576; 301,989,888; 14.6; 2.4; 8,192",  # formulas of cost_model.py
+    "phase3_visualization/README.md": "0.15",  # the threshold that is in question
+    "phase4_causal/README.md": "4.6",  # ln of the size of the vocabulary, printed by breaking_causality.py
+    # KiB, which a test asserts, and tokens; counted by pages.py; DeepSeek-V2's sizes; models of 10 seeds
+    "phase4_causal/serving/README.md": "36; 512; 8,192; 136; 48; 576; 32,768; 20",
 }
 
 
@@ -179,19 +157,10 @@ def whole_numbers(script):
     return {int(number.replace("_", "").replace(",", "")) for number in re.findall(r"\b\d[\d_,]*\b", text)}
 
 
-def page_unknowns(page, recorded):
-    found = {}
-    for heading, (text, scripts) in sections(page).items():
-        known = [span for script in scripts for span in recorded.get(script, ())]
-        settings = set().union(*(whole_numbers(script) for script in scripts))
-        if unknown := unknown_numbers(text, known, settings):
-            found[heading] = unknown
-    return found
-
-
-@pytest.fixture(scope="module")
-def unknown_by_page(recorded):
-    return {page: page_unknowns(page, recorded) for page in PAGES}
+def unknown_by(text, scripts, recorded):
+    """The unknown numbers of a text that speaks of these scripts."""
+    known = [span for script in scripts for span in recorded.get(script, ())]
+    return unknown_numbers(text, known, set().union(*map(whole_numbers, scripts)))
 
 
 def titles():
@@ -224,39 +193,20 @@ def test_numbers_of_titles_are_those_of_recorded_runs():
             assert not unknown, f"{picture}: {sorted(unknown)}: {title}"
 
 
-def seven_things():
-    """The rows of the front door's table -> text and the scripts that each links to."""
+def test_seven_things_of_the_front_door_are_decided_and_have_numbers_code_and_a_dot_for_each_run(recorded):
     text = README.split("## Seven things")[1].split("\n## ")[0]
-    items = re.findall(r"^\| (!.*\*\*\d\. .*) \|$", text, re.MULTILINE)
-    return [(item, re.findall(r"\]\(([\w/]+\.py)\)", item)) for item in items]
-
-
-def test_seven_things_of_the_front_door_are_decided_and_have_numbers_code_and_picture(recorded):
-    assert len(seven_things()) == 7
-    decided = {
-        claim.script
-        for claim in all_claims()
-        if claim.kind == EXPERIMENT and (known := replications.published(claim)) and known.verdict != UNDECIDED
-    }
-    for item, scripts in seven_things():
-        assert set(scripts) <= decided and "visualizations/gallery/" in item, item
-        known = [span for script in scripts for span in recorded[script]]
-        assert not unknown_numbers(item, known, set().union(*map(whole_numbers, scripts))), item
-
-
-def test_small_pictures_of_the_seven_have_a_dot_for_each_run_and_type_that_can_be_read(tmp_path):
-    assert [picture for item, _ in seven_things() for picture in re.findall(r"seven/(\w+)\.png", item)] == list(SEVEN)
-    for name, small in SEVEN.items():
-        with watched_texts() as seen:
-            fig, caption = draw(small)
-            fig.savefig(tmp_path / "a.png", dpi=DPI)
-        assert fig.get_figwidth() * DPI == 420 and smallest(seen[fig])[0] >= 15 and not overlapping(seen[fig]), name
-        dots = [line.get_xdata() for line in fig.axes[0].get_lines()]
-        for line, drawn in zip(small.lines, dots, strict=True):
-            known = replications.published(next(claim for claim in all_claims() if claim.id == line.claim))
-            expected = [sum(run[number] for number in line.numbers) / len(line.numbers) for run in known.runs]
-            assert list(drawn) == pytest.approx(expected)
-            assert small.written.format(max(expected)) in caption
+    rows = re.findall(r"^\| (!.*seven/(\w+)\.png.*\*\*\d\. .*) \|$", text, re.MULTILINE)
+    assert [picture for _, picture in rows] == list(SEVEN) and len(SEVEN) == 7
+    known = {claim.id: replications.published(claim) for claim in all_claims() if claim.kind == EXPERIMENT}
+    decided = {claim.script for claim in all_claims() if known.get(claim.id) and known[claim.id].verdict != UNDECIDED}
+    for row, picture in rows:
+        scripts = re.findall(r"\]\(([\w/]+\.py)\)", row)
+        assert set(scripts) <= decided and not unknown_by(row, scripts, recorded), row
+        fig, _ = draw(SEVEN[picture])
+        for line, dots in zip(SEVEN[picture].lines, fig.axes[0].get_lines(), strict=True):
+            means = [fmean(run[number] for number in line.numbers) for run in known[line.claim].runs]
+            assert list(dots.get_xdata()) == means, f"{picture}: {line.label}"
+        plt.close(fig)
 
 
 def test_the_front_door_counts_as_the_record_does():
@@ -270,32 +220,13 @@ def test_the_front_door_counts_as_the_record_does():
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_numbers_of_a_page_are_those_of_the_record(unknown_by_page, page):
+def test_numbers_of_a_page_are_those_of_the_record(recorded, page):
     """A number of two digits and more is one of the record (as above), or one of the settings of the section's scripts.
 
     A wrong digit is noticed nine times in ten; now and then a wrong number is by chance another value of the section.
     """
-    for heading, unknown in unknown_by_page[page].items():
-        excused = set(re.split(r"[;,] ", ELSEWHERE.get(page, {}).get(heading, "")))
-        assert set(unknown) <= excused, f"{page}, {heading}: not recorded: {sorted(set(unknown) - excused)}"
-
-
-def test_no_number_is_excused_in_vain(unknown_by_page):
-    for page, excuses in ELSEWHERE.items():
-        for heading, numbers in excuses.items():
-            vain = set(re.split(r"[;,] ", numbers)) - set(unknown_by_page[page].get(heading, ()))
-            assert not vain, f"{page}, {heading}: {vain} is recorded by now, or gone"
-
-
-def test_a_wrong_number_on_a_page_is_noticed(recorded):
-    page = "phase1_single_head/before/README.md"
-    text, scripts = next(part for name, part in sections(page).items() if "forgotten" in name)
-    known = [span for script in scripts for span in recorded[script]]
-    settings = set().union(*(whole_numbers(script) for script in scripts))
-    right = unknown_numbers(text, known, settings)
-    pair = next(RANGE.finditer(prose(text)))
-    wrong = text.replace(pair[0], pair[0].replace(pair[1] + (pair[2] or ""), "0.123"))
-    assert "0.123" in unknown_numbers(wrong, known, settings) and "0.123" not in right
+    unknown = {number for text, scripts in sections(page).values() for number in unknown_by(text, scripts, recorded)}
+    assert unknown == set(filter(None, ELSEWHERE.get(page, "").split("; "))), "not recorded, or excused in vain"
 
 
 def pieces(block):
@@ -335,23 +266,6 @@ def test_every_lesson_shows_code_and_every_room_page_is_linked():
         assert f"]({name}/README.md" in text_of(f"{phase}/README.md"), room
 
 
-ALOUD = 150  # words a minute
-
-
-@pytest.mark.parametrize("phase", PHASES)
-def test_what_a_lesson_says_it_takes(phase):
-    said = re.search(r"\| It takes .*?\n\n", text_of(f"{phase}/README.md"), re.DOTALL)[0]
-    minutes = int(re.search(r"reading \| (\d+) minutes aloud", said)[1])
-    assert abs(minutes - words(prose(text_of(f"{phase}/README.md"))) / ALOUD) <= 1
-    exercises = exercise_checker.about(paths.ROOT / phase / "exercises.py")
-    count, hours, rest = re.search(r"exercises \| (\w+), (\d) h(?: (\d+) min)? by estimate", said).groups()
-    assert ["four", "five", "six", "seven", "eight", "nine", "ten"].index(count) + 4 == len(exercises)
-    assert int(hours) * 60 + int(rest or 0) == sum(minutes for *_, minutes in exercises)
-    first, hours, rest = re.search(r"the first (\w+) (\d) h(?: (\d+) min)?", said).groups()
-    some = exercises[: ["two", "three"].index(first) + 2]
-    assert int(hours) * 60 + int(rest or 0) == sum(minutes for *_, minutes in some)
-
-
 def words(text):
     return len([word for word in text.split() if re.search(r"[^\W\d_]", word)])  # with a letter: no signs and numerals
 
@@ -375,25 +289,17 @@ def test_lessons_and_front_door_are_short():
         assert max(tables(text_of(page)), default=0) <= TABLE_ROWS, page
 
 
-def test_unknown_numbers_on_a_made_up_section():
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("Of 24 (Vaswani et al. 2017) 45 %, 0.453 or 0.45; 2,048 or 2 KiB; 55 % are lost; 0.88; `0.77`; head 1.13", []),
+        ("46 % of 25, 0.454 and 2,049; 0.16", ["46 %", "25", "0.454", "2,049", "0.16"]),
+        ("0.52 to 0.58, 52 to 58 %, 0.52–0.58, at least 0.52, 0.58 at most", []),
+        ("0.55", ["0.55"]),  # seeds differ: alone it says too much
+        ("0.53 to 0.58; at least 0.58; below 0.52", ["0.53", "0.58", "0.58", "0.52"]),
+        ("[a](b/0.98.py) and phase 3, section 12; 4.5e-1 and 4.6e-1", ["4.6e-1"]),
+    ],
+)
+def test_wrong_numbers_of_a_made_up_section_are_noticed(text, unknown):
     columns = {"x": [0.4529, 0.4531], "n": [2048, 2048], "spread": [0.521, 0.578], "list": [[0.1, -0.88], [0.1, -0.88]]}
-    known, settings = spans(replications.rows(columns)), {24}
-    good = "Of 24 (Vaswani et al. 2017) 45 %, 0.453 or 0.45; 2,048 or 2 KiB; 55 % are lost; 0.88; `0.77`; head 1.13"
-    assert unknown_numbers(good, known, settings) == []
-    assert unknown_numbers("46 % of 25, 0.454 and 2,049; 0.16", known, settings) == [
-        "46 %",
-        "25",
-        "0.454",
-        "2,049",
-        "0.16",
-    ]
-    assert unknown_numbers("0.52 to 0.58, 52 to 58 %, 0.52–0.58, at least 0.52, 0.58 at most", known, settings) == []
-    assert unknown_numbers("0.55", known, settings) == ["0.55"], "seeds differ: alone it says too much"
-    assert unknown_numbers("0.53 to 0.58; at least 0.58; below 0.52", known, settings) == [
-        "0.53",
-        "0.58",
-        "0.58",
-        "0.52",
-    ]
-    assert unknown_numbers("[a](b/0.98.py) and phase 3, section 12", known, settings) == []
-    assert unknown_numbers("4.5e-1 and 4.6e-1", known, settings) == ["4.6e-1"]
+    assert unknown_numbers(text, spans(replications.rows(columns)), {24}) == unknown

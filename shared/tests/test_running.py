@@ -288,11 +288,11 @@ def test_words_go_to_whom_they_are_for_and_unknown_ones_are_refused_before_anyth
 def test_a_quick_run_has_nothing_alone(monkeypatch, tmp_path):
     plan, alone = Plan((), ("first",), alone=("timed",), longer=("long",)), []
     monkeypatch.setattr(course, "plan_of", lambda phase: plan)
-    monkeypatch.setattr(course, "processes", lambda: nullcontext(None))
+    monkeypatch.setattr(course, "processes", lambda *scripts, timed: nullcontext(None))
     monkeypatch.setattr(course, "run_side_by_side", lambda pool, plans, argv, teller: alone.append(plans["phase1"]))
     monkeypatch.setattr(course, "run_script", lambda name, argv: alone.append(name) or Result(0, ""))
     for quick in (False, True):
-        course.run(["phase1"], [], Namespace(output_dir=tmp_path, verbose=True, quick=quick), longer=True)
+        course.run(["phase1"], [], Namespace(output_dir=tmp_path, verbose=True, quick=quick, time=False), longer=True)
     assert alone == [plan, "timed", "long", Plan((), ("first", "timed"), longer=("long",)), "long"]
 
 

@@ -198,8 +198,8 @@ def test_a_perfect_head_scores_one_an_inverse_head_zero_and_an_offset_what_it_de
     for name, gold in scores.gold_matrices(sentences, length).items():
         perfect = gold.double() + torch.eye(length)  # its own position does not count
         wrong = (1 - gold.double()) / length
-        found = scores.accuracy_per_head(torch.stack([perfect, wrong], dim=1), gold)
-        near(found, torch.tensor([1.0, 0.0]).double())
+        attended = scores.attended_word(torch.stack([perfect, wrong], dim=1))
+        near(scores.share_right(attended, gold), torch.tensor([1.0, 0.0]).double())
         offsets = Counter(j - i for s in sentences for i, j in s.relations[name])
         near(scores.best_fixed_offset(gold)[1], max(offsets.values()) / offsets.total())
     sentence = scores.with_relations(words_of("the big small cat sat on the mat"))

@@ -1,4 +1,4 @@
-"""Tests: training."""
+"""Training: the optimizer against torch's, the loop against one written out, objectives, checkpoints good and bad."""
 
 import math
 from dataclasses import replace
@@ -11,13 +11,15 @@ from torch import nn
 from phase1_single_head.models import make_single_head
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
-from shared import optimization, training
-from shared.checkpoints import _trained_here, checksum, load_checkpoint, load_or_train
+from shared import checkpoints as kept
+from shared import cli, optimization, paths, training
+from shared.checkpoints import checksum, load_checkpoint, load_or_train
 from shared.tests.helpers import near
 from shared.toy_language import VOCABULARY
 from shared.toy_model import ToyTransformer
 
 TINY = training.Recipe("tiny", "masked word", num_heads=2, num_layers=1, steps=25, d_model=16)
+FEW = replace(TINY, name="few_steps", steps=3)
 
 
 class Sorter(nn.Module):
@@ -33,10 +35,11 @@ class Sorter(nn.Module):
         return self.layers(x * self.fixed[0])
 
 
-def sorter_and_loss(seed=0):
-    model, generator = Sorter(), torch.Generator().manual_seed(seed)
+def sorter_and_loss():
+    model, generator = Sorter(), torch.Generator().manual_seed(0)
 
     def loss_of_step(_):
+        assert model.training
         x = torch.randn(32, 4, generator=generator)
         return nn.functional.cross_entropy(model(x), x.argmax(dim=-1))
 
@@ -47,19 +50,7 @@ def same_numbers(a, b):
     return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
 
 
-def by_hand(model, loss_of_step, steps, optimizers):
-    """The loop of fit, written out."""
-    losses, highest = [], [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
-    for step in range(steps):
-        loss = loss_of_step(step)
-        for optimizer, rate in zip(optimizers, highest, strict=True):
-            optimizer.param_groups[0]["lr"] = rate * optimization.one_cycle(step, steps)
-            optimizer.zero_grad()
-        loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-        losses.append(loss.item())
-    return losses
+# ---- the optimizer and the loop
 
 
 @pytest.mark.parametrize("shape", [(3, 7, 7), (7, 11), (11, 7), (2, 3, 13, 5), (1, 5)])
@@ -91,24 +82,15 @@ def test_muon_makes_the_steps_of_torch():
     assert difference < 0.02 * moved and torch.equal(ours[-1], theirs[-1])
 
 
-def test_fit_lowers_a_loss_and_repeats_bit_by_bit():
-    (one, loss_of_one), (two, loss_of_two) = sorter_and_loss(), sorter_and_loss()
-    with torch.no_grad():  # it learns wherever it is called
-        losses = optimization.fit(one, loss_of_one, 60)
-    assert losses == optimization.fit(two, loss_of_two, 60) and len(losses) == 60 and same_numbers(one, two)
-    assert np.mean(losses[-5:]) < np.mean(losses[:5]) / 2
-    assert not one.training and torch.equal(one.fixed, torch.ones(4, 4))
-    start, loss_of_step = sorter_and_loss()
-    assert optimization.fit(start, loss_of_step, 0) == [] and same_numbers(start, Sorter())
-
-
 OTHER_RATES = {"rate": 3e-3, "decay": 0.2, "matrix_rate": 0.01, "matrix_decay": 0.3}
 
 
 @pytest.mark.parametrize("rates", [{}, OTHER_RATES, {"matrix_rate": None}])
-def test_fit_is_muon_for_the_matrices_and_adamw_for_the_rest(rates):
+def test_fit_is_this_loop_with_muon_for_the_matrices_and_adamw_for_the_rest(rates):
     one, loss_of_step = sorter_and_loss()
-    losses = optimization.fit(one, loss_of_step, 20, **rates)
+    with torch.no_grad():  # it learns wherever it is called
+        losses = optimization.fit(one, loss_of_step, 20, **rates)
+    assert not one.training and torch.equal(one.fixed, torch.ones(4, 4))
     rates = dict(matrix_rate=0.04, rate=0.02, matrix_decay=0.5, decay=0.0) | rates
     two, loss_of_step = sorter_and_loss()
     first, norm, _, last = two.layers
@@ -117,7 +99,16 @@ def test_fit_is_muon_for_the_matrices_and_adamw_for_the_rest(rates):
     both = [torch.optim.AdamW(moved, rates["rate"], betas=(0.9, 0.95), weight_decay=rates["decay"], fused=True)]
     if rates["matrix_rate"]:
         both.append(optimization.Muon(matrices, rates["matrix_rate"], weight_decay=rates["matrix_decay"]))
-    assert losses == by_hand(two, loss_of_step, 20, both) and same_numbers(one, two)
+    highest = [each.param_groups[0]["lr"] for each in both]
+    for step in range(20):
+        two.zero_grad()
+        loss = loss_of_step(step)
+        loss.backward()
+        for each, rate in zip(both, highest, strict=True):
+            each.param_groups[0]["lr"] = rate * optimization.one_cycle(step, 20)
+            each.step()
+        assert loss.item() == losses[step]
+    assert same_numbers(one, two)
 
 
 @pytest.mark.parametrize("make_attention", [make_single_head, MultiHeadAttention, CausalSelfAttention])
@@ -141,11 +132,7 @@ def test_who_watches_sees_every_step_and_changes_nothing_and_rates_follow_a_shar
         seen.append((done, torch.is_grad_enabled(), one.layers[0].weight.sum().item()))
         one.eval()
 
-    def loss_of_step(step):
-        assert one.training
-        return loss_of_one(step)
-
-    losses = optimization.fit(one, loss_of_step, 5, watch=watch, share=share)
+    losses = optimization.fit(one, loss_of_one, 5, watch=watch, share=share)
     assert losses == optimization.fit(two, loss_of_two, 5, share=share) and same_numbers(one, two)
     assert [done for done, *_ in seen] == [0, 1, 2, 3, 4, 5] and not any(enabled for _, enabled, _ in seen)
     assert seen[0][2] == Sorter().layers[0].weight.sum().item() and seen[-1][2] == one.layers[0].weight.sum().item()
@@ -158,15 +145,53 @@ def test_rates_go_up_and_down_once(steps):
     top = shares.argmax()
     assert (shares > 0).all() and (shares <= 1).all()
     assert (np.diff(shares[: top + 1]) > 0).all() and (np.diff(shares[top:]) < 0).all()
-    if steps == 800:
-        assert shares[239] == 1 and top == 239 and shares[0] < 1e-4 and shares[-1] < 1e-4
+    assert steps < 800 or (shares[239] == 1 and top == 239 and shares[0] < 1e-4 and shares[-1] < 1e-4)
+
+
+# ---- toy models
 
 
 def test_training_lowers_the_loss_and_repeats_bit_by_bit(checkpoints):
     first, second = (training.train(TINY, MultiHeadAttention) for _ in range(2))
     assert np.mean(first.losses[-5:]) < np.mean(first.losses[:5]) - 0.3
-    assert first.losses == second.losses
-    assert same_numbers(first.model, second.model)
+    assert first.losses == second.losses and same_numbers(first.model, second.model)
+
+
+def test_next_words_bring_their_causal_mask_but_for_the_objective_without():
+    """Phase 2's attention is handed the mask that phase 4's makes by itself, and the same weights do the same."""
+    recipe = training.Recipe("x", "next word", num_heads=2, num_layers=2, steps=0, d_model=16)
+    handed, own = (training.untrained(recipe, make) for make in (MultiHeadAttention, CausalSelfAttention))
+    assert training.held_out_loss(handed) == training.held_out_loss(own)
+    sentences = training.corpus()[1][:7]
+    (layers, mask), (others, same) = (training.attention_on(m.model, sentences, "next word") for m in (handed, own))
+    assert torch.equal(mask, same) and all(torch.equal(a, b) for a, b in zip(layers, others, strict=True))
+    lengths = [len(sentence.words) + 2 for sentence in sentences]
+    assert mask.sum(dim=(1, 2, 3)).tolist() == [n * (n + 1) // 2 for n in lengths]
+    layers, mask = training.attention_on(handed.model, sentences, "next word, without a mask")
+    assert mask.sum(dim=(1, 2, 3)).tolist() == [n * n for n in lengths] and layers[0].triu(1).max() > 0
+    tokens, lengths = training.to_batch(sentences, "next word")
+    free = training.OBJECTIVES["next word, without a mask"](handed.model, tokens, lengths, None)
+    assert free != training.next_word_loss(handed.model, tokens, lengths)
+
+
+@pytest.mark.parametrize("objective", ["next word", "masked word"])
+def test_the_loss_counts_only_the_words_to_predict(objective):
+    """Of a model that has no embeddings, each word costs the same."""
+    model = ToyTransformer(16, 2, 1, make_attention=MultiHeadAttention)
+    nn.init.zeros_(model.embedding.weight)
+    batch = training.to_batch(training.corpus()[1][:7], objective)
+    loss = training.OBJECTIVES[objective](model, *batch, torch.Generator().manual_seed(0))
+    near(loss.item(), math.log(len(VOCABULARY)), share=1e-5)
+
+
+def test_variants_have_names_of_their_own():
+    assert training.variant(TINY, seed=2, d_model=32, num_heads=None).name == "tiny_d_model32_seed2"
+    assert training.variant(TINY) == training.variant(TINY, d_model=16) == TINY
+    with pytest.raises(ValueError, match="unknown objective 'x': choose from masked word, next word"):
+        replace(TINY, objective="x")
+
+
+# ---- checkpoints
 
 
 def test_stages_of_a_training_change_nothing_and_lie_in_the_checkpoint(checkpoints):
@@ -181,76 +206,75 @@ def test_stages_of_a_training_change_nothing_and_lie_in_the_checkpoint(checkpoin
     assert not same_numbers(between, first) and not same_numbers(between, last)
 
 
-def test_the_loss_counts_only_the_words_to_predict():
-    """An untrained model that knows nothing but the bias of one word: the losses can be worked out by hand."""
-    model = ToyTransformer(16, 2, 1, make_attention=CausalSelfAttention)
-    with torch.no_grad():
-        model.embedding.weight.zero_()
-    tokens, lengths = training.to_batch(training.corpus()[1][:7], "next word")
-    loss = training.next_word_loss(model, tokens, lengths, torch.Generator())
-    assert loss.item() == pytest.approx(math.log(len(VOCABULARY)), rel=1e-5)
-    tokens, lengths = training.to_batch(training.corpus()[1][:7], "masked word")
-    loss = training.masked_word_loss(model, tokens, lengths, torch.Generator().manual_seed(0))
-    assert loss.item() == pytest.approx(math.log(len(VOCABULARY)), rel=1e-5)
+def sealed(content):
+    return content | {"checksum": checksum(content)}
 
 
-def test_next_words_bring_their_causal_mask_but_for_the_objective_without():
-    """Phase 2's attention is handed the mask that phase 4's makes by itself, and the same weights do the same."""
-    recipe = training.Recipe("x", "next word", num_heads=2, num_layers=2, steps=0, d_model=16)
-    handed, own = (training.untrained(recipe, make) for make in (MultiHeadAttention, CausalSelfAttention))
-    assert training.held_out_loss(handed) == training.held_out_loss(own)
-    sentences = training.corpus()[1][:7]
-    (layers, mask), (others, same) = (training.attention_on(m.model, sentences, "next word") for m in (handed, own))
-    assert torch.equal(mask, same) and all(torch.equal(a, b) for a, b in zip(layers, others, strict=True))
-    lengths = [len(sentence.words) + 2 for sentence in sentences]
-    assert mask.sum(dim=(1, 2, 3)).tolist() == [n * (n + 1) // 2 for n in lengths]
-    assert all(weights.triu(1).max() == 0 for weights in layers)
-    layers, mask = training.attention_on(handed.model, sentences, "next word, without a mask")
-    assert mask.sum(dim=(1, 2, 3)).tolist() == [n * n for n in lengths] and layers[0].triu(1).max() > 0
-    tokens, lengths = training.to_batch(sentences, "next word")
-    free = training.OBJECTIVES["next word, without a mask"](handed.model, tokens, lengths, None)
-    assert free != training.next_word_loss(handed.model, tokens, lengths)
+DAMAGED = {  # what became of a file -> its new content, and what is said
+    "cut off": (lambda good, _: good[: len(good) // 2], "is damaged"),
+    "empty": (lambda *_: b"", "is damaged"),
+    "text": (lambda *_: b"not a checkpoint at all", "is damaged"),
+    "a foreign dict": (lambda *_: {"some": "dict"}, "is not a checkpoint of this version"),
+    "other settings": (lambda _, was: sealed(was | {"recipe": was["recipe"] | {"steps": 7}}), "with other settings"),
+    "other words": (lambda _, was: sealed(was | {"vocabulary": ["cat"]}), "with other settings"),
+    "no weights": (lambda _, was: sealed(was | {"state_dict": {}}), "holds the weights of another model"),
+    "no numbers": (lambda _, was: sealed(was | {"state_dict": nan(was["state_dict"])}), "numbers that are not finite"),
+}
 
 
-def test_checkpoints_survive_and_bad_ones_are_named_and_made_again(checkpoints, capsys):
-    few = replace(TINY, name="few_steps", steps=3)
-    trained = load_or_train(few, MultiHeadAttention)
-    loaded = load_checkpoint(few, MultiHeadAttention)
-    assert loaded.recipe == few and loaded.losses == trained.losses
-    for a, b in zip(trained.model.parameters(), loaded.model.parameters(), strict=True):
-        assert torch.equal(a, b)
-    good = few.path.read_bytes()
-    other = torch.load(few.path, weights_only=True)
-    bad_files = [
-        ("is damaged", good[: len(good) // 2]),
-        *(("is damaged", content) for content in (b"", b"not a checkpoint at all", b"\x80\x02")),
-        ("is not a checkpoint of this version", {"some": "dict"}),
-        ("was made with other settings", other | {"recipe": other["recipe"] | {"steps": 7}}),
-        ("holds the weights of another model", other | {"state_dict": {}}),
-    ]
-    for message, content in bad_files:
-        _trained_here.clear()
-        if isinstance(content, bytes):
-            few.path.write_bytes(content)
-        else:
-            torch.save(content | {"checksum": checksum({"state_dict": {}} | content)}, few.path)
-        again = load_or_train(few, MultiHeadAttention)
-        said = capsys.readouterr().out
-        assert message in said and "few_steps.pt" in said and "training it again" in said
-        assert torch.equal(again.model.embedding.weight, trained.model.embedding.weight)
-        load_checkpoint(few, MultiHeadAttention)
+def nan(weights):
+    return {name: tensor * math.nan for name, tensor in weights.items()}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_bad_checkpoint_is_named_and_made_again(checkpoints, capsys, what):
+    trained = load_or_train(FEW, MultiHeadAttention)
+    loaded = load_checkpoint(FEW, MultiHeadAttention)
+    assert (loaded.recipe, loaded.losses) == (FEW, trained.losses) and same_numbers(loaded.model, trained.model)
+    damage, message = DAMAGED[what]
+    content = damage(FEW.path.read_bytes(), torch.load(FEW.path, weights_only=True))
+    if isinstance(content, bytes):
+        FEW.path.write_bytes(content)
+    else:
+        torch.save(content, FEW.path)
+    kept._trained_here.clear()
+    again = load_or_train(FEW, MultiHeadAttention)
+    said = capsys.readouterr().out
+    assert message in said and "few_steps.pt" in said and "training it again" in said
+    assert same_numbers(again.model, trained.model) and load_checkpoint(FEW, MultiHeadAttention)
+
+
+def test_the_same_model_is_the_same_bytes(checkpoints):
+    """Whatever the file is called while it is written."""
+    trained = training.untrained(TINY, MultiHeadAttention)
+    written = []
+    for _ in range(2):
+        kept.save_checkpoint(trained)
+        written.append(TINY.path.read_bytes())
+    assert written[0] == written[1]
+    TINY.path.unlink()
 
 
 def test_an_interrupt_leaves_nothing_half_written(checkpoints, monkeypatch):
-    recipe = training.variant(TINY, seed=3)
-
-    def interrupted(*_arguments):
+    def interrupted(content, file):
+        file.write(b"so f")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training.torch, "save", interrupted)
+    before = sorted(checkpoints.iterdir())
+    monkeypatch.setattr(torch, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        load_or_train(recipe, MultiHeadAttention)
-    assert not [file for file in checkpoints.iterdir() if "seed3" in file.name]
+        kept.save_checkpoint(training.untrained(training.variant(TINY, seed=3), MultiHeadAttention))
+    assert sorted(checkpoints.iterdir()) == before
+
+
+def test_a_folder_that_takes_no_checkpoint_is_noticed_before_training(tmp_path, monkeypatch, capsys):
+    (tmp_path / "checkpoints").touch()
+    monkeypatch.setattr(paths, "CHECKPOINTS", tmp_path / "checkpoints")
+    monkeypatch.setattr(training, "train", None)
+    with pytest.raises(SystemExit) as stop:
+        cli.answer_of(lambda: load_or_train(replace(TINY, name="nowhere"), MultiHeadAttention))
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and said.count("\n") == 1 and str(tmp_path / "checkpoints") in said, said
 
 
 def test_quick_never_stands_in_for_a_trained_model(checkpoints):
@@ -259,10 +283,3 @@ def test_quick_never_stands_in_for_a_trained_model(checkpoints):
     assert quick.recipe.path != recipe.path and not recipe.path.exists()
     full = load_or_train(recipe, MultiHeadAttention)
     assert load_or_train(recipe, MultiHeadAttention, quick=True) is full
-
-
-def test_variants_have_names_of_their_own():
-    assert training.variant(TINY, seed=2, d_model=32, num_heads=None).name == "tiny_d_model32_seed2"
-    assert training.variant(TINY) == TINY
-    with pytest.raises(ValueError, match="unknown objective 'x': choose from masked word, next word"):
-        training.Recipe("x", "x", num_heads=1, num_layers=1, steps=1)
