@@ -15,18 +15,7 @@ from PIL import Image
 
 from shared import course, paths
 from shared.evidence import claims, findings, publish, replicate, replications, table
-from shared.evidence.claims import (
-    EXPERIMENT,
-    FAILS,
-    HOLDS,
-    MEASURED,
-    ONLY_IF,
-    PROBE,
-    UNDECIDED,
-    Above,
-    Claim,
-    World,
-)
+from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, MEASURED, ONLY_IF, PROBE, UNDECIDED, Above, Claim, World
 from shared.evidence.replications import Block
 from shared.experiment import Experiment
 from shared.experiment import table as printed_table
