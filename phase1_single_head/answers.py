@@ -258,9 +258,6 @@ POSITIONS = Exercise(
         torch.arange(0, d_model, 2) => torch.arange(0, d_model, 2) / 2
     each column its own angle: columns 2i and 2i + 1 share one angle; the cosine's power is 2i / d_model as well
         angle.cos() => (angle * 10000 ** (-1 / d_model)).cos()
-    another base than 10000: with 1000, say, far positions come round again; the power is of 10000
-        math.log(10000.0) => math.log(1000.0)
-        math.log(10000.0) => math.log(100000.0)
     an odd d_model fails: the last sine then has no cosine beside it
         angle.cos()[:, :d_model // 2] => angle.cos()
         return encoding => return encoding[:, :d_model // 2 * 2]

@@ -40,7 +40,6 @@ SPLIT_UP = """
         x.view(batch, length, num_heads, d_model // num_heads) => x.view(batch, length, -1, num_heads).mT
 """
 
-
 SPLIT = Exercise(
     split_heads,
     "heads",
@@ -69,7 +68,6 @@ MERGE_UP = """
     merged interleaved: at each position all numbers of head 0 come first, then those of head 1: (B, T, H, d_v)
         x.transpose(1, 2).flatten(start_dim=2) => x.permute(0, 2, 3, 1).flatten(2)
 """
-
 
 MERGE = Exercise(
     merge_heads,

@@ -50,8 +50,6 @@ def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
 
     NaN from 0 · ln 0: 0 times minus infinity is NaN; the limit is 0: torch.special.entr and torch.xlogy know that
         torch.special.entr(weights) => -(weights * weights.log())
-    two kinds of logarithm: both must be the same, here natural ones; a ratio of two log2 would do as well
-        torch.special.entr(weights) => (torch.special.entr(weights) / 0.6931471805599453)
     not normalised: divide each row by the ln of the number of keys it may see, the largest entropy it can have
         / visible[choice].log() =>
     divided by ln T: a row that may see few keys can spread over few; divide by the ln of those that it may see

@@ -31,7 +31,6 @@ PAST = """
         key_position <= query_position => key_position > query_position
 """
 
-
 CAUSAL = Exercise(
     causal_mask,
     "mask",
@@ -48,9 +47,6 @@ CAUSAL = Exercise(
         for j in range(T_k):
             mask[i, j] = j <= position
 
-    numbers instead of bool: the mask is bool; 0 and -inf are what it does to scores, and masked_fill does that
-        return key_position <= query_position => return torch.where(key_position <= query_position, 0.0, -math.inf)
-        return key_position <= query_position => return (key_position <= query_position).double()
     """,
     PAST,
 )
@@ -287,9 +283,6 @@ def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Three:
     elu without + 1: elu goes down to -1: add 1, and every weight is positive
         F.elu(query) + 1 => F.elu(query)
         and F.elu(key) + 1 => F.elu(key)
-    another phi: phi(x) = elu(x) + 1 is asked; relu, softplus and exp are other functions
-        F.elu(query) + 1 => F.relu(query)
-        and F.elu(key) + 1 => F.relu(key)
     """
     phi_q, phi_k = F.elu(query) + 1, F.elu(key) + 1
     state = value.new_zeros(key.size(1), value.size(1))
@@ -447,8 +440,6 @@ def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
         torch.where(p < sinks, p, sinks + (p - sinks) % window) => p % (sinks + window)
     rolls out of step: position sinks + window, the first without a slot of its own, takes slot `sinks`
         (p - sinks) % => p %
-    in the order of the text: nothing moves: a token stays in its slot until another is written over it
-        'amax') => 'amax').sort().values
     """
     p = torch.arange(length)
     slots = torch.where(p < sinks, p, sinks + (p - sinks) % window)

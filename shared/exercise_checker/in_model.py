@@ -17,30 +17,16 @@ Pair = tuple[Tensor, Tensor]  # output (B, T, d_model), weights (B, H, T, T)
 Attend = Callable[[Function, Tensor, Sequence[Tensor], Tensor], Pair]  # x (B, T, d_model), w, mask (B, 1, 1, T)
 
 
-def one_by_one(function: Function, mask: Tensor, *inputs: Tensor) -> Pair:
-    """A function that knows no batch, called for each sentence, with a mask (T, T)."""
-    masks = mask[:, 0].repeat(1, mask.size(-1), 1)  # (B, 1, T) -> (B, T, T)
-    output, weights = zip(*(function(*each) for each in zip(*inputs, masks, strict=True)), strict=True)
-    return torch.stack(output), torch.stack(weights)
-
-
 def one_head(function: Function, x: Tensor, w: Sequence[Tensor], mask: Tensor) -> Pair:
-    output, weights = one_by_one(lambda sentence, visible: function(sentence, *w[:3], visible), mask, x)
+    """A function that knows no batch is called for each sentence."""
+    masks = mask[:, 0].repeat(1, x.size(1), 1)  # (B, 1, T) -> (B, T, T)
+    found = [function(sentence, *w[:3], visible) for sentence, visible in zip(x, masks, strict=True)]
+    output, weights = (torch.stack(parts) for parts in zip(*found, strict=True))
     return output @ w[3], weights[:, None]  # (B, T, T) -> (B, 1, T, T)
 
 
-def in_heads(x: Tensor, w: Sequence[Tensor]) -> list[Tensor]:
-    """Queries (B, H, T, d_k), keys and values (B, G, T, d_k): as many heads as their matrices have room for."""
-    return [(x @ matrix).unflatten(-1, (-1, x.size(-1) // HEADS)).transpose(1, 2) for matrix in w[:3]]
-
-
-def shared_heads(function: Function, x: Tensor, w: Sequence[Tensor], mask: Tensor) -> Pair:
-    output, weights = one_by_one(function, mask, *in_heads(x, w))
-    return output.transpose(1, 2).flatten(2) @ w[3], weights  # (B, H, T, d_k) -> (B, T, d_model)
-
-
 def masked_heads(function: Function, x: Tensor, w: Sequence[Tensor], mask: Tensor) -> Pair:
-    query, key, value = in_heads(x, w)
+    query, key, value = ((x @ matrix).unflatten(-1, (HEADS, -1)).transpose(1, 2) for matrix in w[:3])  # (B, H, T, d_k)
     mask = function(x.size(1), x.size(1)) & mask  # (T, T) & (B, 1, 1, T) -> (B, 1, T, T)
     unit = torch.eye(x.size(1), dtype=x.dtype).expand(*query.shape[:2], -1, -1)  # the mean of such values: the weights
     weights = F.scaled_dot_product_attention(query, key, unit, mask)
@@ -53,14 +39,12 @@ class Way(NamedTuple):
     attend: Attend
     objective: str = "masked word"
     num_heads: int = HEADS
-    key_heads: int = HEADS
 
 
 NEXT = "next word, without a mask"  # of the trainer's: the function itself must hide the future
 WAYS = {
-    "self_attention": Way(one_head, num_heads=1, key_heads=1),
+    "self_attention": Way(one_head, num_heads=1),
     "multi_head_attention": Way(lambda function, x, w, mask: function(x, *w, HEADS, mask[:, 0, 0])),
-    "grouped_query_attention": Way(shared_heads, key_heads=HEADS // 2),
     "causal_mask": Way(masked_heads, NEXT),
 }
 
@@ -70,10 +54,8 @@ class Attention(nn.Module):
 
     def __init__(self, way: Way, function: Function, d_model: int, num_heads: int) -> None:
         super().__init__()
-        self.way, self.function, d_key = way, function, d_model * way.key_heads // num_heads
-        self.w_q, self.w_k, self.w_v, self.w_o = (
-            nn.Linear(d_model, size, bias=False) for size in (d_model, d_key, d_key, d_model)
-        )
+        self.way, self.function = way, function
+        self.w_q, self.w_k, self.w_v, self.w_o = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Pair:
         """x (B, T, d_model), mask of padding (B, 1, 1, T) -> output (B, T, d_model), weights (B, H, T, T)."""

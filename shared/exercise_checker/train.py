@@ -5,6 +5,7 @@ not show, the checker says.
 """
 
 import math
+import re
 import textwrap
 import time
 import traceback
@@ -78,10 +79,9 @@ def described(error: BaseException, function: Function) -> str:
     """An error as one line, with the line of the function where it happened."""
     file = getattr(getattr(function, "__code__", None), "co_filename", "")
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    kind = f"{type(error).__name__}{f' in line {lines[-1]}' if lines else ''}: "
-    text = f"{kind if lines or type(error) is not ValueError else ''}{error}"
-    more = "; here all inputs are float32" if "double" in text or "float64" in text else ""
-    return textwrap.shorten(text, 300, placeholder=" ...") + more
+    kind = f"{type(error).__name__} in line {lines[-1]}: " if lines else ""
+    more = "; here all inputs are float32" if re.search("double|float64", str(error)) else ""
+    return textwrap.shorten(f"{kind}{error}", 300, placeholder=" ...") + more
 
 
 def told(cost: float, too_good: float, *, right: bool) -> str:
@@ -105,7 +105,7 @@ def show(yours: Trained, course: Trained, make_right: MakeAttention, *, right: b
     for asked, (loss, floor) in both[0].items():
         print(f"{asked:20}{loss:10.2f}{both[1][asked][0]:14.2f}{floor:14.2f}{guess:14.2f}")
     print(
-        "\nThe role of each head, and how often it is followed; where there is none, the nearest, and what that needs:"
+        "\nThe role of each head, and how often it is followed; where there is none, the nearest, and what that needs"
     )
     for head, names in enumerate(zip(*(named_heads(each, make_right) for each in (yours, course)), strict=True)):
         print(f"head {head}    {names[0]:44}{names[1]}")

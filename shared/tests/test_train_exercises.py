@@ -11,7 +11,6 @@ import torch
 from phase1_single_head import exercises as phase1
 from phase1_single_head.self_attention import SelfAttention
 from phase2_multi_head import exercises as phase2
-from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization import exercises as phase3
 from phase4_causal import exercises as phase4
@@ -26,7 +25,6 @@ EXERCISES = {e.name: e for phase in (phase1, phase2, phase4) for e in phase.EXER
 COURSE = {
     "self_attention": lambda d_model, _: SelfAttention(d_model, output_projection=True),
     "multi_head_attention": partial(MultiHeadAttention, bias=False),
-    "grouped_query_attention": partial(GroupedQueryAttention, num_kv_heads=2, bias=False),
     "causal_mask": partial(CausalSelfAttention, bias=False),
 }
 RIGHT = EXERCISES["multi_head_attention"].solution
@@ -98,7 +96,7 @@ def test_what_cannot_be_trained_is_refused_in_one_line(line, monkeypatch, capsys
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize(("phase", "names"), [(phase2, "multi_head_attention or grouped"), (phase3, "no exercise of")])
+@pytest.mark.parametrize(("phase", "names"), [(phase2, "multi_head_attention"), (phase3, "no exercise of")])
 def test_an_exercise_that_cannot_be_trained_names_those_that_can(phase, names, capsys):
     for arguments in (["--train", "1"], ["--train"]):
         with pytest.raises(SystemExit, match="2"):
