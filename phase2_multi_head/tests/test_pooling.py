@@ -1,234 +1,140 @@
-"""Poolings against loops over words; padding that may change nothing; questions against sentences read by hand."""
+"""Poolings and questions by hand; padding that may change nothing."""
 
 import math
-import random
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase2_multi_head.pooling import pooling_questions as questions
 from phase2_multi_head.pooling.attention_pooling import (
     AttentionClassifier,
     AttentionPooling,
     last_pooling,
     mean_pooling,
 )
-from phase2_multi_head.pooling.pooling_questions import (
-    POOLINGS,
-    QUESTIONS,
-    make_task,
-    noun_asked_for,
-    right_and_looks,
-    tasks,
-    train,
-)
 from shared.attention_utils import padding_mask
-from shared.tests.helpers import near
-from shared.toy_language import INDEX, PAD_ID, Sentence, encode, pad_batch, sample_sentence, tokenize
-
-P_B, P_T, P_D = 3, 7, 11
-LENGTHS = torch.tensor([7, 2, 5])  # one without padding, all different
-
-
-def pool_input(seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(P_B, P_T, P_D, generator=generator, dtype=torch.float64)
-
-
-def attention_pooling_with_a_query():
-    pooling = AttentionPooling(P_D).double()
-    pooling.query.data.normal_(generator=torch.Generator().manual_seed(1))
-    return pooling
-
-
-def all_poolings():
-    return {"mean": mean_pooling, "last": last_pooling, "attention": attention_pooling_with_a_query()}
-
-
-def weights_by_loops(name, x, visible, query):
-    """The weight of each word of one sentence, x (T, d_model), one word at a time."""
-    places = [t for t in range(len(x)) if visible[t]]
-    sizes = {"mean": dict.fromkeys(places, 1.0), "last": {places[-1]: 1.0}}
-    sizes["attention"] = {
-        t: math.exp(sum((query[c] * x[t, c]).item() for c in range(x.size(1))) / x.size(1) ** 0.5) for t in places
-    }
-    total = sum(sizes[name].values())
-    return torch.tensor([sizes[name].get(t, 0.0) / total for t in range(len(x))], dtype=torch.float64)
-
-
-@pytest.mark.parametrize("name", ["mean", "last", "attention"])
-@pytest.mark.parametrize("kind", ["none", "padding", "holes", "shared"])
-def test_poolings_are_their_loops(name, kind):
-    x, pooling = pool_input(), all_poolings()[name]
-    holes = torch.rand(P_B, 1, 1, P_T, generator=torch.Generator().manual_seed(2)) < 0.6
-    masks = {"none": None, "padding": padding_mask(LENGTHS, P_T), "holes": holes, "shared": holes[:1, 0, 0]}
-    pooled, weights = pooling(x, masks[kind])
-    visible = torch.ones(P_B, P_T) if masks[kind] is None else masks[kind].reshape(-1, P_T).expand(P_B, P_T)
-    assert pooled.shape == (P_B, P_D) and weights.shape == (P_B, 1, 1, P_T)
-    for b in range(P_B):
-        expected = weights_by_loops(name, x[b], visible[b], all_poolings()["attention"].query)
-        near(weights[b, 0, 0], expected)
-        by_words = sum(expected[t] * x[b, t] for t in range(P_T))
-        near(pooled[b], by_words)
-
-
-def test_a_key_projection_would_be_another_query():
-    """The reason for which there is none: q · (W x) = (Wᵀ q) · x."""
-    x, query = pool_input(), attention_pooling_with_a_query().query.data
-    matrix = torch.randn(P_D, P_D, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    projected = torch.softmax((x @ matrix.T) @ query / P_D**0.5, dim=-1)
-    other = AttentionPooling(P_D).double()
-    other.query.data.copy_(matrix.T @ query)
-    near(other(x)[1][:, 0, 0], projected)
-
-
-@pytest.mark.parametrize("name", ["mean", "last", "attention"])
-def test_a_sentence_of_padding_alone_pools_to_zero(name):
-    x, pooling = pool_input().requires_grad_(), all_poolings()[name]
-    mask = padding_mask(torch.tensor([7, 0, 5]), P_T)
-    pooled, weights = pooling(x, mask)
-    assert (pooled[1] == 0).all() and (weights[1] == 0).all() and pooled[[0, 2]].abs().min() > 0
-    pooled.square().sum().backward()
-    assert x.grad.isfinite().all() and (x.grad[1] == 0).all() and x.grad[0].abs().max() > 0
-    if name == "attention":
-        assert pooling.query.grad.isfinite().all() and pooling.query.grad.abs().max() > 0
+from shared.grammar.scores import with_relations
+from shared.tests.helpers import D_K, T_K, near
+from shared.toy_language import INDEX, PAD_ID, encode, pad_batch, tokenize
 
 
 @pytest.mark.parametrize(
-    ("build", "message"),
+    ("mask", "mean", "last"),
     [
-        (lambda: AttentionPooling(P_D)(torch.zeros(P_T, P_D)), r"\(B, T, d_model\).*got shape \(7, 11\)"),
-        (lambda: last_pooling(torch.zeros(P_B, 0, P_D)), r"T of 1 or more: got shape \(3, 0, 11\)"),
-        (lambda: mean_pooling(pool_input(), torch.ones(P_B, 1, 1, P_T)), "must be bool.*float32"),
-        (
-            lambda: mean_pooling(pool_input(), torch.ones(P_B, P_T).bool()),
-            r"\(3, 7\) does not broadcast.*\(3, 1, 1, 7\)",
-        ),
+        (torch.tensor([[True, True, False]]), [1.0, 3.5], [2.0, 1.0]),  # the same for both sentences
+        (torch.tensor([[[[False, True, False]]], [[[True, False, True]]]]), [2.0, 4.0], [2.0, 2.0]),  # with a hole
     ],
 )
-def test_pooling_errors_name_the_rule_and_the_numbers(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()
+def test_poolings_worked_by_hand(mask, mean, last):
+    """Words of one number. A query of 0 is the mean; the others: test_oracles.py."""
+    x = torch.tensor([[[0.0], [2.0], [4.0]], [[6.0], [1.0], [2.0]]])
+    assert [mean_pooling(x, mask)[0].flatten().tolist(), last_pooling(x, mask)[0].flatten().tolist()] == [mean, last]
+    near(AttentionPooling(1)(x, mask)[0].flatten(), torch.tensor(mean))
 
 
-P_HEADS, P_WIDTH = 3, 33
+@pytest.mark.parametrize("pooling", [mean_pooling, last_pooling, AttentionPooling(D_K).double()])
+def test_a_sentence_of_padding_alone_pools_to_zero(pooling):
+    x = torch.randn(3, T_K, D_K, dtype=torch.float64, requires_grad=True)
+    pooled, weights = pooling(x, padding_mask(torch.tensor([7, 0, 5]), T_K))
+    assert (pooled[1] == 0).all() and (weights[1] == 0).all() and pooled[[0, 2]].abs().min() > 0
+    pooled.square().sum().backward()
+    assert x.grad.isfinite().all() and (x.grad[1] == 0).all() and x.grad[0].abs().max() > 0
+    for parameter in pooling.parameters() if isinstance(pooling, AttentionPooling) else ():
+        assert parameter.grad.isfinite().all() and parameter.grad.abs().max() > 0
 
 
-def classifier(attention):
+def test_pooling_errors_name_the_rule_and_the_numbers():
+    for shape, mask, message in (
+        ((7, 11), None, r"\(B, T, d_model\).*got shape \(7, 11\)"),
+        ((3, 0, 11), None, r"T of 1 or more: got shape \(3, 0, 11\)"),
+        ((3, 7, 11), torch.ones(3, 7).bool(), r"\(3, 7\) does not broadcast.*\(3, 1, 1, 7\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mean_pooling(torch.zeros(shape), mask)
+
+
+@pytest.fixture
+def classifier():
     torch.manual_seed(0)
-    layer = MultiHeadAttention(P_WIDTH, P_HEADS) if attention else None
-    model = AttentionClassifier(P_WIDTH, AttentionPooling(P_WIDTH), layer).double()
+    model = AttentionClassifier(33, AttentionPooling(33), MultiHeadAttention(33, 3)).double()
     model.pooling.query.data.normal_()
     return model
 
 
-@pytest.mark.parametrize("attention", [False, True])
-def test_classifier_is_embedding_attention_pooling_and_a_linear_layer(attention):
-    model, sentence = classifier(attention), torch.tensor([encode(tokenize("those dogs slept in a bed"))])
-    x = model.embedding.weight[sentence[0]] + model.positions[:6]
-    if attention:
-        x = x + model.attention(x[None])[0][0]
-    weights = weights_by_loops("attention", x, torch.ones(6), model.pooling.query)
-    logits, given = model(sentence)
+def test_classifier_is_embedding_attention_pooling_and_a_linear_layer(classifier):
+    sentence = torch.tensor([encode(tokenize("those dogs slept in a bed"))])
+    x = classifier.embedding.weight[sentence] + classifier.positions[:6]
+    x = (x + classifier.attention(x)[0])[0]
+    weights = (x @ classifier.pooling.query / math.sqrt(33)).softmax(dim=0)
+    logits, given = classifier(sentence)
     near(given[0, 0, 0], weights)
-    near(logits[0], model.to_logits.weight @ (weights @ x) + model.to_logits.bias)
+    near(logits[0], classifier.to_logits.weight @ (weights @ x) + classifier.to_logits.bias)
 
 
-@pytest.mark.parametrize("attention", [False, True])
-def test_classifier_answers_alike_alone_and_beside_longer_sentences(attention):
+def test_classifier_answers_alike_alone_and_beside_longer_sentences(classifier):
     """The words that stand at places of padding change nothing, not even through the attention layer's gradients."""
-    model, rows = classifier(attention), [encode(tokenize(s)) for s in ("many cats sat on a big mat", "the fox slept")]
+    rows = [encode(tokenize(s)) for s in ("many cats sat on a big mat", "the fox slept")]
     tokens, lengths = pad_batch(rows)
     mask = padding_mask(lengths, tokens.size(1))
-    other = tokens.where(tokens != PAD_ID, INDEX["kites"])
     results = []
-    for batch in (tokens, other):
-        model.zero_grad()
-        logits, weights = model(batch, mask)
+    for batch in (tokens, tokens.where(tokens != PAD_ID, INDEX["kites"])):
+        classifier.zero_grad()
+        logits, weights = classifier(batch, mask)
         logits.square().sum().backward()
-        grads = [p.grad.clone() for p in model.parameters()]
-        assert (model.embedding.weight.grad[batch[1, -1]] == 0).all(), "padding gets a gradient"
-        results.append([logits, weights, *grads])
+        results.append([logits, weights, *(p.grad.clone() for p in classifier.parameters())])
     for ours, theirs in zip(*results, strict=True):
         assert torch.equal(ours, theirs), "padding leaks"
-    for b, row in enumerate(rows):
-        near(model(torch.tensor([row]))[0][0], results[0][0][b])
+    for row, logits in zip(rows, results[0][0], strict=True):
+        near(classifier(torch.tensor([row]))[0][0], logits)
 
 
-def written(text, subject, beside, place):
-    """A sentence by hand; nouns at the given indices, each with its determiner right before it or before adjectives."""
-    words = tuple(text.split())
-    determiners = [
-        max(i for i in range(noun) if words[i] in ("a", "the", "those", "many")) for noun in (subject, beside, place)
-    ]
-    pairs = tuple(zip(determiners, (subject, beside, place), strict=True))
-    return Sentence(words, {"determiner-noun": pairs, "verb-subject": ((0, subject),), "verb-place": ((0, place),)})
+BY_HAND = (
+    "those dogs beside the barn slept in a soft bed",
+    "a big bus beside many houses stalled on the bridges",
+    "again the foxes beside the box ran near the parks",
+)
+DECISIVE = {  # which nouns are plural; places of determiner and noun
+    "subject": ([1, 0, 1], [[0, 1], [0, 2], [1, 2]]),
+    "beside": ([0, 1, 0], [[3, 4], [4, 5], [4, 5]]),
+    "place": ([0, 1, 1], [[7, 9], [8, 9], [8, 9]]),
+}
 
 
-BY_HAND = [
-    written("those dogs beside the barn slept in a soft bed", 1, 4, 9),
-    written("a big bus beside many houses stalled on the bridges", 2, 5, 9),
-    written("again the foxes beside the box ran near the parks", 2, 5, 9),
-]
+def by_hand(question):
+    return questions.make_task([with_relations(text.split()) for text in BY_HAND], question)
 
 
-def test_questions_by_hand():
-    expected = {"subject": [1, 0, 1], "beside": [0, 1, 0], "place": [0, 1, 1]}
-    decisive = {  # determiner and noun
-        "subject": [[0, 1], [0, 2], [1, 2]],
-        "beside": [[3, 4], [4, 5], [4, 5]],
-        "place": [[7, 9], [8, 9], [8, 9]],
-    }
-    for question in QUESTIONS:
-        task = make_task(BY_HAND, question)
-        assert task.answers.tolist() == expected[question]
-        assert [noun_asked_for(sentence, question) for sentence in BY_HAND] == [noun for _, noun in decisive[question]]
-        assert [row.nonzero()[:, 0].tolist() for row in task.decisive] == decisive[question]
-        assert task.mask.shape == (3, 1, 1, 10) and task.mask.all()
-
-
-def test_answers_are_the_number_that_the_determiner_shows():
-    """An independent way to know the number: every determiner but "the" shows it."""
-    rng, plural, checked = random.Random(7), {"these", "those", "some", "many"}, 0
-    sentences = [s for s in (sample_sentence(rng) for _ in range(600)) if "beside" in s.words]
-    for question in QUESTIONS:
-        task = make_task(sentences, question)
-        for n, sentence in enumerate(sentences):
-            length = len(sentence.words)
-            assert task.tokens[n, :length].tolist() == encode(sentence.words)
-            assert task.mask[n, 0, 0].tolist() == [t < length for t in range(task.tokens.size(1))]
-            determiner, noun = task.decisive[n].nonzero()[:, 0].tolist()
-            before_beside = noun < sentence.words.index("beside")
-            assert before_beside == (question == "subject") and (noun == length - 1) == (question == "place")
-            if sentence.words[determiner] != "the":
-                assert task.answers[n] == (sentence.words[determiner] in plural)
-                checked += 1
-    assert checked > 300
-
-
-def test_held_out_questions_are_new_and_no_noun_tells_the_number_of_another():
-    parts = [tasks(question) for question in QUESTIONS]
-    (train, held_out) = parts[0]
-    seen = {tuple(row) for row in train.tokens.tolist()}
-    assert (
-        len(seen) > 2000 and len(held_out.tokens) > 800 and not seen & {tuple(row) for row in held_out.tokens.tolist()}
-    )
-    answers = torch.stack([held_out.answers for _, held_out in parts]).double()
-    assert (torch.corrcoef(answers) - torch.eye(3)).abs().max() < 0.1
+@pytest.mark.parametrize("question", questions.QUESTIONS)
+def test_questions_by_hand(question):
+    task, (plural, decisive) = by_hand(question), DECISIVE[question]
+    assert task.answers.tolist() == plural
+    assert [row.nonzero()[:, 0].tolist() for row in task.decisive] == decisive
+    assert task.mask.shape == (3, 1, 1, 10) and task.mask.all()
 
 
 @pytest.mark.parametrize(("place", "looks"), [(0, 2 / 3), (2, 2 / 3), (5, 0.0)])
 def test_right_answers_and_looks_by_hand(place, looks):
     def always_plural(tokens, _mask):
-        weights = torch.zeros(len(tokens), 1, 1, tokens.size(1), dtype=torch.float64)
-        weights[..., place] = 1
+        weights = F.one_hot(torch.full((len(tokens), 1, 1), place), tokens.size(1)).double()
         return torch.tensor([[0, 1]]).expand(len(tokens), 2), weights
 
-    assert right_and_looks(always_plural, make_task(BY_HAND, "subject")) == (2 / 3, looks)
+    assert questions.right_and_looks(always_plural, by_hand("subject")) == (2 / 3, looks)
+
+
+def test_held_out_questions_are_new_and_no_noun_tells_the_number_of_another():
+    (train, held_out), *_ = parts = [questions.tasks(question) for question in questions.QUESTIONS]
+    seen, new = ({tuple(row) for row in task.tokens.tolist()} for task in (train, held_out))
+    assert len(seen) > 2000 and len(held_out.tokens) > 800 and not seen & new
+    answers = torch.stack([held_out.answers for _, held_out in parts]).double()
+    assert (torch.corrcoef(answers) - torch.eye(3)).abs().max() < 0.1
 
 
 def test_training_lets_attention_find_what_the_mean_and_the_last_word_cannot():
-    found = {name: right_and_looks(train(name, "beside", False, 5, 120), tasks("beside")[1]) for name in POOLINGS}
-    right = {name: accuracy for name, (accuracy, _) in found.items()}
+    right, looks = {}, {}
+    for name in questions.POOLINGS:
+        model = questions.train(name, "beside", with_layer=False, seed=5, steps=120)
+        right[name], looks[name] = questions.right_and_looks(model, questions.tasks("beside")[1])
     assert right["attention"] > right["mean"] + 0.1 > right["last word"] + 0.2
-    assert found["attention"][1] > 0.25  # even: 0.17
+    assert looks["attention"] > 0.25  # even: 0.17
