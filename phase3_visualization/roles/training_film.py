@@ -60,7 +60,7 @@ def step_half_grown(steps: list[int], scores: list[float], base: float) -> int:
 def measure(run: Run) -> Numbers:
     """Share of held-out pairs that the best head finds; guess: the best fixed offset or untrained head."""
     trained = load_multi_head_model(run.options, run.seed)
-    steps = list(trained.stages)[:: 11 if run.options.quick else 1]
+    steps = list(trained.stages)[:: len(trained.stages) // 4 + 1 if run.options.quick else 1]
     looks = [look_at(trained.at_stage(step), step, run.options.words) for step in steps]
     run.shown.update(looks=looks, loss=trained.losses)
     _, base = roles.baselines(trained.recipe, MultiHeadAttention)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -20,6 +19,7 @@ from shared.evidence.replications import Block
 from shared.experiment import Experiment
 from shared.experiment import table as printed_table
 from shared.plan import Plan, path_of
+from shared.visualization_utils import in_few_colors
 
 CLAIMS = claims.all_claims()
 EXPERIMENTS = [claim for claim in CLAIMS if claim.kind == EXPERIMENT]
@@ -179,7 +179,7 @@ def test_a_decided_verdict_that_turns_is_a_contradiction(monkeypatch):
 
 
 def film(results):
-    return [np.zeros((20, 30, 3), np.uint8), np.full((20, 30, 3), 255, np.uint8)], 0.5
+    return in_few_colors([Image.new("RGB", (30, 20), color) for color in ("black", "white")]), 0.5
 
 
 def picture(results):
