@@ -1,5 +1,6 @@
 """Every script as a reader runs it: with little training, other sentences, bad input, from another folder, twice."""
 
+import functools
 import importlib
 import inspect
 import re
@@ -46,17 +47,27 @@ def of_both_halves(test):
 
 
 @pytest.fixture(scope="module")
-def quick_run(request, checkpoints, tmp_path_factory):
-    """Half of the scripts, as a reader would run them: the folder; script -> files written; script -> texts drawn."""
-    folder = tmp_path_factory.mktemp("run")
-    written, texts = {}, {}
-    for script in scripts_of(request.param):
-        before = len(paths.written)
-        with watched_texts() as seen:
-            script.main(["--quick", "--output-dir", str(folder)])
-        written[script], texts[script] = paths.written[before:], list(seen.values())
-    write_pages.main(["--output-dir", str(folder)])
-    return folder, written, texts
+def quick_runs(checkpoints, tmp_path_factory):
+    """Half -> its scripts as a reader would run them, once: the folder; script -> files written; script -> texts."""
+
+    @functools.cache
+    def run(half):
+        folder = tmp_path_factory.mktemp("run")
+        written, texts = {}, {}
+        for script in scripts_of(half):
+            before = len(paths.written)
+            with watched_texts() as seen:
+                script.main(["--quick", "--output-dir", str(folder)])
+            written[script], texts[script] = paths.written[before:], list(seen.values())
+        write_pages.main(["--output-dir", str(folder)])
+        return folder, written, texts
+
+    return run
+
+
+@pytest.fixture
+def quick_run(request, quick_runs):
+    return quick_runs(request.param)
 
 
 @of_both_halves
