@@ -25,141 +25,113 @@ HERE = Path(sysconfig.get_path("purelib")) / "here.pth"  # loads shared before a
 in_our_environment = pytest.mark.skipif(not HERE.exists(), reason="only in the .venv that run_all.sh makes")
 not_on_windows = pytest.mark.skipif(sys.platform == "win32", reason="there a signal to one process ends it")
 
-# ---- run_all.sh and .venv, in a small copy of the repository: real environments, a pip that keeps a record
 
-COURSE = """
-import sys, shared
-print(f"the course of {shared.__path__[0]} got {sys.argv[1:]}")
-"""
-PIP = """
-import os, signal, sys, time
-if "--help" not in sys.argv:
-    with open(os.environ["RECORD"], "a") as record:
-        print(sys.argv[1], file=record)
-    if "CTRL_C" in os.environ:
-        os.killpg(0, signal.SIGINT)
-        time.sleep(60)
-"""
+def is_not_deaf():
+    """What runs in the background may be deaf to Ctrl-C and to a hang-up, and what it starts, too."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_DFL)
+
+
+OPTIONS = {"encoding": "utf-8"} | ({} if sys.platform == "win32" else {"preexec_fn": is_not_deaf})
+
+
+def ended(*command, env, **options):
+    """Run it to its end -> (exit code, what it printed, its lines of errors)."""
+    command, env = [*map(str, command)], os.environ | env
+    done = subprocess.run(command, capture_output=True, env=env, **OPTIONS, **options)
+    return done.returncode, done.stdout, done.stderr.split("\n")[:-1]
+
+
+# ---- run_all.sh and .venv, with a stand-in for Python that keeps a record of what it is asked
+
 PYTHON = """#!/bin/sh
-# The Python that run_all.sh finds: a real one, whose venv gets the stand-in for pip
 case "$*" in
+    -V) echo Python 3.14.1 ;;
     "-m venv"*)
-        echo "$2 $3" >> "$RECORD"
-        "$REAL" "$@" --without-pip || exit
-        for last; do :; done
-        cp -R ../pip "$last"/lib/python3*/site-packages/ ;;
-    *) exec "$REAL" "$@" ;;
+        echo venv >> "$RECORD"
+        rm -rf .venv
+        mkdir -p .venv/bin .venv/lib/python3.14/site-packages
+        cp "$0" .venv/bin/python ;;
+    "-m pip install --help") [ ! -e .venv/half-of-pip ] ;;
+    "-m pip install"*) $PIP; echo pip >> "$RECORD" ;;
+    shared/course.py) echo "the course of $PWD got $PYTHONPATH$PYTHONHOME" ;;
 esac
 """
 OLD_PYTHON = """#!/bin/sh
 case "$1" in -V) echo "Python 3.9.18" ;; *) exit 1 ;; esac
 """
-INSTALL = ["install"]
-ANEW = ["venv --clear", *INSTALL]
 
 
-def written(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    path.chmod(0o755)
-    return path
+@pytest.fixture
+def repository(tmp_path):
+    """What run_all.sh needs, in a folder of its own."""
+    if sys.platform == "win32":
+        pytest.skip("run_all.sh is for those who have bash")
+    root = tmp_path.resolve() / "repository"
+    for name, text in {"shared/__init__.py": "print(__path__[0])", "../python": PYTHON, "../old": OLD_PYTHON}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+        (root / name).chmod(0o755)
+    for name in ("run_all.sh", "pyproject.toml"):
+        shutil.copy2(paths.ROOT / name, root)
+    return root
 
 
-def hears_ctrl_c():
-    """What runs in the background may be deaf to it, and what it starts, too."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def call(root, *command, cwd=None, **env):
+    env = {"PYTHON": f"{root.parent}/python", "RECORD": f"{root.parent}/record", "PIP": ""} | env
+    return ended(*command or ["./run_all.sh"], cwd=cwd or root, env=env, start_new_session=True)
 
 
-def ended(*command, **options):
-    """Run it to its end -> (exit code, what it printed, its lines of errors)."""
-    options["env"] = os.environ | options.get("env", {})
-    done = subprocess.run(
-        [*map(str, command)], capture_output=True, encoding="utf-8", preexec_fn=hears_ctrl_c, **options
-    )
-    return done.returncode, done.stdout, done.stderr.split("\n")[:-1]
-
-
-class Repository:
-    """What run_all.sh needs, and nothing else, in a folder of its own."""
-
-    def __init__(self, folder):
-        if sys.platform == "win32":
-            pytest.skip("run_all.sh is for those who have bash")
-        self.root, self.record, self.old = folder / "repository", folder / "record", folder / "old"
-        written(self.root / "shared" / "__init__.py", "")
-        written(self.root / "shared" / "course.py", COURSE)
-        for name in ("run_all.sh", "pyproject.toml"):
-            shutil.copy2(paths.ROOT / name, self.root)
-        written(folder / "pip" / "__init__.py", "")
-        written(folder / "pip" / "__main__.py", PIP)
-        written(self.old, OLD_PYTHON)
-        found = written(folder / "python", PYTHON)
-        self.environment = dict(
-            PYTHON=str(found), REAL=sys._base_executable, RECORD=str(self.record), OLD=str(self.old)
-        )
-
-    def run(self, *command, cwd=None, **more):
-        command, more = command or ["./run_all.sh"], self.environment | more
-        return ended(*command, cwd=cwd or self.root, env=more, start_new_session=True)
-
-    def asked_for(self, *command, **more):
-        """Run it, see the course of this folder begin; what Python and pip have been asked."""
-        code, printed, errors = self.run(*command, **more)
-        assert code == 0 and printed.splitlines()[-1] == f"the course of {self.root}/shared got []", errors
-        lines = self.record.read_text(encoding="utf-8").splitlines() if self.record.exists() else []
-        self.record.unlink(missing_ok=True)
-        return lines
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory):
-    """One that has been set up; whatever happens to it, the next call mends it."""
-    repository = Repository(tmp_path_factory.mktemp("newcomer").resolve())
-    assert repository.asked_for() == ANEW
-    return repository
+def asked_for(root, *command, **more):
+    """Run it, see the course of this folder begin; what Python has been asked before."""
+    code, printed, errors = call(root, *command, **more)
+    assert code == 0 and printed.endswith(f"the course of {root} got \n"), (printed, errors)
+    record = root.parent / "record"
+    lines = record.read_text(encoding="utf-8").split() if record.exists() else []
+    record.unlink(missing_ok=True)
+    return lines
 
 
 @pytest.mark.parametrize(
     ("happens", "asked"),
     [
         ("true", []),
-        ("echo >> pyproject.toml", INSTALL),
-        ("rm .venv/installed", INSTALL),  # made by the reader, with another build of PyTorch
-        ("echo Python 3.99 >> .venv/installed", ANEW),
-        ("rm .venv/installed; echo import not_unpacked_yet > .venv/lib/python3*/site-packages/pip/__main__.py", ANEW),
-        ("rm .venv/bin/python", ANEW),
-        ("ln -sf $OLD .venv/bin/python", ANEW),
+        ("echo >> pyproject.toml", ["pip"]),
+        ("rm .venv/installed", ["pip"]),  # made by the reader, with another build of PyTorch
+        ("echo Python 3.99 >> .venv/installed", ["venv", "pip"]),
+        ("rm .venv/installed; touch .venv/half-of-pip", ["venv", "pip"]),
+        ("rm .venv/bin/python", ["venv", "pip"]),
+        ("cp ../old .venv/bin/python", ["venv", "pip"]),
     ],
 )
 def test_an_environment_is_left_alone_or_mended_or_made_anew(repository, tmp_path, happens, asked):
-    repository.run("bash", "-c", happens)
-    assert repository.asked_for() == asked
-    (tmp_path / "link.sh").symlink_to(repository.root / "run_all.sh")
-    assert repository.asked_for("sh", tmp_path / "link.sh", cwd="/") == []
+    assert asked_for(repository) == ["venv", "pip"]
+    call(repository, "bash", "-c", happens)
+    assert asked_for(repository) == asked
+    (tmp_path / "link.sh").symlink_to(repository / "run_all.sh")
+    assert asked_for(repository, "sh", tmp_path / "link.sh", cwd="/") == []
 
 
 def test_a_copy_runs_itself_and_gets_an_environment_of_its_own(repository):
-    original, elsewhere = repository.root, {"PYTHONPATH": str(repository.root)}
-    repository.root = original.parent / "copy"
-    shutil.copytree(original, repository.root, symlinks=True, copy_function=os.link)
-    python = repository.root / ".venv" / "bin" / "python"
-    assert repository.asked_for(python, repository.root / "shared" / "course.py", cwd="/", **elsewhere) == []
-    assert repository.asked_for(**elsewhere, PYTHONHOME="/nowhere") == ANEW
-    repository.root = original
-    assert repository.asked_for() == []
+    asked_for(repository)
+    copy, elsewhere = repository.parent / "copy", {"PYTHONPATH": str(repository), "PYTHONHOME": "/nowhere"}
+    shutil.copytree(repository, copy)
+    assert asked_for(copy, **elsewhere) == ["venv", "pip"] and asked_for(repository) == []
+    (site,) = (copy / ".venv" / "lib").glob("*/site-packages")
+    code = f"import site, sys; sys.prefix = '{copy}/.venv'; site.addsitedir('{site}')"
+    python = sys._base_executable  # without an environment
+    assert ended(python, "-c", code, env={"PYTHONPATH": str(repository)})[1] == f"{copy}/shared\n"
 
 
-def test_a_set_up_that_cannot_go_on_says_why_in_one_line(tmp_path, capsys):
-    repository = Repository(tmp_path.resolve())
-    for python, message in {repository.old: "is Python 3.9.18: ", "/nowhere": "found: "}.items():
-        code, _, (error,) = repository.run(PYTHON=str(python))
-        assert code == 2 and re.match(f"run_all.sh: .*{message}", error) and not (repository.root / ".venv").exists()
-    code, _, errors = repository.run(RECORD="/nowhere/record")  # pip fails
-    assert code == 2 and errors[-1].startswith("run_all.sh: ")
-    code, _, errors = repository.run(CTRL_C="now")
-    assert code == 130 and errors[-1].startswith("run_all.sh: interrupted")
-    assert repository.asked_for() == ["install", "install"], "it goes on from there"
-    code, _, (error,) = repository.run("./run_all.sh", "phase9")
+def test_a_set_up_that_cannot_go_on_says_why_in_one_line(repository, capsys):
+    for python, message in {f"{repository.parent}/old": "is Python 3.9.18: ", "/nowhere": "found: "}.items():
+        code, _, (error,) = call(repository, PYTHON=python)
+        assert code == 2 and re.match(f"run_all.sh: .*{message}", error) and not (repository / ".venv").exists()
+    for pip, expected, said in (("exit 1", 2, "the installation failed"), ("kill -INT 0", 130, "interrupted")):
+        code, _, errors = call(repository, PIP=pip)
+        assert code == expected and errors[-1].startswith(f"run_all.sh: {said}"), errors
+    assert asked_for(repository)[1:] == ["pip"], "it goes on from there"
+    code, _, (error,) = call(repository, "./run_all.sh", "phase9")
     with pytest.raises(SystemExit):
         course.main(["phase9"])
     assert code == 2 and error.partition(": ")[2] == capsys.readouterr().err.rstrip().partition(": ")[2]
@@ -303,7 +275,7 @@ def test_a_quick_run_has_nothing_alone(monkeypatch, tmp_path):
 def hears():
     """This process, too; afterwards it is as it was."""
     before = [(number, signal.getsignal(number)) for number in STOPS]
-    hears_ctrl_c()
+    is_not_deaf()
     yield
     for number, handler in before:
         signal.signal(number, handler)
@@ -376,9 +348,9 @@ cli.run(main)
 
 @not_on_windows
 def test_whoever_stops_a_program_stops_its_processes_too():
-    """As a terminal does: all processes hear it, and some just begin to load."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
-    process = subprocess.Popen([sys.executable, "-c", POOL], start_new_session=True, preexec_fn=hears_ctrl_c, **pipes)
+    """As a terminal does: all of them hear it."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", POOL], start_new_session=True, **pipes, **OPTIONS)
     children = [int(child) for child in process.stdout.readline().split()]
     os.killpg(process.pid, signal.SIGINT)
     assert process.communicate(timeout=60) == ("", "\ninterrupted: no file is half-written\n")
@@ -405,7 +377,7 @@ time.sleep(1)
 )
 def test_a_script_needs_no_display_and_an_end_while_it_loads_is_one_line(number, command, tmp_path):
     for library in ("torch", "numpy", "matplotlib", "tqdm"):  # stand-ins, in the loading of which it comes
-        written(tmp_path / f"{library}.py", ENDS.format(number=int(number)))
+        (tmp_path / f"{library}.py").write_text(ENDS.format(number=int(number)), encoding="utf-8")
     done = ended(sys.executable, *command, env={"PYTHONPATH": str(tmp_path), "MPLBACKEND": "other"}, cwd=paths.ROOT)
     assert done == (128 + number, "Agg\n", ["", "ended while loading"])
 
