@@ -17,8 +17,9 @@ from shared.checkpoints import checksum, load_checkpoint, load_or_train
 from shared.tests.helpers import near
 from shared.toy_language import VOCABULARY
 from shared.toy_model import ToyTransformer
+from shared.training import Recipe
 
-TINY = training.Recipe("tiny", "masked word", num_heads=2, num_layers=1, steps=25, d_model=16)
+TINY = Recipe("tiny", "masked word", num_heads=2, num_layers=1, steps=25, d_model=16)
 FEW = replace(TINY, name="few_steps", steps=3)
 
 
@@ -159,7 +160,7 @@ def test_training_lowers_the_loss_and_repeats_bit_by_bit(checkpoints):
 
 def test_next_words_bring_their_causal_mask_but_for_the_objective_without():
     """Phase 2's attention is handed the mask that phase 4's makes by itself, and the same weights do the same."""
-    recipe = training.Recipe("x", "next word", num_heads=2, num_layers=2, steps=0, d_model=16)
+    recipe = Recipe("x", "next word", num_heads=2, num_layers=2, steps=0, d_model=16)
     handed, own = (training.untrained(recipe, make) for make in (MultiHeadAttention, CausalSelfAttention))
     assert training.held_out_loss(handed) == training.held_out_loss(own)
     sentences = training.corpus()[1][:7]
@@ -214,6 +215,7 @@ DAMAGED = {  # what became of a file -> its new content, and what is said
     "cut off": (lambda good, _: good[: len(good) // 2], "is damaged"),
     "empty": (lambda *_: b"", "is damaged"),
     "text": (lambda *_: b"not a checkpoint at all", "is damaged"),
+    "code": (lambda *_: {"format": kept.FORMAT, "recipe": Recipe}, "is damaged (UnpicklingError)"),  # a class to import
     "a foreign dict": (lambda *_: {"some": "dict"}, "is not a checkpoint of this version"),
     "other settings": (lambda _, was: sealed(was | {"recipe": was["recipe"] | {"steps": 7}}), "with other settings"),
     "other words": (lambda _, was: sealed(was | {"vocabulary": ["cat"]}), "with other settings"),
