@@ -19,51 +19,37 @@ from shared.toy_model import weights_of
 from shared.visualization_utils import in_few_colors
 
 
-def perfect_head(kind: str, length: int, width: int) -> torch.Tensor:
-    """(T, T) with T = width, the first `length` rows real; rows without the key look at themselves."""
-    weights = torch.zeros(width, width, dtype=torch.float64)
-    for i in range(width):
-        if kind == "even":
-            weights[i, :length] = 1 / length
-        else:
-            j = {"self": i, "previous": i - 1, "next": i + 1, "first": 0}[kind]
-            weights[i, j if 0 <= j < length else i] = 1
-    return weights
-
-
 def words_mask(lengths: list[int], width: int) -> torch.Tensor:
     keys = padding_mask(torch.tensor(lengths), width)
     return keys & keys.mT
 
 
-@pytest.mark.parametrize("kind", ["self", "previous", "next", "first"])
+def perfect_head(kind: str, length: int, width: int) -> torch.Tensor:
+    """(1, 1, T, T) with T = width, the first `length` rows real; rows without the key look at themselves."""
+    weights = torch.zeros(width, width, dtype=torch.float64)
+    for i in range(width):
+        j = {"self": i, "previous": i - 1, "next": i + 1, "first": 0}[kind]
+        weights[i, j if 0 <= j < length else i] = 1
+    return weights[None, None]
+
+
 @pytest.mark.parametrize("padding", [0, 3])
-def test_perfect_heads_score_exactly_one_at_every_length(kind, padding):
-    for length in (2, 3, 7, 11):
-        mask = words_mask([length], length + padding)
-        weights = perfect_head(kind, length, length + padding)[None, None]
-        statistics = head_statistics.head_statistics(weights, mask)
-        if kind == "first":
-            share = head_statistics.first_share(weights, mask)
-        else:
-            offset = head_statistics.OFFSETS[kind]
-            share = head_statistics.offset_shares(weights, mask, [offset])[offset]
-        assert statistics[kind].item() == share.item() == statistics["effective context"].item() == 1
-        assert statistics["entropy"].item() == 0
-        others = {"self": ("previous", "next", "first"), "next": ("previous", "first")}.get(kind, ("next",))
-        assert all(statistics[other].item() == 0 for other in others)
-
-
-def test_even_head_spreads_over_all_real_words_whatever_the_padding():
-    for length in (2, 3, 7, 11):
-        for width in (length, length + 2):
-            weights = perfect_head("even", length, width)[None, None]
-            statistics = head_statistics.head_statistics(weights, words_mask([length], width))
-            for name in ("self", "previous", "next", "first", "largest weight"):
-                assert statistics[name].item() == pytest.approx(1 / length)
-            assert statistics["normalised entropy"].item() == pytest.approx(1.0)
-            assert statistics["effective context"].item() == pytest.approx(length)
-            assert statistics["distance"].item() == pytest.approx((length**2 - 1) / (3 * length))
+@pytest.mark.parametrize("length", [2, 3, 7])
+def test_perfect_heads_score_exactly_one_and_even_ones_what_is_due(length, padding):
+    mask, of_heads = words_mask([length], length + padding), head_statistics.head_statistics
+    for kind, others in {"self": ("previous", "next"), "previous": ("next",), "next": ("first",), "first": ()}.items():
+        weights = perfect_head(kind, length, length + padding)
+        offset, found = head_statistics.OFFSETS.get(kind), of_heads(weights, mask)
+        shares = head_statistics.offset_shares(weights, mask, [offset]) if offset is not None else {}
+        share = shares.get(offset, head_statistics.first_share(weights, mask))
+        assert found[kind].item() == share.item() == found["effective context"].item() == 1
+        assert all(found[name].item() == 0 for name in ("entropy", *others))
+    found = of_heads(head_statistics.even_weights(mask).double(), mask)
+    for name in ("self", "previous", "next", "first", "largest weight"):
+        assert found[name].item() == pytest.approx(1 / length)
+    assert found["normalised entropy"].item() == pytest.approx(1)
+    assert found["effective context"].item() == pytest.approx(length)
+    assert found["distance"].item() == pytest.approx((length**2 - 1) / (3 * length))
 
 
 def test_statistics_match_loops_and_keep_heads_apart():
@@ -93,27 +79,16 @@ def test_statistics_match_loops_and_keep_heads_apart():
 
 
 def test_causal_heads_have_no_next_word_and_the_first_row_does_not_count():
-    statistics = head_statistics.head_statistics(perfect_head("previous", 5, 5)[None, None], words_mask([5], 5).tril())
+    statistics = head_statistics.head_statistics(perfect_head("previous", 5, 5), words_mask([5], 5).tril())
     assert statistics["next"].isnan() and statistics["previous"].item() == 1
     assert statistics["first"].item() == 0.25  # row 1 of rows 1 to 4
 
 
 def test_statistics_refuse_an_additive_mask_and_a_missing_axis():
-    visible = torch.ones(1, 1, 3, 3, dtype=torch.bool)
-    with pytest.raises(ValueError, match="bool mask"):
-        head_statistics.head_statistics(torch.ones(1, 2, 3, 3) / 3, visible.float())
-    with pytest.raises(ValueError, match="unsqueeze"):
-        head_statistics.head_statistics(torch.ones(2, 3, 3) / 3, visible)
-
-
-def test_four_sharp_heads_look_like_one_blurred_head_after_averaging():
-    heads = torch.eye(4).flip(0)[None, :, None, :].expand(1, 4, 4, 4)  # each head looks at one word, all at others
-    visible = torch.ones(1, 1, 4, 4, dtype=torch.bool)
-    context = [
-        head_statistics.head_statistics(weights, visible)["effective context"].tolist()
-        for weights in (heads, heads.mean(dim=1, keepdim=True))
-    ]
-    assert context == [[1.0] * 4, [pytest.approx(4.0)]]
+    weights, visible = torch.ones(1, 2, 3, 3) / 3, torch.ones(1, 1, 3, 3, dtype=torch.bool)
+    for wrong in ((weights, visible.float()), (weights[0], visible)):
+        with pytest.raises(ValueError, match=r"bool mask \(N, 1, T, T\).*unsqueeze"):
+            head_statistics.head_statistics(*wrong)
 
 
 def role_scores(previous: float, first: float, subject: float) -> roles.Scores:
@@ -143,37 +118,24 @@ def test_a_head_is_named_only_above_the_published_margins_and_in_both_halves():
         assert list(found.values()) == [1, count, count, count]
 
 
-@pytest.mark.parametrize(("follows", "expected"), [("grammar", 0.0), ("neighbour", 1.0)])
 @pytest.mark.parametrize("offset", [-1, 1])
-def test_a_neighbour_head_is_asked_where_its_neighbour_is_not_related(follows, expected, offset):
-    """Heads made by hand: at the related word, else at the word itself; and always at the neighbour."""
+def test_a_neighbour_head_is_asked_where_its_neighbour_is_not_related(offset):
+    """Heads made by hand: one at the related word, else at the word itself; one always at the neighbour."""
     sentences = training.corpus()[1][:60]
     related = torch.stack(list(roles.golds(sentences).values())).any(dim=0)  # (N, T, T)
-    length = related.size(-1)
-    mask = words_mask([len(sentence.words) for sentence in sentences], length)
-    if follows == "grammar":
-        weights = related + 0.5 * torch.eye(length)
-    else:
-        weights = torch.eye(length).roll(offset, dims=1).expand_as(related)
-    share = roles.unrelated_share(weights[:, None] * mask, mask, related[:, None], offset)
-    assert share.tolist() == [expected]
+    mask = words_mask([len(sentence.words) for sentence in sentences], related.size(-1))
+    itself = torch.eye(related.size(-1))
+    heads = torch.stack([related + 0.5 * itself, itself.roll(offset, dims=1).expand_as(related)], dim=1)
+    assert roles.unrelated_share(heads * mask, mask, related[:, None], offset).tolist() == [0, 1]
 
 
-def test_the_words_that_a_role_relates_are_those_of_the_grammar():
-    words = tokenize(TOY_SENTENCE)
+def test_arrows_are_of_the_words_that_a_role_relates_and_one_head_of_each_role_has_them():
+    words, four = tokenize(TOY_SENTENCE), ["verb → subject", "adjective → noun", "verb → place", "previous"]
     assert attention_flow.pairs_of("noun → determiner", words) == {(1, 0), (5, 4)}
     assert attention_flow.pairs_of("verb → place", words) == {(2, 5)}
-    for name, said in (("previous", words), (roles.NO_NAME, words), ("verb → place", words[::-1])):
-        assert attention_flow.pairs_of(name, said) == set()
-
-
-def test_one_head_of_each_role_is_drawn_first_those_of_the_sentence():
-    words = tokenize(TOY_SENTENCE)
-    names = [["adjective → noun", "verb → place", "previous"], ["verb → place", roles.NO_NAME, "subject → verb"]]
-    assert attention_flow.one_of_each(names, words) == [(0, 0), (0, 2), (1, 0), (1, 2)]
-    names[0][1] = "noun → determiner"
-    assert (0, 0) in attention_flow.one_of_each(names, words) and (0, 2) not in attention_flow.one_of_each(names, words)
-    assert attention_flow.one_of_each([[roles.NO_NAME] * 3] * 2, words) == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    assert attention_flow.pairs_of("previous", words) == set()
+    names = [four, ["verb → place", roles.NO_NAME, "noun → determiner"]]  # of five roles "previous" has no words here
+    assert attention_flow.one_of_each(names, words) == [(0, 0), (0, 1), (1, 0), (1, 2)]
 
 
 def test_a_fixed_threshold_draws_most_arrows_of_a_model_that_was_never_trained_and_a_relative_one_none():
@@ -207,18 +169,11 @@ def test_the_film_shows_the_training_of_the_model_and_names_heads_as_all_picture
 
 
 def test_frames_of_the_film_keep_nothing_of_a_later_one_and_white_stays_white():
-    nobody = [[roles.NO_NAME] * 4, [roles.NO_NAME] * 4]
-    named = [nobody[0], [roles.NO_NAME, "verb → subject", *nobody[0][2:]]]
-    sharp, even = torch.eye(3).expand(2, 4, 3, 3), torch.full((2, 4, 3, 3), 1 / 3)
-    looks = [
-        training_film.Look(step, weights, names, dict.fromkeys([*training_film.CORE_RELATIONS, "entropy"], score))
-        for step, weights, names, score in ((0, even, nobody, 0.2), (2, even, nobody, 0.5), (4, sharp, named, 0.9))
-    ]
-    stage = training_film.Stage(looks, [3.0, 2.5, 2.0, 1.5], ["the", "cat", "sat"], [0.3, 0.5])
-    frames = [np.asarray(few.convert("RGB")) for few in in_few_colors([stage.pixels(at) for at in (0, 1, 2, 0)])]
-    assert {frame.shape for frame in frames} == {frames[0].shape} and frames[0].shape[1] == 900
-    assert not np.array_equal(frames[0], frames[1]) and not np.array_equal(frames[1], frames[2])
-    assert np.array_equal(frames[0], frames[3]) and tuple(frames[0][0, 0]) == (255, 255, 255)
-    stage.show(2)
-    assert stage.heads[1, 1].get_title() == "verb → subject"
-    assert stage.title.get_text() == "Step 4 of 4 · heads that have a role: 1"
+    names, scores = [[roles.NO_NAME] * 2], dict.fromkeys([*training_film.CORE_RELATIONS, "entropy"], 0.5)
+    sharp, even = torch.eye(3).expand(1, 2, 3, 3), torch.full((1, 2, 3, 3), 1 / 3)
+    looks = [training_film.Look(step, weights, names, scores) for step, weights in ((0, even), (2, sharp))]
+    stage = training_film.Stage(looks, [3.0, 2.5], ["the", "cat", "sat"], [0.3, 0.5])
+    frames = in_few_colors([stage.pixels(at) for at in (0, 1, 0)])
+    first, second, again = (np.asarray(frame.convert("RGB")) for frame in frames)
+    assert not np.array_equal(first, second) and np.array_equal(first, again)
+    assert first.shape[1] == 900 and tuple(first[0, 0]) == (255, 255, 255)

@@ -23,48 +23,30 @@ def sample(count: int = 37, **options) -> Tensor:
     return task.repeated_sequences(count, torch.Generator().manual_seed(5), **options)
 
 
-def random_weights(tokens: Tensor, heads: int = 3) -> Tensor:
-    """Causal attention weights of random scores, float64 (N, H, T, T)."""
-    count, length = tokens.shape
-    values = torch.randn(count, heads, length, length, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    return values.masked_fill(~causal_mask(length), -math.inf).softmax(dim=-1)
-
-
 MODEL, TOKENS = untrained(3).double(), sample(7)
 
 
-def test_induction_sequences_repeat_a_block_of_their_own():
-    tokens = sample(300)
-    assert tokens.shape == (300, task.LENGTH)
+def test_sequences_repeat_a_block_of_their_own():
+    tokens, periods = sample(300), set()
+    assert tokens.shape == (300, task.LENGTH) and len(set(tokens[:, 0].tolist())) > 50
     assert len(SPECIAL) <= tokens.min() and tokens.max() < len(SPECIAL) + task.SYMBOLS <= len(VOCABULARY)
-    periods, first_words = set(), set()
     for row in tokens.tolist():
         period = next(p for p in range(1, len(row)) if row[p] == row[0])  # the block has no word twice
         assert len(set(row[:period])) == period
         assert all(row[i] == row[i - period] for i in range(period, len(row)))
         periods.add(period)
-        first_words.add(row[0])
     assert periods == set(range(8, 17))  # no fixed distance is right more often than one time in nine
-    assert len(first_words) > 50
-
-
-def test_induction_sequences_can_be_other_than_in_training():
     longer = sample(50, periods=(17, 24), length=61)
-    assert longer.shape == (50, 61)
-    assert all(17 <= len(set(row)) <= 24 for row in longer.tolist())
-    control = task.unrepeated_sequences(20, torch.Generator().manual_seed(2))
-    assert all(len(set(row)) == task.LENGTH for row in control.tolist())
-    assert not task.predictable(control).any()
-    late = task.late_sequences(20, torch.Generator().manual_seed(2))
-    assert task.predictable(late).nonzero()[:, 1].min() == 16 + 8  # the first copy begins at place 16
-    assert all(len(set(row[:24])) == 24 and row[24:] == row[16:25] for row in late.tolist())
-    with pytest.raises(ValueError, match=r"1 <= shortest <= longest <= 64 different words: got \(8, 65\)"):
-        sample(1, periods=(8, 65))
-    with pytest.raises(ValueError, match=r"got \(9, 8\)"):
-        sample(1, periods=(9, 8))
+    assert longer.shape == (50, 61) and all(17 <= len(set(row)) <= 24 for row in longer.tolist())
+    assert all(len(set(row)) == task.LENGTH for row in unrepeated_sequences(20, torch.Generator()).tolist())
+    late = task.late_sequences(20, torch.Generator()).tolist()  # the block begins in the middle
+    assert all(len(set(row[:24])) == 24 and row[24:] == row[16:25] for row in late)
+    for unfit in ((8, 65), (9, 8)):
+        with pytest.raises(ValueError, match=rf"64 different words: got \({unfit[0]}, {unfit[1]}\)"):
+            sample(1, periods=unfit)
 
 
-def test_induction_places_against_a_plain_loop():
+def test_places_against_a_plain_loop():
     tokens = torch.randint(5, (11, 13), generator=torch.Generator().manual_seed(0))  # words also come back unplanned
     gold, certain = task.after_earlier_occurrence(tokens), task.predictable(tokens)
     for n in range(11):
@@ -74,50 +56,16 @@ def test_induction_places_against_a_plain_loop():
             assert certain[n, i] == bool(places)
 
 
-def test_induction_score_against_a_plain_loop():
-    tokens = sample(5, periods=(2, 5), length=11)
-    weights, gold = random_weights(tokens), task.after_earlier_occurrence(tokens)
-    for head, score in enumerate(task.scores([weights], gold)[0]):
-        rows = [weights[n, head, i][gold[n, i]].sum().item() for n, i in gold.any(dim=-1).nonzero().tolist()]
-        near(score.item(), sum(rows) / len(rows), share=1e-12)
-
-
-def test_induction_score_of_heads_that_are_known():
-    tokens = torch.tensor([[7, 9, 7, 9]])  # query 2 should look at place 1, query 3 at place 2
-    gold = task.after_earlier_occurrence(tokens)
+def test_score_of_heads_that_are_known():
+    gold = task.after_earlier_occurrence(torch.tensor([[7, 9, 7, 9]]))  # query 2 should look at place 1, 3 at place 2
     assert task.even_score(gold) == pytest.approx((1 / 3 + 1 / 4) / 2, rel=1e-6)
     eye = torch.eye(4, dtype=torch.float64)
     perfect, match = eye[[0, 0, 1, 2]], eye[[0, 1, 0, 1]]
     scores = task.scores([torch.stack([perfect, match, eye])[None]], gold)
     assert scores.tolist() == [[1, 0, 0]]  # looking at the same word is not looking behind it
-    thrice = torch.tensor([[5, 6, 8] * 3])
-    shared_out = task.after_earlier_occurrence(thrice).double()
-    shared_out[shared_out.sum(dim=-1) == 0] = torch.eye(9, dtype=torch.float64)[0]
-    shared_out = shared_out / shared_out.sum(dim=-1, keepdim=True)
-    score = task.scores([shared_out[:, None]], task.after_earlier_occurrence(thrice))
-    assert score.item() == pytest.approx(1)  # the ceiling is 1 however often the block is repeated
 
 
-def test_induction_by_two_heads_made_by_hand():
-    """A previous-token head and a head that matches words with what the first one left: score 1, every guess right."""
-    tokens = sample(13)
-    words = torch.nn.functional.one_hot(tokens, len(VOCABULARY)).double()  # (N, T) -> (N, T, V)
-    length, mask = tokens.size(1), causal_mask(tokens.size(1))
-    places = torch.eye(length, dtype=torch.float64).expand(len(tokens), -1, -1)
-    one_back = 1e4 * places.roll(-1, dims=-1)  # query i asks for place i - 1
-    before, _ = scaled_dot_product_attention(one_back, places, words, mask)
-    before[:, 0] = 0  # the first place has none before it
-    found, second = scaled_dot_product_attention(1e4 * words, before, words, mask)
-    gold = task.after_earlier_occurrence(tokens)
-    assert task.scores([second[:, None]], gold).item() == pytest.approx(1)
-    certain = task.predictable(tokens[:, :-1])
-    assert (found[:, :-1].argmax(dim=-1) == tokens[:, 1:])[certain].all()
-    alone, same = scaled_dot_product_attention(1e4 * words, words, words, mask)  # one layer: keys hold their own word
-    assert task.scores([same[:, None]], gold).item() < 0.01
-    assert not (alone[:, :-1].argmax(dim=-1) == tokens[:, 1:])[certain].any()
-
-
-def test_induction_loss_and_right_guesses_against_a_plain_loop():
+def test_loss_and_right_guesses_against_a_plain_loop():
     logits, _ = MODEL(TOKENS[:, :-1])
     losses, hits = [], []
     for n, row in enumerate(TOKENS.tolist()):
