@@ -73,7 +73,9 @@ def test_pairs_differ_in_the_subject_and_both_are_sentences_of_the_grammar():
 def test_all_heads_together_restore_everything_and_a_lone_head_does_so_alone():
     pairs, subject = pairs_of(training.corpus()[1][:40])
     patching = Patching(model_of(), pairs)
-    every = torch.arange(len(pairs.asked))
+    sure, every = torch.zeros_like(patching.clean.logits), torch.arange(len(pairs.asked))
+    sure[every, pairs.asked, pairs.answers[:, 0]] = 2
+    assert pairs.lead(sure) == 2
     here = torch.zeros(*pairs.clean.shape, 1, dtype=torch.bool)
     here[every, pairs.asked] = True
     both = [patching.heads(layer, patching.clean.outputs(layer), here) for layer in (0, 1)]
