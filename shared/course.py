@@ -133,13 +133,13 @@ def prepare(timed: bool) -> None:
     tqdm.set_lock(threading.RLock())  # its own is shared by processes: whoever is ended would leave it behind
 
 
-def processes(scripts: Iterable[str] = (), *, timed: bool = False) -> Pool:
+def processes(modules: Iterable[str] = (), *, timed: bool = False) -> Pool:
     """A pool whose processes do not hear Ctrl-C: this one does, and ends them.
 
-    On Linux they are copies of this one, which loads once what these scripts need; elsewhere they start afresh.
+    On Linux they are copies of this one, which loads these modules once; elsewhere they start afresh.
     """
     copies = sys.platform == "linux"
-    for name in (*scripts, "torch._dynamo") if copies else ():  # the last is what the first optimizer asks for
+    for name in modules if copies else ():
         importlib.import_module(name)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -184,7 +184,8 @@ def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, long
         plans = {phase: replace(plan, scripts=plan.scripts + plan.alone, alone=()) for phase, plan in plans.items()}
     teller = Teller(options.output_dir / LOG, verbose=options.verbose)
     tqdm.write("Training the models that the scripts share, unless they are there already: about half a minute")
-    with processes([name for plan in plans.values() for name in plan.scripts], timed=options.time) as pool:
+    modules = [name for plan in plans.values() for name in plan.scripts]
+    with processes([*modules, "torch._dynamo"], timed=options.time) as pool:  # the last: every optimizer asks for it
         run_side_by_side(pool, plans, argv, teller)
     for plan in plans.values():
         for name in filter(plan.can_run, plan.alone + (plan.longer if longer else ())):

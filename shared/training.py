@@ -206,5 +206,4 @@ def train(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") ->
             stages[done] = parameters_to_vector(model.parameters()).cpu()
 
     more = {"matrix_decay": recipe.matrix_decay, "watch": watch, "progress": f"training {recipe.name}"}
-    losses = fit(model, loss_of_step, recipe.steps, **more)
-    return Trained(model, recipe, losses, stages)
+    return Trained(model, recipe, fit(model, loss_of_step, recipe.steps, **more), stages)
