@@ -63,22 +63,9 @@ def test_every_claim_says_what_how_and_where():
 
 @pytest.mark.parametrize("claim", EXPERIMENTS, ids=lambda claim: claim.id)
 def test_a_rule_tells_an_exact_reader_from_nothing_there(claim):
-    tells_apart(claim)
-
-
-def tells_apart(claim):
     """Every experiment has both worlds; its rule holds in the first and not in the second."""
-    assert claim.oracle is not None and claim.null is not None, f"{claim.id} needs oracle and null"
-    assert claim.verdict(claim.oracle) == HOLDS and claim.verdict(claim.null) != HOLDS, claim.id
-
-
-def test_a_rule_that_cannot_fail_or_cannot_hold_is_noticed():
-    tells_apart(made(oracle={"*": 1.0}, null={"wetness": 0.0}))
-    for rule in (lambda n: True, lambda n: n["wetness"] > 1):
-        with pytest.raises(AssertionError):
-            tells_apart(made(holds=rule, oracle={"*": 1.0}, null={"*": 0.0}))
-    with pytest.raises(AssertionError, match="needs oracle and null"):
-        tells_apart(made(oracle={"*": 1.0}))
+    assert claim.oracle is not None and claim.null is not None, "it needs oracle and null"
+    assert claim.verdict(claim.oracle) == HOLDS and claim.verdict(claim.null) != HOLDS
 
 
 def test_a_world_is_written_short():
