@@ -242,14 +242,14 @@ def test_what_an_experiment_refuses_is_one_line_and_exit_code_2(run, capsys):
 
 
 def test_the_table_has_rows_columns_and_ranges_and_an_end():
-    numbers = {"one, loss": 0.5, "one, share": 0.25, "guess": 3, "every": [1, 2]}
-    text = printed_table(numbers, {"one, loss": "0.4 to 0.6"}, everything=False)
-    assert text.split() == ["loss", "share", "one", "0.5", "0.25", "published", "0.4", "to", "0.6", "guess", "3"]
+    numbers = {"a, one, loss": 0.5, "a, one, share": 0.25, "guess": 3, "every": [1, 2]}
+    text = printed_table(numbers, {"a, one, loss": "0.4 to 0.6"}, everything=False)
+    assert text.split() == ["loss", "share", "a,", "one", "0.5", "0.25", "published", "0.4", "to", "0.6", "guess", "3"]
     assert "every" in printed_table(numbers, {}, everything=True)
     many = {f"row {i}, a": i for i in range(40)}
     long = printed_table(many, {"row 0, a": "1 to 2"}, everything=False)
     assert "24 more lines with --numbers" in long and "published" not in long
-    written = [findings.number(value) for value in (1_050_624, 0.97, 3.1e-7, 1234.5, [1.0, 0.25])]
+    written = [findings.number(value) for value in (1_050_624, 0.97, 3.14e-7, 1234.5, [1.0, 0.25])]
     assert written == ["1,050,624", "0.97", "3.1e-07", "1,234", "1, 0.25"]
 
 
@@ -326,6 +326,7 @@ def test_what_has_only_probes_is_measured_once_and_what_is_not_installed_left_ou
 def test_the_table_on_disk_is_that_of_claims_and_record():
     text = (paths.ROOT / table.PAGE).read_text(encoding="utf-8")
     assert text == table.page(CLAIMS, replications.read()), "run shared/evidence/table.py"
+    assert table.cell("a | b <c>") == r"a \| b \<c>"
     missing = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not (paths.ROOT / "data" / link).exists()]
     assert not missing and claims.rules_changed().keys() <= {claim.id for claim in CLAIMS}
 
