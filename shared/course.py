@@ -37,7 +37,7 @@ from typing import NoReturn
 import matplotlib
 from tqdm import tqdm
 
-from shared import STOPS, cli, paths
+from shared import STOPS, cli, paths, training
 from shared.evidence.claims import MARKS
 from shared.evidence.report.write_pages import write_pages
 from shared.paths import PHASES
@@ -134,10 +134,7 @@ def prepare(timed: bool) -> None:
 
 
 def processes(modules: Iterable[str] = (), *, timed: bool = False) -> Pool:
-    """A pool whose processes do not hear Ctrl-C: this one does, and ends them.
-
-    On Linux they are copies of this one, which loads these modules once; elsewhere they start afresh.
-    """
+    """A pool whose processes do not hear Ctrl-C: this one ends them. On Linux they are copies, with modules loaded."""
     copies = sys.platform == "linux"
     for name in modules if copies else ():
         importlib.import_module(name)
@@ -184,6 +181,7 @@ def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, long
         plans = {phase: replace(plan, scripts=plan.scripts + plan.alone, alone=()) for phase, plan in plans.items()}
     teller = Teller(options.output_dir / LOG, verbose=options.verbose)
     tqdm.write("Training the models that the scripts share, unless they are there already: about half a minute")
+    training.corpus()  # drawn once, for all processes, if they are copies
     modules = [name for plan in plans.values() for name in plan.scripts]
     with processes([*modules, "torch._dynamo"], timed=options.time) as pool:  # the last: every optimizer asks for it
         run_side_by_side(pool, plans, argv, teller)

@@ -86,7 +86,7 @@ def measure(run: Run) -> Numbers:
     start = torch.full((20 if options.quick else NUM_SENTENCES, 1), START_ID)
     found: Numbers = {}
     for rule, top_p in RULES.items():
-        for temperature in TEMPERATURES:
+        for temperature in TEMPERATURES if rule in COLORS else (1.0,):
             way, generator = Sampling(temperature, top_p=top_p), torch.Generator().manual_seed(run.seed)
             written = write(model, start, way, limit=LIMIT, generator=generator)
             found[f"accepted, {rule}, {temperature:g}"] = accepted(written.sentences())

@@ -47,7 +47,8 @@ def _match(kinds: str) -> re.Match | None:
     return ORDER.fullmatch(kinds)
 
 
-def noun_phrase_probability(words: Sequence[str], nouns: tuple[tuple[str, str], ...]) -> float:
+@cache
+def noun_phrase_probability(words: tuple[str, ...], nouns: tuple[tuple[str, str], ...]) -> float:
     """How likely noun_phrase of sample_sentence, called with these (singular, plural) nouns, gives these words.
 
     words: a determiner, adjectives and a noun, as ORDER lets them through.
@@ -73,7 +74,7 @@ def sentence_log_probability(words: Sequence[str]) -> float:
     match = _match(kinds)
     if match is None:
         return -math.inf
-    subject, attractor, place = (words[slice(*match.span(name))] for name in ("subject", "attractor", "place"))
+    subject, attractor, place = (tuple(words[slice(*match.span(name))]) for name in ("subject", "attractor", "place"))
     subject_class, preposition, place_class = toy.VERBS[words[match.start("verb")]]
     if words[match.start("where")] != preposition:
         return -math.inf

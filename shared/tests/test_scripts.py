@@ -47,9 +47,8 @@ def options_of(script, folder):
 
 def in_half(half, *more):
     """Parameters of a test that uses a run: the half, and whatever else, in the process of that half."""
-    return pytest.param(
-        half, *more, marks=pytest.mark.xdist_group(half), id="-".join([half, *(m.__name__ for m in more)])
-    )
+    name = "-".join([half, *(script.__name__ for script in more)])
+    return pytest.param(half, *more, marks=pytest.mark.xdist_group(half), id=name)
 
 
 def of_both_halves(test):
