@@ -192,6 +192,9 @@ def test_scores_of_tables_that_are_known():
     turned = eye.roll(1, dims=0)
     assert tables.on_diagonal(eye) == 1 and tables.on_diagonal(turned) == 0
     assert tables.on_diagonal(eye + 9 * torch.arange(6)) == 1, "a column that is large for all words says nothing"
+    lopsided = eye.clone()
+    lopsided[0, :2] = torch.tensor([5.0, 3.0])
+    assert tables.on_diagonal(lopsided) == 1, "rows are asked, not columns"
     assert [tables.copying_score(table) for table in (eye, -eye)] == pytest.approx([1, -1])
     assert tables.copying_score(turned) == pytest.approx(-0.2)  # sixth roots of 1; the means take the 1 away
 

@@ -2,8 +2,10 @@
 
 import math
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
+from matplotlib.colors import to_hex
 
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.key_value_cache import KeyValueCache
@@ -15,6 +17,7 @@ from shared.measure import count_operations
 from shared.tests.helpers import near
 from shared.toy_language import END_ID, PAD_ID, START_ID, VOCABULARY, encode
 from shared.toy_model import ToyTransformer
+from shared.visualization_utils import RED
 
 
 def generation_model(layers=2, seed=0):
@@ -104,17 +107,17 @@ def test_sampling_refuses_values_without_a_meaning(values, message):
 
 
 def test_what_is_written_with_a_cache_is_what_one_pass_says_and_repeats_with_the_seed():
-    model, start = generation_model(), torch.full((5, 1), START_ID)
+    model, start = generation_model(), torch.tensor([[START_ID, 9]]).expand(5, -1)
     one, same, other = (
         write(model, start, Sampling(2.0, 30), limit=13, generator=torch.Generator().manual_seed(seed))
         for seed in (0, 0, 1)
     )
     assert torch.equal(one.tokens, same.tokens) and not torch.equal(one.tokens, other.tokens)
     logits, layers = model(one.tokens[:, :-1])
-    near(one.logits, logits, share=1e-10)
+    near(one.logits, logits[:, 1:], share=1e-10)
     for step, attended in enumerate(one.attended):
         for ours, theirs in zip(attended, layers, strict=True):
-            near(ours, theirs[:, :, step, : step + 1], share=1e-10)
+            near(ours, theirs[:, :, step + 1, : step + 2], share=1e-10)
 
 
 def test_temperature_0_is_the_greedy_generation_of_the_plain_function():
@@ -164,3 +167,13 @@ def test_the_work_is_that_of_the_formulas_and_the_cache_exact():
         counted = [count_operations(cache_savings.step, model, n, way == "with the cache") for n in lengths]
         assert counted == [cache_savings.on_paper(n, way) for n in lengths]
     assert cache_savings.largest_difference(generation_model(), generation_tokens(1, 6)) == pytest.approx(0, abs=1e-12)
+
+
+def test_the_film_shows_how_likely_the_word_was_that_is_drawn():
+    start = torch.tensor([[START_ID, *encode(["the", "cat"])]])
+    written = write(generation_model(), start, Sampling(9.0), limit=6, generator=torch.Generator().manual_seed(1))
+    for step, word in enumerate(written.tokens[0, 3:].tolist()):
+        _, chances = generate4.page(written, step, "note").axes
+        (red,) = [bar for bar in chances.patches if to_hex(bar.get_facecolor()) == RED]
+        assert red.get_width() == pytest.approx(written.logits[0, step].softmax(-1)[word].item())
+    plt.close("all")
