@@ -22,10 +22,7 @@ TESTS = {
     "phase3_visualization": (
         "circuits",
         "explorer",
-        "explorer_break",
-        "explorer_grow",
-        "explorer_page",
-        "explorer_visit",
+        "explorer_pages",
         "layers",
         "pretrained",
         "roles",

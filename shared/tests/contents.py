@@ -68,3 +68,45 @@ def explorer_models():
     from shared.tests.helpers import EXPLORER_RECIPES, sharp_model
 
     return {recipe.name: sharp_model(recipe) for recipe in EXPLORER_RECIPES}
+
+
+@pytest.fixture(scope="module")
+def explorer_data(explorer_models, checkpoints):
+    """What a page with all views is told of these models; the first has heads with roles, as a trained one has."""
+    from phase3_visualization.explorer import examples, growing, wagers, write_page
+    from shared import cli
+    from shared.grammar.scores import with_relations
+    from shared.toy_language import tokenize
+
+    options = cli.parse(cli.parser(""), ["--quick"])
+    bets = wagers.data(explorer_models["both sides"], explorer_models["causal"], options)
+    data = write_page.page_data(explorer_models, wagers=bets, grow=growing.page_part())
+    names = [["determiner → noun", None, None, "previous"], ["subject → verb", "verb → place", None, None]]
+    heads = [[{"role": name, "rule": name or "next", "share": 0.8, "needed": 0.7} for name in row] for row in names]
+    told = ("that car beside every street turned near this small garden", "the farmer beside a barn swam in the lake")
+    landings = [examples.View(with_relations(tokenize(words)), 1, 1, 0, 1.0).as_data() for words in told]
+    data["models"][0] |= {"heads": heads, "landings": landings}
+    data["role_colors"] = {name: write_page.role_color(name) for row in names for name in row if name}
+    return data
+
+
+@pytest.fixture(scope="module")
+def explorer_address(explorer_data, tmp_path_factory):
+    from phase3_visualization.explorer import write_page
+
+    path = tmp_path_factory.mktemp("page") / "explorer.html"
+    path.write_text(write_page.render(explorer_data), encoding="utf-8")
+    assert path.stat().st_size < 3e6
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def explorer_page(browser, explorer_address):
+    """One page for all tests of a file, in which nothing may go wrong."""
+    from shared.tests.helpers import open_watched
+
+    errors = []
+    page = open_watched(browser, explorer_address, errors)
+    yield page
+    page.close()
+    assert errors == []

@@ -6,6 +6,7 @@
 faults.txt has them: below the name of a file a row for each, a fragment that stands once in the file => what is put
 there instead, a wrong sign, index, mask, scale or shift. First the oracles of the file are asked (test_oracles.py), in
 this process. What they let pass is planted in a process of its own, which runs the tests that import the file.
+Those in JavaScript are planted by each run of test_explorer.py, which computes the same in PyTorch.
 """
 
 import gc
@@ -49,14 +50,19 @@ def codes(code: CodeType) -> Iterator[CodeType]:
             yield from (inner, *codes(inner))
 
 
-def broken(file: str, old: str, new: str) -> dict[tuple[str, int], CodeType]:
-    """Name and line of each function -> its code with the fault. Raises ValueError if the row does not fit the file."""
+def replaced(file: str, old: str, new: str) -> str:
+    """The text of the file with the fault. Raises ValueError if the row does not fit the file."""
     path = paths.ROOT / file
     source = path.read_text(encoding="utf-8") if path.exists() else ""
     if source.count(old) != 1:
         rule = "the row in shared/tests/faults.txt must move with the code"
         raise ValueError(f"{old!r} must stand once in {file}: got it {source.count(old)} times; {rule}")
-    with_fault = compile(source.replace(old, new), path, "exec")
+    return source.replace(old, new)
+
+
+def broken(file: str, old: str, new: str) -> dict[tuple[str, int], CodeType]:
+    """Name and line of each function -> its code with the fault."""
+    with_fault = compile(replaced(file, old, new), paths.ROOT / file, "exec")
     return {(code.co_qualname, code.co_firstlineno): code for code in codes(with_fault)}
 
 
@@ -127,7 +133,8 @@ def failing_test(number: int) -> str:
 
 def main(words: list[str]) -> int:
     """Plant the faults of all files with these words in their path -> 0 if each was noticed, else 1."""
-    chosen = [number for number, (file, *_) in enumerate(FAULTS) if all(word in file for word in words)]
+    python = [number for number, (file, *_) in enumerate(FAULTS) if file.endswith(".py")]
+    chosen = [number for number in python if all(word in FAULTS[number][0] for word in words)]
     left = [number for number in chosen if not oracles_notice(*FAULTS[number])]
     print(f"{len(chosen)} faults: oracles notice {len(chosen) - len(left)}, tests are asked for the rest", flush=True)
     processes = multiprocessing.get_context(

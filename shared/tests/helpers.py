@@ -2,6 +2,9 @@
 
 import contextlib
 import itertools
+import math
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +13,8 @@ from matplotlib.text import Text
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import training, visualization_utils
+from shared.attention_utils import causal_mask
+from shared.toy_model import ToyTransformer
 from shared.training import Recipe
 
 B, H, T_Q, T_K, D_K, D_V = 2, 3, 5, 7, 11, 13
@@ -80,14 +85,36 @@ def sharp_model(recipe):
     return trained
 
 
+@torch.no_grad()
+def in_torch(trained, tokens, levers):
+    """A pass of the explorer by PyTorch: the levers are masks and changed weights of phase 2's MultiHeadAttention."""
+    recipe, length = trained.recipe, len(tokens)
+    bias = trained.model.blocks[0].attention.w_q.bias is not None
+    make_attention = partial(MultiHeadAttention, bias=bias)
+    model = ToyTransformer(recipe.d_model, recipe.num_heads, recipe.num_layers, make_attention=make_attention).eval()
+    model.load_state_dict(trained.model.state_dict())
+    d_k = recipe.d_model // recipe.num_heads
+    if "divisor" in levers:
+        for block in model.blocks:
+            for parameter in block.attention.w_q.parameters():
+                parameter.mul_(math.sqrt(d_k) / levers["divisor"])
+    for name in levers.get("removed", []):
+        layer, head = map(int, name.split("."))
+        model.blocks[layer].attention.w_o.weight[:, head * d_k : (head + 1) * d_k] = 0
+    mask = torch.ones(length, length, dtype=torch.bool)
+    if levers.get("causal", recipe.objective == "next word"):
+        mask = mask & causal_mask(length)
+    mask[:, levers.get("hidden", [])] = False
+    logits, layers = model(torch.tensor([tokens]), mask=mask)
+    return SimpleNamespace(logits=logits[0], weights=torch.cat(layers), mask=mask)
+
+
 def open_watched(browser, address, errors, **context):
-    """A new tab; whatever it complains about, and whatever it asks for beside its own file, lands in errors."""
-    page = browser.new_page(**context)
+    """A new tab; what it complains about, and what it asks for beside its own file and worker, lands in errors."""
+    page, own = browser.new_page(**context), (address.split("#")[0], "about:blank", "blob:")
     page.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on(
-        "request", lambda request: None if request.url.startswith(address.split("#")[0]) else errors.append(request.url)
-    )
+    page.on("request", lambda request: None if request.url.startswith(own) else errors.append(request.url))
     page.goto(address)
     return page
 
