@@ -309,13 +309,15 @@ RUN = """([growth, steps]) => {
         Object.fromEntries(Object.entries(run.model.parameters).map(([name, { value }]) => [name, [...value.data]]))]);
     const start = look();
     while (run.step < steps) drain(Training.step(run));
-    return [start, look(), JSON.stringify(run.losses)];
+    const batch = { tokens: new Int32Array(20000).fill(9), sentences: [] };
+    const { tokens, chosen, targets } = Training.hide(batch, growth.recipe, run.random);
+    return [start, look(), ...[run.losses, [...tokens], chosen, targets].map((list) => JSON.stringify(list))];
 }"""
 
 
 @needs_browser
 def test_a_short_training_starts_as_in_pytorch_learns_and_names_its_heads_as_the_python(explorer_page, explorer_data):
-    start, end, losses = map(json.loads, explorer_page.evaluate(RUN, [explorer_data["grow"], 200]))
+    start, end, losses, *hidden = map(json.loads, explorer_page.evaluate(RUN, [explorer_data["grow"], 200]))
     reference = training.new_model(RECIPE, MultiHeadAttention)
     for name, parameter in reference.named_parameters():
         drawn, theirs = np.array(start[1][name]), parameter.detach().flatten().numpy()
@@ -333,27 +335,15 @@ def test_a_short_training_starts_as_in_pytorch_learns_and_names_its_heads_as_the
         assert in_words == roles.head_names(trained, MultiHeadAttention)
     assert {name for layer in in_words for name in layer} != {roles.NO_NAME}, "after 200 steps there is a role"
     assert training.held_out_loss(trained) == pytest.approx(np.mean(losses[-10:]), abs=0.3)
+    words_are_hidden_as_in_the_python(*map(np.array, hidden))
 
 
-HIDE = """([count, word, recipe, numbers]) => {
-    let drawn = 0;
-    const batch = { tokens: new Int32Array(count).fill(word), sentences: [] };
-    const { tokens, chosen, targets } = Training.hide(batch, recipe, () => numbers[drawn++]);
-    return { tokens: [...tokens], chosen, targets };
-}"""
-
-
-@needs_browser
-def test_as_many_words_are_hidden_kept_and_swapped_as_in_the_python(explorer_page):
-    count, word = 20_000, len(SPECIAL) + 5
-    found = explorer_page.evaluate(
-        HIDE, [count, word, growing.recipe(), np.random.default_rng(1).random(3 * count).tolist()]
-    )
-    seen, chosen = np.array(found["tokens"]), np.array(found["chosen"])
-    assert found["targets"] == [word] * len(chosen) and (np.delete(seen, chosen) == word).all()
+def words_are_hidden_as_in_the_python(seen, chosen, targets):
+    """Of 20,000 times one word: how many are chosen, hidden, kept and swapped for any word."""
     kept = training.KEPT + training.SWAPPED / (len(VOCABULARY) - len(SPECIAL))  # a swap may give the same word
-    assert len(chosen) / count == pytest.approx(training.CHOSEN, abs=0.02)
-    assert (seen[chosen] == word).mean() == pytest.approx(kept, abs=0.03)
+    assert (targets == 9).all() and len(targets) == len(chosen) and (np.delete(seen, chosen) == 9).all()
+    assert len(chosen) / len(seen) == pytest.approx(training.CHOSEN, abs=0.02)
+    assert (seen[chosen] == 9).mean() == pytest.approx(kept, abs=0.03)
     assert (seen[chosen] == MASK_ID).mean() == pytest.approx(1 - training.KEPT - training.SWAPPED, abs=0.03)
     assert set(seen.tolist()) == {MASK_ID, *range(len(SPECIAL), len(VOCABULARY))}
 
@@ -511,7 +501,7 @@ def test_the_page_is_one_file_the_same_each_time_and_asks_nobody_for_more(explor
 @needs_browser
 def test_planted_markup_stays_text(browser, explorer_data, tmp_path):
     planted, errors = '</script><b id="planted">bold</b><!--<script>', []
-    data = json.loads(json.dumps(explorer_data).replace('"mat"', json.dumps(planted)))
+    data = json.loads(json.dumps(explorer_data).replace('"garden"', json.dumps(planted)))
     data["models"][0] |= {"label": planted}
     path = tmp_path / "planted.html"
     path.write_text(write_page.render(data), encoding="utf-8")
