@@ -33,7 +33,7 @@ from shared.tests.helpers import in_torch, near, needs_browser, open_watched, sh
 from shared.toy_language import INDEX, MASK_ID, PAD_ID, SPECIAL, START_ID, VERBS, VOCABULARY, decode, encode
 from shared.training import Recipe, Trained
 
-PAGE = 1e-4  # of the largest number: the page rounds to float32 between layers of large weights
+PAGE = 5e-4  # of the largest number: the page rounds to float32 between layers of large weights
 
 
 # ---- the forward pass
@@ -322,9 +322,11 @@ def test_a_short_training_starts_as_in_pytorch_learns_and_names_its_heads_as_the
     for name, parameter in reference.named_parameters():
         drawn, theirs = np.array(start[1][name]), parameter.detach().flatten().numpy()
         tolerance = 4 / math.sqrt(len(theirs))
-        assert drawn.std() == pytest.approx(theirs.std(), rel=tolerance), name
-        assert drawn.mean() == pytest.approx(theirs.mean(), abs=2 * tolerance * theirs.std()), name
-    assert np.mean(losses[:3]) == pytest.approx(math.log(len(VOCABULARY)), abs=0.6)  # a guess among all words
+        assert drawn.std() == pytest.approx(theirs.std(), rel=tolerance), name  # why: drawn, as all below
+        assert drawn.mean() == pytest.approx(theirs.mean(), abs=2 * tolerance * theirs.std()), name  # why: drawn
+    assert np.mean(losses[:3]) == pytest.approx(
+        math.log(len(VOCABULARY)), abs=0.6
+    )  # why: the mean of three steps, near a guess among all words
     assert np.mean(losses[-10:]) < 2.5
     for names, weights in (start, end):
         with torch.no_grad():
@@ -334,7 +336,7 @@ def test_a_short_training_starts_as_in_pytorch_learns_and_names_its_heads_as_the
         in_words = [[name or roles.NO_NAME for name in layer] for layer in names]
         assert in_words == roles.head_names(trained, MultiHeadAttention)
     assert {name for layer in in_words for name in layer} != {roles.NO_NAME}, "after 200 steps there is a role"
-    assert training.held_out_loss(trained) == pytest.approx(np.mean(losses[-10:]), abs=0.3)
+    assert training.held_out_loss(trained) == pytest.approx(np.mean(losses[-10:]), abs=0.3)  # why: other sentences
     words_are_hidden_as_in_the_python(*map(np.array, hidden))
 
 
@@ -342,9 +344,11 @@ def words_are_hidden_as_in_the_python(seen, chosen, targets):
     """Of 20,000 times one word: how many are chosen, hidden, kept and swapped for any word."""
     kept = training.KEPT + training.SWAPPED / (len(VOCABULARY) - len(SPECIAL))  # a swap may give the same word
     assert (targets == 9).all() and len(targets) == len(chosen) and (np.delete(seen, chosen) == 9).all()
-    assert len(chosen) / len(seen) == pytest.approx(training.CHOSEN, abs=0.02)
-    assert (seen[chosen] == 9).mean() == pytest.approx(kept, abs=0.03)
-    assert (seen[chosen] == MASK_ID).mean() == pytest.approx(1 - training.KEPT - training.SWAPPED, abs=0.03)
+    assert len(chosen) / len(seen) == pytest.approx(training.CHOSEN, abs=0.02)  # why: drawn
+    assert (seen[chosen] == 9).mean() == pytest.approx(kept, abs=0.03)  # why: drawn
+    assert (seen[chosen] == MASK_ID).mean() == pytest.approx(
+        1 - training.KEPT - training.SWAPPED, abs=0.03
+    )  # why: drawn
     assert set(seen.tolist()) == {MASK_ID, *range(len(SPECIAL), len(VOCABULARY))}
 
 
@@ -476,7 +480,9 @@ def test_the_page_is_told_what_the_python_has(explorer_data, explorer_models):
     sixth = explorer_data["wagers"]["list"][5]
     assert sixth["example"]["ways"][sixth["right"]] is None, "the way that leaks nothing"
     small = explorer_data["models"][3]
-    assert small["loss"] == pytest.approx(training.held_out_loss(explorer_models["small causal"]), abs=1e-4)
+    assert small["loss"] == pytest.approx(
+        training.held_out_loss(explorer_models["small causal"]), abs=1e-4
+    )  # why: kept with four digits
 
 
 def test_the_lessons_have_the_places_that_the_page_links_to(explorer_data):

@@ -266,15 +266,15 @@ def test_the_five_steps_and_the_lines_have_the_numbers_of_the_maps(page, explore
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     weights = computed(explorer_models["both sides"], state(page), None).weights
     shown = page.locator("table.steps td.weight").all_inner_texts()
-    assert list(map(float, shown)) == pytest.approx(weights[3].tolist(), abs=6e-4)
+    assert list(map(float, shown)) == pytest.approx(weights[3].tolist(), abs=6e-4)  # why: three digits are shown
     rows = page.locator("table.steps tr td:last-child").all_inner_texts()
     *parts, total = (float(row.split()[0].replace("−", "-")) for row in rows)
-    assert len(parts) == 6 and sum(parts) == pytest.approx(total, abs=0.04)
+    assert len(parts) == 6 and sum(parts) == pytest.approx(total, abs=0.04)  # why: six numbers of two digits
     read = "(side) => [...document.querySelectorAll(`.column.${side} .number`)].map((cell) => Number(cell.textContent))"
-    assert page.evaluate(read, "key") == pytest.approx(weights[3].tolist(), abs=0.0051)
+    assert page.evaluate(read, "key") == pytest.approx(weights[3].tolist(), abs=0.0051)  # why: two digits
     page.locator(".column.key button").nth(4).click()
     page.mouse.move(0, 0)  # clicked, or tapped: it stays
-    assert page.evaluate(read, "query") == pytest.approx(weights[:, 4].tolist(), abs=0.0051)
+    assert page.evaluate(read, "query") == pytest.approx(weights[:, 4].tolist(), abs=0.0051)  # why: two digits
 
 
 def written(page):

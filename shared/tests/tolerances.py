@@ -39,14 +39,14 @@ def assert_close(found, expected, *, rtol=None, atol=None, plain=torch.testing.a
     if rtol == 0 and torch.is_tensor(expected) and atol:
         difference = torch.where(found == expected, 0.0, found - expected).nan_to_num().abs().max().item()
         if difference:
-            used.append((difference / atol, *place()))
+            used.append((float(difference / atol), *place()))
 
 
 def equal(self, other, plain=ApproxScalar.__eq__):
     """As pytest's, and what it used."""
     same = plain(self, other)
     if same and isinstance(other, int | float) and other != self.expected:
-        used.append((abs(other - self.expected) / self.tolerance, *place()))
+        used.append((float(abs(other - self.expected) / self.tolerance), *place()))
     return same
 
 
