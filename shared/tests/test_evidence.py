@@ -14,16 +14,14 @@ from PIL import Image
 
 from shared import course, paths
 from shared.evidence import claims, findings, publish, replicate, replications, table
-from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, MEASURED, ONLY_IF, PROBE, UNDECIDED, Above, Claim, World
+from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, MEASURED, ONLY_IF, PROBE, UNDECIDED, Above, Claim
 from shared.evidence.replications import Block
 from shared.experiment import Experiment
-from shared.experiment import table as printed_table
 from shared.plan import Plan, path_of
 from shared.visualization_utils import in_few_colors
 
 CLAIMS = claims.all_claims()
 EXPERIMENTS = [claim for claim in CLAIMS if claim.kind == EXPERIMENT]
-SAID = json.loads((paths.ROOT / "data" / "raw" / "claims.json").read_text(encoding="utf-8"))
 ABOVE = Above(lambda n: n["wetness"], 0.5)
 
 
@@ -52,27 +50,11 @@ SPLIT = (*RECORD, block((0.1, 0.7, 0.8), seeds=(5, 6, 7)))  # its last seeds dis
 # ---- claims and their rules
 
 
-def test_every_claim_says_what_how_and_where():
-    assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
-    for claim in CLAIMS:
-        assert claim.text and claim.rule and claim.source and (paths.ROOT / claim.script).is_file(), claim.id
-        assert claim.kind == EXPERIMENT or (claim.kind == PROBE and not claim.over_seeds), claim.id
-        assert claim.holds or claim.kind == PROBE, f"{claim.id}: only a probe of times may have no rule"
-        assert bool(claim.condition) == bool(claim.only_if), f"{claim.id}: a condition has its rule and its words"
-
-
 @pytest.mark.parametrize("claim", EXPERIMENTS, ids=lambda claim: claim.id)
 def test_a_rule_tells_an_exact_reader_from_nothing_there(claim):
     """Every experiment has both worlds; its rule holds in the first and not in the second."""
     assert claim.oracle is not None and claim.null is not None, "it needs oracle and null"
     assert claim.verdict(claim.oracle) == HOLDS and claim.verdict(claim.null) != HOLDS
-
-
-def test_a_world_is_written_short():
-    world = World({"none, reverse": 0.2, "*, reverse": 1.0})
-    assert (world["none, reverse"], world["rotary, reverse"]) == (0.2, 1.0)
-    with pytest.raises(KeyError):
-        world["rotary, copy"]
 
 
 @pytest.mark.parametrize(
@@ -133,15 +115,12 @@ def test_the_record_on_disk_has_every_experiment_with_five_seeds():
     assert {name for found in blocks for name in found.findings} <= {claim.id for claim in CLAIMS}
 
 
-def test_a_run_stands_beside_the_record(monkeypatch, capsys):
+def test_a_run_stands_beside_the_record(monkeypatch):
     monkeypatch.setattr(replications, "read", lambda: RECORD)
     found = findings.judged(made(), wet(0.4))
     assert (found["verdict"], found["here"], found["rests on"]) == (HOLDS, FAILS, "6 runs on 2 kinds of processor")
     assert not findings.as_published(found) and findings.as_published(findings.judged(made(), wet(0.6)))
     assert findings.published_ranges([made()], ["wetness", "dryness"]) == {"wetness": "0.6 to 0.9"}
-    findings.print_verdicts([found], rules=True)
-    printed = capsys.readouterr().out
-    assert '+ holds (this run: does not hold): "water is wet"' in printed and "rule: above 0.5" in printed
     assert findings.of_this_run(made(over_seeds=True), wet(0.6)) == "", "one seed decides nothing"
     monkeypatch.setattr(replications, "read", lambda: SPLIT)
     assert findings.as_published(findings.judged(made(), wet(0.4))), "undecided: both are possible"
@@ -241,18 +220,6 @@ def test_what_an_experiment_refuses_is_one_line_and_exit_code_2(run, capsys):
     assert stop.value.code == 2 and capsys.readouterr().err.endswith("--wish: nobody grants that\n")
 
 
-def test_the_table_has_rows_columns_and_ranges_and_an_end():
-    numbers = {"a, one, loss": 0.5, "a, one, share": 0.25, "guess": 3, "every": [1, 2]}
-    text = printed_table(numbers, {"a, one, loss": "0.4 to 0.6"}, everything=False)
-    assert text.split() == ["loss", "share", "a,", "one", "0.5", "0.25", "published", "0.4", "to", "0.6", "guess", "3"]
-    assert "every" in printed_table(numbers, {}, everything=True)
-    many = {f"row {i}, a": i for i in range(40)}
-    long = printed_table(many, {"row 0, a": "1 to 2"}, everything=False)
-    assert "24 more lines with --numbers" in long and "published" not in long
-    written = [findings.number(value) for value in (1_050_624, 0.97, 3.14e-7, 1234.5, [1.0, 0.25])]
-    assert written == ["1,050,624", "0.97", "3.1e-07", "1,234", "1, 0.25"]
-
-
 # ---- replications
 
 
@@ -312,14 +279,6 @@ def test_nothing_is_taken_over_from_other_versions_or_files(tmp_path, monkeypatc
     assert len({before, newer, replicate.kept_here()}) == 3
 
 
-def test_what_has_only_probes_is_measured_once_and_what_is_not_installed_left_out(monkeypatch, capsys):
-    plan = Plan(train=(), scripts=("a", "b", "c"), needs={"c": "no_such_package"})
-    monkeypatch.setattr(replicate, "plans", lambda: {"phase1": plan})
-    some = [made(script="a.py"), made("C002", script="b.py", kind=PROBE), made("C003", script="c.py")]
-    assert replicate.wanted_tasks(some, [5, 6]) == [("a", 5), ("a", 6), ("b", 5)]
-    assert "left out: c" in capsys.readouterr().out
-
-
 # ---- the table of claims, the gallery
 
 
@@ -329,34 +288,6 @@ def test_the_table_on_disk_is_that_of_claims_and_record():
     assert table.cell("a | b <c>") == r"a \| b \<c>"
     missing = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not (paths.ROOT / "data" / link).exists()]
     assert not missing and claims.rules_changed().keys() <= {claim.id for claim in CLAIMS}
-
-
-def test_every_saying_of_the_notes_is_measured_or_answered():
-    ids = {claim.id for claim in CLAIMS}
-    assert [row["id"] for row in SAID] == [f"C{number:03d}" for number in range(1, 183)]
-    for row in SAID:
-        assert row["finding"] in ids if row["kind"] == "finding" else row.get("answer") or row["kind"] == "opinion", row
-        assert (paths.ROOT / row.get("where", "")).exists(), row
-
-
-def test_the_gallery_is_what_the_readmes_show_and_nothing_else(tmp_path):
-    root, run = tmp_path / "root", tmp_path / "run"
-    pages = {
-        root / "README.md": "![a](visualizations/gallery/p/a.png)",
-        root / "phase1" / "README.md": "../gallery.png",
-    }
-    drawn = [root / paths.GALLERY / "old.png", run / paths.PLOTS / "c.png", run / paths.ANIMATIONS / "b.gif"]
-    for path, text in (pages | {path: path.stem for path in drawn}).items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"not drawn yet: p/a.png"):
-        publish.publish(run, root)
-    assert drawn[0].exists(), "nothing is changed before all is there"
-    (run / paths.PLOTS / "p").mkdir()
-    (run / paths.PLOTS / "p" / "a.png").write_text("a", encoding="utf-8")
-    publish.publish(run, root)
-    left = [path for path in (root / paths.GALLERY).rglob("*") if path.is_file()]
-    assert left == [root / paths.GALLERY / "p" / "a.png"]
 
 
 def test_the_gallery_on_disk_is_what_the_readmes_show():

@@ -1,7 +1,5 @@
 """What happens in a newcomer's terminal: run_all.sh and .venv, the course and its words, and whatever ends a script."""
 
-import importlib
-import io
 import os
 import pickle
 import pkgutil
@@ -13,8 +11,7 @@ import sys
 import sysconfig
 import types
 from argparse import Namespace
-from contextlib import nullcontext
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 
 import pytest
 
@@ -54,7 +51,7 @@ case "$*" in
         cp "$0" .venv/bin/python ;;
     "-m pip install --help") [ ! -e .venv/half-of-pip ] ;;
     "-m pip install"*) $PIP; echo pip >> "$RECORD" ;;
-    shared/course.py) echo "the course of $PWD got $PYTHONPATH$PYTHONHOME" ;;
+    shared/course.py) echo "the course of $PWD" ;;
 esac
 """
 OLD_PYTHON = """#!/bin/sh
@@ -68,10 +65,10 @@ def repository(tmp_path):
     if sys.platform == "win32":
         pytest.skip("run_all.sh is for those who have bash")
     root = tmp_path.resolve() / "repository"
-    for name, text in {"shared/__init__.py": "print(__path__[0])", "../python": PYTHON, "../old": OLD_PYTHON}.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text, encoding="utf-8")
-        (root / name).chmod(0o755)
+    root.mkdir()
+    for name, text in {"python": PYTHON, "old": OLD_PYTHON}.items():
+        (root.parent / name).write_text(text, encoding="utf-8")
+        (root.parent / name).chmod(0o755)
     for name in ("run_all.sh", "pyproject.toml"):
         shutil.copy2(paths.ROOT / name, root)
     return root
@@ -85,7 +82,7 @@ def call(root, *command, cwd=None, **env):
 def asked_for(root, *command, **more):
     """Run it, see the course of this folder begin; what Python has been asked before."""
     code, printed, errors = call(root, *command, **more)
-    assert code == 0 and printed.endswith(f"the course of {root} got \n"), (printed, errors)
+    assert code == 0 and printed.endswith(f"the course of {root}\n"), (printed, errors)
     record = root.parent / "record"
     lines = record.read_text(encoding="utf-8").split() if record.exists() else []
     record.unlink(missing_ok=True)
@@ -112,18 +109,7 @@ def test_an_environment_is_left_alone_or_mended_or_made_anew(repository, tmp_pat
     assert asked_for(repository, "sh", tmp_path / "link.sh", cwd="/") == []
 
 
-def test_a_copy_runs_itself_and_gets_an_environment_of_its_own(repository):
-    asked_for(repository)
-    copy, elsewhere = repository.parent / "copy", {"PYTHONPATH": str(repository), "PYTHONHOME": "/nowhere"}
-    shutil.copytree(repository, copy)
-    assert asked_for(copy, **elsewhere) == ["venv", "pip"] and asked_for(repository) == []
-    (site,) = (copy / ".venv" / "lib").glob("*/site-packages")
-    code = f"import site, sys; sys.prefix = '{copy}/.venv'; site.addsitedir('{site}')"
-    python = sys._base_executable  # without an environment
-    assert ended(python, "-c", code, env={"PYTHONPATH": str(repository)})[1] == f"{copy}/shared\n"
-
-
-def test_a_set_up_that_cannot_go_on_says_why_in_one_line(repository, capsys):
+def test_a_set_up_that_cannot_go_on_says_why_in_one_line(repository):
     for python, message in {f"{repository.parent}/old": "is Python 3.9.18: ", "/nowhere": "found: "}.items():
         code, _, (error,) = call(repository, PYTHON=python)
         assert code == 2 and re.match(f"run_all.sh: .*{message}", error) and not (repository / ".venv").exists()
@@ -132,9 +118,7 @@ def test_a_set_up_that_cannot_go_on_says_why_in_one_line(repository, capsys):
         assert code == expected and errors[-1].startswith(f"run_all.sh: {said}"), errors
     assert asked_for(repository)[1:] == ["pip"], "it goes on from there"
     code, _, (error,) = call(repository, "./run_all.sh", "phase9")
-    with pytest.raises(SystemExit):
-        course.main(["phase9"])
-    assert code == 2 and error.partition(": ")[2] == capsys.readouterr().err.rstrip().partition(": ")[2]
+    assert code == 2 and error.startswith("run_all.sh: unknown word 'phase9'")
 
 
 # ---- the course, with small scripts made here
@@ -246,21 +230,6 @@ def test_words_go_to_whom_they_are_for_and_unknown_ones_are_refused_before_anyth
         with pytest.raises(SystemExit) as stopped:
             course.main(list(argv))
         assert stopped.value.code == code and message in "".join(capsys.readouterr()), argv
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit) as stopped:
-        course.main(["test"])
-    assert stopped.value.code == 2 and 'pip install -e ".[test]"' in capsys.readouterr().err
-
-
-def test_a_quick_run_has_nothing_alone(monkeypatch, tmp_path):
-    plan, alone = Plan((), ("first",), alone=("timed",), longer=("long",)), []
-    monkeypatch.setattr(course, "plan_of", lambda phase: plan)
-    monkeypatch.setattr(course, "processes", lambda *scripts, timed: nullcontext(None))
-    monkeypatch.setattr(course, "run_side_by_side", lambda pool, plans, argv, teller: alone.append(plans["phase1"]))
-    monkeypatch.setattr(course, "run_script", lambda name, argv: alone.append(name) or Result(0, ""))
-    for quick in (False, True):
-        course.run(["phase1"], [], Namespace(output_dir=tmp_path, verbose=True, quick=quick, time=False), longer=True)
-    assert alone == [plan, "timed", "long", Plan((), ("first", "timed"), longer=("long",)), "long"]
 
 
 # ---- how scripts end
@@ -285,12 +254,6 @@ def test_whatever_stops_a_script_is_one_line_and_a_code(hears, capsys, number):
     assert capsys.readouterr().err == f"\n{said}: no file is half-written\n"
 
 
-def test_an_answer_is_printed_and_returned_and_whoever_is_deaf_stays_deaf(hears, capsys):
-    assert cli.run(lambda: "0.97 of them") == "0.97 of them" and capsys.readouterr().out == "\n0.97 of them\n"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    assert cli.run(lambda: str(signal.getsignal(signal.SIGINT))) == str(signal.SIG_IGN)
-
-
 def test_a_disk_that_is_full_leaves_no_file_and_the_line_names_it(hears, tmp_path, capsys):
     def full():
         with paths.whole_file(tmp_path / "picture.png") as unfinished:
@@ -304,11 +267,6 @@ def test_a_disk_that_is_full_leaves_no_file_and_the_line_names_it(hears, tmp_pat
     assert capsys.readouterr().err == f"{tmp_path / 'picture.png'}: No space left on device\n"
 
 
-def test_paths_are_told_with_a_slash(monkeypatch):
-    monkeypatch.setattr(paths, "ROOT", PureWindowsPath(r"C:\here"))
-    assert paths.shown(PureWindowsPath(r"C:\here\phase1\x.py")) == "phase1/x.py"
-
-
 def test_a_reader_who_has_seen_enough_is_no_error(hears, monkeypatch, capsys):
     seen, to_write = os.pipe()
     os.close(seen)
@@ -316,16 +274,6 @@ def test_a_reader_who_has_seen_enough_is_no_error(hears, monkeypatch, capsys):
         monkeypatch.setattr(sys, "stdout", pipe)
         cli.run(lambda: print("line\n" * 100_000))
     assert stop.value.code == 141 and capsys.readouterr().err == ""
-
-
-def test_errors_are_one_line_in_a_terminal_without_letters_too(hears, monkeypatch):
-    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(sys, "argv", ["a/visualize.py"])
-    with pytest.raises(SystemExit) as stop:
-        cli.run(lambda: cli.parser("√d").error("“φ”"))
-    terminal.flush()
-    assert stop.value.code == 2 and terminal.buffer.getvalue() == b"visualize.py: ???\n"
 
 
 POOL = """
@@ -375,8 +323,3 @@ def test_a_script_needs_no_display_and_an_end_while_it_loads_is_one_line(number,
         (tmp_path / f"{library}.py").write_text(ENDS.format(number=int(number)), encoding="utf-8")
     done = ended(sys.executable, *command, env={"PYTHONPATH": str(tmp_path), "MPLBACKEND": "other"}, cwd=paths.ROOT)
     assert done == (128 + number, "Agg\n", ["", "ended while loading"])
-
-
-def test_a_program_of_others_keeps_its_signals_and_its_display():
-    code = "import os, shared, signal; print(signal.getsignal(2).__name__, os.environ['MPLBACKEND'])"
-    assert ended(sys.executable, "-c", code, env={"MPLBACKEND": "svg"}) == (0, "default_int_handler svg\n", [])
