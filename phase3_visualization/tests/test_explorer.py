@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from phase2_multi_head.models import CAUSAL_RECIPE, RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import examples, growing, models, wagers, write_page
-from phase3_visualization.layers.readers import Case, hidden_loss, hide
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import RECIPE as PHASE_4_RECIPE
 from shared import checkpoints as saved_models
@@ -30,7 +29,7 @@ from shared.grammar import scores as grammar_scores
 from shared.tasks import SymbolMover, TwoPlaces
 from shared.tests.faults import FAULTS, replaced
 from shared.tests.helpers import in_torch, near, needs_browser, open_watched, sharp_model
-from shared.toy_language import INDEX, MASK_ID, PAD_ID, SPECIAL, START_ID, VERBS, VOCABULARY, decode, encode
+from shared.toy_language import INDEX, MASK_ID, PAD_ID, SPECIAL, START_ID, VERBS, VOCABULARY, encode
 from shared.training import Recipe, Trained
 
 PAGE = 5e-4  # of the largest number: the page rounds to float32 between layers of large weights
@@ -419,27 +418,6 @@ def test_the_hidden_verb_is_the_one_that_loses_most_without_the_head_that_verbs_
     assert found["spare"] == min(found["rises"], key=lambda each: each["rise"])["head"]
 
 
-def test_the_pretty_line_and_the_word_that_mattered_lie_far_apart(explorer_models):
-    trained, found = explorer_models["both sides"], examples.pretty_line(explorer_models["both sides"])
-    case = Case(found["words"], found["hidden"], frozenset())
-    with torch.no_grad():
-        _, layers = trained.model(torch.tensor([hide(case.words, case.hidden)]))
-        rows = torch.tensor([hide(case.words, case.hidden, j) for j in range(len(case.words))])
-        costs = hidden_loss(trained.model, rows, case)
-    weights = layers[-1][0, :, case.hidden].mean(dim=0)
-    weights[case.hidden] = -1
-    assert costs.argmax() != weights.argmax()
-    assert examples.gap(trained, case) == pytest.approx((costs.max() - costs[weights.argmax()]).item(), abs=1e-4)
-
-
-def test_a_changed_word_is_one_of_its_kind(explorer_models):
-    found = examples.one_word_changed(explorer_models["causal"])
-    assert len(found["words"]) == 7
-    for word, other in zip(found["words"], found["others"], strict=True):
-        assert word != other and examples.kind_of(word) == examples.kind_of(other)
-    assert examples.kind_of("cat") == examples.kind_of("mat") != examples.kind_of("cats")
-
-
 @pytest.mark.parametrize("wager", wagers.wagers()[:5], ids=lambda wager: wager["title"])
 def test_the_right_answer_holds_every_published_number(wager):
     """Read from the file itself: every value of every run lies in the band of the right answer, and in no other's."""
@@ -449,40 +427,6 @@ def test_the_right_answer_holds_every_published_number(wager):
     assert len(values) >= 10, "the record must have five seeds of two machines"
     fits = [((float(low) <= values) & (values <= float(high))).all() for low, high in wager["bands"]]
     assert np.flatnonzero(fits).tolist() == [wagers.right_choice(wager)]
-
-
-def test_a_record_that_no_answer_fits_or_that_is_missing_is_refused(monkeypatch):
-    with pytest.raises(ValueError, match="the record has no 'nonsense' of C010"):
-        wagers.Record("C010")["nonsense"]
-    wager = wagers.wagers()[0]
-    monkeypatch.setattr(wagers.Record, "__getitem__", lambda record, number: wagers.Span(0.3, 0.7))
-    with pytest.raises(ValueError, match=r"0 answers fit the record, 0\.3 to 0\.7"):
-        wagers.right_choice(wager)
-
-
-def test_the_page_is_told_what_the_python_has(explorer_data, explorer_models):
-    train, held_out = ([sentence.words for sentence in part] for part in training.corpus())
-    grow, (toy, *rest) = explorer_data["grow"], explorer_data["sentences"]
-
-    def unpacked(text):
-        rows = base64.b64decode(text).split(bytes([PAD_ID]))[:-1]
-        return [tuple(decode(list(row))) for row in rows]
-
-    assert unpacked(grow["train"]) == train[: growing.TRAIN_SENTENCES] and unpacked(grow["held_out"]) == held_out
-    assert [tuple(sentence["words"]) for sentence in rest] == held_out[:40] and tuple(toy["words"][:3]) == (
-        "the",
-        "cat",
-        "sat",
-    )
-    assert grow["shown"]["words"] not in train
-    ((verb, subject),) = grow["shown"]["tied"]["verb → subject"]
-    assert verb - subject > 1 and grow["shown"]["tied"]["subject → verb"] == [(subject, verb)]
-    sixth = explorer_data["wagers"]["list"][5]
-    assert sixth["example"]["ways"][sixth["right"]] is None, "the way that leaks nothing"
-    small = explorer_data["models"][3]
-    assert small["loss"] == pytest.approx(
-        training.held_out_loss(explorer_models["small causal"]), abs=1e-4
-    )  # why: kept with four digits
 
 
 def test_the_lessons_have_the_places_that_the_page_links_to(explorer_data):

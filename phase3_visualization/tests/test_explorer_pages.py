@@ -9,7 +9,6 @@ import itertools
 import json
 import math
 import re
-import statistics
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import parse_qsl
@@ -17,7 +16,6 @@ from urllib.parse import parse_qsl
 import pytest
 import torch
 
-from phase3_visualization.explorer import wagers
 from shared import paths
 from shared.attention_utils import causal_mask, normalized_entropy
 from shared.evidence.report.write_pages import TRY
@@ -245,22 +243,6 @@ def test_the_views_that_other_pages_link_to_are_views_of_the_page(page, hash_):
 
 
 @needs_browser
-def test_role_scores_follow_the_levers(page):
-    goes_to(page, TOY)
-    wanted = page.evaluate(
-        """() => { const data = JSON.parse(document.getElementById("data").textContent);
-        const scores = (levers) => Statistics.best_heads(Statistics.count_hits(
-            Page.models().get("both sides"), data.sentences, levers, data.vocabulary, data.special));
-        return [{}, {divisor: 0.5}].map((levers) => scores(levers)["verb-subject"]); }"""
-    )
-    page.fill("#divisor", "0.5")
-    page.wait_for_function("() => !document.querySelector('#measures').textContent.includes('…')")
-    before, after = (f"{math.floor(100 * s['score'] + 0.5)}% ({s['layer']}.{s['head']})" for s in wanted)
-    row = page.locator("#measures tr", has_text="verb-subject").locator("td")
-    assert before != after and row.text_content() == f"{before} → {after}"
-
-
-@needs_browser
 def test_the_five_steps_and_the_lines_have_the_numbers_of_the_maps(page, explorer_models):
     goes_to(page, f"{TOY}&head=1.3&query=3")
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
@@ -303,8 +285,6 @@ def test_writing_draws_from_the_forward_pass_and_the_cache_grows_by_one(page, ex
     expected = drawn(page, causal, count, 5, temperature)[:33]
     assert written(page) == expected
     kept = len(expected)
-    note = page.inner_text("#cache-note")
-    assert f"{kept} keys and {kept} values" in note and f" {kept * (kept + 1) // 2} of each" in note
     assert page.locator(".cache tbody tr").first.locator("td.kept").count() == kept
     ended = kept == 33 or expected[-1] == "<end>"
     assert page.get_attribute("#one-more", "aria-disabled") == str(ended).lower()
@@ -344,31 +324,11 @@ def test_each_wager_can_be_won_and_lost_by_keyboard(page, explorer_data, right):
 
 
 @needs_browser
-def test_wagers_show_what_the_models_read_and_say(page, explorer_data):
-    rows = page.locator("#break-live .cells")
-    row, table = (explorer_data["wagers"]["list"][0]["example"][name] for name in ("rows", "table"))
-    opens(page, "view=break&wager=1")
-    shown = [chr(ord("a") + symbol) for symbol in (row[0][-2], row[0][-4], table[row[0][-2]][row[0][-4]])]
-    assert re.findall("“(.)”", page.inner_text("#break-live .quiet")) == shown
-    assert rows.count() == 2 and rows.nth(1).inner_text().split()[-1] == shown[-1]
-    opens(page, "view=break&wager=4&answers=aaaaaa")
-    before = rows.all_inner_texts()
-    page.click("#break-live >> text=turn them round")
-    assert len(before) == 4 and rows.all_inner_texts()[:2] == before[1::-1]
-    for number in (1, 4, 2):  # eight steps teach nothing, and the page must not pretend that they do
-        goes_to(page, f"view=break&wager={number}")
-        assert "This run is one of the exceptions" in page.inner_text("#break-live .here")
-    for _ in range(wagers.WRITTEN):
-        for line in page.locator("#break-live .pane:last-child p b").all():
-            repeats = any(one == other for one, other in itertools.pairwise(line.inner_text().split()))
-            assert ("repeats itself" in line.locator("..").inner_text()) == repeats
-        page.click("#break-live >> text=another sentence")
-
-
-@needs_browser
 def test_the_bugs_show_in_what_a_changed_word_moves(page, explorer_models, explorer_data):
     """The right program moves exactly what PyTorch moves, the mask the wrong way round all that must stay."""
-    example = explorer_data["wagers"]["list"][5]["example"]
+    wager = explorer_data["wagers"]["list"][5]
+    example = wager["example"]
+    assert example["ways"][wager["right"]] is None, "the way that leaks nothing"
     opens(page, "view=break&wager=6")
     for word in (0, 3, 6):
         page.click(f"#break-live .bugs button >> nth={word}")
@@ -390,39 +350,17 @@ def test_the_bugs_show_in_what_a_changed_word_moves(page, explorer_models, explo
 
 
 @needs_browser
-@pytest.mark.parametrize(
-    ("without", "is_slow"),
-    [
-        ("delete globalThis.Worker; delete globalThis.WebAssembly", True),
-        ("Worker = class { constructor() { setTimeout(() => this.onerror(), 9); } postMessage() {} }", False),
-    ],
-    ids=["no worker, no WebAssembly", "a worker that fails"],
-)
-def test_without_a_worker_it_trains_beside_the_page(browser, explorer_address, without, is_slow):
+def test_without_a_worker_it_trains_beside_the_page(browser, explorer_address):
     page = browser.new_page()
-    page.add_init_script(without)
+    page.add_init_script("delete globalThis.Worker; delete globalThis.WebAssembly")
     page.goto(f"{explorer_address}#view=grow&step=10")
     page.locator("#grow-status", has_text="step 10 ").wait_for()
     page.locator("#grow-train", has_text="go on").wait_for()
-    assert ("lacks WebAssembly" in page.inner_text("#grow-status")) is is_slow
+    assert "lacks WebAssembly" in page.inner_text("#grow-status")
     page.close()
 
 
 # ---- for everybody
-
-CLICKS = """() => Array.from({ length: 15 }, () => {
-    const start = performance.now();
-    document.getElementById("knock").click();
-    return performance.now() - start;
-})"""
-
-
-@needs_browser
-def test_a_lever_is_answered_at_once(page):
-    """The budget, 50 ms for the longest sentence, is for a quiet machine; this one may be busy."""
-    goes_to(page, "words=" + "+".join((["the", "dog", "beside", "a", "barn", "ran"] * 6)[:32]) + "&hide=1")
-    assert statistics.median(page.evaluate(CLICKS)[4:]) < 4 * 50
-
 
 WALK = {
     "look": ["tour=4", "model=causal&words=" + "+".join(["these"] * 20) + "&without=0.1&hide=1&written=8"],
@@ -447,8 +385,6 @@ def test_everybody_can_use_every_view(browser, explorer_address, view, scheme, w
         page.locator("#grow-train", has_text="go on").wait_for()
     if view == "look":
         page.fill("#sentence", "the dgo")
-        zero, one = page.evaluate("[0, 1].map((w) => View.rgb(View.weightColor(w)).reduce((a, b) => a + b) / 3)")
-        assert (zero < 40 and one > 180) if scheme == "dark" else (zero == 255 and one < 100)
     assert axe_violations(page) == []
     page.close()
     assert errors == []

@@ -290,11 +290,3 @@ def test_heads_are_named_chosen_on_one_half_and_scored_on_the_other(monkeypatch)
     models["model"][4:] = models["model"][4:].flip(1)  # in the other half each head has another role
     swapped, _ = decoder_heads.head_scores("model", tokens, None)
     assert max(swapped[name] for name in best) < 0.1
-
-
-def test_the_same_heads_shuffled_have_the_same_numbers():
-    model = tiny("Llama", **GROUPED).model
-    other = decoder_heads.shuffled(model, torch.Generator().manual_seed(0))
-    for ours, theirs in zip(other.parameters(), model.parameters(), strict=True):
-        assert torch.equal(ours.flatten().sort().values, theirs.flatten().sort().values)
-    assert not torch.equal(other.embed_tokens.weight, model.embed_tokens.weight)
