@@ -64,8 +64,8 @@ def draw(weights: Tensor, words: list[str], note: str) -> tuple[Figure, Axes3D]:
     return fig, landscape
 
 
-def turn(fig: Figure, ax: Axes3D, frames: int) -> list[Image.Image]:
-    """The landscape alone, small, from all sides: an image a frame, in the same few colours."""
+def turn(fig: Figure, ax: Axes3D, frames: int) -> list[np.ndarray]:
+    """The landscape alone, small, from all sides: an image (height, width, 3) a frame, in the same few colours."""
     images: list[Image.Image] = []
     with plt.rc_context({"savefig.dpi": 62}):
         for frame in range(frames):

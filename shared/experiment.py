@@ -20,16 +20,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NoReturn
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from PIL import Image
 
 from shared import cli, paths, training
 from shared.evidence import findings
 from shared.evidence.claims import Claim, Numbers
 from shared.visualization_utils import headline, save_animation, save_plot
 
-Film = tuple[Sequence[Image.Image], float]  # images of in_few_colors, seconds for each
+Film = tuple[Sequence[np.ndarray], float]  # images (height, width, 3), seconds for each
 MOST_ROWS, WIDTH = 16, 118  # of a table that is printed without --numbers
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import imageio.v3 as imageio
 import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
@@ -284,8 +285,8 @@ def save_figure(fig: Figure, path: Path, *, caption: str) -> Path:
     return path
 
 
-def in_few_colors(images: Sequence[Image.Image], sides: Sequence[float] = (1,)) -> list[Image.Image]:
-    """Images with a palette, all with the same 252 colours, which keeps a GIF of them small.
+def in_few_colors(images: Sequence[Image.Image], sides: Sequence[float] = (1,)) -> list[np.ndarray]:
+    """Images as (height, width, 3) bytes, all in the same 252 colours, which keeps a GIF of them small.
 
     They are those of weights, as bright as the sides of a block are, and shades of all others.
     """
@@ -299,21 +300,19 @@ def in_few_colors(images: Sequence[Image.Image], sides: Sequence[float] = (1,)) 
         new = np.unique(packed[nearest[packed] < 0])
         parts = np.stack([new & 255, new >> 8 & 255, new >> 16], axis=-1)  # (colours, 3)
         nearest[new] = ((parts[:, None] - colors) ** 2).sum(axis=-1).argmin(axis=1)
-        few.append(Image.fromarray(nearest[packed].astype(np.uint8)))
-        few[-1].putpalette(colors.astype(np.uint8).tobytes())
+        few.append(colors[nearest[packed]].astype(np.uint8))
     return few
 
 
-def save_animation(images: Sequence[Image.Image], path: Path, *, caption: str, seconds_per_frame: float) -> Path:
-    """Write images of in_few_colors as a GIF that repeats for ever, whole or not at all, and print where it is.
+def save_animation(images: Sequence[np.ndarray], path: Path, *, caption: str, seconds_per_frame: float) -> Path:
+    """Write images (height, width, 3) as a GIF that repeats for ever, whole or not at all, and print where it is.
 
     The same image several times in a row is one frame that stays longer.
     """
     frames = [list(same) for _, same in itertools.groupby(images, key=id)]
     durations = [1000 * seconds_per_frame * len(same) for same in frames]
     with paths.whole_file(path) as unfinished:
-        first, *others = (same[0] for same in frames)
-        more = {"duration": durations, "loop": 0, "comment": caption.encode()}
-        first.save(unfinished, save_all=True, append_images=others, **more)
+        stills = [same[0] for same in frames]
+        imageio.imwrite(unfinished, stills, duration=durations, loop=0, comment=caption.encode())
     print(f"  animation: {paths.shown(path)}")
     return path
