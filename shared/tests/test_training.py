@@ -12,7 +12,7 @@ from phase1_single_head.models import make_single_head
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import checkpoints as kept
-from shared import cli, optimization, paths, training
+from shared import optimization, training
 from shared.checkpoints import checksum, load_checkpoint, load_or_train
 from shared.tests.helpers import near
 from shared.toy_language import VOCABULARY
@@ -185,13 +185,6 @@ def test_the_loss_counts_only_the_words_to_predict(objective):
     near(loss.item(), math.log(len(VOCABULARY)), share=1e-5)
 
 
-def test_variants_have_names_of_their_own():
-    assert training.variant(TINY, seed=2, d_model=32, num_heads=None).name == "tiny_d_model32_seed2"
-    assert training.variant(TINY) == training.variant(TINY, d_model=16) == TINY
-    with pytest.raises(ValueError, match="unknown objective 'x': choose from masked word, next word"):
-        replace(TINY, objective="x")
-
-
 # ---- checkpoints
 
 
@@ -267,16 +260,6 @@ def test_an_interrupt_leaves_nothing_half_written(checkpoints, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         kept.save_checkpoint(training.untrained(training.variant(TINY, seed=3), MultiHeadAttention))
     assert sorted(checkpoints.iterdir()) == before
-
-
-def test_a_folder_that_takes_no_checkpoint_is_noticed_before_training(tmp_path, monkeypatch, capsys):
-    (tmp_path / "checkpoints").touch()
-    monkeypatch.setattr(paths, "CHECKPOINTS", tmp_path / "checkpoints")
-    monkeypatch.setattr(training, "train", None)
-    with pytest.raises(SystemExit) as stop:
-        cli.answer_of(lambda: load_or_train(replace(TINY, name="nowhere"), MultiHeadAttention))
-    said = capsys.readouterr().err
-    assert stop.value.code == 2 and said.count("\n") == 1 and str(tmp_path / "checkpoints") in said, said
 
 
 def test_quick_never_stands_in_for_a_trained_model(checkpoints):
