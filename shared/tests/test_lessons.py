@@ -218,6 +218,11 @@ def test_what_a_lesson_shows_as_printed_is_what_its_script_prints(page, checkpoi
             assert stands_in(piece, printed), f"{page}: {script} does not print\n{piece}"
 
 
+@pytest.mark.parametrize(("page", "most"), [("README.md", 1600), *((lesson, 2000) for lesson in LESSONS)])
+def test_lessons_and_front_door_are_short(page, most):
+    assert len(re.findall(r"\S*[^\W\d_]\S*", text_of(page))) <= most, "words, with a letter"
+
+
 def test_lessons_lead_to_every_room():
     for room in ROOMS:
         phase, name, _ = room.split("/")
