@@ -82,12 +82,12 @@ def main(argv: list[str] | None = None) -> str:
     scores = X @ X.T
     print(f"   score of mat for on: {scores[mat, on]:g}, of on for mat: {scores[on, mat]:g}")
 
-    print("\n3. Queries and keys: sat asks for an animal and finds cat, mat asks for a deed and finds sat")
+    print("\n3. Queries and keys: sat asks for an animal, mat asks for a deed")
     output, weights = all_words_ask(X, W_Q, W_K, W_V)
     print(table(weights))
     scores = (X @ W_Q) @ (X @ W_K).T
     print(f"   score of sat for cat: {scores[sat, cat]:g}, of cat for sat: {scores[cat, sat]:g} (before the division)")
-    print('   "sat" becomes ({:.2f}, {:.2f}): an animal, hardly a place'.format(*output[sat].tolist()))
+    print('   "sat" becomes ({:.2f}, {:.2f}): so much animal, so much place'.format(*output[sat].tolist()))
 
     print("\n4. The same three times (a difference of 1e-16 is rounding)")
     one_by_one = torch.stack([one_word_asks(X, i, W_Q, W_K, W_V)[0] for i in range(len(WORDS))])

@@ -58,7 +58,7 @@ def guess_hidden(
     """Hide one word in each of N texts -> how likely every word is in its place (N, V), its row of weights (N, T)."""
     tokens, lengths = pad_batch([encode(hide(words, i)) for words, i in zip(texts, positions, strict=True)])
     mask, device = padding_mask(lengths, tokens.size(1)), model.positions.device
-    logits, (weights,) = model(tokens.to(device), mask=mask.to(device))  # (N, T, V), (N, 1, T, T)
+    logits, (weights, *_) = model(tokens.to(device), mask=mask.to(device))  # (N, T, V), (N, 1, T, T)
     text, i = torch.arange(len(texts)), torch.tensor(positions)
     return logits[text, i].softmax(dim=-1).cpu(), weights[text, 0, i].cpu()
 

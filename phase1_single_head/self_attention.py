@@ -116,9 +116,14 @@ def main() -> None:
     print("asks \\ is asked" + "".join(f"{word:>7}" for word in WORDS) + "     takes: animal, place")
     for word, row, taken in zip(WORDS, weights.tolist(), output.tolist(), strict=True):
         print(f"{word:>15}" + "".join(f"{weight:7.2f}" for weight in row) + "".join(f"{part:13.2f}" for part in taken))
-    by_loops, by_torch = attention_by_loops(query, key, value)[0], F.scaled_dot_product_attention(query, key, value)
-    print(f"\nThe same in loops differs by {(output - by_loops).abs().max().item():.0e}", end=", ")
-    print(f"by F.scaled_dot_product_attention by {(output - by_torch).abs().max().item():.0e}")
+    mask = torch.tensor([word != "cat" for word in WORDS]).expand(6, 6)  # True = may attend: nobody may look at "cat"
+    hidden, hidden_weights = scaled_dot_product_attention(query, key, value, mask)
+    print(f'\n"sat" gives "cat" {weights[2, 1]:.2f}, and {hidden_weights[2, 1]:.2f} if a mask hides "cat"')
+    for name, ours, sees in (("all words", output, None), ('"cat" hidden', hidden, mask)):
+        by_loops = attention_by_loops(query, key, value, sees)[0]
+        by_torch = F.scaled_dot_product_attention(query, key, value, sees)
+        print(f"{name:12} by loops differs by {(ours - by_loops).abs().max():.0e}", end=", ")
+        print(f"by F.scaled_dot_product_attention by {(ours - by_torch).abs().max():.0e}")
 
 
 if __name__ == "__main__":

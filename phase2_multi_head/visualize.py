@@ -19,12 +19,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
+from phase1_single_head.models import choose_word, guess_hidden, likeliest
 from phase2_multi_head.models import RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import checkpoints, paths, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
+from shared.grammar.entropy import excess_loss, questions
 from shared.grammar.roles import NO_NAME, golds, head_names
 from shared.grammar.scores import relation_name, with_relations
 from shared.toy_language import tokenize
@@ -75,6 +77,12 @@ def measure(run: Run) -> Numbers:
         names = head_names(trained, make_attention)
         run.shown.update(trained=trained, untrained=untrained, label=trained.label, words=options.words, names=names)
         run.shown["named"] = sum(name != NO_NAME for row in names for name in row)
+        hidden = choose_word(options.words)
+        ((guess, probability),) = likeliest(guess_hidden(trained.model, [options.words], [hidden])[0][0], 1)
+        run.shown["guess"] = f'For a hidden "{options.words[hidden]}" the model guesses "{guess}" ({probability:.2f})'
+        asked = questions(training.corpus()[1][:100])  # held-out sentences, each word of which is hidden once
+        device = trained.model.positions.device
+        run.shown["excess"] = excess_loss(lambda tokens: trained.model(tokens.to(device))[0].cpu(), asked)
         saved = {sentence: weights_of(trained.model, tokenize(sentence)) for sentence in options.all_sentences}
         path = options.output_dir / paths.PROCESSED / "multi_head_patterns.pt"
         with paths.whole_file(path) as unfinished, unfinished.open("wb") as file:
@@ -141,7 +149,8 @@ main = Experiment(
     note="{shown[label]} · roles by rule; framed: the words they are about · normalised entropy "
     "{n[trained, entropy]:.2f}, untrained {n[untrained, entropy]:.2f}",
     answer="Two heads of a layer are {n[trained, difference]:.2f} apart, before training "
-    "{n[untrained, difference]:.2f}: 0 is alike, 1 no word in common",
+    "{n[untrained, difference]:.2f}: 0 is alike, 1 no word in common. "
+    "{shown[guess]}, and it loses {shown[excess]:.2f} nats more than it must",
     options=lambda parser: parser.add_argument(
         "--attention", type=attention_class, default=MultiHeadAttention, help="MODULE:CLASS of an attention of your own"
     ),

@@ -68,17 +68,6 @@ def accuracy_by_place(model: Seq2Seq, length: int = LONGEST, in_order: bool = Fa
 
 
 @torch.no_grad()
-def accuracy_alone(model: Seq2Seq, length: int) -> float:
-    """Share of letters right when the model reads its own letters, so that one mistake can lead to the next."""
-    source, previous, target = draw_strings(NUM_TEST, length, torch.Generator().manual_seed(10**6 + length))
-    written = previous[:, :1]
-    for _ in range(length):
-        logits, _ = model(source, written)
-        written = torch.cat([written, logits[:, -1:].argmax(dim=-1)], dim=1)
-    return (written[:, 1:] == target).float().mean().item()
-
-
-@torch.no_grad()
 def alignment(model: Seq2Seq) -> dict[str, float]:
     """Where the largest weight lies while letters are written backwards, as shares of letters."""
     source, previous, _ = draw_strings(NUM_TEST, LONGEST, torch.Generator().manual_seed(10**6))
@@ -89,11 +78,10 @@ def alignment(model: Seq2Seq) -> dict[str, float]:
 
 
 def measure(run: Run) -> Numbers:
-    """Share of letters right in strings not trained on, each after the right letters, or alone, after its own."""
+    """Share of letters right in strings not trained on, each after the right letters."""
     models, found = {name: train(name, run) for name in MODELS}, {}
     for name in ("none", "Luong", "Bahdanau"):
         found |= {f"{name}, {n} letters": accuracy_by_place(models[name], n).mean().item() for n in LENGTHS}
-        found[f"{name}, {LONGEST} alone"] = accuracy_alone(models[name], LONGEST)
     for order, name in (("backwards", "none"), ("in order", "none, in order")):
         quarters = accuracy_by_place(models[name], in_order=order == "in order").chunk(4)
         found |= {f"{name} quarter, {order}": part.mean().item() for name, part in zip(QUARTERS, quarters, strict=True)}

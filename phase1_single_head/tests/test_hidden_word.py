@@ -49,7 +49,7 @@ def test_what_is_walked_and_drawn_is_what_a_plain_pass_computes(trained, text, c
     assert f"\n   {guessed(probabilities)}, " in printed
     assert " ".join(f"{weight:8.3f}" for weight in weights.tolist()) in printed
     differences = [float(number) for number in re.findall(r"differ by (\S+)", printed)]
-    assert len(differences) == 4 and max(differences) < 1e-12
+    assert len(differences) == 2 and max(differences) < 1e-12
     flow = models.flow_of(trained, words)
     near((flow.weights, flow.scores.softmax(dim=0), flow.output), (weights, weights, weights @ flow.value))
     word, probability = flow.guesses[0]
@@ -112,16 +112,3 @@ def test_each_step_is_its_sums_and_the_last_is_torchs():
         near(closeness[i], scores.exp() / scores.exp().sum())
         near(alike[i], sum(closeness[i, j] * x[j] for j in range(7)))
         near(from_a_mean.one_word_asks(x, i, w_q, w_k, w_v), (output[i], weights[i]))
-
-
-def test_the_small_tensor_shows_what_the_lesson_says():
-    cat, sat, mat = (from_a_mean.WORDS.index(word) for word in ("cat", "sat", "mat"))
-    x, w_q, w_k, w_v = from_a_mean.X, from_a_mean.W_Q, from_a_mean.W_K, from_a_mean.W_V
-    _, alike = from_a_mean.similarity_mean(x)
-    assert all(alike[word].argmax() == word for word in (cat, sat, mat)), "by similarity they take from themselves"
-    _, weights = from_a_mean.all_words_ask(x, w_q, w_k, w_v)
-    assert weights[sat].argmax() == cat and weights[mat].argmax() == sat and weights[sat, cat] > 0.7
-    assert not any(weights[word].argmax() == word for word in (cat, sat, mat))  # cat asks for nothing: an even row
-    scores = (x @ w_q) @ (x @ w_k).T
-    assert scores[sat, cat] > 0 and scores[cat, sat] == 0, "one-sided"
-    near(weights[0], weights[4])  # the same word twice asks alike: no order yet

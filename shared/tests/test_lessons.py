@@ -4,23 +4,30 @@ A number that an experiment measures may stand in the prose in three ways: alone
 to its last digit; as a range, 0.52 to 0.58, from the least to the largest; or as a bound, "at least 0.52".
 """
 
+import functools
 import importlib
-import os
+import inspect
+import io
+import posixpath
 import re
+import shlex
 from collections import Counter
+from contextlib import redirect_stdout
 
 import pytest
 
-from shared import course, paths
+from shared import cli, course, paths
 from shared.evidence import replications
 from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, ONLY_IF, UNDECIDED, all_claims
 from shared.evidence.seven import SEVEN
+from shared.tests.faults import planted
 
 PHASES = tuple(course.PHASES.values())
 README = (paths.ROOT / "README.md").read_text(encoding="utf-8")
 LESSONS = [f"{phase}/README.md" for phase in PHASES]
 ROOMS = sorted(paths.shown(page) for phase in PHASES for page in (paths.ROOT / phase).glob("*/README.md"))
 PAGES = [*LESSONS, *ROOMS]
+CHANGES = "Change this, expect that"  # a section whose rows are tried
 
 
 def text_of(page):
@@ -79,13 +86,18 @@ def blocks(text, kind):
     return re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
+def beside(page, link):
+    """The path of what a page links to, from the root."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
+
+
 def sections(page):
     """Heading -> text, and the scripts that it links to or runs, by their paths."""
     found = {}
     for part in re.split(r"^## ", text_of(page), flags=re.MULTILINE)[1:]:
         heading, text = part.split("\n", 1)
         linked = re.findall(r"\]\(([\w./]+\.py)\)", text)
-        scripts = {os.path.relpath(paths.ROOT / os.path.dirname(page) / link, paths.ROOT) for link in linked}
+        scripts = {beside(page, link) for link in linked}
         found[heading] = text, scripts | set(re.findall(r"^\$ \S+ (\S+\.py)", text, re.MULTILINE))
     return found
 
@@ -185,7 +197,8 @@ def test_numbers_of_a_page_are_those_of_the_record(recorded, page):
 
     A wrong digit is noticed nine times in ten; now and then a wrong number is by chance another value of the section.
     """
-    unknown = {number for text, scripts in sections(page).values() for number in unknown_by(text, scripts, recorded)}
+    parts = [part for heading, part in sections(page).items() if heading != CHANGES]
+    unknown = {number for text, scripts in parts for number in unknown_by(text, scripts, recorded)}
     assert unknown == set(filter(None, ELSEWHERE.get(page, "").split("; "))), "not recorded, or excused in vain"
 
 
@@ -207,15 +220,46 @@ def test_code_of_a_lesson_is_the_code_of_the_files_that_it_links_to(page):
             assert found, f"{page}, {heading}: in none of {sorted(scripts)}:\n{piece}"
 
 
+def printed_by(script, folder, options=""):
+    """What a script prints after a little training, without the lines that say so."""
+    main = importlib.import_module(script.removesuffix(".py").replace("/", ".")).main
+    argv = ["--quick", "--output-dir", str(folder), *shlex.split(options)]
+    with redirect_stdout(io.StringIO()) as out:
+        cli.answer_of(functools.partial(main, *([argv] if inspect.signature(main).parameters else [])))
+    return re.sub(r"^training .*\n", "", out.getvalue(), flags=re.MULTILINE)
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_lesson_shows_as_printed_is_what_its_script_prints(page, checkpoints, tmp_path, capsys):
+def test_what_a_lesson_shows_as_printed_is_what_its_script_prints(page, checkpoints):
     for block in blocks(text_of(page), "console"):
         command, shown = block.split("\n", 1)
-        script = re.fullmatch(r"\$ \.venv/bin/python (\S+)\.py", command)[1]
-        importlib.import_module(script.replace("/", ".")).main(["--quick", "--output-dir", str(tmp_path)])
-        printed = capsys.readouterr().out
+        script = re.fullmatch(r"\$ \.venv/bin/python (\S+\.py)", command)[1]
+        printed = printed_by(script, checkpoints)
         for piece in pieces(shown):
             assert stands_in(piece, printed), f"{page}: {script} does not print\n{piece}"
+
+
+def changes():
+    """The rows of this section: lesson, file, old text, new text, script, options, what is seen."""
+    for lesson in LESSONS:
+        text, _ = sections(lesson).get(CHANGES, ("", ()))
+        for row in re.findall(r"^\| \[.*", text, re.MULTILINE):
+            cells = re.fullmatch(r"\| \[[^]]*\]\((.+?)\) \| `(.+?)` \| `(.+?)` \| `(\S+)(.*?)` \| (.+) \|", row)
+            assert cells, f"{lesson}: not a row of link | `old` | `new` | `script` | what is seen: {row}"
+            file, old, new, script, options, seen = cells.groups()
+            script = beside(lesson, script)
+            yield pytest.param(beside(lesson, file), old, new, script, options, seen, id=f"{script}, {old} => {new}")
+
+
+@pytest.mark.parametrize(("file", "old", "new", "script", "options", "seen"), changes())
+def test_what_a_lesson_says_to_change_is_seen(checkpoints, file, old, new, script, options, seen):
+    right = printed_by(script, checkpoints, options)  # trains what is missing, before it is changed
+    with planted(file, old, new):
+        changed = printed_by(script, checkpoints, options)
+    assert changed != right, "it changes nothing; only what stands in functions can be changed here"
+    right, changed = (" ".join(text.split()) for text in (right, changed))
+    for words in re.findall(r'"([^"]+)"', seen):
+        assert words in changed and words not in right, f"{words!r} must be printed with the change alone:\n{changed}"
 
 
 @pytest.mark.parametrize(("page", "most"), [("README.md", 1600), *((lesson, 2000) for lesson in LESSONS)])
