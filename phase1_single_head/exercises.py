@@ -96,7 +96,7 @@ def cross_attention(
     x: Tensor, context: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Exercise 6: one sequence asks, another answers, as when a translation looks at its source. Inputs are float64.
-    Lesson: 7. What is added to the word · easy · 30 min
+    Lesson: 8. What is added to the word · easy · 30 min
 
     x          (T_q, d_model)       asks
     context    (T_k, d_model)       answers; it may be longer or shorter than x

@@ -1,8 +1,9 @@
 """Why was attention invented?
 
 The recurrent readers and writers of seq2seq.py read 4 to 24 random letters and write them backwards. Without attention
-all that the writer knows of them is one vector of 64 numbers. Which letters get lost, those read first or those written
-last? Backwards these are the same: so a fourth model, without attention too, writes in the order of reading.
+all that the writer knows is one vector of 64 numbers. Which letters get lost, those read first or those written last?
+Backwards these are the same: so a fourth model, without attention too, writes in the order of reading. 250 steps are a
+budget: after 1,000 the vector carries 13 or 14 letters of 24 in place of 10.
 """
 
 from functools import partial

@@ -251,7 +251,7 @@ def changes():
             yield pytest.param(beside(lesson, file), old, new, script, options, seen, id=f"{script}, {old} => {new}")
 
 
-@pytest.mark.parametrize(("file", "old", "new", "script", "options", "seen"), changes())
+@pytest.mark.parametrize(("file", "old", "new", "script", "options", "seen"), list(changes()))
 def test_what_a_lesson_says_to_change_is_seen(checkpoints, file, old, new, script, options, seen):
     right = printed_by(script, checkpoints, options)  # trains what is missing, before it is changed
     with planted(file, old, new):
