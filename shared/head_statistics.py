@@ -2,7 +2,7 @@
 
     self, previous, next     mean weight on the key at offset 0, -1, +1            (Olsson et al. 2022)
     first                    mean weight on the first word
-    entropy, normalised entropy, effective context, distance, largest weight       (shared/attention_utils.py)
+    entropy, normalised entropy, distance                      (shared/attention_utils.py)
 
 A row that has no such key does not count: the first word has no word before it. No number is an average over heads,
 since the mean of four sharp heads looks like one blurred head.
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from shared.attention_utils import attention_distance, attention_entropy, effective_context, normalized_entropy
+from shared.attention_utils import attention_distance, attention_entropy, normalized_entropy
 
 OFFSETS = {"self": 0, "previous": -1, "next": 1}
 
@@ -91,9 +91,7 @@ def head_statistics(weights: Tensor, mask: Tensor) -> dict[str, Tensor]:
         "first": first_weight(weights, mask),
         "entropy": _mean(attention_entropy(weights), rows),
         "normalised entropy": _mean(normalized.nan_to_num(), choice),
-        "effective context": _mean(effective_context(weights), rows),
         "distance": _mean(attention_distance(weights), rows),
-        "largest weight": _mean(weights.amax(dim=-1), rows),
     }
 
 

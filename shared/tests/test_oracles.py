@@ -28,7 +28,6 @@ from phase4_causal.long_texts.delta_rule import delta_rule, delta_rule_recurrent
 from phase4_causal.long_texts.flash_attention import flash_attention, flash_by_loops
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent, linear_by_loops
 from phase4_causal.long_texts.local_attention import local_attention
-from phase4_causal.long_texts.strided_attention import strided_attention
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.paged_cache import PagedCache, paged_attention
 from phase4_causal.serving.rolling_cache import RollingCache
@@ -188,7 +187,6 @@ def of_real_words(pick):
 KEPT = masked(lambda i, j: (j <= i) & ((j > i - 5) | (j < 2)))  # the first two and the last five
 FOURTH = masked(lambda i, j: (i - j) % 4 == 0)
 BEFORE = masked(lambda i, j: (j <= i) & (i - j <= 3))
-FOURTH_BEFORE = masked(lambda i, j: (j <= i) & ((i - j) % 4 == 0))
 
 WAYS = {  # of queries, keys and values: the way, its reference, for which lengths
     "self_attention": (core(lambda *_: None), masked(), ANY),
@@ -206,8 +204,6 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
     "flash_attention, loops": (each(partial(flash_by_loops, causal=True)), masked(past), FEW),
     "local_attention": (partial(local_attention, window=3), masked(near_by), ANY),
     "local_attention, causal": (partial(local_attention, window=3, causal=True), BEFORE, ANY),
-    "strided_attention": (partial(strided_attention, stride=4), FOURTH, ANY),
-    "strided_attention, causal": (partial(strided_attention, stride=4, causal=True), FOURTH_BEFORE, ANY),
     "linear_attention": (linear_attention, kernel(elu, lambda i, j: 1), ANY),
     "linear_attention, relu": (partial(linear_attention, feature_map="relu"), kernel(F.relu, lambda i, j: 1), ANY),
     "linear_attention, causal": (partial(linear_attention, causal=True), kernel(elu, past), ANY),
