@@ -82,9 +82,9 @@ def measure(run: Run) -> Numbers:
     for slow, fast in PAIRS + KERNEL:
         found[f"{slow} / {fast}, time"] = ratio_quartiles(times, slow, fast)
     print(f"   MiB to and from slow memory, {LENGTHS[-1]:,} tokens, one head:")
-    print(f"      plain attention                     {moved(LENGTHS[-1]):4.0f}")
+    print(f"      plain attention                {moved(LENGTHS[-1]):5.0f}")
     for fast in FAST:
-        print(f"      tiles, {fast:3} KiB of fast memory      {moved(LENGTHS[-1], fast):4.0f}")
+        print(f"      tiles, {fast:3} KiB of fast memory  {moved(LENGTHS[-1], fast):5.0f}")
     return found
 
 
