@@ -29,7 +29,7 @@ from phase4_causal.long_texts.flash_attention import flash_attention, flash_by_l
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent, linear_by_loops
 from phase4_causal.long_texts.local_attention import local_attention
 from phase4_causal.serving.latent_attention import LatentAttention
-from phase4_causal.serving.paged_cache import PagedCache, paged_attention
+from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
 from phase4_causal.serving.rolling_cache import RollingCache
 from shared.attention_utils import causal_mask, local_mask, padding_mask, streaming_mask, strided_mask
 from shared.head_statistics import added_by_heads
@@ -159,12 +159,15 @@ def for_caches(way):
 
 def paged(q, k, v):
     """Two texts in blocks of four places; the queries are those of the last words, packed text by text."""
-    cache, old = PagedCache(80, H, 4, D_K, dtype=q.dtype), k.size(-2) - q.size(-2)
-    texts = [cache.start() for _ in range(B)]
+    cache, old = PagedCache(1, 80, H, 4, D_K, like=q, share=False), k.size(-2) - q.size(-2)
+    texts = [Text([]) for _ in range(B)]
     for key, value in zip(k.split([old, q.size(-2)], dim=2), v.split([old, q.size(-2)], dim=2), strict=True):
-        new = dict.fromkeys(texts, key.size(2)) if key.size(2) else {}
-        cache.append(*(x.transpose(1, 2).flatten(0, 1) for x in (key, value)), new)  # (B, H, T, d) -> (B T, H, d)
-    found = paged_attention(q.transpose(1, 2).flatten(0, 1), cache, new)
+        for text in texts:
+            text.stored = len(text.tokens)
+            text.tokens += [0] * key.size(2)
+            assert cache.take(text)
+        cache.store(0, *(x.transpose(1, 2).flatten(0, 1) for x in (key, value)), texts)  # (B, H, T, d) -> (B T, H, d)
+    found = paged_attention(q.transpose(1, 2).flatten(0, 1), cache, 0, texts)
     return found.unflatten(0, (B, -1)).transpose(1, 2)
 
 
