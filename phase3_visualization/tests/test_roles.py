@@ -48,7 +48,6 @@ def test_perfect_heads_score_exactly_one_and_even_ones_what_is_due(length, paddi
     for name in ("self", "previous", "next", "first"):
         assert found[name].item() == pytest.approx(1 / length)
     assert found["normalised entropy"].item() == pytest.approx(1)
-    assert found["entropy"].item() == pytest.approx(math.log(length))
     assert found["distance"].item() == pytest.approx((length**2 - 1) / (3 * length))
 
 

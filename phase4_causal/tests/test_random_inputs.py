@@ -159,8 +159,8 @@ def test_a_band_is_masked_attention(drawn, window):
     inputs, causal = drawn
     t_q, t_k = inputs[0].size(-2), inputs[1].size(-2)
     distance = torch.arange(t_k) - torch.arange(t_q)[:, None] - (t_k - t_q)
-    past = distance <= 0 if causal else torch.ones(t_q, t_k, dtype=torch.bool)
-    assert_masked(local_attention(*inputs, window=window, causal=causal), inputs, past & (distance.abs() <= window))
+    near_by = (distance >= -window) & (distance <= (0 if causal else window))
+    assert_masked(local_attention(*inputs, window=window, causal=causal), inputs, near_by)
 
 
 @examples(150)
