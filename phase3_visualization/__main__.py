@@ -20,6 +20,7 @@ PLAN = course.Plan(
         "layers.not_an_explanation",
         "circuits.pattern_used",
         "circuits.logit_lens",
+        "circuits.which_methods",
         "explorer.write_page",
     ),
     slow=("roles.role_stability", "roles.training_film"),

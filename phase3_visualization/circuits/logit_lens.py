@@ -1,13 +1,12 @@
 """What would the model say after each layer, and which heads bring the answer?
 
 Every part adds to the same vector, the residual stream, and the last one is read as a guess: norm, then the matrix of
-words. The logit lens reads the vector like that before it is finished (nostalgebraist 2020). Direct attribution reads
-what one head adds in the same way (Elhage et al. 2021): with the norm's last scale it is the head's own share of the
-logit of the right word. No part was trained to be read alone: a lens that shows nothing does not mean nothing is there.
+words. The logit lens reads the vector like that before it is finished (nostalgebraist 2020). Direct logit attribution
+reads what one head adds in the same way (Elhage et al. 2021): with the norm's last scale it is the head's own share of
+the logit of the right word. No part was trained to be read alone: a lens that shows nothing may still miss something.
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 
 import matplotlib.pyplot as plt
 import torch
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import split_heads
-from phase3_visualization.circuits.patching import changed
 from shared import charts, training
 from shared.attention_utils import padding_mask
 from shared.evidence.claims import Numbers
@@ -40,21 +38,16 @@ def each_word_hidden(model: ToyTransformer, sentences: Sequence[Sequence[str]]) 
     rows = [(encode(words), place) for words in sentences for place in range(len(words))]
     tokens, lengths = pad_batch([row for row, _ in rows])
     every, hidden = torch.arange(len(rows)), torch.tensor([place for _, place in rows])
-    masked = tokens.index_put((every, hidden), torch.tensor(MASK_ID))
-    stream: list[Tensor] = []
-    outputs: list[Tensor] = []
-    norms = [norm for block in model.blocks for norm in (block.attention_norm, block.feed_forward_norm)]
-    with ExitStack() as listening:
-        for norm in (*norms, model.output_norm):
-            listening.enter_context(changed(norm, stream.append, read=True))
-        for block in model.blocks:
-            listening.enter_context(changed(block.attention.w_o, outputs.append, read=True))
-        model(masked, padding_mask(lengths, tokens.size(1)))
-    heads = [
-        added_by_heads(block.attention, split_heads(output, block.attention.num_heads))[every, :, hidden]
-        for block, output in zip(model.blocks, outputs, strict=True)
-    ]  # (N, T, H * d_v) -> (N, H, T, d_model) -> (N, H, d_model)
-    return torch.stack(stream)[:, every, hidden], torch.stack(heads).transpose(1, 2), tokens[every, hidden]
+    mask = padding_mask(lengths, tokens.size(1))
+    stream, added = [model.embed(tokens.index_put((every, hidden), torch.tensor(MASK_ID)))], []
+    for block in model.blocks:
+        attention, x = block.attention, block.attention_norm(stream[-1])
+        output, weights = attention(x, mask=mask)
+        heads = weights @ split_heads(attention.w_v(x), attention.num_heads)  # (N, H, T, d_v)
+        added.append(added_by_heads(attention, heads)[every, :, hidden])  # -> (N, H, T, d_model) -> (N, H, d_model)
+        stream.append(stream[-1] + output)
+        stream.append(stream[-1] + block.feed_forward(block.feed_forward_norm(stream[-1])))
+    return torch.stack(stream)[:, every, hidden], torch.stack(added).transpose(1, 2), tokens[every, hidden]
 
 
 @torch.no_grad()
@@ -65,7 +58,7 @@ def read(model: ToyTransformer, stream: Tensor) -> Tensor:
 
 @torch.no_grad()
 def share_of_logit(model: ToyTransformer, added: Tensor, last: Tensor, words: Tensor) -> Tensor:
-    """By how much vectors (..., N, d_model) raise the logit of the right word above that of a mean word -> (..., N).
+    """Direct logit attribution: how far vectors (..., N, d_model) raise the right word above a mean word -> (..., N).
 
     last: the finished stream (N, d_model), whose spread is what the norm divides by. The shares of all that was added
     to the stream sum to what `read` gives, less the biases of norm and words.

@@ -1,6 +1,10 @@
-"""Patching against a forward pass by hand, pairs against the grammar, the lens against models that end earlier."""
+"""Patching against a forward pass by hand, pairs against the grammar, the lens against models that end earlier.
+
+The planted model is what it was made to be, and methods of naming heads say of it what they must.
+"""
 
 import copy
+import itertools
 import math
 
 import pytest
@@ -8,10 +12,12 @@ import torch
 from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase3_visualization.circuits import planted, which_methods
 from phase3_visualization.circuits.logit_lens import each_word_hidden, read, share_of_logit
-from phase3_visualization.circuits.patching import Patching, changed, put_in, run
+from phase3_visualization.circuits.patching import Pairs, Patching, changed, put_in, run
 from phase3_visualization.circuits.pattern_used import RIVALS, pairs_of, patched
 from shared import training
+from shared.experiment import Run
 from shared.grammar.entropy import sentence_log_probability
 from shared.tests.helpers import near
 from shared.toy_language import MASK_ID, decode, encode
@@ -54,6 +60,9 @@ def test_one_head_at_one_place_is_put_in_as_by_hand():
     x, _ = model.blocks[1](x + first.feed_forward(first.feed_forward_norm(x)))
     near(logits, read(model, x))
     assert (logits - own.logits).abs().max() > 1e-3
+    with pytest.raises(RuntimeError, match="inside"), changed(model.embedding, torch.zeros_like):
+        assert (model.embedding(tokens) == 0).all()
+        raise RuntimeError("inside")
     assert torch.equal(run(model, tokens).logits, own.logits), "after the block the model is as it was"
 
 
@@ -118,3 +127,63 @@ def test_shares_of_the_logit_add_up_to_it():
     logits = read(model, stream[-1]) - model.output_bias - model.embedding.weight @ model.output_norm.bias
     right = logits[torch.arange(len(words)), words]
     near(share_of_logit(model, added, stream[-1], words).sum(dim=0), right - logits.mean(dim=-1))
+
+
+@pytest.fixture
+def texts():
+    return planted.draw_pairs(5, torch.Generator().manual_seed(0))
+
+
+def test_the_planted_model_is_right_on_every_repetition_and_its_heads_look_where_they_were_made_to(texts):
+    (logits, seen), (other, _) = (planted.read(planted.planted_model(), x) for x in (texts.clean, texts.corrupted))
+    for n, (text, corrupted) in enumerate(zip(texts.clean.tolist(), texts.corrupted.tolist(), strict=True)):
+        assert text[1:12] == text[12:] == corrupted[12:] and len(set(text)) == 12
+        assert logits[n, 12:-1].argmax(dim=-1).tolist() == text[13:]
+        answers = [text[4], corrupted[corrupted.index(text[3]) + 1]]
+        assert texts.answers[n].tolist() == answers and other[n, texts.asked[n]].argmax() == answers[1]
+        matches = {name: torch.zeros(23, 23).double() for name in seen}
+        for i, j in itertools.product(range(23), range(23)):
+            matches["previous"][i, j], matches["decoy"][i, j] = j == i - 1, j == i
+            matches["induction"][i, j] = sum(seen["previous"][0][n, j, k] for k in range(23) if text[k] == text[i])
+        for name, match in matches.items():
+            chances = (12 * match).exp().tril()
+            near(seen[name][0][n], chances / chances.sum(dim=-1, keepdim=True))
+
+
+@pytest.mark.parametrize("change", planted.CHANGES)
+def test_other_weights_of_the_planted_model_compute_the_same(texts, change):
+    model = planted.planted_model()
+    other = planted.other_weights(model, change, torch.Generator().manual_seed(1))
+    near(planted.read(other, texts.clean)[0], planted.read(model, texts.clean)[0], 1e-9)
+
+
+def test_what_methods_say_of_planted_heads(texts):
+    model, rest = planted.planted_model(), [1 / (1 + i * math.exp(-12)) for i in range(23)]
+    said = which_methods.answers(model, texts)
+    largest = [sum(rest) / 23, sum(rest) / 23, sum(1 / (1 + i) for i in range(23)) / 23]
+    near(said["largest weight"][:3], torch.tensor(largest, dtype=torch.float64))
+    near(said["weight × |v|"], said["largest weight"])  # all values are of length 1
+    near(said["weight × |v W_O|"], said["largest weight"] * torch.tensor([1, 1, 0, 1]))
+    usual, lost = which_methods.loss(model, texts.clean), 0.0
+    for i in range(12, 22):  # without the word before: even weights, on words seen twice, once, never
+        twice, once = math.exp(16 / (i + 1)), math.exp(8 / (i + 1))
+        lost += math.log(((i - 11) * twice + (23 - i) * once + 17) / once) / 10
+    near(said["zero ablation"][:3], torch.stack([lost - usual, 0 * usual, 0 * usual]))
+    alone = which_methods.answers(model, Pairs(*(x[:1] for x in list(vars(texts).values())[:4])))
+    assert said["mean ablation"][0] > 1 and alone["mean ablation"].abs().max() < 1e-12  # the mean of one is itself
+    near(said["activation patching"], torch.tensor([1, 0, 0, 1]).double(), 1e-3)
+    near(said["direct logit attribution"] / 8, torch.tensor([0, 0, 0, 1]).double(), 1e-3)
+    soft = which_methods.answers(planted.planted_model(4.0), texts)["gradient at a gate"]
+    assert soft[0] > soft[3] and said["gradient at a gate"][0] < 0.01 * said["gradient at a gate"][3]
+    writer, reader = (planted.Head(*torch.randn(3, 5, 2).double(), torch.randn(2, 5).double()) for _ in range(2))
+    read_and_written = torch.einsum("ak,bk,cv,vb->ac", reader.query, reader.key, writer.value, writer.output)
+    norms = (reader.query @ reader.key.T).norm() * (writer.value @ writer.output).norm()
+    near(which_methods.key_composition(writer, reader), read_and_written.square().sum().sqrt() / norms)
+
+
+def test_the_table_of_methods():
+    found = which_methods.measure(Run(None, 0))
+    named = {name.split(",")[0] for name, number in found.items() if "names it" in name and number}
+    moved = {name for name, number in found.items() if name.endswith(planted.CHANGES) and number > 1e-9}
+    assert named == {"K-composition", "zero ablation", "mean ablation", "activation patching"}
+    assert moved == {"weight × |v|, W_V and W_O", "weight × |v W_O|, stream sheared", "K-composition, stream sheared"}
