@@ -4,10 +4,8 @@ Queries along one side, keys along the other, the weight as height. A ridge alon
 fixed distance; a wall across is a word that everybody looks at. It looks well, and blocks hide each other, so the same
 weights stand beside it as a map: which of the two can you read?
 
-    python phase3_visualization/attention_3d.py --layer 0 --head 3
-
-Writes 3d_attention.png, the sharpest head of those that the options pick, to visualizations/plots/phase3/, and the
-landscape turning as 3d_attention.gif to visualizations/animations/phase3/.
+Writes 3d_attention.png, the sharpest head of the model, to visualizations/plots/phase3/, and the landscape turning as
+3d_attention.gif to visualizations/animations/phase3/.
 """
 
 import matplotlib.pyplot as plt
@@ -78,15 +76,11 @@ def turn(fig: Figure, ax: Axes3D, frames: int) -> list[np.ndarray]:
 
 @cli.script
 def main(argv: list[str] | None = None) -> str:
-    parser = cli.parser(__doc__)
-    parser.add_argument("--layer", type=int, help="layer, counted from 0 (default: that of the sharpest head)")
-    parser.add_argument("--head", type=int, help="head, counted from 0 (default: the sharpest)")
-    options = cli.parse(parser, argv)
+    options = cli.parse(cli.parser(__doc__), argv)
     trained = load_multi_head_model(options)
     weights = weights_of(trained.model, options.words)
     entropy = normalized_entropy(weights).nanmean(dim=-1)  # (L, H, T, T) -> (L, H)
-    candidates = cli.chosen_heads(parser, options, trained.recipe.num_layers, trained.recipe.num_heads)
-    layer, head = min(candidates, key=lambda place: entropy[place].item())
+    layer, head = divmod(int(entropy.argmin()), entropy.size(1))  # the sharpest
     answer = f"Layer {layer} head {head} as a landscape: what stands behind a block, only the map shows"
     if options.pictures:
         note = f"layer {layer} head {head} · {trained.label} · normalised entropy {entropy[layer, head]:.2f}"

@@ -1,9 +1,5 @@
 """What a head does, in numbers: where its weight goes and how widely it spreads, each head for itself.
 
-    self, previous, next     mean weight on the key at offset 0, -1, +1            (Olsson et al. 2022)
-    first                    mean weight on the first word
-    entropy, normalised entropy, distance                      (shared/attention_utils.py)
-
 A row that has no such key does not count: the first word has no word before it. No number is an average over heads,
 since the mean of four sharp heads looks like one blurred head.
 
@@ -78,17 +74,15 @@ def even_weights(mask: Tensor) -> Tensor:
 
 
 def head_statistics(weights: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """Name -> one number for each head, (H,) in float64. Raises ValueError for other shapes than above.
+    """How widely: name -> one number for each head, (H,) in float64. Raises ValueError for other shapes than above.
 
-    NaN: no row has what is asked for (the next word under a causal mask; a choice, in sentences of one word).
+    NaN: no row has a choice, in sentences of one word.
     """
     _check(weights, mask)
     rows = mask.any(dim=-1)  # (N, 1, T, T) -> (N, 1, T)
     normalized = normalized_entropy(weights, mask)  # (N, H, T, T) -> (N, H, T), NaN for rows without a choice
     choice = mask.sum(dim=-1) >= 2
     return {
-        **{name: offset_weight(weights, mask, offset) for name, offset in OFFSETS.items()},
-        "first": first_weight(weights, mask),
         "entropy": _mean(attention_entropy(weights), rows),
         "normalised entropy": _mean(normalized.nan_to_num(), choice),
         "distance": _mean(attention_distance(weights), rows),

@@ -10,8 +10,7 @@ positions. Whatever attention a phase builds is passed in and then runs here:
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -105,14 +104,3 @@ def weights_of(model: ToyTransformer, words: list[str]) -> Tensor:
 def in_double(model: ToyTransformer) -> ToyTransformer:
     """A copy on the CPU in float64, ready to be asked: 15 digits, so that "equal" can be strict."""
     return copy.deepcopy(model).cpu().double().eval()
-
-
-@contextmanager
-def watch_embedding(model: ToyTransformer) -> Iterator[list[Tensor]]:
-    """Collects what the embedding gives, (B, T, d_model) for each pass: what a gradient with respect to words needs."""
-    seen: list[Tensor] = []
-    hook = model.embedding.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
-    try:
-        yield seen
-    finally:
-        hook.remove()

@@ -161,7 +161,6 @@ def plot_heads(
     weights: Tensor,
     tokens: Sequence[str],
     *,
-    mask: Tensor | None = None,
     axes: Sequence[Axes],
     titles: Sequence[str],
     colors: Sequence[str] | None = None,
@@ -172,7 +171,7 @@ def plot_heads(
             f"heads need weights (H, T, T), {len(axes)} axes and {len(titles)} titles: got {tuple(weights.shape)}"
         )
     for head, (ax, title) in enumerate(zip(axes, titles, strict=True)):
-        plot_attention(weights[head], tokens, mask=mask, ax=ax, annotate=False, labels=False)
+        plot_attention(weights[head], tokens, ax=ax, annotate=False, labels=False)
         ax.set_title(title, fontsize=9, color=colors[head] if colors else INK, pad=6)
     return axes
 

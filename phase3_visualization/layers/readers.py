@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from phase3_visualization.circuits.patching import changed
 from shared.grammar.entropy import KIND, KINDS, ORDER, hidden_word_distribution, sentence_log_probability
 from shared.toy_language import (
     ADVERBS,
@@ -30,7 +31,7 @@ from shared.toy_language import (
     Sentence,
     encode,
 )
-from shared.toy_model import ToyTransformer, watch_embedding
+from shared.toy_model import ToyTransformer
 
 TRIED_ON = 120  # held-out sentences that the comparison of methods was developed on; its numbers come from the others
 
@@ -107,7 +108,8 @@ def leave_one_out(model: ToyTransformer, case: Case) -> Tensor:
 @torch.enable_grad()
 def gradient_lengths(model: ToyTransformer, case: Case) -> Tensor:
     """Length of the gradient of the loss on the hidden word at each word's embedding -> (T,)."""
-    with watch_embedding(model) as seen:
+    seen: list[Tensor] = []
+    with changed(model.embedding, seen.append):
         loss = hidden_loss(model, torch.tensor([hide(case.words, case.hidden)], device=model.positions.device), case)
     (gradient,) = torch.autograd.grad(loss.sum(), seen)
     return gradient[0].norm(dim=-1).double().cpu()  # (1, T, d_model) -> (T,)

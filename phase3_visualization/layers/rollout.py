@@ -3,28 +3,20 @@
 Row i of one attention matrix says from where position i takes its value. But in layer 2 "position j" is no longer word
 j: layer 1 has already mixed the words. So the matrices of all layers have to be combined (A: heads averaged).
 
-    raw product   A_2 A_1                    forgets the residual connection: x is added, so half stays where it is
-    rollout       B_2 B_1, B = (A + I) / 2   shares handed on from layer to layer       (Abnar & Zuidema 2020)
+    B_2 B_1, B = (A + I) / 2     shares handed on from layer to layer                   (Abnar & Zuidema 2020)
+
+The half of I is the residual connection: x is added, so half stays where it is.
 
     python -m phase3_visualization.layers.rollout
 """
 
 from collections.abc import Sequence
-from functools import reduce
 from itertools import pairwise, product
 
 import torch
 from torch import Tensor
 
 from shared.attention_utils import attention_rollout, causal_mask
-
-
-def raw_product(weights: Sequence[Tensor]) -> Tensor:
-    """Matrix product of the layers without the residual connection -> (..., T, T), rows sum to 1; for contrast.
-
-    weights: one tensor (..., H, T, T) per layer, the first layer first, heads are averaged.
-    """
-    return reduce(lambda below, layer: layer @ below, [layer.mean(dim=-3) for layer in weights])
 
 
 def rollout_by_paths(weights: Sequence[Tensor]) -> Tensor:
@@ -46,7 +38,7 @@ def rollout_by_paths(weights: Sequence[Tensor]) -> Tensor:
 def main() -> None:
     weights = [torch.tensor([[[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0]]])] * 2
     print("Three tokens, two layers, both with the weights  1 0 0 | 1/2 1/2 0 | 0 1 0. The last output comes from")
-    for name, way in (("raw product", raw_product), ("rollout", attention_rollout), ("all paths", rollout_by_paths)):
+    for name, way in (("rollout", attention_rollout), ("all paths", rollout_by_paths)):
         print(f"   {name:12}" + "".join(f"{share:8.3f}" for share in way(weights)[-1].tolist()))
     even = causal_mask(16) / causal_mask(16).sum(dim=-1, keepdim=True)
     blamed = attention_rollout([even[None]] * 8)[-1, 0].item()

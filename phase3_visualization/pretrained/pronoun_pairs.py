@@ -22,14 +22,9 @@ class Pair:
         return self.frame.replace("_", self.words[member])
 
 
-def pair(frame: str, nouns: str, words: str) -> Pair:
-    """pair("The cat ate the fish because it was _", "cat fish", "hungry tasty")."""
-    (first, second), (for_first, for_second) = nouns.split(), words.split()
-    return Pair(frame, (first, second), (for_first, for_second))
-
-
-# the famous one first, and 39 of our own
-PAIRS = tuple(pair(*line.split(" | ")) for line in paths.PRONOUN_PAIRS.read_text(encoding="utf-8").splitlines())
+# The famous one first, and 39 of our own: "The cat ate the fish because it was _ | cat fish | hungry tasty"
+LINES = [line.split(" | ") for line in paths.PRONOUN_PAIRS.read_text(encoding="utf-8").splitlines()]
+PAIRS = tuple(Pair(frame, tuple(nouns.split()), tuple(words.split())) for frame, nouns, words in LINES)
 FAMOUS = PAIRS[0]
 
 

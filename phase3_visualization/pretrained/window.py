@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phase3_visualization.pretrained.decoders import our_attention
-from phase3_visualization.pretrained.language_model import SMOLLM2, LanguageModel, add_model, is_default, load, refuses
+from phase3_visualization.pretrained.language_model import SMOLLM2, LanguageModel, load, refuses
 from shared import paths
 from shared.attention_utils import streaming_mask
 from shared.evidence.claims import Claim, Numbers
@@ -34,14 +34,7 @@ def excerpt(language_model: LanguageModel, generator: torch.Generator) -> Tensor
 
 @torch.no_grad()
 def losses(language_model: LanguageModel, tokens: Tensor, mask: Tensor) -> Tensor:
-    """Loss in nats of every next token, with this mask in every layer: (1, T + 1), bool (T, T) -> (T,).
-
-    Raises ValueError for a model whose output is another matrix than its embedding, or is capped.
-    """
-    config = language_model.model.config
-    if not config.tie_word_embeddings or getattr(config, "final_logit_softcapping", None) is not None:
-        rule = "an output that is the embedding, without a cap, is needed"
-        raise ValueError(f"{rule}: {language_model.name} has another; try --model {SMOLLM2}")
+    """Loss in nats of every next token, with this mask in every layer: (1, T + 1), bool (T, T) -> (T,)."""
     with our_attention(language_model, mask):
         states = language_model.model(tokens[:, :-1]).last_hidden_state[0]  # (1, T + 1) -> (T, d_model)
     logits = states @ language_model.model.get_input_embeddings().weight.T  # the words are the output, too: (T, V)
@@ -51,7 +44,7 @@ def losses(language_model: LanguageModel, tokens: Tensor, mask: Tensor) -> Tenso
 @refuses
 def measure(run: Run) -> Numbers:
     """Mean loss in nats beyond the window, tokens 256 to 768, of each way."""
-    language_model = load(run.options.model or SMOLLM2)
+    language_model = load(SMOLLM2)
     tokens = excerpt(language_model, torch.Generator().manual_seed(run.seed))
     found = {}
     for way, mask in MASKS.items():
@@ -80,8 +73,6 @@ main = Experiment(
     [CLAIM],
     answer="Loss beyond the window in nats: everything {n[everything]:.2f}, window {n[window]:.2f}, window and sinks "
     "{n[window and sinks]:.2f}",
-    options=add_model,
-    about=is_default,
 )
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.layers import faithfulness, not_an_explanation, readers
-from phase3_visualization.layers.rollout import raw_product, rollout_by_paths
+from phase3_visualization.layers.rollout import rollout_by_paths
 from shared.attention_utils import attention_rollout
 from shared.grammar.entropy import hidden_word_distribution, sentence_log_probability
 from shared.tests.helpers import near
@@ -22,15 +22,12 @@ SENTENCE = Sentence(
 )
 
 
-def test_rollout_counts_every_path_and_the_product_is_a_loop():
+def test_rollout_counts_every_path():
     by_hand = [torch.tensor([[[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0]]], dtype=torch.float64)] * 2
     near(attention_rollout(by_hand)[2], torch.tensor([1 / 8, 5 / 8, 1 / 4]).double())
     scores = torch.randn(3, 2, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    layers, product = list(scores.softmax(dim=-1)), torch.eye(4).double()  # of two heads each
+    layers = list(scores.softmax(dim=-1))  # of two heads each
     near(attention_rollout(layers), rollout_by_paths(layers))
-    for layer in layers:
-        product = layer.mean(dim=0) @ product
-    near(raw_product(layers), product)
 
 
 def test_words_that_matter_by_hand():
@@ -126,7 +123,8 @@ def test_answers_are_read_in_the_row_of_the_hidden_word_and_norms_are_of_what_is
 
 def test_ties_are_shared_and_the_hidden_word_is_ignored(case):
     for values, right in (([0.5, 9, 0.1, 0, 0, 0], 1), ([0.5, 9, 0.1, 0.5, 0, 0], 0.5), ([0, 9, 0.1, 0.5, 0, 0], 0)):
-        assert faithfulness.share(readers.first(torch.tensor(values), case), case.related) == right
+        found = readers.first(torch.tensor(values), case)
+        assert len(found & case.related) / len(found) == right
 
 
 def test_the_board_counts_who_finds_the_word_that_both_readers_name(case, monkeypatch):

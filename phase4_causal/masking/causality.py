@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase3_visualization.circuits.patching import changed
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import largest_leak
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import START, START_ID, encode
-from shared.toy_model import MakeAttention, ToyTransformer, watch_embedding
+from shared.toy_model import MakeAttention, ToyTransformer
 from shared.visualization_utils import QUIET, plot_mask, token_labels
 
 
@@ -59,7 +60,8 @@ PLANTED: dict[str, MakeAttention] = {
 
 def influence(model: ToyTransformer, tokens: Tensor) -> Tensor:
     """How strongly each word (column) reaches each position's logits (row): largest gradient -> (T, T)."""
-    with watch_embedding(model) as embedded:
+    embedded: list[Tensor] = []
+    with changed(model.embedding, embedded.append):
         logits, _ = model(tokens)
     rows = []
     for i in range(tokens.size(1)):
@@ -109,10 +111,10 @@ def picture(found: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title="Later words move an earlier logit by exactly {shown[leak]:.3g}; planted mistakes show",
+    title="Later words move an earlier logit by exactly {shown[leak]:g}; planted mistakes show",
     note="blue: the word (column) reaches the position (row) · orange: though it comes later · hatched: exactly 0\n"
     "untrained models of one layer: the proof is about which paths exist",
-    answer="Causal modules leak {shown[leak]:.3g}; planted mistakes move a logit by {shown[mistakes]:.2f} or more",
+    answer="Causal modules leak {shown[leak]:g}; planted mistakes move a logit by {shown[mistakes]:.2f} or more",
 )
 
 if __name__ == "__main__":

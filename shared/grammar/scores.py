@@ -7,7 +7,6 @@ which needs no attention at all, and the same model before training. how_many_he
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,16 +19,6 @@ from shared.training import Trained
 DIRECTIONS = ("forward", "backward")
 # The adjective is left out: it carries no information about its noun and serves as a control.
 CORE_RELATIONS = ("determiner-noun", "verb-subject", "verb-place")
-
-
-@dataclass(frozen=True)
-class HeadScore:
-    """The head that follows a relation best: layer and head counted from 0, accuracy as a share of the gold queries."""
-
-    layer: int
-    head: int
-    direction: str
-    accuracy: float
 
 
 def relation_name(relation: str, direction: str) -> str:
@@ -102,15 +91,6 @@ def score_heads(layers: list[Tensor], sentences: list[Sentence], shift: int = 0)
     return scores
 
 
-def best_heads(scores: dict[str, Tensor]) -> dict[str, HeadScore]:
-    """Relation -> the head and direction that follow it best, from score_heads."""
-    best = {}
-    for name, accuracy in scores.items():
-        layer, head, way = (int(place) for place in torch.unravel_index(accuracy.argmax(), accuracy.shape))
-        best[name] = HeadScore(layer, head, DIRECTIONS[way], accuracy[layer, head, way].item())
-    return best
-
-
 def offset_baselines(sentences: list[Sentence]) -> dict[str, float]:
     """Relation -> accuracy of the best fixed offset in its better direction."""
     gold = gold_matrices(sentences, max(len(sentence.words) for sentence in sentences))
@@ -127,7 +107,4 @@ def chosen_and_scored(trained: Trained) -> dict[str, float]:
     half = len(sentences) // 2
     first = score_heads([weights[:half] for weights in layers], sentences[:half])
     second = score_heads([weights[half:] for weights in layers], sentences[half:])
-    return {
-        relation: second[relation][head.layer, head.head, DIRECTIONS.index(head.direction)].item()
-        for relation, head in best_heads(first).items()
-    }
+    return {relation: second[relation].flatten()[first[relation].argmax()].item() for relation in first}
