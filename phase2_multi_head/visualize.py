@@ -150,7 +150,7 @@ main = Experiment(
     "{n[trained, entropy]:.2f}, untrained {n[untrained, entropy]:.2f}",
     answer="Two heads of a layer are {n[trained, difference]:.2f} apart, before training "
     "{n[untrained, difference]:.2f}: 0 is alike, 1 no word in common. "
-    "{shown[guess]}, and it loses {shown[excess]:.2f} nats more than it must",
+    "{shown[guess]}, and its excess loss is {shown[excess]:.2f} nats",
     options=lambda parser: parser.add_argument(
         "--attention", type=attention_class, default=MultiHeadAttention, help="MODULE:CLASS of an attention of your own"
     ),

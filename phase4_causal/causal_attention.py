@@ -74,6 +74,11 @@ def main() -> None:
     for scores in ((2, 0, 3), (2, -math.inf, 3), (-2, 0, -3)):
         weights = torch.tensor(scores, dtype=torch.float32).softmax(dim=0)
         print(f"   {f'softmax({list(scores)})':22} = {', '.join(f'{weight:.3f}' for weight in weights)}")
+    torch.manual_seed(0)
+    attention, x = CausalSelfAttention(d_model=8, num_heads=2), torch.randn(1, 6, 8)
+    other = torch.cat([x[:, :5], torch.randn(1, 1, 8)], dim=1)  # another last word
+    moved = (attention(other)[0] - attention(x)[0])[:, :5].abs().max()
+    print(f"\nAnother sixth word moves the outputs of the first five by {moved:.2g}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ The buffer has its full size from the beginning: torch.cat would copy the whole 
 import torch
 from torch import Tensor
 
+from phase1_single_head.self_attention import scaled_dot_product_attention
 from shared.attention_checks import check_sizes
+from shared.attention_utils import causal_mask
 
 
 class KeyValueCache:
@@ -83,12 +85,16 @@ class KeyValueCache:
 
 
 def main() -> None:
-    cache = KeyValueCache(batch=1, num_heads=1, max_length=6, d_k=2)
-    print("One head, room for 6 positions. The first number of each key:")
-    for new in (torch.tensor([1.0, 2, 3]), torch.tensor([4.0]), torch.tensor([5.0])):
-        key = new.view(1, 1, -1, 1).expand(-1, -1, -1, 2)  # (T_new,) -> (1, 1, T_new, 2)
-        keys, _ = cache.append(key, key)
-        print(f"   {len(new)} new: buffer {cache.keys[0, 0, :, 0].tolist()}, attended to: {tuple(keys.shape)}")
+    key = torch.arange(1.0, 6).view(1, 1, 5, 1)  # of five words, one number each: (B, H, T, d_k)
+    query, value = torch.ones_like(key), 10 * key
+    at_once, _ = scaled_dot_product_attention(query, key, value, causal_mask(5))
+    cache = KeyValueCache(batch=1, num_heads=1, max_length=6, d_k=1)
+    print("Room for six keys. The output of the newest word, with the cache and with all words at once:")
+    for new in (slice(0, 3), slice(3, 4), slice(4, 5)):
+        keys, values = cache.append(key[:, :, new], value[:, :, new])
+        output, _ = scaled_dot_product_attention(query[:, :, :1], keys, values)  # the newest word sees all of them
+        pair = output.item(), at_once[0, 0, cache.length - 1].item()
+        print("   keys {}: {:.2f} and {:.2f}".format(cache.keys.flatten().tolist(), *pair))
 
 
 if __name__ == "__main__":

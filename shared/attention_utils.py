@@ -54,6 +54,14 @@ def padding_mask(lengths: Tensor, key_length: int) -> Tensor:
     return (torch.arange(key_length, device=lengths.device) < lengths[:, None])[:, None, None, :]
 
 
+def document_mask(text: Tensor) -> Tensor:
+    """May attend within the same text -> bool (..., T, T), for texts that stand one behind the other in one row.
+
+    text: (..., T), which text each position belongs to; with causal_mask the training mask of language models.
+    """
+    return text[..., :, None] == text[..., None, :]
+
+
 def local_mask(query_length: int, key_length: int, window: int, *, device: torch.device | str | None = None) -> Tensor:
     """May attend up to `window` positions away, to both sides -> bool (T_q, T_k); 2 * window + 1 keys at most."""
     check_sizes(0, window=window)

@@ -104,6 +104,11 @@ def cells(ax: Axes, left: float, top: float, numbers: Tensor, colors: Sequence[S
     return ax
 
 
+def large(weights: Tensor, threshold: float) -> Tensor:
+    """Which weights (..., T, T) deserve an arrow: those above `threshold` times the even share 1/T."""
+    return weights > threshold / weights.size(-1)
+
+
 def arcs(
     ax: Axes,
     weights: Tensor,
@@ -119,7 +124,7 @@ def arcs(
     while others stay in the background; without it all have it.
     """
     size, highest = len(words), 0.5
-    for i, j in (weights > threshold / size).nonzero().tolist():
+    for i, j in large(weights, threshold).nonzero().tolist():
         if i != j:
             weight, front = weights[i, j].item(), told is None or (i, j) in told
             highest = max(highest, rise := 0.3 + 0.08 * abs(i - j))

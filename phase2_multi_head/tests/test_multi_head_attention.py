@@ -16,9 +16,10 @@ from shared.tests.helpers import T_K, T_Q, B, near
 def test_split_and_merge_are_inverse_and_put_each_column_in_its_head():
     x = torch.arange(2 * 5 * 33).view(2, 5, 33).double()
     split = split_heads(x, 3)
-    assert torch.equal(merge_heads(split), x)
     for head, column in itertools.product(range(3), range(11)):
-        assert torch.equal(split[:, head, :, column], x[:, :, 11 * head + column])
+        wrong = (split[:, head, :, column] != x[:, :, 11 * head + column]).sum().item()
+        assert not wrong, f"head {head} must have column {11 * head + column} of each word: is the transpose missing?"
+    assert not (merge_heads(split) != x).sum(), "merge_heads must put each column back where split_heads took it"
 
 
 def test_multi_head_value_can_differ_from_key_and_dropout_stays_off_the_weights():

@@ -1,10 +1,12 @@
-"""What do four ways around T² save?
+"""What do three ways around T² save?
 
-Plain attention, and a mask that hides scores after they were computed, against tiles (the same function), a band and a
-stride (a part of it) and another kernel, on one sequence, forward. Memory is the peak above the inputs, counted
-allocation by allocation. Times are ratios within rounds (shared/measure.py) at the longest text, with quartiles.
+Plain attention, and a mask that hides scores after they were computed, against tiles (the same function), a band (a
+part of it) and another kernel, on one sequence, forward. Memory is the peak above the inputs, counted allocation by
+allocation. Times are ratios within rounds (shared/measure.py) at the longest text, with quartiles. What a GPU would
+read from its slow memory and write to it is computed by a formula.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,7 +21,6 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.linear_attention import linear_attention
 from phase4_causal.long_texts.local_attention import local_attention
-from phase4_causal.long_texts.strided_attention import strided_attention
 from shared import charts
 from shared.attention_utils import local_mask
 from shared.evidence.claims import PROBE, Claim, Numbers
@@ -27,10 +28,11 @@ from shared.experiment import Experiment, Results, Run
 from shared.measure import paired_times, peak_memory, ratio_quartiles
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
 
-NUM_HEADS, WIDTH, WINDOW, STRIDE = 2, 64, 128, 64
+NUM_HEADS, WIDTH, WINDOW = 2, 64, 128
 LENGTHS = (128, 256, 512, 1024, 2048)
 COLORS = {"plain attention": GREY, "tiles": BLUE, "band": ORANGE, "linear": GREEN}
 PAIRS = (("plain attention", "tiles"), ("mask of a band", "band"), ("plain attention", "linear"))
+FAST = (16, 64, 192)  # KiB of fast memory; each processor of an A100 has 192
 KERNEL = (("tiles", "torch's kernel"), ("causal tiles", "torch's causal kernel"))  # only in time
 
 
@@ -45,11 +47,23 @@ def calls_at(length: int) -> dict[str, Callable[[], Any]]:
         "tiles": flash_attention,
         "causal tiles": partial(flash_attention, causal=True),
         "band": partial(local_attention, window=WINDOW),
-        "stride": partial(strided_attention, stride=STRIDE),
         "linear": linear_attention,
         "causal linear": partial(linear_attention, causal=True),
     }
     return {name: partial(way, *inputs) for name, way in ways.items()}
+
+
+def moved(length: int, fast: int | None = None) -> float:
+    """MiB that one head, forward, reads from slow memory and writes to it; fast: KiB of fast memory for tiles.
+
+    Plain: scores and weights are written, and read again. Tiles: one of queries, keys, values and outputs each fill the
+    fast memory, and each tile of queries reads all keys and values: Θ(T² d² / fast) (Dao et al. 2022, theorem 2).
+    """
+    once = 2 * length * WIDTH  # of queries and outputs, or of keys and values
+    if fast is None:
+        return 4 * (2 * once + 4 * length**2) / 2**20
+    rows = fast * 2**10 // (4 * 4 * WIDTH)  # four tiles of float32, four bytes each
+    return 4 * (once + once * math.ceil(length / rows)) / 2**20
 
 
 @torch.no_grad()
@@ -59,11 +73,18 @@ def measure(run: Run) -> Numbers:
     found = {"tokens": lengths[-1]}
     for length in tqdm(lengths, desc="lengths", leave=False, disable=None):
         found |= {f"{name}, {length}": peak_memory(call) / 2**20 for name, call in calls_at(length).items()}
-    times = paired_times(calls_at(lengths[-1]))
+    torch.manual_seed(run.seed)
+    calls = calls_at(lengths[-1])
+    run.shown["apart"] = (calls["plain attention"]()[0] - calls["tiles"]()).abs().max().item()
+    times = paired_times(calls)
     for slow, fast in PAIRS:
         found[f"{slow} / {fast}, memory"] = found[f"{slow}, {lengths[-1]}"] / found[f"{fast}, {lengths[-1]}"]
     for slow, fast in PAIRS + KERNEL:
         found[f"{slow} / {fast}, time"] = ratio_quartiles(times, slow, fast)
+    print(f"   MiB to and from slow memory, {LENGTHS[-1]:,} tokens, one head:")
+    print(f"      plain attention                {moved(LENGTHS[-1]):5.0f}")
+    for fast in FAST:
+        print(f"      tiles, {fast:3} KiB of fast memory  {moved(LENGTHS[-1], fast):5.0f}")
     return found
 
 
@@ -93,7 +114,8 @@ main = Experiment(
     picture,
     title="Plain attention's memory runs away as the text grows; three other ways stay low",
     note=f"no model: random inputs, {NUM_HEADS} heads of {WIDTH}, float32 · what is needed beyond them",
-    answer="At {n[tokens]:,.0f} tokens tiles give the same in 1/{n[plain attention / tiles, memory]:.0f} of the memory",
+    answer="At {n[tokens]:,.0f} tokens tiles take 1/{n[plain attention / tiles, memory]:.0f} of the memory; "
+    "the outputs differ by {shown[apart]:.1g}",
 )
 
 if __name__ == "__main__":

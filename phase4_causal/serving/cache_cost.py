@@ -73,11 +73,11 @@ def measure(run: Run) -> Numbers:
     model, counted = (long_model(1024, where, D_MODEL, NUM_LAYERS) for where in (device, "meta"))
     calls = {name: prepared(model, work) for name, work in PASSES.items()}
     times = paired_times(calls, rounds=1 if run.options.quick else 4, device=device)
-    rates = matmul_rate(device), memory_rate(device)
+    operations_per_second, bytes_per_second = matmul_rate(device), memory_rate(device)
     for name, work in PASSES.items():
         operations, moved = costs(counted, work)
-        least = max(operations / rates[0], moved / rates[1])
-        run.shown[name] = torch.tensor([min(times[name]), least]) / (work.batch * work.new)
+        least_seconds = max(operations / operations_per_second, moved / bytes_per_second)
+        run.shown[name] = torch.tensor([min(times[name]), least_seconds]) / (work.batch * work.new)
         numbers[f"{name}, operations a byte"] = operations / moved
         quartiles = ratio_quartiles(times, name, f"{name.rpartition(',')[0]}, batch 1")
         for which, ratio in zip(("lower quartile", "median", "upper quartile"), quartiles, strict=True):

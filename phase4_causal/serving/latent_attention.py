@@ -28,7 +28,7 @@ from shared.attention_utils import causal_mask
 class LatentAttention(nn.Module):
     """Causal multi-head latent attention; kept of each word are c and a key for its place, d_latent + d_rotary numbers.
 
-    Without the compressed queries of the paper, which save memory in training only.
+    Without the compressed queries of the paper, which save memory in training only, and without its norm on c.
     Raises ValueError if d_model is not divisible by num_heads, or if d_rotary is odd.
     """
 

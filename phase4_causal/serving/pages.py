@@ -1,64 +1,71 @@
 """How many more texts fit into the same memory, if the cache is cut into pages?
 
-Sentences of the toy language are being written: of each a random part is there already. They are let into the memory
-until one does not fit. All ways run the same code (paged_cache.py): a block that is as long as the longest sentence is
-a cache in one piece, so the block size is all that differs. Keys are one number wide: only the places count.
+The trained model writes for a hundred users, who ask all at once; each brings the beginning of a sentence (engine.py).
+A block as long as the longest text is a cache in one piece, so the block size is all that differs; none is shared. In
+batches: nobody is let in before a whole batch has ended.
 """
 
 import random
 
 import matplotlib.pyplot as plt
-import torch
 from matplotlib.figure import Figure
 
-from phase4_causal.serving.paged_cache import PagedCache
+from phase4_causal.models import load_causal_model
+from phase4_causal.serving.engine import Engine
 from shared import charts
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import sample_sentence
-from shared.visualization_utils import BLUE, GREEN, GREY
+from shared.toy_model import ToyTransformer, in_double
+from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
 
-PLACES, FILLS = 960, 20
-BLOCKS = {"in one piece": 20, "pages of 4": 4, "blocks of 1": 1}  # places; a sentence has 18 words at most, and <start>
-COLORS = {"in one piece": GREY, "pages of 4": BLUE, "blocks of 1": GREEN}
+USERS, PLACES, LONGEST = 100, 240, 20  # a sentence has 18 words at most, and <start>
+BLOCKS = {"in one piece, in batches": LONGEST, "in one piece": LONGEST, "pages of 4": 4, "blocks of 1": 1}  # places
+COLORS = dict(zip(BLOCKS, (ORANGE, GREY, BLUE, GREEN), strict=True))
 
 
-def filled(block_size: int, rng: random.Random) -> PagedCache:
-    """A memory into which the next text does not fit."""
-    cache = PagedCache(PLACES // block_size, 1, block_size, 1)
-    while True:
-        text, there = cache.start(), rng.randint(1, 1 + len(sample_sentence(rng).words))
-        if cache.blocks_for({text: there}) > len(cache.free):
-            cache.end(text)
-            return cache
-        keys = torch.zeros(there, 1, 1)
-        cache.append(keys, keys, {text: there})
+def served(model: ToyTransformer, prompts: list[list[str]], block_size: int, batch: int) -> Numbers:
+    """Counted: passes until all is written. After those with somebody waiting: texts, share of their places empty."""
+    engine = Engine(model, PLACES // block_size, block_size, share=False)
+    passes, full, texts, held, filled = 0, 0, 0, 0, 0
+    for first in range(0, USERS, batch):
+        for prompt in prompts[first : first + batch]:
+            engine.add(prompt, LONGEST)
+        while engine.waiting or engine.running:
+            engine.step()
+            passes += 1
+            if engine.waiting or first + batch < USERS:
+                full += 1
+                texts += len(engine.running)
+                held += block_size * sum(len(text.table) for text in engine.running)
+                filled += sum(text.stored for text in engine.running)
+    return {"texts": texts / full, "empty": 1 - filled / held, "passes": passes}
 
 
 def measure(run: Run) -> Numbers:
-    """Counted: texts in the memory, and the share of the places they hold in which no key lies; the same texts."""
-    numbers = {}
+    model, rng, numbers = in_double(load_causal_model(run.options, run.seed).model), random.Random(run.seed), {}
+    sentences = [list(sample_sentence(rng).words) for _ in range(USERS)]
+    prompts = [words[: rng.randint(1, len(words) - 1)] for words in sentences]
     for name, block_size in BLOCKS.items():
-        rng = random.Random(run.seed)
-        caches = [filled(block_size, rng) for _ in range(FILLS)]
-        held = sum(PLACES - block_size * len(cache.free) for cache in caches)
-        numbers[f"{name}, texts"] = sum(len(cache.lengths) for cache in caches) / FILLS
-        numbers[f"{name}, empty"] = 1 - sum(sum(cache.lengths.values()) for cache in caches) / held
+        batch = PLACES // LONGEST if name == "in one piece, in batches" else USERS
+        numbers |= {f"{name}, {what}": n for what, n in served(model, prompts, block_size, batch).items()}
     return numbers
 
 
 def picture(results: Results) -> Figure:
-    fig, ax = plt.subplots(figsize=(7.6, 3.4), layout="constrained")
-    charts.bars(ax, {name: results.each(f"{name}, texts") for name in BLOCKS}, COLORS, number="{:.0f}")
-    ax.set_xlabel("texts in the same memory")
+    fig, axes = plt.subplots(1, 2, figsize=(9.6, 3.4), sharey=True, layout="constrained")
+    for ax, what in zip(axes, ("texts", "passes"), strict=True):
+        charts.bars(ax, {name: results.each(f"{name}, {what}") for name in BLOCKS}, COLORS, number="{:.0f}")
+    axes[0].set_xlabel("texts in the memory at once")
+    axes[1].set_xlabel(f"passes until all {USERS} are written")
     return fig
 
 
 main = Experiment(
     measure,
     picture=picture,
-    title="In pages, more than twice as many texts fit into the same memory",
-    note=f"no model: {PLACES} places, sentences of the toy language",
+    title="In pages, twice as many texts fit into the same memory, and about half the passes are enough",
+    note=f"the trained causal model, greedy; {PLACES} places; beginnings of sentences of the toy language",
     answer="{n[pages of 4, texts]:.0f} texts fit in pages, {n[in one piece, texts]:.0f} in one piece: of what they "
     "hold {n[pages of 4, empty]:.0%} is empty, else {n[in one piece, empty]:.0%}",
 )

@@ -7,7 +7,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.models import with_attention
 from shared import toy_language, training
-from shared.attention_utils import causal_mask
+from shared.attention_utils import causal_mask, document_mask
 from shared.tests.helpers import near
 from shared.toy_language import TOY_SENTENCE, VOCABULARY, encode
 from shared.toy_model import ToyTransformer
@@ -21,6 +21,12 @@ def test_masks_have_no_parameters():
     with torch.no_grad():
         near(with_attention(trained, CausalSelfAttention)(tokens)[0], trained.model(tokens, mask=causal_mask(6))[0])
         near(with_attention(trained, MultiHeadAttention)(tokens)[0], trained.model(tokens)[0], share=0)
+
+
+def test_texts_packed_into_one_row_are_the_texts_alone():
+    attention, texts = CausalSelfAttention(33, 3).double(), torch.randn(12, 33, dtype=torch.float64).split([5, 7])
+    packed, _ = attention(torch.cat(texts)[None], mask=document_mask(torch.tensor([0] * 5 + [1] * 7)))
+    near(packed[0], torch.cat([attention(x[None])[0][0] for x in texts]))
 
 
 def test_generation_follows_the_logits_stops_at_end_and_at_the_limit():

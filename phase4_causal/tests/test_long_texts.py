@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from phase4_causal.long_texts import overwriting, ring_attention, sparse_reach
+from phase4_causal.long_texts import long_context, overwriting, ring_attention, sparse_reach
 from phase4_causal.long_texts.delta_rule import delta_by_loops, delta_rule, delta_rule_recurrent
 from phase4_causal.long_texts.flash_attention import LOG2_E, finish, flash_attention, merge, nothing
 from phase4_causal.long_texts.linear_attention import (
@@ -223,6 +223,13 @@ def test_texts_write_every_key_twice_and_its_newest_value_last():
 
 
 # ---- reach
+
+
+def test_the_traffic_of_tiles_is_what_a_loop_counts():
+    rows = [min(16, 37 - top) for top in range(0, 37, 16)]  # 16 KiB: four tiles of 16 rows of 64 numbers of 4 bytes
+    floats = sum(2 * 64 * (own + 37) for own in rows)  # own queries and outputs, all keys and values
+    near(long_context.moved(37, 16), 4 * floats / 2**20)
+    near(long_context.moved(3), 4 * (4 * 3 * 64 + 4 * 9) / 2**20)  # query, key, value, output; 9 scores and 9 weights
 
 
 def test_reach_by_hand():

@@ -16,7 +16,6 @@ from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
 from phase4_causal.long_texts.local_attention import local_attention
-from phase4_causal.long_texts.strided_attention import strided_attention
 from phase4_causal.masking import breaking_causality, causality, conventions, mask_patterns, nan_causes
 from phase4_causal.masking.breaking_causality import full_loss, train
 from phase4_causal.models import RECIPE as CAUSAL_RECIPE
@@ -94,7 +93,6 @@ FUNCTIONS = {  # name -> query, key, value (T, d) -> output (T, d)
     "scaled_dot_product_attention": lambda q, k, v: scaled_dot_product_attention(q, k, v, causal_mask(len(q)))[0],
     "flash_attention": partial(flash_attention, causal=True, block_size=32),
     "local_attention": partial(local_attention, causal=True, window=70),
-    "strided_attention": partial(strided_attention, causal=True, stride=7),
     "linear_attention": partial(linear_attention, causal=True),
     "linear_attention_recurrent": lambda q, k, v: linear_attention_recurrent(q, k, v)[0],
 }

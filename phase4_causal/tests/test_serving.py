@@ -1,6 +1,6 @@
 """Serving: caches of every kind against one pass over the whole text, drafts by all branches, costs by formulas."""
 
-import copy
+import functools
 import math
 import random
 from collections import Counter
@@ -8,24 +8,22 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
 
 from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.grouped_query_attention import kv_cache_bytes
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
-from phase4_causal.causal_attention import CausalSelfAttention
+from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.models import long_model
-from phase4_causal.serving import longer, pages, rotary_attention, shared_keys, sinks
+from phase4_causal.serving import longer, rotary_attention, shared_keys, sinks
 from phase4_causal.serving.cache_cost import Pass, costs
 from phase4_causal.serving.drafts import drawn_by, missing_part, speculate
+from phase4_causal.serving.engine import Engine
 from phase4_causal.serving.latent_attention import LatentAttention
-from phase4_causal.serving.paged_cache import PagedCache, paged_attention
+from phase4_causal.serving.paged_cache import PagedCache, Text
 from phase4_causal.serving.rolling_cache import RollingCache
 from phase4_causal.serving.rotary_attention import AS_TRAINED, INTERPOLATED, NTK, PARTS, TRAINED, WAYS, RotaryHeads
-from phase4_causal.tests.test_random_inputs import examples, normal
 from phase4_causal.writing.sampling import GREEDY, Sampling, new_caches, write
 from shared.attention_utils import causal_mask, streaming_mask
 from shared.measure import count_operations
@@ -50,6 +48,7 @@ def test_operations_and_bytes_of_a_pass():
     gpt_2, llama_2, llama_3 = (12, 12, 64), (32, 32, 128), (32, 8, 128)  # layers, key-value heads, d_k
     kib = [kv_cache_bytes(heads, d_k, 1, num_layers=layers) / 2**10 for layers, heads, d_k in (gpt_2, llama_2, llama_3)]
     assert kib == [36, 512, 128], "of a word, as the lesson says, in 16 bits"
+    assert kib[2] * 131_072 == 16 * 2**20, "a text of 128k words: 16 GiB"
 
 
 # ---- drafts
@@ -134,82 +133,105 @@ def test_a_cache_forgets_its_end_and_goes_on_from_there():
     assert cache.length == 0
 
 
-# ---- pages
-
-WORDS = st.dictionaries(st.integers(0, 9), st.integers(1, 5), min_size=1, max_size=4)  # which texts, how many words
-EVENTS = st.lists(st.one_of(st.sampled_from(("start", "fork", "end")), WORDS, WORDS), min_size=5, max_size=30)
+# ---- pages and the engine
 
 
-def attend_by_loops(query, key, value, caches, counts):
-    """Text by text, each with a cache of its own -> (N, H, d_k)."""
-    outputs = []
-    for cache, *parts in zip(caches, *(x.split(counts) for x in (query, key, value)), strict=True):
-        q, k, v = (part.transpose(0, 1)[None] for part in parts)  # (T_new, H, d_k) -> (1, H, T_new, d_k)
-        keys, values = cache.append(k, v)
-        heads, _ = scaled_dot_product_attention(q, keys, values, causal_mask(q.size(2), keys.size(2)))
-        outputs.append(heads[0].transpose(0, 1))
-    return torch.cat(outputs)
+def assert_accounts_balance(engine, asked):
+    """A block has as many readers as tables in which it stands; who waits has none; who came first is served first."""
+    cache, reading = engine.cache, Counter(block for text in engine.running for block in text.table)
+    assert cache.readers == [reading[block] for block in range(len(cache.readers))]
+    assert all(len(text.table) == math.ceil(text.stored / cache.block_size) for text in engine.running)
+    assert not any(text.table or text.stored for text in engine.waiting)
+    places = [asked.index(text) for text in (*engine.running, *engine.waiting)]
+    assert places == sorted(places), "the newest is preempted, and is the first to come back"
 
 
-def assert_accounts_balance(cache):
-    """Each block is free, or has as many readers as tables in which it stands; no table is longer than its text."""
-    reading = Counter(block for table in cache.tables.values() for block in table)
-    assert dict(enumerate(cache.readers)) == {block: reading[block] for block in range(len(cache.readers))}
-    assert sorted(cache.free) == [block for block, readers in enumerate(cache.readers) if not readers]
-    assert all(len(cache.tables[text]) == math.ceil(n / cache.block_size) for text, n in cache.lengths.items())
+def talkative(seed):
+    """It seldom ends, and attends sharply, so that a wrong key makes another word."""
+    model = few_words(seed, layers=2)
+    with torch.no_grad():
+        model.output_bias[END_ID] = -1.5
+        for block in model.blocks:
+            block.attention.w_q.weight.mul_(4)
+            block.attention.w_o.weight.mul_(4)
+    return model
 
 
-@examples(100)
-@given(st.sampled_from((1, 2, 3, 5)), st.integers(1, 40), EVENTS, st.randoms(use_true_random=False))
-def test_pages_are_a_cache_for_each_text_in_every_order_of_words_forks_and_ends(size, num_blocks, events, rng):
-    cache, plain = PagedCache(num_blocks, 2, size, 3, dtype=torch.float64), {}  # plain: text -> a cache of its own
-    cache.keys.fill_(math.nan)  # what no text has written must not be read
-    cache.values.fill_(math.nan)
-    for seed, event in enumerate(["start", *events]):
-        text = rng.choice(list(plain)) if plain else None
-        if event == "start" or text is None:
-            plain[cache.start()] = KeyValueCache(1, 2, 200, 3, dtype=torch.float64)
-        elif event == "fork":
-            plain[cache.start(text)] = copy.deepcopy(plain[text])
-        elif event == "end":
-            cache.end(text)
-            del plain[text]
-        else:
-            new = {list(plain)[index % len(plain)]: count for index, count in event.items()}
-            query, key, value = normal(seed, *3 * [(sum(new.values()), 2, 3)])
-            query = rng.choice((1, 1000)) * query  # exp of such scores is infinite
-            free, needed, tables = len(cache.free), cache.blocks_for(new), copy.deepcopy(cache.tables)
-            if needed > free:
-                with pytest.raises(ValueError, match=f"{needed} blocks are needed: got {free} free"):
-                    cache.append(key, value, new)
-                assert cache.tables == tables
-            else:
-                cache.append(key, value, new)
-                expected = attend_by_loops(query, key, value, [plain[text] for text in new], list(new.values()))
-                near(paged_attention(query, cache, new), expected, share=1e-10)
-                assert free - len(cache.free) == needed
-        assert_accounts_balance(cache)
+WRITERS = [talkative(seed) for seed in range(5)]
+written_alone = functools.cache(generate)
 
 
-def test_words_that_do_not_fit_and_texts_that_are_not_there_are_refused_and_nothing_is_stored():
-    cache, two = PagedCache(4, 2, 5, 3), torch.zeros(2, 2, 3)
-    text = cache.start()
-    for key in (torch.zeros(1, 2, 3), two.double()):
-        with pytest.raises(ValueError, match=r"\(2, 2, 3\) in torch.float32: got \("):
-            cache.append(key, key, {text: 2})
-    both = {text: 1, 7: 1}
-    for use, *inputs in ((cache.start, 7), (cache.append, two, two, both), (paged_attention, two, cache, both)):
-        with pytest.raises(ValueError, match=r"start\(\).*end\(\).*got 7.*are \[0\]"):
-            use(*inputs)
-    with pytest.raises(ValueError, match="text 0 holds 0 words: got 2 new ones"):
-        paged_attention(two, cache, {text: 2})
-    assert (cache.lengths, cache.tables) == ({0: 0}, {0: []}) and cache.start() == 1
+def serve(seed):
+    """Random requests at random times -> in how many steps a text was preempted, and in how many blocks were shared."""
+    rng, model, happened = random.Random(seed), WRITERS[seed % 5], Counter()
+    size, limit, users, asked, expected = rng.choice((1, 2, 3, 5)), 9, 6, [], []
+    num_blocks = rng.randint(math.ceil(limit / size), 2 * math.ceil(limit / size))
+    engine = Engine(model, num_blocks, size, share=rng.random() < 0.7)
+    engine.cache.keys.fill_(math.nan)  # what no text has written must not be read
+    engine.cache.values.fill_(math.nan)
+    while len(asked) < users or engine.waiting or engine.running:
+        if len(asked) < users and rng.random() < 0.7:
+            prompt = tuple(rng.choices(VOCABULARY[4:6], k=rng.randint(0, 5)))  # two words, so that many begin alike
+            asked.append(engine.add(prompt, rng.choice((limit, len(prompt) + 2))))
+            expected.append(written_alone(model, prompt, asked[-1].limit))
+        if engine.waiting or engine.running:
+            before = list(engine.running)
+            engine.step()
+            happened["preempted"] += any(text in engine.waiting for text in before)
+            happened["shared"] += max(engine.cache.readers) > 1
+        assert_accounts_balance(engine, asked)
+    assert not any(engine.cache.readers)
+    assert [decode(text.tokens[1:]) for text in asked] == expected
+    return happened
 
 
-def test_blocks_as_long_as_a_text_are_one_for_each_text_and_blocks_of_one_place_waste_nothing():
-    cache = pages.filled(20, random.Random(0))
-    assert len(cache.lengths) == pages.PLACES // 20 and not cache.free
-    assert sum(pages.filled(1, random.Random(0)).lengths.values()) > pages.PLACES - 20
+def test_each_user_gets_what_generate_writes_whoever_else_asks_and_however_few_blocks_there_are():
+    happened = sum(map(serve, range(200)), Counter())
+    assert happened["preempted"] > 50 and happened["shared"] > 50, happened
+
+
+def test_four_requests_in_four_blocks_step_by_step():
+    """Each has <start> and a word, and gets three words. In one piece two fit, in blocks of two all four, once."""
+    for num_blocks, size, running in ((2, 4, [2, 2, 0, 2, 2, 0]), (4, 2, [4, 2, 0, 2, 0])):
+        engine = Engine(long_model(9).double(), num_blocks, size)
+        asked, found = [engine.add([word], limit=4) for word in VOCABULARY[4:8]], []
+        while engine.waiting or engine.running:
+            engine.step()
+            found.append(len(engine.running))
+            assert_accounts_balance(engine, asked)
+        assert found == running and all(len(text.tokens) == 5 for text in asked)
+
+
+def test_full_blocks_are_found_by_all_that_stands_before_their_end_until_they_are_taken():
+    cache = PagedCache(1, 5, 2, 2, 3, like=torch.zeros(1), share=True)
+    one, like_it, other = Text([7, 8, 7, 8, 7, 9]), Text([7, 8, 7, 8, 7, 9]), Text([8, 8, 7, 8])
+    assert cache.take(one) and cache.take(like_it)
+    assert like_it.table[:2] == one.table[:2] and like_it.table[2] != one.table[2], "the last word must be computed"
+    assert (like_it.stored, len(cache.free)) == (4, 1)
+    assert not cache.take(other) and not other.table, "its second block holds what it needs behind another first"
+    cache.give_back(like_it)
+    cache.give_back(one)
+    assert len(cache.free) == 5 and cache.take(like_it) and like_it.stored == 4, "free blocks are found as well"
+    cache.give_back(like_it)
+    assert cache.take(Text(5 * [1, 1])) and not cache.found(one.tokens)
+
+
+def test_requests_that_could_never_be_served_are_refused():
+    engine = Engine(LARGE, 4, 5)
+    for prompt, limit, rule in (
+        (["the"], 1, "above the 1 words of the prompt: got 1"),
+        ([], 35, "34 positions of the model: got 35"),
+        ([], 21, "20 places of all blocks: got 21; make more blocks"),
+    ):
+        with pytest.raises(ValueError, match=rule):
+            engine.add(prompt, limit)
+    served = engine.add(["the"], limit=9)
+    engine.run()
+    assert decode(served.tokens[1:]) == generate(LARGE, ["the"], 9) and not engine.running, "others are served"
+    two, text = torch.zeros(2, 2, 4), Text([7])
+    assert engine.cache.take(text)
+    with pytest.raises(ValueError, match=r"must be \(1, 2, 4\): got \(2, 2, 4\)"):
+        engine.cache.store(0, two, two, [text])
 
 
 # ---- fewer keys and values

@@ -20,7 +20,6 @@ from phase4_causal.long_texts import ring_attention
 from phase4_causal.long_texts.delta_rule import delta_rule
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.local_attention import local_attention
-from phase4_causal.long_texts.strided_attention import strided_attention
 from phase4_causal.writing.sampling import Sampling
 from shared import cli, paths, training
 from shared.attention_utils import causal_mask, local_mask, padding_mask, streaming_mask, strided_mask
@@ -38,7 +37,6 @@ SIZED = [
     ("window", 0, lambda n: local_attention(X, X, X, window=n)),
     ("sinks", 0, lambda n: streaming_mask(3, 1, n)),
     ("stride", 1, lambda n: strided_mask(3, 3, n)),
-    ("stride", 1, lambda n: strided_attention(X, X, X, stride=n)),
     ("block_size", 1, lambda n: flash_attention(X, X, X, block_size=n)),
     ("T_q", 1, causal_mask),
     ("T_k", 1, lambda n: causal_mask(3, n)),

@@ -69,8 +69,8 @@ ELSEWHERE = {
     "phase2_multi_head/costs/README.md": "1,048,576; 301,989,888; 14.6; 2.4; 8,192",  # formulas of cost_model.py
     "phase3_visualization/README.md": "0.15",  # the threshold that is in question
     "phase4_causal/README.md": "4.6",  # ln of the size of the vocabulary, printed by breaking_causality.py
-    # KiB, which a test asserts, and tokens; counted by pages.py; DeepSeek-V2's sizes; models of 10 seeds
-    "phase4_causal/serving/README.md": "36; 512; 8,192; 136; 48; 576; 32,768; 20",
+    # KiB, which a test asserts; a version; counted by pages.py; DeepSeek-V2's sizes; models of 10 seeds; tests
+    "phase4_causal/serving/README.md": "36; 512; 3.1; 21; 23; 10; 97; 116; 52; 59; 28; 33; 576; 32,768; 20; 200",
 }
 
 

@@ -41,7 +41,7 @@ def test_statistics_on_patterns_whose_value_is_known(n):
     previous = identity.roll(-1, dims=-1)[1:]  # every row its left neighbour; T_q = n - 1 rows of T_k = n
     near(attention_entropy(identity), 0 * ones)
     near(attention_entropy(uniform), math.log(n) * ones)
-    near(attention_entropy(causal).exp(), torch.arange(1, n + 1).double())  # over how many keys it spreads
+    near(attention_entropy(causal).exp(), torch.arange(1, n + 1).double())
     near(normalized_entropy(uniform), ones)
     near(normalized_entropy(causal, mask)[1:], ones[1:])
     assert normalized_entropy(causal, mask)[0].isnan()

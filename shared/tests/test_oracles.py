@@ -28,9 +28,8 @@ from phase4_causal.long_texts.delta_rule import delta_rule, delta_rule_recurrent
 from phase4_causal.long_texts.flash_attention import flash_attention, flash_by_loops
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent, linear_by_loops
 from phase4_causal.long_texts.local_attention import local_attention
-from phase4_causal.long_texts.strided_attention import strided_attention
 from phase4_causal.serving.latent_attention import LatentAttention
-from phase4_causal.serving.paged_cache import PagedCache, paged_attention
+from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
 from phase4_causal.serving.rolling_cache import RollingCache
 from shared.attention_utils import causal_mask, local_mask, padding_mask, streaming_mask, strided_mask
 from shared.head_statistics import added_by_heads
@@ -160,12 +159,15 @@ def for_caches(way):
 
 def paged(q, k, v):
     """Two texts in blocks of four places; the queries are those of the last words, packed text by text."""
-    cache, old = PagedCache(80, H, 4, D_K, dtype=q.dtype), k.size(-2) - q.size(-2)
-    texts = [cache.start() for _ in range(B)]
+    cache, old = PagedCache(1, 80, H, 4, D_K, like=q, share=False), k.size(-2) - q.size(-2)
+    texts = [Text([]) for _ in range(B)]
     for key, value in zip(k.split([old, q.size(-2)], dim=2), v.split([old, q.size(-2)], dim=2), strict=True):
-        new = dict.fromkeys(texts, key.size(2)) if key.size(2) else {}
-        cache.append(*(x.transpose(1, 2).flatten(0, 1) for x in (key, value)), new)  # (B, H, T, d) -> (B T, H, d)
-    found = paged_attention(q.transpose(1, 2).flatten(0, 1), cache, new)
+        for text in texts:
+            text.stored = len(text.tokens)
+            text.tokens += [0] * key.size(2)
+            assert cache.take(text)
+        cache.store(0, *(x.transpose(1, 2).flatten(0, 1) for x in (key, value)), texts)  # (B, H, T, d) -> (B T, H, d)
+    found = paged_attention(q.transpose(1, 2).flatten(0, 1), cache, 0, texts)
     return found.unflatten(0, (B, -1)).transpose(1, 2)
 
 
@@ -188,7 +190,6 @@ def of_real_words(pick):
 KEPT = masked(lambda i, j: (j <= i) & ((j > i - 5) | (j < 2)))  # the first two and the last five
 FOURTH = masked(lambda i, j: (i - j) % 4 == 0)
 BEFORE = masked(lambda i, j: (j <= i) & (i - j <= 3))
-FOURTH_BEFORE = masked(lambda i, j: (j <= i) & ((i - j) % 4 == 0))
 
 WAYS = {  # of queries, keys and values: the way, its reference, for which lengths
     "self_attention": (core(lambda *_: None), masked(), ANY),
@@ -206,8 +207,6 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
     "flash_attention, loops": (each(partial(flash_by_loops, causal=True)), masked(past), FEW),
     "local_attention": (partial(local_attention, window=3), masked(near_by), ANY),
     "local_attention, causal": (partial(local_attention, window=3, causal=True), BEFORE, ANY),
-    "strided_attention": (partial(strided_attention, stride=4), FOURTH, ANY),
-    "strided_attention, causal": (partial(strided_attention, stride=4, causal=True), FOURTH_BEFORE, ANY),
     "linear_attention": (linear_attention, kernel(elu, lambda i, j: 1), ANY),
     "linear_attention, relu": (partial(linear_attention, feature_map="relu"), kernel(F.relu, lambda i, j: 1), ANY),
     "linear_attention, causal": (partial(linear_attention, causal=True), kernel(elu, past), ANY),
