@@ -15,7 +15,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import with_attention
 from shared import cli
-from shared.attention_utils import causal_mask, local_mask, normalized_entropy, padding_mask
+from shared.attention_utils import causal_mask, document_mask, normalized_entropy, padding_mask
 from shared.grammar.roles import NO_NAME, head_names
 from shared.toy_model import weights_of
 from shared.training import Trained
@@ -24,9 +24,9 @@ from shared.visualization_utils import headline, plot_attention, plot_mask, save
 
 def draw_gallery(length: int = 8) -> tuple[Figure, str]:
     """Each row reads: this mask & this mask = both."""
-    causal, near = causal_mask(length), local_mask(length, length, window=2)
+    causal, same = causal_mask(length), document_mask(torch.arange(length) // (length - 3))
     real = padding_mask(torch.tensor([length - 2]), length)[0, 0].expand(length, length)  # (1, 1, 1, T) -> (T, T)
-    rows = (("padding: no filler at the end", real), ("local: at most 2 words away", near))
+    rows = (("padding: no filler at the end", real), ("document: in the same text", same))
     fig, axes = plt.subplots(2, 3, figsize=(8, 6.3), layout="constrained")
     fig.get_layout_engine().set(wspace=0.12, hspace=0.06)
     for panels, (name, other) in zip(axes, rows, strict=True):
@@ -36,7 +36,7 @@ def draw_gallery(length: int = 8) -> tuple[Figure, str]:
             ax.text(-0.22, 0.5, sign, transform=ax.transAxes, fontsize=22, ha="center", va="center")
     title = "Two masks combine with “and”: a word may be seen only where both allow it"
     headline(fig, title, "plain: may attend · hatched: hidden · rows: queries, columns: keys · no model")
-    return fig, f"{title}. Causal and padding, causal and local: each mask, and both together, as grids of cells."
+    return fig, f"{title}. Causal and padding, causal and document: each mask, and both together, as grids of cells."
 
 
 def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
