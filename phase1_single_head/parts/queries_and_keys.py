@@ -50,7 +50,7 @@ CLAIM = Claim(
     null={"*": 1.0},
     condition="the relation runs in a ring; that many words look at one is learned without",
 )
-ANSWER = "For direction: a ring of words reaches {n[ring, separate]:.2f} with two, {n[ring, shared]:.2f} with one"
+ANSWER = "With two matrices {n[ring, separate]:.2f} of the weight lies on the next day, with one {n[ring, shared]:.2f}"
 main = Experiment(measure, [CLAIM], answer=ANSWER)
 
 if __name__ == "__main__":

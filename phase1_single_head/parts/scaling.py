@@ -130,8 +130,8 @@ main = Experiment(
     picture,
     title="Without the division by √d_k one key takes nearly all,\nand little is learned at a large d_k",
     note="one head that must look at two places at once",
-    answer="At the customary d_k = 64 a model is right {n[divided, 64]:.0%} of the time with it, "
-    "{n[not divided, 64]:.0%} without and {n[smaller W_q, 64]:.0%} with W_q smaller at first instead",
+    answer="At the customary d_k = 64 a model is right {n[divided, 64]:.0%} of the time with the division, "
+    "{n[not divided, 64]:.0%} without it, {n[smaller W_q, 64]:.0%} with a W_q that starts smaller instead",
 )
 
 if __name__ == "__main__":

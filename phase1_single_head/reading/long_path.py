@@ -132,8 +132,8 @@ main = Experiment(
     picture,
     title="The first of 512 words still reaches attention, but not an RNN,\nand an LSTM only if its gate starts open",
     note=f"untrained, default initial weights, size {SIZE}, median of {NUM_DRAWS} draws · gate open: forget bias 5",
-    answer="From 8 to 512 words what arrives falls to {n[attention, 512 words]:.1e} in attention, in an RNN to "
-    "{n[RNN, 512 words]:.0e}",
+    answer="Over 512 words {n[attention, 512 words]:.1e} of a nudge arrives in attention, "
+    "{n[RNN, 512 words]:.0e} in an RNN",
 )
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ main = Experiment(
     picture=picture,
     title="W_O lets every head write to every column, and adds the heads up",
     note=f"one word, made-up whole numbers: {NUM_HEADS} heads of d_v = 2, d_model = 8",
-    answer="With it a head writes to {n[columns that head 0 writes to, with W_O]:.0f} "
+    answer="With W_O a head writes to {n[columns that head 0 writes to, with W_O]:.0f} "
     f"of {D_MODEL} columns, without to {{n[columns that head 0 writes to, without]:.0f}}",
 )
 

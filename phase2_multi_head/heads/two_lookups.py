@@ -63,8 +63,8 @@ CLAIM = Claim(
 main = Experiment(
     measure,
     [CLAIM],
-    answer="Of two look-ups at once eight heads get {n[heads: 8, model 1]:.0%} right, one head "
-    "{n[heads: 1, model 1]:.0%}, with twice the steps {n[heads: 1, twice the steps, model 1]:.0%}",
+    answer="Eight heads get {n[heads: 8, model 1]:.0%} of two look-ups at once right, one head "
+    "{n[heads: 1, model 1]:.0%}, and after twice the steps {n[heads: 1, twice the steps, model 1]:.0%}",
 )
 
 if __name__ == "__main__":

@@ -115,8 +115,8 @@ main = Experiment(
     picture,
     title="How many heads can go depends on the task; few of eight can here",
     note="bars: 95 % intervals; nothing is trained after a removal",
-    answer="{n[toy language, share that can go together]:.0%} of the heads can go in the toy language, "
-    "{n[two look-ups, model 1, share that can go together]:.0%} in two look-ups, for 0.01 nats",
+    answer="For less than 0.01 nats {n[toy language, share that can go together]:.0%} of the heads can go in the toy "
+    "language, {n[two look-ups, model 1, share that can go together]:.0%} in two look-ups",
 )
 
 if __name__ == "__main__":
