@@ -1,9 +1,9 @@
 """What does dividing by √d_k do to softmax, to gradients, and to learning?
 
-First on random vectors: a query, six keys and values of independent numbers with variance 1, many times; L is the
-output. Then in training: one head must look at the symbols 1 and 3 places before, with the division, without it, and
-without it but with a W_q that starts smaller by √d_k, as in T5. That one starts with the scores and gradients of the
-divided model; what differs is that each step of AdamW moves its scores √d_k times as far.
+First on random vectors: a query, six keys and values of independent numbers with variance 1; L is the output. Then in
+training: one head must look at the symbols 1 and 3 places before, with the division, without it, and without it but
+with a W_q that starts smaller by √d_k, as in T5. The last starts with the scores and gradients of the first, but each
+step of AdamW moves its scores √d_k times as far. It is slower: there after 900 steps, the second not after 2,700.
 """
 
 import math
