@@ -3,15 +3,16 @@
 A recurrent reader takes in a text, a recurrent writer writes another. y is what was written last, s the writer's state,
 memory the reader's states, c what attention brings:
 
-    none        s = GRU(y, s)                                    all it knows of the text is where s starts
-    Luong       s = GRU(y, s), then c = attention(s, memory)     predicts from tanh(W [c; s])   (Luong et al. 2015)
-    Bahdanau    c = attention(s, memory), then s = GRU([c; y], s)        predicts from [c; s]   (Bahdanau et al. 2014)
+    none      s = GRU(y, s)                                  all it knows of the text is where s starts
+    Luong     s = GRU(y, s), then c = attention(s, memory)   predicts from tanh(W [c; s])   (Luong et al. 2015)
+
+In Bahdanau et al. (2014) the old s asks, before the letter is read, and c goes into the GRU.
 """
 
 import torch
 from torch import Tensor, nn
 
-from phase1_single_head.before.additive import AdditiveAttention, LuongAttention, attend
+from phase1_single_head.before.additive import LuongAttention
 
 SIZE = 64  # of embeddings and states
 
@@ -54,24 +55,3 @@ class LuongSeq2Seq(Seq2Seq):
         states, _ = self.decoder(self.embedding(previous), last[None])
         context, weights = self.attention(states, memory)  # (B, T, SIZE), (B, 1, T, T)
         return self.to_logits(torch.tanh(self.combine(torch.cat([context, states], dim=-1)))), weights
-
-
-class BahdanauSeq2Seq(Seq2Seq):
-    """The old state asks, and the answer goes into the step; so that steps must be taken one by one."""
-
-    def __init__(self, letters: int) -> None:
-        super().__init__(letters)
-        self.attention = AdditiveAttention(SIZE)
-        self.decoder = nn.GRUCell(2 * SIZE, SIZE)
-        self.to_logits = nn.Linear(2 * SIZE, letters)
-
-    def forward(self, source: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
-        memory, state = self.read(source)
-        keys, states, rows = self.attention.w_k(memory), [], []  # the keys are the same for every letter
-        for letter in self.embedding(previous).unbind(dim=1):  # (B, SIZE), one position after the other
-            scores = self.attention.score(self.attention.w_q(state)[:, None], keys)  # (B, 1, T)
-            context, weights = attend(scores, memory)  # (B, 1, SIZE), (B, 1, 1, T)
-            state = self.decoder(torch.cat([letter, context[:, 0]], dim=-1), state)
-            states.append(torch.cat([context[:, 0], state], dim=-1))
-            rows.append(weights)
-        return self.to_logits(torch.stack(states, dim=1)), torch.cat(rows, dim=2)

@@ -36,7 +36,7 @@ def near(found, expected, share=None):
         for one, other in zip(found, expected, strict=True):
             near(one, other, share)
         return
-    found, expected = (x if torch.is_tensor(x) else torch.tensor(x).double() for x in (found, expected))
+    found, expected = (x if torch.is_tensor(x) else torch.tensor(x, dtype=torch.float64) for x in (found, expected))
     share = (1e-5 if expected.dtype == torch.float32 else 1e-12) if share is None else share
     largest = expected.detach().double().nan_to_num(posinf=0, neginf=0).abs().amax().item() if expected.numel() else 0
     torch.testing.assert_close(found, expected, rtol=0, atol=share * largest)
