@@ -31,7 +31,6 @@ PLAN = course.Plan(
     longer=(
         "induction.induction",
         "induction.circuits",
-        "induction.paths",
         "serving.shared_keys",
         "serving.sinks",
         "serving.longer",

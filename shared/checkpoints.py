@@ -7,7 +7,6 @@ noticed and made again: trained_model reads the model of a recipe, or trains it 
 import argparse
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -88,12 +87,11 @@ def load_or_train(
     device: str = "cpu",
     retrain: bool = False,
     quick: bool = False,
-    task: Callable[[Recipe], Trained] | None = None,
 ) -> Trained:
     """The trained model of a recipe: from its checkpoint, or trained now and saved.
 
     retrain: train even if there is a checkpoint. quick: without a checkpoint, train 30 steps only and save them under
-    a name of their own, so that they never stand in for a trained model. task: what trains it, if not `train`.
+    a name of their own, so that they never stand in for a trained model.
     """
     if (recipe.path, make_attention) in _trained_here:
         return _trained_here[recipe.path, make_attention]
@@ -106,10 +104,10 @@ def load_or_train(
         print(f"{paths.shown(recipe.path)} {error}: training it again", flush=True)
     if quick:
         quick_recipe = replace(recipe, name=f"{recipe.name}_quick", steps=min(recipe.steps, training.QUICK_STEPS))
-        return load_or_train(quick_recipe, make_attention, device=device, retrain=retrain, task=task)
+        return load_or_train(quick_recipe, make_attention, device=device, retrain=retrain)
     paths.check_writable(recipe.path.parent)
     print(f"training {recipe.name}: {recipe.steps:,} steps, {recipe.objective}, seed {recipe.seed}", flush=True)
-    trained = task(recipe) if task else training.train(recipe, make_attention, device)
+    trained = training.train(recipe, make_attention, device)
     save_checkpoint(trained)
     _trained_here[recipe.path, make_attention] = trained
     return trained

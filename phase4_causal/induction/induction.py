@@ -12,23 +12,15 @@ import math
 
 import matplotlib.pyplot as plt
 import torch
+import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from phase4_causal.induction.induction_scores import (
-    SYMBOLS,
-    after_earlier_occurrence,
-    even_score,
-    late_sequences,
-    repeated_loss,
-    repeated_sequences,
-    right,
-    rise,
-    scores_on,
-)
-from phase4_causal.induction.models import HEADS, MATCHES, NUM_TEST, STEPS, chosen_by, generator, train
+from phase4_causal.induction import induction_scores as task
+from phase4_causal.induction.induction_scores import repeated_sequences, where_certain, without
+from phase4_causal.induction.models import HEADS, NAMED, NUM_TEST, STEPS, generator, head_scores, train, untrained
 from shared import charts
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import Claim, Numbers
@@ -38,18 +30,20 @@ from shared.toy_model import ToyTransformer
 from shared.visualization_utils import BLUE, GREY, QUIET, RED, label_ends, plot_attention
 
 EVERY = 10  # steps between two measurements
-GUESS = math.log(SYMBOLS)  # loss of a guess among all words
+FROM_THE_MIDDLE = [*range(16), *range(8, 16)]  # a block of 16 words, then its second half
+LATE = [*range(24), *range(16, 24), 16]  # 16 words, then a block of 8, twice
+GUESS = math.log(task.SYMBOLS)  # loss of a guess among all words
 
 
 def watched(seed: int, num_layers: int, steps: int, tokens: Tensor) -> tuple[ToyTransformer, list[float]]:
     """Train a model -> the model, and its loss on these tokens where the next word is certain, every so many steps."""
-    losses = []
+    model, losses = untrained(seed, num_layers), []
 
-    def look(model: ToyTransformer, done: int) -> None:
+    def look(done: int) -> None:
         if done % EVERY == 0:
-            losses.append(repeated_loss(model, tokens).item())
+            losses.append(F.cross_entropy(*where_certain(model, tokens)).item())
 
-    return train(seed, num_layers, steps, look), losses
+    return train(model, seed, steps, look), losses
 
 
 def first_below(losses: list[float], share: float) -> int:
@@ -58,45 +52,45 @@ def first_below(losses: list[float], share: float) -> int:
     return EVERY * next(below, len(losses) - 1)
 
 
-def measure(run: Run) -> Numbers:
-    """Where the next word is certain, in new sequences: losses in nats, by how much they rise, and share right.
+def right(model: ToyTransformer, tokens: Tensor) -> float:
+    return 1 - task.quality(*where_certain(model, tokens))["wrong"]
 
-    What is taken out are the heads that score MATCHES or more, each alone and all together. One layer has half the
-    weights and twice the steps.
+
+def measure(run: Run) -> Numbers:
+    """Where the next word is certain, in new sequences: losses in nats, shares right, and what heads are worth.
+
+    What is taken out are the heads of layer 1 that score NAMED or more, each alone and all together. One layer has half
+    the weights and twice the steps.
     """
     steps, tokens = run.steps(STEPS), repeated_sequences(NUM_TEST, generator(run.seed, 1))
+    middle = repeated_sequences(NUM_TEST, generator(run.seed, 6), (24, 24))[:, FROM_THE_MIDDLE]
     two, losses = watched(run.seed, 2, steps, tokens)
     one, losses_of_one = watched(run.seed, 1, 2 * steps, tokens)
-    chosen = chosen_by(two, run.seed)
-    best, heads = divmod(int(chosen.argmax()), HEADS), (chosen[1] >= MATCHES).nonzero().flatten().tolist()
+    before, matching = head_scores(two, run.seed)
     numbers = {
         "two layers, loss": losses[-1],
-        "two layers, best score": scores_on(two, tokens)[best].item(),
+        "two layers, right from the middle": right(two, middle),
         "one layer, loss": losses_of_one[-1],
-        "one layer, best score": scores_on(one, tokens)[0, int(chosen_by(one, run.seed).argmax())].item(),
-        "even weights, best score": even_score(after_earlier_occurrence(tokens[:, :-1])),
+        "one layer, right as in training": right(one, tokens),
+        "one layer, right from the middle": right(one, middle),
+        "one layer, best score": task.scores_on(one, tokens).max().item(),
         "fall begins": first_below(losses, 0.75),
         "fall ends": first_below(losses, 0.25),
-        "induction heads": len(heads),
-        "right as in training": right(two, repeated_sequences(NUM_TEST, generator(run.seed, 3))),
+        "right as in training": right(two, tokens),
         "right in longer blocks": right(two, repeated_sequences(NUM_TEST, generator(run.seed, 4), (17, 24))),
-        "right in late blocks": right(two, late_sequences(NUM_TEST, generator(run.seed, 5))),
+        "right in late blocks": right(two, repeated_sequences(NUM_TEST, generator(run.seed, 5), (24, 24))[:, LATE]),
     }
-    for kind in ("zero", "mean"):
-        alone = [rise(two, tokens, 1, [head], kind) for head in range(HEADS)]
-        numbers |= {
-            f"{kind}, worst alone": max([alone[head] for head in heads], default=0.0),
-            f"{kind}, summed": sum(alone[head] for head in heads),
-            f"{kind}, all together": rise(two, tokens, 1, heads, kind),
-        }
-        run.shown[kind] = alone
-    run.shown.update(model=two, losses=losses, losses_of_one=losses_of_one, best=best, heads=heads)
-    return numbers
-
-
-def stand_in(n: Numbers, kind: str) -> bool:
-    """Whether all heads together matter, and by far more than the sum of each alone."""
-    return n[f"{kind}, all together"] >= max(2.0, 2 * n[f"{kind}, summed"])
+    heads, places = matching >= NAMED, torch.arange(HEADS)
+    full, none = task.quality(*where_certain(two, tokens)), without(two, tokens, 1, heads)
+    alone = {f"without head {head}": without(two, tokens, 1, places == head) for head in places[heads].tolist()}
+    for unit, there in full.items():
+        numbers[f"without one, summed, {unit}"] = sum(left[unit] - there for left in alone.values())
+        numbers[f"without all, {unit}"] = none[unit] - there
+    left = {"all heads there": full, **alone, f"without all {len(alone)}": none}
+    run.shown.update(right={name: [1 - each["wrong"]] for name, each in left.items()}, model=two)
+    run.shown.update(losses=losses, losses_of_one=losses_of_one)
+    run.shown.update(before=int(before.argmax()), matching=int(matching.argmax()))
+    return numbers | {"induction heads": len(alone)}
 
 
 CLAIMS = (
@@ -112,27 +106,26 @@ CLAIMS = (
     ),
     Claim(
         id="induction-one-layer",
-        text="Induction takes two layers: one has no induction head, and does not learn to continue the repetition",
-        source="Elhage et al. 2021, on models of attention alone; here with feed-forward networks",
-        rule="two layers at most 0.3 nats; one layer, after twice the steps, at least 1.0, and no head's score more "
-        "than 0.1 above even weights",
+        text="Induction takes two layers: one has no induction head, and does not continue a copy from the middle",
+        source="Elhage et al. 2021",
+        rule="where the copy begins in the middle of the block, two layers are right in at least 0.9; one layer, after "
+        "twice the steps, in at most 0.2, and none of its heads scores more than 0.2",
         holds=lambda n: (
-            n["two layers, loss"] <= 0.3
-            and n["one layer, loss"] >= 1.0
-            and n["one layer, best score"] <= n["even weights, best score"] + 0.1
+            n["two layers, right from the middle"] >= 0.9
+            and max(n["one layer, right from the middle"], n["one layer, best score"]) <= 0.2
         ),
-        oracle={"two layers, loss": 0.0, "one layer, loss": 2.2, "*": 0.06},  # a guess among nine distances
-        null={"one layer, best score": 1.0, "even weights, best score": 0.06, "*": 0.0},
+        oracle={"two layers, *": 1.0, "one layer, *": 0.1},
+        null={"*": 1.0},
         headline=True,
     ),
     Claim(
         id="induction-head-ablation",
         text="Induction heads stand in for each other: all together are worth far more than each alone, added up",
         source="Olsson et al. 2022, argument 3 (all of them); Wang et al. 2022 (backup heads)",
-        rule="by zero and by mean ablation all together cost 2 nats or more, and twice the sum of each alone or more",
-        holds=lambda n: all(stand_in(n, kind) for kind in ("zero", "mean")),
-        oracle={"*, summed": 0.1, "*, all together": 5.0},
-        null={"*": 5.0},
+        rule="mean ablation of all together costs 0.8 of the answers or more, and twice the sum of each alone or more",
+        holds=lambda n: n["without all, wrong"] >= max(0.8, 2 * n["without one, summed, wrong"]),
+        oracle={"without all, *": 0.98, "*": 0.02},
+        null={"*": 0.98},
         headline=True,
     ),
     Claim(
@@ -144,7 +137,7 @@ CLAIMS = (
         only_if=lambda n: n["right in longer blocks"] >= 0.9,
         condition="the first copy stands where it stood in training, at the beginning",
         oracle={"*": 1.0},
-        null={"*": 1 / SYMBOLS},
+        null={"*": 1 / task.SYMBOLS},
     ),
 )
 
@@ -156,35 +149,34 @@ def draw_losses(ax: Axes, losses: list[float], losses_of_one: list[float]) -> No
         ax.plot(steps, track, color=color, linewidth=2)
         ends[name] = (steps[-1], track[-1] + 0.2, color)
     ax.axhline(GUESS, color=QUIET, linewidth=0.8, linestyle=":")
-    ax.text(steps[-1], GUESS + 0.05, f"a guess among {SYMBOLS} words", color=QUIET)
+    ax.text(steps[-1], GUESS + 0.05, f"a guess among {task.SYMBOLS} words", color=QUIET)
     ax.set(xlabel="step", ylabel="loss on the repeated part, nats", ylim=(0, 6), xlim=(0, None))
     label_ends(ax, ends, size=10)
 
 
 @torch.no_grad()
-def draw_pattern(ax: Axes, model: ToyTransformer, layer: int, head: int) -> None:
+def draw_pattern(ax: Axes, model: ToyTransformer, layer: int, head: int, title: str) -> None:
     """A head on a block of 8 words said twice; the places it should look at are framed."""
     tokens = repeated_sequences(1, generator(0, 0), (8, 8), length=16)
     weights = model(tokens)[1][layer][0, head]  # (1, H, T, T) -> (T, T)
     plot_attention(weights, decode(tokens[0].tolist()), mask=causal_mask(16), ax=ax, annotate=False, labels=False)
     ax.tick_params(labelsize=8)
     ax.set(xlabel="key (attended to)", ylabel="query (attending)")
-    ax.set_title("the best head; framed: after the same word", pad=8)
-    for row, column in after_earlier_occurrence(tokens)[0].nonzero().tolist():
+    ax.set_title(title, pad=8)
+    framed = task.after_earlier_occurrence(tokens) if layer else task.before_in_first_copy(tokens)
+    for row, column in framed[0].nonzero().tolist():
         ax.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=RED, linewidth=1.6))
 
 
 def picture(results: Results) -> Figure:
-    """Losses while training, the pattern of the best induction head, what each head is worth."""
-    fig, axes = plt.subplot_mosaic([["loss", "loss"], ["pattern", "removal"]], figsize=(8.8, 8.2), layout="constrained")
-    shown, numbers = results.shown, results.runs[0]
-    draw_losses(axes["loss"], shown["losses"], shown["losses_of_one"])
-    draw_pattern(axes["pattern"], shown["model"], *shown["best"])
-    rises = {f"head {head}": [loss] for head, loss in enumerate(shown["zero"])}
-    rises[f"all {len(shown['heads'])}\ninduction\nheads"] = [numbers["zero, all together"]]
-    colors = {name: BLUE if place in (*shown["heads"], HEADS) else GREY for place, name in enumerate(rises)}
-    charts.bars(axes["removal"], rises, colors, number="{:+.1f}")
-    axes["removal"].set(title="heads taken out: alone, and together", xlabel="rise of the loss, nats")
+    """Losses while training, what the induction heads are worth, and the best head of each kind."""
+    fig, axes = plt.subplots(2, 2, figsize=(9.6, 8.6), layout="constrained", height_ratios=(2, 3))
+    shown = results.shown
+    draw_losses(axes[0, 0], shown["losses"], shown["losses_of_one"])
+    charts.bars(axes[0, 1], shown["right"], dict.fromkeys(shown["right"], BLUE), number="{:.0%}")
+    axes[0, 1].set_title("answers right, induction heads taken out")
+    draw_pattern(axes[1, 0], shown["model"], 0, shown["before"], "layer 0; framed: the word before")
+    draw_pattern(axes[1, 1], shown["model"], 1, shown["matching"], "layer 1; framed: after the same word")
     return fig
 
 
@@ -193,7 +185,7 @@ main = Experiment(
     CLAIMS,
     picture,
     title="Two layers learn to look up what came next; one layer does not, in twice the steps",
-    note=f"trained {STEPS} and {2 * STEPS} steps · the heads are those of layer 1",
+    note=f"trained {STEPS} and {2 * STEPS} steps · the best head of each kind",
     answer="Loss: {n[two layers, loss]:.2f} with two layers, {n[one layer, loss]:.2f} with one and twice the steps",
 )
 

@@ -15,40 +15,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase3_visualization.circuits.patching import changed, put_in
-from shared.attention_utils import causal_mask
-from shared.head_statistics import even_weights, relation_weight
+from phase3_visualization.circuits.patching import changed, put_in, run
+from shared.head_statistics import relation_weight
 from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer
 
 SYMBOLS, LENGTH, PERIODS = 64, 33, (8, 16)  # words in use; words of a sequence; shortest and longest block
+TEMPERATURES = torch.logspace(-1, 1, 41).tolist()
 
 
 def repeated_sequences(
     count: int, generator: torch.Generator, periods: tuple[int, int] = PERIODS, length: int = LENGTH
 ) -> Tensor:
-    """Sequences that repeat a block -> tokens (count, length); each draws its words and its block length.
-
-    Raises ValueError if the longest block needs more different words than there are.
-    """
-    shortest, longest = periods
-    if not 1 <= shortest <= longest <= SYMBOLS:
-        raise ValueError(f"blocks need 1 <= shortest <= longest <= {SYMBOLS} different words: got {periods}")
+    """Sequences that repeat a block -> tokens (count, length); each draws its words and its block length."""
     words = torch.rand(count, SYMBOLS, generator=generator).argsort(dim=1)  # a random order for each sequence
-    period = torch.randint(shortest, longest + 1, (count, 1), generator=generator)
+    period = torch.randint(periods[0], periods[1] + 1, (count, 1), generator=generator)
     return words.gather(1, torch.arange(length) % period) + len(SPECIAL)  # (count, SYMBOLS) -> (count, length)
-
-
-def late_sequences(count: int, generator: torch.Generator) -> Tensor:
-    """The shortest block, repeated from the middle on, after words that come once -> tokens (count, LENGTH)."""
-    words = unrepeated_sequences(count, generator)
-    before, period = LENGTH // 2, PERIODS[0]
-    return words[:, [*range(before), *(before + i % period for i in range(LENGTH - before))]]
-
-
-def unrepeated_sequences(count: int, generator: torch.Generator) -> Tensor:
-    """The control, sequences in which no word comes twice -> tokens (count, LENGTH)."""
-    return repeated_sequences(count, generator, (LENGTH, LENGTH))
 
 
 def after_earlier_occurrence(tokens: Tensor) -> Tensor:
@@ -63,62 +45,47 @@ def predictable(tokens: Tensor) -> Tensor:
     return after_earlier_occurrence(tokens).any(dim=-1)  # (N, T, T) -> (N, T)
 
 
-def scores(layers: list[Tensor], gold: Tensor) -> Tensor:
-    """The induction score of each head, (L, H); layers: L weights (N, H, T, T), gold: after_earlier_occurrence."""
-    return torch.stack([relation_weight(weights, gold) for weights in layers])
-
-
-def even_score(gold: Tensor) -> float:
-    """The induction score of a head that does not choose, 1 / (i + 1) on each of the places 0 to i."""
-    return relation_weight(even_weights(causal_mask(gold.size(-1)).expand(len(gold), 1, -1, -1)), gold).item()
-
-
-def next_word_losses(model: ToyTransformer, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """tokens (N, T + 1) -> loss in nats at each of T places (N, T), weights (N, H, T, T) of each layer."""
-    logits, layers = model(tokens[:, :-1])
-    losses = F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none")  # (N, T, V) -> (N, V, T) -> (N, T)
-    return losses, layers
-
-
-def repeated_loss(model: ToyTransformer, tokens: Tensor) -> Tensor:
-    """Mean loss in nats where the next word is certain; 0 for a model that looks it up."""
-    losses, _ = next_word_losses(model, tokens)
-    return losses[predictable(tokens[:, :-1])].mean()
-
-
-@torch.no_grad()
-def right(model: ToyTransformer, tokens: Tensor) -> float:
-    """Share of right guesses where the next word is certain."""
-    guesses = model(tokens[:, :-1])[0].argmax(dim=-1)  # (N, T, V) -> (N, T)
-    return (guesses == tokens[:, 1:])[predictable(tokens[:, :-1])].double().mean().item()
+def before_in_first_copy(tokens: Tensor) -> Tensor:
+    """For each query of the first copy the place before it: tokens (N, T) -> bool (N, T, T)."""
+    places = torch.arange(tokens.size(1))
+    before = places[:, None] - 1 == places  # -> (T, T)
+    return before & ~predictable(tokens)[:, :, None]
 
 
 @torch.no_grad()
 def scores_on(model: ToyTransformer, tokens: Tensor) -> Tensor:
     """The induction scores of a model's heads on these tokens (N, T + 1) -> (L, H)."""
-    return scores(model(tokens[:, :-1])[1], after_earlier_occurrence(tokens[:, :-1]))
+    gold = after_earlier_occurrence(tokens[:, :-1])
+    return torch.stack([relation_weight(weights, gold) for weights in model(tokens[:, :-1])[1]])
 
 
 @torch.no_grad()
-def mean_outputs(model: ToyTransformer, tokens: Tensor, layer: int) -> Tensor:
-    """What the heads of a layer give on average at each place: tokens (N, T) -> (T, H * d_v), as w_o reads it."""
-    seen: list[Tensor] = []
-    with changed(model.blocks[layer].attention.w_o, seen.append, read=True):
-        model(tokens)
-    return seen[0].mean(dim=0)  # (N, T, H * d_v) -> (T, H * d_v)
+def where_certain(model: ToyTransformer, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits (M, V) and answers (M,) at the M places of tokens (N, T + 1) where the next word is certain."""
+    places = predictable(tokens[:, :-1])
+    return model(tokens[:, :-1])[0][places], tokens[:, 1:][places]  # (N, T, V) -> (M, V), (N, T) -> (M,)
 
 
-@torch.no_grad()
-def rise(model: ToyTransformer, tokens: Tensor, layer: int, heads: list[int], kind: str) -> float:
-    """By how many nats the loss of the repeated part rises without these heads of a layer; nothing is trained again.
+def quality(logits: Tensor, answers: Tensor) -> dict[str, float]:
+    """The loss in nats, the loss at the best temperature, and the share of wrong answers: (M, V), (M,).
 
-    kind: "zero", their output is 0; "mean", it is what they give on average at that place, whatever the words are. The
-    next layer then gets what it is used to, only not what the heads found out about this sequence.
+    Who is wrong and sure of it loses more than who guesses. Logits divided by a temperature that is fitted to the
+    answers are as sure as they have reason to be.
     """
-    attention, full = model.blocks[layer].attention, repeated_loss(model, tokens)
-    gone = torch.zeros(attention.num_heads, dtype=torch.bool)
-    gone[heads] = True
-    nothing = torch.zeros_like(attention.w_o.weight[0])  # (H * d_v,), as w_o reads it
-    given = mean_outputs(model, tokens[:, :-1], layer) if kind == "mean" else nothing
-    with changed(attention.w_o, put_in(given, gone), read=True):
-        return (repeated_loss(model, tokens) - full).item()
+    return {
+        "nats": F.cross_entropy(logits, answers).item(),
+        "nats refitted": min(F.cross_entropy(logits / each, answers).item() for each in TEMPERATURES),
+        "wrong": (logits.argmax(dim=-1) != answers).double().mean().item(),
+    }
+
+
+@torch.no_grad()
+def without(model: ToyTransformer, tokens: Tensor, layer: int, heads: Tensor) -> dict[str, float]:
+    """The quality where the next word is certain, without some heads of a layer, bool (H,); nothing is trained again.
+
+    Mean ablation: they give what they give on average at that place, whatever the words are. The next layer then gets
+    what it is used to, only not what the heads found out about this sequence.
+    """
+    given = run(model, tokens[:, :-1]).outputs(layer).mean(dim=0)  # (N, T, H * d_v) -> (T, H * d_v)
+    with changed(model.blocks[layer].attention.w_o, put_in(given, heads), read=True):
+        return quality(*where_certain(model, tokens))

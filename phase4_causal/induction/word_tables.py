@@ -1,15 +1,12 @@
-"""What does a head look for, and what does it say, word by word?
+"""What does a head look for, and what does it say? Two matrices, read off its weights.
 
-A head is two matrices (Elhage et al. 2021). With every word put in, each becomes a table, words by words:
+Of what stands at a place, x, a head makes two things (Elhage et al. 2021):
 
-    QK    x_q W_Q W_K^T x_k^T     how much a query word looks for a key word
-    OV    x_k W_V W_O W_U         which words get likelier when the head looks at a word
+    QK    x_q W_Q W_K^T x_k^T     how much the query looks for the key
+    OV    x W_V W_O               what it adds where it looks at x
 
-What a word is by the time a head of layer 1 reads it, is said in two ways:
-
-    words_alone      by weights of attention alone: its embedding; of the word before, what all heads of layer 0 make
-                     of it, W_V W_O. Norms without their division and shift; the feed-forward network is left out.
-    words_in_text    the mean of what is read, behind the norm, over places of texts with this word there, or before
+With every word put in for x, each becomes a table, words by words. Norms take part without their division and shift,
+which makes them linear; biases are left out.
 """
 
 import math
@@ -17,7 +14,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from phase3_visualization.circuits.patching import changed
 from phase4_causal.induction.induction_scores import SYMBOLS
 from phase4_causal.induction.models import HEADS
 from shared.toy_language import SPECIAL
@@ -32,40 +28,33 @@ def scaled(x: Tensor, norm: nn.LayerNorm) -> Tensor:
 
 
 @torch.no_grad()
-def words_alone(model: ToyTransformer) -> tuple[Tensor, Tensor]:
-    """What layer 1 would read of the word at a place, and of the word before it: 2 x (W, d_model)."""
-    first, second = model.blocks
+def qk_and_ov(model: ToyTransformer, layer: int, head: int) -> tuple[Tensor, Tensor]:
+    """QK and OV of a head, with the norm before them: 2 x (d_model, d_model)."""
+    block = model.blocks[layer]
+    read = scaled(torch.eye(model.embedding.embedding_dim).to(model.positions), block.attention_norm)
+    attention = block.attention
+    query, key, value = (  # (d_model, d_k) each
+        read @ projection.weight.chunk(HEADS)[head].T for projection in (attention.w_q, attention.w_k, attention.w_v)
+    )
+    return query @ key.T / math.sqrt(key.size(-1)), value @ attention.w_o.weight.chunk(HEADS, dim=1)[head].T
+
+
+@torch.no_grad()
+def looks_for(model: ToyTransformer, head: int) -> Tensor:
+    """How much a word looks for a key whose word before is another one, by a head of layer 1 -> (W, W).
+
+    What a key knows of the word before it is what all heads of layer 0 make of that word.
+    """
     words = model.embedding.weight[WORDS]  # (V, d_model) -> (W, d_model)
-    copied = scaled(words, first.attention_norm) @ first.attention.w_v.weight.T @ first.attention.w_o.weight.T
-    return scaled(words, second.attention_norm), scaled(copied, second.attention_norm)
+    copied = words @ sum(qk_and_ov(model, 0, below)[1] for below in range(HEADS))
+    return words @ qk_and_ov(model, 1, head)[0] @ copied.T
 
 
 @torch.no_grad()
-def words_in_text(model: ToyTransformer, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """What layer 1 does read, tokens (N, T) -> 2 x (W, d_model). NaN for a word that never comes."""
-    read: list[Tensor] = []
-    with changed(model.blocks[1].attention_norm, read.append):
-        model(tokens)
-    rows = read[0][:, 1:].flatten(0, 1)  # (N, T, d_model) -> (N * (T - 1), d_model): the first place has none before
-    there = [words.flatten() == torch.tensor(WORDS)[:, None] for words in (tokens[:, 1:], tokens[:, :-1])]
-    here, before = (marks.to(rows) @ rows / marks.sum(dim=1, keepdim=True) for marks in there)  # -> (W, d_model)
-    return here, before
-
-
-@torch.no_grad()
-def qk_table(model: ToyTransformer, head: int, queries: Tensor, keys: Tensor) -> Tensor:
-    """Scores of a head of layer 1: words as queries and as keys, (W, d_model) each -> (W, W)."""
-    attention = model.blocks[1].attention
-    query, key = (w(words).chunk(HEADS, dim=-1)[head] for w, words in ((attention.w_q, queries), (attention.w_k, keys)))
-    return query @ key.T / math.sqrt(key.size(-1))  # (W, d_k) each -> (W, W)
-
-
-@torch.no_grad()
-def ov_table(model: ToyTransformer, head: int, words: Tensor) -> Tensor:
-    """What a weight of 1 on a word adds to the logit of each, but for the last division: (W, d_model) -> (W, W)."""
-    attention = model.blocks[1].attention
-    w_v, w_o = attention.w_v.weight.chunk(HEADS)[head], attention.w_o.weight.chunk(HEADS, dim=1)[head]
-    return scaled(words @ w_v.T @ w_o.T, model.output_norm) @ model.embedding.weight[WORDS].T
+def says(model: ToyTransformer, head: int) -> Tensor:
+    """What a weight of 1 on a word adds to the logit of each, but for the last division, by a head of layer 1."""
+    words = model.embedding.weight[WORDS]
+    return scaled(words @ qk_and_ov(model, 1, head)[1], model.output_norm) @ words.T  # -> (W, W)
 
 
 def centred(table: Tensor) -> Tensor:
@@ -82,3 +71,15 @@ def copying_score(table: Tensor) -> float:
     """Sum of the eigenvalues over the sum of their sizes: 1 if all words make themselves likelier, -1 less likely."""
     eigenvalues = torch.linalg.eigvals(centred(table))
     return (eigenvalues.real.sum() / eigenvalues.abs().sum()).item()
+
+
+def composed(a: Tensor, b: Tensor) -> float:
+    """|AB| / |A| |B|, Frobenius norms: how much of what the one gives the other takes (Elhage et al. 2021)."""
+    return ((a @ b).norm() / (a.norm() * b.norm())).item()
+
+
+def compositions(model: ToyTransformer, first: int, second: int) -> dict[str, float]:
+    """How much of what a head of layer 0 writes a head of layer 1 reads for its queries, keys and values."""
+    _, writes = qk_and_ov(model, 0, first)
+    qk, ov = qk_and_ov(model, 1, second)
+    return {"Q": composed(writes, qk), "K": composed(qk, writes.T), "V": composed(writes, ov)}

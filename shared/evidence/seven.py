@@ -79,11 +79,9 @@ SEVEN = {
         written="{:.0f}",
     ),
     "induction": Small(
-        "rise of the loss without them, nats",
-        Line("one by one, summed", "induction-head-ablation", "zero, summed"),
-        Line("all together", "induction-head-ablation", "zero, all together"),
-        limits=(0, 7),
-        written="{:.2f}",
+        "answers lost without induction heads",
+        Line("one by one, summed", "induction-head-ablation", "without one, summed, wrong"),
+        Line("all together", "induction-head-ablation", "without all, wrong"),
     ),
 }
 
