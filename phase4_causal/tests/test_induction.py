@@ -8,14 +8,12 @@ from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
-from phase3_visualization.circuits.patching import Patching, changed, put_in, run
-from phase4_causal.induction import induction, paths
+from phase3_visualization.circuits.patching import Patching, changed, run
+from phase4_causal.induction import induction, models, paths
 from phase4_causal.induction import induction_scores as task
 from phase4_causal.induction import word_tables as tables
-from phase4_causal.induction.induction_scores import unrepeated_sequences
 from phase4_causal.induction.models import HEADS, untrained
 from shared.attention_utils import causal_mask
-from shared.tests.helpers import near
 from shared.toy_language import SPECIAL, VOCABULARY
 
 
@@ -24,6 +22,7 @@ def sample(count: int = 37, **options) -> Tensor:
 
 
 MODEL, TOKENS = untrained(3).double(), sample(7)
+WIDTH = 64 // HEADS
 
 
 def test_sequences_repeat_a_block_of_their_own():
@@ -38,70 +37,78 @@ def test_sequences_repeat_a_block_of_their_own():
     assert periods == set(range(8, 17))  # no fixed distance is right more often than one time in nine
     longer = sample(50, periods=(17, 24), length=61)
     assert longer.shape == (50, 61) and all(17 <= len(set(row)) <= 24 for row in longer.tolist())
-    assert all(len(set(row)) == task.LENGTH for row in unrepeated_sequences(20, torch.Generator()).tolist())
-    late = task.late_sequences(20, torch.Generator()).tolist()  # the block begins in the middle
-    assert all(len(set(row[:24])) == 24 and row[24:] == row[16:25] for row in late)
+    for places, period in ((induction.FROM_THE_MIDDLE, 8), (induction.LATE, 8)):
+        again = next(i for i, place in enumerate(places) if place in places[:i])  # where the copy begins
+        assert places[:again] == list(range(again)) and places[again] == again - period > 0
+        assert places[again:] == [again - period + i % period for i in range(len(places) - again)]
 
 
 def test_places_against_a_plain_loop():
     tokens = torch.randint(5, (11, 13), generator=torch.Generator().manual_seed(0))  # words also come back unplanned
-    gold, certain = task.after_earlier_occurrence(tokens), task.predictable(tokens)
+    gold, certain, before = (
+        task.after_earlier_occurrence(tokens),
+        task.predictable(tokens),
+        task.before_in_first_copy(tokens),
+    )
     for n in range(11):
         for i in range(13):
             places = {j + 1 for j in range(i) if tokens[n, j] == tokens[n, i]}
             assert set(gold[n, i].nonzero().flatten().tolist()) == places
             assert certain[n, i] == bool(places)
+            assert before[n, i].nonzero().flatten().tolist() == ([i - 1] if i and not places else [])
+
+
+def made_by_hand(tokens: Tensor) -> tuple[None, list[Tensor]]:
+    """A model of heads that look at the word itself, at the word before, and after the first time it was said."""
+    patterns = torch.zeros(2, len(tokens), 3, tokens.size(1), tokens.size(1), dtype=torch.float64)
+    for n, words in enumerate(tokens.tolist()):
+        for i, word in enumerate(words):
+            for head, key in enumerate((i, max(i - 1, 0), min(words.index(word) + 1, i))):
+                patterns[:, n, head, i, key] = 1
+    return None, list(patterns)
 
 
 def test_score_of_heads_that_are_known():
-    gold = task.after_earlier_occurrence(torch.tensor([[7, 9, 7, 9]]))  # query 2 should look at place 1, 3 at place 2
-    assert task.even_score(gold) == pytest.approx((1 / 3 + 1 / 4) / 2, rel=1e-6)
-    eye = torch.eye(4, dtype=torch.float64)
-    perfect, match = eye[[0, 0, 1, 2]], eye[[0, 1, 0, 1]]
-    scores = task.scores([torch.stack([perfect, match, eye])[None]], gold)
-    assert scores.tolist() == [[1, 0, 0]]  # looking at the same word is not looking behind it
+    tokens = torch.tensor([[7, 9, 8, 7, 9, 5]])  # query 3 should look at place 1, query 4 at place 2
+    assert task.scores_on(made_by_hand, tokens).tolist() == [[0, 0, 1]] * 2
+    before, matching = models.head_scores(made_by_hand, 3)
+    assert before.tolist() == [0, 1, 0] and matching.tolist() == [0, 0, 1]
 
 
-def test_loss_and_right_guesses_against_a_plain_loop():
+def test_losses_and_wrong_guesses_against_a_plain_loop():
     logits, _ = MODEL(TOKENS[:, :-1])
-    losses, hits = [], []
+    losses, misses = [], []
     for n, row in enumerate(TOKENS.tolist()):
         for i in range(len(row) - 1):
             if row[i] in row[:i]:
                 losses.append(-logits[n, i].log_softmax(dim=-1)[row[i + 1]].item())
-                hits.append(logits[n, i].argmax().item() == row[i + 1])
-    assert task.repeated_loss(MODEL, TOKENS).item() == pytest.approx(sum(losses) / len(losses), rel=1e-6)
-    assert task.right(MODEL, TOKENS) == pytest.approx(sum(hits) / len(hits))
+                misses.append(logits[n, i].argmax().item() != row[i + 1])
+    found = task.quality(*task.where_certain(MODEL, TOKENS))
+    assert found["nats"] == pytest.approx(sum(losses) / len(losses), rel=1e-9)
+    assert found["wrong"] == pytest.approx(sum(misses) / len(misses))
+
+
+def test_the_best_temperature_takes_away_what_is_too_sure():
+    shares = torch.tensor([3, 2, 1]) / 6
+    answers = torch.tensor([0, 0, 0, 1, 1, 2])
+    found = task.quality((shares.log() * 10**0.5).expand(6, 3), answers)
+    assert found["nats refitted"] == pytest.approx(-(shares * shares.log()).sum().item()) and found["wrong"] == 0.5
+    assert found["nats"] > found["nats refitted"] + 0.1
 
 
 @torch.no_grad()
-def test_zero_ablation_is_cutting_columns_of_w_o():
-    weight, width, full = MODEL.blocks[1].attention.w_o.weight, 64 // HEADS, task.repeated_loss(MODEL, TOKENS)
-    for heads in ([2], [0, 3], [0, 1, 2, 3]):
-        kept = weight.clone()
-        for head in heads:
-            weight[:, head * width : (head + 1) * width] = 0
-        rise = (task.repeated_loss(MODEL, TOKENS) - full).item()
-        weight.copy_(kept)
-        found = task.rise(MODEL, TOKENS, 1, heads, "zero")
-        assert found == pytest.approx(rise, rel=1e-9) and abs(rise) > 1e-4
-    assert task.repeated_loss(MODEL, TOKENS) == full, "the model itself must not change"
-
-
-@torch.no_grad()
-def test_mean_ablation_takes_away_what_depends_on_the_words():
-    model, tokens = untrained(3).double(), TOKENS[:, :-1]
-    attention, seen = model.blocks[1].attention, []
-    means = task.mean_outputs(model, tokens, 1)
-    for change in (seen.append, put_in(means, torch.tensor([True, False, True, False]))):
-        with changed(attention.w_o, change, read=True), changed(attention.w_o, seen.append, read=True):
-            model(tokens)
-    full, less = (x.unflatten(-1, (HEADS, -1)) for x in seen[1:])  # (N, T, H, d_v)
-    near(less[:, :, [0, 2]], full[:, :, [0, 2]].mean(dim=0).expand_as(less[:, :, [0, 2]]))
-    assert torch.equal(less[:, :, [1, 3]], full[:, :, [1, 3]])
-    attention.w_v.weight[:16] = 0  # head 0 now says the same whatever the words are: there is nothing to take away
-    alone = [task.rise(model, TOKENS, 1, [head], "mean") for head in (0, 1)]
-    assert abs(alone[0]) < 1e-12 < abs(alone[1])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_mean_ablation_takes_away_what_depends_on_the_words(layer):
+    tokens = TOKENS[:, :-1]
+    outputs = run(MODEL, tokens).outputs(layer).unflatten(-1, (HEADS, -1))  # (N, T, H, d_v)
+    for place in range(tokens.size(1)):
+        for head in (0, 2):
+            outputs[:, place, head] = sum(outputs[n, place, head] for n in range(len(tokens))) / len(tokens)
+    with changed(MODEL.blocks[layer].attention.w_o, lambda _: outputs.flatten(2), read=True):
+        expected = task.quality(*task.where_certain(MODEL, TOKENS))
+    found = task.without(MODEL, TOKENS, layer, torch.tensor([True, False, True, False]))
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert abs(found["nats"] - task.quality(*task.where_certain(MODEL, TOKENS))["nats"]) > 1e-5
 
 
 def test_where_the_loss_falls():
@@ -109,10 +116,14 @@ def test_where_the_loss_falls():
     assert [induction.first_below(losses, share) for share in (0.75, 0.25, 0.001)] == [20, 30, 40]
 
 
-# ---- what the weights of the two layers do together, and by which path the answer comes
+def test_attention_alone_learns_and_networks_only_where_they_are_wanted():
+    with_networks, alone = (models.train(untrained(3, networks=there), 3, 60) for there in (True, False))
+    assert all((block.feed_forward[-1].weight != 0).any() for block in with_networks.blocks)
+    assert not any(block.feed_forward(torch.randn(5, 64)).any() for block in alone.blocks)
+    assert task.quality(*task.where_certain(alone, TOKENS))["nats"] < 4.5, "the loss is that of the next word"
 
-WIDTH = 64 // HEADS
-EXACT = {"rtol": 0, "atol": 1e-10}
+
+# ---- what the weights of the two layers do together, and by which path the answer comes
 
 
 @pytest.fixture
@@ -121,67 +132,53 @@ def model():
     model, draw = untrained(3).double().eval(), torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, numbers in model.named_parameters():
-            if "norm" in name or name.endswith("bias"):
+            if "feed_forward." not in name and ("norm" in name or name.endswith("bias")):
                 numbers += 0.5 * torch.randn(numbers.shape, generator=draw)
         for block in model.blocks:
             block.attention.w_q.weight *= 4
     return model
 
 
+def read(x, norm):
+    return norm.weight * (x - x.mean())
+
+
+def written(block, head, x):
+    rows = slice(head * WIDTH, (head + 1) * WIDTH)
+    return block.attention.w_o.weight[:, rows] @ (block.attention.w_v.weight[rows] @ read(x, block.attention_norm))
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("head", [0, 3])
-def test_tables_of_one_text_are_what_the_model_computes_there(model, head):
-    """Where no word comes twice each mean is of one place: the table must give the model's own weights and logits."""
-    tokens = unrepeated_sequences(1, torch.Generator().manual_seed(1))
-    here, before = tables.words_in_text(model, tokens)
-    words, found, attention = tokens[0] - tables.WORDS[0], run(model, tokens), model.blocks[1].attention
-    scores = tables.qk_table(model, head, here, before)[words[1:]][:, words[:-1]]  # column j: the key behind word j
-    own = found.weights[1][0, head, 1:, 1:]
-    weights = scores.masked_fill(~causal_mask(len(scores)), -math.inf).softmax(dim=-1)
-    near(weights, own / own.sum(dim=-1, keepdim=True), share=1e-10)
-
-    columns, norm = slice(head * WIDTH, (head + 1) * WIDTH), model.output_norm
-    value = found.values[1][0, 5, columns] - attention.w_v.bias[columns]
-    stream = torch.randn(64, dtype=torch.float64)
-    logits = []
-    for x in (stream, stream + attention.w_o.weight[:, columns] @ value):
-        divisor = (x.var(correction=0) + norm.eps).sqrt()  # what the table leaves out
-        logits.append(divisor * (norm(x) - norm.bias) @ model.embedding.weight[tables.WORDS].T)
-    near(tables.ov_table(model, head, here)[words[5]], logits[1] - logits[0], share=1e-10)
-
-
-@torch.no_grad()
-def test_a_table_of_means_is_the_mean_over_all_pairs_of_places(model):
-    tokens = torch.randint(tables.WORDS[0], tables.WORDS[0] + 5, (3, 11), generator=torch.Generator().manual_seed(2))
-    read, attention = [], model.blocks[1].attention
-    with changed(model.blocks[1].attention_norm, read.append):
-        model(tokens)
-    head, scores = slice(2 * WIDTH, 3 * WIDTH), []
-    for q in (tokens[:, 1:] == tables.WORDS[2]).nonzero() + torch.tensor([0, 1]):
-        for k in (tokens[:, :-1] == tables.WORDS[4]).nonzero() + torch.tensor([0, 1]):
-            query, key = attention.w_q(read[0][*q])[head], attention.w_k(read[0][*k])[head]
-            scores.append((query @ key).item() / math.sqrt(WIDTH))
-    table = tables.qk_table(model, 2, *tables.words_in_text(model, tokens))
-    assert len(scores) > 9 and table[2, 4].item() == pytest.approx(sum(scores) / len(scores), abs=1e-10)
-    assert table[7].isnan().all(), "a word that never came has no mean"
-
-
-@torch.no_grad()
-def test_weights_alone_word_by_word(model):
+def test_tables_word_by_word(model, head):
     first, second = model.blocks
+    rows, words = slice(head * WIDTH, (head + 1) * WIDTH), model.embedding.weight[tables.WORDS]
+    match, said = tables.looks_for(model, head), tables.says(model, head)
+    for a, b in ((3, 3), (13, 5), (5, 13)):
+        key = sum(written(first, below, words[b]) for below in range(HEADS))
+        query, key = (
+            projection.weight[rows] @ read(x, second.attention_norm)
+            for projection, x in ((second.attention.w_q, words[a]), (second.attention.w_k, key))
+        )
+        assert match[a, b].item() == pytest.approx(sum(q * k for q, k in zip(query, key, strict=True)).item() / 4)
+        logit = read(written(second, head, words[a]), model.output_norm) @ words[b]
+        assert said[a, b].item() == pytest.approx(logit.item())
 
-    def read(x, norm):
-        return norm.weight * (x - x.mean())
 
-    def written(block, head, x):
-        rows = slice(head * WIDTH, (head + 1) * WIDTH)
-        return block.attention.w_o.weight[:, rows] @ (block.attention.w_v.weight[rows] @ read(x, block.attention_norm))
-
-    here, before = tables.words_alone(model)
-    word = model.embedding.weight[tables.WORDS[13]]
-    copied = sum(written(first, head, word) for head in range(HEADS))
-    near(here[13], read(word, second.attention_norm), share=1e-10)
-    near(before[13], read(copied, second.attention_norm), share=1e-10)
+@torch.no_grad()
+@pytest.mark.parametrize("reader", ["Q", "K", "V"])
+def test_composition_of_a_head_that_reads_only_what_another_writes(model, reader):
+    """Head 1 writes into 16 directions. Of what head 2 reads, only the queries, keys or values lie there."""
+    first, second = (block.attention for block in model.blocks)
+    pair = torch.randn(64, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    here, elsewhere = torch.linalg.qr(pair - pair.mean(dim=0)).Q.chunk(2, dim=1)  # no mean: the norm takes it away
+    model.blocks[1].attention_norm.weight.fill_(1)
+    first.w_o.weight[:, WIDTH : 2 * WIDTH] = here
+    second.w_o.weight[:, 2 * WIDTH : 3 * WIDTH] = elsewhere
+    for name, projection in (("Q", second.w_q), ("K", second.w_k), ("V", second.w_v)):
+        projection.weight[2 * WIDTH : 3 * WIDTH] = (here if name == reader else elsewhere).T
+    expected = dict.fromkeys("QKV", 0) | {reader: 1 / math.sqrt(16)}  # 16 directions of equal size: |AB| = |A| |B| / 4
+    assert tables.compositions(model, 1, 2) == pytest.approx(expected, abs=1e-10)
 
 
 def test_scores_of_tables_that_are_known():
@@ -197,7 +194,7 @@ def test_scores_of_tables_that_are_known():
 
 
 def test_texts_differ_in_two_words_and_ask_for_what_follows_one_of_them():
-    pairs = paths.sample_texts(37, torch.Generator().manual_seed(5))
+    pairs = paths.sample_texts(torch.Generator().manual_seed(5))
     for clean, corrupted, asked, answers in zip(
         *(x.tolist() for x in (pairs.clean, pairs.corrupted, pairs.asked, pairs.answers)), strict=True
     ):
@@ -208,44 +205,41 @@ def test_texts_differ_in_two_words_and_ask_for_what_follows_one_of_them():
 
 @torch.no_grad()
 def test_paths_are_what_a_forward_pass_by_hand_gives(model):
-    pairs = paths.sample_texts(7, torch.Generator().manual_seed(5))
-    receivers = torch.tensor([True, False, False, True]).repeat_interleave(WIDTH)
+    pairs = paths.sample_texts(torch.Generator().manual_seed(5))
+    senders, receivers = torch.tensor([False, True, True, False]), torch.tensor([True, False, False, True])
     first, second = model.blocks
 
     def said(stream, attended):
-        x = stream + attended
-        x = x + second.feed_forward(second.feed_forward_norm(x))
-        return pairs.lead(model.output_norm(x) @ model.embedding.weight.T + model.output_bias)
+        return pairs.lead(model.output_norm(stream + attended) @ model.embedding.weight.T + model.output_bias)
 
     def share(stream, **other):
         """Layer 1 on its stream; the projections named get another one, for the receivers."""
         projected = []
         for name in ("w_q", "w_k", "w_v"):
-            read = (second.attention_norm(x) for x in (other.get(name, stream), stream))
-            projected.append(torch.where(receivers, *map(getattr(second.attention, name), read)))
-        heads, _ = scaled_dot_product_attention(*(split_heads(x, HEADS) for x in projected), causal_mask(32))
+            here = (second.attention_norm(x) for x in (other.get(name, stream), stream))
+            chosen = receivers.repeat_interleave(WIDTH)
+            projected.append(torch.where(chosen, *map(getattr(second.attention, name), here)))
+        heads, _ = scaled_dot_product_attention(*(split_heads(x, HEADS) for x in projected), causal_mask(16))
         return (said(stream, second.attention.w_o(merge_heads(heads))) - low) / (high - low)
 
-    def attended(block, x):
-        return block.attention(block.attention_norm(x))[0]
+    def before_w_o(tokens):
+        here = first.attention_norm(model.embed(tokens))
+        parts = (split_heads(w(here), HEADS) for w in (first.attention.w_q, first.attention.w_k, first.attention.w_v))
+        return scaled_dot_product_attention(*parts, causal_mask(16))[0]
 
-    def network(x):
-        return first.feed_forward(first.feed_forward_norm(x))
-
-    words = model.embed(pairs.corrupted)
-    corrupted, sent = words + attended(first, words), words + attended(first, model.embed(pairs.clean))
-    full = corrupted + network(corrupted)
+    words, clean, other = model.embed(pairs.corrupted), before_w_o(pairs.clean), before_w_o(pairs.corrupted)
+    mixed = torch.where(senders[:, None, None], clean, other)
+    corrupted, sent = (words + first.attention.w_o(merge_heads(heads)) for heads in (other, mixed))
+    attended = second.attention(second.attention_norm(corrupted))[0]
     low, high = (pairs.lead(model(tokens)[0]) for tokens in (pairs.corrupted, pairs.clean))
-    found = paths.by_path(Patching(model, pairs), receivers.view(HEADS, WIDTH)[:, 0])
+    found = paths.by_path(Patching(model, pairs), senders, receivers)
     assert found == pytest.approx(
         {
-            "queries": share(full, w_q=sent + network(sent)),
-            "keys": share(full, w_k=sent + network(sent)),
-            "values": share(full, w_v=sent + network(sent)),
-            "past layer 1": (said(sent + network(sent), attended(second, full)) - low) / (high - low),
-            "keys, straight": share(full, w_k=sent + network(corrupted)),
-            "keys, by the network": share(full, w_k=corrupted + network(sent)),
+            "path by queries": share(corrupted, w_q=sent),
+            "path by keys": share(corrupted, w_k=sent),
+            "path by values": share(corrupted, w_v=sent),
+            "path past layer 1": (said(sent, attended) - low) / (high - low),
         },
         abs=1e-10,
     )
-    assert len({round(abs(value), 3) for value in found.values()}) == 6, "six paths, six numbers"
+    assert len({round(abs(value), 3) for value in found.values()}) == 4, "four paths, four numbers"
