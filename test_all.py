@@ -28,7 +28,6 @@ TESTS = {
         "roles",
     ),
     "phase4_causal": (
-        "causal_attention",
         "induction",
         "long_texts",
         "masking",

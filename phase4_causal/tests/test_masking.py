@@ -7,12 +7,13 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from phase2_multi_head.models import RECIPE as MASKED_WORD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase4_causal.causal_attention import CausalSelfAttention
+from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
 from phase4_causal.long_texts.local_attention import local_attention
@@ -20,13 +21,13 @@ from phase4_causal.masking import breaking_causality, causality, conventions, ma
 from phase4_causal.masking.breaking_causality import full_loss, train
 from phase4_causal.models import RECIPE as CAUSAL_RECIPE
 from phase4_causal.models import largest_leak, with_attention
-from shared import training
-from shared.attention_utils import causal_mask
+from shared import toy_language, training
+from shared.attention_utils import causal_mask, document_mask
 from shared.grammar.entropy import next_word_floor
 from shared.head_statistics import even_weights
 from shared.tests.helpers import near
 from shared.toy_language import END_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence, encode
-from shared.toy_model import weights_of
+from shared.toy_model import ToyTransformer, weights_of
 
 LEAK_TOKENS = torch.tensor([[START_ID, *encode(["the", "cat", "sat", "on"])]])
 RIGHT = {
@@ -209,3 +210,35 @@ def test_a_causal_model_never_reads_the_end_and_its_patterns_start_with_one_more
     assert not weights.triu(1).any() and torch.equal(mask, mask.tril())
     alone = weights_of(trained.model, ["<start>", *sentences[0].words])[0]
     near(weights[0, :, : len(alone[0]), : len(alone[0])], alone)
+
+
+# ---- models with and without a mask, and writing
+
+
+def test_masks_have_no_parameters():
+    """The same weights in a model with another attention: with the mask, without, and under a mask of the caller."""
+    trained = training.untrained(training.Recipe("t", "next word", 3, 2, 0, d_model=33), MultiHeadAttention)
+    torch.nn.init.normal_(trained.model.output_bias)
+    tokens = torch.tensor([encode(TOY_SENTENCE.split())])
+    with torch.no_grad():
+        near(with_attention(trained, CausalSelfAttention)(tokens)[0], trained.model(tokens, mask=causal_mask(6))[0])
+        near(with_attention(trained, MultiHeadAttention)(tokens)[0], trained.model(tokens)[0], share=0)
+
+
+def test_texts_packed_into_one_row_are_the_texts_alone():
+    attention, texts = CausalSelfAttention(33, 3).double(), torch.randn(12, 33, dtype=torch.float64).split([5, 7])
+    packed, _ = attention(torch.cat(texts)[None], mask=document_mask(torch.tensor([0] * 5 + [1] * 7)))
+    near(packed[0], torch.cat([attention(x[None])[0][0] for x in texts]))
+
+
+def test_generation_follows_the_logits_stops_at_end_and_at_the_limit():
+    class Counter(ToyTransformer):
+        """Predicts the word after the last one in the vocabulary."""
+
+        def forward(self, tokens, mask=None):
+            return F.one_hot((tokens + 1) % len(VOCABULARY), len(VOCABULARY)).float(), []
+
+    model, before_end = Counter(make_attention=MultiHeadAttention), toy_language.decode([toy_language.END_ID - 1])
+    assert generate(model, [VOCABULARY[-3]], limit=2) == list(VOCABULARY[-3:-1])
+    assert generate(model, [VOCABULARY[-3]], limit=20)[:3] == list(VOCABULARY[-3:])
+    assert generate(model, before_end) == before_end

@@ -12,16 +12,15 @@ import torch
 import torch.nn.functional as F
 from hypothesis import configuration, given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads, merge_heads, split_heads
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.local_attention import local_attention
 from shared.attention_checks import torch_twin
-from shared.attention_utils import causal_mask, local_mask, padding_mask
+from shared.attention_utils import causal_mask, padding_mask
 from shared.tests.helpers import as_printed, near, qkv
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -218,17 +217,6 @@ def test_llms_from_scratch_attention_without_weights():
     as_printed(output[1], [0.4419, 0.6515, 0.5683], digits=4)
 
 
-def test_llms_from_scratch_self_attention_with_seed_123():
-    """Section 3.4: uniform matrices (3, 2) that the words are multiplied by from the left."""
-    ours = SelfAttention(3, 2, 2)
-    torch.manual_seed(123)
-    for w in (ours.w_q, ours.w_k, ours.w_v):
-        w.weight = nn.Parameter(torch.rand(3, 2).T)
-    output, weights = ours(JOURNEY)
-    as_printed(weights[0, 1], [0.1500, 0.2264, 0.2199, 0.1311, 0.0906, 0.1820], digits=4)
-    as_printed(output[1], [0.3061, 0.8210], digits=4)
-
-
 def test_llms_from_scratch_causal_weights_with_seed_789():
     """Sections 3.4 and 3.5: nn.Linear without biases; then the future is hidden."""
     torch.manual_seed(789)
@@ -238,17 +226,6 @@ def test_llms_from_scratch_causal_weights_with_seed_789():
     as_printed(weights[1], [0.5517, 0.4483, 0, 0, 0, 0], digits=4)
     as_printed(weights[2], [0.3800, 0.3097, 0.3103, 0, 0, 0], digits=4)
     as_printed(weights[5], [0.1935, 0.1663, 0.1666, 0.1542, 0.1666, 0.1529], digits=4)
-
-
-def test_llms_from_scratch_two_causal_heads_with_seed_123():
-    """Section 3.6: from 3 numbers to 2, so our module, whose sizes are equal, is put together from its parts."""
-    torch.manual_seed(123)
-    w_q, w_k, w_v = (nn.Linear(3, 2, bias=False) for _ in range(3))
-    w_o = nn.Linear(2, 2)
-    query, key, value = (split_heads(w(JOURNEY[None]), 2) for w in (w_q, w_k, w_v))
-    heads, _ = scaled_dot_product_attention(query, key, value, causal_mask(6))
-    printed = [[0.3190, 0.4858], [0.2943, 0.3897], [0.2856, 0.3593], [0.2693, 0.3873], [0.2639, 0.3928]]
-    as_printed(w_o(merge_heads(heads))[0], [*printed, [0.2575, 0.4028]], digits=4)
 
 
 def test_d2l_dot_product_attention_on_equal_keys():
@@ -273,27 +250,6 @@ def test_flash_attention_causal_masks(t_q, t_k, expected):
     assert printed(mask) == expected
     output = flash_attention(*qkv(t_q=t_q, t_k=t_k), causal=True)
     assert torch.equal(output.ne(0).any(dim=-1)[0, 0], mask.any(dim=-1))
-
-
-def test_transformers_masks():
-    """huggingface/transformers, masking_utils.py: docstring of sdpa_mask; sliding_window=3 counts the word itself."""
-    assert printed(causal_mask(5)) == "10000 11000 11100 11110 11111"
-    assert printed(causal_mask(5) & local_mask(5, 5, 2)) == "10000 11000 11100 01110 00111"
-
-
-# ---- pytorch/pytorch, test/test_transformers.py, and its issues
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_pytorch_rows_that_see_nothing(dtype):
-    """test_fully_masked_out_rows: 0, forwards and backwards. nn.MultiheadAttention gives NaN there (issue 41508)."""
-    inputs = [x.requires_grad_() for x in qkv(dtype=dtype)]
-    mask = torch.ones(5, 7, dtype=torch.bool)
-    mask[2] = False
-    output, _ = scaled_dot_product_attention(*inputs, mask)
-    assert output[..., 2, :].eq(0).all()
-    output.sum().backward()
-    assert inputs[0].grad[..., 2, :].eq(0).all() and all(x.grad.isfinite().all() for x in inputs)
 
 
 def test_pytorch_products_that_16_bits_cannot_hold():
