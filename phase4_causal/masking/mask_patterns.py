@@ -6,21 +6,18 @@ Three kinds of heads are compared: of a model that sees both sides; the same wei
 else changed; of a model that was trained with the mask.
 """
 
-import matplotlib.pyplot as plt
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
 from phase4_causal.models import load_causal_model
-from shared import charts, training
+from shared import training
 from shared.attention_utils import attention_distance, causal_mask
 from shared.evidence.claims import Above, Claim, Numbers
-from shared.experiment import Experiment, Results, Run
+from shared.experiment import Experiment, Run
 from shared.head_statistics import even_weights, head_statistics
 from shared.toy_language import Sentence
 from shared.training import Trained
-from shared.visualization_utils import BLUE
 
 NUM_SENTENCES = 200
 SPREADS = ("entropy", "normalised entropy", "distance", "normalised distance")
@@ -70,7 +67,6 @@ def measure(run: Run) -> Numbers:
     """Mean over rows and heads, nats and positions; beside it even weights under the same mask."""
     sentences = training.corpus()[1][: 40 if run.options.quick else NUM_SENTENCES]
     full, causal = load_multi_head_model(run.options, run.seed), load_causal_model(run.options, run.seed)
-    run.shown["label"] = full.label
     both = read(full, sentences)
     kinds = {"both sides": both, "the same, cut": cut(*both), "trained with the mask": read(causal, sentences)}
     found: Numbers = {}
@@ -101,24 +97,9 @@ CLAIM = Claim(
 )
 
 
-def picture(found: Results) -> Figure:
-    """Entropy without and with the mask: in nats, and as a share of that of even weights in the same rows."""
-    fig, (nats, share) = plt.subplots(1, 2, figsize=(8.6, 3.6), sharey=True, layout="constrained")
-    kinds = {"no mask": "both sides", "the same weights,\ntheir future cut off": "the same, cut"}
-    for ax, name, number in ((nats, "entropy", "{:.2f}"), (share, "normalised entropy", "{:.0%}")):
-        values = {label: found.each(f"{kind}, {name}") for label, kind in kinds.items()}
-        charts.bars(ax, values, dict.fromkeys(values, BLUE), number=number)
-    nats.set_title("entropy of a row, nats")
-    share.set_title("of what even weights have")
-    return fig
-
-
 main = Experiment(
     measure,
     [CLAIM],
-    picture,
-    title="The mask leaves fewer words to choose from;\nheads choose no more sharply among them",
-    note=f"{{shown[label]}}, hidden words · {NUM_SENTENCES} held-out sentences, mean over rows and heads",
     answer="Cut to the past: entropy {n[both sides, entropy]:.2f} to {n[the same, cut, entropy]:.2f} nats, but "
     "{n[both sides, normalised entropy]:.2f} to {n[the same, cut, normalised entropy]:.2f} of ln n",
 )
