@@ -166,12 +166,8 @@ def plot_heads(
     colors: Sequence[str] | None = None,
 ) -> Sequence[Axes]:
     """Draw every head of weights (H, T, T), one on each of `axes`; colors: of the titles, see role_color."""
-    if weights.dim() != 3 or not weights.size(0) == len(axes) == len(titles):
-        raise ValueError(
-            f"heads need weights (H, T, T), {len(axes)} axes and {len(titles)} titles: got {tuple(weights.shape)}"
-        )
-    for head, (ax, title) in enumerate(zip(axes, titles, strict=True)):
-        plot_attention(weights[head], tokens, ax=ax, annotate=False, labels=False)
+    for head, (matrix, ax, title) in enumerate(zip(weights, axes, titles, strict=True)):
+        plot_attention(matrix, tokens, ax=ax, annotate=False, labels=False)
         ax.set_title(title, fontsize=9, color=colors[head] if colors else INK, pad=6)
     return axes
 
@@ -262,6 +258,7 @@ def picture_of(fig: Figure) -> Image.Image:
         fig.set_dpi(plt.rcParams["savefig.dpi"])
     canvas = FigureCanvasAgg(fig)
     canvas.draw()
+    plt.close(fig)
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 

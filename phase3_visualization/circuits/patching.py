@@ -116,6 +116,13 @@ class Patching:
         """Share of the clean answer that is restored."""
         return (self.lead(*parts) - self.corrupted_lead) / (self.clean_lead - self.corrupted_lead)
 
+    def through(self, part: nn.Linear, receivers: Tensor, sent: Part) -> float:
+        """Path patching (Wang et al. 2022): share restored if w_q, w_k or w_v of some heads alone reads what is sent.
+
+        receivers: bool (H,), the heads of that layer.
+        """
+        return self.share((part, put_in(self.given(part, sent), receivers[None, None]), False))
+
     def given(self, module: nn.Module, *parts: Part) -> Tensor:
         """What a module gives for the corrupted texts with parts put in."""
         seen: list[Tensor] = []

@@ -2,7 +2,6 @@
 
     layer 0   previous    looks at the place before, and writes the word there as "word before"
               decoy       looks at its own place, as sharply, and writes as much where nobody reads
-              idle        looks at everything alike, and writes nothing
     layer 1   induction   looks for the place whose word before is its own word: the word there is the guess
 
 There is no norm and no feed-forward network. Many other weights compute the same function (Elhage et al. 2021).
@@ -52,9 +51,8 @@ def planted_model(match: float = 12.0) -> Model:
     next_position = position.roll(1, dims=1)  # as a key, place j answers to j + 1
     previous = Head(asks_place, next_position, word, before.T)
     decoy = Head(asks_place, position, word, unread.T)
-    idle = Head(0 * position, position, word, 0 * word.T)
     induction = Head(asks_word, before, word, guess.T)
-    layers = [{"previous": previous, "decoy": decoy, "idle": idle}, {"induction": induction}]
+    layers = [{"previous": previous, "decoy": decoy}, {"induction": induction}]
     return Model(word.T, position.T, layers, 8 * guess)
 
 

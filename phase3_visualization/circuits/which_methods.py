@@ -1,8 +1,8 @@
 """Which methods name the head that matters, and whose answer moves although the function does not?
 
 In a model set by hand (planted.py) the previous-token head matters; the decoy has as sharp a pattern, and nobody reads
-what it writes. A method names the planted head if it puts it above decoy and idle head by a tenth of the largest number
-that it gives to any head. Its answer moves if other weights of the same function change it: by what share of that
+what it writes. A method names the planted head if it puts it above the decoy by a tenth of the largest number that it
+gives to any head. Its answer moves if other weights of the same function change it: by what share of that
 number, at most, over three draws? Less than 1e-9 is rounding. Rollout gives no number to a head: it averages them.
 """
 
@@ -25,9 +25,9 @@ COLUMNS = ("planted head", "decoy", "names it", *CHANGES)
 
 
 def key_composition(writer: Head, reader: Head) -> Tensor:
-    """|W_QK W_OV^T| / |W_QK| |W_OV|: do the reader's keys read what is written (Elhage et al. 2021)? Of nothing, 0."""
+    """|W_QK W_OV^T| / |W_QK| |W_OV|: do the reader's keys read what is written (Elhage et al. 2021)?"""
     reads, writes = reader.query @ reader.key.T, writer.value @ writer.output
-    return (reads @ writes.T).norm() / (reads.norm() * writes.norm()).clamp(min=1e-300)
+    return (reads @ writes.T).norm() / (reads.norm() * writes.norm())
 
 
 def loss(model: Model, tokens: Tensor, **put_in: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ def loss(model: Model, tokens: Tensor, **put_in: Tensor) -> Tensor:
 
 
 def answers(model: Model, pairs: Pairs) -> dict[str, Tensor]:
-    """Method -> a number for each head: previous, decoy, idle, induction."""
+    """Method -> a number for each head: previous, decoy, induction."""
     heads = {name: head for layer in model.layers for name, head in layer.items()}
     (logits, seen), whole = read(model, pairs.clean), loss(model, pairs.clean)
     corrupted_lead = pairs.lead(read(model, pairs.corrupted)[0])
@@ -66,9 +66,9 @@ def measure(run: Run) -> Numbers:
     model, pairs = planted.planted_model(), planted.draw_pairs(TEXTS, draw)
     before, found = answers(model, pairs), {}
     for method, numbers in before.items():
-        head, decoy, idle, _ = (numbers / numbers.max()).tolist()
+        head, decoy, _ = (numbers / numbers.max()).tolist()
         found |= {f"{method}, planted head": head, f"{method}, decoy": decoy}
-        found[f"{method}, names it"] = int(head - max(decoy, idle) >= NAMED)
+        found[f"{method}, names it"] = int(head - decoy >= NAMED)
     before["the output"] = read(model, pairs.clean)[0]
     for change in CHANGES:
         for other in (planted.other_weights(model, change, draw) for _ in range(DRAWS)):

@@ -1,9 +1,9 @@
 """Can one see in a model why it copies?
 
 In layer 0 a previous-token head should copy to each place the word before it. In layer 1 an induction head should look
-there for its own word, and say the word that it looks at. Both of its tables must then be dark
-on the diagonal, and it must read for its keys what the first head writes (word_tables.py). The first head must be
-needed, and bring the answer by the path of the keys (paths.py).
+there for its own word, and say the word that it looks at. Both of its tables must then be dark on the diagonal, and it
+must read for its keys what the first head writes (word_tables.py). The first head must be needed, and bring the answer
+by the path of the keys: path patching puts what it gave for another text into one receiver only.
 """
 
 import matplotlib.pyplot as plt
@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase3_visualization.circuits.patching import Patching
-from phase4_causal.induction import paths, word_tables
-from phase4_causal.induction.induction_scores import repeated_sequences, without
+from phase4_causal.induction import word_tables
+from phase4_causal.induction.induction_scores import exchanged_words, repeated_sequences, without
 from phase4_causal.induction.models import HEADS, NAMED, NUM_TEST, STEPS, generator, head_scores, train, untrained
 from phase4_causal.induction.word_tables import looks_for, on_diagonal, says
 from shared import charts
@@ -23,13 +23,25 @@ from shared.experiment import Experiment, Results, Run
 from shared.toy_model import in_double
 from shared.visualization_utils import BLUE, GREY, WEIGHT_MAP
 
-DRAWN, RANDOM = 32, 100  # of the 64 words; pairs of random matrices
+DRAWN, RANDOM, TEXTS = 32, 100, 200  # of the 64 words; pairs of random matrices; texts in which words are exchanged
 
 
 def largest_by_chance(seed: int) -> float:
     """The largest composition of pairs of random matrices, of the shape and rank of a head's."""
     a, b, c, d = torch.randn(4, RANDOM, 64, 64 // HEADS, generator=generator(seed, 9))
     return max(word_tables.composed(*pair) for pair in zip(a @ b.mT, c @ d.mT, strict=True))
+
+
+def by_path(patching: Patching, senders: Tensor, receivers: Tensor) -> dict[str, float]:
+    """Share of the clean answer that is back, by paths from heads of layer 0 to heads of layer 1, bool (H,) each."""
+    attention = patching.model.blocks[1].attention
+    sent = patching.heads(0, patching.clean.outputs(0), senders[None, None])
+    return {
+        "path by queries": patching.through(attention.w_q, receivers, sent),
+        "path by keys": patching.through(attention.w_k, receivers, sent),
+        "path by values": patching.through(attention.w_v, receivers, sent),
+        "path past layer 1": patching.share(sent, patching.heads(1, patching.corrupted.outputs(1))),
+    }
 
 
 def measure(run: Run) -> Numbers:
@@ -59,8 +71,8 @@ def measure(run: Run) -> Numbers:
     for name, heads in {"without them": previous, "without the others": ~previous}.items():
         left = without(model, tokens, 0, heads)
         numbers |= {f"{name}, {unit}": number for unit, number in left.items()}
-    patching = Patching(model, paths.sample_texts(generator(run.seed, 10)))
-    return numbers | paths.by_path(patching, previous, matching >= NAMED)
+    patching = Patching(model, exchanged_words(TEXTS, generator(run.seed, 10)))
+    return numbers | by_path(patching, previous, matching >= NAMED)
 
 
 CLAIMS = (

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase3_visualization.circuits.patching import changed, put_in, run
+from phase3_visualization.circuits.patching import Pairs, changed, put_in, run
 from shared.head_statistics import relation_weight
 from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer
@@ -31,6 +31,18 @@ def repeated_sequences(
     words = torch.rand(count, SYMBOLS, generator=generator).argsort(dim=1)  # a random order for each sequence
     period = torch.randint(periods[0], periods[1] + 1, (count, 1), generator=generator)
     return words.gather(1, torch.arange(length) % period) + len(SPECIAL)  # (count, SYMBOLS) -> (count, length)
+
+
+def exchanged_words(count: int, generator: torch.Generator) -> Pairs:
+    """Blocks of 12 words; two of the first copy are exchanged, and the second copy asks what follows one of them.
+
+    clean       cat on RED swam big UP ... | cat on RED ?      swam: it came behind RED
+    corrupted   cat on UP swam big RED ... | cat on RED ?      another: what came behind RED here
+    """
+    clean = repeated_sequences(count, generator, (12, 12), 16)
+    corrupted = clean.clone()
+    corrupted[:, [3, 8]] = clean[:, [8, 3]]
+    return Pairs(clean, corrupted, torch.full((count,), 12 + 3), clean[:, [4, 9]])
 
 
 def after_earlier_occurrence(tokens: Tensor) -> Tensor:

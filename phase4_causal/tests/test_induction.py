@@ -9,7 +9,7 @@ from torch import Tensor
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase3_visualization.circuits.patching import Patching, changed, run
-from phase4_causal.induction import induction, models, paths
+from phase4_causal.induction import circuits, induction, models
 from phase4_causal.induction import induction_scores as task
 from phase4_causal.induction import word_tables as tables
 from phase4_causal.induction.models import HEADS, untrained
@@ -194,7 +194,7 @@ def test_scores_of_tables_that_are_known():
 
 
 def test_texts_differ_in_two_words_and_ask_for_what_follows_one_of_them():
-    pairs = paths.sample_texts(torch.Generator().manual_seed(5))
+    pairs = task.exchanged_words(200, torch.Generator().manual_seed(5))
     for clean, corrupted, asked, answers in zip(
         *(x.tolist() for x in (pairs.clean, pairs.corrupted, pairs.asked, pairs.answers)), strict=True
     ):
@@ -205,7 +205,7 @@ def test_texts_differ_in_two_words_and_ask_for_what_follows_one_of_them():
 
 @torch.no_grad()
 def test_paths_are_what_a_forward_pass_by_hand_gives(model):
-    pairs = paths.sample_texts(torch.Generator().manual_seed(5))
+    pairs = task.exchanged_words(200, torch.Generator().manual_seed(5))
     senders, receivers = torch.tensor([False, True, True, False]), torch.tensor([True, False, False, True])
     first, second = model.blocks
 
@@ -232,7 +232,7 @@ def test_paths_are_what_a_forward_pass_by_hand_gives(model):
     corrupted, sent = (words + first.attention.w_o(merge_heads(heads)) for heads in (other, mixed))
     attended = second.attention(second.attention_norm(corrupted))[0]
     low, high = (pairs.lead(model(tokens)[0]) for tokens in (pairs.corrupted, pairs.clean))
-    found = paths.by_path(Patching(model, pairs), senders, receivers)
+    found = circuits.by_path(Patching(model, pairs), senders, receivers)
     assert found == pytest.approx(
         {
             "path by queries": share(corrupted, w_q=sent),

@@ -21,7 +21,6 @@ from shared.visualization_utils import (
     headline,
     label_ends,
     plot_attention,
-    plot_heads,
     role_color,
     save_plot,
 )
@@ -36,8 +35,6 @@ def test_heatmap_refuses_what_is_not_attention():
     ):
         with pytest.raises(ValueError, match=message):
             plot_attention(bad, list(tokens))
-    with pytest.raises(ValueError, match="heads need weights"):
-        plot_heads(torch.eye(3)[None, None], list("abc"), axes=[], titles=[])
 
 
 def test_heatmap_shows_queries_down_keys_across_and_hatches_hidden_cells():
