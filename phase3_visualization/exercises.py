@@ -3,7 +3,7 @@
     python phase3_visualization/exercises.py --help      says how; answers.py has spoilers
 
 B batch, N sentences, L layers, H heads, T length. Rows of weights are queries and sum to 1, columns are keys.
-Only attention_utils, grammar/scores and patching would take the fun out of it.
+Do not import attention_utils, grammar/scores and patching: the answers are there.
 """
 
 from torch import Tensor
