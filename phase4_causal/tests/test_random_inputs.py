@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from hypothesis import configuration, given, settings
 from hypothesis import strategies as st
 
-from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
+from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
@@ -21,7 +21,7 @@ from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.local_attention import local_attention
 from shared.attention_checks import torch_twin
 from shared.attention_utils import causal_mask, padding_mask
-from shared.tests.helpers import as_printed, near, qkv
+from shared.tests.helpers import as_printed, near
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 LARGEST = {torch.float64: 1e150, torch.float32: 1e17, torch.bfloat16: 1e17, torch.float16: 6e4}  # scores stay finite
@@ -196,36 +196,14 @@ def test_a_cache_filled_in_any_chunks_is_one_pass(heads, d_k, chunks, seed):
 
 # ---- numbers that other projects print of the same mechanisms, and what their issues are about; each names its source
 
-# ---- rasbt/LLMs-from-scratch, ch03/01_main-chapter-code/ch03.ipynb: "Your journey starts with one step"
-
-JOURNEY = torch.tensor(
-    [
-        [0.43, 0.15, 0.89],
-        [0.55, 0.87, 0.66],
-        [0.57, 0.85, 0.64],
-        [0.22, 0.58, 0.33],
-        [0.77, 0.25, 0.10],
-        [0.05, 0.80, 0.55],
-    ]
-)
-
 
 def test_llms_from_scratch_attention_without_weights():
-    """Section 3.3: the words are queries, keys and values, and nothing is divided by √3."""
-    output, weights = scaled_dot_product_attention(math.sqrt(3) * JOURNEY, JOURNEY, JOURNEY)
+    """rasbt/LLMs-from-scratch, section 3.3: words are queries, keys and values, and nothing is divided by √3."""
+    words = [[0.43, 0.15, 0.89], [0.55, 0.87, 0.66], [0.57, 0.85, 0.64], [0.22, 0.58, 0.33], [0.77, 0.25, 0.10]]
+    x = torch.tensor([*words, [0.05, 0.80, 0.55]])
+    output, weights = scaled_dot_product_attention(math.sqrt(3) * x, x, x)
     as_printed(weights[1], [0.1385, 0.2379, 0.2333, 0.1240, 0.1082, 0.1581], digits=4)
     as_printed(output[1], [0.4419, 0.6515, 0.5683], digits=4)
-
-
-def test_llms_from_scratch_causal_weights_with_seed_789():
-    """Sections 3.4 and 3.5: nn.Linear without biases; then the future is hidden."""
-    torch.manual_seed(789)
-    ours = SelfAttention(3, 2, 2)
-    as_printed(ours(JOURNEY)[0][0], [-0.0739, 0.0713], digits=4)
-    weights = ours(JOURNEY, causal_mask(6))[1][0]
-    as_printed(weights[1], [0.5517, 0.4483, 0, 0, 0, 0], digits=4)
-    as_printed(weights[2], [0.3800, 0.3097, 0.3103, 0, 0, 0], digits=4)
-    as_printed(weights[5], [0.1935, 0.1663, 0.1666, 0.1542, 0.1666, 0.1529], digits=4)
 
 
 def test_d2l_dot_product_attention_on_equal_keys():
@@ -234,22 +212,6 @@ def test_d2l_dot_product_attention_on_equal_keys():
     mask = padding_mask(torch.tensor([2, 6]), 10)[:, 0]
     output, _ = scaled_dot_product_attention(torch.randn(2, 1, 2), torch.ones(2, 10, 2), value, mask)
     near(output, torch.tensor([[[2.0, 3, 4, 5]], [[10.0, 11, 12, 13]]]))
-
-
-# ---- masks as they are printed
-
-
-def printed(mask):
-    return " ".join("".join(str(int(cell)) for cell in row) for row in mask)
-
-
-@pytest.mark.parametrize(("t_q", "t_k", "expected"), [(2, 5, "11110 11111"), (5, 2, "00 00 00 10 11")])
-def test_flash_attention_causal_masks(t_q, t_k, expected):
-    """Dao-AILab/flash-attention, README, version 2.1: aligned to the bottom right; a row without a key gives 0."""
-    mask = causal_mask(t_q, t_k)
-    assert printed(mask) == expected
-    output = flash_attention(*qkv(t_q=t_q, t_k=t_k), causal=True)
-    assert torch.equal(output.ne(0).any(dim=-1)[0, 0], mask.any(dim=-1))
 
 
 def test_pytorch_products_that_16_bits_cannot_hold():
