@@ -1,4 +1,4 @@
-"""Which methods name the head that matters, and whose answer moves although the function does not?
+"""Which methods name the head that matters, whichever weights compute the same?
 
 In a model set by hand (planted.py) the previous-token head matters; the decoy has as sharp a pattern, and nobody reads
 what it writes. A method names the planted head if it puts it above the decoy by a tenth of the largest number that it
