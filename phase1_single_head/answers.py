@@ -70,15 +70,12 @@ HIDDEN = """
         masked_fill(blind, 0.0) => mul(1)
 """
 
-SOFTMAX = (
-    HIDDEN
-    + """
+SOFTMAX = """
     softmax over the wrong axis: each query shares out 1 over the keys, so rows must sum to 1; your columns do
         torch.softmax(scores, dim=-1).mask => torch.softmax(scores, dim=-2).mask
     exponentials not divided by their sum: the weights of a query are shares of 1
         torch.softmax(scores, dim=-1).mask => scores.exp().mask
 """
-)
 
 
 def some_hidden(t_q: int, t_k: int) -> Tensor:
@@ -120,7 +117,7 @@ MASKED = Exercise(
             weights[i, j] = exp(scores[i, j]) / sum(exp(scores[i, k]) for k in visible)
         # all other weights of the row stay 0: the whole row, if nothing is visible
     """,
-    SOFTMAX,
+    HIDDEN + SOFTMAX,
 )
 
 SCALED = """
@@ -132,8 +129,9 @@ SCALED = """
         query / math.sqrt(query.size(-1)) => query
     divided by d_k: divide by its root: a sum of d_k products of unit variance has a standard deviation of √d_k
         math.sqrt(query.size(-1)) => query.size(-1)
-    divided by another size than √d_k: the sum in a dot product of query and key has d_k terms, however many keys
+    divided by another size than √d_k: a dot product of query and key has d_k terms, whatever d_model and T_k
         math.sqrt(query.size(-1)) => math.sqrt(key.size(-2))
+        math.sqrt(query.size(-1)) => math.sqrt(11)
         math.sqrt(query.size(-1)) => 8
     softmax before the division: divide the scores; divided weights do not sum to 1
         query / math.sqrt(query.size(-1)) => query
@@ -147,7 +145,7 @@ EQUAL_LENGTHS = """
         query @ key.transpose(-2, -1) => key @ query.transpose(-2, -1)
 """
 ATTENTION = "output, weights"
-D_K, D_MODEL, D_V = 3, 11, 13
+D_K, D_MODEL, D_V = 3, 11, 13  # the 11 stands in SCALED, too: a root of d_model
 LARGE = -1e13  # times w_q: some visible scores are below any number that should hide, some hidden ones far above them
 
 

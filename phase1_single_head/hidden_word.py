@@ -56,7 +56,7 @@ def walk(model: ToyTransformer, words: list[str], i: int) -> tuple[Tensor, Tenso
     x = attention_input(model, seen)
     d_k = attention.w_k.out_features
 
-    print("1. Project: three views of each word, W x")
+    print("1. Project: three views of each word, x W")
     query, key, value = x @ attention.w_q.weight.T, x @ attention.w_k.weight.T, x @ attention.w_v.weight.T
     show('x of "?"', x[i])
     show("query: looks for", query[i])

@@ -199,7 +199,7 @@ WRONG = {
         ("not divided by √d_k", lambda x, q, k, v, m: attend(x @ q * 3**0.5, x @ k, x @ v, m)),
         ("divided by d_k", lambda x, q, k, v, m: attend(x @ q / 3**0.5, x @ k, x @ v, m)),
         (SCALE, lambda x, q, k, v, m: attend(x @ q * (3 / len(x)) ** 0.5, x @ k, x @ v, m)),
-        (SCALE, lambda x, q, k, v, m: attend(x @ q * 3**0.5 / 8, x @ k, x @ v, m)),
+        (SCALE, lambda x, q, k, v, m: attend(x @ q * (3 / x.size(1)) ** 0.5, x @ k, x @ v, m)),
         ("softmax before the division", lambda x, q, k, v, m: attend(x @ q, x @ k, x @ v, m, divided_after)),
         (COSINE, lambda x, q, k, v, m: attend(unit(x @ q) * 3**0.5, unit(x @ k), x @ v, m)),
         ("softmax over the wrong axis", lambda x, q, k, v, m: attend(x @ q, x @ k, x @ v, m, lambda s: s.softmax(0))),
