@@ -1,10 +1,8 @@
 """What does each head look at: trained beside untrained?
 
-Random weights draw pictures, too, and only the comparison shows what was learned. Courses like to show a grid of eight
-heads of a module that was never trained (d_model = 512, 10 random tokens) under the title "different heads learn
-different patterns". Here that module is measured beside the trained toy model and the same model before training.
-
-The weights of all heads on every sentence of --sentences are saved to data/processed/multi_head_patterns.pt.
+Random weights draw pictures, too: courses like to show eight heads of a module that was never trained. Here it is
+measured beside the trained toy model and the same model before training. The weights of all heads on every sentence of
+--sentences are saved to data/processed/multi_head_patterns.pt.
 """
 
 import argparse
@@ -63,7 +61,8 @@ def measure(run: Run) -> Numbers:
     Controls: untrained modules, the toy model, and 8 heads, d_model = 512, on 10 random tokens as in the figures.
     """
     options, make_attention = run.options, run.options.attention
-    recipe = RECIPE if make_attention is MultiHeadAttention else replace(RECIPE, name=make_attention.__name__)
+    own_name = f"{make_attention.__module__}.{make_attention.__name__}"  # a copied file may have kept the class's name
+    recipe = RECIPE if make_attention is MultiHeadAttention else replace(RECIPE, name=own_name)
     with torch.enable_grad():
         trained = checkpoints.trained_model(recipe, make_attention, options, run.seed)
     untrained = training.untrained(trained.recipe, make_attention)
@@ -154,6 +153,7 @@ main = Experiment(
     options=lambda parser: parser.add_argument(
         "--attention", type=attention_class, default=MultiHeadAttention, help="MODULE:CLASS of an attention of your own"
     ),
+    about=lambda options: options.attention is MultiHeadAttention,
 )
 
 if __name__ == "__main__":

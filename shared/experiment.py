@@ -141,7 +141,7 @@ class Experiment:
         results = Results([self.measure(run) for run in runs], options, runs[0].shown)
         judged = [findings.judged(claim, results.runs) for claim in self.claims if self.about(options)]
         numbers = results.runs[0] if len(runs) == 1 else results.mean
-        published = findings.published_ranges(self.claims, numbers)
+        published = findings.published_ranges(self.claims if self.about(options) else (), numbers)
         print(f"\n{table(numbers, published, everything=options.numbers)}\n")
         findings.print_verdicts(judged, rules=options.numbers)
         as_published = self.about(options) and all(findings.as_published(finding) for finding in judged)

@@ -5,7 +5,6 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from torch import nn
 
 from phase1_single_head.models import RECIPE
 from phase1_single_head.self_attention import scaled_dot_product_attention
@@ -62,7 +61,7 @@ def test_output_projection_folds_for_one_head_alone():
     near(output_projection.folded(one)(x)[0], one(x)[0])
     assert (output_projection.folded(many)(x)[0] - many(x)[0]).abs().max() > 0.01
     assert output_projection.columns_written(many, x) == 64
-    nn.init.eye_(many.w_o.weight)
+    torch.nn.init.eye_(many.w_o.weight)
     assert output_projection.columns_written(many, x) == 16
 
 
@@ -104,7 +103,8 @@ def test_related_words_are_framed_where_a_head_has_its_role(role, framed):
 def test_an_attention_of_ones_own_is_trained_and_others_are_refused(checkpoints, tmp_path, capsys):
     options = ["--quick", "--no-pictures", "--output-dir", str(tmp_path), "--attention"]
     visualize.main([*options, "phase2_multi_head.alibi_attention:AlibiAttention"])
-    assert "training AlibiAttention" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "training phase2_multi_head.alibi_attention.AlibiAttention" in printed and "published" not in printed
     for wrong in ("nowhere:X", "phase2_multi_head.alibi_attention:X", "phase2_multi_head.alibi_attention"):
         with pytest.raises(SystemExit) as stopped:
             visualize.main([*options, wrong])
