@@ -157,7 +157,7 @@ class Experiment:
         if not options.pictures or not (self.picture or self.film):
             return
         title = results.format(self.title) if self.title and as_published else self.question
-        note = results.format(self.note) + (f" · mean of {len(results.runs)} seeds" if len(results.runs) > 1 else "")
+        note = results.format(self.note) + (f" · {len(results.runs)} seeds" if len(results.runs) > 1 else "")
         caption = " ".join(dict.fromkeys([title.replace("\n", " "), self.question])) + f" {note}"
         name = f"{self.file.relative_to(paths.ROOT).parts[0].split('_')[0]}/{self.file.stem}"
         if self.picture:

@@ -175,7 +175,7 @@ def picture(results: Results) -> Figure:
     draw_losses(axes[0, 0], shown["losses"], shown["losses_of_one"])
     charts.bars(axes[0, 1], shown["right"], dict.fromkeys(shown["right"], BLUE), number="{:.0%}")
     axes[0, 1].set_title("answers right, induction heads taken out")
-    draw_pattern(axes[1, 0], shown["model"], 0, shown["before"], "layer 0; framed: the word before")
+    draw_pattern(axes[1, 0], shown["model"], 0, shown["before"], "layer 0; framed: the word before, first copy")
     draw_pattern(axes[1, 1], shown["model"], 1, shown["matching"], "layer 1; framed: after the same word")
     return fig
 
