@@ -45,11 +45,8 @@ def test_sequences_repeat_a_block_of_their_own():
 
 def test_places_against_a_plain_loop():
     tokens = torch.randint(5, (11, 13), generator=torch.Generator().manual_seed(0))  # words also come back unplanned
-    gold, certain, before = (
-        task.after_earlier_occurrence(tokens),
-        task.predictable(tokens),
-        task.before_in_first_copy(tokens),
-    )
+    gold, certain = task.after_earlier_occurrence(tokens), task.predictable(tokens)
+    before = task.before_in_first_copy(tokens)
     for n in range(11):
         for i in range(13):
             places = {j + 1 for j in range(i) if tokens[n, j] == tokens[n, i]}

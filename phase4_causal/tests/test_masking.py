@@ -212,9 +212,6 @@ def test_a_causal_model_never_reads_the_end_and_its_patterns_start_with_one_more
     near(weights[0, :, : len(alone[0]), : len(alone[0])], alone)
 
 
-# ---- models with and without a mask, and writing
-
-
 def test_masks_have_no_parameters():
     """The same weights in a model with another attention: with the mask, without, and under a mask of the caller."""
     trained = training.untrained(training.Recipe("t", "next word", 3, 2, 0, d_model=33), MultiHeadAttention)
