@@ -117,7 +117,7 @@ class Patching:
         return (self.lead(*parts) - self.corrupted_lead) / (self.clean_lead - self.corrupted_lead)
 
     def through(self, part: nn.Linear, receivers: Tensor, sent: Part) -> float:
-        """Path patching (Wang et al. 2022): share restored if what is sent reaches one matrix of some heads, bool (H,)."""
+        """Path patching (Wang et al. 2022): share restored if what is sent reaches a matrix of some heads, (H,)."""
         return self.share((part, put_in(self.given(part, sent), receivers[None, None]), False))
 
     def given(self, module: nn.Module, *parts: Part) -> Tensor:
