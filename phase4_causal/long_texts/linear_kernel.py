@@ -38,7 +38,6 @@ CLAIM = Claim(
     null={"*": 0.7},
 )
 
-
 main = Experiment(
     measure,
     [CLAIM],

@@ -39,9 +39,7 @@ def local_attention(query: Tensor, key: Tensor, value: Tensor, *, window: int, c
         query_position = torch.arange(start, stop, device=query.device)[:, None] + shift
         distance = torch.arange(first, last, device=query.device) - query_position  # -> (rows, columns)
         mask = (distance.abs() <= window) & (distance <= 0) if causal else distance.abs() <= window
-        seen = slice(first, last)
-        output, _ = scaled_dot_product_attention(
-            query[..., start:stop, :], key[..., seen, :], value[..., seen, :], mask
-        )
+        k, v = key[..., first:last, :], value[..., first:last, :]
+        output, _ = scaled_dot_product_attention(query[..., start:stop, :], k, v, mask)
         blocks.append(output)
     return torch.cat(blocks, dim=-2)  # blocks (..., rows, d_v) -> (..., T_q, d_v)

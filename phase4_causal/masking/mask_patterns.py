@@ -96,7 +96,6 @@ CLAIM = Claim(
     headline=True,
 )
 
-
 main = Experiment(
     measure,
     [CLAIM],

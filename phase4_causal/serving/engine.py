@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
-from shared.toy_language import END_ID, MAX_LENGTH, START_ID, encode
+from shared.toy_language import END_ID, MAX_LENGTH, START_ID, encode, tokenize
 from shared.toy_model import ToyTransformer
 
 
@@ -38,14 +38,14 @@ class Engine:
 
     def add(self, prompt: list[str], limit: int = MAX_LENGTH) -> Request:
         """Put a request at the end of the queue. Raises ValueError for one that could never be served."""
+        words = [word for part in prompt for word in tokenize(str(part))]  # an unknown one is refused
         positions, places = len(self.model.positions), len(self.cache.readers) * self.cache.block_size
-        if len(prompt) >= limit:
-            raise ValueError(f"limit must be above the {len(prompt)} words of the prompt: got {limit}; raise it")
-        if limit > positions:
-            raise ValueError(f"limit must be at most the {positions} positions of the model: got {limit}; lower it")
+        if limit not in range(len(words) + 1, positions + 1):
+            allowed = f"above the {len(words)} of the prompt, at most the {positions} positions of the model"
+            raise ValueError(f"limit must be a whole number of words, {allowed}: got {limit}")
         if limit > places:
             raise ValueError(f"limit must be at most the {places} places of all blocks: got {limit}; make more blocks")
-        self.waiting.append(Request([START_ID, *encode(prompt)], limit=limit))
+        self.waiting.append(Request([START_ID, *encode(words)], limit=limit))
         return self.waiting[-1]
 
     def run(self) -> None:
@@ -72,8 +72,9 @@ class Engine:
     def next_words(self) -> list[int]:
         """The likeliest next word of each text, from one pass over the N new words of all of them, packed."""
         model, texts = self.model, self.running
-        tokens = torch.tensor([text.tokens[place] for text in texts for place in text.new])
-        places = torch.tensor([place for text in texts for place in text.new])
+        if not texts:
+            return []
+        tokens, places = torch.tensor([(text.tokens[place], place) for text in texts for place in text.new]).T
         x = model.embedding(tokens.to(model.positions.device)) + model.positions[places]  # (N,) -> (N, d_model)
         for layer, block in enumerate(model.blocks):
             attention, words = block.attention, block.attention_norm(x)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
+from shared.attention_checks import check_sizes
 from shared.attention_utils import causal_mask
 
 
@@ -40,12 +41,13 @@ class PagedCache:
     """Keys and values of many texts, (num_layers, num_blocks, H, block_size, d_k) each; like: a tensor of their dtype.
 
     readers: how many texts have each block. holds: of each block all tokens up to its end, which find it; servers
-    keep a hash of them. share=False: no block is looked for, and each text has its own.
+    keep a hash of them. share=False: no block is looked for, and each text has its own. ValueError for a size below 1.
     """
 
     def __init__(
         self, num_layers: int, num_blocks: int, num_heads: int, block_size: int, d_k: int, like: Tensor, *, share: bool
     ) -> None:
+        check_sizes(1, num_blocks=num_blocks, block_size=block_size)
         self.keys, self.values = like.new_zeros(2, num_layers, num_blocks, num_heads, block_size, d_k)
         self.block_size, self.share = block_size, share
         self.readers, self.holds = [0] * num_blocks, [[]] * num_blocks

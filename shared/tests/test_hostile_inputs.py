@@ -20,6 +20,7 @@ from phase4_causal.long_texts import ring_attention
 from phase4_causal.long_texts.delta_rule import delta_rule
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.local_attention import local_attention
+from phase4_causal.serving.paged_cache import PagedCache
 from phase4_causal.writing.sampling import Sampling
 from shared import cli, paths, training
 from shared.attention_utils import causal_mask, local_mask, padding_mask, streaming_mask, strided_mask
@@ -29,7 +30,6 @@ from shared.tests.helpers import near, qkv
 
 not_on_windows = pytest.mark.skipif(sys.platform == "win32", reason="no pipes there, and no links for everybody")
 X = torch.ones(3, 2)
-
 
 SIZED = [
     ("window", 0, lambda n: local_mask(3, 3, n)),
@@ -42,12 +42,14 @@ SIZED = [
     ("T_k", 1, lambda n: causal_mask(3, n)),
     ("T_k", 0, lambda n: padding_mask(torch.tensor([0]), n)),
     ("max_length", 1, lambda n: KeyValueCache(1, 1, n, 1)),
+    ("num_blocks", 1, lambda n: PagedCache(1, n, 1, 1, 1, X, share=True)),
+    ("block_size", 1, lambda n: PagedCache(1, 1, 1, n, 1, X, share=True)),
 ]
 
 
 @pytest.mark.parametrize(("name", "least", "build"), SIZED)
 def test_sizes_are_whole_numbers(name, least, build):
-    for size in (math.nan, math.inf, 1.5, least - 1, True):
+    for size in (math.nan, math.inf, 1.5, least - 1, True, "1"):
         with pytest.raises(ValueError, match=rf"{name} must be a whole number, {least} or more: got {size}"):
             build(size)
     build(least)
