@@ -440,6 +440,8 @@ def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
         torch.where(p < sinks, p, sinks + (p - sinks) % window) => p % (sinks + window)
     rolls out of step: position sinks + window, the first without a slot of its own, takes slot `sinks`
         (p - sinks) % => p %
+    in order of time: each token stays in the slot that it took: the newest stands where the oldest was, not at the end
+        'amax') => 'amax').sort().values
     """
     p = torch.arange(length)
     slots = torch.where(p < sinks, p, sinks + (p - sinks) % window)

@@ -336,7 +336,7 @@ WRONG = {
     ],
     "rolling_positions": [
         ("sinks written over", lambda n, w, s: list(range(n))[-w - s :]),
-        ("", lambda *a: sorted(rolling(*a))),
+        ("in order of time", lambda *a: sorted(rolling(*a))),
     ],
 }
 RIGHT = {
