@@ -240,12 +240,12 @@ def test_what_a_lesson_shows_as_printed_is_what_its_script_prints(page, checkpoi
 
 
 def changes():
-    """The rows of this section: lesson, file, old text, new text, script, options, what is seen."""
+    """The items of this section: lesson, file, old text, new text, script, options, what is seen."""
     for lesson in LESSONS:
-        text, _ = sections(lesson).get(CHANGES, ("", ()))
-        for row in re.findall(r"^\| \[.*", text, re.MULTILINE):
-            cells = re.fullmatch(r"\| \[[^]]*\]\((.+?)\) \| `(.+?)` \| `(.+?)` \| `(\S+)(.*?)` \| (.+) \|", row)
-            assert cells, f"{lesson}: not a row of link | `old` | `new` | `script` | what is seen: {row}"
+        text, _ = sections(lesson)[CHANGES]
+        for row in re.findall(r"^- .*", text, re.MULTILINE):
+            cells = re.fullmatch(r"- \[[^]]*\]\((.+?)\): `(.+?)` → `(.+?)`<br>`(\S+)(.*?)`: (.+)", row)
+            assert cells, f"{lesson}: an item is link: `old` → `new`<br>`script`: what is seen; got {row}"
             file, old, new, script, options, seen = cells.groups()
             script = beside(lesson, script)
             yield pytest.param(beside(lesson, file), old, new, script, options, seen, id=f"{script}, {old} => {new}")
