@@ -123,12 +123,19 @@ class Teller:
             sys.exit(result.code)
 
 
+def hold(*, back: bool) -> None:
+    """What would stop this process has to wait, or comes through again. Windows has no such thing."""
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_BLOCK if back else signal.SIG_UNBLOCK, STOPS)
+
+
 def prepare(timed: bool) -> None:
     """What a process of the pool begins with: it can be ended at any moment, and does not hear Ctrl-C."""
     if timed:
         seconds.watch(spent)
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+    hold(back=False)
     matplotlib.use("Agg")  # it opens no window
     tqdm.set_lock(threading.RLock())  # its own is shared by processes: whoever is ended would leave it behind
 
@@ -138,16 +145,11 @@ def processes(modules: Iterable[str] = (), *, timed: bool = False) -> Pool:
     copies = sys.platform == "linux"
     for name in modules if copies else ():
         importlib.import_module(name)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hold(back=True)  # a new process is not stopped before it is prepared for that
     try:
         return multiprocessing.get_context("fork" if copies else "spawn").Pool(PROCESSES, prepare, [timed])
     finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def without_retrain(argv: list[str]) -> list[str]:
-    """The options of a script whose models have just been trained."""
-    return [option for option in argv if option != "--retrain"]
+        hold(back=False)
 
 
 def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller: Teller) -> None:
@@ -159,7 +161,7 @@ def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller
             teller.tell(name, result)
         teller.file.write(result.text)
         teller.spent[name] = result.spent
-    argv = without_retrain(argv)
+    argv = [option for option in argv if option != "--retrain"]  # the models have just been trained
     started = {
         name: pool.apply_async(run_script, (name, argv))
         for plan in plans.values()
@@ -185,9 +187,10 @@ def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, long
     modules = [name for plan in plans.values() for name in plan.scripts]
     with processes([*modules, "torch._dynamo"], timed=options.time) as pool:  # the last: every optimizer asks for it
         run_side_by_side(pool, plans, argv, teller)
+    argv = [option for option in argv if option != "--retrain"]
     for plan in plans.values():
         for name in filter(plan.can_run, plan.alone + (plan.longer if longer else ())):
-            teller.tell(name, run_script(name, without_retrain(argv)))
+            teller.tell(name, run_script(name, argv))
     return teller
 
 
