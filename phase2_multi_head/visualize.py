@@ -79,9 +79,7 @@ def measure(run: Run) -> Numbers:
         hidden = choose_word(options.words)
         ((guess, probability),) = likeliest(guess_hidden(trained.model, [options.words], [hidden])[0][0], 1)
         run.shown["guess"] = f'For a hidden "{options.words[hidden]}" the model guesses "{guess}" ({probability:.2f})'
-        asked = questions(training.corpus()[1][:100])  # held-out sentences, each word of which is hidden once
-        device = trained.model.positions.device
-        run.shown["excess"] = excess_loss(lambda tokens: trained.model(tokens.to(device))[0].cpu(), asked)
+        run.shown["excess"] = excess_loss(trained.logits, questions(training.corpus()[1][:100]))  # held out
         saved = {sentence: weights_of(trained.model, tokenize(sentence)) for sentence in options.all_sentences}
         path = options.output_dir / paths.PROCESSED / "multi_head_patterns.pt"
         with paths.whole_file(path) as unfinished, unfinished.open("wb") as file:

@@ -91,10 +91,10 @@ def main(argv: list[str] | None = None) -> str:
     heads = cli.chosen_heads(parser, options, trained.recipe.num_layers, trained.recipe.num_heads)
     save_plot(options, "phase3/attention_flow", *draw(trained, options.words, heads))
     untrained = training.untrained(trained.recipe, MultiHeadAttention)
-    for name, each in (("untrained", untrained), ("trained", trained)):
-        fixed, even = shares_drawn(each)
+    drawn = {name: shares_drawn(each) for name, each in (("untrained", untrained), ("trained", trained))}
+    for name, (fixed, even) in drawn.items():
         print(f"   {name}: {fixed:.0%} of the arrows above {FIXED}; {even:.0%} drawn, above {THRESHOLD:g} even shares")
-    return f"Of an untrained model's arrows {shares_drawn(untrained)[0]:.0%} lie above {FIXED}"
+    return f"Of an untrained model's arrows {drawn['untrained'][0]:.0%} lie above {FIXED}"
 
 
 if __name__ == "__main__":

@@ -152,6 +152,11 @@ def processes(modules: Iterable[str] = (), *, timed: bool = False) -> Pool:
         hold(back=False)
 
 
+def without_retrain(argv: list[str]) -> list[str]:
+    """The options of a script whose models have just been trained."""
+    return [option for option in argv if option != "--retrain"]
+
+
 def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller: Teller) -> None:
     """Train, then run everything that may run beside something else, and tell it phase by phase."""
     loaders = dict.fromkeys(name for plan in plans.values() for name in plan.train)
@@ -161,7 +166,7 @@ def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller
             teller.tell(name, result)
         teller.file.write(result.text)
         teller.spent[name] = result.spent
-    argv = [option for option in argv if option != "--retrain"]  # the models have just been trained
+    argv = without_retrain(argv)
     started = {
         name: pool.apply_async(run_script, (name, argv))
         for plan in plans.values()
@@ -187,10 +192,9 @@ def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, long
     modules = [name for plan in plans.values() for name in plan.scripts]
     with processes([*modules, "torch._dynamo"], timed=options.time) as pool:  # the last: every optimizer asks for it
         run_side_by_side(pool, plans, argv, teller)
-    argv = [option for option in argv if option != "--retrain"]
     for plan in plans.values():
         for name in filter(plan.can_run, plan.alone + (plan.longer if longer else ())):
-            teller.tell(name, run_script(name, argv))
+            teller.tell(name, run_script(name, without_retrain(argv)))
     return teller
 
 

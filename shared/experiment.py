@@ -139,15 +139,16 @@ class Experiment:
         options = cli.parse(parser, argv)
         runs = [Run(options, seed, parser.error) for seed in cli.seeds(options)]
         results = Results([self.measure(run) for run in runs], options, runs[0].shown)
-        judged = [findings.judged(claim, results.runs) for claim in self.claims if self.about(options)]
+        claims = self.claims if (judges := self.about(options)) else ()
+        judged = [findings.judged(claim, results.runs) for claim in claims]
         numbers = results.runs[0] if len(runs) == 1 else results.mean
-        published = findings.published_ranges(self.claims if self.about(options) else (), numbers)
+        published = findings.published_ranges(claims, numbers)
         print(f"\n{table(numbers, published, everything=options.numbers)}\n")
         findings.print_verdicts(judged, rules=options.numbers)
-        as_published = self.about(options) and all(findings.as_published(finding) for finding in judged)
+        as_published = judges and all(findings.as_published(finding) for finding in judged)
         self.draw(results, as_published=as_published)
         answer, whole = results.format(self.answer), table(numbers, published, everything=True)
-        if self.about(options):
+        if judges:
             findings.save(options.output_dir, paths.shown(self.file), judged, results.runs, whole, answer)
         return answer
 
@@ -157,7 +158,7 @@ class Experiment:
         if not options.pictures or not (self.picture or self.film):
             return
         title = results.format(self.title) if self.title and as_published else self.question
-        note = results.format(self.note) + (f" · {len(results.runs)} seeds" if len(results.runs) > 1 else "")
+        note = results.format(self.note) + (f" · {len(results.runs)} runs" if len(results.runs) > 1 else "")
         caption = " ".join(dict.fromkeys([title.replace("\n", " "), self.question])) + f" {note}"
         name = f"{self.file.relative_to(paths.ROOT).parts[0].split('_')[0]}/{self.file.stem}"
         if self.picture:

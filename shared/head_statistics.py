@@ -89,6 +89,11 @@ def head_statistics(weights: Tensor, mask: Tensor) -> dict[str, Tensor]:
     }
 
 
+def composed(a: Tensor, b: Tensor) -> float:
+    """|AB| / |A| |B|, Frobenius norms: how much of what the one gives the other takes (Elhage et al. 2021)."""
+    return ((a @ b).norm() / (a.norm() * b.norm())).item()
+
+
 def added_by_heads(attention: nn.Module, heads: Tensor) -> Tensor:
     """head_h W_O^h, what each head adds to the output: (..., H, T, d_v) -> (..., H, T, d_model).
 

@@ -258,7 +258,6 @@ def picture_of(fig: Figure) -> Image.Image:
         fig.set_dpi(plt.rcParams["savefig.dpi"])
     canvas = FigureCanvasAgg(fig)
     canvas.draw()
-    plt.close(fig)
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 

@@ -5,8 +5,6 @@ memory the reader's states, c what attention brings:
 
     none      s = GRU(y, s)                                  all it knows of the text is where s starts
     Luong     s = GRU(y, s), then c = attention(s, memory)   predicts from tanh(W [c; s])   (Luong et al. 2015)
-
-In Bahdanau et al. (2014) the old s asks, before the letter is read, and c goes into the GRU.
 """
 
 import torch

@@ -6,11 +6,8 @@ does each model lose above the grammar's own entropy, and how often does its bes
 relates to another? That head is chosen on one half of the held-out sentences and scored on the other.
 """
 
-from functools import partial
-
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from phase1_single_head.models import load_single_head_model
 from phase2_multi_head.models import load_multi_head_model, load_one_layer_model
@@ -40,11 +37,6 @@ def load_models(run: Run) -> dict[str, Trained]:
     return dict(zip(MODELS, (one, four, eight, deep), strict=True))
 
 
-def logits(trained: Trained, tokens: Tensor) -> Tensor:
-    """tokens (B, T) -> (B, T, V), on whatever device the model is."""
-    return trained.model(tokens.to(trained.model.positions.device))[0].cpu()
-
-
 def measure(run: Run) -> Numbers:
     """The share of held-out pairs, in either direction, that the best head gets right; nats above the best loss.
 
@@ -58,9 +50,7 @@ def measure(run: Run) -> Numbers:
     scores["best fixed offset"] = offset_baselines(held_out[len(held_out) // 2 :])
     numbers = {f"{name}, {relation}": share for name, shares in scores.items() for relation, share in shares.items()}
     asked = questions(held_out[: QUICK_SENTENCES if run.options.quick else NUM_SENTENCES])
-    numbers |= {
-        f"{name}, excess loss": excess_loss(partial(logits, trained), asked) for name, trained in models.items()
-    }
+    numbers |= {f"{name}, excess loss": excess_loss(trained.logits, asked) for name, trained in models.items()}
     return numbers | {"the grammar's entropy": floor(asked)}
 
 

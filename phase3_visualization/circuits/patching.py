@@ -92,6 +92,13 @@ class Pairs:
         return (both[:, 0] - both[:, 1]).mean().item()
 
 
+def exchanged(clean: Tensor, one: int, other: int, period: int) -> Pairs:
+    """Texts (B, T) that come again after `period` places, asked there what follows the first of two exchanged words."""
+    corrupted = clean.clone()
+    corrupted[:, [one, other]] = clean[:, [other, one]]
+    return Pairs(clean, corrupted, torch.full((len(clean),), one + period), clean[:, [one + 1, other + 1]])
+
+
 class Patching:
     """A model and the pairs of texts that it has read. What is put in is named by a Part, as `changed` takes it.
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase3_visualization.circuits.patching import Pairs
+from phase3_visualization.circuits.patching import Pairs, exchanged
 from shared.attention_utils import causal_mask
 
 WORDS, PERIOD = 29, 11  # word 0 is <start>; the block that comes twice
@@ -99,6 +99,4 @@ def draw_pairs(count: int, draw: torch.Generator) -> Pairs:
     """<start> and a block of different words, twice; corrupted: two words of the first copy are exchanged."""
     block = 1 + torch.rand(count, WORDS - 1, generator=draw).argsort(dim=1)[:, :PERIOD]
     clean = torch.cat([torch.zeros(count, 1, dtype=torch.long), block, block], dim=1)  # (B, PERIOD) -> (B, LENGTH)
-    corrupted = clean.clone()
-    corrupted[:, [3, 7]] = clean[:, [7, 3]]
-    return Pairs(clean, corrupted, torch.full((count,), 3 + PERIOD), clean[:, [4, 8]])
+    return exchanged(clean, 3, 7, PERIOD)

@@ -17,6 +17,7 @@ from phase3_visualization.circuits.patching import Pairs
 from phase3_visualization.circuits.planted import CHANGES, PERIOD, Head, Model, read
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
+from shared.head_statistics import composed
 from shared.visualization_utils import plot_cells
 
 TEXTS, DRAWS = 32, 3
@@ -24,10 +25,9 @@ NAMED, ROUNDING = 0.1, 1e-9
 COLUMNS = ("planted head", "decoy", "names it", *CHANGES)
 
 
-def key_composition(writer: Head, reader: Head) -> Tensor:
+def key_composition(writer: Head, reader: Head) -> float:
     """|W_QK W_OV^T| / |W_QK| |W_OV|: do the reader's keys read what is written (Elhage et al. 2021)?"""
-    reads, writes = reader.query @ reader.key.T, writer.value @ writer.output
-    return (reads @ writes.T).norm() / (reads.norm() * writes.norm())
+    return composed(reader.query @ reader.key.T, (writer.value @ writer.output).T)
 
 
 def loss(model: Model, tokens: Tensor, **put_in: Tensor) -> Tensor:

@@ -77,6 +77,11 @@ def answers(model: ToyTransformer, case: Case) -> dict[str, Tensor]:
     }
 
 
+def share(chosen: frozenset[int], wanted: frozenset[int]) -> float:
+    """How much of a choice is right: with a tie, the share of its positions that are wanted."""
+    return len(chosen & wanted) / len(chosen)
+
+
 def score_methods(model: ToyTransformer, cases: Sequence[Case]) -> Numbers:
     """How often each method's largest number is right, by three measures, as "method, measure".
 
@@ -98,8 +103,7 @@ def score_methods(model: ToyTransformer, cases: Sequence[Case]) -> Numbers:
             wanted["found"] = chosen["perfect reader"]
         for name, guess in chosen.items():
             for measure, words in wanted.items():
-                shared = len(guess & words) / len(guess)  # with a tie, the share of its positions
-                right.setdefault(f"{name}, {measure}", []).append(shared)
+                right.setdefault(f"{name}, {measure}", []).append(share(guess, words))
     if not agreed:
         raise ValueError(f"none of {len(cases)} sentences can be asked: the model and the grammar agree on no word")
     found = {name: mean(shares) for name, shares in right.items()}

@@ -19,6 +19,7 @@ from phase3_visualization.circuits.pattern_used import RIVALS, pairs_of, patched
 from shared import training
 from shared.experiment import Run
 from shared.grammar.entropy import sentence_log_probability
+from shared.head_statistics import composed
 from shared.tests.helpers import near
 from shared.toy_language import MASK_ID, decode, encode
 from shared.training import Recipe
@@ -177,6 +178,7 @@ def test_what_methods_say_of_planted_heads(texts):
     writer, reader = (planted.Head(*torch.randn(3, 5, 2).double(), torch.randn(2, 5).double()) for _ in range(2))
     read_and_written = torch.einsum("ak,bk,cv,vb->ac", reader.query, reader.key, writer.value, writer.output)
     norms = (reader.query @ reader.key.T).norm() * (writer.value @ writer.output).norm()
+    near(composed(torch.diag(torch.tensor([3.0, 4.0])), torch.eye(2)), 0.5**0.5, 1e-6)  # 5 of 5 √2
     near(which_methods.key_composition(writer, reader), read_and_written.square().sum().sqrt() / norms)
 
 

@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase3_visualization.circuits.patching import Patching
-from phase4_causal.induction import word_tables
 from phase4_causal.induction.induction_scores import exchanged_words, repeated_sequences, without
 from phase4_causal.induction.models import HEADS, NAMED, NUM_TEST, STEPS, generator, head_scores, train, untrained
-from phase4_causal.induction.word_tables import looks_for, on_diagonal, says
+from phase4_causal.induction.word_tables import centred, compositions, copying_score, looks_for, on_diagonal, says
 from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
+from shared.head_statistics import composed
 from shared.toy_model import in_double
 from shared.visualization_utils import BLUE, GREY, WEIGHT_MAP
 
@@ -29,7 +29,7 @@ DRAWN, RANDOM, TEXTS = 32, 100, 200  # of the 64 words; pairs of random matrices
 def largest_by_chance(seed: int) -> float:
     """The largest composition of pairs of random matrices, of the shape and rank of a head's."""
     a, b, c, d = torch.randn(4, RANDOM, 64, 64 // HEADS, generator=generator(seed, 9))
-    return max(word_tables.composed(*pair) for pair in zip(a @ b.mT, c @ d.mT, strict=True))
+    return max(composed(*pair) for pair in zip(a @ b.mT, c @ d.mT, strict=True))
 
 
 def by_path(patching: Patching, senders: Tensor, receivers: Tensor) -> dict[str, float]:
@@ -60,9 +60,9 @@ def measure(run: Run) -> Numbers:
     numbers = {
         "looks for the word before": on_diagonal(match),
         "says the word it looks at": on_diagonal(said),
-        "copying score": word_tables.copying_score(said),
+        "copying score": copying_score(said),
         "looks for the word before, with feed-forward networks": with_networks,
-        **word_tables.compositions(model, first, second),
+        **compositions(model, first, second),
         "random matrices, largest": largest_by_chance(run.seed),
         "previous-token heads": int(previous.sum()),
         "weight on the word before": before[first].item(),
@@ -124,7 +124,7 @@ CLAIMS = (
 
 def draw_table(ax: Axes, table: Tensor, title: str, rows: str, columns: str) -> None:
     """The first words of a table, from one (white) to three standard deviations above the mean (dark)."""
-    values = word_tables.centred(table)
+    values = centred(table)
     ax.imshow((values / values.std())[:DRAWN, :DRAWN].numpy(), vmin=1, vmax=3, cmap=WEIGHT_MAP)
     ax.set(xticks=[], yticks=[], ylabel=rows, xlabel=columns)
     ax.set_title(title, fontsize=12)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase3_visualization.circuits.patching import Pairs, changed, put_in, run
+from phase3_visualization.circuits.patching import Pairs, changed, exchanged, put_in, run
 from shared.head_statistics import relation_weight
 from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer
@@ -39,10 +39,7 @@ def exchanged_words(count: int, generator: torch.Generator) -> Pairs:
     clean       cat on RED swam big UP ... | cat on RED ?      swam: it came behind RED
     corrupted   cat on UP swam big RED ... | cat on RED ?      another: what came behind RED here
     """
-    clean = repeated_sequences(count, generator, (12, 12), 16)
-    corrupted = clean.clone()
-    corrupted[:, [3, 8]] = clean[:, [8, 3]]
-    return Pairs(clean, corrupted, torch.full((count,), 12 + 3), clean[:, [4, 9]])
+    return exchanged(repeated_sequences(count, generator, (12, 12), 16), 3, 8, period=12)
 
 
 def after_earlier_occurrence(tokens: Tensor) -> Tensor:

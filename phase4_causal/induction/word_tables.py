@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from phase4_causal.induction.induction_scores import SYMBOLS
 from phase4_causal.induction.models import HEADS
+from shared.head_statistics import composed
 from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer
 
@@ -71,11 +72,6 @@ def copying_score(table: Tensor) -> float:
     """Sum of the eigenvalues over the sum of their sizes: 1 if all words make themselves likelier, -1 less likely."""
     eigenvalues = torch.linalg.eigvals(centred(table))
     return (eigenvalues.real.sum() / eigenvalues.abs().sum()).item()
-
-
-def composed(a: Tensor, b: Tensor) -> float:
-    """|AB| / |A| |B|, Frobenius norms: how much of what the one gives the other takes (Elhage et al. 2021)."""
-    return ((a @ b).norm() / (a.norm() * b.norm())).item()
 
 
 def compositions(model: ToyTransformer, first: int, second: int) -> dict[str, float]:

@@ -27,7 +27,7 @@ COLORS = dict(zip(BLOCKS, (ORANGE, GREY, BLUE, GREEN), strict=True))
 def served(model: ToyTransformer, prompts: list[list[str]], block_size: int, batch: int) -> Numbers:
     """Counted: passes until all is written. After those with somebody waiting: texts, share of their places empty."""
     engine = Engine(model, PLACES // block_size, block_size, share=False)
-    passes, full, texts, held, filled = 0, 0, 0, 0, 0
+    passes, crowded = 0, []  # texts, places that they hold, and places filled
     for first in range(0, USERS, batch):
         for prompt in prompts[first : first + batch]:
             engine.add(prompt, LONGEST)
@@ -35,11 +35,10 @@ def served(model: ToyTransformer, prompts: list[list[str]], block_size: int, bat
             engine.step()
             passes += 1
             if engine.waiting or first + batch < USERS:
-                full += 1
-                texts += len(engine.running)
-                held += block_size * sum(len(text.table) for text in engine.running)
-                filled += sum(text.stored for text in engine.running)
-    return {"texts": texts / full, "empty": 1 - filled / held, "passes": passes}
+                held = block_size * sum(len(text.table) for text in engine.running)
+                crowded.append((len(engine.running), held, sum(text.stored for text in engine.running)))
+    texts, held, filled = map(sum, zip(*crowded, strict=True))
+    return {"texts": texts / len(crowded), "empty": 1 - filled / held, "passes": passes}
 
 
 def measure(run: Run) -> Numbers:

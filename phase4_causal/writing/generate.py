@@ -117,7 +117,7 @@ def page(written: Written, step: int, note: str) -> Figure:
     weights = written.attended[step][-1][0]  # of the last layer: (1, H, n) -> (H, n)
     heads, so_far = weights.shape
     tokens, taken = decode(written.tokens[0].tolist()), int(written.tokens[0, so_far])
-    fig = plt.figure(figsize=(9, 3.4))
+    fig = Figure(figsize=(9, 3.4))  # of a film: pyplot would keep every one
     fig.text(0.02, 0.92, "One word at a time: each is drawn, and then read", fontsize=13)
     fig.text(0.02, 0.02, note, color=QUIET)
     look, chances = fig.add_axes((0.08, 0.2, 0.66, 0.4)), fig.add_axes((0.84, 0.2, 0.1, 0.64))
