@@ -88,7 +88,12 @@ class Claim:
     id: str
     text: str
     rule: str
-    holds: Rule | None
+    holds: Rule | None = None
+    effect: Callable[[Numbers], float] | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    also: Rule = lambda numbers: True
+    revised: str = ""
     kind: str = EXPERIMENT
     unit: str = ""
     source: str = "course notes"
@@ -101,9 +106,16 @@ class Claim:
     script: str = ""
 
     def __post_init__(self) -> None:
+        if self.effect is not None:
+            object.__setattr__(self, "holds", self.passes)
         for world in ("oracle", "null"):
             if getattr(self, world) is not None:
                 object.__setattr__(self, world, World(getattr(self, world)))
+
+    def passes(self, numbers: Numbers) -> bool:
+        """Whether the effect is on the right side of its bar, and the rest of the rule holds."""
+        effect = self.effect(numbers)
+        return (effect >= self.at_least if self.at_most is None else effect <= self.at_most) and self.also(numbers)
 
     def verdict(self, numbers: Numbers) -> str:
         """What these numbers say, of one seed (over_seeds: of several): HOLDS, FAILS or ONLY_IF.
