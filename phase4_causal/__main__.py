@@ -20,7 +20,6 @@ PLAN = course.Plan(
         "writing.generate",
         "writing.cache_savings",
         "long_texts.sparse_reach",
-        "long_texts.linear_kernel",
         "long_texts.overwriting",
         "serving.speculative",
         "serving.pages",

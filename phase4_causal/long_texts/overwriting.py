@@ -14,7 +14,7 @@ from torch import Tensor
 from phase1_single_head.self_attention import masked_softmax
 from phase4_causal.long_texts.delta_rule import delta_rule
 from shared import charts
-from shared.evidence.claims import Claim, Numbers
+from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
 
@@ -61,22 +61,6 @@ def measure(run: Run) -> Numbers:
     return found
 
 
-FEW = [count for count in COUNTS if count <= WIDTH // 2]
-CLAIM = Claim(
-    id="delta-rule",
-    text="A memory of fixed size gives the newest value of a key if it writes corrections, and not if it adds; it has "
-    "room for about as many keys as a key has numbers",
-    source="Schlag et al. 2021, sections 4.1 and 4.2",
-    rule="up to 32 keys the delta rule at least 0.95, sums at most 0.75; with 128 at most 0.6",
-    holds=lambda n: (
-        all(n[f"delta rule, {count}"] >= 0.95 and n[f"sums, {count}"] <= 0.75 for count in FEW)
-        and n["delta rule, 128"] <= 0.6
-    ),
-    oracle={"sums, *": 0.5, "delta rule, 128": 0.5, "delta rule, 256": 0.25, "*": 1.0},
-    null={"*": 0.5},
-)
-
-
 def picture(found: Results) -> Figure:
     """The share of each memory against the number of keys."""
     fig, ax = plt.subplots(figsize=(8.2, 4.8), layout="constrained")
@@ -89,8 +73,7 @@ def picture(found: Results) -> Figure:
 
 main = Experiment(
     measure,
-    [CLAIM],
-    picture,
+    picture=picture,
     title="A memory that corrects finds the newest value, until it is full",
     note=f"no model: {TEXTS} texts of random keys and values, d = {WIDTH}",
     answer="Of 32 keys written twice the delta rule finds {n[delta rule, 32]:.0%} of the newest values, "

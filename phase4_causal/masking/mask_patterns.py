@@ -2,8 +2,9 @@
 
 In row i a causal head chooses among i + 1 keys, none of them to the right: so its entropy and its distance are smaller
 before anything is learned. Here both are divided by what even weights give in the same row, 1/n on each visible key.
-Three kinds of heads are compared: of a model that sees both sides; the same weights, their future cut off and nothing
-else changed; of a model that was trained with the mask.
+The heads of a model that sees both sides are compared with the same weights, their future cut off and nothing else
+changed. Beside them stands a model that was trained with the mask: it guesses next words, the other one hidden ones, so
+what it does differently need not come from the mask.
 """
 
 import torch
@@ -13,7 +14,7 @@ from phase2_multi_head.models import load_multi_head_model
 from phase4_causal.models import load_causal_model
 from shared import training
 from shared.attention_utils import attention_distance, causal_mask
-from shared.evidence.claims import Above, Claim, Numbers
+from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
 from shared.head_statistics import even_weights, head_statistics
 from shared.toy_language import Sentence
@@ -64,36 +65,32 @@ def spread(layers: list[Tensor], mask: Tensor) -> dict[str, float]:
 
 
 def measure(run: Run) -> Numbers:
-    """Mean over rows and heads, nats and positions; beside it even weights under the same mask."""
+    """Mean over rows and heads, raw in nats and positions; normalised: even weights under the same mask have 1."""
     sentences = training.corpus()[1][: 40 if run.options.quick else NUM_SENTENCES]
     full, causal = load_multi_head_model(run.options, run.seed), load_causal_model(run.options, run.seed)
     both = read(full, sentences)
     kinds = {"both sides": both, "the same, cut": cut(*both), "trained with the mask": read(causal, sentences)}
-    found: Numbers = {}
-    for kind, (layers, mask) in kinds.items():
-        found |= {f"{kind}, {name}": number for name, number in spread(layers, mask).items()}
-        even = spread([even_weights(mask)], mask)
-        found |= {f"{kind}, even weights, {name}": even[name] for name in ("entropy", "distance")}
-    return found
+    return {f"{kind}, {name}": number for kind, found in kinds.items() for name, number in spread(*found).items()}
 
 
-def least_fall(n: Numbers) -> float:
-    """By how much normalised entropy and distance are smaller under the mask, added or trained with: the least."""
-    names = ("normalised entropy", "normalised distance")
-    masked = {name: max(n[f"the same, cut, {name}"], n[f"trained with the mask, {name}"]) for name in names}
-    return min(n[f"both sides, {name}"] - masked[name] for name in names)
+def fall(n: Numbers, name: str) -> float:
+    """By how much it is smaller after the cut."""
+    return n[f"both sides, normalised {name}"] - n[f"the same, cut, normalised {name}"]
 
 
 CLAIM = Claim(
     id="C107",
-    text="A causal mask makes attention more local and more focused, beyond what it hides",
+    text="A causal mask, added to the weights of a trained model (two layers of four heads, hidden words), makes "
+    "attention more focused and more local, beyond what it hides",
     source="course notes, experiments with the causal mask (asked there)",
-    rule="normalised entropy and normalised distance are both smaller by more than 0.05, when the mask is added to "
-    "a trained model's weights and in a model trained with it",
-    holds=Above(least_fall, 0.05),
+    rule="normalised entropy falls by 0.05 or more, and normalised distance, too",
+    effect=lambda n: fall(n, "entropy"),
+    at_least=0.05,
+    also=lambda n: fall(n, "distance") >= 0.05,
     oracle={"both sides, normalised*": 0.7, "*": 0.4},
     null={"*": 0.7},
-    headline=True,
+    revised="was 'holds only if raw numbers are counted', which only redefines the word; then it was asked of a model "
+    "trained with the mask as well, whose task is another",
 )
 
 main = Experiment(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from phase1_single_head.self_attention import masked_softmax
 from shared.attention_utils import causal_mask, padding_mask
-from shared.evidence.claims import PROBE, Claim, Numbers
+from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Run
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -88,38 +88,8 @@ def measure(run: Run) -> Numbers:
     return {f"{cause}, {name}": count(dtype) for cause, count in causes.items() for name, dtype in DTYPES.items()}
 
 
-def starting(n: Numbers, start: str) -> list[float]:
-    """The numbers whose names begin so."""
-    return [number for name, number in n.items() if name.startswith(start)]
-
-
-CLAIMS = (
-    Claim(
-        id="C123",
-        text="A query that sees no key makes NaN, and the NaN reaches gradients that other rows need",
-        kind=PROBE,
-        source="course notes, troubleshooting (they name scale, axis and float16, and leave it out)",
-        rule="at least one gradient in every dtype with plain softmax, none with rows set to 0",
-        holds=lambda n: (
-            min(starting(n, "gradients with NaN, plain")) >= 1 and max(starting(n, "gradients with NaN, ours")) == 0
-        ),
-        headline=True,
-    ),
-    Claim(
-        id="C005",
-        text="In practice -1e9 is close enough to -inf",
-        kind=PROBE,
-        source="course notes, the causal mask",
-        rule="weight 0 in every dtype, also when every key is hidden (a dtype that torch refuses counts as 1)",
-        holds=lambda n: max(starting(n, "-1e9")) == 0,
-        only_if=lambda n: max(weight for weight in starting(n, "-1e9, one key") if weight != REFUSED) == 0,
-        condition="the dtype can hold it (not float16) and no row hides all keys: it would see all",
-    ),
-)
-
 main = Experiment(
     measure,
-    CLAIMS,
     answer="From queries that see no key: {n[rows, padding on the left, float32]:.0f} of 10 rows, padded on the left; "
     "{n[rows, padding on the left, ours, float32]:.0f} with ours",
 )

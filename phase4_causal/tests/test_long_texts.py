@@ -152,6 +152,21 @@ def test_what_does_not_fit_is_refused(call, message):
 # ---- another kernel, and the delta rule
 
 
+def test_linear_attention_is_hardly_nearer_to_softmax_than_a_plain_average():
+    inputs = qkv(0, t_q=100, t_k=100, leading=(), d_k=64, d_v=64)
+    outputs = [linear_attention(*inputs, feature_map=name) for name in FEATURE_MAPS]
+    target = F.scaled_dot_product_attention(*inputs)
+    average, *apart = ((output - target).norm() for output in (inputs[2].mean(dim=0), *outputs))
+    assert min(apart) > 0.85 * average
+
+
+def test_the_delta_rule_puts_a_value_in_place_of_the_old_one_and_sums_give_both():
+    key, value = torch.eye(5).repeat(1, 2, 1), torch.randn(1, 10, 5)
+    found = overwriting.answers(key[:, :5], key, value)
+    near(found["delta rule"], value[:, 5:])
+    near(found["sums"], value[:, :5] + value[:, 5:])
+
+
 @pytest.mark.parametrize("length", [1, CHUNK + 1])
 def test_the_delta_rule_is_its_loop(length):
     inputs = words_of(length, leading=(2,))
