@@ -54,7 +54,7 @@ def full_loss(model: ToyTransformer, sentences: list[Sentence], mode: str) -> fl
 
 
 def bigram_loss(sentences: list[Sentence], held_out: list[Sentence]) -> float:
-    """What one loses per word who knows how often each word of the sentences is followed by each other one."""
+    """What one loses per word who has counted, in all that models are trained on, how often each follows another."""
     counts = torch.full((len(VOCABULARY), len(VOCABULARY)), 0.01)  # a little for pairs that were never seen
     (tokens, _), (tested, _) = (training.to_batch(part, "next word") for part in (sentences, held_out))
     pairs = tokens[:, :-1].flatten(), tokens[:, 1:].flatten()  # (N, T) -> (N * (T - 1),) each
@@ -86,8 +86,8 @@ def measure(run: Run) -> Numbers:
 CLAIMS = (
     Claim(
         id="C101",
-        text="Trained without a causal mask a next-word model (one layer of four heads, or two) cheats: it copies the "
-        "next word, and from the past alone it is worse than a guess among all words",
+        text="Trained without a causal mask for 200 steps a next-word model (one layer of four heads, or two) cheats: "
+        "it copies the next word, and from the past alone it is worse than a guess among all words",
         source="course notes, experiments with the causal mask",
         rule="from the past alone its loss is 1 nat or more above that of a uniform guess, while in training it is "
         "0.05 at most, with one layer and with two",

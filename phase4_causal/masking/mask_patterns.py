@@ -80,7 +80,7 @@ def fall(n: Numbers, name: str) -> float:
 
 CLAIM = Claim(
     id="C107",
-    text="A causal mask, added to the weights of a trained model (two layers of four heads, hidden words), makes "
+    text="A causal mask, added to the weights of a model (two layers of four heads, trained on hidden words), makes "
     "attention more focused and more local, beyond what it hides",
     source="course notes, experiments with the causal mask (asked there)",
     rule="normalised entropy falls by 0.05 or more, and normalised distance, too",
