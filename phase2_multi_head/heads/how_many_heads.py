@@ -2,22 +2,24 @@
 
 Four models guess hidden words after the same steps on the same batches: one, four or eight heads in one layer, and four
 heads in each of two. In one layer more heads cost no parameters: d_model = 64 is only cut into more slices. What
-does each model lose above the grammar's own entropy, and how often does its best head find the word that the grammar
-relates to another? That head is chosen on one half of the held-out sentences and scored on the other.
+does each model lose above the grammar's own entropy, and what share of that is left with more heads? How often does its
+best head find the word that the grammar relates to another? That head is chosen on one half of the held-out sentences
+and scored on the other.
 """
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from phase1_single_head.models import load_single_head_model
-from phase2_multi_head.models import load_multi_head_model, load_one_layer_model
+from phase1_single_head.models import RECIPE as SINGLE_HEAD
+from phase1_single_head.models import load_single_head_model, make_single_head
+from phase2_multi_head.models import ONE_LAYER_RECIPE, load_multi_head_model, load_one_layer_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import charts, training
-from shared.evidence.claims import Above, Claim, Numbers
+from shared import charts, checkpoints, training
+from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.entropy import excess_loss, floor, questions
 from shared.grammar.scores import CORE_RELATIONS, chosen_and_scored, offset_baselines
-from shared.training import Trained
+from shared.training import Trained, variant
 from shared.visualization_utils import GREY, role_color
 
 MODELS = (
@@ -26,6 +28,7 @@ MODELS = (
     "eight heads, one layer",
     "four heads, two layers",
 )
+EARLY = 300  # steps of two more trainings, of one head and of four; all others have 800
 NUM_SENTENCES, QUICK_SENTENCES = 150, 20  # of the held-out ones, each word of which is hidden once
 
 
@@ -41,7 +44,7 @@ def measure(run: Run) -> Numbers:
     """The share of held-out pairs, in either direction, that the best head gets right; nats above the best loss.
 
     The models of one layer differ in nothing but the size of their heads; one head alone has no biases. Two layers have
-    twice the parameters, and a weight decay of their own, 0.5 for 0.1.
+    twice the parameters, and a weight decay of their own, 0.5 for 0.1. Rates rise and fall once in each training.
     """
     models, held_out = load_models(run), training.corpus()[1]
     untrained = training.untrained(models["four heads, two layers"].recipe, MultiHeadAttention)
@@ -51,45 +54,60 @@ def measure(run: Run) -> Numbers:
     numbers = {f"{name}, {relation}": share for name, shares in scores.items() for relation, share in shares.items()}
     asked = questions(held_out[: QUICK_SENTENCES if run.options.quick else NUM_SENTENCES])
     numbers |= {f"{name}, excess loss": excess_loss(trained.logits, asked) for name, trained in models.items()}
+    early = ((SINGLE_HEAD, make_single_head), (ONE_LAYER_RECIPE, MultiHeadAttention))
+    one, four = (
+        checkpoints.trained_model(variant(recipe, steps=EARLY), make, run.options, run.seed) for recipe, make in early
+    )
+    left = excess_loss(four.logits, asked) / excess_loss(one.logits, asked)
+    numbers[f"of one head's excess four heads leave after {EARLY} steps"] = left
+    one, four, eight, _ = (numbers[f"{name}, excess loss"] for name in MODELS)
+    numbers["of one head's excess four heads leave"] = four / one
+    numbers["of four heads' excess eight leave"] = eight / four
     return numbers | {"the grammar's entropy": floor(asked)}
 
 
-def diminishing(n: Numbers) -> float:
-    """What eight heads gain over four, in nats, or what is left of half the gain of four over one: the smaller."""
-    one, four, eight, _ = (n[f"{name}, excess loss"] for name in MODELS)
-    return min(four - eight, (one - four) / 2 - (four - eight))
+def more_is_left(n: Numbers) -> float:
+    """What eight heads leave of the excess of four, less what each of the two doublings before left, on average."""
+    return n["of four heads' excess eight leave"] - n["of one head's excess four heads leave"] ** 0.5
 
 
-def is_learned(n: Numbers, relation: str) -> bool:
-    """Right in 0.90, and 0.15 more often than the better of the two baselines."""
+def above_baselines(n: Numbers, relation: str) -> float:
+    """How much more often the best head is right than the better of the two baselines."""
     baseline = max(n[f"best fixed offset, {relation}"], n[f"best head before training, {relation}"])
-    return n[f"four heads, two layers, {relation}"] >= max(0.90, baseline + 0.15)
+    return n[f"four heads, two layers, {relation}"] - baseline
 
 
 CLAIMS = (
     Claim(
         id="C081",
-        text="More heads bring more, with diminishing returns",
+        text="More heads bring more, with diminishing returns: one of 64, four of 16 or eight of 8 in one layer of "
+        "d_model = 64, after the same steps",
         source="course notes, 'Hyperparameter Choices': beyond 16, in wider models; in translation 32 heads are worse "
         "than 16 (Vaswani et al. 2017, table 3)",
-        rule="8 heads gain something over 4, and less than half of what 4 gain over 1",
-        holds=Above(diminishing, 0),
-        oracle={"one*, excess loss": 0.6, "four*": 0.3, "eight*": 0.25},
-        null={"one*, excess loss": 0.6, "four*": 0.4, "eight*": 0.2},
-        headline=True,
+        rule="eight heads leave at most 0.95 of the excess loss of four, and at least 0.02 more of it than a doubling "
+        "from one head to four leaves on average (the root of what both leave)",
+        effect=more_is_left,
+        at_least=0.02,
+        also=lambda n: n["of four heads' excess eight leave"] <= 0.95,
+        oracle={"of one*": 0.4, "of four*": 0.9},
+        null={"of one*": 0.64, "of four*": 0.8},
+        revised="was by gains in nats, which shrink where all come near one floor; before that on models of its own, "
+        "where ten seeds could not tell four heads from eight",
     ),
     Claim(
         id="three-roles",
-        text="By guessing hidden words alone, heads come to follow determiner – noun, verb – subject and verb – place; "
-        "before training none does",
+        text="By guessing hidden words alone, heads of two layers of four come to follow determiner – noun, verb – "
+        "subject and verb – place; before training none does",
         source="course notes, 'Head Specialization': patterns of trained models, which emerge during training; "
         "scored as in Clark et al. 2019",
-        rule="for each relation a head that is right in 0.90 of the pairs, and 0.15 more often than the best fixed "
-        "offset and than the best head before training",
-        holds=lambda n: all(is_learned(n, relation) for relation in CORE_RELATIONS),
+        rule="for each relation a head that is right in at least 0.90 of the pairs, and at least 0.15 more often than "
+        "the best fixed offset and than the best head before training",
+        effect=lambda n: min(above_baselines(n, relation) for relation in CORE_RELATIONS),
+        at_least=0.15,
+        also=lambda n: min(n[f"four heads, two layers, {relation}"] for relation in CORE_RELATIONS) >= 0.90,
         oracle={"four heads, two layers, *": 1.0, "best fixed offset, *": 0.5, "best head before training, *": 0.3},
         null={"four heads, two layers, *": 0.5, "best fixed offset, *": 0.5, "best head before training, *": 0.3},
-        headline=True,
+        revised="was three claims and one of phase 3; the best head was chosen and scored on the same sentences",
     ),
 )
 

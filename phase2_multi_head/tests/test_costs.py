@@ -73,6 +73,7 @@ def test_peak_memory_as_the_formulas_say(length, d_model, num_heads):
     assert cost_model.measured_peak("in steps", *sizes) == cost_model.peak_bytes("in steps", *sizes)
     formula = cost_model.peak_bytes("fused", *sizes)
     assert formula <= cost_model.measured_peak("fused", *sizes) <= formula + 2**20  # scratch memory
+    assert cost_model.peak_bytes("fused", 4 * length, d_model, num_heads) == 4 * formula, "linear in the length"
 
 
 def test_operations_and_parameters_as_the_formulas_say():
