@@ -16,22 +16,22 @@ SIZE = 64  # of embeddings and states
 
 
 class Seq2Seq(nn.Module):
-    """A GRU that reads, in both directions or one, and a GRU that writes; between them one vector, the last states.
+    """A GRU that reads and a GRU that writes; between them one vector, the last state of the reader.
 
     It reads and writes `letters` different ones; the writer's first input is one more, number `letters`.
     """
 
-    def __init__(self, letters: int, directions: int = 2) -> None:
+    def __init__(self, letters: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(letters + 1, SIZE)
-        self.encoder = nn.GRU(SIZE, SIZE // directions, batch_first=True, bidirectional=directions == 2)
+        self.encoder = nn.GRU(SIZE, SIZE, batch_first=True)
         self.decoder = nn.GRU(SIZE, SIZE, batch_first=True)
         self.to_logits = nn.Linear(SIZE, letters)
 
     def read(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """source (B, T) -> every state of the encoder, all directions (B, T, SIZE), and the last of each (B, SIZE)."""
-        memory, last = self.encoder(self.embedding(source))  # last (2, B, SIZE / 2)
-        return memory, torch.cat(last.unbind(), dim=-1)
+        """source (B, T) -> every state of the encoder (B, T, SIZE), and the last one (B, SIZE)."""
+        memory, last = self.encoder(self.embedding(source))  # last (1, B, SIZE)
+        return memory, last[0]
 
     def forward(self, source: Tensor, previous: Tensor) -> tuple[Tensor, Tensor | None]:
         """source (B, T), previous (B, T), the letter before each to be written -> logits (B, T, letters), weights."""

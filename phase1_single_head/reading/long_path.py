@@ -46,12 +46,12 @@ def lstm_that_keeps() -> nn.LSTM:
 
 LAYERS = {
     "attention": lambda: SelfAttention(SIZE),
-    "LSTM, gate open": lstm_that_keeps,
+    "LSTM with open gates": lstm_that_keeps,
     "LSTM": lambda: nn.LSTM(SIZE, SIZE, batch_first=True),
     "RNN": lambda: nn.RNN(SIZE, SIZE, batch_first=True),
     "convolution": CausalConvolution,
 }
-COLORS = {"attention": BLUE, "LSTM, gate open": GREEN, "LSTM": ORANGE, "RNN": RED}
+COLORS = {"attention": BLUE, "LSTM with open gates": GREEN, "LSTM": ORANGE, "RNN": RED}
 
 
 def outputs(layer: nn.Module, x: Tensor) -> Tensor:
@@ -99,17 +99,31 @@ def kept(n: Numbers, name: str) -> float:
     return n[f"{name}, 512 words"] / n[f"{name}, 8 words"]
 
 
-CLAIM = Claim(
-    id="C046",
-    text="At usual initial weights the gradient of attention does not vanish over long sequences as that of a "
-    "recurrent network does",
-    source="course notes, Gradient flow and summary; for recurrent networks Hochreiter and Schmidhuber 1997",
-    rule="from 8 to 512 words attention keeps at least 1/1,000 (even shares leave 1/64), and RNN and LSTM at most "
-    "1e-20",
-    holds=lambda n: kept(n, "attention") >= 1e-3 and max(kept(n, "RNN"), kept(n, "LSTM")) <= 1e-20,
-    oracle={"attention, *": 1.0, "*, 8 words": 1.0, "*": 1e-40},
-    null={"*, 8 words": 1.0, "*": 1e-40},
-    headline=True,
+CLAIMS = (
+    Claim(
+        id="C046",
+        text="At usual initial weights the gradient of one layer of attention does not vanish over 512 words as that "
+        "of a recurrent network does",
+        source="course notes, Gradient flow and summary; for recurrent networks Hochreiter and Schmidhuber 1997",
+        rule="from 8 to 512 words attention keeps at least 1/1,000 (even shares leave 1/64), and RNN and LSTM at most "
+        "1e-20",
+        effect=lambda n: kept(n, "attention"),
+        at_least=1e-3,
+        also=lambda n: max(kept(n, "RNN"), kept(n, "LSTM")) <= 1e-20,
+        oracle={"attention, *": 1.0, "*, 8 words": 1.0, "*": 1e-40},
+        null={"*, 8 words": 1.0, "*": 1e-40},
+        revised="was half of the gradient at 8 words, or else a power law: the word vanish redefined by a condition",
+    ),
+    Claim(
+        id="open-gates-keep-more",
+        text="An LSTM whose forget gates start open keeps more of the gradient over 512 words than attention does",
+        source="our question; the bias is that of Gers et al. 2000, larger",
+        rule="at 512 words ten times as much arrives as in attention, or more",
+        effect=lambda n: n["LSTM with open gates, 512 words"] / n["attention, 512 words"],
+        at_least=10,
+        oracle={"LSTM*": 1.0, "*": 0.005},
+        null={"*": 0.005},
+    ),
 )
 
 
@@ -128,12 +142,12 @@ def picture(found: Results) -> Figure:
 
 main = Experiment(
     measure,
-    [CLAIM],
+    CLAIMS,
     picture,
-    title="The first of 512 words still reaches attention, but not an RNN,\nand an LSTM only if its gate starts open",
-    note=f"untrained, default initial weights, size {SIZE}, median of {NUM_DRAWS} draws · gate open: forget bias 5",
+    title="The first of 512 words reaches attention, and not an RNN;\nan LSTM whose gates start open keeps more of it",
+    note=f"untrained, default initial weights, size {SIZE}, median of {NUM_DRAWS} draws · open gates: forget bias 5",
     answer="Over 512 words {n[attention, 512 words]:.1e} of a nudge arrives in attention, "
-    "{n[RNN, 512 words]:.0e} in an RNN",
+    "{n[RNN, 512 words]:.0e} in an RNN, {n[LSTM with open gates, 512 words]:.1e} in an LSTM whose gates start open",
 )
 
 if __name__ == "__main__":

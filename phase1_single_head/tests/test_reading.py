@@ -82,7 +82,7 @@ def test_gradient_of_a_linear_recurrence_is_the_factor_to_the_number_of_steps(fa
 
 def test_an_open_gate_keeps_what_an_lstm_forgets():
     torch.manual_seed(0)
-    open_gate, usual = (long_path.gradient(long_path.LAYERS[name](), 32) for name in ("LSTM, gate open", "LSTM"))
+    open_gate, usual = (long_path.gradient(long_path.LAYERS[name](), 32) for name in ("LSTM with open gates", "LSTM"))
     assert open_gate > 1000 * usual
 
 
