@@ -81,7 +81,7 @@ def head_scores(model: nn.Module, tokens: Tensor, generator: torch.Generator) ->
     first, second = (role_scores(*half) for half in zip(weights.chunk(2), tokens.chunk(2), strict=True))
     control = role_scores(weights_of(shuffled(model, generator), tokens), tokens)
     roles = named(role_scores(weights, tokens))
-    found = {f"{role}, best head": second[role][first[role].argmax()].item() for role in COLORS}
+    found = {f"{role}, best head": second[role][first[role].argmax()].item() for role in ("previous", "induction")}
     found |= {f"{role}, heads": roles.count(role) for role in COLORS}
     found["first, share of heads"] = roles.count("first") / len(roles)
     found["all heads"] = len(roles)
@@ -104,25 +104,26 @@ def measure(run: Run) -> Numbers:
 CLAIMS = (
     Claim(
         id="decoder-copies",
-        text="A published decoder has heads that look at the token before, and heads that look up what came next last "
-        "time, on tokens that mean nothing",
+        text="SmolLM2-135M (30 layers of 9 heads) has heads that look at the token before, and heads that look up what "
+        "came next last time, on tokens that mean nothing",
         source="Olsson et al. 2022",
         rule="of both kinds the head chosen on one half of the sequences gives 0.5 or more there on the other half; in "
-        "the shuffled model no head of any kind has 0.25",
-        holds=lambda n: (
-            min(n["previous, best head"], n["induction, best head"]) >= NAMED
-            and n["highest score in the shuffled model"] <= NAMED / 2
-        ),
+        "the shuffled model no head of any kind gives more than 0.25",
+        effect=lambda n: min(n["previous, best head"], n["induction, best head"]),
+        at_least=NAMED,
+        also=lambda n: n["highest score in the shuffled model"] <= NAMED / 2,
         oracle={"*, best head": 1.0, "highest score in the shuffled model": 0.05},
         null={"*": 0.05},
     ),
     Claim(
         id="decoder-sinks",
-        text="A large part of the heads of a published decoder rests on the first token, whichever that is",
-        source="Xiao et al. 2023, section 3.1",
-        rule="at least a quarter of the heads give it more than half of their weight; in the shuffled model no head of "
-        "any kind has 0.25",
-        holds=lambda n: n["first, share of heads"] >= 0.25 and n["highest score in the shuffled model"] <= NAMED / 2,
+        text="A quarter or more of the heads of SmolLM2-135M (30 layers of 9) rest on the first token, whichever it is",
+        source="Xiao et al. 2023, section 3.1, of most heads of larger models",
+        rule="a quarter or more of the heads give it more than half of their weight; in the shuffled model no head of "
+        "any kind gives more than 0.25",
+        effect=lambda n: n["first, share of heads"],
+        at_least=0.25,
+        also=lambda n: n["highest score in the shuffled model"] <= NAMED / 2,
         oracle={"first, share of heads": 0.5, "highest score in the shuffled model": 0.05},
         null={"first, share of heads": 0.0, "highest score in the shuffled model": 0.05},
     ),

@@ -32,7 +32,7 @@ TEXT = "The animal didn't cross the street because it was too tired"
 
 @dataclass
 class LanguageModel:
-    """A model of the Hugging Face library, its tokenizer, and the name to print."""
+    """A model of the Hugging Face library, its tokenizer, and name and size to print."""
 
     model: nn.Module
     tokenizer: Any
@@ -96,7 +96,9 @@ def load(name: str | None = None) -> LanguageModel:
         raise ValueError(f"--model {source}: an encoder or a decoder with a fast tokenizer is needed, e.g. {DEFAULT}")
     tokenizer.padding_side = "right"
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # some have none; padding is masked anyway
-    return LanguageModel(model.eval(), tokenizer, (name or DEFAULT).rstrip("/").split("/")[-1])
+    shape = f"{model.config.num_hidden_layers} layers of {model.config.num_attention_heads} heads"
+    size = f"{model.num_parameters() / 1e6:.0f} million numbers, {shape}"
+    return LanguageModel(model.eval(), tokenizer, f"{(name or DEFAULT).rstrip('/').split('/')[-1]} ({size})")
 
 
 @torch.no_grad()

@@ -2,8 +2,9 @@
 
 A window keeps the keys and values of the last tokens only, so that memory does not grow. With room for 128 of them: the
 last 128, or the last 124 and the first 4 for ever (StreamingLLM, Xiao et al. 2023), beside a model that keeps all. The
-window is a mask, so SmolLM2-135M reads the text in one pass through our own attention. The text is
-data/raw/claims.json from a place that the seed draws: it stays as it is, so that the numbers do.
+window is a mask, so SmolLM2-135M reads the text in one pass through our own attention; tokens keep the positions that
+they have in the text, where StreamingLLM counts them anew in the window. The text is data/raw/claims.json from a place
+that the seed draws: it stays as it is, so that the numbers do.
 """
 
 import json
@@ -43,36 +44,36 @@ def losses(language_model: LanguageModel, tokens: Tensor, mask: Tensor) -> Tenso
 
 @refuses
 def measure(run: Run) -> Numbers:
-    """Mean loss in nats beyond the window, tokens 256 to 768, of each way."""
+    """Mean loss in nats beyond the window, tokens 256 to 768; of each way how much more than with everything."""
     language_model = load(SMOLLM2)
     tokens = excerpt(language_model, torch.Generator().manual_seed(run.seed))
-    found = {}
-    for way, mask in MASKS.items():
-        loss = losses(language_model, tokens, streaming_mask(LENGTH, *mask))
-        found[way] = loss[2 * ROOM :].mean().item()
-    return found
+    everything, *others = (
+        losses(language_model, tokens, streaming_mask(LENGTH, *mask))[2 * ROOM :].mean().item()
+        for mask in MASKS.values()
+    )
+    more = {f"{way}, more nats": loss - everything for way, loss in zip(list(MASKS)[1:], others, strict=True)}
+    return {"everything, loss": everything} | more
 
 
 CLAIM = Claim(
     id="decoder-window",
-    text="A decoder in a window does far worse once the first tokens have left it; four of them, kept, make up for "
-    "most of this",
+    text="SmolLM2-135M in a window of 128 tokens does far worse once the first tokens have left it; four of them, "
+    "kept, make up for most of this",
     source="Xiao et al. 2023, section 3.1, whose windows are 1,024 tokens and more",
     rule="beyond the window's length the window alone costs 0.5 nats or more against all tokens; with the first 4 "
     "kept, in the same room, half of this or less",
-    holds=lambda n: (
-        n["window"] >= n["everything"] + 0.5
-        and n["window and sinks"] - n["everything"] <= (n["window"] - n["everything"]) / 2
-    ),
-    oracle={"everything": 3.0, "window": 6.0, "window and sinks": 3.2},
-    null={"everything": 3.0, "*": 4.0},
+    effect=lambda n: n["window, more nats"],
+    at_least=0.5,
+    also=lambda n: n["window and sinks, more nats"] <= n["window, more nats"] / 2,
+    oracle={"window, more nats": 3.0, "window and sinks, more nats": 0.2},
+    null={"*": 1.0},
 )
 
 main = Experiment(
     measure,
     [CLAIM],
-    answer="Loss beyond the window in nats: everything {n[everything]:.2f}, window {n[window]:.2f}, window and sinks "
-    "{n[window and sinks]:.2f}",
+    answer="Beyond the window, in nats: everything {n[everything, loss]:.2f}, window {n[window, more nats]:.2f} more, "
+    "window and sinks {n[window and sinks, more nats]:.2f} more",
 )
 
 if __name__ == "__main__":

@@ -100,23 +100,10 @@ def test_gradients_are_how_fast_the_loss_changes_with_an_embedding(model, case):
 
 
 @torch.no_grad()
-def test_answers_are_read_in_the_row_of_the_hidden_word_and_norms_are_of_what_is_added(model, case):
-    tokens = torch.tensor([readers.hide(case.words, 1)])
-    found = faithfulness.last_layer_norms(model, tokens, 1)
-    x = model.blocks[0](model.embed(tokens))[0]
-    attention, read = model.blocks[1].attention, model.blocks[1].attention_norm(x)
-    _, weights = attention(read)
-    for j in range(6):
-        added = torch.zeros(15).double()
-        for head in range(3):
-            rows = slice(5 * head, 5 * head + 5)
-            value = attention.w_v.weight[rows] @ read[0, j] + attention.w_v.bias[rows]
-            added += weights[0, head, 1, j] * (attention.w_o.weight[:, rows] @ value)
-        near(found[j], added.norm())
+def test_answers_are_read_in_the_row_of_the_hidden_word(model, case):
     said = faithfulness.answers(model, case)
-    near(said["norm-weighted"], found)
-    layers = [layer[0] for layer in model(tokens)[1]]
-    near(said["raw weights"], weights[0, :, 1].mean(dim=0))
+    layers = [layer[0] for layer in model(torch.tensor([readers.hide(case.words, 1)]))[1]]
+    near(said["raw weights"], layers[1][:, 1].mean(dim=0))
     near(said["rollout"], attention_rollout(layers)[1])
     assert said["nearest word"].tolist() == [-1, 0, -1, -2, -3, -4]
 
@@ -127,21 +114,19 @@ def test_ties_are_shared_and_the_hidden_word_is_ignored(case):
 
 
 def test_the_board_counts_who_finds_the_word_that_both_readers_name(case, monkeypatch):
-    """By hand, words 0 and 2 related: in the second of four sentences no word matters, in the last they disagree."""
-    costs = iter(torch.tensor([[2.0, 0, 1, 0, 0, 0], [0.01, 0, 0, 0, 0, 0], [0, 0, 2, 0, 0, 0], [0, 0, 0, 0, 0, 1]]))
-    left_out = iter(torch.tensor([[3.0, 0, 2, 1, 0, 0], [0, 0, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]]))
-    weights = iter(torch.tensor([[1.0, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 1]]))
-    rollout = iter(torch.tensor([[1.0, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]]))
+    """Words 0 and 2 are related: in the second sentence no word matters, in the fourth they disagree, in the last 5."""
+    costs = iter(torch.eye(6)[[0, 0, 2, 5, 5]] * torch.tensor([2, 0.01, 2, 1, 1])[:, None])
+    left_out, rollout = iter(torch.eye(6)[[0, 2, 0, 5]]), iter(torch.eye(6)[[0, 2, 0, 0]])
+    weights = iter(torch.tensor([[1.0, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 1], [1, 0, 0, 0, 0, 0]]))
     said = {"leave-one-out": left_out, "raw weights": weights, "rollout": rollout}
     monkeypatch.setattr(faithfulness, "perfect_reader", lambda _: next(costs))
     monkeypatch.setattr(faithfulness, "answers", lambda *_: {name: next(values) for name, values in said.items()})
-    found = faithfulness.score_methods(None, [case] * 4)
-    assert (found["sentences asked"], found["both readers agree"]) == (3, 2)
-    assert found["raw weights, found"] == pytest.approx(1 / 4)  # half of the first, for it names two
-    assert found["raw weights, perfect reader's word"] == pytest.approx(1.5 / 3)
-    assert found["raw weights, plausible"] == pytest.approx(1 / 3)
-    assert found["rollout minus raw weights"] == pytest.approx(2 / 3 - 1.5 / 3)
-    assert (found["leave-one-out, found"], found["chance, found"]) == (1, pytest.approx(1 / 5))
+    found = faithfulness.score_methods(None, [case] * 5)
+    assert (found["sentences"], found["both readers agree"]) == (3, pytest.approx(3 / 4))
+    assert found["raw weights, found"] == pytest.approx(1 / 6)  # half of the first, for it names two
+    assert found["raw weights, plausible"] == pytest.approx(2 / 3)
+    assert found["raw weights, plausible where another word mattered"] == found["sentences where another word mattered"]
+    assert (found["rollout, found"], found["chance, found"]) == (pytest.approx(2 / 3), pytest.approx(1 / 5))
 
 
 @torch.no_grad()
