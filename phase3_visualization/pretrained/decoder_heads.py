@@ -149,8 +149,8 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="Of {n[all heads]:.0f} heads {n[first, heads]:.0f} rest on the first token; far fewer look up a repetition",
-    note="{shown[model]} (pretrained), random tokens, repeated; more than half of the weight\n"
+    title="Of {n[all heads]:.0f} heads of SmolLM2 {n[first, heads]:.0f} rest on the first token; far fewer copy",
+    note="{shown[model]}, pretrained; random tokens, repeated; more than half of the weight\n"
     "grey: first token · P: previous · D: duplicate · I: induction · pale: none of them",
     answer="Heads of {shown[model]} with a name, of {n[all heads]:.0f}: {n[previous, heads]:.0f} previous, "
     "{n[duplicate, heads]:.0f} duplicate, {n[induction, heads]:.0f} induction, {n[first, heads]:.0f} first",

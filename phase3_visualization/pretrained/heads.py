@@ -156,7 +156,7 @@ main = Experiment(
     [CLAIM],
     picture,
     title="Many heads of MiniLM park most of their weight on [CLS]",
-    note="{shown[model]}, pretrained, on “{shown[tokens]}”\n"
+    note="{shown[model]}, pretrained, on\n“{shown[tokens]}”\n"
     "queries down, keys across · framed: more than half of the weight on this one place",
     answer="{n[heads with over half of their weight on one place]:.0f} of {n[heads]:.0f} heads of {shown[model]} give "
     "most of their weight to one place",
