@@ -21,6 +21,7 @@ RECIPE = Recipe("multi_head_model", "masked word", num_heads=4, num_layers=2, st
 ONE_LAYER_RECIPE = Recipe(
     "one_layer_model", "masked word", num_heads=4, num_layers=1, steps=800, matrix_decay=LITTLE_DECAY
 )
+AGAIN = 1000  # added to a seed: the model trained again, with a seed that no other run of ten has
 CAUSAL_RECIPE = Recipe("causal_model", "next word", num_heads=4, num_layers=2, steps=800)
 
 

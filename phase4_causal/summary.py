@@ -19,7 +19,7 @@ from matplotlib.text import Text
 from torch import Tensor
 
 from phase1_single_head.models import asks, choose_word, flow_of, load_single_head_model
-from phase2_multi_head.models import load_multi_head_model, load_one_layer_model
+from phase2_multi_head.models import AGAIN, load_multi_head_model, load_one_layer_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import generate
 from phase4_causal.models import largest_leak, load_causal_model
@@ -222,7 +222,7 @@ def draw_without_a_future(ax: Axes, top: float, trained: Trained, words: list[st
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     one, four = load_single_head_model(options), load_one_layer_model(options)
-    deep, again = load_multi_head_model(options), load_multi_head_model(options, options.seed + 1)
+    deep, again = load_multi_head_model(options), load_multi_head_model(options, options.seed + AGAIN)
     fig = plt.figure(figsize=(WIDTH / 25.4, HEIGHT / 25.4))
     ax = fig.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(HEIGHT, 0))
     ax.axis("off")

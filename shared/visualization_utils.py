@@ -71,8 +71,8 @@ def theme() -> Iterator[None]:
 
 def role_color(role: str) -> str:
     """The colour of what a head does: of a relation, in either direction ("verb → subject", "verb-subject"); purple
-    for a position ("previous", "first word"); grey for "no name"."""
-    relation = next((color for word, color in RELATION_COLORS.items() if word in role), None)
+    for a position or a column ("previous", "most → subject"); grey for "no name"."""
+    relation = next((color for word, color in RELATION_COLORS.items() if word in role and "most" not in role), None)
     return relation or (GREY if role == "no name" else PURPLE)
 
 

@@ -13,7 +13,6 @@ from phase3_visualization.explorer.wagers import lesson_link
 from shared import optimization, training
 from shared.grammar import roles
 from shared.grammar.scores import DIRECTIONS, relation_name
-from shared.head_statistics import OFFSETS
 from shared.toy_language import MASK_ID, MAX_LENGTH, PAD_ID, RELATIONS, SPECIAL, VOCABULARY, Sentence, encode
 from shared.visualization_utils import role_color
 
@@ -31,17 +30,20 @@ def packed(sentences: list[Sentence]) -> str:
 
 def rule(base: roles.Baselines) -> dict[str, list[dict]]:
     """The bars of roles.margins, in its order: a head has a name if its share is as high or higher."""
-    words = {offset: text for text, offset in OFFSETS.items()}
-    places = [(o, o, words.get(o, f"offset {o:+d}")) for o in range(-roles.FARTHEST, roles.FARTHEST + 1)]
     positions = [
-        {"name": name, "offset": offset, "bar": max(roles.POSITIONAL, base.untrained[key] + roles.MARGIN)}
-        for offset, key, name in [*places, (None, "first", "first word")]
+        {"name": name, "place": place, "bar": max(roles.POSITIONAL, base.untrained[place] + roles.MARGIN)}
+        for place, name in roles.NAMES.items()
     ]
     relations = [
         {"name": name, "relation": r, "backward": way == DIRECTIONS[1], "bar": base.bar((r, way)) + roles.MARGIN}
         for r, way, name in TIES
     ]
-    return {"positions": positions, "relations": relations}
+    keys = list(base.fixed_offset)
+    columns = [
+        {"name": name, "of": keys.index(key), "bar": max(roles.MOST, base.untrained[name] + roles.MARGIN)}
+        for name, key in roles.COLUMNS.items()
+    ]
+    return {"positions": positions, "relations": relations, "columns": columns}
 
 
 def recipe() -> dict[str, int | float]:

@@ -6,21 +6,33 @@ margin, over held-out sentences, or it gets none:
     position   its largest weight has the same offset in 0.9 of the rows: itself, previous, next, or another fixed
                offset; or lies on the first word in 0.9 of them                              (Voita et al. 2019)
     relation   its largest weight, itself aside, is the gold word at least 10 points (0.10) more often than with the
-               best fixed offset (Voita et al. 2019), and than in the best untrained model (our addition)
+               best fixed offset (Voita et al. 2019) and than in the best untrained model, and twice as often as that
+               of a word without this relation to it, in the same sentence (both our addition)
+    column     the largest weight of half of all words is on one word, whoever asks: "most → subject"
 
 A head has its name from one half of the held-out sentences, and keeps it if it passes the same rule on the other half.
 phase3_visualization/roles/head_roles.py draws the scores; every picture names and colours heads by this rule.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from shared import training
-from shared.grammar.scores import DIRECTIONS, best_fixed_offset, gold_matrices, relation_name, score_heads
+from shared.grammar.scores import (
+    DIRECTIONS,
+    attended_word,
+    best_fixed_offset,
+    gold_matrices,
+    relation_name,
+    share_of_others,
+    share_right,
+)
 from shared.head_statistics import OFFSETS, even_weights, first_share, head_statistics, offset_shares
 from shared.toy_language import RELATIONS, Sentence
 from shared.toy_model import MakeAttention
@@ -29,27 +41,36 @@ from shared.training import Recipe, Trained, attention_on
 POSITIONAL, MARGIN = 0.90, 0.10  # Voita et al. 2019
 FARTHEST = 5  # fixed offsets tried to each side
 UNTRAINED = 3  # models of the control
+TWICE = 2  # so often as the other words must those with a relation find their word
+MOST = 0.50  # of the other words look at the word of a column
 NO_NAME = "no name"
-NEIGHBOURS = (-1, 1)  # offsets of the previous and of the next word
 
 Key = tuple[str, str]  # relation, direction
+Place = int | str  # an offset, or the first word
+NAMES = {offset: f"offset {offset:+d}" for offset in range(-FARTHEST, FARTHEST + 1)} | {"first": "first word"}
+NAMES |= {offset: name for name, offset in OFFSETS.items()}
+
+# The words that each sentence has once, each with a relation whose other words are asked.
+COLUMNS: dict[str, Key] = {
+    "most → subject": ("verb-subject", "forward"),
+    "most → verb": ("verb-subject", "backward"),
+    "most → place": ("verb-place", "forward"),
+}
 
 
 @dataclass
 class Scores:
     """One number for each head of a model, (L, H): shares of rows by offset or on the first word, relations, spread."""
 
-    offset: dict[int, Tensor]
-    unrelated: dict[int, Tensor]  # previous and next word, only of the rows where that is not a related word
-    first: Tensor
+    place: dict[Place, Tensor]
     relation: dict[Key, Tensor]  # accuracy
+    others: dict[Key, Tensor]  # share of the words without the relation that look at the same word
     statistics: dict[str, Tensor]
 
     @property
     def heads(self) -> list[tuple[int, int]]:
         """(layer, head) of all heads."""
-        num_layers, num_heads = self.first.shape
-        return [(layer, head) for layer in range(num_layers) for head in range(num_heads)]
+        return list(itertools.product(*map(range, self.place[0].shape)))
 
 
 @dataclass
@@ -57,7 +78,7 @@ class Baselines:
     """What a head that learned nothing reaches; untrained: the highest over the heads of all untrained models."""
 
     fixed_offset: dict[Key, float]
-    untrained: dict[int | str | Key, float]
+    untrained: dict[Place | Key, float]  # and the name of a column
     even: dict[str, float]  # statistics of weights of 1/n
 
     def bar(self, key: Key) -> float:
@@ -68,37 +89,29 @@ class Baselines:
 Halves = Sequence[tuple[Scores, Baselines]]  # of the half of the sentences that names, and of the half that scores
 
 
-def golds(sentences: list[Sentence], around: int = 0) -> dict[Key, Tensor]:
-    """(relation, direction) -> gold (N, T, T). around: 1 if sentences stand between <start> and <end>."""
+def golds(sentences: list[Sentence], objective: str = "masked word") -> dict[Key, Tensor]:
+    """(relation, direction) -> gold (N, T, T). For other objectives the sentences stand between <start> and <end>."""
+    around = int(objective != "masked word")
     forward = gold_matrices(sentences, max(len(sentence.words) for sentence in sentences) + 2 * around, around)
     return {(r, d): gold for r in RELATIONS for d, gold in zip(DIRECTIONS, (forward[r], forward[r].mT), strict=True)}
-
-
-def unrelated_share(weights: Tensor, mask: Tensor, related: Tensor, offset: int) -> Tensor:
-    """offset_shares, but only of the rows whose word at this offset is not related -> (H,); related as mask."""
-    positions = torch.arange(weights.size(-1))
-    there = weights.masked_fill(~mask, -1.0).argmax(dim=-1) - positions == offset  # (N, H, T, T) -> (N, H, T)
-    rows = (mask & ~related).diagonal(offset, dim1=-2, dim2=-1)  # (N, 1, rows whose word is inside the matrix)
-    start, end = max(-offset, 0), len(positions) - max(offset, 0)
-    return torch.stack([head[rows[:, 0]].double().mean() for head in there[..., start:end].unbind(dim=1)])
 
 
 def measure(trained: Trained, sentences: list[Sentence]) -> Scores:
     """All scores of a model."""
     layers, mask = attention_on(trained.model, sentences, trained.recipe.objective)
-    around = int(trained.recipe.objective != "masked word")
-    layers, mask, gold = [weights.cpu() for weights in layers], mask.cpu(), golds(sentences, around)
-    statistics = [head_statistics(weights, mask) for weights in layers]
-    accuracy, related = score_heads(layers, sentences, around), torch.stack(list(gold.values())).any(dim=0)[:, None]
-    offsets = range(-FARTHEST, FARTHEST + 1)
-    shares = [offset_shares(weights, mask, offsets) for weights in layers]
-    return Scores(
-        {offset: torch.stack([layer[offset] for layer in shares]) for offset in offsets},
-        {o: torch.stack([unrelated_share(w, mask, related, o) for w in layers]) for o in NEIGHBOURS},
-        torch.stack([first_share(weights, mask) for weights in layers]),
-        {(r, d): accuracy[r][..., i] for r in RELATIONS for i, d in enumerate(DIRECTIONS)},
-        {name: torch.stack([layer[name] for layer in statistics]) for name in statistics[0]},
-    )
+    mask, gold = mask.cpu(), golds(sentences, trained.recipe.objective)
+
+    def of_layer(weights: Tensor) -> tuple[dict[Any, Tensor], ...]:
+        attended = attended_word(weights)
+        return (
+            offset_shares(weights, mask, range(-FARTHEST, FARTHEST + 1)) | {"first": first_share(weights, mask)},
+            {key: share_right(attended, of_key) for key, of_key in gold.items()},
+            {key: share_of_others(attended, of_key, mask[:, 0]) for key, of_key in gold.items()},
+            head_statistics(weights, mask),
+        )
+
+    kinds = zip(*(of_layer(weights.cpu()) for weights in layers), strict=True)
+    return Scores(*({name: torch.stack([layer[name] for layer in kind]) for name in kind[0]} for kind in kinds))
 
 
 def halves() -> tuple[list[Sentence], list[Sentence]]:
@@ -115,42 +128,40 @@ def baselines(recipe: Recipe, make_attention: MakeAttention) -> list[Baselines]:
 
 
 def _baselines(blanks: list[Trained], sentences: list[Sentence]) -> Baselines:
-    models, around = [measure(blank, sentences) for blank in blanks], int(blanks[0].recipe.objective != "masked word")
-    gold = golds(sentences, around)
+    models, objective = [measure(blank, sentences) for blank in blanks], blanks[0].recipe.objective
+    gold = golds(sentences, objective)
     best = {key: max(m.relation[key].max().item() for m in models) for key in gold}
-    best |= {offset: max(m.offset[offset].max().item() for m in models) for offset in models[0].offset}
-    best |= {f"unrelated {o}": max(m.unrelated[o].max().item() for m in models) for o in NEIGHBOURS}
-    best["first"] = max(m.first.max().item() for m in models)
-    _, mask = attention_on(blanks[0].model, sentences, blanks[0].recipe.objective)
+    best |= {place: max(m.place[place].max().item() for m in models) for place in NAMES}
+    best |= {name: max(m.others[key].max().item() for m in models) for name, key in COLUMNS.items()}
+    _, mask = attention_on(blanks[0].model, sentences, objective)
     even = head_statistics(even_weights(mask.cpu()), mask.cpu())
     offsets = {key: best_fixed_offset(gold[key])[1] for key in gold}
     return Baselines(offsets, best, {name: value.item() for name, value in even.items()})
 
 
 def rules(scores: Scores, base: Baselines, layer: int, head: int) -> list[dict[str, tuple[float, float]]]:
-    """The rule of each position, and of each relation: name -> how often a head follows it, and how often it must."""
-    words = {offset: text for text, offset in OFFSETS.items()}
-    shares = {o: (words.get(o, f"offset {o:+d}"), share) for o, share in scores.offset.items()}
-    shares |= {"first": ("first word", scores.first)}
+    """The rules of positions, relations and columns: name -> how often a head follows it, and how often it must."""
     positions = {
-        name: (share[layer, head].item(), max(POSITIONAL, base.untrained[place] + MARGIN))
-        for place, (name, share) in shares.items()
+        NAMES[place]: (share[layer, head].item(), max(POSITIONAL, base.untrained[place] + MARGIN))
+        for place, share in scores.place.items()
     }
+    others = {key: share[layer, head].item() for key, share in scores.others.items()}
     relations = {
-        relation_name(*key): (share[layer, head].item(), base.bar(key) + MARGIN)
+        relation_name(*key): (share[layer, head].item(), max(base.bar(key) + MARGIN, TWICE * others[key]))
         for key, share in scores.relation.items()
     }
-    return [positions, relations]
+    columns = {name: (others[key], max(MOST, base.untrained[name] + MARGIN)) for name, key in COLUMNS.items()}
+    return [positions, relations, columns]
 
 
 def margins(scores: Scores, base: Baselines, layer: int, head: int) -> list[dict[str, float]]:
-    """By how much a head passes the rule of each position, and of each relation; below 0 it does not."""
+    """By how much a head passes each rule, kind by kind; below 0 it does not."""
     kinds = rules(scores, base, layer, head)
     return [{name: share - needed for name, (share, needed) in kind.items()} for kind in kinds]
 
 
 def role_name(halves: Halves, layer: int, head: int) -> str:
-    """The role of a head by the rules above, or "no name". A position comes before a relation."""
+    """The role of a head by the rules above, or "no name". A position comes before a relation, a column last."""
     naming, scoring = (margins(scores, base, layer, head) for scores, base in halves)
     for named, scored in zip(naming, scoring, strict=True):
         best = max(named, key=lambda name: named[name])
@@ -180,7 +191,7 @@ def halves_of(trained: Trained, make_attention: MakeAttention) -> Halves:
 
 def names_of(halves: Halves) -> list[list[str]]:
     """[layer][head] -> the name of each head, by the rules above."""
-    num_layers, num_heads = halves[0][0].first.shape
+    num_layers, num_heads = halves[0][0].place[0].shape
     return [[role_name(halves, layer, head) for head in range(num_heads)] for layer in range(num_layers)]
 
 

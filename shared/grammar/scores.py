@@ -71,6 +71,14 @@ def share_right(attended: Tensor, gold: Tensor) -> Tensor:
     return torch.stack([head[asked].double().mean() for head in right.unbind(dim=1)])
 
 
+def share_of_others(attended: Tensor, gold: Tensor, asked: Tensor) -> Tensor:
+    """Of all pairs of a gold key and a word that may see it (asked) but is not related: how many attend -> (H,)."""
+    own_position = torch.eye(gold.size(-1), dtype=torch.bool)
+    others = gold.any(dim=-2, keepdim=True) & asked & ~gold & ~own_position
+    there = others.unsqueeze(1).expand(-1, attended.size(1), -1, -1).gather(-1, attended.unsqueeze(-1))
+    return there.double().sum(dim=(0, 2, 3)) / others.sum()  # (N, H, T, 1) -> (H,)
+
+
 def best_fixed_offset(gold: Tensor) -> tuple[int, float]:
     """The offset j - i that is right most often for a relation, and how often: the guess of a head blind to words."""
     asked = int(gold.any(dim=-1).sum())

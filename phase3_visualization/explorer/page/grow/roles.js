@@ -1,16 +1,12 @@
-/* What does each head do, by the rules of shared/grammar/roles.py, on the same held-out sentences?
-
-       position   its largest weight has the same offset in 0.9 of the rows, or lies on the first word in 0.9 of them
-       relation   its largest weight, itself aside, is the gold word 10 points more often than any baseline's
-
-   A name found on one half of the sentences counts only if the other half gives it, too. The baselines (the best fixed
-   offset, the best untrained head) are measured by the Python; here a head is held against them. */
+/* What does each head do, by the rules of shared/grammar/roles.py, on the same held-out sentences? A position, a relation,
+   or a column. The baselines (the best fixed offset, the best untrained head) are measured by the Python; here a head is
+   held against them, and against the words without the relation. */
 "use strict";
 
 const Roles = (() => {
   const SENTENCES_AT_ONCE = 50;
 
-  /* The gold of sentence n for each relation and direction that the rules name: query -> its gold keys. */
+  /* The gold of sentence n for each relation and direction that the rules name: query -> its keys; and all keys. */
   function gold_of(pairs_of, n, { relations }) {
     return relations.map(({ relation, backward }) => {
       const wanted = new Map();
@@ -19,7 +15,7 @@ const Roles = (() => {
         const [query, key] = backward ? [flat[i + 1], flat[i]] : [flat[i], flat[i + 1]];
         wanted.set(query, [...(wanted.get(query) ?? []), key]);
       }
-      return wanted;
+      return { wanted, keys: [...new Set([...wanted.values()].flat())] };
     });
   }
 
@@ -38,42 +34,47 @@ const Roles = (() => {
 
   /* Adds the rows of one head on one sentence. No row has a key outside its sentence, nor is the first row asked
      whether it looks at the first word. */
-  function count({ positions, relations }, rule, weights, gold) {
+  function count({ positions, relations, others }, rule, weights, gold) {
     for (let i = 0; i < weights.rows; i++) {
       const row = Pieces.row(weights, i);
       const key = largest(row);
-      rule.positions.forEach(({ offset }, p) => {
-        const place = offset ?? -i; // without an offset: the first word
-        if (i + place < 0 || i + place >= weights.rows || (offset === null && i === 0)) return;
+      rule.positions.forEach(({ place }, p) => {
+        const offset = place === "first" ? -i : place;
+        if (i + offset < 0 || i + offset >= weights.rows || (place === "first" && i === 0)) return;
         positions[p].asked += 1;
-        positions[p].right += key === i + place;
+        positions[p].right += key === i + offset;
       });
       const other = largest(row, i);
-      gold.forEach((wanted, r) => {
-        if (!wanted.has(i)) return;
-        relations[r].asked += 1;
-        relations[r].right += wanted.get(i).includes(other);
+      gold.forEach(({ wanted, keys }, r) => {
+        const own = wanted.get(i) ?? [];
+        relations[r].asked += wanted.has(i);
+        relations[r].right += own.includes(other);
+        const foreign = keys.filter((key) => key !== i && !own.includes(key));
+        others[r].asked += foreign.length;
+        others[r].right += foreign.includes(other);
       });
     }
   }
 
-  /* By how much each rule of a kind is passed; below 0 it is not. */
-  const margins = (tallies, rules) => tallies.map((found, r) => share(found) - rules[r].bar);
+  /* By how much each rule is passed, kind by kind; below 0 it is not. */
+  const margins = ({ positions, relations, others }, rule) => [
+    positions.map((found, p) => share(found) - rule.positions[p].bar),
+    relations.map((found, r) => share(found) - Math.max(rule.relations[r].bar, 2 * share(others[r]))),
+    rule.columns.map(({ of, bar }) => share(others[of]) - bar),
+  ];
 
-  /* The name of one head from its tallies on both halves, or null; a position comes before a relation. */
+  /* The name of one head from its tallies on both halves, or null; a position comes first, a column last. */
   function name_of(halves, rules) {
-    for (const kind of ["positions", "relations"]) {
-      const [naming, scoring] = halves.map((half, n) => margins(half[kind], rules[n][kind]));
-      const best = naming.indexOf(Math.max(...naming));
-      if (Math.min(naming[best], scoring[best]) >= 0) return rules[0][kind][best].name;
-    }
-    return null;
+    const [naming, scoring] = halves.map((half, n) => margins(half, rules[n]));
+    const best = naming.map((passed) => passed.indexOf(Math.max(...passed)));
+    const kind = best.findIndex((at, k) => Math.min(naming[k][at], scoring[k][at]) >= 0);
+    return kind < 0 ? null : rules[0][["positions", "relations", "columns"][kind]][best[kind]].name;
   }
 
   /* [layer][head] -> name. Every other sentence names, the rest must agree. */
   function* names(model, held_out, rules) {
     const tallies = Array.from({ length: model.num_layers }, () => Array.from({ length: model.num_heads }, () =>
-      rules.map(({ positions, relations }) => ({ positions: tally(positions), relations: tally(relations) }))));
+      rules.map((r) => ({ positions: tally(r.positions), relations: tally(r.relations), others: tally(r.relations) }))));
     for (let at = 0; at < held_out.length; at += SENTENCES_AT_ONCE) {
       const some = held_out.slice(at, at + SENTENCES_AT_ONCE);
       const before = model.space.mark();
