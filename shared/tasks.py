@@ -50,7 +50,9 @@ class TwoPlaces(nn.Module):
         return table[symbols[:, cls.FIRST - 1 : -1], symbols[:, : -cls.FIRST]]
 
 
-def train_two_places(make_attention: MakeOne, seed: int, steps: int) -> tuple[TwoPlaces, Tensor, list[float]]:
+def train_two_places(
+    make_attention: MakeOne, seed: int, steps: int, rate: float = 3e-3
+) -> tuple[TwoPlaces, Tensor, list[float]]:
     """Train one model -> the model, its table (S, S), and how often it was right on each new batch, before learning."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -65,7 +67,7 @@ def train_two_places(make_attention: MakeOne, seed: int, steps: int) -> tuple[Tw
         return F.cross_entropy(logits.flatten(0, 1), answers.flatten())
 
     torch.set_flush_denormal(True)  # saturated weights are so near 0 that a processor is four times as slow with them
-    fit(model, loss_of_step, steps, matrix_rate=None, rate=3e-3, share=lambda step: 1.0)
+    fit(model, loss_of_step, steps, matrix_rate=None, rate=rate, share=lambda step: 1.0)
     torch.set_flush_denormal(False)
     return model, table, right
 

@@ -10,10 +10,10 @@ import math
 import torch
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from shared.evidence.claims import Claim, Numbers
+from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Run
 
-TARGETS = {"ring": [1, 2, 3, 4, 5, 6, 0], "star": [6, 6, 6, 6, 6, 6, 6]}  # word i should look at word TARGETS[i]
+RING = [1, 2, 3, 4, 5, 6, 0]  # word i should look at word RING[i]
 
 
 def learn_to_look(targets: list[int], seed: int, projections: int) -> float:
@@ -32,26 +32,11 @@ def learn_to_look(targets: list[int], seed: int, projections: int) -> float:
 
 def measure(run: Run) -> Numbers:
     """Weight on the right word after 200 steps; the words are bare identities, known by content alone."""
-    return {
-        f"{relation}, {name}": learn_to_look(targets, run.seed, number)
-        for relation, targets in TARGETS.items()
-        for name, number in (("separate", 2), ("shared", 1))
-    }
+    return {name: learn_to_look(RING, run.seed, number) for name, number in (("separate", 2), ("shared", 1))}
 
 
-CLAIM = Claim(
-    id="C085",
-    text="Without separate projections a head cannot learn to search for one thing and be found by another",
-    source='notebook on attention, "Why This Design?"',
-    rule="separate ones reach 0.9 and a shared one at most 0.6, in both relations",
-    holds=lambda n: all(n[f"{name}, separate"] >= 0.9 and n[f"{name}, shared"] <= 0.6 for name in TARGETS),
-    only_if=lambda n: n["ring, separate"] >= 0.9 and n["ring, shared"] <= 0.6,
-    oracle={"*, separate": 1.0, "*, shared": 0.5},
-    null={"*": 1.0},
-    condition="the relation runs in a ring; that many words look at one is learned without",
-)
-ANSWER = "With two matrices {n[ring, separate]:.2f} of the weight lies on the next day, with one {n[ring, shared]:.2f}"
-main = Experiment(measure, [CLAIM], answer=ANSWER)
+ANSWER = "With two matrices {n[separate]:.2f} of the weight lies on the next day, with one {n[shared]:.2f}"
+main = Experiment(measure, answer=ANSWER)
 
 if __name__ == "__main__":
     main.run()

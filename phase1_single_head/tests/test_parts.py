@@ -1,6 +1,5 @@
 """Parts of attention against formulas and loops; look-ups whose answers are known."""
 
-import itertools
 import math
 from types import SimpleNamespace
 
@@ -18,12 +17,8 @@ from shared.tests.helpers import D_K, T_Q, B, near, qkv
 
 
 def test_errors_of_cross_attention_name_rule_and_numbers():
-    for x, context, message in (
-        ((2, 3, 5), (2, 3, 4), r"x must have shape .*d_model=4"),
-        ((2, 3, 4), (3, 4), r"context must have shape .*\(3, 4\)"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            CrossAttention(4)(torch.ones(x), torch.ones(context))
+    with pytest.raises(ValueError, match=r"context must have shape .*d_model=4\): got \(3, 4\)"):
+        CrossAttention(4)(torch.ones(2, 3, 4), torch.ones(3, 4))
 
 
 @pytest.mark.parametrize("shift", [0, 1])
@@ -72,19 +67,11 @@ def test_scaling_measures_the_gradients_of_its_formula(divide):
     shapes = ((1, 11), (scaling.NUM_KEYS, 11), (scaling.NUM_KEYS, 1))
     query, key, value = (torch.randn(scaling.NUM_DRAWS, *shape, generator=generator) for shape in shapes)
     root = math.sqrt(11) if divide else 1.0
-    scores = query @ key.mT / root
-    weights = torch.softmax(scores, dim=-1)
+    weights = torch.softmax(query @ key.mT / root, dim=-1)
     at_scores = weights * (value.mT - weights @ value)
-    at_query = (at_scores @ key / root).norm(dim=-1).flatten()
-    expected = {
-        "spread of scores": scores.std(),
-        "entropy": -(weights * weights.log()).sum(dim=-1).mean() / math.log(scaling.NUM_KEYS),
-        "largest weight": weights.amax(dim=-1).mean(),
-        "mean |dL/dscores|": at_scores.norm(dim=-1).mean(),
-        "mean |dL/dq|": at_query.mean(),
-        "median |dL/dq|": at_query.median(),
-    }
-    assert stats == pytest.approx({name: number.item() for name, number in expected.items()}, rel=1e-4)
+    at_query = (at_scores @ key / root).norm(dim=-1)
+    expected = [weights.amax(dim=-1).mean(), at_scores.norm(dim=-1).mean(), at_query.mean(), at_query.median()]
+    assert list(stats.values()) == pytest.approx([number.item() for number in expected], rel=1e-4)
 
 
 def test_undivided_attention_differs_by_the_root_alone():
@@ -93,26 +80,39 @@ def test_undivided_attention_differs_by_the_root_alone():
     x = torch.randn(B, T_Q, D_K).double()
     scores = ours.w_q(x) @ ours.w_k(x).mT
     near(ours(x, causal_mask(T_Q))[1][:, 0], scores.masked_fill(~causal_mask(T_Q), -math.inf).softmax(dim=-1))
-    torch.manual_seed(28)
-    folded = FoldedSelfAttention(D_K, 7, output_projection=True).double()
-    near(folded.w_q.weight * math.sqrt(7), ours.w_q.weight, share=1e-6)
-    near(folded.w_k.weight, ours.w_k.weight)
+
+
+def test_a_smaller_start_with_steps_as_much_smaller_is_the_division():
+    """If W_q's epsilon and decay grow as its rate shrinks; in scaling.py decay is 0, and epsilon hardly counts."""
+    losses = []  # of each side in turn; the third moves all at one rate
+    for kind, share in ((SelfAttention, 1.0), (FoldedSelfAttention, 1 / math.sqrt(7)), (FoldedSelfAttention, 1.0)):
+        torch.manual_seed(28)
+        head, x = kind(D_K, 7, output_projection=True).double(), torch.randn(B, T_Q, D_K).double()
+        w_q, *others = head.parameters()
+        smaller = {"params": [w_q], "lr": 0.01 * share, "eps": 1e-8 / share, "weight_decay": 0.1 / share}
+        optimizer = torch.optim.AdamW([smaller, {"params": others}], lr=0.01, weight_decay=0.1)
+        for _ in range(30):
+            losses.append((head(x)[0] - x.flip(dims=[1])).square().mean())
+            optimizer.zero_grad()
+            losses[-1].backward()
+            optimizer.step()
+    divided, smaller_steps, same_steps = torch.stack(losses).detach().chunk(3)
+    near(smaller_steps, divided, share=1e-6)
+    assert abs(same_steps[-1] - divided[-1]) > 1e-3 * divided[-1]
 
 
 def test_answers_of_two_places_by_a_loop():
     generator = torch.Generator().manual_seed(1)
     table, symbols = torch.randint(5, (5, 5), generator=generator), torch.randint(5, (3, 11), generator=generator)
-    found = TwoPlaces.answers(symbols, table)
-    assert found.shape == (3, 8)
-    for row, t in itertools.product(range(3), range(3, 11)):
-        assert found[row, t - 3] == table[symbols[row, t - 1], symbols[row, t - 3]]
+    expected = [table[symbols[row, t - 1], symbols[row, t - 3]] for row in range(3) for t in range(3, 11)]
+    assert TwoPlaces.answers(symbols, table).flatten().tolist() == expected
 
 
 def test_two_places_are_learned_from_chance_and_the_last_tenth_of_training_counts(monkeypatch):
-    _, table, right = train_two_places(lambda d: SelfAttention(d, output_projection=True), seed=0, steps=40)
-    assert table.shape == (8, 8) and len(right) == 40 and right[0] < 0.25 < right[-1]
+    _, _, right = train_two_places(lambda d: SelfAttention(d, output_projection=True), seed=0, steps=40)
+    assert right[0] < 0.25 < right[-1]
     monkeypatch.setattr(scaling, "train_two_places", lambda *_: (None, None, [0.0] * 27 + [0.5, 0.6, 0.7]))
-    found = scaling.learned("divided", 8, SimpleNamespace(seed=0, steps=lambda steps: steps))
+    found = scaling.learned("divided", 0.01, SimpleNamespace(seed=0, steps=lambda steps: steps))
     assert found == pytest.approx(0.6)
 
 
