@@ -86,14 +86,6 @@ def test_an_open_gate_keeps_what_an_lstm_forgets():
     assert open_gate > 1000 * usual
 
 
-def test_chain_counts_operations_that_wait_for_one_another():
-    """Worked by hand: x itself, then each operation on the longest way; what runs beside it does not count."""
-    x = torch.ones(3, requires_grad=True)
-    assert long_path.longest_chain(x + 1) == 2
-    assert long_path.longest_chain((x + 1).exp() * 2 + x.sin()) == 5
-    assert long_path.longest_chain(torch.stack([x.sin(), x.cos(), x.exp()])) == 3
-
-
 def test_operations_and_weights_of_attention():
     """Core 4 n² d, projections 6 n d²; the core is the larger part beyond n = 1.5 d. n² weights."""
     for n in (5, 12, 40):
