@@ -80,16 +80,17 @@ def draw_heads(ax: Axes, names: list[list[str]], relation: str) -> None:
 
 def picture(results: Results) -> Figure:
     """A row for each core relation, a column for each of two models."""
-    names = {trained.recipe.seed: head_names(trained, MultiHeadAttention) for trained in results.shown["models"]}
+    models = results.shown["models"]
+    names = [head_names(trained, MultiHeadAttention) for trained in models]
     fig, axes = plt.subplots(len(CORE_RELATIONS), len(names), figsize=(7.5, 4.1), layout="constrained")
     fig.get_layout_engine().set(wspace=0.06, hspace=0.08)
     for relation, row in zip(CORE_RELATIONS, axes, strict=True):
         style = {"rotation": 0, "ha": "right", "va": "center", "weight": "bold", "color": role_color(relation)}
         row[0].set_ylabel(relation.replace("-", "–\n"), **style)
-        for ax, of_seed in zip(row, names.values(), strict=True):
+        for ax, of_seed in zip(row, names, strict=True):
             draw_heads(ax, of_seed, relation)
-    for ax, seed in zip(axes[0], names, strict=True):
-        ax.set_title(f"seed {seed}", fontsize=10)
+    for ax, trained in zip(axes[0], models, strict=True):
+        ax.set_title(f"seed {trained.recipe.seed}", fontsize=10)
     return fig
 
 
@@ -98,8 +99,7 @@ main = Experiment(
     [CLAIM],
     picture,
     title="Train again: the roles come back,\nbut not always in the same heads",
-    note="one model, {shown[model]} with each seed · roles by rule\na square: a head, layer.head · filled: has this "
-    "role",
+    note="{shown[model]}, with each seed · roles by rule\na square: a head, layer.head · filled: has this role",
     answer="{n[roles found in the same head]:.0%} of the roles stay in their head; that head is right in "
     "{n[share right, same head]:.0%} of the cases, any head in {n[share right, mean head]:.0%}",
 )
