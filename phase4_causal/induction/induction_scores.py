@@ -21,7 +21,6 @@ from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer
 
 SYMBOLS, LENGTH, PERIODS = 64, 33, (8, 16)  # words in use; words of a sequence; shortest and longest block
-TEMPERATURES = torch.logspace(-1, 1, 41).tolist()
 
 
 def repeated_sequences(
@@ -75,26 +74,19 @@ def where_certain(model: ToyTransformer, tokens: Tensor) -> tuple[Tensor, Tensor
     return model(tokens[:, :-1])[0][places], tokens[:, 1:][places]  # (N, T, V) -> (M, V), (N, T) -> (M,)
 
 
-def quality(logits: Tensor, answers: Tensor) -> dict[str, float]:
-    """The loss in nats, the loss at the best temperature, and the share of wrong answers: (M, V), (M,).
-
-    Who is wrong and sure of it loses more than who guesses. Logits divided by a temperature that is fitted to the
-    answers are as sure as they have reason to be.
-    """
-    return {
-        "nats": F.cross_entropy(logits, answers).item(),
-        "nats refitted": min(F.cross_entropy(logits / each, answers).item() for each in TEMPERATURES),
-        "wrong": (logits.argmax(dim=-1) != answers).double().mean().item(),
-    }
+def wrong(model: ToyTransformer, tokens: Tensor) -> float:
+    """The share of wrong answers where the next word is certain: tokens (N, T + 1)."""
+    logits, answers = where_certain(model, tokens)
+    return (logits.argmax(dim=-1) != answers).double().mean().item()
 
 
 @torch.no_grad()
-def without(model: ToyTransformer, tokens: Tensor, layer: int, heads: Tensor) -> dict[str, float]:
-    """The quality where the next word is certain, without some heads of a layer, bool (H,); nothing is trained again.
+def without(model: ToyTransformer, tokens: Tensor, layer: int, heads: Tensor) -> float:
+    """The share of wrong answers without some heads of a layer, bool (H,); nothing is trained again.
 
     Mean ablation: they give what they give on average at that place, whatever the words are. The next layer then gets
     what it is used to, only not what the heads found out about this sequence.
     """
     given = run(model, tokens[:, :-1]).outputs(layer).mean(dim=0)  # (N, T, H * d_v) -> (T, H * d_v)
     with changed(model.blocks[layer].attention.w_o, put_in(given, heads), read=True):
-        return quality(*where_certain(model, tokens))
+        return wrong(model, tokens)

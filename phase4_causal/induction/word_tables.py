@@ -68,14 +68,8 @@ def on_diagonal(table: Tensor) -> float:
     return (centred(table).argmax(dim=1) == torch.arange(len(table))).double().mean().item()
 
 
-def copying_score(table: Tensor) -> float:
-    """Sum of the eigenvalues over the sum of their sizes: 1 if all words make themselves likelier, -1 less likely."""
-    eigenvalues = torch.linalg.eigvals(centred(table))
-    return (eigenvalues.real.sum() / eigenvalues.abs().sum()).item()
-
-
 def compositions(model: ToyTransformer, first: int, second: int) -> dict[str, float]:
     """How much of what a head of layer 0 writes a head of layer 1 reads for its queries, keys and values."""
     _, writes = qk_and_ov(model, 0, first)
     qk, ov = qk_and_ov(model, 1, second)
-    return {"Q": composed(writes, qk), "K": composed(qk, writes.T), "V": composed(writes, ov)}
+    return {"queries": composed(writes, qk), "keys": composed(qk, writes.T), "values": composed(writes, ov)}

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from phase2_multi_head.grouped_query_attention import kv_cache_bytes
 from phase4_causal.models import long_model
 from phase4_causal.writing.sampling import new_caches
-from shared.evidence.claims import PROBE, Claim, Numbers
+from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.measure import count_operations, matmul_rate, memory_rate, paired_times, ratio_quartiles
 from shared.toy_model import ToyTransformer
@@ -85,17 +85,6 @@ def measure(run: Run) -> Numbers:
     return numbers
 
 
-CLAIM = Claim(
-    id="serving-batch",
-    text="In a batch a written word takes less time, since the weights are read once for all users; less is gained "
-    "with long caches, which nobody shares, and little in a prompt, whose words share one pass anyway",
-    source="Pope et al. 2022, section 2",
-    kind=PROBE,
-    rule="times: no verdict",
-    holds=None,
-)
-
-
 def picture(results: Results) -> Figure:
     """Time for a word against the batch: measured, and dotted the roofline."""
     fig, ax = plt.subplots(figsize=(8.2, 4.8), layout="constrained")
@@ -116,8 +105,7 @@ def picture(results: Results) -> Figure:
 
 main = Experiment(
     measure,
-    [CLAIM],
-    picture,
+    picture=picture,
     title="A batch makes writing cheap: the weights are read once for all. Reading gains little",
     note=f"untrained, {NUM_LAYERS} layers, d = {D_MODEL}, float32 · dotted: the least possible, by the roofline",
     answer="A written word takes {n[decoding, 64 words kept, batch 64, median]:.2f} of the time in a batch of 64; a "

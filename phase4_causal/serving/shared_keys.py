@@ -18,12 +18,12 @@ from matplotlib.figure import Figure
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase4_causal.serving.latent_attention import LatentAttention
 from shared import charts, training
-from shared.evidence.claims import Above, Claim, Numbers
+from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.tasks import train_card_reader
 from shared.toy_model import MakeAttention
 from shared.training import LITTLE_DECAY, Recipe
-from shared.visualization_utils import BLUE, RED
+from shared.visualization_utils import BLUE, ORANGE, RED
 
 WAYS: dict[str, MakeAttention] = {
     "multi-head": partial(GroupedQueryAttention, num_kv_heads=4, bias=False),
@@ -32,67 +32,89 @@ WAYS: dict[str, MakeAttention] = {
     "latent": partial(LatentAttention, d_latent=28, d_rotary=4),
 }
 KEPT = {"multi-head": 128, "grouped": 64, "multi-query": 32, "latent": 32}  # numbers, of a word
+QUARTER = ("multi-query", "latent")
 
 
 def language_loss(make_attention: MakeAttention, seed: int, steps: int) -> float:
-    """Train one model on the toy language; its loss on held-out sentences."""
     recipe = Recipe("shared_keys", "next word", 4, 1, steps, batch_size=32, seed=seed, matrix_decay=LITTLE_DECAY)
     return training.held_out_loss(training.train(recipe, make_attention))
 
 
-COLORS = {"toy language": BLUE, "four look-ups": RED}  # of the tasks
+COLORS = {"toy language": BLUE, "four look-ups": RED, "look-ups after 900 steps": ORANGE}  # of the tasks
 
 
 def measure(run: Run) -> Numbers:
-    """Loss of each way in nats, on new sentences and new cards: the same seed, batches and steps for all."""
-    numbers = {}
-    for way, make in WAYS.items():
-        numbers[f"toy language, {way}"] = language_loss(make, run.seed, run.steps(150))
-        numbers[f"four look-ups, {way}"] = train_card_reader(partial(make, num_heads=4), run.seed, run.steps(300))
+    """How many nats each way loses more than multi-head attention, which is not trained longer, on new texts."""
+    language = {way: language_loss(make, run.seed, run.steps(150)) for way, make in WAYS.items()}
+    readers = {way: partial(train_card_reader, partial(make, num_heads=4), run.seed) for way, make in WAYS.items()}
+    look_ups = {way: train(run.steps(300)) for way, train in readers.items()}
+    longer = {way: readers[way](run.steps(900)) for way in QUARTER}
+    whole = language.pop("multi-head"), look_ups.pop("multi-head")
+    numbers = {"four look-ups, all of multi-head": whole[1]}
+    for task, losses, least in zip(COLORS, (language, look_ups, longer), (*whole, whole[1]), strict=True):
+        numbers |= {f"{task}, {way}": loss - least for way, loss in losses.items()}
     return numbers
 
 
-def cost(n: Numbers, task: str, way: str) -> float:
-    """How much more a way of keeping less loses than multi-head attention, in nats."""
-    return n[f"{task}, {way}"] - n[f"{task}, multi-head"]
-
-
-def margin(n: Numbers) -> float:
-    """The smaller of both margins, for the worse and for the better way with a quarter."""
-    language, look_ups = ([cost(n, task, way) for way in ("multi-query", "latent")] for task in COLORS)
-    return min(0.05 - max(language), min(look_ups) - 0.1)
-
-
-CLAIM = Claim(
-    id="shared-keys",
-    text="What a quarter of the numbers costs depends on the task: hardly anything in the toy language, much where "
-    "every head has something else to look up, whether the quarter is one set for all or a latent vector",
-    source="our question; Shazeer 2019, section 4, and DeepSeek-AI 2024, section 2.1, report little or no loss",
-    rule="multi-query and latent attention both lose at most 0.05 nats more than multi-head attention on the next "
-    "word, and both at least 0.1 nats more in look-ups",
-    holds=Above(margin, 0),
-    oracle={"four look-ups, multi-query": 0.5, "four look-ups, latent": 0.5, "*": 0.0},
-    null={"*": 0.0},
+CLAIMS = (
+    Claim(
+        id="shared-keys-next-word",
+        text="On the next word of the toy language a layer of four heads loses hardly anything with a quarter of the "
+        "cache, be it one set of keys and values for all heads or a latent vector",
+        source="Shazeer 2019, section 4; DeepSeek-AI 2024, section 2.1",
+        rule="multi-query and latent attention both lose at most 0.05 nats more than multi-head attention",
+        effect=lambda n: max(n["toy language, multi-query"], n["toy language, latent"]),
+        at_most=0.05,
+        oracle={"*": 0.0},
+        null={"*": 0.5},
+    ),
+    Claim(
+        id="shared-keys-look-ups",
+        text="Where each of four heads has something else to look up, a quarter of the cache, shared or latent, is not "
+        "enough after 300 steps, in which four sets of keys and values learn it",
+        source="our question",
+        rule="both lose at least 0.1 nats more than multi-head attention, which loses at most 0.05",
+        effect=lambda n: min(n["four look-ups, multi-query"], n["four look-ups, latent"]),
+        at_least=0.1,
+        also=lambda n: n["four look-ups, all of multi-head"] <= 0.05,
+        oracle={"four look-ups, all *": 0.0, "*": 0.5},
+        null={"*": 0.0},
+        revised="was one rule with that of the next word, with the same bars",
+    ),
+    Claim(
+        id="shared-keys-later",
+        text="It has room for four look-ups all the same: a quarter of the cache, shared or latent, learns them in "
+        "three times the steps",
+        source="our question; Shazeer 2019, section 4, and DeepSeek-AI 2024, section 2.1, report little or no loss",
+        rule="after 900 steps both lose at most 0.05 nats more than multi-head attention after 300",
+        effect=lambda n: max(n["look-ups after 900 steps, multi-query"], n["look-ups after 900 steps, latent"]),
+        at_most=0.05,
+        oracle={"*": 0.0},
+        null={"*": 0.5},
+        revised="longer training came when it was asked whether room or steps are short",
+    ),
 )
 
 
 def picture(results: Results) -> Figure:
-    """What each way costs against multi-head attention: for both tasks a dot for each seed."""
+    """What each way costs against multi-head attention: for each task a dot for each seed."""
     fig, ax = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
-    costs = {task: [[cost(n, task, way) for n in results.runs] for way in WAYS] for task in COLORS}
-    charts.dots(ax, [f"{way}\n{KEPT[way]}" for way in WAYS], costs, COLORS)
-    ax.set(xlabel="numbers kept of each word", ylabel="loss above that of multi-head, nats", xlim=(-0.3, 3.15))
+    ways = list(KEPT)[1:]
+    dots = {t: [results.each(f"{t}, {way}") if f"{t}, {way}" in results.mean else [] for way in ways] for t in COLORS}
+    charts.dots(ax, [f"{way}\n{KEPT[way]}" for way in ways], dots, COLORS)
+    ax.set(xlabel="numbers kept of each word", ylabel="loss above that of multi-head (128), nats", xlim=(-0.3, 2.15))
     return fig
 
 
 main = Experiment(
     measure,
-    [CLAIM],
+    CLAIMS,
     picture,
-    title="A quarter of the cache costs little in the toy language, and often much in four look-ups at once",
-    note="one layer, 4 heads, d = 64",
-    answer="With a quarter look-ups lose {n[four look-ups, multi-query]:.2f} nats (multi-query) and "
-    "{n[four look-ups, latent]:.2f} (latent), with all {n[four look-ups, multi-head]:.2f}",
+    title="A quarter of the cache costs little in the toy language; four look-ups at once need more steps",
+    note="one layer, 4 heads, d = 64; four look-ups: after 300 steps",
+    answer="With a quarter look-ups lose {n[four look-ups, multi-query]:.2f} nats more (multi-query) and "
+    "{n[four look-ups, latent]:.2f} (latent), after three times the steps "
+    "{n[look-ups after 900 steps, multi-query]:.2f} and {n[look-ups after 900 steps, latent]:.2f}",
 )
 
 if __name__ == "__main__":
