@@ -5,7 +5,7 @@
     python shared/course.py phase2 --seeds 3   one phase, as python -m phase2_multi_head --seeds 3
     python shared/course.py test               the tests; options are those of pytest: test -k ring
     python shared/course.py test --faults      for maintainers: is each fault noticed that is put into the mechanism?
-    python shared/course.py replicate          for maintainers: all experiments with five seeds, into data/evidence.json
+    python shared/course.py replicate          for maintainers: all experiments with ten seeds, into data/evidence.csv
     python shared/course.py publish            for maintainers: the last run's pictures into visualizations/gallery/
     python shared/course.py --time             for maintainers: the four phases, and a table of where the seconds went
     python shared/course.py help               the options of a run
@@ -95,8 +95,7 @@ def story(name: str, result: Result) -> str:
     """Two lines: what the script asks; what it found, how its claims came out ("+ 3  x 1"), and its pictures."""
     files = [path for path in result.written if path.parent.name == "findings"]
     judged = [finding for path in files for finding in json.loads(path.read_text(encoding="utf-8"))["findings"]]
-    found = [finding["verdict"] for finding in judged]
-    counts = collections.Counter(MARKS[verdict] for verdict in found if verdict in MARKS)
+    counts = collections.Counter(MARKS[finding["kind"]] for finding in judged)
     verdicts = "  ".join(f"{mark} {counts[mark]}" for mark in MARKS.values() if counts[mark])
     pictures = " ".join(path.name for path in result.written if path.suffix in (".png", ".svg", ".gif", ".html"))
     said = "   ".join(filter(None, (result.answer, verdicts, pictures)))

@@ -25,12 +25,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from shared import cli, paths, training
-from shared.evidence import findings
+from shared.evidence import findings, record
 from shared.evidence.claims import Claim, Numbers
 from shared.visualization_utils import headline, save_animation, save_plot
 
 Film = tuple[Sequence[np.ndarray], float]  # images (height, width, 3), seconds for each
 MOST_ROWS, WIDTH = 16, 118  # of a table that is printed without --numbers
+PUBLISHED = "   published "  # a row of where a new seed falls
 
 
 @dataclass
@@ -57,10 +58,10 @@ class Results:
 
     @cached_property
     def mean(self) -> dict[str, float]:
-        """Name -> mean over the seeds; without the numbers that are lists."""
-        return {name: fmean(self.each(name)) for name, n in self.runs[0].items() if not isinstance(n, list)}
+        """Name -> mean over the seeds."""
+        return {name: fmean(self.each(name)) for name in self.runs[0]}
 
-    def each(self, name: str) -> list[Any]:
+    def each(self, name: str) -> list[float]:
         """The number of this name, one a seed."""
         return [run[name] for run in self.runs]
 
@@ -73,23 +74,21 @@ class Results:
 
 
 def table(numbers: Numbers, published: Mapping[str, str], *, everything: bool) -> str:
-    """Numbers called "row, column" as a table, below each row where the record has them; a name alone is a row.
+    """Numbers called "row, column" as a table, below each row where a new seed falls; a name alone is a row.
 
-    everything=False leaves out lists, the ranges of a long table, and the end of a very long one.
+    everything=False leaves out what is published of a long table, and the end of a very long one.
     """
     rows: dict[str, dict[str, str]] = {}
-    ranges: dict[str, dict[str, str]] = {}
     for name, number in numbers.items():
-        if everything or not isinstance(number, list):
-            row, _, column = name.rpartition(", ")
-            row, column = (row, column) if row else (name, "")
-            rows.setdefault(row, {})[column] = findings.number(number)
-            ranges.setdefault(row, {})[column] = published.get(name, "")
-    with_ranges = everything or 2 * len(rows) <= MOST_ROWS
-    both = [line for row in rows for line in ((row, rows[row]), ("   published", ranges[row] if with_ranges else {}))]
-    lines = [(name, cells) for name, cells in both if any(cells.values())]
+        row, _, column = name.rpartition(", ")
+        row, column = (row, column) if row else (name, "")
+        rows.setdefault(row, {})[column] = findings.number(number)
+        rows.setdefault(f"{PUBLISHED}{row}", {})[column] = published.get(name, "")
+    short = everything or len(rows) <= MOST_ROWS
+    lines = [(n, row) for n, row in rows.items() if any(row.values()) and (short or not n.startswith(PUBLISHED))]
     shown = lines if everything else lines[:MOST_ROWS]
-    frame = pd.DataFrame([cells for _, cells in shown], [name for name, _ in shown]).fillna("")
+    names = [PUBLISHED.rstrip() if name.startswith(PUBLISHED) else name for name, _ in shown]
+    frame = pd.DataFrame([cells for _, cells in shown], names).fillna("")
     more = f"\n... {len(lines) - len(shown)} more lines with --numbers" if len(shown) < len(lines) else ""
     return (frame.to_string(line_width=WIDTH, header=any(frame.columns)) if shown else "") + more
 
@@ -142,10 +141,11 @@ class Experiment:
         claims = self.claims if (judges := self.about(options)) else ()
         judged = [findings.judged(claim, results.runs) for claim in claims]
         numbers = results.runs[0] if len(runs) == 1 else results.mean
-        published = findings.published_ranges(claims, numbers)
+        intervals = {name: record.interval(self.file.stem, name) for name in numbers} if judges else {}
+        published = {name: findings.between(ends) for name, ends in intervals.items()}
         print(f"\n{table(numbers, published, everything=options.numbers)}\n")
         findings.print_verdicts(judged, rules=options.numbers)
-        as_published = judges and all(findings.as_published(finding) for finding in judged)
+        as_published = judges and all(finding["as published"] for finding in judged)
         self.draw(results, as_published=as_published)
         answer, whole = results.format(self.answer), table(numbers, published, everything=True)
         if judges:

@@ -10,8 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOY_SEQUENCES = ROOT / "data" / "raw" / "toy_sequences.txt"
 PRONOUN_PAIRS = ROOT / "data" / "raw" / "pronoun_pairs.txt"
-RULES_CHANGED = ROOT / "data" / "raw" / "rules_changed.json"
-EVIDENCE = ROOT / "data" / "evidence.json"
+EVIDENCE = ROOT / "data" / "evidence.csv"
 CHECKPOINTS = ROOT / "models" / "checkpoints"
 
 PHASES = {  # as commands and folders of pictures call them -> their folder

@@ -1,10 +1,9 @@
 """What would you bet on, and what does the record say?
 
-Six wagers of the explorer; their texts lie in page/texts.json. Each has a question about one number of
-data/evidence.json, and answers that each stand for a band of it. The right answer is not written down: it is the one
-whose band holds the whole published range, of all seeds and all kinds of processors. Where no single band does, there
-is no question, and the page is not written. The last wager has no number: of three ways to run one model the right one
-is the one without a bug.
+Six wagers of the explorer; their texts lie in page/texts.json. Each has a question about one number of the record,
+data/evidence.csv, and answers that each stand for a band of it. The right answer is not written down: it is the one
+whose band holds the whole interval in which a new seed falls. Where no single band does, there is no question, and the
+page is not written. The last wager has no number: of three ways to run one model the right one has no bug.
 """
 
 import argparse
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 
 from phase3_visualization.explorer import examples, models
-from shared.evidence import replications
+from shared.evidence import record
 from shared.evidence.report.lessons import HOME, place
 from shared.tasks import SymbolMover, TwoPlaces
 from shared.toy_language import SPECIAL, VOCABULARY
@@ -40,7 +39,7 @@ SIZES = {  # what the texts may name beside the record
 
 @dataclass(frozen=True)
 class Span:
-    """The least and the largest value on record; in a text "30 % to 44 %", or one number if both ends read alike."""
+    """Where the next seed falls; in a text "30 % to 44 %", or one number if both ends read alike."""
 
     low: float
     high: float
@@ -51,25 +50,16 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Record:
-    """What is on record of one claim: the span of each of its numbers, by name, and how often it was measured."""
+class Numbers:
+    """The numbers of an experiment in the record, by name."""
 
-    claim: str
-
-    @property
-    def blocks(self) -> list[replications.Block]:
-        return [block for block in replications.read() if self.claim in block.findings]
+    experiment: str
 
     def __getitem__(self, number: str) -> Span:
-        values = [value for block in self.blocks for value in block.findings[self.claim].get(number, ())]
-        if not values:
-            raise ValueError(f"the record has no {number!r} of {self.claim}: run ./run_all.sh replicate")
-        return Span(min(values), max(values))
-
-    @property
-    def runs(self) -> str:
-        runs = sum(len(block.seeds) for block in self.blocks)
-        return f"{runs} runs, {len({block.processor for block in self.blocks})} kinds of processors"
+        ends = record.interval(self.experiment, number)
+        if ends is None:
+            raise ValueError(f"the record has no {number!r} of {self.experiment}: run ./run_all.sh replicate")
+        return Span(*ends)
 
 
 def filled(value: Any, numbers: dict[str, Any]) -> Any:
@@ -82,10 +72,10 @@ def filled(value: Any, numbers: dict[str, Any]) -> Any:
 
 
 def right_choice(wager: dict[str, Any]) -> int:
-    """The only choice whose band holds the published range; of several ways to run a model the one without a bug."""
+    """The only choice whose band holds the record's interval; of several ways to run a model the one without a bug."""
     if "ways" in wager:
         return wager["ways"].index(None)
-    span = Record(wager["claim"])[wager["number"]]
+    span = Numbers(wager["experiment"])[wager["number"]]
     fit = [i for i, (low, high) in enumerate(wager["bands"]) if float(low) <= span.low and span.high <= float(high)]
     if len(fit) != 1:
         raise ValueError(f"{wager['title']}: {len(fit)} answers fit the record, {span:g}; one must")
@@ -101,7 +91,7 @@ def lesson_link(lesson: str) -> str:
 def wagers() -> list[dict[str, Any]]:
     """All six in the order of the page, with the numbers of the record."""
     texts = json.loads(TEXTS.read_text(encoding="utf-8"))["wagers"]
-    return [filled(text, SIZES | {"n": Record(text.get("claim", ""))}) for text in texts]
+    return [filled(text, SIZES | {"n": Numbers(text.get("experiment", ""))}) for text in texts]
 
 
 def data(both_sides: Trained, causal: Trained, options: argparse.Namespace) -> dict[str, Any]:

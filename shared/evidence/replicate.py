@@ -1,58 +1,66 @@
-"""Replicate: every experiment with several seeds, added to the record, data/evidence.json.
+"""Replicate: every experiment on ten seeds, into the record, data/evidence.csv.
 
-    ./run_all.sh replicate                                 seeds 0 to 4, with two processes
-    ./run_all.sh replicate --seed 5                        seeds 5 to 9
-    ATEN_CPU_CAPABILITY=avx2 ./run_all.sh replicate        as a processor would round that has no more than AVX2
-    ./run_all.sh replicate phase1_single_head/parts/scaling.py     this script alone
-    .venv/bin/python shared/evidence/replicate.py --check  does the last run contradict the record?
+    ./run_all.sh replicate                                 seeds 100 to 109, with two processes
+    ./run_all.sh replicate --seed 0                        seeds 0 to 9: to explore, nothing is recorded
+    ./run_all.sh replicate --seed 110 --seeds 2            two further seeds: do they fall where the record says?
+    ATEN_CPU_CAPABILITY=avx2 ./run_all.sh replicate --seed 110 --seeds 2      and as another processor would round
+    ./run_all.sh replicate phase1_single_head/parts/scaling.py                this script alone
+    .venv/bin/python shared/evidence/replicate.py --check  the last run of the course beside the record
 
 Each script runs as a reader runs it, with --seed. What it measured, and the models that it needed, are kept in
 data/processed/replications/, so that a replication that was stopped goes on where it was. Nothing is taken over from
-another processor, version of torch or numpy, or version of any file of the course.
+another processor, version of torch, or version of any file of the course.
 """
 
 import argparse
 import hashlib
-import json
+import platform
 import sys
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import pandas as pd
+import torch
 from tqdm import tqdm
 
 from shared import cli, course, paths
-from shared.evidence import findings, replications
-from shared.evidence.claims import EXPERIMENT, FEWEST_SEEDS, Claim, all_claims, columns
-from shared.evidence.replications import Block
+from shared.evidence import findings, record
+from shared.evidence.claims import Claim, Numbers, all_claims
 from shared.plan import path_of, plans
 
 KEPT = paths.ROOT / paths.PROCESSED / "replications"
+Task = tuple[Path, str, int]  # where results are kept, script or loader of a model, seed
 
 
-def module_of(script: str) -> str:
-    return script.removesuffix(".py").replace("/", ".")
+def processor() -> str:
+    """The vendor of this machine's processor and the instruction set that torch uses: "GenuineIntel AVX512"."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    vendor = next((line.split(":")[1].strip() for line in lines if line.startswith("vendor_id")), platform.machine())
+    return f"{vendor} {torch.backends.cpu.get_cpu_capability()}"
 
 
-def wanted_tasks(claims: Iterable[Claim], seeds: Sequence[int]) -> list[tuple[str, int]]:
-    """(module, seed), those that train models of their own first; where a script only has probes, one seed."""
-    here = {name: plan.can_run(name) for plan in plans().values() for name in plan.all}
-    measured = {module_of(claim.script) for claim in claims}
-    if missing := sorted(name for name in measured if not here[name]):
-        print(f"not installed, so left out: {', '.join(missing)}")
-    experiments = {module_of(claim.script) for claim in claims if claim.kind == EXPERIMENT}
-    slow = [name for plan in plans().values() for name in plan.slow + plan.longer]
-    names = sorted((name for name in measured if here[name]), key=lambda name: (name not in slow, name))
-    return [(name, seed) for name in names for seed in (seeds if name in experiments else seeds[:1])]
-
-
-def kept_here() -> Path:
-    """Where this processor keeps what it measures, with these versions and files alone."""
+def version() -> dict[str, str]:
+    """What else decides the last digits: the version of torch, and all files of the course that are not tests."""
     files = [path for top in ("shared", "phase*") for path in sorted(paths.ROOT.glob(f"{top}/**/*.py"))]
     code = b"".join(path.read_bytes() for path in files if "tests" not in path.parts)
-    mark = hashlib.sha256(code + json.dumps(replications.versions()).encode()).hexdigest()[:12]
-    return KEPT / f"{replications.processor().replace(' ', '_')}_{mark}"
+    return {"torch": torch.__version__.split("+")[0], "code": hashlib.sha256(code).hexdigest()[:8]}
+
+
+def can_be_recorded(names: Iterable[str], seeds: Sequence[int]) -> bool:
+    """Whether these seeds go into the record. Raises ValueError for those that nothing could be said of."""
+    if max(seeds) < min(record.SEEDS):
+        return False
+    whole, further = set(record.SEEDS) <= set(seeds), min(seeds) > max(record.SEEDS)
+    if not whole and not further:
+        raise ValueError("the record is seeds 100 to 109, all of them; further seeds begin at 110")
+    rows, now = record.read(), version()
+    same = rows[(rows["torch"] == now["torch"]) & (rows["code"] == now["code"]) & rows["seed"].isin(record.SEEDS)]
+    if further and (missing := sorted({record.name_of(path_of(name)) for name in names} - set(same["experiment"]))):
+        raise ValueError(f"seeds 100 to 109 come first, with these versions and files: {', '.join(missing)}")
+    return True
 
 
 def found_in(kept: Path, name: str, seed: int) -> Path:
@@ -60,7 +68,7 @@ def found_in(kept: Path, name: str, seed: int) -> Path:
     return findings.file_of(path_of(name), kept / f"seed{seed}")
 
 
-def measure(task: tuple[Path, str, int]) -> tuple[str, course.Result]:
+def measure(task: Task) -> tuple[str, course.Result]:
     """Run a script with one seed, or train a model that scripts share."""
     kept, name, seed = task
     paths.CHECKPOINTS = kept / "checkpoints"  # another processor, and other files, train other models
@@ -68,69 +76,100 @@ def measure(task: tuple[Path, str, int]) -> tuple[str, course.Result]:
     return name, (course.train if ":" in name else course.run_script)(name, argv)
 
 
-def measure_all(kept: Path, wanted: Sequence[tuple[str, int]]) -> None:
-    """Measure what is not done yet, two at a time; what measures times at the end, alone.
-
-    Leaves with the exit code of a script that failed, and says what it said.
-    """
-    alone = {name for plan in plans().values() for name in plan.alone}
-    waiting = [(kept, name, seed) for name, seed in wanted if not found_in(kept, name, seed).is_file()]
-    if not waiting:
-        return
+def stages(kept: Path, names: Sequence[str], seeds: Sequence[int]) -> Iterator[list[Task]]:
+    """What is not done yet, seed by seed; beside the scripts of a seed, the shared models of the next."""
     loaders = dict.fromkeys(loader for plan in plans().values() for loader in plan.train)
-    training = [(kept, loader, seed) for seed in sorted({seed for _, _, seed in waiting}) for loader in loaders]
-    together = [task for task in waiting if task[1] not in alone]
-    apart = [task for task in waiting if task[1] in alone]
-    bar = tqdm(total=len(training) + len(waiting), desc="models, scripts and seeds", disable=None)
-    with course.processes() as pool:
-        for run, tasks in ((pool.imap_unordered, training), (pool.imap_unordered, together), (map, apart)):
-            for name, result in run(measure, tasks):
+    waiting = {seed: [(kept, n, seed) for n in names if not found_in(kept, n, seed).is_file()] for seed in seeds}
+    todo = [seed for seed in seeds if waiting[seed]]
+    training = [[(kept, loader, seed) for loader in loaders] for seed in todo]
+    scripts = [waiting[seed] for seed in todo]
+    yield from (one + two for one, two in zip([[], *scripts], [*training, []], strict=True))
+
+
+def measure_all(kept: Path, names: Sequence[str], seeds: Sequence[int]) -> None:
+    """Measure what is not done yet. Leaves with the exit code of a script that failed, and says what it said."""
+    todo = list(stages(kept, names, seeds))
+    with course.processes() as pool, tqdm(total=sum(map(len, todo)), desc="models and scripts", disable=None) as bar:
+        for tasks in todo:
+            for name, result in pool.imap_unordered(measure, tasks):
                 if result.code:
                     tqdm.write(f"== {name}\n{result.text}")
                     sys.exit(result.code)
                 bar.update()
-    bar.close()
 
 
-def collected(kept: Path, measured: Iterable[tuple[str, int]], seeds: Sequence[int]) -> Block:
-    """What these scripts found with these seeds, as a block of the record."""
-    runs: dict[str, list[dict]] = {}
-    for name, seed in measured:
-        content = json.loads(found_in(kept, name, seed).read_text(encoding="utf-8"))
-        numbers = {number: value for number, (value,) in content["numbers"].items()}
-        for finding in content["findings"]:
-            runs.setdefault(finding["id"], []).append(numbers)
-    found = {finding: columns(of_seeds) for finding, of_seeds in runs.items()}
-    return Block(replications.processor(), replications.versions(), list(seeds), found)
+def collected(kept: Path, names: Iterable[str], seeds: Iterable[int]) -> dict[str, dict[int, Numbers]]:
+    """Experiment -> seed -> its numbers."""
+    return {
+        record.name_of(path_of(name)): {seed: findings.load(found_in(kept, name, seed))["runs"][0] for seed in seeds}
+        for name in names
+    }
 
 
-def of_claims(blocks: Sequence[Block], claims: Iterable[Claim]) -> list[Block]:
-    """The blocks without findings that no script has any more."""
-    ids = {claim.id for claim in claims}
-    kept = [{name: found for name, found in block.findings.items() if name in ids} for block in blocks]
-    return [replace(block, findings=found) for block, found in zip(blocks, kept, strict=True) if found]
+def with_rows(rows: pd.DataFrame, measured: dict[str, dict[int, Numbers]]) -> pd.DataFrame:
+    """The record with what was measured, in place of what these experiments had with other versions or measured now."""
+    where = version() | {"processor": processor()}
+    new = [
+        {"experiment": experiment, "number": number, "seed": seed, "value": value} | where
+        for experiment, runs in measured.items()
+        for seed, numbers in runs.items()
+        for number, value in numbers.items()
+    ]
+    old = rows[~rows["experiment"].isin(measured) | (rows["code"] == where["code"]) & (rows["torch"] == where["torch"])]
+    both = pd.concat([old, pd.DataFrame(new)]) if len(old) else pd.DataFrame(new)
+    return both.drop_duplicates(["experiment", "number", "seed", "processor"], keep="last")
+
+
+def compare(claims: Iterable[Claim], measured: dict[str, dict[int, Numbers]]) -> list[str]:
+    """Say how runs fall beside the record: how many numbers lie outside; returns the decided verdicts that turned."""
+    inside, decided, turned = [], 0, []
+    for experiment, runs in measured.items():
+        for numbers in runs.values():
+            ends = {name: record.interval(experiment, name) for name in numbers}
+            known = {name: end for name, end in ends.items() if end and end[0] < end[1]}
+            inside += [low <= numbers[name] <= high for name, (low, high) in known.items()]
+    for claim in claims:
+        said = record.verdict(claim)
+        for seed, numbers in measured.get(record.name_of(claim.script), {}).items():
+            if said and said.decided:
+                decided += 1
+                here = claim.over([numbers]).kind
+                turned += [f"seed {seed}: {claim.id}: {here}; in the record: {said}"] if here != said.kind else []
+    share = f" ({1 - sum(inside) / len(inside):.1%}; 5 % are expected)" if inside else ""
+    outside = len(inside) - sum(inside)
+    share = f", {outside / len(inside):.1%} (5 % are expected)" if inside else ""
+    print(f"{len(inside)} numbers could be compared: {outside} lie outside their interval{share}")
+    print("\n".join([f"{decided} decided verdicts could be compared: {len(turned)} turned", *turned]))
+    return turned
+
+
+def chosen(options: argparse.Namespace, claims: Iterable[Claim]) -> list[str]:
+    """The modules to run, those that train models of their own first; says which cannot run here."""
+    wanted = {claim.script for claim in claims}
+    asked = {paths.shown(Path(script).resolve()) for script in options.scripts} or wanted
+    if unknown := sorted(asked - wanted):
+        raise ValueError(f"no claim is decided by {', '.join(unknown)}: name scripts as data/claims.md does")
+    there = {name: plan for plan in plans().values() for name in plan.all if path_of(name) in asked}
+    if missing := sorted(name for name, plan in there.items() if not plan.can_run(name)):
+        print(f"not installed, so left out: {', '.join(missing)}")
+    able = [name for name, plan in there.items() if plan.can_run(name)]
+    return sorted(able, key=lambda name: (name not in there[name].slow + there[name].longer, name))
 
 
 def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
-    """Measure, and add what was measured to the record. Raises ValueError for what cannot be measured or judged."""
-    seeds = list(cli.seeds(options))
-    if len(seeds) < FEWEST_SEEDS:
-        raise ValueError(f"a verdict needs {FEWEST_SEEDS} seeds or more: got --seeds {len(seeds)}")
-    chosen = {module_of(script) for script in options.scripts}
-    if unknown := sorted(chosen - {module_of(claim.script) for claim in claims}):
-        raise ValueError(f"no claim is decided by {', '.join(unknown)}: name scripts as data/claims.md does")
-    kept = kept_here()
-    wanted = wanted_tasks([claim for claim in claims if not chosen or module_of(claim.script) in chosen], seeds)
-    measure_all(kept, wanted)
-    new = collected(kept, wanted, seeds)
-    before = of_claims(replications.read(), claims)
-    after = replications.with_block(before, new)
-    replications.write(after)
-    old, now = replications.verdicts(claims, before), replications.verdicts(claims, after)
-    for name in (name for name in now if name in old and old[name] != now[name]):
-        print(f"{name}: {old[name]} -> {now[name]}")
-    print("The record: " + ", ".join(f"{count} {verdict}" for verdict, count in Counter(now.values()).items()))
-    print(f"written: {paths.shown(paths.EVIDENCE)}: seeds {seeds[0]} to {seeds[-1]} on {new.processor}")
+    """Measure, record, and say what came out. Raises ValueError for what cannot be measured or judged."""
+    seeds, names = list(cli.seeds(options)), chosen(options, claims)
+    recorded = can_be_recorded(names, seeds)
+    mark = "_".join((processor(), *version().values())).replace(" ", "_")
+    measure_all(KEPT / mark, names, seeds)
+    measured = collected(KEPT / mark, names, seeds)
+    for claim in claims:
+        if runs := measured.get(record.name_of(claim.script)):
+            print(f"{claim.id}: {claim.over(runs.values())}")
+    if recorded:
+        record.write(with_rows(record.read(), measured))
+        print(f"written: {paths.shown(paths.EVIDENCE)}: seeds {seeds[0]} to {seeds[-1]} on {processor()}")
+    compare(claims, measured)
 
 
 @cli.script
@@ -138,12 +177,14 @@ def main(argv: list[str] | None = None) -> None:
     parser = cli.parser(__doc__)
     parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="measure these alone (default: all)")
     parser.add_argument("--check", action="store_true", help="compare the last run with the record, measure nothing")
-    parser.set_defaults(seeds=5)
-    options = cli.parse(parser, argv)
+    parser.set_defaults(seed=min(record.SEEDS), seeds=len(record.SEEDS))
+    options, claims = cli.parse(parser, argv), all_claims()
     if options.check:
-        return findings.check(options.output_dir)
+        saved = findings.gather(options.output_dir)
+        last = {record.name_of(script["script"]): dict(enumerate(script["runs"])) for script in saved}
+        return sys.exit(1) if compare(claims, last) else None
     try:
-        replicate(options, all_claims())
+        replicate(options, claims)
     except ValueError as error:
         parser.error(str(error))
 

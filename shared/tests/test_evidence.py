@@ -1,38 +1,34 @@
 """Claims and rules on made numbers, the record, the runner of experiments, replications, the table, the gallery."""
 
 import json
-import math
 import re
 import types
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
 from shared import course, paths
-from shared.evidence import claims, findings, publish, replicate, replications, table
-from shared.evidence.claims import EXPERIMENT, FAILS, HOLDS, MEASURED, ONLY_IF, PROBE, UNDECIDED, Above, Claim
-from shared.evidence.replications import Block
+from shared.evidence import claims, findings, one_seed, publish, quoted, record, replicate, table
+from shared.evidence.claims import DIFFER, FAILS, HOLDS, Claim, Verdict
 from shared.experiment import Experiment
 from shared.plan import Plan, path_of
+from shared.tests.helpers import near
 from shared.visualization_utils import in_few_colors
 
 CLAIMS = claims.all_claims()
-EXPERIMENTS = [claim for claim in CLAIMS if claim.kind == EXPERIMENT]
-ABOVE = Above(lambda n: n["wetness"], 0.5)
+SEEDS = list(record.SEEDS)
 
 
-def made(name="C001", **changes):
+def made(name="C001", script="a/water.py", **changes):
     """A claim that one number decides."""
-    settings = {"text": "water is wet", "rule": "above 0.5", "holds": lambda n: n["wetness"] > 0.5} | changes
-    return Claim(id=name, **settings)
-
-
-def with_condition(name="C001"):
-    return made(name, only_if=lambda n: n["wetness"] > 0.2, condition="it rains")
+    settings = {"text": "water is wet", "source": "us", "rule": "0.5 or more", "oracle": {"*": 1}, "null": {"*": 0}}
+    effect = {"effect": lambda n: n["wetness"], "at_least": 0.5}
+    return Claim(id=name, script=script, **settings | effect | changes)
 
 
 def wet(*values):
@@ -40,105 +36,154 @@ def wet(*values):
     return [{"wetness": value} for value in values]
 
 
-def block(values, processor="Intel AVX512", seeds=(0, 1, 2), name="C001"):
-    return Block(processor, {"torch": "2.13.0"}, list(seeds), {name: {"wetness": list(values)}})
+def rows(values, seeds=SEEDS, processor="Intel AVX512", experiment="water", number="wetness", code="c0de", torch="2"):
+    """Rows of the record."""
+    where = {"experiment": experiment, "number": number, "processor": processor, "torch": torch, "code": code}
+    return pd.DataFrame([where | {"seed": s, "value": v} for s, v in zip(seeds, values, strict=True)])
 
 
-RECORD = (block((0.6, 0.7, 0.8)), block((0.9, 0.7, 0.8), "Intel AVX2"))
-SPLIT = (*RECORD, block((0.1, 0.7, 0.8), seeds=(5, 6, 7)))  # its last seeds disagree
+TEN = [0.6, 0.62, 0.64, 0.66, 0.68, 0.7, 0.72, 0.74, 0.76, 0.78]  # mean 0.69, standard deviation 0.06055
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Puts rows into the place of the record."""
+
+    def put(*frames):
+        monkeypatch.setattr(record, "read", lambda: pd.concat(frames))
+        record.runs.cache_clear()
+
+    yield put
+    record.runs.cache_clear()
+
 
 # ---- claims and their rules
 
 
-@pytest.mark.parametrize("claim", EXPERIMENTS, ids=lambda claim: claim.id)
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
 def test_a_rule_tells_an_exact_reader_from_nothing_there(claim):
-    """Every experiment has both worlds; its rule holds in the first and not in the second."""
-    assert claim.oracle is not None and claim.null is not None, "it needs oracle and null"
-    assert claim.verdict(claim.oracle) == HOLDS and claim.verdict(claim.null) != HOLDS
+    """Every claim has both worlds; its rule holds in the first and not in the second."""
+    oracle, null = claims.World(claim.oracle), claims.World(claim.null)
+    assert claim.holds(oracle) and not claim.holds(null)
+
+
+def test_there_are_forty_to_forty_five_claims_each_with_a_name_of_its_own():
+    assert 40 <= len(CLAIMS) <= 45 and len({claim.id for claim in CLAIMS}) == len(CLAIMS)
+    scripts = {claim.script for claim in CLAIMS}
+    assert len({record.name_of(script) for script in scripts}) == len(scripts), "the record calls them by file name"
+    assert all((claim.at_least > float("-inf")) != (claim.at_most < float("inf")) for claim in CLAIMS), "one bar"
 
 
 @pytest.mark.parametrize(
-    ("claim", "values", "verdict"),
+    ("claim", "values", "verdict", "said"),
     [
-        (made(), (0.6,), HOLDS),
-        (made(), (0.5,), FAILS),
-        (made(), (math.nan,), UNDECIDED),
-        (with_condition(), (0.5,), ONLY_IF),
-        (with_condition(), (0.2,), FAILS),
-        (with_condition(), (0.6, 0.7, 0.9), HOLDS),
-        (with_condition(), (0.6, 0.7, 0.4), UNDECIDED),
-        (with_condition(), (0.3, 0.4, 0.3), ONLY_IF),
-        (with_condition(), (0.1, 0.4, 0.1), FAILS),  # it never holds, and the condition helps with one seed alone
-        (made(kind=PROBE, holds=None), (0.6,), MEASURED),
-        (made(over_seeds=True, holds=lambda n: sum(n["wetness"]) > 1.5), (0.6, 0.1, 0.9), HOLDS),
-        (made(over_seeds=True, holds=lambda n: sum(n["wetness"]) > 1.5), (0.9, 0.1, 0.1), FAILS),
-        (made(holds=ABOVE), (0.7, 0.72, 0.49, 0.71, 0.7), HOLDS),  # one below, the mean clearly above: 0.66 +- 0.12
-        (made(holds=ABOVE), (0.1, 0.12, 0.51, 0.1, 0.1), FAILS),
-        (made(holds=ABOVE), (0.4, 0.8, 0.3, 0.9, 0.5), UNDECIDED),
-        (made(holds=ABOVE), (0.49, *[0.6] * 11), HOLDS),  # more than ten, too
+        (made(), (0.6, 0.5), Verdict(2, 2), "holds, 2 of 2 seeds"),
+        (made(), (0.4, float("nan")), Verdict(0, 2), "does not hold, 0 of 2 seeds"),
+        (made(), (0.6, 0.4, 0.7), Verdict(2, 3), "holds, 2 of 3 seeds"),
+        (made(at_least=float("-inf"), at_most=0.5), (0.5, 0.6), Verdict(1, 2), "holds, 1 of 2 seeds"),
+        (made(also=lambda n: n["wetness"] < 0.7), (0.6, 0.8), Verdict(1, 2), "holds, 1 of 2 seeds"),
     ],
 )
-def test_seeds_decide_where_they_agree_or_where_their_mean_is_clear(claim, values, verdict):
-    assert claim.over(wet(*values)) == verdict
+def test_a_verdict_is_a_rate(claim, values, verdict, said):
+    found = claim.over(wet(*values))
+    assert found == verdict and str(found) == said
+    kinds = {0: FAILS, verdict.seeds: HOLDS}
+    assert found.kind == kinds.get(verdict.held, DIFFER) and found.decided == (verdict.held in kinds)
 
 
 # ---- the record
 
 
-def test_the_record_decides_where_all_blocks_agree():
-    known = replications.published(made(), RECORD)
-    assert (known.verdict, len(known.runs), known.processors) == (HOLDS, 6, 2)
-    assert known.range("wetness") == (0.6, 0.9) and known.range("dryness") is None
-    assert replications.published(made(), SPLIT).verdict == UNDECIDED
-    assert replications.published(made(), [*RECORD, block((0.1, 0.1, 0.1), "AMD")]).verdict == UNDECIDED
-    assert replications.published(made("other"), RECORD) is None
-    renamed = made(holds=lambda n: n["moisture"] > 0.5)
-    assert replications.published(renamed, RECORD) is None, "the rule asks for a number that was not measured"
+def test_the_record_is_ten_seeds_and_says_where_the_next_falls(recorded):
+    recorded(rows(TEN), rows([9.0], [110]), rows(TEN[::-1], processor="AMD"), rows([1.0] * 10, number="dryness"))
+    assert [run["wetness"] for run in record.runs("water")] == TEN, "what was measured first, without further seeds"
+    near(record.interval("water", "wetness"), (0.69 - 2.3725 * 0.0605530, 0.69 + 2.3725 * 0.0605530), 1e-4)
+    near(record.interval("water", "wetness", "dryness"), (0.69 - 2.3725 * 0.0605530, 1.0), 1e-4)
+    assert record.interval("water", "heat") is None and record.interval("fire", "wetness") is None
+    assert record.verdict(made()) == Verdict(10, 10) and record.verdict(made(at_least=0.7)) == Verdict(5, 10)
+    assert record.verdict(made(effect=lambda n: n["moisture"])) is None, "the rule asks for what was not measured"
+    recorded(rows(TEN[:9], SEEDS[:9]))
+    assert record.runs("water") == [] and record.verdict(made()) is None, "nine are not ten"
 
 
-def test_a_record_is_written_and_read_finding_by_finding(tmp_path):
-    path = tmp_path / "evidence.json"
-    replications.write([block((1 / 3, 2.0, [0.123456, 4])), *RECORD], path)
-    first, *others = replications.read(path)
-    assert first.findings["C001"]["wetness"] == [0.3333, 2.0, [0.1235, 4]] and tuple(others) == RECORD
-    more = replace(RECORD[1], findings={"C002": {"x": [1.0] * 3}})
-    merged = replications.with_block(RECORD, more)
-    assert merged == [RECORD[0], replace(more, findings=RECORD[1].findings | more.findings)]
-    assert len(replications.with_block(RECORD, SPLIT[-1])) == 3
+def test_where_the_next_seed_falls_is_met_nineteen_times_in_twenty():
+    """Of numbers drawn from a bell curve; and what never left 0 to 1 is not said to leave it."""
+    draws = torch.randn(4000, 11, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 10
+    inside = [low <= new <= high for *ten, new in draws.tolist() for low, high in [record.span(ten)]]
+    assert abs(sum(inside) / 4000 - 0.95) < 0.01
+    assert record.span([0.9, 1.0, 0.95])[1] == 1.0 and record.span([0.1, 0.0, 0.05])[0] == 0.0
 
 
-def test_the_record_on_disk_has_every_experiment_with_five_seeds():
-    blocks = replications.read()
-    assert all(len(found.seeds) == 5 for found in blocks) and len({found.processor for found in blocks}) >= 3
-    missing = [claim.id for claim in EXPERIMENTS if not replications.published(claim)]
+def test_a_record_is_written_and_read(tmp_path, monkeypatch):
+    path = tmp_path / "evidence.csv"
+    record.write(pd.concat([rows([1 / 3, 2048], [101, 100]), rows([3e-9], [100], "AMD", code="12345678")]), path)
+    assert path.read_text().splitlines()[1:] == [
+        "water,wetness,100,Intel AVX512,2,c0de,2048",
+        "water,wetness,100,AMD,2,12345678,3e-09",
+        "water,wetness,101,Intel AVX512,2,c0de,0.3333",
+    ]
+    assert record.read(path).loc[1, "code"] == "12345678"
+
+
+def test_the_record_on_disk_has_every_claim():
+    missing = [claim.id for claim in CLAIMS if not record.verdict(claim)]
     assert not missing, f"run ./run_all.sh replicate for {missing}"
-    assert {name for found in blocks for name in found.findings} <= {claim.id for claim in CLAIMS}
+    kept = record.read()
+    assert set(kept["experiment"]) == {record.name_of(claim.script) for claim in CLAIMS}
+    assert not kept.duplicated(["experiment", "number", "seed", "processor"]).any()
 
 
-def test_a_run_stands_beside_the_record(monkeypatch):
-    monkeypatch.setattr(replications, "read", lambda: RECORD)
+def test_a_run_stands_beside_the_record(recorded):
+    recorded(rows(TEN))
     found = findings.judged(made(), wet(0.4))
-    assert (found["verdict"], found["here"], found["rests on"]) == (HOLDS, FAILS, "6 runs on 2 kinds of processor")
-    assert not findings.as_published(found) and findings.as_published(findings.judged(made(), wet(0.6)))
-    assert findings.published_ranges([made()], ["wetness", "dryness"]) == {"wetness": "0.6 to 0.9"}
-    assert findings.of_this_run(made(over_seeds=True), wet(0.6)) == "", "one seed decides nothing"
-    monkeypatch.setattr(replications, "read", lambda: SPLIT)
-    assert findings.as_published(findings.judged(made(), wet(0.4))), "undecided: both are possible"
+    assert (found["verdict"], found["kind"], found["here"]) == (
+        "holds, 10 of 10 seeds",
+        HOLDS,
+        "does not hold, 0 of 1 seeds",
+    )
+    assert not found["as published"] and findings.judged(made(), wet(0.6))["as published"]
+    assert findings.judged(made(at_least=0.7), wet(0.4))["as published"], "seeds differ: both are possible"
+    assert "this run alone" in findings.judged(made(script="b.py"), wet(0.4))["verdict"]
 
 
-def test_a_decided_verdict_that_turns_is_a_contradiction(monkeypatch):
-    def said(value, claim, number="wetness"):
-        content = {"script": "a/b.py", "numbers": {number: [value]}, "findings": [{"id": claim.id}]}
-        return findings.contradictions([content], [claim])
+def test_what_one_seed_would_have_said():
+    """Of 10, 0 and 9 of ten: one seed prints all three, and the third is undone; two print it in 36 of 45 choices."""
+    found = [Verdict(10, 10), Verdict(0, 10), Verdict(9, 10)]
+    near(one_seed.undone(found, 1), 1 / 3)
+    near(one_seed.undone(found, 2), 0.8 / 2.8)
+    assert one_seed.undone(found, 10) == 0
 
-    monkeypatch.setattr(replications, "read", lambda: RECORD)
-    assert said(0.4, made()) == ["C001: does not hold, in the record: holds"] and said(0.51, made()) == []
-    assert said(0.4, made("C009"))[0].startswith("C009: not in the record")
-    assert said(0.4, made(), "damp") == ["C001: the last run has no 'wetness': run a/b.py again"]
-    for lenient in (made(holds=ABOVE), made(over_seeds=True, holds=lambda n: min(n["wetness"]) > 0.5)):
-        assert said(0.4, lenient) == [], "one seed says nothing of a mean or a rate"
-    monkeypatch.setattr(replications, "read", lambda: SPLIT)
-    assert said(0.4, made()) == []
+
+# ---- numbers in texts
+
+
+def test_marked_numbers_are_written_as_the_record_has_them(recorded, monkeypatch):
+    recorded(rows(TEN), rows([1234.5] * 10, number="n, long"), rows([2e-7] * 10, number="tiny"))
+    monkeypatch.setattr(quoted, "all_claims", lambda: [made(at_least=0.7)])
+    texts = {
+        "1–2 %<!--water: wetness-->": "55–83 %<!--water: wetness-->",
+        "0.1 to 0.2<!--water: wetness-->": "0.5 to 0.8<!--water: wetness-->",
+        "at least 7 %<!--≥ water: wetness-->": "at least 55 %<!--≥ water: wetness-->",
+        "9.99 at most<!--x--> 0.99<!--≤ water: wetness-->": "9.99 at most<!--x--> 0.83<!--≤ water: wetness-->",
+        "1 to 9,999<!--water: n, long-->": "1,234<!--water: n, long-->",
+        "3e-9<!--water: tiny-->": "2e-7<!--water: tiny-->",
+        "0<!--water: wetness; n, long-->": "1 to 1,234<!--water: wetness; n, long-->",
+        "3 of 10<!--verdict C001-->": "5 of 10<!--verdict C001-->",
+        "3 %<!--undone 1 all--> of 4": "100 %<!--undone 1 all--> of 4",
+    }
+    monkeypatch.setattr(one_seed, "all_claims", lambda: [made(at_least=0.7)])
+    for text, expected in texts.items():
+        assert quoted.filled(text) == expected
+    assert quoted.unmarked("a 3 %<!--undone 1 all--> of 4 to 5<!--water: x; y-->") == "a  of "
+    for unknown in ("1<!--water: heat-->", "1 of 10<!--verdict C002-->"):
+        with pytest.raises((ValueError, KeyError)):
+            quoted.filled(unknown)
+
+
+@pytest.mark.parametrize("page", quoted.pages(), ids=paths.shown)
+def test_numbers_of_the_pages_are_those_of_the_record(page):
+    text = page.read_text(encoding="utf-8")
+    assert quoted.filled(text) == text, "run shared/evidence/table.py"
 
 
 # ---- the runner of experiments
@@ -156,7 +201,7 @@ def picture(results):
 
 def measure(run):
     run.shown["word"] = f"word {run.seed}"
-    return {"wetness": 0.6 + run.seed / 10, "steps": run.steps(100), "all": [1.0, 2.0]}
+    return {"wetness": 0.6 + run.seed / 10, "steps": run.steps(100)}
 
 
 @pytest.fixture
@@ -177,8 +222,8 @@ def run(monkeypatch, tmp_path, capsys):
         "Is water wet?\n\nIt is made up.",
     )
 
-    def run(*argv, record=()):
-        monkeypatch.setattr(replications, "read", lambda: record)
+    def run(*argv, runs=()):
+        monkeypatch.setattr(record, "runs", lambda experiment: runs)
         answer = experiment(["--output-dir", str(tmp_path), *argv])
         drawn = tmp_path / paths.PLOTS / "phase1" / "wetness.png"
         return answer, capsys.readouterr().out, Image.open(drawn).info["Description"] if drawn.exists() else None
@@ -193,24 +238,24 @@ def kept_in(folder):
 
 
 def test_what_an_experiment_prints_draws_and_keeps(run, tmp_path):
-    answer, printed, caption = run("--wish", "rain", record=RECORD)
+    answer, printed, caption = run("--wish", "rain", runs=wet(*TEN))
     assert answer == "wet: 0.60, word 0" and caption == "0.6 of all is wet Is water wet? word 0"
-    assert '+ holds: "water is wet"' in printed and "1, 2" not in printed, "lists with --numbers alone"
+    assert '+ holds, 10 of 10 seeds: "water is wet"' in printed and "0.546 to 0.834" in printed
     with Image.open(tmp_path / paths.ANIMATIONS / "phase1" / "wetness.gif") as image:
         assert image.n_frames == 2 and run.experiment.pictures == {"wetness.png", "wetness.gif"}
     content = kept_in(tmp_path)
-    assert (content["numbers"]["wetness"], content["answer"]) == ([0.6], answer)
-    assert content["findings"][0]["here"] == HOLDS and "all" in content["table"]
+    assert (content["runs"][0]["wetness"], content["answer"]) == (0.6, answer)
+    assert content["findings"][0]["kind"] == HOLDS and "steps" in content["table"]
 
 
 def test_several_seeds_are_told_by_their_mean_and_quick_ones_train_fewer_steps(run, tmp_path):
     answer, printed, caption = run("--seeds", "4", "--no-pictures", "--quick")
     assert answer == "wet: 0.75, word 0" and "0.75" in printed and caption is None
-    assert kept_in(tmp_path)["numbers"]["steps"] == [30] * 4
+    assert [run["steps"] for run in kept_in(tmp_path)["runs"]] == [30] * 4
 
 
 def test_a_title_is_said_only_where_the_run_agrees_with_the_record(run):
-    assert run(record=[block((0.1, 0.2, 0.3))])[2] == "Is water wet? word 0"
+    assert run(runs=wet(0.1, 0.2, 0.3))[2] == "Is water wet? word 0"
 
 
 def test_what_an_experiment_refuses_is_one_line_and_exit_code_2(run, capsys):
@@ -252,42 +297,90 @@ def small_course(tmp_path, monkeypatch):
 
 def test_a_replication_that_was_stopped_goes_on_where_it_was(small_course):
     calls, broken, kept = small_course
-    both = [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
     with pytest.raises(SystemExit):
-        replicate.measure_all(kept, both)
-    assert calls == [("a:model", 0), ("a:model", 1), *both]
+        replicate.measure_all(kept, ["a", "b"], [0, 1])
+    assert calls == [("a:model", 0), ("a", 0), ("b", 0), ("a:model", 1), ("a", 1), ("b", 1)], "seed by seed"
     broken.clear()
     calls.clear()
     for _ in range(2):
-        replicate.measure_all(kept, both)
+        replicate.measure_all(kept, ["a", "b"], [0, 1])
         assert calls == [("a:model", 1), ("b", 1)], "only what is missing, and the model for it"
-    found = replicate.collected(kept, both, [0, 1])
-    assert found.findings == {"a": {"wetness": [0.6, 0.7]}, "b": {"wetness": [0.6, 0.7]}}
-    assert found.processor == replications.processor() and found.seeds == [0, 1]
+    found = replicate.collected(kept, ["a", "b"], [0, 1])
+    assert found == {name: {0: {"wetness": 0.6}, 1: {"wetness": 0.7}} for name in ("a", "b")}
 
 
-def test_nothing_is_taken_over_from_other_versions_or_files(tmp_path, monkeypatch):
+def test_a_version_is_that_of_torch_and_of_all_files_but_tests(tmp_path, monkeypatch):
     (tmp_path / "shared" / "tests").mkdir(parents=True)
     (tmp_path / "shared" / "a.py").write_text("1", encoding="utf-8")
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    before = replicate.kept_here()
+    before = replicate.version()
     (tmp_path / "shared" / "tests" / "test_a.py").write_text("1", encoding="utf-8")
-    assert replicate.kept_here() == before
-    monkeypatch.setattr(replications, "versions", lambda: {"torch": "9"})
-    newer = replicate.kept_here()
+    assert replicate.version() == before
     (tmp_path / "shared" / "a.py").write_text("2", encoding="utf-8")
-    assert len({before, newer, replicate.kept_here()}) == 3
+    assert replicate.version()["code"] != before["code"] and replicate.version()["torch"] == before["torch"]
+
+
+NOW = {"torch": "2", "code": "c0de"}
+
+
+@pytest.mark.parametrize(
+    ("seeds", "frames", "said"),
+    [
+        (range(10), [rows(TEN)], False),  # to explore
+        (range(100, 110), [], True),
+        (range(100, 110), [rows(TEN, code="old")], True),  # in place of the old ones
+        (range(110, 112), [rows(TEN)], True),
+        (range(110, 112), [rows(TEN, code="old")], "come first"),
+        (range(110, 112), [rows(TEN, torch="1")], "come first"),
+        (range(100, 102), [rows(TEN)], "all of them"),
+        (range(95, 112), [rows(TEN)], True),
+        (range(105, 112), [rows(TEN)], "all of them"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_before_it_is_measured(recorded, monkeypatch, seeds, frames, said):
+    recorded(pd.DataFrame(columns=record.COLUMNS), *frames)
+    monkeypatch.setattr(replicate, "version", lambda: NOW)
+    if isinstance(said, bool):
+        assert replicate.can_be_recorded(["a.water"], seeds) == said
+    else:
+        with pytest.raises(ValueError, match=said):
+            replicate.can_be_recorded(["a.water"], seeds)
+
+
+def test_new_rows_drop_those_of_other_versions_and_replace_their_own(monkeypatch):
+    monkeypatch.setattr(replicate, "version", lambda: NOW)
+    monkeypatch.setattr(replicate, "processor", lambda: "AMD")
+    before = [
+        rows([1], [100], code="old"),
+        rows([2], [100], torch="1"),
+        rows([3, 4], [100, 110]),
+        rows([5], [100], "AMD"),
+        rows([6], [100], code="old", experiment="fire"),
+    ]
+    after = replicate.with_rows(pd.concat(before), {"water": {100: {"wetness": 7}}})
+    assert sorted(after["value"]) == [3, 4, 6, 7]
+
+
+def test_a_comparison_counts_what_it_compared(recorded, capsys):
+    recorded(rows(TEN), rows([3.0] * 10, number="constant"))
+    runs = {"water": {110: {"wetness": 0.7, "constant": 3.0}, 111: {"wetness": 0.4, "heat": 1.0}}, "fire": {110: {}}}
+    assert replicate.compare([made(), made("C2", at_least=0.7)], runs) == [
+        "seed 111: C001: does not hold; in the record: holds, 10 of 10 seeds"
+    ]
+    printed = capsys.readouterr().out
+    assert "2 numbers could be compared: 1 lie outside their interval, 50.0 %" in printed.replace("50.0%", "50.0 %")
+    assert "2 decided verdicts could be compared: 1 turned" in printed
 
 
 # ---- the table of claims, the gallery
 
 
 def test_the_table_on_disk_is_that_of_claims_and_record():
-    text = (paths.ROOT / table.PAGE).read_text(encoding="utf-8")
-    assert text == table.page(CLAIMS, replications.read()), "run shared/evidence/table.py"
+    text = table.PAGE.read_text(encoding="utf-8")
+    assert text == table.page(CLAIMS), "run shared/evidence/table.py"
     assert table.cell("a | b <c>") == r"a \| b \<c>"
     missing = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not (paths.ROOT / "data" / link).exists()]
-    assert not missing and claims.rules_changed().keys() <= {claim.id for claim in CLAIMS}
+    assert not missing
 
 
 def test_the_gallery_on_disk_is_what_the_readmes_show():

@@ -25,7 +25,7 @@ from phase4_causal.writing.sampling import Sampling
 from shared import cli, paths, training
 from shared.attention_utils import causal_mask, local_mask, padding_mask, streaming_mask, strided_mask
 from shared.checkpoints import load_checkpoint, save_checkpoint
-from shared.evidence import findings, replications
+from shared.evidence import findings, record
 from shared.tests.helpers import near, qkv
 
 not_on_windows = pytest.mark.skipif(sys.platform == "win32", reason="no pipes there, and no links for everybody")
@@ -145,17 +145,15 @@ def test_whoever_plants_a_file_changes_and_loses_nothing(tmp_path, monkeypatch):
     assert [file.read_text() for file in (path, diary, *planted)] == ["ours", "mine", "mine", "mine"]
 
 
-GOOD = '[{"processor": "", "versions": {}, "seeds": [0], "findings": {"C1": {"a": [1]}}}]'
+GOOD = f"{','.join(record.COLUMNS)}\nwater,wetness,100,AMD,2.13.0,c0de,0.5\n"
 
 
-@pytest.mark.parametrize(
-    "text", ["[{", '{"a": 1}', "[1]", '"text"', GOOD.replace("[1]", '["x"]'), GOOD.replace("[1]", "1")]
-)
+@pytest.mark.parametrize("text", ["", "[{", "a,b\n1,2\n", GOOD.replace("0.5", "wet"), GOOD.replace("0.5", ""), "\0"])
 def test_a_damaged_record_is_one_line_that_names_it(text, tmp_path, capsys):
     path = findings.file_of("a.py", tmp_path)
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    for read in (replications.read, lambda _: findings.gather(tmp_path)):
+    for read in (record.read, lambda _: findings.gather(tmp_path)):
         with pytest.raises(SystemExit, match="2"):
             cli.run(lambda read=read: read(path))
         said = capsys.readouterr().err

@@ -10,31 +10,30 @@ import pytest
 
 from shared import paths
 from shared.evidence import findings
-from shared.evidence.claims import FAILS, HOLDS, ONLY_IF
+from shared.evidence.claims import DIFFER, FAILS, HOLDS
 from shared.evidence.report import write_pages
 from shared.evidence.report.lessons import Site, place, rendered, sources, write_lesson
 from shared.tests.helpers import axe_violations, needs_browser
 from shared.visualization_utils import save_figure
 
 
-def saved(name, claim, verdict=HOLDS, *, headline=False):
+def saved(name, claim, kind=HOLDS):
     """A finding as it is saved."""
-    rest = {"kind": "experiment", "source": "test", "unit": "unit", "rule": "rule", "rests on": "5 runs", "changed": ""}
-    condition = "it rains" if verdict == ONLY_IF else ""
-    said = {"id": name, "claim": claim, "verdict": verdict, "here": verdict, "condition": condition}
-    return rest | said | {"headline": headline}
+    rest = {"source": "test", "rule": "rule", "effect": "0.5 to 0.7", "here": "holds, 1 of 1 seeds", "as published": 0}
+    revised = "it rained" if kind == DIFFER else ""
+    return rest | {"id": name, "claim": claim, "verdict": f"{kind}, 3 of 10", "kind": kind, "revised": revised}
 
 
 SCALING, MASKS = "phase1_single_head/parts/scaling.py", "phase4_causal/masking/causality.py"
 MADE = {
     SCALING: [
         saved("C901", "<b>water</b> is wet <script>alert(1)</script>"),
-        saved("C902", "a mask hides the future", FAILS, headline=True),
+        saved("C902", "a mask hides the future", FAILS),
     ],
-    MASKS: [saved("C903", "Mask and future meet", ONLY_IF), saved("no-phase-4", "fire is hot", FAILS)],
+    MASKS: [saved("C903", "Mask and future meet", DIFFER), saved("no-phase-4", "fire is hot", FAILS)],
 }
 DRAWN = ("phase1/scaling.png", "phase3/attention_flow.png", "phase4/causality.png", "summary_all_phases.png")
-IN_ORDER = ["C902", "C901", "no-phase-4", "C903"]
+IN_ORDER = ["C901", "C902", "C903", "no-phase-4"]
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +77,14 @@ def read(path):
     return Read(path.read_text(encoding="utf-8"))
 
 
-def test_report_escapes_leaves_nothing_out_and_has_what_the_course_is_about_first(report):
+def test_report_escapes_and_leaves_nothing_out(report):
     page = report.read_text(encoding="utf-8")
     assert "&lt;b&gt;water&lt;/b&gt; is wet" in page and "<b>water" not in page and "<script>alert" not in page
-    assert "It is &lt;wet&gt;" in page and "&lt;published&gt;  0.4" in page and "<dt>only if</dt><dd>it rains" in page
+    assert (
+        "It is &lt;wet&gt;" in page
+        and "&lt;published&gt;  0.4" in page
+        and "after a look at seeds 0 to 9: it rained" in page
+    )
     assert re.findall(r'<details id="([^"]+)"', page) == IN_ORDER
     assert all(page.count(f'<img src="plots/{name}') == 1 for name in DRAWN)
     articles = re.findall(r"<article.*?</article>", page, re.DOTALL)
@@ -151,19 +154,19 @@ SEEN = """() => {
         verdicts: [...document.querySelectorAll("[data-count-verdict]")].map((one) => one.textContent).join(" "),
         said: document.querySelector("output").textContent };
 }"""
-ALL, EVERY = "C902 C901 no-phase-4 C903", "scaling attention_flow causality summary_all_phases"
+ALL, EVERY = "C901 C902 C903 no-phase-4", "scaling attention_flow causality summary_all_phases"
 FILTERS = [  # verdict, words -> findings, pictures, and how many each verdict would show
-    ("holds", "", "C901", "scaling", "4 1 2 1 0 0"),
-    ("does-not-hold", "", "C902 no-phase-4", "scaling causality", "4 1 2 1 0 0"),
-    ("measured", "", "", "", "4 1 2 1 0 0"),
-    ("", "FUTURE mask", "C902 C903", "scaling causality", "2 0 1 1 0 0"),
-    ("does-not-hold", "future", "C902", "scaling", "2 0 1 1 0 0"),
-    ("", "<b>", "C901", "scaling", "1 1 0 0 0 0"),
-    ("", "SQRT(d_k)", "C902 C901", "scaling", "2 1 1 0 0 0"),
-    ("", "√d_k", "C902 C901", "scaling", "2 1 1 0 0 0"),
-    ("", "attention_flow", "", "attention_flow", "0 0 0 0 0 0"),
-    ("holds", "attention_flow", "", "", "0 0 0 0 0 0"),
-    ("", "caption causality", "no-phase-4 C903", "causality", "2 0 1 1 0 0"),
+    ("holds", "", "C901", "scaling", "4 1 2 1"),
+    ("does-not-hold", "", "C902 no-phase-4", "scaling causality", "4 1 2 1"),
+    ("seeds-differ", "", "C903", "causality", "4 1 2 1"),
+    ("", "FUTURE mask", "C902 C903", "scaling causality", "2 0 1 1"),
+    ("does-not-hold", "future", "C902", "scaling", "2 0 1 1"),
+    ("", "<b>", "C901", "scaling", "1 1 0 0"),
+    ("", "SQRT(d_k)", "C901 C902", "scaling", "2 1 1 0"),
+    ("", "√d_k", "C901 C902", "scaling", "2 1 1 0"),
+    ("", "attention_flow", "", "attention_flow", "0 0 0 0"),
+    ("holds", "attention_flow", "", "", "0 0 0 0"),
+    ("", "caption causality", "C903 no-phase-4", "causality", "2 0 1 1"),
 ]
 
 

@@ -1,8 +1,7 @@
 """What a run answered, as the report page tells it: phases, in each the scripts' questions, with findings and pictures.
 
 The picture of an experiment is called after its file; a script that draws several says so in its docstring, "Writes
-a.png and b.png". Questions with a finding that the course is about come first, then the others, both as each phase's
-__main__.py has its scripts.
+a.png and b.png". Questions stand as each phase's __main__.py has its scripts.
 """
 
 import importlib
@@ -15,7 +14,6 @@ from typing import Any
 from PIL import Image
 
 from shared import paths
-from shared.evidence.claims import MARKS, MEASURED
 from shared.evidence.report.lessons import place
 from shared.plan import path_of, plans, question_of
 
@@ -56,18 +54,6 @@ def drawn_by(module: str, phase: str, output_dir: Path) -> list[Picture]:
     return [Picture.at(output_dir, path) for path in found if (output_dir / path).is_file()]
 
 
-def ranked(findings: Iterable[Mapping]) -> list[Mapping]:
-    """What the course is about first, then by verdict; a time without a verdict last."""
-    order = [*MARKS, MEASURED]
-    return sorted(findings, key=lambda finding: (not finding["headline"], order.index(finding["verdict"])))
-
-
-def headlines_first(questions: Iterable[Mapping]) -> list[Mapping]:
-    """Without those that have neither findings nor pictures."""
-    there = [question for question in questions if question["findings"] or question["pictures"]]
-    return sorted(there, key=lambda question: not any(finding["headline"] for finding in question["findings"]))
-
-
 def question(module: str, phase: str, saved: Mapping, output_dir: Path) -> dict[str, Any]:
     """A script: what it asks, found and drew in this run; page: its room's, or its phase's, which tells of it."""
     return {
@@ -76,7 +62,7 @@ def question(module: str, phase: str, saved: Mapping, output_dir: Path) -> dict[
         "text": question_of(module),
         "answer": saved.get("answer"),
         "table": saved.get("table"),
-        "findings": ranked(saved.get("findings", ())),
+        "findings": saved.get("findings", []),
         "pictures": drawn_by(module, phase, output_dir),
     }
 
@@ -86,5 +72,5 @@ def answered(measured: Iterable[Mapping], output_dir: Path) -> dict[str, list[Ma
     saved, found = {content["script"]: content for content in measured}, {}
     for phase, plan in plans().items():
         asked = [question(name, phase, saved.get(path_of(name), {}), output_dir) for name in plan.all]
-        found[phase] = headlines_first(asked)
+        found[phase] = [question for question in asked if question["findings"] or question["pictures"]]
     return found

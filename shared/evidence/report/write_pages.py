@@ -19,19 +19,13 @@ from markupsafe import Markup
 
 from shared import cli, paths
 from shared.evidence import seven
-from shared.evidence.claims import FAILS, HOLDS, MEASURED, ONLY_IF, UNDECIDED
+from shared.evidence.claims import DIFFER, FAILS, HOLDS
 from shared.evidence.findings import gather
 from shared.evidence.report.lessons import CONTENTS, Site, link, rendered, write_lessons
 from shared.evidence.report.questions import answered
 from shared.plan import SECTIONS
 
-PLURAL = {
-    HOLDS: "hold",
-    FAILS: "do not hold",
-    ONLY_IF: "hold only under a condition",
-    UNDECIDED: "are undecided here",
-    MEASURED: "have numbers alone",
-}
+PLURAL = {HOLDS: "hold in all ten seeds", FAILS: "in none", DIFFER: "in some"}
 
 # Small picture -> a view of the explorer, and what to do there. None asks for a bet on what has just been read. Three
 # have no view: the page has no model that writes without attention, that was published, or that looks up and copies.
@@ -45,8 +39,8 @@ ROW = re.compile(r"^\| !\[(.*?)\]\(visualizations/gallery/seven/(\w+)\.png\) \| 
 
 
 def counted(findings: list[dict]) -> str:
-    """ "46 hold, 15 do not hold"."""
-    counts = Counter(finding["verdict"] for finding in findings)
+    """ "26 hold in all ten seeds, 9 in none"."""
+    counts = Counter(finding["kind"] for finding in findings)
     return ", ".join(f"{counts[verdict]} {said}" for verdict, said in PLURAL.items() if counts[verdict])
 
 

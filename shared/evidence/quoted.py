@@ -1,0 +1,77 @@
+"""Numbers in README, lessons and rooms' pages, which come from the record.
+
+Behind each stands a comment, which a reader of the rendered page does not see: whose number it is.
+
+    0.52 to 0.58<!--scaling: divided, 64-->           where the next seed falls; alone if both ends read alike
+    52–58 %<!--scaling: divided, 64; divided, 8-->    of several numbers, from the lowest end to the highest
+    at least 0.52<!--≥ scaling: divided, 64-->        the lower end; ≤ the upper
+    8 of 10<!--verdict three-roles-->                 in how many seeds the rule of a claim holds
+    11 %<!--undone 1 revised-->                       of the verdicts that one seed prints (one_seed.py)
+
+`filled` writes them anew as the record has them, with as many decimals as they have now.
+"""
+
+import re
+from pathlib import Path
+
+from shared import paths
+from shared.evidence import one_seed, record
+from shared.evidence.claims import all_claims
+
+PLAIN = r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
+MARKED = re.compile(
+    rf"(?P<low>{PLAIN})(?:(?P<to> to |–)(?P<high>{PLAIN}))?(?P<percent> ?%)?"
+    r"<!--(?P<end>[≥≤] )?(?P<experiment>\w+): (?P<names>.+?)-->"
+)
+VERDICT = re.compile(r"\d+ of \d+<!--verdict (?P<claim>\S+)-->")
+UNDONE = re.compile(r"\d+ %<!--undone (?P<k>\d+) (?P<group>\w+)-->")
+
+
+def written(value: float, like: str) -> str:
+    """A value with as many decimals as a number of the text has: "1,234", "0.52", "3e-7"."""
+    number, power, _ = like.partition("e")
+    decimals = len(number.partition(".")[2])
+    text = f"{value:,.{decimals}{'e' if power else 'f'}}"
+    return re.sub(r"e([+-])0*(?=\d)", lambda sign: "e" + sign[1].strip("+"), text)
+
+
+def quoted(match: re.Match) -> str:
+    """A marked number as the record has it. Raises ValueError for one that the record does not have."""
+    ends = record.interval(match["experiment"], *match["names"].split("; "))
+    if ends is None:
+        raise ValueError(f"the record does not have {match['experiment']}: {match['names']}")
+    scale, like = 100 if match["percent"] else 1, match["high"] or match["low"]
+    low, high = (written(scale * end, like) for end in ends)
+    text = {"≥ ": low, "≤ ": high, None: low if low == high else f"{low}{match['to'] or ' to '}{high}"}[match["end"]]
+    return text + (match["percent"] or "") + match[0][match[0].index("<!--") :]
+
+
+def verdict(match: re.Match) -> str:
+    """A marked verdict as the record has it."""
+    found = {claim.id: record.verdict(claim) for claim in all_claims()}[match["claim"]]
+    if found is None:
+        raise ValueError(f"the record does not have {match['claim']}")
+    return f"{found.held} of {found.seeds}<!--verdict {match['claim']}-->"
+
+
+def undone(match: re.Match) -> str:
+    """A marked share of verdicts that do not last."""
+    k, group = match.groups()
+    return f"{100 * one_seed.undone(one_seed.verdicts(group), int(k)):.0f} %<!--undone {k} {group}-->"
+
+
+def filled(text: str) -> str:
+    """A text with its marked numbers as the record has them."""
+    for pattern, number in ((MARKED, quoted), (VERDICT, verdict), (UNDONE, undone)):
+        text = pattern.sub(number, text)
+    return text
+
+
+def unmarked(text: str) -> str:
+    """A text without its marked numbers."""
+    return MARKED.sub("", VERDICT.sub("", UNDONE.sub("", text)))
+
+
+def pages(root: Path = paths.ROOT) -> list[Path]:
+    """README, the lessons and the rooms' pages."""
+    return [root / "README.md", *sorted(root.glob("phase*/**/README.md"))]

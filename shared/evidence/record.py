@@ -1,0 +1,81 @@
+"""The record: what every experiment measured on ten seeds that nobody had run when the rules were committed.
+
+data/evidence.csv is written by ./run_all.sh replicate, one row a number. Seeds 100 to 109 are the record. Seeds from
+110 on are spot checks of it, with other seeds and other kinds of processors (vendor and instruction set). An experiment
+is called by the name of its file. Where the next seed falls is a prediction interval: mean ± 2.37 s of ten seeds holds
+95 % of further ones (Student's t with 9 degrees of freedom, times √(1 + 1/10)).
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from shared import paths
+from shared.evidence.claims import Claim, Numbers, Verdict
+
+SEEDS = range(100, 110)
+WIDTH = 2.262 * (1 + 1 / len(SEEDS)) ** 0.5  # of a standard deviation, to each side
+DIGITS = 4  # of a recorded value
+COLUMNS = ["experiment", "number", "seed", "processor", "torch", "code", "value"]
+
+
+def name_of(script: str) -> str:
+    """ "phase1_single_head/parts/scaling.py" -> "scaling"."""
+    return Path(script).stem
+
+
+@cache
+def read(path: Path = paths.EVIDENCE) -> pd.DataFrame:
+    """All rows; none if there is no record yet. Raises OSError, which names the file, if it is damaged."""
+    if not path.is_file():
+        return pd.DataFrame(columns=COLUMNS)
+    with paths.damage_names(path, f"git checkout {paths.shown(path)} brings it back"):
+        rows = pd.read_csv(path, dtype={"code": str})
+        if list(rows.columns) != COLUMNS or rows.isna().any(axis=None):
+            raise ValueError("columns or values are missing")
+        return rows.astype({"seed": int, "value": float})
+
+
+def write(rows: pd.DataFrame, path: Path = paths.EVIDENCE) -> None:
+    """Write the record, a number's seeds side by side; of one seed's rows those that were measured first come first."""
+    ordered = rows[COLUMNS].sort_values(["experiment", "number", "seed"], kind="stable")
+    with paths.whole_file(path) as unfinished:
+        ordered.to_csv(unfinished, index=False, float_format=f"%.{DIGITS}g", lineterminator="\n")
+    read.cache_clear()
+    runs.cache_clear()
+
+
+@cache
+def runs(experiment: str) -> Sequence[Numbers]:
+    """The numbers of each seed of the record; empty unless all seeds are there."""
+    rows = read()
+    own = rows[(rows["experiment"] == experiment) & rows["seed"].isin(SEEDS)].drop_duplicates(["number", "seed"])
+    table = own.pivot(index="seed", columns="number", values="value").dropna(axis="columns")
+    return table.to_dict("records") if len(table) == len(SEEDS) else []
+
+
+def span(values: Sequence[float]) -> tuple[float, float]:
+    """Where another value falls, 95 % of the time. What never left 0 to 1 is not said to leave it."""
+    numbers = pd.Series(values, dtype=float)
+    middle, half = numbers.mean(), WIDTH * numbers.std()
+    low, high = middle - half, middle + half
+    return (max(low, 0.0), min(high, 1.0)) if numbers.between(0, 1).all() else (low, high)
+
+
+def interval(experiment: str, *names: str) -> tuple[float, float] | None:
+    """Where a number of this name falls with a new seed, or any of several; None if the record lacks one."""
+    measured = runs(experiment)
+    if not measured or not set(names) <= measured[0].keys():
+        return None
+    ends = [span([run[name] for run in measured]) for name in names]
+    return min(low for low, _ in ends), max(high for _, high in ends)
+
+
+def verdict(claim: Claim) -> Verdict | None:
+    """What the record says of a claim; None if it does not have the numbers that the rule asks for."""
+    try:
+        return claim.over(measured) if (measured := runs(name_of(claim.script))) else None
+    except KeyError:
+        return None
