@@ -80,11 +80,8 @@ def read(path):
 def test_report_escapes_and_leaves_nothing_out(report):
     page = report.read_text(encoding="utf-8")
     assert "&lt;b&gt;water&lt;/b&gt; is wet" in page and "<b>water" not in page and "<script>alert" not in page
-    assert (
-        "It is &lt;wet&gt;" in page
-        and "&lt;published&gt;  0.4" in page
-        and "after a look at seeds 0 to 9: it rained" in page
-    )
+    assert "It is &lt;wet&gt;" in page and "&lt;published&gt;  0.4" in page
+    assert "after a look at seeds 0 to 9: it rained" in page
     assert re.findall(r'<details id="([^"]+)"', page) == IN_ORDER
     assert all(page.count(f'<img src="plots/{name}') == 1 for name in DRAWN)
     articles = re.findall(r"<article.*?</article>", page, re.DOTALL)
@@ -112,7 +109,8 @@ def words(text):
 def test_a_lesson_keeps_all_words_and_links_of_its_source(source, tmp_path):
     """On the disk and published apart from the code: nothing that the Markdown says or links to is lost."""
     text = (paths.ROOT / source).read_text(encoding="utf-8")
-    plain = re.sub(r"<!--.*?-->|\]\([^)\s]*\)|^```\w+|</?(?:details|summary)>|<br>|^\d+\. ", " ", text, flags=re.MULTILINE)
+    hidden = r"<!--.*?-->|\]\([^)\s]*\)|^```\w+|</?(?:details|summary)>|<br>|^\d+\. "
+    plain = re.sub(hidden, " ", text, flags=re.MULTILINE)
     assert words(" ".join(read(write_lesson(source, Site(tmp_path))).text)) == words(plain)
     in_source = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL))
     made = {place(page) for page in sources()} | {paths.PAGE, paths.EXPLORER}
