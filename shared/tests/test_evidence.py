@@ -324,27 +324,30 @@ NOW = {"torch": "2", "code": "c0de"}
 
 
 @pytest.mark.parametrize(
-    ("seeds", "frames", "said"),
+    ("seeds", "before", "recorded_now"),
     [
-        (range(10), [rows(TEN)], False),  # to explore
-        (range(100, 110), [], True),
-        (range(100, 110), [rows(TEN, code="old")], True),  # in place of the old ones
-        (range(110, 112), [rows(TEN)], True),
-        (range(110, 112), [rows(TEN, code="old")], "come first"),
-        (range(110, 112), [rows(TEN, torch="1")], "come first"),
-        (range(100, 102), [rows(TEN)], "all of them"),
-        (range(95, 112), [rows(TEN)], True),
-        (range(105, 112), [rows(TEN)], "all of them"),
+        (range(10), rows(TEN), False),  # to explore
+        (range(100, 110), rows(TEN[:0], []), True),
+        (range(100, 110), rows(TEN, code="old"), True),  # in place of the old ones
+        (range(95, 112), rows(TEN), True),
+        (range(110, 112), rows(TEN), True),
+        (range(110, 112), rows(TEN, code="old"), False),
+        (range(110, 112), rows(TEN, torch="1"), False),
+        (range(110, 112), rows(TEN, experiment="fire"), False),
     ],
 )
-def test_what_cannot_be_judged_is_refused_before_it_is_measured(recorded, monkeypatch, seeds, frames, said):
-    recorded(pd.DataFrame(columns=record.COLUMNS), *frames)
+def test_which_seeds_are_recorded(recorded, monkeypatch, seeds, before, recorded_now):
+    recorded(pd.DataFrame(columns=record.COLUMNS), before)
     monkeypatch.setattr(replicate, "version", lambda: NOW)
-    if isinstance(said, bool):
-        assert replicate.can_be_recorded(["a.water"], seeds) == said
-    else:
-        with pytest.raises(ValueError, match=said):
-            replicate.can_be_recorded(["a.water"], seeds)
+    assert replicate.are_recorded(["a.water"], seeds) == recorded_now
+
+
+@pytest.mark.parametrize("seeds", [["--seeds", "3"], ["--seed", "105"], ["--seed", "99", "--seeds", "2"]])
+def test_a_part_of_the_ten_seeds_is_refused_before_it_is_measured(seeds, monkeypatch, capsys):
+    monkeypatch.setattr(replicate, "measure_all", lambda *_: pytest.fail("it was measured"))
+    with pytest.raises(SystemExit, match="2"):
+        replicate.main(seeds)
+    assert "seeds 100 to 109 are the record" in capsys.readouterr().err
 
 
 def test_new_rows_drop_those_of_other_versions_and_replace_their_own(monkeypatch):
