@@ -2,13 +2,11 @@
 
     python shared/evidence/report/write_pages.py
 
-The report page begins with the seven surprises as README tells them; their pictures come from the record. Then it has
-each question that a script asks, with what it measured (data/processed/findings/) and drew. report.js filters. The
-lessons are rendered from their Markdown. All is read from the disk, without a server and without the network.
+The report page begins with the seven surprises as README tells them. Then it has each question that a script asks, with
+what it measured (data/processed/findings/) and drew. report.js filters. The lessons are rendered from their Markdown.
+All is read from the disk, without a server and without the network.
 """
 
-import contextlib
-import io
 import os
 import re
 from collections import Counter
@@ -18,7 +16,6 @@ from pathlib import Path
 from markupsafe import Markup
 
 from shared import cli, paths
-from shared.evidence import seven
 from shared.evidence.claims import DIFFER, FAILS, HOLDS
 from shared.evidence.findings import gather
 from shared.evidence.report.lessons import CONTENTS, Site, link, rendered, write_lessons
@@ -50,7 +47,7 @@ def surprises(site: Site) -> list[dict]:
     for shows, name, text in ROW.findall((paths.ROOT / CONTENTS).read_text(encoding="utf-8")):
         said = rendered(text, CONTENTS, paths.PAGE, site).strip().removeprefix("<p>").removesuffix("</p>")
         view, trial = TRY.get(name, ("", ""))
-        picture = link(paths.PAGE, paths.PLOTS / "seven" / f"{name}.png")
+        picture = link(paths.PAGE, paths.GALLERY / "seven" / f"{name}.png")
         found.append({"picture": picture, "alt": shows, "said": Markup(said), "view": view, "trial": trial})
     return found
 
@@ -75,10 +72,8 @@ def write_report(site: Site) -> Path:
 
 
 def write_pages(output_dir: Path) -> Path:
-    """Draw what only the pages show, write all of them; returns the path of the report page."""
+    """Write all pages; returns the path of the report page."""
     site = Site(output_dir, os.environ.get("CODE_URL", ""))
-    with contextlib.redirect_stdout(io.StringIO()):  # these belong to the pages, nobody opens them one by one
-        seven.draw_all(output_dir)
     write_lessons(site)
     return write_report(site)
 
