@@ -42,11 +42,63 @@ class Small:
 
 
 SEVEN = {
+    "bottleneck": Small(
+        "first quarter right minus last, without attention",
+        "bottleneck",
+        {
+            "trained at 4 to 24 letters": ("mixed lengths, first minus last",),
+            "trained at 24 alone": ("24 alone, first minus last",),
+        },
+    ),
+    "scaling": Small(
+        "answers right after 300 steps, d_k = 64",
+        "scaling",
+        {
+            "divided by √d_k": ("divided, 64, best rate",),
+            "not divided": ("not divided, 64, best rate",),
+            "not divided, smaller start": ("smaller W_q, 64, best rate",),
+        },
+    ),
+    "heads": Small(
+        "words that look there, one head",
+        "head_roles",
+        {
+            "those with the relation": ("related words that find theirs",),
+            "all others": ("other words that look there",),
+        },
+    ),
+    "faithfulness": Small(
+        "of the sentences",
+        "faithfulness",
+        {
+            "weight on a related word": ("raw weights, plausible",),
+            "nearest word mattered": ("nearest word, found",),
+            "weight on what mattered": ("raw weights, found",),
+        },
+    ),
+    "coreference": Small(
+        "of 40 pairs with “it”, one of 72 heads",
+        "coreference",
+        {
+            "both right": ("both right",),
+            "both wrong": ("both wrong",),
+            "same noun twice": ("the same noun in both",),
+        },
+        limits=(0, 40),
+        written="{:.0f}",
+    ),
+    "induction": Small(
+        "answers lost without induction heads",
+        "induction",
+        {
+            "one by one, summed": ("without one, summed, wrong",),
+            "all together": ("without all, wrong",),
+        },
+    ),
     "one_seed": Small(
-        "of the verdicts that these seeds print, undone by ten",
+        "verdicts printed by these seeds, undone by ten",
         "one_seed",
         {"seven seeds": ("7",), "three seeds": ("3",), "one seed": ("1",)},
-        limits=(0, 0.3),
     ),
 }
 

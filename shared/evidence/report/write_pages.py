@@ -24,12 +24,10 @@ from shared.plan import SECTIONS
 
 PLURAL = {HOLDS: "hold in all ten seeds", FAILS: "in none", DIFFER: "in some"}
 
-# Small picture -> a view of the explorer, and what to do there. None asks for a bet on what has just been read. Three
-# have no view: the page has no model that writes without attention, that was published, or that looks up and copies.
+# Small picture -> a view of the explorer, and what to do there
 TRY = {
     "scaling": ("divisor=1", "pull the division out of a trained model"),
     "heads": ("view=grow", "watch heads learn"),
-    "seed": ("view=grow", "train with another seed"),
     "faithfulness": ("view=look", "hide one word more, and see what the guess loses"),
 }
 ROW = re.compile(r"^\| !\[(.*?)\]\(visualizations/gallery/seven/(\w+)\.png\) \| (.*) \|$", re.MULTILINE)
