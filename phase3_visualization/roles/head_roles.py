@@ -68,6 +68,7 @@ CLAIM = Claim(
     at_least=0.5,
     oracle={"*words that *": 0.9},
     null={"related words that find theirs": 0.9, "other words that look there": 0.1},
+    revised="written after a look at five seeds",
 )
 
 

@@ -67,7 +67,7 @@ class Claim:
 
     effect: the number that decides, with its bar, at_least or at_most. also: what else must be so with the same seed.
     rule says all of this in words. oracle, null: numbers as they would be if the claim were right, and if there were
-    nothing in it; the rule must tell them apart. revised: how the rule changed after a result of seeds 0 to 9 was seen.
+    nothing in it; the rule must tell them apart. revised: what a look at results, of seeds 0 to 9, changed in the rule.
     script: where it is measured, filled in by Experiment.
     """
 

@@ -4,7 +4,7 @@
 
 A paper with k seeds prints a verdict where all k agree. From the record, without a training: of the verdicts that it
 would print, how many do the ten seeds undo, because one of them says otherwise? Every choice of k of the ten counts.
-Rules that were written before any result was seen stand beside those that were revised after one.
+Rules that were written before any result was seen stand beside those that were written or revised after one.
 """
 
 from collections.abc import Iterable

@@ -17,7 +17,6 @@ from shared import cli, paths
 from shared.evidence import seven
 
 MORE = {  # script -> options of the published picture
-    "phase3_visualization.roles.role_stability": ["--seeds", "4"],
     "phase4_causal.serving.shared_keys": ["--seeds", "5"],
 }
 LINK = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif))")

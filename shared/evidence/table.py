@@ -33,7 +33,7 @@ def row(claim: Claim) -> str:
     if verdict:
         found = f"{MARKS[verdict.kind]} {verdict.held} of {verdict.seeds}"
         between = findings.between(record.span([claim.effect(numbers) for numbers in measured]))
-    revised = f" *Revised after a look at seeds 0 to 9: {claim.revised}.*" if claim.revised else ""
+    revised = f" *After a look at seeds 0 to 9: {claim.revised}.*" if claim.revised else ""
     where = f"[{Path(claim.script).name}](../{claim.script})"
     said = f"{claim.text} ({claim.source}) `{claim.id}`"
     return f"| {found} | {cell(said)} | {cell(claim.rule + '.' + revised)} | {between} | {where} |"
@@ -53,7 +53,7 @@ def page(claims: Sequence[Claim]) -> str:
         "",
         counted(claims),
         "Each rule was committed before seeds 100 to 109 were run, which nobody had run before; these ten decide. "
-        f"Earlier, while seeds 0 to 9 were explored, {revised} of the {len(claims)} rules were revised after a look.",
+        f"Earlier, while seeds 0 to 9 were explored, {revised} of the {len(claims)} rules were written or revised after a look.",
         "Ten of ten means that the rule holds for at least 74 % of all seeds (95 % confidence). What decides is the "
         "number that is compared with the rule's bar: here stands where the next seed falls nineteen times in twenty.",
         "All numbers are in [evidence.csv](evidence.csv). What course notes say, sentence by sentence, and what became "
