@@ -53,7 +53,7 @@ def page(claims: Sequence[Claim]) -> str:
         "",
         counted(claims),
         "Each rule was committed before seeds 100 to 109 were run, which nobody had run before; these ten decide. "
-        f"Before, on seeds 0 to 9, {revised} of the {len(claims)} rules were written or revised after a look at results.",
+        f"Before, on seeds 0 to 9, {revised} of the {len(claims)} rules were written or revised after a look at them.",
         "Ten of ten means that the rule holds for at least 74 % of all seeds (95 % confidence). What decides is the "
         "number that is compared with the rule's bar: here stands where the next seed falls nineteen times in twenty.",
         "All numbers are in [evidence.csv](evidence.csv). What course notes say, sentence by sentence, and what became "
