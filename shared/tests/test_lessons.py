@@ -34,14 +34,17 @@ NUMBER = re.compile(r"(?<![\w.,√^])(\d+(?:,\d{3})+|\d+)(\.\d+)?(e-?\d+)?( ?%)?
 # Numbers that are right but that no finding of their section records, and where they come from instead.
 ELSEWHERE = {
     "phase1_single_head/README.md": "64; 97",  # the recipe and the vocabulary
-    "phase1_single_head/reading/README.md": "774",  # counted and printed by long_path.py
-    "phase2_multi_head/README.md": "2.7; 16; 64; 4,928; 16,640",  # e; the recipe; counted by wrong_heads.py
-    "phase2_multi_head/heads/README.md": "17; 20; 4,928; 16,640",  # models of 10 seeds; counted by wrong_heads.py
-    "phase2_multi_head/costs/README.md": "1,048,576; 301,989,888; 14.6; 2.4; 8,192",  # formulas of cost_model.py
-    "phase3_visualization/README.md": "0.15",  # the threshold that is in question
-    "phase4_causal/README.md": "4.6",  # ln of the size of the vocabulary, printed by breaking_causality.py
-    # KiB, which a test asserts; a version; counted by pages.py; DeepSeek-V2's sizes; models of 10 seeds; tests
-    "phase4_causal/serving/README.md": "36; 512; 3.1; 21; 23; 10; 97; 116; 52; 59; 28; 33; 576; 32,768; 20; 200",
+    "phase1_single_head/before/README.md": "3,000",  # steps of a single run, told as such
+    "phase1_single_head/parts/README.md": "900; 2,700",  # steps of two models of each kind, told as such
+    "phase2_multi_head/README.md": "2.7; 16; 64",  # e; the recipe
+    "phase2_multi_head/heads/README.md": "300; 800",  # steps, of the models that all phases share
+    "phase2_multi_head/costs/README.md": "14.6; 2.4; 8,192",  # formulas of cost_model.py
+    "phase3_visualization/README.md": "0.15; 65 %",  # the threshold that is in question; Clark et al. 2019
+    "phase3_visualization/pretrained/README.md": "23",  # million numbers
+    "phase4_causal/README.md": "0.95; 4.6",  # top-p; ln of the size of the vocabulary
+    "phase4_causal/writing/README.md": "0.95",
+    # KiB, which a test asserts; a version; counted by pages.py; DeepSeek-V2's sizes; tests
+    "phase4_causal/serving/README.md": "36; 512; 3.1; 10; 576; 32,768; 200",
 }
 
 
