@@ -3,22 +3,20 @@
     ./run_all.sh all && ./run_all.sh publish
 
 What a run makes is not in git, so that a run leaves no trace. The gallery is, and only this command writes it: exactly
-the pictures that a README links to. It draws some itself: those of the front door's seven findings, from the record
-(seven.py), and two for which a run has too few models.
+the pictures that a README links to. It draws some itself, from the record: those of the front door's seven findings
+(seven.py), and one for which a run has too few seeds.
 """
 
 import importlib
 import re
 import shutil
-import sys
 from pathlib import Path
 
 from shared import cli, paths
-from shared.evidence import seven
+from shared.evidence import record, seven
+from shared.experiment import Results
 
-MORE = {  # script -> options of the published picture
-    "phase4_causal.serving.shared_keys": ["--seeds", "5"],
-}
+FROM_RECORD = ("phase4_causal.serving.shared_keys",)  # scripts whose picture wants more seeds than a run has
 LINK = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif))")
 
 
@@ -47,12 +45,11 @@ def publish(output_dir: Path, root: Path) -> int:
 
 @cli.script
 def main(argv: list[str] | None = None) -> str:
-    argv = sys.argv[1:] if argv is None else argv
     parser = cli.parser(__doc__)
     options = cli.parse(parser, argv)
     seven.draw_all(options.output_dir)
-    for script, more in MORE.items():
-        importlib.import_module(script).main([*more, *argv])
+    for experiment in (importlib.import_module(script).main for script in FROM_RECORD):
+        experiment.draw(Results(record.runs(experiment.file.stem), options, {}), as_published=True)
     try:
         count = publish(options.output_dir, paths.ROOT)
     except ValueError as error:

@@ -91,8 +91,8 @@ SEVEN = {
         "answers lost without induction heads",
         "induction",
         {
-            "one by one, summed": ("without one, summed, wrong",),
-            "all together": ("without all, wrong",),
+            "one by one, summed": ("answers lost, each alone",),
+            "all together": ("answers lost, all together",),
         },
     ),
     "one_seed": Small(
