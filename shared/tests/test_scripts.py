@@ -22,7 +22,7 @@ from shared import course, paths, toy_language
 from shared.evidence import findings
 from shared.evidence.claims import all_claims
 from shared.evidence.report import write_pages
-from shared.evidence.report.questions import promised
+from shared.evidence.report.write_pages import promised
 from shared.tests.helpers import smallest, watched_texts
 from shared.toy_language import TOY_SENTENCE
 

@@ -3,24 +3,27 @@
     python shared/evidence/report/write_pages.py
 
 The report page begins with the seven surprises as README tells them. Then it has each question that a script asks, with
-what it measured (data/processed/findings/) and drew. report.js filters. The lessons are rendered from their Markdown.
-All is read from the disk, without a server and without the network.
+what it measured (data/processed/findings/) and drew. The picture of an experiment is called after its file; a script
+that draws several says so in its docstring. report.js filters. The lessons are rendered from their Markdown.
 """
 
+import importlib
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
+from PIL import Image
 
 from shared import cli, paths
 from shared.evidence.claims import DIFFER, FAILS, HOLDS
 from shared.evidence.findings import gather
-from shared.evidence.report.lessons import CONTENTS, Site, link, rendered, write_lessons
-from shared.evidence.report.questions import answered
-from shared.plan import SECTIONS
+from shared.evidence.report.lessons import CONTENTS, Site, link, place, rendered, write_lessons
+from shared.plan import SECTIONS, path_of, plans, question_of
 
 PLURAL = {HOLDS: "hold in all ten seeds", FAILS: "in none", DIFFER: "in some"}
 
@@ -31,6 +34,52 @@ TRY = {
     "faithfulness": ("view=look", "hide one word more, and see what the guess loses"),
 }
 ROW = re.compile(r"^\| !\[(.*?)\]\(visualizations/gallery/seven/(\w+)\.png\) \| (.*) \|$", re.MULTILINE)
+
+
+def picture(output_dir: Path, path: Path) -> dict[str, Any]:
+    """A PNG or GIF: where it lies, its pixels, the caption kept inside the file, and its title, the first sentence."""
+    with Image.open(output_dir / path) as image:
+        caption = image.info.get("Description") or image.info.get("comment") or path.stem
+        width, height = image.size
+    caption = caption.decode() if isinstance(caption, bytes) else caption
+    title = re.split(r"(?<=[.?!])\s", caption)[0].removesuffix(".")
+    return {"path": path, "title": title, "caption": caption, "width": width, "height": height}
+
+
+def promised(module: str) -> set[str]:
+    """The pictures of a script: those of its Experiment, or those that its docstring says it writes."""
+    script = importlib.import_module(module)
+    names = re.findall(r"[\w/]+\.(?:png|gif|html)\b", script.__doc__ or "")
+    return getattr(script.main, "pictures", None) or {name.rpartition("/")[2] for name in names}
+
+
+def drawn_by(module: str, phase: str, output_dir: Path) -> list[dict]:
+    """The pictures of a script that a run drew; the poster, which belongs to all phases, lies in no phase's folder."""
+    folders = (paths.ANIMATIONS / phase, paths.PLOTS / phase, paths.PLOTS)
+    found = [folder / name for folder in folders for name in sorted(promised(module))]
+    return [picture(output_dir, path) for path in found if (output_dir / path).is_file()]
+
+
+def question(module: str, phase: str, saved: Mapping, output_dir: Path) -> dict[str, Any]:
+    """A script: what it asks, found and drew in this run; page: its room's, or its phase's, which tells of it."""
+    return {
+        "script": path_of(module),
+        "page": place(Path(path_of(module)).parent / "README.md"),
+        "text": question_of(module),
+        "answer": saved.get("answer"),
+        "table": saved.get("table"),
+        "findings": saved.get("findings", []),
+        "pictures": drawn_by(module, phase, output_dir),
+    }
+
+
+def answered(measured: Iterable[Mapping], output_dir: Path) -> dict[str, list[Mapping]]:
+    """Phase -> its questions: everything that a run measured and drew, each once."""
+    saved, found = {content["script"]: content for content in measured}, {}
+    for phase, plan in plans().items():
+        asked = [question(name, phase, saved.get(path_of(name), {}), output_dir) for name in plan.all]
+        found[phase] = [question for question in asked if question["findings"] or question["pictures"]]
+    return found
 
 
 def counted(findings: list[dict]) -> str:
