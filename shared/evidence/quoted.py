@@ -67,6 +67,11 @@ def filled(text: str) -> str:
     return text
 
 
+def experiments() -> set[str]:
+    """The experiments whose numbers the pages quote."""
+    return {match["experiment"] for path in pages() for match in MARKED.finditer(path.read_text(encoding="utf-8"))}
+
+
 def unmarked(text: str) -> str:
     """A text without its marked numbers."""
     return MARKED.sub("", VERDICT.sub("", UNDONE.sub("", text)))

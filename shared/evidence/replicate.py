@@ -14,6 +14,7 @@ another processor, version of torch, or version of any file of the course.
 
 import argparse
 import hashlib
+import importlib
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +25,7 @@ import torch
 from tqdm import tqdm
 
 from shared import cli, course, paths
-from shared.evidence import findings, record
+from shared.evidence import findings, quoted, record
 from shared.evidence.claims import Claim, Numbers, all_claims
 from shared.plan import path_of, plans
 
@@ -141,12 +142,15 @@ def compare(claims: Iterable[Claim], measured: dict[str, dict[int, Numbers]]) ->
 
 
 def chosen(options: argparse.Namespace, claims: Iterable[Claim]) -> list[str]:
-    """The modules to run, those that train models of their own first; says which cannot run here."""
-    wanted = {claim.script for claim in claims}
+    """The modules to run, those that train first: they decide claims, or pages quote them. Says which cannot run here."""
+    names = quoted.experiments() | {record.name_of(claim.script) for claim in claims}
+    every = {name: plan for plan in plans().values() for name in plan.all if name.split(".")[-1] in names}
+    every = {name: plan for name, plan in every.items() if hasattr(importlib.import_module(name).main, "claims")}
+    wanted = set(map(path_of, every))
     asked = {paths.shown(Path(script).resolve()) for script in options.scripts} or wanted
     if unknown := sorted(asked - wanted):
-        raise ValueError(f"no claim is decided by {', '.join(unknown)}: name scripts as data/claims.md does")
-    there = {name: plan for plan in plans().values() for name in plan.all if path_of(name) in asked}
+        raise ValueError(f"nothing is recorded of {', '.join(unknown)}: name scripts as data/claims.md does")
+    there = {name: plan for name, plan in every.items() if path_of(name) in asked}
     if missing := sorted(name for name, plan in there.items() if not plan.can_run(name)):
         print(f"not installed, so left out: {', '.join(missing)}")
     able = [name for name, plan in there.items() if plan.can_run(name)]

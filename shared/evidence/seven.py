@@ -54,9 +54,9 @@ SEVEN = {
         "answers right after 300 steps, d_k = 64",
         "scaling",
         {
-            "divided by √d_k": ("divided, 64, best rate",),
-            "not divided": ("not divided, 64, best rate",),
-            "not divided, smaller start": ("smaller W_q, 64, best rate",),
+            "divided by √d_k": ("divided, best rate",),
+            "not divided": ("not divided, best rate",),
+            "not divided, smaller start": ("smaller W_q, best rate",),
         },
     ),
     "heads": Small(
