@@ -142,7 +142,7 @@ def compare(claims: Iterable[Claim], measured: dict[str, dict[int, Numbers]]) ->
 
 
 def chosen(options: argparse.Namespace, claims: Iterable[Claim]) -> list[str]:
-    """The modules to run, those that train first: they decide claims, or pages quote them. Says which cannot run here."""
+    """The modules to run, those that train first: they decide claims, or pages quote them. Says what cannot run."""
     names = quoted.experiments() | {record.name_of(claim.script) for claim in claims}
     every = {name: plan for plan in plans().values() for name in plan.all if name.split(".")[-1] in names}
     every = {name: plan for name, plan in every.items() if hasattr(importlib.import_module(name).main, "claims")}
