@@ -57,11 +57,12 @@ def runs(experiment: str) -> Sequence[Numbers]:
 
 
 def span(values: Sequence[float]) -> tuple[float, float]:
-    """Where another value falls, 95 % of the time. What never left 0 to 1 is not said to leave it."""
+    """Where another value falls, 95 % of the time. What was never below 0, or never left 0 to 1, is not said to."""
     numbers = pd.Series(values, dtype=float)
     middle, half = numbers.mean(), WIDTH * numbers.std()
-    low, high = middle - half, middle + half
-    return (max(low, 0.0), min(high, 1.0)) if numbers.between(0, 1).all() else (low, high)
+    low = max(middle - half, 0.0) if numbers.min() >= 0 else middle - half
+    high = min(middle + half, 1.0) if numbers.between(0, 1).all() else middle + half
+    return float(low), float(high)
 
 
 def interval(experiment: str, *names: str) -> tuple[float, float] | None:

@@ -60,20 +60,20 @@ SEVEN = {
         },
     ),
     "heads": Small(
-        "words that look there, one head",
-        "head_roles",
+        "two look-ups at once: answers right",
+        "two_lookups",
         {
-            "those with the relation": ("related words that find theirs",),
-            "all others": ("other words that look there",),
+            "eight heads, 200 steps": ("eight heads, 200 steps",),
+            "one head, 400 steps": ("one head, 400 steps",),
+            "one head, 200 steps": ("one head, 200 steps",),
         },
     ),
-    "faithfulness": Small(
-        "of the sentences",
-        "faithfulness",
+    "lookers": Small(
+        "of a hidden verb's answer, brought back",
+        "pattern_used",
         {
-            "weight on a related word": ("raw weights, plausible",),
-            "nearest word mattered": ("nearest word, found",),
-            "weight on what mattered": ("raw weights, found",),
+            "by the head that carries it": ("restored, most of all heads",),
+            "by another head that looks there": ("restored, least of the heads that look",),
         },
     ),
     "coreference": Small(

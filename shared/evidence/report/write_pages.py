@@ -31,7 +31,7 @@ PLURAL = {HOLDS: "hold in all ten seeds", FAILS: "in none", DIFFER: "in some"}
 TRY = {
     "scaling": ("divisor=1", "pull the division out of a trained model"),
     "heads": ("view=grow", "watch heads learn"),
-    "faithfulness": ("view=look", "hide one word more, and see what the guess loses"),
+    "lookers": ("view=look", "knock out a head, and see what the guess loses"),
 }
 ROW = re.compile(r"^\| !\[(.*?)\]\(visualizations/gallery/seven/(\w+)\.png\) \| (.*) \|$", re.MULTILINE)
 
