@@ -12,6 +12,7 @@ Behind each stands a comment, which a reader of the rendered page does not see: 
 """
 
 import re
+from math import ceil, floor
 from pathlib import Path
 
 from shared import paths
@@ -41,8 +42,11 @@ def quoted(match: re.Match) -> str:
     if ends is None:
         raise ValueError(f"the record does not have {match['experiment']}: {match['names']}")
     scale, like = 100 if match["percent"] else 1, match["high"] or match["low"]
+    unit = 0.1 ** len(like.partition("e")[0].partition(".")[2])  # of the last digit: bounds are rounded outwards
+    bounds = {"≥ ": floor(scale * ends[0] / unit + 1e-6) * unit, "≤ ": ceil(scale * ends[1] / unit - 1e-6) * unit}
     low, high = (written(scale * end, like) for end in ends)
-    text = {"≥ ": low, "≤ ": high, None: low if low == high else f"{low}{match['to'] or ' to '}{high}"}[match["end"]]
+    text = low if low == high else f"{low}{match['to'] or ' to '}{high}"
+    text = written(bounds[match["end"]], like) if match["end"] else text
     return text + (match["percent"] or "") + match[0][match[0].index("<!--") :]
 
 

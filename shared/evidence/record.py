@@ -17,7 +17,7 @@ from shared.evidence.claims import Claim, Numbers, Verdict
 
 SEEDS = range(100, 110)
 WIDTH = 2.262 * (1 + 1 / len(SEEDS)) ** 0.5  # of a standard deviation, to each side
-DIGITS = 4  # of a recorded value
+DIGITS = 4  # of a recorded value that is no whole number
 COLUMNS = ["experiment", "number", "seed", "processor", "torch", "code", "value"]
 
 
@@ -41,8 +41,9 @@ def read(path: Path = paths.EVIDENCE) -> pd.DataFrame:
 def write(rows: pd.DataFrame, path: Path = paths.EVIDENCE) -> None:
     """Write the record, a number's seeds side by side; of one seed's rows those that were measured first come first."""
     ordered = rows[COLUMNS].sort_values(["experiment", "number", "seed"], kind="stable")
+    texts = [f"{value:.0f}" if value == round(value) else f"{value:.{DIGITS}g}" for value in ordered["value"]]
     with paths.whole_file(path) as unfinished:
-        ordered.to_csv(unfinished, index=False, float_format=f"%.{DIGITS}g", lineterminator="\n")
+        ordered.assign(value=texts).to_csv(unfinished, index=False, lineterminator="\n")
     read.cache_clear()
     runs.cache_clear()
 

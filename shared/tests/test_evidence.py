@@ -164,8 +164,8 @@ def test_marked_numbers_are_written_as_the_record_has_them(recorded, monkeypatch
     texts = {
         "1–2 %<!--water: wetness-->": "55–83 %<!--water: wetness-->",
         "0.1 to 0.2<!--water: wetness-->": "0.5 to 0.8<!--water: wetness-->",
-        "at least 7 %<!--≥ water: wetness-->": "at least 55 %<!--≥ water: wetness-->",
-        "9.99 at most<!--x--> 0.99<!--≤ water: wetness-->": "9.99 at most<!--x--> 0.83<!--≤ water: wetness-->",
+        "at least 7 %<!--≥ water: wetness-->": "at least 54 %<!--≥ water: wetness-->",
+        "9.99 at most<!--x--> 0.99<!--≤ water: wetness-->": "9.99 at most<!--x--> 0.84<!--≤ water: wetness-->",
         "1 to 9,999<!--water: n, long-->": "1,234<!--water: n, long-->",
         "3e-9<!--water: tiny-->": "2e-7<!--water: tiny-->",
         "0<!--water: wetness; n, long-->": "1 to 1,234<!--water: wetness; n, long-->",
