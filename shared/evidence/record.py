@@ -6,7 +6,7 @@ is called by the name of its file. Where the next seed falls is a prediction int
 95 % of further ones (Student's t with 9 degrees of freedom, times √(1 + 1/10)).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from shared.evidence.claims import Claim, Numbers, Verdict
 SEEDS = range(100, 110)
 WIDTH = 2.262 * (1 + 1 / len(SEEDS)) ** 0.5  # of a standard deviation, to each side
 DIGITS = 4  # of a recorded value that is no whole number
+Measured = Mapping[str, Mapping[int, Numbers]]  # experiment -> seed -> its numbers
 COLUMNS = ["experiment", "number", "seed", "processor", "torch", "code", "value"]
 
 
@@ -81,3 +82,32 @@ def verdict(claim: Claim) -> Verdict | None:
         return claim.over(measured) if (measured := runs(name_of(claim.script))) else None
     except KeyError:
         return None
+
+
+def compared(claims: Iterable[Claim], measured: Measured) -> tuple[list[bool], list[str]]:
+    """How other runs fall beside the record.
+
+    Returns for each number that varies whether it lies in its interval, and for each decided verdict how it turned,
+    empty if it did not.
+    """
+    inside, turned = [], []
+    for experiment, by_seed in measured.items():
+        for name, value in (item for numbers in by_seed.values() for item in numbers.items()):
+            low, high = interval(experiment, name) or (value, value)
+            inside += [low <= value <= high] if low < high else []
+    for claim in claims:
+        known = verdict(claim)
+        for seed, numbers in measured.get(name_of(claim.script), {}).items() if known and known.decided else ():
+            here = claim.over([numbers]).kind
+            turned.append("" if here == known.kind else f"seed {seed}: {claim.id}: {here}; in the record: {known}")
+    return inside, turned
+
+
+def checks() -> dict[str, dict[str, dict[int, dict[str, float]]]]:
+    """Processor -> what it measured with further seeds."""
+    rows = read()
+    found: dict = {}
+    for row in rows[rows["seed"] > max(SEEDS)].itertuples():
+        numbers = found.setdefault(row.processor, {}).setdefault(row.experiment, {}).setdefault(row.seed, {})
+        numbers[row.number] = row.value
+    return found

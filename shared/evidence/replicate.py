@@ -19,6 +19,7 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
 import torch
@@ -119,25 +120,13 @@ def with_rows(rows: pd.DataFrame, measured: dict[str, dict[int, Numbers]]) -> pd
 
 
 def compare(claims: Iterable[Claim], measured: dict[str, dict[int, Numbers]]) -> list[str]:
-    """Say how runs fall beside the record: how many numbers lie outside; returns the decided verdicts that turned."""
-    inside, decided, turned = [], 0, []
-    for experiment, runs in measured.items():
-        for numbers in runs.values():
-            ends = {name: record.interval(experiment, name) for name in numbers}
-            known = {name: end for name, end in ends.items() if end and end[0] < end[1]}
-            inside += [low <= numbers[name] <= high for name, (low, high) in known.items()]
-    for claim in claims:
-        said = record.verdict(claim)
-        for seed, numbers in measured.get(record.name_of(claim.script), {}).items():
-            if said and said.decided:
-                decided += 1
-                here = claim.over([numbers]).kind
-                turned += [f"seed {seed}: {claim.id}: {here}; in the record: {said}"] if here != said.kind else []
-    outside = len(inside) - sum(inside)
-    share = f", {outside / len(inside):.1%} (5 % are expected)" if inside else ""
-    print(f"{len(inside)} numbers could be compared: {outside} lie outside their interval{share}")
-    print("\n".join([f"{decided} decided verdicts could be compared: {len(turned)} turned", *turned]))
-    return turned
+    """Say how runs fall beside the record, and how much could be compared; returns the decided verdicts that turned."""
+    inside, turned = record.compared(claims, measured)
+    share = f", {1 - fmean(inside):.1%} (5 % are expected)" if inside else ""
+    print(f"{len(inside)} numbers could be compared: {inside.count(False)} lie outside their interval{share}")
+    print(f"{len(turned)} decided verdicts could be compared: {len(turned) - turned.count('')} turned")
+    print("\n".join(filter(None, turned)))
+    return list(filter(None, turned))
 
 
 def chosen(options: argparse.Namespace, claims: Iterable[Claim]) -> list[str]:

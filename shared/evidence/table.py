@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from shared import cli, paths
 from shared.evidence import findings, quoted, record
@@ -45,6 +46,20 @@ def counted(claims: Iterable[Claim]) -> str:
     return SAID.format(kinds.total(), kinds[HOLDS], kinds[FAILS], kinds[DIFFER])
 
 
+def checked(claims: Sequence[Claim]) -> str:
+    """How the further seeds fall beside the record, over all kinds of processors."""
+    inside, turned, found = [], [], record.checks()
+    for processor, measured in found.items():
+        here, other = record.compared(claims, measured)
+        inside += here
+        turned += [f"{said.partition(';')[0]} ({processor})" if said else "" for said in other]
+    said = ", ".join(filter(None, turned)) or "none"
+    share = f"{inside.count(False)} of {len(inside)} numbers lie outside ({1 - fmean(inside):.1%})"
+    return (
+        f"Two further seeds, {len(found)} instruction sets: {share}; of {len(turned)} decided verdicts turned: {said}."
+    )
+
+
 def page(claims: Sequence[Claim]) -> str:
     """The whole table as Markdown."""
     revised = sum(bool(claim.revised) for claim in claims)
@@ -56,6 +71,7 @@ def page(claims: Sequence[Claim]) -> str:
         f"Before, on seeds 0 to 9, {revised} of the {len(claims)} rules were written or revised after a look at them.",
         "Ten of ten means that the rule holds for at least 74 % of all seeds (95 % confidence). What decides is the "
         "number that is compared with the rule's bar: here stands where the next seed falls nineteen times in twenty.",
+        checked(claims),
         "All numbers are in [evidence.csv](evidence.csv). What course notes say, sentence by sentence, and what became "
         "of it, is in [claims.json](raw/claims.json). Written by [table.py](../shared/evidence/table.py).",
     ]

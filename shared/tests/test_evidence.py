@@ -376,6 +376,18 @@ def test_a_comparison_counts_what_it_compared(recorded, capsys):
     assert "2 decided verdicts could be compared: 1 turned" in printed
 
 
+def test_further_seeds_are_told_beside_the_record(recorded):
+    recorded(rows(TEN), rows([0.7, 0.4], [110, 111]), rows([0.71], [110], "AMD"))
+    assert record.checks() == {
+        "Intel AVX512": {"water": {110: {"wetness": 0.7}, 111: {"wetness": 0.4}}},
+        "AMD": {"water": {110: {"wetness": 0.71}}},
+    }
+    assert table.checked([made()]) == (
+        "Two further seeds, 2 instruction sets: 1 of 3 numbers lie outside (33.3%); of 3 decided verdicts turned: "
+        "seed 111: C001: does not hold (Intel AVX512)."
+    )
+
+
 # ---- the table of claims, the gallery
 
 
