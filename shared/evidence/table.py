@@ -49,11 +49,11 @@ def counted(claims: Iterable[Claim]) -> str:
 def checked(claims: Sequence[Claim]) -> str:
     """How the further seeds fall beside the record, over all kinds of processors."""
     inside, turned, found = [], [], record.checks()
-    for processor, measured in found.items():
+    for measured in found.values():
         here, other = record.compared(claims, measured)
-        inside += here
-        turned += [f"{said.partition(';')[0]} ({processor})" if said else "" for said in other]
-    said = ", ".join(filter(None, turned)) or "none"
+        inside, turned = inside + here, turned + [text.partition(";")[0] for text in other]
+    times = Counter(filter(None, turned))
+    said = ", ".join(f"{text} ({count} of {len(found)})" for text, count in times.items()) or "none"
     share = f"{inside.count(False)} of {len(inside)} numbers lie outside ({1 - fmean(inside):.1%})"
     return (
         f"Two further seeds, {len(found)} instruction sets: {share}; of {len(turned)} decided verdicts turned: {said}."

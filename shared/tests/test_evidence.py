@@ -384,7 +384,7 @@ def test_further_seeds_are_told_beside_the_record(recorded):
     }
     assert table.checked([made()]) == (
         "Two further seeds, 2 instruction sets: 1 of 3 numbers lie outside (33.3%); of 3 decided verdicts turned: "
-        "seed 111: C001: does not hold (Intel AVX512)."
+        "seed 111: C001: does not hold (1 of 2)."
     )
 
 
