@@ -110,8 +110,8 @@ CLAIM = Claim(
 main = Experiment(
     measure,
     [CLAIM],
-    answer="The answer comes through {shown[carrier]} ({n[restored, most of all heads]:.2f}); of "
-    "{n[heads that look]:.0f} heads that look one restores {n[restored, least of the heads that look]:.2f}",
+    answer="{shown[carrier]} brings back {n[restored, most of all heads]:.2f} of the answer; of "
+    "{n[heads that look]:.0f} heads that look the least brings back {n[restored, least of the heads that look]:.2f}",
 )
 
 if __name__ == "__main__":

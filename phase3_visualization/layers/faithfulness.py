@@ -157,7 +157,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="Attention weights mostly find the word that mattered",
+    title="The largest attention weight lies on the word that mattered in {n[raw weights, found]:.0%} of the sentences",
     note="{shown[model]} · {n[sentences]:.0f} held-out sentences, on whose word the model and a perfect "
     "reader agree\nblue: made of attention weights; grey: of something else",
     answer="The largest raw weight lies on the word that mattered in {n[raw weights, found]:.0%} of the sentences "
