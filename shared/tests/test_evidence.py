@@ -351,6 +351,16 @@ def test_a_part_of_the_ten_seeds_is_refused_before_it_is_measured(seeds, monkeyp
     assert "seeds 100 to 109 are the record" in capsys.readouterr().err
 
 
+def test_what_lacks_a_package_is_left_out_and_said_so(monkeypatch, capsys):
+    here, lacking = "phase1_single_head.before.bottleneck", "phase1_single_head.parts.scaling"
+    plan = Plan(train=(), scripts=(lacking, here, "phase1_single_head.visualize"), needs={lacking: "no_such_package"})
+    monkeypatch.setattr(replicate, "plans", lambda: {"phase1": plan})
+    assert replicate.chosen(types.SimpleNamespace(scripts=[]), CLAIMS) == [here]
+    assert capsys.readouterr().out == f"not installed, so left out: {lacking}\n"
+    with pytest.raises(ValueError, match=r"nothing is recorded of README\.md"):
+        replicate.chosen(types.SimpleNamespace(scripts=[paths.ROOT / "README.md"]), CLAIMS)
+
+
 def test_new_rows_drop_those_of_other_versions_and_replace_their_own(monkeypatch):
     monkeypatch.setattr(replicate, "version", lambda: NOW)
     monkeypatch.setattr(replicate, "processor", lambda: "AMD")
