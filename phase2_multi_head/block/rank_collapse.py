@@ -115,7 +115,7 @@ main = Experiment(
     [CLAIM],
     picture,
     title="Attention alone makes all words alike in {n[attention alone, Xavier, layers until alike]:.0f} layers;\n"
-    "adding it to them slows that down, the whole block all but stops it",
+    "adding it to them slows that down, the whole block slows it most",
     note=f"{NUM_LAYERS} layers with Xavier weights, untrained, {LENGTH} random words",
     answer="Attention alone makes words alike in {n[attention alone, Xavier, layers until alike]:.0f} layers; after "
     "24 whole blocks they are {n[whole block, Xavier]:.2g} apart; in the trained model "

@@ -107,7 +107,7 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="How many heads can go depends on the task; few of eight can here",
+    title="In the toy language no head can go unnoticed;\nwhere two look-ups are all there is to do, few of eight can",
     note="bars: 95 % intervals; nothing is trained after a removal",
     answer="For less than 0.01 nats {n[toy language, share that can go together]:.0%} of the heads can go in the toy "
     "language, {n[two look-ups, share that can go together]:.0%} in two look-ups",
