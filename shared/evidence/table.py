@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 from shared import cli, paths
-from shared.evidence import findings, quoted, record
+from shared.evidence import findings, one_seed, quoted, record
 from shared.evidence.claims import DIFFER, FAILS, HOLDS, MARKS, Claim, all_claims
 from shared.plan import SECTIONS
 
@@ -72,6 +72,10 @@ def page(claims: Sequence[Claim]) -> str:
         "Ten of ten means that the rule holds for at least 74 % of all seeds (95 % confidence). What decides is the "
         "number that is compared with the rule's bar: here stands where the next seed falls nineteen times in twenty.",
         checked(claims),
+        "[Another of the ten denies](../shared/evidence/one_seed.py) {:.0%} of the verdicts that one seed alone would "
+        "print; where the rule was written first {:.0%}, where it was revised {:.0%}.".format(
+            *(one_seed.undone(one_seed.verdicts(group), 1) for group in one_seed.GROUPS)
+        ),
         "All numbers are in [evidence.csv](evidence.csv). What course notes say, sentence by sentence, and what became "
         "of it, is in [claims.json](raw/claims.json). Written by [table.py](../shared/evidence/table.py).",
     ]
