@@ -110,7 +110,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="A quarter of the cache costs little in the toy language;\nfour look-ups at once need more steps",
+    title="A quarter of the cache costs little in the toy language;\nfour look-ups at once often need more steps",
     note="one layer, 4 heads, d = 64; four look-ups: after 300 steps",
     answer="With a quarter look-ups lose {n[four look-ups, multi-query]:.2f} nats more (multi-query) and "
     "{n[four look-ups, latent]:.2f} (latent), after three times the steps "
