@@ -31,6 +31,7 @@ from shared.evidence.claims import Claim, Numbers, all_claims
 from shared.plan import path_of, plans
 
 KEPT = paths.ROOT / paths.PROCESSED / "replications"
+MOST_OUTSIDE, MOST_TURNED = 0.15, 0.1  # of numbers, of verdicts: where more are, something is broken
 Task = tuple[Path, str, int]  # where results are kept, script or loader of a model, seed
 
 
@@ -119,14 +120,14 @@ def with_rows(rows: pd.DataFrame, measured: dict[str, dict[int, Numbers]]) -> pd
     return both.drop_duplicates(["experiment", "number", "seed", "processor"], keep="last")
 
 
-def compare(claims: Iterable[Claim], measured: dict[str, dict[int, Numbers]]) -> list[str]:
-    """Say how runs fall beside the record, and how much could be compared; returns the decided verdicts that turned."""
+def compare(claims: Iterable[Claim], measured: dict[str, dict[int, Numbers]]) -> bool:
+    """Say how runs fall beside the record, and how much could be compared; returns whether they look like it."""
     inside, turned = record.compared(claims, measured)
     share = f", {1 - fmean(inside):.1%} (5 % are expected)" if inside else ""
     print(f"{len(inside)} numbers could be compared: {inside.count(False)} lie outside their interval{share}")
     print(f"{len(turned)} decided verdicts could be compared: {len(turned) - turned.count('')} turned")
     print("\n".join(filter(None, turned)))
-    return list(filter(None, turned))
+    return inside.count(False) <= MOST_OUTSIDE * len(inside) and turned.count("") >= (1 - MOST_TURNED) * len(turned)
 
 
 def chosen(options: argparse.Namespace, claims: Iterable[Claim]) -> list[str]:
@@ -172,7 +173,7 @@ def main(argv: list[str] | None = None) -> None:
     if options.check:
         saved = findings.gather(options.output_dir)
         last = {record.name_of(script["script"]): dict(enumerate(script["runs"])) for script in saved}
-        return sys.exit(1) if compare(claims, last) else None
+        return None if compare(claims, last) else sys.exit(1)
     try:
         replicate(options, claims)
     except ValueError as error:

@@ -59,14 +59,16 @@ SEVEN = {
             "not divided, smaller start": ("smaller W_q, best rate",),
         },
     ),
-    "heads": Small(
-        "two look-ups at once: answers right",
-        "two_lookups",
+    "gates": Small(
+        "of a nudge 512 words back, what arrives",
+        "long_path",
         {
-            "eight heads, 200 steps": ("eight heads, 200 steps",),
-            "one head, 400 steps": ("one head, 400 steps",),
-            "one head, 200 steps": ("one head, 200 steps",),
+            "LSTM, as usual": ("LSTM, 512 words",),
+            "attention": ("attention, 512 words",),
+            "LSTM with open gates": ("LSTM with open gates, 512 words",),
         },
+        limits=(0, 7),
+        written="{:.2g}",
     ),
     "lookers": Small(
         "of a hidden verb's answer, brought back",

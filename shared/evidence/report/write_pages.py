@@ -30,7 +30,6 @@ PLURAL = {HOLDS: "hold in all ten seeds", FAILS: "in none", DIFFER: "in some"}
 # Small picture -> a view of the explorer, and what to do there
 TRY = {
     "scaling": ("divisor=1", "pull the division out of a trained model"),
-    "heads": ("view=grow", "watch heads learn"),
     "lookers": ("view=look", "knock out a head, and see what the guess loses"),
 }
 ROW = re.compile(r"^\| !\[(.*?)\]\(visualizations/gallery/seven/(\w+)\.png\) \| (.*) \|$", re.MULTILINE)
