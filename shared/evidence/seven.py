@@ -68,7 +68,7 @@ SEVEN = {
             "LSTM with open gates": ("LSTM with open gates, 512 words",),
         },
         limits=(0, 7),
-        written="{:.2g}",
+        written="{:.2f}",
     ),
     "lookers": Small(
         "of a hidden verb's answer, brought back",
