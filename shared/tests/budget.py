@@ -12,11 +12,11 @@ from shared import paths
 EXERCISES = ("answers.py", "exercises.py", "exercise_checker")
 PAGES = (".js", ".css", ".html", ".jinja", ".wat")
 LIMITS = {
-    "packages": 15_434,
+    "packages": 15_317,
     "exercises": 2_599,
-    "tests": 8_951,
-    "pages": 5_060,
-    "files": 326,
+    "tests": 8_937,
+    "pages": 5_054,
+    "files": 325,
     "phase1_single_head/self_attention.py": 130,
     "phase2_multi_head/multi_head_attention.py": 115,
     "phase4_causal/causal_attention.py": 95,
