@@ -231,7 +231,7 @@ def main(argv: list[str] | None = None) -> str | None:
     teller = run([word] if word in PHASES else list(PHASES), scripts_take, options, longer=word == "all")
     print(f"---- {word if word in PHASES else 'All four phases'} ran in {time.perf_counter() - started:.0f} s")
     page = write_pages(options.output_dir)
-    print("+ holds   x does not hold   ~ holds only if   ? undecided   pictures: visualizations/plots/, animations/")
+    print("claims, over ten seeds: + hold   x do not   ~ seeds differ   pictures: visualizations/plots/, animations/")
     print(f"all that was said: {paths.shown(options.output_dir / LOG)}; to see in a browser: {paths.shown(page)}")
     if options.time:
         print(seconds.table(teller.spent))
