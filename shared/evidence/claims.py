@@ -58,7 +58,8 @@ class Verdict:
         return self.kind != DIFFER
 
     def __str__(self) -> str:
-        return f"{self.kind if self.decided else 'holds'}, {self.held} of {self.seeds} seeds"
+        of_ten = f"{self.kind if self.decided else HOLDS}, {self.held} of {self.seeds} seeds"
+        return self.kind if self.seeds == 1 else of_ten
 
 
 @dataclass(frozen=True, kw_only=True)

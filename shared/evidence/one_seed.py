@@ -27,7 +27,7 @@ def undone(verdicts: Iterable[Verdict], k: int) -> float:
         agreeing = (comb(found.held, k) + comb(found.seeds - found.held, k)) / comb(found.seeds, k)
         printed += agreeing
         undoing += 0.0 if found.decided else agreeing
-    return undoing / printed
+    return undoing / printed if printed else 0.0
 
 
 def verdicts(group: str) -> list[Verdict]:

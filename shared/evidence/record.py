@@ -105,8 +105,7 @@ def compared(claims: Iterable[Claim], measured: Measured) -> tuple[list[bool], l
 
 def checks() -> dict[str, dict[str, dict[int, dict[str, float]]]]:
     """Processor -> what it measured with further seeds."""
-    rows = read()
-    found: dict = {}
+    rows, found = read(), {}
     for row in rows[rows["seed"] > max(SEEDS)].itertuples():
         numbers = found.setdefault(row.processor, {}).setdefault(row.experiment, {}).setdefault(row.seed, {})
         numbers[row.number] = row.value

@@ -49,15 +49,15 @@ def counted(claims: Iterable[Claim]) -> str:
 def checked(claims: Sequence[Claim]) -> str:
     """How the further seeds fall beside the record, over all kinds of processors."""
     inside, turned, found = [], [], record.checks()
+    if not found:
+        return "No further seeds have been run."
     for measured in found.values():
         here, other = record.compared(claims, measured)
         inside, turned = inside + here, turned + [text.partition(";")[0] for text in other]
     times = Counter(filter(None, turned))
     said = ", ".join(f"{text} ({count} of {len(found)})" for text, count in times.items()) or "none"
     share = f"{inside.count(False)} of {len(inside)} numbers lie outside ({1 - fmean(inside):.1%})"
-    return (
-        f"Two further seeds, {len(found)} instruction sets: {share}; of {len(turned)} decided verdicts turned: {said}."
-    )
+    return f"Further seeds, {len(found)} instruction sets: {share}; of {len(turned)} decided verdicts turned: {said}."
 
 
 def page(claims: Sequence[Claim]) -> str:
