@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from phase3_visualization.explorer import examples, models
-from shared.evidence import record
+from shared.evidence import findings, record
 from shared.evidence.report.lessons import HOME, place
 from shared.tasks import SymbolMover, TwoPlaces
 from shared.toy_language import SPECIAL, VOCABULARY
@@ -45,8 +45,7 @@ class Span:
     high: float
 
     def __format__(self, written: str) -> str:
-        low, high = (format(value, written).replace("%", "\u00a0%") for value in (self.low, self.high))
-        return low if low == high else f"{low} to {high}"
+        return findings.between((self.low, self.high), lambda value: format(value, written).replace("%", "\u00a0%"))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ An experiment judges its claims with `judged`, prints a line for each with `prin
 
 import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from shared import paths
@@ -25,18 +25,16 @@ def number(value: float) -> str:
     return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def between(ends: tuple[float, float] | None) -> str:
-    """An interval as text, "0.52 to 0.58"; empty for none."""
-    low, high = map(number, ends or (0.0, 0.0))
-    return "" if ends is None else low if low == high else f"{low} to {high}"
+def between(ends: Sequence[float] | None, written: Callable[[float], str] = number, to: str = " to ") -> str:
+    """An interval as text, "0.52 to 0.58", or one number if both ends read alike; empty for none."""
+    return to.join(dict.fromkeys(map(written, ends or ())))
 
 
 def judged(claim: Claim, runs: Sequence[Numbers]) -> dict:
     """What is saved of a claim: what is said, what the record says of it, and what this run says."""
     known, here = record.verdict(claim), claim.over(runs)
     verdict = known or here
-    measured = record.runs(record.name_of(claim.script)) if known else runs
-    effects = [claim.effect(numbers) for numbers in measured]
+    effects = [claim.effect(numbers) for numbers in runs]
     return {
         "id": claim.id,
         "claim": claim.text,
@@ -44,7 +42,7 @@ def judged(claim: Claim, runs: Sequence[Numbers]) -> dict:
         "rule": claim.rule,
         "verdict": str(verdict) if known else f"{verdict} (this run alone)",
         "kind": verdict.kind,
-        "effect": between(record.span(effects) if known else (min(effects), max(effects))),
+        "effect": between(record.effect(claim) if known else (min(effects), max(effects))),
         "here": str(here),
         "as published": not (known and known.decided and here.kind != known.kind),
         "revised": claim.revised,

@@ -16,7 +16,7 @@ from math import ceil, floor
 from pathlib import Path
 
 from shared import paths
-from shared.evidence import one_seed, record
+from shared.evidence import findings, one_seed, record
 from shared.evidence.claims import all_claims
 
 PLAIN = r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
@@ -44,15 +44,14 @@ def quoted(match: re.Match) -> str:
     scale, like = 100 if match["percent"] else 1, match["high"] or match["low"]
     unit = 0.1 ** len(like.partition("e")[0].partition(".")[2])  # of the last digit: bounds are rounded outwards
     bounds = {"≥ ": floor(scale * ends[0] / unit + 1e-6) * unit, "≤ ": ceil(scale * ends[1] / unit - 1e-6) * unit}
-    low, high = (written(scale * end, like) for end in ends)
-    text = low if low == high else f"{low}{match['to'] or ' to '}{high}"
-    text = written(bounds[match["end"]], like) if match["end"] else text
+    shown = [bounds[match["end"]]] if match["end"] else [scale * end for end in ends]
+    text = findings.between(shown, lambda value: written(value, like), match["to"] or " to ")
     return text + (match["percent"] or "") + match[0][match[0].index("<!--") :]
 
 
 def verdict(match: re.Match) -> str:
     """A marked verdict as the record has it."""
-    found = {claim.id: record.verdict(claim) for claim in all_claims()}[match["claim"]]
+    found = record.verdict({claim.id: claim for claim in all_claims()}[match["claim"]])
     if found is None:
         raise ValueError(f"the record does not have {match['claim']}")
     return f"{found.held} of {found.seeds}<!--verdict {match['claim']}-->"

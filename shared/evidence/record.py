@@ -84,6 +84,11 @@ def verdict(claim: Claim) -> Verdict | None:
         return None
 
 
+def effect(claim: Claim) -> tuple[float, float]:
+    """Where the number that decides a claim falls with a new seed."""
+    return span([claim.effect(numbers) for numbers in runs(name_of(claim.script))])
+
+
 def compared(claims: Iterable[Claim], measured: Measured) -> tuple[list[bool], list[str]]:
     """How other runs fall beside the record.
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from shared import paths
-from shared.evidence import one_seed, record
+from shared.evidence import findings, one_seed, record
 from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure, theme
 
 SIZE, DPI = (4.2, 2.1), 100  # inches; README's width, so that a point of type keeps its size
@@ -107,9 +107,8 @@ SEVEN = {
 
 def between(values: list[float], written: str) -> str:
     """Where the next one falls: "31–35%"; of a single number, the number."""
-    ends = record.span(values) if len(values) > 1 else values * 2
-    low, high = map(written.format, ends)
-    return low if low == high else f"{low.removesuffix('%')}–{high}"
+    ends = record.span(values) if len(values) > 1 else (values[0], values[0])
+    return findings.between(ends, written.format, "–").replace("%–", "–")
 
 
 def draw(small: Small) -> tuple[Figure, str]:

@@ -14,12 +14,11 @@ from statistics import fmean
 
 from shared import cli, paths
 from shared.evidence import findings, one_seed, quoted, record
-from shared.evidence.claims import DIFFER, FAILS, HOLDS, MARKS, Claim, all_claims
+from shared.evidence.claims import MARKS, Claim, all_claims, counted
 from shared.plan import SECTIONS
 
 PAGE = paths.ROOT / "data" / "claims.md"
 HEAD = ["| verdict | what is said | rule for one seed | what decides | code |", "|---|---|---|---|---|"]
-SAID = "{} experiments: {} hold in all ten seeds, {} in none, {} in some."
 
 
 def cell(text: str) -> str:
@@ -29,21 +28,19 @@ def cell(text: str) -> str:
 
 def row(claim: Claim) -> str:
     """A finding: in how many seeds it holds, what is said, its rule, where the next seed falls, and the script."""
-    verdict, measured = record.verdict(claim), record.runs(record.name_of(claim.script))
-    found, between = "not recorded yet", ""
-    if verdict:
-        found = f"{MARKS[verdict.kind]} {verdict.held} of {verdict.seeds}"
-        between = findings.between(record.span([claim.effect(numbers) for numbers in measured]))
+    verdict = record.verdict(claim)
+    found = f"{MARKS[verdict.kind]} {verdict.held} of {verdict.seeds}" if verdict else "not recorded yet"
+    between = findings.between(record.effect(claim)) if verdict else ""
     revised = f" *After a look at seeds 0 to 9: {claim.revised}.*" if claim.revised else ""
     where = f"[{Path(claim.script).name}](../{claim.script})"
     said = f"{claim.text} ({claim.source}) `{claim.id}`"
     return f"| {found} | {cell(said)} | {cell(claim.rule + '.' + revised)} | {between} | {where} |"
 
 
-def counted(claims: Iterable[Claim]) -> str:
+def experiments(claims: Iterable[Claim]) -> str:
     """How many hold, as the front door says it."""
-    kinds = Counter(verdict.kind for claim in claims if (verdict := record.verdict(claim)))
-    return SAID.format(kinds.total(), kinds[HOLDS], kinds[FAILS], kinds[DIFFER])
+    kinds = [verdict.kind for claim in claims if (verdict := record.verdict(claim))]
+    return f"{len(kinds)} experiments: {counted(kinds)}."
 
 
 def checked(claims: Sequence[Claim]) -> str:
@@ -66,7 +63,7 @@ def page(claims: Sequence[Claim]) -> str:
     lines = [
         "# Is it true that ...?",
         "",
-        counted(claims),
+        experiments(claims),
         "Each rule was committed before seeds 100 to 109 were run, which nobody had run before; these ten decide. "
         f"Before, on seeds 0 to 9, {revised} of the {len(claims)} rules were written or revised after a look at them.",
         "Ten of ten means that the rule holds for at least 74 % of all seeds (95 % confidence). What decides is the "

@@ -103,7 +103,7 @@ def test_seven_things_of_the_front_door_have_numbers_of_the_record_and_code():
 
 
 def test_the_front_door_counts_as_the_record_does():
-    assert table.counted(all_claims()) in " ".join(README.split())
+    assert table.experiments(all_claims()) in " ".join(README.split())
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -10,7 +10,6 @@ that draws several says so in its docstring. report.js filters. The lessons are 
 import importlib
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -20,12 +19,10 @@ from markupsafe import Markup
 from PIL import Image
 
 from shared import cli, paths
-from shared.evidence.claims import DIFFER, FAILS, HOLDS
+from shared.evidence.claims import PLURAL, counted
 from shared.evidence.findings import gather
 from shared.evidence.report.lessons import CONTENTS, Site, link, place, rendered, write_lessons
 from shared.plan import SECTIONS, path_of, plans, question_of
-
-PLURAL = {HOLDS: "hold in all ten seeds", FAILS: "in none", DIFFER: "in some"}
 
 # Small picture -> a view of the explorer, and what to do there
 TRY = {
@@ -81,12 +78,6 @@ def answered(measured: Iterable[Mapping], output_dir: Path) -> dict[str, list[Ma
     return found
 
 
-def counted(findings: list[dict]) -> str:
-    """ "26 hold in all ten seeds, 9 in none"."""
-    counts = Counter(finding["kind"] for finding in findings)
-    return ", ".join(f"{counts[verdict]} {said}" for verdict, said in PLURAL.items() if counts[verdict])
-
-
 def surprises(site: Site) -> list[dict]:
     """The rows of README's table: the small picture, what it shows, README's sentences, what to try in the explorer."""
     found = []
@@ -111,7 +102,7 @@ def write_report(site: Site) -> Path:
         names=SECTIONS,
         findings=[finding for question in questions for finding in question["findings"]],
         verdicts=PLURAL,
-        counted=counted,
+        counted=counted(finding["kind"] for question in questions for finding in question["findings"]),
         link=partial(link, paths.PAGE),
         file=partial(site.file, paths.PAGE),
     )
