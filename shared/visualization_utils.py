@@ -33,9 +33,9 @@ from torch import Tensor
 
 from shared import paths
 
-INK, QUIET, GREY, HIDDEN = "#1d2733", "#5b6672", "#8a939c", "#e6e8eb"
-# Told apart by everybody, whatever kind of colour blindness (Okabe & Ito 2008, with a purple): a test computes it.
-BLUE, ORANGE, GREEN, RED, PURPLE = PALETTE = ("#0072b2", "#de8f05", "#009e73", "#d55e00", "#aa3377")
+INK, QUIET, GREY, HIDDEN = "#1d2733", "#5b6672", "#949da6", "#e6e8eb"
+# Told apart by everybody, by lightness too, whatever kind of colour blindness: a test computes it.
+BLUE, ORANGE, GREEN, RED, PURPLE = PALETTE = ("#0f82e8", "#db9100", "#107e60", "#b83205", "#942080")
 WEIGHT_MAP = LinearSegmentedColormap.from_list("weights", ["white", *sns.color_palette("mako_r", 256)[12:230:11]])
 RELATION_COLORS = {"determiner": BLUE, "subject": RED, "place": GREEN, "adjective": ORANGE}
 
@@ -168,12 +168,12 @@ def plot_heads(
     """Draw every head of weights (H, T, T), one on each of `axes`; colors: of the titles, see role_color."""
     for head, (matrix, ax, title) in enumerate(zip(weights, axes, titles, strict=True)):
         plot_attention(matrix, tokens, ax=ax, annotate=False, labels=False)
-        ax.set_title(title, fontsize=9, color=colors[head] if colors else INK, pad=6)
+        ax.set_title(title, fontsize=9, color=readable(colors[head]) if colors else INK, pad=6)
     return axes
 
 
 def plot_mask(ax: Axes, mask: Tensor, labels: Sequence[str] = (), *, wrong: Tensor | None = None) -> Axes:
-    """One mask (T, T), queries down and keys across: allowed cells blue, hidden ones hatched, wrong ones orange."""
+    """One mask (T, T), queries down and keys across: allowed cells blue, hidden ones hatched, wrong ones red."""
     for row, column in itertools.product(*map(range, mask.shape)):
         if mask[row, column]:
             color = (BLUE, 0.3) if wrong is None or not wrong[row, column] else RED
