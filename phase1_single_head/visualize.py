@@ -62,11 +62,9 @@ def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     for label in [ax.get_yticklabels()[i], *(ax.get_xticklabels()[j] for j in most_asked(weights[i], i))]:
         label.set_weight("bold")
     weight_colorbar(fig, ax, shrink=0.7)
-    for top, tall in ((0, i), (i + 1, len(words) - i - 1)):  # the other rows fade
-        ax.add_patch(Rectangle((0, top), len(words), tall, color="white", alpha=0.4, linewidth=0, zorder=4))
     ax.add_patch(Rectangle((0, i), len(words), 1, fill=False, edgecolor=INK, linewidth=2.5, clip_on=False, zorder=5))
     headline(fig, title, entropy_note(trained, weights))
-    rows = 'Each row shows where one word takes its output from, and sums to 1; all but that of "?" are faded.'
+    rows = 'Each row shows where one word takes its output from, and sums to 1; that of "?" is framed.'
     return fig, f"{title}. {rows}"
 
 

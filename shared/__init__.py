@@ -26,6 +26,7 @@ def _leave(number: int, _frame: object) -> None:
 
 if _is_ours(next((word for word in sys.orig_argv[1:] if not word.startswith("-")), "")):
     os.environ["MPLBACKEND"] = "Agg"  # scripts only save pictures
+    sys.modules["bottleneck"] = None  # a library that pandas looks for: it would find the script of this name
     for number in STOPS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _leave)

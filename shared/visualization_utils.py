@@ -33,9 +33,9 @@ from torch import Tensor
 
 from shared import paths
 
-INK, QUIET, GREY, HIDDEN = "#1d2733", "#5b6672", "#949da6", "#e6e8eb"
+INK, QUIET, GREY, HIDDEN = "#1d2733", "#5b6672", "#969fa8", "#e6e8eb"
 # Told apart by everybody, by lightness too, whatever kind of colour blindness: a test computes it.
-BLUE, ORANGE, GREEN, RED, PURPLE = PALETTE = ("#0f82e8", "#db9100", "#107e60", "#b83205", "#942080")
+BLUE, ORANGE, GREEN, RED, PURPLE = PALETTE = ("#0b7cf2", "#d79300", "#2a8263", "#bd3703", "#a42f8a")
 WEIGHT_MAP = LinearSegmentedColormap.from_list("weights", ["white", *sns.color_palette("mako_r", 256)[12:230:11]])
 RELATION_COLORS = {"determiner": BLUE, "subject": RED, "place": GREEN, "adjective": ORANGE}
 

@@ -123,10 +123,10 @@ def picture(found: Results) -> Figure:
     rows = {label: found.row(name, [f"{n} letters" for n in LENGTHS]) for label, name in names.items()}
     charts.lines(left, LENGTHS, rows, {"no attention": GREY, "attention": BLUE}, guess=1 / LETTERS)
     left.set(xlabel="letters to write again", ylabel="letters right")
-    rows = {way: found.row(way, QUARTERS) for way in ("mixed lengths", "24 alone")}
-    charts.lines(right, (1, 2, 3, 4), rows, {"mixed lengths": GREY, "24 alone": GREEN}, guess=1 / LETTERS)
+    rows = {f"at {way}": found.row(way, QUARTERS) for way in ("mixed lengths", "24 alone")}
+    charts.lines(right, (1, 2, 3, 4), rows, {"at mixed lengths": GREY, "at 24 alone": GREEN}, guess=1 / LETTERS)
     right.set_xticks((1, 2, 3, 4), QUARTERS)
-    right.set(xlabel="quarter of 24 letters", title="no attention, trained at …")
+    right.set(xlabel="quarter of 24 letters", title="no attention, by how it was trained")
     return fig
 
 
@@ -134,7 +134,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="One vector loses most of a long string, and attention opens it;\nthe beginning is not what is lost",
+    title="Without attention most of a long string is lost, and the beginning is lost least",
     note=f"trained {STEPS} steps · each letter after the right ones",
     answer="Of 24 letters {n[none, 24 letters]:.0%} pass one vector of 64 numbers, {n[Luong, 24 letters]:.0%} pass "
     "with attention; of the first quarter {n[24 alone, first]:.0%} and of the last {n[24 alone, last]:.0%}, trained at "

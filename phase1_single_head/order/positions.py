@@ -86,7 +86,7 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="Copying from a distance, rotary positions go on\nto twice the length of training",
+    title="Only rotary positions still copy at twice the length of training",
     note=f"trained {STEPS} steps on strings of {LENGTH}",
     answer="A reversed string is {n[none, reverse]:.0%} right without positions, {n[sinusoidal, reverse]:.0%} with "
     "sinusoidal, {n[rotary, reverse]:.0%} with rotary",

@@ -132,7 +132,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="Without the division by √d_k one key takes most,\nand little is learned at any of three rates",
+    title="Without the division by √d_k one key takes most of the weight, and little is learned",
     note="one head that must look at two places at once · smaller W_q: not divided, but W_q starts smaller by √d_k",
     answer="At d_k = 64 and the best of three rates {n[divided, best rate]:.0%} are right with the division, "
     "{n[not divided, best rate]:.0%} without it, {n[smaller W_q, best rate]:.0%} with a W_q that starts smaller",

@@ -116,7 +116,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="The first of 512 words reaches attention, and not an RNN;\nan LSTM whose gates start open keeps more of it",
+    title="Over 512 words an LSTM with open gates keeps more of the signal\nthan attention does",
     note=f"untrained, default initial weights, size {SIZE}, median of {NUM_DRAWS} draws · open gates: forget bias 5",
     answer="Over 512 words {n[attention, 512 words]:.1e} of a nudge arrives in attention, "
     "{n[RNN, 512 words]:.0e} in an RNN, {n[LSTM with open gates, 512 words]:.1e} in an LSTM whose gates start open",

@@ -114,8 +114,8 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="Attention alone makes all words alike in {n[attention alone, Xavier, layers until alike]:.0f} layers;\n"
-    "adding it to them slows that down, the whole block slows it most",
+    title="Attention alone makes all words alike in {n[attention alone, Xavier, layers until alike]:.0f} layers,\n"
+    "and residual connections slow that down",
     note=f"{NUM_LAYERS} layers with Xavier weights, untrained, {LENGTH} random words",
     answer="Attention alone makes words alike in {n[attention alone, Xavier, layers until alike]:.0f} layers; after "
     "24 whole blocks they are {n[whole block, Xavier]:.2g} apart; in the trained model "

@@ -129,7 +129,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="One head misses the place of a verb; four find it",
+    title="Four heads find the place of a verb, which one head misses",
     note="share of the pairs that the best head gets right, chosen on other sentences",
     answer="Nats above the best loss: {n[one head, one layer, excess loss]:.2f} with one head, "
     "{n[four heads, one layer, excess loss]:.2f} with four, {n[eight heads, one layer, excess loss]:.2f} with eight; "

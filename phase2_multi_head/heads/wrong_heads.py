@@ -102,7 +102,7 @@ def picture(_: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title="Two ways to cut heads, one shape: a view alone mixes the words",
+    title="Cut by a view alone, heads have the right shape and the wrong words",
     note="colour: the word that a number belongs to; 14 is word 1, column 4",
     answer=f"Cut before the projections, a head reads {{n[sliced input, columns read]:.0f}} of {D_MODEL} columns",
 )

@@ -4,7 +4,7 @@
 
 What a run makes is not in git, so that a run leaves no trace. The gallery is, and only this command writes it: exactly
 the pictures that a README links to. It draws some itself, from the record: those of the front door's seven findings
-(seven.py), and one for which a run has too few seeds.
+(seven.py), and two for which a run has too few seeds.
 """
 
 import importlib
@@ -16,7 +16,8 @@ from shared import cli, paths
 from shared.evidence import record, seven
 from shared.experiment import Results
 
-FROM_RECORD = ("phase4_causal.serving.shared_keys",)  # scripts whose picture wants more seeds than a run has
+# Scripts whose picture wants more seeds than a run has.
+FROM_RECORD = ("phase2_multi_head.heads.how_many_heads", "phase4_causal.serving.shared_keys")
 LINK = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif))")
 
 

@@ -195,8 +195,8 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(script, arguments, message,
 
 
 def test_a_script_starts_from_anywhere(tmp_path):
-    """A real process, another working directory: the option check comes before anything is written."""
-    command = [sys.executable, paths.ROOT / "phase2_multi_head" / "visualize.py", "--sentence", "the cta"]
+    """A real process, another folder, a name that pandas looks for: options are checked before all else."""
+    command = [sys.executable, paths.ROOT / "phase1_single_head/before/bottleneck.py", "--sentence", "the cta"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8")
     assert done.returncode == 2 and "Traceback" not in done.stderr and "nearest known words" in done.stderr
     assert not list(tmp_path.iterdir())
