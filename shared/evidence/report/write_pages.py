@@ -29,7 +29,7 @@ TRY = {
     "scaling": ("divisor=1", "pull the division out of a trained model"),
     "lookers": ("view=look", "knock out a head, and see what the guess loses"),
 }
-ROW = re.compile(r"^\| !\[(.*?)\]\(visualizations/gallery/seven/(\w+)\.png\) \| (.*) \|$", re.MULTILINE)
+CELL = re.compile(r"^!\[(.*)\]\(visualizations/gallery/seven/(\w+)\.png\)\n\n(.*)$", re.MULTILINE)
 
 
 def picture(output_dir: Path, path: Path) -> dict[str, Any]:
@@ -79,9 +79,9 @@ def answered(measured: Iterable[Mapping], output_dir: Path) -> dict[str, list[Ma
 
 
 def surprises(site: Site) -> list[dict]:
-    """The rows of README's table: the small picture, what it shows, README's sentences, what to try in the explorer."""
+    """The cells of README's table: small picture, what it shows, README's sentences, what to try in the explorer."""
     found = []
-    for shows, name, text in ROW.findall((paths.ROOT / CONTENTS).read_text(encoding="utf-8")):
+    for shows, name, text in CELL.findall((paths.ROOT / CONTENTS).read_text(encoding="utf-8")):
         said = rendered(text, CONTENTS, paths.PAGE, site).strip().removeprefix("<p>").removesuffix("</p>")
         view, trial = TRY.get(name, ("", ""))
         picture = link(paths.PAGE, paths.GALLERY / "seven" / f"{name}.png")
