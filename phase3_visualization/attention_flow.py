@@ -57,19 +57,20 @@ def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]]) -> tu
     weights, names = weights_of(trained.model, words), head_names(trained, MultiHeadAttention)  # (L, H, T, T)
     if len(heads) > MOST_SHOWN:
         heads = one_of_each(names, words)
-    height = (0.7 + 0.08 * len(words)) * WIDTH / len(words) + 0.2
+    height = (0.7 + 0.05 * len(words)) * WIDTH / len(words) + 0.1
     fig, axes = plt.subplots(len(heads), figsize=(WIDTH, height * len(heads) + 1), squeeze=False, layout="constrained")
     for (layer, head), ax in zip(heads, axes.flat, strict=True):
         name, pairs = names[layer][head], pairs_of(names[layer][head], words)
         charts.arcs(ax, weights[layer, head], words, role_color(name), threshold=THRESHOLD, told=pairs or None)
         said = ", ".join(f"{words[i]} → {words[j]} {weights[layer, head, i, j]:.2f}" for i, j in sorted(pairs))
-        ax.set_title(f"{name} ({layer}.{head})   {said}", color=role_color(name), weight="bold", loc="left")
+        ax.set_title(
+            f"{name} ({layer}.{head})   {said}", color=role_color(name), weight="bold", loc="left", fontsize=13
+        )
     title = "Heads read the same words, and each looks for something else"
     entropy = normalized_entropy(torch.stack([weights[place] for place in heads])).nanmean().item()
     note = (
-        f"{trained.label} · normalised entropy {entropy:.2f} · arrows point to where a word looks, itself left out\n"
-        f"drawn: weights above {THRESHOLD:g} times the even share of 1/{len(words)} · coloured: what gave the head its "
-        "name (layer.head)"
+        f"{trained.label} · normalised entropy {entropy:.2f} · arrows point to where a word looks\n"
+        f"drawn: what gave the head its name (layer.head), above {THRESHOLD:g} times the even share of 1/{len(words)}"
     )
     headline(fig, title, note)
     return fig, f'{title}: "{" ".join(words)}", an arrow for each large weight, thicker for more weight.'

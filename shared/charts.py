@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from torch import Tensor
 
-from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, label_ends
+from shared.visualization_utils import HIDDEN, INK, QUIET, label_ends
 
 
 def lines(
@@ -74,22 +74,6 @@ def bars(
     return ax
 
 
-def dots(
-    ax: Axes, columns: Sequence[str], values: Mapping[str, Sequence[Sequence[float]]], colors: Mapping[str, str]
-) -> Axes:
-    """For each name and column a dot for each seed, names side by side; values: name -> for each column its seeds."""
-    aside = {name: 0.16 * (place - (len(values) - 1) / 2) for place, name in enumerate(values)}
-    for name, of_columns in values.items():
-        for place, seeds in enumerate(of_columns):
-            where = [place + aside[name]] * len(seeds)
-            ax.plot(where, seeds, "o", color=colors[name], markersize=9, alpha=0.5, markeredgewidth=0)
-    ax.axhline(0, color=QUIET, linewidth=1, linestyle=":", zorder=0)
-    ax.set_xticks(range(len(columns)), columns)
-    ends = {name: (len(columns) - 0.8, max(of_columns[-1]), colors[name]) for name, of_columns in values.items()}
-    label_ends(ax, ends, size=11)
-    return ax
-
-
 def cells(ax: Axes, left: float, top: float, numbers: Tensor, colors: Sequence[Sequence[str]]) -> Axes:
     """Whole numbers (rows, columns) in cells, each on a light shade of its colour; the first cell begins at left, top.
 
@@ -120,21 +104,19 @@ def arcs(
 ) -> Axes:
     """Words in a row, and over them an arc from query to key for each weight (T, T) above `threshold` even shares 1/T.
 
-    The thicker, the more weight; what a word gives to itself is left out. told: the (query, key) that have the colour,
-    while others stay in the background; without it all have it.
+    The thicker, the more weight; what a word gives to itself is left out. told: the only (query, key) to be drawn.
     """
     size, highest = len(words), 0.5
     for i, j in large(weights, threshold).nonzero().tolist():
-        if i != j:
-            weight, front = weights[i, j].item(), told is None or (i, j) in told
-            highest = max(highest, rise := 0.3 + 0.08 * abs(i - j))
-            style = {"color": color if front else GREY, "alpha": 1 if front else 0.5, "zorder": 3 if front else 2}
-            style |= {"linewidth": (0.6 + 4 * weight) * (1 if front else 0.4), "mutation_scale": 8 + 6 * weight}
+        if i != j and (told is None or (i, j) in told):
+            weight, rise = weights[i, j].item(), 0.3 + 0.05 * abs(i - j)
+            highest = max(highest, rise)
+            style = {"color": color, "linewidth": 0.6 + 4 * weight, "mutation_scale": 8 + 6 * weight}
             ends = (i + 0.06 * (j - i) / abs(i - j), 0.2), (j - 0.06 * (j - i) / abs(i - j), 0.2)
             bend = f"arc3,rad={-2 * rise / (j - i)}"  # its middle is `rise` higher than its ends, in words
             ax.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", connectionstyle=bend, shrinkA=0, shrinkB=0, **style))
     for place, word in enumerate(words):
-        ax.text(place, 0, word, ha="center", va="center", fontsize=min(13, 100 / size))
+        ax.text(place, 0, word, ha="center", va="center", fontsize=min(16, 100 / size))
     ax.set(xlim=(-0.6, size - 0.4), ylim=(-0.2, 0.3 + highest), aspect="equal")
     ax.axis("off")
     return ax

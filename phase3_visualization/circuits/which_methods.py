@@ -18,11 +18,11 @@ from phase3_visualization.circuits.planted import CHANGES, PERIOD, Head, Model, 
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import composed
-from shared.visualization_utils import plot_cells
+from shared.visualization_utils import BLUE, plot_cells
 
 TEXTS, DRAWS = 32, 3
 NAMED, ROUNDING = 0.1, 1e-9
-COLUMNS = ("planted head", "decoy", "names it", *CHANGES)
+GIVEN = ("planted head", "decoy")
 
 
 def key_composition(writer: Head, reader: Head) -> float:
@@ -82,13 +82,16 @@ def measure(run: Run) -> Numbers:
 def picture(results: Results) -> Figure:
     """A row for each method: what it gives to two heads, and how far its answer moves with each change."""
     methods = [name.removesuffix(", decoy") for name in results.mean if name.endswith(", decoy")]
-    rows = [results.row(method, COLUMNS) for method in methods]
-    texts = [["0" if abs(number) < ROUNDING else f"{number:.2f}" for number in row] for row in rows]
-    for text, row in zip(texts, rows, strict=True):
-        text[2] = "yes" if row[2] == 1 else "no"
-    columns = ["planted\nhead", "decoy", "names it?", *(change.replace(" ", "\n", 1) for change in CHANGES)]
-    fig, ax = plt.subplots(figsize=(9, 5), layout="constrained")
-    plot_cells(ax, torch.tensor(rows).clamp(max=1), texts, methods, columns)
+    fig, axes = plt.subplots(1, 2, figsize=(9, 5), layout="constrained", width_ratios=(len(GIVEN), len(CHANGES)))
+    for ax, columns, rows in zip(axes, (GIVEN, CHANGES), (methods, [""] * len(methods)), strict=True):
+        shares = torch.tensor([results.row(method, columns) for method in methods], dtype=torch.float64).clamp(max=1)
+        texts = [["0" if abs(share) < ROUNDING else f"{share:.2f}" for share in row] for row in shares.tolist()]
+        plot_cells(ax, shares, texts, rows, [column.replace(" ", "\n", 1) for column in columns])
+    for row, method in enumerate(methods):
+        if results.mean[f"{method}, names it"] == 1:
+            axes[0].get_yticklabels()[row].set(color=BLUE, weight="bold")
+    axes[0].set_title("what the method gives to", pad=12)
+    axes[1].set_title("how far that moves with other weights of", pad=12)
     return fig
 
 
@@ -96,9 +99,9 @@ main = Experiment(
     measure,
     picture=picture,
     title="Interventions name the head that matters, whichever weights compute the function",
-    note="weights set by hand, no norm · left: shares of the largest number that the method gives to a head\n"
-    "right: how far its answer moves with other weights of the same function; the output: {n[the output, stream "
-    "sheared]:.0e}",
+    note="weights set by hand, no norm · shares of the largest number that the method gives to a head\n"
+    "blue: names the planted head · right: other weights of the same function; the output moves by {n[the output, "
+    "stream sheared]:.0e}",
     answer="With a shear K-composition moves by {n[K-composition, stream sheared]:.2f} of itself, zero ablation by "
     "{n[zero ablation, stream sheared]:.0e}, the output by {n[the output, stream sheared]:.0e}",
 )

@@ -35,9 +35,9 @@ from shared import head_statistics
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import OFFSETS, added_by_heads
-from shared.visualization_utils import HIDDEN, PURPLE, QUIET, plot_heads
+from shared.visualization_utils import plot_attention
 
-DRAWN, QUICK_DRAWN = 40, 8  # sentences, by the seed
+DRAWN, QUICK_DRAWN, DRAWN_HEADS = 40, 8, 3  # sentences, by the seed; heads
 
 
 def role_scores(reading: Reading) -> dict[str, Tensor]:
@@ -126,23 +126,18 @@ CLAIM = Claim(
 
 
 def picture(results: Results) -> Figure:
-    """A heatmap of every head on one text, a layer in each row; a head with a simple rule is framed and named."""
+    """The heads that give most to one place, on one text, each for another place."""
     reading: Reading = results.shown["reading"]
     weights, tokens, scores = reading.weights[0], reading.tokens[0], role_scores(reading)
-    num_layers, num_heads = weights.shape[:2]
-    share, rule = torch.stack(list(scores.values())).max(dim=0)  # roles x (L, H) -> (L, H)
-    said = [{"first": tokens[0], "last": tokens[-1]}.get(role, role) for role in scores]
-    size = (0.75 * num_heads, 0.95 * num_layers + 1.3)
-    fig, axes = plt.subplots(num_layers, num_heads, figsize=size, squeeze=False, layout="constrained")
-    for layer, row in enumerate(axes):
-        names = [said[rule[layer, head]] if share[layer, head] > 0.5 else "" for head in range(num_heads)]
-        plot_heads(weights[layer], tokens, axes=row, titles=names, colors=[PURPLE] * num_heads)
-        row[0].set_ylabel(f"layer {layer}", color=QUIET)
-        for head, ax in enumerate(row):
-            ax.set(xticks=[], yticks=[])  # the panels are too small for words: the note has them
-            ax.collections[0].set(edgecolor="face", linewidth=0.2)  # lines would cover cells as small as these
-            ax.spines[:].set(visible=True, color=PURPLE if names[head] else HIDDEN, linewidth=1.5)
-            ax.set_xlabel(head if layer == num_layers - 1 else "", color=QUIET)
+    best = sorted(scores, key=lambda role: scores[role].max(), reverse=True)[:DRAWN_HEADS]
+    said = {"first": tokens[0], "last": tokens[-1]}
+    fig, axes = plt.subplots(1, len(best), figsize=(10, 4.6), layout="constrained")
+    for role, ax in zip(best, axes, strict=True):
+        layer, head = divmod(int(scores[role].argmax()), weights.size(1))
+        plot_attention(weights[layer, head], tokens, ax=ax, annotate=False, labels=False)
+        ax.set(xticks=[], xlabel=f"head {layer}.{head}")
+        ax.set_title(f"{scores[role].max():.0%} on {said.get(role, f'the {role} token')}", fontsize=12, pad=8)
+        ax.tick_params(labelleft=ax is axes[0], labelsize=9)
     return fig
 
 
@@ -155,9 +150,9 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="Many heads of MiniLM park most of their weight on [CLS]",
-    note="{shown[model]}, pretrained, on\n“{shown[tokens]}”\n"
-    "queries down, keys across · framed: more than half of the weight on this one place",
+    title="{n[heads with over half of their weight on one place]:.0f} of {n[heads]:.0f} heads of MiniLM look mostly at "
+    "one place, whatever the token",
+    note="{shown[model]}, pretrained\nqueries down, keys across, as many · for three places the strongest head",
     answer="{n[heads with over half of their weight on one place]:.0f} of {n[heads]:.0f} heads of {shown[model]} give "
     "most of their weight to one place",
     options=add_options,

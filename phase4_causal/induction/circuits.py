@@ -131,8 +131,8 @@ def picture(results: Results) -> Figure:
     draw_table(said, results.shown["said"], "says:\nthe word it looks at", "word it looks at", "word it says")
     colors = {"queries": GREY, "keys": BLUE, "values": GREY}
     rows, chance = {name: results.each(f"composition, {name}") for name in colors}, results.mean["composition, random"]
-    charts.bars(parts, rows, colors, guess=chance, guess_name="random")
-    parts.set_title("reads the previous-token head\nfor its keys", fontsize=12)
+    charts.bars(parts, rows, colors, guess=chance, guess_name=f"highest of {RANDOM} random")
+    parts.set_title("reads the previous-token head\nfor its …", fontsize=12)
     return fig
 
 

@@ -21,7 +21,6 @@ from torch import Tensor
 from phase4_causal.induction import induction_scores as task
 from phase4_causal.induction.induction_scores import repeated_sequences, where_certain, without, wrong
 from phase4_causal.induction.models import HEADS, NAMED, NUM_TEST, STEPS, generator, head_scores, train, untrained
-from shared import charts
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
@@ -71,10 +70,9 @@ def measure(run: Run) -> Numbers:
     later[:, : task.PERIODS[1]] = False  # where a first copy stood in training
     heads, places = matching >= NAMED, torch.arange(HEADS)
     full, none = wrong(two, tokens), without(two, tokens, 1, heads)
-    alone = {f"without head {head}": without(two, tokens, 1, places == head) for head in places[heads].tolist()}
-    left = {"all heads there": full, **alone, f"without all {len(alone)}": none}
-    run.shown.update(right={name: [1 - each] for name, each in left.items()}, model=two)
-    run.shown.update(losses=losses, losses_of_one=losses_of_one, matching=int(matching.argmax()), before=first)
+    alone = [without(two, tokens, 1, places == head) for head in places[heads].tolist()]
+    run.shown.update(losses=losses, losses_of_one=losses_of_one)
+    run.shown.update(model=two, matching=int(matching.argmax()), before=first)
     return {
         "loss, two layers": losses[-1],
         "loss, one layer": losses_of_one[-1],
@@ -89,7 +87,7 @@ def measure(run: Run) -> Numbers:
         "weight on the word before, as in training": before[first].item(),
         "weight on the word before, late": relation_weight(two(late)[1][0], later)[first].item(),
         "induction heads": len(alone),
-        "answers lost, each alone": sum(left - full for left in alone.values()),
+        "answers lost, each alone": sum(left - full for left in alone),
         "answers lost, all together": none - full,
     }
 
@@ -168,7 +166,7 @@ def draw_pattern(ax: Axes, model: ToyTransformer, layer: int, head: int, title: 
     tokens = repeated_sequences(1, generator(0, 0), (8, 8), length=16)
     weights = model(tokens)[1][layer][0, head]  # (1, H, T, T) -> (T, T)
     plot_attention(weights, decode(tokens[0].tolist()), mask=causal_mask(16), ax=ax, annotate=False, labels=False)
-    ax.tick_params(labelsize=8)
+    ax.tick_params(labelsize=9)
     ax.set(xlabel="key (attended to)", ylabel="query (attending)")
     ax.set_title(title, pad=8)
     framed = task.after_earlier_occurrence(tokens) if layer else task.before_in_first_copy(tokens)
@@ -177,14 +175,12 @@ def draw_pattern(ax: Axes, model: ToyTransformer, layer: int, head: int, title: 
 
 
 def picture(results: Results) -> Figure:
-    """Losses while training, what the induction heads are worth, and the best head of each kind."""
-    fig, axes = plt.subplots(2, 2, figsize=(9.6, 8.6), layout="constrained", height_ratios=(2, 3))
+    """Losses while training, and beneath it the best head of each kind."""
+    fig, axes = plt.subplot_mosaic("LL;AB", figsize=(9, 8.2), layout="constrained", height_ratios=(4, 7))
     shown = results.shown
-    draw_losses(axes[0, 0], shown["losses"], shown["losses_of_one"])
-    charts.bars(axes[0, 1], shown["right"], dict.fromkeys(shown["right"], BLUE), number="{:.0%}")
-    axes[0, 1].set_title("answers right, induction heads taken out")
-    draw_pattern(axes[1, 0], shown["model"], 0, shown["before"], "layer 0; framed: the word before, first copy")
-    draw_pattern(axes[1, 1], shown["model"], 1, shown["matching"], "layer 1; framed: after the same word")
+    draw_losses(axes["L"], shown["losses"], shown["losses_of_one"])
+    draw_pattern(axes["A"], shown["model"], 0, shown["before"], "layer 0 · framed: the word before, first copy")
+    draw_pattern(axes["B"], shown["model"], 1, shown["matching"], "layer 1 · framed: after the same word")
     return fig
 
 
