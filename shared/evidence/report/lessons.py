@@ -30,8 +30,6 @@ from shared.plan import SECTIONS
 HOME = paths.PAGE.parent
 LESSONS = HOME / "lessons"
 CONTENTS = Path("README.md")
-
-
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "page"), autoescape=True, undefined=jinja2.StrictUndefined
 )
@@ -67,7 +65,7 @@ class Site:
         explorer = {"Explorer": paths.EXPLORER} if (self.output_dir / paths.EXPLORER).is_file() else {}
         there = {"Results": paths.PAGE, **explorer, "Start": place(CONTENTS), **lessons}
         menu = {name: link(page, to) for name, to in there.items()}
-        html = TEMPLATES.get_template(template).render(menu=menu, here=link(page, page), **parts)
+        html = TEMPLATES.get_template(template).render(menu=menu, page=page, link=link, **parts)
         path = self.output_dir / page
         with paths.whole_file(path) as unfinished:
             unfinished.write_text(html, encoding="utf-8")
@@ -111,12 +109,20 @@ def rendered(text: str, source: Path, page: Path, site: Site) -> Markup:
     return Markup(html.replace("<th></th>", "<td></td>"))
 
 
+def title_of(source: Path) -> str:
+    """The first line of a Markdown file."""
+    return (paths.ROOT / source).read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+
+
 def write_lesson(source: Path, site: Site) -> Path:
-    """Write the page of one source; returns its path."""
-    page, text = place(source), (paths.ROOT / source).read_text(encoding="utf-8")
-    title = text.splitlines()[0].removeprefix("# ")
-    html, markdown = rendered(text, source, page, site), site.file(page, source)
-    return site.write(page, "page.html.jinja", title=title, text=html, source=markdown)
+    """Write the page of one source; returns its path. Before and after a lesson come lessons, beside a room rooms."""
+    page = place(source)
+    html = rendered((paths.ROOT / source).read_text(encoding="utf-8"), source, page, site)
+    row = [other for other in sources() if len(other.parts) <= max(2, len(source.parts))]
+    at = row.index(source)
+    around = {"before": row[at - 1 : at], "after": row[at + 1 : at + 2], "place": place, "title_of": title_of}
+    parts = {"contents": re.findall(r'<h2 id="(.*?)">(.*?)</h2>', html), "source": site.file(page, source)}
+    return site.write(page, "page.html.jinja", title=title_of(source), text=html, **parts, **around)
 
 
 def write_lessons(site: Site) -> list[Path]:

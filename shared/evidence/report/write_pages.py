@@ -10,8 +10,8 @@ that draws several says so in its docstring. report.js filters. The lessons are 
 import importlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from shared import cli, paths
-from shared.evidence.claims import PLURAL, counted
+from shared.evidence.claims import PLURAL
 from shared.evidence.findings import gather
 from shared.evidence.report.lessons import CONTENTS, Site, link, place, rendered, write_lessons
 from shared.plan import SECTIONS, path_of, plans, question_of
@@ -27,7 +27,7 @@ from shared.plan import SECTIONS, path_of, plans, question_of
 # Small picture -> a view of the explorer, and what to do there
 TRY = {
     "scaling": ("divisor=1", "pull the division out of a trained model"),
-    "lookers": ("view=look", "knock out a head, and see what the guess loses"),
+    "lookers": ("story=5", "knock out a head, and see what the guess loses"),
 }
 CELL = re.compile(r"^!\[(.*)\]\(visualizations/gallery/seven/(\w+)\.png\)\n\n(.*)$", re.MULTILINE)
 
@@ -58,22 +58,17 @@ def drawn_by(module: str, phase: str, output_dir: Path) -> list[dict]:
 
 def question(module: str, phase: str, saved: Mapping, output_dir: Path) -> dict[str, Any]:
     """A script: what it asks, found and drew in this run; page: its room's, or its phase's, which tells of it."""
-    return {
-        "script": path_of(module),
-        "page": place(Path(path_of(module)).parent / "README.md"),
-        "text": question_of(module),
-        "answer": saved.get("answer"),
-        "table": saved.get("table"),
-        "findings": saved.get("findings", []),
-        "pictures": drawn_by(module, phase, output_dir),
-    }
+    script, pictures = path_of(module), drawn_by(module, phase, output_dir)
+    measured = saved.get(script, {"script": script, "answer": None, "findings": []})
+    page = place(Path(script).parent / "README.md")
+    return {**measured, "page": page, "text": question_of(module), "pictures": pictures}
 
 
 def answered(measured: Iterable[Mapping], output_dir: Path) -> dict[str, list[Mapping]]:
     """Phase -> its questions: everything that a run measured and drew, each once."""
     saved, found = {content["script"]: content for content in measured}, {}
     for phase, plan in plans().items():
-        asked = [question(name, phase, saved.get(path_of(name), {}), output_dir) for name in plan.all]
+        asked = [question(name, phase, saved, output_dir) for name in plan.all]
         found[phase] = [question for question in asked if question["findings"] or question["pictures"]]
     return found
 
@@ -92,7 +87,7 @@ def surprises(site: Site) -> list[dict]:
 def write_report(site: Site) -> Path:
     """Write the report page from the pictures and findings below the site's folder; returns its path."""
     phases = answered(gather(site.output_dir), site.output_dir)
-    questions = [question for of_phase in phases.values() for question in of_phase]
+    findings = [finding for questions in phases.values() for question in questions for finding in question["findings"]]
     return site.write(
         paths.PAGE,
         "report.html.jinja",
@@ -100,11 +95,10 @@ def write_report(site: Site) -> Path:
         surprises=surprises(site),
         phases=phases,
         names=SECTIONS,
-        findings=[finding for question in questions for finding in question["findings"]],
+        findings=findings,
         verdicts=PLURAL,
-        counted=counted(finding["kind"] for question in questions for finding in question["findings"]),
-        link=partial(link, paths.PAGE),
-        file=partial(site.file, paths.PAGE),
+        counts=Counter(finding["kind"] for finding in findings),
+        site=site,
     )
 
 
