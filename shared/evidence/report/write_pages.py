@@ -27,7 +27,7 @@ from shared.plan import SECTIONS, path_of, plans, question_of
 # Small picture -> a view of the explorer, and what to do there
 TRY = {
     "scaling": ("divisor=1", "pull the division out of a trained model"),
-    "lookers": ("story=5", "knock out a head, and see what the guess loses"),
+    "lookers": ("", "knock out a head, and see what the guess loses"),
 }
 CELL = re.compile(r"^!\[(.*)\]\(visualizations/gallery/seven/(\w+)\.png\)\n\n(.*)$", re.MULTILINE)
 
