@@ -7,21 +7,15 @@ batches: nobody is let in before a whole batch has ended.
 
 import random
 
-import matplotlib.pyplot as plt
-from matplotlib.figure import Figure
-
 from phase4_causal.models import load_causal_model
 from phase4_causal.serving.engine import Engine
-from shared import charts
 from shared.evidence.claims import Numbers
-from shared.experiment import Experiment, Results, Run
+from shared.experiment import Experiment, Run
 from shared.toy_language import sample_sentence
 from shared.toy_model import ToyTransformer, in_double
-from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
 
 USERS, PLACES, LONGEST = 100, 240, 20  # a sentence has 18 words at most, and <start>
 BLOCKS = {"in one piece, in batches": LONGEST, "in one piece": LONGEST, "pages of 4": 4, "blocks of 1": 1}  # places
-COLORS = dict(zip(BLOCKS, (ORANGE, GREY, BLUE, GREEN), strict=True))
 
 
 def served(model: ToyTransformer, prompts: list[list[str]], block_size: int, batch: int) -> Numbers:
@@ -51,20 +45,8 @@ def measure(run: Run) -> Numbers:
     return numbers
 
 
-def picture(results: Results) -> Figure:
-    fig, axes = plt.subplots(1, 2, figsize=(9.6, 3.4), sharey=True, layout="constrained")
-    for ax, what in zip(axes, ("texts", "passes"), strict=True):
-        charts.bars(ax, {name: results.each(f"{name}, {what}") for name in BLOCKS}, COLORS, number="{:.0f}")
-    axes[0].set_xlabel("texts in the memory at once")
-    axes[1].set_xlabel(f"passes until all {USERS} are written")
-    return fig
-
-
 main = Experiment(
     measure,
-    picture=picture,
-    title="In pages, twice as many texts fit into the same memory, and about half the passes are enough",
-    note=f"the trained causal model, greedy; {PLACES} places; beginnings of sentences of the toy language",
     answer="{n[pages of 4, texts]:.0f} texts fit in pages, {n[in one piece, texts]:.0f} in one piece: of what they "
     "hold {n[pages of 4, empty]:.0%} is empty, else {n[in one piece, empty]:.0%}",
 )

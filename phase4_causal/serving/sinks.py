@@ -7,28 +7,23 @@ last noun of its class, or <mask> if there was none for long. One head is traine
 
 import random
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.serving.rolling_cache import RollingCache
 from phase4_causal.serving.rotary_attention import RotaryHeads
-from shared import charts
 from shared.evidence.claims import Numbers
-from shared.experiment import Experiment, Results, Run
+from shared.experiment import Experiment, Run
 from shared.optimization import fit
 from shared.toy_language import MASK, PLACES, START, SUBJECTS, VERBS, encode
 from shared.toy_model import ToyTransformer
-from shared.visualization_utils import BLUE, GREY, RED
 
 LENGTH, LONG, SLOTS, NEAR = 24, 240, 12, 6  # words: trained on, read, kept; a verb's subject was said so near
 D_MODEL, STEPS, BATCH = 32, 400, 16
 CLASS = {noun: name for name, pairs in SUBJECTS.items() for pair in pairs for noun in pair}
 OTHERS = [noun for pairs in PLACES.values() for pair in pairs for noun in pair]
-COLORS = {"all words": GREY, "12 last words": RED, "first + 11 last words": BLUE}
 CACHES = {"all words": (LONG, 0), "12 last words": (SLOTS, 0), "first + 11 last words": (SLOTS, 1)}  # slots, sinks
 
 
@@ -87,23 +82,11 @@ def measure(run: Run) -> Numbers:
     """Loss in nats a word in long texts, by cache; and whether the head rests."""
     model, tokens = train(run.seed, run.steps(STEPS)), texts(100, LONG, 2 * 10**6 + run.seed)
     numbers = {name: read(model, tokens, slots, sinks) for name, (slots, sinks) in CACHES.items()}
-    run.shown["more"] = numbers["12 last words"] - numbers["first + 11 last words"]
     return numbers | {"weight on the first": weight_on_first(model, texts(1000, LENGTH, 10**6 + run.seed))}
-
-
-def picture(results: Results) -> Figure:
-    """The loss by cache."""
-    fig, ax = plt.subplots(figsize=(8, 3.6), layout="constrained")
-    charts.bars(ax, {name: results.each(name) for name in COLORS}, COLORS)
-    ax.set_xlabel("loss in nats a word: less is better")
-    return fig
 
 
 main = Experiment(
     measure,
-    picture=picture,
-    title="Without the first word a window of 12 guesses {shown[more]:.2f} nats worse",
-    note=f"1 layer, 1 head, trained {STEPS} steps on texts of {LENGTH} words, read {LONG}",
     answer="{n[12 last words]:.2f} nats a word without the first, {n[first + 11 last words]:.2f} with it; weight on "
     "it: {n[weight on the first]:.2f}",
 )

@@ -8,20 +8,17 @@ are. Passes are counted, not seconds: models as small as these spend their time 
 
 import argparse
 
-import matplotlib.pyplot as plt
 import torch
-from matplotlib.figure import Figure
 
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import load_causal_model
-from phase4_causal.serving.drafts import DRAFTED, drawn_by, speculate
+from phase4_causal.serving.drafts import drawn_by, speculate
 from phase4_causal.writing.sampling import Sampling
-from shared import charts, checkpoints
+from shared import checkpoints
 from shared.evidence.claims import Numbers
-from shared.experiment import Experiment, Results, Run
+from shared.experiment import Experiment, Run
 from shared.toy_language import START_ID, encode
 from shared.training import LITTLE_DECAY, Recipe, corpus
-from shared.visualization_utils import BLUE, GREY
 
 RECIPE = Recipe("draft_model", "next word", num_heads=4, num_layers=1, steps=200, d_model=32, matrix_decay=LITTLE_DECAY)
 TEMPERATURES = {f"temperature {temperature:g}": temperature for temperature in (0, 0.1, 0.25, 0.5, 1, 2)}
@@ -44,22 +41,8 @@ def measure(run: Run) -> Numbers:
     return numbers
 
 
-def picture(results: Results) -> Figure:
-    """Words for each pass of the large model against temperature."""
-    fig, ax = plt.subplots(figsize=(8, 4.6), layout="constrained")
-    most = f"all {DRAFTED} drafted words\nkept, and 1 more"
-    rows = {most: [DRAFTED + 1] * 6, "with drafts": results.row("words a pass", TEMPERATURES), "without": [1] * 6}
-    charts.lines(ax, list(TEMPERATURES.values()), rows, {most: GREY, "with drafts": BLUE, "without": GREY})
-    ax.set(ylim=(0, DRAFTED + 1.3), xlabel="temperature", ylabel="words for each pass\nof the large model")
-    return fig
-
-
 main = Experiment(
     measure,
-    picture=picture,
-    title="With drafts, the large model writes {n[words a pass, temperature 0]:.1f} to "
-    "{n[words a pass, temperature 1]:.1f} words in each pass",
-    note="both trained on the toy language",
     answer="{n[words a pass, temperature 1]:.1f} words for each pass at temperature 1, "
     "{n[words a pass, temperature 0]:.1f} at 0; what is written is distributed as before",
 )
