@@ -27,10 +27,10 @@ X = torch.tensor(
     ],
     dtype=torch.float64,
 )
-# A row for each of animal, deed, place; a column for each number of the query, the key, the value.
-W_Q = torch.tensor([[0, 0], [1, 0], [0, 1]], dtype=torch.float64)  # a deed asks for an animal, a place for a deed
-W_K = torch.tensor([[1, 0], [0, 1], [0, 0]], dtype=torch.float64)  # found as an animal, found as a deed
-W_V = torch.tensor([[1, 0], [0, 0], [0, 1]], dtype=torch.float64)  # passes on: animal, place
+# Rows: animal, deed, place. A deed asks for an animal, a place for a deed.
+W_Q = torch.tensor([[0, 0], [1, 0], [0, 1]]).double()  # asks for: animal, deed
+W_K = torch.tensor([[1, 0], [0, 1], [0, 0]]).double()  # is found as: animal, deed
+W_V = torch.tensor([[1, 0], [0, 0], [0, 1]]).double()  # passes on: animal, place
 
 
 def plain_mean(x: Tensor) -> Tensor:

@@ -52,11 +52,11 @@ def scaled_dot_product_attention(
     """
     check_attention_inputs(query, key, value, mask)
     dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
-    query = query / math.sqrt(query.size(-1))  # else the variance of the scores grows with d_k
-    scores = query @ key.transpose(-2, -1)  # (..., T_q, d_k) @ (..., d_k, T_k) -> (..., T_q, T_k)
+    query = query / math.sqrt(query.size(-1))  # else their variance grows with d_k
+    scores = query @ key.transpose(-2, -1)  # (..., T_q, T_k): each query with each key
     weights = masked_softmax(scores, mask)  # hidden keys get 0, each row sums to 1
     kept = weights if dropout is None else dropout(weights)  # in training some are dropped
-    output = kept @ value  # weighted sums: (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
+    output = kept @ value  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
     return output.to(dtype), weights.to(dtype)
 
 
@@ -96,10 +96,10 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (B, T, d_model) -> output (B, T, d_v or d_model), weights (B, 1, T, T).
 
-        The axis of 1 is the head axis: masks, statistics and pictures are the same as with many heads.
+        Queries, keys, values are (B, 1, T, d). The 1 is the head axis: masks and pictures are as with many heads.
         mask: (T, T), (B, 1, T, T) or (B, 1, 1, T), bool, True = may attend.
         """
-        query, key, value = (w(x).unsqueeze(-3) for w in (self.w_q, self.w_k, self.w_v))  # (B, T, d) -> (B, 1, T, d)
+        query, key, value = (w(x).unsqueeze(-3) for w in (self.w_q, self.w_k, self.w_v))
         output, weights = scaled_dot_product_attention(query, key, value, mask)
         return self.w_o(output.squeeze(-3)), weights  # (B, 1, T, d_v) -> (B, T, d_v)
 

@@ -27,6 +27,6 @@ class AlibiAttention(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T); mask as MultiHeadAttention takes it."""
         query, key, value = (split_heads(part, self.num_heads) for part in self.w_qkv(x).chunk(3, dim=-1))
-        scores = query @ key.mT / query.size(-1) ** 0.5 + alibi(x.size(1), self.slopes)  # (B, H, T, T)
+        scores = query @ key.mT / query.size(-1) ** 0.5 + alibi(x.size(1), self.slopes)
         weights = masked_softmax(scores, mask)
         return self.w_o(merge_heads(weights @ value)), weights

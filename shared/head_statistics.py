@@ -99,5 +99,5 @@ def added_by_heads(attention: nn.Module, heads: Tensor) -> Tensor:
 
     attention: with num_heads and w_o, as MultiHeadAttention; its output is their sum over heads plus the bias of w_o.
     """
-    parts = attention.w_o.weight.T.unflatten(0, (attention.num_heads, -1))  # (H * d_v, d_model) -> (H, d_v, d_model)
+    parts = attention.w_o.weight.T.unflatten(0, (attention.num_heads, -1))
     return heads @ parts  # (..., H, T, d_v) @ (H, d_v, d_model) -> (..., H, T, d_model)

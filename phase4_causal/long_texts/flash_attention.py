@@ -21,8 +21,9 @@ def merge(one: Kept, other: Kept) -> Kept:
     """What is kept of some keys, and of others -> of all of them."""
     (largest_1, total_1, weighted_1), (largest_2, total_2, weighted_2) = one, other
     largest = torch.maximum(largest_1, largest_2)
-    shrink_1, shrink_2 = torch.exp2(largest_1 - largest), torch.exp2(largest_2 - largest)  # one of them is 1
-    total = torch.addcmul(total_1 * shrink_1, total_2, shrink_2)  # a + b * c, and no memory for b * c
+    shrink_1 = torch.exp2(largest_1 - largest)  # one of the two is 1
+    shrink_2 = torch.exp2(largest_2 - largest)
+    total = torch.addcmul(total_1 * shrink_1, total_2, shrink_2)  # a + b * c at once
     return largest, total, torch.addcmul(weighted_1 * shrink_1, weighted_2, shrink_2)
 
 

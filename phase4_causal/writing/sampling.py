@@ -46,10 +46,10 @@ class Sampling:
             ranked[..., self.top_k :] = 0.0
             ranked = ranked / ranked.sum(dim=-1, keepdim=True)
         if self.top_p is not None and self.top_p < 1:
-            likelier = ranked.cumsum(dim=-1) - ranked  # what the words before it have: the one that reaches p is kept
+            likelier = ranked.cumsum(dim=-1) - ranked  # what the words before it have
             ranked = ranked.masked_fill(likelier >= self.top_p, 0.0)
             ranked = ranked / ranked.sum(dim=-1, keepdim=True)
-        return torch.zeros_like(ranked).scatter(-1, order, ranked)  # back from ranks to word ids
+        return torch.zeros_like(ranked).scatter(-1, order, ranked)  # by word id again
 
 
 GREEDY = Sampling(temperature=0.0)

@@ -18,10 +18,9 @@ import torch
 from shared import cli, paths
 from shared.exercise_checker.check import DONE, WRONG, Report, check
 from shared.exercise_checker.exercise import Exercise, Function
-from shared.exercise_checker.train import trained
+from shared.exercise_checker.train import WIDTH, trained
 from shared.exercise_checker.words import NOT_WRITTEN
 
-WIDTH = 110  # of the printed lines
 MARKS = {DONE: "+", NOT_WRITTEN: "-", WRONG: "x"}
 HOW = """
 
@@ -101,10 +100,11 @@ def report(chosen: dict[str, Exercise], functions: dict[str, Function], stubs: P
         result = Report(NOT_WRITTEN, f"{NOT_WRITTEN}: your file has no {exercise.name}")
         if exercise.name in functions:
             result = check(exercise, functions[exercise.name])
-        head, text = f"{MARKS[result.status]} {f'{number} {exercise.name}':26} ", result.text
-        if text == NOT_WRITTEN:  # a row of the table of what there is to do
+        head = f"{MARKS[result.status]} {f'{number} {exercise.name}':26} "
+        text = textwrap.fill(result.text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+        if result.text == NOT_WRITTEN:  # a row of the table of what there is to do
             text += f"  {section:{width}}  {level:6}  {minutes:3} min"
-        print(textwrap.fill(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head)))
+        print(text)
         if result.status != DONE:
             left[f"{number} {exercise.name}"] = minutes
     if len(chosen) > 1:

@@ -28,7 +28,7 @@ from shared.toy_model import MakeAttention
 from shared.training import LITTLE_DECAY, OBJECTIVES, Recipe, Trained
 
 STEPS, ASKED, PATIENCE = 400, 100, 120  # ASKED: held-out sentences; PATIENCE: seconds that a training may take
-WIDTH = 110  # of the printed lines
+WIDTH = 88  # of the printed lines
 CHANCE = 0.05  # nats: so far apart come the losses of right functions, trained with other seeds
 
 
