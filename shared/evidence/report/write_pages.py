@@ -2,9 +2,9 @@
 
     python shared/evidence/report/write_pages.py
 
-The report page begins with the seven surprises as README tells them. Then it has each question that a script asks, with
-what it measured (data/processed/findings/) and drew. The picture of an experiment is called after its file; a script
-that draws several says so in its docstring. report.js filters. The lessons are rendered from their Markdown.
+The report page begins with a dot for each finding and the seven surprises as README tells them. Then it has each
+question that a script asks, with what it measured (data/processed/findings/) and drew. The picture of an experiment is
+called after its file; a script that draws several says so in its docstring. report.js filters.
 """
 
 import importlib
