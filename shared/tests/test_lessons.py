@@ -10,12 +10,14 @@ import shlex
 from contextlib import redirect_stdout
 
 import pytest
+from markdown_it import MarkdownIt
 
 from shared import cli, course, paths
 from shared.evidence import quoted, table
 from shared.evidence.claims import all_claims
 from shared.evidence.seven import SEVEN
 from shared.tests.faults import planted
+from shared.tests.helpers import needs_browser
 
 PHASES = tuple(course.PHASES.values())
 README = (paths.ROOT / "README.md").read_text(encoding="utf-8")
@@ -179,6 +181,35 @@ def test_what_a_lesson_says_to_change_is_seen(checkpoints, file, old, new, scrip
 def test_lessons_and_front_door_are_short(page, most):
     text = re.sub("<!--.*?-->|</?t[^>]*>", "", text_of(page))
     assert len(re.findall(r"\S*[^\W\d_]\S*", text)) <= most, "words, with a letter"
+
+
+# What decides sizes in a README on GitHub, whose column is 830 pixels: the rules of github-markdown-css 5.9.0 (MIT).
+GITHUB = """
+body { margin: 0; width: 830px; font: 16px/1.5 "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; }
+img { max-width: 100%; box-sizing: content-box; }
+table { display: block; width: max-content; max-width: 100%; overflow: auto; border-collapse: collapse; }
+th, td { padding: 6px 13px; border: 1px solid; }
+pre { padding: 1rem; overflow: auto; font-size: 85%; }
+code { padding: .2em .4em; font: 85% ui-monospace, SFMono-Regular, Menlo, Consolas, "Liberation Mono", monospace; }
+pre code { padding: 0; font-size: 100%; }
+"""
+TOO_SMALL = "[...document.images].filter((one) => one.width < Math.min(380, one.naturalWidth)).map((one) => one.src)"
+SCROLLED = """[...document.querySelectorAll("html, pre, table")].filter((one) => one.scrollWidth > one.clientWidth)
+    .map((one) => one.textContent.slice(0, 80))"""
+
+
+@needs_browser
+@pytest.mark.parametrize("page", ["README.md", *LESSONS])
+def test_on_github_pictures_are_large_and_nothing_is_scrolled_sideways(browser, tmp_path, page):
+    lesson, shown = tmp_path / "page.html", browser.new_page(viewport={"width": 830, "height": 900})
+    html = MarkdownIt("commonmark").enable("table").render(text_of(page).replace("<details>", "<details open>"))
+    base = (paths.ROOT / page).as_uri()
+    lesson.write_text(f'<!doctype html><base href="{base}"><style>{GITHUB}</style>{html}', encoding="utf-8")
+    shown.goto(lesson.as_uri())
+    assert shown.evaluate("document.images.length") == text_of(page).count("![") > 4
+    assert shown.evaluate(TOO_SMALL) == [] and shown.evaluate(SCROLLED) == []
+    lines = "".join(blocks(text_of(page), r"\w*")).splitlines()
+    assert max(map(len, lines)) <= 88, "columns; other machines have wider letters"
 
 
 def test_lessons_lead_to_every_room():
