@@ -79,6 +79,9 @@ def measure(run: Run) -> Numbers:
     found = {}
     for name, logits in zip(["embedding", *parts], read(model, stream), strict=True):
         found[f"{name}, loss behind it"] = F.cross_entropy(logits, words).item()
+    losses = list(found.values())
+    by_attention = sum(before - behind for before, behind in zip(losses[:-1:2], losses[1::2], strict=True))
+    run.shown["by attention"] = by_attention / (losses[0] - losses[-1])
     for layer, row in enumerate(share_of_logit(model, added, stream[-1], words).mean(dim=-1).tolist()):
         found |= {f"head {layer}.{head}, adds": share for head, share in enumerate(row)}
     return found
@@ -102,7 +105,7 @@ def picture(results: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title="The guess takes shape in the attention of each layer",
+    title="Attention goes {shown[by attention]:.0%} of the way to the guess, the feed-forward networks the rest",
     note="{shown[label]} · left: each word hidden in turn; likeliest word, shade: its probability · losses and logits: "
     "held-out",
     answer="Loss before the layers {n[embedding, loss behind it]:.2f}, behind the first attention "

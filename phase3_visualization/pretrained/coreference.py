@@ -28,7 +28,7 @@ from phase3_visualization.pretrained.language_model import (
 from phase3_visualization.pretrained.pronoun_pairs import FAMOUS, PAIRS, Pair, tokens_of
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.visualization_utils import BLUE, GREY, QUIET, RED
+from shared.visualization_utils import BLUE, GREY, QUIET, RED, readable
 
 PERMUTATIONS = 2000
 COLORS = {"both right": BLUE, "the same noun in both": GREY, "both wrong": RED}
@@ -125,7 +125,7 @@ def draw_pairs(ax: Axes, row: float, counts: Numbers, *, named: bool = False) ->
         dots = range(round(counts[name]))
         ax.scatter([start + i // 2 for i in dots], [row + 0.15 * (-1) ** (i + 1) for i in dots], s=130, color=color)
         if named and dots:
-            ax.text(start - 0.4, row - 0.45, f"{len(dots)} {name}", color=color, weight="bold", fontsize=11)
+            ax.text(start - 0.4, row - 0.45, f"{len(dots)} {name}", color=readable(color), weight="bold", fontsize=11)
         start += (len(dots) + 1) // 2 + bool(dots)
 
 

@@ -16,7 +16,7 @@ from phase4_causal.long_texts.delta_rule import delta_rule
 from shared import charts
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
+from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE, QUIET
 
 WIDTH, TEXTS = 64, 20  # d_k and d_v; texts of each number of keys
 COUNTS = (4, 8, 16, 32, 64, 128, 256)  # of keys that are written twice
@@ -66,7 +66,7 @@ def picture(found: Results) -> Figure:
     fig, ax = plt.subplots(figsize=(8.2, 4.8), layout="constrained")
     charts.lines(ax, COUNTS, {name: found.row(name, COUNTS) for name in COLORS}, COLORS)
     ax.axvline(WIDTH, color=GREY, linewidth=1, linestyle=":")
-    ax.text(WIDTH, 0.02, " as many keys as\n a key has numbers", color=GREY)
+    ax.text(WIDTH, 0.02, " as many keys as\n a key has numbers", color=QUIET)
     ax.set(xlabel="keys, each written twice", ylim=(0, 1.05), ylabel="newest values found")
     return fig
 

@@ -94,7 +94,8 @@ def picture(results: Results) -> Figure:
         measured, least = (times / times[0]).T
         ax.plot(batches, measured, "o-", color=color, linewidth=2.5, ms=7)
         ax.plot(batches, least, ":", color=color, linewidth=2)
-        ends[f"÷ {1 / measured[-1]:.2g}  {line.replace(', ', chr(10), 1)}"] = (batches[-1], measured[-1], color)
+        name = line.replace(", ", "\n", 1)
+        ends[f"× {measured[-1]:.2g}  {name}"] = (batches[-1], measured[-1], color)
     ax.set(xscale="log", yscale="log", xlabel="users at once (batch)", ylabel="time for one word, alone = 1")
     ax.set_xticks((1, 4, 16, 64), (1, 4, 16, 64))
     ax.set_yticks((1, 0.1), ("1", "1/10"))

@@ -121,7 +121,7 @@ def page(written: Written, step: int, note: str) -> Figure:
     fig = Figure(figsize=(9, 3.4))  # of a film: pyplot would keep every one
     fig.text(0.02, 0.92, "One word at a time: each is drawn, and then read", fontsize=13)
     fig.text(0.02, 0.02, note, color=QUIET)
-    look, chances = fig.add_axes((0.08, 0.2, 0.66, 0.4)), fig.add_axes((0.84, 0.2, 0.1, 0.64))
+    look, chances = fig.add_axes((0.08, 0.2, 0.62, 0.4)), fig.add_axes((0.79, 0.2, 0.15, 0.64))
     look.pcolormesh(weights.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=0.8)
     look.set(xlim=(0, len(tokens)), ylim=(heads, 0), xlabel=f'what "{tokens[so_far - 1]}" looks at, last layer')
     look.xaxis.tick_top()
