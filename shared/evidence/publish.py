@@ -4,10 +4,12 @@
 
 What a run makes is not in git, so that a run leaves no trace. The gallery is, and only this command writes it: exactly
 the pictures that a README links to. It draws some itself, from the record: those of the front door's seven findings
-(seven.py), and two for which a run has too few seeds.
+(seven.py), and two for which a run has too few seeds. SITE_URL=https://owner.github.io/name ./run_all.sh publish also
+links README to the pages that are published there.
 """
 
 import importlib
+import os
 import re
 import shutil
 from pathlib import Path
@@ -19,6 +21,7 @@ from shared.experiment import Results
 # Scripts whose picture wants more seeds than a run has.
 FROM_RECORD = ("phase2_multi_head.heads.how_many_heads", "phase4_causal.serving.shared_keys")
 LINK = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif))")
+LIVE = re.compile(r"(?<=<!--live-->).*(?=<!--/live-->)")  # in README: how to get to the live pages
 
 
 def linked_pictures(root: Path) -> list[str]:
@@ -44,6 +47,14 @@ def publish(output_dir: Path, root: Path) -> int:
     return len(names)
 
 
+def with_live_link(text: str, site_url: str) -> str:
+    """README with a link to the published pages; as it is where nobody says where they are."""
+    link = (
+        f"[open the explorer]({site_url}/explorer.html), nothing to install, or [all findings]({site_url}/index.html)."
+    )
+    return LIVE.sub(link, text) if site_url else text
+
+
 @cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
@@ -55,6 +66,9 @@ def main(argv: list[str] | None = None) -> str:
         count = publish(options.output_dir, paths.ROOT)
     except ValueError as error:
         parser.error(str(error))
+    readme = paths.ROOT / "README.md"
+    text = with_live_link(readme.read_text(encoding="utf-8"), os.environ.get("SITE_URL", "").rstrip("/"))
+    readme.write_text(text, encoding="utf-8")
     return f"{count} pictures in {paths.GALLERY}"
 
 

@@ -408,6 +408,14 @@ def test_the_table_on_disk_is_that_of_claims_and_record():
     assert not missing
 
 
+def test_readme_leads_to_the_live_pages_where_their_address_is_known():
+    text = (paths.ROOT / "README.md").read_text(encoding="utf-8")
+    assert publish.with_live_link(text, "") == text
+    linked = publish.with_live_link(text, "https://site.example")
+    assert "](https://site.example/explorer.html)" in linked.partition(".gif")[0]
+    assert publish.with_live_link(linked, "https://new.example") == linked.replace("site.example", "new.example")
+
+
 def test_the_gallery_on_disk_is_what_the_readmes_show():
     gallery = paths.ROOT / paths.GALLERY
     shown = {path.relative_to(gallery).as_posix() for path in gallery.rglob("*") if path.is_file()}

@@ -12,7 +12,7 @@ from shared import paths
 from shared.evidence import findings
 from shared.evidence.claims import DIFFER, FAILS, HOLDS
 from shared.evidence.report import write_pages
-from shared.evidence.report.lessons import Site, place, rendered, sources, write_lesson
+from shared.evidence.report.lessons import Site, add_previews, place, rendered, sources, write_lesson
 from shared.tests.helpers import axe_violations, needs_browser
 from shared.visualization_utils import save_figure
 
@@ -101,6 +101,16 @@ def test_every_link_and_anchor_of_every_page_arrives(report):
             if not link.startswith(("https:", "data:")) and target.name != paths.EXPLORER.name:
                 arrives = not anchor or anchor in read(target).ids or anchor.startswith("verdict=")
                 assert target.exists() and arrives, f"{page}: {link}"
+
+
+def test_a_shared_link_shows_title_and_picture(report):
+    add_previews(report.parent.parent, "https://site.example")
+    for page in (report, report.parent / paths.EXPLORER.name, report.parent / "lessons" / "index.html"):
+        html = page.read_text(encoding="utf-8")
+        tags = dict(re.findall('<meta property="og:(.+?)" content="(.+?)">', html))
+        assert f"<title>{tags['title']}</title>" in html
+        assert tags["url"] == f"https://site.example/{page.relative_to(report.parent).as_posix()}"
+        assert (report.parent / tags["image"].removeprefix("https://site.example/")).is_file()
 
 
 @pytest.mark.parametrize("source", sources(), ids=Path.as_posix)

@@ -5,7 +5,8 @@ it does, and gives headings the same anchors. What is done here: links lead to t
 gallery, code to the files of the repository; a per cent sign stays beside its number.
 
 Pages may be published alone, without the code. What a page cannot reach is not linked. Whoever publishes says with the
-variable CODE_URL of the environment where the repository's files are: see .github/workflows/check_and_publish.yml.
+variable CODE_URL of the environment where the repository's files are, and with SITE_URL where the pages will be: see
+.github/workflows/check_and_publish.yml.
 """
 
 import os
@@ -30,6 +31,7 @@ from shared.plan import SECTIONS
 HOME = paths.PAGE.parent
 LESSONS = HOME / "lessons"
 CONTENTS = Path("README.md")
+PREVIEW = "gallery/phase1/qkv_flow.png"  # the picture beside a shared address
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "page"), autoescape=True, undefined=jinja2.StrictUndefined
 )
@@ -123,6 +125,17 @@ def write_lesson(source: Path, site: Site) -> Path:
     around = {"before": row[at - 1 : at], "after": row[at + 1 : at + 2], "place": place, "title_of": title_of}
     parts = {"contents": re.findall(r'<h2 id="(.*?)">(.*?)</h2>', html), "source": site.file(page, source)}
     return site.write(page, "page.html.jinja", title=title_of(source), text=html, **parts, **around)
+
+
+def add_previews(output_dir: Path, site_url: str) -> None:
+    """Give each finished page what others show beside a shared link: its title and a picture, by full addresses."""
+    for page in (paths.PAGE, paths.EXPLORER, *map(place, sources())):
+        if (path := output_dir / page).is_file():
+            html = path.read_text(encoding="utf-8")
+            title = re.search("<title>(.*?)</title>", html)
+            shown = {"title": title[1], "url": f"{site_url}/{link(paths.PAGE, page)}", "image": f"{site_url}/{PREVIEW}"}
+            tags = "".join(f'\n<meta property="og:{name}" content="{said}">' for name, said in shown.items())
+            path.write_text(html.replace(title[0], title[0] + tags, 1), encoding="utf-8")
 
 
 def write_lessons(site: Site) -> list[Path]:

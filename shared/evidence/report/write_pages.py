@@ -21,7 +21,7 @@ from PIL import Image
 from shared import cli, paths
 from shared.evidence.claims import PLURAL
 from shared.evidence.findings import gather
-from shared.evidence.report.lessons import CONTENTS, Site, link, place, rendered, write_lessons
+from shared.evidence.report.lessons import CONTENTS, Site, add_previews, link, place, rendered, write_lessons
 from shared.plan import SECTIONS, path_of, plans, question_of
 
 # Small picture -> a view of the explorer, and what to do there
@@ -106,7 +106,10 @@ def write_pages(output_dir: Path) -> Path:
     """Write all pages; returns the path of the report page."""
     site = Site(output_dir, os.environ.get("CODE_URL", ""))
     write_lessons(site)
-    return write_report(site)
+    report = write_report(site)
+    if site_url := os.environ.get("SITE_URL", "").rstrip("/"):
+        add_previews(output_dir, site_url)
+    return report
 
 
 @cli.script
