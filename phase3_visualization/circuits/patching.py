@@ -121,7 +121,8 @@ class Patching:
 
     def share(self, *parts: Part) -> float:
         """Share of the clean answer that is restored."""
-        return (self.lead(*parts) - self.corrupted_lead) / (self.clean_lead - self.corrupted_lead)
+        lost = self.clean_lead - self.corrupted_lead
+        return (self.lead(*parts) - self.corrupted_lead) / lost
 
     def through(self, part: nn.Linear, receivers: Tensor, sent: Part) -> float:
         """Path patching (Wang et al. 2022): share restored if what is sent reaches a matrix of some heads, (H,)."""

@@ -91,8 +91,8 @@ def gradients(saved: Sequence[Tensor], d_output: Tensor, causal: bool, size: int
         row_sums = (d_o * output[..., rows, :]).sum(dim=-1, keepdim=True)  # of weight times its gradient, over all keys
         for columns, diagonal in strip:
             k, v = key[..., columns, :], value[..., columns, :]
-            weights = tile_scores(q, k, diagonal).sub_(logsumexp[..., rows, :]).exp2_()  # made again
-            d_scores = (d_o @ v.mT).sub_(row_sums).mul_(weights)  # the derivative of softmax
+            weights = tile_scores(q, k, diagonal).sub_(logsumexp[..., rows, :]).exp2_()
+            d_scores = (d_o @ v.mT).sub_(row_sums).mul_(weights)  # softmax's derivative
             d_value[..., columns, :] += weights.mT @ d_o
             d_query[..., rows, :] += d_scores @ k
             d_key[..., columns, :] += d_scores.mT @ q

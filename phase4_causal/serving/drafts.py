@@ -42,7 +42,7 @@ class Speculated:
 def missing_part(p: Tensor, q: Tensor) -> Tensor:
     """What q (V,) says too seldom, as chances (V,): the positive part of p - q, divided by its sum."""
     part = (p - q).clamp(min=0)
-    return part / part.sum() if part.any() else p  # nothing is missing: only rounding refused a word
+    return part / part.sum() if part.any() else p  # only rounding refused
 
 
 def judge(words: list[int], q: list[Tensor], p: Tensor, choose: Choose) -> list[int]:
