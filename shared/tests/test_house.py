@@ -67,7 +67,7 @@ def test_no_file_needs_itself_and_no_room():
     has_no_circle({module_of(path): ours(path) for path in CODE})
     rooms = {}
     for path in CODE:
-        if path.name not in ("__init__.py", "__main__.py"):
+        if path.name != "__init__.py":
             needs = {name.rpartition(".")[0] for name in ours(path, anywhere=False)}
             rooms.setdefault(module_of(path).rpartition(".")[0], set()).update(needs)
     roots = {*ORDER, "shared.evidence"}
@@ -83,9 +83,8 @@ def test_a_file_defines_or_it_measures():
     measuring = {module_of(path) for path in found}
     commands = {name for name in measuring if name.startswith("shared.")}
     for path in CODE:
-        if path.name != "__main__.py":
-            wrong = ours(path) & (measuring - commands if path.is_relative_to(paths.ROOT / "shared") else measuring)
-            assert not wrong, f"{path} imports what measures: {wrong}"
+        wrong = ours(path) & (measuring - commands if path.is_relative_to(paths.ROOT / "shared") else measuring)
+        assert not wrong, f"{path} imports what measures: {wrong}"
 
 
 def test_the_table_of_contents_names_every_test_file():

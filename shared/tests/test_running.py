@@ -316,7 +316,7 @@ time.sleep(1)
 @in_our_environment
 @pytest.mark.parametrize(
     ("number", "command"),
-    [(signal.SIGINT, ["phase2_multi_head/visualize.py"]), (signal.SIGTERM, ["-m", "phase3_visualization"])],
+    [(signal.SIGINT, ["phase2_multi_head/visualize.py"]), (signal.SIGTERM, ["shared/course.py", "phase3"])],
 )
 def test_a_script_needs_no_display_and_an_end_while_it_loads_is_one_line(number, command, tmp_path):
     for library in ("torch", "numpy", "matplotlib", "tqdm"):  # stand-ins, in the loading of which it comes
