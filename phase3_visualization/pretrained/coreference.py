@@ -17,15 +17,18 @@ from torch import Tensor
 
 from phase3_visualization.pretrained.language_model import (
     DEFAULT,
+    FAMOUS,
+    PAIRS,
     LanguageModel,
+    Pair,
     add_model,
     is_decoder,
     is_default,
     load,
     read,
     refuses,
+    tokens_of,
 )
-from phase3_visualization.pretrained.pronoun_pairs import FAMOUS, PAIRS, Pair, tokens_of
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREY, QUIET, RED, readable

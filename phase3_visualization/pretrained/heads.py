@@ -27,10 +27,10 @@ from phase3_visualization.pretrained.language_model import (
     load,
     read,
     refuses,
+    sentences,
     visible,
 )
 from phase3_visualization.pretrained.parity import rebuilt_layers
-from phase3_visualization.pretrained.pronoun_pairs import sentences
 from shared import head_statistics
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run

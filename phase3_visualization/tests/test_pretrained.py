@@ -11,11 +11,9 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase3_visualization.pretrained import (
     coreference,
     decoder_heads,
-    decoders,
     heads,
     language_model,
     parity,
-    pronoun_pairs,
     window,
 )
 from phase3_visualization.pretrained.language_model import LanguageModel
@@ -72,8 +70,8 @@ def test_a_missing_library_is_one_line(capsys, monkeypatch, tmp_path):
 
 
 def test_minimal_pairs_differ_in_one_word_and_name_their_nouns():
-    assert len(pronoun_pairs.PAIRS) >= 30 and len(set(pronoun_pairs.sentences())) == 2 * len(pronoun_pairs.PAIRS)
-    for pair in pronoun_pairs.PAIRS:
+    assert len(language_model.PAIRS) >= 30 and len(set(language_model.sentences())) == 2 * len(language_model.PAIRS)
+    for pair in language_model.PAIRS:
         first, second = (pair.sentence(member).split() for member in (0, 1))
         assert sum(a != b for a, b in zip(first, second, strict=True)) == 1
         assert first.count("it") == 1 and all(first.count(noun) == 1 for noun in pair.nouns)
@@ -109,14 +107,14 @@ def test_coreference_scores_a_head_on_the_pairs_that_did_not_choose_it():
 
 
 def test_coreference_reads_the_weights_of_it(minilm):
-    other = pronoun_pairs.Pair("The elephant saw the cat but it was _", ("elephant", "cat"), ("old", "new"))
-    found = coreference.weights_of_it(minilm, (pronoun_pairs.FAMOUS, other))
-    alone = language_model.read(minilm, [pronoun_pairs.FAMOUS.sentence(1)])
+    other = language_model.Pair("The elephant saw the cat but it was _", ("elephant", "cat"), ("old", "new"))
+    found = coreference.weights_of_it(minilm, (language_model.FAMOUS, other))
+    alone = language_model.read(minilm, [language_model.FAMOUS.sentence(1)])
     it, animal, street = (alone.tokens[0].index(word) for word in ("it", "animal", "street"))
     near(found[0, 1], alone.weights[0, :, :, it, [animal, street]], share=1e-4)
     with pytest.raises(ValueError, match="exactly once"):
         coreference.weights_of_it(
-            minilm, (pronoun_pairs.Pair("The dog bit the dog but it was _", ("dog", "dog"), ("x", "y")),)
+            minilm, (language_model.Pair("The dog bit the dog but it was _", ("dog", "dog"), ("x", "y")),)
         )
 
 
@@ -164,11 +162,11 @@ TEXTS = ["the cat sat on a mat the cat", "a cat sat"]
 def test_our_attention_in_every_kind_of_decoder(kind):
     theirs = tiny(kind.split(",")[0], **GROUPED | KINDS[kind])
     before = language_model.read(theirs, TEXTS)
-    with decoders.our_attention(theirs):
+    with parity.our_attention(theirs):
         ours = language_model.read(theirs, TEXTS)
     rows = (ours.weights - before.weights).transpose(2, 3).transpose(1, 2)[before.real]  # (B, T, L, H, T) -> real rows
     assert rows.shape[1] == 2 and rows.abs().max() < 1e-5
-    with decoders.our_attention(theirs, mask=streaming_mask(8, window=2, sinks=1)):  # a wrong mask is noticed
+    with parity.our_attention(theirs, mask=streaming_mask(8, window=2, sinks=1)):  # a wrong mask is noticed
         assert (language_model.read(theirs, TEXTS).weights - before.weights).abs().max() > 1e-2
     near(language_model.read(theirs, TEXTS).weights, before.weights, share=0)
     windows = [2 if "sliding" in t else 99 for t in getattr(theirs.model.config, "layer_types", [])] or [99, 99]
@@ -184,7 +182,7 @@ def test_a_capped_head_and_a_sink_by_loops():
     generator = torch.Generator().manual_seed(0)
     query, key, value = torch.randn(3, 2, 3, 5, 7, dtype=torch.float64, generator=generator) * 2
     sinks, cap = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64), 1.7
-    _, weights = decoders.capped_attention(query, key, value, causal_mask(5), cap, sinks)
+    _, weights = parity.capped_attention(query, key, value, causal_mask(5), cap, sinks)
     for b, h, i in ((0, 0, 4), (1, 2, 3), (1, 1, 0)):
         scores = [cap * math.tanh((query[b, h, i] @ key[b, h, j]).item() / math.sqrt(7) / cap) for j in range(i + 1)]
         total = sum(math.exp(score) for score in scores) + math.exp(sinks[h])
@@ -199,7 +197,7 @@ def test_16_bits_are_summed_in_float32(dtype):
     query[0] /= 60**2  # and some rows that share out their weight
     expected = scaled_dot_product_attention(query, key, value, causal_mask(7))
     for cap, sinks in ((None, None), (1e6, torch.full((3,), -math.inf, dtype=dtype))):
-        found = decoders.capped_attention(query, key, value, causal_mask(7), cap, sinks)
+        found = parity.capped_attention(query, key, value, causal_mask(7), cap, sinks)
         assert all(ours.isfinite().all() and ours.dtype == dtype for ours in found)
         near(found, expected, share=torch.finfo(dtype).eps)
 
@@ -229,7 +227,7 @@ def test_the_loss_with_everything_is_the_library_s(kind, sizes):
     assert (window.losses(ours, TOKENS, streaming_mask(6, 2)) - losses).abs().max() > 1e-3
 
 
-PAIR = pronoun_pairs.Pair("the cat sat on it a _", ("cat", "it"), ("mat", "the"))
+PAIR = language_model.Pair("the cat sat on it a _", ("cat", "it"), ("mat", "the"))
 
 
 @pytest.mark.parametrize(
