@@ -57,7 +57,7 @@ def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     fig, ax = plt.subplots(figsize=(size + 0.8, size), layout="constrained")
     plot_attention(weights, shown(seen), ax=ax, annotate=False)
     for j, weight in enumerate(weights[i].tolist() if len(words) <= 16 else ()):
-        color = "white" if weight > 0.55 else INK
+        color = "white" if weight > 0.5 else INK
         ax.text(j + 0.5, i + 0.5, f"{weight:.2f}", ha="center", va="center", color=color, zorder=6)
     for label in [ax.get_yticklabels()[i], *(ax.get_xticklabels()[j] for j in most_asked(weights[i], i))]:
         label.set_weight("bold")

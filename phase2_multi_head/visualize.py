@@ -144,7 +144,7 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="Before training all heads are blurred; after it {shown[named]} of them have a role",
+    title="Training gives {shown[named]} of these heads a role",
     note="{shown[label]} · roles by rule; framed: the words they are about · normalised entropy "
     "{n[trained, entropy]:.2f}, untrained {n[untrained, entropy]:.2f}",
     answer="Two heads of a layer are {n[trained, difference]:.2f} apart, before training "

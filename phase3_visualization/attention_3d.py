@@ -46,8 +46,8 @@ def draw(weights: Tensor, words: list[str], note: str) -> tuple[Figure, Axes3D]:
     landscape.bar3d(query, key, 0, 0.96, 0.96, heights, color=faces.reshape(-1, 3), shade=False, antialiased=False)
     landscape.set_box_aspect(None, zoom=0.92)
     labels = token_labels(words) if len(words) <= 10 else places  # no room for words: the map has them
-    landscape.set_xticks(places + 0.5, labels, fontsize=8)
-    landscape.set_yticks(places + 0.5, labels, fontsize=8)
+    landscape.set_xticks(places + 0.5, labels, fontsize=9)
+    landscape.set_yticks(places + 0.5, labels, fontsize=9)
     landscape.set(zlim=(0, 1), zticks=(0, 0.5, 1), xlim=(0, len(words)), ylim=(0, len(words)))
     landscape.set_xlabel("query (attending)", color=QUIET, labelpad=14)
     landscape.set_ylabel("key (attended to)", color=QUIET, labelpad=14)

@@ -66,7 +66,7 @@ def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]]) -> tu
         ax.set_title(
             f"{name} ({layer}.{head})   {said}", color=role_color(name), weight="bold", loc="left", fontsize=13
         )
-    title = "Heads read the same words, and each looks for something else"
+    title = "Each head looks for something else in the same words"
     entropy = normalized_entropy(torch.stack([weights[place] for place in heads])).nanmean().item()
     note = (
         f"{trained.label} · normalised entropy {entropy:.2f} · arrows point to where a word looks\n"

@@ -35,7 +35,7 @@ def draw_gallery(length: int = 8) -> tuple[Figure, str]:
             plot_mask(ax, mask, range(length)).set_title(title, fontsize=10, pad=6)
             ax.text(-0.22, 0.5, sign, transform=ax.transAxes, fontsize=22, ha="center", va="center")
     title = "Two masks combine with “and”: a word may be seen only where both allow it"
-    headline(fig, title, "plain: may attend · hatched: hidden · rows: queries, columns: keys · no model")
+    headline(fig, title, "blue: may attend · hatched: hidden · rows: queries, columns: keys · no model")
     return fig, f"{title}. Causal and padding, causal and document: each mask, and both together, as grids of cells."
 
 
@@ -53,7 +53,7 @@ def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     fig.get_layout_engine().set(h_pad=0.15)
     plot_attention(full[head], words, ax=axes[0], title="no mask")
     plot_attention(masked[head], words, mask=mask, ax=axes[1], title="with the mask").set_ylabel("")
-    title = "The mask hides later words; their weight goes to the word itself and those before it"
+    title = "With the mask all weight goes to the word itself and those before it"
     entropies = [normalized_entropy(w, m).nanmean().item() for w, m in ((full[head], None), (masked[head], mask))]
     role = "" if name == NO_NAME else f', "{name}"'
     note = "one head of layer 0{}, {} · normalised entropy {:.2f} and {:.2f}".format(role, trained.label, *entropies)

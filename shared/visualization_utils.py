@@ -137,7 +137,7 @@ def plot_attention(
     if annotate:
         for row, column in (~hidden).nonzero().tolist():
             weight = weights[row, column].item()
-            color = "white" if weight > 0.55 else INK
+            color = "white" if weight > 0.5 else INK
             ax.text(column + 0.5, row + 0.5, f"{weight:.2f}", ha="center", va="center", fontsize=9, color=color)
     ax.xaxis.tick_top()
     size = 9 if len(key_tokens) <= 12 else 7.5
@@ -196,7 +196,7 @@ def plot_cells(
     ax.pcolormesh(shares.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=1)
     for row, line in enumerate(texts):
         for column, text in enumerate(line):
-            color = "white" if shares[row, column] > 0.55 else INK
+            color = "white" if shares[row, column] > 0.5 else INK
             ax.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=12, color=color)
     ax.set_yticks([row + 0.5 for row in range(len(rows))], rows)
     ax.set_xticks([column + 0.5 for column in range(len(columns))], columns, fontsize=11)

@@ -126,7 +126,7 @@ def picture(found: Results) -> Figure:
     rows = {f"at {way}": found.row(way, QUARTERS) for way in ("mixed lengths", "24 alone")}
     charts.lines(right, (1, 2, 3, 4), rows, {"at mixed lengths": GREY, "at 24 alone": GREEN}, guess=1 / LETTERS)
     right.set_xticks((1, 2, 3, 4), QUARTERS)
-    right.set(xlabel="quarter of 24 letters", title="no attention, by how it was trained")
+    right.set(xlabel="quarter of 24 letters, by training", title="no attention: the beginning is lost least")
     return fig
 
 
@@ -134,7 +134,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="Without attention most of a long string is lost, and the beginning is lost least",
+    title="Without attention most of a long string is lost",
     note=f"trained {STEPS} steps · each letter after the right ones",
     answer="Of 24 letters {n[none, 24 letters]:.0%} pass one vector of 64 numbers, {n[Luong, 24 letters]:.0%} pass "
     "with attention; of the first quarter {n[24 alone, first]:.0%} and of the last {n[24 alone, last]:.0%}, trained at "

@@ -121,7 +121,7 @@ def picture(found: Results) -> Figure:
     fig, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.4), layout="constrained")
     lines = {name: found.row(f"largest weight, {name}", SIZES) for name in WAYS}
     charts.lines(left, SIZES, lines, COLORS, guess=1 / NUM_KEYS, guess_name="all alike")
-    left.set(ylim=(0, 1), xlabel="d_k", ylabel="largest of six weights", title="random vectors")
+    left.set(ylim=(0, 1), xlabel="d_k", ylabel="largest of six weights", title="random vectors: one key takes most")
     lines = {name: found.row(name, RATES) for name in VARIANTS}
     charts.lines(right, list(RATES.values()), lines, COLORS, guess=1 / TwoPlaces.SYMBOLS)
     right.set(ylim=(0, 1), xlabel="rate of AdamW", ylabel="answers right", title=f"d_k = {D_K}, trained {STEPS} steps")
@@ -132,7 +132,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="Without the division by √d_k one key takes most of the weight, and little is learned",
+    title="Without the division by √d_k little is learned",
     note="one head that must look at two places at once · smaller W_q: not divided, but W_q starts smaller by √d_k",
     answer="At d_k = 64 and the best of three rates {n[divided, best rate]:.0%} are right with the division, "
     "{n[not divided, best rate]:.0%} without it, {n[smaller W_q, best rate]:.0%} with a W_q that starts smaller",

@@ -114,8 +114,7 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="Attention alone makes all words alike in {n[attention alone, Xavier, layers until alike]:.0f} layers,\n"
-    "and residual connections slow that down",
+    title="Without residual connections a few layers make all words alike",
     note=f"{NUM_LAYERS} layers with Xavier weights, untrained, {LENGTH} random words",
     answer="Attention alone makes words alike in {n[attention alone, Xavier, layers until alike]:.0f} layers; after "
     "24 whole blocks they are {n[whole block, Xavier]:.2g} apart; in the trained model "

@@ -98,7 +98,7 @@ def picture(results: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title="Interventions name the head that matters, whichever weights compute the function",
+    title="Only interventions name the planted head, however its function is written",
     note="weights set by hand, no norm · shares of the largest number that the method gives to a head\n"
     "blue: names the planted head · right: other weights of the same function; the output moves by {n[the output, "
     "stream sheared]:.0e}",

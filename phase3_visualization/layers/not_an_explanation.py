@@ -102,7 +102,7 @@ def picture(results: Results) -> Figure:
         if named:
             name = token_labels(results.shown["words"])[place]
             ax.text(-0.03, weight, f"{name}: {weight:.2f}", fontsize=11, ha="right", va="center")
-            ends[f"  {name}: {share:.2f}"] = (1, share, color)
+            ends[f"  {name}: {share:.2f}"] = (1, share, INK)
     ax.set(xlim=(-0.32, 1.02), ylim=(-0.02, 1.1 * max(weights + shares)), yticks=[])
     ax.set_xticks((0, 1), ("its share of\nthe weight", "its share of\nwhat is added"), fontsize=11)
     ax.spines["left"].set_visible(False)

@@ -157,7 +157,7 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="MiniLM’s best head for “it” mostly keeps to one noun; it rarely turns the wrong way",
+    title="MiniLM’s best head for “it” mostly keeps to one noun",
     note=f"{{shown[model]}}, pretrained\npairs such as “{FAMOUS.frame.replace('_', ' / '.join(FAMOUS.words))}”",
     answer="“It” finds its noun in both sentences of {n[both right]:.0f} of {n[pairs]:.0f} unseen pairs, in neither of "
     "{n[both wrong]:.0f}",

@@ -149,7 +149,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="Of {n[all heads]:.0f} heads of SmolLM2 {n[first, heads]:.0f} rest on the first token; far fewer copy",
+    title="Of {n[all heads]:.0f} heads of SmolLM2 {n[first, heads]:.0f} rest on the first token",
     note="{shown[model]}, pretrained; random tokens, repeated; more than half of the weight\n"
     "grey: first token · P: previous · D: duplicate · I: induction · pale: none of them",
     answer="Heads of {shown[model]} with a name, of {n[all heads]:.0f}: {n[previous, heads]:.0f} previous, "

@@ -105,7 +105,7 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="{n[heads that follow a relation]:.0f} of {n[all heads]:.0f} heads follow the grammar by rule",
+    title="{n[heads that follow a relation]:.0f} of {n[all heads]:.0f} heads follow a relation of the grammar",
     note="{shown[model]} · bar, 0 to 1: share of the related words whose largest weight is on the right word\n"
     "mark: needed, 0.10 above the best fixed offset and untrained head, and twice the share of all other words",
     answer="{n[heads that follow a relation]:.0f} of {n[all heads]:.0f} heads follow a relation; in the strongest "

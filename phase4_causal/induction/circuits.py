@@ -140,7 +140,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="A circuit read off the weights: look for the word before, say the word that is there",
+    title="The weights alone show what a copying head looks for and says",
     note=f"best head of layer 1 · {DRAWN} of 64 words · white: average, dark: far above average",
     answer="The word before is matched for {n[looks for the word before]:.0%} of the words, by weights alone; with "
     "feed-forward networks for {n[looks for the word before with feed-forward]:.0%}",

@@ -179,8 +179,8 @@ def picture(results: Results) -> Figure:
     fig, axes = plt.subplot_mosaic("LL;AB", figsize=(9, 8.2), layout="constrained", height_ratios=(4, 7))
     shown = results.shown
     draw_losses(axes["L"], shown["losses"], shown["losses_of_one"])
-    draw_pattern(axes["A"], shown["model"], 0, shown["before"], "layer 0 · framed: the word before, first copy")
-    draw_pattern(axes["B"], shown["model"], 1, shown["matching"], "layer 1 · framed: after the same word")
+    draw_pattern(axes["A"], shown["model"], 0, shown["before"], "layer 0 looks at the word before (framed)")
+    draw_pattern(axes["B"], shown["model"], 1, shown["matching"], "layer 1 looks at what came next (framed)")
     return fig
 
 
@@ -188,7 +188,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="Two layers learn to look up what came next; one layer does not, in twice the steps",
+    title="Two layers learn to look up what came next, one layer does not",
     note=f"trained {STEPS} and {2 * STEPS} steps · the best head of each kind",
     answer="Loss: {n[loss, two layers]:.2f} with two layers, {n[loss, one layer]:.2f} with one and twice the steps",
 )

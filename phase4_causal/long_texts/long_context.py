@@ -97,7 +97,7 @@ def picture(found: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title="Plain attention's memory runs away as the text grows; three other ways stay low",
+    title="Only plain attention's memory runs away as the text grows",
     note=f"no model: random inputs, {NUM_HEADS} heads of {WIDTH}, float32 · what is needed beyond them",
     answer="At {n[tokens]:,.0f} tokens tiles take 1/{n[plain attention / tiles]:.0f} of the memory; "
     "the outputs differ by {shown[apart]:.1g}",

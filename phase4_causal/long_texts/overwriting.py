@@ -74,7 +74,7 @@ def picture(found: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title="A memory that corrects finds the newest value, until it is full",
+    title="The delta rule finds the newest value until its memory is full",
     note=f"no model: {TEXTS} texts of random keys and values, d = {WIDTH}",
     answer="Of 32 keys written twice the delta rule finds {n[delta rule, 32]:.0%} of the newest values, "
     "sums {n[sums, 32]:.0%}",

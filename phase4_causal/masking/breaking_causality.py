@@ -148,7 +148,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="Without the mask a model looks best in training, and writes worse than by guessing",
+    title="A model trained without the mask writes worse than a guess",
     note=f"two layers, trained {STEPS} steps each, same first weights and batches · {NUM_SENTENCES} held-out sentences",
     answer="To copy: loss {n[trained without, two layers, in training]:.1g} in training, "
     "{n[trained without, two layers, word by word]:.1f} from the past alone; grammar {n[the grammar]:.1f}",

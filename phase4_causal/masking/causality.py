@@ -111,7 +111,7 @@ def picture(found: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title="Later words move an earlier logit by exactly {shown[leak]:.3g}; planted mistakes show",
+    title="With the causal mask later words move an earlier logit by exactly {shown[leak]:.3g}",
     note="blue: the word (column) reaches the position (row) · red: though it comes later · hatched: exactly 0\n"
     "untrained models of one layer: the proof is about which paths exist",
     answer="Causal modules leak {shown[leak]:.3g}; planted mistakes move a logit by {shown[mistakes]:.2f} or more",

@@ -82,7 +82,7 @@ def picture(found: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title="Handing a mask to other code: {shown[leaks]} of 20 ways leak the future without an error",
+    title="{shown[leaks]} of 20 ways to hand a mask to other code leak the future without an error",
     note="numbers: share of a row's weight on later words; without any mask {shown[no mask]:.2f} · random scores",
     answer="{shown[right]} of 20 ways to mix mask and code are right, and no other one raises an error",
 )

@@ -107,7 +107,7 @@ def picture(results: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title="A batch makes writing a word cheaper, and reading one hardly",
+    title="A batch makes a word far cheaper to write, but hardly to read",
     note=f"untrained, {NUM_LAYERS} layers, d = {D_MODEL}, float32 · dotted: what the roofline promises",
     answer="A written word takes {n[decoding, 64 words kept, batch 64, median]:.2f} of the time in a batch of 64; a "
     "word read {n[prefill, 128 words, batch 4, median]:.2f} in one of 4",

@@ -92,7 +92,7 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="Interpolating all positions ends copying;\ninterpolating by parts (YaRN) keeps most of it",
+    title="Interpolating positions by parts (YaRN) keeps copies right in longer texts",
     note=f"trained {STEPS} steps; at {TRAINED} words all places count, of longer texts those beyond",
     answer="Copied in texts 8 times as long: {n[as trained, of 256]:.0%} right as trained, "
     "{n[by parts (YaRN), of 256]:.0%} with slow turns slowed",

@@ -183,7 +183,7 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="More variety than the grammar's own costs correctness, with top-p too",
+    title="More variety than the grammar's own costs correctness",
     note=f"{{shown[label]}} · {NUM_SENTENCES} sentences a point · at each: the temperature",
     answer="The grammar accepts {n[accepted, all words, 1]:.0%} of the sentences, {n[accepted, top-p 0.95, 1]:.0%} of "
     "those from the nucleus (top-p 0.95)",

@@ -1,7 +1,7 @@
 """The seven findings of the front door as small pictures, drawn from the record: a dot for each of ten seeds.
 
 Each picture has one panel and large type, since README shows it 420 pixels wide: a line for each quantity, on it its
-ten values, and above it where the next seed falls. Nothing is measured here, and no run is needed.
+ten values, shaded where the next seed falls, which is written above. Nothing is measured here, and no run is needed.
 """
 
 from collections.abc import Mapping
@@ -105,25 +105,23 @@ SEVEN = {
 }
 
 
-def between(values: list[float], written: str) -> str:
-    """Where the next one falls: "31–35%"; of a single number, the number."""
-    ends = record.span(values) if len(values) > 1 else (values[0], values[0])
-    return findings.between(ends, written.format, "–").replace("%–", "–")
+def span(values: list[float]) -> tuple[float, float]:
+    """Where the next one falls; of a single number, the number."""
+    return record.span(values) if len(values) > 1 else (values[0], values[0])
 
 
 def draw(small: Small) -> tuple[Figure, str]:
-    """A line for each quantity, a dot for each seed, above it where the next seed falls."""
+    """A line for each quantity, a dot for each seed, shaded and above it where the next seed falls."""
     fig, ax = plt.subplots(figsize=SIZE, layout="constrained")
     said = []
     for row, label in enumerate(small.lines):
         values, color = small.values(label), RED if row == len(small.lines) - 1 else BLUE
-        text = between(values, small.written)
+        text = findings.between(span(values), small.written.format, "–").replace("%–", "–")
         ax.hlines(row, *small.limits, color="#d5dade", linewidth=1, zorder=0)
-        ax.plot(
-            values, [row] * len(values), "o", color=color, alpha=0.45, markersize=8, markeredgewidth=0, clip_on=False
-        )
-        ax.text(small.limits[0], row - 0.24, label, fontsize=TYPE, color=INK)
-        ax.text(small.limits[1], row - 0.24, text, fontsize=TYPE, color=color, ha="right", weight="bold")
+        ax.hlines(row, *span(values), color=color, alpha=0.2, linewidth=7, zorder=0)
+        ax.scatter(values, [row] * len(values), s=64, color=color, alpha=0.45, linewidth=0, clip_on=False)
+        ax.text(small.limits[0], row - 0.27, label, fontsize=TYPE, color=INK)
+        ax.text(small.limits[1], row - 0.27, text, fontsize=TYPE, color=color, ha="right", weight="bold")
         said.append(f"{label} {text}")
     ax.set(xlim=small.limits, ylim=(len(small.lines) - 0.6, -0.75), yticks=[])
     ax.tick_params(labelsize=TYPE - 1, color="#aab2bb")
