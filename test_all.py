@@ -12,13 +12,12 @@ reference, faults.txt the mistakes that must be noticed, one or more for each li
 TESTS = {
     "phase1_single_head": (
         "before",
-        "hidden_word",
         "order",
         "parts",
         "reading",
         "self_attention",
     ),
-    "phase2_multi_head": ("block", "costs", "heads", "multi_head_attention", "pooling", "pruning"),
+    "phase2_multi_head": ("block", "costs", "heads", "pooling", "pruning"),
     "phase3_visualization": (
         "circuits",
         "explorer",
@@ -47,7 +46,6 @@ TESTS = {
         "running",
         "scripts",
         "toy_language",
-        "train_exercises",
         "training",
         "visualization_utils",
     ),

@@ -109,13 +109,7 @@ PLANS = {
         ),
         slow=("masking.breaking_causality", "serving.speculative"),
         alone=("long_texts.long_context", "serving.cache_cost"),
-        longer=(
-            "induction.induction",
-            "induction.circuits",
-            "serving.shared_keys",
-            "serving.sinks",
-            "serving.longer",
-        ),
+        longer=("induction.induction", "induction.circuits", "serving.shared_keys", "serving.longer"),
     ),
 }
 

@@ -1,14 +1,135 @@
-"""Which mistake it is: the reader's function on one case after the other, beside all functions that make a mistake."""
+"""What is wrong with a reader's function: the mistake that it makes, or in words an error, a shape, a sum, a number.
 
+It is tried on one case after the other, beside all functions that make a mistake.
+"""
+
+import inspect
+import math
+import re
+import textwrap
+import traceback
 import warnings
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from shared.exercise_checker.exercise import Case, Exercise, Function, mistakes
-from shared.exercise_checker.words import NOT_WRITTEN, Outcome, call, problem_of
 
-DONE, WRONG = "done", "wrong"
+DONE, WRONG, NOT_WRITTEN = "done", "wrong", "not written yet"
+SHARES = ("weights", "probabilities", "rollout")  # results whose rows sum to 1, or to 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one call gave: tensors, or the kind of failure and a message. changed: names of the inputs it wrote to."""
+
+    tensors: tuple[Tensor, ...] = ()
+    failure: str = ""
+    message: str = ""
+    changed: tuple[str, ...] = ()
+
+
+def call(exercise: Exercise, function: Function, case: Case) -> Outcome:
+    """Run the function on copies of the arguments, whatever happens."""
+    arguments = [a.clone() if isinstance(a, Tensor) else a for a in case.arguments]
+    inputs = dict(zip(inspect.signature(exercise.solution).parameters, case.arguments, strict=False))
+    try:
+        result = function(*arguments)
+    except (Exception, SystemExit) as error:
+        return failed(error, inputs)
+    tensors, complaint = tensors_of(result, exercise.names)
+    pairs = zip(inputs.items(), arguments, strict=True)
+    changed = [name for (name, old), new in pairs if isinstance(old, Tensor) and not torch.equal(old, new)]
+    return Outcome(tensors, complaint, complaint, tuple(changed))
+
+
+def failed(error: BaseException, inputs: dict[str, Any]) -> Outcome:
+    """An exception as one line, with the line of the reader's file; a bare NotImplementedError is a stub."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is that of call()
+    if type(error) is NotImplementedError and not error.args:  # torch raises it as well, with a message
+        inner, outer = frames[-1].name, frames[0].name
+        return Outcome(failure=NOT_WRITTEN, message=NOT_WRITTEN + (f": it needs {inner}" if inner != outer else ""))
+    lines = [frame.lineno for frame in frames if frame.filename == frames[0].filename]
+    kind, place = type(error).__name__, f" in line {lines[-1]}" if lines else ""
+    message = textwrap.shorten(f"{kind}{place}: {error}", 200, placeholder=" ...")
+    if re.search(r"(dtype|scalar type).*(double|float)", str(error), re.I | re.S):
+        message += "; the inputs are float64: give new tensors the dtype of an input"
+    absent = [name for name, a in inputs.items() if a is None]
+    if absent and "None" in str(error):
+        message += f"; in this call {' and '.join(absent)} is None"
+    return Outcome(failure=kind, message=message)
+
+
+def tensors_of(result: Any, names: list[str]) -> tuple[tuple[Tensor, ...], str]:
+    """What a function returned as a tuple of tensors, and a complaint if that is not possible."""
+    parts = result if len(names) > 1 else (result,)
+    if not isinstance(parts, tuple | list) or len(parts) != len(names):
+        return (), f"must return {', '.join(names)}: got {kind_of(result)}"
+    tensors = []
+    for name, part in zip(names, parts, strict=True):
+        if isinstance(part, tuple | list) and any(p is ... for p in part):
+            return (), NOT_WRITTEN
+        try:
+            tensors.append(torch.as_tensor(part).detach().to_dense())
+        except (TypeError, ValueError, RuntimeError):
+            return (), f"{name} must be a tensor or numbers: got {kind_of(part)}"
+    return tuple(tensors), ""
+
+
+def kind_of(result: Any) -> str:
+    if result is None:
+        return "None; is there a return?"
+    if isinstance(result, Tensor):
+        return f"one tensor of shape {tuple(result.shape)}"
+    if isinstance(result, tuple | list):
+        return f"{len(result)} values; of several tensors torch.stack or torch.cat makes one"
+    return f"{result!r:.40} ({type(result).__name__})"
+
+
+def problem_of(exercise: Exercise, outcome: Outcome, case: Case) -> tuple[str, int]:
+    """What is wrong with an outcome, in words, "" if nothing is; and with which result, counted from 0."""
+    if outcome.message:
+        return outcome.message, 0
+    expected = call(exercise, exercise.solution, case).tensors
+    triples = zip(exercise.names, outcome.tensors, expected, strict=True)
+    texts = [difference(*triple, exercise.tolerance, secret=not case.arguments) for triple in triples]
+    if not any(texts):
+        return "", 0
+    last = max(i for i, text in enumerate(texts) if text)  # the weights come before the output that is made of them
+    right = " and ".join(name for name, text in zip(exercise.names, texts, strict=True) if not text)
+    return f"{right} right, {exercise.names[last]} not: {texts[last]}" if right else texts[last], last
+
+
+def difference(name: str, actual: Tensor, expected: Tensor, tolerance: float, *, secret: bool) -> str:
+    """What tells a tensor from the right one, in words. secret: the numbers are the task, so they are not told."""
+    if actual.shape != expected.shape:
+        return f"{name} has shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
+    if actual.is_complex() or (expected.dtype == torch.bool and actual.dtype != torch.bool):
+        return f"{name} must be {'bool' if expected.dtype == torch.bool else 'real'}: got {actual.dtype}"
+    actual, expected = actual.double(), expected.double()
+    distance = torch.where(actual == expected, 0.0, (actual - expected).abs()).nan_to_num(math.inf, math.inf)
+    wrong = (distance > tolerance) | ((expected == 0) & (actual != 0))
+    if not wrong.any():
+        return ""
+    if name in SHARES and not actual.isnan().any():
+        sums, right = actual.sum(dim=-1), expected.sum(dim=-1)  # (..., T_k) -> (...)
+        if rows := ((sums - right).abs() > actual.size(-1) * tolerance).nonzero().tolist():
+            row = tuple(rows[0])
+            which = f"row {', '.join(map(str, row))} of {name} sums" if row else f"the {name} sum"
+            return f"{which} to {sums[row]:.4g}, expected {right[row]:.4g}"
+    worst = int(torch.where(wrong, distance, -1.0).argmax())
+    place = ", ".join(str(i) for i in np.unravel_index(worst, actual.shape))  # torch's takes a second to start
+    found, right = actual.flatten()[worst], expected.flatten()[worst]
+    text = f"{name}[{place}] is {found:.6g}" if place else f"{name} is {found:.6g}"
+    if found.isnan():
+        return f"{text}, not a number: 0 / 0, inf - inf and 0 · inf make it"
+    return f"{text}, {'and that is not right' if secret else f'expected {right:.6g}'}"
+
+
+# ---- which mistake it is
 
 
 class Report(NamedTuple):

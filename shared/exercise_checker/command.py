@@ -16,10 +16,9 @@ from pathlib import Path
 import torch
 
 from shared import cli, paths
-from shared.exercise_checker.check import DONE, WRONG, Report, check
+from shared.exercise_checker.check import DONE, NOT_WRITTEN, WRONG, Report, check
 from shared.exercise_checker.exercise import Exercise, Function
 from shared.exercise_checker.train import WIDTH, trained
-from shared.exercise_checker.words import NOT_WRITTEN
 
 MARKS = {DONE: "+", NOT_WRITTEN: "-", WRONG: "x"}
 HOW = """
