@@ -3,15 +3,16 @@
 Six wagers of the explorer; their texts lie in page/texts.json. Each has a question about one number of the record,
 data/evidence.csv, and answers that each stand for a band of it. The right answer is not written down: it is the one
 whose band holds the whole interval in which a new seed falls. Where no single band does, there is no question, and the
-page is not written. The last wager has no number: of three ways to run one model the right one has no bug.
+page is not written. The interval itself is drawn beside the answer: of that number, or of the one that "decides".
+The last wager has no number: of three ways to run one model the right one has no bug. What a wager "says" the page
+fills in while it runs, so its names stand in two braces.
 """
 
 import argparse
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,44 +38,36 @@ SIZES = {  # what the texts may name beside the record
 }
 
 
-@dataclass(frozen=True)
-class Span:
-    """Where the next seed falls; in a text "30 % to 44 %", or one number if both ends read alike."""
+class Span(NamedTuple):
+    """Where the next seed falls; in a text "0.30 to 0.44", or one number if both ends read alike."""
 
     low: float
     high: float
 
     def __format__(self, written: str) -> str:
-        return findings.between((self.low, self.high), lambda value: format(value, written).replace("%", "\u00a0%"))
+        return findings.between(self, lambda value: format(value, written))
 
 
-@dataclass(frozen=True)
-class Numbers:
+def numbers(experiment: str) -> dict[str, Span]:
     """The numbers of an experiment in the record, by name."""
-
-    experiment: str
-
-    def __getitem__(self, number: str) -> Span:
-        ends = record.interval(self.experiment, number)
-        if ends is None:
-            raise ValueError(f"the record has no {number!r} of {self.experiment}: run ./run_all.sh replicate")
-        return Span(*ends)
+    names = record.runs(experiment)[0]
+    return {name: Span(*record.interval(experiment, name)) for name in names}
 
 
-def filled(value: Any, numbers: dict[str, Any]) -> Any:
+def filled(value: Any, names: dict[str, Any]) -> Any:
     """A text with its numbers put in; lists and dictionaries item by item."""
     if isinstance(value, list):
-        return [filled(item, numbers) for item in value]
+        return [filled(item, names) for item in value]
     if isinstance(value, dict):
-        return {name: filled(item, numbers) for name, item in value.items()}
-    return value.format(**numbers) if isinstance(value, str) else value
+        return {name: filled(item, names) for name, item in value.items()}
+    return value.format(**names) if isinstance(value, str) else value
 
 
 def right_choice(wager: dict[str, Any]) -> int:
     """The only choice whose band holds the record's interval; of several ways to run a model the one without a bug."""
     if "ways" in wager:
         return wager["ways"].index(None)
-    span = Numbers(wager["experiment"])[wager["number"]]
+    span = numbers(wager["experiment"])[wager["number"]]
     fit = [i for i, (low, high) in enumerate(wager["bands"]) if float(low) <= span.low and span.high <= float(high)]
     if len(fit) != 1:
         raise ValueError(f"{wager['title']}: {len(fit)} answers fit the record, {span:g}; one must")
@@ -88,26 +81,32 @@ def lesson_link(lesson: str) -> str:
 
 
 def wagers() -> list[dict[str, Any]]:
-    """All six in the order of the page, with the numbers of the record."""
-    texts = json.loads(TEXTS.read_text(encoding="utf-8"))["wagers"]
-    return [filled(text, SIZES | {"n": Numbers(text.get("experiment", ""))}) for text in texts]
+    """All six in the order of the page, with the numbers of the record; span: of the number that decides."""
+    told = []
+    for text in json.loads(TEXTS.read_text(encoding="utf-8"))["wagers"]:
+        known = numbers(text["experiment"]) if "experiment" in text else {}
+        span = known.get(text.get("decides", text).get("number"))
+        told.append(filled(text, SIZES | {"n": known}) | {"span": span})
+    return told
 
 
-def data(both_sides: Trained, causal: Trained, options: argparse.Namespace) -> dict[str, Any]:
-    """All that the page needs for its wagers: what they say, their examples, and six small models."""
+def data(both_sides: Trained, options: argparse.Namespace) -> dict[str, Any]:
+    """All that the page needs for its wagers: what they say, their examples, and the small models."""
     small, table = models.train_pairs(options)
     generator = torch.Generator().manual_seed(10**6 + options.seed)
-    symbols, bets = torch.randint(TwoPlaces.SYMBOLS, (ROWS, TwoPlaces.LENGTH), generator=generator), wagers()
-    shown = (
-        {"rows": symbols.tolist(), "table": table.tolist()},
-        {"sentences": [sentence.words for sentence in examples.held_out(examples.SHORT)[:WRITTEN]]},
-        examples.hidden_verb(both_sides),
-        {"rows": SymbolMover.test_strings(SymbolMover.LENGTH)[:ROWS].tolist()},
-        examples.pretty_line(both_sides),
-        examples.one_word_changed(causal) | {"ways": bets[-1]["ways"]},
-    )
+    symbols = torch.randint(TwoPlaces.SYMBOLS, (ROWS, TwoPlaces.LENGTH), generator=generator)
+    examples_of = {
+        "knockout": examples.hidden_verb(both_sides),
+        "future": {"sentences": [sentence.words for sentence in examples.held_out(examples.SHORT)[:WRITTEN]]},
+        "backwards": {"rows": SymbolMover.test_strings(SymbolMover.LENGTH)[:ROWS].tolist()},
+        "undivided": {"rows": symbols.tolist(), "table": table.tolist()},
+        "line": examples.pretty_line(both_sides),
+        "bugs": examples.one_word_changed(models.masked(options)),
+    }
     told = [
-        wager | {"right": right_choice(wager), "lesson": lesson_link(wager["lesson"]), "example": example}
-        for wager, example in zip(bets, shown, strict=True)
+        wager
+        | {"right": right_choice(wager), "lesson": lesson_link(wager["lesson"])}
+        | {"example": examples_of[wager["name"]]}
+        for wager in wagers()
     ]
     return {"list": told, "models": [models.small_record(name, model) for name, model in small.items()]}

@@ -1,16 +1,27 @@
-// What the wagers are drawn with: two models side by side, bars, cells, a map.
+// What the wagers are drawn with: texts, rows of symbols, a map, intervals on an axis.
 "use strict";
 
 const Stage = (() => {
-  const { element, svg, weightColor } = View;
-  const percent = (share) => `${Math.round(100 * share)}\u00a0%`;
+  const { button, element, fixed } = View;
   const indexOfLargest = (row) => row.indexOf(row.reduce((a, b) => Math.max(a, b)));
   const mean = (numbers) => numbers.reduce((a, b) => a + b, 0) / numbers.length;
+  const loss = (probability) => -Math.log(probability); // what a guess costs when this was the truth, in nats
+  const quiet = (...content) => element("p", { class: "quiet" }, ...content);
 
-  function button(text, action, attributes = {}) {
-    const node = element("button", { type: "button", ...attributes }, text);
-    node.addEventListener("click", action);
-    return node;
+  // "{all} heads" -> "8 heads"
+  const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
+
+  // Something that buttons draw again. steps: what a button says -> what is drawn next, from what is drawn now.
+  function turns(first, draw, steps) {
+    const stage = element("div");
+    let now = first;
+    const show = () => stage.replaceChildren(...draw(now));
+    const buttons = Object.entries(steps).map(([text, next]) => button(text, () => {
+      now = next(now);
+      show();
+    }));
+    show();
+    return [element("p", { class: "row" }, ...buttons), stage];
   }
 
   // One of the models, or one of the ways to run a model: what it is called, and what it does.
@@ -18,61 +29,57 @@ const Stage = (() => {
     element("div", { class: "pane" }, element("h3", {}, title), element("div", {}, ...content));
   const panes = (...each) => element("div", { class: "panes" }, ...each);
 
-  // One line: a name, a bar from 0 to 1, and the number in words. color: "accent" or "changed".
-  function bar(name, share, number, color = "accent") {
-    const track = element("span", { class: "track" });
-    if (share > 0) { // however small, it can be seen: only a share of 0 has no bar
-      const fill = element("i", { class: color });
-      fill.style.width = `${100 * Math.min(1, share)}%`;
-      track.append(fill);
-    }
-    return element("div", { class: "line" }, element("span", { class: "name" }, name), track,
-      element("span", { class: "number" }, number));
-  }
+  const letter = (symbol) => (symbol === null ? "·" : String.fromCharCode("a".charCodeAt(0) + symbol));
 
-  // The likeliest words for one place, the true one always among them and marked.
-  function guesses(probabilities, vocabulary, truth, count = 4) {
-    const order = [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a]).slice(0, count);
-    if (!order.includes(truth)) order[count - 1] = truth;
-    return order.map((word) => bar(word === truth ? `${vocabulary[word]} ✓` : vocabulary[word], probabilities[word],
-      percent(probabilities[word]), word === truth ? "accent" : "changed"));
-  }
-
-  // A row of symbols: {text, mark: "right", "wrong" or undefined}. name: what the row is.
-  function cells(name, items) {
-    const spoken = items.map(({ text, mark }) => (mark ? `${text} ${mark}` : text)).join(", ");
-    const boxes = items.map(({ text, mark }) => element("span", { class: mark ?? "" }, text));
+  // A row of symbols, as letters. name: what the row is. right: for each symbol true, false or nothing.
+  function cells(name, symbols, right = []) {
+    const marks = symbols.map((_, i) => ({ true: "right", false: "wrong" })[right[i]] ?? "");
+    const spoken = symbols.map((symbol, i) => `${letter(symbol)} ${marks[i]}`.trim()).join(", ");
+    const boxes = symbols.map((symbol, i) => element("span", { class: marks[i] }, letter(symbol)));
     const strip = element("span", { class: "cells", role: "img", "aria-label": `${name}: ${spoken}` }, ...boxes);
     return element("div", { class: "symbols" }, element("span", { class: "name" }, name), strip);
   }
 
   // The weights of one head, queries down, keys across. outlined(query, key): where it has to look.
-  const MARGIN = 0.1; // of a cell: half of an outline lies outside of the cells
   function map(weights, label, outlined) {
-    const size = weights.length;
-    const spoken = { role: "img", "aria-label": label };
-    const whole = [-MARGIN, -MARGIN, size + 2 * MARGIN, size + 2 * MARGIN].join(" ");
-    const picture = svg("svg", { viewBox: whole, class: "map-picture", ...spoken });
-    weights.forEach((row, i) => row.forEach((weight, j) => {
-      const place = { x: j + 0.03, y: i + 0.03, width: 0.94, height: 0.94 };
-      picture.append(svg("rect", j > i ? { ...place, class: "unseen" } : { ...place, fill: weightColor(weight) }));
-    }));
-    weights.forEach((row, i) => row.forEach((_, j) => {
-      if (outlined(i, j)) picture.append(svg("rect", { x: j, y: i, width: 1, height: 1, class: "outlined" }));
-    }));
-    const axes = { across: "place that answers →", down: "← place that asks" }; // "down" is written upwards
-    return element("div", { class: "map" },
-      ...Object.entries(axes).map(([axis, text]) => element("span", { class: axis }, text)), picture);
+    const canvas = element("canvas", { class: "one-map", role: "img", "aria-label": label });
+    Maps.drawMap(canvas, weights, (query, key) => key > query, outlined);
+    return canvas;
+  }
+
+  // A part of an axis from 0 to 1, on a track: a band, a whisker, a tick, or, where low is high, a mark.
+  function onTrack(track, kind, [low, high], text = "") {
+    const part = element("i", { class: kind }, text);
+    Object.assign(part.style, { left: `${100 * low}%`, width: `${100 * (high - low)}%` });
+    track.append(part);
+  }
+
+  // What decided a wager: the bands of its choices, signed as they are, and where 19 of 20 seeds fall, as a whisker.
+  function decision({ span, right, decides, ...wager }, chosen) {
+    const { bands, axis, digits = 2 } = decides ?? wager;
+    const ends = bands.map((band) => band.map(Number));
+    const known = ends.flat().filter(Number.isFinite);
+    const top = Math.max(...known, 1.1 * span[1]);
+    const onAxis = (numbers) => numbers.map((number) => Math.min(number, top) / top);
+    const bandOf = (choice) => Math.min(choice, ends.length - 1); // several choices may share the last band
+    const [track, ticks] = ["track", "track ticks"].map((kind) => element("div", { class: kind }));
+    ends.forEach((band, i) => {
+      const [kind, sign] = i === bandOf(right) ? ["won", "✓"] : i === bandOf(chosen) ? ["lost", "✗"] : ["", ""];
+      onTrack(track, `band ${kind}`, onAxis(band), sign);
+    });
+    onTrack(track, "whisker", onAxis(span));
+    const named = [0, ...ends[bandOf(right)], Math.max(...known)].filter((number, i, all) =>
+      Number.isFinite(number) && number !== all[i + 1] && (i > 0 || all[1] > top / 8)); // none on top of another
+    for (const number of named) onTrack(ticks, "tick", onAxis([number, number]), fixed(number, digits));
+    const said = `${axis}: 19 of 20 seeds fall between ${span.map((end) => fixed(end, digits)).join(" and ")}.`;
+    return element("div", { class: "decision", role: "img", "aria-label": said }, quiet(said), track, ticks);
   }
 
   // What this run shows; where it does not show what the record says, that comes first.
-  function here(text, shows) {
-    const exception = "This run is one of the exceptions. ";
-    return element("p", { class: "here" }, element("b", {}, "Here: "), shows ? text : exception + text);
-  }
+  const here = (text, shows) => element("p", { class: "here" }, element("b", {}, "Here: "),
+    shows ? text : `This run is one of the exceptions. ${text}`);
 
-  // -ln of a probability: what a guess costs when this was the truth, in nats.
-  const loss = (probability) => -Math.log(probability);
-
-  return { button, pane, panes, bar, guesses, cells, map, here, percent, indexOfLargest, mean, loss };
+  return {
+    fill, turns, quiet, pane, panes, letter, cells, map, onTrack, decision, here, indexOfLargest, mean, loss,
+  };
 })();

@@ -1,0 +1,295 @@
+// What runs beside each wager, by its name: small models, one whole and one broken, or one model run in several ways.
+//
+// Each gets its example, say(name, values) for its texts, whether it is answered, and the models by name; it returns
+// what to show. Before the answer that is one picture; after it, what the models do and whether this run shows it, too.
+"use strict";
+
+const Live = (() => {
+  const { button, element, svg, fixed, weightColor, readable, bar, guesses } = View;
+  const { turns, quiet, pane, panes, letter, cells, map, onTrack, here, indexOfLargest, mean, loss } = Stage;
+  const { softmax } = Network;
+  const run = (model, tokens, levers = {}) => Network.run(model, tokens, levers);
+
+  // The tokens of a sentence, some words hidden.
+  const hide = (words, hidden, { index, special }) =>
+    words.map((word, i) => (hidden.includes(i) ? special.mask : index.get(word)));
+  const withGap = (words, hidden) => words.map((word, i) => (i === hidden ? "▢" : word));
+
+  // ---- a head is knocked out: the one that a hidden verb needs, and the one that is needed least
+
+  const CAN_GO = 0.01; // nats
+
+  // What the loss rises by without each head, with its 95 % interval, beside what a head that can go may cost.
+  function rising(rises, called) {
+    const top = Math.max(CAN_GO, ...rises.map(({ span }) => span[1]));
+    return [...rises].sort((a, b) => a.rise - b.rise).map(({ head, rise, span }) => {
+      const line = bar(called(head), rise / top, fixed(rise, 3), { color: "other" });
+      const track = line.querySelector(".track");
+      onTrack(track, "whisker", span.map((end) => Math.max(0, end) / top));
+      onTrack(track, "decides", [CAN_GO / top, CAN_GO / top]);
+      return line;
+    });
+  }
+
+  function knockout({ example: { words, hidden, needed, spare, rises }, say, answered, models, language, called }) {
+    const tokens = hide(words, [hidden], language);
+    const truth = language.index.get(words[hidden]);
+    const guess = (removed) => softmax(run(models.get("both sides"), tokens, { removed }).logits[hidden]);
+    const whole = guess([]);
+    const sentence = element("p", { class: "sentence" }, withGap(words, hidden).join(" "));
+    if (!answered) return [sentence, pane(say("whole"), ...guesses(whole, language.vocabulary, truth))];
+    const without = [needed, spare].map((head) => guess([head.join(".")]));
+    const shown = [needed, spare].map((head, i) => pane(say("without", { head: called(head) }),
+      ...guesses(without[i], language.vocabulary, truth, { before: whole })));
+    const [blind, spared] = without.map((found) => fixed(loss(found[truth]) - loss(whole[truth])));
+    const go = rises.filter(({ span }) => span[1] < CAN_GO).length;
+    const told = { word: words[hidden], blind, spared, needed: called(needed), spare: called(spare) };
+    return [
+      here(say("here", { ...told, go: go || "None", all: rises.length }), go === 0), sentence, panes(...shown),
+      quiet(say("note")),
+      element("div", { class: "wide" }, pane(say("rises"), ...rising(rises, called), quiet(say("whiskers")))),
+    ];
+  }
+
+  // ---- nobody hides the future: trained with the causal mask and without, as both read in training and in writing
+
+  const TRAINED = { masked: "accent", unmasked: "changed" };
+
+  // Probability of each true next word; past: only the words so far go in, one more each time. Under a causal mask
+  // that is the same.
+  function nextWords(model, tokens, past) {
+    const seen = tokens.slice(0, -1);
+    const logits = past && !model.causal
+      ? seen.map((_, i) => run(model, tokens.slice(0, i + 1)).logits[i])
+      : run(model, seen).logits;
+    return logits.map((row, i) => softmax(row)[tokens[i + 1]]);
+  }
+
+  function future({ example: { sentences }, say, answered, models, language: { index, vocabulary, special } }) {
+    const names = Object.keys(TRAINED);
+    const found = sentences.map((words) => {
+      const tokens = [special.start, ...words.map((word) => index.get(word)), special.end];
+      const [training, writing] = [false, true].map((past) =>
+        names.map((name) => nextWords(models.get(name), tokens, past)));
+      return { tokens, training, writing };
+    });
+
+    function reading(way, { tokens, [way]: each }) {
+      const rows = tokens.slice(1).map((token, i) => element("div", { class: "pair" }, ...names.map((name, which) =>
+        bar(which ? "" : vocabulary[token], each[which][i], fixed(each[which][i]), { color: TRAINED[name] }))));
+      const [masked, unmasked] = each.map((row) => fixed(mean(row.map(loss))));
+      return pane(say(way), ...rows, quiet(say("losses", { masked, unmasked })));
+    }
+
+    function draw(at) {
+      const key = names.flatMap((name, i) => [i ? ", " : "", element("b", { class: TRAINED[name] }, say(name))]);
+      const ways = answered ? ["training", "writing"] : ["training"];
+      return [element("p", { class: "key" }, say("key"), ...key), panes(...ways.map((way) => reading(way, found[at])))];
+    }
+
+    const stage = turns(0, draw, { [say("other")]: (at) => (at + 1) % found.length });
+    if (!answered) return stage;
+    const overall = (way, which) => mean(found.flatMap((each) => each[way][which].map(loss)));
+    const [whole, past, masked] = [overall("training", 1), overall("writing", 1), overall("writing", 0)];
+    const text = say("here",
+      { count: found.length, whole: fixed(whole, 4), past: fixed(past, 1), masked: fixed(masked, 1) });
+    return [here(text, whole < masked && past > Math.log(vocabulary.length)), ...stage];
+  }
+
+  // ---- rows of symbols, and two models that say something of each place
+
+  // What a model says of a row at the places that have an answer, null at the others, and whether that is right.
+  function read(model, row, wanted) {
+    const { logits, layers } = run(model, row);
+    const ofAsked = (find) => wanted.map((symbol, place) => (symbol === null ? null : find(place)));
+    const said = ofAsked((place) => indexOfLargest(logits[place]));
+    return { said, right: ofAsked((place) => said[place] === wanted[place]), weights: layers[0].weights[0] };
+  }
+
+  const asked = ({ right }) => right.filter((each) => each !== null);
+  const share = (readings) => mean(readings.flatMap(asked).map(Number));
+  const answers = (reading) => [cells("says", reading.said, reading.right),
+    quiet(`${reading.right.filter(Boolean).length} of ${asked(reading).length} right`)];
+
+  // ---- the order is taken away
+
+  const ROUNDING = 1e-4; // of logits: what adding up in another order may change
+
+  // How far a letter's logits move at most when the row is turned round: each letter keeps its own.
+  function movedByOrder(model, row) {
+    const [before, after] = [row, [...row].reverse()].map((letters) => run(model, letters).logits);
+    return Math.max(...row.map((symbol, place) => Math.max(...after[row.length - 1 - place].map((logit, i) =>
+      Math.abs(logit - before[place][i])))));
+  }
+
+  function backwards({ example: { rows }, say, answered, models }) {
+    const names = ["placed", "unplaced"];
+    const reading = (name, row) => read(models.get(name), row, [...row].reverse());
+
+    function draw({ at, turned }) {
+      const row = turned ? [...rows[at]].reverse() : rows[at];
+      const both = answered ? names.map((name) => pane(say(name), ...answers(reading(name, row)))) : [];
+      return [cells("reads", row), cells("should say", [...row].reverse()), ...both];
+    }
+
+    const stage = turns({ at: 0, turned: false }, draw, {
+      [say("other")]: ({ at }) => ({ at: (at + 1) % rows.length, turned: false }),
+      [say("turn")]: ({ at, turned }) => ({ at, turned: !turned }),
+    });
+    if (!answered) return stage;
+    const [whole, broken] = names.map((name) => share(rows.map((row) => reading(name, row))));
+    const moved = movedByOrder(models.get("unplaced"), rows[0]);
+    const told = { count: rows.length, whole: fixed(whole), broken: fixed(broken), moved: fixed(moved, 3) };
+    return [here(say("here", told), whole - broken >= 0.5 && moved < ROUNDING), ...stage];
+  }
+
+  // ---- without √d_k: two places at once
+
+  const FIRST = 3; // the first place that has a symbol three places before it
+  const isNeeded = (query, key) => query >= FIRST && (key === query - 1 || key === query - 3);
+  const largest = (readings) =>
+    fixed(mean(readings.flatMap(({ weights }) => weights.slice(FIRST).map((row) => Math.max(...row)))));
+
+  function undivided({ example: { rows, table }, say, answered, models }) {
+    const names = ["divided", "undivided"];
+    const wantedBy = (row) => row.map((_, at) => (at < FIRST ? null : table[row[at - 1]][row[at - 3]]));
+    const reading = (name, row) => read(models.get(name), row, wantedBy(row));
+
+    function draw(at) {
+      const row = rows[at];
+      const wanted = wantedBy(row);
+      const [before, earlier, said] = [row.at(-2), row.at(-4), wanted.at(-1)].map(letter);
+      const both = names.map((name) => [name, reading(name, row)]).map(([name, found]) =>
+        pane(say(name), ...answers(found), map(found.weights, `${say(name)}: ${say("map")}`, isNeeded)));
+      return [cells("reads", row), cells("should say", wanted), quiet(say("rule", { before, earlier, said })),
+        ...(answered ? [panes(...both), quiet(say("map"))] : [])];
+    }
+
+    const stage = turns(0, draw, { [say("other")]: (at) => (at + 1) % rows.length });
+    if (!answered) return stage;
+    const readings = names.map((name) => rows.map((row) => reading(name, row)));
+    const [[whole, broken], [spread, sharp]] = [readings.map(share), readings.map(largest)];
+    const text = say("here", { count: rows.length, whole: fixed(whole), broken: fixed(broken), spread, sharp });
+    return [here(text, whole - broken >= 0.3), ...stage];
+  }
+
+  // ---- the pretty line: lines as thick as the weights, and what hiding each word costs the guess
+
+  const ROW = 30; // pixels, as in views.css
+
+  // Weights of the last layer in the row of the hidden word, heads averaged; the hidden word itself left out.
+  function weightsOf({ layers }, hidden) {
+    const heads = layers.at(-1).weights.map((rows) => rows[hidden]);
+    return [...heads[0].keys()].map((j) => (j === hidden ? 0 : mean(heads.map((row) => row[j]))));
+  }
+
+  function lines(weights, hidden, thickest) {
+    const height = ROW * weights.length;
+    const size = { viewBox: `0 0 100 ${height}`, height, preserveAspectRatio: "none" };
+    const picture = svg("svg", { ...size, "aria-hidden": "true" });
+    const middle = (row) => ROW * (row + 0.5);
+    weights.forEach((weight, j) => {
+      if (j === hidden) return;
+      const path = `M 0 ${middle(j)} C 50 ${middle(j)} 50 ${middle(hidden)} 100 ${middle(hidden)}`;
+      picture.append(svg("path", { d: path, "stroke-width": 1 + 24 * weight, class: j === thickest ? "thick" : "" }));
+    });
+    return picture;
+  }
+
+  function line({ example: { words, hidden }, say, answered, models, language }) {
+    const truth = language.index.get(words[hidden]);
+    const reading = (...gaps) => run(models.get("both sides"), hide(words, gaps, language));
+    const guess = (...gaps) => softmax(reading(...gaps).logits[hidden]);
+    const whole = guess(hidden);
+    const weights = weightsOf(reading(hidden), hidden);
+    const thickest = indexOfLargest(weights);
+    const costs = words.map((_, j) => (j === hidden ? 0 : loss(guess(hidden, j)[truth]) - loss(whole[truth])));
+    const mattered = indexOfLargest(costs);
+
+    const column = (kind, draw) => element("div", { class: kind }, ...words.map((_, j) => draw(j)));
+    const number = (j) => element("span", { class: "number" }, j === hidden ? "" : fixed(weights[j]));
+    const name = (j) => element("span",
+      { class: j === thickest ? "thick" : answered && j === mattered ? "mattered" : null }, withGap(words, hidden)[j]);
+    const cost = (j) => (j === hidden ? element("span")
+      : bar("", costs[j] / costs[mattered], fixed(costs[j]), { color: j === mattered ? "changed" : "accent" }));
+    const picture = element("div", { class: "pretty" },
+      element("span", { class: "over" }, say("weight")),
+      element("span", { class: "over" }, answered ? say("lost") : ""),
+      column("names", name), column("weights", number), lines(weights, hidden, thickest),
+      ...(answered ? [column("costs", cost)] : []));
+    const shown = [picture, quiet(say("typical", { word: words[thickest] }))];
+    if (!answered) return shown;
+    const both = [thickest, mattered].map((j) => pane(say("two", { word: words[j] }),
+      ...guesses(guess(hidden, j), language.vocabulary, truth, { before: whole })));
+    const [least, most] = [thickest, mattered].map((j) => fixed(costs[j]));
+    const text = say("here",
+      { least, most, thickest: words[thickest], mattered: words[mattered], hidden: words[hidden] });
+    return [here(text, thickest !== mattered), ...shown, panes(...both), quiet(say("outlines"))];
+  }
+
+  // ---- find the bug: three programs, two of them wrong; a changed word shows which places can read it
+
+  const LEAST = 0.2; // of the colours: a move, however small, is told from none
+
+  // How far two rows of logits stand apart as probabilities, from 0 to 1: total variation.
+  function distance(before, after) {
+    const [p, q] = [before, after].map((row) => softmax(row));
+    return p.reduce((sum, chance, i) => sum + Math.abs(chance - q[i]), 0) / 2;
+  }
+
+  // [changed place][place] -> how far the guess moves when that place holds another token; 0 where no path leads.
+  function moves(model, tokens, others, bug) {
+    const logits = (row) => run(model, row, { bug }).logits;
+    const before = logits(tokens);
+    return tokens.map((_, changed) => {
+      const after = logits(tokens.map((token, i) => (i === changed ? others[i] : token)));
+      return before.map((row, i) => distance(row, after[i]));
+    });
+  }
+
+  // Over all changed places: how many earlier ones move, and how many later ones stay still?
+  function behaviour(moved) {
+    const count = (is) => moved.flatMap((row, changed) => row.filter((move, place) => is(move, place, changed))).length;
+    return {
+      leaks: count((move, place, changed) => place < changed && move > 0),
+      still: count((move, place, changed) => place > changed && changed > 0 && move === 0), // <start> is never changed
+    };
+  }
+
+  function moveCell(move) {
+    if (move === 0) return element("span", { class: "move still", role: "img", "aria-label": "not at all" });
+    const ground = weightColor(LEAST + (1 - LEAST) * move);
+    const style = `background: ${ground}; color: ${readable(ground)}`;
+    return element("span", { class: "move", style }, move < 0.005 ? "<0.01" : fixed(move));
+  }
+
+  function bugs({ example: { words, others }, wager: { ways, right }, say, answered, models, language }) {
+    const tokensOf = (row) => [language.special.start, ...row.map((word) => language.index.get(word))];
+    const found = ways.map((bug) => moves(models.get("masked"), tokensOf(words), tokensOf(others), bug));
+    const letters = ways.map((_, i) => "ABC"[i]);
+    const note = element("p", { class: "quiet", role: "status" });
+    const buttons = words.map((word, i) => button(word, () => change(i)));
+    const moved = tokensOf(words).map(() => element("div", { class: "three" }));
+    const table = element("div", { class: "bugs", role: "group", "aria-label": say("words") },
+      element("span"), element("div", { class: "three" }, ...letters.map((each) => element("b", {}, each))),
+      ...[element("span", { class: "quiet" }, "<start>"), ...buttons].flatMap((place, i) => [place, moved[i]]));
+
+    function change(changed) {
+      buttons.forEach((each, i) => {
+        each.textContent = i === changed ? `${words[i]} → ${others[i]}` : words[i];
+        each.setAttribute("aria-pressed", i === changed);
+      });
+      moved.forEach((cell, place) => cell.replaceChildren(...found.map((way) => moveCell(way[changed + 1][place]))));
+      note.textContent = say("changed", { word: words[changed], other: others[changed] });
+    }
+
+    change(Math.floor(words.length / 2));
+    if (!answered) return [table, note];
+    const behaved = found.map(behaviour);
+    const told = behaved.map((counts, i) => say("behaved", { letter: letters[i], ...counts })).join(", ");
+    const { leaks, still } = behaved[right];
+    return [here(say("here", { told }), leaks === 0 && still === 0), table, note];
+  }
+
+  return { knockout, future, backwards, undivided, line, bugs };
+})();
