@@ -1,7 +1,4 @@
-"""The models of this phase: two layers of four heads, one layer of several, and one that must look at two places.
-
-And what phase 3 looks at before phase 4 explains it: the same attention, handed a causal mask, guesses the next word.
-"""
+"""The models of this phase: two layers of four heads, one layer of several, and one that must look at two places."""
 
 import argparse
 
@@ -22,7 +19,6 @@ ONE_LAYER_RECIPE = Recipe(
     "one_layer_model", "masked word", num_heads=4, num_layers=1, steps=800, matrix_decay=LITTLE_DECAY
 )
 AGAIN = 1000  # added to a seed: the model trained again, with a seed that no other run of ten has
-CAUSAL_RECIPE = Recipe("causal_model", "next word", num_heads=4, num_layers=2, steps=800)
 
 
 def load_multi_head_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
@@ -34,14 +30,6 @@ def load_one_layer_model(options: argparse.Namespace, seed: int | None = None, n
     """One layer of so many heads, trained like the single head of phase 1."""
     recipe = variant(ONE_LAYER_RECIPE, num_heads=num_heads)
     return checkpoints.trained_model(recipe, MultiHeadAttention, options, seed)
-
-
-def load_causal_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
-    """Two layers of four heads, trained on next words. Whoever runs it passes a causal mask (training.objective_mask).
-
-    Its checkpoint also serves phase 4, whose CausalSelfAttention makes that mask by itself.
-    """
-    return checkpoints.trained_model(CAUSAL_RECIPE, MultiHeadAttention, options, seed)
 
 
 def train_two_lookups(num_heads: int, seed: int, steps: int) -> tuple[TwoPlaces, Tensor, Tensor]:

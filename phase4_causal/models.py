@@ -5,12 +5,13 @@ import argparse
 import torch
 from torch import Tensor
 
-from phase2_multi_head.models import CAUSAL_RECIPE as RECIPE
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import checkpoints, training
 from shared.toy_language import SPECIAL, encode
 from shared.toy_model import MakeAttention, ToyTransformer, sinusoidal_positions
-from shared.training import Trained
+from shared.training import Recipe, Trained
+
+RECIPE = Recipe("causal_model", "next word", num_heads=4, num_layers=2, steps=800)
 
 
 def load_causal_model(options: argparse.Namespace, seed: int | None = None) -> Trained:

@@ -72,7 +72,7 @@ PLANS = {
         alone=("costs.benchmark",),
     ),
     "phase3": Plan(
-        train=("phase2_multi_head.models:load_multi_head_model", "phase4_causal.models:load_causal_model"),
+        train=("phase2_multi_head.models:load_multi_head_model",),
         scripts=(
             "attention_flow",
             "attention_3d",

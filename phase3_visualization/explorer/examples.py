@@ -14,7 +14,6 @@ Rules choose them, since another seed or another processor trains other models.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -63,27 +62,11 @@ def hidden_losses(
     return F.cross_entropy(logits[rows, hidden].cpu(), truth, reduction="none"), [layer.cpu() for layer in weights]
 
 
-# ---- where the page opens
+def seen_through(trained: Trained, layer: int, head: int, relation: str, direction: str) -> list[dict]:
+    """The sentences in which a head looks most at the word that is tied to the hidden one, and is worth something.
 
-
-@dataclass(frozen=True)
-class View:
-    """A sentence with its hidden word, seen through one head; cost: what the word loses without the head, in nats."""
-
-    sentence: Sentence
-    hidden: int
-    layer: int
-    head: int
-    cost: float
-
-    def as_data(self) -> dict[str, Any]:
-        """As the page gets it."""
-        words, relations = self.sentence.words, self.sentence.relations
-        return {"words": words, "relations": relations, "hidden": self.hidden, "layer": self.layer, "head": self.head}
-
-
-def seen_through(trained: Trained, layer: int, head: int, relation: str, direction: str) -> list[View]:
-    """The sentences in which a head looks most at the word that is tied to the hidden one, and is worth something."""
+    cost: what the hidden word loses without the head, in nats.
+    """
     asked = []
     for sentence in held_out():
         query, key = sentence.relations[relation][0][:: 1 if direction == "forward" else -1]
@@ -94,28 +77,29 @@ def seen_through(trained: Trained, layer: int, head: int, relation: str, directi
     blind, _ = hidden_losses(trained, sentences, queries, (layer, head))
     most = weights[layer][torch.arange(len(asked)), head, queries].argmax(dim=-1)  # (N, H, T, T) -> (N,)
     found = zip(sentences, queries, keys, most.tolist(), (blind - whole).tolist(), strict=True)
-    return [View(s, query, layer, head, cost) for s, query, key, at, cost in found if at == key and cost >= LEAST]
+    return [
+        {"words": s.words, "relations": s.relations, "hidden": i, "layer": layer, "head": head, "cost": round(cost, 4)}
+        for s, i, key, at, cost in found
+        if at == key and cost >= LEAST
+    ]
 
 
-def landings(trained: Trained, names: list[list[str | None]]) -> list[View]:
+def landings(trained: Trained, names: list[list[str | None]]) -> list[dict]:
     """The views of the page, the first one first; none if no head ties the verb to a noun. names: [layer][head]."""
     for tie in TIES:
-        ties = [
-            (layer, head, tie, direction)
+        found = [
+            view
             for direction in DIRECTIONS
             for layer, row in enumerate(names)
             for head, name in enumerate(row)
             if name == relation_name(tie, direction)
+            for view in seen_through(trained, layer, head, tie, direction)
         ]
-        found = [view for each in ties for view in seen_through(trained, *each)]
         if found:
-            found.sort(key=lambda view: view.cost)
-            worst = {view.sentence.words[verb_of(view.sentence)]: view for view in found}  # the last one of each verb
-            return sorted(worst.values(), key=lambda view: -view.cost)
+            found.sort(key=lambda view: view["cost"])
+            worst = {next(word for word in view["words"] if word in VERBS): view for view in found}  # the last of each
+            return sorted(worst.values(), key=lambda view: -view["cost"])
     return []
-
-
-# ---- a head knocked out
 
 
 def has_rival(verb: str) -> bool:
@@ -124,13 +108,13 @@ def has_rival(verb: str) -> bool:
 
 
 def hidden_verb(trained: Trained) -> dict[str, Any]:
-    """Sentence, verb, the two heads; and without each head the rise of the loss on all hidden words, at most (95 %)."""
+    """Sentence, verb, the two heads; and without each head the rise of the loss on all hidden words (95 %)."""
     sentences = [sentence for sentence in held_out() if has_rival(sentence.words[verb_of(sentence)])]
     verbs, sample = [verb_of(sentence) for sentence in sentences], language_model(trained)
     full, _ = hidden_losses(trained, sentences, verbs)
     of_verb = {head: hidden_losses(trained, sentences, verbs, head)[0] - full for head in sample.heads}
     rises = removal_importance(sample).flatten(0, 1)  # (L, H, B) -> (L * H, B)
-    mean, at_most = rises.mean(dim=-1), over_examples(rises)[1]
+    mean, ends = rises.mean(dim=-1), over_examples(rises)
     needed = max(sample.heads, key=lambda head: of_verb[head].mean().item())
     sentence = sentences[int(of_verb[needed].argmax())]
     return {
@@ -139,13 +123,10 @@ def hidden_verb(trained: Trained) -> dict[str, Any]:
         "needed": needed,
         "spare": sample.heads[int(mean.argmin())],
         "rises": [
-            {"head": head, "rise": round(rise, 4), "at_most": round(most, 4)}
-            for head, rise, most in zip(sample.heads, mean.tolist(), at_most.tolist(), strict=True)
+            {"head": head, "rise": round(rise, 4), "span": [round(end, 4) for end in span]}
+            for head, rise, span in zip(sample.heads, mean.tolist(), torch.stack(ends, -1).tolist(), strict=True)
         ],
     }
-
-
-# ---- a pretty line
 
 
 @torch.no_grad()
@@ -167,9 +148,6 @@ def pretty_line(trained: Trained) -> dict[str, Any]:
     agreed = (c for c in cases if first(leave_one_out(trained.model, c), c) <= first(perfect_reader(c), c))
     case = next(agreed, cases[0])
     return {"words": case.words, "hidden": case.hidden}
-
-
-# ---- a word changed
 
 
 def kind_of(word: str) -> tuple[str, bool]:

@@ -5,27 +5,22 @@ head must get for a name: the baselines are measured here, once, as shared/gramm
 The training is written a second time, by hand, in JavaScript: explorer/page/grow/. The tests compare the two.
 """
 
-import base64
-
 from phase2_multi_head.models import RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization.explorer.wagers import lesson_link
+from phase3_visualization.explorer.models import as_text
 from shared import optimization, training
 from shared.grammar import roles
 from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.toy_language import MASK_ID, MAX_LENGTH, PAD_ID, RELATIONS, SPECIAL, VOCABULARY, Sentence, encode
-from shared.visualization_utils import role_color
 
 TRAIN_SENTENCES = 8_000  # of the 20,000 that the other models see: each comes up about six times
-LESSON = "phase3_visualization/README.md#2-a-name-by-rule"
-SHOWN_WORDS = 10  # at most, in the sentence whose maps are shown
 TIES = [(relation, direction, relation_name(relation, direction)) for relation in RELATIONS for direction in DIRECTIONS]
 
 
 def packed(sentences: list[Sentence]) -> str:
-    """A byte for each word, <pad> after each sentence, as base64."""
+    """A byte for each word, <pad> after each sentence, as a text."""
     rows = (bytes([*encode(sentence.words), PAD_ID]) for sentence in sentences)
-    return base64.b64encode(b"".join(rows)).decode()
+    return as_text(b"".join(rows))
 
 
 def rule(base: roles.Baselines) -> dict[str, list[dict]]:
@@ -69,32 +64,14 @@ def recipe() -> dict[str, int | float]:
     }
 
 
-def shown(sentences: list[Sentence]) -> dict:
-    """A short held-out sentence with an adjective, and with a noun between subject and verb: next to is not enough.
-
-    tied: role -> the pairs (query, key) that the grammar ties in it.
-    """
-    short = (sentence for sentence in sentences if len(sentence.words) <= SHOWN_WORDS)
-    sentence = next(s for s in short if "beside" in s.words and s.relations["adjective-noun"])
-    tied = {
-        name: [pair if direction == DIRECTIONS[0] else pair[::-1] for pair in sentence.relations[relation]]
-        for relation, direction, name in TIES
-    }
-    return {"words": sentence.words, "tokens": encode(sentence.words), "tied": tied}
-
-
 def page_part() -> dict:
     """All that the page is told for growing a head; rules: of the half that names heads, and of the other."""
     train, held_out = training.corpus()
-    rules = [rule(base) for base in roles.baselines(RECIPE, MultiHeadAttention)]
     return {
         "recipe": recipe(),
         "train": packed(train[:TRAIN_SENTENCES]),
         "held_out": packed(held_out),
         "gold": {r: [[i for pair in s.relations[r] for i in pair] for s in held_out] for r in RELATIONS},  # flat
-        "rules": rules,
+        "rules": [rule(base) for base in roles.baselines(RECIPE, MultiHeadAttention)],
         "pad": PAD_ID,
-        "shown": shown(held_out),
-        "colors": {each["name"]: role_color(each["name"]) for kind in rules[0].values() for each in kind},
-        "lesson": lesson_link(LESSON),
     }

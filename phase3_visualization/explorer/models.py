@@ -1,30 +1,40 @@
 """Which models run in the page, and how do they travel there?
 
-As JSON: the sizes that the forward pass of page/model/attention.js asks for, and all numbers as one text. Beside the
-two models of the lessons there are three pairs of small ones, one whole and one broken: the same first weights, the
-same batches, the same steps, and one thing taken out. All six take about six seconds of one core.
+The model of phase 2 at several stops of its training, and trained once more with another seed; and three pairs of small
+ones, one whole and one broken: the same first weights, the same batches, the same steps, and one thing taken out. All
+six take about six seconds of one core.
 
     divided, undivided    one head of d_k = 64 that must look at two places, as phase1_single_head/parts/scaling.py
     masked, unmasked      next words with a causal mask and without, as phase4_causal/masking/breaking_causality.py
     placed, unplaced      strings backwards with positions and without, as phase1_single_head/order/positions.py
+
+To keep the page small the numbers are rounded, to float16 or int8. What the page says of a model is measured on the
+rounded numbers: it is true of the model that the reader has.
 """
 
 import argparse
 import base64
+import copy
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
+import torch
 from torch import Tensor, nn
 
 from phase1_single_head.parts.undivided import UndividedSelfAttention
 from phase1_single_head.self_attention import SelfAttention
+from phase2_multi_head.models import RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import examples
 from shared import checkpoints, training
 from shared.grammar import roles
+from shared.grammar.entropy import hidden_word_distribution
+from shared.grammar.scores import relation_name
 from shared.tasks import REVERSE, SymbolMover, train_mover, train_two_places
+from shared.toy_language import INDEX, Sentence
 from shared.toy_model import ToyTransformer
 from shared.training import Recipe, Trained
 
@@ -32,56 +42,104 @@ from shared.training import Recipe, Trained
 MASKED = Recipe("wager_masked", "next word", num_heads=4, num_layers=1, steps=200, batch_size=32)
 UNMASKED = Recipe("wager_unmasked", "next word, without a mask", num_heads=4, num_layers=1, steps=200, batch_size=32)
 TWO_PLACES_STEPS, REVERSE_STEPS = 300, 150  # as scaling.py and positions.py train them
+STOPS = (0, 100, 150, 180, 200, 220, 250, 300, 340, 400, 600, 800)  # steps of RECIPE that the page shows
 
 
-def pack(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """A state_dict, one parameter after the other: name -> shape and start, and all numbers as base64 of float32."""
-    places, numbers, start = {}, [], 0
+def as_text(data: bytes) -> str:
+    """Five characters for four bytes (base 85); none needs an escape in the JSON of a page."""
+    return base64.b85encode(data).decode().replace("<", ",")
+
+
+def rounded(parameter: Tensor, kind: str) -> list[Tensor]:
+    """What is kept of a parameter, nearly the parameter if multiplied: its numbers in float16, one factor alone; or a
+    float16 scale for each row, (rows, 1), and int8 numbers, (rows, columns). One dimension is one row.
+    """
+    rows = parameter.detach().cpu().reshape(-1, parameter.size(-1))
+    if kind == "float16":
+        return [rows.half()]
+    least = torch.finfo(torch.float16).tiny  # below it float16 loses digits
+    scales = (rows.abs().amax(dim=-1, keepdim=True) / 127).clamp(min=least).half()
+    return [scales, (rows / scales.float()).round().to(torch.int8)]
+
+
+def pack(state: Mapping[str, Tensor], kind: str) -> dict[str, str]:
+    """All numbers as a text, one parameter after the other, little endian; with int8 all scales come first."""
+    factors = zip(*(rounded(parameter, kind) for parameter in state.values()), strict=True)
+    data = b"".join(part.numpy().tobytes() for parts in factors for part in parts)
+    return {"kind": kind, "numbers": as_text(data)}
+
+
+@torch.no_grad()
+def as_packed(trained: Trained, kind: str) -> Trained:
+    """The model with the numbers that the page has of it."""
+    model = copy.deepcopy(trained.model)
+    for parameter in model.parameters():
+        numbers = math.prod(part.float() for part in rounded(parameter, kind))
+        parameter.copy_(numbers.view_as(parameter))
+    return replace(trained, model=model)
+
+
+def layout(state: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
+    """Parameter -> its shape, and how many numbers come before its own."""
+    places, start = {}, 0
     for name, parameter in state.items():
         places[name] = {"shape": list(parameter.shape), "start": start}
-        numbers.append(parameter.detach().cpu().numpy().astype("<f4").ravel())  # < : little endian, as browsers read it
         start += parameter.numel()
-    return {"parameters": places, "numbers": base64.b64encode(np.concatenate(numbers).tobytes()).decode()}
+    return places
 
 
-def roles_of(trained: Trained) -> list[list[dict]] | None:
-    """[layer][head] -> its role by rule or None, and the rule that is nearest: its name, the head's share, the bar.
+def questions() -> tuple[list[Sentence], list[int]]:
+    """The held-out sentences, and in each the place of one hidden word: every place comes up."""
+    held_out = training.corpus()[1]
+    return held_out, [n % len(sentence.words) for n, sentence in enumerate(held_out)]
 
-    None for a model of next words, for which there are no such rules.
-    """
-    if trained.recipe.objective != "masked word":
-        return None
+
+def floor() -> float:
+    """What the grammar itself loses on the questions, in nats: no model loses less but by luck."""
+    chances = [hidden_word_distribution(s.words, i)[INDEX[s.words[i]]] for s, i in zip(*questions(), strict=True)]
+    return -torch.stack(chances).log().mean().item()
+
+
+def heads_of(trained: Trained) -> list[list[dict]]:
+    """[layer][head] -> role by rule or None; own: how often, on the half that scores; others: see roles.Scores."""
     halves = roles.halves_of(trained, MultiHeadAttention)
+    scores, base = halves[1]
+    of_others = {relation_name(*key): shares for key, shares in scores.others.items()}
 
     def of_head(layer: int, head: int, name: str) -> dict:
-        rule, share, needed = roles.nearest_rule(halves, layer, head)
-        role = None if name == roles.NO_NAME else name
-        return {"role": role, "rule": rule, "share": round(share, 4), "needed": round(needed, 4)}
+        if name == roles.NO_NAME:
+            return {"role": None, "own": None, "others": None}
+        own = next(kind[name][0] for kind in roles.rules(scores, base, layer, head) if name in kind)
+        others = round(of_others[name][layer, head].item(), 2) if name in of_others else None
+        return {"role": name, "own": round(own, 2), "others": others}
 
     names = enumerate(roles.names_of(halves))
     return [[of_head(layer, head, name) for head, name in enumerate(row)] for layer, row in names]
 
 
-def record(name: str, trained: Trained) -> dict[str, Any]:
-    """A model of the lessons: sizes, how it was trained, its loss in nats, what its heads do, and the weights.
+def stop(trained: Trained, step: int, kind: str, kept: bool = True) -> dict[str, Any]:
+    """The model as it was after so many steps: loss on the questions in nats, its heads and, if kept, its numbers."""
+    packed = as_packed(trained.at_stage(step), kind)
+    loss = examples.hidden_losses(packed, *questions())[0].mean().item()
+    numbers = pack(packed.model.state_dict(), kind) if kept else {}
+    return {"step": step, "loss": round(loss, 4), "heads": heads_of(packed), **numbers}
 
-    landings: the sentences with which the page shows this model.
+
+def runs(own: Trained, again: Trained) -> list[dict[str, Any]]:
+    """The reader's model at STOPS, or a shorter training at the same shares of it; and the names in another one.
+
+    Of the other one the page keeps the numbers at two stops alone, so that it stays small.
     """
-    recipe, heads = trained.recipe, roles_of(trained)
-    names = [[head["role"] for head in layer] for layer in heads or []]
-    return {
-        "name": name,
-        "label": f"{trained.label}, seed {recipe.seed}",
-        "objective": recipe.objective,
-        "d_model": recipe.d_model,
-        "num_heads": recipe.num_heads,
-        "num_layers": recipe.num_layers,
-        "max_length": len(trained.model.positions),
-        "loss": round(training.held_out_loss(trained), 4),
-        "heads": heads,
-        "landings": [view.as_data() for view in examples.landings(trained, names)],
-        **pack(trained.model.state_dict()),
-    }
+    *before, last = sorted({round(step / RECIPE.steps * own.recipe.steps) for step in STOPS})
+    stops = [*(stop(own, step, "int8") for step in before), stop(own, last, "float16")]
+    kept = (before[len(before) // 2], last)
+    others = [stop(again, step, "int8", kept=step in kept) for step in (*before, last)]
+    return [{"seed": own.recipe.seed, "stops": stops}, {"seed": again.recipe.seed, "stops": others}]
+
+
+def masked(options: argparse.Namespace) -> Trained:
+    """The small model of next words that has its mask."""
+    return as_packed(checkpoints.trained_model(MASKED, MultiHeadAttention, options), "float16")
 
 
 def train_pairs(options: argparse.Namespace) -> tuple[dict[str, nn.Module], Tensor]:
@@ -93,7 +151,7 @@ def train_pairs(options: argparse.Namespace) -> tuple[dict[str, nn.Module], Tens
     pairs = {
         "divided": divided,
         "undivided": undivided,
-        "masked": checkpoints.trained_model(MASKED, MultiHeadAttention, options).model,
+        "masked": masked(options).model,
         "unmasked": checkpoints.trained_model(UNMASKED, MultiHeadAttention, options).model,
         "placed": train_mover("sinusoidal", whole, REVERSE, options.seed, steps(REVERSE_STEPS)),
         "unplaced": train_mover("none", whole, REVERSE, options.seed, steps(REVERSE_STEPS)),
@@ -102,7 +160,7 @@ def train_pairs(options: argparse.Namespace) -> tuple[dict[str, nn.Module], Tens
 
 
 def small_record(name: str, model: nn.Module) -> dict[str, Any]:
-    """One of the six, its parameters by the names of the forward pass; of positions those that a string can have."""
+    """One of the six, its parameters by the names of the forward pass; of positions those of a string."""
     state = {key.replace("block.", "blocks.0."): tensor for key, tensor in model.state_dict().items()}
     if isinstance(model, SymbolMover):
         state["positions"] = state["positions"][: SymbolMover.LENGTH]
@@ -114,5 +172,6 @@ def small_record(name: str, model: nn.Module) -> dict[str, Any]:
         "num_heads": model.blocks[0].attention.num_heads if toy else 1,
         "num_layers": 1,
         "max_length": len(model.positions if toy else state["positions"]),
+        "parameters": layout(state),
     }
-    return sizes | ({"divisor": 1} if name == "undivided" else {}) | pack(state)
+    return sizes | ({"divisor": 1} if name == "undivided" else {}) | pack(state, "float16")

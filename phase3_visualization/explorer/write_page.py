@@ -1,12 +1,12 @@
 """What do the trained models do with a sentence of yours?
 
-The answer is a page in which they run: type a sentence, pull a lever, and every weight is computed again. It is one
-file without a server and without the network. In it lie the weights of two toy models, the one of phase 2 that sees
-both sides and the causal one of phase 4, and the forward pass written a second time, by hand, in JavaScript:
-explorer/page/model/attention.js has the names and the steps of the Python and is worth reading beside it. Writes
-explorer.html to visualizations/.
+The answer is a page in which they run, one file without a server and without the network: every weight is computed
+again whenever a lever is pulled. In it lie the numbers of toy models, above all of the one of phase 2 at several stops
+of its training, and the forward pass a second time, by hand, in JavaScript: explorer/page/model/network.js has the
+names and the steps of the Python and is worth reading beside it. Writes explorer.html to visualizations/.
 """
 
+import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,31 +16,27 @@ import numpy as np
 import seaborn as sns
 from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex
 
-from phase2_multi_head.models import load_causal_model, load_multi_head_model
-from phase3_visualization.explorer import growing, wagers
-from phase3_visualization.explorer.models import record
-from shared import cli, paths, training
+from phase2_multi_head.models import AGAIN, load_multi_head_model
+from phase3_visualization.explorer import examples, growing, models, wagers
+from shared import cli, paths
 from shared.grammar.entropy import KINDS
-from shared.grammar.scores import with_relations
-from shared.toy_language import MAX_LENGTH, PLACES, SPECIAL, SUBJECTS, TOY_SENTENCE, VERBS, VOCABULARY, Sentence
+from shared.toy_language import MAX_LENGTH, PLACES, SPECIAL, SUBJECTS, VERBS, VOCABULARY
 from shared.training import Trained
 from shared.visualization_utils import WEIGHT_MAP, role_color
 
 FOLDER = Path(__file__).parent / "page"
 # In the order in which they are best read; page.js comes last, because it starts the page.
 SCRIPTS = (
-    *(f"model/{name}.js" for name in ("attention", "statistics", "levers")),
+    *(f"model/{name}.js" for name in ("packed", "matmul", "pieces", "network", "training", "roles", "engine")),
+    *(f"model/{name}.js" for name in ("runs", "levers")),
     "view.js",
-    *(f"look/{name}.js" for name in ("lines", "maps", "words", "effects", "steps", "writing", "tour", "look")),
-    *(f"break/{name}.js" for name in ("stage", "two_models", "one_model", "break")),
-    *(f"grow/{name}.js" for name in ("matmul", "pieces", "network", "training", "roles", "engine", "growth", "grow")),
+    *(f"look/{name}.js" for name in ("arcs", "maps", "words", "time", "steps", "grow", "story", "look")),
+    *(f"break/{name}.js" for name in ("stage", "live", "break")),
     "page.js",
 )
-STYLES = ("page.css", "views.css")
-# Name -> title, and the part of the data without which it is left out.
-VIEWS = {"look": ("Look", "models"), "break": ("Break it", "wagers"), "grow": ("Grow a head", "grow")}
+STYLES = ("page.css", "break.css")
+VIEWS = {"look": "The sentence", "break": "Six wagers"}
 RULE = "phase3_visualization/README.md#2-a-name-by-rule"
-NUM_SENTENCES = 40
 MAP_STEPS = 33  # colours of the weight map that the page gets; it blends between them
 DARK_GROUND = "#12171c"  # as --field in page.css
 DARK_WEIGHT_MAP = LinearSegmentedColormap.from_list(
@@ -48,18 +44,11 @@ DARK_WEIGHT_MAP = LinearSegmentedColormap.from_list(
 )
 
 
-def page_sentences() -> list[Sentence]:
-    """The toy sentence, then sentences that no model was trained on."""
-    return [with_relations(TOY_SENTENCE.split()), *training.corpus()[1][:NUM_SENTENCES]]
-
-
-def page_data(models: dict[str, Trained], **more: dict) -> dict:
-    """All that the page knows: words, sentences with their gold relations, colours, and the models by their names.
-
-    more: what a view needs beside that, by its name.
-    """
-    records = [record(name, trained) for name, trained in models.items()]
-    heads = [head for model in records for layer in model["heads"] or [] for head in layer]
+def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) -> dict:
+    """All that the page knows. again: the same model, trained with another seed."""
+    shown = models.as_packed(both_sides, "float16")
+    runs, grow = models.runs(both_sides, again), growing.page_part()
+    names = [[head["role"] for head in layer] for layer in runs[0]["stops"][-1]["heads"]]
     return {
         "vocabulary": list(VOCABULARY),
         "special": {word.strip("<>"): token for token, word in enumerate(SPECIAL)},
@@ -68,11 +57,22 @@ def page_data(models: dict[str, Trained], **more: dict) -> dict:
         "verbs": VERBS,
         "rule": wagers.lesson_link(RULE),
         "meanings": json.loads(wagers.TEXTS.read_text(encoding="utf-8"))["meanings"],
-        "sentences": [{"words": s.words, "relations": s.relations} for s in page_sentences()],
         "weight_map": {"light": ramp(WEIGHT_MAP), "dark": ramp(DARK_WEIGHT_MAP)},
-        "role_colors": {head["role"]: role_color(head["role"]) for head in heads if head["role"]},
-        "models": records,
-        **more,
+        "role_colors": {rule["name"]: role_color(rule["name"]) for kind in grow["rules"][0].values() for rule in kind},
+        "model": {
+            "d_model": both_sides.recipe.d_model,
+            "num_heads": both_sides.recipe.num_heads,
+            "num_layers": both_sides.recipe.num_layers,
+            "num_words": len(VOCABULARY),
+            "max_length": len(both_sides.model.positions),
+            "label": f"{both_sides.label}, seed {both_sides.recipe.seed}",
+        },
+        "landings": examples.landings(shown, names),
+        "layout": models.layout(both_sides.model.state_dict()),
+        "runs": runs,
+        "floor": round(models.floor(), 4),
+        "wagers": wagers.data(shown, options),
+        "grow": grow,
     }
 
 
@@ -108,29 +108,21 @@ def render(data: dict) -> str:
         css="\n".join((FOLDER / name).read_text(encoding="utf-8") for name in STYLES),
         scripts=[{"name": name, "text": (FOLDER / name).read_text(encoding="utf-8")} for name in SCRIPTS],
         data=as_script_text(data),
-        views={name: title for name, (title, needed) in VIEWS.items() if needed in data},
+        views=VIEWS,
     )
-
-
-def write(models: dict[str, Trained], output_dir: Path, **more: dict) -> Path:
-    """Write the page with these models under output_dir; returns its path."""
-    path = output_dir / paths.EXPLORER
-    page = render(page_data(models, **more))
-    with paths.whole_file(path) as unfinished:
-        unfinished.write_text(page, encoding="utf-8")
-    return path
 
 
 @cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
-    models = {"both sides": load_multi_head_model(options), "causal": load_causal_model(options)}
-    bets = wagers.data(models["both sides"], models["causal"], options)
-    path = write(models, options.output_dir, wagers=bets, grow=growing.page_part())
-    print(f"explorer: {paths.shown(path)}, {path.stat().st_size / 1e6:.2f} MB  (open it in a browser)")
-    for name, trained in models.items():
-        print(f"   {name}: layers {trained.recipe.num_layers}, heads {trained.recipe.num_heads}, {trained.label}")
-    return f"{len(models)} models run in one file of {path.stat().st_size / 1e6:.2f} MB, without a network"
+    again = load_multi_head_model(options, options.seed + AGAIN)
+    data = page_data(load_multi_head_model(options), again, options)
+    path = options.output_dir / paths.EXPLORER
+    with paths.whole_file(path) as unfinished:
+        unfinished.write_text(render(data), encoding="utf-8")
+    size = f"{path.stat().st_size / 1e6:.2f} MB"
+    print(f"explorer: {paths.shown(path)}, {size}  (open it in a browser)")
+    return f"a model at {len(data['runs'][0]['stops'])} stops of its training in one file of {size}, without a network"
 
 
 if __name__ == "__main__":
