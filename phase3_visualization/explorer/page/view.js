@@ -40,13 +40,11 @@ const View = (() => {
     return onGround.get(ground);
   }
 
-  // Heads are named and coloured by their role; a head that passes no rule has none, and a model of next words knows no
-  // such rules: heads[layer][head] is {role, rule, share, needed}, or heads is null.
-  const place = (layer, head) => `layer ${layer}, head ${head}`;
-  const roleOf = (model, layer, head) => (model.heads ? model.heads[layer][head].role ?? NO_ROLE : place(layer, head));
+  // Heads are named and coloured by their role, at each stop of a training: heads[layer][head].role is null without one.
+  const place = (layer, head) => `head ${layer}.${head}`;
+  const roleOf = ({ heads }, layer, head) => heads[layer][head].role ?? NO_ROLE;
   const roleColor = (role) => colors.roles[role] ?? "var(--no-role)";
-  const headName = (model, layer, head) =>
-    model.heads ? `${roleOf(model, layer, head)} (${place(layer, head)})` : place(layer, head);
+  const headName = (model, layer, head) => `${place(layer, head)}, ${roleOf(model, layer, head)}`;
 
   // element("p", {class: "quiet", title: "…"}, "text", child): strings become text, attributes stay attributes.
   function element(name, attributes = {}, ...children) {
@@ -64,8 +62,51 @@ const View = (() => {
     return node;
   }
 
+  function button(text, action, attributes = {}) {
+    const node = element("button", { type: "button", ...attributes }, text);
+    node.addEventListener("click", action);
+    return node;
+  }
+
   // ["the", "cat"] -> ["0 the", "1 cat"]: repeated words stay apart.
   const tokenLabels = (words) => words.map((word, position) => `${position} ${word}`);
+
+  // "0.39 → 0.06", or one number where both read alike.
+  function change(before, after, digits = 2) {
+    const [old, now] = [fixed(before, digits), fixed(after, digits)];
+    return old === now ? now : `${old} → ${now}`;
+  }
+
+  // One line: a name, a bar from 0 to 1, a number. color: a class of page.css; before: another share, as an outline;
+  // mark: what stands after the name.
+  function bar(name, share, number, { color = "accent", before = null, mark = "" } = {}) {
+    const track = element("span", { class: "track", "aria-hidden": "true" });
+    function fill(kind, part) { // however small, it can be seen: only a share of 0 has none
+      if (part > 0) track.append(element("i", { class: kind }));
+      if (part > 0) track.lastChild.style.width = `${100 * Math.min(1, part)}%`;
+    }
+    fill(color, share);
+    fill("before", before);
+    const called = element("span", { class: "name" }, name, mark && element("b", {}, ` ${mark}`));
+    return element("div", { class: before === null ? "line" : "line changes" }, called, track,
+      element("span", { class: "number" }, number));
+  }
+
+  // The likeliest words for one place, as lines; the true one is always among them and marked, and so is `also`, a
+  // reader's own guess. after, before: shares of all words.
+  const NEVER_SAID = ["<pad>", "<mask>", "<start>"];
+  function guesses(after, vocabulary, truth, { count = 5, before = null, also = null } = {}) {
+    const words = [...after.keys()].filter((word) => !NEVER_SAID.includes(vocabulary[word]));
+    words.sort((a, b) => after[b] - after[a]);
+    const shown = new Set([truth, also].filter((word) => word !== null));
+    for (const word of words) if (shown.size < count) shown.add(word);
+    return words.filter((word) => shown.has(word)).map((word) => bar(vocabulary[word], after[word],
+      before ? change(before[word], after[word]) : fixed(after[word]), {
+        color: word === truth ? "accent" : "other",
+        before: before && before[word],
+        mark: [word === truth && "✓", word === also && "you"].filter(Boolean).join(" "),
+      }));
+  }
 
   // A button that must not be used now keeps the focus: a disabled one would lose it to the page.
   function setUsable(button, usable) {
@@ -74,7 +115,7 @@ const View = (() => {
   const isUsable = (button) => button.getAttribute("aria-disabled") !== "true";
 
   return {
-    NO_ROLE, useColors, byId, on, fixed, weightColor, rgb, readable, roleOf, roleColor, headName, place, element, svg,
-    tokenLabels, setUsable, isUsable, darkGround,
+    NO_ROLE, useColors, byId, on, fixed, weightColor, rgb, readable, roleOf, roleColor, headName, place, element, svg, button,
+    change, bar, guesses, tokenLabels, setUsable, isUsable, darkGround,
   };
 })();

@@ -1,4 +1,5 @@
-// The maps: all heads small, and one head large. Rows are queries, columns are keys; what may not be seen is hatched.
+// The maps: all heads small, and one head large. Rows are queries, columns are keys; what may not be seen is hatched, since
+// it is not a weight of 0 that the head chose.
 "use strict";
 
 const Maps = (() => {
@@ -6,26 +7,26 @@ const Maps = (() => {
   const WITH_NUMBERS = 10; // words: up to here numbers stand in the cells of the large map
   const PIXELS = 96; // about as many across a small map, a whole number for each cell
 
-  // What a score of -Infinity hides is not a weight of 0 that the head chose.
-  const isHidden = (scores, i, j) => scores[i][j] === -Infinity;
+  const FRAME = 1; // pixels, in a cell of six or so
 
   // "#0b5f97" as one number of a canvas: alpha, blue, green, red, since all machines with a browser are little endian.
   const pixel = (hex) => rgb(hex).reduce((sum, value, i) => sum + value * 2 ** (8 * i), 255 * 2 ** 24);
   const stylePixel = (name) => pixel(getComputedStyle(document.documentElement).getPropertyValue(name).trim());
 
   // One head small: its pixels are written as numbers, which is much faster than a rectangle for each weight.
-  function drawMap(canvas, weights, scores) {
+  // isHidden(query, key): hatched; isOutlined(query, key): framed.
+  function drawMap(canvas, weights, isHidden, isOutlined = () => false) {
     const length = weights.length;
     const cell = Math.max(4, Math.round(PIXELS / length));
     const gap = length <= 16 ? 1 : 0;
     const size = cell * length;
     const image = new ImageData(size, size);
     const pixels = new Uint32Array(image.data.buffer).fill(stylePixel("--map-gap"));
-    const [hidden, hatch] = [stylePixel("--hidden"), stylePixel("--hatch")];
-    function fill(i, j, color, width) {
-      for (let y = i * cell; y < i * cell + width; y++) {
+    const [hidden, hatch, outline] = ["--hidden", "--hatch", "--changed"].map(stylePixel);
+    function fill(i, j, color, width, margin = 0) {
+      for (let y = i * cell + margin; y < i * cell + width - margin; y++) {
         const start = y * size + j * cell;
-        pixels.fill(color, start, start + width);
+        pixels.fill(color, start + margin, start + width - margin);
       }
     }
     function stripe(i, j) {
@@ -34,59 +35,62 @@ const Maps = (() => {
       }
     }
     weights.forEach((row, i) => row.forEach((weight, j) => {
-      if (!isHidden(scores, i, j)) return fill(i, j, pixel(weightColor(weight)), cell - gap);
-      fill(i, j, hidden, cell);
-      stripe(i, j);
+      const shade = pixel(weightColor(weight));
+      if (isHidden(i, j)) {
+        fill(i, j, hidden, cell);
+        stripe(i, j);
+      } else if (isOutlined(i, j)) {
+        fill(i, j, outline, cell - gap);
+        fill(i, j, shade, cell - gap, FRAME);
+      } else fill(i, j, shade, cell - gap);
     }));
     canvas.width = canvas.height = size;
     canvas.getContext("2d").putImageData(image, 0, 0);
   }
 
-  // The grid of maps, made once for a model: {layer, head} -> its button, its canvas and its switch.
-  function makeHeads(box, model, onChoose, onRemove) {
-    box.style.setProperty("--heads", model.num_heads);
-    const maps = [];
-    for (let layer = 0; layer < model.num_layers; layer++) {
-      for (let head = 0; head < model.num_heads; head++) {
-        const canvas = element("canvas", { "aria-hidden": "true" });
-        const name = element("span", { class: "role" }, roleOf(model, layer, head));
-        const map = element("button", { type: "button", class: "map" }, name, canvas);
-        const remove = element("button", { type: "button", class: "remove" });
-        map.style.setProperty("--head", roleColor(roleOf(model, layer, head)));
-        map.addEventListener("click", () => onChoose(layer, head));
-        remove.addEventListener("click", () => onRemove(layer, head));
-        const earned = element("span", { class: "place" }, ...earnedBy(model, layer, head));
-        const cell = element("div", { class: "head-cell" }, map, element("div", { class: "under" }, earned, remove));
-        maps.push({ layer, head, canvas, map, remove, cell });
-      }
-    }
+  // The grid of maps, made once: {layer, head} -> its button, its canvas, and what stands below.
+  function makeHeads(box, { num_layers, num_heads }, onChoose, onRemove) {
+    const maps = Array.from({ length: num_layers * num_heads }, (_, i) => {
+      const [layer, head] = [Math.floor(i / num_heads), i % num_heads];
+      const [canvas, role] = [element("canvas", { "aria-hidden": "true" }), element("span", { class: "role" })];
+      const map = element("button", { type: "button", class: "map" }, role, canvas);
+      const [cost, shares] = [element("span", { class: "cost" }), element("span")];
+      const remove = element("button", { type: "button", class: "remove" });
+      map.addEventListener("click", () => onChoose(layer, head));
+      remove.addEventListener("click", () => onRemove(layer, head));
+      const cell = element("div", { class: "head-cell" }, map, element("div", { class: "under" }, cost, shares, remove));
+      return { layer, head, canvas, role, map, cost, shares, remove, cell };
+    });
     box.replaceChildren(...maps.map((item) => item.cell));
     return maps;
   }
 
-  // How the head stands to its rule, or to the rule that it misses by least: "100 %, 66 % asked".
-  function earnedBy(model, layer, head) {
-    if (!model.heads) return [];
-    const { role, rule, share, needed } = model.heads[layer][head];
-    const percent = (number) => `${Math.floor(100 * number)}\u00a0%`;
-    const nearest = role === null ? [`nearest: ${rule}, `] : [];
-    return [...nearest, `${percent(share)}, asked ${percent(needed)}`];
+  // What a name was earned with: the share of the words that look where it says, and of the others that do so, too.
+  function earnedBy({ role, own, others }) {
+    if (role === null) return "";
+    return others === null ? `words: ${fixed(own)}` : `own word: ${fixed(own)}, others: ${fixed(others)}`;
   }
 
-  function drawHeads(maps, model, layers, state) {
-    for (const { layer, head, canvas, map, remove, cell } of maps) {
-      const { weights, scores } = layers[layer];
-      drawMap(canvas, weights[head], scores[head]);
+  // model: {heads, with a role each}; costs: of each head, "0.39 → 0.06".
+  function drawHeads(maps, model, layers, state, costs) {
+    maps.forEach(({ layer, head, canvas, role, map, cost, shares, remove, cell }, i) => {
+      drawMap(canvas, layers[layer].weights[head], (query, key) => state.causal && key > query);
       const chosen = layer === state.layer && head === state.head;
       const out = state.removed.includes(`${layer}.${head}`);
+      const named = roleOf(model, layer, head);
+      role.textContent = `${layer}.${head} ${named}`;
+      map.style.setProperty("--head", roleColor(named));
       map.setAttribute("aria-pressed", chosen);
       map.tabIndex = chosen ? 0 : -1; // Tab enters the grid once; arrows move in it
       map.setAttribute("aria-label", `${headName(model, layer, head)}${out ? ", knocked out" : ""}`);
       cell.classList.toggle("out", out);
+      cell.classList.toggle("lit", model.heads[layer][head].role !== null);
+      cost.textContent = costs[i];
+      shares.textContent = earnedBy(model.heads[layer][head]);
       remove.textContent = out ? "put back" : "knock out";
       remove.setAttribute("aria-pressed", out);
       remove.setAttribute("aria-label", `${out ? "put back" : "knock out"} ${place(layer, head)}`);
-    }
+    });
   }
 
   // One head large, as a table: it can be read aloud. Its cells are made once for a length and then only filled.
@@ -104,14 +108,14 @@ const Maps = (() => {
     box.replaceChildren(element("table", { class: kind }, element("thead", {}, top), element("tbody", {}, ...rows)));
   }
 
-  function drawLarge(box, words, weights, scores, chosen, onChoose) {
+  function drawLarge(box, words, weights, isHidden, chosen, onChoose) {
     const labels = tokenLabels(words);
     if (box.querySelectorAll("tbody tr").length !== words.length) makeLarge(box, words.length, onChoose);
     const columns = box.querySelectorAll("thead span");
     box.querySelectorAll("tbody tr").forEach((row, i) => {
       columns[i].textContent = row.firstChild.textContent = labels[i];
       row.classList.toggle("chosen", i === chosen);
-      weights[i].forEach((weight, j) => fillCell(row.children[j + 1], weight, isHidden(scores, i, j), words.length));
+      weights[i].forEach((weight, j) => fillCell(row.children[j + 1], weight, isHidden(i, j), words.length));
     });
   }
 

@@ -8,6 +8,7 @@
 const Words = (() => {
   const { byId, element } = View;
   const EXPLAINED = 3; // unknown words of a sentence
+  const SHOWN = 30; // letters of one
 
   const NAMES = { // as they are said after "no": "no animals but cat, dog, fox"
     determiner: "determiners", adjective: "adjectives", adverb: "adverbs", verb: "verbs", preposition: "prepositions",
@@ -34,10 +35,36 @@ const Words = (() => {
     return NOUNS.includes(group) ? "verb" : "preposition"; // after a verb or an adverb
   }
 
+  // How many letters two words share in common pieces: the longest piece, then the same to its left and right.
+  function sharedLetters(a, b) {
+    let [length, startA, startB] = [0, 0, 0];
+    for (let i = 0; i < a.length; i++) {
+      for (let j = 0; j < b.length; j++) {
+        let n = 0;
+        while (i + n < a.length && j + n < b.length && a[i + n] === b[j + n]) n++;
+        if (n > length) [length, startA, startB] = [n, i, j];
+      }
+    }
+    if (length === 0) return 0;
+    return length + sharedLetters(a.slice(0, startA), b.slice(0, startB)) +
+      sharedLetters(a.slice(startA + length), b.slice(startB + length));
+  }
+
+  // The k known words most similar to a word, as Python's difflib.get_close_matches finds them (Ratcliff & Metzener
+  // 1988): the share of letters in common pieces. Empty if no word is similar enough; 0.5 as in toy_language.tokenize.
+  function nearestWords(word, vocabulary, k = 3, cutoff = 0.5) {
+    const similar = vocabulary
+      .filter((known) => !known.startsWith("<"))
+      .map((known) => ({ known, ratio: (2 * sharedLetters(known, word)) / (known.length + word.length) }))
+      .filter(({ ratio }) => ratio >= cutoff);
+    similar.sort((a, b) => b.ratio - a.ratio || (a.known < b.known ? 1 : -1));
+    return similar.slice(0, k).map(({ known }) => known);
+  }
+
   // All words of a group, of nouns one form of each; first the one that is written most like the word.
   function someOf(group, groups, word) {
     const all = groups[group].filter((_, i) => !NOUNS.includes(group) || i % 2 === 0);
-    const near = Statistics.nearest_words(word, all, 1);
+    const near = nearestWords(word, all, 1);
     return [...near, ...all.filter((known) => !near.includes(known))];
   }
 
@@ -47,7 +74,7 @@ const Words = (() => {
     const meaning = meaningOf(word, meanings);
     if (NO_SUCH[meaning]) return { says: NO_SUCH[meaning], words: [] };
     if (meaning) return { says: `No ${NAMES[meaning]} but:`, words: someOf(meaning, groups, word) };
-    const similar = Statistics.nearest_words(word, words, 3, LIKE);
+    const similar = nearestWords(word, words, 3, LIKE);
     const near = similar.filter((known) => Math.abs(known.length - word.length) < 2);
     if (near.length > 0) return { says: "Written much the same:", words: near };
     const place = expected(before, groups);
@@ -55,9 +82,23 @@ const Words = (() => {
     return { says: `Here comes a ${place}, such as:`, words: someOf(place, groups, word) };
   }
 
+  // Whether a role, such as "verb → subject", is about this word: the first noun is taken for the subject, the first one
+  // after the verb for the place. A position, or a column, is about all words.
+  function fits(role, words, at, { verbs, groups }) {
+    if (!role.includes(" → ") || role.startsWith("most")) return true;
+    const verb = words.findIndex((word) => Object.hasOwn(verbs, word));
+    const firstNoun = (from) => words.findIndex((word, i) => i > from && isNoun(word, groups));
+    const asks = {
+      noun: () => isNoun(words[at], groups), verb: () => at === verb, subject: () => at === firstNoun(-1),
+      place: () => verb >= 0 && at === firstNoun(verb),
+    };
+    const [from] = role.split(" → ");
+    return asks[from]?.() ?? groupOf(words[at], groups) === from;
+  }
+
   // What the grammar says of the verb of a sentence; empty without one.
   function ofVerb(words, { verbs }) {
-    const verb = words.find((word) => word in verbs);
+    const verb = words.find((word) => Object.hasOwn(verbs, word));
     if (!verb) return "";
     const [subject, preposition, place] = verbs[verb];
     return `In this language only ${NAMES[subject]} ${verb}, and only ${preposition} ${NAMES[place]}.`;
@@ -81,6 +122,8 @@ const Words = (() => {
   // "The dog, sat." -> ["the", "dog", "sat"], marks aside: no word of the language has one.
   const split = (text) => text.toLowerCase().replace(/[.,!?;:"“”()]/g, " ").split(/\s+/).filter(Boolean);
 
+  const short = (word) => (word.length > SHOWN ? `${word.slice(0, SHOWN)}…` : word);
+
   // {words} or {problem: text, unknown: [{word, before}]}.
   function read(text, language) {
     const words = split(text);
@@ -94,7 +137,7 @@ const Words = (() => {
     const [first] = unknown;
     const more = unknown.length > 1 ? ` and ${unknown.length - 1} more` : "";
     const verb = unknown.length > 1 ? "are" : "is";
-    const problem = `“${first.word}”${more} ${verb} not among the ${language.words.length} words that the models know.`;
+    const problem = `“${short(first.word)}”${more} ${verb} not among the ${language.words.length} words that the models know.`;
     return { problem, unknown };
   }
 
@@ -107,7 +150,7 @@ const Words = (() => {
         button.addEventListener("click", () => onTake(word, known));
         return button;
       });
-      return element("p", {}, element("b", {}, word), ` ${says} `, ...buttons);
+      return element("p", {}, element("b", {}, short(word)), ` ${says} `, ...buttons);
     });
     byId("message").replaceChildren(...(problem ? [element("p", {}, problem)] : []), ...lines);
   }
@@ -115,5 +158,5 @@ const Words = (() => {
   // The typed text with one word replaced by another, wherever it stands.
   const replaced = (text, unknown, word) => split(text).map((part) => (part === unknown ? word : part)).join(" ");
 
-  return { isNoun, ofVerb, drawChips, read, explain, replaced };
+  return { isNoun, fits, ofVerb, instead, drawChips, read, explain, replaced, nearestWords };
 })();

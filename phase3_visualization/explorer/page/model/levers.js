@@ -1,129 +1,110 @@
 // Levers: what each one does to the sentence and to the model, and what that costs.
 //
-// A word is named by its place in the sentence as typed (-1 is <start>), so that it stays the same word when two words
-// are swapped; a position is its place among the tokens that the model reads. What is on the screen, maps and guesses,
-// comes from one forward pass: a word that is hidden for the question is hidden in the maps, too.
+// What is on the screen, maps and guesses, comes from one forward pass of the model at the step that is looked at.
 "use strict";
 
 const Levers = (() => {
-  const NAMES = ["causal", "divisor", "removed", "hidden", "order", "temperature"];
-  const UNTOUCHED = { causal: null, divisor: null, removed: [], order: null, temperature: 1 };
-  const REMEMBERED = 32; // forward passes
+  const UNTOUCHED = { causal: false, divisor: null, removed: [] };
+  const NAMES = Object.keys(UNTOUCHED);
+  const REMEMBERED = 200; // forward passes
+  const MOST = 3; // heads that are tried together
 
-  // The model that sees both sides is always asked for a hidden word: hiding is its question, and no lever.
-  function pulled(model, state, name) {
-    if (name === "hidden") return model.causal && state.hidden.length > 0;
-    return name === "removed" ? state.removed.length > 0 : state[name] !== UNTOUCHED[name];
-  }
-  const active = (model, state) => NAMES.filter((name) => pulled(model, state, name));
-  const untouched = (model, state) => ({ ...state, ...UNTOUCHED, hidden: model.causal ? [] : state.hidden });
-  const only = (model, state, name) => ({ ...untouched(model, state), [name]: state[name] });
+  const pulled = (state, name) => (name === "removed" ? state.removed.length > 0 : state[name] !== UNTOUCHED[name]);
+  const active = (state) => NAMES.filter((name) => pulled(state, name));
+  const untouched = (state) => ({ ...state, ...UNTOUCHED });
+  const only = (state, name) => ({ ...untouched(state), [name]: state[name] });
 
-  // How many tokens stand before the first word: the causal model starts with <start>.
-  const shift = (model) => (model.causal ? 1 : 0);
-  const orderOf = (state) => state.order ?? state.words.map((_, i) => i);
-  const position = (model, state, word) => (word < 0 ? 0 : orderOf(state).indexOf(word) + shift(model));
-  const wordAt = (model, state, at) => (at < shift(model) ? -1 : orderOf(state)[at - shift(model)]);
-  const isCausal = (model, state) => state.causal ?? model.causal;
-  const divisorOf = (model, state) => state.divisor ?? model.divisor;
-
-  // What the model reads: words in their order; the model that sees both sides reads <mask> for a hidden one.
-  function tokens(model, state, language) {
-    const ids = orderOf(state).map((word) => {
-      const masked = !model.causal && state.hidden.includes(word);
-      return masked ? language.special.mask : language.index.get(state.words[word]);
-    });
-    return model.causal ? [language.special.start, ...ids] : ids;
-  }
-
-  // The levers as Attention.forward takes them. The causal model has no <mask>: nobody may look at a hidden word.
-  function forModel(model, state) {
-    const hidden = model.causal ? state.hidden.map((word) => position(model, state, word)) : [];
-    return { causal: isCausal(model, state), divisor: divisorOf(model, state), removed: state.removed, hidden };
+  // What the model reads: <mask> for a hidden word.
+  function tokens(state, language) {
+    return state.words.map((word, i) =>
+      (state.hidden.includes(i) ? language.special.mask : language.index.get(word)));
   }
 
   const passes = new Map(); // what was computed last: before and after ask for the same passes again and again
 
   // One forward pass on the sentence as the levers make it.
-  function run(model, state, language) {
-    const read = tokens(model, state, language);
-    const levers = forModel(model, state);
-    const key = JSON.stringify([model.name, read, levers]);
+  function run(state, language) {
+    const read = tokens(state, language);
+    const { causal, removed } = state;
+    const { step } = Runs.stopAt(state);
+    const key = JSON.stringify([state.run, step, read, causal, state.divisor, removed]);
     if (!passes.has(key)) {
       if (passes.size >= REMEMBERED) passes.delete(passes.keys().next().value);
-      passes.set(key, { tokens: read, ...Attention.forward(model, read, levers) });
+      const model = Runs.modelAt(state);
+      const divisor = state.divisor ?? model.divisor;
+      passes.set(key, { tokens: read, ...Network.run(model, read, { causal, removed, divisor }, true) });
     }
     return passes.get(key);
   }
 
-  // Temperature 0 is the limit: the likeliest word takes all.
-  function chances(logits, temperature) {
-    if (temperature > 0) return Attention.softmax(logits, temperature);
-    const row = new Float32Array(logits.length);
-    row[logits.indexOf(Math.max(...logits))] = 1;
-    return row;
-  }
-
-  // -ln p of the true word, at a temperature.
-  function lossAt(logits, truth, temperature) {
-    if (temperature > 0) return Statistics.loss(logits.map((logit) => logit / temperature), truth);
-    return chances(logits, 0)[truth] === 1 ? 0 : Infinity;
+  // -ln p of the true word, without a detour over p, which may round to 0.
+  function lossOf(logits, truth) {
+    const largest = Math.max(...logits);
+    return largest + Math.log(logits.reduce((sum, logit) => sum + Math.exp(logit - largest), 0)) - logits[truth];
   }
 
   // The hidden word that the guess is for: the chosen word if it is hidden, else the first that is; null if none is.
   const asked = (state) => (state.hidden.includes(state.query) ? state.query : state.hidden[0] ?? null);
 
-  // The guess for the hidden word: {probabilities, truth, loss, position}.
-  function measureHidden(model, state, language, pass, word) {
-    const at = position(model, state, word);
-    const truth = language.index.get(state.words[word]);
-    const logits = pass.logits[at];
-    const loss = lossAt(logits, truth, state.temperature);
-    return { logits, probabilities: chances(logits, state.temperature), truth, loss, position: at };
+  // The guess for the word that is asked for: its probabilities, the true word, what that costs; null if none is hidden.
+  function measure(state, language) {
+    const at = asked(state);
+    if (at === null) return null;
+    const logits = run(state, language).logits[at];
+    const truth = language.index.get(state.words[at]);
+    const probabilities = Network.softmax(logits);
+    return { probabilities, truth, chance: probabilities[truth], best: best(logits, language) };
   }
 
-  // The word after the chosen one, and the mean loss of all next words of the sentence.
-  function measureNext(model, state, language, pass, at) {
-    const { tokens: read, logits } = pass;
-    const truth = at + 1 < read.length ? read[at + 1] : null;
-    const losses = read.slice(1).map((next, i) => lossAt(logits[i], next, state.temperature));
-    const loss = losses.reduce((sum, value) => sum + value, 0) / losses.length;
-    return { logits: logits[at], probabilities: chances(logits[at], state.temperature), truth, loss, position: at };
+  // <mask> and the like are no words to say, however likely.
+  function best(logits, { special }) {
+    const marks = Object.values(special);
+    return logits.reduce((most, logit, token) => (marks.includes(token) || logit <= (logits[most] ?? -Infinity)
+      ? most : token), -1);
   }
 
-  // What a state of the levers does: guess, loss and the entropy of the chosen head. Without a hidden word the model
-  // that sees both sides is asked nothing: probabilities is null.
-  // touched: the state on screen, which says which word is asked for, so that before and after ask the same.
-  function measure(model, state, language, touched) {
-    const pass = run(model, state, language);
-    const { causal, hidden } = forModel(model, state);
-    const weights = pass.layers[state.layer].weights[state.head];
-    const entropy = Statistics.normalized_entropy(weights, causal, hidden);
-    if (model.causal) {
-      return { ...measureNext(model, state, language, pass, position(model, touched, touched.query)), entropy };
+  // What the true word costs, in nats, by what is known after each part of the model: Network.run's `after`.
+  function through(state, language) {
+    const at = asked(state);
+    const truth = language.index.get(state.words[at]);
+    return run(state, language).after.map((rows) => lossOf(rows[at], truth));
+  }
+
+  // ---- knocking out
+
+  const nameOf = (layer, head) => `${layer}.${head}`;
+  const toggled = (items, item) => (items.includes(item) ? items.filter((other) => other !== item) : [...items, item].sort());
+
+  function allHeads() {
+    const { num_layers, num_heads } = Runs.model();
+    return Array.from({ length: num_layers * num_heads }, (_, i) =>
+      nameOf(Math.floor(i / num_heads), i % num_heads));
+  }
+
+  const without = (state, removed, language) => measure({ ...untouched(state), removed }, language);
+
+  function* setsOf(items, size, from = 0) {
+    if (size === 0) yield [];
+    for (let i = from; i < items.length && size > 0; i++) {
+      for (const rest of setsOf(items, size - 1, i + 1)) yield [items[i], ...rest];
     }
-    const word = asked(touched);
-    if (word === null) return { probabilities: null, truth: null, loss: NaN, position: null, entropy };
-    return { ...measureHidden(model, state, language, pass, word), entropy };
   }
 
-  // <mask>, <pad> and <start> are no words to say, however likely.
-  const sayable = (logits, { special }) =>
-    logits.map((logit, token) => ([special.mask, special.pad, special.start].includes(token) ? -Infinity : logit));
-
-  // The k likeliest words, by logits: at temperature 0 all probabilities but one are 0.
-  const likeliest = ({ logits }, language, k) => Statistics.top(sayable(logits, language), k).map(({ token }) => token);
-
-  // Two words change places.
-  function swapped(state, one, other) {
-    const order = [...orderOf(state)];
-    const [i, j] = [order.indexOf(one), order.indexOf(other)];
-    [order[i], order[j]] = [order[j], order[i]];
-    return order.every((word, at) => word === at) ? null : order;
+  // The smallest set of heads whose removal changes the best guess: the chosen head if it does so alone, else of all
+  // sets of that size the one that leaves the true word least. null if no three heads do.
+  function breaking(state, language) {
+    const whole = measure(untouched(state), language);
+    for (let size = 1; size <= MOST; size++) {
+      const found = [...setsOf(allHeads(), size)]
+        .map((heads) => ({ heads, ...without(state, heads, language) }))
+        .filter(({ best: now }) => now !== whole.best);
+      const chosen = found.find(({ heads }) => size === 1 && heads[0] === nameOf(state.layer, state.head));
+      if (found.length) return (chosen ?? found.reduce((a, b) => (b.chance < a.chance ? b : a))).heads;
+    }
+    return null;
   }
 
   return {
-    NAMES, UNTOUCHED, pulled, active, untouched, only, shift, orderOf, position, wordAt, isCausal, divisorOf, forModel,
-    run, chances, asked, measure, sayable, likeliest, swapped,
+    NAMES, UNTOUCHED, pulled, active, untouched, only, run, asked, measure, through, nameOf, toggled, allHeads, breaking,
   };
 })();

@@ -63,16 +63,21 @@ const Roles = (() => {
     rule.columns.map(({ of, bar }) => share(others[of]) - bar),
   ];
 
-  /* The name of one head from its tallies on both halves, or null; a position comes first, a column last. */
-  function name_of(halves, rules) {
+  /* One head from its tallies on both halves: its role or null, the share of its own words that look where the role
+     says, and for a relation the share of the others that look there, too. A position comes first, a column last. */
+  function head_of(halves, rules) {
     const [naming, scoring] = halves.map((half, n) => margins(half, rules[n]));
     const best = naming.map((passed) => passed.indexOf(Math.max(...passed)));
     const kind = best.findIndex((at, k) => Math.min(naming[k][at], scoring[k][at]) >= 0);
-    return kind < 0 ? null : rules[0][["positions", "relations", "columns"][kind]][best[kind]].name;
+    if (kind < 0) return { role: null, own: null, others: null };
+    const [{ positions, relations, others }, at] = [halves[1], best[kind]];
+    const rule = rules[0][["positions", "relations", "columns"][kind]][at];
+    const own = [positions, relations, others][kind][kind === 2 ? rule.of : at];
+    return { role: rule.name, own: share(own), others: kind === 1 ? share(others[at]) : null };
   }
 
-  /* [layer][head] -> name. Every other sentence names, the rest must agree. */
-  function* names(model, held_out, rules) {
+  /* [layer][head] -> what head_of says. Every other sentence names, the rest must agree. */
+  function* heads(model, held_out, rules) {
     const tallies = Array.from({ length: model.num_layers }, () => Array.from({ length: model.num_heads }, () =>
       rules.map((r) => ({ positions: tally(r.positions), relations: tally(r.relations), others: tally(r.relations) }))));
     for (let at = 0; at < held_out.length; at += SENTENCES_AT_ONCE) {
@@ -86,8 +91,8 @@ const Roles = (() => {
       model.space.release(before);
       yield;
     }
-    return tallies.map((heads) => heads.map((halves) => name_of(halves, rules)));
+    return tallies.map((heads) => heads.map((halves) => head_of(halves, rules)));
   }
 
-  return { prepare, names };
+  return { prepare, heads };
 })();

@@ -23,12 +23,12 @@ const Pieces = (() => {
     for (let i = 0; i < x.data.length; i++) sum[i % x.cols] += x.data[i];
   }
 
-  /* y = x Wᵀ + b: (N, in) -> (N, out) */
+  /* y = x Wᵀ + b: (N, in) -> (N, out); a lone head has no b. */
   function linear({ space, parameters }, name, x) {
     const weight = parameters[`${name}.weight`].value;
-    const bias = parameters[`${name}.bias`].value.data;
+    const bias = parameters[`${name}.bias`]?.value.data;
     const y = space.multiply(x, transposed(weight), space.take(x.rows, weight.rows));
-    for (let i = 0; i < y.data.length; i++) y.data[i] += bias[i % y.cols];
+    if (bias) for (let i = 0; i < y.data.length; i++) y.data[i] += bias[i % y.cols];
     return y;
   }
 
@@ -80,12 +80,17 @@ const Pieces = (() => {
     return dx;
   }
 
-  /* w = exp(s) / sum of exp(s), row by row, in place; s: scores divided by `divisor` */
+  /* w = exp(s) / sum of exp(s), row by row, in place; s: scores divided by `divisor`. A score of -Infinity gets exactly
+     0; where all are -Infinity every weight is 0, never NaN. */
   function softmax(scores, divisor) {
     for (let i = 0; i < scores.rows; i++) {
       const s = row(scores, i);
       let [largest, total] = [-Infinity, 0];
       for (let j = 0; j < s.length; j++) largest = Math.max(largest, s[j]);
+      if (largest === -Infinity) {
+        s.fill(0);
+        continue;
+      }
       for (let j = 0; j < s.length; j++) total += s[j] = Math.exp((s[j] - largest) / divisor);
       for (let j = 0; j < s.length; j++) s[j] /= total;
     }
@@ -106,19 +111,32 @@ const Pieces = (() => {
   /* The rows of one sentence and the columns of one head. */
   const of_head = (x, { start, length }, head, d_k) => block(x, start, length, head * d_k, d_k);
 
+  /* The planted bug: the same shapes by a bare view. A head then gets pieces of neighbouring words, not of each one. */
+  const by_view = (x, { start, length }, head, d_k) =>
+    ({ start: x.start + start * x.cols + head * length * d_k, rows: length, cols: d_k, row: d_k, col: 1 });
+
   function clear(space, x) {
     for (let i = 0; i < x.rows; i++) space.numbers.fill(0, x.start + i * x.row, x.start + i * x.row + x.cols);
   }
 
-  /* weights = softmax(q kᵀ / sqrt(d_k)),  output = weights v, for each sentence and head; out: heads knocked out.
+  function hide(scores, is_hidden) {
+    for (let i = 0; i < scores.rows; i++) {
+      const s = row(scores, i);
+      for (let j = 0; j < s.length; j++) if (is_hidden(i, j)) s[j] = -Infinity;
+    }
+  }
+
+  /* weights = softmax(q kᵀ / divisor),  output = weights v, for each sentence and head.
+     is_hidden(query, key): null if each sees all. out: heads knocked out. cut: how a head's part is taken, of_head.
      -> heads (N, d_model), weights [sentence][head] (T, T) */
-  function attend({ space, num_heads }, sentences, { query, key, value }, out) {
+  function attend({ space, num_heads }, sentences, { query, key, value }, { divisor, is_hidden, out, cut }) {
     const heads = space.take(query.rows, query.cols);
     const d_k = query.cols / num_heads;
     const weights = sentences.map((sentence) => Array.from({ length: num_heads }, (_, head) => {
-      const [q, k, v, output] = [query, key, value, heads].map((x) => of_head(x, sentence, head, d_k));
+      const [q, k, v, output] = [query, key, value, heads].map((x) => cut(x, sentence, head, d_k));
       const scores = space.multiply(q, transposed(k), space.take(sentence.length, sentence.length));
-      const w = softmax(scores, Math.sqrt(d_k));
+      if (is_hidden) hide(scores, is_hidden);
+      const w = softmax(scores, divisor);
       if (out.includes(head)) clear(space, output); // it still looks, but nobody hears of it
       else space.multiply(w, v, output);
       return w;
@@ -126,15 +144,14 @@ const Pieces = (() => {
     return { heads, weights };
   }
 
-  /* dv = wᵀ do,  dw = do vᵀ,  ds from softmax_back,  dq = ds k,  dk = dsᵀ q.  A head that is out gets no gradient. */
-  function attend_back({ space, num_heads }, sentences, { query, key, value, weights }, dheads, out) {
+  /* dv = wᵀ do,  dw = do vᵀ,  ds from softmax_back,  dq = ds k,  dk = dsᵀ q */
+  function attend_back({ space, num_heads }, sentences, { query, key, value, weights }, dheads) {
     const { rows, cols } = query;
     const d_k = cols / num_heads;
     const back = { query: space.take(rows, cols), key: space.take(rows, cols), value: space.take(rows, cols) };
     sentences.forEach((sentence, n) => weights[n].forEach((w, head) => {
       const [q, k, v, output, dq, dk, dv] = [query, key, value, dheads, back.query, back.key, back.value].map((x) =>
         of_head(x, sentence, head, d_k));
-      if (out.includes(head)) return [dq, dk, dv].forEach((gradient) => clear(space, gradient));
       const before = space.mark();
       const dw = space.multiply(output, transposed(v), space.take(w.rows, w.cols));
       const ds = softmax_back(w, dw, Math.sqrt(d_k));
@@ -173,7 +190,7 @@ const Pieces = (() => {
   }
 
   return {
-    row, plus, sum_of_rows, linear, linear_back, layer_norm, layer_norm_back, attend, attend_back, relu, relu_back,
-    cross_entropy,
+    row, plus, sum_of_rows, linear, linear_back, layer_norm, layer_norm_back, of_head, by_view, attend, attend_back,
+    softmax, relu, relu_back, cross_entropy,
   };
 })();

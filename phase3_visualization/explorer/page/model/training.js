@@ -96,6 +96,7 @@ const Optimizer = (() => {
 
 /* The objective, a batch, and a step of a run. */
 const Training = (() => {
+  const AT_ONCE = 50; // sentences
   const ROOM = 6e6; // numbers: the parameters, and all that a step of 64 sentences of 18 words computes
 
   /* Even numbers from 0 to 1, always the same for a seed (mulberry32). */
@@ -126,8 +127,8 @@ const Training = (() => {
   }
 
   /* One byte a word, <pad> after each sentence -> arrays of tokens. */
-  function unpack(base64, pad) {
-    const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  function unpack(text, pad) {
+    const bytes = Packed.bytes(text);
     const sentences = [];
     for (let start = 0; start < bytes.length;) {
       const end = bytes.indexOf(pad, start);
@@ -159,9 +160,10 @@ const Training = (() => {
     return { tokens: seen, sentences, chosen, targets: chosen.map((position) => tokens[position]) };
   }
 
-  /* A new model that has not seen anything. corpus: arrays of tokens; recipe: as growing.py writes it. */
+  /* A new model that has not seen anything. corpus: arrays of tokens; recipe: as growing.py writes it, and the
+     parameters: name -> {shape}. */
   function start(recipe, corpus, seed) {
-    const model = Network.create(recipe, Matmul.open_space(ROOM));
+    const model = Network.create(recipe, Matmul.open_space(ROOM), true);
     const optimizer = Optimizer.create(model);
     const random = random_numbers(seed);
     draw_start(model, random);
@@ -189,5 +191,22 @@ const Training = (() => {
     run.step += 1;
   }
 
-  return { random_numbers, start, step, gradients, hide, unpack, together };
+  /* The mean loss on held-out sentences, in each of which one word is hidden: in sentence n the one at n % length. */
+  function* held_out_loss({ recipe, model, held_out }) {
+    let sum = 0;
+    for (let first = 0; first < held_out.length; first += AT_ONCE) {
+      const some = held_out.slice(first, first + AT_ONCE).map(({ tokens }) => tokens);
+      const batch = together(some);
+      const chosen = batch.sentences.map(({ start, length }, n) => start + ((first + n) % length));
+      const targets = chosen.map((position) => batch.tokens[position]);
+      for (const position of chosen) batch.tokens[position] = recipe.mask;
+      const before = model.space.mark();
+      sum += some.length * Network.predict(model, { chosen, targets }, Network.forward(model, batch).output).loss;
+      model.space.release(before);
+      yield;
+    }
+    return sum / held_out.length;
+  }
+
+  return { start, step, gradients, hide, unpack, together, held_out_loss };
 })();
