@@ -64,29 +64,35 @@ def checkpoints(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def explorer_models():
-    """Untrained models of several sizes with large weights, for the tests of the pages."""
+    """Untrained models of several sizes with large weights, as rounded as they are in the page."""
+    from phase3_visualization.explorer.models import as_packed
     from shared.tests.helpers import EXPLORER_RECIPES, sharp_model
 
-    return {recipe.name: sharp_model(recipe) for recipe in EXPLORER_RECIPES}
+    return {recipe.name: as_packed(sharp_model(recipe), "float16") for recipe in EXPLORER_RECIPES}
 
 
 @pytest.fixture(scope="module")
 def explorer_data(explorer_models, checkpoints):
-    """What a page with all views is told of these models; the first has heads with roles, as a trained one has."""
-    from phase3_visualization.explorer import examples, growing, wagers, write_page
+    """What a page is told of these models; at its last stop the first has heads with roles, as a trained one has."""
+    from phase3_visualization.explorer import write_page
     from shared import cli
     from shared.grammar.scores import with_relations
+    from shared.tests.helpers import as_if_trained, small_records
     from shared.toy_language import tokenize
 
-    options = cli.parse(cli.parser(""), ["--quick"])
-    bets = wagers.data(explorer_models["both sides"], explorer_models["causal"], options)
-    data = write_page.page_data(explorer_models, wagers=bets, grow=growing.page_part())
+    run = as_if_trained(explorer_models["both sides"])
+    data = write_page.page_data(run, run, cli.parse(cli.parser(""), ["--quick"]))
     names = [["determiner → noun", None, None, "previous"], ["subject → verb", "verb → place", None, None]]
-    heads = [[{"role": name, "rule": name or "next", "share": 0.8, "needed": 0.7} for name in row] for row in names]
+    others = {"determiner → noun": 0.1, "subject → verb": 0.2, "verb → place": 0.3}
+    heads = [[{"role": name, "own": name and 0.8, "others": others.get(name)} for name in row] for row in names]
+    data["runs"][0]["stops"][-1]["heads"] = heads
     told = ("that car beside every street turned near this small garden", "the farmer beside a barn swam in the lake")
-    landings = [examples.View(with_relations(tokenize(words)), 1, 1, 0, 1.0).as_data() for words in told]
-    data["models"][0] |= {"heads": heads, "landings": landings}
-    data["role_colors"] = {name: write_page.role_color(name) for row in names for name in row if name}
+    seen = {"hidden": 1, "layer": 1, "head": 0, "cost": 1.0}
+    data["landings"] = [vars(with_relations(tokenize(words))) | seen for words in told]
+    records = small_records(explorer_models)
+    masked = next(record for record in records if record["name"] == "causal") | {"name": "masked"}  # as if trained
+    others = [record for record in data["wagers"]["models"] if record["name"] != "masked"]
+    data["wagers"]["models"] = [*others, *records, masked]
     return data
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import math
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from torch.nn.utils import parameters_to_vector
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import training, visualization_utils
@@ -85,6 +87,23 @@ def sharp_model(recipe):
     return trained
 
 
+def as_if_trained(trained, steps=40):
+    """As if each of so many steps had brought the numbers equally far, from 0."""
+    numbers = parameters_to_vector(trained.model.parameters()).detach()
+    stages = {step: numbers * (step / steps) for step in range(steps + 1)}
+    return replace(trained, recipe=replace(trained.recipe, steps=steps), stages=stages)
+
+
+def small_records(trained):
+    """Models by their names, as the page gets those of its wagers."""
+    from phase3_visualization.explorer.models import small_record
+
+    def as_it_is(recipe):
+        return {"causal": recipe.objective == "next word", "num_layers": recipe.num_layers}
+
+    return [small_record(name, one.model) | as_it_is(one.recipe) for name, one in trained.items()]
+
+
 @torch.no_grad()
 def in_torch(trained, tokens, levers):
     """A pass of the explorer by PyTorch: the levers are masks and changed weights of phase 2's MultiHeadAttention."""
@@ -103,8 +122,7 @@ def in_torch(trained, tokens, levers):
         model.blocks[layer].attention.w_o.weight[:, head * d_k : (head + 1) * d_k] = 0
     mask = torch.ones(length, length, dtype=torch.bool)
     if levers.get("causal", recipe.objective == "next word"):
-        mask = mask & causal_mask(length)
-    mask[:, levers.get("hidden", [])] = False
+        mask = ~causal_mask(length) if levers.get("bug") else causal_mask(length)
     logits, layers = model(torch.tensor([tokens]), mask=mask)
     return SimpleNamespace(logits=logits[0], weights=torch.cat(layers), mask=mask)
 
