@@ -31,7 +31,7 @@ def lines(
     guess: a dotted line where somebody would be who has learned nothing.
     """
     for name, row in rows.items():
-        ax.plot(sizes, row, "o-", color=colors[name], markersize=5, linewidth=2, clip_on=False)
+        ax.plot(sizes, row, "o-", color=colors[name], markersize=5, linewidth=2, clip_on=False, zorder=3)
     if sizes[0] > 0 and sizes[-1] / sizes[0] >= 8:
         ax.set_xscale("log", base=2)
     ax.set_xticks(sizes, sizes)
