@@ -13,8 +13,19 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase3_visualization.circuits.patching import Patching
-from phase4_causal.induction.induction_scores import exchanged_words, repeated_sequences, without
-from phase4_causal.induction.models import HEADS, NAMED, NUM_TEST, STEPS, generator, head_scores, train, untrained
+from phase4_causal.induction.induction_scores import (
+    HEADS,
+    NAMED,
+    NUM_TEST,
+    STEPS,
+    exchanged_words,
+    generator,
+    head_scores,
+    repeated_sequences,
+    train,
+    untrained,
+    without,
+)
 from phase4_causal.induction.word_tables import centred, compositions, looks_for, on_diagonal, says
 from shared import charts
 from shared.evidence.claims import Claim, Numbers

@@ -19,8 +19,20 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from phase4_causal.induction import induction_scores as task
-from phase4_causal.induction.induction_scores import repeated_sequences, where_certain, without, wrong
-from phase4_causal.induction.models import HEADS, NAMED, NUM_TEST, STEPS, generator, head_scores, train, untrained
+from phase4_causal.induction.induction_scores import (
+    HEADS,
+    NAMED,
+    NUM_TEST,
+    STEPS,
+    generator,
+    head_scores,
+    repeated_sequences,
+    train,
+    untrained,
+    where_certain,
+    without,
+    wrong,
+)
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run

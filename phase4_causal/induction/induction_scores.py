@@ -1,4 +1,4 @@
-"""The task that needs an induction head, the scores of heads on it, and what is left without some of them.
+"""The task that needs an induction head, the model that learns it, and the scores of its heads.
 
 A block of 8 to 16 words, all different and in random order, is repeated until 33 words are there:
 
@@ -7,20 +7,30 @@ A block of 8 to 16 words, all different and in random order, is repeated until 3
 From the second copy on the next word is certain for whoever looks up what followed the same word last time. Where the
 copy begins is drawn anew for each sequence: a head that always looks the same distance back is right one time in nine.
 
+The model has two layers of four causal heads, or one as the control, without feed-forward networks, as Elhage et al.
+(2021) take them apart. Its loss is that of all places: nobody tells it where the copy begins.
+
 The induction score of a head is its mean weight on the places after earlier occurrences of the same word (Olsson et al.
 2022). Of each row the weight on all such places is summed: a perfect head scores 1 however often the block is repeated.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from phase3_visualization.circuits.patching import Pairs, changed, exchanged, put_in, run
+from phase4_causal.causal_attention import CausalSelfAttention
 from shared.head_statistics import relation_weight
+from shared.optimization import fit
 from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer
 
 SYMBOLS, LENGTH, PERIODS = 64, 33, (8, 16)  # words in use; words of a sequence; shortest and longest block
+HEADS, STEPS, BATCH, WARM_UP = 4, 600, 32, 40
+NUM_TEST = 100  # sequences that are measured
+NAMED = 0.5  # from this score on we call a head a previous-token head, or an induction head
 
 
 def repeated_sequences(
@@ -39,6 +49,45 @@ def exchanged_words(count: int, generator: torch.Generator) -> Pairs:
     corrupted   cat on UP swam big RED ... | cat on RED ?      another: what came behind RED here
     """
     return exchanged(repeated_sequences(count, generator, (12, 12), 16), 3, 8, period=12)
+
+
+# ---- the model
+
+
+def generator(seed: int, purpose: int) -> torch.Generator:
+    """Random numbers of their own for each seed and purpose."""
+    return torch.Generator().manual_seed(purpose * 10**6 + seed)
+
+
+def untrained(seed: int, num_layers: int = 2, *, networks: bool = False) -> ToyTransformer:
+    """The model of a seed before its first step. Without feed-forward networks: they give 0, and do not learn."""
+    torch.manual_seed(seed)
+    model = ToyTransformer(num_heads=HEADS, num_layers=num_layers, make_attention=CausalSelfAttention)
+    for block in [] if networks else model.blocks:
+        for numbers in block.feed_forward[-1].parameters():
+            nn.init.zeros_(numbers)
+        block.feed_forward.requires_grad_(False)
+    return model
+
+
+def train(model: ToyTransformer, seed: int, steps: int, watch: Callable[[int], None] | None = None) -> ToyTransformer:
+    """Train a model; those of one seed see the same batches. watch: called with the number of steps done.
+
+    After the first steps the learning rate stays the same, so that a sudden fall is not the schedule's doing.
+    """
+    batches = generator(seed, 0)
+
+    def loss_of_step(_: int) -> Tensor:
+        tokens = repeated_sequences(BATCH, batches)
+        return F.cross_entropy(model(tokens[:, :-1])[0].mT, tokens[:, 1:])  # (N, T, V) -> (N, V, T)
+
+    rates = {"matrix_rate": 0.01, "rate": 0.005, "matrix_decay": 0.0, "decay": 0.01}
+    rates |= {"share": lambda step: min(1.0, (step + 1) / WARM_UP)}
+    fit(model, loss_of_step, steps, **rates, watch=watch, progress=f"induction, layers: {len(model.blocks)}")
+    return model
+
+
+# ---- its scores, and what is left without some heads
 
 
 def after_earlier_occurrence(tokens: Tensor) -> Tensor:
@@ -65,6 +114,17 @@ def scores_on(model: ToyTransformer, tokens: Tensor) -> Tensor:
     """The induction scores of a model's heads on these tokens (N, T + 1) -> (L, H)."""
     gold = after_earlier_occurrence(tokens[:, :-1])
     return torch.stack([relation_weight(weights, gold) for weights in model(tokens[:, :-1])[1]])
+
+
+@torch.no_grad()
+def head_scores(model: ToyTransformer, seed: int) -> tuple[Tensor, Tensor]:
+    """By which heads are chosen, on sequences of their own: 2 x (H,).
+
+    Of layer 0 the mean weight on the word before, within the first copy; of layer 1 the induction score.
+    """
+    tokens = repeated_sequences(NUM_TEST, generator(seed, 2))
+    weights = model(tokens[:, :-1])[1][0]
+    return relation_weight(weights, before_in_first_copy(tokens[:, :-1])), scores_on(model, tokens)[1]
 
 
 @torch.no_grad()

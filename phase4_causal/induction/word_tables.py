@@ -14,8 +14,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from phase4_causal.induction.induction_scores import SYMBOLS
-from phase4_causal.induction.models import HEADS
+from phase4_causal.induction.induction_scores import HEADS, SYMBOLS
 from shared.head_statistics import composed
 from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer

@@ -10,10 +10,10 @@ from torch import Tensor
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase3_visualization.circuits.patching import Patching, changed, run
-from phase4_causal.induction import circuits, induction, models
+from phase4_causal.induction import circuits, induction
 from phase4_causal.induction import induction_scores as task
 from phase4_causal.induction import word_tables as tables
-from phase4_causal.induction.models import HEADS, untrained
+from phase4_causal.induction.induction_scores import HEADS, untrained
 from shared.attention_utils import causal_mask
 from shared.toy_language import SPECIAL, VOCABULARY
 
@@ -73,7 +73,7 @@ def made_by_hand(tokens: Tensor) -> tuple[None, list[Tensor]]:
 def test_score_of_heads_that_are_known():
     tokens = torch.tensor([[7, 9, 8, 7, 9, 5]])  # query 3 should look at place 1, query 4 at place 2
     assert task.scores_on(made_by_hand, tokens).tolist() == [[0, 0, 1]] * 2
-    before, matching = models.head_scores(made_by_hand, 3)
+    before, matching = task.head_scores(made_by_hand, 3)
     assert before.tolist() == [0, 1, 0] and matching.tolist() == [0, 0, 1]
 
 
@@ -109,7 +109,7 @@ def test_where_the_loss_falls():
 
 
 def test_attention_alone_learns_and_networks_only_where_they_are_wanted():
-    with_networks, alone = (models.train(untrained(3, networks=there), 3, 60) for there in (True, False))
+    with_networks, alone = (task.train(untrained(3, networks=there), 3, 60) for there in (True, False))
     assert all((block.feed_forward[-1].weight != 0).any() for block in with_networks.blocks)
     assert not any(block.feed_forward(torch.randn(5, 64)).any() for block in alone.blocks)
     assert loss(alone, TOKENS) < 4.5, "the loss is that of the next word"
