@@ -32,7 +32,7 @@ def near(found, expected, share=None):
     """Apart by no more than a share of the largest number expected: rounding is relative to what was summed.
 
     Tensors, numbers, or tuples of them. share: 1e-12, in float32 1e-5, if not said. It should leave ten times what any
-    processor's rounding needs: tolerances.py tells who uses more.
+    processor's rounding needs.
     """
     if isinstance(expected, tuple | list):
         for one, other in zip(found, expected, strict=True):
