@@ -17,7 +17,7 @@ TESTS = {
         "reading",
         "self_attention",
     ),
-    "phase2_multi_head": ("block", "costs", "heads", "pooling", "pruning"),
+    "phase2_multi_head": ("block", "costs", "heads", "pooling"),
     "phase3_visualization": (
         "circuits",
         "explorer",

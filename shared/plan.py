@@ -64,11 +64,11 @@ PLANS = {
             "heads.how_many_heads",
             "heads.two_lookups",
             "block.rank_collapse",
-            "pruning.head_pruning",
+            "heads.head_pruning",
             "pooling.pooling_questions",
             "costs.cost_model",
         ),
-        slow=("heads.how_many_heads", "heads.two_lookups", "pruning.head_pruning"),
+        slow=("heads.how_many_heads", "heads.two_lookups", "heads.head_pruning"),
         alone=("costs.benchmark",),
     ),
     "phase3": Plan(

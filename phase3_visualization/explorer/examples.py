@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase2_multi_head.pruning.head_importance import Head, gated, language_model, over_examples, removal_importance
+from phase2_multi_head.heads.head_importance import Head, gated, language_model, over_examples, removal_importance
 from phase3_visualization.layers.readers import TRIED_ON, Case, first, hide, leave_one_out, make_cases, perfect_reader
 from shared import training
 from shared.attention_utils import causal_mask, padding_mask

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from phase2_multi_head.heads.head_importance import Head, Sampled, language_model, over_examples, removal_importance
 from phase2_multi_head.models import load_multi_head_model, train_two_lookups
-from phase2_multi_head.pruning.head_importance import Head, Sampled, language_model, over_examples, removal_importance
 from shared import training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
