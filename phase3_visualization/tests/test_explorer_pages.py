@@ -115,9 +115,7 @@ def shows_what_is_computed(page, models):
         assert says(text, before.chances[INDEX[word]].item(), after.chances[INDEX[word]].item())
     for name, text in zip(HEADS, seen["costs"], strict=True):
         other = computed(trained, now, removed=sorted({*now["removed"]} ^ {name})).chances[after.truth].item()
-        kind, _, numbers = text.partition(": ")
-        assert kind == ("with" if name in now["removed"] else "without")
-        assert says(numbers, after.chances[after.truth].item(), other)
+        assert says(text, after.chances[after.truth].item(), other), "without it, or with it again"
     pulled = {name for name, value in usual.items() if now[name] != value}
     assert {name for name, _ in seen["levers"]} == pulled
     if len(pulled) == 1:

@@ -128,9 +128,11 @@ const Look = (() => {
     const costs = Levers.allHeads().map((head) => {
       if (!after || state.covered) return "";
       const other = Levers.measure({ ...state, removed: Levers.toggled(state.removed, head) }, language);
-      return `${state.removed.includes(head) ? "with" : "without"}: ${change(after.chance, other.chance)}`;
+      return change(after.chance, other.chance);
     });
     Maps.drawHeads(maps, stop, pass.layers, state, costs);
+    const truth = after && !state.covered ? `“${language.vocabulary[after.truth]}”` : "the hidden word";
+    byId("heads-heading").textContent = `Eight heads: where each looks, and what ${truth} gets without it`;
     byId("head-heading").textContent = `One head, large: ${name}`;
     if (!byId("large-card").open) return;
     Maps.drawLarge(byId("large"), words, pass.layers[state.layer].weights[state.head],
@@ -242,6 +244,11 @@ const Look = (() => {
     press("knock", () => set({ removed: state.removed.length ? [] : byId("knock").dataset.heads.split("_") }, "knock"));
     press("uncover", () => set({}, "show"));
     press("hide", hide);
+    on("to-own", "click", (event) => {
+      event.preventDefault(); // the address is the stage's
+      set({}, "show");
+      byId("sentence").select();
+    });
     press("reset", () => set({ ...Levers.UNTOUCHED, removed: [] }, "reset"));
     on("large-card", "toggle", () => byId("large-card").open && redraw());
   }

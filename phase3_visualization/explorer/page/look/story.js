@@ -134,7 +134,7 @@ const Story = (() => {
       scene: () => ({ ...atEnd(), step: 0 }),
       says: ({ stop, named, after }) => `Step ${stop.step}: ${word(after.truth)} has ${fixed(after.chance)}, ` +
         `${named || "no"} ${named > 1 ? "heads have" : "head has"} a name. Drag the slider below the sentence: it is ` +
-        "the training of this very model. Arcs rise out of haze. Names come, and some go again; a head has one while it " +
+        "the training of this very model, at a dozen steps; between them it snaps. Arcs rise out of haze. Names come, and some go again; a head has one while it " +
         "looks at the right words, by rule, on sentences that it was not trained on.",
     },
     {
