@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
-from shared.exercise_checker import Case, Exercise, draw, exercise
+from shared.exercise_checker.exercise import Case, Exercise, draw, exercise
 from shared.toy_model import sinusoidal_positions
 
 Pair = tuple[Tensor, Tensor]  # output, weights

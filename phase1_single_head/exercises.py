@@ -8,7 +8,8 @@ Only F.scaled_dot_product_attention would take the fun out of it.
 from torch import Tensor
 
 from phase1_single_head.answers import AFTERWARDS, EXERCISES
-from shared import cli, exercise_checker
+from shared import cli
+from shared.exercise_checker import command
 
 
 def score_by_hand() -> list[float]:
@@ -112,7 +113,7 @@ def cross_attention(
 
 
 def main(argv: list[str] | None = None) -> None:
-    exercise_checker.run(__file__, EXERCISES, AFTERWARDS, argv)
+    command.run(__file__, EXERCISES, AFTERWARDS, argv)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from phase1_single_head.answers import (
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from shared.attention_utils import causal_mask
-from shared.exercise_checker import Case, Exercise, draw, exercise
+from shared.exercise_checker.exercise import Case, Exercise, draw, exercise
 
 SIZES = ((3, 7), (1, 7), (7, 1))  # heads, and numbers in each; with the first every mistake shows
 

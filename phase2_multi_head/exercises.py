@@ -11,7 +11,8 @@ from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention  # noqa: F401 (yours to use)
 from phase2_multi_head.answers import AFTERWARDS, EXERCISES
-from shared import cli, exercise_checker
+from shared import cli
+from shared.exercise_checker import command
 
 Attention = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
@@ -124,7 +125,7 @@ def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> tuple[Tensor, T
 
 
 def main(argv: list[str] | None = None) -> None:
-    exercise_checker.run(__file__, EXERCISES, AFTERWARDS, argv)
+    command.run(__file__, EXERCISES, AFTERWARDS, argv)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from phase1_single_head.answers import some_hidden
 from phase1_single_head.self_attention import masked_softmax
 from phase3_visualization.circuits.patching import put_in
 from shared.attention_utils import causal_mask
-from shared.exercise_checker import Case, draw, exercise
+from shared.exercise_checker.exercise import Case, draw, exercise
 
 
 def entropy_cases() -> list[Case]:

@@ -9,7 +9,8 @@ Do not import attention_utils, grammar/scores and patching: the answers are ther
 from torch import Tensor
 
 from phase3_visualization.answers import AFTERWARDS, EXERCISES
-from shared import cli, exercise_checker
+from shared import cli
+from shared.exercise_checker import command
 
 
 def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
@@ -78,7 +79,7 @@ def patch_head(
 
 
 def main(argv: list[str] | None = None) -> None:
-    exercise_checker.run(__file__, EXERCISES, AFTERWARDS, argv)
+    command.run(__file__, EXERCISES, AFTERWARDS, argv)
 
 
 if __name__ == "__main__":

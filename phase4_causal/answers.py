@@ -13,7 +13,7 @@ from phase1_single_head.answers import SCALED
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.induction.induction_scores import after_earlier_occurrence
 from shared.attention_utils import causal_mask
-from shared.exercise_checker import Case, Exercise, draw, exercise
+from shared.exercise_checker.exercise import Case, Exercise, draw, exercise
 from shared.head_statistics import relation_weight
 
 Three = tuple[Tensor, Tensor, Tensor]

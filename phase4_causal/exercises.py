@@ -9,7 +9,8 @@ Only attention_utils and the other files of this phase would take the fun out of
 from torch import Tensor
 
 from phase4_causal.answers import AFTERWARDS, EXERCISES
-from shared import cli, exercise_checker
+from shared import cli
+from shared.exercise_checker import command
 
 
 def causal_mask(query_length: int, key_length: int) -> Tensor:
@@ -181,7 +182,7 @@ def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
 
 
 def main(argv: list[str] | None = None) -> None:
-    exercise_checker.run(__file__, EXERCISES, AFTERWARDS, argv)
+    command.run(__file__, EXERCISES, AFTERWARDS, argv)
 
 
 if __name__ == "__main__":

@@ -37,12 +37,11 @@ from typing import NoReturn
 import matplotlib
 from tqdm import tqdm
 
-from shared import STOPS, cli, paths, training
+from shared import STOPS, cli, measure, paths, training
 from shared.evidence.claims import MARKS
 from shared.evidence.report.write_pages import write_pages
 from shared.paths import PHASES
 from shared.plan import SECTIONS, Plan, path_of, plan_of, question_of
-from shared.tests import seconds
 
 ELSEWHERE = {"replicate": "shared.evidence.replicate", "publish": "shared.evidence.publish"}  # word -> who does it
 PROCESSES = 2
@@ -131,7 +130,7 @@ def hold(*, back: bool) -> None:
 def prepare(timed: bool) -> None:
     """What a process of the pool begins with: it can be ended at any moment, and does not hear Ctrl-C."""
     if timed:
-        seconds.watch(spent)
+        measure.watch(spent)
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     hold(back=False)
@@ -226,7 +225,7 @@ def main(argv: list[str] | None = None) -> str | None:
     options = cli.parse(parser, ["--help"] if word == "help" else rest)  # a wrong option is said before training
     started = time.perf_counter()
     if options.time:
-        seconds.watch(spent)
+        measure.watch(spent)
     scripts_take = [option for option in rest if option not in ("--verbose", "--time")]
     teller = run([word] if word in PHASES else list(PHASES), scripts_take, options, longer=word == "all")
     print(f"---- {word if word in PHASES else 'All four phases'} ran in {time.perf_counter() - started:.0f} s")
@@ -234,7 +233,7 @@ def main(argv: list[str] | None = None) -> str | None:
     print("claims, over ten seeds: + hold   x do not   ~ seeds differ   pictures: visualizations/plots/, animations/")
     print(f"all that was said: {paths.shown(options.output_dir / LOG)}; to see in a browser: {paths.shown(page)}")
     if options.time:
-        print(seconds.table(teller.spent))
+        print(measure.seconds_by_script(teller.spent))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """The command line of an exercises.py, and the file in which the reader writes: my_exercises.py beside it.
 
-It is made of the stubs on the first run and never written to again; git ignores it.
+It is made of the stubs on the first run and never written to again; git ignores it. Solution, mistakes (exercise.py)
+and the reader's function get the same random inputs, in float64, of sizes that no two axes share. Where the reader's
+numbers are those of a mistake, it is named; where they are nobody's, they are described in words (check.py). train.py
+makes a function the attention of the toy model, and says what it loses and finds there.
 """
 
 import argparse
@@ -120,7 +123,7 @@ def readers_file(stubs: Path) -> Path:
     file, text = stubs.with_name("my_exercises.py"), stubs.read_text(encoding="utf-8")
     if not file.exists():
         lines = text[: text.index("\n\ndef main(")].splitlines()[ast.parse(text).body[0].end_lineno :]
-        lines = [line for line in lines if not re.match(r"from (shared|\w+\.answers) import ", line)]
+        lines = [line for line in lines if not re.match(r"from (shared[.\w]*|\w+\.answers) import ", line)]
         lines = [f'"""Your exercises: python {short(stubs)} checks them."""', "", "import torch", *lines[1:], ""]
         with paths.whole_file(file) as unfinished:
             unfinished.write_text("\n".join(lines), encoding="utf-8")

@@ -19,10 +19,12 @@ import torch.nn.functional as F
 from phase1_single_head.self_attention import SelfAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
-from shared import course, exercise_checker, paths, training
+from shared import course, paths, training
 from shared.attention_utils import padding_mask
-from shared.exercise_checker import DONE, NOT_WRITTEN, Exercise, call, check, edited, mistakes, train
+from shared.exercise_checker import command, train
+from shared.exercise_checker.check import DONE, NOT_WRITTEN, call, check
 from shared.exercise_checker.command import HOW
+from shared.exercise_checker.exercise import Exercise, edited, mistakes
 from shared.exercise_checker.train import WAYS, Attention
 from shared.tests.helpers import near
 from shared.tests.wrong_answers import RIGHT, WRONG, soft
@@ -41,7 +43,7 @@ def test_a_stub_asks_for_what_is_checked_and_says_where_it_belongs(stubs, number
     assert (check(one, stub).status, check(one, one.solution).status) == (NOT_WRITTEN, DONE)
     title, lesson, *text = inspect.getdoc(stub).splitlines()
     assert re.match(rf"Exercise {number}[:,] ", title) and not any(line.strip().startswith("for ") for line in text)
-    section, level, minutes = exercise_checker.about(Path(stubs.__file__))[number - 1]
+    section, level, minutes = command.about(Path(stubs.__file__))[number - 1]
     assert lesson == f"Lesson: {section} · {level} · {minutes} min" and f"{level}: " in HOW and not minutes % 5
     folder = Path(stubs.__file__).parent
     heading = f"\n## {section}\n" in (folder / "README.md").read_text(encoding="utf-8")
@@ -253,7 +255,7 @@ def reader(tmp_path, capsys):
             run.file.write_bytes(written if isinstance(written, bytes) else written.encode())
         copy, code = shutil.copy(stubs.__file__, folder), 0
         try:
-            exercise_checker.run(copy, stubs.EXERCISES, stubs.AFTERWARDS, list(arguments))
+            command.run(copy, stubs.EXERCISES, stubs.AFTERWARDS, list(arguments))
         except SystemExit as stop:
             code = stop.code
         return (code, *capsys.readouterr())

@@ -17,7 +17,6 @@ from shared.attention_utils import (
     normalized_entropy,
     padding_mask,
 )
-from shared.tests import seconds
 from shared.tests.helpers import near
 
 # ---- patterns
@@ -118,13 +117,13 @@ def test_rates_operations_and_ratios_by_hand(monkeypatch):
 
 def test_seconds_are_those_of_what_was_being_done(monkeypatch):
     library, script = "/site-packages/matplotlib/figure.py", "/here/phase1_single_head/visualize.py"
-    assert seconds.kind_of(["<frozen importlib._bootstrap>", library, script]) == "imports"
-    assert seconds.kind_of([library, "/here/shared/optimization.py"]) == "drawing"
-    assert seconds.kind_of(["/torch/autograd.py", "/here/shared/optimization.py", script]) == "training"
-    assert seconds.kind_of([script]) == "measuring" == seconds.kind_of([])
-    monkeypatch.setattr(seconds, "unit", lambda: 2.0)
-    lines = seconds.table({"a": {"training": 1.0}, "b": {"drawing": 2.0, "training": 4.0}}).splitlines()
-    assert lines[0] == "CPU seconds, and units of 2.00 s" and lines[1].split() == [*seconds.KINDS, "all", "units"]
+    assert measure.kind_of(["<frozen importlib._bootstrap>", library, script]) == "imports"
+    assert measure.kind_of([library, "/here/shared/optimization.py"]) == "drawing"
+    assert measure.kind_of(["/torch/autograd.py", "/here/shared/optimization.py", script]) == "training"
+    assert measure.kind_of([script]) == "measuring" == measure.kind_of([])
+    monkeypatch.setattr(measure, "cpu_unit", lambda: 2.0)
+    lines = measure.seconds_by_script({"a": {"training": 1.0}, "b": {"drawing": 2.0, "training": 4.0}}).splitlines()
+    assert lines[0] == "CPU seconds, and units of 2.00 s" and lines[1].split() == [*measure.KINDS, "all", "units"]
     assert [line.split() for line in lines[2:5]] == [
         ["b", "4.0", "2.0", "0.0", "0.0", "6.0", "3.0"],
         ["a", "1.0", "0.0", "0.0", "0.0", "1.0", "0.5"],
@@ -133,8 +132,8 @@ def test_seconds_are_those_of_what_was_being_done(monkeypatch):
 
 
 def test_a_watched_process_counts_what_it_spends(monkeypatch):
-    monkeypatch.setattr(seconds, "EVERY", 0.001)
-    seconds.watch(spent := Counter())
+    monkeypatch.setattr(measure, "EVERY", 0.001)
+    measure.watch(spent := Counter())
     before = spent.copy()
     while (spent - before).total() < 0.05:
         sum(range(10_000))
