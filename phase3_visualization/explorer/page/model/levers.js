@@ -105,6 +105,6 @@ const Levers = (() => {
   }
 
   return {
-    NAMES, UNTOUCHED, pulled, active, untouched, only, run, asked, measure, through, nameOf, toggled, allHeads, breaking,
+    NAMES, UNTOUCHED, pulled, active, untouched, only, run, measure, through, nameOf, toggled, allHeads, breaking,
   };
 })();
