@@ -5,7 +5,7 @@
 const Arcs = (() => {
   const { byId, element, svg, fixed } = View;
   const LEAST = 0.03; // a weight below this gets no arc
-  const [LOW, HIGH] = [16, 40]; // pixels from a word to the top of its arc
+  const [LOW, HIGH] = [16, 34]; // pixels from a word to the top of its arc
   const LINE = 100; // pixels from one line of words to the next, about
 
   let drawn = null; // the arcs on the screen, to draw them again when words move to other lines
@@ -32,8 +32,6 @@ const Arcs = (() => {
       return button;
     }));
     if (focused) box.children[chosen].focus({ preventScroll: true });
-    const { offsetLeft, offsetWidth } = box.children[chosen]; // on a phone the words are one line, to be scrolled
-    byId("strip").scrollLeft = offsetLeft + (offsetWidth - byId("strip").clientWidth) / 2;
   }
 
   // Arrow keys, Home and End in the row of words.
@@ -57,6 +55,8 @@ const Arcs = (() => {
     });
     boxes ??= buttons.map(({ offsetLeft, offsetWidth, offsetTop, offsetHeight }) =>
       ({ x: offsetLeft + offsetWidth / 2, top: offsetTop, bottom: offsetTop + offsetHeight }));
+    const most = boxes[weights.indexOf(Math.max(...weights))];
+    byId("strip").scrollLeft = (boxes[query].x + most.x - byId("strip").clientWidth) / 2; // where the words are one line
     const arcs = boxes.map((box, j) => (j === query || weights[j] < LEAST ? null : arc(boxes[query], box, weights[j])));
     byId("arcs").replaceChildren(...arcs.filter(Boolean));
     byId("arcs").style.stroke = color;

@@ -52,7 +52,8 @@ const Grow = (() => {
 
   function draw() {
     byId("grow-train").textContent = running ? "pause" : canGoOn() ? "go on" : "train";
-    const speed = last() && now() > 0 ? `, ${Math.round(last() / now())} steps a second` : "";
+    const speed = last() === data.recipe.steps ? ", done"
+      : last() && now() > 0 ? `, ${Math.round(last() / now())} steps a second` : "";
     const slow = fast === false ? " (this browser lacks WebAssembly SIMD, so it takes longer)" : "";
     byId("grow-status").textContent = seed === undefined ? "" : `step ${last()} of ${data.recipe.steps}${speed}${slow}`;
   }
@@ -81,5 +82,5 @@ const Grow = (() => {
     draw();
   }
 
-  return { start, train, pause };
+  return { start, train, pause, isRunning: () => running };
 })();

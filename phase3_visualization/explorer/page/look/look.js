@@ -30,7 +30,7 @@ const Look = (() => {
 
   // Change the state and redraw. kind: what the reader does; each kind is a step that the back button undoes.
   function set(changes, kind = "") {
-    Object.assign(state, kind === "story" || kind === "grown" ? {} : { covered: false }, changes);
+    Object.assign(state, { covered: false }, changes);
     readWell();
     redraw();
     Address.keep(hash, kind);
@@ -110,7 +110,7 @@ const Look = (() => {
 
   function drawGuesses({ before, after }) {
     const touched = Levers.active(state).length > 0;
-    byId("question").textContent = after ? "Which word is hidden?" : "Nothing is hidden, so there is nothing to guess.";
+    byId("question").textContent = after ? "Guesses for the hidden word" : "Nothing is hidden, so there is nothing to guess.";
     byId("cover").hidden = !state.covered;
     const bars = !after || state.covered ? [] : View.guesses(after.probabilities, language.vocabulary, after.truth,
       { before: touched ? before.probabilities : null, also: state.guess });
@@ -161,12 +161,13 @@ const Look = (() => {
     const set = sets.get(key);
     const many = set?.length > 1;
     byId("knock").textContent = state.removed.length ? "put back what is knocked out"
-      : many ? `break it: knock out ${set.join(" and ")}` : `break it: knock out head ${set?.[0] ?? here()}`;
+      : many ? `break it: knock out ${set.join(" and ")}`
+        : `${set === null ? "" : "break it: "}knock out head ${set?.[0] ?? here()}`;
     byId("knock").dataset.heads = (set ?? [here()]).join("_");
     byId("breaks").textContent = state.covered || set === undefined ? ""
       : set === null ? "No three heads together change the best guess here."
         : many ? `No head alone changes the best guess here: it takes ${set.length} together.` : "";
-    if (set !== undefined || !after || state.covered) return;
+    if (set !== undefined || !after || state.covered || Grow.isRunning()) return;
     timer = setTimeout(() => {
       sets.set(key, Levers.breaking(state, language));
       drawBreak({ after });
@@ -258,7 +259,7 @@ const Look = (() => {
     const { step } = Runs.get(run).stops.at(-1);
     if (state.run !== run && before !== null) return;
     if (state.run === run && state.step !== before) return Time.draw(state);
-    set({ run, step, removed: [] }, "grown");
+    set({ run, step, covered: state.covered }, "grown");
   }
 
   function start(app) {
@@ -271,6 +272,7 @@ const Look = (() => {
     wire();
     View.darkGround.addEventListener("change", () => state && redraw());
     new ResizeObserver(Arcs.redraw).observe(byId("strip"));
+    new ResizeObserver(() => byId("look").style.setProperty("--top", `${byId("top").offsetHeight}px`)).observe(byId("top"));
     byId("rule").href = data.rule;
   }
 
@@ -286,6 +288,7 @@ const Look = (() => {
     else if (grown) Grow.train(grown.seed, grown.step);
     readWell();
     redraw();
+    byId("sentence").value = state.covered ? "" : state.words.join(" "); // whoever types there, or typed
     if (Story.stepOf(parts)) Story.arrive(screen);
   }
 

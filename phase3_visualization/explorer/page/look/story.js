@@ -6,11 +6,13 @@
 
 const Story = (() => {
   const { byId, button, element, fixed, change } = View;
-  const won = new Map(); // screen -> whether its bet was won
+  const won = new Map(); // screen -> whether its bet was won; null if it was seen before it was bet on
   const told = new Map(); // screen -> what was said then
   const BETS = 3;
   let act, language, sections;
   let seen; // what is on the stage
+  let asked = null; // the head that screen 6 asks about
+  let drawn = ""; // what all screens were drawn for
   let scrolled = false; // by the reader: only then does a screen that comes into sight move the stage
 
   const said = (text) => element("p", {}, text);
@@ -22,11 +24,12 @@ const Story = (() => {
     if (!won.has(screen)) won.set(screen, isRight); // only the first answer counts
     told.set(screen, text);
     act(changes, "bet");
+    sections[screen - 1].querySelector(".verdict")?.focus();
   }
 
   function verdict(screen, text) {
     const isRight = won.get(screen);
-    return element("p", { class: isRight ? "won" : "lost", role: "status" },
+    return element("p", { class: `verdict ${isRight ? "won" : "lost"}`, tabindex: "-1" },
       element("b", {}, isRight ? "Right. " : "No. "), text);
   }
 
@@ -34,7 +37,7 @@ const Story = (() => {
 
   // A guess is as good as the model's if the model finds it at least half as likely as its own.
   function guessed() {
-    const typed = byId("own-guess").value.trim().toLowerCase();
+    const [typed = ""] = Words.split(byId("own-guess").value);
     const token = language.words.includes(typed) ? language.index.get(typed) : null;
     if (token === null) {
       const { says, words } = Words.instead(typed, seen.state.words[seen.state.query - 1], language);
@@ -57,11 +60,11 @@ const Story = (() => {
     return [form, element("p", { id: "own-note", class: "message", role: "status" })];
   }
 
-  function toldWord({ after, state }) {
-    const model = `The model's best guess is ${word(after.best)}, ${fixed(after.probabilities[after.best])}; it was ` +
-      `${word(after.truth)}.`;
-    if (!won.has(1) || state.guess === null) return [said(model)];
-    return [verdict(1, `You said ${word(state.guess)}: to the model ${fixed(after.probabilities[state.guess])}. ${model}`)];
+  function toldWord({ before: { probabilities, best, truth }, state: { guess } }) {
+    const model = `The model's best guess is ${word(best)}, ${fixed(probabilities[best])}; it was ${word(truth)}.`;
+    if (won.get(1) === null || guess === null) return [said(model)];
+    const how = won.get(1) ? "As good as the model's own: at least half as likely." : "Less than half as likely as its own.";
+    return [verdict(1, `${how} ${word(guess)} gets ${fixed(probabilities[guess])}. ${model}`)];
   }
 
   function drawBlock({ state }) {
@@ -95,19 +98,29 @@ const Story = (() => {
     return found ? { layer: found.layer, head: found.head } : null;
   }
 
-  function askSeed({ state }) {
-    const role = roleAt("0", state);
-    if (state.run !== "0") return won.has(6) ? [verdict(6, told.get(6))] : [];
-    const there = havingRole("1", role);
+  // Screen 6 goes on with the training of one's own, if there is one.
+  function seedScene(state) {
+    const { layer, head } = state;
+    asked = state.run === "0" && roleAt("0", state) ? { layer, head } : havingRole("0", anyRole("0")) ?? { layer, head };
+    const own = Runs.own();
+    return own ? { ...atEnd(), run: own, step: Runs.lastStep(own) }
+      : { ...atEnd(), layer: asked.layer, head: asked.head };
+  }
+
+  function askSeed({ state, stop, name }) {
+    const { layer, head } = asked ?? state;
+    const stage = said(`On the stage: seed ${Runs.get(state.run).seed}, step ${stop.step}, ${name}. Or train one here:`);
+    if (won.has(6)) return [verdict(6, told.get(6)), stage];
+    const there = havingRole("1", roleAt("0", { layer, head }));
     const found = there ? `head ${Levers.nameOf(there.layer, there.head)}` : "no head";
-    const same = there !== null && there.layer === state.layer && there.head === state.head;
+    const same = there !== null && there.layer === layer && there.head === head;
     const text = `With seed ${Runs.get("1").seed} it is ${found}.`;
     const answer = (isRight) => () => bet(6, isRight, { ...atEnd(), run: "1", ...there }, text);
-    return [row(button("the same head", answer(same)), button("another, or none", answer(!same)))];
+    return [row(button("the same head", answer(same)), button("another, or none", answer(!same))), stage];
   }
 
   function drawScore() {
-    const right = [...won.values()].filter(Boolean).length;
+    const [right, wrong] = [true, false].map((kind) => [...won.values()].filter((is) => is === kind).length);
     const note = element("span", { class: "quiet", role: "status" });
     const address = `${location.href.split("#")[0]}#story=1`;
     const copy = button("copy a link to this story", async () => {
@@ -115,8 +128,8 @@ const Story = (() => {
       note.textContent = address;
     });
     return [
-      element("p", { class: "score" }, `${right} of ${BETS} bets won`),
-      row(copy, element("a", { href: "#view=break", class: "button" }, "six more bets")),
+      element("p", { class: "score" }, `${right} won, ${wrong} lost, ${BETS - right - wrong} open`),
+      row(copy, element("a", { href: "#view=break", class: "button" }, "six wagers")),
       note,
     ];
   }
@@ -132,8 +145,8 @@ const Story = (() => {
     {
       title: "Drag time",
       scene: () => ({ ...atEnd(), step: 0 }),
-      says: ({ stop, named, after }) => `Step ${stop.step}: ${word(after.truth)} has ${fixed(after.chance)}, ` +
-        `${named || "no"} ${named > 1 ? "heads have" : "head has"} a name. Drag the slider below the sentence: it is ` +
+      says: ({ stop, named, after }) => `Step ${stop.step}${stop.step ? "" : ", random numbers, so what leads is luck"}: ` +
+        `${word(after.truth)} has ${fixed(after.chance)}, ${named || "no"} ${named > 1 ? "heads have" : "head has"} a name. Drag the slider below the sentence: it is ` +
         "the training of this very model, at a dozen steps; between them it snaps. Arcs rise out of haze. Names come, and some go again; a head has one while it " +
         "looks at the right words, by rule, on sentences that it was not trained on.",
     },
@@ -141,7 +154,8 @@ const Story = (() => {
       title: "An arc, opened",
       scene: atEnd,
       says: ({ query }) => `This is attention. ${query} asks with a query vector q, each word has a key k. Their ` +
-        "product says how well they fit, softmax makes weights of it, and by these the values v are added up.",
+        "product says how well they fit, softmax makes weights of it, and by these the values v are added up; here " +
+        "the first number of each v.",
       more: ({ pass, state, words }) => [element("div", { class: "scroll", tabindex: "0", role: "region",
         "aria-label": "the numbers of each key" },
       Steps.table(pass, state, words, state.divisor ?? Runs.model().divisor))],
@@ -151,7 +165,7 @@ const Story = (() => {
       scene: atEnd,
       says: ({ after }) => "The sums of all heads are added to what stood at this place, a feed-forward network adds " +
         `its part, and the next layer goes on. Stop after each part, and ask for the word: what does ${word(after.truth)} ` +
-        "still cost, in nats?",
+        "still cost, in nats, −ln of its share? It need not fall with each part.",
       more: drawBlock,
     },
     {
@@ -163,10 +177,12 @@ const Story = (() => {
     },
     {
       title: "Another seed",
-      scene: (state) => ({ ...atEnd(), ...havingRole("0", roleAt("0", state) ?? anyRole("0")) }),
-      says: ({ state, name, stop }) => (state.run === "0" ? `Here it is ${name}. Train once more, from other random ` +
-        "numbers: will the same head do this?" : `Seed ${Runs.get(state.run).seed}, step ${stop.step}: on the stage is ` +
-        `${name}. Or train one here, in your browser:`),
+      scene: seedScene,
+      says: ({ state }) => {
+        const { layer, head } = asked ?? state;
+        return `With seed ${Runs.get("0").seed} “${roleAt("0", { layer, head }) ?? View.NO_ROLE}” is head ` +
+          `${Levers.nameOf(layer, head)}. Train once more, from other random numbers: will the same head be it?`;
+      },
       more: askSeed,
     },
     {
@@ -184,7 +200,7 @@ const Story = (() => {
   const scene = (screen, state) => ({ covered: false, ...SCREENS[screen - 1].scene(state), story: screen });
 
   function go(screen) {
-    act(scene(screen, seen.state), "story");
+    act(scene(screen, seen.state), `screen ${screen}`);
     arrive(screen);
     sections[screen - 1].querySelector("h2").focus({ preventScroll: true });
   }
@@ -202,20 +218,29 @@ const Story = (() => {
     sections.forEach((section) => observer.observe(section));
   }
 
-  // A screen is drawn when the stage has changed and it is the one that is read; all of them once.
+  // The screen that is read follows the stage. The others are drawn with a new sentence and after a bet, and tell nothing
+  // while the guesses are covered.
   function draw(now) {
-    const first = !seen;
     seen = now;
-    SCREENS.forEach(({ says, more }, i) => {
-      const [section, current] = [sections[i], i + 1 === (now.state.story ?? 1)];
-      section.classList.toggle("current", current);
-      if (!first && !current) return;
-      section.querySelector(".says").textContent = now.after ? says(now) : "Nothing is hidden: choose a word, and hide it.";
-      const drawn = JSON.stringify([now.key, now.state, [...won]]);
-      if (section.dataset.drawn === drawn) return; // not under the hands of who is typing
-      section.dataset.drawn = drawn;
-      section.querySelector(".more").replaceChildren(...((now.after && more?.(now)) || []));
+    const { covered, words, hidden, story } = now.state;
+    if (!covered && !won.has(1)) won.set(1, null);
+    const all = JSON.stringify([covered, words, hidden, [...won]]);
+    const isNew = all !== drawn;
+    drawn = all;
+    SCREENS.forEach((screen, i) => {
+      const current = i + 1 === (story ?? 1);
+      sections[i].classList.toggle("current", current);
+      if (current || isNew) drawScreen(screen, sections[i], now, covered && i > 0);
     });
+  }
+
+  function drawScreen({ says, more }, section, now, isSecret) {
+    const key = JSON.stringify([now.state, now.stop.step, isSecret, [...won]]);
+    if (section.dataset.drawn === key) return; // not under the hands of who is typing
+    section.dataset.drawn = key;
+    const text = now.after ? says(now) : "Nothing is hidden: choose a word, and hide it.";
+    section.querySelector(".says").textContent = isSecret ? "" : text;
+    section.querySelector(".more").replaceChildren(...((!isSecret && now.after && more?.(now)) || []));
   }
 
   function start(app, onAct) {

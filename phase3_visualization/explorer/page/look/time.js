@@ -68,8 +68,8 @@ const Time = (() => {
   function start(data, onStop) {
     blind = Math.log(data.model.num_words);
     ({ floor } = data);
-    byId("levels").textContent = `Loss in nats for each hidden word. Dotted: ${fixed(blind)}, a blind guess, and ` +
-      `${fixed(floor)}, the grammar itself.`;
+    byId("levels").textContent = `Loss: nats a hidden word; dotted, ${fixed(blind)} for a blind guess and ` +
+      `${fixed(floor)} for the grammar itself. A lane is coloured while some head has its name.`;
     byId("step").addEventListener("input", () => onStop(Number(byId("step").value)));
   }
 

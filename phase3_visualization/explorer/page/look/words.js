@@ -29,8 +29,9 @@ const Words = (() => {
 
   // What the grammar expects after the word before: groups that may stand there.
   function expected(before, groups) {
-    const group = before === undefined ? null : groupOf(before, groups);
-    if (group === null || group === "preposition") return "determiner";
+    const group = before === undefined ? "preposition" : groupOf(before, groups);
+    if (group === null) return null;
+    if (group === "preposition") return "determiner";
     if (group === "determiner" || group === "adjective") return "noun";
     return NOUNS.includes(group) ? "verb" : "preposition"; // after a verb or an adverb
   }
@@ -78,6 +79,7 @@ const Words = (() => {
     const near = similar.filter((known) => Math.abs(known.length - word.length) < 2);
     if (near.length > 0) return { says: "Written much the same:", words: near };
     const place = expected(before, groups);
+    if (place === null) return { says: "It has no such word.", words: [] };
     if (place === "noun") return { says: "Here comes a noun, such as:", words: NOUNS.map((group) => groups[group][0]) };
     return { says: `Here comes a ${place}, such as:`, words: someOf(place, groups, word) };
   }
@@ -89,7 +91,8 @@ const Words = (() => {
     const verb = words.findIndex((word) => Object.hasOwn(verbs, word));
     const firstNoun = (from) => words.findIndex((word, i) => i > from && isNoun(word, groups));
     const asks = {
-      noun: () => isNoun(words[at], groups), verb: () => at === verb, subject: () => at === firstNoun(-1),
+      noun: () => isNoun(words[at], groups), verb: () => at === verb,
+      subject: () => verb >= 0 && at === firstNoun(-1),
       place: () => verb >= 0 && at === firstNoun(verb),
     };
     const [from] = role.split(" → ");
@@ -158,5 +161,5 @@ const Words = (() => {
   // The typed text with one word replaced by another, wherever it stands.
   const replaced = (text, unknown, word) => split(text).map((part) => (part === unknown ? word : part)).join(" ");
 
-  return { isNoun, fits, ofVerb, instead, drawChips, read, explain, replaced, nearestWords };
+  return { isNoun, fits, ofVerb, instead, drawChips, read, explain, replaced, split, nearestWords };
 })();

@@ -25,6 +25,7 @@ const Runs = (() => {
     runs.set(`g${seed}`, { seed, stops: [], recorded: false });
   }
 
+  const own = () => [...runs.keys()].find((name) => !runs.get(name).recorded && has(name)) ?? null;
   const lastStep = (name) => runs.get(name).stops.at(-1)?.step ?? 0;
 
   // The place of the last stop that is not later than a step, or else of the first one.
@@ -68,5 +69,5 @@ const Runs = (() => {
     return found;
   }
 
-  return { start, get, has, grow, lastStep, placeOf, stopAt, modelAt, lanes, spells, model: () => model };
+  return { start, get, has, own, grow, lastStep, placeOf, stopAt, modelAt, lanes, spells, model: () => model };
 })();
