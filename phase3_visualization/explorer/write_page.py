@@ -47,6 +47,7 @@ DARK_WEIGHT_MAP = LinearSegmentedColormap.from_list(
 def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) -> dict:
     """All that the page knows. again: the same model, trained with another seed."""
     shown = models.as_packed(both_sides, "float16")
+    texts = json.loads(wagers.TEXTS.read_text(encoding="utf-8"))
     runs, grow = models.runs(both_sides, again), growing.page_part()
     names = [[head["role"] for head in layer] for layer in runs[0]["stops"][-1]["heads"]]
     return {
@@ -56,7 +57,8 @@ def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) 
         "word_groups": word_groups(),
         "verbs": VERBS,
         "rule": wagers.lesson_link(RULE),
-        "meanings": json.loads(wagers.TEXTS.read_text(encoding="utf-8"))["meanings"],
+        "meanings": texts["meanings"],
+        "story": texts["story"],
         "weight_map": {"light": ramp(WEIGHT_MAP), "dark": ramp(DARK_WEIGHT_MAP)},
         "role_colors": {rule["name"]: role_color(rule["name"]) for kind in grow["rules"][0].values() for rule in kind},
         "model": {

@@ -40,7 +40,7 @@ const View = (() => {
     return onGround.get(ground);
   }
 
-  // Heads are named and coloured by their role, at each stop of a training: heads[layer][head].role is null without one.
+  // Heads are named and coloured by their role, at each stop of a training; heads[layer][head].role is null without.
   const place = (layer, head) => `head ${layer}.${head}`;
   const roleOf = ({ heads }, layer, head) => heads[layer][head].role ?? NO_ROLE;
   const roleColor = (role) => colors.roles[role] ?? "var(--no-role)";
@@ -61,6 +61,9 @@ const View = (() => {
     for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
     return node;
   }
+
+  // "{all} heads" -> "8 heads"
+  const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 
   function button(text, action, attributes = {}) {
     const node = element("button", { type: "button", ...attributes }, text);
@@ -115,7 +118,8 @@ const View = (() => {
   const isUsable = (button) => button.getAttribute("aria-disabled") !== "true";
 
   return {
-    NO_ROLE, useColors, byId, on, fixed, weightColor, rgb, readable, roleOf, roleColor, headName, place, element, svg, button,
+    NO_ROLE, useColors, byId, on, fixed, weightColor, rgb, readable, roleOf, roleColor, headName, place, element, svg,
+    fill, button,
     change, bar, guesses, tokenLabels, setUsable, isUsable, darkGround,
   };
 })();

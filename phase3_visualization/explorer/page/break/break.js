@@ -7,8 +7,8 @@
 "use strict";
 
 const Break = (() => {
-  const { button, byId, element, setUsable } = View;
-  const { fill, quiet } = Stage;
+  const { button, fill, byId, element, setUsable } = View;
+  const { quiet } = Stage;
   const LETTERS = "abcd";
   const END = "end";
   const SIGN = { null: "", true: "✓", false: "✗" }; // of a wager not answered, won, lost

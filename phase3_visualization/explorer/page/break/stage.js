@@ -8,9 +8,6 @@ const Stage = (() => {
   const loss = (probability) => -Math.log(probability); // what a guess costs when this was the truth, in nats
   const quiet = (...content) => element("p", { class: "quiet" }, ...content);
 
-  // "{all} heads" -> "8 heads"
-  const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
-
   // Something that buttons draw again. steps: what a button says -> what is drawn next, from what is drawn now.
   function turns(first, draw, steps) {
     const stage = element("div");
@@ -80,6 +77,6 @@ const Stage = (() => {
     shows ? text : `This run is one of the exceptions. ${text}`);
 
   return {
-    fill, turns, quiet, pane, panes, letter, cells, map, onTrack, decision, here, indexOfLargest, mean, loss,
+    turns, quiet, pane, panes, letter, cells, map, onTrack, decision, here, indexOfLargest, mean, loss,
   };
 })();

@@ -56,7 +56,8 @@ const Arcs = (() => {
     boxes ??= buttons.map(({ offsetLeft, offsetWidth, offsetTop, offsetHeight }) =>
       ({ x: offsetLeft + offsetWidth / 2, top: offsetTop, bottom: offsetTop + offsetHeight }));
     const most = boxes[weights.indexOf(Math.max(...weights))];
-    byId("strip").scrollLeft = (boxes[query].x + most.x - byId("strip").clientWidth) / 2; // where the words are one line
+    const strip = byId("strip"); // where the words are one line, it is scrolled so that both ends are seen
+    strip.scrollLeft = (boxes[query].x + most.x - strip.clientWidth) / 2;
     const arcs = boxes.map((box, j) => (j === query || weights[j] < LEAST ? null : arc(boxes[query], box, weights[j])));
     byId("arcs").replaceChildren(...arcs.filter(Boolean));
     byId("arcs").style.stroke = color;

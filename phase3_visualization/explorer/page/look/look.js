@@ -18,7 +18,8 @@ const Look = (() => {
 
   // The landing, or a sentence without one.
   function firstState(words) {
-    const place = data.landings[0] ?? { words: ["the", "cat", "sat", "on", "the", "mat"], hidden: 2, layer: 0, head: 0 };
+    const toy = { words: ["the", "cat", "sat", "on", "the", "mat"], hidden: 2, layer: 0, head: 0 };
+    const place = data.landings[0] ?? toy;
     const shown = words ?? place.words;
     const hidden = words ? askedFor(words) : place.hidden;
     const { layer, head } = place;
@@ -91,7 +92,11 @@ const Look = (() => {
     const isOut = state.removed.includes(here());
     Arcs.drawArcs(row, state.query, roleColor(roleOf(stop, state.layer, state.head)), isOut);
     byId("looks").replaceChildren(...looks(stop, words, row, isOut));
-    if (document.activeElement !== byId("sentence")) byId("sentence").value = state.covered ? "" : state.words.join(" ");
+    if (document.activeElement !== byId("sentence")) showTyped();
+  }
+
+  function showTyped() {
+    byId("sentence").value = state.covered ? "" : state.words.join(" ");
   }
 
   // “<mask>” looks most at “cat”: 0.74 · head 1.0 subject → verb
@@ -110,7 +115,8 @@ const Look = (() => {
 
   function drawGuesses({ before, after }) {
     const touched = Levers.active(state).length > 0;
-    byId("question").textContent = after ? "Guesses for the hidden word" : "Nothing is hidden, so there is nothing to guess.";
+    const nothing = "Nothing is hidden, so there is nothing to guess.";
+    byId("question").textContent = after ? "Guesses for the hidden word" : nothing;
     byId("cover").hidden = !state.covered;
     const bars = !after || state.covered ? [] : View.guesses(after.probabilities, language.vocabulary, after.truth,
       { before: touched ? before.probabilities : null, also: state.guess });
@@ -119,7 +125,8 @@ const Look = (() => {
     byId("grammar-note").textContent = after && !state.covered ? Words.ofVerb(state.words, language) : "";
     for (const name of Levers.NAMES) {
       const alone = after && Levers.pulled(state, name) ? Levers.measure(Levers.only(state, name), language) : null;
-      const text = alone ? `by itself: “${language.vocabulary[alone.truth]}” ${change(before.chance, alone.chance)}` : "";
+      const truth = alone && language.vocabulary[alone.truth];
+      const text = alone ? `by itself: “${truth}” ${change(before.chance, alone.chance)}` : "";
       document.querySelector(`.effect[data-lever="${name}"]`).textContent = text;
     }
   }
@@ -272,7 +279,8 @@ const Look = (() => {
     wire();
     View.darkGround.addEventListener("change", () => state && redraw());
     new ResizeObserver(Arcs.redraw).observe(byId("strip"));
-    new ResizeObserver(() => byId("look").style.setProperty("--top", `${byId("top").offsetHeight}px`)).observe(byId("top"));
+    const measureTop = () => byId("look").style.setProperty("--top", `${byId("top").offsetHeight}px`);
+    new ResizeObserver(measureTop).observe(byId("top"));
     byId("rule").href = data.rule;
   }
 
@@ -288,7 +296,7 @@ const Look = (() => {
     else if (grown) Grow.train(grown.seed, grown.step);
     readWell();
     redraw();
-    byId("sentence").value = state.covered ? "" : state.words.join(" "); // whoever types there, or typed
+    showTyped(); // whoever types there, or typed
     if (Story.stepOf(parts)) Story.arrive(screen);
   }
 

@@ -1,5 +1,5 @@
-// The maps: all heads small, and one head large. Rows are queries, columns are keys; what may not be seen is hatched, since
-// it is not a weight of 0 that the head chose.
+// The maps: all heads small, and one head large. Rows are queries, columns are keys. What may not be seen is hatched: it
+// is not a weight of 0 that the head chose.
 "use strict";
 
 const Maps = (() => {
@@ -58,7 +58,8 @@ const Maps = (() => {
       const remove = element("button", { type: "button", class: "remove" });
       map.addEventListener("click", () => onChoose(layer, head));
       remove.addEventListener("click", () => onRemove(layer, head));
-      const cell = element("div", { class: "head-cell" }, map, element("div", { class: "under" }, cost, shares, remove));
+      const under = element("div", { class: "under" }, cost, shares, remove);
+      const cell = element("div", { class: "head-cell" }, map, under);
       return { layer, head, canvas, role, map, cost, shares, remove, cell };
     });
     box.replaceChildren(...maps.map((item) => item.cell));

@@ -9,7 +9,7 @@ const Story = (() => {
   const won = new Map(); // screen -> whether its bet was won; null if it was seen before it was bet on
   const told = new Map(); // screen -> what was said then
   const BETS = 3;
-  let act, language, sections;
+  let act, language, texts, sections;
   let seen; // what is on the stage
   let asked = null; // the head that screen 6 asks about
   let drawn = ""; // what all screens were drawn for
@@ -33,7 +33,7 @@ const Story = (() => {
       element("b", {}, isRight ? "Right. " : "No. "), text);
   }
 
-  // ---- the screens: scene, what the stage becomes; says, the text; more, what stands below it
+  // ---- the screens: scene, what the stage becomes; more, what stands below the text of texts.json
 
   // A guess is as good as the model's if the model finds it at least half as likely as its own.
   function guessed() {
@@ -41,7 +41,8 @@ const Story = (() => {
     const token = language.words.includes(typed) ? language.index.get(typed) : null;
     if (token === null) {
       const { says, words } = Words.instead(typed, seen.state.words[seen.state.query - 1], language);
-      byId("own-note").textContent = typed ? `It does not know “${typed}”. ${says} ${words.join(", ")}` : "Type a word.";
+      const unknown = `It does not know “${typed}”. ${says} ${words.join(", ")}`;
+      byId("own-note").textContent = typed ? unknown : "Type a word.";
       return;
     }
     const { probabilities, best } = seen.after;
@@ -60,11 +61,18 @@ const Story = (() => {
     return [form, element("p", { id: "own-note", class: "message", role: "status" })];
   }
 
-  function toldWord({ before: { probabilities, best, truth }, state: { guess } }) {
+  function tellWord({ before: { probabilities, best, truth }, state: { covered, guess } }) {
+    if (covered) return askWord();
     const model = `The model's best guess is ${word(best)}, ${fixed(probabilities[best])}; it was ${word(truth)}.`;
     if (won.get(1) === null || guess === null) return [said(model)];
-    const how = won.get(1) ? "As good as the model's own: at least half as likely." : "Less than half as likely as its own.";
-    return [verdict(1, `${how} ${word(guess)} gets ${fixed(probabilities[guess])}. ${model}`)];
+    const how = won.get(1) ? "At least half as likely" : "Less than half as likely";
+    return [verdict(1, `${how} as its own best: ${word(guess)} gets ${fixed(probabilities[guess])}. ${model}`)];
+  }
+
+  function openArc({ pass, state, words }) {
+    const table = Steps.table(pass, state, words, state.divisor ?? Runs.model().divisor);
+    const region = { class: "scroll", tabindex: "0", role: "region", "aria-label": "the numbers of each key" };
+    return [element("div", region, table)];
   }
 
   function drawBlock({ state }) {
@@ -101,7 +109,8 @@ const Story = (() => {
   // Screen 6 goes on with the training of one's own, if there is one.
   function seedScene(state) {
     const { layer, head } = state;
-    asked = state.run === "0" && roleAt("0", state) ? { layer, head } : havingRole("0", anyRole("0")) ?? { layer, head };
+    const named = state.run === "0" && roleAt("0", state);
+    asked = (named ? null : havingRole("0", anyRole("0"))) ?? { layer, head };
     const own = Runs.own();
     return own ? { ...atEnd(), run: own, step: Runs.lastStep(own) }
       : { ...atEnd(), layer: asked.layer, head: asked.head };
@@ -109,7 +118,8 @@ const Story = (() => {
 
   function askSeed({ state, stop, name }) {
     const { layer, head } = asked ?? state;
-    const stage = said(`On the stage: seed ${Runs.get(state.run).seed}, step ${stop.step}, ${name}. Or train one here:`);
+    const { seed } = Runs.get(state.run);
+    const stage = said(`On the stage: seed ${seed}, step ${stop.step}, ${name}. Or train one here:`);
     if (won.has(6)) return [verdict(6, told.get(6)), stage];
     const there = havingRole("1", roleAt("0", { layer, head }));
     const found = there ? `head ${Levers.nameOf(there.layer, there.head)}` : "no head";
@@ -135,64 +145,25 @@ const Story = (() => {
   }
 
   const SCREENS = [
-    {
-      title: "Which word is hidden?",
-      scene: () => ({ ...atEnd(), covered: !won.has(1) }),
-      says: () => `One word is hidden: there the model reads <mask>. It was trained to guess hidden words, in a small ` +
-        `language of ${language.words.length} words. What would you say?`,
-      more: (now) => (now.state.covered ? askWord() : toldWord(now)),
-    },
-    {
-      title: "Drag time",
-      scene: () => ({ ...atEnd(), step: 0 }),
-      says: ({ stop, named, after }) => `Step ${stop.step}${stop.step ? "" : ", random numbers, so what leads is luck"}: ` +
-        `${word(after.truth)} has ${fixed(after.chance)}, ${named || "no"} ${named > 1 ? "heads have" : "head has"} a name. Drag the slider below the sentence: it is ` +
-        "the training of this very model, at a dozen steps; between them it snaps. Arcs rise out of haze. Names come, and some go again; a head has one while it " +
-        "looks at the right words, by rule, on sentences that it was not trained on.",
-    },
-    {
-      title: "An arc, opened",
-      scene: atEnd,
-      says: ({ query }) => `This is attention. ${query} asks with a query vector q, each word has a key k. Their ` +
-        "product says how well they fit, softmax makes weights of it, and by these the values v are added up; here " +
-        "the first number of each v.",
-      more: ({ pass, state, words }) => [element("div", { class: "scroll", tabindex: "0", role: "region",
-        "aria-label": "the numbers of each key" },
-      Steps.table(pass, state, words, state.divisor ?? Runs.model().divisor))],
-    },
-    {
-      title: "Through the block",
-      scene: atEnd,
-      says: ({ after }) => "The sums of all heads are added to what stood at this place, a feed-forward network adds " +
-        `its part, and the next layer goes on. Stop after each part, and ask for the word: what does ${word(after.truth)} ` +
-        "still cost, in nats, −ln of its share? It need not fall with each part.",
-      more: drawBlock,
-    },
-    {
-      title: "Break it",
-      scene: atEnd,
-      says: ({ name, after, state }) => (state.removed.length ? "It still looks, but nothing of it arrives. Drag the slider: " +
-        "from which step on does it matter?" : `Knock out one head, ${name}. Will the best guess, ${word(after.best)}, change?`),
-      more: askBreak,
-    },
-    {
-      title: "Another seed",
-      scene: seedScene,
-      says: ({ state }) => {
-        const { layer, head } = asked ?? state;
-        return `With seed ${Runs.get("0").seed} “${roleAt("0", { layer, head }) ?? View.NO_ROLE}” is head ` +
-          `${Levers.nameOf(layer, head)}. Train once more, from other random numbers: will the same head be it?`;
-      },
-      more: askSeed,
-    },
-    {
-      title: "Your score",
-      scene: () => ({}),
-      says: () => "Type a sentence of your own, hide another word, pull a lever: all is computed again, in this page. " +
-        "A weight says how much of a value is taken, not why.",
-      more: drawScore,
-    },
+    { scene: () => ({ ...atEnd(), covered: !won.has(1) }), more: tellWord },
+    { scene: () => ({ ...atEnd(), step: 0 }), more: () => [] },
+    { scene: atEnd, more: openArc },
+    { scene: atEnd, more: drawBlock },
+    { scene: atEnd, more: askBreak },
+    { scene: seedScene, more: askSeed },
+    { scene: () => ({}), more: drawScore },
   ];
+
+  // What the texts may say of the stage.
+  function values({ state, stop, words, name, named, after }) {
+    const place = asked ?? state;
+    return {
+      known: language.words.length, step: stop.step, luck: stop.step ? "" : ", random numbers, so what leads is luck",
+      truth: language.vocabulary[after.truth], chance: fixed(after.chance), best: language.vocabulary[after.best],
+      named: named || "none", query: words[state.query], name, seed: Runs.get("0").seed,
+      role: roleAt("0", place) ?? View.NO_ROLE, asked: Levers.nameOf(place.layer, place.head),
+    };
+  }
 
   // ---- where the reader is
 
@@ -218,8 +189,8 @@ const Story = (() => {
     sections.forEach((section) => observer.observe(section));
   }
 
-  // The screen that is read follows the stage. The others are drawn with a new sentence and after a bet, and tell nothing
-  // while the guesses are covered.
+  // The screen that is read follows the stage. The others are drawn with a new sentence and after a bet, and tell
+  // nothing while the guesses are covered.
   function draw(now) {
     seen = now;
     const { covered, words, hidden, story } = now.state;
@@ -230,22 +201,23 @@ const Story = (() => {
     SCREENS.forEach((screen, i) => {
       const current = i + 1 === (story ?? 1);
       sections[i].classList.toggle("current", current);
-      if (current || isNew) drawScreen(screen, sections[i], now, covered && i > 0);
+      if (current || isNew) drawScreen(screen.more, texts[i], sections[i], now, covered && i > 0);
     });
   }
 
-  function drawScreen({ says, more }, section, now, isSecret) {
+  function drawScreen(more, { says, broken }, section, now, isSecret) {
     const key = JSON.stringify([now.state, now.stop.step, isSecret, [...won]]);
     if (section.dataset.drawn === key) return; // not under the hands of who is typing
     section.dataset.drawn = key;
-    const text = now.after ? says(now) : "Nothing is hidden: choose a word, and hide it.";
-    section.querySelector(".says").textContent = isSecret ? "" : text;
-    section.querySelector(".more").replaceChildren(...((!isSecret && now.after && more?.(now)) || []));
+    const isAsked = now.after && !isSecret;
+    const text = isAsked ? View.fill(now.state.removed.length && broken ? broken : says, values(now)) : "";
+    section.querySelector(".says").textContent = now.after ? text : "Nothing is hidden: choose a word, and hide it.";
+    section.querySelector(".more").replaceChildren(...(isAsked ? more(now) : []));
   }
 
   function start(app, onAct) {
-    [act, language] = [onAct, app.language];
-    sections = SCREENS.map(({ title }, i) => {
+    [act, language, texts] = [onAct, app.language, app.data.story];
+    sections = texts.map(({ title }, i) => {
       const move = (text, to, attributes) => (to >= 1 && to <= count ? button(text, () => go(to), attributes) : "");
       return element("section", { class: "screen", "aria-label": `screen ${i + 1} of ${count}` },
         element("h2", { tabindex: "-1" }, `${i + 1} · ${title}`),

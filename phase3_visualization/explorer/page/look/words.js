@@ -84,8 +84,8 @@ const Words = (() => {
     return { says: `Here comes a ${place}, such as:`, words: someOf(place, groups, word) };
   }
 
-  // Whether a role, such as "verb → subject", is about this word: the first noun is taken for the subject, the first one
-  // after the verb for the place. A position, or a column, is about all words.
+  // Whether a role, such as "verb → subject", is about this word: the first noun is taken for the subject, the first
+  // one after the verb for the place. A position, or a column, is about all words.
   function fits(role, words, at, { verbs, groups }) {
     if (!role.includes(" → ") || role.startsWith("most")) return true;
     const verb = words.findIndex((word) => Object.hasOwn(verbs, word));
@@ -140,7 +140,8 @@ const Words = (() => {
     const [first] = unknown;
     const more = unknown.length > 1 ? ` and ${unknown.length - 1} more` : "";
     const verb = unknown.length > 1 ? "are" : "is";
-    const problem = `“${short(first.word)}”${more} ${verb} not among the ${language.words.length} words that the models know.`;
+    const known = `the ${language.words.length} words that the models know`;
+    const problem = `“${short(first.word)}”${more} ${verb} not among ${known}.`;
     return { problem, unknown };
   }
 

@@ -1,6 +1,6 @@
-/* Training as something that can be started and paused from outside. It runs in a worker, which is made of the page's own
-   scripts, so that a page without a server can have one; or, where there is none, beside the page in slices of a few
-   milliseconds. Both ways it is told and tells the same messages.
+/* Training as something that can be started and paused from outside. It runs in a worker, which is made of the page's
+   own scripts, so that a page without a server can have one; or, where there is none, beside the page in slices of a
+   few milliseconds. Both ways it is told and tells the same messages.
 
    told    {start: {growth, seed, steps}}   {run: steps}   {pause}
    tells   {kind: "ready", fast}   {kind: "look", step, loss, heads, numbers}   {kind: "paused", step} */

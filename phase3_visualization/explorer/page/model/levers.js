@@ -46,7 +46,7 @@ const Levers = (() => {
   // The hidden word that the guess is for: the chosen word if it is hidden, else the first that is; null if none is.
   const asked = (state) => (state.hidden.includes(state.query) ? state.query : state.hidden[0] ?? null);
 
-  // The guess for the word that is asked for: its probabilities, the true word, what that costs; null if none is hidden.
+  // The guess for the word that is asked for: its probabilities, the true word and its share; null if none is hidden.
   function measure(state, language) {
     const at = asked(state);
     if (at === null) return null;
@@ -73,7 +73,8 @@ const Levers = (() => {
   // ---- knocking out
 
   const nameOf = (layer, head) => `${layer}.${head}`;
-  const toggled = (items, item) => (items.includes(item) ? items.filter((other) => other !== item) : [...items, item].sort());
+  const toggled = (items, item) =>
+    (items.includes(item) ? items.filter((other) => other !== item) : [...items, item].sort());
 
   function allHeads() {
     const { num_layers, num_heads } = Runs.model();

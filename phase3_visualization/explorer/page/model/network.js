@@ -128,7 +128,7 @@ const Network = (() => {
     return { x, layers, output };
   }
 
-  /* A number for each word that may be said, row by row: by the embedding, read back, or by an output layer of its own. */
+  /* A number for each word that may be said, row by row: by the embedding, read back, or by an output layer. */
   function read_out(model, x) {
     const { space, parameters } = model;
     if (parameters["to_logits.weight"]) return { logits: Pieces.linear(model, "to_logits", x) };
@@ -151,8 +151,8 @@ const Network = (() => {
 
   const rows = (x) => Array.from({ length: x.rows }, (_, i) => row(x, i).slice());
 
-  /* One sentence -> all of a forward pass that is shown, row by row. With `through` also what would be said of nothing but
-     the word and its place, and after each part of each layer: after. */
+  /* One sentence -> all of a forward pass that is shown, row by row. With `through` also what would be said of nothing
+     but the word and its place, and after each part of each layer: after. */
   function run(model, tokens, levers = {}, through = false) {
     if (tokens.length > model.max_length) {
       throw new RangeError(`the toy transformer takes at most ${model.max_length} tokens`);
