@@ -91,8 +91,8 @@ const Story = (() => {
       const answer = (isRight) => () => bet(5, isRight, { removed: [head] });
       return [row(button("it changes", answer(changes)), button("it stays", answer(!changes)))];
     }
-    const text = `${word(after.truth)} ${change(before.chance, after.chance)}; best guess ${word(before.best)}, now ` +
-      `${word(after.best)}.`;
+    const best = before.best === after.best ? "stays" : `was ${word(before.best)} and is`;
+    const text = `${word(after.truth)} ${change(before.chance, after.chance)}; the best guess ${best} ${word(after.best)}.`;
     return won.has(5) ? [verdict(5, text)] : [said(text)];
   }
 
