@@ -258,7 +258,7 @@ const Look = (() => {
       byId("sentence").select();
     });
     press("reset", () => set({ ...Levers.UNTOUCHED, removed: [] }, "reset"));
-    on("large-card", "toggle", () => byId("large-card").open && redraw());
+    on("large-card", "toggle", () => state && byId("large-card").open && redraw());
   }
 
   // A stop of a run that is trained here has come: it is shown, unless its reader looks at an earlier one.
