@@ -33,8 +33,8 @@ def near(found, expected, share=None):
     """Apart by no more than a share of the largest number expected: rounding is relative to what was summed.
 
     Tensors, numbers, or tuples of them. share: 1e-12, in float32 1e-5, if not said. It must leave ten times what any
-    processor's rounding needs: with TENTH=1 in the environment nobody may use more than a tenth of it. Try that with
-    ATEN_CPU_CAPABILITY=default, with avx2, and without it: other instructions round otherwise.
+    processor's rounding needs: with TENTH=1 in the environment nobody may use more than a tenth of it, but where more
+    than rounding is meant ("# why", 16 bits). Try it with ATEN_CPU_CAPABILITY=default, too: it rounds otherwise.
     """
     if isinstance(expected, tuple | list):
         for one, other in zip(found, expected, strict=True):
