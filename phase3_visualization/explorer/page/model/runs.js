@@ -7,7 +7,7 @@
 
 const Runs = (() => {
   const runs = new Map(); // "0" and "1" are recorded, "g7" is trained here with seed 7
-  const decoded = new Map(); // stop -> its numbers
+  const decoded = new WeakMap(); // stop -> its numbers; those of a run that is gone go with it
   let model, layout, loaded;
 
   function start(data) {
