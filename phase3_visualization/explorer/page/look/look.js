@@ -29,7 +29,7 @@ const Look = (() => {
     };
   }
 
-  // Change the state and redraw. kind: what the reader does; each kind is a step that the back button undoes.
+  // Change the state, guesses uncovered, and redraw. Each kind of change is a step that the back button undoes.
   function set(changes, kind = "") {
     Object.assign(state, { covered: false }, changes);
     readWell();
@@ -53,8 +53,10 @@ const Look = (() => {
     set({ words, hidden, query, removed: [], guess: null }, kind);
   }
 
-  const choose = (at) => set({ query: at }, `word ${at}`);
-  const chooseHead = (layer, head) => set({ layer, head }, `head ${layer}.${head}`);
+  // Looking elsewhere, as the bet goes on.
+  const look = (changes, kind) => set({ ...changes, covered: state.covered }, kind);
+  const choose = (at) => look({ query: at }, `word ${at}`);
+  const chooseHead = (layer, head) => look({ layer, head }, `head ${layer}.${head}`);
   const knockOut = (layer, head) =>
     set({ removed: Levers.toggled(state.removed, Levers.nameOf(layer, head)) }, `knock ${layer}.${head}`);
 
@@ -266,14 +268,14 @@ const Look = (() => {
     const { step } = Runs.get(run).stops.at(-1);
     if (state.run !== run && before !== null) return;
     if (state.run === run && state.step !== before) return Time.draw(state);
-    set({ run, step, covered: state.covered }, "grown");
+    look({ run, step }, "grown");
   }
 
   function start(app) {
     ({ data, language } = app);
     Runs.start(data);
     maps = Maps.makeHeads(byId("heads"), Runs.model(), chooseHead, knockOut);
-    Time.start(data, (place) => set({ step: Runs.get(state.run).stops[place].step }, "time"));
+    Time.start(data, (place) => look({ step: Runs.get(state.run).stops[place].step }, "time"));
     Grow.start(app, follow);
     Story.start(app, set);
     wire();

@@ -6,7 +6,6 @@ const Maps = (() => {
   const { element, fixed, weightColor, readable, rgb, roleOf, roleColor, headName, place, tokenLabels } = View;
   const WITH_NUMBERS = 10; // words: up to here numbers stand in the cells of the large map
   const PIXELS = 96; // about as many across a small map, a whole number for each cell
-
   const FRAME = 1; // pixels, in a cell of six or so
 
   // "#0b5f97" as one number of a canvas: alpha, blue, green, red, since all machines with a browser are little endian.

@@ -97,7 +97,6 @@ const Story = (() => {
   }
 
   const roleAt = (run, { layer, head }) => Runs.get(run).stops.at(-1).heads[layer][head].role;
-
   const anyRole = (run) => Runs.lanes(run).find(({ heads }) => heads.at(-1).length > 0)?.role;
 
   // The first head that has a role at the end of a run: {layer, head}, or null.
