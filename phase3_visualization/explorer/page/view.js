@@ -62,6 +62,8 @@ const View = (() => {
     return node;
   }
 
+  const indexOfLargest = (row) => row.indexOf(row.reduce((a, b) => Math.max(a, b)));
+
   // "{all} heads" -> "8 heads"
   const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 
@@ -84,12 +86,12 @@ const View = (() => {
   // mark: what stands after the name.
   function bar(name, share, number, { color = "accent", before = null, mark = "" } = {}) {
     const track = element("span", { class: "track", "aria-hidden": "true" });
-    function fill(kind, part) { // however small, it can be seen: only a share of 0 has none
+    function add(kind, part) { // however small, it can be seen: only a share of 0 has none
       if (part > 0) track.append(element("i", { class: kind }));
       if (part > 0) track.lastChild.style.width = `${100 * Math.min(1, part)}%`;
     }
-    fill(color, share);
-    fill("before", before);
+    add(color, share);
+    add("before", before);
     const called = element("span", { class: "name" }, name, mark && element("b", {}, ` ${mark}`));
     return element("div", { class: before === null ? "line" : "line changes" }, called, track,
       element("span", { class: "number" }, number));
@@ -119,7 +121,6 @@ const View = (() => {
 
   return {
     NO_ROLE, useColors, byId, on, fixed, weightColor, rgb, readable, roleOf, roleColor, headName, place, element, svg,
-    fill, button,
-    change, bar, guesses, tokenLabels, setUsable, isUsable, darkGround,
+    indexOfLargest, fill, button, change, bar, guesses, tokenLabels, setUsable, isUsable, darkGround,
   };
 })();

@@ -5,14 +5,11 @@
 "use strict";
 
 const Live = (() => {
-  const { button, element, svg, fixed, weightColor, readable, bar, guesses } = View;
-  const { turns, quiet, pane, panes, letter, cells, map, onTrack, here, indexOfLargest, mean, loss } = Stage;
+  const { button, element, svg, fixed, weightColor, readable, bar, guesses, indexOfLargest } = View;
+  const { turns, quiet, pane, panes, letter, cells, map, onTrack, here, mean, loss } = Stage;
   const { softmax } = Network;
   const run = (model, tokens, levers = {}) => Network.run(model, tokens, levers);
 
-  // The tokens of a sentence, some words hidden.
-  const hide = (words, hidden, { index, special }) =>
-    words.map((word, i) => (hidden.includes(i) ? special.mask : index.get(word)));
   const withGap = (words, hidden) => words.map((word, i) => (i === hidden ? "▢" : word));
 
   // ---- a head is knocked out: the one that a hidden verb needs, and the one that is needed least
@@ -32,7 +29,7 @@ const Live = (() => {
   }
 
   function knockout({ example: { words, hidden, needed, spare, rises }, say, answered, models, language, called }) {
-    const tokens = hide(words, [hidden], language);
+    const tokens = Levers.tokens({ words, hidden: [hidden] }, language);
     const truth = language.index.get(words[hidden]);
     const guess = (removed) => softmax(run(models.get("both sides"), tokens, { removed }).logits[hidden]);
     const whole = guess([]);
@@ -175,7 +172,7 @@ const Live = (() => {
 
   // ---- the pretty line: lines as thick as the weights, and what hiding each word costs the guess
 
-  const ROW = 30; // pixels, as in views.css
+  const ROW = 30; // pixels, as in break.css
 
   // Weights of the last layer in the row of the hidden word, heads averaged; the hidden word itself left out.
   function weightsOf({ layers }, hidden) {
@@ -198,7 +195,7 @@ const Live = (() => {
 
   function line({ example: { words, hidden }, say, answered, models, language }) {
     const truth = language.index.get(words[hidden]);
-    const reading = (...gaps) => run(models.get("both sides"), hide(words, gaps, language));
+    const reading = (...gaps) => run(models.get("both sides"), Levers.tokens({ words, hidden: gaps }, language));
     const guess = (...gaps) => softmax(reading(...gaps).logits[hidden]);
     const whole = guess(hidden);
     const weights = weightsOf(reading(hidden), hidden);

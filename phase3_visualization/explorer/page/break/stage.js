@@ -3,7 +3,6 @@
 
 const Stage = (() => {
   const { button, element, fixed } = View;
-  const indexOfLargest = (row) => row.indexOf(row.reduce((a, b) => Math.max(a, b)));
   const mean = (numbers) => numbers.reduce((a, b) => a + b, 0) / numbers.length;
   const loss = (probability) => -Math.log(probability); // what a guess costs when this was the truth, in nats
   const quiet = (...content) => element("p", { class: "quiet" }, ...content);
@@ -77,6 +76,6 @@ const Stage = (() => {
     shows ? text : `This run is one of the exceptions. ${text}`);
 
   return {
-    turns, quiet, pane, panes, letter, cells, map, onTrack, decision, here, indexOfLargest, mean, loss,
+    turns, quiet, pane, panes, letter, cells, map, onTrack, decision, here, mean, loss,
   };
 })();

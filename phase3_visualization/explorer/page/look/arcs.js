@@ -3,7 +3,7 @@
 "use strict";
 
 const Arcs = (() => {
-  const { byId, element, svg, fixed } = View;
+  const { byId, element, svg, fixed, indexOfLargest } = View;
   const LEAST = 0.03; // a weight below this gets no arc
   const [LOW, HIGH] = [16, 34]; // pixels from a word to the top of its arc
   const LINE = 100; // pixels from one line of words to the next, about
@@ -55,7 +55,7 @@ const Arcs = (() => {
     });
     boxes ??= buttons.map(({ offsetLeft, offsetWidth, offsetTop, offsetHeight }) =>
       ({ x: offsetLeft + offsetWidth / 2, top: offsetTop, bottom: offsetTop + offsetHeight }));
-    const most = boxes[weights.indexOf(Math.max(...weights))];
+    const most = boxes[indexOfLargest(weights)];
     const strip = byId("strip"); // where the words are one line, it is scrolled so that both ends are seen
     strip.scrollLeft = (boxes[query].x + most.x - strip.clientWidth) / 2;
     const arcs = boxes.map((box, j) => (j === query || weights[j] < LEAST ? null : arc(boxes[query], box, weights[j])));

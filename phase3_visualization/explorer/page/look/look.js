@@ -4,7 +4,7 @@
 "use strict";
 
 const Look = (() => {
-  const { byId, on, fixed, element, change, headName, roleOf, roleColor, setUsable, isUsable } = View;
+  const { byId, on, fixed, element, change, headName, roleOf, roleColor, indexOfLargest, setUsable, isUsable } = View;
   const PAUSE = 150; // milliseconds without a change before sets of heads are tried, which takes some hundred passes
 
   let data, language, state, maps, timer;
@@ -103,7 +103,7 @@ const Look = (() => {
 
   // “<mask>” looks most at “cat”: 0.74 · head 1.0 subject → verb
   function looks(stop, words, row, isOut) {
-    const most = row.indexOf(Math.max(...row));
+    const most = indexOfLargest(row);
     const said = [element("b", {}, words[state.query]), " looks most at ",
       element("b", {}, most === state.query ? "itself" : words[most]), ` (${fixed(row[most])}) through head ${here()}`];
     const { role } = stop.heads[state.layer][state.head];

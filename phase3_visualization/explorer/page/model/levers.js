@@ -22,17 +22,20 @@ const Levers = (() => {
 
   const passes = new Map(); // what was computed last: before and after ask for the same passes again and again
 
-  // One forward pass on the sentence as the levers make it.
+  // A forward pass on the sentence as the levers make it.
+  function compute(state, read, through) {
+    const model = Runs.modelAt(state);
+    const { causal, removed, divisor } = state;
+    return Network.run(model, read, { causal, removed, divisor: divisor ?? model.divisor }, through);
+  }
+
   function run(state, language) {
     const read = tokens(state, language);
-    const { causal, removed } = state;
     const { step } = Runs.stopAt(state);
-    const key = JSON.stringify([state.run, step, read, causal, state.divisor, removed]);
+    const key = JSON.stringify([state.run, step, read, state.causal, state.divisor, state.removed]);
     if (!passes.has(key)) {
       if (passes.size >= REMEMBERED) passes.delete(passes.keys().next().value);
-      const model = Runs.modelAt(state);
-      const divisor = state.divisor ?? model.divisor;
-      passes.set(key, { tokens: read, ...Network.run(model, read, { causal, removed, divisor }, true) });
+      passes.set(key, { tokens: read, ...compute(state, read, false) });
     }
     return passes.get(key);
   }
@@ -67,7 +70,7 @@ const Levers = (() => {
   function through(state, language) {
     const at = asked(state);
     const truth = language.index.get(state.words[at]);
-    return run(state, language).after.map((rows) => lossOf(rows[at], truth));
+    return compute(state, tokens(state, language), true).after.map((rows) => lossOf(rows[at], truth));
   }
 
   // ---- knocking out
@@ -106,6 +109,6 @@ const Levers = (() => {
   }
 
   return {
-    NAMES, UNTOUCHED, pulled, active, untouched, only, run, measure, through, nameOf, toggled, allHeads, breaking,
+    NAMES, UNTOUCHED, pulled, active, untouched, only, tokens, run, measure, through, nameOf, toggled, allHeads, breaking,
   };
 })();
