@@ -53,7 +53,7 @@ def scaled_dot_product_attention(
     check_attention_inputs(query, key, value, mask)
     dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
     query = query / math.sqrt(query.size(-1))  # else the scores grow with √d_k
-    scores = query @ key.transpose(-2, -1)  # (..., T_q, T_k): each query with each key
+    scores = query @ key.transpose(-2, -1)  # -> (..., T_q, T_k): query by key
     weights = masked_softmax(scores, mask)  # hidden keys get 0, each row sums to 1
     kept = weights if dropout is None else dropout(weights)  # in training some are dropped
     output = kept @ value  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)

@@ -19,8 +19,8 @@ from shared.attention_checks import check_copy, check_heads, check_sequences, to
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """(B, T, d_model) -> (B, H, T, d_model / H): head h gets columns h * d_k to (h + 1) * d_k."""
     batch, length, d_model = x.shape
-    x = x.view(batch, length, num_heads, d_model // num_heads)  # (B, T, H, d_k)
-    return x.transpose(1, 2)  # (B, H, T, d_k): attention mixes the last axis but one
+    x = x.view(batch, length, num_heads, d_model // num_heads)  # -> (B, T, H, d_k)
+    return x.transpose(1, 2)  # -> (B, H, T, d_k): attention mixes the last axis but one
 
 
 def merge_heads(x: Tensor) -> Tensor:
@@ -56,11 +56,11 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         check_sequences(self.w_q.in_features, query, key, value)
-        query = split_heads(self.w_q(query), self.num_heads)  # (B, H, T_q, d_k)
-        key = split_heads(self.w_k(key), self.num_heads)  # (B, H, T_k, d_k)
-        value = split_heads(self.w_v(value), self.num_heads)  # (B, H, T_k, d_k)
+        query = split_heads(self.w_q(query), self.num_heads)  # -> (B, H, T_q, d_k)
+        key = split_heads(self.w_k(key), self.num_heads)  # -> (B, H, T_k, d_k)
+        value = split_heads(self.w_v(value), self.num_heads)  # -> (B, H, T_k, d_k)
         heads, weights = scaled_dot_product_attention(query, key, value, mask, dropout=self.dropout)
-        return self.w_o(merge_heads(heads)), weights  # (B, T_q, d_model)
+        return self.w_o(merge_heads(heads)), weights  # -> (B, T_q, d_model)
 
 
 class StackOfHeads(nn.Module):

@@ -134,5 +134,5 @@ def attention_rollout(weights: list[Tensor]) -> Tensor:
     identity = torch.eye(weights[0].size(-1), dtype=weights[0].dtype, device=weights[0].device)
     rollout = identity
     for layer in weights:
-        rollout = (layer.mean(dim=-3) + identity) / 2 @ rollout  # (..., T, T)
+        rollout = (layer.mean(dim=-3) + identity) / 2 @ rollout  # -> (..., T, T)
     return rollout

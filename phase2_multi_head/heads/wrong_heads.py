@@ -35,7 +35,7 @@ class SlicedInput(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T)."""
-        slices = split_heads(x, self.num_heads)  # (B, H, T, d_k), before any projection
+        slices = split_heads(x, self.num_heads)  # -> (B, H, T, d_k), not projected
         heads, weights = scaled_dot_product_attention(self.w_q(slices), self.w_k(slices), self.w_v(slices), mask)
         return self.w_o(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)
 

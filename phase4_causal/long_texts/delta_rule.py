@@ -48,7 +48,7 @@ def delta_rule_recurrent(
     inputs, state = _prepared(query, key, value, beta, state)
     outputs = []
     for q, k, v, b in zip(*(x.split(1, dim=-2) for x in inputs), strict=True):
-        state = state + k.mT @ (b * (v - k @ state))  # (..., d_k, d_v)
+        state = state + k.mT @ (b * (v - k @ state))  # -> (..., d_k, d_v)
         outputs.append(q @ state)  # (..., 1, d_k) @ (..., d_k, d_v) -> (..., 1, d_v)
     return torch.cat(outputs, dim=-2).to(query.dtype), state  # T of (..., 1, d_v) -> (..., T, d_v)
 

@@ -83,7 +83,7 @@ class LatentAttention(nn.Module):
         kept = torch.cat([kept, new], dim=1)  # (B, T_past, d_c + d_r) -> (B, T_k, d_c + d_r)
         w_uk = self.w_uk.weight.unflatten(0, (self.num_heads, self.d_k))  # (H d_k, d_c) -> (H, d_k, d_c)
         w_uv = self.w_uv.weight.unflatten(0, (self.num_heads, self.d_k))  # (H d_k, d_c) -> (H, d_k, d_c)
-        query = torch.cat([query @ w_uk, turned], dim=-1)  # (B, H, T, d_c + d_r)
+        query = torch.cat([query @ w_uk, turned], dim=-1)  # -> (B, H, T, d_c + d_r)
         query = query * math.sqrt(kept.size(-1) / (self.d_k + self.sizes[1]))  # scores are divided as in forward
         key = kept.unsqueeze(1)  # (B, T_k, d_c + d_r) -> (B, 1, T_k, d_c + d_r): one for all heads
         value = key[..., : self.sizes[0]]  # (B, 1, T_k, d_c + d_r) -> (B, 1, T_k, d_c)
