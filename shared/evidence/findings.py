@@ -30,6 +30,12 @@ def between(ends: Sequence[float] | None, written: Callable[[float], str] = numb
     return to.join(dict.fromkeys(map(written, ends or ())))
 
 
+def not_on_record(claim: Claim) -> str:
+    """What is known of a claim that the record does not have."""
+    explored = f"; in {claim.explored} of 10 exploratory seeds" if claim.explored is not None else ""
+    return f"in this run; not on record yet{explored}"
+
+
 def judged(claim: Claim, runs: Sequence[Numbers]) -> dict:
     """What is saved of a claim: what is said, what the record says of it, and what this run says."""
     known, here = record.verdict(claim), claim.over(runs)
@@ -40,7 +46,7 @@ def judged(claim: Claim, runs: Sequence[Numbers]) -> dict:
         "claim": claim.text,
         "source": claim.source,
         "rule": claim.rule,
-        "verdict": str(verdict) if known else f"{verdict} (this run alone)",
+        "verdict": str(verdict) if known else f"{verdict} ({not_on_record(claim)})",
         "kind": verdict.kind,
         "effect": between(record.effect(claim) if known else (min(effects), max(effects))),
         "here": str(here),

@@ -5,7 +5,8 @@ Behind each stands a comment, which a reader of the rendered page does not see: 
     0.52 to 0.58<!--scaling: divided, 64-->           where the next seed falls; alone if both ends read alike
     52–58 %<!--scaling: divided, 64; divided, 8-->    of several numbers, from the lowest end to the highest
     at least 0.52<!--≥ scaling: divided, 64-->        the lower end; ≤ the upper
-    8 of 10<!--verdict three-roles-->                 in how many seeds the rule of a claim holds
+    8 of 10<!--verdict three-roles-->                 in how many seeds the rule of a claim holds, or held on seeds
+                                                      0 to 9 if the claim is newer than the record
     11 %<!--undone 1 revised-->                       of the verdicts that one seed prints (one_seed.py)
 
 `filled` writes them anew as the record has them, with as many decimals as they have now.
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from shared import paths
 from shared.evidence import findings, one_seed, record
-from shared.evidence.claims import all_claims
+from shared.evidence.claims import Verdict, all_claims
 
 PLAIN = r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
 MARKED = re.compile(
@@ -51,7 +52,10 @@ def quoted(match: re.Match) -> str:
 
 def verdict(match: re.Match) -> str:
     """A marked verdict as the record has it."""
-    found = record.verdict({claim.id: claim for claim in all_claims()}[match["claim"]])
+    claim = {claim.id: claim for claim in all_claims()}[match["claim"]]
+    found = record.verdict(claim)
+    if found is None and claim.explored is not None:
+        found = Verdict(claim.explored, 10)
     if found is None:
         raise ValueError(f"the record does not have {match['claim']}")
     return f"{found.held} of {found.seeds}<!--verdict {match['claim']}-->"

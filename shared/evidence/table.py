@@ -26,10 +26,15 @@ def cell(text: str) -> str:
     return re.sub(r"(?<!\\)([|<])", r"\\\1", text)
 
 
+def explored(claim: Claim) -> str:
+    """What stands in place of a verdict that the record does not have yet."""
+    return "not recorded yet" if claim.explored is None else f"? {claim.explored} of 10 explored, not recorded yet"
+
+
 def row(claim: Claim) -> str:
     """A finding: in how many seeds it holds, what is said, its rule, where the next seed falls, and the script."""
     verdict = record.verdict(claim)
-    found = f"{MARKS[verdict.kind]} {verdict.held} of {verdict.seeds}" if verdict else "not recorded yet"
+    found = f"{MARKS[verdict.kind]} {verdict.held} of {verdict.seeds}" if verdict else explored(claim)
     between = findings.between(record.effect(claim)) if verdict else ""
     revised = f" *After a look at seeds 0 to 9: {claim.revised}.*" if claim.revised else ""
     where = f"[{Path(claim.script).name}](../{claim.script})"
@@ -57,6 +62,17 @@ def checked(claims: Sequence[Claim]) -> str:
     return f"Further seeds, {len(found)} instruction sets: {share}; of {len(turned)} decided verdicts turned: {said}."
 
 
+def newer(claims: Sequence[Claim]) -> list[str]:
+    """A sentence about the claims that came after the record, if there are any."""
+    count = sum(claim.explored is not None for claim in claims)
+    if not count:
+        return []
+    return [
+        f"{count} claims, marked ?, came after these ten seeds. They were tried on seeds 0 to 9 alone, which are for "
+        "making rules, so they have no verdict until the record is made again."
+    ]
+
+
 def page(claims: Sequence[Claim]) -> str:
     """The whole table as Markdown."""
     revised = sum(bool(claim.revised) for claim in claims)
@@ -69,6 +85,7 @@ def page(claims: Sequence[Claim]) -> str:
         "Ten of ten means that the rule holds for at least 74 % of all seeds (95 % confidence). What decides is the "
         "number that is compared with the rule's bar: here stands where the next seed falls nineteen times in twenty.",
         checked(claims),
+        *newer(claims),
         "[Another of the ten denies](../shared/evidence/one_seed.py) {:.0%} of the verdicts that one seed alone would "
         "print; where the rule was written first {:.0%}, where it was revised {:.0%}.".format(
             *(one_seed.undone(one_seed.verdicts(group), 1) for group in one_seed.GROUPS)

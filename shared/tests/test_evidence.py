@@ -67,8 +67,8 @@ def test_a_rule_tells_an_exact_reader_from_nothing_there(claim):
     assert claim.holds(oracle) and not claim.holds(null)
 
 
-def test_there_are_forty_to_forty_five_claims_each_with_a_name_of_its_own():
-    assert 40 <= len(CLAIMS) <= 45 and len({claim.id for claim in CLAIMS}) == len(CLAIMS)
+def test_there_are_some_forty_claims_each_with_a_name_of_its_own():
+    assert 36 <= len(CLAIMS) <= 50 and len({claim.id for claim in CLAIMS}) == len(CLAIMS)
     scripts = {claim.script for claim in CLAIMS}
     assert len({record.name_of(script) for script in scripts}) == len(scripts), "the record calls them by file name"
     assert all((claim.at_least > float("-inf")) != (claim.at_most < float("inf")) for claim in CLAIMS), "one bar"
@@ -127,10 +127,12 @@ def test_a_record_is_written_and_read(tmp_path, monkeypatch):
 
 
 def test_the_record_on_disk_has_every_claim():
-    missing = [claim.id for claim in CLAIMS if not record.verdict(claim)]
-    assert not missing, f"run ./run_all.sh replicate for {missing}"
-    kept = record.read()
-    assert set(kept["experiment"]) == {record.name_of(claim.script) for claim in CLAIMS} | quoted.experiments()
+    missing = [claim.id for claim in CLAIMS if not record.verdict(claim) and claim.explored is None]
+    assert not missing, f"run ./run_all.sh replicate for {missing}, or say how they did on seeds 0 to 9: explored=..."
+    judged = [claim.id for claim in CLAIMS if record.verdict(claim) and claim.explored is not None]
+    assert not judged, f"the record has {judged}: take explored=... out"
+    kept, known = record.read(), {record.name_of(claim.script) for claim in CLAIMS if record.verdict(claim)}
+    assert set(kept["experiment"]) == known | quoted.experiments()
     assert not kept.duplicated(["experiment", "number", "seed", "processor"]).any()
 
 
@@ -141,7 +143,7 @@ def test_a_run_stands_beside_the_record(recorded):
     assert [found["verdict"], found["here"]] == ["holds, 10 of 10 seeds", "does not hold"]
     assert not found["as published"] and findings.judged(made(), wet(0.6))["as published"]
     assert findings.judged(made(at_least=0.7), wet(0.4))["as published"], "seeds differ: both are possible"
-    assert "this run alone" in findings.judged(made(script="b.py"), wet(0.4))["verdict"]
+    assert "not on record yet" in findings.judged(made(script="b.py"), wet(0.4))["verdict"]
 
 
 def test_what_one_seed_would_have_said():
