@@ -1,6 +1,8 @@
 """SPOILERS: the answers to the exercises of phase 1. A solution is one way among many: yours is right if it passes.
 
 Its docstring has the three hints and the usual mistakes, edits of its text: see shared/exercise_checker/exercise.py.
+Lessons tell you to change files of the course and see what happens. So the solutions are written out here and use
+none of these files: a change that is left over cannot make a right answer wrong.
 """
 
 import math
@@ -8,9 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
-from shared.exercise_checker.exercise import Case, Exercise, draw, exercise
-from shared.toy_model import sinusoidal_positions
+from shared.exercise_checker.exercise import Case, draw, exercise
 
 Pair = tuple[Tensor, Tensor]  # output, weights
 
@@ -34,6 +34,8 @@ def score_by_hand() -> Tensor:
         / math.sqrt(4) =>
     softmax missing: these are scores; a weight is e to its score, divided by the sum of these over the keys
         torch.softmax(scores, dim=-1) => scores
+    no softmax: the scores were divided by their sum; take e to each score first, so that a score of 0 counts, too
+        torch.softmax(scores, dim=-1) => scores / scores.sum()
     """
     query, keys = torch.tensor([1.0, 0, 2, 1]), torch.tensor([[0.0, 3, 1, 0], [1, 1, 1, 1], [1, 2, 0, -1]])
     scores = keys @ query / math.sqrt(4)  # 2, 4 and 0, each divided by 2
@@ -75,6 +77,11 @@ SOFTMAX = """
         torch.softmax(scores, dim=-1).mask => torch.softmax(scores, dim=-2).mask
     exponentials not divided by their sum: the weights of a query are shares of 1
         torch.softmax(scores, dim=-1).mask => scores.exp().mask
+    no softmax: the scores were divided by their sum; take e to each visible score first, and divide after that
+        scores.masked_fill(~mask & ~blind, -math.inf) => scores.masked_fill(~mask, 0)
+        and torch.softmax(scores, dim=-1).mask => (scores / scores.sum(-1, True)).mask
+        ~mask & ~blind => blind
+        and torch.softmax(scores, dim=-1).masked_fill(blind => (scores / scores.sum(-1, True)).masked_fill(~mask
 """
 
 
@@ -100,10 +107,8 @@ def softmax_cases() -> list[Case]:
     ]
 
 
-MASKED = Exercise(
-    masked_softmax,
-    "weights",
-    softmax_cases,
+@exercise("weights", softmax_cases, HIDDEN + SOFTMAX)
+def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     e to minus infinity is 0. So give a hidden key the score -inf, before the softmax: the visible share the whole 1.
 
@@ -116,15 +121,21 @@ MASKED = Exercise(
         for j in visible:
             weights[i, j] = exp(scores[i, j]) / sum(exp(scores[i, k]) for k in visible)
         # all other weights of the row stay 0: the whole row, if nothing is visible
-    """,
-    HIDDEN + SOFTMAX,
-)
+    """
+    if mask is None:
+        return torch.softmax(scores, dim=-1)
+    blind = ~mask.any(dim=-1, keepdim=True)  # queries that may see no key: (..., T_q, T_k) -> (..., T_q, 1)
+    scores = scores.masked_fill(~mask & ~blind, -math.inf)
+    return torch.softmax(scores, dim=-1).masked_fill(blind, 0.0)
+
 
 SCALED = """
     softmax over the wrong axis: each query shares out 1 over the keys, so rows must sum to 1; your columns do
         masked_softmax(scores, mask) => torch.softmax(scores, dim=-2)
     softmax missing: these are scores; a weight is e to its score, divided by the sum of these over the keys
         masked_softmax(scores, mask) => scores
+    no softmax: the scores were divided by their sum; take e to each visible score first, and divide after that
+        masked_softmax(scores, mask) => scores / scores.sum(-1, True)
     not divided by √d_k: the dot products are too large by that factor, so the softmax comes out too sharp
         query / math.sqrt(query.size(-1)) => query
     divided by d_k: divide by its root: a sum of d_k products of unit variance has a standard deviation of √d_k
@@ -137,7 +148,7 @@ SCALED = """
         query / math.sqrt(query.size(-1)) => query
         and masked_softmax(scores, mask) => masked_softmax(scores, mask) / math.sqrt(query.size(-1))
     cosine in place of the dot product: a long key may count more: do not divide by the lengths of the vectors
-        query @ key.transpose(-2, -1) => F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).mT
+        query @ key.transpose(-2, -1) => query / query.norm(dim=-1)[..., None] @ (key / key.norm(dim=-1)[..., None]).mT
 """
 ATTEND = HIDDEN + SCALED
 EQUAL_LENGTHS = """
@@ -145,6 +156,16 @@ EQUAL_LENGTHS = """
         query @ key.transpose(-2, -1) => key @ query.transpose(-2, -1)
 """
 ATTENTION = "output, weights"
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Pair:
+    """Attention as the exercises ask for it, with any number of axes in front."""
+    query = query / math.sqrt(query.size(-1))
+    scores = query @ key.transpose(-2, -1)  # (..., T_q, d_k) @ (..., d_k, T_k) -> (..., T_q, T_k)
+    weights = masked_softmax(scores, mask)
+    return weights @ value, weights  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
+
+
 D_K, D_MODEL, D_V = 3, 11, 13  # the 11 stands in SCALED, too: a root of d_model
 LARGE = -1e13  # times w_q: some visible scores are below any number that should hide, some hidden ones far above them
 
@@ -185,7 +206,7 @@ def self_attention(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, mask: Tenso
         x @ w_v => x @ w_k
         x @ w_v => x
     """
-    return scaled_dot_product_attention(x @ w_q, x @ w_k, x @ w_v, mask)
+    return attend(x @ w_q, x @ w_k, x @ w_v, mask)
 
 
 def additive_cases() -> list[Case]:
@@ -221,6 +242,8 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
         torch.tanh(pairs) => (torch.tanh(query @ w_q)[:, None] + torch.tanh(memory @ w_k)[None])
     another function for tanh: Bahdanau's units lie between -1 and 1; ReLU is another function
         torch.tanh => torch.relu
+    no softmax: the scores were divided by their sum; take e to each of them first, then divide by the sum of these
+        torch.softmax(scores, dim=-1) => scores / scores.sum(-1, True)
     scaled like a dot product: no √d here: tanh keeps each hidden unit between -1 and 1
         (pairs) @ v => (pairs) @ v / math.sqrt(len(v))
     """
@@ -230,10 +253,13 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
     return weights @ memory, weights
 
 
-POSITIONS = Exercise(
-    sinusoidal_positions,
-    "encoding",
-    lambda: [Case(f"length {n}, d_model {d}", (n, d)) for n, d in ((7, 6), (3, 2), (11, 13), (5, 1))],
+def position_cases() -> list[Case]:
+    sizes = ((7, 6), (3, 2), (11, 13), (5, 1))
+    return [Case(f"length {length}, d_model {d_model}", (length, d_model)) for length, d_model in sizes]
+
+
+@exercise("encoding", position_cases, tolerance=1e-3)
+def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     """
     First a table of angles, the two columns of a pair alike. Then the sine in even columns, the cosine in odd ones.
 
@@ -259,9 +285,14 @@ POSITIONS = Exercise(
     an odd d_model fails: the last sine then has no cosine beside it
         angle.cos()[:, :d_model // 2] => angle.cos()
         return encoding => return encoding[:, :d_model // 2 * 2]
-    """,
-    tolerance=1e-3,
-)
+    """
+    position = torch.arange(length)[:, None]
+    rates = 10000.0 ** (-torch.arange(0, d_model, 2) / d_model)
+    angle = position * rates  # (length, 1) * (pairs,) -> (length, pairs)
+    encoding = torch.zeros(length, d_model)
+    encoding[:, 0::2] = angle.sin()
+    encoding[:, 1::2] = angle.cos()[:, : d_model // 2]  # an odd d_model has one cosine less
+    return encoding
 
 
 def cross_attention_cases() -> list[Case]:
@@ -305,11 +336,18 @@ def cross_attention(
     output projection missing: multiply by w_o, which brings the output from d_v back to d_model
         output @ w_o => output
     """
-    output, weights = scaled_dot_product_attention(x @ w_q, context @ w_k, context @ w_v, mask)
+    output, weights = attend(x @ w_q, context @ w_k, context @ w_v, mask)
     return output @ w_o, weights
 
 
-EXERCISES = (score_by_hand, MASKED, self_attention, additive_attention, POSITIONS, cross_attention)
+EXERCISES = (
+    score_by_hand,
+    masked_softmax,
+    self_attention,
+    additive_attention,
+    sinusoidal_positions,
+    cross_attention,
+)
 AFTERWARDS = """\
 You can now write attention from tensors alone, within one text and between two, and tell a model where a word stands.
 Next is phase2_multi_head/README.md, where one row of weights for each word becomes several."""

@@ -1,6 +1,7 @@
 """SPOILERS: the answers to the exercises of phase 2. A solution is one way among many: yours is right if it passes.
 
 Its docstring has the three hints and the usual mistakes, edits of its text: see shared/exercise_checker/exercise.py.
+The solutions use no file that lessons tell you to change: see phase1_single_head/answers.py.
 """
 
 import math
@@ -17,13 +18,12 @@ from phase1_single_head.answers import (
     HIDDEN,
     LARGE,
     Pair,
+    attend,
+    masked_softmax,
     one_blind,
     some_hidden,
 )
-from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
-from phase2_multi_head.multi_head_attention import merge_heads, split_heads
-from shared.attention_utils import causal_mask
-from shared.exercise_checker.exercise import Case, Exercise, draw, exercise
+from shared.exercise_checker.exercise import Case, draw, exercise
 
 SIZES = ((3, 7), (1, 7), (7, 1))  # heads, and numbers in each; with the first every mistake shows
 
@@ -40,10 +40,14 @@ SPLIT_UP = """
         x.view(batch, length, num_heads, d_model // num_heads) => x.view(batch, length, -1, num_heads).mT
 """
 
-SPLIT = Exercise(
-    split_heads,
-    "heads",
-    lambda: [Case(f"{h} heads of {d_k}", (draw((2, 5, h * d_k))[0], h)) for h, d_k in SIZES],
+
+def split_cases() -> list[Case]:
+    """B = 2, T = 5."""
+    return [Case(f"{h} heads of {d_k}", (*draw((2, 5, h * d_k)), h)) for h, d_k in SIZES]
+
+
+@exercise("heads", split_cases, SPLIT_UP)
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """
     First cut the last axis in two, heads and numbers of a head. Then exchange heads and positions: no cut can do that.
 
@@ -58,9 +62,11 @@ SPLIT = Exercise(
     axes in the wrong order: the numbers are in the right groups; move the axes to (B, H, T, d_k)
         return x.transpose(1, 2) => return x
         x.transpose(1, 2) => x.permute(2, 0, 1, 3)
-    """,
-    SPLIT_UP,
-)
+    """
+    batch, length, d_model = x.shape
+    x = x.view(batch, length, num_heads, d_model // num_heads)  # -> (B, T, H, d_k)
+    return x.transpose(1, 2)  # -> (B, H, T, d_k)
+
 
 MERGE_UP = """
     merged without transpose: swap H and T back first: as they lie in memory, the positions of one head come first
@@ -69,10 +75,14 @@ MERGE_UP = """
         x.transpose(1, 2).flatten(start_dim=2) => x.permute(0, 2, 3, 1).flatten(2)
 """
 
-MERGE = Exercise(
-    merge_heads,
-    "merged",
-    lambda: [Case(f"{h} heads of {d_v}", tuple(draw((2, h, 5, d_v)))) for h, d_v in SIZES],
+
+def merge_cases() -> list[Case]:
+    """B = 2, T = 5."""
+    return [Case(f"{h} heads of {d_v}", tuple(draw((2, h, 5, d_v)))) for h, d_v in SIZES]
+
+
+@exercise("merged", merge_cases, MERGE_UP)
+def merge_heads(x: Tensor) -> Tensor:
     """
     The two steps of exercise 1, backwards: first exchange heads and positions, then make one axis of the last two.
 
@@ -87,9 +97,9 @@ MERGE = Exercise(
     heads averaged or added up: put them side by side: of a mean or a sum w_o cannot tell which head found what
         x.transpose(1, 2).flatten(start_dim=2) => x.mean(dim=1)
         x.transpose(1, 2).flatten(start_dim=2) => x.sum(dim=1)
-    """,
-    MERGE_UP,
-)
+    """
+    return x.transpose(1, 2).flatten(start_dim=2)  # (B, H, T, d_v) -> (B, T, H, d_v) -> (B, T, H * d_v)
+
 
 IN_HEADS = (
     ATTEND
@@ -150,7 +160,6 @@ def multi_head_attention(
         mask[:, None, None, :] => mask[:, None, None, :] & mask[:, None, :, None]
     mask of one sequence on the head of another: (B, 1, T) lines up with (H, T, T); the mask needs (B, 1, 1, T)
         mask[:, None, None, :] => mask[:, None]
-        and check_attention_inputs(query, key, value, mask) =>
     mask of the first sequence for all: each sequence of the batch has its own padding: mask[:, None, None, :]
         mask[:, None, None, :] => mask[:1, None, None, :]
     output projection missing: multiply the merged heads by w_o: without it no head's find reaches other columns
@@ -160,7 +169,7 @@ def multi_head_attention(
     """
     query, key, value = (split_heads(x @ w, num_heads) for w in (w_q, w_k, w_v))  # (B, T, d_model) -> (B, H, T, d_k)
     visible = None if mask is None else mask[:, None, None, :]  # (B, T) -> (B, 1, 1, T): keys, for all heads, queries
-    heads, weights = scaled_dot_product_attention(query, key, value, visible)
+    heads, weights = attend(query, key, value, visible)
     return merge_heads(heads) @ w_o, weights  # (B, H, T, d_k) -> (B, T, d_model)
 
 
@@ -234,7 +243,12 @@ def grouped_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Ten
     shared_by = query.size(0) // key.size(0)  # H / G
     key = key.repeat_interleave(shared_by, dim=0)  # (G, T_k, d_k) -> (H, T_k, d_k): heads 0 0 0 1 1 1
     value = value.repeat_interleave(shared_by, dim=0)  # (G, T_k, d_v) -> (H, T_k, d_v)
-    return scaled_dot_product_attention(query, key, value, mask)
+    return attend(query, key, value, mask)
+
+
+def causal_mask(length: int) -> Tensor:
+    query_position, key_position = torch.arange(length)[:, None], torch.arange(length)
+    return key_position <= query_position  # (T, 1) and (T,) -> (T, T)
 
 
 def block_cases() -> list[Case]:
@@ -243,7 +257,7 @@ def block_cases() -> list[Case]:
 
     def attention(x: Tensor, mask: Tensor | None) -> Pair:
         query, key, value = (split_heads((x @ w)[None], 2) for w in projections[:3])  # (T, d_model) -> (1, H, T, d_k)
-        heads, weights = scaled_dot_product_attention(query, key, value, mask)
+        heads, weights = attend(query, key, value, mask)
         return merge_heads(heads)[0] @ projections[3], weights[0]
 
     even = torch.where(torch.arange(5)[:, None] == 3, 0.3 + 0.001 * x, x)
@@ -352,8 +366,8 @@ def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> Pair:
 
 
 EXERCISES = (
-    SPLIT,
-    MERGE,
+    split_heads,
+    merge_heads,
     multi_head_attention,
     fused_projection,
     grouped_query_attention,

@@ -45,6 +45,10 @@ class Exercise:
     tables: str = ""
     tolerance: float = 1e-5
 
+    def __call__(self, *inputs: Any) -> Any:
+        """What the solution gives: the solution of one exercise may use that of another."""
+        return self.solution(*inputs)
+
     @property
     def name(self) -> str:
         return self.solution.__name__
@@ -96,9 +100,12 @@ def source_of(solution: Function) -> tuple[str, dict[str, Any]]:
             del definition.body[0]
         texts[function] = ast.unparse(definition)
         names = function.__globals__ | names
-        used = sorted({node.id for node in ast.walk(definition) if isinstance(node, ast.Name)})
-        helpers = [names[name] for name in used if inspect.isfunction(names.get(name))]
-        todo += [helper for helper in helpers if helper.__module__.startswith(OURS) and helper not in texts]
+        used = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
+        for name in sorted(used):
+            helper = names.get(name)
+            helper = helper.solution if isinstance(helper, Exercise) else helper
+            if inspect.isfunction(helper) and helper.__module__.startswith(OURS) and helper not in texts:
+                todo.append(helper)
     return "\n\n".join(reversed(texts.values())), names
 
 
