@@ -7,7 +7,8 @@
 
 The question is the first line of the file's docstring, and the picture is named after the file. measure(run) gives the
 numbers of one seed by name; "row, column" names a cell of the table that is printed. What the picture needs beside
-numbers, measure puts into run.shown. title, note and answer are format strings over n, the means, and shown.
+numbers, measure puts into run.shown. title, note and answer are format strings over n, the means, and shown. An
+experiment that draws several pictures gives each a name and a finding of its own: more_pictures=[Picture(...)].
 """
 
 import argparse
@@ -73,6 +74,19 @@ class Results:
         return text.format(n=self.mean, shown=self.shown)
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A picture that is not named after the file of its experiment: the name of its own file, and its own finding.
+
+    title and note are format strings, as those of the experiment.
+    """
+
+    name: str
+    draw: Callable[[Results], Figure]
+    title: str
+    note: str
+
+
 def table(numbers: Numbers, published: Mapping[str, str], *, everything: bool) -> str:
     """Numbers called "row, column" as a table, below each row where a new seed falls; a name alone is a row.
 
@@ -96,8 +110,9 @@ def table(numbers: Numbers, published: Mapping[str, str], *, everything: bool) -
 class Experiment:
     """main() of a script that measures; see above.
 
-    film: images for a GIF beside the picture. options: adds options of its own to the parser. about: whether the claims
-    are about what these options ask for; of anything else nothing is judged or kept.
+    film: images for a GIF beside the picture. more_pictures: beside the one that is named after the file, or instead of
+    it. keep: writes whatever else a run leaves behind. options: adds options of its own to the parser. about: whether
+    the claims are about what these options ask for; of anything else nothing is judged, and no finding is kept.
     """
 
     def __init__(
@@ -110,20 +125,29 @@ class Experiment:
         note: str = "",
         answer: str = "",
         film: Callable[[Results], Film] | None = None,
+        more_pictures: Sequence[Picture] = (),
+        keep: Callable[[Results], None] | None = None,
         options: Callable[[argparse.ArgumentParser], Any] | None = None,
         about: Callable[[argparse.Namespace], bool] = lambda options: True,
     ) -> None:
         self.measure, self.picture, self.film, self.options = measure, picture, film, options
         self.title, self.note, self.answer, self.about = title, note, answer, about
+        self.more_pictures, self.keep = tuple(more_pictures), keep
         self.file = Path(inspect.unwrap(measure).__code__.co_filename).resolve()
         self.doc = sys.modules[measure.__module__].__doc__ or ""
         self.claims = tuple(replace(claim, script=paths.shown(self.file)) for claim in claims)
 
     @property
+    def drawings(self) -> list[Picture]:
+        """Every picture that does not move, the one that is named after the file first."""
+        own = [Picture(self.file.stem, self.picture, self.title, self.note)] if self.picture else []
+        return [*own, *self.more_pictures]
+
+    @property
     def pictures(self) -> set[str]:
-        """What a run draws."""
-        drawn = {".png": self.picture, ".gif": self.film}
-        return {self.file.stem + suffix for suffix, draws in drawn.items() if draws}
+        """The names of the files that a run draws."""
+        files = {f"{drawing.name}.png" for drawing in self.drawings}
+        return files | {f"{self.file.stem}.gif"} if self.film else files
 
     @property
     def question(self) -> str:
@@ -147,28 +171,42 @@ class Experiment:
         findings.print_verdicts(judged, rules=options.numbers)
         as_published = judges and all(finding["as published"] for finding in judged)
         self.draw(results, as_published=as_published)
+        if self.keep:
+            self.keep(results)
         answer, whole = results.format(self.answer), table(numbers, published, everything=True)
         if judges:
             findings.save(options.output_dir, paths.shown(self.file), judged, results.runs, whole, answer)
         return answer
 
     def draw(self, results: Results, *, as_published: bool) -> None:
-        """The title is said where this run came out as the record has it; else the question stands there."""
+        """Draw and save every picture, then the film."""
         options = results.options
-        if not options.pictures or not (self.picture or self.film):
+        if not options.pictures:
             return
-        title = results.format(self.title) if self.title and as_published else self.question
-        note = results.format(self.note) + (f" · {len(results.runs)} runs" if len(results.runs) > 1 else "")
-        caption = " ".join(dict.fromkeys([title.replace("\n", " "), self.question])) + f" {note}"
-        name = f"{self.file.relative_to(paths.ROOT).parts[0].split('_')[0]}/{self.file.stem}"
-        if self.picture:
-            fig = self.picture(results)
+        phase = self.file.relative_to(paths.ROOT).parts[0].split("_")[0]
+        for drawing in self.drawings:
+            title, note = self.heading(results, drawing.title, as_published), self.foot(results, drawing.note)
+            fig = drawing.draw(results)
             headline(fig, title, note)
-            save_plot(options, name, fig, caption)
+            save_plot(options, f"{phase}/{drawing.name}", fig, self.caption(title, note))
         if self.film:
+            title, note = self.heading(results, self.title, as_published), self.foot(results, self.note)
             images, seconds = self.film(results)
-            path = options.output_dir / paths.ANIMATIONS / f"{name}.gif"
-            save_animation(images, path, caption=caption, seconds_per_frame=seconds)
+            path = options.output_dir / paths.ANIMATIONS / phase / f"{self.file.stem}.gif"
+            save_animation(images, path, caption=self.caption(title, note), seconds_per_frame=seconds)
+
+    def heading(self, results: Results, title: str, as_published: bool) -> str:
+        """The finding, or the question where this run came out otherwise than the record."""
+        return results.format(title) if title and as_published else self.question
+
+    def foot(self, results: Results, note: str) -> str:
+        """The line at the foot of a picture; of several runs it says how many."""
+        return results.format(note) + (f" · {len(results.runs)} runs" if len(results.runs) > 1 else "")
+
+    def caption(self, title: str, note: str) -> str:
+        """Title, question and note in one line, the question once where it is the title."""
+        sentences = dict.fromkeys([title.replace("\n", " "), self.question])
+        return " ".join(sentences) + f" {note}"
 
     def run(self) -> None:
         """What a program does with it: errors and interrupts are one line."""

@@ -15,7 +15,7 @@ from PIL import Image
 from shared import course, paths
 from shared.evidence import claims, findings, one_seed, publish, quoted, record, replicate, table
 from shared.evidence.claims import DIFFER, FAILS, HOLDS, Claim, Verdict
-from shared.experiment import Experiment
+from shared.experiment import Experiment, Picture
 from shared.plan import Plan, path_of
 from shared.tests.helpers import near
 from shared.visualization_utils import in_few_colors
@@ -246,6 +246,27 @@ def test_what_an_experiment_prints_draws_and_keeps(run, tmp_path):
     content = kept_in(tmp_path)
     assert (content["runs"][0]["wetness"], content["answer"]) == (0.6, answer)
     assert content["findings"][0]["kind"] == HOLDS and "steps" in content["table"]
+
+
+def test_pictures_with_names_of_their_own_have_their_own_finding(run, tmp_path):
+    """Beside the picture that is named after the file, or instead of it; and what else a run keeps is kept once."""
+    kept = []
+    dry = Picture("dryness", picture, "{n[steps]:.0f} steps stay dry", "by {shown[word]}")
+    run.experiment.more_pictures, run.experiment.keep = (dry,), kept.append
+    assert run.experiment.pictures == {"wetness.png", "dryness.png", "wetness.gif"}
+    first = run("--seeds", "2", runs=wet(*TEN))[2]
+    assert first == "0.7 of all is wet Is water wet? word 0 · 2 runs"
+    drawn = tmp_path / paths.PLOTS / "phase1"
+    assert {path.name for path in drawn.iterdir()} == {"wetness.png", "dryness.png"}
+    said = Image.open(drawn / "dryness.png").info["Description"]
+    assert said == "100 steps stay dry Is water wet? by word 0 · 2 runs"
+    (results,) = kept
+    assert results.each("wetness") == [0.6, 0.7] and results.shown == {"word": "word 0"}
+    run.experiment.picture = run.experiment.film = None
+    assert run.experiment.pictures == {"dryness.png"}
+    run(runs=wet(0.1, 0.2, 0.3))
+    said = Image.open(drawn / "dryness.png").info["Description"]
+    assert said == "Is water wet? by word 0", "no finding where the record says otherwise"
 
 
 def test_several_seeds_are_told_by_their_mean_and_quick_ones_train_fewer_steps(run, tmp_path):
