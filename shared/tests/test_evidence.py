@@ -254,14 +254,14 @@ def test_pictures_with_names_of_their_own_have_their_own_finding(run, tmp_path):
     dry = Picture("dryness", picture, "{n[steps]:.0f} steps stay dry", "by {shown[word]}")
     run.experiment.more_pictures, run.experiment.keep = (dry,), kept.append
     assert run.experiment.pictures == {"wetness.png", "dryness.png", "wetness.gif"}
-    first = run("--seeds", "2", runs=wet(*TEN))[2]
-    assert first == "0.7 of all is wet Is water wet? word 0 · 2 runs"
+    first = run("--seeds", "3", runs=wet(*TEN))[2]
+    assert first == "0.7 of all is wet Is water wet? word 0 · 3 runs"
     drawn = tmp_path / paths.PLOTS / "phase1"
     assert {path.name for path in drawn.iterdir()} == {"wetness.png", "dryness.png"}
     said = Image.open(drawn / "dryness.png").info["Description"]
-    assert said == "100 steps stay dry Is water wet? by word 0 · 2 runs"
+    assert said == "100 steps stay dry Is water wet? by word 0 · 3 runs"
     (results,) = kept
-    assert results.each("wetness") == [0.6, 0.7] and results.shown == {"word": "word 0"}
+    assert results.each("wetness") == pytest.approx([0.6, 0.7, 0.8]) and results.shown == {"word": "word 0"}
     run.experiment.picture = run.experiment.film = None
     assert run.experiment.pictures == {"dryness.png"}
     run(runs=wet(0.1, 0.2, 0.3))
