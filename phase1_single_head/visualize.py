@@ -10,7 +10,6 @@ weights of every sentence of --sentences, with nothing hidden, to data/processed
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
-import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
@@ -18,7 +17,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from phase1_single_head.models import asks, choose_word, flow_of, hide, load_single_head_model, most_asked, shown
-from shared import cli, paths
+from shared import checkpoints, cli, paths
 from shared.attention_utils import normalized_entropy
 from shared.toy_language import tokenize
 from shared.toy_model import weights_of
@@ -139,8 +138,7 @@ def main(argv: list[str] | None = None) -> str:
     trained = load_single_head_model(options)
     saved = {text: weights_of(trained.model, tokenize(text))[0, 0] for text in options.all_sentences}
     path = options.output_dir / paths.PROCESSED / "attention_weights.pt"
-    with paths.whole_file(path) as unfinished, unfinished.open("wb") as file:
-        torch.save(saved, file)
+    checkpoints.save_tensors(saved, path)
     figure, caption = draw_heatmap(trained, options.words)
     save_plot(options, "phase1/attention_heatmap", figure, caption)
     save_plot(options, "phase1/qkv_flow", *draw_flow(trained, options.words))

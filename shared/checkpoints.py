@@ -5,7 +5,9 @@ noticed and made again: trained_model reads the model of a recipe, or trains it 
 """
 
 import argparse
+import errno
 import hashlib
+import io
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,8 +34,19 @@ def checksum(content: dict) -> str:
     return digest.hexdigest()
 
 
+def save_tensors(content: dict, path: Path) -> None:
+    """Save as torch.save does, but the file is whole or not there. Raises OSError if the disk is full.
+
+    On a full disk torch.save itself raises a RuntimeError about positions in its archive. So it writes to memory.
+    """
+    in_memory = io.BytesIO()  # which has no name: given one, torch.save would keep that inside
+    torch.save(content, in_memory)
+    with paths.whole_file(path) as unfinished:
+        unfinished.write_bytes(in_memory.getvalue())
+
+
 def save_checkpoint(trained: Trained) -> None:
-    """Write model, recipe and losses to recipe.path, whole or not at all."""
+    """Write model, recipe and losses to recipe.path. Raises OSError if the disk is full."""
     content = {
         "format": FORMAT,
         "vocabulary": list(VOCABULARY),
@@ -42,17 +55,13 @@ def save_checkpoint(trained: Trained) -> None:
         "stages": trained.stages,
         "state_dict": {name: tensor.cpu() for name, tensor in trained.model.state_dict().items()},
     }
-    with paths.whole_file(trained.recipe.path) as unfinished, unfinished.open("wb") as file:
-        torch.save(content | {"checksum": checksum(content)}, file)  # given a name, it would keep that inside
+    save_tensors(content | {"checksum": checksum(content)}, trained.recipe.path)
 
 
-def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
-    """Read the model of a recipe, as save_checkpoint wrote it.
-
-    Raises FileNotFoundError if there is none, ValueError, in words for the reader, for a damaged or another file.
-    """
+def whole_content(path: Path, device: str) -> dict:
+    """What save_checkpoint wrote. Raises ValueError, in words for the reader, for a damaged or another file."""
     try:
-        content = torch.load(recipe.path, map_location=device, weights_only=True)
+        content = torch.load(path, map_location=device, weights_only=True)
         of_this_version = isinstance(content, dict) and bool(content.get("format") == FORMAT)
         whole = of_this_version and content["checksum"] == checksum(content)
     except FileNotFoundError:
@@ -63,17 +72,38 @@ def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str =
         raise ValueError("is not a checkpoint of this version of the code")
     if not whole:
         raise ValueError("is damaged (its checksum is another)")
-    if (content["recipe"], content["vocabulary"]) != (asdict(recipe), list(VOCABULARY)):
+    return content
+
+
+def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
+    """Read the model of a recipe, as save_checkpoint wrote it.
+
+    Raises FileNotFoundError if there is none, OSError for a folder or a pipe in its place, and ValueError, in words for
+    the reader, for a damaged or another file.
+    """
+    if recipe.path.exists() and not recipe.path.is_file():  # nothing may ever come out of a pipe
+        raise OSError(errno.EINVAL, "is not a file: move it away", str(recipe.path))
+    content = whole_content(recipe.path, device)
+    try:
+        made_of = (content["recipe"], content["vocabulary"])
+        losses = [float(loss) for loss in content["history"]["loss"]]
+        stages = {int(step): numbers for step, numbers in content["stages"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError):  # its checksum fits, so somebody made it by hand
+        raise ValueError("is damaged (a part is missing, or is something else)") from None
+    if made_of != (asdict(recipe), list(VOCABULARY)):
         raise ValueError("was made with other settings")
     model = new_model(recipe, make_attention, device)
+    own_dtypes = {name: numbers.dtype for name, numbers in model.state_dict().items()}
     try:
         model.load_state_dict(content["state_dict"])
     except RuntimeError:
         raise ValueError("holds the weights of another model") from None
+    if own_dtypes != {name: numbers.dtype for name, numbers in content["state_dict"].items()}:
+        raise ValueError("is damaged (its weights have another dtype)")
     if not all(numbers.isfinite().all() for numbers in model.state_dict().values()):
         raise ValueError("is damaged (numbers that are not finite)")
     model.eval()
-    return Trained(model, recipe, content["history"]["loss"], content["stages"])
+    return Trained(model, recipe, losses, stages)
 
 
 # One process asks for the same model several times; another attention around the same weights is another model.
