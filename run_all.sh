@@ -6,12 +6,24 @@
 #   ./run_all.sh help         all words, and the options that follow a word: ./run_all.sh phase2 --seeds 3
 [ -n "${BASH_VERSION-}" ] || exec bash "$0" "$@"  # sh run_all.sh
 set -euo pipefail
-cd -P "$(dirname "$(realpath "${BASH_SOURCE[0]}")")"
-unset PYTHONPATH PYTHONHOME
+unset PYTHONPATH PYTHONHOME CDPATH
 python=.venv/bin/python
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 fail() { printf 'run_all.sh: %s\n' "$*" >&2; exit 2; }
+
+script=${BASH_SOURCE[0]}
+[[ $script == */* ]] || script=./$script
+while [[ -L $script ]]; do  # a link is followed step by step: an older macOS has no realpath
+    target=$(readlink -- "$script")
+    case $target in
+        /*) script=$target ;;
+        *) script=${script%/*}/$target ;;
+    esac
+done
+cd -P -- "${script%/*}/"
+[[ -f shared/course.py ]] || fail "$PWD is not the folder of the course"  # never make .venv in another project's
+
 version_of() { "$1" -V 2> /dev/null || true; }
 is_recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; }
 
@@ -37,6 +49,13 @@ make() {
     "$found" -m venv --clear .venv || fail "no .venv could be made: see the lines above"
 }
 
+check_path() {
+    case $PWD in
+        *'$'[A-Za-z_]* | *'{'*)
+            fail "setuptools, which installs, takes \$ and { in a path for variables: rename the folders of $PWD" ;;
+    esac
+}
+
 install() {
     rm -f .venv/installed
     "$python" -m pip install --disable-pip-version-check --quiet --editable '.[test]' ||
@@ -57,6 +76,7 @@ case ${1-} in
 esac
 if [[ ! -f .venv/installed || $(< .venv/installed) != "$(stamp)" ]]; then
     trap 'printf "\nrun_all.sh: interrupted: the next call goes on from here\n" >&2; exit 130' INT
+    check_path
     can_stay || make
     install
 fi

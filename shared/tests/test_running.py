@@ -71,6 +71,8 @@ def repository(tmp_path):
         (root.parent / name).chmod(0o755)
     for name in ("run_all.sh", "pyproject.toml"):
         shutil.copy2(paths.ROOT / name, root)
+    (root / "shared").mkdir()
+    (root / "shared" / "course.py").touch()
     return root
 
 
@@ -119,6 +121,36 @@ def test_a_set_up_that_cannot_go_on_says_why_in_one_line(repository):
     assert asked_for(repository)[1:] == ["pip"], "it goes on from there"
     code, _, (error,) = call(repository, "./run_all.sh", "phase9")
     assert code == 2 and error.startswith("run_all.sh: unknown word 'phase9'")
+
+
+NEEDED = ("bash", "sh", "cksum", "cut", "tail", "rm", "mkdir", "cp", "mv", "readlink")
+
+
+def test_another_folder_is_never_touched_even_where_there_is_no_realpath(repository, tmp_path):
+    """As on a macOS of before 2022. Called from the folder of another project, directly and through two links."""
+    few, other, links = (tmp_path / name for name in ("few", "other", "links"))
+    for folder in (few, other / ".venv", links):
+        folder.mkdir(parents=True)
+    for name in NEEDED:
+        (few / name).symlink_to(shutil.which(name))
+    (other / ".venv" / "keep").touch()
+    (links / "first").symlink_to("second")
+    (links / "second").symlink_to(Path("..", "repository", "run_all.sh"))
+    for script in (repository / "run_all.sh", links / "first", Path("..", "links", "first")):
+        asked_for(repository, "bash", script, cwd=other, PATH=str(few), CDPATH=str(tmp_path))
+    shutil.copy2(repository / "run_all.sh", other)  # the script alone, without its course
+    code, _, (error,) = call(repository, "bash", "run_all.sh", cwd=other, PATH=str(few))
+    assert code == 2 and error == f"run_all.sh: {other.resolve()} is not the folder of the course"
+    assert sorted(path.name for path in other.rglob("*")) == [".venv", "keep", "run_all.sh"]
+
+
+@pytest.mark.parametrize("name", ["a $home", "{b}"])
+def test_a_path_that_setuptools_cannot_read_is_said_before_anything_is_installed(repository, name):
+    root = repository.rename(repository.parent / name)
+    code, _, (error,) = call(root)
+    assert code == 2 and "takes $ and { in a path for variables" in error and not (root / ".venv").exists()
+    fine = root.rename(root.parent / "costs $5")
+    assert asked_for(fine) == ["venv", "pip"]
 
 
 # ---- the course, with small scripts made here
