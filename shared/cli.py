@@ -8,12 +8,14 @@ Ctrl-C: one line, exit code 130; kill: 143; hang-up: 129. No file is left half-w
 
 import argparse
 import functools
+import importlib
 import io
 import itertools
 import os
 import random
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -23,20 +25,40 @@ from typing import NoReturn, ParamSpec, TypeVar
 import matplotlib
 import numpy as np
 import torch
+from torch import nn
 
 from shared import STOPS, paths
 from shared.toy_language import TOY_SENTENCE, read_sentences, tokenize
+from shared.toy_model import MakeAttention
 
 P, T = ParamSpec("P"), TypeVar("T")
 
 MOST = {"seeds": 100, "d_model": 1024, "heads": 1024, "layers": 24}  # more would take days, or all the memory
 
 
+LONGEST = 400  # letters of a message: five lines of a terminal
+
+
+def shortened(message: str) -> str:
+    """The message; of one that is very long, such as one that names a very long path, its beginning and its end."""
+    if len(message) <= LONGEST:
+        return message
+    half = LONGEST // 2
+    return f"{message[:half]} ... {message[-half:]}"
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that says what is wrong in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
+        self.exit(2, f"{self.prog}: {shortened(message)}\n")
+
+
+def folder(name: str) -> Path:
+    """What --output-dir names. An empty name, as of an unset variable, would be the folder one happens to be in."""
+    if not name:
+        raise argparse.ArgumentTypeError("it must name a folder, such as . for this one")
+    return Path(name)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -56,7 +78,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     add("--retrain", action="store_true", help="train again even if there is a checkpoint")
     add("--quick", action="store_true", help="without a checkpoint, train a few steps only: a test drive")
     add("--numbers", action="store_true", help="print all numbers and rules, not a table and verdicts alone")
-    add("--output-dir", type=Path, default=paths.ROOT, metavar="DIR", help="write pictures and data under DIR")
+    add("--output-dir", type=folder, default=paths.ROOT, metavar="DIR", help="write pictures and data under DIR")
     add("--no-pictures", dest="pictures", action="store_false", help="measure only")
     add("--format", choices=("png", "svg"), default="png", help="of the pictures (default: png)")
     add("--d-model", type=int, metavar="D", help="width of the toy transformer (default: 64)")
@@ -87,6 +109,37 @@ def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> arg
         set_seed(options.seed)
     torch.set_num_threads(1)  # the models are so small that a second thread costs more than it brings
     return options
+
+
+def attention_class(name: str) -> MakeAttention:
+    """What --attention names, tried once: "phase2_multi_head.alibi_attention:AlibiAttention".
+
+    Raises argparse.ArgumentTypeError for what is no attention: it must be made as MakeAttention says, and give output
+    (B, T, d_model) and weights (B, num_heads, T, T).
+    """
+    module, _, own = name.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), own)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"MODULE:CLASS, please: {error}") from None
+    if not (isinstance(made, type) and issubclass(made, nn.Module)):
+        raise argparse.ArgumentTypeError(f"MODULE:CLASS, please: {own} is not a class of torch.nn.Module")
+    d_model, num_heads, x = 64, 4, torch.zeros(2, 3, 64)
+    try:
+        output, weights = made(d_model, num_heads)(x, mask=None)
+        shapes = [tuple(output.shape), tuple(weights.shape)]
+    except Exception as error:  # a class of the reader's own may fail in any way
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"line {last.lineno} of {last.filename}: " if last.filename != __file__ else ""
+        how = f"{own}(d_model, num_heads)(x, mask=mask) must give (output, weights)"
+        raise argparse.ArgumentTypeError(f"{how}: {place}{type(error).__name__}: {error}") from None
+    wanted = [(2, 3, d_model), (2, num_heads, 3, 3)]
+    if shapes != wanted:
+        raise argparse.ArgumentTypeError(
+            f"{own} must give output and weights of shapes (B, T, d_model) and (B, num_heads, T, T), "
+            f"here {wanted[0]} and {wanted[1]}: got {shapes[0]} and {shapes[1]}"
+        )
+    return made
 
 
 def _check_sizes(options: argparse.Namespace) -> None:
@@ -152,7 +205,8 @@ def answer_of(main: Callable[[], str | None]) -> str | None:
     except BrokenPipeError:
         raise  # of the screen, not of a file
     except OSError as error:
-        print(f"{error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        message = f"{error.filename or 'output'}: {error.strerror or error}"
+        print(shortened(message), file=sys.stderr)
         sys.exit(2)
 
 

@@ -91,13 +91,13 @@ def test_sliced_input_is_one_small_head_on_each_slice():
 def test_sliced_heads_see_their_slice_and_ask_one_question_and_real_heads_do_not():
     torch.manual_seed(0)
     wrong, right = wrong_heads.SlicedInput(64, 4).double(), MultiHeadAttention(64, 4).double()
-    assert (wrong_heads.columns_read(wrong), wrong_heads.columns_read(right)) == (16, 64)
+    assert (wrong_heads.columns_read(wrong), wrong_heads.columns_read(right)) == (16, 64)  # C079
     assert wrong_heads.apart_on_equal_slices(wrong) == 0 < 0.01 < wrong_heads.apart_on_equal_slices(right)
 
 
 def test_a_view_alone_mixes_words():
     x = wrong_heads.numbered_words()
-    assert x[0, 1, 4] == 14 and torch.equal(merge_heads(split_heads(x, 2)), x)
+    assert x[0, 1, 4] == 14 and torch.equal(merge_heads(split_heads(x, 2)), x)  # C089
     right, wrong = split_heads(x, 2)[0] // 10, x.view(1, 2, 3, 3)[0] // 10  # (H, T, d_k): from which word
     assert (right == torch.arange(3)[:, None]).all()
     assert wrong[0, :, 0].tolist() == [0, 0, 1] and wrong[1, :, 0].tolist() == [1, 2, 2]
@@ -116,7 +116,7 @@ def test_output_projection_folds_for_one_head_alone():
     torch.manual_seed(0)
     x = torch.randn(B, T_Q, 64, dtype=torch.float64)
     one, many = (MultiHeadAttention(64, heads, bias=False).double() for heads in (1, 4))
-    near(output_projection.folded(one)(x)[0], one(x)[0])
+    near(output_projection.folded(one)(x)[0], one(x)[0])  # C086
     assert (output_projection.folded(many)(x)[0] - many(x)[0]).abs().max() > 0.01
     assert output_projection.columns_written(many, x) == 64
     torch.nn.init.eye_(many.w_o.weight)
@@ -166,6 +166,27 @@ def test_an_attention_of_ones_own_is_trained_and_others_are_refused(checkpoints,
         with pytest.raises(SystemExit) as stopped:
             visualize.main([*options, wrong])
         assert stopped.value.code == 2 and "MODULE:CLASS, please" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("json:dumps", "please: dumps is not a class of torch.nn.Module"),
+        ("os:system", "please: system is not a class of torch.nn.Module"),
+        ("torch.nn:Linear", "must give (output, weights): "),
+        ("phase2_multi_head.fused_attention:FusedMultiHeadAttention", "'NoneType' object has no attribute 'shape'"),
+        ("phase1_single_head.self_attention:SelfAttention", "got (2, 3, 64) and (2, 1, 3, 3)"),
+        ("own_attention:Broken", "line 4 of "),
+    ],
+)
+def test_what_is_no_attention_is_one_line(wrong, said, tmp_path, monkeypatch, capsys):
+    broken = ("import torch", "class Broken(torch.nn.Module):", "    def __init__(self, *sizes):", "        sizes[7]")
+    (tmp_path / "own_attention.py").write_text("\n".join(broken), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        visualize.main(["--output-dir", str(tmp_path), "--attention", wrong])
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
 
 
 # ---- gates against W_O without the columns of a head, orders of removal by hand

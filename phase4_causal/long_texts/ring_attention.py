@@ -8,6 +8,7 @@ Run as a script it starts three processes, or runs in those that torchrun starte
 
 import math
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.long_texts.flash_attention import LOG2_E, attend, finish, gradients, merge, nothing
+from shared import cli
 from shared.attention_checks import at_least_float32
 from shared.attention_utils import causal_mask
 
@@ -142,8 +144,17 @@ def main() -> None:
         compare(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://")
         return
     with tempfile.TemporaryDirectory() as folder:  # the processes find each other by a file
-        torch.multiprocessing.spawn(compare, (PROCESSES, f"file://{folder}/meeting"), PROCESSES)
+        heard = signal.signal(signal.SIGINT, signal.SIG_IGN)  # they do not hear Ctrl-C: this one ends them
+        others = torch.multiprocessing.spawn(compare, (PROCESSES, f"file://{folder}/meeting"), PROCESSES, join=False)
+        signal.signal(signal.SIGINT, heard)
+        try:
+            while not others.join():
+                pass
+        finally:
+            for process in others.processes:
+                process.kill()
+                process.join()
 
 
 if __name__ == "__main__":
-    main()
+    cli.run(main)

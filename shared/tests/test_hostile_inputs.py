@@ -4,14 +4,19 @@ Each gets one line, and nothing of a reader's is lost. Broken links: test_explor
 test_terminals_and_disks.py; variables of the environment: test_set_up.py.
 """
 
+import argparse
 import math
 import os
 import re
+import signal
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.utils import parameters_to_vector
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -22,9 +27,10 @@ from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.local_attention import local_attention
 from phase4_causal.serving.paged_cache import PagedCache
 from phase4_causal.writing.sampling import Sampling
+from shared import checkpoints as checkpoints_module
 from shared import cli, paths, training
 from shared.attention_utils import causal_mask, local_mask, padding_mask, streaming_mask, strided_mask
-from shared.checkpoints import load_checkpoint, save_checkpoint
+from shared.checkpoints import checksum, load_checkpoint, load_or_train, save_checkpoint, trained_model
 from shared.evidence import findings, record
 from shared.tests.helpers import near, qkv
 
@@ -103,31 +109,131 @@ def test_a_hidden_value_that_is_no_number_does_what_it_does_in_torch():
 
 
 def test_a_ring_asks_torchrun_and_no_variable_of_its_name(monkeypatch):
-    started = []
+    started, others = [], SimpleNamespace(processes=[], join=lambda: True)
+
+    def spawn(*arguments, join):
+        started.append((arguments, join, signal.getsignal(signal.SIGINT)))
+        return others
+
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.setattr(torch.multiprocessing, "spawn", lambda *arguments: started.append(arguments))
+    monkeypatch.setattr(torch.multiprocessing, "spawn", spawn)
+    heard = signal.getsignal(signal.SIGINT)
     ring_attention.main()
-    assert started
+    ((_, waits, heard_by_others),) = started
+    assert not waits and heard_by_others == signal.SIG_IGN and signal.getsignal(signal.SIGINT) == heard
+
+
+def test_a_ring_that_is_interrupted_ends_its_processes(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    done = []
+    process = SimpleNamespace(kill=lambda: done.append("killed"), join=lambda: done.append("joined"))
+    others = SimpleNamespace(processes=[process, process], join=interrupted)
+    monkeypatch.setattr(torch.multiprocessing, "spawn", lambda *arguments, join: others)
+    with pytest.raises(KeyboardInterrupt):
+        ring_attention.main()
+    assert done == ["killed", "joined"] * 2
 
 
 TINY = training.Recipe("hostile", "masked word", num_heads=2, num_layers=1, steps=0, d_model=16)
 
 
-def test_a_checkpoint_that_was_changed_is_damaged(checkpoints):
+def saved():
+    """A model that was never trained, with one stage, in its file -> what the file holds."""
     trained = training.untrained(TINY, MultiHeadAttention)
-    save_checkpoint(trained)
-    good, whole = torch.load(TINY.path, weights_only=True), bytearray(TINY.path.read_bytes())
-    half = {name: numbers.half() for name, numbers in good["state_dict"].items()}
-    parts = {"format": [torch.ones(2)], "recipe": [None, {"steps": torch.ones(2)}]}
-    parts |= {"history": [None, {"loss": ["x"]}], "state_dict": [half, 3]}
-    for content in [good | {part: value} for part, values in parts.items() for value in values]:
-        torch.save(content, TINY.path)
-        with pytest.raises(ValueError, match="is damaged"):
-            load_checkpoint(TINY, MultiHeadAttention)
-    whole[whole.index(trained.model.embedding.weight.detach().numpy().tobytes()) + 6] ^= 1
+    numbers = parameters_to_vector(trained.model.parameters()).detach()
+    save_checkpoint(replace(trained, stages={0: numbers}))
+    return torch.load(TINY.path, weights_only=True)
+
+
+def refuses(content, message):
+    torch.save(content, TINY.path)
+    with pytest.raises(ValueError, match=message):
+        load_checkpoint(TINY, MultiHeadAttention)
+
+
+def test_a_checkpoint_that_was_changed_is_damaged(checkpoints):
+    good, whole = saved(), bytearray(TINY.path.read_bytes())
+    weights = good["state_dict"]
+    half = {name: numbers.half() for name, numbers in weights.items()}
+    whole_numbers = {name: numbers.view(torch.int32) for name, numbers in weights.items()}  # of the same bytes
+    in_a_row = {name: numbers.flatten() for name, numbers in weights.items()}
+    swapped = {"w_q": "w_k", "w_k": "w_q"}
+    renamed = {re.sub("w_[qk]", lambda match: swapped[match[0]], name): tensor for name, tensor in weights.items()}
+    parts = {"format": [torch.ones(2)], "recipe": [None, {"steps": torch.ones(2)}], "stages": [{0: torch.ones(2)}]}
+    parts |= {"history": [None, {"loss": ["x"]}], "state_dict": [half, whole_numbers, in_a_row, renamed, 3]}
+    for part, values in parts.items():
+        for value in values:
+            refuses(good | {part: value}, r"is damaged \((its checksum is another|\w+Error)\)")
+    whole[whole.index(weights["embedding.weight"].numpy().tobytes()) + 6] ^= 1
     TINY.path.write_bytes(whole)
     with pytest.raises(ValueError, match=r"is damaged \(its checksum"):
         load_checkpoint(TINY, MultiHeadAttention)
+
+
+def test_a_checkpoint_with_a_checksum_of_its_own_is_damaged_if_a_part_is_odd(checkpoints):
+    good = saved()
+    nowhere = {name: part for name, part in good.items() if name != "checksum"}
+    for part in ("recipe", "vocabulary", "history", "stages"):
+        others = {name: value for name, value in nowhere.items() if name != part}
+        refuses(others | {"checksum": checksum(others)}, "is damaged")
+    weights = good["state_dict"]
+    one_nan = weights | {"output_bias": torch.full_like(weights["output_bias"], math.nan)}
+    half = {name: numbers.half() for name, numbers in weights.items()}
+    odd = {"history": [None, {}, {"loss": None}, {"loss": ["x"]}], "stages": [{"x": torch.ones(2)}]}
+    odd |= {"state_dict": [one_nan, half]}
+    for part, values in odd.items():
+        for value in values:
+            others = nowhere | {part: value}
+            refuses(others | {"checksum": checksum(others)}, "is damaged")
+
+
+@not_on_windows
+def test_what_is_no_file_in_the_place_of_a_checkpoint_is_one_line_before_anything_is_trained(checkpoints, capsys):
+    for make, remove in ((os.mkfifo, os.unlink), (os.mkdir, os.rmdir)):
+        TINY.path.unlink(missing_ok=True)
+        make(TINY.path)
+        with pytest.raises(SystemExit, match="2"):
+            cli.run(lambda: load_or_train(TINY, MultiHeadAttention))
+        assert capsys.readouterr() == ("", f"{TINY.path}: is not a file: move it away\n")
+        remove(TINY.path)
+
+
+def test_a_disk_that_fills_while_a_model_is_saved_is_one_line(checkpoints, capsys):
+    """Here by a limit on the size of files: of it torch.save says nothing that a reader could use."""
+    resource = pytest.importorskip("resource", reason="no limits on Windows")
+    wide = replace(TINY, name="wide", d_model=64)
+    before, limits = sorted(checkpoints.iterdir()), resource.getrlimit(resource.RLIMIT_FSIZE)
+    trained = training.untrained(wide, MultiHeadAttention)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(SystemExit, match="2"):
+            cli.run(lambda: save_checkpoint(trained))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert capsys.readouterr().err == f"{wide.path}: File too large\n"
+    assert sorted(checkpoints.iterdir()) == before
+
+
+def test_options_size_a_model_and_one_that_has_one_head_or_layer_by_design_keeps_it(monkeypatch):
+    options = argparse.Namespace(seed=3, d_model=24, heads=6, layers=5, device="cpu", retrain=True, quick=False)
+    monkeypatch.setattr(checkpoints_module, "load_or_train", lambda recipe, *_, **more: (recipe, more))
+    recipe, more = trained_model(replace(TINY, num_layers=2), MultiHeadAttention, options)
+    assert (recipe.seed, recipe.d_model, recipe.num_heads, recipe.num_layers) == (3, 24, 6, 5)
+    assert more == {"device": "cpu", "retrain": True, "quick": False}
+    alone, _ = trained_model(replace(TINY, num_heads=1), MultiHeadAttention, options, seed=7)
+    assert (alone.seed, alone.num_heads, alone.num_layers) == (7, 1, 1)
+
+
+def test_a_model_that_was_read_is_ready_to_be_asked_and_retrain_is_heard_with_quick(checkpoints, capsys):
+    saved()
+    assert not load_checkpoint(TINY, MultiHeadAttention).model.training, "else dropout would answer, too"
+    recipe = replace(TINY, name="again", steps=5)
+    for retrain, said in ((False, "training again_quick"), (False, ""), (True, "training again_quick")):
+        checkpoints_module._trained_here.clear()
+        load_or_train(recipe, MultiHeadAttention, quick=True, retrain=retrain)
+        assert capsys.readouterr().out.partition(":")[0] == said
 
 
 @not_on_windows
@@ -171,6 +277,54 @@ def test_sentences_come_from_a_file_that_ends(tmp_path, capsys):
             cli.parse(cli.parser(None), ["--sentences", str(path)])
         said = capsys.readouterr().err
         assert str(path) in said and said.count("\n") == 1 and len(said) < 500
+
+
+LONG = "/".join(["b" * 200] * 25)  # an address of five thousand letters
+
+
+@not_on_windows
+@pytest.mark.parametrize(
+    ("argv", "beginning", "end"),
+    [
+        (["--sentences", "a" * 5000], "cannot use aaa", "aaa: File name too long\n"),
+        (["--sentences", LONG], "cannot use bbb", "bbb: File name too long\n"),
+        (["--output-dir", f"/{LONG}"], "cannot use /bbb", "bbb: File name too long\n"),
+        (["--output-dir", ""], "argument --output-dir: ", "must name a folder, such as . for this one\n"),
+        (["--seed", "1" * 4000], "--seed must lie between", "111\n"),
+        (["--device", "x" * 4000], "argument --device: invalid choice", ")\n"),
+        (["--seed", str(2**32 - 3), "--seeds", "3"], "--seed must lie between 0 and 4294967292", "4294967293\n"),
+    ],
+)
+def test_an_option_that_means_nothing_is_one_line_that_fits_a_screen(argv, beginning, end, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.parse(cli.parser(None), argv)
+    said = capsys.readouterr().err
+    message = said.partition(": ")[2]
+    assert message.startswith(beginning) and said.endswith(end) and said.count("\n") == 1 and len(said) < 500
+
+
+def test_the_last_seeds_that_there_are_can_be_asked_for(tmp_path):
+    argv = ["--seed", str(2**32 - 4), "--seeds", "3", "--output-dir", str(tmp_path)]
+    assert list(cli.seeds(cli.parse(cli.parser(None), argv))) == [2**32 - 4, 2**32 - 3, 2**32 - 2]
+
+
+@not_on_windows
+def test_a_file_with_a_name_of_five_thousand_letters_is_one_line_that_fits_a_screen(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.run(lambda: paths.check_writable(paths.Path(f"/{LONG}")))
+    said = capsys.readouterr().err
+    assert said.startswith("/bbb") and said.endswith("bbb: File name too long\n") and len(said) < 500
+
+
+@not_on_windows
+def test_what_is_to_outlive_its_terminal_goes_on_to_do_so():
+    """nohup: a script that was started deaf to a hang-up stays deaf to it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        cli.run(lambda: None)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_workflow_may_do_no_more_than_it_needs():
