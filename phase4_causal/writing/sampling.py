@@ -8,7 +8,6 @@
 They apply in this order. The model reads each word once, through a key-value cache.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +17,8 @@ from torch import Tensor
 from phase4_causal.key_value_cache import KeyValueCache
 from shared.toy_language import END_ID, MAX_LENGTH, PAD_ID, decode
 from shared.toy_model import ToyTransformer
+
+HOTTEST = 1e30  # more is infinite in 32 bits, and a word of no chance, whose logit is -inf, would get -inf / inf
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,9 @@ class Sampling:
     top_p: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:  # NaN fails this as well
-            raise ValueError(f"temperature must be 0 (always the likeliest word) or more: got {self.temperature:g}")
+        if not 0 <= self.temperature <= HOTTEST:  # NaN fails this as well
+            rule = f"temperature must lie between 0 (always the likeliest word) and {HOTTEST:g} (all alike)"
+            raise ValueError(f"{rule}: got {self.temperature:g}")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top-k must leave 1 word or more: got {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:

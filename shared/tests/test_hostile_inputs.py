@@ -83,6 +83,18 @@ def test_a_rule_that_rounds_to_0_takes_the_likeliest_word(rule, dtype):
     assert Sampling(**rule).probabilities(logits).tolist() == [0, 1, 0]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("temperature", [70_000.0, 1e30])  # more is inf in 32 and 16 bits
+def test_however_hot_a_word_that_has_no_chance_gets_none(temperature, dtype):
+    logits = torch.tensor([1.0, -math.inf, 3.0, -math.inf, 2.0], dtype=dtype)
+    third = torch.tensor([1, 0, 1, 0, 1], dtype=dtype) / 3
+    for rule in (Sampling(temperature), Sampling(temperature, top_p=0.99)):
+        near(rule.probabilities(logits), third, 1e-2)  # why: 16 bits, and 70,000 is still a temperature
+    for too_hot in (1.1e30, 1e300, math.inf):
+        with pytest.raises(ValueError, match=f"between 0 .* and 1e.30 .*: got {too_hot:g}".replace("+", ".")):
+            Sampling(too_hot)
+
+
 def test_without_features_all_keys_are_alike_and_scores_far_below_0_lose_no_digits():
     inputs = [x.requires_grad_() for x in qkv(d_k=0)]
     output = flash_attention(*inputs)
