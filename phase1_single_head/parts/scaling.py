@@ -1,9 +1,13 @@
 """What does dividing by √d_k do to softmax, to gradients, and to learning?
 
-First on random vectors: a query, six keys and values of independent numbers with variance 1; L is the output. Then in
-training: one head must look at the symbols 1 and 3 places before, with the division, without it, and without it but
-with a W_q that starts smaller by √d_k, as in T5. The last starts with the scores of the first, but each step of AdamW
-moves its scores √d_k times as far, at whatever rate. All else is alike: parameters, batches, steps, rates.
+First on random vectors: a query, six keys and six values of independent numbers with variance 1.
+L is the output, and its gradients say how far it moves when the scores or the query move a little.
+
+Then in training, at d_k = 64, and at 16 as in all our models of four heads: one head must look at
+the symbols 1 and 3 places before, with the division or without it. At 64 a third head has no
+division either, but its W_q starts smaller by √d_k, as in T5. So its first scores are those of the
+divided head, yet each step of AdamW moves them √d_k times as far, whatever the learning rate.
+All else is alike: batches, steps, learning rates and, at one d_k, parameters.
 """
 
 import math
@@ -11,6 +15,7 @@ from statistics import fmean
 
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
@@ -20,18 +25,35 @@ from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.tasks import TwoPlaces, train_two_places
-from shared.visualization_utils import BLUE, ORANGE, RED
+from shared.visualization_utils import BLUE, ORANGE, RED, label_ends
 
-SIZES, D_K = (8, 64, 128, 512), 64  # of random vectors, and of the heads that are trained: 64 is customary
-RATES = {"rate 0.001": 0.001, "64": 0.003, "rate 0.01": 0.01}  # the one that suits the division bears the size alone
-NUM_KEYS, NUM_DRAWS, STEPS = 6, 2000, 300
-VARIANTS = {"divided": SelfAttention, "not divided": UndividedSelfAttention, "smaller W_q": FoldedSelfAttention}
+DRAWN = (8, 16, 32, 64, 128)  # d_k of the random vectors, as far as the picture shows them
+SIZES = (*DRAWN, 512)
+NUM_KEYS, NUM_DRAWS = 6, 2000
+
+LARGE, SMALL = 64, 16  # d_k of the heads that are trained: the customary one, and that of our models
+RATES = {  # learning rates of AdamW, by d_k: at 16 the lowest was the best for nobody
+    LARGE: (0.001, 0.003, 0.01),
+    SMALL: (0.003, 0.01),
+}
+STEPS = 300
+
+WAYS = ("divided", "not divided")
+VARIANTS = {
+    "divided": SelfAttention,
+    "not divided": UndividedSelfAttention,
+    "smaller W_q": FoldedSelfAttention,
+}
 COLORS = {"divided": BLUE, "not divided": RED, "smaller W_q": ORANGE}
-WAYS = ("divided", "not divided")  # of random vectors
+GRADIENTS = {  # as they are measured, and as the picture calls them
+    "mean |dL/dq|": "at the query,\nmean",
+    "mean |dL/dscores|": "at the scores,\nmean",
+    "median |dL/dq|": "at the query,\nmedian",
+}
 
 
 def random_vectors(d_k: int, divide: bool, seed: int) -> dict[str, float]:
-    """Weights and gradients of many queries on six keys."""
+    """Returns the largest weight and the gradients' lengths, of many queries on six keys each."""
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(NUM_DRAWS, 1, d_k, generator=generator, requires_grad=True)
     key = torch.randn(NUM_DRAWS, NUM_KEYS, d_k, generator=generator)
@@ -39,7 +61,8 @@ def random_vectors(d_k: int, divide: bool, seed: int) -> dict[str, float]:
     raw = query @ key.transpose(-2, -1)  # (N, 1, d_k) @ (N, d_k, 6) -> (N, 1, 6)
     scores = raw / math.sqrt(d_k) if divide else raw
     weights = masked_softmax(scores)
-    at_scores, at_query = torch.autograd.grad((weights @ value).sum(), (scores, query))
+    output = weights @ value  # (N, 1, 6) @ (N, 6, 1) -> (N, 1, 1)
+    at_scores, at_query = torch.autograd.grad(output.sum(), (scores, query))
     return {
         "largest weight": weights.amax(dim=-1).mean().item(),
         "mean |dL/dscores|": at_scores.norm(dim=-1).mean().item(),
@@ -48,32 +71,58 @@ def random_vectors(d_k: int, divide: bool, seed: int) -> dict[str, float]:
     }
 
 
-def learned(variant: str, rate: float, run: Run) -> float:
-    """Share of right answers in the last tenth of training."""
-    head = VARIANTS[variant]
-    _, _, right = train_two_places(
-        lambda d_model: head(d_model, D_K, output_projection=True), run.seed, run.steps(STEPS), rate
-    )
-    return fmean(right[-max(1, len(right) // 10) :])
+def of_each_size(seed: int) -> dict[str, float]:
+    """Returns what random_vectors gives, by d_k, divided and not."""
+    found = {}
+    for d_k in SIZES:
+        for way in WAYS:
+            statistics = random_vectors(d_k, way == "divided", seed)
+            for statistic, value in statistics.items():
+                found[f"{statistic}, {way}, {d_k}"] = value
+    return found
+
+
+def learned(variant: str, d_k: int, rate: float, run: Run) -> float:
+    """Returns the share of right answers in the last tenth of training."""
+
+    def head(d_model: int) -> SelfAttention:
+        return VARIANTS[variant](d_model, d_k, output_projection=True)
+
+    _, _, right = train_two_places(head, run.seed, run.steps(STEPS), rate)
+    tenth = max(1, len(right) // 10)
+    return fmean(right[-tenth:])
+
+
+def at_each_rate(name: str, variant: str, d_k: int, run: Run) -> dict[str, float]:
+    """Returns the share of right answers at each learning rate, and at the best of them."""
+    shares = {f"{name}, rate {rate}": learned(variant, d_k, rate, run) for rate in RATES[d_k]}
+    return shares | {f"{name}, best rate": max(shares.values())}
+
+
+def at_small(variant: str) -> str:
+    """What the numbers of a head of the smaller d_k are called."""
+    return f"d_k = {SMALL}, {variant}"
 
 
 def measure(run: Run) -> Numbers:
-    """Of the vectors, by d_k, divided and not; of training the share of right answers, by variant and rate."""
-    found = {}
-    for d_k in SIZES:
-        for name in WAYS:
-            statistics = random_vectors(d_k, name == "divided", run.seed)
-            found |= {f"{statistic}, {name}, {d_k}": value for statistic, value in statistics.items()}
-    for variant in tqdm(VARIANTS, desc="training with and without the division", leave=False, disable=None):
-        shares = {f"{variant}, {name}": learned(variant, rate, run) for name, rate in RATES.items()}
-        found |= shares | {f"{variant}, best rate": max(shares.values())}
+    """Of the vectors, by d_k, divided and not; of training, by variant and learning rate."""
+    found = of_each_size(run.seed)
+    for variant in tqdm(VARIANTS, desc=f"training at d_k = {LARGE}", leave=False, disable=None):
+        found |= at_each_rate(variant, variant, LARGE, run)
+    for variant in tqdm(WAYS, desc=f"training at d_k = {SMALL}", leave=False, disable=None):
+        found |= at_each_rate(at_small(variant), variant, SMALL, run)
     return found
 
 
 def left(n: Numbers, d_k: int) -> float:
-    """How much of the gradient is left without the division: at the scores or of the median query, where it is less."""
-    gradients = ("mean |dL/dscores|", "median |dL/dq|")
-    return min(n[f"{gradient}, not divided, {d_k}"] / n[f"{gradient}, divided, {d_k}"] for gradient in gradients)
+    """Returns how much of a gradient is left without the division.
+
+    It is the one at the scores or that of the median query, whichever has less left.
+    """
+    shares = []
+    for gradient in ("mean |dL/dscores|", "median |dL/dq|"):
+        shares.append(n[f"{gradient}, not divided, {d_k}"] / n[f"{gradient}, divided, {d_k}"])
+    return min(shares)
 
 
 CLAIMS = (
@@ -92,9 +141,9 @@ CLAIMS = (
     Claim(
         id="C010",
         text="Without the division by √d_k training fails: one head of d_k = 64 that must look at two places at once, "
-        "300 steps of AdamW, at each of three rates",
+        "300 steps of AdamW, at each of three learning rates",
         source='course notes, "Why Scaling Matters"',
-        rule="at its best rate of 0.001, 0.003 and 0.01 at least 0.3 fewer right than with it at its own best",
+        rule="at its best learning rate of 0.001, 0.003 and 0.01 at least 0.3 fewer right than with it at its own best",
         effect=lambda n: n["divided, best rate"] - n["not divided, best rate"],
         at_least=0.3,
         oracle={"divided, *": 1.0, "*": 1 / TwoPlaces.SYMBOLS},
@@ -102,8 +151,22 @@ CLAIMS = (
         revised="asked for failure at 8 and 16 too, where the source says large ones; then at 64 and 128 at one rate",
     ),
     Claim(
+        id="C011",
+        text="The division by √d_k is critical at d_k = 16, too: one head of d_k = 16 that must look at two places at "
+        "once, 300 steps of AdamW, at each of two learning rates",
+        source='course notes, "Learning Outcomes", said of models with d_k = 16',
+        rule="as for d_k = 64: at its best learning rate of 0.003 and 0.01 at least 0.3 fewer right than with it at "
+        "its own best",
+        effect=lambda n: n["d_k = 16, divided, best rate"] - n["d_k = 16, not divided, best rate"],
+        at_least=0.3,
+        oracle={"d_k = 16, divided, *": 1.0, "*": 1 / TwoPlaces.SYMBOLS},
+        null={"*": 1.0},
+        revised="was tried at 0.001, too, where both had learned less than at 0.003 in each of ten seeds",
+        explored=2,
+    ),
+    Claim(
         id="smaller-start",
-        text="With AdamW and one rate for all weights, a W_q that starts smaller by √d_k does not replace the "
+        text="With AdamW and one learning rate for all weights, a W_q that starts smaller by √d_k does not replace the "
         "division: one head of d_k = 64 that must look at two places at once, 300 steps, at each of three rates",
         source='asked of Raffel et al. 2020, whose code says "equivalent under Adafactor"',
         rule="at its best rate of 0.001, 0.003 and 0.01 at least 0.2 fewer right than with the division at its best",
@@ -116,15 +179,50 @@ CLAIMS = (
 )
 
 
+def draw_largest(ax: Axes, found: Results) -> Axes:
+    """How much of the weight one of six keys takes, against d_k."""
+    lines = {way: found.row(f"largest weight, {way}", DRAWN) for way in WAYS}
+    charts.lines(ax, DRAWN, lines, COLORS, guess=1 / NUM_KEYS, guess_name="all alike")
+    ax.set(ylim=(0, 1), xlabel="d_k", ylabel="largest of six weights")
+    ax.set_title("random vectors: one key takes most")
+    return ax
+
+
+def draw_gradients(ax: Axes, found: Results) -> Axes:
+    """How long the gradients are, against d_k: three of each way, of which the divided lie together."""
+    ax.set(yscale="log", ylim=(0.03, 1.5), xlabel="d_k", ylabel="length of the gradient")
+    not_divided = {}
+    for gradient, name in GRADIENTS.items():
+        not_divided[name] = found.row(f"{gradient}, not divided", DRAWN)
+    charts.lines(ax, DRAWN, not_divided, dict.fromkeys(not_divided, RED))
+    for gradient in GRADIENTS:
+        divided = found.row(f"{gradient}, divided", DRAWN)
+        ax.plot(DRAWN, divided, "o-", color=BLUE, markersize=5, linewidth=2, clip_on=False)
+    label_ends(ax, {"divided: all": (DRAWN[-1], divided[-1], BLUE)}, size=10)
+    ax.set_yticks([0.05, 0.1, 0.2, 0.5, 1], ["0.05", "0.1", "0.2", "0.5", "1"])
+    ax.set_title("random vectors: some gradients shrink")
+    return ax
+
+
+def draw_learned(ax: Axes, found: Results, names: dict[str, str], d_k: int) -> Axes:
+    """What is learned at each learning rate; names: variant -> what its numbers are called."""
+    rates = RATES[d_k]
+    columns = [f"rate {rate}" for rate in rates]
+    lines = {variant: found.row(name, columns) for variant, name in names.items()}
+    charts.lines(ax, rates, lines, COLORS, guess=1 / TwoPlaces.SYMBOLS, guess_name="guessing")
+    ax.set(ylim=(0, 1), xlabel="learning rate of AdamW", ylabel="answers right")
+    ax.set_title(f"d_k = {d_k}, trained {STEPS} steps")
+    return ax
+
+
 def picture(found: Results) -> Figure:
-    """Left: how much of the weight one of six keys takes. Right: what is learned."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.4), layout="constrained")
-    lines = {name: found.row(f"largest weight, {name}", SIZES) for name in WAYS}
-    charts.lines(left, SIZES, lines, COLORS, guess=1 / NUM_KEYS, guess_name="all alike")
-    left.set(ylim=(0, 1), xlabel="d_k", ylabel="largest of six weights", title="random vectors: one key takes most")
-    lines = {name: found.row(name, RATES) for name in VARIANTS}
-    charts.lines(right, list(RATES.values()), lines, COLORS, guess=1 / TwoPlaces.SYMBOLS)
-    right.set(ylim=(0, 1), xlabel="rate of AdamW", ylabel="answers right", title=f"d_k = {D_K}, trained {STEPS} steps")
+    """Above: random vectors. Below: training, at two sizes of d_k."""
+    panels = [["weight", "gradient"], ["large", "small"]]
+    fig, axes = plt.subplot_mosaic(panels, figsize=(9.6, 7.4), layout="constrained")
+    draw_largest(axes["weight"], found)
+    draw_gradients(axes["gradient"], found)
+    draw_learned(axes["large"], found, {variant: variant for variant in VARIANTS}, LARGE)
+    draw_learned(axes["small"], found, {variant: at_small(variant) for variant in WAYS}, SMALL)
     return fig
 
 
@@ -132,10 +230,12 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="Without the division by √d_k little is learned",
-    note="one head that must look at two places at once · smaller W_q: not divided, but W_q starts smaller by √d_k",
-    answer="At d_k = 64 and the best of three rates {n[divided, best rate]:.0%} are right with the division, "
-    "{n[not divided, best rate]:.0%} without it, {n[smaller W_q, best rate]:.0%} with a W_q that starts smaller",
+    title="Without the division by √d_k little is learned at d_k = 64, more at 16",
+    note="below: one head that must look at two places at once\n"
+    "smaller W_q: not divided, but W_q starts smaller by √d_k",
+    answer="At d_k = 64 {n[divided, best rate]:.0%} are right with the division, {n[not divided, best rate]:.0%} "
+    "without it and {n[smaller W_q, best rate]:.0%} with a W_q that starts smaller; at d_k = 16 without it "
+    "{n[d_k = 16, not divided, best rate]:.0%} (each at its best learning rate)",
 )
 
 if __name__ == "__main__":

@@ -112,8 +112,27 @@ def test_two_places_are_learned_from_chance_and_the_last_tenth_of_training_count
     _, _, right = train_two_places(lambda d: SelfAttention(d, output_projection=True), seed=0, steps=40)
     assert right[0] < 0.25 < right[-1]
     monkeypatch.setattr(scaling, "train_two_places", lambda *_: (None, None, [0.0] * 27 + [0.5, 0.6, 0.7]))
-    found = scaling.learned("divided", 0.01, SimpleNamespace(seed=0, steps=lambda steps: steps))
+    found = scaling.learned("divided", 64, 0.01, SimpleNamespace(seed=0, steps=lambda steps: steps))
     assert found == pytest.approx(0.6)
+
+
+def test_scaling_trains_each_variant_at_its_own_size_and_learning_rates(monkeypatch):
+    trained = []
+
+    def remember(make_attention, seed, steps, rate):
+        head = make_attention(64)
+        trained.append((type(head), head.w_q.out_features, head.w_v.out_features, rate))
+        return None, None, [rate]
+
+    monkeypatch.setattr(scaling, "train_two_places", remember)
+    monkeypatch.setattr(scaling, "of_each_size", lambda seed: {})
+    found = scaling.measure(SimpleNamespace(seed=0, steps=lambda steps: steps))
+    three_heads = (SelfAttention, UndividedSelfAttention, FoldedSelfAttention)
+    at_64 = [(head, 64, 64, rate) for head in three_heads for rate in (0.001, 0.003, 0.01)]
+    at_16 = [(head, 16, 64, rate) for head in three_heads[:2] for rate in (0.003, 0.01)]
+    assert trained == at_64 + at_16
+    assert found["smaller W_q, rate 0.003"] == 0.003 and found["d_k = 16, not divided, rate 0.01"] == 0.01
+    assert found["not divided, best rate"] == found["d_k = 16, divided, best rate"] == 0.01
 
 
 def test_gradients_reach_all_of_a_soft_and_values_alone_of_a_hard_look_up():

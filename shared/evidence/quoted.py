@@ -2,9 +2,9 @@
 
 Behind each stands a comment, which a reader of the rendered page does not see: whose number it is.
 
-    0.52 to 0.58<!--scaling: divided, 64-->           where the next seed falls; alone if both ends read alike
-    52–58 %<!--scaling: divided, 64; divided, 8-->    of several numbers, from the lowest end to the highest
-    at least 0.52<!--≥ scaling: divided, 64-->        the lower end; ≤ the upper
+    0.52 to 0.58<!--scaling: divided, best rate-->    where the next seed falls; alone if both ends read alike
+    52–58 %<!--scaling: a, best rate; b, best rate--> of several numbers, from the lowest end to the highest
+    at least 0.52<!--≥ scaling: divided, best rate--> the lower end; ≤ the upper
     8 of 10<!--verdict three-roles-->                 in how many seeds the rule of a claim holds, or held on seeds
                                                       0 to 9 if the claim is newer than the record
     11 %<!--undone 1 revised-->                       of the verdicts that one seed prints (one_seed.py)
