@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shared.attention_checks import at_least_float32, check_attention_inputs
+from shared.attention_checks import at_least_float32, check_attention_inputs, known_to_hold
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -25,9 +25,11 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     if mask is None:
         return torch.softmax(scores, dim=-1)
-    blind = ~mask.any(dim=-1, keepdim=True)  # queries that may see no key: (..., T_q, T_k) -> (..., T_q, 1)
-    scores = scores.masked_fill(~mask & ~blind, -math.inf)  # before softmax: visible keys share all of 1
-    return torch.softmax(scores, dim=-1).masked_fill(blind, 0.0)
+    sees = mask.any(dim=-1, keepdim=True)  # has this query a key to see? (..., T_q, T_k) -> (..., T_q, 1)
+    hidden = torch.where(sees, -math.inf, 0.0).to(scores.dtype)  # a row of -inf alone would become NaN
+    scores = torch.where(mask, scores, hidden)  # before softmax: visible keys share all of 1
+    weights = torch.softmax(scores, dim=-1)
+    return weights if known_to_hold(sees) else weights * sees  # a query that sees no key gives weight to none
 
 
 def scaled_dot_product_attention(

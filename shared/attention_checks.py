@@ -57,6 +57,20 @@ def at_least_float32(*tensors: Tensor) -> list[Tensor]:
     return [tensor.float() if tensor.dtype.itemsize < 4 else tensor for tensor in tensors]
 
 
+def known_to_hold(condition: Tensor) -> bool:
+    """Returns whether all of a boolean tensor is True, and False where that cannot be asked without a price.
+
+    torch.compile, export and jit.trace record one program for all values, vmap has several values at once, and a GPU
+    would have to be waited for. So use the answer only to leave out work that would change nothing.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or condition.device.type != "cpu":
+        return False
+    try:
+        return bool(condition.all())
+    except RuntimeError:  # inside vmap
+        return False
+
+
 def check_heads(d_model: int, num_heads: int) -> None:
     """Raise ValueError, with a way out, unless d_model can be cut into num_heads equal slices."""
     check_sizes(1, d_model=d_model, num_heads=num_heads)

@@ -20,8 +20,9 @@ from shared.attention_checks import check_sizes
 def _positions(query_length: int, key_length: int, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
     """Positions of queries (T_q, 1) and of keys (1, T_k), the last query aligned with the last key."""
     check_sizes(1, T_q=query_length, T_k=key_length)
-    query_position = torch.arange(query_length, device=device)[:, None] + key_length - query_length
-    return query_position, torch.arange(key_length, device=device)[None, :]
+    query_position = torch.arange(key_length - query_length, key_length, device=device)
+    key_position = torch.arange(key_length, device=device)
+    return query_position[:, None], key_position[None, :]
 
 
 def causal_mask(
@@ -45,6 +46,9 @@ def padding_mask(lengths: Tensor, key_length: int) -> Tensor:
 
     lengths: (B,) integers, the number of real tokens of each sequence.
     Only keys are hidden. The rows of padded queries still produce output, which must stay out of the loss.
+
+    The two axes of size 1 matter. A mask (B, T_k) is read as (T_q, T_k), one row for each query, and where B happens to
+    be T_q nothing can notice it: the second sentence's padding would be hidden from the second word of every sentence.
     """
     check_sizes(0, T_k=key_length)
     if lengths.dim() != 1 or lengths.is_floating_point() or lengths.dtype == torch.bool:

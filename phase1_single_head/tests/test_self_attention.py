@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from phase1_single_head import from_a_mean, hidden_word, models, self_attention, visualize
 from phase1_single_head.order import position_encodings
@@ -26,7 +27,7 @@ def test_hand_worked_numbers():
     query = torch.tensor([[2.0 * math.log(3.0), 0.0, 0.0, 0.0]])
     key = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
     output, weights = scaled_dot_product_attention(query, key, torch.tensor([[0.0, 8.0], [4.0, 0.0]]))
-    near(weights, torch.tensor([[0.75, 0.25]]))
+    near(weights, torch.tensor([[0.75, 0.25]]))  # C056: divided; C139: sums to 1
     near(output, torch.tensor([[1.0, 6.0]]))
 
 
@@ -36,6 +37,39 @@ def test_hidden_is_exactly_zero():
     mask = torch.tensor([[True, True, False]])
     _, weights = scaled_dot_product_attention(query, key, torch.eye(3).double(), mask)
     assert weights.tolist() == [[0.5, 0.5, 0.0]], "a hidden key got weight: is it filled with -inf before softmax?"
+
+
+class Attention(nn.Module):
+    """The function as a module, which is what PyTorch's recorders take."""
+
+    def forward(self, query, key, value, mask):
+        return scaled_dot_product_attention(query, key, value, mask)[0]
+
+
+RECORDERS = {
+    "export": lambda module, inputs: torch.export.export(module, inputs).module(),
+    "trace": torch.jit.trace,
+    "make_fx": lambda module, inputs: make_fx(lambda *inputs: module(*inputs))(*inputs),
+}
+
+
+@pytest.mark.parametrize("record", RECORDERS.values(), ids=RECORDERS)
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_a_program_recorded_where_every_query_sees_a_key_is_right_where_one_sees_none(record):
+    """Attention may leave out work where no query is without a key, but a recorded program is for all masks."""
+    query, key, value = qkv()
+    mask = some_mask(torch.Generator().manual_seed(0), (B, H, T_Q, T_K))  # query 0 may see no key
+    recorded = record(Attention(), (query, key, value, torch.ones_like(mask)))
+    near(recorded(query, key, value, mask), Attention()(query, key, value, mask))
+
+
+def test_vmap_over_masks_is_a_loop_over_masks():
+    query, key, value = (tensor[0, 0] for tensor in qkv())
+    masks = torch.ones(3, T_Q, T_K, dtype=torch.bool).tril()
+    masks[1, 2] = False  # in one of the masks a query may see no key
+    together = torch.vmap(lambda mask: Attention()(query, key, value, mask))(masks)
+    for output, mask in zip(together, masks, strict=True):
+        near(output, Attention()(query, key, value, mask))
 
 
 def test_dropout_is_for_training_alone_and_weights_are_those_before_it():
@@ -55,7 +89,7 @@ def test_a_query_that_sees_nothing_gets_zero_and_finite_gradients(dtype):
         output, weights = scaled_dot_product_attention(*inputs, mask)
         output.float().sum().backward()
     assert weights[..., 0, :].eq(0).all() and output[..., 0, :].eq(0).all()
-    assert weights[..., ~mask].eq(0).all()
+    assert weights[..., ~mask].eq(0).all()  # C004
     assert all(t.grad.isfinite().all() for t in inputs)
     assert inputs[0].grad[..., 0, :].eq(0).all()
 
@@ -114,7 +148,7 @@ def test_docstring_examples(module):
 def test_head_axis_and_masks_of_self_attention():
     x = torch.randn(B, T_Q, D_K)
     output, weights = SelfAttention(D_K, d_v=D_V)(x, padding_mask(torch.tensor([3, 5]), T_Q))
-    assert output.shape == (B, T_Q, D_V) and weights.shape == (B, 1, T_Q, T_Q)
+    assert output.shape == (B, T_Q, D_V) and weights.shape == (B, 1, T_Q, T_Q)  # C088
     assert weights[0, :, :, 3:].eq(0).all() and weights[1].gt(0).all()
 
 
