@@ -50,6 +50,7 @@ PLANS = {
             "parts.queries_and_keys",
             "parts.look_up",
             "parts.scaling",
+            "order.waves",
             "order.positions",
             "reading.long_path",
         ),

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from phase1_single_head.order import positions
+from phase1_single_head.order import positions, waves
 from phase1_single_head.order.position_encodings import RotarySelfAttention, rotary, sinusoidal_by_loops
 from phase1_single_head.self_attention import SelfAttention
 from shared.attention_utils import causal_mask
@@ -57,6 +57,29 @@ def test_sinusoidal_similarity_is_the_rotary_score_of_equal_words():
     near(turned @ turned.T, sinusoidal_by_loops(23, 12) @ sinusoidal_by_loops(23, 12).T)
 
 
+def test_likeness_is_the_cosine_of_each_pair():
+    ours = vectors(T_K, D_K)
+    pairs = [[F.cosine_similarity(one, other, dim=0) for other in ours] for one in ours]
+    near(waves.likeness(ours), torch.tensor(pairs, dtype=torch.float64))
+
+
+def test_sinusoidal_positions_are_less_alike_with_the_distance_on_average_but_rise_now_and_then():
+    """Of 64 numbers, first at a distance of 6: the fastest waves have then gone round once, 2π positions."""  # C135
+    rates = [10000 ** (-2 * i / 64) for i in range(32)]
+    by_formula = [sum(math.cos(distance * rate) for rate in rates) / 32 for distance in range(64)]
+    cosines = waves.likeness(sinusoidal_by_loops(64, 64))
+    for distance, expected in enumerate(by_formula):
+        near(cosines.diagonal(distance), torch.full((64 - distance,), expected, dtype=torch.float64))
+    of_eight = cosines[0].view(8, 8).mean(dim=1)  # means of eight distances side by side: (64,) -> (8,)
+    assert of_eight[:5].diff().lt(0).all() and of_eight[0] > 0.7 > of_eight[1:].max()
+    assert waves.rises(cosines[0])[:8] == [6, 11, 12, 17, 18, 23, 24, 25]
+    assert cosines[0, 32] - cosines[0, 28] > 0.1
+
+
+def test_rises_by_hand():
+    assert waves.rises(torch.tensor([5.0, 3.0, 4.0, 4.0, 7.0, 1.0])) == [2, 4]
+
+
 @torch.no_grad()
 def test_only_attention_without_positions_and_mask_is_blind_to_order():
     torch.manual_seed(0)
@@ -69,7 +92,7 @@ def test_only_attention_without_positions_and_mask_is_blind_to_order():
         (turning, None, 0.0, False),
     ):
         before, after = (attention((x + added)[None], mask)[0][0] for x in (words, words[order]))
-        assert ((after - before[order]).abs().max() < 1e-12) == blind
+        assert ((after - before[order]).abs().max() < 1e-12) == blind  # C118, C119
 
 
 def test_answers_by_hand():

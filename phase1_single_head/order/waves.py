@@ -1,0 +1,100 @@
+"""Are positions that stand near each other more alike?
+
+A sinusoidal position is a vector of sines and cosines, waves from fast to slow. We draw 64 of them,
+with 64 numbers each as in our models, and compare every two by their cosine: it is 1 for vectors of
+the same direction. Nothing is trained here. By the formula the cosine depends on the distance alone,
+as a mean of 32 waves cos(distance · rate). Together they fall, but the fastest is back every 2π places.
+"""
+
+import matplotlib.pyplot as plt
+import seaborn as sns
+import torch.nn.functional as F
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from shared.evidence.claims import Numbers
+from shared.experiment import Experiment, Results, Run
+from shared.toy_model import sinusoidal_positions
+from shared.visualization_utils import BLUE, GREEN, ORANGE, PURPLE, QUIET, WEIGHT_MAP
+
+LENGTH, D_MODEL = 64, 64
+DISTANCES = (1, 5, 6, 28, 32, 63)  # those that are printed
+SIGNED_MAP = sns.blend_palette([PURPLE, "white", GREEN], as_cmap=True)  # below zero, zero, above
+
+
+def likeness(vectors: Tensor) -> Tensor:
+    """Returns the cosine of every two vectors: (T, d) -> (T, T)."""
+    directions = F.normalize(vectors, dim=-1)
+    return directions @ directions.T  # (T, d) @ (d, T) -> (T, T)
+
+
+def rises(cosines: Tensor) -> list[int]:
+    """Returns the distances at which positions are more alike than one place nearer.
+
+    cosines: (T,), of a position with those that stand 0, 1, 2 ... places after it.
+    """
+    is_more = cosines[1:] > cosines[:-1]  # (T,) -> (T - 1,)
+    return [distance + 1 for distance, more in enumerate(is_more.tolist()) if more]
+
+
+def measure(run: Run) -> Numbers:
+    """Returns the cosine by distance, and at how many distances it rises; the same for every seed."""
+    positions = sinusoidal_positions(LENGTH, D_MODEL).double()
+    cosines = likeness(positions)
+    by_distance = cosines[0]
+    run.shown.update(positions=positions, cosines=cosines)
+    found = {f"cosine, {distance}": by_distance[distance].item() for distance in DISTANCES}
+    return found | {"distances at which it rises": len(rises(by_distance))}
+
+
+def draw_waves(ax: Axes, positions: Tensor) -> Axes:
+    """The numbers of each position (T, d): a row for a position, a wave down each column."""
+    image = ax.imshow(positions, cmap=SIGNED_MAP, vmin=-1, vmax=1, interpolation="nearest")
+    ax.figure.colorbar(image, ax=ax, shrink=0.8, ticks=[-1, 0, 1]).outline.set_visible(False)
+    ax.set(xlabel="which number of the vector", ylabel="position", title="fast waves left, slow ones right")
+    return ax
+
+
+def draw_likeness(ax: Axes, cosines: Tensor) -> Axes:
+    """How alike every two positions are (T, T)."""
+    image = ax.imshow(cosines, cmap=WEIGHT_MAP, vmin=cosines.min(), vmax=1, interpolation="nearest")
+    ax.figure.colorbar(image, ax=ax, shrink=0.8).outline.set_visible(False)
+    ax.set(xlabel="position", ylabel="position", title="how alike two of them are (cosine)")
+    return ax
+
+
+def draw_distance(ax: Axes, cosines: Tensor) -> Axes:
+    """One row of that against the distance (T,), with a larger dot where it rises."""
+    ax.plot(cosines, "o-", color=BLUE, markersize=3, linewidth=1.5)
+    up = rises(cosines)
+    ax.plot(up, cosines[up], "o", color=ORANGE, markersize=7, label="more alike than one place nearer")
+    ax.set(xlim=(0, LENGTH - 1), ylim=(0, 1.05), xlabel="places apart", ylabel="cosine")
+    ax.set_xticks(range(0, LENGTH, 6))
+    ax.legend(frameon=False, loc="lower left", labelcolor=QUIET)
+    return ax
+
+
+def picture(found: Results) -> Figure:
+    """Above: the positions, and how alike they are. Below: how alike they are by their distance."""
+    panels = [["waves", "likeness"], ["distance", "distance"]]
+    fig, axes = plt.subplot_mosaic(panels, figsize=(9.6, 7.6), height_ratios=(5, 3), layout="constrained")
+    cosines = found.shown["cosines"]
+    draw_waves(axes["waves"], found.shown["positions"])
+    draw_likeness(axes["likeness"], cosines)
+    draw_distance(axes["distance"], cosines[0])
+    return fig
+
+
+main = Experiment(
+    measure,
+    picture=picture,
+    title="Positions far apart are less alike, but the likeness falls in waves",
+    note=f"sinusoidal positions of {D_MODEL} numbers, as our models have; nothing is trained",
+    answer="On average, yes: the cosine is {n[cosine, 1]:.2f} at 1 place and {n[cosine, 63]:.2f} at 63. But at "
+    "{n[distances at which it rises]:.0f} of these 63 distances it rises: from {n[cosine, 28]:.2f} at 28 places "
+    "to {n[cosine, 32]:.2f} at 32",
+)
+
+if __name__ == "__main__":
+    main.run()
