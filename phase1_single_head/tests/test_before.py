@@ -15,7 +15,7 @@ def test_what_rules_weigh():
     """Additive has 2 d more than a dot product with W_q and W_k; a dot product alone nothing."""
     weigh = {rule: sum(p.numel() for p in make(512).parameters()) for rule, make in scoring.RULES.items()}
     expected = {"dot": 0, "scaled dot": 4 * 512**2, "general": 512**2}
-    assert weigh == expected | dict.fromkeys(("concat", "additive"), 2 * 512**2 + 2 * 512)
+    assert weigh == expected | dict.fromkeys(("concat", "additive"), 2 * 512**2 + 2 * 512)  # C063
 
 
 @pytest.mark.parametrize("make", [AdditiveAttention, *(lambda d, m=m: LuongAttention(d, m) for m in METHODS)])
@@ -70,7 +70,7 @@ def test_writers_take_their_steps_one_by_one(make):
 def test_without_attention_one_vector_carries_the_string():
     torch.manual_seed(26)
     memory, last = Seq2Seq(12).read(torch.randint(12, (1, 7)))
-    near(last, memory[:, -1])
+    near(last, memory[:, -1])  # C059
 
 
 def test_what_the_writers_are_scored_by_on_writers_made_by_hand():

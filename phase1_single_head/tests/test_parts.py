@@ -51,7 +51,7 @@ def test_facts_of_padding_change_no_answer():
     model, seen = Lookup(CrossAttention), facts.mask[:, 0, 0]  # (B, 1, 1, M) -> (B, M)
     nouns, adjectives = facts.nouns.where(seen, other.nouns), facts.adjectives.where(seen, other.adjectives)
     repadded = Facts(nouns, adjectives, facts.lengths, facts.aligned, facts.questions)
-    assert torch.equal(model(facts)[0], model(repadded)[0])
+    assert torch.equal(model(facts)[0], model(repadded)[0])  # C153
     questions = model.noun(facts.questions)
     without_mask = [model.attention(questions, model.memory(each))[0] for each in (facts, repadded)]
     assert not torch.allclose(*without_mask)
@@ -141,7 +141,7 @@ def test_gradients_reach_all_of_a_soft_and_values_alone_of_a_hard_look_up():
     query, key, value = inputs
     soft, _ = scaled_dot_product_attention(query, key, value)
     hard = F.one_hot((query @ key.T).argmax(dim=-1), len(key)).double() @ value
-    for output, reached in ((soft, [True, True, True]), (hard, [False, False, True])):
+    for output, reached in ((soft, [True, True, True]), (hard, [False, False, True])):  # C175, C180
         found = torch.autograd.grad(output.sum(), inputs, materialize_grads=True)
         assert [bool(gradient.any()) for gradient in found] == reached
 
@@ -150,5 +150,5 @@ def test_a_ring_needs_two_projections_and_a_star_does_not():
     """With one for both, scores are symmetric: forwards and backwards a ring has the same weight, at most 1/2."""
     ring, star = [1, 2, 3, 4, 0], [4, 4, 4, 4, 4]
     assert queries_and_keys.learn_to_look(ring, 0, projections=2) > 0.99
-    assert queries_and_keys.learn_to_look(ring, 0, projections=1) <= 0.5 + 1e-6
+    assert queries_and_keys.learn_to_look(ring, 0, projections=1) <= 0.5 + 1e-6  # C085
     assert queries_and_keys.learn_to_look(star, 0, projections=1) > 0.99

@@ -92,5 +92,5 @@ def test_operations_and_weights_of_attention():
         text, attention = torch.randn(1, n, 8), SelfAttention(8)
         core = count_operations(scaled_dot_product_attention, *[text] * 3)
         layer = count_operations(attention, text)
-        assert (core, layer - core) == (4 * n**2 * 8, 6 * n * 8**2)
-        assert attention(text)[1].numel() == n**2
+        assert (core, layer - core) == (4 * n**2 * 8, 6 * n * 8**2)  # C035
+        assert attention(text)[1].numel() == n**2  # C036

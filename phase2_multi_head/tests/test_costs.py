@@ -68,7 +68,7 @@ def test_all_ways_of_the_benchmark_agree_but_the_wrong_one():
 
 @pytest.mark.parametrize(("length", "d_model", "num_heads"), ((5, 33, 3), (64, 32, 1), (101, 33, 3), (128, 64, 2)))
 def test_peak_memory_as_the_formulas_say(length, d_model, num_heads):
-    """Short and long, on both sides of T = 2 d_k."""
+    """Short and long, on both sides of T = 2 d_k."""  # C048, C052
     sizes = length, d_model, num_heads
     assert cost_model.measured_peak("in steps", *sizes) == cost_model.peak_bytes("in steps", *sizes)
     formula = cost_model.peak_bytes("fused", *sizes)
@@ -83,9 +83,9 @@ def test_operations_and_parameters_as_the_formulas_say():
     for batch, n, d, heads in ((1, 7, 33, 3), (2, 13, 22, 2), (3, 5, 35, 7)):
         attention = MultiHeadAttention(d, heads, bias=False)
         operations = count_operations(attention, torch.randn(batch, n, d))
-        assert operations == batch * (8 * n * d**2 + 4 * n**2 * d)
-        assert parameters(attention) == parameters(StackOfHeads(d, heads)) == 4 * d**2
-        assert parameters(MultiHeadAttention(d, heads)) == 4 * d**2 + 4 * d
+        assert operations == batch * (8 * n * d**2 + 4 * n**2 * d)  # C029, C030, C031, C034
+        assert parameters(attention) == parameters(StackOfHeads(d, heads)) == 4 * d**2  # C026, C028
+        assert parameters(MultiHeadAttention(d, heads)) == 4 * d**2 + 4 * d  # C027
     assert parameters(SelfAttention(11)) == 3 * 11**2 and parameters(SelfAttention(11, 3, 5)) == 11 * (3 + 3 + 5)
     operations = 8 * 128 * 512**2 + 4 * 128**2 * 512
     assert cost_model.costs_of(8) == {"parameters": 4 * 512**2, "operations": operations, "weights": 8 * 128**2}

@@ -1,29 +1,24 @@
-"""The table of the findings, data/claims.md, and the numbers of README and lessons (shared/evidence/quoted.py).
+"""The table of the findings, data/claims.md, what course notes say, and the numbers of README and lessons.
 
     python shared/evidence/table.py
 
-Both are written from the claims, which stand in the code beside what measures them (shared/evidence/claims.py), and
-from the record (shared/evidence/record.py).
+All are written from the claims, which stand in the code beside what measures them, and from the record
+(claims.py, record.py; of the notes: notes.py; of README and lessons: quoted.py).
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from shared import cli, paths
-from shared.evidence import findings, one_seed, quoted, record
+from shared.evidence import findings, notes, one_seed, quoted, record
 from shared.evidence.claims import MARKS, Claim, all_claims, counted
+from shared.evidence.notes import cell
 from shared.plan import SECTIONS
 
 PAGE = paths.ROOT / "data" / "claims.md"
 HEAD = ["| verdict | what is said | rule for one seed | what decides | code |", "|---|---|---|---|---|"]
-
-
-def cell(text: str) -> str:
-    """Text for a cell of a Markdown table: a bar would end it, and "<start>" be taken for HTML."""
-    return re.sub(r"(?<!\\)([|<])", r"\\\1", text)
 
 
 def explored(claim: Claim) -> str:
@@ -39,7 +34,8 @@ def row(claim: Claim) -> str:
     revised = f" *After a look at seeds 0 to 9: {claim.revised}.*" if claim.revised else ""
     where = f"[{Path(claim.script).name}](../{claim.script})"
     said = f"{claim.text} ({claim.source}) `{claim.id}`"
-    return f"| {found} | {cell(said)} | {cell(claim.rule + '.' + revised)} | {between} | {where} |"
+    anchor = f'<a id="{claim.id}"></a>'
+    return f"| {found} | {anchor}{cell(said)} | {cell(claim.rule + '.' + revised)} | {between} | {where} |"
 
 
 def experiments(claims: Iterable[Claim]) -> str:
@@ -90,8 +86,9 @@ def page(claims: Sequence[Claim]) -> str:
         "print; where the rule was written first {:.0%}, where it was revised {:.0%}.".format(
             *(one_seed.undone(one_seed.verdicts(group), 1) for group in one_seed.GROUPS)
         ),
-        "All numbers are in [evidence.csv](evidence.csv). What course notes say, sentence by sentence, and what became "
-        "of it, is in [claims.json](raw/claims.json). Written by [table.py](../shared/evidence/table.py).",
+        "All numbers are in [evidence.csv](evidence.csv). What course notes say wrongly, and what "
+        "is true instead, has a [page of its own](notes.md). Written by "
+        "[table.py](../shared/evidence/table.py).",
     ]
     for phase, folder in paths.PHASES.items():
         own = [claim for claim in claims if claim.script.startswith(folder)]
@@ -109,9 +106,11 @@ def main(argv: list[str] | None = None) -> None:
     cli.parse(cli.parser(__doc__), argv)
     claims = all_claims()
     write(PAGE, page(claims))
+    write(notes.PAGE, notes.page(claims))
     for path in quoted.pages():
         write(path, quoted.filled(path.read_text(encoding="utf-8")))
-    print(f"written: {paths.shown(PAGE)}, and the numbers of README and lessons")
+    written = f"{paths.shown(PAGE)}, {paths.shown(notes.PAGE)}"
+    print(f"written: {written}, and the numbers of README and lessons")
 
 
 if __name__ == "__main__":

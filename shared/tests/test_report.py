@@ -117,7 +117,8 @@ def test_a_shared_link_shows_title_and_picture(report):
 def test_a_lesson_keeps_all_words_and_links_of_its_source(source, tmp_path):
     """On the disk and published apart from the code: nothing that the Markdown says or links to is lost."""
     text = (paths.ROOT / source).read_text(encoding="utf-8")
-    hidden = r"<!--.*?-->|\]\([^)\s]*\)|^```\w+|</?(?:details|summary|table|tr|td)\b[^>]*>|<br>|^\d+\. "
+    tags = r"</?(?:a|details|summary|table|tr|td)\b[^>]*>|<br>"
+    hidden = rf"<!--.*?-->|\]\([^)\s]*\)|^```\w+|{tags}|^\d+\. "
     plain = re.sub(hidden, " ", text, flags=re.MULTILINE)
     page = write_lesson(source, Site(tmp_path)).read_text(encoding="utf-8")
     shown = " ".join(Read(re.sub("<nav.*?</nav>", "", page)).text)

@@ -1,8 +1,9 @@
 """The site: where its pages lie, what they may link to, the frame that all have, and the lessons among them.
 
-README, the lessons, the rooms' pages and the table of claims look as on GitHub: markdown-it-py follows CommonMark as
-it does, and gives headings the same anchors. What is done here: links lead to the rendered pages, pictures to the
-gallery, code to the files of the repository; a per cent sign stays beside its number.
+README, the lessons, the rooms' pages, the table of claims and what course notes say look as on
+GitHub: markdown-it-py follows CommonMark as it does, and gives headings the same anchors. What is
+done here: links lead to the rendered pages, pictures to the gallery, code to the files of the
+repository; a per cent sign stays beside its number.
 
 Pages may be published alone, without the code. What a page cannot reach is not linked. Whoever publishes says with the
 variable CODE_URL of the environment where the repository's files are, and with SITE_URL where the pages will be: see
@@ -31,6 +32,7 @@ from shared.plan import SECTIONS
 HOME = paths.PAGE.parent
 LESSONS = HOME / "lessons"
 CONTENTS = Path("README.md")
+NOTES = Path("data", "notes.md")
 PREVIEW = "gallery/phase1/qkv_flow.png"  # the picture beside a shared address
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "page"), autoescape=True, undefined=jinja2.StrictUndefined
@@ -75,9 +77,9 @@ class Site:
 
 
 def sources() -> list[Path]:
-    """The pages of the course, as paths in the repository: README, then lesson by lesson, the table of claims last."""
+    """The pages of the course, as paths in the repository: README, lesson by lesson, and those of data/ last."""
     pages = [page.relative_to(paths.ROOT) for page in paths.ROOT.glob("phase*/**/README.md")]
-    return [CONTENTS, *sorted(pages, key=lambda page: page.parent.parts), Path("data", "claims.md")]
+    return [CONTENTS, *sorted(pages, key=lambda page: page.parent.parts), Path("data", "claims.md"), NOTES]
 
 
 def address(to: str, source: Path, page: Path, site: Site) -> str:

@@ -21,7 +21,7 @@ from PIL import Image
 from shared import cli, paths
 from shared.evidence.claims import PLURAL
 from shared.evidence.findings import gather
-from shared.evidence.report.lessons import CONTENTS, Site, add_previews, link, place, rendered, write_lessons
+from shared.evidence.report.lessons import CONTENTS, NOTES, Site, add_previews, link, place, rendered, write_lessons
 from shared.plan import SECTIONS, path_of, plans, question_of
 
 # Small picture -> a view of the explorer, and what to do there
@@ -98,6 +98,7 @@ def write_report(site: Site) -> Path:
         findings=findings,
         verdicts=PLURAL,
         counts=Counter(finding["kind"] for finding in findings),
+        notes=link(paths.PAGE, place(NOTES)),
         site=site,
     )
 
