@@ -22,7 +22,7 @@ def number(value: float) -> str:
         return f"{value:,}"
     if value != 0 and abs(value) < 0.001:
         return f"{value:.1e}"
-    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def between(ends: Sequence[float] | None, written: Callable[[float], str] = number, to: str = " to ") -> str:
@@ -78,10 +78,19 @@ def save(output_dir: Path, script: str, found: list[dict], runs: Sequence[Number
         unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
+def check_finding(finding: Mapping) -> None:
+    """Raise ValueError unless it has what every page says of a finding."""
+    missing = {"id", "claim", "verdict", "kind"} - set(finding)
+    if missing or finding["kind"] not in MARKS:
+        raise ValueError(f"not a finding: {finding}")
+
+
 def load(file: Path) -> dict:
     """What a script has saved. Raises OSError, which names the file, if it is damaged."""
     with paths.damage_names(file, "remove it, and run its script again"):
         content = json.loads(file.read_text(encoding="utf-8"))
+        for finding in content["findings"]:
+            check_finding(finding)
         return {name: content[name] for name in ("script", "answer", "table", "runs", "findings")}
 
 

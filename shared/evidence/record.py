@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from shared import paths
@@ -27,20 +28,39 @@ def name_of(script: str) -> str:
     return Path(script).stem
 
 
+def check(rows: pd.DataFrame) -> None:
+    """Raise ValueError for rows that are no record: of each number it has all ten seeds, and each row once."""
+    if rows.empty or list(rows.columns) != COLUMNS or rows.isna().any(axis=None):
+        raise ValueError("rows, columns or values are missing")
+    if not np.isfinite(rows["value"]).all():
+        raise ValueError("some values are not finite")
+    if (rows["seed"] < min(SEEDS)).any():
+        raise ValueError(f"the first seed is {min(SEEDS)}: got {rows['seed'].min()}")
+    if rows.duplicated(["experiment", "number", "seed", "processor"]).any():
+        raise ValueError("some rows come twice")
+    seeds_of = rows[rows["seed"].isin(SEEDS)].groupby(["experiment", "number"])["seed"].nunique()
+    for (experiment, number), seeds in seeds_of.items():
+        if seeds < len(SEEDS):
+            raise ValueError(f"{experiment}: {number}: {seeds} of {len(SEEDS)} seeds")
+
+
 @cache
 def read(path: Path = paths.EVIDENCE) -> pd.DataFrame:
     """All rows; none if there is no record yet. Raises OSError, which names the file, if it is damaged."""
     if not path.is_file():
         return pd.DataFrame(columns=COLUMNS)
     with paths.damage_names(path, f"git checkout {paths.shown(path)} brings it back"):
-        rows = pd.read_csv(path, dtype={"code": str})
-        if list(rows.columns) != COLUMNS or rows.isna().any(axis=None):
-            raise ValueError("columns or values are missing")
-        return rows.astype({"seed": int, "value": float})
+        rows = pd.read_csv(path, dtype={"code": str, "seed": "int64", "value": "float64"})
+        check(rows)
+        return rows
 
 
 def write(rows: pd.DataFrame, path: Path = paths.EVIDENCE) -> None:
-    """Write the record, a number's seeds side by side; of one seed's rows those that were measured first come first."""
+    """Write the record, a number's seeds side by side; of one seed's rows those that were measured first come first.
+
+    Raises ValueError, and writes nothing, for what could not be read again, such as a number of nine seeds.
+    """
+    check(rows[COLUMNS])
     ordered = rows[COLUMNS].sort_values(["experiment", "number", "seed"], kind="stable")
     texts = [f"{value:.0f}" if value == round(value) else f"{value:.{DIGITS}g}" for value in ordered["value"]]
     with paths.whole_file(path) as unfinished:

@@ -16,6 +16,7 @@ from shared import course, paths
 from shared.evidence import claims, findings, one_seed, publish, quoted, record, replicate, table
 from shared.evidence.claims import DIFFER, FAILS, HOLDS, Claim, Verdict
 from shared.experiment import Experiment, Picture
+from shared.experiment import table as printed_table
 from shared.plan import Plan, path_of
 from shared.tests.helpers import near
 from shared.visualization_utils import in_few_colors
@@ -117,13 +118,20 @@ def test_where_the_next_seed_falls_is_met_nineteen_times_in_twenty():
 
 def test_a_record_is_written_and_read(tmp_path, monkeypatch):
     path = tmp_path / "evidence.csv"
-    record.write(pd.concat([rows([1 / 3, 2048], [101, 100]), rows([3e-9], [100], "AMD", code="12345678")]), path)
-    assert path.read_text().splitlines()[1:] == [
+    first = rows([1 / 3, 2048, *TEN[2:]], [101, 100, *SEEDS[2:]])
+    other = rows([3e-9], [100], "AMD", code="12345678")
+    record.write(pd.concat([first, other]), path)
+    assert path.read_text().splitlines()[1:5] == [
         "water,wetness,100,Intel AVX512,2,c0de,2048",
         "water,wetness,100,AMD,2,12345678,3e-09",
         "water,wetness,101,Intel AVX512,2,c0de,0.3333",
+        "water,wetness,102,Intel AVX512,2,c0de,0.64",
     ]
     assert record.read(path).loc[1, "code"] == "12345678"
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="water: wetness: 9 of 10 seeds"):
+        record.write(rows(TEN[:9], SEEDS[:9]), path)
+    assert path.read_bytes() == before, "what could not be read again is not written"
 
 
 def test_the_record_on_disk_has_every_claim():
@@ -141,6 +149,8 @@ def test_a_run_stands_beside_the_record(recorded):
     found = findings.judged(made(), wet(0.4))
     assert found["kind"] == HOLDS
     assert [found["verdict"], found["here"]] == ["holds, 10 of 10 seeds", "does not hold"]
+    assert found["effect"] == "0.546 to 0.834", "where the record says that the next seed falls"
+    assert findings.judged(made(script="b.py"), wet(0.4, 0.5))["effect"] == "0.4 to 0.5", "what this run has"
     assert not found["as published"] and findings.judged(made(), wet(0.6))["as published"]
     assert findings.judged(made(at_least=0.7), wet(0.4))["as published"], "seeds differ: both are possible"
     assert "not on record yet" in findings.judged(made(script="b.py"), wet(0.4))["verdict"]
@@ -279,6 +289,32 @@ def test_a_title_is_said_only_where_the_run_agrees_with_the_record(run):
     assert run(runs=wet(0.1, 0.2, 0.3))[2] == "Is water wet? word 0"
 
 
+def test_a_title_is_not_said_if_one_of_two_claims_came_out_otherwise(run, tmp_path):
+    dry = made("C002", script="wetness.py", effect=lambda n: n["wetness"], at_least=0.65)
+    run.experiment.claims = (*run.experiment.claims, dry)
+    assert run(runs=wet(*[0.7] * 10))[2] == "Is water wet? word 0"
+    assert [finding["as published"] for finding in kept_in(tmp_path)["findings"]] == [True, False]
+
+
+def test_a_long_table_is_cut_and_says_so():
+    def lines(count, **options):
+        numbers = {f"row {n}": n for n in range(count)}
+        printed = printed_table(numbers, dict.fromkeys(numbers, "0 to 99"), **options).splitlines()
+        return len(printed), sum("published" in line for line in printed), printed[-1]
+
+    assert lines(8, everything=False)[:2] == (16, 8)
+    assert lines(9, everything=False)[:2] == (9, 0), "what is published goes first"
+    assert lines(20, everything=False) == (17, 0, "... 4 more lines with --numbers")
+    assert lines(20, everything=True)[:2] == (40, 20)
+
+
+def test_a_number_is_written_as_a_reader_wants_it():
+    small = {0: "0", 3.14e-7: "3.1e-07", 0.97: "0.97", 99.94: "99.9"}
+    large = {99.96: "100", 123.4: "123", 999.7: "1,000", -1234.5: "-1,234", 1050624: "1,050,624"}
+    for value, written in (small | large).items():
+        assert findings.number(value) == written
+
+
 def test_what_an_experiment_refuses_is_one_line_and_exit_code_2(run, capsys):
     run.experiment.measure = lambda run: run.refuse("--wish: nobody grants that")
     with pytest.raises(SystemExit) as stop:
@@ -300,7 +336,7 @@ def small_course(tmp_path, monkeypatch):
         assert tmp_path / "checkpoints" == paths.CHECKPOINTS, "another processor trains other models"
         if name == "b" and seed in broken:
             return course.Result(1, "it broke")
-        findings.save(folder, path_of(name), [{"id": name}], wet(0.6 + seed / 10), "", "")
+        findings.save(folder, path_of(name), [], wet(0.6 + seed / 10), "", "")
         return course.Result(0, "")
 
     def imap_unordered(function, tasks):
@@ -363,7 +399,9 @@ def test_which_seeds_are_recorded(recorded, monkeypatch, seeds, before, recorded
     assert replicate.are_recorded(["a.water"], seeds) == recorded_now
 
 
-@pytest.mark.parametrize("seeds", [["--seeds", "3"], ["--seed", "105"], ["--seed", "99", "--seeds", "2"]])
+@pytest.mark.parametrize(
+    "seeds", [["--seeds", "3"], ["--seeds", "9"], ["--seed", "105"], ["--seed", "99", "--seeds", "2"]]
+)
 def test_a_part_of_the_ten_seeds_is_refused_before_it_is_measured(seeds, monkeypatch, capsys):
     monkeypatch.setattr(replicate, "measure_all", lambda *_: pytest.fail("it was measured"))
     with pytest.raises(SystemExit, match="2"):
@@ -385,8 +423,8 @@ def test_new_rows_drop_those_of_other_versions_and_replace_their_own(monkeypatch
     monkeypatch.setattr(replicate, "version", lambda: NOW)
     monkeypatch.setattr(replicate, "processor", lambda: "AMD")
     before = [
-        rows([1], [100], code="old"),
-        rows([2], [100], torch="1"),
+        rows([1], [112], code="old"),
+        rows([2], [113], torch="1"),
         rows([3, 4], [100, 110]),
         rows([5], [100], "AMD"),
         rows([6], [100], code="old", experiment="fire"),
@@ -404,6 +442,24 @@ def test_a_comparison_counts_what_it_compared(recorded, capsys):
     assert "seed 111: C001: does not hold; in the record: holds, 10 of 10 seeds\n" in printed
     assert "2 numbers could be compared: 1 lie outside their interval, 50.0 %" in printed.replace("50.0%", "50.0 %")
     assert "2 decided verdicts could be compared: 1 turned" in printed
+
+
+@pytest.mark.parametrize(("outside", "looks_like_it"), [(3, True), (4, False)])
+def test_a_run_does_not_look_like_the_record_if_more_than_15_of_100_numbers_lie_outside(
+    recorded, outside, looks_like_it
+):
+    """Of 20 numbers 3 or 4; no verdict is asked."""
+    recorded(rows(TEN))
+    measured = {seed: {"wetness": 9.0 if seed < 110 + outside else 0.7} for seed in range(110, 130)}
+    assert replicate.compare([], {"water": measured}) == looks_like_it
+
+
+@pytest.mark.parametrize(("turned", "looks_like_it"), [(2, True), (3, False)])
+def test_a_run_does_not_look_like_the_record_if_more_than_one_in_ten_verdicts_turn(recorded, turned, looks_like_it):
+    """Of 20 verdicts 2 or 3, by numbers that lie in their interval: 0.56 to 0.83."""
+    recorded(rows(TEN))
+    measured = {seed: {"wetness": 0.57 if seed < 110 + turned else 0.7} for seed in range(110, 130)}
+    assert replicate.compare([made(at_least=0.58)], {"water": measured}) == looks_like_it
 
 
 def test_further_seeds_are_told_beside_the_record(recorded):

@@ -278,6 +278,59 @@ def test_a_damaged_record_is_one_line_that_names_it(text, tmp_path, capsys):
         assert said.startswith(f"{path}: is damaged: ") and said.count("\n") == 1
 
 
+def damaged_records():
+    """What may become of the record: a name of the damage, and the text."""
+    whole = paths.EVIDENCE.read_text(encoding="utf-8")
+    header, *rows = whole.splitlines(keepends=True)
+    tenth = next(n for n, row in enumerate(rows) if f",{min(record.SEEDS)}," in row and '"' not in row)
+    row = rows[tenth]
+    *others, value = row.rpartition(",")
+    yield "cut behind its header", header
+    yield "cut behind its first row", header + rows[0]
+    yield "cut in the middle of a number", header + "".join(rows[: tenth + 3])
+    yield "cut in the middle of a row", header + "".join(rows[: tenth + 10]) + row[: len(row) // 2]
+    yield "a row is lost", whole.replace(row, "")
+    yield "a row comes twice", whole.replace(row, row + row)
+    for odd in ("inf", "-inf", "nan", "wet", "", "1,2"):
+        yield f"a value is {odd}", whole.replace(row, "".join(others) + odd + "\n")
+    for odd in ("100.5", "99", "-1", "", "first"):
+        yield f"a seed is {odd}", whole.replace(row, row.replace(f",{min(record.SEEDS)},", f",{odd},"))
+    yield "a stray quote", whole.replace(row, '"' + row)
+    yield "a stray quote in the middle of a row", whole.replace(row, row.replace(",", ',"', 1))
+    yield "two rows are one", whole.replace(row, row.rstrip("\n"))
+
+
+DAMAGED = dict(damaged_records())
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_record_that_lost_or_changed_something_is_not_read(damage, tmp_path):
+    path = tmp_path / "evidence.csv"
+    path.write_text(DAMAGED[damage], encoding="utf-8")
+    with pytest.raises(OSError, match="is damaged: git checkout .* brings it back") as error:
+        record.read(path)
+    assert error.value.filename == str(path)
+
+
+def test_a_record_is_read_whoever_has_edited_its_ends_of_lines(tmp_path):
+    text = paths.EVIDENCE.read_text(encoding="utf-8")
+    for name, encoding, end in (("windows.csv", "utf-8", "\r\n"), ("marked.csv", "utf-8-sig", "\n")):
+        (tmp_path / name).write_bytes(text.replace("\n", end).encode(encoding))
+        assert record.read(tmp_path / name).equals(record.read())
+
+
+FINDING = {"id": "C1", "claim": "water is wet", "verdict": "holds, 1 of 1 seeds", "kind": "holds"}
+
+
+@pytest.mark.parametrize("finding", [{}, {"id": "C1"}, FINDING | {"kind": "perhaps"}, FINDING | {"kind": []}, [], 3])
+def test_findings_of_which_a_part_is_missing_are_one_line(finding, tmp_path):
+    findings.save(tmp_path, "a.py", [FINDING], [], "", "")
+    assert findings.gather(tmp_path)[0]["findings"] == [FINDING]
+    findings.save(tmp_path, "a.py", [FINDING, finding], [], "", "")
+    with pytest.raises(OSError, match="is damaged: remove it"):
+        findings.gather(tmp_path)
+
+
 @not_on_windows
 def test_sentences_come_from_a_file_that_ends(tmp_path, capsys):
     pipe, long, wide = (tmp_path / name for name in ("pipe", "long", "wide"))
