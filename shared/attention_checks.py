@@ -30,10 +30,13 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, mask: Tens
     return leading
 
 
+NO_SIZES = (bool, str, tuple, list, dict, type(None))  # of which % means nothing, or something else
+
+
 def check_sizes(least: int, **sizes: int) -> None:
     """Raise ValueError unless each size is a whole number, and at least so large; NaN, 1.5 and True are none."""
     for name, size in sizes.items():
-        if isinstance(size, bool | str | None) or not (size % 1 == 0 and size >= least):
+        if isinstance(size, NO_SIZES) or not (size % 1 == 0 and size >= least):
             raise ValueError(f"{name} must be a whole number, {least} or more: got {size}")
 
 

@@ -55,8 +55,9 @@ SIZED = [
 
 @pytest.mark.parametrize(("name", "least", "build"), SIZED)
 def test_sizes_are_whole_numbers(name, least, build):
-    for size in (math.nan, math.inf, 1.5, least - 1, True, "1"):
-        with pytest.raises(ValueError, match=rf"{name} must be a whole number, {least} or more: got {size}"):
+    for size in (math.nan, math.inf, 1.5, least - 1, True, "1", (2, 3), [4], {5: 6}):
+        said = f"{name} must be a whole number, {least} or more: got {size}"
+        with pytest.raises(ValueError, match=re.escape(said)):
             build(size)
     build(least)
 
