@@ -1,9 +1,12 @@
 """What does a page need to train the toy transformer by itself?
 
-The recipe of phase 2, the sentences to learn from, the held-out sentences with their gold, and the bars over which a
-head must get for a name: the baselines are measured here, once, as shared/grammar/roles.py does it for every picture.
-The training is written a second time, by hand, in JavaScript: explorer/page/grow/. The tests compare the two.
+It needs the recipe of phase 2, the sentences to learn from, the held-out sentences with their gold,
+and how often a head must follow each rule for a name. The baselines behind that are measured here,
+once, as shared/grammar/roles.py does it for every picture. Training and rules are written a second
+time, by hand, in JavaScript (explorer/page/model/). The tests compare the two.
 """
+
+import itertools
 
 from phase2_multi_head.models import RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -14,7 +17,6 @@ from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.toy_language import MASK_ID, MAX_LENGTH, PAD_ID, RELATIONS, SPECIAL, VOCABULARY, Sentence, encode
 
 TRAIN_SENTENCES = 8_000  # of the 20,000 that the other models see: each comes up about six times
-TIES = [(relation, direction, relation_name(relation, direction)) for relation in RELATIONS for direction in DIRECTIONS]
 
 
 def packed(sentences: list[Sentence]) -> str:
@@ -23,21 +25,21 @@ def packed(sentences: list[Sentence]) -> str:
     return as_text(b"".join(rows))
 
 
-def rule(base: roles.Baselines) -> dict[str, list[dict]]:
-    """The bars of roles.margins, in its order: a head has a name if its share is as high or higher."""
-    positions = [
-        {"name": name, "place": place, "bar": max(roles.POSITIONAL, base.untrained[place] + roles.MARGIN)}
-        for place, name in roles.NAMES.items()
-    ]
-    relations = [
-        {"name": name, "relation": r, "backward": way == DIRECTIONS[1], "bar": base.bar((r, way)) + roles.MARGIN}
-        for r, way, name in TIES
-    ]
-    keys = list(base.fixed_offset)
-    columns = [
-        {"name": name, "of": keys.index(key), "bar": max(roles.MOST, base.untrained[name] + roles.MARGIN)}
-        for name, key in roles.COLUMNS.items()
-    ]
+def bars_of(base: roles.Baselines) -> dict[str, list[dict]]:
+    """How often a head must follow each rule of roles.rules_of, kind by kind, and what to count for it.
+
+    of: which of the relations a column belongs to, by its place in their list.
+    """
+    positions, relations, columns = [], [], []
+    for place, name in roles.NAMES.items():
+        positions.append({"name": name, "place": place, "bar": base.needed_for_position(place)})
+    keys = [(relation, direction) for relation in RELATIONS for direction in DIRECTIONS]
+    for relation, direction in keys:
+        asked = {"relation": relation, "backward": direction == "backward"}
+        bar = base.needed_for_relation((relation, direction))
+        relations.append({"name": relation_name(relation, direction), **asked, "bar": bar})
+    for name, key in roles.COLUMNS.items():
+        columns.append({"name": name, "of": keys.index(key), "bar": base.needed_for_column(name)})
     return {"positions": positions, "relations": relations, "columns": columns}
 
 
@@ -65,13 +67,17 @@ def recipe() -> dict[str, int | float]:
 
 
 def page_part() -> dict:
-    """All that the page is told for growing a head; rules: of the half that names heads, and of the other."""
+    """All that the page is told for growing a head; rules: on the half that names heads, and on the other."""
     train, held_out = training.corpus()
+    gold = {}
+    for relation in RELATIONS:
+        pairs = (sentence.relations[relation] for sentence in held_out)
+        gold[relation] = [list(itertools.chain.from_iterable(of_sentence)) for of_sentence in pairs]
     return {
         "recipe": recipe(),
         "train": packed(train[:TRAIN_SENTENCES]),
         "held_out": packed(held_out),
-        "gold": {r: [[i for pair in s.relations[r] for i in pair] for s in held_out] for r in RELATIONS},  # flat
-        "rules": [rule(base) for base in roles.baselines(RECIPE, MultiHeadAttention)],
+        "gold": gold,  # of each sentence from, to, from, to, ...
+        "rules": [bars_of(base) for base in roles.baselines(RECIPE, MultiHeadAttention)],
         "pad": PAD_ID,
     }

@@ -100,21 +100,31 @@ def floor() -> float:
     return -torch.stack(chances).log().mean().item()
 
 
+def said_of_head(halves: roles.Halves, layer: int, head: int) -> dict[str, Any]:
+    """Role by rule, how often the head follows it, and for a relation how often other words look there, too.
+
+    The shares are those of the half of the sentences that scores. A head without a name has None.
+    """
+    name, own, others = roles.role_name(halves, layer, head), None, None
+    if name == roles.NO_NAME:
+        return {"role": None, "own": None, "others": None}
+    for rule in roles.rules_of(halves.scoring, layer, head):
+        if rule.name == name:
+            own = round(rule.share, 2)
+    for key, shares in halves.scoring.scores.others.items():
+        if relation_name(*key) == name:
+            others = round(shares[layer, head].item(), 2)
+    return {"role": name, "own": own, "others": others}
+
+
 def heads_of(trained: Trained) -> list[list[dict]]:
-    """[layer][head] -> role by rule or None; own: how often, on the half that scores; others: see roles.Scores."""
+    """[layer][head] -> what the page says of this head."""
     halves = roles.halves_of(trained, MultiHeadAttention)
-    scores, base = halves[1]
-    of_others = {relation_name(*key): shares for key, shares in scores.others.items()}
-
-    def of_head(layer: int, head: int, name: str) -> dict:
-        if name == roles.NO_NAME:
-            return {"role": None, "own": None, "others": None}
-        own = next(kind[name][0] for kind in roles.rules(scores, base, layer, head) if name in kind)
-        others = round(of_others[name][layer, head].item(), 2) if name in of_others else None
-        return {"role": name, "own": round(own, 2), "others": others}
-
-    names = enumerate(roles.names_of(halves))
-    return [[of_head(layer, head, name) for head, name in enumerate(row)] for layer, row in names]
+    num_layers, num_heads = trained.recipe.num_layers, trained.recipe.num_heads
+    heads = []
+    for layer in range(num_layers):
+        heads.append([said_of_head(halves, layer, head) for head in range(num_heads)])
+    return heads
 
 
 def stop(trained: Trained, step: int, kind: str, kept: bool = True) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """What does each head do, by rules that a head can fail?
 
-It is easy to look at a heatmap and call it "the previous-word head". Here a head gets a name only by the rules of
-shared/grammar/roles.py, on one half of the held-out sentences, and keeps it if it passes on the other half. Does a head
-follow a relation, or does every word look where the related one looks? The words of the same sentence without the
-relation are asked, too: of those heads that beat the two usual baselines, the one where most of them look at its word.
+It is easy to look at a heatmap and call it "the previous-word head". Here a head gets a name only by
+the rules of shared/grammar/roles.py, which it must pass on both halves of the held-out sentences.
+Does a head follow a relation, or does every word look where the related one looks? We ask the words
+of the same sentence that do not have the relation, too. Of the heads that beat the two usual
+baselines we take the one where most of these other words look at the same word.
 """
 
 import itertools
@@ -15,7 +16,7 @@ from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.grammar.roles import MARGIN, NO_NAME, Halves, halves_of, margins, names_of, rules
+from shared.grammar.roles import MARGIN, NO_NAME, Halves, Key, Rule, halves_of, names_of, rules_of, rules_tried
 from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.toy_language import RELATIONS
 from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, role_color
@@ -25,21 +26,33 @@ COLUMN, STATISTICS = 1.2, {"normalised entropy": 7.4, "distance": 8.3}  # a rela
 
 def passing(halves: Halves, layer: int, head: int) -> set[str]:
     """The relations, by direction, that a head follows in both halves of the sentences, whatever its name."""
-    (_, naming, _), (_, scoring, _) = (margins(scores, base, layer, head) for scores, base in halves)
-    return {name for name in naming if min(naming[name], scoring[name]) >= 0}
+    tried = rules_tried(halves, layer, head)
+    return {rule.name for rule in tried if rule.kind == "relation" and rule.passed}
+
+
+def beats_baselines(halves: Halves, key: Key, place: tuple[int, int]) -> bool:
+    """Whether a head beats the best fixed offset and the best untrained head, on both halves."""
+    for half in (halves.naming, halves.scoring):
+        if half.scores.relation[key][place] < half.baselines.needed_for_relation(key):
+            return False
+    return True
 
 
 def strongest_column(halves: Halves) -> Numbers:
-    """Of the heads that beat the two usual baselines in a relation, in both halves of the sentences, the one at whose
-    word most others look, too: chosen on one half; shares of the other half. 0 if no head beats them."""
-    (naming, _), (scoring, _) = halves
-    beaten = [
-        (naming.others[key][place].item(), scoring.relation[key][place].item(), scoring.others[key][place].item())
-        for place in naming.heads
-        for key in naming.relation
-        if all(scores.relation[key][place] >= base.bar(key) + MARGIN for scores, base in halves)
-    ]
-    _, related, others = max(beaten, default=(0.0, 0.0, 0.0))
+    """Of the heads that beat the two usual baselines the one at whose word most other words look, too.
+
+    It is chosen on one half of the sentences; the shares are those of the other half. They are 0 if
+    no head beats the baselines.
+    """
+    naming, scoring = halves.naming.scores, halves.scoring.scores
+    most, related, others = -1.0, 0.0, 0.0
+    for key in naming.relation:
+        for place in naming.heads:
+            by_others = naming.others[key][place].item()
+            if by_others > most and beats_baselines(halves, key, place):
+                most = by_others
+                related = scoring.relation[key][place].item()
+                others = scoring.others[key][place].item()
     return {"related words that find theirs": related, "other words that look there": others}
 
 
@@ -47,11 +60,13 @@ def measure(run: Run) -> Numbers:
     """Heads that pass, beside all heads; shares of words that look at one word, of a head chosen on the other half."""
     trained = load_multi_head_model(run.options, run.seed)
     halves = halves_of(trained, MultiHeadAttention)
-    run.shown.update(model=trained.label, halves=halves, names=[*itertools.chain(*names_of(halves))])
-    places = halves[0][0].heads
+    names = itertools.chain.from_iterable(names_of(halves))
+    run.shown.update(model=trained.label, halves=halves, names=list(names))
+    heads = halves.scoring.scores.heads
+    following = [place for place in heads if passing(halves, *place)]
     return {
-        "all heads": len(places),
-        "heads that follow a relation": sum(bool(passing(halves, *place)) for place in places),
+        "all heads": len(heads),
+        "heads that follow a relation": len(following),
         **strongest_column(halves),
     }
 
@@ -71,31 +86,38 @@ CLAIM = Claim(
 )
 
 
+def better_direction(rules: list[Rule], relation: str) -> Rule:
+    """Of the two directions of a relation the one that a head passes by more, or misses by less."""
+    ways = [relation_name(relation, direction) for direction in DIRECTIONS]
+    return max((rule for rule in rules if rule.name in ways), key=lambda rule: rule.margin)
+
+
 def picture(results: Results) -> Figure:
     """Heads down, relations across: how often a head is right, and a mark how often it must be."""
     halves, names = results.shown["halves"], results.shown["names"]
-    scores, base = halves[1]
+    scores, even = halves.scoring.scores, halves.scoring.baselines.even
     fig, ax = plt.subplots(figsize=(9, 1.8 + 0.48 * len(names)), layout="constrained")
     for row, (place, name) in enumerate(zip(scores.heads, names, strict=True)):
-        rule, passed = rules(scores, base, *place)[1], passing(halves, *place)
+        rules, passed = rules_of(halves.scoring, *place), passing(halves, *place)
         for column, relation in enumerate(RELATIONS):
-            ways = {relation_name(relation, direction) for direction in DIRECTIONS}
-            share, needed = max((rule[way] for way in ways), key=lambda way: way[0] - way[1])  # the better direction
-            ax.barh(row, 1, 0.6, left=COLUMN * column, color=HIDDEN)
-            ax.barh(row, share, 0.6, left=COLUMN * column, color=role_color(relation) if passed & ways else GREY)
-            ax.plot([COLUMN * column + needed] * 2, [row - 0.38, row + 0.38], color=INK, linewidth=2)
+            rule, left = better_direction(rules, relation), COLUMN * column
+            follows = {relation_name(relation, direction) for direction in DIRECTIONS} & passed
+            ax.barh(row, 1, 0.6, left=left, color=HIDDEN)
+            ax.barh(row, rule.share, 0.6, left=left, color=role_color(relation) if follows else GREY)
+            ax.plot([left + rule.needed] * 2, [row - 0.38, row + 0.38], color=INK, linewidth=2)
         weight = "normal" if name == NO_NAME else "bold"
         ax.text(4.95, row, name, va="center", fontsize=11, color=role_color(name), weight=weight)
-        for x, statistic in zip(STATISTICS.values(), STATISTICS, strict=True):
-            ax.text(x, row, f"{scores.statistics[statistic][place]:.2f}", va="center", ha="center", fontsize=11)
+        for statistic, x in STATISTICS.items():
+            number = f"{scores.statistics[statistic][place]:.2f}"
+            ax.text(x, row, number, va="center", ha="center", fontsize=11)
     ax.set_yticks(range(len(names)), [f"layer {layer} head {head}" for layer, head in scores.heads])
     middles = [COLUMN * column + 0.5 for column in range(len(RELATIONS))]
     ax.set_xticks(middles, [relation.replace("-", "\n") for relation in RELATIONS])
     ax.tick_params(length=0, labelsize=11)
     ax.xaxis.tick_top()
-    even = "entropy,\n1: even", f"words away,\neven: {base.even['distance']:.1f}"
-    for x, text in zip(STATISTICS.values(), even, strict=True):
-        ax.text(x, -0.7, text, va="bottom", ha="center", color=QUIET)
+    headings = ("entropy,\n1: even", f"words away,\neven: {even['distance']:.1f}")
+    for x, heading in zip(STATISTICS.values(), headings, strict=True):
+        ax.text(x, -0.7, heading, va="bottom", ha="center", color=QUIET)
     ax.set(xlim=(-0.05, 8.8), ylim=(len(names) - 0.5, -0.5))
     ax.spines[:].set_visible(False)
     return fig

@@ -45,7 +45,7 @@ class Look:
 def look_at(trained: Trained, step: int, words: list[str]) -> Look:
     """The model after so many steps of its training."""
     model, halves = trained.model, roles.halves_of(trained, MultiHeadAttention)
-    found, _ = halves[1]
+    found = halves.scoring.scores
     scores = {r: max(found.relation[r, way].max().item() for way in DIRECTIONS) for r in CORE_RELATIONS}
     scores["entropy"] = found.statistics["normalised entropy"].mean().item()
     return Look(step, weights_of(model, words), roles.names_of(halves), scores)

@@ -24,13 +24,14 @@ from shared import cli, optimization, paths, training
 from shared.attention_utils import padding_mask
 from shared.evidence.report.lessons import HOME, Site, place, rendered, sources
 from shared.grammar import entropy, roles
-from shared.grammar.scores import relation_name
+from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.tasks import SymbolMover, TwoPlaces
 from shared.tests.faults import FAULTS, replaced
 from shared.tests.helpers import in_torch, near, needs_browser, open_watched, sharp_model, small_records
-from shared.toy_language import INDEX, MASK_ID, PAD_ID, SPECIAL, START_ID, VERBS, VOCABULARY, encode
+from shared.toy_language import INDEX, MASK_ID, PAD_ID, RELATIONS, SPECIAL, START_ID, VERBS, VOCABULARY, encode
 from shared.training import Recipe, Trained
 
+TIES = [(relation, direction) for relation in RELATIONS for direction in DIRECTIONS]
 PAGE = 5e-4  # of the largest number: the page rounds to float32 between layers of large weights
 
 
@@ -328,6 +329,49 @@ def words_are_hidden_as_in_the_python(seen, chosen, targets):
     assert set(seen.tolist()) == {MASK_ID, *range(len(SPECIAL), len(VOCABULARY))}
 
 
+NAMED = """([tallies, rules]) => tallies.map((halves) => Roles.head_of(halves, rules))"""
+ASKED = 100  # words that each share is counted on
+
+
+def head_by_chance(rng):
+    """How many of ASKED follow each rule, drawn so that heads pass several rules, one, or none."""
+    kinds = {"positions": roles.NAMES, "relations": TIES, "others": TIES}
+    tallies = {}
+    for kind, rules in kinds.items():
+        low, high = (60, 100) if kind == "positions" else (0, 100)
+        tallies[kind] = [{"asked": ASKED, "right": rng.randint(low, high)} for _ in rules]
+    return tallies
+
+
+def half_of(tallies, base):
+    """The same head as the Python has it."""
+    shares = {}
+    for kind, of_kind in tallies.items():
+        shares[kind] = [torch.tensor([[each["right"] / each["asked"]]], dtype=torch.float64) for each in of_kind]
+    place = dict(zip(roles.NAMES, shares["positions"], strict=True))
+    relation = dict(zip(TIES, shares["relations"], strict=True))
+    others = dict(zip(TIES, shares["others"], strict=True))
+    return roles.Half(roles.Scores(place, relation, others, {}), base)
+
+
+@needs_browser
+def test_of_several_rules_that_a_head_passes_the_page_takes_the_one_that_the_python_takes(explorer_page):
+    rng = random.Random(11)
+    untrained = dict.fromkeys((*roles.NAMES, *TIES, *roles.COLUMNS), 0.2)
+    bases = [roles.Baselines(dict.fromkeys(TIES, offset), untrained, {}) for offset in (0.35, 0.45)]
+    heads = [[head_by_chance(rng), head_by_chance(rng)] for _ in range(400)]
+    found = explorer_page.evaluate(NAMED, [heads, [growing.bars_of(base) for base in bases]])
+    not_its_best = 0
+    for head, said in zip(heads, found, strict=True):
+        halves = roles.Halves(*map(half_of, head, bases))
+        assert said == pytest.approx(models.said_of_head(halves, 0, 0), abs=0.0051)  # why: rounded to two digits
+        for named in (rule for rule in roles.rules_tried(halves, 0, 0) if rule.name == said["role"]):
+            rivals = [rule for rule in roles.rules_tried(halves, 0, 0) if rule.kind == named.kind]
+            not_its_best += named.naming.margin < max(rule.naming.margin for rule in rivals)
+    assert not_its_best > 20, "the other half of the sentences did not agree with the best rule"
+    assert {said["role"] for said in found} >= {None, *roles.COLUMNS}
+
+
 # ---- what the Python chooses and tells the page
 
 
@@ -397,7 +441,7 @@ def test_what_the_page_says_of_a_stop_is_true_of_the_numbers_that_it_has(explore
         shipped = from_text(stop, data["layout"], exact)
         losses, before = (np.array([loss_of(one.model, *each)[0] for each in asked]) for one in (shipped, exact))
         assert stop["loss"] == pytest.approx(losses.mean(), abs=6e-5)  # why: rounded to four digits
-        names, scores = roles.head_names(shipped, MultiHeadAttention), roles.measure(shipped, roles.halves()[1])
+        names, scores = roles.head_names(shipped, MultiHeadAttention), roles.scores_of(shipped, roles.halves()[1])
         expected = [[said_of(name, (i, j), scores) for j, name in enumerate(row)] for i, row in enumerate(names)]
         assert stop["heads"] == expected
     assert np.abs(np.exp(-losses) - np.exp(-before)).max() < 0.005, "float16 moves no chance by a printed digit"

@@ -1,6 +1,8 @@
 """Statistics of heads against loops and heads made by hand; names against margins; the film against its training."""
 
+import collections
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from shared import head_statistics, training
 from shared.attention_utils import padding_mask
 from shared.grammar import roles
 from shared.grammar.scores import attended_word, share_of_others
-from shared.tests.helpers import near
+from shared.tests.helpers import EXPLORER_RECIPES, near, sharp_model
 from shared.toy_language import TOY_SENTENCE, tokenize
 from shared.toy_model import weights_of
 from shared.visualization_utils import in_few_colors
@@ -87,7 +89,7 @@ def test_statistics_match_loops_and_keep_heads_apart():
 
 def test_causal_heads_have_no_next_word_and_the_first_row_does_not_count():
     statistics = of_heads(perfect_head("previous", 5, 5), words_mask([5], 5).tril())
-    assert statistics["next"].isnan() and statistics["previous"].item() == 1
+    assert statistics["next"].isnan() and statistics["previous"].item() == 1  # C108
     assert statistics["first"].item() == 0.25  # row 1 of rows 1 to 4
 
 
@@ -98,35 +100,212 @@ def test_statistics_refuse_an_additive_mask_and_a_missing_axis():
             head_statistics.head_statistics(*wrong)
 
 
-SUBJECT = ("verb-subject", "forward")
-BLANK = {SUBJECT: 0.3, -1: 0.2, 0: 0.2, "first": 0.2, **dict.fromkeys(roles.COLUMNS, 0.3)}
+# ---- names by rule
+
+SUBJECT, PLACE = ("verb-subject", "forward"), ("verb-place", "backward")
+FIXED_OFFSET = {SUBJECT: 0.5, PLACE: 0.4}
+UNTRAINED = {SUBJECT: 0.3, PLACE: 0.2, -1: 0.2, 0: 0.2, "first": 0.2, **dict.fromkeys(roles.COLUMNS, 0.3)}
 
 
-def role_scores(previous: float, first: float, subject: float, others: float = 0.0) -> roles.Scores:
+def half_of(previous=0.0, first=0.0, subject=0.0, others=0.0, place=0.0, *, untrained=UNTRAINED):
+    """Shares of one head, layer 0 head 0. A position needs 0.9, "verb → subject" 0.6, "place → verb" 0.5."""
+
     def one(value):
         return torch.tensor([[value]], dtype=torch.float64)
 
-    by_others = {key: one(others if key == SUBJECT else 0.0) for key in roles.COLUMNS.values()}
-    return roles.Scores({-1: one(previous), 0: one(0.0), "first": one(first)}, {SUBJECT: one(subject)}, by_others, {})
+    by_others = dict.fromkeys((SUBJECT, PLACE, *roles.COLUMNS.values()), one(0.0)) | {SUBJECT: one(others)}
+    places = {-1: one(previous), 0: one(0.0), "first": one(first)}
+    scores = roles.Scores(places, {SUBJECT: one(subject), PLACE: one(place)}, by_others, {})
+    return roles.Half(scores, roles.Baselines(FIXED_OFFSET, untrained, {}))
 
 
-def test_a_head_is_named_only_above_the_published_margins_and_in_both_halves():
-    def name(naming, scoring=None, blank=BLANK):
-        base = roles.Baselines({SUBJECT: 0.5}, blank, {})
-        return roles.role_name([(role_scores(*scores), base) for scores in (naming, scoring or naming)], 0, 0)
+def halves_of(naming, scoring=None, **more):
+    """The same head on both halves, or another on the half that scores; the shares as half_of takes them."""
+    scoring = naming if scoring is None else scoring
+    return roles.Halves(half_of(**naming, **more), half_of(**scoring, **more))
 
-    assert name((0.89, 0, 0.61)) == name((0.89, 0, 0.98, 0.48)) == "verb → subject"
-    assert name((0.89, 0, 0.59)) == name((0.89, 0, 0.94, 0.48)) == roles.NO_NAME  # 0.94 is not twice 0.48
-    assert (name((0.91, 0, 1)), name((0.5, 0.95, 0.4))) == ("previous", "first word")
-    assert name((0.5, 0, 0.61), (0.5, 0, 0.59)) == name((0.91, 0, 0.4), (0.89, 0, 0.4)) == roles.NO_NAME
-    assert name((0, 0, 1, 0.51)) == "most → subject" != name((0, 0, 0.9, 0.51), (0, 0, 0.9, 0.48))
-    high = BLANK | {SUBJECT: 0.7, "most → subject": 0.5}
-    assert name((0.1, 0, 0.75), blank=high) == name((0, 0, 1, 0.55), blank=high) == roles.NO_NAME
+
+def name_of(naming, scoring=None, **more):
+    return roles.role_name(halves_of(naming, scoring, **more), 0, 0)
+
+
+def test_a_head_is_named_only_above_the_published_margins():
+    assert name_of({"previous": 0.91, "subject": 1}) == "previous"
+    assert name_of({"previous": 0.5, "first": 0.95}) == "first word"
+    assert name_of({"previous": 0.89, "subject": 0.61}) == "verb → subject"
+    assert name_of({"previous": 0.89, "subject": 0.59}) == roles.NO_NAME
+    assert name_of({"subject": 0.98, "others": 0.48}) == "verb → subject"
+    assert name_of({"subject": 0.94, "others": 0.48}) == roles.NO_NAME, "0.94 is not twice 0.48"
+    assert name_of({"subject": 1, "others": 0.51}) == "most → subject"
+
+
+def test_a_head_must_beat_the_untrained_models_too():
+    """What is needed is 0.1 more than the best untrained head, where that is more than the published margin."""
+    high = UNTRAINED | {-1: 0.84, SUBJECT: 0.7, "most → subject": 0.5}
+    for shares, name in (
+        ({"previous": 0.93}, roles.NO_NAME),
+        ({"previous": 0.95}, "previous"),
+        ({"subject": 0.75}, roles.NO_NAME),
+        ({"subject": 0.81}, "verb → subject"),
+        ({"subject": 1, "others": 0.55}, roles.NO_NAME),
+        ({"subject": 1, "others": 0.61}, "most → subject"),
+    ):
+        assert name_of(shares, untrained=high) == name, shares
+
+
+def test_the_other_half_of_the_sentences_must_agree():
+    for passes, fails in (
+        ({"previous": 0.91}, {"previous": 0.89}),
+        ({"subject": 0.61}, {"subject": 0.59}),
+        ({"subject": 0.98, "others": 0.48}, {"subject": 0.98, "others": 0.5 - 1e-9}),
+        ({"subject": 0.9, "others": 0.51}, {"subject": 0.9, "others": 0.48}),
+    ):
+        assert name_of(passes) != roles.NO_NAME
+        assert name_of(passes, fails) == name_of(fails, passes) == roles.NO_NAME
+
+
+def test_a_head_that_passes_a_second_rule_on_both_halves_is_named_after_it():
+    best_fails = {"subject": 0.9, "place": 0.7}, {"subject": 0.4, "place": 0.6}
+    assert name_of(*best_fails) == "place → verb"
+    assert name_of({"subject": 0.9, "place": 0.7}, {"subject": 0.4, "place": 0.4}) == roles.NO_NAME
+    both_pass = {"subject": 0.9, "place": 0.7}, {"subject": 0.65, "place": 0.95}
+    assert name_of(*both_pass) == "verb → subject", "by the margin on the half that names"
+    assert name_of({"previous": 0.9, "subject": 1}) == "previous", "a position is the plainest explanation"
+    column = {"subject": 0.9, "others": 0.8, "place": 0.51}
+    assert name_of(column) == "place → verb", "a column comes last, with whatever margin"
+    nearest = roles.nearest_rule(halves_of(*best_fails), 0, 0)
+    assert nearest == roles.Rule("place → verb", "relation", 0.6, 0.5)
+
+
+def test_the_nearest_rule_has_the_numbers_of_the_worse_half():
+    """It is passed if and only if the head has a name."""
+    missed = halves_of({"subject": 0.7, "place": 0.45}, {"subject": 0.45, "place": 0.48})
+    assert roles.nearest_rule(missed, 0, 0) == roles.Rule("place → verb", "relation", 0.45, 0.5)
+    named = halves_of({"subject": 0.7}, {"subject": 0.65})
+    assert roles.nearest_rule(named, 0, 0) == roles.Rule("verb → subject", "relation", 0.65, 0.6)
+    generator = torch.Generator().manual_seed(3)
+    found = set()
+    for _ in range(300):
+        naming, scoring = torch.rand(2, 5, generator=generator, dtype=torch.float64).tolist()
+        halves = roles.Halves(half_of(*naming), half_of(*scoring))
+        name, nearest = roles.role_name(halves, 0, 0), roles.nearest_rule(halves, 0, 0)
+        assert (name != roles.NO_NAME) == (nearest.margin >= 0)
+        assert name in (roles.NO_NAME, nearest.name)
+        found.add(name)
+    assert found == {roles.NO_NAME, "previous", "first word", "verb → subject", "most → subject", "place → verb"}
+
+
+def test_a_rule_that_nobody_can_be_asked_about_is_not_passed():
+    asked, nobody = {"subject": 1, "others": 0.6}, {"subject": 1, "others": math.nan}
+    assert name_of(asked) == "most → subject"
+    assert name_of(asked, nobody) == name_of(nobody, asked) == roles.NO_NAME
+
+
+def test_the_half_that_scores_has_other_sentences_than_the_half_that_names():
+    naming, scoring = (set(map(str, half)) for half in roles.halves())
+    assert not naming & scoring
+    assert naming | scoring == set(map(str, training.corpus()[1]))
+
+
+def test_the_control_is_three_models_that_differ_on_both_halves(monkeypatch):
+    seen, asked, untrained, baselines_on = [], [], training.untrained, roles.baselines_on
+
+    def watched(recipe, make_attention):
+        seen.append(recipe.seed)
+        return untrained(recipe, make_attention)
+
+    def watched_on(sentences, blanks):
+        asked.append(sentences)
+        assert len(blanks) == len(seen)
+        return baselines_on(sentences, blanks)
+
+    monkeypatch.setattr(training, "untrained", watched)
+    monkeypatch.setattr(roles, "baselines_on", watched_on)
+    recipe = training.Recipe("control", "masked word", 2, 1, 0, d_model=6, seed=77)
+    found = roles.baselines(recipe, MultiHeadAttention)
+    assert seen == [77, 78, 79] and asked == list(roles.halves())
+    heads = []
+    for seed in seen:
+        blank = untrained(replace(recipe, seed=seed), MultiHeadAttention)
+        heads.append(roles.scores_of(blank, roles.halves()[1]).relation[SUBJECT])
+    assert found[1].untrained[SUBJECT] == torch.stack(heads).max()
+
+
+def test_each_half_is_compared_with_its_own_baselines(monkeypatch):
+    monkeypatch.setattr(roles, "halves", lambda: ("names", "agrees"))
+    monkeypatch.setattr(roles, "baselines", lambda *_: ["bars of the first", "bars of the second"])
+    monkeypatch.setattr(roles, "scores_of", lambda _, sentences: f"scores where it {sentences}")
+    halves = roles.halves_of(training.untrained(RECIPE, MultiHeadAttention), MultiHeadAttention)
+    assert halves.naming == roles.Half("scores where it names", "bars of the first")
+    assert halves.scoring == roles.Half("scores where it agrees", "bars of the second")
+
+
+def test_no_head_of_an_untrained_model_has_a_name():
+    """With seeds that are not among those of the control."""
+    blank = training.untrained(replace(RECIPE, seed=100), MultiHeadAttention)
+    naming, scoring = roles.halves()
+    for_naming, for_scoring = roles.baselines(RECIPE, MultiHeadAttention)
+    naming, scoring = roles.scores_of(blank, naming), roles.scores_of(blank, scoring)
+    halves = roles.Halves(roles.Half(naming, for_naming), roles.Half(scoring, for_scoring))
+    assert roles.names_of(halves) == [[roles.NO_NAME] * 4] * 2
+
+
+# Three heads in each of three layers, and five in one, with large random weights.
+SHARP = {recipe.objective: recipe for recipe in EXPLORER_RECIPES if "small" in recipe.name}
+
+
+def asked_one_by_one(trained, sentence, layer, head, counted):
+    """Adds each answer of one head on one sentence to the lists in counted, as the rules describe it."""
+    causal = trained.recipe.objective == "next word"
+    layers, _ = training.attention_on(trained.model, [sentence], trained.recipe.objective)
+    weights = layers[layer][0, head].tolist()
+    words = range(causal, causal + len(sentence.words))  # behind <start>, before <end>
+    related = {}
+    for relation, pairs in sentence.relations.items():
+        related[relation, "forward"] = [(source + causal, target + causal) for source, target in pairs]
+        related[relation, "backward"] = [(target, source) for source, target in related[relation, "forward"]]
+    for i in words:
+        keys = range(i + 1) if causal else words
+        largest = max(keys, key=lambda j: weights[i][j])
+        elsewhere = max(set(keys) - {i}, key=lambda j: weights[i][j])
+        counted["self"].append(largest == i)
+        for offset, name in ((-1, "previous"), (2, "offset +2")):
+            if i + offset in keys:
+                counted[name].append(largest == i + offset)
+        if i > 0:
+            counted["first word"].append(largest == 0)
+        for key, pairs in related.items():
+            own = {target for source, target in pairs if source == i}
+            if own:
+                counted["related", *key].append(elsewhere in own)
+            for target in {target for _, target in pairs} - own - {i}:
+                if target in keys:
+                    counted["others", *key].append(elsewhere == target)
+
+
+@pytest.mark.parametrize("objective", SHARP)
+def test_scores_are_what_is_counted_word_by_word(objective):
+    trained, sentences = sharp_model(SHARP[objective]), training.corpus()[1][:41]
+    scores = roles.scores_of(trained, sentences)
+    names = {-1: "previous", 0: "self", 2: "offset +2", "first": "first word"}
+    shares = {name: scores.place[place] for place, name in names.items()}
+    for key in roles.golds(sentences):
+        shares["related", *key], shares["others", *key] = scores.relation[key], scores.others[key]
+    for layer, head in scores.heads:
+        counted = collections.defaultdict(list)
+        for sentence in sentences:
+            asked_one_by_one(trained, sentence, layer, head, counted)
+        for name, share in shares.items():
+            expected = np.mean(counted[name]) if counted[name] else math.nan
+            assert share[layer, head].item() == pytest.approx(expected, nan_ok=True), name
+    nobody = {name for name, share in shares.items() if share.isnan().all()}
+    behind = {"offset +2", ("others", "verb-place", "forward")}  # under a causal mask no word sees what comes later
+    assert nobody == (behind if objective == "next word" else set())
 
 
 @pytest.mark.parametrize(("subject", "others", "usual", "passes"), [(1, 0.2, 1, 1), (1, 0.7, 1, 0), (0.5, 0.7, 0, 0)])
 def test_a_column_beats_the_two_usual_baselines_and_follows_no_relation(subject, others, usual, passes):
-    halves = [(role_scores(0.95, 0, subject, others), roles.Baselines({SUBJECT: 0.5}, BLANK, {}))] * 2
+    halves = halves_of({"previous": 0.95, "subject": subject, "others": others})
     assert len(head_roles.passing(halves, 0, 0)) == passes  # a relation counts, whatever the head's name
     assert list(head_roles.strongest_column(halves).values()) == pytest.approx([subject * usual, others * usual])
 

@@ -130,8 +130,9 @@ def named_heads(trained: Trained, make: MakeAttention) -> list[str]:
     """The role of each head, and how often it follows it."""
     halves, lines = roles.halves_of(trained, make), []
     for head, name in enumerate(roles.names_of(halves)[0]):
-        rule, share, needed = roles.nearest_rule(halves, 0, head)
-        lines.append(f"{rule} {share:.2f}" if name == rule else f"no role: {rule} {share:.2f} of {needed:.2f}")
+        rule = roles.nearest_rule(halves, 0, head)
+        found = f"{rule.name} {rule.share:.2f}"
+        lines.append(found if name == rule.name else f"no role: {found} of {rule.needed:.2f}")
     return lines
 
 

@@ -1,21 +1,33 @@
 """What does each head do, by rules that a head can fail?
 
-It is easy to look at a heatmap and call it "the previous-word head". Here a head gets a name by a rule with a published
-margin, over held-out sentences, or it gets none:
+It is easy to look at a heatmap and call it "the previous-word head". Here a head gets a name only
+if it follows a rule often enough, on held-out sentences. A word "looks at" the word on which the
+largest weight of its row lies. There are three kinds of rules:
 
-    position   its largest weight has the same offset in 0.9 of the rows: itself, previous, next, or another fixed
-               offset; or lies on the first word in 0.9 of them                              (Voita et al. 2019)
-    relation   its largest weight, itself aside, is the gold word at least 10 points (0.10) more often than with the
-               best fixed offset (Voita et al. 2019) and than in the best untrained model, and twice as often as that
-               of a word without this relation to it, in the same sentence (both our addition)
-    column     the largest weight of half of all words is on one word, whoever asks: "most → subject"
+    position   Nine of ten words look at the same offset (themselves, the previous word, the next
+               or another fixed offset), or at the first word (Voita et al. 2019).
+    relation   The words that have a relation look at the word that they are related to. They do so
+               0.10 more often than the best fixed offset is right (Voita et al. 2019), and twice as
+               often as the other words of the sentence look there (our addition). Whether a word
+               looks at itself is left out.
+    column     Half of all other words look at one word, whoever asks: "most → subject".
 
-A head has its name from one half of the held-out sentences, and keeps it if it passes the same rule on the other half.
-phase3_visualization/roles/head_roles.py draws the scores; every picture names and colours heads by this rule.
+Every rule also asks for 0.10 more than the best head of three untrained models reaches.
+
+A head must pass a rule on both halves of the held-out sentences. If it passes several, it is named
+after a position, because that is the plainest explanation, before a relation, and after a column
+last; of one kind it gets the rule that it passes by most on the first half. So more than one rule
+may be tried on the second half, which gives luck more chances. That costs little, because only the
+rules that a head has passed on the first half are tried there, and heads that were never trained
+pass none (phase3_visualization/tests/test_roles.py asks some).
+
+phase3_visualization/roles/head_roles.py draws the scores, and every picture names and colours heads
+by these rules.
 """
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -25,7 +37,6 @@ from torch import Tensor
 
 from shared import training
 from shared.grammar.scores import (
-    DIRECTIONS,
     attended_word,
     best_fixed_offset,
     gold_matrices,
@@ -34,21 +45,23 @@ from shared.grammar.scores import (
     share_right,
 )
 from shared.head_statistics import OFFSETS, even_weights, first_share, head_statistics, offset_shares
-from shared.toy_language import RELATIONS, Sentence
+from shared.toy_language import Sentence
 from shared.toy_model import MakeAttention
 from shared.training import Recipe, Trained, attention_on
 
 POSITIONAL, MARGIN = 0.90, 0.10  # Voita et al. 2019
 FARTHEST = 5  # fixed offsets tried to each side
 UNTRAINED = 3  # models of the control
-TWICE = 2  # so often as the other words must those with a relation find their word
+TWICE = 2  # the related words find their word so many times as often as the others
 MOST = 0.50  # of the other words look at the word of a column
 NO_NAME = "no name"
+KINDS = ("position", "relation", "column")  # in this order they are tried
 
 Key = tuple[str, str]  # relation, direction
-Place = int | str  # an offset, or the first word
-NAMES = {offset: f"offset {offset:+d}" for offset in range(-FARTHEST, FARTHEST + 1)} | {"first": "first word"}
+Place = int | str  # an offset, or "first": the first word, which is <start> for a model of next words
+NAMES: dict[Place, str] = {offset: f"offset {offset:+d}" for offset in range(-FARTHEST, FARTHEST + 1)}
 NAMES |= {offset: name for name, offset in OFFSETS.items()}
+NAMES["first"] = "first word"
 
 # The words that each sentence has once, each with a relation whose other words are asked.
 COLUMNS: dict[str, Key] = {
@@ -58,60 +71,120 @@ COLUMNS: dict[str, Key] = {
 }
 
 
-@dataclass
-class Scores:
-    """One number for each head of a model, (L, H): shares of rows by offset or on the first word, relations, spread."""
+# ---- what is measured
 
-    place: dict[Place, Tensor]
-    relation: dict[Key, Tensor]  # accuracy
+
+@dataclass(frozen=True)
+class Scores:
+    """What the heads of a model do, one number for each head: (L, H)."""
+
+    place: dict[Place, Tensor]  # share of the rows whose largest weight lies there
+    relation: dict[Key, Tensor]  # share of the related words that find their gold word
     others: dict[Key, Tensor]  # share of the words without the relation that look at the same word
-    statistics: dict[str, Tensor]
+    statistics: dict[str, Tensor]  # how widely the weights spread
 
     @property
     def heads(self) -> list[tuple[int, int]]:
         """(layer, head) of all heads."""
-        return list(itertools.product(*map(range, self.place[0].shape)))
+        num_layers, num_heads = self.place[0].shape
+        return list(itertools.product(range(num_layers), range(num_heads)))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Baselines:
-    """What a head that learned nothing reaches; untrained: the highest over the heads of all untrained models."""
+    """What a head that learned nothing reaches, and so how often a head must follow a rule."""
 
     fixed_offset: dict[Key, float]
-    untrained: dict[Place | Key, float]  # and the name of a column
-    even: dict[str, float]  # statistics of weights of 1/n
+    untrained: dict[Place | Key, float]  # the best head of all untrained models; by name for a column
+    even: dict[str, float]  # statistics of even weights, 1/n on each word
 
     def bar(self, key: Key) -> float:
         """The better of the two baselines of a relation and direction."""
         return max(self.fixed_offset[key], self.untrained[key])
 
+    def needed_for_position(self, place: Place) -> float:
+        """How often the largest weight must lie there."""
+        return max(POSITIONAL, self.untrained[place] + MARGIN)
 
-Halves = Sequence[tuple[Scores, Baselines]]  # of the half of the sentences that names, and of the half that scores
+    def needed_for_relation(self, key: Key) -> float:
+        """How often the related words must find their gold word, whatever the others do."""
+        return self.bar(key) + MARGIN
+
+    def needed_for_column(self, name: str) -> float:
+        """How often the other words must look at the word of the column."""
+        return max(MOST, self.untrained[name] + MARGIN)
+
+
+@dataclass(frozen=True)
+class Half:
+    """A model on one half of the held-out sentences, and what it is compared with there."""
+
+    scores: Scores
+    baselines: Baselines
+
+
+@dataclass(frozen=True)
+class Halves:
+    """A head gets its name on one half of the held-out sentences if the other half agrees."""
+
+    naming: Half
+    scoring: Half
 
 
 def golds(sentences: list[Sentence], objective: str = "masked word") -> dict[Key, Tensor]:
-    """(relation, direction) -> gold (N, T, T). For other objectives the sentences stand between <start> and <end>."""
+    """(relation, direction) -> gold, bool (N, T, T): which query has which key.
+
+    A model of next words reads its sentences between <start> and <end>, so T is larger by two.
+    """
     around = int(objective != "masked word")
-    forward = gold_matrices(sentences, max(len(sentence.words) for sentence in sentences) + 2 * around, around)
-    return {(r, d): gold for r in RELATIONS for d, gold in zip(DIRECTIONS, (forward[r], forward[r].mT), strict=True)}
+    length = max(len(sentence.words) for sentence in sentences) + 2 * around
+    gold = {}
+    for relation, forward in gold_matrices(sentences, length, around).items():
+        gold[relation, "forward"], gold[relation, "backward"] = forward, forward.mT
+    return gold
 
 
-def measure(trained: Trained, sentences: list[Sentence]) -> Scores:
-    """All scores of a model."""
-    layers, mask = attention_on(trained.model, sentences, trained.recipe.objective)
-    mask, gold = mask.cpu(), golds(sentences, trained.recipe.objective)
+def attention_asked(trained: Trained, sentences: list[Sentence]) -> tuple[list[Tensor], Tensor]:
+    """The weights of each layer, (N, H, T, T), and what each word may see, bool (N, 1, T, T).
 
-    def of_layer(weights: Tensor) -> tuple[dict[Any, Tensor], ...]:
+    Only words are asked where they look. <start> has no choice under a causal mask, since it sees
+    itself alone. <end> has never been a query in training, because nothing follows it. It is also
+    the only token behind the place of a sentence, so under a causal mask "most → place" would be said
+    of a head by what <end> alone looks at.
+    """
+    objective = trained.recipe.objective
+    layers, visible = attention_on(trained.model, sentences, objective)
+    before = int(objective != "masked word")  # <start>
+    lengths = torch.tensor([len(sentence.words) for sentence in sentences])
+    position = torch.arange(visible.size(-1)) - before
+    is_word = (position >= 0) & (position < lengths[:, None])  # -> (N, T)
+    mask = visible.cpu() & is_word[:, None, :, None]  # (N, T) -> (N, 1, T, 1)
+    return [weights.cpu() for weights in layers], mask
+
+
+def scores_of(trained: Trained, sentences: list[Sentence]) -> Scores:
+    """All scores of a model, whether it guesses hidden words or next words."""
+    layers, mask = attention_asked(trained, sentences)
+    gold = golds(sentences, trained.recipe.objective)
+    place, relation = defaultdict(list), defaultdict(list)
+    others, statistics = defaultdict(list), defaultdict(list)
+    for weights in layers:
+        shares = offset_shares(weights, mask, range(-FARTHEST, FARTHEST + 1))
+        shares["first"] = first_share(weights, mask)
+        for name, share in shares.items():
+            place[name].append(share)
         attended = attended_word(weights)
-        return (
-            offset_shares(weights, mask, range(-FARTHEST, FARTHEST + 1)) | {"first": first_share(weights, mask)},
-            {key: share_right(attended, of_key) for key, of_key in gold.items()},
-            {key: share_of_others(attended, of_key, mask[:, 0]) for key, of_key in gold.items()},
-            head_statistics(weights, mask),
-        )
+        for key, matrix in gold.items():
+            relation[key].append(share_right(attended, matrix))
+            others[key].append(share_of_others(attended, matrix, mask[:, 0]))
+        for name, value in head_statistics(weights, mask).items():
+            statistics[name].append(value)
+    return Scores(stacked(place), stacked(relation), stacked(others), stacked(statistics))
 
-    kinds = zip(*(of_layer(weights.cpu()) for weights in layers), strict=True)
-    return Scores(*({name: torch.stack([layer[name] for layer in kind]) for name in kind[0]} for kind in kinds))
+
+def stacked(by_layer: dict[Any, list[Tensor]]) -> dict[Any, Tensor]:
+    """The numbers of all layers as one tensor: L times (H,) -> (L, H)."""
+    return {name: torch.stack(layers) for name, layers in by_layer.items()}
 
 
 def halves() -> tuple[list[Sentence], list[Sentence]]:
@@ -122,79 +195,142 @@ def halves() -> tuple[list[Sentence], list[Sentence]]:
 
 @cache
 def baselines(recipe: Recipe, make_attention: MakeAttention) -> list[Baselines]:
-    """For each half: the best fixed offset of a relation, the best head of UNTRAINED models, and even weights."""
-    blanks = [training.untrained(replace(recipe, seed=recipe.seed + i), make_attention) for i in range(UNTRAINED)]
-    return [_baselines(blanks, sentences) for sentences in halves()]
+    """The baselines of a model on the half that names heads, and on the half that must agree."""
+    blanks = []
+    for i in range(UNTRAINED):
+        blanks.append(training.untrained(replace(recipe, seed=recipe.seed + i), make_attention))
+    return [baselines_on(sentences, blanks) for sentences in halves()]
 
 
-def _baselines(blanks: list[Trained], sentences: list[Sentence]) -> Baselines:
-    models, objective = [measure(blank, sentences) for blank in blanks], blanks[0].recipe.objective
-    gold = golds(sentences, objective)
-    best = {key: max(m.relation[key].max().item() for m in models) for key in gold}
-    best |= {place: max(m.place[place].max().item() for m in models) for place in NAMES}
-    best |= {name: max(m.others[key].max().item() for m in models) for name, key in COLUMNS.items()}
-    _, mask = attention_on(blanks[0].model, sentences, objective)
-    even = head_statistics(even_weights(mask.cpu()), mask.cpu())
-    offsets = {key: best_fixed_offset(gold[key])[1] for key in gold}
-    return Baselines(offsets, best, {name: value.item() for name, value in even.items()})
+def baselines_on(sentences: list[Sentence], blanks: list[Trained]) -> Baselines:
+    """The best fixed offset of each relation, the best head of untrained models, even weights."""
+    models = [scores_of(blank, sentences) for blank in blanks]
+    fixed_offset, untrained = {}, {}
+    for key, gold in golds(sentences, blanks[0].recipe.objective).items():
+        _, fixed_offset[key] = best_fixed_offset(gold)
+        untrained[key] = best_head([scores.relation[key] for scores in models])
+    for place in NAMES:
+        untrained[place] = best_head([scores.place[place] for scores in models])
+    for name, key in COLUMNS.items():
+        untrained[name] = best_head([scores.others[key] for scores in models])
+    _, mask = attention_asked(blanks[0], sentences)
+    even = head_statistics(even_weights(mask), mask)
+    return Baselines(fixed_offset, untrained, {name: value.item() for name, value in even.items()})
 
 
-def rules(scores: Scores, base: Baselines, layer: int, head: int) -> list[dict[str, tuple[float, float]]]:
-    """The rules of positions, relations and columns: name -> how often a head follows it, and how often it must."""
-    positions = {
-        NAMES[place]: (share[layer, head].item(), max(POSITIONAL, base.untrained[place] + MARGIN))
-        for place, share in scores.place.items()
-    }
-    others = {key: share[layer, head].item() for key, share in scores.others.items()}
-    relations = {
-        relation_name(*key): (share[layer, head].item(), max(base.bar(key) + MARGIN, TWICE * others[key]))
-        for key, share in scores.relation.items()
-    }
-    columns = {name: (others[key], max(MOST, base.untrained[name] + MARGIN)) for name, key in COLUMNS.items()}
-    return [positions, relations, columns]
-
-
-def margins(scores: Scores, base: Baselines, layer: int, head: int) -> list[dict[str, float]]:
-    """By how much a head passes each rule, kind by kind; below 0 it does not."""
-    kinds = rules(scores, base, layer, head)
-    return [{name: share - needed for name, (share, needed) in kind.items()} for kind in kinds]
-
-
-def role_name(halves: Halves, layer: int, head: int) -> str:
-    """The role of a head by the rules above, or "no name". A position comes before a relation, a column last."""
-    naming, scoring = (margins(scores, base, layer, head) for scores, base in halves)
-    for named, scored in zip(naming, scoring, strict=True):
-        best = max(named, key=lambda name: named[name])
-        if min(named[best], scored[best]) >= 0:
-            return best
-    return NO_NAME
-
-
-def nearest_rule(halves: Halves, layer: int, head: int) -> tuple[str, float, float]:
-    """The rule of the head's role or, if it has none, the one that it misses by least -> name, share, needed.
-
-    share: how often the head follows the rule, on the half of the sentences where it does worse; needed: how often it
-    must there.
-    """
-    both = [{name: pair for kind in rules(*half, layer, head) for name, pair in kind.items()} for half in halves]
-    worse = {name: min((half[name] for half in both), key=lambda pair: pair[0] - pair[1]) for name in both[0]}
-    role = role_name(halves, layer, head)
-    name = max(worse, key=lambda rule: worse[rule][0] - worse[rule][1]) if role == NO_NAME else role
-    return name, *worse[name]
+def best_head(shares: list[Tensor]) -> float:
+    """The highest share of all heads of some models, each (L, H)."""
+    return torch.stack(shares).max().item()
 
 
 def halves_of(trained: Trained, make_attention: MakeAttention) -> Halves:
-    """Scores and baselines of a model that guesses hidden words, on both halves of the held-out sentences."""
-    both = zip(halves(), baselines(trained.recipe, make_attention), strict=True)
-    return [(measure(trained, sentences), base) for sentences, base in both]
+    """Scores and baselines of a model on both halves of the held-out sentences."""
+    names, agrees = halves()
+    for_naming, for_scoring = baselines(trained.recipe, make_attention)
+    naming = Half(scores_of(trained, names), for_naming)
+    scoring = Half(scores_of(trained, agrees), for_scoring)
+    return Halves(naming, scoring)
+
+
+# ---- rules, and the names that they give
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One way to earn a name: how often a head follows it, and how often it must."""
+
+    name: str
+    kind: str  # one of KINDS
+    share: float
+    needed: float
+
+    @property
+    def margin(self) -> float:
+        """By how much the head passes. Below 0 it does not, nor if there was nobody to ask (NaN)."""
+        return -math.inf if math.isnan(self.share) else self.share - self.needed
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One rule, tried on both halves of the held-out sentences."""
+
+    naming: Rule
+    scoring: Rule
+
+    @property
+    def name(self) -> str:
+        return self.naming.name
+
+    @property
+    def kind(self) -> str:
+        return self.naming.kind
+
+    @property
+    def worse(self) -> Rule:
+        """The rule on the half where the head does worse."""
+        return self.naming if self.naming.margin <= self.scoring.margin else self.scoring
+
+    @property
+    def passed(self) -> bool:
+        """Whether the head passes the rule on both halves."""
+        return self.worse.margin >= 0
+
+
+def rules_of(half: Half, layer: int, head: int) -> list[Rule]:
+    """How often this head follows each rule on one half of the sentences, and how often it must."""
+    scores, base = half.scores, half.baselines
+    rules = []
+    for place, share in scores.place.items():
+        needed = base.needed_for_position(place)
+        rules.append(Rule(NAMES[place], "position", share[layer, head].item(), needed))
+    for key, share in scores.relation.items():
+        by_others = scores.others[key][layer, head].item()  # if nobody is asked it is NaN, and max passes over it
+        needed = max(base.needed_for_relation(key), TWICE * by_others)
+        rules.append(Rule(relation_name(*key), "relation", share[layer, head].item(), needed))
+    for name, key in COLUMNS.items():
+        by_others = scores.others[key][layer, head].item()
+        rules.append(Rule(name, "column", by_others, base.needed_for_column(name)))
+    return rules
+
+
+def rules_tried(halves: Halves, layer: int, head: int) -> list[Tried]:
+    """All rules on both halves, for one head."""
+    naming = rules_of(halves.naming, layer, head)
+    scoring = rules_of(halves.scoring, layer, head)
+    return [Tried(first, second) for first, second in zip(naming, scoring, strict=True)]
+
+
+def role_name(halves: Halves, layer: int, head: int) -> str:
+    """The role of a head, or "no name" if it passes no rule on both halves."""
+    tried = rules_tried(halves, layer, head)
+    for kind in KINDS:
+        passed = [rule for rule in tried if rule.kind == kind and rule.passed]
+        if passed:
+            return max(passed, key=lambda rule: rule.naming.margin).name
+    return NO_NAME
+
+
+def nearest_rule(halves: Halves, layer: int, head: int) -> Rule:
+    """The rule of a head's role or, if it has none, the rule that it misses by least.
+
+    The rule has the numbers of the half where the head does worse.
+    """
+    worse = [rule.worse for rule in rules_tried(halves, layer, head)]
+    role = role_name(halves, layer, head)
+    if role == NO_NAME:
+        return max(worse, key=lambda rule: rule.margin)
+    return next(rule for rule in worse if rule.name == role)
 
 
 def names_of(halves: Halves) -> list[list[str]]:
     """[layer][head] -> the name of each head, by the rules above."""
-    num_layers, num_heads = halves[0][0].place[0].shape
-    return [[role_name(halves, layer, head) for head in range(num_heads)] for layer in range(num_layers)]
+    num_layers, num_heads = halves.naming.scores.place[0].shape
+    names = []
+    for layer in range(num_layers):
+        names.append([role_name(halves, layer, head) for head in range(num_heads)])
+    return names
 
 
 def head_names(trained: Trained, make_attention: MakeAttention) -> list[list[str]]:
-    """[layer][head] -> the name of each head of a model that guesses hidden words."""
+    """[layer][head] -> the name of each head of a model, whatever it guesses."""
     return names_of(halves_of(trained, make_attention))

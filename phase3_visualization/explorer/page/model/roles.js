@@ -63,12 +63,22 @@ const Roles = (() => {
     rule.columns.map(({ of, bar }) => share(others[of]) - bar),
   ];
 
+  /* Of the rules of one kind that both halves pass the one that the half that names passes by most, or -1. */
+  function best_of(naming, scoring) {
+    let best = -1;
+    naming.forEach((margin, at) => {
+      const passed = margin >= 0 && scoring[at] >= 0;
+      if (passed && (best < 0 || margin > naming[best])) best = at;
+    });
+    return best;
+  }
+
   /* One head from its tallies on both halves: its role or null, the share of its own words that look where the role
      says, and for a relation the share of the others that look there, too. A position comes first, a column last. */
   function head_of(halves, rules) {
     const [naming, scoring] = halves.map((half, n) => margins(half, rules[n]));
-    const best = naming.map((passed) => passed.indexOf(Math.max(...passed)));
-    const kind = best.findIndex((at, k) => Math.min(naming[k][at], scoring[k][at]) >= 0);
+    const best = naming.map((of_kind, kind) => best_of(of_kind, scoring[kind]));
+    const kind = best.findIndex((at) => at >= 0);
     if (kind < 0) return { role: null, own: null, others: null };
     const [{ positions, relations, others }, at] = [halves[1], best[kind]];
     const rule = rules[0][["positions", "relations", "columns"][kind]][at];
@@ -94,5 +104,5 @@ const Roles = (() => {
     return tallies.map((heads) => heads.map((halves) => head_of(halves, rules)));
   }
 
-  return { prepare, heads };
+  return { prepare, heads, head_of };
 })();
