@@ -7,7 +7,7 @@ from torch import Tensor
 
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import checkpoints, training
-from shared.toy_language import SPECIAL, encode
+from shared.toy_language import SPECIAL, Sentence, encode
 from shared.toy_model import MakeAttention, ToyTransformer, sinusoidal_positions
 from shared.training import Recipe, Trained
 
@@ -24,6 +24,20 @@ def with_attention(trained: Trained, make_attention: MakeAttention) -> ToyTransf
     model = training.new_model(trained.recipe, make_attention)
     model.load_state_dict(trained.model.state_dict())
     return model.eval()
+
+
+def patterns_of(trained: Trained, sentences: list[Sentence]) -> tuple[list[Tensor], Tensor]:
+    """Weights of every layer, each (N, H, T, T), and what real queries may see, bool (N, 1, T, T), on the CPU.
+
+    A next-word model reads <start> first. It never reads <end>, which it only predicts: so <end> has no row here, and
+    no column. With <end> as a query the weights would be those of a word that the model has not met in training.
+    """
+    layers, mask = training.attention_on(trained.model, sentences, trained.recipe.objective)
+    layers, mask = [weights.cpu() for weights in layers], mask.cpu()
+    if trained.recipe.objective == "masked word":
+        return layers, mask
+    before_end = [weights[..., :-1, :-1] for weights in layers]
+    return before_end, mask[..., 1:, 1:]  # T real words and <end> -> T real words: one row and one column less
 
 
 def long_model(length: int, device: str = "cpu", d_model: int = 128, num_layers: int = 4) -> ToyTransformer:

@@ -3,12 +3,12 @@
     python phase4_causal/visualize.py
     python phase4_causal/visualize.py --sentence "those dogs slept in a soft bed"
 
-Writes mask_gallery.png and bidirectional_vs_causal.png to visualizations/plots/phase4/.
+Writes causal_mask.png and bidirectional_vs_causal.png to visualizations/plots/phase4/.
 """
 
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -19,24 +19,39 @@ from shared.attention_utils import causal_mask, document_mask, normalized_entrop
 from shared.grammar.roles import NO_NAME, head_names
 from shared.toy_model import weights_of
 from shared.training import Trained
-from shared.visualization_utils import headline, plot_attention, plot_mask, save_plot
+from shared.visualization_utils import QUIET, headline, plot_attention, plot_mask, save_plot, token_labels
 
 
-def draw_gallery(length: int = 8) -> tuple[Figure, str]:
+def draw_combined(fig: SubFigure, length: int = 8) -> None:
     """Each row reads: this mask & this mask = both."""
-    causal, same = causal_mask(length), document_mask(torch.arange(length) // (length - 3))
-    real = padding_mask(torch.tensor([length - 2]), length)[0, 0].expand(length, length)  # (1, 1, 1, T) -> (T, T)
-    rows = (("padding: no filler at the end", real), ("document: in the same text", same))
-    fig, axes = plt.subplots(2, 3, figsize=(8, 6.3), layout="constrained")
-    fig.get_layout_engine().set(wspace=0.12, hspace=0.06)
-    for panels, (name, other) in zip(axes, rows, strict=True):
-        masks = {"causal: nothing later": causal, name: other, "both": causal & other}
+    causal, same_text = causal_mask(length), document_mask(torch.arange(length) // (length - 3))
+    no_filler = padding_mask(torch.tensor([length - 2]), length)[0, 0].expand(length, length)  # (1, 1, 1, T) -> (T, T)
+    others = {"no filler": no_filler, "same text": same_text}
+    for panels, (name, other) in zip(fig.subplots(len(others), 3), others.items(), strict=True):
+        masks = {"nothing later": causal, name: other, "both": causal & other}
         for ax, sign, (title, mask) in zip(panels, ("", "&", "="), masks.items(), strict=True):
-            plot_mask(ax, mask, range(length)).set_title(title, fontsize=10, pad=6)
-            ax.text(-0.22, 0.5, sign, transform=ax.transAxes, fontsize=22, ha="center", va="center")
-    title = "Two masks combine with “and”: a word may be seen only where both allow it"
-    headline(fig, title, "blue: may attend · hatched: hidden · rows: queries, columns: keys · no model")
-    return fig, f"{title}. Causal and padding, causal and document: each mask, and both together, as grids of cells."
+            plot_mask(ax, mask).set_title(title, fontsize=10, pad=6)
+            ax.set(xticks=[], yticks=[])
+            ax.text(-0.17, 0.5, sign, transform=ax.transAxes, fontsize=18, ha="center", va="center")
+
+
+def draw_masks(words: list[str]) -> tuple[Figure, str]:
+    """The causal mask of the sentence, and beside it how masks combine."""
+    fig = plt.figure(figsize=(9.6, 5), layout="constrained")
+    own, combined = fig.subfigures(1, 2, width_ratios=(1, 1.15), wspace=0.05)
+    ax = plot_mask(own.subplots(), causal_mask(len(words)), token_labels(words))
+    ax.tick_params(labelsize=10 if len(words) <= 10 else 8)
+    plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
+    ax.xaxis.set_label_position("top")
+    ax.set_xlabel("key (attended to)", color=QUIET)
+    ax.set_ylabel("query (attending)", color=QUIET)
+    draw_combined(combined)
+    title = "A word may see itself and what comes before, and two masks combine with “and”"
+    headline(fig, title, "blue: may attend · hatched: hidden · right: 8 places, queries ↓, keys → · no model")
+    caption = (
+        f"{title}. The causal mask of the sentence; causal and padding, causal and document mask, and both together."
+    )
+    return fig, caption
 
 
 def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
@@ -65,7 +80,7 @@ def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_multi_head_model(options)
-    save_plot(options, "phase4/mask_gallery", *draw_gallery())
+    save_plot(options, "phase4/causal_mask", *draw_masks(options.words))
     figure, caption = draw_comparison(trained, options.words)
     save_plot(options, "phase4/bidirectional_vs_causal", figure, caption)
     return caption.split(". ")[0]

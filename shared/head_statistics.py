@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from shared.attention_utils import attention_distance, attention_entropy, normalized_entropy
 
 OFFSETS = {"self": 0, "previous": -1, "next": 1}
+# Where they stand in what has one entry for each layer; with one layer they are the same.
+ENDS = {"first layer": 0, "last layer": -1}
 
 
 def _check(weights: Tensor, mask: Tensor) -> None:
@@ -68,25 +70,61 @@ def relation_weight(weights: Tensor, gold: Tensor) -> Tensor:
     return _mean(on_gold, gold.any(dim=-1).unsqueeze(1))
 
 
+def largest_weight(weights: Tensor, mask: Tensor) -> Tensor:
+    """The largest weight of a row, mean over the rows of real words -> (H,): 1 if one key gets it all."""
+    _check(weights, mask)
+    return _mean(weights.amax(dim=-1), mask.any(dim=-1))  # (N, H, T, T) -> (N, H, T) -> (H,)
+
+
+def effective_context(weights: Tensor, mask: Tensor) -> Tensor:
+    """How many words a row draws on: e to its entropy, mean over the rows of real words -> (H,).
+
+    n equal weights count as n words, and all weight on one word counts as one.
+    """
+    _check(weights, mask)
+    words = attention_entropy(weights).exp()  # (N, H, T, T) -> (N, H, T)
+    return _mean(words, mask.any(dim=-1))
+
+
 def even_weights(mask: Tensor) -> Tensor:
     """The head that does not choose: 1/n on each key it may see -> (N, 1, T, T), the baseline of every mean weight."""
     return mask / mask.sum(dim=-1, keepdim=True).clamp(min=1)
 
 
+def normalized_distance(weights: Tensor, mask: Tensor) -> Tensor:
+    """Mean distance of each query over that of even weights on the keys it may see -> (N, H, T).
+
+    1: as far as a head that does not choose. Without this division a causal head looks more local than it is, since its
+    early queries have no key far away. NaN for a query that sees fewer than two keys, which has no choice.
+    """
+    even = attention_distance(even_weights(mask))  # (N, 1, T, T) -> (N, 1, T)
+    no_choice = mask.sum(dim=-1) < 2
+    return (attention_distance(weights) / even).masked_fill(no_choice, torch.nan)
+
+
 def head_statistics(weights: Tensor, mask: Tensor) -> dict[str, Tensor]:
     """How widely: name -> one number for each head, (H,) in float64. Raises ValueError for other shapes than above.
 
-    NaN: no row has a choice, in sentences of one word.
+    The normalised numbers are 1 for even weights. NaN: no row has a choice, in sentences of one word.
     """
     _check(weights, mask)
     rows = mask.any(dim=-1)  # (N, 1, T, T) -> (N, 1, T)
-    normalized = normalized_entropy(weights, mask)  # (N, H, T, T) -> (N, H, T), NaN for rows without a choice
     choice = mask.sum(dim=-1) >= 2
+    # NaN stands in rows without a choice, which are not counted: it only must not get into the sum.
+    entropy = normalized_entropy(weights, mask).nan_to_num()  # (N, H, T, T) -> (N, H, T)
+    distance = normalized_distance(weights, mask).nan_to_num()
     return {
         "entropy": _mean(attention_entropy(weights), rows),
-        "normalised entropy": _mean(normalized.nan_to_num(), choice),
+        "normalised entropy": _mean(entropy, choice),
         "distance": _mean(attention_distance(weights), rows),
+        "normalised distance": _mean(distance, choice),
     }
+
+
+def layer_statistics(layers: list[Tensor], mask: Tensor) -> dict[str, Tensor]:
+    """head_statistics of every layer: name -> one number for each head, (L, H)."""
+    found = [head_statistics(weights, mask) for weights in layers]
+    return {name: torch.stack([layer[name] for layer in found]) for name in found[0]}
 
 
 def composed(a: Tensor, b: Tensor) -> float:

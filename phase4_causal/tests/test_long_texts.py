@@ -13,7 +13,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from phase4_causal.long_texts import long_context, overwriting, ring_attention, sparse_reach
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase4_causal.causal_attention import CausalSelfAttention
+from phase4_causal.long_texts import long_context, overwriting, ring_attention, sparse_masks
 from phase4_causal.long_texts.delta_rule import delta_by_loops, delta_rule, delta_rule_recurrent
 from phase4_causal.long_texts.flash_attention import LOG2_E, finish, flash_attention, merge, nothing
 from phase4_causal.long_texts.linear_attention import (
@@ -23,8 +25,11 @@ from phase4_causal.long_texts.linear_attention import (
     linear_attention_recurrent,
 )
 from phase4_causal.long_texts.local_attention import local_attention
+from shared import training
 from shared.attention_utils import causal_mask, local_mask, strided_mask
 from shared.tests.helpers import near, qkv
+from shared.toy_language import END_ID, START_ID, encode
+from shared.training import Recipe
 
 
 def inputs_of(t_q, t_k, *, leading=(2, 3), dtype=torch.float64):
@@ -157,7 +162,7 @@ def test_linear_attention_is_hardly_nearer_to_softmax_than_a_plain_average():
     outputs = [linear_attention(*inputs, feature_map=name) for name in FEATURE_MAPS]
     target = F.scaled_dot_product_attention(*inputs)
     average, *apart = ((output - target).norm() for output in (inputs[2].mean(dim=0), *outputs))
-    assert min(apart) > 0.85 * average
+    assert min(apart) > 0.85 * average  # C055
 
 
 def test_the_delta_rule_puts_a_value_in_place_of_the_old_one_and_sums_give_both():
@@ -250,16 +255,49 @@ def test_the_traffic_of_tiles_is_what_a_loop_counts():
 def test_reach_by_hand():
     """A window of 1 over 4 positions: 1 step a layer, 3 layers; stride 2 keeps odd and even apart."""
     near_by, far = local_mask(4, 4, 1), strided_mask(4, 4, 2)
-    after = [seen.int().tolist() for seen in itertools.islice(sparse_reach.reach([near_by]), 2)]
+    after = [seen.int().tolist() for seen in itertools.islice(sparse_masks.reach([near_by]), 2)]
     assert after[0] == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
     assert after[1] == [[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 1, 1], [0, 1, 1, 1]]
     past = causal_mask(4)
     all_pairs = past | ~past
     for layers, masks in {3: [near_by], math.inf: [far], 2: [near_by, far], 1: [all_pairs]}.items():
-        assert sparse_reach.layers_needed(masks, all_pairs) == layers
-    assert sparse_reach.layers_needed([past], all_pairs) == math.inf, "nobody hears of the future"
+        assert sparse_masks.layers_needed(masks, all_pairs) == layers
+    assert sparse_masks.layers_needed([past], all_pairs) == math.inf, "nobody hears of the future"
     idle = torch.eye(4, dtype=torch.bool)
-    assert sparse_reach.layers_needed([idle, all_pairs], all_pairs) == 2, "one idle layer is not the end"
+    assert sparse_masks.layers_needed([idle, all_pairs], all_pairs) == 2, "one idle layer is not the end"
+    assert sparse_masks.layers_needed([~idle], all_pairs) == 1, "nobody looks at itself, and nobody forgets itself"
+
+
+def test_masks_of_the_trained_model_are_what_their_names_say():
+    masks = sparse_masks.masks_of(11)
+    for (name, mask), (i, j) in itertools.product(masks.items(), itertools.product(range(11), repeat=2)):
+        size = int(name.removeprefix("window ")) if name.startswith("window") else 0
+        near_by, far = abs(i - j) <= size, (i - j) % 4 == 0
+        expected = {sparse_masks.FULL: True, sparse_masks.FAR: far, sparse_masks.BOTH: far or abs(i - j) <= 1}
+        assert mask[i, j] == expected.get(name, near_by), (name, i, j)
+
+
+@pytest.mark.parametrize("name", sparse_masks.masks_of(1))
+def test_answers_through_a_mask_are_those_of_a_loop_over_words(name):
+    """Each sentence alone, in a model that is told with every pair of words whether it may see; nothing is padded."""
+    sentences = training.corpus()[1][:7]
+    masked = training.untrained(Recipe("t", "next word", 3, 2, 0, d_model=33), MultiHeadAttention).model.double()
+    model = training.untrained(Recipe("t", "next word", 3, 2, 0, d_model=33), CausalSelfAttention).model.double()
+    for each in (masked, model):
+        torch.nn.init.constant_(each.output_bias[END_ID], 9.0)  # it says <end> everywhere, and is right once a sentence
+    longest = max(len(sentence.words) for sentence in sentences)
+    found = sparse_masks.answers_through(model, sentences, sparse_masks.masks_of(longest + 1)[name])
+    losses, right = [], []
+    for sentence in sentences:
+        tokens = [START_ID, *encode(sentence.words), END_ID]
+        own = sparse_masks.masks_of(len(tokens) - 1)[name]
+        allowed = torch.tensor([[bool(own[i, j]) and j <= i for j in range(len(own))] for i in range(len(own))])
+        with torch.no_grad():
+            logits, _ = masked(torch.tensor([tokens[:-1]]), mask=allowed)
+        for i, word in enumerate(tokens[1:]):
+            losses.append(-logits[0, i].log_softmax(dim=-1)[word].item())
+            right.append(logits[0, i].argmax().item() == word)
+    near(found, (sum(losses) / len(losses), sum(right) / len(right)))
 
 
 # ---- ring attention, on several processes

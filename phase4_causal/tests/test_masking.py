@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from functools import partial
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,18 +13,29 @@ import torch.nn.functional as F
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from phase2_multi_head.models import RECIPE as MASKED_WORD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase4_causal import visualize
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
 from phase4_causal.long_texts.local_attention import local_attention
-from phase4_causal.masking import breaking_causality, causality, conventions, mask_patterns, nan_causes
+from phase4_causal.masking import (
+    breaking_causality,
+    causality,
+    conventions,
+    heads_under_a_mask,
+    mask_patterns,
+    nan_causes,
+    next_word_roles,
+)
 from phase4_causal.masking.breaking_causality import full_loss, train
 from phase4_causal.models import RECIPE as CAUSAL_RECIPE
-from phase4_causal.models import largest_leak, with_attention
+from phase4_causal.models import largest_leak, patterns_of, with_attention
 from shared import toy_language, training
 from shared.attention_utils import causal_mask, document_mask
 from shared.grammar.entropy import next_word_floor
-from shared.head_statistics import even_weights
+from shared.grammar.roles import MARGIN, NO_NAME, TWICE
+from shared.grammar.scores import with_relations
+from shared.head_statistics import even_weights, layer_statistics
 from shared.tests.helpers import near
 from shared.toy_language import END_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence, encode
 from shared.toy_model import ToyTransformer, weights_of
@@ -43,6 +55,7 @@ RIGHT = {
 
 
 def test_a_mask_that_is_read_in_another_convention_leaks():
+    # C092: ones are added. C093: what is added is filled. C112: 0 hides in one, shows in another.
     scores, allowed = conventions.random_scores(), causal_mask(conventions.LENGTH)
     for pair in itertools.product(conventions.WRITTEN, conventions.READ):
         weights = conventions.READ[pair[1]](scores, conventions.WRITTEN[pair[0]](allowed))
@@ -54,10 +67,10 @@ def test_a_mask_that_is_read_in_another_convention_leaks():
 
 def test_nan_comes_from_rows_without_a_key_and_from_float16_and_not_with_ours():
     expected = {
-        "rows, padding on the left": [2] * 4,  # two words of padding
-        "rows, large inputs, not scaled": [0, 0, 0, 3],  # float16 alone
+        "rows, padding on the left": [2] * 4,  # two words of padding; C114, C123
+        "rows, large inputs, not scaled": [0, 0, 0, 3],  # float16 alone; C120, C122
         "rows, large inputs, scores scaled": [0, 0, 0, 3],
-        "-1e9, one key hidden": [0, 0, 0, nan_causes.REFUSED],
+        "-1e9, one key hidden": [0, 0, 0, nan_causes.REFUSED],  # C005
         "-1e9, all hidden": [pytest.approx(1 / 3, abs=1e-3)] * 3 + [nan_causes.REFUSED],
     }
     found = nan_causes.main.measure(None)
@@ -68,7 +81,7 @@ def test_nan_comes_from_rows_without_a_key_and_from_float16_and_not_with_ours():
         else:
             assert counts == expected.get(cause, [0] * 4), cause  # why: float16 has three digits
     sums = nan_causes.wrong_axis(torch.float64)
-    assert sums.min() < 0.5 and sums.max() > 1.5  # no NaN, but rows that do not sum to 1
+    assert sums.min() < 0.5 and sums.max() > 1.5  # no NaN, but rows that do not sum to 1; C121
 
 
 # ---- leaks
@@ -80,7 +93,7 @@ def test_causal_modules_do_not_leak_and_planted_mistakes_do(name, num_layers):
     model = causality.build((causality.CAUSAL | causality.PLANTED)[name], num_layers, seed=3)
     leak, influence = largest_leak(model, LEAK_TOKENS), causality.influence(model, LEAK_TOKENS)
     if name in causality.CAUSAL:
-        assert leak == 0 and torch.equal(influence > 0, causal_mask(5))
+        assert leak == 0 and torch.equal(influence > 0, causal_mask(5))  # C099
     else:
         assert leak > 1e-6 and influence.triu(1).max() > 1e-6
 
@@ -112,7 +125,7 @@ def test_causal_functions_do_not_move_by_a_bit(name, dtype):
         assert slopes[2][: i + 1].ne(0).any()
 
 
-def test_equal_later_words_cannot_be_shuffled_but_they_can_be_replaced():
+def test_equal_later_words_cannot_be_shuffled_but_they_can_be_replaced():  # C105
     for word in ("the", "mat"):  # the same in the other order; and "mat" is what the others are replaced by
         tokens = torch.tensor([[START_ID, *encode([word, word])]])
         assert largest_leak(causality.build(causality.PLANTED["mistake: no mask"], 1, seed=3), tokens) > 0.01
@@ -155,17 +168,19 @@ def test_a_bigram_model_loses_what_a_loop_counts():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_spread_is_that_of_plain_loops_and_one_for_even_weights(causal):
+def test_statistics_by_layer_and_head_are_those_of_plain_loops_and_one_for_even_weights(causal):
     real = torch.arange(7) < torch.tensor([7, 5])[:, None]
     mask = (real[:, None, :] & real[:, :, None])[:, None]  # (N, T, T) -> (N, 1, T, T)
     mask = mask.tril() if causal else mask
-    weights = masked_softmax(torch.randn(2, 3, 7, 7, generator=torch.Generator().manual_seed(0)).double(), mask)
-    rows = {name: [] for name in mask_patterns.SPREADS}
-    for n, length in enumerate((7, 5)):
-        for h in range(3):
+    scores = torch.randn(2, 2, 3, 7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    layers = [masked_softmax(of_layer, mask) for of_layer in scores]
+    found = layer_statistics(layers, mask)
+    for layer, head in itertools.product(range(2), range(3)):
+        rows = {name: [] for name in found}
+        for n, length in enumerate((7, 5)):
             for i in range(length):
                 seen = range(i + 1 if causal else length)
-                w = [weights[n, h, i, j].item() for j in seen]
+                w = [layers[layer][n, head, i, j].item() for j in seen]
                 entropy = -sum(x * math.log(x) for x in w)
                 distance = sum(x * abs(i - j) for x, j in zip(w, seen, strict=True))
                 rows["entropy"].append(entropy)
@@ -173,35 +188,152 @@ def test_spread_is_that_of_plain_loops_and_one_for_even_weights(causal):
                 if len(seen) > 1:
                     rows["normalised entropy"].append(entropy / math.log(len(seen)))
                     rows["normalised distance"].append(distance * len(seen) / sum(abs(i - j) for j in seen))
-    expected = {name: sum(values) / len(values) for name, values in rows.items()}
-    assert mask_patterns.spread([weights], mask) == pytest.approx(expected, rel=1e-4)
-    of_even = mask_patterns.spread([even_weights(mask)], mask)
-    assert [of_even["normalised entropy"], of_even["normalised distance"]] == pytest.approx([1, 1], rel=1e-5)
+        for name, values in rows.items():
+            near(found[name][layer, head], sum(values) / len(values), 1e-5)  # why: 1/n of even weights is float32
+    of_even = layer_statistics([even_weights(mask)], mask)
+    near(of_even["normalised entropy"], torch.ones(1, 1, dtype=torch.float64), 1e-5)  # why: float32, as above
+    near(of_even["normalised distance"], torch.ones(1, 1, dtype=torch.float64), 1e-5)
+
+
+def test_distance_by_layer_by_hand():
+    """Three words under the causal mask: the first layer is even, in the second each word looks at the one before."""
+    mask = causal_mask(3)[None, None]
+    previous = torch.tensor([[1, 0, 0], [1, 0, 0], [0, 1, 0]], dtype=torch.float64)[None, None]
+    heads = layer_statistics([even_weights(mask).double(), previous], mask)
+    near(heads["distance"], torch.tensor([[(0 + 1 / 2 + 1) / 3], [(0 + 1 + 1) / 3]], dtype=torch.float64), 1e-5)
+    near(heads["normalised distance"], torch.tensor([[1], [(2 + 1) / 2]], dtype=torch.float64), 1e-5)  # rows 1 and 2
+    spread = heads_under_a_mask.Spread(heads, {})
+    numbers = heads_under_a_mask.by_layer("it", spread) | heads_under_a_mask.by_head("it", spread)
+    assert numbers["it, first layer, distance"] == numbers["it, layer 0 head 0, distance"] == pytest.approx(1 / 2)
+    assert numbers["it, last layer, distance"] == numbers["it, layer 1 head 0, distance"] == pytest.approx(2 / 3)
+    assert (
+        numbers["it, first layer, most focused"] == pytest.approx(1) and numbers["it, last layer, least focused"] == 0
+    )
 
 
 def test_cut_is_what_the_first_layer_computes_under_the_mask_and_not_the_second():
     """Zeros above the diagonal are not enough, rows are scaled back; and deeper layers read what the mask changed."""
     trained = training.untrained(replace(MASKED_WORD_RECIPE, num_layers=2), MultiHeadAttention)
     sentences = training.corpus()[1][:5]
-    layers, mask = mask_patterns.cut(*mask_patterns.read(trained, sentences))
+    layers, mask = mask_patterns.cut(*patterns_of(trained, sentences))
     masked = replace(trained, model=with_attention(trained, CausalSelfAttention))
-    computed, rows = mask_patterns.read(masked, sentences)[0], mask.any(dim=-1, keepdim=True)
+    computed, rows = patterns_of(masked, sentences)[0], mask.any(dim=-1, keepdim=True)
     first, second = ((a - b).masked_fill(~rows, 0).abs().max() for a, b in zip(layers, computed, strict=True))
-    assert first < 1e-6 and second > 1e-4
+    assert first < 1e-6 and second > 1e-4  # C097
 
 
 def test_a_causal_model_never_reads_the_end_and_its_patterns_start_with_one_more_token():
     sentences = training.corpus()[1][:7]
     trained = training.untrained(CAUSAL_RECIPE, CausalSelfAttention)
-    (weights, _), mask = mask_patterns.read(trained, sentences)
+    (weights, _), mask = patterns_of(trained, sentences)
     real = mask.diagonal(dim1=-2, dim2=-1).sum(dim=-1).flatten()
     assert real.tolist() == [len(sentence.words) + 1 for sentence in sentences]
-    assert not weights.triu(1).any() and torch.equal(mask, mask.tril())
+    assert not weights.triu(1).any() and torch.equal(mask, mask.tril())  # C096
     alone = weights_of(trained.model, ["<start>", *sentences[0].words])[0]
     near(weights[0, :, : len(alone[0]), : len(alone[0])], alone)
 
 
-def test_masks_have_no_parameters():
+def test_a_relation_is_asked_one_word_before_where_that_is_another_word():
+    words = ["the", "small", "cat", "often", "sat", "on", "the", "soft", "mat"]
+    gold = next_word_roles.gold_of_past([with_relations(words)], len(words) + 1)
+    pairs = {}
+    for name, matrix in gold.items():
+        before = next_word_roles.asked_one_before(matrix)
+        pairs[name] = [[(i - 1, j - 1) for _, i, j in way.nonzero().tolist()] for way in (matrix, before)]  # by word
+    assert pairs == {
+        "noun → determiner": [[(2, 0), (8, 6)], [(1, 0), (7, 6)]],  # "small" asks for "cat", "soft" for "mat"
+        "verb → subject": [[(4, 2)], [(3, 2)]],  # "often" for "sat"
+        "place → verb": [[(8, 4)], [(7, 4)]],  # "soft" for "mat"
+    }
+    together = next_word_roles.gold_of_past([with_relations(TOY_SENTENCE.split())], 7)
+    asked = {name: int(next_word_roles.asked_one_before(matrix).sum()) for name, matrix in together.items()}
+    assert asked == {"noun → determiner": 0, "verb → subject": 0, "place → verb": 1}, "the word before is the word"
+
+
+# relation of the grammar, and whether the first word of its pairs is the one that asks
+ASKED = {
+    "noun → determiner": ("determiner-noun", False),
+    "verb → subject": ("verb-subject", True),
+    "place → verb": ("verb-place", False),
+}
+
+
+@pytest.mark.parametrize("one_before", [False, True])
+def test_how_often_heads_follow_a_relation_is_what_a_loop_counts(one_before):
+    sentences = training.corpus()[1][:11]
+    recipes = [replace(CAUSAL_RECIPE, seed=seed) for seed in (5, 10, 13)]
+    trained, *untrained = [training.untrained(recipe, CausalSelfAttention) for recipe in recipes]
+    found = next_word_roles.followed(trained, untrained, sentences, one_before=one_before)
+
+    def shares(model, layer, head, name):
+        """Of those that are asked, and of all others that may see a word that is looked for."""
+        right, others, offsets = [], [], []
+        relation, first_asks = ASKED[name]
+        for sentence in sentences:
+            weights = weights_of(model, ["<start>", *sentence.words])[layer, head]
+            pairs = [(a, b) if first_asks else (b, a) for a, b in sentence.relations[relation]]
+            pairs = [(i + 1 - one_before, j + 1) for i, j in pairs]  # <start> is number 0
+            pairs = [(i, j) for i, j in pairs if i != j]
+            looks_at = {i: max(range(i), key=weights[i].tolist().__getitem__) for i in range(1, len(weights))}
+            right += [looks_at[i] == j for i, j in pairs]
+            offsets += [j - i for i, j in pairs]
+            for key in {j for _, j in pairs}:
+                others += [looks_at[i] == key for i in range(key + 1, len(weights)) if (i, key) not in pairs]
+        most_common = max(offsets.count(offset) for offset in offsets) / len(offsets)
+        return sum(right) / len(right), sum(others) / len(others), most_common
+
+    places = list(itertools.product(range(2), range(4)))
+    for name, followed in found.items():
+        by_chance = max(shares(blank.model, *place, name)[0] for blank in untrained for place in places)
+        for place in places:
+            right, others, offset = shares(trained.model, *place, name)
+            near(followed.found[place], right)
+            near(followed.needed[place], max(by_chance + MARGIN, offset + MARGIN, TWICE * others))
+
+
+def test_a_head_has_the_relation_that_it_passes_on_both_halves_and_the_clearest():
+    def relations(*margins):
+        needed = torch.full((1, 1), 0.5)
+        return {
+            f"{name} → word": next_word_roles.Followed(needed + m, needed)
+            for name, m in zip("ab", margins, strict=True)
+        }
+
+    def name_of(naming, scoring):
+        return next_word_roles.relations_of_heads(relations(*naming), relations(*scoring))
+
+    assert name_of((0.1, 0.2), (0.3, 0.1)) == [["b → word"]]
+    assert name_of((0.2, 0.1), (0.1, 0.3)) == [["a → word"]]
+    assert name_of((0.1, 0.2), (0.3, -0.1)) == [["a → word"]], "the clearest fails on the other half"
+    assert name_of((-0.1, 0.2), (0.3, -0.1)) == [[NO_NAME]]
+
+
+def test_a_position_comes_before_a_relation_and_a_relation_before_the_other_names(monkeypatch):
+    by_rule = [["previous", "most → verb", NO_NAME], [NO_NAME, "most → verb", "place → verb"]]
+    monkeypatch.setattr(heads_under_a_mask, "head_names", lambda *_: by_rule)
+    relations = [["verb → subject", "verb → subject", "verb → subject"], [NO_NAME, NO_NAME, NO_NAME]]
+    names = heads_under_a_mask.names_under_the_mask(None, relations)
+    assert names == [["previous", "verb → subject", "verb → subject"], [NO_NAME, "most → verb", "place → verb"]]
+    assert heads_under_a_mask.with_a_relation(names) == 3
+
+
+def test_only_the_end_could_look_back_at_the_place():
+    """So "most → place" would be the name of a row that the model never reads: nothing stands behind the place."""
+    for sentence in itertools.chain(*training.corpus()):
+        assert sentence.relations["verb-place"][0][1] == len(sentence.words) - 1
+
+
+def test_the_picture_of_the_causal_mask_has_the_words_of_the_sentence_on_both_axes():
+    figure, _ = visualize.draw_masks(TOY_SENTENCE.split())
+    ax = figure.axes[0]
+    across, down = ([label.get_text() for label in axis.get_ticklabels()] for axis in (ax.xaxis, ax.yaxis))
+    assert across == down == ["0 the", "1 cat", "2 sat", "3 on", "4 the", "5 mat"]
+    hidden = {tuple(map(int, cell.get_xy())) for cell in ax.patches if cell.get_hatch()}
+    assert hidden == {(key, query) for query in range(6) for key in range(query + 1, 6)}
+    plt.close(figure)
+
+
+def test_masks_have_no_parameters():  # C115
     """The same weights in a model with another attention: with the mask, without, and under a mask of the caller."""
     trained = training.untrained(training.Recipe("t", "next word", 3, 2, 0, d_model=33), MultiHeadAttention)
     torch.nn.init.normal_(trained.model.output_bias)
@@ -227,4 +359,4 @@ def test_generation_follows_the_logits_stops_at_end_and_at_the_limit():
     model, before_end = Counter(make_attention=MultiHeadAttention), toy_language.decode([toy_language.END_ID - 1])
     assert generate(model, [VOCABULARY[-3]], limit=2) == list(VOCABULARY[-3:-1])
     assert generate(model, [VOCABULARY[-3]], limit=20)[:3] == list(VOCABULARY[-3:])
-    assert generate(model, before_end) == before_end
+    assert generate(model, before_end) == before_end  # C181
