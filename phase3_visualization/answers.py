@@ -1,15 +1,13 @@
 """SPOILERS: the answers to the exercises of phase 3. A solution is one way among many: yours is right if it passes.
 
 Its docstring has the three hints and the usual mistakes, edits of its text: see shared/exercise_checker/exercise.py.
+The solutions use no file that lessons tell you to change: see phase1_single_head/answers.py.
 """
 
 import torch
 from torch import Tensor
 
-from phase1_single_head.answers import some_hidden
-from phase1_single_head.self_attention import masked_softmax
-from phase3_visualization.circuits.patching import put_in
-from shared.attention_utils import causal_mask
+from phase1_single_head.answers import masked_softmax, some_hidden
 from shared.exercise_checker.exercise import Case, draw, exercise
 
 
@@ -17,13 +15,14 @@ def entropy_cases() -> list[Case]:
     """H = 3, T_q = 5, T_k = 7; then a square one, whose first row sees a single key."""
     all_visible = torch.ones(5, 7, dtype=torch.bool)
     scores, square = draw((3, 5, 7), (3, 5, 5))
+    causal = torch.ones(5, 5, dtype=torch.bool).tril()
     zero_weights = scores.clone()
     zero_weights[:, torch.arange(5), 2 * torch.arange(5) % 7] = -1000  # so low that the weight is exactly 0
     kinds = (
         ("every key visible", scores, all_visible),
         ("some keys hidden", scores, some_hidden(5, 7)),
         ("weights of 0 on visible keys", zero_weights, all_visible),
-        ("causal: the first row sees one key", square, causal_mask(5)),
+        ("causal: the first row sees one key", square, causal),
     )
     return [Case(name, (masked_softmax(3 * scores, mask), mask)) for name, scores, mask in kinds]
 
@@ -54,6 +53,16 @@ def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
         / visible[choice].log() =>
     divided by ln T: a row that may see few keys can spread over few; divide by the ln of those that it may see
         visible[choice].log() => torch.tensor(weights.size(-1)).log()
+    divided by another number than ln n: a row that may see n keys has an entropy of at most ln n: divide by that
+        visible[choice].log() => visible[choice]
+        visible[choice].log() => weights.size(-1)
+        visible[choice].log() => torch.tensor(len(mask)).log()
+        visible[choice].log() => torch.tensor(len(weights)).log()
+        visible[choice].log() => entropy[:, choice].max()
+        visible[choice].log() => entropy[:, choice].max(dim=-1, keepdim=True).values
+    logarithms of two kinds: take ln above and below, or the base 2 in both places: their ratio is the same
+        visible[choice].log() => visible[choice].log2()
+        torch.special.entr(weights) => (torch.special.entr(weights) / torch.tensor(2).log())
     division by ln 1: a row that may see one key has an entropy of 0 and a limit of ln 1 = 0: leave it out
         >= 2 => >= 1
     a row without a choice counted: a row that may see one key is sharp whatever the head does: leave it out of the mean
@@ -126,10 +135,14 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     divided by the gold pairs: a query with two gold keys is asked once: divide by the queries that have one
         asked.sum() => gold.sum()
         .double().mean(dim=0) => .sum(dim=0) / gold.sum()
+    k = 0 among the offsets: the word itself does not count in the baseline either, as no head may attend to it
+        [*range(1 - length, 0), *range(1, length)] => range(1 - length, length)
     not all offsets tried: a relation may go left or right and span the sentence: from 1 - T to T - 1, all but 0
         [*range(1 - length, 0), *range(1, length)] => range(1, length)
         [*range(1 - length, 0), *range(1, length)] => range(1 - length, 0)
         [*range(1 - length, 0), *range(1, length)] => [-1, 1]
+        [*range(1 - length, 0), *range(1, length)] => [-1]
+        [*range(1 - length, 0), *range(1, length)] => [1]
     """
     length = weights.size(-1)
     own = torch.eye(length, dtype=torch.bool)
@@ -214,7 +227,7 @@ def patch_head(
     restored = (lead - corrupted_lead) / (clean_lead - corrupted_lead)
 
     every H-th column patched: the numbers of a head stand together: columns patched * d_v to (patched + 1) * d_v
-        chosen.repeat_interleave( => (lambda n, dim: chosen.repeat(1, 1, n))(
+        torch.arange(len(w_o)) // d_v => torch.arange(len(w_o)) % num_heads
     clean and corrupted swapped: the corrupted text is read, and one head is put in from the clean one
         torch.where(columns, clean, corrupted) => torch.where(columns, corrupted, clean)
     removed, not replaced: zeros are ablation: the head hands on what it gave for the clean text
@@ -222,16 +235,21 @@ def patch_head(
     added, not replaced: what the head gave for the corrupted text must go
         torch.where(columns, clean, corrupted) => torch.where(columns, clean + corrupted, corrupted)
     patched after w_o: w_o mixes the heads, so its output has no columns of a head: put them in before it
-        put_in(clean, chosen)(corrupted) @ w_o => put_in(clean @ w_o, chosen)(corrupted @ w_o)
+        torch.where(columns, clean, corrupted) @ w_o => torch.where(columns, clean @ w_o, corrupted @ w_o)
     share of the clean lead: 0 is what the corrupted text gives by itself: take its lead off, above and below
         (lead - corrupted_lead) / (clean_lead - corrupted_lead) => lead / clean_lead
+    divided by the clean lead alone: what could come back is only the difference: clean lead - corrupted lead
+        / (clean_lead - corrupted_lead) => / clean_lead
     share lost, not restored: 1 is the clean text, 0 the corrupted one: lead - corrupted lead is what came back
         (lead - corrupted_lead) / => (clean_lead - lead) /
     """
-    chosen = (torch.arange(num_heads) == patched)[None, None]  # (1, 1, H)
-    outputs = put_in(clean, chosen)(corrupted) @ w_o, clean @ w_o, corrupted @ w_o
-    lead, clean_lead, corrupted_lead = ((output[:, -1] @ direction).mean() for output in outputs)
-    return outputs[0], (lead - corrupted_lead) / (clean_lead - corrupted_lead)
+    d_v = len(w_o) // num_heads
+    columns = torch.arange(len(w_o)) // d_v == patched  # (d_model,): those of the head
+    output = torch.where(columns, clean, corrupted) @ w_o  # (B, T, d_model)
+    lead = (output[:, -1] @ direction).mean()  # (B, d_model) @ (d_model,) -> (B,) -> ()
+    clean_lead = ((clean @ w_o)[:, -1] @ direction).mean()
+    corrupted_lead = ((corrupted @ w_o)[:, -1] @ direction).mean()
+    return output, (lead - corrupted_lead) / (clean_lead - corrupted_lead)
 
 
 EXERCISES = (head_entropy, role_score, attention_rollout, patch_head)

@@ -1,6 +1,7 @@
 """SPOILERS: the answers to the exercises of phase 4. A solution is one way among many: yours is right if it passes.
 
 Its docstring has the three hints and the usual mistakes, edits of its text: see shared/exercise_checker/exercise.py.
+The solutions use no file that lessons tell you to change: see phase1_single_head/answers.py.
 """
 
 import math
@@ -9,12 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase1_single_head.answers import SCALED
-from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase4_causal.induction.induction_scores import after_earlier_occurrence
-from shared.attention_utils import causal_mask
-from shared.exercise_checker.exercise import Case, Exercise, draw, exercise
-from shared.head_statistics import relation_weight
+from phase1_single_head.answers import SCALED, attend
+from shared.exercise_checker.exercise import Case, draw, exercise
 
 Three = tuple[Tensor, Tensor, Tensor]
 
@@ -31,10 +28,14 @@ PAST = """
         key_position <= query_position => key_position > query_position
 """
 
-CAUSAL = Exercise(
-    causal_mask,
-    "mask",
-    lambda: [Case(f"{t_q} queries, {t_k} keys", (t_q, t_k)) for t_q, t_k in ((5, 5), (3, 7), (1, 5), (7, 3))],
+
+def causal_cases() -> list[Case]:
+    sizes = ((5, 5), (3, 7), (1, 5), (7, 3))
+    return [Case(f"{t_q} queries, {t_k} keys", (t_q, t_k)) for t_q, t_k in sizes]
+
+
+@exercise("mask", causal_cases, PAST)
+def causal_mask(query_length: int, key_length: int) -> Tensor:
     """
     Queries have positions, too: the last one stands at the last key. Each sees the keys up to its own position.
 
@@ -46,10 +47,10 @@ CAUSAL = Exercise(
         position = i + T_k - T_q                                # the last query stands at the last key
         for j in range(T_k):
             mask[i, j] = j <= position
-
-    """,
-    PAST,
-)
+    """
+    query_position = torch.arange(query_length)[:, None] + key_length - query_length  # (T_q, 1)
+    key_position = torch.arange(key_length)
+    return key_position <= query_position  # (T_k,) and (T_q, 1) -> (T_q, T_k)
 
 
 def combined_cases() -> list[Case]:
@@ -109,7 +110,8 @@ def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> T
     A word that may not be drawn gets a logit of -inf: then softmax gives it 0, and the others share the whole 1.
 
     scaled   the logits of the last position / temperature                (B, V)
-    order    the words from the largest logit to the smallest             (B, V): argsort, descending, stable
+    order    the words from the largest logit to the smallest             (B, V): argsort of scaled with
+             dim=-1, descending=True, stable=True, all three by name: x.argsort(-1, stable=True) raises a TypeError
     kept     scaled, with -inf for all but the first top_k of the order   (B, V): scatter or a loop
     result   softmax of kept over the words                               (B, V)
 
@@ -176,12 +178,19 @@ def cached_step(
         + positions[past_keys.size(1)] =>
         positions[past_keys.size(1)] => positions[max(past_keys.size(1) - 1, 0)]
         positions[past_keys.size(1)] => positions[past_keys.size(1) + 1]
+    position missing in a part: query, key and value are all made of x, the word with its position added
+        x @ w_q, x @ w_k, x @ w_v => x @ w_q, x @ w_k, word[:, None] @ w_v
+        x @ w_q, x @ w_k, x @ w_v => x @ w_q, word[:, None] @ w_k, x @ w_v
+        x @ w_q, x @ w_k, x @ w_v => word[:, None] @ w_q, x @ w_k, x @ w_v
+        x @ w_q, x @ w_k, x @ w_v => x @ w_q, word[:, None] @ w_k, word[:, None] @ w_v
+        x @ w_q, x @ w_k, x @ w_v => word[:, None] @ w_q, x @ w_k, word[:, None] @ w_v
+        x @ w_q, x @ w_k, x @ w_v => word[:, None] @ w_q, word[:, None] @ w_k, x @ w_v
     """
     x = (word + positions[past_keys.size(1)])[:, None]  # (B, d_model) -> (B, 1, d_model)
     query, key, value = x @ w_q, x @ w_k, x @ w_v
     keys = torch.cat([past_keys, key], dim=1)  # (B, T, d_k) -> (B, T + 1, d_k)
     values = torch.cat([past_values, value], dim=1)  # (B, T, d_v) -> (B, T + 1, d_v)
-    output, _ = scaled_dot_product_attention(query, keys, values)  # (B, 1, d_v)
+    output, _ = attend(query, keys, values)  # (B, 1, d_v)
     return output[:, 0], keys, values
 
 
@@ -297,7 +306,7 @@ def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Three:
 
 def induction_cases() -> list[Case]:
     """N = 2, H = 3, T = 11: a block of 4 words and one of 3, repeated, and a word that is new; then no word but two."""
-    weights = (3 * draw((2, 3, 11, 11))[0]).masked_fill(~causal_mask(11), -math.inf).softmax(dim=-1)
+    weights = (3 * draw((2, 3, 11, 11))[0]).masked_fill(~causal_mask(11, 11), -math.inf).softmax(dim=-1)
     blocks = torch.stack([torch.arange(11) % 4, torch.arange(11) % 3])
     blocks[:, -1] = 9
     return [Case("two blocks, repeated", (weights, blocks)), Case("words 0 and 1", (weights, blocks % 2))]
@@ -330,11 +339,16 @@ def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
     own position counted as earlier: a word is no earlier occurrence of itself: below the diagonal alone, tril(-1)
         tril(diagonal=-1) => tril()
     rows without an earlier occurrence counted: they were not asked: leave them out of the mean
-        gold.any(dim=-1).unsqueeze(1) => (gold.any(dim=-1) | True).unsqueeze(1)
+        gold.any(dim=-1) => torch.ones_like(tokens)
     mean of the places, not their sum: a perfect head scores 1 however often the block is repeated: sum each row
         .sum(dim=-1) => .sum(dim=-1) / gold.sum(-1).clamp(min=1)[:, None]
     """
-    return relation_weight(weights, after_earlier_occurrence(tokens))
+    same = tokens[:, :, None] == tokens[:, None, :]  # (N, T, 1) and (N, 1, T) -> (N, T, T)
+    earlier = same.tril(diagonal=-1)
+    gold = F.pad(earlier, (1, 0))[..., :-1]  # every mark one key to the right
+    on_gold = (weights * gold[:, None]).sum(dim=-1)  # (N, H, T, T) -> (N, H, T); 0 where nothing is asked
+    asked = gold.any(dim=-1)  # (N, T, T) -> (N, T)
+    return on_gold.sum(dim=(0, 2)) / asked.sum()  # (N, H, T) -> (H,)
 
 
 def paged_cases() -> list[Case]:
@@ -450,7 +464,7 @@ def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
 
 
 EXERCISES = (
-    CAUSAL,
+    causal_mask,
     combined_mask,
     next_word_probabilities,
     cached_step,

@@ -55,7 +55,7 @@ def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> T
 
     Only the last position says which word comes next. Divide its logits by the temperature, keep the top_k largest,
     and take the softmax of these alone. Exactly top_k words are kept, also where several have the same logit: then the
-    smaller word stays. A stable sort does it, topk need not.
+    smaller word stays. topk promises no order among equals, but sort(dim=-1, descending=True, stable=True) does.
     """
     raise NotImplementedError
 

@@ -20,6 +20,7 @@ from shared.exercise_checker.exercise import Case, Exercise, Function, mistakes
 
 DONE, WRONG, NOT_WRITTEN = "done", "wrong", "not written yet"
 SHARES = ("weights", "probabilities", "rollout")  # results whose rows sum to 1, or to 0
+NEARLY = 0.001  # a sum that is off by less is told by how much, since four digits do not show it
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,22 @@ def call(exercise: Exercise, function: Function, case: Case) -> Outcome:
     inputs = dict(zip(inspect.signature(exercise.solution).parameters, case.arguments, strict=False))
     try:
         result = function(*arguments)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit, too, and whatever else a reader raises
         return failed(error, inputs)
     tensors, complaint = tensors_of(result, exercise.names)
     pairs = zip(inputs.items(), arguments, strict=True)
     changed = [name for (name, old), new in pairs if isinstance(old, Tensor) and not torch.equal(old, new)]
     return Outcome(tensors, complaint, complaint, tuple(changed))
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says; a reader may have written it, so that even this can fail."""
+    try:
+        return str(error)
+    except Exception:
+        return "an exception whose message cannot be shown"
 
 
 def failed(error: BaseException, inputs: dict[str, Any]) -> Outcome:
@@ -54,11 +65,12 @@ def failed(error: BaseException, inputs: dict[str, Any]) -> Outcome:
         return Outcome(failure=NOT_WRITTEN, message=NOT_WRITTEN + (f": it needs {inner}" if inner != outer else ""))
     lines = [frame.lineno for frame in frames if frame.filename == frames[0].filename]
     kind, place = type(error).__name__, f" in line {lines[-1]}" if lines else ""
-    message = textwrap.shorten(f"{kind}{place}: {error}", 200, placeholder=" ...")
-    if re.search(r"(dtype|scalar type).*(double|float)", str(error), re.I | re.S):
+    said = message_of(error)
+    message = textwrap.shorten(f"{kind}{place}: {said}", 200, placeholder=" ...")
+    if re.search(r"(dtype|scalar type).*(double|float)", said, re.I | re.S):
         message += "; the inputs are float64: give new tensors the dtype of an input"
     absent = [name for name, a in inputs.items() if a is None]
-    if absent and "None" in str(error):
+    if absent and "None" in said:
         message += f"; in this call {' and '.join(absent)} is None"
     return Outcome(failure=kind, message=message)
 
@@ -89,18 +101,25 @@ def kind_of(result: Any) -> str:
     return f"{result!r:.40} ({type(result).__name__})"
 
 
-def problem_of(exercise: Exercise, outcome: Outcome, case: Case) -> tuple[str, int]:
-    """What is wrong with an outcome, in words, "" if nothing is; and with which result, counted from 0."""
+def problem_of(exercise: Exercise, outcome: Outcome, case: Case) -> tuple[str, list[int]]:
+    """What is wrong with an outcome, in words, "" if nothing is; and the numbers of the wrong results, the last first.
+
+    The last one is told: the output is made of the weights, and the weights come behind it.
+    """
     if outcome.message:
-        return outcome.message, 0
+        return outcome.message, [0]
     expected = call(exercise, exercise.solution, case).tensors
-    triples = zip(exercise.names, outcome.tensors, expected, strict=True)
-    texts = [difference(*triple, exercise.tolerance, secret=not case.arguments) for triple in triples]
-    if not any(texts):
-        return "", 0
-    last = max(i for i, text in enumerate(texts) if text)  # the weights come before the output that is made of them
-    right = " and ".join(name for name, text in zip(exercise.names, texts, strict=True) if not text)
-    return f"{right} right, {exercise.names[last]} not: {texts[last]}" if right else texts[last], last
+    wrong, right, told = [], [], ""
+    for i, name in enumerate(exercise.names):
+        text = difference(name, outcome.tensors[i], expected[i], exercise.tolerance, secret=not case.arguments)
+        if text:
+            wrong.insert(0, i)
+            told = text
+        else:
+            right.append(name)
+    if wrong and right:
+        told = f"{' and '.join(right)} right, {exercise.names[wrong[0]]} not: {told}"
+    return told, wrong
 
 
 def difference(name: str, actual: Tensor, expected: Tensor, tolerance: float, *, secret: bool) -> str:
@@ -109,24 +128,37 @@ def difference(name: str, actual: Tensor, expected: Tensor, tolerance: float, *,
         return f"{name} has shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
     if actual.is_complex() or (expected.dtype == torch.bool and actual.dtype != torch.bool):
         return f"{name} must be {'bool' if expected.dtype == torch.bool else 'real'}: got {actual.dtype}"
-    actual, expected = actual.double(), expected.double()
-    distance = torch.where(actual == expected, 0.0, (actual - expected).abs()).nan_to_num(math.inf, math.inf)
-    wrong = (distance > tolerance) | ((expected == 0) & (actual != 0))
+    given, right = actual.double(), expected.double()
+    distance = torch.where(given == right, 0.0, (given - right).abs()).nan_to_num(math.inf, math.inf)
+    wrong = (distance > tolerance) | ((right == 0) & (given != 0))
     if not wrong.any():
         return ""
-    if name in SHARES and not actual.isnan().any():
-        sums, right = actual.sum(dim=-1), expected.sum(dim=-1)  # (..., T_k) -> (...)
-        if rows := ((sums - right).abs() > actual.size(-1) * tolerance).nonzero().tolist():
-            row = tuple(rows[0])
-            which = f"row {', '.join(map(str, row))} of {name} sums" if row else f"the {name} sum"
-            return f"{which} to {sums[row]:.4g}, expected {right[row]:.4g}"
+    sums = sums_of_rows(name, actual, expected, tolerance) if name in SHARES else ""
+    if sums:
+        return sums
     worst = int(torch.where(wrong, distance, -1.0).argmax())
     place = ", ".join(str(i) for i in np.unravel_index(worst, actual.shape))  # torch's takes a second to start
-    found, right = actual.flatten()[worst], expected.flatten()[worst]
+    found, wanted = given.flatten()[worst], right.flatten()[worst]
     text = f"{name}[{place}] is {found:.6g}" if place else f"{name} is {found:.6g}"
     if found.isnan():
         return f"{text}, not a number: 0 / 0, inf - inf and 0 · inf make it"
-    return f"{text}, {'and that is not right' if secret else f'expected {right:.6g}'}"
+    return f"{text}, {'and that is not right' if secret else f'expected {wanted:.6g}'}"
+
+
+def sums_of_rows(name: str, actual: Tensor, expected: Tensor, tolerance: float) -> str:
+    """The first row of shares (..., T_k) with another sum than expected, in words; "" if there is none, or NaN."""
+    sums, right = actual.double().sum(dim=-1), expected.double().sum(dim=-1)  # (..., T_k) -> (...)
+    off = (sums - right).abs() > actual.size(-1) * tolerance
+    if actual.isnan().any() or not off.any():
+        return ""
+    row = tuple(off.nonzero()[0].tolist())
+    which = f"row {', '.join(map(str, row))} of {name} sums" if row else f"the {name} sum"
+    off_by = (sums - right)[row].abs()
+    if off_by > NEARLY:
+        return f"{which} to {sums[row]:.4g}, expected {right[row]:.4g}"
+    coarse = actual.dtype in (torch.float16, torch.bfloat16)
+    why = f"; the result is {actual.dtype}, and the inputs are float64" if coarse else ""
+    return f"{which} to {right[row]:.4g} only nearly, off by {off_by:.0e}{why}"
 
 
 # ---- which mistake it is
@@ -144,7 +176,7 @@ def check(exercise: Exercise, function: Function) -> Report:
     cases, outcomes = exercise.cases(), []
     for case in cases:
         outcomes.append(call(exercise, function, case))
-        problem, which = problem_of(exercise, outcomes[-1], case)
+        problem, wrong = problem_of(exercise, outcomes[-1], case)
         if problem or outcomes[-1].changed:  # mistakes that show later will have their turn
             break
     if outcomes[-1].failure == NOT_WRITTEN:
@@ -152,18 +184,18 @@ def check(exercise: Exercise, function: Function) -> Report:
     complaints = []
     if problem:
         where = f" ({case.name})" if case.name else ""
-        complaints.append(recognise(exercise, cases[: len(outcomes)], outcomes, which) or problem + where)
+        complaints.append(recognise(exercise, cases[: len(outcomes)], outcomes, wrong) or problem + where)
     if outcomes[-1].changed:
         names = " and ".join(outcomes[-1].changed)
         complaints.append(f"your function changed {names}, which its caller may still need: make a new tensor")
     return Report(WRONG, "; also, ".join(complaints)) if complaints else Report(DONE, DONE)
 
 
-def recognise(exercise: Exercise, cases: list[Case], outcomes: list[Outcome], which: int) -> str:
-    """What is said of the mistake that gives all that the reader's function gave, or its wrong result; "" if none."""
+def recognise(exercise: Exercise, cases: list[Case], outcomes: list[Outcome], wrong: list[int]) -> str:
+    """What is said of the mistake that gives all that the reader's function gave, or one wrong result; "" if none."""
     with warnings.catch_warnings(action="ignore"):  # about what the reader did not write
         tried = [(said, function, call(exercise, function, cases[-1])) for said, function in mistakes(exercise)]
-        for parts in (slice(None), slice(which, which + 1)):
+        for parts in (slice(None), *(slice(i, i + 1) for i in wrong)):
             for said, function, outcome in tried:
                 if alike(outcomes[-1], outcome, parts, exercise.tolerance) and shows_first(exercise, function, cases):
                     return said

@@ -20,14 +20,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shared import checkpoints, training
-from shared.exercise_checker.check import DONE, NOT_WRITTEN, check
+from shared.exercise_checker.check import DONE, NOT_WRITTEN, check, message_of
 from shared.exercise_checker.exercise import Exercise, Function
 from shared.grammar import entropy, roles
 from shared.toy_language import PAD_ID, VOCABULARY
-from shared.toy_model import MakeAttention
+from shared.toy_model import MakeAttention, ToyTransformer
 from shared.training import LITTLE_DECAY, OBJECTIVES, Recipe, Trained
 
-STEPS, ASKED, PATIENCE = 400, 100, 120  # ASKED: held-out sentences; PATIENCE: seconds that a training may take
+STEPS, ASKED = 400, 100  # of the training; held-out sentences that are asked
+PATIENCE, SLOWER = 120, 4  # refused is a training of more seconds than this, and of so many times the course's own
 WIDTH = 88  # of the printed lines
 CHANCE = 0.05  # nats: so far apart come the losses of right functions, trained with other seeds
 HEADS = 4
@@ -92,20 +93,48 @@ class Attention(nn.Module):
 # ---- what it loses and finds
 
 
-def try_out(recipe: Recipe, make: MakeAttention) -> str:
-    """One step with a few sentences, then with a batch -> what to know before training. ValueError if it is no use."""
-    for sentences in (2, 8, 64, 64):  # the first warms up; plain loops may need minutes for a batch
-        batch = training.to_batch(training.corpus()[0][:sentences], recipe.objective)
-        model, start = training.new_model(recipe, make), time.perf_counter()
-        OBJECTIVES[recipe.objective](model, *batch, torch.Generator()).backward()
-        seconds = (time.perf_counter() - start) * STEPS
-        if sentences > 2 and seconds > PATIENCE:
-            raise ValueError(f"{STEPS} steps would take {seconds / 60:.0f} minutes or more: loop less, see --hint 2")
+def one_step(recipe: Recipe, make: MakeAttention, sentences: int) -> tuple[ToyTransformer, float]:
+    """One step with so many sentences -> the model with its gradients, and the seconds that the step took.
+
+    They are seconds of CPU time, which do not pass while another program has its turn.
+    """
+    batch = training.to_batch(training.corpus()[0][:sentences], recipe.objective)
+    model = training.new_model(recipe, make)
+    start = time.process_time()
+    OBJECTIVES[recipe.objective](model, *batch, torch.Generator()).backward()
+    return model, time.process_time() - start
+
+
+def seconds_of_training(recipe: Recipe, make: MakeAttention, sentences: int) -> float:
+    """How long a training with so many sentences in each step would take, by the fastest of three steps."""
+    return STEPS * min(one_step(recipe, make, sentences)[1] for _ in range(3))
+
+
+def in_words(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds > 100 else f"{max(seconds, 1):.0f} s"
+
+
+def try_out(recipe: Recipe, make: MakeAttention, make_right: MakeAttention) -> str:
+    """A few steps -> what to know before the training. Raises ValueError if the training would be no use.
+
+    Plain loops may need minutes for a batch, so the first steps have few sentences. A slow computer is no reason to
+    refuse: only who needs several times as long as the course's own function can save time by fewer loops.
+    """
+    model, _ = one_step(recipe, make, sentences=2)
     idle = [name[:3] for name, matrix in model.blocks[0].attention.named_parameters() if matrix.grad is None]
     text = f"no gradient reaches {', '.join(idle)}: unused, or cut off by .detach(), .item() or NumPy"
     if len(idle) > 2:
         raise ValueError(text)
-    return f"about {seconds:.0f} s" + (f"\n{text}" if idle else "")
+    for sentences in (2, 8, recipe.batch_size):
+        seconds = seconds_of_training(recipe, make, sentences)
+        if seconds > PATIENCE:
+            course = seconds_of_training(recipe, make_right, sentences)
+            if seconds > SLOWER * course:
+                raise ValueError(
+                    f"{STEPS} steps of {sentences} sentences would take {in_words(seconds)} of CPU time, and with "
+                    f"the course's own function {in_words(course)}: loop less, see --hint 2"
+                )
+    return f"about {in_words(seconds)} of CPU time" + (f"\n{text}" if idle else "")
 
 
 @torch.no_grad()
@@ -141,8 +170,9 @@ def described(error: BaseException, function: Function) -> str:
     file = getattr(getattr(function, "__code__", None), "co_filename", "")
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     kind = f"{type(error).__name__} in line {lines[-1]}: " if lines else ""
-    more = "; here all inputs are float32" if re.search("double|float64", str(error)) else ""
-    return textwrap.shorten(f"{kind}{error}", 300, placeholder=" ...") + more
+    said = message_of(error)
+    more = "; here all inputs are float32" if re.search("double|float64", said) else ""
+    return textwrap.shorten(f"{kind}{said}", 300, placeholder=" ...") + more
 
 
 def told(cost: float, too_good: float, *, right: bool) -> str:
@@ -176,10 +206,11 @@ def show(yours: Trained, course: Trained, make_right: MakeAttention, *, right: b
 
 def trained(chosen: Sequence[Exercise], exercises: Sequence[Exercise], functions: Mapping[str, Function]) -> bool:
     """Train the chosen one of these exercises -> whether it is right. ValueError, in one line, if it cannot be."""
-    names = [exercise.name for exercise in exercises if exercise.name in WAYS]
-    (exercise, *more), name = chosen, chosen[0].name
-    if more or name not in names:
-        raise ValueError(f"--train takes {' or '.join(names) or 'no exercise of this phase'}")
+    exercise, name = chosen[0], chosen[0].name
+    if len(chosen) > 1 or name not in WAYS:
+        fit = [f"exercise {n} ({each.name})" for n, each in enumerate(exercises, 1) if each.name in WAYS]
+        takes = " or ".join(fit) or "no exercise of this phase"
+        raise ValueError(f"--train takes {takes}: the function must be an attention or a mask of the toy model")
     if name not in functions:
         raise ValueError(f"your file has no {name}")
     torch.set_num_threads(1)  # tiny tensors: more threads would only wait for each other
@@ -189,13 +220,13 @@ def trained(chosen: Sequence[Exercise], exercises: Sequence[Exercise], functions
     recipe = Recipe(f"course_{name}", way.objective, way.num_heads, 1, STEPS, matrix_decay=LITTLE_DECAY)
     make, make_right = (partial(Attention, way, each) for each in (function, exercise.solution))
     try:
-        warning = try_out(recipe, make)
+        warning = try_out(recipe, make, make_right)
         print(f"your {name}: {STEPS} steps, {recipe.objective.split(',')[0]}, {warning}", flush=True)
         yours = training.train(replace(recipe, name=f"your {name}"), make)
         show(yours, checkpoints.load_or_train(recipe, make_right), make_right, right=verdict.status == DONE)
-    except OSError:
-        raise  # of a disk or a screen
-    except (Exception, SystemExit) as error:
+    except (OSError, KeyboardInterrupt):
+        raise  # of a disk or a screen, or of who waits
+    except BaseException as error:
         known = "" if verdict.status == DONE else f". The checker: {verdict.text}"
         raise ValueError(f"{name} cannot be trained: {described(error, function)}{known}") from None
     print(textwrap.fill(f"The checker: {verdict.text}", WIDTH))

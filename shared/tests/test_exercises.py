@@ -7,7 +7,6 @@ import math
 import re
 import shutil
 import sys
-import time
 from collections import defaultdict
 from functools import partial
 from pathlib import Path
@@ -16,17 +15,23 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from phase1_single_head import self_attention
 from phase1_single_head.self_attention import SelfAttention
+from phase2_multi_head import multi_head_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
-from shared import course, paths, training
+from phase4_causal.induction.induction_scores import after_earlier_occurrence
+from shared import attention_utils, course, paths, toy_model, training
 from shared.attention_utils import padding_mask
 from shared.exercise_checker import command, train
 from shared.exercise_checker.check import DONE, NOT_WRITTEN, call, check
 from shared.exercise_checker.command import HOW
 from shared.exercise_checker.exercise import Exercise, edited, mistakes
 from shared.exercise_checker.train import WAYS, Attention
+from shared.head_statistics import relation_weight
+from shared.tests.faults import planted
 from shared.tests.helpers import near
+from shared.tests.test_lessons import changes
 from shared.tests.wrong_answers import RIGHT, WRONG, soft
 
 STUBS = [importlib.import_module(f"{phase}.exercises") for phase in course.PHASES.values()]
@@ -88,6 +93,61 @@ def test_four_of_five_wrong_answers_are_named():
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_answers_that_look_different_pass(name):
     assert check(BY_NAME[name], RIGHT[name]).text == DONE
+
+
+# ---- what lessons tell the reader to change
+
+COURSES = {  # what a solution must give on all its cases: the mechanism of the course itself
+    "masked_softmax": self_attention.masked_softmax,
+    "self_attention": lambda x, q, k, v, m: self_attention.scaled_dot_product_attention(x @ q, x @ k, x @ v, m),
+    "sinusoidal_positions": toy_model.sinusoidal_positions,
+    "split_heads": multi_head_attention.split_heads,
+    "merge_heads": multi_head_attention.merge_heads,
+    "causal_mask": attention_utils.causal_mask,
+    "combined_mask": lambda n, q, k: attention_utils.causal_mask(q, k) & attention_utils.padding_mask(n, k),
+    "head_entropy": lambda w, m: attention_utils.normalized_entropy(w, m).nanmean(dim=-1),
+    "attention_rollout": lambda w: attention_utils.attention_rollout(list(w)),
+    "induction_score": lambda w, t: relation_weight(w, after_earlier_occurrence(t)),
+}
+
+
+@pytest.mark.parametrize("name", COURSES)
+def test_a_solution_that_is_written_out_is_the_mechanism_of_the_course(name):
+    assert check(BY_NAME[name], COURSES[name]).text == DONE
+
+
+CHANGES = {change.values[:3] for change in changes()}
+
+
+@pytest.mark.parametrize("change", sorted(CHANGES))
+def test_a_change_left_over_makes_no_right_answer_wrong(change):
+    with planted(*change):
+        for name in NAMES:
+            assert check(BY_NAME[name], RIGHT[name]).text == DONE, name
+
+
+GIVEN = (  # what an answer may import from the course
+    self_attention.masked_softmax,
+    self_attention.scaled_dot_product_attention,
+    multi_head_attention.split_heads,
+    multi_head_attention.merge_heads,
+    attention_utils.causal_mask,
+)
+IMPORTS = "".join(f"from {function.__module__} import {function.__name__}\n" for function in GIVEN)
+OF_GIVEN = [change for change in sorted(CHANGES) if any(change[1] in inspect.getsource(each) for each in GIVEN)]
+
+
+def test_what_an_answer_imports_is_let_pass_as_it_is(reader):
+    assert reader("2", written=IMPORTS + RIGHT_SOFTMAX) == (0, "+ 2 masked_softmax           done\n", "")
+
+
+@pytest.mark.parametrize("change", OF_GIVEN)
+def test_a_changed_file_that_an_answer_imports_is_named_and_nothing_is_judged(change, reader):
+    with planted(*change):
+        code, said, errors = reader("2", written=IMPORTS + RIGHT_SOFTMAX)
+    file = change[0]
+    assert (code, said, errors.count("\n")) == (2, "", 1)
+    assert f": {file} was changed: " in errors and f"git restore {file} brings it back" in errors
 
 
 # ---- the loops of --hint 3, word for word
@@ -179,6 +239,15 @@ def lost(scores, mask):
     return scores.no_such_method() * mask
 
 
+class Untold(BaseException):
+    def __str__(self):
+        raise RuntimeError("of a message")
+
+
+def untold(scores, mask):
+    raise Untold
+
+
 def in_place(scores, mask):
     scores[~mask] = -math.inf
     return torch.softmax(scores, dim=1).nan_to_num(0)
@@ -196,10 +265,17 @@ SAID = [
     (SELF, lambda x: x, "^TypeError: "),
     (SOFTMAX, lambda s, m: soft(s, m) * 0.5, r"^row 0 of weights sums to 0.5, expected 1 \(some keys hidden\)$"),
     (SOFTMAX, lambda s, m: soft(s, m) + ~m * 1e-9, r"weights\[.*\] is 1e-09, expected 0 \(some keys hidden\)"),
+    (
+        SOFTMAX,
+        lambda s, m: soft(s, m).half(),
+        r"sums to 1 only nearly, off by \de-0[45]; the result is torch.float16, ",
+    ),
+    (SOFTMAX, lambda s, m: soft(s, m) * 1.0003, "^row 0 of weights sums to 1 only nearly, off by 3e-04 .some"),
     (SOFTMAX, lambda s, m: soft(s, m) * 1j, "weights must be real: got torch.complex128"),
     (SOFTMAX, lambda s, m: soft(s, m).to_sparse() * 2, "^row 0 of weights sums to 2"),
     (SOFTMAX, lambda s, m: "weights", r"weights must be a tensor or numbers: got 'weights' \(str\)"),
     (SOFTMAX, lambda s, m: sys.exit("stop"), "^SystemExit in line "),
+    (SOFTMAX, untold, r"^Untold in line \d+: an exception whose message cannot be shown"),
     (SOFTMAX, lambda s, m: torch.softmax(m, dim=1), "^NotImplementedError in line "),  # torch's own has a message
     (SOFTMAX, lost, f"^AttributeError in line {inspect.getsourcelines(lost)[1] + 1}: 'Tensor' .*some keys hidden"),
     (SOFTMAX, in_place, "^your function changed scores, which its caller may still need: make a new tensor$"),
@@ -303,6 +379,7 @@ COMMANDS = [  # arguments, what my_exercises.py holds, exit code, what is said
     ([], "import torch\n\nimport no_such_module\n", 2, f"{PHASE}, line 3: ModuleNotFoundError: No module named"),
     ([], "def f():\n    return 1 / 0\n\n\nf()\n", 2, f"{PHASE}, line 2: ZeroDivisionError: division by zero"),
     ([], "exit(3)\n", 2, f"{PHASE}, line 1: SystemExit: 3"),
+    ([], "class A(BaseException):\n    __str__ = 3\nraise A\n", 2, f"{PHASE}, line 3: A: an exception whose mess"),
     ([], b"a = '\xff'\n", 2, f"{PHASE}, line 1: SyntaxError: "),
     ([], b"a = 1\0\n", 2, f"{PHASE}: "),
     (["7"], "", 2, "no exercise '7': choose from 1 score_by_hand, 2 masked_softmax, 3 self_att"),
@@ -391,20 +468,48 @@ REFUSED = {
     "RuntimeError in line .*: Can't call numpy": lambda *inputs: ATTEND(inputs[0].numpy(), *inputs[1:]),
     "instead of .*; here all inputs are float32": lambda *inputs: tuple(part.double() for part in ATTEND(*inputs)),
     "The checker: must return output, weights": lambda *inputs: ATTEND(*inputs)[0],
-    r"would take \d+ minutes or more: loop less": lambda *inputs: time.sleep(0.02 * len(inputs[0])) or ATTEND(*inputs),
     "not written yet": STUBS[1].multi_head_attention,
 }
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_what_cannot_be_trained_is_refused_in_one_line(line, trained, monkeypatch):
-    monkeypatch.setattr(train, "PATIENCE", 20)
+def test_what_cannot_be_trained_is_refused_in_one_line(line, trained):
     with pytest.raises(ValueError, match=line) as refusal:
-        trained(REFUSED[line], steps=300)
+        trained(REFUSED[line])
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize(("phase", "names"), [(STUBS[1], "multi_head_attention"), (STUBS[2], "no exercise of")])
+class Clock:
+    """In place of the module time: no second passes by itself, and `each` seconds from one look to the next."""
+
+    def __init__(self, each):
+        self.now, self.each = 0.0, each
+
+    def process_time(self):
+        self.now += self.each
+        return self.now
+
+
+def test_who_loops_is_refused_beside_the_time_of_the_course(trained, monkeypatch):
+    clock = Clock(each=0)
+    monkeypatch.setattr(train, "time", clock)
+
+    def loops(x, *more):
+        clock.now += 0.1 * len(x)
+        return ATTEND(x, *more)
+
+    refusal = "^multi_head_attention .*: 300 steps of 8 sentences would take 4 minutes of CPU time, and with the course"
+    with pytest.raises(ValueError, match=f"{refusal}'s own function 1 s: loop less"):
+        trained(loops, steps=300)
+
+
+def test_a_slow_computer_is_no_reason_to_refuse(trained, monkeypatch):
+    monkeypatch.setattr(train, "time", Clock(each=60))
+    done, printed = trained(ATTEND)
+    assert done and "25 steps, masked word, about 25 minutes of CPU time\n" in printed
+
+
+@pytest.mark.parametrize(("phase", "names"), [(STUBS[1], "exercise 3 (multi_head"), (STUBS[2], "no exercise of")])
 def test_an_exercise_that_cannot_be_trained_names_those_that_can(phase, names, capsys):
     for arguments in (["--train", "1"], ["--train"]):
         with pytest.raises(SystemExit, match="2"):

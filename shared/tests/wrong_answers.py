@@ -8,9 +8,13 @@ import math
 import torch
 import torch.nn.functional as F
 
-from shared.attention_utils import causal_mask as past
-
 INF = math.inf
+
+
+def past(q, k=None):
+    """Written out, as all here: a change of the course's files must not reach what is compared."""
+    k = q if k is None else k
+    return torch.ones(q, k).tril(k - q).bool()
 
 
 def attend(q, k, v, mask=None, softmax=lambda s: s.softmax(-1)):
@@ -20,12 +24,21 @@ def attend(q, k, v, mask=None, softmax=lambda s: s.softmax(-1)):
     return w @ v, w
 
 
+def cross(x, c, q, k, v, o, mask):
+    found, w = attend(x @ q, c @ k, c @ v, mask)
+    return found @ o, w
+
+
 def divided_after(s):
     return (s * 3**0.5).softmax(1) / 3**0.5
 
 
 def unit(x):
     return F.normalize(x, dim=1)
+
+
+def by_sum(s):
+    return s / s.sum(-1, keepdim=True)
 
 
 def share(e):
@@ -56,9 +69,9 @@ def by_std(v, eps, correction=0):
     return (v - v.mean(-1, keepdim=True)) / (v.std(-1, keepdim=True, correction=correction) + eps)
 
 
-def additive(q, m, wq, wk, v, f=torch.tanh):
-    s = f((q @ wq).unsqueeze(1) + (m @ wk).unsqueeze(0)) @ v
-    return F.softmax(s, 1) @ m, F.softmax(s, 1)
+def additive(q, m, wq, wk, v, f=torch.tanh, softmax=lambda s: s.softmax(1)):
+    w = softmax(f((q @ wq).unsqueeze(1) + (m @ wk).unsqueeze(0)) @ v)
+    return w @ m, w
 
 
 def waves(length, d, base=10000, first=0, power=lambda i: 2 * i):
@@ -83,9 +96,19 @@ def pool(query, x, mask, scale=0.5, softmax=soft):
     return (w[..., None] * x).sum(1), w
 
 
-def entropy(w, mask, log=torch.log, tiny=1e-300, limit=None, keep=2):
-    rows, n = -(w * log(w + tiny)).sum(-1), mask.sum(-1)
-    return (rows / (limit or n.double().log()))[:, n >= keep].mean(-1)
+def entropy(w, mask, tiny=1e-300, limit=None, keep=2):
+    rows, n = -(w * (w + tiny).log()).sum(-1), mask.sum(-1)
+    return (rows / (n.double().log() if limit is None else limit))[:, n >= keep].mean(-1)
+
+
+def in_bits(w, mask):
+    return entropy(w, mask) / math.log(2)
+
+
+def by_largest(w, mask):
+    """Divided by the largest entropy of the head instead of the largest possible one."""
+    rows = -(w * (w + 1e-300).log()).sum(-1)[:, mask.sum(-1) > 1]
+    return (rows / rows.max(1, keepdim=True)[0]).mean(1)
 
 
 def role(w, gold, fill=-INF, offsets=None, total=None):
@@ -126,10 +149,13 @@ def ties(x):
     return (x[:, None] > x[..., None]).sum(-1)
 
 
-def step(word, pos, wq, wk, wv, ks, vs, at=0, scale=0.5, order=1):
-    x = (word + pos[ks.shape[1] + at]).unsqueeze(1)
-    keys, values = (torch.cat([old, x @ w][::order], 1) for old, w in ((ks, wk), (vs, wv)))
-    w = ((x @ wq) @ keys.mT / keys.shape[2] ** scale).softmax(-1)
+def step(word, pos, wq, wk, wv, ks, vs, at=0, scale=0.5, order=1, without=""):
+    """without: "q", "k" and "v", of those that are made of the word without its position."""
+    word = word.unsqueeze(1)
+    x = word + pos[ks.shape[1] + at]
+    q, k, v = ((word if name in without else x) @ w for name, w in (("q", wq), ("k", wk), ("v", wv)))
+    keys, values = torch.cat([ks, k][::order], 1), torch.cat([vs, v][::order], 1)
+    w = (q @ keys.mT / keys.shape[2] ** scale).softmax(-1)
     return (w @ values).squeeze(1), keys, values
 
 
@@ -147,11 +173,11 @@ def linear(q, k, v, phi=lambda x: F.elu(x) + 1, mask=True):
     return w / w.sum(1, keepdim=True) @ v, phi(k).T @ v, phi(k).sum(0)
 
 
-def induction(w, tokens, shift=1, asked=True):
+def induction(w, tokens, shift=1, asked=True, own=0):
     sums = []
     for n, row in enumerate(tokens.tolist()):
         for i in range(len(row)):
-            at = [j + shift for j in range(i) if row[j] == row[i] and j + shift >= 0]
+            at = [j + shift for j in range(i + own) if row[j] == row[i] and 0 <= j + shift < len(row)]
             if at or not asked:
                 sums.append(w[n, :, i, at].sum(-1))
     return torch.stack(sums).mean(0)
@@ -176,15 +202,24 @@ def rolling(n, window, sinks):
 SCALE = "divided by another size than √d_k"
 BLIND = "weights where a query sees nothing"
 COSINE = "cosine in place of the dot product"
+BY_SUM = "no softmax"
+NOT_LN_N = "divided by another number than ln n"
+NO_POSITION = "position missing in a part"
 LOST = "hidden scores take part"
 WRONG = {
-    "score_by_hand": [("not divided by √d_k", lambda: [0.12, 0.87, 0.02]), ("", lambda: [0.5, 0.25, 0.25])],
+    "score_by_hand": [
+        ("not divided by √d_k", lambda: [0.12, 0.87, 0.02]),
+        (BY_SUM, lambda: [0.33, 0.67, 0.0]),
+        ("", lambda: [0.5, 0.25, 0.25]),
+    ],
     "masked_softmax": [
         ("scores clamped", share(lambda s, m: s.clamp(-30, 30).exp() * m)),
         ("exp overflows", share(lambda s, m: (s - (s * m).sum() / m.sum()).exp() * m)),
         ("exp overflows", share(lambda s, m: torch.where(m, s.exp(), 0))),
         (LOST, share(lambda s, m: s.softmax(1) * m)),
         (LOST, share(lambda s, m: (s - s.max(1, True).values).exp() * m)),
+        (BY_SUM, share(lambda s, m: s * m)),
+        (BY_SUM, lambda s, m: by_sum(s) * m),
         ("a mask added as 1 and 0", lambda s, m: (s + m.float()).softmax(1)),
         ("mask inverted", lambda s, m: F.softmax(s.masked_fill(m, -1e4), dim=1)),
         ("mask after softmax", lambda s, m: F.softmax(s, dim=1) * m),
@@ -203,6 +238,7 @@ WRONG = {
         ("softmax before the division", lambda x, q, k, v, m: attend(x @ q, x @ k, x @ v, m, divided_after)),
         (COSINE, lambda x, q, k, v, m: attend(unit(x @ q) * 3**0.5, unit(x @ k), x @ v, m)),
         ("softmax over the wrong axis", lambda x, q, k, v, m: attend(x @ q, x @ k, x @ v, m, lambda s: s.softmax(0))),
+        (BY_SUM, lambda x, q, k, v, m: attend(x @ q, x @ k, x @ v, m, by_sum)),
         ("one matrix for queries and keys", lambda x, q, k, v, m: attend(x @ q, x @ q, x @ v, m)),
         ("values not made by w_v", lambda x, q, k, v, m: attend(x @ q, x @ k, x, m)),
         ("K Qᵀ instead of Q Kᵀ", lambda x, q, k, v, m: attend(x @ k, x @ q, x @ v, m)),
@@ -212,6 +248,7 @@ WRONG = {
         ("another function for tanh", lambda *a: additive(*a, f=F.relu)),
         ("tanh missing", lambda *a: additive(*a, f=lambda s: s)),
         ("scaled like a dot product", lambda *a: additive(*a[:4], a[4] / len(a[4]) ** 0.5)),
+        (BY_SUM, lambda *a: additive(*a, softmax=by_sum)),
         ("", lambda *a: additive(*a, f=torch.sin)),
     ],
     "sinusoidal_positions": [
@@ -266,13 +303,21 @@ WRONG = {
     ],
     "head_entropy": [
         ("NaN from 0 · ln 0", lambda w, m: entropy(w, m, tiny=0)),
-        ("", lambda w, m: entropy(w, m, torch.log2)),
+        ("logarithms of two kinds", in_bits),
+        (NOT_LN_N, lambda w, m: entropy(w, m, limit=m.sum(1))),
+        (NOT_LN_N, lambda w, m: entropy(w, m, limit=w.shape[2])),
+        (NOT_LN_N, by_largest),
+        ("", lambda w, m: entropy(w, m, limit=10)),
         ("divided by ln T", lambda w, m: entropy(w, m, limit=math.log(w.shape[2]))),
         ("division by ln 1", lambda w, m: entropy(w, m, keep=1)),
     ],
     "role_score": [
         ("own position set to 0", lambda w, g: role(w, g, 0.0)),
         ("own position counted", lambda w, g: role(w, g, None)),
+        ("own position counted", lambda w, g: role(w, g, None, [*range(1 - w.shape[3], w.shape[3])])),
+        ("own position counted", lambda w, g: role(w, g, None, total=len(g))),  # a baseline nobody knows
+        ("not all offsets tried", lambda w, g: role(w, g, None, [-2, -1])),
+        ("k = 0 among the offsets", lambda w, g: role(w, g, offsets=[*range(1 - w.shape[3], w.shape[3])])),
         ("not all offsets tried", lambda w, g: role(w, g, offsets=[-1, 1])),
         ("divided by the gold pairs", lambda w, g: role(w, g, total=g.sum().item())),
     ],
@@ -285,6 +330,7 @@ WRONG = {
         ("removed, not replaced", lambda *a: patch(*a, mix=lambda c, x: 0 * x)),
         ("added, not replaced", lambda *a: patch(*a, mix=lambda c, x: c + x)),
         ("share of the clean lead", lambda *a: patch(*a, share=lambda a, b, c: a / b)),
+        ("divided by the clean lead alone", lambda *a: patch(*a, share=lambda a, b, c: (a - c) / b)),
         ("share lost, not restored", lambda *a: patch(*a, share=lambda a, b, c: (b - a) / (b - c))),
     ],
     "causal_mask": [
@@ -306,6 +352,8 @@ WRONG = {
     ],
     "cached_step": [
         ("another position than T", lambda *a: step(*a, at=-1)),
+        (NO_POSITION, lambda *a: step(*a, without="v")),
+        (NO_POSITION, lambda *a: step(*a, without="qk")),
         ("not divided by √d_k", lambda *a: step(*a, scale=0)),
         ("appended at the front", lambda *a: step(*a, order=-1)),
     ],
@@ -323,6 +371,7 @@ WRONG = {
         ("the earlier word itself", lambda *a: induction(*a, shift=0)),
         ("the word before", lambda *a: induction(*a, shift=-1)),
         ("rows without an earlier occurrence counted", lambda *a: induction(*a, asked=False)),
+        ("own position counted as earlier", lambda *a: induction(*a, own=1)),
     ],
     "paged_keys": [
         ("last block taken whole", lambda p, t, n: paged(p, t, 12)),
@@ -345,6 +394,7 @@ RIGHT = {
     "self_attention": lambda x, q, k, v, m: attend(x @ q @ k.T, x * (11 / 3) ** 0.5, x @ v, m),
     "additive_attention": additive,
     "sinusoidal_positions": waves,
+    "cross_attention": cross,
     "split_heads": lambda x, h: torch.einsum("bthc->bhtc", x.unflatten(2, (h, -1))).float(),
     "merge_heads": lambda x: torch.cat(x.unbind(1), -1),
     "multi_head_attention": multi,
