@@ -158,6 +158,33 @@ def test_other_weights_of_the_planted_model_compute_the_same(texts, change):
     near(planted.read(other, texts.clean)[0], planted.read(model, texts.clean)[0], 1e-9)
 
 
+def test_other_weights_are_twice_as_long_or_half_as_long_as_often():
+    """By what a matrix does to the queries of the heads, whose own columns are orthogonal: the length of the matrix."""
+    model, draw, powers = planted.planted_model(), torch.Generator().manual_seed(0), []
+    for _ in range(20):
+        other = planted.other_weights(model, "W_Q and W_K", draw)
+        for before, after in zip(model.layers, other.layers, strict=True):
+            powers += [(after[name].query.norm() / before[name].query.norm()).log2() for name in before]
+    powers = torch.stack(powers)
+    assert abs(powers.mean()) < 0.3 and 0.7 < powers.std() < 1.3, "2 to the power of a normal number"
+
+
+def test_weights_times_lengths_are_those_of_the_key(texts):
+    """In plain loops, on weights of the same function whose values are not all of one length."""
+    model = planted.planted_model()
+    for change in ("W_V and W_O", "stream sheared"):  # the second for what W_O makes of them
+        model = planted.other_weights(model, change, torch.Generator().manual_seed(1))
+    said, (_, seen) = which_methods.answers(model, texts), planted.read(model, texts.clean)
+    heads = [(name, head) for layer in model.layers for name, head in layer.items()]
+    for number, (name, head) in enumerate(heads):
+        weights, value, _ = seen[name]
+        for method, carried in (("weight × |v|", value), ("weight × |v W_O|", value @ head.output)):
+            lengths, largest = carried.norm(dim=-1), []
+            for n, i in itertools.product(*map(range, weights.shape[:2])):
+                largest.append(max(weights[n, i, j] * lengths[n, j] for j in range(i + 1)))
+            near(said[method][number], torch.stack(largest).mean())
+
+
 def test_what_methods_say_of_planted_heads(texts):
     model, rest = planted.planted_model(), [1 / (1 + i * math.exp(-12)) for i in range(23)]
     said = which_methods.answers(model, texts)
@@ -186,5 +213,10 @@ def test_the_table_of_methods():
     found = which_methods.measure(Run(None, 0))
     named = {name.split(",")[0] for name, number in found.items() if "names it" in name and number}
     moved = {name for name, number in found.items() if name.endswith(planted.CHANGES) and number > 1e-9}
+    draw = torch.Generator().manual_seed(0)
+    pairs = planted.draw_pairs(which_methods.TEXTS, draw)
+    for method, numbers in which_methods.answers(planted.planted_model(), pairs).items():
+        given = [found[f"{method}, {name}"] for name in which_methods.GIVEN]
+        near(given, (numbers[:2] / max(numbers)).tolist())
     assert named == {"K-composition", "zero ablation", "mean ablation", "activation patching"}
     assert moved == {"weight × |v|, W_V and W_O", "weight × |v W_O|, stream sheared", "K-composition, stream sheared"}
