@@ -1,4 +1,4 @@
-"""The tests of everything:  ./run_all.sh test   or   pytest test_all.py
+"""The tests of everything:  ./run_all.sh test   or   pytest test_all.py   or   python test_all.py
 
 This is their table of contents: each name stands for <folder>/tests/test_<name>.py, beside the room that it tests.
 
@@ -8,6 +8,8 @@ Two tables in shared/tests carry most of the weight: test_oracles.py has every w
 reference, faults.txt the mistakes that must be noticed, one or more for each line of mechanism. The tests plant a few;
 ./run_all.sh test --faults plants all of them.
 """
+
+import sys
 
 TESTS = {
     "phase1_single_head": (
@@ -41,6 +43,7 @@ TESTS = {
         "house",
         "lessons",
         "measure",
+        "notes",
         "oracles",
         "report",
         "running",
@@ -50,3 +53,17 @@ TESTS = {
         "visualization_utils",
     ),
 }
+
+
+def main() -> int:
+    """Run the tests as pytest would; options are those of pytest. Returns its exit code."""
+    try:
+        import pytest
+    except ImportError:
+        print('test_all.py: the tests need more packages: python -m pip install -e ".[test]"', file=sys.stderr)
+        return 2
+    return pytest.main([__file__, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -28,7 +28,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -90,14 +90,31 @@ def train(loader: str, argv: list[str]) -> Result:
     return result_of(load)
 
 
-def story(name: str, result: Result) -> str:
-    """Two lines: what the script asks; what it found, how its claims came out ("+ 3  x 1"), and its pictures."""
-    files = [path for path in result.written if path.parent.name == "findings"]
-    judged = [finding for path in files for finding in json.loads(path.read_text(encoding="utf-8"))["findings"]]
+def counted(judged: Iterable[Mapping]) -> str:
+    """How claims come out, by their marks: "+ 3  x 1"."""
     counts = collections.Counter(MARKS[finding["kind"]] for finding in judged)
-    verdicts = "  ".join(f"{mark} {counts[mark]}" for mark in MARKS.values() if counts[mark])
+    return "  ".join(f"{mark} {counts[mark]}" for mark in MARKS.values() if counts[mark])
+
+
+def verdicts(result: Result) -> list[str]:
+    """What the record says of a script's claims, what this run says of newer ones, and where this run differs."""
+    said = []
+    for path in result.written:
+        if path.parent.name != "findings":
+            continue
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        on_record = [finding for finding in kept["findings"] if finding["on record"]]
+        newer = [finding for finding in kept["findings"] if not finding["on record"]]
+        said += [f"on record {counted(on_record)}"] if on_record else []
+        said += [f"not on record yet, here {counted(newer)}"] if newer else []
+        said.append(kept["differs"])
+    return said
+
+
+def story(name: str, result: Result) -> str:
+    """Two lines: what the script asks; what it found, its verdicts ("on record + 3  x 1"), and its pictures."""
     pictures = " ".join(path.name for path in result.written if path.suffix in (".png", ".svg", ".gif", ".html"))
-    said = "   ".join(filter(None, (result.answer, verdicts, pictures)))
+    said = "   ".join(filter(None, (result.answer, *verdicts(result), pictures)))
     return f"{name.split('.', 1)[1].replace('.', '/')}: {question_of(name)}" + (f"\n    {said}" if said else "")
 
 
@@ -230,7 +247,8 @@ def main(argv: list[str] | None = None) -> str | None:
     teller = run([word] if word in PHASES else list(PHASES), scripts_take, options, longer=word == "all")
     print(f"---- {word if word in PHASES else 'All four phases'} ran in {time.perf_counter() - started:.0f} s")
     page = write_pages(options.output_dir)
-    print("claims, over ten seeds: + hold   x do not   ~ seeds differ   pictures: visualizations/plots/, animations/")
+    print("claims on record, over ten seeds: + hold   x do not hold   ~ hold in some seeds")
+    print("pictures: visualizations/plots/ and visualizations/animations/")
     print(f"all that was said: {paths.shown(options.output_dir / LOG)}; to see in a browser: {paths.shown(page)}")
     if options.time:
         print(measure.seconds_by_script(teller.spent))

@@ -169,13 +169,17 @@ class Experiment:
         published = {name: findings.between(ends) for name, ends in intervals.items()}
         print(f"\n{table(numbers, published, everything=options.numbers)}\n")
         findings.print_verdicts(judged, rules=options.numbers)
+        script = paths.shown(self.file)
+        differs = findings.differs(judged, findings.share_outside(script, results.runs)) if judges else ""
+        if differs:
+            print(differs[0].upper() + differs[1:])
         as_published = judges and all(finding["as published"] for finding in judged)
         self.draw(results, as_published=as_published)
         if self.keep:
             self.keep(results)
         answer, whole = results.format(self.answer), table(numbers, published, everything=True)
         if judges:
-            findings.save(options.output_dir, paths.shown(self.file), judged, results.runs, whole, answer)
+            findings.save(options.output_dir, script, judged, results.runs, whole, answer)
         return answer
 
     def draw(self, results: Results, *, as_published: bool) -> None:

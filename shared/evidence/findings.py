@@ -8,12 +8,14 @@ import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from shared import paths
 from shared.evidence import record
 from shared.evidence.claims import MARKS, Claim, Numbers
 
 WIDTH = 118  # of the printed lines
+MOST_OUTSIDE = 0.15  # of the numbers of a run: where more lie outside the record, it is said
 
 
 def number(value: float) -> str:
@@ -47,6 +49,7 @@ def judged(claim: Claim, runs: Sequence[Numbers]) -> dict:
         "source": claim.source,
         "rule": claim.rule,
         "verdict": str(verdict) if known else f"{verdict} ({not_on_record(claim)})",
+        "on record": known is not None,
         "kind": verdict.kind,
         "effect": between(record.effect(claim) if known else (min(effects), max(effects))),
         "here": str(here),
@@ -55,15 +58,43 @@ def judged(claim: Claim, runs: Sequence[Numbers]) -> dict:
     }
 
 
+def said_of(finding: Mapping) -> str:
+    """A finding in one sentence: what the record says, whether this run agrees, and the claim."""
+    if not finding["on record"]:
+        return f'{MARKS[finding["kind"]]} {finding["verdict"]}: "{finding["claim"]}"'
+    here = "" if finding["as published"] else f"; but in this run: {finding['here']}"
+    return f'{MARKS[finding["kind"]]} on record: {finding["verdict"]}{here}: "{finding["claim"]}"'
+
+
 def print_verdicts(found: Iterable[Mapping], *, rules: bool) -> None:
     """A line for each claim: what the record says of it, and where this run by itself says otherwise."""
     for finding in found:
-        here = "" if finding["as published"] else f" (this run: {finding['here']})"
-        said = f'{MARKS[finding["kind"]]} {finding["verdict"]}{here}: "{finding["claim"]}"'
-        print(textwrap.fill(said, WIDTH, subsequent_indent="    "))
+        print(textwrap.fill(said_of(finding), WIDTH, subsequent_indent="    "))
         if rules:
             rule = f"{finding['id']}; rule: {finding['rule']}; what decides: {finding['effect']}"
             print(textwrap.fill(rule, WIDTH, initial_indent="    ", subsequent_indent="    "))
+
+
+def share_outside(script: str, runs: Sequence[Numbers]) -> float:
+    """Of the numbers of these runs, the share that lies outside the range on record; 0 where nothing is on record."""
+    by_seed = dict(enumerate(runs))
+    inside, _ = record.compared([], {record.name_of(script): by_seed})
+    return 1 - fmean(inside) if inside else 0.0
+
+
+def differs(judged: Iterable[Mapping], outside: float) -> str:
+    """Where a run came out otherwise than the record, in words; empty where it did not.
+
+    outside: the share of its numbers that lie outside the range on record. Of one in twenty that is expected, so
+    nothing is said of a few.
+    """
+    said = []
+    turned = [finding["id"] for finding in judged if not finding["as published"]]
+    if turned:
+        said.append(f"{' and '.join(turned)} came out otherwise")
+    if outside > MOST_OUTSIDE:
+        said.append(f"{outside:.0%} of the numbers lie outside the range on record")
+    return f"this run differs from the record: {', and '.join(said)}" if said else ""
 
 
 def file_of(script: str, output_dir: Path) -> Path:
@@ -74,6 +105,7 @@ def file_of(script: str, output_dir: Path) -> Path:
 def save(output_dir: Path, script: str, found: list[dict], runs: Sequence[Numbers], table: str, answer: str) -> None:
     """Keep what a script measured, in place of what it measured before."""
     content = {"script": script, "answer": answer, "table": table, "runs": runs, "findings": found}
+    content["differs"] = differs(found, share_outside(script, runs))
     with paths.whole_file(file_of(script, output_dir)) as unfinished:
         unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
 

@@ -28,10 +28,11 @@ from tqdm import tqdm
 from shared import cli, course, paths
 from shared.evidence import findings, quoted, record
 from shared.evidence.claims import Claim, Numbers, all_claims
+from shared.evidence.findings import MOST_OUTSIDE
 from shared.plan import path_of, plans
 
 KEPT = paths.ROOT / paths.PROCESSED / "replications"
-MOST_OUTSIDE, MOST_TURNED = 0.15, 0.1  # of numbers, of verdicts: where more are, something is broken
+MOST_TURNED = 0.1  # of decided verdicts: where more are, something is broken
 Task = tuple[Path, str, int]  # where results are kept, script or loader of a model, seed
 
 

@@ -250,7 +250,7 @@ def kept_in(folder):
 def test_what_an_experiment_prints_draws_and_keeps(run, tmp_path):
     answer, printed, caption = run("--wish", "rain", runs=wet(*TEN))
     assert answer == "wet: 0.60, word 0" and caption == "0.6 of all is wet Is water wet? word 0"
-    assert '+ holds, 10 of 10 seeds: "water is wet"' in printed and "0.546 to 0.834" in printed
+    assert '+ on record: holds, 10 of 10 seeds: "water is wet"' in printed and "0.546 to 0.834" in printed
     with Image.open(tmp_path / paths.ANIMATIONS / "phase1" / "wetness.gif") as image:
         assert image.n_frames == 2 and run.experiment.pictures == {"wetness.png", "wetness.gif"}
     content = kept_in(tmp_path)
@@ -313,6 +313,31 @@ def test_a_number_is_written_as_a_reader_wants_it():
     large = {99.96: "100", 123.4: "123", 999.7: "1,000", -1234.5: "-1,234", 1050624: "1,050,624"}
     for value, written in (small | large).items():
         assert findings.number(value) == written
+
+
+def test_a_run_that_differs_from_the_record_says_so_alone_and_in_the_story(run, tmp_path):
+    """TEN holds in ten of ten, and expects 0.546 to 0.834; 0.2 denies it and lies outside."""
+
+    def dry(run):
+        return measure(run) | {"wetness": 0.2}
+
+    run.experiment.measure = dry
+    _, printed, _ = run(runs=wet(*TEN))
+    assert '+ on record: holds, 10 of 10 seeds; but in this run: does not hold: "water is wet"' in printed
+    said = "his run differs from the record: C001 came out otherwise, and 100% of the numbers lie outside the range on"
+    assert said in printed
+    kept = tuple((tmp_path / paths.PROCESSED / "findings").iterdir())
+    told = course.story("shared.plan", course.Result(0, "", "wet: 0.20", kept))
+    assert "wet: 0.20   on record + 1   this run differs from the record: C001 came out otherwise" in told
+
+
+def test_a_run_like_the_record_and_a_claim_that_is_not_on_record(run, tmp_path):
+    run(runs=wet(*TEN))
+    kept = tuple((tmp_path / paths.PROCESSED / "findings").iterdir())
+    told = course.story("shared.plan", course.Result(0, "", "wet: 0.60", kept))
+    assert told.endswith("wet: 0.60   on record + 1")
+    run()  # there is no record
+    assert course.story("shared.plan", course.Result(0, "", "", kept)).endswith("not on record yet, here + 1")
 
 
 def test_what_an_experiment_refuses_is_one_line_and_exit_code_2(run, capsys):

@@ -3,10 +3,12 @@
 import ast
 import graphlib
 import importlib
+import importlib.metadata
 import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -104,6 +106,32 @@ def test_the_budget_is_kept():
         pytest.skip("not a checkout of git")
     over = {row: count for row, count in budget.counts().items() if count > budget.LIMITS[row]}
     assert not over, f"over budget, who adds must delete:\n{budget.table()}"
+
+
+def declared():
+    """The packages that pyproject.toml names, in any list."""
+    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    lines = [line for packages in lists for line in packages]
+    return {re.match(r"[\w-]+", line)[0].lower() for line in lines}
+
+
+def test_what_is_imported_is_declared():
+    """Also what comes along with another package today: it may not tomorrow."""
+    packages = importlib.metadata.packages_distributions()
+    for path in FILES:
+        for name in imported_by(path):
+            top = name.split(".")[0]
+            if top in (*ORDER, "test_all") or top in sys.stdlib_module_names or top not in packages:
+                continue  # ours, Python's own, or of an extra that is not installed here
+            offered = {package.lower() for package in packages[top]}
+            assert offered & declared(), f"{path} imports {top}: pyproject.toml must name one of {offered}"
+
+
+def test_the_table_of_contents_runs_the_tests_when_it_is_run(tmp_path):
+    command = [sys.executable, paths.ROOT / "test_all.py", "--collect-only", "-k", "test_the_budget_is_kept"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0 and "test_house.py::test_the_budget_is_kept" in done.stdout, done.stdout
 
 
 # ---- links and commands of the lessons
