@@ -210,7 +210,10 @@ def test_what_is_walked_and_drawn_is_what_a_plain_pass_computes(trained, text, c
     differences = [float(number) for number in re.findall(r"differ by (\S+)", printed)]
     assert len(differences) == 2 and max(differences) < 1e-12
     flow = models.flow_of(trained, words)
-    near((flow.weights, flow.scores.softmax(dim=0), flow.output), (weights, weights, weights @ flow.value))
+    near((flow.weights, flow.scores.softmax(dim=0), flow.output), (weights, weights, weights @ flow.values))
+    attention = in_double(trained.model).blocks[0].attention
+    near((attention.w_q(flow.x)[i], attention.w_k(flow.x)), (flow.query, flow.keys))
+    near(attention.w_v(flow.x), flow.values)
     word, probability = flow.guesses[0]
     assert f"{word} {probability:.2f}" == guessed(probabilities)
 
@@ -253,3 +256,35 @@ def test_the_heatmap_hides_the_word_and_frames_its_row(trained):
     (framed,) = [patch for patch in ax.patches if not patch.get_fill()]
     assert (framed.get_xy(), framed.get_width(), framed.get_height()) == ((0, 2), 6, 1)
     plt.close("all")
+
+
+def test_the_flow_writes_the_sizes_of_its_tensors_and_draws_their_numbers():
+    shapes = {"x": (5, 11), "query": (3,), "keys": (5, 3), "values": (5, 7), "scores": (5,), "output": (7,)}
+    tensors = {name: torch.randn(shape).double() for name, shape in shapes.items()}
+    weights = torch.tensor([0.1, 0.3, 0.4, 0.15, 0.05]).double()
+    words = ["a", "cat", "sat", "on", "mats"]
+    flow = models.Flow(words=words, i=2, weights=weights, guesses=[("ran", 0.7), ("sat", 0.2)], **tensors)
+    figure, axes = plt.subplot_mosaic(visualize.LAYOUT)
+    visualize.draw_asking(axes, flow, ["k"] * 5)
+    visualize.draw_mixing(axes, flow)
+    visualize.draw_arrows(axes)
+    expected = {
+        "x": ('x of "?" (11)', flow.x[2:3]),
+        "query": ("query (3): W_q (11 × 3)", flow.query[None]),
+        "words": ("x of all (5, 11)", flow.x),
+        "keys": ("keys (5, 3): W_k (11 × 3)", flow.keys),
+        "values": ("values (5, 7): W_v (11 × 7)", flow.values),
+        "weighted": ("weight × value (5, 7)", torch.stack([w * v for w, v in zip(weights, flow.values, strict=True)])),
+        "output": ("output (7): their sum", flow.output[None]),
+    }
+    for panel, (text, numbers) in expected.items():
+        assert text in [drawn.get_text() for drawn in axes[panel].texts], panel
+        (image,) = axes[panel].images
+        near(torch.tensor(image.get_array()), numbers)
+    for panel, text, numbers in (
+        ("scores", "scores (5): q · k / √3", flow.scores),
+        ("weights", "weights (5): softmax", weights),
+    ):
+        assert text in [drawn.get_text() for drawn in axes[panel].texts]
+        near(torch.tensor([bar.get_width() for bar in axes[panel].patches]).double(), numbers, share=1e-6)
+    plt.close(figure)
