@@ -82,34 +82,52 @@ def asks(words: list[str], weights: Tensor, position: int) -> str:
 
 @dataclass(frozen=True)
 class Flow:
-    """All that one head computes for a hidden word: query (d_k,), scores and weights (T,), output (d_v,), guesses."""
+    """All that one head computes for the hidden word i of T words."""
 
     words: list[str]
     i: int
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    scores: Tensor
-    weights: Tensor
-    output: Tensor
+    x: Tensor  # (T, d_model), what the head reads
+    query: Tensor  # (d_k,), of the hidden word
+    keys: Tensor  # (T, d_k)
+    values: Tensor  # (T, d_v)
+    scores: Tensor  # (T,)
+    weights: Tensor  # (T,)
+    output: Tensor  # (d_v,), of the hidden word
     guesses: list[tuple[str, float]]
 
     @property
     def seen(self) -> list[str]:
+        """The words as the reader is shown them."""
         return shown(hide(self.words, self.i))
 
     @property
     def asked(self) -> list[int]:
+        """Which two other words the hidden word gives the largest weights."""
         return most_asked(self.weights, self.i)
 
 
 @torch.no_grad()
 def flow_of(trained: Trained, words: list[str]) -> Flow:
-    model, i = in_double(trained.model), choose_word(words)
+    """Returns what the head computes on the way from the hidden word to the guess, in float64."""
+    model = in_double(trained.model)
     attention = model.blocks[0].attention
+    i = choose_word(words)
     x = attention_input(model, hide(words, i))
-    query, key, value = attention.w_q(x)[i], attention.w_k(x), attention.w_v(x)
-    scores = key @ query / math.sqrt(key.size(-1))  # (T, d_k) @ (d_k,) -> (T,)
-    output, weights = scaled_dot_product_attention(query[None], key, value)
-    guesses = likeliest(guess_hidden(model, [words], [i])[0][0], count=4)
-    return Flow(words, i, query, key, value, scores, weights[0], output[0], guesses)
+    query = attention.w_q(x[i])  # (d_model,) -> (d_k,)
+    keys = attention.w_k(x)  # (T, d_model) -> (T, d_k)
+    values = attention.w_v(x)  # (T, d_model) -> (T, d_v)
+    scores = keys @ query / math.sqrt(len(query))  # (T, d_k) @ (d_k,) -> (T,)
+    output, weights = scaled_dot_product_attention(query[None], keys, values)
+    probabilities, _ = guess_hidden(model, [words], [i])
+    return Flow(
+        words=words,
+        i=i,
+        x=x,
+        query=query,
+        keys=keys,
+        values=values,
+        scores=scores,
+        weights=weights[0],
+        output=output[0],
+        guesses=likeliest(probabilities[0], count=4),
+    )

@@ -7,7 +7,7 @@ Writes attention_heatmap.png and qkv_flow.png to visualizations/plots/phase1/, b
 weights of every sentence of --sentences, with nothing hidden, to data/processed/attention_weights.pt.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -16,7 +16,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from phase1_single_head.models import asks, choose_word, flow_of, hide, load_single_head_model, most_asked, shown
+from phase1_single_head.models import (
+    Flow,
+    asks,
+    choose_word,
+    flow_of,
+    hide,
+    load_single_head_model,
+    most_asked,
+    shown,
+)
 from shared import checkpoints, cli, paths
 from shared.attention_utils import normalized_entropy
 from shared.toy_language import tokenize
@@ -67,69 +76,128 @@ def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     return fig, f"{title}. {rows}"
 
 
+def size(vectors: Tensor) -> str:
+    """The shape as a reader writes it: "(6, 64)", "(64)"."""
+    return f"({', '.join(str(length) for length in vectors.shape)})"
+
+
+def matrix(name: str, given: Tensor, made: Tensor) -> str:
+    """The matrix that makes one vector of the other, with its size: "W_q (64 × 64)"."""
+    return f"{name} ({given.size(-1)} × {made.size(-1)})"
+
+
 def head(ax: Axes, step: str, what: str) -> Axes:
-    """Over a panel: the step, if one begins here, and what it shows."""
+    """Over a panel: the step, if one begins here, and what the panel shows, with its size."""
     ax.set_title(f"{step}\n", loc="left", fontsize=12, weight="bold", linespacing=1.6)
     ax.annotate(what, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", color=QUIET)
     return ax
 
 
-def stripes(ax: Axes, vectors: Tensor) -> None:
+def stripes(ax: Axes, vectors: Tensor) -> Axes:
     """Vectors (n, d), one above the other: a stripe for each number."""
     limit = vectors.abs().max().item()
-    ax.imshow(vectors.numpy(), aspect="auto", cmap=SIGNED, vmin=-limit, vmax=limit, interpolation="nearest")
+    colors = {"cmap": SIGNED, "vmin": -limit, "vmax": limit}
+    ax.imshow(vectors.numpy(), aspect="auto", interpolation="nearest", **colors)
     ax.set(xticks=[], yticks=[])
     ax.tick_params(length=0)
+    return ax
 
 
-def bars(ax: Axes, names: Sequence[str], values: Sequence[float], colors: Sequence[str]) -> None:
+def bars(ax: Axes, names: Sequence[str], values: Sequence[float], colors: Sequence[str]) -> Axes:
     """A bar for each name, the first on top, its number at its end."""
-    ax.bar_label(ax.barh(range(len(names)), values, 0.6, color=colors), [f"{x:z.2f}" for x in values], padding=3)
-    ax.set_yticks(range(len(names)), names)
+    rows = range(len(names))
+    drawn = ax.barh(rows, values, 0.6, color=colors)
+    ax.bar_label(drawn, [f"{value:z.2f}" for value in values], padding=3)
+    ax.set_yticks(rows, names)
     ax.set(xticks=[], ylim=(len(names) - 0.5, -0.5))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     ax.margins(x=0.5)
+    return ax
 
 
-def arrow(start: Axes, end: Axes, side: float, height: float) -> None:
-    """From one panel to another: from the left (0) or right (1) side of the first to a point of the other's side."""
-    style = {"arrowprops": {"arrowstyle": "-|>", "color": INK, "linewidth": 1.4}}
-    coordinates = {"xycoords": end.transAxes, "textcoords": start.transAxes}
-    start.annotate("", (1 - side, height), (side, 0.5), **coordinates, **style)
+LAYOUT = [
+    ["x", "query", ".", "."],
+    ["words", "keys", "scores", "weights"],
+    [".", "values", "weighted", "output"],
+    [".", "guess", "guess", "."],
+]
+STEPS = (
+    "The vector x of the hidden word, its query against all keys, scores, weights, weighted values, their sum, and "
+    "the likeliest words."
+)
+LEFT, RIGHT, BOTTOM = (0, 0.5), (1, 0.5), (0.5, 0)  # middles of a panel's sides, as shares of it
+ARROWS = (  # from a side of one panel to a point of another: where there is a product or a sum
+    ("x", RIGHT, "query", LEFT),
+    ("words", RIGHT, "keys", LEFT),
+    ("words", (1, 0.1), "values", LEFT),
+    ("query", RIGHT, "scores", (0, 0.98)),
+    ("keys", RIGHT, "scores", LEFT),
+    ("weights", BOTTOM, "weighted", (1, 0.9)),
+    ("values", RIGHT, "weighted", LEFT),
+    ("weighted", RIGHT, "output", LEFT),
+    ("output", BOTTOM, "guess", (1, 0.8)),
+)
 
 
-LAYOUT = """
-    Q....
-    KSWVM
-    .GG.O
-    .GG..
-"""
+def draw_arrows(axes: Mapping[str, Axes]) -> None:
+    """From panel to panel, as the numbers go."""
+    style = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.2, "shrinkA": 3, "shrinkB": 3}
+    for start, here, end, there in ARROWS:
+        coordinates = {"xycoords": axes[end].transAxes, "textcoords": axes[start].transAxes}
+        axes[start].annotate("", there, here, arrowprops=style, **coordinates)
+
+
+def draw_asking(axes: Mapping[str, Axes], flow: Flow, colors: Sequence[str]) -> None:
+    """From the words to the weights: the query of the hidden word against the key of each."""
+    x, rows = flow.x[flow.i], range(len(flow.words))
+    head(axes["x"], "", f'x of "?" {size(x)}')
+    stripes(axes["x"], x[None])  # (d_model,) -> (1, d_model)
+    head(axes["query"], "1  Ask", f"query {size(flow.query)}: {matrix('W_q', x, flow.query)}")
+    stripes(axes["query"], flow.query[None])  # (d_k,) -> (1, d_k)
+    head(axes["words"], "", f"x of all {size(flow.x)}")
+    stripes(axes["words"], flow.x).set_yticks(rows, token_labels(flow.seen))
+    head(axes["keys"], "", f"keys {size(flow.keys)}: {matrix('W_k', x, flow.keys)}")
+    stripes(axes["keys"], flow.keys)
+    head(axes["scores"], "", f"scores {size(flow.scores)}: q · k / √{len(flow.query)}")
+    bars(axes["scores"], ["" for _ in rows], flow.scores.tolist(), colors)
+    head(axes["weights"], "2  Weigh", f"weights {size(flow.weights)}: softmax")
+    bars(axes["weights"], flow.seen, flow.weights.tolist(), colors)
+
+
+def draw_mixing(axes: Mapping[str, Axes], flow: Flow) -> None:
+    """From the values to the guess: each value times its weight, their sum, the likeliest words."""
+    head(axes["values"], "3  Mix", f"values {size(flow.values)}: {matrix('W_v', flow.x, flow.values)}")
+    stripes(axes["values"], flow.values)
+    weighted = flow.weights[:, None] * flow.values  # (T, 1) * (T, d_v) -> (T, d_v)
+    head(axes["weighted"], "", f"weight × value {size(weighted)}")
+    stripes(axes["weighted"], weighted)
+    head(axes["output"], "", f"output {size(flow.output)}: their sum")
+    stripes(axes["output"], flow.output[None])  # (d_v,) -> (1, d_v)
+    axes["output"].set_box_aspect(0.12)  # as flat as a row
+    words = [word for word, _ in flow.guesses]
+    chances = [probability for _, probability in flow.guesses]
+    head(axes["guess"], "4  Guess", "the rest of the model")
+    bars(axes["guess"], words, chances, [BLUE] + [GREY] * len(words))
 
 
 def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
-    """The way of the hidden word, from its query to the guess: a row for each word, those asked most in blue."""
+    """The way of the hidden word, from its vector to the guess; the two words asked most are blue."""
     flow, n = flow_of(trained, words), len(words)
-    size, heights = (9.6, 3.8 + 0.3 * n), (0.8, n, 0.8, 2.4)
-    fig, axes = plt.subplot_mosaic(LAYOUT, figsize=size, height_ratios=heights, layout="constrained")
     colors = [BLUE if j in flow.asked else GREY for j in range(n)]
-    stripes(head(axes["Q"], "1  Ask", 'W_q: query of "?"'), flow.query[None])
-    stripes(head(axes["K"], "", "W_k: keys"), flow.key)
-    axes["K"].set_yticks(range(n), token_labels(flow.seen))
-    bars(head(axes["S"], "", f"scores: q · k / √{flow.key.size(-1)}"), [""] * n, flow.scores.tolist(), colors)
-    bars(head(axes["W"], "2  Weigh", "softmax: sum 1"), flow.seen, flow.weights.tolist(), colors)
-    stripes(head(axes["V"], "3  Mix", "W_v: values"), flow.value)
-    stripes(head(axes["M"], "", "weight × value"), flow.weights[:, None] * flow.value)
-    stripes(head(axes["O"], "", 'their sum: output of "?"'), flow.output[None])
-    guesses, chances = zip(*flow.guesses, strict=True)
-    bars(head(axes["G"], "4  Guess", "the rest of the model"), guesses, chances, [BLUE] + [GREY] * len(guesses))
-    arrow(axes["Q"], axes["S"], 1, 0.95)
-    arrow(axes["O"], axes["G"], 0, 0.85)
-    guess, word = guesses[0], words[flow.i]
-    title = f'Four steps lead from "?" to the guess "{guess}"' + ("" if guess == word else f'; it was "{word}"')
+    sizes = {"figsize": (9.6, 4.6 + 0.5 * n), "height_ratios": (0.8, n, n, 3)}
+    fig, axes = plt.subplot_mosaic(LAYOUT, layout="constrained", **sizes)
+    fig.get_layout_engine().set(wspace=0.06)  # room for the arrows
+    draw_asking(axes, flow, colors)
+    draw_mixing(axes, flow)
+    draw_arrows(axes)
+    guess, _ = flow.guesses[0]
+    word = words[flow.i]
+    truth = "" if guess == word else f'; it was "{word}"'
+    title = f'Four steps lead from "?" to the guess "{guess}"{truth}'
     note = entropy_note(trained, flow.weights, ' of the row of "?"')
     headline(fig, title, f"a stripe: one number of a vector, purple below 0, green above\n{note}")
-    return fig, f"{title}. Query against keys, scores, weights, weighted values, their sum, and the likeliest words."
+    return fig, f"{title}. {STEPS}"
 
 
 @cli.script
