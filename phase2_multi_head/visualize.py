@@ -1,14 +1,14 @@
 """What does each head look at: trained beside untrained?
 
 Random weights draw pictures, too: courses like to show eight heads of a module that was never trained. Here it is
-measured beside the trained toy model and the same model before training. The weights of all heads on every sentence of
---sentences are saved to data/processed/multi_head_patterns.pt.
+measured beside the trained toy model and the same model before training, each head for itself. The weights of all heads
+on every sentence of --sentences are saved to data/processed/multi_head_patterns.pt.
 """
 
-import argparse
-import importlib
+import itertools
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
@@ -20,16 +20,28 @@ from torch import Tensor
 from phase1_single_head.models import choose_word, guess_hidden, likeliest
 from phase2_multi_head.models import RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import checkpoints, paths, training
+from shared import checkpoints, cli, paths, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence.claims import Claim, Numbers
-from shared.experiment import Experiment, Results, Run
+from shared.experiment import Experiment, Picture, Results, Run
 from shared.grammar.entropy import excess_loss, questions
 from shared.grammar.roles import NO_NAME, golds, head_names
 from shared.grammar.scores import relation_name, with_relations
+from shared.head_statistics import effective_context, even_weights, head_statistics, largest_weight
 from shared.toy_language import tokenize
 from shared.toy_model import MakeAttention, weights_of
-from shared.visualization_utils import plot_heads, role_color, weight_colorbar
+from shared.training import Recipe, Trained
+from shared.visualization_utils import (
+    HIDDEN,
+    INK,
+    QUIET,
+    plot_heads,
+    readable,
+    role_color,
+    weight_colorbar,
+)
+
+ENTROPY, CONTEXT = 1.12, 1.36  # where the numbers stand beside the bars, which end at 1
 
 
 def total_variation(weights: Tensor, rows: Tensor) -> float:
@@ -54,37 +66,110 @@ def describe(name: str, layers: list[Tensor], mask: Tensor) -> dict[str, float]:
     }
 
 
+def row_name(layer: int, head: int) -> str:
+    """What the table of numbers calls a head."""
+    return f"layer {layer} head {head}"
+
+
+def describe_heads(layers: list[Tensor], before: list[Tensor], mask: Tensor) -> dict[str, float]:
+    """How widely each head spreads its weight: "layer 0 head 1, entropy" is normalised, "nats" is not.
+
+    A head is sharper if its entropy is lower than before training.
+    layers, before: weights (N, H, T, T) of each layer, trained and untrained; mask (N, 1, T, T): real words.
+    """
+    numbers, sharper = {}, 0
+    for layer, (weights, untrained) in enumerate(zip(layers, before, strict=True)):
+        found = head_statistics(weights, mask)
+        columns = {
+            "entropy": found["normalised entropy"],
+            "before training": head_statistics(untrained, mask)["normalised entropy"],
+            "nats": found["entropy"],
+            "distance": found["distance"],
+            "largest weight": largest_weight(weights, mask),
+            "effective context": effective_context(weights, mask),
+        }
+        for head in range(weights.size(1)):
+            for column, of_heads in columns.items():
+                numbers[f"{row_name(layer, head)}, {column}"] = of_heads[head].item()
+        sharper += (columns["entropy"] < columns["before training"]).sum().item()
+    return numbers | {"all heads": len(layers) * layers[0].size(1), "sharper heads": sharper}
+
+
+def sharpest(of_heads: Numbers, names: list[list[str]]) -> str:
+    """What is said of the head with the lowest entropy."""
+    entropy_of = {}
+    for layer, row in enumerate(names):
+        for head in range(len(row)):
+            entropy_of[layer, head] = of_heads[f"{row_name(layer, head)}, entropy"]
+    layer, head = min(entropy_of, key=entropy_of.get)
+    name = names[layer][head]
+    return "has no role" if name == NO_NAME else f"is {name}"
+
+
+def recipe_of(make_attention: MakeAttention) -> Recipe:
+    """The recipe of this phase; an attention of the reader's own gets a checkpoint of its own."""
+    if make_attention is MultiHeadAttention:
+        return RECIPE
+    # With the module in its name, since a copied file may have kept the name of the class.
+    return replace(RECIPE, name=f"{make_attention.__module__}.{make_attention.__name__}")
+
+
+def weights_on_held_out(trained: Trained) -> tuple[list[Tensor], Tensor]:
+    """Weights of every layer on the held-out sentences, and which words are real; see training.attention_on."""
+    held_out, objective = training.corpus()[1], trained.recipe.objective
+    layers, mask = training.attention_on(trained.model, held_out, objective)
+    return [weights.cpu() for weights in layers], mask.cpu()
+
+
 @torch.no_grad()
 def measure(run: Run) -> Numbers:
-    """Mean total variation between the rows of two heads of a layer, 0 alike, 1 no word in common; held-out sentences.
+    """Entropy, mean total variation between two heads of a layer, and what each head does, on held-out sentences.
 
     Controls: untrained modules, the toy model, and 8 heads, d_model = 512, on 10 random tokens as in the figures.
     """
-    options, make_attention = run.options, run.options.attention
-    own_name = f"{make_attention.__module__}.{make_attention.__name__}"  # a copied file may have kept the class's name
-    recipe = RECIPE if make_attention is MultiHeadAttention else replace(RECIPE, name=own_name)
+    make_attention = run.options.attention
     with torch.enable_grad():
-        trained = checkpoints.trained_model(recipe, make_attention, options, run.seed)
+        trained = checkpoints.trained_model(recipe_of(make_attention), make_attention, run.options, run.seed)
     untrained = training.untrained(trained.recipe, make_attention)
     torch.manual_seed(run.seed)
-    _, weights = MultiHeadAttention(512, 8)(torch.randn(2, 10, 512))
-    numbers = describe("as in the figure", [weights], torch.ones(2, 1, 10, 10, dtype=torch.bool))
-    for name, each in (("untrained", untrained), ("trained", trained)):
-        layers, mask = training.attention_on(each.model, training.corpus()[1], each.recipe.objective)
-        numbers |= describe(name, [layer.cpu() for layer in layers], mask.cpu())
-    if run.seed == options.seed:
-        names = head_names(trained, make_attention)
-        run.shown.update(trained=trained, untrained=untrained, label=trained.label, words=options.words, names=names)
-        run.shown["named"] = sum(name != NO_NAME for row in names for name in row)
-        hidden = choose_word(options.words)
-        ((guess, probability),) = likeliest(guess_hidden(trained.model, [options.words], [hidden])[0][0], 1)
-        run.shown["guess"] = f'For a hidden "{options.words[hidden]}" the model guesses "{guess}" ({probability:.2f})'
-        run.shown["excess"] = excess_loss(trained.logits, questions(training.corpus()[1][:100]))  # held out
-        saved = {sentence: weights_of(trained.model, tokenize(sentence)) for sentence in options.all_sentences}
-        path = options.output_dir / paths.PROCESSED / "multi_head_patterns.pt"
-        with paths.whole_file(path) as unfinished, unfinished.open("wb") as file:
-            torch.save(saved, file)
-    return numbers
+    _, of_the_figure = MultiHeadAttention(512, 8)(torch.randn(2, 10, 512))
+    layers, mask = weights_on_held_out(trained)
+    before, _ = weights_on_held_out(untrained)
+    of_heads = describe_heads(layers, before, mask)
+    run.shown.update(trained=trained, untrained=untrained)
+    run.shown.update(example(trained, make_attention, run.options.words))
+    run.shown["sharpest"] = sharpest(of_heads, run.shown["names"])
+    run.shown["even"] = effective_context(even_weights(mask), mask).item()
+    return {
+        **describe("as in the figure", [of_the_figure], torch.ones(2, 1, 10, 10, dtype=torch.bool)),
+        **describe("untrained", before, mask),
+        **describe("trained", layers, mask),
+        **of_heads,
+    }
+
+
+def example(trained: Trained, make_attention: MakeAttention, words: list[str]) -> dict[str, Any]:
+    """The names of the heads, what the model guesses for a hidden word, and how much it loses."""
+    names = head_names(trained, make_attention)
+    hidden = choose_word(words)
+    guesses, _ = guess_hidden(trained.model, [words], [hidden])
+    ((guess, probability),) = likeliest(guesses[0], 1)
+    return {
+        "label": trained.label,
+        "words": words,
+        "names": names,
+        "named": sum(name != NO_NAME for row in names for name in row),
+        "guess": f'For a hidden "{words[hidden]}" the model guesses "{guess}" ({probability:.2f})',
+        "excess": excess_loss(trained.logits, questions(training.corpus()[1][:100])),  # held out
+    }
+
+
+def save_patterns(found: Results) -> None:
+    """Save the weights of all heads (L, H, T, T) on each of --sentences."""
+    model, saved = found.shown["trained"].model, {}
+    for sentence in found.options.all_sentences:
+        saved[sentence] = weights_of(model, tokenize(sentence))
+    checkpoints.save_tensors(saved, found.options.output_dir / paths.PROCESSED / "multi_head_patterns.pt")
 
 
 CLAIM = Claim(
@@ -102,17 +187,19 @@ CLAIM = Claim(
 )
 
 
-def picture(found: Results) -> Figure:
+def grid(found: Results) -> Figure:
     """Every trained head on one sentence, a layer in each row, by its role; below, the last layer before training."""
     words, names = found.shown["words"], found.shown["names"]
-    weights, before = (weights_of(found.shown[model].model, words) for model in ("trained", "untrained"))
+    weights = weights_of(found.shown["trained"].model, words)
+    before = weights_of(found.shown["untrained"].model, words)
     num_layers, num_heads = weights.shape[:2]
     side = max(1.85, 0.17 * len(words))
     size = (side * num_heads + 1.6, side * (num_layers + 1) + 1.2)
     fig, axes = plt.subplots(num_layers + 1, num_heads, figsize=size, squeeze=False, layout="constrained")
     for layer, row in enumerate(names):
         titles = [f"{name} ({layer}.{head})" for head, name in enumerate(row)]
-        plot_heads(weights[layer], words, axes=axes[layer], titles=titles, colors=list(map(role_color, row)))
+        colors = [role_color(name) for name in row]
+        plot_heads(weights[layer], words, axes=axes[layer], titles=titles, colors=colors)
         axes[layer, 0].set_ylabel(f"layer {layer}", fontsize=12)
         for ax, name in zip(axes[layer], row, strict=True):
             frame_related(ax, name, words)
@@ -124,6 +211,38 @@ def picture(found: Results) -> Figure:
     return fig
 
 
+def entropy_bars(found: Results) -> Figure:
+    """The normalised entropy of each head of the first run, and a mark where it was before training."""
+    numbers, names = found.runs[0], found.shown["names"]
+    num_layers, num_heads = len(names), len(names[0])
+    fig, ax = plt.subplots(figsize=(8.4, 1.6 + 0.42 * num_layers * num_heads), layout="constrained")
+    places, labels = [], []
+    for layer, row in enumerate(names):
+        for head, name in enumerate(row):
+            of_head = row_name(layer, head)
+            entropy, before = numbers[f"{of_head}, entropy"], numbers[f"{of_head}, before training"]
+            place = len(places) + 0.5 * layer  # half a row between two layers
+            ax.barh(place, 1, 0.64, color=HIDDEN)
+            ax.barh(place, entropy, 0.64, color=role_color(name))
+            ax.plot([before, before], [place - 0.4, place + 0.4], color=INK, linewidth=2.5)
+            ax.text(ENTROPY, place, f"{entropy:.2f}", ha="center", va="center", fontsize=11)
+            words = numbers[f"{of_head}, effective context"]
+            ax.text(CONTEXT, place, f"{words:.1f}", ha="center", va="center", fontsize=11)
+            places.append(place)
+            labels.append(f"{name}  {layer}.{head}")
+    ax.text(1, -0.6, "before training", ha="right", va="bottom", color=QUIET)
+    ax.text(ENTROPY, -0.6, "entropy", ha="center", va="bottom", color=QUIET)
+    ax.text(CONTEXT, -0.6, "effective\ncontext", ha="center", va="bottom", color=QUIET)
+    ax.set_yticks(places, labels, fontsize=11)
+    for label, name in zip(ax.get_yticklabels(), itertools.chain(*names), strict=True):
+        label.set(color=readable(role_color(name)), weight="normal" if name == NO_NAME else "bold")
+    ax.set_xticks([0, 0.5, 1], ["0: one word", "0.5", "1: even"])
+    ax.set(xlim=(0, CONTEXT + 0.1), ylim=(places[-1] + 0.5, -0.6))
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    return fig
+
+
 def frame_related(ax: Axes, name: str, words: list[str]) -> None:
     """Frame the cells where the role of a head has its weight, if it is a relation and this sentence has it."""
     gold = {relation_name(*key): matrix[0] for key, matrix in golds([with_relations(words)]).items()}
@@ -131,27 +250,35 @@ def frame_related(ax: Axes, name: str, words: list[str]) -> None:
         ax.add_patch(Rectangle((key, query), 1, 1, fill=False, edgecolor=role_color(name), linewidth=2.5, zorder=4))
 
 
-def attention_class(name: str) -> MakeAttention:
-    """What --attention names: "phase2_multi_head.alibi_attention:AlibiAttention"."""
-    module, _, own = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), own)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"MODULE:CLASS, please: {error}") from None
-
-
 main = Experiment(
     measure,
     [CLAIM],
-    picture,
-    title="Training gives {shown[named]} of these heads a role",
-    note="{shown[label]} · roles by rule; framed: the words they are about · normalised entropy "
-    "{n[trained, entropy]:.2f}, untrained {n[untrained, entropy]:.2f}",
+    more_pictures=[
+        Picture(
+            "multi_head_grid",
+            grid,
+            title="Training gives {shown[named]} of these heads a role",
+            note="{shown[label]} · roles by rule; framed: the words they are about · normalised entropy "
+            "{n[trained, entropy]:.2f}, untrained {n[untrained, entropy]:.2f}",
+        ),
+        Picture(
+            "attention_entropy",
+            entropy_bars,
+            title="{n[sharper heads]:.0f} of {n[all heads]:.0f} heads are sharper than before training; "
+            "the sharpest {shown[sharpest]}",
+            note="{shown[label]} · names by rule, on held-out sentences · bar: normalised entropy\n"
+            "effective context: e to the entropy, in words; even weights would have {shown[even]:.1f}",
+        ),
+    ],
+    keep=save_patterns,
     answer="Two heads of a layer are {n[trained, difference]:.2f} apart, before training "
     "{n[untrained, difference]:.2f}: 0 is alike, 1 no word in common. "
     "{shown[guess]}, and its excess loss is {shown[excess]:.2f} nats",
     options=lambda parser: parser.add_argument(
-        "--attention", type=attention_class, default=MultiHeadAttention, help="MODULE:CLASS of an attention of your own"
+        "--attention",
+        type=cli.attention_class,
+        default=MultiHeadAttention,
+        help="MODULE:CLASS of an attention of your own",
     ),
     about=lambda options: options.attention is MultiHeadAttention,
 )

@@ -25,6 +25,7 @@ from shared import training
 from shared.attention_checks import torch_twin
 from shared.attention_utils import causal_mask
 from shared.grammar.roles import NO_NAME
+from shared.head_statistics import effective_context, largest_weight
 from shared.tests.helpers import T_K, T_Q, B, near
 from shared.toy_language import MASK_ID, encode
 
@@ -147,6 +148,42 @@ def test_heads_of_known_patterns_are_described_by_their_numbers():
     weights[..., 4, :], mask[..., 4, :] = 0.2, False
     numbers = visualize.describe("x", [weights, weights], mask)
     assert numbers == pytest.approx({"x, entropy": 1 / 3, "x, difference": (0.8 + 0.8 + 1) / 3})
+
+
+def test_largest_weight_and_effective_context_worked_by_hand():
+    """Entropy of .5 .25 .25 is 1.5 ln 2, so its row draws on 2^1.5 words; four equal weights count as four."""
+    one = [[0.5, 0.25, 0.25, 0.0], [0.0, 1.0, 0.0, 0.0], [0.25] * 4, [0.7, 0.1, 0.1, 0.1]]
+    other = [[0.0, 0.0, 0.0, 1.0], [0.5, 0.0, 0.5, 0.0], [0.0, 0.8, 0.0, 0.2], [0.25] * 4]
+    weights = torch.tensor([[one, other]], dtype=torch.float64)
+    mask = torch.ones(1, 1, 4, 4, dtype=torch.bool)
+    mask[..., 3, :] = False  # the last word is padding: its row does not count
+    near(largest_weight(weights, mask), ((0.5 + 1 + 0.25) / 3, (1 + 0.5 + 0.8) / 3))
+    uneven = 1 / (0.8**0.8 * 0.2**0.2)  # e^(-0.8 ln 0.8 - 0.2 ln 0.2): less than two words
+    near(effective_context(weights, mask), ((2**1.5 + 1 + 4) / 3, (1 + 2 + uneven) / 3))
+    for statistic in (largest_weight, effective_context):
+        with pytest.raises(ValueError, match=r"bool mask \(N, 1, T, T\)"):
+            statistic(weights[0], mask)
+
+
+def test_the_numbers_of_a_head_are_its_own_in_its_layer():
+    """Head 0 of layer 0 looks at itself, all others at all words alike; before, head 0 of layer 1 was sharper."""
+    even, own = torch.full((5, 5), 0.2, dtype=torch.float64), torch.eye(5, dtype=torch.float64)
+    mask = torch.ones(1, 1, 5, 5, dtype=torch.bool)
+    sharp, blurred = torch.stack([own, even])[None], torch.stack([even, even])[None]
+    numbers = visualize.describe_heads([sharp, blurred], [blurred, sharp], mask)
+    columns = ("entropy", "before training", "nats", "distance", "largest weight", "effective context")
+    expected = {
+        "layer 0 head 0": (0, 1, 0, 0, 1, 1),
+        "layer 0 head 1": (1, 1, math.log(5), 1.6, 0.2, 5),  # (5² - 1) / (3 · 5) words away
+        "layer 1 head 0": (1, 0, math.log(5), 1.6, 0.2, 5),
+        "layer 1 head 1": (1, 1, math.log(5), 1.6, 0.2, 5),
+    }
+    assert len(numbers) == 4 * 6 + 2
+    for name, values in expected.items():
+        near([numbers[f"{name}, {column}"] for column in columns], values)
+    assert (numbers["sharper heads"], numbers["all heads"]) == (1, 4)
+    assert visualize.sharpest(numbers, [["previous", NO_NAME], [NO_NAME, NO_NAME]]) == "is previous"
+    assert visualize.sharpest(numbers, [[NO_NAME, "previous"], ["previous", "next"]]) == "has no role"
 
 
 @pytest.mark.parametrize(("role", "framed"), [("verb → place", [(6, 2)]), (NO_NAME, [])])

@@ -13,13 +13,13 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization import attention_flow
 from phase3_visualization.roles import head_roles, role_stability, training_film
 from shared import head_statistics, training
-from shared.attention_utils import padding_mask
+from shared.attention_utils import normalized_entropy, padding_mask
 from shared.grammar import roles
 from shared.grammar.scores import attended_word, share_of_others
 from shared.tests.helpers import EXPLORER_RECIPES, near, sharp_model
 from shared.toy_language import TOY_SENTENCE, tokenize
 from shared.toy_model import weights_of
-from shared.visualization_utils import in_few_colors
+from shared.visualization_utils import in_few_colors, role_color
 
 
 def words_mask(lengths: list[int], width: int) -> torch.Tensor:
@@ -351,13 +351,29 @@ def test_the_film_shows_the_training_of_the_model_and_names_heads_as_all_picture
     for look, model in zip(looks, (training.new_model(recipe, MultiHeadAttention), trained.model), strict=True):
         assert torch.equal(look.weights, weights_of(model, words))
     assert looks[1].names == roles.head_names(trained, MultiHeadAttention)
+    layers, mask = training.attention_on(trained.model, roles.halves()[1], "masked word")
+    near(looks[1].entropy[0], normalized_entropy(layers[0], mask).nanmean(dim=(0, 2)).double(), share=1e-5)
 
 
 def test_frames_of_the_film_keep_nothing_of_a_later_one_and_white_stays_white():
-    names, scores = [[roles.NO_NAME] * 2], dict.fromkeys([*training_film.CORE_RELATIONS, "entropy"], 0.5)
+    names, scores = [[roles.NO_NAME] * 2], dict.fromkeys(training_film.CORE_RELATIONS, 0.5)
     sharp, even = torch.eye(3).expand(1, 2, 3, 3), torch.full((1, 2, 3, 3), 1 / 3)
-    looks = [training_film.Look(step, weights, names, scores) for step, weights in ((0, even), (2, sharp))]
+    before = training_film.Look(0, even, names, scores, torch.tensor([[1.0, 1.0]]))
+    after = training_film.Look(2, sharp, [["previous", roles.NO_NAME]], scores, torch.tensor([[0.25, 0.5]]))
+    looks = [before, after]
     stage = training_film.Stage(looks, [3.0, 2.5], ["the", "cat", "sat"], [0.3, 0.5])
     first, second, again = in_few_colors([stage.pixels(at) for at in (0, 1, 0)])
     assert not np.array_equal(first, second) and np.array_equal(first, again)
     assert first.shape[1] == 900 and tuple(first[0, 0]) == (255, 255, 255)
+    stage.show(1)
+    one, other = stage.entropies[0]
+    assert one.get_xydata().tolist() == [[0, 1], [2, 0.25]] and other.get_xydata().tolist() == [[0, 1], [2, 0.5]]
+    assert (one.get_color(), other.get_color()) == (role_color("previous"), role_color(roles.NO_NAME))
+    assert stage.mean_entropy.get_ydata() == [1, 0.375]
+    assert stage.mean_written.get_text() == "mean 0.38"
+
+
+def test_a_cell_of_the_film_stays_until_it_has_moved_visibly_and_ends_as_it_is():
+    weights = [torch.tensor(each) for each in ([0.5, 0.5], [0.48, 0.52], [0.46, 0.54], [0.45, 0.55])]
+    shown = training_film.calm(weights)
+    assert [each.tolist() for each in shown] == [weights[i].tolist() for i in (0, 0, 2, 3)]
