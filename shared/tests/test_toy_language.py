@@ -193,6 +193,9 @@ def test_a_perfect_head_scores_one_an_inverse_head_zero_and_an_offset_what_it_de
     gold = scores.gold_matrices([sentence], 8)["adjective-noun"]
     assert [scores.best_fixed_offset(way)[1] for way in (gold, gold.mT)] == [0.5, 1.0]
     assert scores.offset_baselines([sentence])["adjective-noun"] == 1.0, "that of the better direction"
+    farthest = torch.zeros(1, 5, 5, dtype=torch.bool)
+    farthest[0, 0, 4] = True
+    assert [scores.best_fixed_offset(way) for way in (farthest, farthest.mT)] == [(4, 1.0), (-4, 1.0)]
 
 
 @pytest.mark.parametrize("shift", [0, 2])
