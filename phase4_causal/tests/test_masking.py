@@ -31,12 +31,12 @@ from phase4_causal.masking.breaking_causality import full_loss, train
 from phase4_causal.models import RECIPE as CAUSAL_RECIPE
 from phase4_causal.models import largest_leak, patterns_of, with_attention
 from shared import toy_language, training
-from shared.attention_utils import causal_mask, document_mask
+from shared.attention_utils import causal_mask, document_mask, padding_mask
 from shared.grammar.entropy import next_word_floor
 from shared.grammar.roles import MARGIN, NO_NAME, TWICE
 from shared.grammar.scores import with_relations
 from shared.head_statistics import even_weights, layer_statistics
-from shared.tests.helpers import near
+from shared.tests.helpers import near, qkv
 from shared.toy_language import END_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence, encode
 from shared.toy_model import ToyTransformer, weights_of
 
@@ -82,6 +82,17 @@ def test_nan_comes_from_rows_without_a_key_and_from_float16_and_not_with_ours():
             assert counts == expected.get(cause, [0] * 4), cause  # why: float16 has three digits
     sums = nan_causes.wrong_axis(torch.float64)
     assert sums.min() < 0.5 and sums.max() > 1.5  # no NaN, but rows that do not sum to 1; C121
+
+
+def test_a_padding_mask_of_two_axes_is_read_as_one_of_queries_if_sequences_are_as_many_as_words():
+    query, key, value = qkv(leading=(7, 3), t_q=7, t_k=7)
+    lengths = torch.arange(1, 8)
+    by_sequence = padding_mask(lengths, 7)  # (B, 1, 1, T_k)
+    two_axes = by_sequence[:, 0, 0]  # (B, 1, 1, T_k) -> (B, T_k)
+    output, weights = scaled_dot_product_attention(query, key, value, two_axes)
+    assert not weights[:, :, 0, 1:].any() and weights[0, :, 6].all(), "query 0 has the mask of sequence 0"
+    right, weights = scaled_dot_product_attention(query, key, value, by_sequence)
+    assert not weights[0, :, :, 1:].any() and (output - right).abs().max() > 0.1
 
 
 # ---- leaks
