@@ -1,12 +1,14 @@
 """How does a head guess a hidden word: "the cat ? on the mat"?
 
-The "?" is followed through a trained model to the guess: whom it asks, what it takes from them, and what the guess
-would be if they were others. Every step is written out here, so a change in self_attention.py shows as a difference.
+The "?" is followed through a trained model to the guess: whom it asks, what it takes from them, and
+what the guess would be if they were others. Every step is written out here. So if self_attention.py
+is changed, this walk and the model differ, and the last line tells both guesses.
 
     python phase1_single_head/hidden_word.py --sentence "those dogs slept in a soft bed"
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -49,15 +51,26 @@ def show(name: str, values: Tensor, limit: int = 6) -> None:
     print(f"   {name:20} {tuple(values.shape)!s:8} {numbers}{' ...' if len(values) > limit else ''}")
 
 
-def walk(model: ToyTransformer, words: list[str], i: int) -> tuple[Tensor, Tensor]:
-    """Print the way of the hidden word i, number by number -> how likely every word is there (V,), its weights (T,)."""
+@dataclass(frozen=True)
+class Walked:
+    """What the walk gives for the hidden word of T words."""
+
+    weights: Tensor  # (T,)
+    output: Tensor  # (d_v,)
+    probabilities: Tensor  # (V,), how likely each word of the vocabulary is
+
+
+def walk(model: ToyTransformer, words: list[str], i: int) -> Walked:
+    """Print the way of the hidden word i to the guess, number by number."""
     block, seen = model.blocks[0], hide(words, i)
     attention: SelfAttention = block.attention
     x = attention_input(model, seen)
     d_k = attention.w_k.out_features
 
     print("1. Project: three views of each word, x W")
-    query, key, value = x @ attention.w_q.weight.T, x @ attention.w_k.weight.T, x @ attention.w_v.weight.T
+    query = x @ attention.w_q.weight.T  # (T, d_model) @ (d_model, d_k) -> (T, d_k)
+    key = x @ attention.w_k.weight.T
+    value = x @ attention.w_v.weight.T
     show('x of "?"', x[i])
     show("query: looks for", query[i])
     show("key: is found by", key[i])
@@ -83,23 +96,52 @@ def walk(model: ToyTransformer, words: list[str], i: int) -> tuple[Tensor, Tenso
     print('\n6. Guess: "?" plus the output; the rest of the model turns that into a probability for every word')
     stream = model.embed(torch.tensor([encode(seen)]))[0, i] + attention.w_o(output)
     stream = stream + block.feed_forward(block.feed_forward_norm(stream))
-    logits = model.output_norm(stream) @ model.embedding.weight.T + model.output_bias  # (d_model,) -> (V,)
+    logits = model.output_norm(stream) @ model.embedding.weight.T  # (d_model,) -> (V,)
+    logits = logits + model.output_bias
     probabilities = logits.softmax(dim=-1)
     best = ", ".join(f"{word} {probability:.2f}" for word, probability in likeliest(probabilities))
     print(f'   {best}; it was "{words[i]}"')
 
-    print("\nAll words at once, as one matrix product (a difference of 1e-15 is rounding):")
+    return Walked(weights, output, probabilities)
+
+
+def compare(model: ToyTransformer, words: list[str], i: int, walked: Walked) -> Tensor:
+    """Print how far the walk is from the code that it explains -> the model's probabilities (V,)."""
+    attention: SelfAttention = model.blocks[0].attention
+    x = attention_input(model, hide(words, i))
+    query, key, value = attention.w_q(x), attention.w_k(x), attention.w_v(x)
     by_matrix, _ = scaled_dot_product_attention(query, key, value)
     whole, _ = guess_hidden(model, [words], [i])
-    for name, one, other in (
-        ("the walk above against the matrix form", output, by_matrix[i]),
-        ("the guess above against the whole model's", probabilities, whole[0]),
-    ):
-        print(f"   {name:42} differ by {(one - other).abs().max():.0e}")
-    ((guess, probability),) = likeliest(whole[0], 1)
-    same = "as above" if (whole - probabilities).abs().max() < 1e-9 else "not as above: the code was changed"
-    print(f"   The whole model guesses {guess} {probability:.2f}, {same}")
-    return probabilities, weights
+    of_output = (walked.output - by_matrix[i]).abs().max()
+    of_guess = (walked.probabilities - whole[0]).abs().max()
+    print("\nAll words at once, as one matrix product (a difference of 1e-15 is rounding):")
+    print(f"   {'the walk above against the matrix form':42} differ by {of_output:.0e}")
+    print(f"   {'the guess above against the whole model':42} differ by {of_guess:.0e}")
+    same = "as above" if agree(walked, whole[0]) else "not as above: the code was changed"
+    print(f"   The whole model guesses {said(whole[0])}, {same}")
+    return whole[0]
+
+
+def agree(walked: Walked, whole: Tensor) -> bool:
+    """Whether the walk and the model differ by rounding alone."""
+    return bool((walked.probabilities - whole).abs().max() < 1e-9)
+
+
+def said(probabilities: Tensor) -> str:
+    """The likeliest word of (V,), as a reader is told it: '"sat" (0.84)'."""
+    ((word, probability),) = likeliest(probabilities, 1)
+    return f'"{word}" ({probability:.2f})'
+
+
+def answer(word: str, asked: str, walked: Walked, whole: Tensor) -> str:
+    """The last line: the guess, or the two guesses where the reader has changed the code."""
+    if agree(walked, whole):
+        guess = said(whole)
+        return f'To guess a hidden "{word}" the head asks {asked}; the guess is {guess}'
+    return (
+        f"The model now guesses {said(whole)}; the walk above gives {said(walked.probabilities)}: "
+        "you changed one of the two"
+    )
 
 
 def ask_others(model: ToyTransformer, words: list[str], i: int, asked: list[int]) -> None:
@@ -121,14 +163,16 @@ def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_single_head_model(options)
     model, words, i = in_double(trained.model), options.words, choose_word(options.words)
-    print(f'\nOne head, {trained.label}, has to guess the word at "?": {" ".join(shown(hide(words, i)))}\n')
-    probabilities, weights = walk(model, words, i)
-    asked = most_asked(weights, i)
-    told = " and ".join(f'"{words[j]}" ({weights[j]:.2f})' for j in asked) or "nobody but itself"
+    seen = " ".join(shown(hide(words, i)))
+    print(f'\nOne head, {trained.label}, has to guess the word at "?": {seen}\n')
+    walked = walk(model, words, i)
+    whole = compare(model, words, i, walked)
+    asked = most_asked(walked.weights, i)
+    told = " and ".join(f'"{words[j]}" ({walked.weights[j]:.2f})' for j in asked)
+    told = f"{told} most" if asked else "nobody but itself"
     print(f"\nWhom it asked: {told}")
     ask_others(model, words, i, asked)
-    ((guess, probability),) = likeliest(probabilities, 1)
-    return f'To guess a hidden "{words[i]}" the head asks {told}; the guess is "{guess}" ({probability:.2f})'
+    return answer(words[i], told, walked, whole)
 
 
 if __name__ == "__main__":

@@ -123,8 +123,8 @@ LAYOUT = [
     [".", "guess", "guess", "."],
 ]
 STEPS = (
-    "The vector x of the hidden word, its query against all keys, scores, weights, weighted values, their sum, and "
-    "the likeliest words."
+    "The vector x of the hidden word, its query against all keys, scores, weights, weighted values, "
+    "their sum, and the likeliest words."
 )
 LEFT, RIGHT, BOTTOM = (0, 0.5), (1, 0.5), (0.5, 0)  # middles of a panel's sides, as shares of it
 ARROWS = (  # from a side of one panel to a point of another: where there is a product or a sum

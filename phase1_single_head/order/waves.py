@@ -1,9 +1,9 @@
 """Are positions that stand near each other more alike?
 
 A sinusoidal position is a vector of sines and cosines, waves from fast to slow. We draw 64 of them,
-with 64 numbers each as in our models, and compare every two by their cosine: it is 1 for vectors of
-the same direction. Nothing is trained here. By the formula the cosine depends on the distance alone,
-as a mean of 32 waves cos(distance · rate). Together they fall, but the fastest is back every 2π places.
+with 64 numbers each as in our models, and compare every two by their cosine, which is 1 for vectors
+of the same direction. Nothing is trained here. By the formula this cosine is a mean of 32 waves,
+cos(distance · rate): on average it falls, but the fastest wave is back every 2π places.
 """
 
 import matplotlib.pyplot as plt
@@ -39,7 +39,7 @@ def rises(cosines: Tensor) -> list[int]:
 
 
 def measure(run: Run) -> Numbers:
-    """Returns the cosine by distance, and at how many distances it rises; the same for every seed."""
+    """Returns the cosine by distance, and at how many distances it rises; no seed changes it."""
     positions = sinusoidal_positions(LENGTH, D_MODEL).double()
     cosines = likeness(positions)
     by_distance = cosines[0]
@@ -52,7 +52,8 @@ def draw_waves(ax: Axes, positions: Tensor) -> Axes:
     """The numbers of each position (T, d): a row for a position, a wave down each column."""
     image = ax.imshow(positions, cmap=SIGNED_MAP, vmin=-1, vmax=1, interpolation="nearest")
     ax.figure.colorbar(image, ax=ax, shrink=0.8, ticks=[-1, 0, 1]).outline.set_visible(False)
-    ax.set(xlabel="which number of the vector", ylabel="position", title="fast waves left, slow ones right")
+    ax.set(xlabel="which number of the vector", ylabel="position")
+    ax.set_title("fast waves left, slow ones right")
     return ax
 
 
@@ -68,7 +69,8 @@ def draw_distance(ax: Axes, cosines: Tensor) -> Axes:
     """One row of that against the distance (T,), with a larger dot where it rises."""
     ax.plot(cosines, "o-", color=BLUE, markersize=3, linewidth=1.5)
     up = rises(cosines)
-    ax.plot(up, cosines[up], "o", color=ORANGE, markersize=7, label="more alike than one place nearer")
+    said = "more alike than one place nearer"
+    ax.plot(up, cosines[up], "o", color=ORANGE, markersize=7, label=said)
     ax.set(xlim=(0, LENGTH - 1), ylim=(0, 1.05), xlabel="places apart", ylabel="cosine")
     ax.set_xticks(range(0, LENGTH, 6))
     ax.legend(frameon=False, loc="lower left", labelcolor=QUIET)
@@ -78,7 +80,8 @@ def draw_distance(ax: Axes, cosines: Tensor) -> Axes:
 def picture(found: Results) -> Figure:
     """Above: the positions, and how alike they are. Below: how alike they are by their distance."""
     panels = [["waves", "likeness"], ["distance", "distance"]]
-    fig, axes = plt.subplot_mosaic(panels, figsize=(9.6, 7.6), height_ratios=(5, 3), layout="constrained")
+    sizes = {"figsize": (9.6, 7.6), "height_ratios": (5, 3)}
+    fig, axes = plt.subplot_mosaic(panels, layout="constrained", **sizes)
     cosines = found.shown["cosines"]
     draw_waves(axes["waves"], found.shown["positions"])
     draw_likeness(axes["likeness"], cosines)
@@ -91,9 +94,9 @@ main = Experiment(
     picture=picture,
     title="Positions far apart are less alike, but the likeness falls in waves",
     note=f"sinusoidal positions of {D_MODEL} numbers, as our models have; nothing is trained",
-    answer="On average, yes: the cosine is {n[cosine, 1]:.2f} at 1 place and {n[cosine, 63]:.2f} at 63. But at "
-    "{n[distances at which it rises]:.0f} of these 63 distances it rises: from {n[cosine, 28]:.2f} at 28 places "
-    "to {n[cosine, 32]:.2f} at 32",
+    answer="On average, yes: the cosine of two positions is {n[cosine, 1]:.2f} at 1 place and "
+    "{n[cosine, 63]:.2f} at 63. But at {n[distances at which it rises]:.0f} of these distances it "
+    "rises, for example from {n[cosine, 28]:.2f} at 28 places to {n[cosine, 32]:.2f} at 32",
 )
 
 if __name__ == "__main__":

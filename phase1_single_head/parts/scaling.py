@@ -31,7 +31,7 @@ DRAWN = (8, 16, 32, 64, 128)  # d_k of the random vectors, as far as the picture
 SIZES = (*DRAWN, 512)
 NUM_KEYS, NUM_DRAWS = 6, 2000
 
-LARGE, SMALL = 64, 16  # d_k of the heads that are trained: the customary one, and that of our models
+LARGE, SMALL = 64, 16  # d_k of the heads that are trained: customary, and as in our models
 RATES = {  # learning rates of AdamW, by d_k: at 16 the lowest was the best for nobody
     LARGE: (0.001, 0.003, 0.01),
     SMALL: (0.003, 0.01),
@@ -135,46 +135,49 @@ CLAIMS = (
         at_most=0.1,
         oracle={"*, not divided, *": 0.001, "*": 0.3},
         null={"*": 0.3},
-        revised="was a third, for every d_k and each way to look; a third is what comes out at the scores at 64, so "
-        "tiny means a tenth now; then a condition, d_k = 512, let it hold",
+        revised="was a third, for every d_k and each way to look; a third is what comes out at the "
+        "scores at 64, so tiny means a tenth now; then a condition, d_k = 512, let it hold",
     ),
     Claim(
         id="C010",
-        text="Without the division by √d_k training fails: one head of d_k = 64 that must look at two places at once, "
-        "300 steps of AdamW, at each of three learning rates",
+        text="Without the division by √d_k training fails: one head of d_k = 64 that must look at "
+        "two places at once, 300 steps of AdamW, at each of three learning rates",
         source='course notes, "Why Scaling Matters"',
         rule="at its best learning rate of 0.001, 0.003 and 0.01 at least 0.3 fewer right than with it at its own best",
         effect=lambda n: n["divided, best rate"] - n["not divided, best rate"],
         at_least=0.3,
         oracle={"divided, *": 1.0, "*": 1 / TwoPlaces.SYMBOLS},
         null={"*": 1.0},
-        revised="asked for failure at 8 and 16 too, where the source says large ones; then at 64 and 128 at one rate",
+        revised="asked for failure at 8 and 16 too, where the source says large ones; then at 64 "
+        "and 128 at one learning rate",
     ),
     Claim(
         id="C011",
-        text="The division by √d_k is critical at d_k = 16, too: one head of d_k = 16 that must look at two places at "
-        "once, 300 steps of AdamW, at each of two learning rates",
+        text="The division by √d_k is critical at d_k = 16, too: one head of d_k = 16 that must look "
+        "at two places at once, 300 steps of AdamW, at each of two learning rates",
         source='course notes, "Learning Outcomes", said of models with d_k = 16',
-        rule="as for d_k = 64: at its best learning rate of 0.003 and 0.01 at least 0.3 fewer right than with it at "
-        "its own best",
+        rule="as for d_k = 64: at its best learning rate of 0.003 and 0.01 at least 0.3 fewer right "
+        "than with it at its own best",
         effect=lambda n: n["d_k = 16, divided, best rate"] - n["d_k = 16, not divided, best rate"],
         at_least=0.3,
         oracle={"d_k = 16, divided, *": 1.0, "*": 1 / TwoPlaces.SYMBOLS},
         null={"*": 1.0},
-        revised="was tried at 0.001, too, where both had learned less than at 0.003 in each of ten seeds",
+        revised="was tried at 0.001, too, where both had learned less than at 0.003 with each of ten seeds",
         explored=2,
     ),
     Claim(
         id="smaller-start",
-        text="With AdamW and one learning rate for all weights, a W_q that starts smaller by √d_k does not replace the "
-        "division: one head of d_k = 64 that must look at two places at once, 300 steps, at each of three rates",
+        text="With AdamW and one learning rate for all weights, a W_q that starts smaller by √d_k "
+        "does not replace the division: one head of d_k = 64 that must look at two places at once, "
+        "300 steps, at each of three learning rates",
         source='asked of Raffel et al. 2020, whose code says "equivalent under Adafactor"',
-        rule="at its best rate of 0.001, 0.003 and 0.01 at least 0.2 fewer right than with the division at its best",
+        rule="at its best learning rate of 0.001, 0.003 and 0.01 at least 0.2 fewer right than with "
+        "the division at its best",
         effect=lambda n: n["divided, best rate"] - n["smaller W_q, best rate"],
         at_least=0.2,
         oracle={"divided, *": 1.0, "*": 0.3},
         null={"*": 1.0},
-        revised="was 'learns as fast', at most 0.1 fewer right at one rate; before that at d_k = 16, too",
+        revised="was 'learns as fast', at most 0.1 fewer right at one learning rate; before that at d_k = 16, too",
     ),
 )
 
@@ -189,7 +192,7 @@ def draw_largest(ax: Axes, found: Results) -> Axes:
 
 
 def draw_gradients(ax: Axes, found: Results) -> Axes:
-    """How long the gradients are, against d_k: three of each way, of which the divided lie together."""
+    """How long three gradients are, against d_k, divided and not."""
     ax.set(yscale="log", ylim=(0.03, 1.5), xlabel="d_k", ylabel="length of the gradient")
     not_divided = {}
     for gradient, name in GRADIENTS.items():
@@ -233,9 +236,10 @@ main = Experiment(
     title="Without the division by √d_k little is learned at d_k = 64, more at 16",
     note="below: one head that must look at two places at once\n"
     "smaller W_q: not divided, but W_q starts smaller by √d_k",
-    answer="At d_k = 64 {n[divided, best rate]:.0%} are right with the division, {n[not divided, best rate]:.0%} "
-    "without it and {n[smaller W_q, best rate]:.0%} with a W_q that starts smaller; at d_k = 16 without it "
-    "{n[d_k = 16, not divided, best rate]:.0%} (each at its best learning rate)",
+    answer="At d_k = 64 {n[divided, best rate]:.0%} are right with the division, "
+    "{n[not divided, best rate]:.0%} without it and {n[smaller W_q, best rate]:.0%} with a W_q that "
+    "starts smaller; at d_k = 16 {n[d_k = 16, not divided, best rate]:.0%} without it "
+    "(each at its best learning rate)",
 )
 
 if __name__ == "__main__":

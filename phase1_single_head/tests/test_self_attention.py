@@ -199,11 +199,14 @@ def guessed(probabilities):
 
 
 @pytest.mark.parametrize("text", SENTENCES)
+@torch.no_grad()
 def test_what_is_walked_and_drawn_is_what_a_plain_pass_computes(trained, text, capsys):
     words = text.split()
     i = models.choose_word(words)
     probabilities, weights = plain_pass(trained, words, i)
-    near(hidden_word.walk(in_double(trained.model), words, i), (probabilities, weights))
+    walked = hidden_word.walk(in_double(trained.model), words, i)
+    near((walked.probabilities, walked.weights), (probabilities, weights))
+    near(hidden_word.compare(in_double(trained.model), words, i, walked), probabilities)
     printed = capsys.readouterr().out
     assert f"\n   {guessed(probabilities)}, " in printed
     assert " ".join(f"{weight:8.3f}" for weight in weights.tolist()) in printed
@@ -216,6 +219,25 @@ def test_what_is_walked_and_drawn_is_what_a_plain_pass_computes(trained, text, c
     near(attention.w_v(flow.x), flow.values)
     word, probability = flow.guesses[0]
     assert f"{word} {probability:.2f}" == guessed(probabilities)
+
+
+@torch.no_grad()
+def test_the_last_line_tells_both_guesses_where_the_reader_has_changed_the_code(trained):
+    """As after the lesson's first change, which takes the division away behind the walk."""
+    words, i = SENTENCES[0].split(), 2
+    model = in_double(trained.model)
+    walked = hidden_word.walk(model, words, i)
+    right = hidden_word.said(walked.probabilities)
+    whole = hidden_word.compare(model, words, i, walked)
+    expected = f'To guess a hidden "sat" the head asks "cat" most; the guess is {right}'
+    assert hidden_word.answer("sat", '"cat" most', walked, whole) == expected
+
+    model.blocks[0].attention.w_q.weight.mul_(8)  # as without the division by √64
+    changed = hidden_word.compare(model, words, i, walked)
+    now = f"{VOCABULARY[int(changed.argmax())]!r} ({changed.max():.2f})".replace("'", '"')
+    assert now != right
+    expected = f"The model now guesses {now}; the walk above gives {right}: you changed one of the two"
+    assert hidden_word.answer("sat", '"cat" most', walked, changed) == expected
 
 
 def test_many_hidden_words_at_once_are_as_one_by_one(trained):
