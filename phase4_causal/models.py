@@ -27,17 +27,18 @@ def with_attention(trained: Trained, make_attention: MakeAttention) -> ToyTransf
 
 
 def patterns_of(trained: Trained, sentences: list[Sentence]) -> tuple[list[Tensor], Tensor]:
-    """Weights of every layer, each (N, H, T, T), and what real queries may see, bool (N, 1, T, T), on the CPU.
+    """Weights of every layer, each (N, H, T, T), and what real queries may see, bool (N, 1, T, T).
 
-    A next-word model reads <start> first. It never reads <end>, which it only predicts: so <end> has no row here, and
-    no column. With <end> as a query the weights would be those of a word that the model has not met in training.
+    Both are on the CPU. A next-word model reads <start> first. It never reads <end>, which it only
+    predicts, so <end> has no row here, and no column: its weights would be those of a word that the
+    model has not met in training.
     """
     layers, mask = training.attention_on(trained.model, sentences, trained.recipe.objective)
     layers, mask = [weights.cpu() for weights in layers], mask.cpu()
     if trained.recipe.objective == "masked word":
         return layers, mask
     before_end = [weights[..., :-1, :-1] for weights in layers]
-    return before_end, mask[..., 1:, 1:]  # T real words and <end> -> T real words: one row and one column less
+    return before_end, mask[..., 1:, 1:]  # (N, 1, T, T) -> (N, 1, T - 1, T - 1), one word less each
 
 
 def long_model(length: int, device: str = "cpu", d_model: int = 128, num_layers: int = 4) -> ToyTransformer:

@@ -25,8 +25,8 @@ from shared.visualization_utils import QUIET, headline, plot_attention, plot_mas
 def draw_combined(fig: SubFigure, length: int = 8) -> None:
     """Each row reads: this mask & this mask = both."""
     causal, same_text = causal_mask(length), document_mask(torch.arange(length) // (length - 3))
-    no_filler = padding_mask(torch.tensor([length - 2]), length)[0, 0].expand(length, length)  # (1, 1, 1, T) -> (T, T)
-    others = {"no filler": no_filler, "same text": same_text}
+    no_filler = padding_mask(torch.tensor([length - 2]), length)[0, 0]  # (1, 1, 1, T) -> (1, T)
+    others = {"no filler": no_filler.expand(length, length), "same text": same_text}
     for panels, (name, other) in zip(fig.subplots(len(others), 3), others.items(), strict=True):
         masks = {"nothing later": causal, name: other, "both": causal & other}
         for ax, sign, (title, mask) in zip(panels, ("", "&", "="), masks.items(), strict=True):
@@ -47,10 +47,9 @@ def draw_masks(words: list[str]) -> tuple[Figure, str]:
     ax.set_ylabel("query (attending)", color=QUIET)
     draw_combined(combined)
     title = "A word may see itself and what comes before, and two masks combine with “and”"
-    headline(fig, title, "blue: may attend · hatched: hidden · right: 8 places, queries ↓, keys → · no model")
-    caption = (
-        f"{title}. The causal mask of the sentence; causal and padding, causal and document mask, and both together."
-    )
+    note = "blue: may attend · hatched: hidden · right: 8 places, queries ↓, keys → · no model"
+    headline(fig, title, note)
+    caption = f"{title}. The causal mask of the sentence; beside it with a padding and a document mask."
     return fig, caption
 
 

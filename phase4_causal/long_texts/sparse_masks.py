@@ -1,10 +1,11 @@
 """What do sparse masks reach, and what do they cost in answers?
 
-Reach: a position sees few others, and the next layer reads what those have read. As matrices of 0 and 1, reach after a
-layer = pattern · reach before it; the residual connection keeps what was there. Compared are a window, every 8th word,
-and both in turn (Child et al. 2019). Reach says what could arrive, not that a trained model sends it. So a model that
-was trained on all earlier words then predicts the next words of held-out sentences through such masks, without any
-training for them: what does it lose for each word?
+Reach: a position sees few others, and the next layer reads what those have read. As matrices of 0
+and 1, reach after a layer = pattern · reach before it; the residual connection keeps what was
+there. Compared are a window, every 8th word, and both in turn (Child et al. 2019). Reach says what
+could arrive, not that a trained model sends it. So a model that was trained on all earlier words
+then predicts the next words of held-out sentences through such masks, without any training for
+them: what does it lose for each word?
 """
 
 import math
@@ -31,17 +32,27 @@ from shared.visualization_utils import BLUE, ORANGE, QUIET, hatch_cell, readable
 
 LENGTH, NEAR = 64, 8  # words; window and stride
 WINDOW, STRIDE = local_mask(LENGTH, LENGTH, NEAR), strided_mask(LENGTH, LENGTH, NEAR)
-PATTERNS = {"near words": [WINDOW], "every 8th word": [STRIDE], "near and every 8th in turn": [WINDOW, STRIDE]}
+PATTERNS = {
+    "near words": [WINDOW],
+    "every 8th word": [STRIDE],
+    "near and every 8th in turn": [WINDOW, STRIDE],
+}
 
-WINDOWS, EVERY = (1, 2, 4, 8), 4  # words that a window shows before the word itself; the stride of the trained model
-FULL, FAR, BOTH = "all earlier words", f"every {EVERY}th word", f"the word before and every {EVERY}th"
+# Of the trained model: how many words a window shows before the word itself, and the stride.
+WINDOWS, EVERY = (1, 2, 4, 8), 4
+FULL, FAR = "all earlier words", f"every {EVERY}th word"
+BOTH = f"the word before and every {EVERY}th"
 
 
 def reach(masks: list[Tensor]) -> Iterator[Tensor]:
-    """After each layer, the masks in turn: bool (T, T), row i = the words that position i can have heard of."""
+    """What has reached whom after each layer, the masks in turn -> bool (T, T).
+
+    Row i has the words that position i can have heard of.
+    """
     seen = torch.eye(len(masks[0]), dtype=torch.bool)
     for mask in cycle(masks):
-        seen = seen | (mask.float() @ seen.float() > 0)  # its own, and what those it attends to had heard of
+        # What it knew itself, and what those that it attends to had heard of.
+        seen = seen | (mask.float() @ seen.float() > 0)
         yield seen
 
 
@@ -70,22 +81,23 @@ def masks_of(length: int) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def answers_through(model: ToyTransformer, sentences: list[Sentence], mask: Tensor) -> tuple[float, float]:
-    """Loss in nats a word, and share of next words that are the likeliest one, if no layer sees more than the mask.
+    """Loss in nats a word, and share of next words that are the likeliest one, through a mask.
 
-    mask: bool (T, T), where T - 1 is the number of words in the longest sentence. The causal mask of the model comes on
-    top, and since padding stands behind the words, it hides that, too.
+    mask: bool (T, T), of all layers; T - 1 is the number of words in the longest sentence. The
+    causal mask of the model comes on top, and since padding stands behind the words, it hides that.
     """
     device = model.positions.device
     tokens, _ = training.to_batch(sentences, "next word")
     seen, wanted = tokens[:, :-1].to(device), tokens[:, 1:].to(device)
     logits, _ = model(seen, mask=mask.to(device))
-    loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD_ID)  # (N, T, V) -> (N * T, V)
+    flat = logits.flatten(0, 1)  # (N, T, V) -> (N * T, V)
+    loss = F.cross_entropy(flat, wanted.flatten(), ignore_index=PAD_ID)
     right = logits.argmax(dim=-1) == wanted
     return loss.item(), right[wanted != PAD_ID].double().mean().item()
 
 
 def measure(run: Run) -> Numbers:
-    """Layers until all words have met, and under a causal mask until each has heard of all before it; nats a word.
+    """Layers until all words have met, or, if causal, each has heard of all before it; nats a word.
 
     A pattern that never gets there has no number of layers.
     """
@@ -110,12 +122,12 @@ def measure(run: Run) -> Numbers:
 
 CLAIM = Claim(
     id="window-untrained",
-    text="A next-word model of two layers of four heads that was trained on all earlier words of sentences of 6 to 17 "
-    "words, and is then given a window without more training, bears one of 4 words and not one of 2, "
-    "though two layers of 2 words reach 4 words back",
+    text="A next-word model of two layers of four heads that was trained on all earlier words of "
+    "sentences of 6 to 17 words, and is then given a window without more training, bears one of 4 "
+    "words and not one of 2, though two layers of 2 words reach 4 words back",
     source="our question to sliding windows (Beltagy et al. 2020; Jiang et al. 2023)",
-    rule="a window of 2 costs 0.25 nats a word or more above the loss with all earlier words, and a window of 4 at "
-    "most 0.1",
+    rule="a window of 2 costs 0.25 nats a word or more above the loss with all earlier words, and "
+    "a window of 4 at most 0.1",
     effect=lambda n: n["window 2, nats"] - n["all earlier words, nats"],
     at_least=0.25,
     also=lambda n: n["window 4, nats"] - n["all earlier words, nats"] <= 0.1,
@@ -127,7 +139,7 @@ CLAIM = Claim(
 
 
 def draw_answers(ax: Axes, found: Results) -> Axes:
-    """Nats a word against the window; the strides beside it, and lines for all earlier words and for the grammar."""
+    """Nats a word against the window, the strides beside it, and two lines to compare with."""
     places = range(len(WINDOWS))
     losses = [found.mean[f"window {size}, nats"] for size in WINDOWS]
     ax.plot(places, losses, "o-", color=BLUE, linewidth=2, markersize=6)
@@ -139,15 +151,16 @@ def draw_answers(ax: Axes, found: Results) -> Axes:
     full, floor = found.mean[f"{FULL}, nats"], found.mean["the grammar, nats"]
     for level, up, text in ((full, 9, FULL), (floor, -9, "the grammar itself")):
         ax.axhline(level, color=QUIET, linewidth=1, linestyle=":", zorder=0)
-        end = (len(labels) - 0.5, level)
-        ax.annotate(text, end, (0, up), textcoords="offset points", ha="right", va="center", color=QUIET)
+        place = {"xytext": (0, up), "textcoords": "offset points", "ha": "right", "va": "center"}
+        ax.annotate(text, (len(labels) - 0.5, level), **place, color=QUIET)
     ax.set_xticks(range(len(labels)), labels)
-    ax.set(xlim=(-0.3, len(labels) - 0.5), ylim=(min(floor, full) - 0.2, None), ylabel="loss, nats a word")
+    ax.set(xlim=(-0.3, len(labels) - 0.5), ylim=(min(floor, full) - 0.2, None))
+    ax.set_ylabel("loss, nats a word")
     return ax
 
 
 def draw_reach(ax: Axes, name: str) -> Axes:
-    """Plain where an input (across) has reached an output (down) after two layers; hatched where it has not."""
+    """Plain where an input (across) has reached an output (down) after two layers, else hatched."""
     seen = after_two_layers(PATTERNS[name])
     hatch_cell(ax, 0, 0, *seen.shape)
     ax.pcolormesh(seen.float().masked_fill(~seen, math.nan).numpy(), cmap=ListedColormap([BLUE]))
@@ -174,10 +187,10 @@ main = Experiment(
     title="Through a window of 4 words the model answers nearly as well as with all of them",
     note="above: {shown[model]} on all earlier words, none of them through such a mask\n"
     f"below: no model; {LENGTH} words, what has reached whom after two layers · hatched: not yet",
-    answer=f"{LENGTH} words meet after {{n[near and every 8th in turn, both ways]:.0f}} layers, near and far in turn, "
-    f"and after {{n[near words, both ways]:.0f}} with a window of {NEAR} alone. A trained model loses "
-    "{n[window 4, nats]:.2f} nats a word through a window of 4, {n[window 1, nats]:.2f} through one of 1 and "
-    "{n[all earlier words, nats]:.2f} without",
+    answer=f"{LENGTH} words meet after {{n[near and every 8th in turn, both ways]:.0f}} layers, near "
+    f"and far in turn, and after {{n[near words, both ways]:.0f}} with a window of {NEAR} alone. A "
+    "trained model loses {n[window 4, nats]:.2f} nats a word through a window of 4, "
+    "{n[window 1, nats]:.2f} through one of 1 and {n[all earlier words, nats]:.2f} without",
 )
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Do heads still choose under the causal mask, and how far do they look, layer by layer?
 
-Two models of two layers with four heads each: one guesses hidden words and sees both sides, the other guesses next
-words under the causal mask. For each head: how evenly does it spread its weight, how far away does it look, and which
-relation of the grammar does it follow? Normalised numbers are 1 for even weights on the keys that a row may see. The
-two models differ in their task and in <start>, too, so nothing here is said to come from the mask alone: in
-mask_patterns.py nothing else changes.
+Two models of two layers with four heads each: one guesses hidden words and sees both sides, the
+other guesses next words under the causal mask. For each head: how evenly does it spread its weight,
+how far away does it look, and which relation of the grammar does it follow? Normalised numbers are
+1 for even weights on the keys that a row may see. The two models differ in their task and in
+<start>, too, so nothing here is said to come from the mask alone: in mask_patterns.py nothing else
+changes.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,12 @@ from torch import Tensor
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
-from phase4_causal.masking.next_word_roles import RELATIONS, Relations, on_both_halves, relations_of_heads
+from phase4_causal.masking.next_word_roles import (
+    RELATIONS,
+    Asked,
+    on_both_halves,
+    relations_of_heads,
+)
 from phase4_causal.models import load_causal_model, patterns_of
 from shared import training
 from shared.evidence.claims import Claim, Numbers
@@ -44,8 +50,11 @@ class Spread:
 def spread_of(trained: Trained) -> Spread:
     """Measured on the held-out sentences."""
     layers, mask = patterns_of(trained, training.corpus()[1])
-    heads, even = layer_statistics(layers, mask), head_statistics(even_weights(mask), mask)
-    return Spread({name: heads[name] for name in STATISTICS}, {name: even[name].item() for name in STATISTICS})
+    of_heads = layer_statistics(layers, mask)
+    of_even = head_statistics(even_weights(mask), mask)
+    heads = {name: of_heads[name] for name in STATISTICS}
+    even = {name: of_even[name].item() for name in STATISTICS}
+    return Spread(heads, even)
 
 
 def by_layer(model: str, spread: Spread) -> Numbers:
@@ -71,67 +80,87 @@ def by_head(model: str, spread: Spread) -> Numbers:
 
 
 def names_under_the_mask(trained: Trained, relations: list[list[str]]) -> list[list[str]]:
-    """[layer][head] -> the relation that a head follows one word before, unless it has a plainer name: a position.
+    """[layer][head] -> what to call each head of the next-word model.
 
-    Without such a relation it keeps the name that the rules for all models give it.
+    By the rules for all models a head may have a position, such as "previous", which is the plainest
+    name. If not, it is called after the relation that it follows one word before. Without such a
+    relation, too, it keeps whatever name those rules give it.
     """
-    names = []
-    for by_rule, by_relation in zip(head_names(trained, CausalSelfAttention), relations, strict=True):
-        layer = []
-        for rule, relation in zip(by_rule, by_relation, strict=True):
-            is_position = rule != NO_NAME and "→" not in rule
-            layer.append(rule if is_position or relation == NO_NAME else relation)
-        names.append(layer)
+    by_rules, names = head_names(trained, CausalSelfAttention), []
+    for rules_of_layer, relations_of_layer in zip(by_rules, relations, strict=True):
+        names_of_layer = []
+        for by_rule, relation in zip(rules_of_layer, relations_of_layer, strict=True):
+            is_position = by_rule != NO_NAME and "→" not in by_rule
+            keeps_its_name = is_position or relation == NO_NAME
+            names_of_layer.append(by_rule if keeps_its_name else relation)
+        names.append(names_of_layer)
     return names
 
 
 def with_a_relation(names: list[list[str]]) -> int:
-    """How many heads are named after a relation."""
-    return sum("→" in name and "most" not in name for layer in names for name in layer)
+    """How many heads are named after a relation; "most → verb" is none, but a column."""
+    count = 0
+    for of_layer in names:
+        count += sum("→" in name and "most" not in name for name in of_layer)
+    return count
 
 
-def one_head_each(naming: Relations, scoring: Relations) -> Numbers:
-    """For each relation the head that is clearest on one half of the sentences: what it does on the other half."""
+def one_head_each(asked: Asked) -> Numbers:
+    """For each relation the head that is clearest on one half: what it does on the other half."""
     numbers, heads = {}, set()
-    for name, followed in naming.items():
+    for name, followed in asked.naming.items():
         head = int(followed.margin.argmax())  # counted through all layers
         heads.add(head)
-        numbers[f"{name}: found"] = scoring[name].found.flatten()[head].item()
-        numbers[f"{name}: needed"] = scoring[name].needed.flatten()[head].item()
+        numbers[f"{name}: found"] = asked.scoring[name].found.flatten()[head].item()
+        numbers[f"{name}: needed"] = asked.scoring[name].needed.flatten()[head].item()
     return numbers | {"different heads": len(heads)}
 
 
 def measure(run: Run) -> Numbers:
-    """Normalised numbers: 1 for even weights. Distance in words; shares of the words that find their relation."""
-    hidden, causal = load_multi_head_model(run.options, run.seed), load_causal_model(run.options, run.seed)
+    """Normalised: 1 for even weights. Distance in words. Found: share of those that are asked."""
+    hidden = load_multi_head_model(run.options, run.seed)
+    causal = load_causal_model(run.options, run.seed)
     spreads = {HIDDEN_WORDS: spread_of(hidden), NEXT_WORDS: spread_of(causal)}
-    one_before, at_the_word = on_both_halves(causal), on_both_halves(causal, one_before=False)
+    one_before = on_both_halves(causal)
+    relations = relations_of_heads(one_before)
+    relations_at_the_word = relations_of_heads(on_both_halves(causal, one_before=False))
     names = {
         HIDDEN_WORDS: head_names(hidden, MultiHeadAttention),
-        NEXT_WORDS: names_under_the_mask(causal, relations_of_heads(*one_before)),
+        NEXT_WORDS: names_under_the_mask(causal, relations),
     }
     run.shown.update(model=causal.label, spreads=spreads, names=names)
     numbers = {}
     for model, spread in spreads.items():
         numbers |= by_layer(model, spread)
-    numbers |= one_head_each(*one_before)
+    numbers |= one_head_each(one_before)
     numbers["with a relation: hidden words"] = with_a_relation(names[HIDDEN_WORDS])
-    numbers["with a relation: next words"] = with_a_relation(relations_of_heads(*one_before))
-    numbers["with a relation: next words asked at the word"] = with_a_relation(relations_of_heads(*at_the_word))
+    numbers["with a relation: next words"] = with_a_relation(relations)
+    at_the_word = with_a_relation(relations_at_the_word)
+    numbers["with a relation: next words asked at the word"] = at_the_word
     for model, spread in spreads.items():
         numbers |= by_head(model, spread)
     return numbers
 
 
+def more_even(n: Numbers) -> float:
+    """How much more evenly the first layer's sharpest head looks than the last layer's evenest."""
+    return n["next words, first layer, most focused"] - n["next words, last layer, least focused"]
+
+
+def farther(n: Numbers, model: str) -> float:
+    """By how many words the last layer looks farther than the first."""
+    return n[f"{model}, last layer, distance"] - n[f"{model}, first layer, distance"]
+
+
 CLAIMS = (
     Claim(
         id="first-layer-even",
-        text="In a model that guesses next words under the causal mask (two layers of four heads) every head of the "
-        "first layer stays closer to even weights than every head of the second",
+        text="In a model that guesses next words under the causal mask (two layers of four heads) "
+        "every head of the first layer stays closer to even weights than every head of the second",
         source="course notes, experiments with the causal mask (do heads still specialise?)",
-        rule="the most focused head of the first layer has a normalised entropy 0.10 or more above that of the least "
-        "focused head of the second",
-        effect=lambda n: n["next words, first layer, most focused"] - n["next words, last layer, least focused"],
+        rule="the most focused head of the first layer has a normalised entropy 0.10 or more above "
+        "that of the least focused head of the second",
+        effect=more_even,
         at_least=0.10,
         oracle={"*first layer*": 0.95, "*": 0.6},
         null={"*": 0.7},
@@ -140,29 +169,30 @@ CLAIMS = (
     ),
     Claim(
         id="masked-heads-relations",
-        text="Heads specialise under the causal mask, too (two layers of four heads, next words): one head finds the "
-        "determiner of the noun, another the subject of the verb, and a third the verb of the place, each asked at "
-        "the word before, where the noun, the verb and the place are predicted",
+        text="Heads specialise under the causal mask, too (two layers of four heads, next words): "
+        "one head finds the determiner of the noun, another the subject of the verb, and a third "
+        "the verb of the place, each asked at the word before, where the noun, the verb and the "
+        "place are predicted",
         source="course notes, experiments with the causal mask (do heads still specialise?)",
-        rule="for each relation the head that is clearest on one half of the sentences: on the other half it finds its "
-        "word 0.10 more often than the best fixed offset and untrained head, and twice as often as all other words "
-        "look there; and the three heads are three",
+        rule="for each relation the head that is clearest on one half of the sentences: on the "
+        "other half it finds its word 0.10 more often than the best fixed offset and untrained "
+        "head, and twice as often as all other words look there; and the three heads are three",
         effect=lambda n: min(n[f"{name}: found"] - n[f"{name}: needed"] for name in RELATIONS),
         at_least=0.0,
         also=lambda n: n["different heads"] == len(RELATIONS),
         oracle={"different heads": 3, "*: found": 0.95, "*: needed": 0.7},
         null={"different heads": 3, "*: found": 0.5, "*: needed": 0.7},
-        revised="written after a look at seed 0, where the same heads were first asked at the word itself, and one of "
-        "eight followed a relation",
+        revised="written after a look at seed 0, where the same heads were first asked at the word "
+        "itself, and one of eight followed a relation",
         explored=7,
     ),
     Claim(
         id="deeper-farther",
-        text="A model that guesses hidden words (two layers of four heads) looks farther in its second layer than in "
-        "its first",
-        source="Vig & Belinkov 2019, of the deepest layers of GPT-2; course notes (does attention become more local?)",
-        rule="the mean distance of the second layer's heads is 0.25 words or more above that of the first layer's",
-        effect=lambda n: n["hidden words, last layer, distance"] - n["hidden words, first layer, distance"],
+        text="A model that guesses hidden words (two layers of four heads) looks farther in its "
+        "second layer than in its first",
+        source="Vig & Belinkov 2019, of GPT-2; course notes (more local in deeper layers?)",
+        rule="on average the second layer's heads look 0.25 words or more farther than the first's",
+        effect=lambda n: farther(n, HIDDEN_WORDS),
         at_least=0.25,
         oracle={"*last layer*": 2.5, "*": 2.1},
         null={"*": 2.1},
@@ -171,11 +201,11 @@ CLAIMS = (
     ),
     Claim(
         id="deeper-nearer",
-        text="A model that guesses next words under the causal mask (two layers of four heads) looks nearer in its "
-        "second layer than in its first",
-        source="Vig & Belinkov 2019 find the opposite in GPT-2; course notes (does attention become more local?)",
-        rule="the mean distance of the second layer's heads is 0.25 words or more below that of the first layer's",
-        effect=lambda n: n["next words, first layer, distance"] - n["next words, last layer, distance"],
+        text="A model that guesses next words under the causal mask (two layers of four heads) "
+        "looks nearer in its second layer than in its first",
+        source="course notes (more local in deeper layers?); GPT-2: Vig & Belinkov 2019",
+        rule="on average the second layer's heads look 0.25 words or more nearer than the first's",
+        effect=lambda n: -farther(n, NEXT_WORDS),
         at_least=0.25,
         oracle={"*last layer*": 1.3, "*": 2.0},
         null={"*": 2.0},
@@ -188,15 +218,23 @@ CLAIMS = (
 def draw_heads(ax: Axes, values: Tensor, names: list[list[str]]) -> Axes:
     """A dot for each head, layer by layer, in the colour of its role; values (L, H)."""
     num_layers, num_heads = values.shape
+    style = {"marker": "o", "markersize": 9, "markeredgecolor": "white", "zorder": 3}
     for layer in range(num_layers):
         for head in range(num_heads):
-            place = layer + BESIDE * head
             color = role_color(names[layer][head])
-            ax.plot(place, values[layer, head], "o", color=color, markersize=9, markeredgecolor="white", zorder=3)
+            ax.plot(layer + BESIDE * head, values[layer, head], color=color, **style)
     ax.set_xlim(-0.15, num_layers - 0.1)
     ax.set_xticks([layer + BESIDE * (num_heads - 1) / 2 for layer in range(num_layers)])
     ax.set_xticklabels([f"layer {layer}" for layer in range(num_layers)])
     ax.tick_params(axis="x", length=0)
+    return ax
+
+
+def draw_even(ax: Axes, even: float) -> Axes:
+    """A dotted line where a head would be that does not choose."""
+    ax.axhline(even, color=QUIET, linewidth=1, linestyle=":", zorder=0)
+    right_end = {"xy": (1, even), "xycoords": ("axes fraction", "data"), "xytext": (0, 3)}
+    ax.annotate("even weights", **right_end, color=QUIET, **ABOVE)
     return ax
 
 
@@ -213,16 +251,15 @@ def write_names(ax: Axes, values: Tensor, names: list[list[str]]) -> None:
 
 
 def picture(results: Results) -> Figure:
-    """Without and with the mask: above how evenly each head spreads its weight, below how far away it looks."""
-    fig, axes = plt.subplots(2, 2, figsize=(9, 6.6), sharey="row", height_ratios=(1.6, 1), layout="constrained")
+    """Without and with the mask: above how evenly each head spreads its weight, below how far."""
+    shape = {"figsize": (9, 6.6), "sharey": "row", "height_ratios": (1.6, 1)}
+    fig, axes = plt.subplots(2, 2, **shape, layout="constrained")
     titles = {HIDDEN_WORDS: "hidden words, both sides", NEXT_WORDS: "next words, causal mask"}
     spreads, names = results.shown["spreads"], results.shown["names"]
     for column, (model, title) in zip(axes.T, titles.items(), strict=True):
         for ax, statistic in zip(column, ("normalised entropy", "distance"), strict=True):
             draw_heads(ax, spreads[model].heads[statistic], names[model])
-            even = spreads[model].even[statistic]
-            ax.axhline(even, color=QUIET, linewidth=1, linestyle=":", zorder=0)
-            ax.annotate("even weights", (1, even), (0, 3), xycoords=("axes fraction", "data"), color=QUIET, **ABOVE)
+            draw_even(ax, spreads[model].even[statistic])
         column[0].set_title(title)
     axes[0, 0].set(ylim=(0, 1.12), ylabel="entropy, share of the possible")
     axes[1, 0].set(ylabel="words away", ylim=(0, 1.2 * axes[1, 0].dataLim.y1))
@@ -238,11 +275,14 @@ main = Experiment(
     title="Under the causal mask heads choose in the second layer, hardly in the first",
     note="a dot for each head, {shown[model]} · dotted: even weights · named by rule, grey: none\n"
     "with the mask each relation is asked one word before, where the word is predicted",
-    answer="Under the mask entropy is {n[next words, first layer, normalised entropy]:.2f} of the possible in the "
-    "first layer and {n[next words, last layer, normalised entropy]:.2f} in the last; heads look "
-    "{n[next words, first layer, distance]:.1f} and {n[next words, last layer, distance]:.1f} words away. Without it: "
-    "{n[hidden words, first layer, normalised entropy]:.2f} and {n[hidden words, last layer, normalised entropy]:.2f}; "
-    "{n[hidden words, first layer, distance]:.1f} and {n[hidden words, last layer, distance]:.1f} words",
+    answer="Under the mask entropy is {n[next words, first layer, normalised entropy]:.2f} of the "
+    "possible in the first layer and {n[next words, last layer, normalised entropy]:.2f} in the "
+    "last; heads look {n[next words, first layer, distance]:.1f} and "
+    "{n[next words, last layer, distance]:.1f} words away. Without it: "
+    "{n[hidden words, first layer, normalised entropy]:.2f} and "
+    "{n[hidden words, last layer, normalised entropy]:.2f}; "
+    "{n[hidden words, first layer, distance]:.1f} and {n[hidden words, last layer, distance]:.1f} "
+    "words",
 )
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Does a causal mask make heads more focused and more local, beyond what it hides?
 
-In row i a causal head chooses among i + 1 keys, none of them to the right: so its entropy and its distance are smaller
-before anything is learned. Here both are divided by what even weights give in the same row, 1/n on each visible key.
-The heads of a model that sees both sides are compared with the same weights, their future cut off and nothing else
-changed, layer by layer. Beside them stands a model that was trained with the mask: it guesses next words, the other one
-hidden ones, so what it does differently need not come from the mask. heads_under_a_mask.py looks at its heads.
+In row i a causal head chooses among i + 1 keys, none of them to the right: so its entropy and its
+distance are smaller before anything is learned. Here both are divided by what even weights give in
+the same row, 1/n on each visible key. The heads of a model that sees both sides are compared with
+the same weights, their future cut off and nothing else changed, layer by layer. Beside them stands
+a model that was trained with the mask: it guesses next words, the other one hidden ones, so what it
+does differently need not come from the mask. heads_under_a_mask.py looks at its heads.
 """
 
 from torch import Tensor
@@ -18,13 +19,15 @@ from shared.experiment import Experiment, Run
 from shared.head_statistics import ENDS, layer_statistics
 
 NUM_SENTENCES = 200
-Patterns = tuple[list[Tensor], Tensor]  # weights (N, H, T, T) of each layer; bool (N, 1, T, T): real, and may be seen
+# Weights (N, H, T, T) of each layer, and what real queries may see, bool (N, 1, T, T).
+Patterns = tuple[list[Tensor], Tensor]
 
 
 def cut(layers: list[Tensor], mask: Tensor) -> Patterns:
-    """The same weights with the future taken away and the rows scaled back to 1: the mask alone, nothing else changed.
+    """The same weights with the future taken away and the rows scaled back to 1.
 
-    In the first layer this is exactly what the model computes under the mask; deeper ones would read something new.
+    In the first layer this is exactly what the model computes under the mask; deeper ones would
+    read something new.
     """
     mask = mask & causal_mask(mask.size(-1))
     past = []
@@ -36,11 +39,14 @@ def cut(layers: list[Tensor], mask: Tensor) -> Patterns:
 
 
 def measure(run: Run) -> Numbers:
-    """Mean over rows and heads, raw in nats and positions; normalised: even weights under the same mask have 1."""
+    """Mean over rows and heads, raw in nats and positions; normalised: even weights have 1."""
     sentences = training.corpus()[1][: 40 if run.options.quick else NUM_SENTENCES]
-    full, causal = load_multi_head_model(run.options, run.seed), load_causal_model(run.options, run.seed)
-    both = patterns_of(full, sentences)
-    kinds = {"both sides": both, "the same, cut": cut(*both), "trained with the mask": patterns_of(causal, sentences)}
+    both_sides = patterns_of(load_multi_head_model(run.options, run.seed), sentences)
+    kinds = {
+        "both sides": both_sides,
+        "the same, cut": cut(*both_sides),
+        "trained with the mask": patterns_of(load_causal_model(run.options, run.seed), sentences),
+    }
     of_layers, of_all = {}, {}
     for kind, patterns in kinds.items():
         for statistic, heads in layer_statistics(*patterns).items():

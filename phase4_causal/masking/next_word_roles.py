@@ -1,9 +1,10 @@
 """Which relation of the grammar does a head of a next-word model follow?
 
-A model that fills gaps is asked at the gap: the verb looks for its subject. A next-word model must know the subject one
-place earlier, where it predicts the verb, so here the word before the verb is asked. Only words of the past can be
-found: the noun may look for its determiner, but not the determiner for its noun. The rest of the rule is that of
-shared/grammar/roles.py: by how much, against which baselines, and on both halves of the held-out sentences.
+A model that fills gaps is asked at the gap: the verb looks for its subject. A next-word model must
+know the subject one place earlier, where it predicts the verb, so here the word before the verb is
+asked. Only words of the past can be found: the noun may look for its determiner, but not the
+determiner for its noun. The rest of the rule is that of shared/grammar/roles.py: by how much,
+against which baselines, and on both halves of the held-out sentences.
 """
 
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ RELATIONS = tuple(relation_name(relation, direction) for relation, direction in 
 
 @dataclass(frozen=True)
 class Followed:
-    """How often each head finds the word of a relation on some sentences, and how often it has to, both (L, H)."""
+    """How often each head finds the word of a relation, and how often it has to, both (L, H)."""
 
     found: Tensor
     needed: Tensor
@@ -46,8 +47,16 @@ class Followed:
 Relations = dict[str, Followed]  # by name, one of RELATIONS
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The heads of a model, asked on both halves of the held-out sentences."""
+
+    naming: Relations
+    scoring: Relations
+
+
 def gold_of_past(sentences: list[Sentence], length: int) -> dict[str, Tensor]:
-    """Name of a relation -> gold (N, T, T), of sentences behind <start>: True where query and key are related."""
+    """Name of a relation -> gold, bool (N, T, T): which query has which key. <start> is number 0."""
     forward = gold_matrices(sentences, length, shift=1)
     gold = {}
     for name, (relation, direction) in zip(RELATIONS, PAST.items(), strict=True):
@@ -56,9 +65,10 @@ def gold_of_past(sentences: list[Sentence], length: int) -> dict[str, Tensor]:
 
 
 def asked_one_before(gold: Tensor) -> Tensor:
-    """The same keys, asked by the word before the query, where the query is predicted: (N, T, T) -> (N, T, T).
+    """The same keys, asked by the word before the query, where the query is predicted.
 
-    Where the key itself is the word before, nobody is asked: a head's own position never counts.
+    gold (N, T, T) -> (N, T, T). Where the key itself is the word before, nobody is asked, because a
+    head's own position never counts.
     """
     earlier = torch.zeros_like(gold)
     earlier[:, :-1] = gold[:, 1:]  # row i asks what row i + 1 would have asked
@@ -67,17 +77,23 @@ def asked_one_before(gold: Tensor) -> Tensor:
 
 
 def followed(
-    trained: Trained, untrained: list[Trained], sentences: list[Sentence], *, one_before: bool = True
+    trained: Trained,
+    untrained: list[Trained],
+    sentences: list[Sentence],
+    *,
+    one_before: bool = True,
 ) -> Relations:
-    """How often the heads of a next-word model follow each relation, asked one word before, or at the word itself.
+    """How often the heads follow each relation, asked one word before, or at the word itself.
 
-    A head has to find its word MARGIN more often than the best fixed offset and than the best head of the untrained
-    models, and TWICE as often as the words without the relation look at that same word.
+    A head has to find its word MARGIN more often than the best fixed offset and than the best head
+    of the untrained models, and TWICE as often as the words without the relation look there.
     """
     layers, mask = patterns_of(trained, sentences)
-    blanks = [weights for model in untrained for weights in patterns_of(model, sentences)[0]]
     attended = [attended_word(weights) for weights in layers]
-    attended_by_blanks = [attended_word(weights) for weights in blanks]
+    attended_by_blanks = []
+    for model in untrained:
+        blank_layers, _ = patterns_of(model, sentences)
+        attended_by_blanks += [attended_word(weights) for weights in blank_layers]
     relations = {}
     for name, gold in gold_of_past(sentences, mask.size(-1)).items():
         asked = asked_one_before(gold) if one_before else gold
@@ -90,34 +106,39 @@ def followed(
     return relations
 
 
-def on_both_halves(trained: Trained, *, one_before: bool = True) -> tuple[Relations, Relations]:
-    """What `followed` finds on the half of the held-out sentences that names heads, and on the half that must agree."""
-    recipe = trained.recipe
-    seeds = range(recipe.seed, recipe.seed + UNTRAINED)
-    untrained = [training.untrained(replace(recipe, seed=seed), CausalSelfAttention) for seed in seeds]
-    naming, scoring = halves()
-    return (
-        followed(trained, untrained, naming, one_before=one_before),
-        followed(trained, untrained, scoring, one_before=one_before),
+def on_both_halves(trained: Trained, *, one_before: bool = True) -> Asked:
+    """What heads follow on the half of the sentences that names them, and on the other half."""
+    untrained = []
+    for i in range(UNTRAINED):
+        recipe = replace(trained.recipe, seed=trained.recipe.seed + i)
+        untrained.append(training.untrained(recipe, CausalSelfAttention))
+    for_naming, for_scoring = halves()
+    return Asked(
+        followed(trained, untrained, for_naming, one_before=one_before),
+        followed(trained, untrained, for_scoring, one_before=one_before),
     )
 
 
-def relation_of(naming: Relations, scoring: Relations, layer: int, head: int) -> str:
-    """The relation that a head follows on both halves, of several the clearest on the first, or "no name"."""
+def relation_of(asked: Asked, layer: int, head: int) -> str:
+    """The relation that a head follows on both halves, or "no name".
+
+    Of several it is the one that the head passes by most on the half that names heads.
+    """
     best, largest = NO_NAME, 0.0
-    for name in naming:
-        margin = naming[name].margin[layer, head].item()
-        if margin >= largest and scoring[name].margin[layer, head] >= 0:
+    for name in asked.naming:
+        margin = asked.naming[name].margin[layer, head].item()
+        agreed = asked.scoring[name].margin[layer, head].item() >= 0
+        if agreed and margin >= largest:
             best, largest = name, margin
     return best
 
 
-def relations_of_heads(naming: Relations, scoring: Relations) -> list[list[str]]:
+def relations_of_heads(asked: Asked) -> list[list[str]]:
     """[layer][head] -> the relation of each head, or "no name"."""
-    num_layers, num_heads = next(iter(naming.values())).found.shape
+    num_layers, num_heads = asked.naming[RELATIONS[0]].found.shape
     layers = []
     for layer in range(num_layers):
-        layers.append([relation_of(naming, scoring, layer, head) for head in range(num_heads)])
+        layers.append([relation_of(asked, layer, head) for head in range(num_heads)])
     return layers
 
 
@@ -126,7 +147,8 @@ def main() -> None:
     words = ["<start>", "the", "cat", "often", *TOY_SENTENCE.split()[2:]]
     gold = torch.zeros(1, len(words), len(words), dtype=torch.bool)
     gold[0, words.index("sat"), words.index("cat")] = True
-    for asker, matrix in {"at the word itself": gold, "one word before": asked_one_before(gold)}.items():
+    askers = {"at the word itself": gold, "one word before": asked_one_before(gold)}
+    for asker, matrix in askers.items():
         _, query, key = matrix.nonzero()[0].tolist()
         print(f'verb → subject, {asker}: does "{words[query]}" look at "{words[key]}"?')
 

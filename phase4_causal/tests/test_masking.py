@@ -306,16 +306,18 @@ def test_a_head_has_the_relation_that_it_passes_on_both_halves_and_the_clearest(
     def relations(*margins):
         needed = torch.full((1, 1), 0.5)
         return {
-            f"{name} → word": next_word_roles.Followed(needed + m, needed)
-            for name, m in zip("ab", margins, strict=True)
+            name: next_word_roles.Followed(needed + m, needed)
+            for name, m in zip(next_word_roles.RELATIONS, margins, strict=False)
         }
 
     def name_of(naming, scoring):
-        return next_word_roles.relations_of_heads(relations(*naming), relations(*scoring))
+        asked = next_word_roles.Asked(relations(*naming), relations(*scoring))
+        return next_word_roles.relations_of_heads(asked)
 
-    assert name_of((0.1, 0.2), (0.3, 0.1)) == [["b → word"]]
-    assert name_of((0.2, 0.1), (0.1, 0.3)) == [["a → word"]]
-    assert name_of((0.1, 0.2), (0.3, -0.1)) == [["a → word"]], "the clearest fails on the other half"
+    determiner, subject, _ = next_word_roles.RELATIONS
+    assert name_of((0.1, 0.2), (0.3, 0.1)) == [[subject]]
+    assert name_of((0.2, 0.1), (0.1, 0.3)) == [[determiner]]
+    assert name_of((0.1, 0.2), (0.3, -0.1)) == [[determiner]], "the clearest fails on the other half"
     assert name_of((-0.1, 0.2), (0.3, -0.1)) == [[NO_NAME]]
 
 
