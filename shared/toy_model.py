@@ -37,20 +37,25 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
 
 
 class Block(nn.Module):
-    """One layer: attention moves information between positions, the feed-forward network works on each by itself."""
+    """One layer: attention moves information between positions, the feed-forward network works on each by itself.
 
-    def __init__(self, d_model: int, attention: nn.Module) -> None:
+    dropout: the chance, in training alone, of each number that either of the two adds to be 0 instead; the others are
+    divided by 1 - dropout, so that the mean stays (Vaswani et al. 2017, section 5.4).
+    """
+
+    def __init__(self, d_model: int, attention: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(d_model)
         self.attention = attention
         self.feed_forward_norm = nn.LayerNorm(d_model)
         self.feed_forward = nn.Sequential(nn.Linear(d_model, 2 * d_model), nn.ReLU(), nn.Linear(2 * d_model, d_model))
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, **more: Any) -> tuple[Tensor, Tensor]:
         """more: what this attention takes beside a mask, such as a cache."""
         output, weights = self.attention(self.attention_norm(x), mask=mask, **more)
-        x = x + output
-        return x + self.feed_forward(self.feed_forward_norm(x)), weights
+        x = x + self.dropout(output)
+        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x))), weights
 
 
 class ToyTransformer(nn.Module):

@@ -1,12 +1,13 @@
 """What does each part of a transformer block do to the words that pass?
 
 Attention moves information between words, and a feed-forward network works on each word by itself. Each reads a
-normalised copy of x, and what it finds is added to x, the residual stream (pre-norm; Xiong et al. 2020). The first
-transformer had the norm behind the addition: norm(x + sublayer(x)). The one Block of this repository stands in
-shared/toy_model.py. Here it is taken step by step, and with parts left out, for rank_collapse.py.
+normalised copy of x, and what it finds is added to x, the residual stream (pre-norm; Xiong et al. 2020). The Block of
+this repository stands in shared/toy_model.py. Here it is taken step by step, with parts left out for rank_collapse.py,
+and with its norms behind the additions, as in the first transformer, for post_norm.py.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from shared.toy_model import Block
 
 
 def steps(block: Block, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
-    """x (B, T, d_model) -> what each step gives, by name and in order; the last is the block's output."""
+    """x (B, T, d_model) -> what each step gives, by name and in order; the last is the block's output, in eval()."""
     read = block.attention_norm(x)
     found, _ = block.attention(read, mask=mask)
     stream = x + found
@@ -33,6 +34,18 @@ def steps(block: Block, x: Tensor, mask: Tensor | None = None) -> dict[str, Tens
         "   feed-forward adds": computed,
         "what goes out": stream + computed,
     }
+
+
+class PostNormBlock(Block):
+    """A block with its norms behind the additions, norm(x + sublayer(x)) (Vaswani et al. 2017, section 3.1).
+
+    It has the parameters of a Block, so it can take over the state_dict of one.
+    """
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, **more: Any) -> tuple[Tensor, Tensor]:
+        output, weights = self.attention(x, mask=mask, **more)
+        x = self.attention_norm(x + self.dropout(output))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x))), weights
 
 
 def without_residual(block: Block, x: Tensor) -> Tensor:

@@ -1,23 +1,28 @@
-"""The block step by step and by parts; rank collapse against worked numbers. The block as such: test_oracles.py."""
+"""The block step by step, by parts, with dropout and with its norms behind; rank collapse against worked numbers.
+
+The block in its transformer: test_oracles.py.
+"""
 
 import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from phase2_multi_head.block import rank_collapse
-from phase2_multi_head.block.block_by_parts import LAYERS, steps
+from phase2_multi_head.block.block_by_parts import LAYERS, PostNormBlock, steps
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared.attention_utils import causal_mask
+from shared.attention_checks import torch_twin
+from shared.attention_utils import causal_mask, padding_mask
 from shared.tests.helpers import near
 from shared.toy_model import Block
 
 
-def new_block():
+def new_block(kind=Block, **more):
     """d_model 21, 3 heads of 7; the norms have weights of their own, so that none can stand for another."""
     torch.manual_seed(0)
-    block = Block(21, MultiHeadAttention(21, 3)).double()
+    block = kind(21, MultiHeadAttention(21, 3), **more).double()
     for norm in (block.attention_norm, block.feed_forward_norm):
         nn.init.normal_(norm.weight, 1.0, 0.5)
         nn.init.normal_(norm.bias, 0.0, 0.5)
@@ -36,6 +41,84 @@ def test_steps_lead_through_the_block():
     near(found["x + attention"], x + found["   attention adds"])
     near(found["   feed-forward adds"], block.feed_forward(block.feed_forward_norm(found["x + attention"])))
     assert found["   hidden, after ReLU"].shape == (2, 5, 42) and found["   hidden, after ReLU"].min() == 0
+
+
+# ---- dropout, and where the norm stands
+
+
+def test_without_dropout_not_a_bit_is_changed_and_nothing_is_drawn():
+    """As the block was before it had dropout: the same numbers in training, the same names, the same random state."""
+    block, x = new_block().train(), words(2, 5, 21)
+    state = torch.get_rng_state()
+    output, _ = block(x)
+    assert torch.equal(torch.get_rng_state(), state)
+    stream = x + block.attention(block.attention_norm(x))[0]
+    assert torch.equal(output, stream + block.feed_forward(block.feed_forward_norm(stream)))
+    parts = {name.split(".")[0] for name in block.state_dict()}
+    assert parts == {"attention", "attention_norm", "feed_forward", "feed_forward_norm"}
+
+
+@pytest.mark.parametrize("kind", [Block, PostNormBlock])
+def test_dropout_is_off_when_the_model_is_used(kind):
+    block, x = new_block(kind, dropout=0.4).eval(), words(2, 5, 21)
+    near(block(x), new_block(kind)(x))
+
+
+def dropped_share(added, wanted, share):
+    """How many of the numbers are 0; all others must be what is wanted, divided by the share that is kept."""
+    gone = added.abs() < 1e-9
+    near(added.masked_fill(gone, 0), (wanted / (1 - share)).masked_fill(gone, 0))
+    return gone.double().mean().item()
+
+
+def test_dropout_is_of_what_attention_adds_and_not_of_the_stream():
+    """The other sub-layer is silenced, so that one addition is left: each number of it is 0 or 1/0.6 of itself."""
+    block, x = new_block(dropout=0.4).train(), words(7, 11, 21)
+    nn.init.zeros_(block.feed_forward[2].weight)
+    nn.init.zeros_(block.feed_forward[2].bias)
+    output, weights = block(x)
+    found, before = block.attention(block.attention_norm(x))
+    assert 0.35 < dropped_share(output - x, found, 0.4) < 0.45  # why: 1,617 draws
+    near(weights, before)
+
+
+def test_dropout_is_of_what_the_feed_forward_network_adds():
+    block, x = new_block(dropout=0.4).train(), words(7, 11, 21)
+    nn.init.zeros_(block.attention.w_o.weight)
+    nn.init.zeros_(block.attention.w_o.bias)
+    computed = block.feed_forward(block.feed_forward_norm(x))
+    assert 0.35 < dropped_share(block(x)[0] - x, computed, 0.4) < 0.45  # why: 1,617 draws
+
+
+def test_a_post_norm_block_drops_what_is_added_before_it_normalises():
+    block, x = new_block(PostNormBlock, dropout=0.4).train(), words(2, 5, 21)
+    torch.manual_seed(5)
+    output, _ = block(x)
+    torch.manual_seed(5)
+    stream = block.attention_norm(x + F.dropout(block.attention(x)[0], 0.4))
+    near(output, block.feed_forward_norm(stream + F.dropout(block.feed_forward(stream), 0.4)))
+
+
+def torch_layer(block, *, norm_first):
+    """PyTorch's own layer with the weights of a block."""
+    layer = nn.TransformerEncoderLayer(21, 3, 42, dropout=0.0, batch_first=True, norm_first=norm_first).double()
+    layer.self_attn = torch_twin(block.attention)
+    layer.norm1.load_state_dict(block.attention_norm.state_dict())
+    layer.norm2.load_state_dict(block.feed_forward_norm.state_dict())
+    layer.linear1.load_state_dict(block.feed_forward[0].state_dict())
+    layer.linear2.load_state_dict(block.feed_forward[2].state_dict())
+    return layer
+
+
+@pytest.mark.parametrize(("kind", "norm_first"), [(Block, True), (PostNormBlock, False)])
+def test_a_block_is_the_layer_of_pytorch_with_its_norm_before_or_behind(kind, norm_first):
+    block, x, upstream = new_block(kind), words(2, 5, 21).requires_grad_(), words(2, 5, 21).flip(0)
+    real = padding_mask(torch.tensor([5, 3]), 5)
+    theirs = torch_layer(block, norm_first=norm_first)
+    found = block(x, real)[0]
+    expected = theirs(x, src_key_padding_mask=~real[:, 0, 0])
+    near(found, expected)
+    near(*(torch.autograd.grad(output, x, upstream)[0] for output in (found, expected)))
 
 
 def test_layers_are_made_of_the_parts_that_they_name():
