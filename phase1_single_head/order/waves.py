@@ -50,7 +50,7 @@ def measure(run: Run) -> Numbers:
 
 def draw_waves(ax: Axes, positions: Tensor) -> Axes:
     """The numbers of each position (T, d): a row for a position, a wave down each column."""
-    image = ax.imshow(positions, cmap=SIGNED_MAP, vmin=-1, vmax=1, interpolation="nearest")
+    image = ax.imshow(positions.numpy(), cmap=SIGNED_MAP, vmin=-1, vmax=1, interpolation="nearest")
     ax.figure.colorbar(image, ax=ax, shrink=0.8, ticks=[-1, 0, 1]).outline.set_visible(False)
     ax.set(xlabel="which number of the vector", ylabel="position")
     ax.set_title("fast waves left, slow ones right")
@@ -59,7 +59,8 @@ def draw_waves(ax: Axes, positions: Tensor) -> Axes:
 
 def draw_likeness(ax: Axes, cosines: Tensor) -> Axes:
     """How alike every two positions are (T, T)."""
-    image = ax.imshow(cosines, cmap=WEIGHT_MAP, vmin=cosines.min(), vmax=1, interpolation="nearest")
+    colors = {"cmap": WEIGHT_MAP, "vmin": cosines.min().item(), "vmax": 1}
+    image = ax.imshow(cosines.numpy(), interpolation="nearest", **colors)
     ax.figure.colorbar(image, ax=ax, shrink=0.8).outline.set_visible(False)
     ax.set(xlabel="position", ylabel="position", title="how alike two of them are (cosine)")
     return ax
@@ -67,10 +68,10 @@ def draw_likeness(ax: Axes, cosines: Tensor) -> Axes:
 
 def draw_distance(ax: Axes, cosines: Tensor) -> Axes:
     """One row of that against the distance (T,), with a larger dot where it rises."""
-    ax.plot(cosines, "o-", color=BLUE, markersize=3, linewidth=1.5)
+    ax.plot(cosines.numpy(), "o-", color=BLUE, markersize=3, linewidth=1.5)
     up = rises(cosines)
     said = "more alike than one place nearer"
-    ax.plot(up, cosines[up], "o", color=ORANGE, markersize=7, label=said)
+    ax.plot(up, cosines[up].numpy(), "o", color=ORANGE, markersize=7, label=said)
     ax.set(xlim=(0, LENGTH - 1), ylim=(0, 1.05), xlabel="places apart", ylabel="cosine")
     ax.set_xticks(range(0, LENGTH, 6))
     ax.legend(frameon=False, loc="lower left", labelcolor=QUIET)
