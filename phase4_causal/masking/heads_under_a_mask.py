@@ -1,4 +1,4 @@
-"""Do heads still choose under the causal mask, and how far do they look, layer by layer?
+"""Do heads still choose under the causal mask, and how far do they look?
 
 Two models of two layers with four heads each: one guesses hidden words and sees both sides, the
 other guesses next words under the causal mask. For each head: how evenly does it spread its weight,
