@@ -251,6 +251,12 @@ def causal_mask(length: int) -> Tensor:
     return key_position <= query_position  # (T, 1) and (T,) -> (T, T)
 
 
+def half(x: Tensor) -> Tensor:
+    """As dropout of 0.5, but a number decides by its own size whether it goes: so each call drops the same ones."""
+    stays = (8 * x).floor() % 2 == 0
+    return torch.where(stays, 2 * x, 0.0)
+
+
 def block_cases() -> list[Case]:
     """T = 5, d_model = 6, H = 2, d_ff = 11."""
     x, w_1, w_2, *projections = draw((5, 6), (6, 11), (11, 6), *4 * [(6, 6)])
@@ -262,15 +268,22 @@ def block_cases() -> list[Case]:
 
     even = torch.where(torch.arange(5)[:, None] == 3, 0.3 + 0.001 * x, x)
     return [
-        Case("not causal", (x, attention, w_1, w_2, False)),
-        Case("causal", (x, attention, w_1, w_2, True)),
-        Case("position 3 has nearly the same number in all places", (even, attention, w_1, w_2, True)),
+        Case("not causal", (x, attention, w_1, w_2, False, half, False)),
+        Case("causal", (x, attention, w_1, w_2, True, half, False)),
+        Case("position 3 has nearly the same number in all places", (even, attention, w_1, w_2, True, half, False)),
+        Case("in training, with dropout", (x, attention, w_1, w_2, True, half, True)),
     ]
 
 
 @exercise(ATTENTION, block_cases, tolerance=1e-3)
 def transformer_block(
-    x: Tensor, attention: Callable[[Tensor, Tensor | None], Pair], w_1: Tensor, w_2: Tensor, causal: bool = False
+    x: Tensor,
+    attention: Callable[[Tensor, Tensor | None], Pair],
+    w_1: Tensor,
+    w_2: Tensor,
+    causal: bool = False,
+    dropout: Callable[[Tensor], Tensor] | None = None,
+    training: bool = False,
 ) -> Pair:
     """
     To the stream x two things are added. Each reads a normalised copy; the stream itself is never normalised.
@@ -278,9 +291,10 @@ def transformer_block(
     norm             over the last axis: F.layer_norm, or mean and var(correction=0) with keepdim=True
     mask             the lower triangle, if causal, else None              (T, T)
     found, weights   attention(norm of x, mask)                            (T, d_model), (H, T, T)
-    y                x + found                                             (T, d_model)
+    y                x + found, of which some is dropped in training       (T, d_model)
     hidden           norm of y, times w_1, negative numbers set to 0       (T, d_ff)
-    output           y + hidden @ w_2                                      (T, d_model)
+    computed         hidden @ w_2, of which some is dropped in training    (T, d_model)
+    output           y + computed                                          (T, d_model)
 
     def norm(v):                                                         # of one position; nothing is learned
         return (v - v.mean()) / sqrt(((v - v.mean()) ** 2).mean() + 1e-5)
@@ -290,20 +304,21 @@ def transformer_block(
             past[i, j] = j <= i
     found, weights = attention(normed, past if causal else None)
     for i in range(T):
-        y[i] = x[i] + found[i]
-        output[i] = y[i] + relu(norm(y[i]) @ w_1) @ w_2                  # relu: max(0, ...), of d_ff numbers
+        y[i] = x[i] + (dropout(found[i]) if training else found[i])
+        computed = relu(norm(y[i]) @ w_1) @ w_2                          # relu: max(0, ...), of d_ff numbers
+        output[i] = y[i] + (dropout(computed) if training else computed)
 
     norm after the addition (post-norm): so did Vaswani et al. 2017; pre-norm leaves the stream x as it is
         attention(norm(x) => attention(x
-        and y = x + found => y = norm(x + found)
+        and y = x + dropped(found) => y = norm(x + dropped(found))
         and norm(y) @ w_1 => y @ w_1
-        and y + hidden @ w_2 => norm(y + hidden @ w_2)
+        and y + dropped(hidden @ w_2) => norm(y + dropped(hidden @ w_2))
     norm missing: attention reads norm(x), feed-forward norm(y)
         attention(norm(x) => attention(x
         norm(y) @ w_1 => y @ w_1
     residual forgotten: add the result to what was there; otherwise the layer must learn to copy
-        x + found => found
-        y + hidden @ w_2 => hidden @ w_2
+        x + dropped(found) => dropped(found)
+        y + dropped(hidden @ w_2) => dropped(hidden @ w_2)
     variance divided by d_model - 1: that estimates a variance from a sample; here it is torch.var(..., correction=0)
         F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(-1, True)) / (x.var(-1, keepdim=True) + 1e-5).sqrt()
     no 1e-5 in the norm: a position with the same number in all places has variance 0: divide by √(variance + 1e-5)
@@ -319,15 +334,32 @@ def transformer_block(
         key_position <= query_position => key_position < query_position
     one word of the future visible: the diagonal is one too far to the right: the model could copy its next word
         key_position <= query_position => key_position <= query_position + 1
+    dropout when the model is used: it is for training alone; a trained model would answer otherwise each time
+        dropout(added) if training else added => dropout(added)
+    dropout missing: in training some of what attention and the feed-forward network add is dropped: of each of them
+        dropout(added) if training else added => added
+        x + dropped(found) => x + found
+        y + dropped(hidden @ w_2) => y + hidden @ w_2
+    dropout of the stream: drop what is added, before it is; what is dropped of the stream no later layer can read
+        x + dropped(found) => dropped(x + found)
+        and y + dropped(hidden @ w_2) => dropped(y + hidden @ w_2)
+        x + dropped(found) => dropped(x + found)
+        y + dropped(hidden @ w_2) => dropped(y + hidden @ w_2)
+    dropout of the hidden numbers: here it is of what w_2 makes of them, of what is added; some models have both
+        y + dropped(hidden @ w_2) => y + dropped(hidden) @ w_2
+        y + dropped(hidden @ w_2) => y + dropped(dropped(hidden) @ w_2)
     """
 
     def norm(x: Tensor) -> Tensor:
         return F.layer_norm(x, x.shape[-1:], eps=0.00001)
 
+    def dropped(added: Tensor) -> Tensor:
+        return dropout(added) if training else added
+
     found, weights = attention(norm(x), causal_mask(len(x)) if causal else None)
-    y = x + found
+    y = x + dropped(found)
     hidden = torch.relu(norm(y) @ w_1)  # (T, d_model) -> (T, d_ff)
-    return y + hidden @ w_2, weights  # (T, d_ff) -> (T, d_model)
+    return y + dropped(hidden @ w_2), weights  # (T, d_ff) -> (T, d_model)
 
 
 def pooling_cases() -> list[Case]:

@@ -90,21 +90,30 @@ def grouped_query_attention(
 
 
 def transformer_block(
-    x: Tensor, attention: Attention, w_1: Tensor, w_2: Tensor, causal: bool = False
+    x: Tensor,
+    attention: Attention,
+    w_1: Tensor,
+    w_2: Tensor,
+    causal: bool = False,
+    dropout: Callable[[Tensor], Tensor] | None = None,
+    training: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Exercise 6: a whole layer, pre-norm (Xiong et al. 2020). One sequence, no batch, all float64.
-    Lesson: 6. The block · hard · 60 min
+    Lesson: 6. The block · hard · 65 min
 
     x           (T, d_model)
     attention   a function, ready to use: attention(x, mask) -> output (T, d_model), weights (H, T, T)
                 mask (T, T): bool, True = may attend; None hides nothing
     w_1, w_2    (d_model, d_ff) and (d_ff, d_model), the feed-forward network
     causal      True: position i may attend to the positions 0 to i
+    dropout     a function, ready to use: dropout(v) sets some numbers of v to 0 and makes the others larger
+    training    True: the model is being trained, and dropout is wanted; False: nothing may be dropped
     ->          output (T, d_model), weights (H, T, T)
 
     Pre-norm: attention reads the norm of x, and what it finds is added to x. Feed-forward reads the norm of that sum
     and makes max(0, norm @ w_1) @ w_2 of it, which is added in turn. The norm is of one position at a time: subtract
     the mean, divide by sqrt(variance + 1e-5). The variance is the mean of the squared differences. Nothing is learned.
+    Dropout is of the two things that are added, just before they are (Vaswani et al. 2017, section 5.4).
     """
     raise NotImplementedError
 

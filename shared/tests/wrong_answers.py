@@ -59,10 +59,30 @@ def multi(x, wq, wk, wv, wo, h, mask, *, cut=heads_of, attend=attend, axes=lambd
     return o.transpose(1, 2).reshape(x.shape) @ wo, w
 
 
-def block(x, f, w1, w2, causal=False, *, norm=lambda v: F.layer_norm(v, v.shape[-1:]), mask=past, act=F.relu):
+def unchanged(v):
+    return v
+
+
+def block(x, f, w1, w2, causal, drop, training, *, norm=lambda v: F.layer_norm(v, v.shape[-1:]), mask=past, act=F.relu):
+    drop = drop if training else unchanged
     found, w = f(norm(x), mask(len(x)) if causal else None)
+    x = x + drop(found)
+    return x + drop(act(norm(x) @ w1) @ w2), w
+
+
+def drop_after_adding(x, f, w1, w2, causal, drop, training):
+    """The stream loses numbers, as with a dropout layer behind each addition."""
+    found, w = f(F.layer_norm(x, x.shape[-1:]), past(len(x)) if causal else None)
     x = x + found
-    return x + act(norm(x) @ w1) @ w2, w
+    x = drop(x) if training else x
+    x = x + (F.layer_norm(x, x.shape[-1:]) @ w1).relu() @ w2
+    return drop(x) if training else x, w
+
+
+def drop_attention_alone(x, f, w1, w2, causal, drop, training):
+    found, w = f(F.layer_norm(x, x.shape[-1:]), past(len(x)) if causal else None)
+    x = x + (drop(found) if training else found)
+    return x + (F.layer_norm(x, x.shape[-1:]) @ w1).relu() @ w2, w
 
 
 def by_std(v, eps, correction=0):
@@ -295,6 +315,11 @@ WRONG = {
         ("one word of the future visible", lambda *a: block(*a, mask=lambda n: torch.ones(n, n).tril(1) > 0)),
         ("ReLU missing", lambda *a: block(*a, act=lambda h: h)),
         ("", lambda *a: block(*a, act=torch.sigmoid)),
+        ("dropout when the model is used", lambda *a: block(*a[:6], True)),
+        ("dropout missing", lambda *a: block(*a[:6], False)),
+        ("dropout missing", drop_attention_alone),
+        ("dropout of the stream", drop_after_adding),
+        ("", lambda *a: block(*a[:5], lambda v: a[5](a[5](v)), a[6])),
     ],
     "attention_pooling": [
         ("not divided by √d_model", lambda *a: pool(*a, scale=0)),
