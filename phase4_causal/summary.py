@@ -125,9 +125,9 @@ def draw_one_head(ax: Axes, top: float, trained: Trained, words: list[str]) -> s
     for j, place in enumerate(middles(words)):
         start = here + ((j + 0.5) / len(words) - 0.5) * STRIP
         ribbon(ax, (start, query + STRIP_HEIGHT), (place, keys), 0.7, GREY)
-        strip(ax, place, keys, flow.key[j], width)
+        strip(ax, place, keys, flow.keys[j], width)
         ribbon(ax, (place, values + STRIP_HEIGHT), (ends[j], output), flow.weights[j] * STRIP, colors[j])
-        strip(ax, place, values, flow.value[j], width)
+        strip(ax, place, values, flow.values[j], width)
     for zero, numbers, high, color in ((scores, flow.scores, 10, GREY), (weights, flow.weights, 17, colors)):
         ax.bar(middles(words), (-high * numbers / numbers.abs().max()).numpy(), width / 2, bottom=zero, color=color)
         ax.plot((WORDS, RIGHT), (zero, zero), color=QUIET, linewidth=0.8)
