@@ -4,15 +4,14 @@ Queries along one side, keys along the other, the weight as height. A ridge alon
 fixed distance; a wall across is a word that everybody looks at. It looks well, and blocks hide each other, so the same
 weights stand beside it as a map: which of the two can you read?
 
-Writes 3d_attention.png, the sharpest head of the model, to visualizations/plots/phase3/, and the landscape turning as
-3d_attention.gif to visualizations/animations/phase3/.
+Writes 3d_attention.png, the sharpest head of the model, to visualizations/plots/phase3/, and the landscape turning once
+around as 3d_attention.gif to visualizations/animations/phase3/.
 """
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 from mpl_toolkits.mplot3d.axes3d import Axes3D
-from PIL import Image
 from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
@@ -20,6 +19,7 @@ from shared import cli, paths
 from shared.attention_utils import normalized_entropy
 from shared.toy_model import weights_of
 from shared.visualization_utils import (
+    GREY,
     QUIET,
     WEIGHT_MAP,
     headline,
@@ -29,48 +29,67 @@ from shared.visualization_utils import (
     save_animation,
     save_plot,
     token_labels,
+    weight_colorbar,
 )
 
-TITLE, FRAMES = "The same weights twice: the landscape hides what the map shows", 14
+TITLE = "The same weights twice: the landscape hides what the map shows"
+TURN_TITLE = "From every side some block hides another"
+FRAMES, QUICK_FRAMES, SECONDS = 28, 6, 0.16  # of the turn; seconds for each frame
 SIDES = (1, 0.86, 0.72)  # how bright the top of a block is, and its two kinds of walls
-VIEW = (38, -55)  # degrees above the ground, and around: no frame of the turn is square on, where blocks hide words
+# Degrees above the ground, and around: from -45 a turn of 4 times 7 frames is never square on, where blocks hide words.
+VIEW = (38, -45)
+GROUND = 0.005  # a weight below this is no block
 
 
-def draw(weights: Tensor, words: list[str], note: str) -> tuple[Figure, Axes3D]:
-    """The weights of one head (T, T) as a landscape, a block for each, and once more flat."""
-    fig = plt.figure(figsize=(9, 5))
-    landscape, places = fig.add_axes((0.03, 0.11, 0.5, 0.75), projection="3d"), np.arange(len(words))
-    query, key = (weights > 0.005).nonzero().T.numpy()  # less is the ground
+def plot_landscape(ax: Axes3D, weights: Tensor, words: list[str]) -> Axes3D:
+    """The weights of one head (T, T) as blocks: queries along x, keys along y, the weight as height."""
+    query, key = (weights > GROUND).nonzero().T.numpy()
     heights = weights[query, key].double().numpy()
     faces = WEIGHT_MAP(heights)[:, None, :3] * np.repeat(SIDES, 2)[:, None]  # (blocks, 3) -> (blocks, 6 faces, 3)
-    landscape.bar3d(query, key, 0, 0.96, 0.96, heights, color=faces.reshape(-1, 3), shade=False, antialiased=False)
-    landscape.set_box_aspect(None, zoom=0.92)
+    ax.bar3d(query, key, 0, 0.96, 0.96, heights, color=faces.reshape(-1, 3), shade=False, antialiased=False)
+    places = np.arange(len(words))
     labels = token_labels(words) if len(words) <= 10 else places  # no room for words: the map has them
-    landscape.set_xticks(places + 0.5, labels, fontsize=9)
-    landscape.set_yticks(places + 0.5, labels, fontsize=9)
-    landscape.set(zlim=(0, 1), zticks=(0, 0.5, 1), xlim=(0, len(words)), ylim=(0, len(words)))
-    landscape.set_xlabel("query (attending)", color=QUIET, labelpad=14)
-    landscape.set_ylabel("key (attended to)", color=QUIET, labelpad=14)
-    landscape.view_init(*VIEW)
-    for axis in (landscape.xaxis, landscape.yaxis, landscape.zaxis):
+    ax.set_xticks(places + 0.5, labels, fontsize=9)
+    ax.set_yticks(places + 0.5, labels, fontsize=9)
+    ax.set(zlim=(0, 1), zticks=(0, 0.5, 1), xlim=(0, len(words)), ylim=(0, len(words)))
+    ax.set_xlabel("query (attending)", color=QUIET, labelpad=14)
+    ax.set_ylabel("key (attended to)", color=QUIET, labelpad=14)
+    ax.view_init(*VIEW)
+    for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
         axis.set_pane_color("white")
+    return ax
+
+
+def draw(weights: Tensor, words: list[str], note: str) -> Figure:
+    """The weights of one head (T, T) as a landscape, and once more flat."""
+    fig = plt.figure(figsize=(9, 5))
+    landscape = plot_landscape(fig.add_axes((0.03, 0.11, 0.5, 0.75), projection="3d"), weights, words)
+    landscape.set_box_aspect(None, zoom=0.92)
     plot_attention(weights, words, ax=fig.add_axes((0.62, 0.12, 0.36, 0.58)))
     style = {"ha": "center", "color": QUIET, "fontsize": 10.5}
     fig.text(0.27, 0.875, "as a landscape: blocks hide what is behind them", **style)
     fig.text(0.77, 0.875, "as a map: nothing is hidden", **style)
     headline(fig, TITLE, note)
-    return fig, landscape
+    return fig
 
 
-def turn(fig: Figure, ax: Axes3D, frames: int) -> list[np.ndarray]:
-    """The landscape alone, small, from all sides: an image (height, width, 3) a frame, in the same few colours."""
-    images: list[Image.Image] = []
-    with plt.rc_context({"savefig.dpi": 62}):
+def turn(weights: Tensor, words: list[str], note: str, frames: int) -> list[np.ndarray]:
+    """The landscape alone, once around: an image (height, width, 3) for each frame, all in the same few colours.
+
+    It stands on a plain ground, because thin lines that turn make up a third of the GIF.
+    """
+    fig = plt.figure(figsize=(5, 4.4))
+    landscape = plot_landscape(fig.add_axes((0.02, 0.16, 0.8, 0.8), projection="3d"), weights, words)
+    landscape.grid(False)
+    landscape.zaxis.pane.set_edgecolor(GREY)
+    weight_colorbar(fig, landscape, cax=fig.add_axes((0.855, 0.28, 0.025, 0.46)))
+    headline(fig, TURN_TITLE, note, size=12)
+    images = []
+    with plt.rc_context({"savefig.dpi": 100}):
         for frame in range(frames):
-            ax.view_init(VIEW[0], VIEW[1] + 360 * frame / frames)
-            whole = picture_of(fig)
-            images.append(whole.crop((0, 0.15 * whole.height, 0.56 * whole.width, 0.94 * whole.height)))
-    ax.view_init(*VIEW)
+            landscape.view_init(VIEW[0], VIEW[1] + 360 * frame / frames)
+            images.append(picture_of(fig))
+    plt.close(fig)
     return in_few_colors(images, SIDES)
 
 
@@ -83,12 +102,12 @@ def main(argv: list[str] | None = None) -> str:
     layer, head = divmod(int(entropy.argmin()), entropy.size(1))  # the sharpest
     answer = f"Layer {layer} head {head} as a landscape: what stands behind a block, only the map shows"
     if options.pictures:
+        shown = weights[layer, head], options.words
         note = f"layer {layer} head {head} · {trained.label} · normalised entropy {entropy[layer, head]:.2f}"
-        fig, landscape = draw(weights[layer, head], options.words, note)
+        images = turn(*shown, note, QUICK_FRAMES if options.quick else FRAMES)
         animation = options.output_dir / paths.ANIMATIONS / "phase3" / "3d_attention.gif"
-        images = turn(fig, landscape, frames=6 if options.quick else FRAMES)
-        save_animation(images, animation, caption=f"{TITLE}: the landscape turns.", seconds_per_frame=0.25)
-        save_plot(options, "phase3/3d_attention", fig, f'{TITLE}, on "{" ".join(options.words)}".')
+        save_animation(images, animation, caption=f"{TURN_TITLE}.", seconds_per_frame=SECONDS)
+        save_plot(options, "phase3/3d_attention", draw(*shown, note), f'{TITLE}, on "{" ".join(options.words)}".')
     return answer
 
 
