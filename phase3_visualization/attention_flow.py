@@ -6,7 +6,10 @@ at most four are drawn, each with another role by the rules of shared/grammar/ro
 
     python phase3_visualization/attention_flow.py --layer 1 --head 2
 
-Writes attention_flow.png to visualizations/plots/phase3/.
+The second picture hides a word and asks where its guess comes from: each layer by itself, and both by rollout, which
+follows every path down to the words.
+
+Writes attention_flow.png and attention_rollout.png to visualizations/plots/phase3/.
 """
 
 from collections.abc import Sequence
@@ -14,17 +17,20 @@ from collections.abc import Sequence
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
+from phase1_single_head.models import choose_word, hide, most_asked, shown
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase3_visualization.layers.rollout import shares_on_paths
 from shared import charts, cli, training
-from shared.attention_utils import normalized_entropy
+from shared.attention_utils import attention_rollout, normalized_entropy
 from shared.grammar.roles import NO_NAME, head_names
 from shared.grammar.scores import relation_name, with_relations
 from shared.toy_language import TOY_SENTENCE
 from shared.toy_model import weights_of
 from shared.training import Trained
-from shared.visualization_utils import headline, role_color, save_plot
+from shared.visualization_utils import BLUE, headline, role_color, save_plot
 
 THRESHOLD, FIXED = 2.0, 0.15  # times the even share; and what the same for every length would be
 MOST_SHOWN, WIDTH = 4, 8.6  # heads, where the options pick none; inches
@@ -76,6 +82,44 @@ def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]]) -> tu
     return fig, f'{title}: "{" ".join(words)}", an arrow for each large weight, thicker for more weight.'
 
 
+def storeys(layers: Sequence[Tensor]) -> dict[str, list[Tensor]]:
+    """Panel of the picture -> what is handed down in it, (T, T) for each layer; layers (H, T, T) each."""
+    panels = {}
+    for number, layer in enumerate(layers):
+        panels[f"Layer {number}, the mean of its heads"] = [layer.mean(dim=0)]  # (H, T, T) -> (T, T)
+    # Rollout of one layer alone is half of its mean and half of each word itself.
+    panels["Rollout: through all layers, and half of each word stays"] = [attention_rollout([one]) for one in layers]
+    return panels
+
+
+def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
+    """Where a hidden word takes what it knows from: a row for each layer, heads averaged, and one for all together."""
+    hidden = choose_word(words)
+    seen = hide(words, hidden)
+    weights = weights_of(trained.model, seen)  # (L, H, T, T)
+    panels = storeys(list(weights))
+    heights = [len(steps) + 0.9 for steps in panels.values()]
+    size = (WIDTH, 1.1 + sum(heights))
+    fig, axes = plt.subplots(len(panels), figsize=size, height_ratios=heights, layout="constrained")
+    most = []  # the other word that the most comes from, panel by panel
+    for ax, (name, steps) in zip(axes, panels.items(), strict=True):
+        shares = shares_on_paths(steps, hidden)
+        others = most_asked(shares[0].sum(dim=0), hidden)  # (T, T) -> (T,)
+        most.append(others[0] if others else hidden)
+        charts.shares_down(ax, shares, shown(seen), BLUE, marked=most[-1])
+        ax.set_title(name, loc="left", fontsize=13)
+    *_, last, rollout = most
+    by_rollout = "from there, too" if rollout == last else f'from "{words[rollout]}"'
+    title = f'The last layer looks most at "{words[last]}"; by rollout most comes {by_rollout}'
+    entropy = normalized_entropy(weights).nanmean().item()
+    note = (
+        f"{trained.label} · normalised entropy {entropy:.2f} · lines go down from the hidden word to where it looks\n"
+        "grey: stays in its place · bold: the most, the hidden word itself aside"
+    )
+    headline(fig, title, note)
+    return fig, f'{title}: the hidden word of "{" ".join(shown(seen))}", layer by layer and through all layers.'
+
+
 def shares_drawn(trained: Trained) -> list[float]:
     """Of all arrows of the toy sentence: the share above FIXED, and the share above THRESHOLD times the even share."""
     weights = weights_of(trained.model, TOY_SENTENCE.split())
@@ -91,6 +135,7 @@ def main(argv: list[str] | None = None) -> str:
     trained = load_multi_head_model(options)
     heads = cli.chosen_heads(parser, options, trained.recipe.num_layers, trained.recipe.num_heads)
     save_plot(options, "phase3/attention_flow", *draw(trained, options.words, heads))
+    save_plot(options, "phase3/attention_rollout", *draw_rollout(trained, options.words))
     untrained = training.untrained(trained.recipe, MultiHeadAttention)
     drawn = {name: shares_drawn(each) for name, each in (("untrained", untrained), ("trained", trained))}
     for name, (fixed, even) in drawn.items():

@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from torch import Tensor
 
-from shared.visualization_utils import HIDDEN, INK, QUIET, label_ends
+from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, label_ends
 
 
 def lines(
@@ -118,5 +118,32 @@ def arcs(
     for place, word in enumerate(words):
         ax.text(place, 0, word, ha="center", va="center", fontsize=min(16, 100 / size))
     ax.set(xlim=(-0.6, size - 0.4), ylim=(-0.2, 0.3 + highest), aspect="equal")
+    ax.axis("off")
+    return ax
+
+
+def shares_down(
+    ax: Axes, shares: Sequence[Tensor], words: Sequence[str], color: str, *, marked: int, least: float = 0.01
+) -> Axes:
+    """Words in a row, and over them a line for each share that is handed down, in one storey for each of `shares`.
+
+    shares: (T, T) each, the lowest storey first; entry (i, j) goes from place i above to place j below. The thicker a
+    line, the larger its share; what stays in its place is grey, and less than `least` is not drawn. Below each word
+    stands what arrives there in all, and the word at the place `marked` is bold.
+    """
+    size = len(words)
+    for storey, share in enumerate(shares):
+        for i, j in (share > least).nonzero().tolist():
+            style = {"color": GREY if i == j else color, "linewidth": 22 * share[i, j].item()}
+            ax.plot([i, j], [storey + 0.97, storey + 0.03], solid_capstyle="butt", alpha=0.75, **style)
+        leaving = share.sum(dim=1)  # (T, T) -> (T,)
+        for i in (leaving > least).nonzero().flatten().tolist():
+            ax.plot(i, storey + 1, "o", color=INK, markersize=4 + 8 * leaving[i].item(), zorder=3)
+    arriving = shares[0].sum(dim=0)  # (T, T) -> (T,)
+    for place, word in enumerate(words):
+        style = {"ha": "center", "va": "top", "weight": "bold" if place == marked else "normal"}
+        ax.text(place, -0.08, word, fontsize=min(15, 90 / size), **style)
+        ax.text(place, -0.45, f"{arriving[place]:.2f}", fontsize=min(11, 90 / size), **style)
+    ax.set(xlim=(-0.6, size - 0.4), ylim=(-0.75, len(shares) + 0.12))
     ax.axis("off")
     return ax

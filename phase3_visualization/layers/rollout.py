@@ -35,11 +35,56 @@ def rollout_by_paths(weights: Sequence[Tensor]) -> Tensor:
     return rollout
 
 
+def shares_on_paths(steps: Sequence[Tensor], query: int) -> list[Tensor]:
+    """Returns how much of the output at `query` is handed down from each position to each, (T, T) for each step.
+
+    steps: one (T, T) for each layer, the first layer first; row i says from where position i takes its value, and sums
+    to 1. Entry (i, j) of a result is what goes from i above that layer to j below it; all entries sum to 1. So the sums
+    over the rows of the first result are the shares of the words.
+    """
+    arrived = torch.zeros_like(steps[0][0])
+    arrived[query] = 1
+    shares = []
+    for step in reversed(steps):
+        share = arrived[:, None] * step  # (T, 1) * (T, T) -> (T, T)
+        shares.append(share)
+        arrived = share.sum(dim=0)  # (T, T) -> (T,)
+    return shares[::-1]
+
+
+def apart(rollout: Tensor) -> float:
+    """How far apart two outputs come from a word at most: the largest difference within a column of (T, T)."""
+    return (rollout.amax(dim=0) - rollout.amin(dim=0)).max().item()  # (T, T) -> (T,) -> ()
+
+
+def apart_with_depth(layers: Sequence[Tensor]) -> tuple[float, float]:
+    """Returns how much of `apart` after one layer is left after all, first without the residual half, then with it.
+
+    layers: (H, T, T) each.
+    """
+    bare = layers[0].mean(dim=0)  # (H, T, T) -> (T, T)
+    after_one = apart(bare)
+    for layer in layers[1:]:
+        bare = layer.mean(dim=0) @ bare
+    with_half = apart(attention_rollout(list(layers))) / apart(attention_rollout(list(layers[:1])))
+    return apart(bare) / after_one, with_half
+
+
+def random_attention(num_layers: int, num_heads: int, length: int, seed: int) -> list[Tensor]:
+    """Weights of heads whose scores are drawn, of mean 0 and variance 1: (H, T, T) for each layer."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(num_layers, num_heads, length, length, generator=generator, dtype=torch.float64)
+    return list(scores.softmax(dim=-1))
+
+
 def main() -> None:
     weights = [torch.tensor([[[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0]]])] * 2
     print("Three tokens, two layers, both with the weights  1 0 0 | 1/2 1/2 0 | 0 1 0. The last output comes from")
     for name, way in (("rollout", attention_rollout), ("all paths", rollout_by_paths)):
         print(f"   {name:12}" + "".join(f"{share:8.3f}" for share in way(weights)[-1].tolist()))
+    bare, with_half = apart_with_depth(random_attention(6, 4, 16, seed=0))
+    print("Six layers of four random heads, 16 words: of what sets outputs apart after one layer")
+    print(f"   {bare:.5f} is left without the residual half, {with_half:.3f} with it")
     even = causal_mask(16) / causal_mask(16).sum(dim=-1, keepdim=True)
     blamed = attention_rollout([even[None]] * 8)[-1, 0].item()
     print(f"Even causal attention, 16 tokens, 8 layers: {blamed:.2f} of the last output comes from the first token,")

@@ -8,13 +8,22 @@ import torch
 from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase3_visualization import attention_flow
 from phase3_visualization.layers import faithfulness, not_an_explanation, readers
-from phase3_visualization.layers.rollout import rollout_by_paths
+from phase3_visualization.layers.rollout import (
+    apart,
+    apart_with_depth,
+    random_attention,
+    rollout_by_paths,
+    shares_on_paths,
+)
 from shared.attention_utils import attention_rollout
 from shared.grammar.entropy import hidden_word_distribution, sentence_log_probability
 from shared.tests.helpers import near
 from shared.toy_language import INDEX, VOCABULARY, Sentence, encode
 from shared.toy_model import ToyTransformer
+from shared.training import Recipe, Trained
+from shared.visualization_utils import BLUE, GREY
 
 SENTENCE = Sentence(
     ("these", "cats", "sat", "on", "the", "mat"),
@@ -143,3 +152,67 @@ def test_shares_of_what_is_added_are_what_the_definition_says(model):
             value = attention.w_v.weight[columns] @ word + attention.w_v.bias[columns]
             added.append(weight * (attention.w_o.weight[:, columns] @ value).norm())
         near(shares[0, head, query], torch.stack(added) / sum(added))
+
+
+# ---- rollout, drawn
+
+
+def test_shares_on_paths_by_hand():
+    lower = torch.tensor([[1, 0, 0], [0.25, 0.75, 0], [0, 0.5, 0.5]], dtype=torch.float64)
+    upper = torch.tensor([[1, 0, 0], [0, 1, 0], [0.2, 0.4, 0.4]], dtype=torch.float64)
+    below, above = shares_on_paths([lower, upper], query=2)
+    near(above, torch.tensor([[0, 0, 0], [0, 0, 0], [0.2, 0.4, 0.4]], dtype=torch.float64))
+    near(below, torch.tensor([[0.2, 0, 0], [0.1, 0.3, 0], [0, 0.2, 0.2]], dtype=torch.float64))
+
+
+def test_shares_on_paths_arrive_where_rollout_says():
+    layers = random_attention(3, 2, 5, seed=1)
+    shares = shares_on_paths([attention_rollout([layer]) for layer in layers], query=3)
+    near(shares[0].sum(dim=0), attention_rollout(layers)[3])
+    near(torch.stack([share.sum() for share in shares]), torch.ones(3).double())
+
+
+def test_how_far_apart_outputs_stay_by_hand():
+    assert apart(torch.tensor([[0.7, 0.3], [0.2, 0.8], [0.6, 0.4]])) == pytest.approx(0.5)
+    lower = torch.tensor([[[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0]]], dtype=torch.float64)
+    upper = torch.tensor([[[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]], dtype=torch.float64)
+    # The product of both has the rows 3/4 1/4 0 | 3/4 1/4 0 | 0 1 0; with the halves its first column is 13/16 7/16 0.
+    # After one layer the first column has 1 and 0, with the half as without it.
+    assert apart_with_depth([lower, upper]) == pytest.approx((3 / 4, 13 / 16))
+
+
+def test_six_layers_of_four_random_heads_leave_what_the_page_says():
+    """layers/README.md: less than a thousandth without the residual half, a few hundredths with it."""
+    for length, seed in itertools.product((7, 17), range(20)):
+        bare, with_half = apart_with_depth(random_attention(6, 4, length, seed))
+        assert bare < 1e-3 and 0.02 < with_half < 0.07, (length, seed)
+
+
+def test_the_picture_of_rollout_draws_every_path_of_the_hidden_word(monkeypatch):
+    """The verb, word 2, looks at "on" in layer 1; in layer 0 both look at "cat", so most comes from there."""
+    layers = torch.eye(6).repeat(2, 3, 1, 1)
+    layers[1, :, 2] = torch.eye(6)[3]
+    layers[0, :, 2] = layers[0, :, 3] = torch.eye(6)[1]
+    monkeypatch.setattr(attention_flow, "weights_of", lambda *_: layers)
+    recipe = Recipe("made by hand", "masked word", 3, 2, 0, d_model=15)
+    words = ["the", "cat", "sat", "on", "the", "mat"]
+    fig, caption = attention_flow.draw_rollout(Trained(None, recipe), words)
+    assert caption.startswith('The last layer looks most at "on"; by rollout most comes from "cat"')
+    written = [text.get_text() for text in fig.axes[2].texts]
+    assert written[::2] == ["the", "cat", "?", "on", "the", "mat"]
+    assert written[1::2] == ["0.00", "0.50", "0.25", "0.25", "0.00", "0.00"]
+    bold = [text.get_text() for text in fig.axes[2].texts if text.get_weight() == "bold"]
+    assert bold == ["cat", "0.50"]
+    drawn = {}
+    for line in fig.axes[2].lines:
+        if len(line.get_xdata()) == 2:
+            ends = tuple(line.get_xdata()), round(line.get_ydata()[1])
+            drawn[ends] = (line.get_linewidth() / 22, line.get_color())
+    assert drawn == {
+        ((2, 2), 1): (0.5, GREY),
+        ((2, 3), 1): (0.5, BLUE),
+        ((2, 2), 0): (0.25, GREY),
+        ((2, 1), 0): (0.25, BLUE),
+        ((3, 3), 0): (0.25, GREY),
+        ((3, 1), 0): (0.25, BLUE),
+    }
