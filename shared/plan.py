@@ -71,12 +71,14 @@ PLANS = {
         ),
         slow=("heads.how_many_heads", "heads.two_lookups", "heads.head_pruning"),
         alone=("costs.benchmark",),
+        longer=("block.post_norm",),
     ),
     "phase3": Plan(
         train=("phase2_multi_head.models:load_multi_head_model",),
         scripts=(
             "attention_flow",
             "attention_3d",
+            "roles.pattern_types",
             "roles.head_roles",
             "roles.role_stability",
             "roles.training_film",

@@ -11,7 +11,7 @@ import torch
 from phase2_multi_head.models import RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization import attention_flow
-from phase3_visualization.roles import head_roles, role_stability, training_film
+from phase3_visualization.roles import head_roles, pattern_types, role_stability, training_film
 from shared import head_statistics, training
 from shared.attention_utils import normalized_entropy, padding_mask
 from shared.grammar import roles
@@ -377,3 +377,58 @@ def test_a_cell_of_the_film_stays_until_it_has_moved_visibly_and_ends_as_it_is()
     weights = [torch.tensor(each) for each in ([0.5, 0.5], [0.48, 0.52], [0.46, 0.54], [0.45, 0.55])]
     shown = training_film.calm(weights)
     assert [each.tolist() for each in shown] == [weights[i].tolist() for i in (0, 0, 2, 3)]
+
+
+# ---- pattern types
+
+
+def test_patterns_made_by_hand_are_attention_worked_out_by_loops():
+    first = pattern_types.drawn_to_the_first(3)
+    near(first, torch.tensor([[math.e**4, 1, 1]] * 3) / (math.e**4 + 2))
+    generator = torch.Generator().manual_seed(5)
+    query = torch.randn(7, pattern_types.D_K, generator=generator)
+    drawn_query, drawn_key = torch.randn(2, 7, pattern_types.D_K, generator=generator)
+    generator.manual_seed(5)
+    alike, random = pattern_types.keys_like_queries(7, generator), pattern_types.unrelated_keys(7, generator)
+    for weights, queries, keys in ((alike, query, 10 * query), (random, drawn_query, drawn_key)):
+        for i in range(7):
+            scores = [float(queries[i].double() @ key.double()) / 8 for key in keys]  # 8 is the root of 64
+            fits = [math.exp(score - max(scores)) for score in scores]
+            expected = torch.tensor(fits, dtype=torch.float64) / sum(fits)
+            near(weights[i].double(), expected, share=1e-5)
+    assert alike.diagonal().min() > 0.99 > 0.9 > random.max()
+
+
+def test_a_pattern_is_scored_in_its_own_place_and_a_column_by_the_fullest():
+    def two_heads(*shares):
+        return torch.tensor([shares], dtype=torch.float64)
+
+    places = {0: two_heads(0.1, 0.2), -1: two_heads(0.3, 0.4), 1: two_heads(0.5, 0.6), "first": two_heads(0.7, 0.8)}
+    columns = (two_heads(0.2, 0.9), two_heads(0.5, 0.1), two_heads(0.4, 0.3))
+    others = dict(zip(roles.COLUMNS.values(), columns, strict=True))
+    shares = pattern_types.shares_of(roles.Scores(places, {}, others, {}))
+    expected = {"itself": (0.1, 0.2), "previous": (0.3, 0.4), "next": (0.5, 0.6), "first word": (0.7, 0.8)}
+    expected["one word"] = (0.5, 0.9)
+    assert {name: tuple(share[0].tolist()) for name, share in shares.items()} == expected
+    assert pattern_types.place_of_largest(torch.tensor([[0.1, 0.2, 0.3], [0.2, 0.9, 0.8]])) == (1, 1)
+
+
+def test_the_weight_on_itself_is_the_mean_of_the_diagonal_over_words_alone():
+    recipe = training.Recipe("diagonal", "masked word", 2, 1, 0, d_model=8)
+    model = sharp_model(recipe)
+    found, sentences = pattern_types.weight_on_itself(model), roles.halves()[1]
+    for head in range(2):
+        own = []
+        for sentence in sentences:
+            own.extend(weights_of(model.model, list(sentence.words))[0, head].diagonal().tolist())
+        assert found[0, head].item() == pytest.approx(sum(own) / len(own), rel=1e-5)
+
+
+def test_the_relation_that_is_drawn_is_the_one_with_the_largest_margin_on_the_worse_half():
+    both = halves_of({"subject": 0.95, "place": 0.8}, {"subject": 0.65, "place": 0.7})  # 0.6 and 0.5 are needed
+    place, rule = pattern_types.strongest_relation(both)
+    assert (place, rule) == ((0, 0), roles.Rule("place → verb", "relation", 0.7, 0.5))
+    words = tokenize(TOY_SENTENCE)
+    assert pattern_types.related_cells("place → verb", words) == [[5, 2]]
+    assert pattern_types.related_cells("determiner → noun", words) == [[0, 1], [4, 5]]
+    assert pattern_types.related_cells("most → subject", words) == []
