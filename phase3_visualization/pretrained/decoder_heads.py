@@ -4,7 +4,8 @@ Random tokens mean nothing, so a head that finds something in them follows a rul
 16 to 40 random tokens is repeated until 96 are there (Olsson et al. 2022). A head may look at the token before
 (previous), at the same token earlier (duplicate), at the token after that (induction), or at the first token of all,
 the sink (Xiao et al. 2023). It is named where it gives more than half of its weight. The control is the same model with
-the numbers of each matrix shuffled. The default is SmolLM2-135M, which the extra "decoder" brings.
+the numbers of each matrix shuffled. The default is SmolLM2-135M, which the extra "decoder" brings. Of a hybrid, such as
+Qwen3-Next or Jamba, only some layers have attention: their heads are shown, under the numbers of their layers.
 """
 
 import copy
@@ -14,7 +15,14 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from phase3_visualization.pretrained.language_model import SMOLLM2, add_model, is_default, load, refuses
+from phase3_visualization.pretrained.language_model import (
+    SMOLLM2,
+    add_model,
+    check_weights,
+    is_default,
+    load,
+    refuses,
+)
 from shared import head_statistics
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import Claim, Numbers
@@ -48,12 +56,38 @@ def role_scores(weights: Tensor, tokens: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def weights_of(model: nn.Module, tokens: Tensor) -> Tensor:
-    """All heads of all layers, (N, L * H, T, T). ValueError if later tokens are seen, or weights are not to be had."""
-    layers = model(tokens, output_attentions=True).get("attentions")
-    if not layers or layers[0].triu(1).any():
+    """All heads of all layers with attention, L of them: (N, L * H, T, T).
+
+    ValueError, one line with a way out, if later tokens are seen or weights are not to be had.
+    """
+    layers = model(tokens, output_attentions=True).get("attentions") or ()
+    check_weights(model, layers, tokens.size(1))
+    if layers[0].triu(1).any():
         kind = model.config.model_type
-        raise ValueError(f"a decoder that hands out its weights is needed: got {kind}; try --model {SMOLLM2}")
+        raise ValueError(
+            f"a decoder is needed, and in a model of kind {kind} tokens see later ones; try --model {SMOLLM2}"
+        )
     return torch.cat(layers, dim=1)  # L x (N, H, T, T) -> (N, L * H, T, T)
+
+
+def attention_layers(model: nn.Module, number: int) -> list[int]:
+    """Which layers have the attention that was found in so many: all, or those that a hybrid's configuration names.
+
+    ValueError if the configuration names another number.
+    """
+    config = model.config
+    if number == config.num_hidden_layers:
+        return list(range(number))
+    found = []
+    for layer, kind in enumerate(getattr(config, "layer_types", ())):
+        if kind.endswith("attention") and kind != "linear_attention":  # linear: it has no weights
+            found.append(layer)
+    if len(found) != number:
+        raise ValueError(
+            f"a model of kind {config.model_type} hands out weights of {number} layers, and its configuration names "
+            f"{len(found)}: it is not known here which they are; try --model {SMOLLM2}"
+        )
+    return found
 
 
 @torch.no_grad()
@@ -75,7 +109,7 @@ def named(scores: dict[str, Tensor]) -> list[str]:
 def head_scores(model: nn.Module, tokens: Tensor, generator: torch.Generator) -> tuple[Numbers, list[str]]:
     """The best heads, chosen on the first half of the sequences; how many are named; the shuffled model's best. Roles.
 
-    [layer * num_heads + head]: its role, or "".
+    The roles are those of all heads, layer by layer of those with attention; "" for none.
     """
     weights = weights_of(model, tokens)
     first, second = (role_scores(*half) for half in zip(weights.chunk(2), tokens.chunk(2), strict=True))
@@ -97,7 +131,11 @@ def measure(run: Run) -> Numbers:
     special = set(language_model.tokenizer.all_special_ids)
     known = torch.tensor([i for i in range(len(language_model.tokenizer)) if i not in special])
     found, roles = head_scores(model, repeated_tokens(known, generator), generator)
-    run.shown |= {"model": language_model.name, "roles": roles, "heads": model.config.num_attention_heads}
+    num_heads, num_layers = model.config.num_attention_heads, model.config.num_hidden_layers
+    layers = attention_layers(model, len(roles) // num_heads)
+    run.shown |= {"model": language_model.name, "roles": roles, "heads": num_heads}
+    run.shown |= {"layers": layers, "all layers": num_layers}
+    run.shown["gaps"] = " · no cells: without attention" if len(layers) < num_layers else ""
     return found
 
 
@@ -132,14 +170,16 @@ CLAIMS = (
 
 def picture(results: Results) -> Figure:
     """A cell for each head in the colour of its name."""
-    roles, num_heads = results.shown["roles"], results.shown["heads"]
+    roles, num_heads, layers = results.shown["roles"], results.shown["heads"], results.shown["layers"]
     fig, ax = plt.subplots(figsize=(8.4, 3.7), layout="constrained")
     for index, role in enumerate(roles):
-        layer, head = divmod(index, num_heads)
+        row, head = divmod(index, num_heads)
+        layer = layers[row]
         ax.add_patch(plt.Rectangle((layer - 0.45, head - 0.45), 0.9, 0.9, color=COLORS.get(role, HIDDEN)))
         if role not in ("", "first"):
             ax.text(layer, head, role[0].upper(), ha="center", va="center", color="white", weight="bold")
-    ax.set(xlim=(-0.6, len(roles) / num_heads - 0.4), ylim=(num_heads - 0.4, -0.6), xlabel="layer", ylabel="head")
+    right = results.shown["all layers"] - 0.4
+    ax.set(xlim=(-0.6, right), ylim=(num_heads - 0.4, -0.6), xlabel="layer", ylabel="head")
     ax.set_aspect("equal")
     ax.spines[:].set_visible(False)
     return fig
@@ -151,7 +191,7 @@ main = Experiment(
     picture,
     title="Of {n[all heads]:.0f} heads of SmolLM2 {n[first, heads]:.0f} rest on the first token",
     note="{shown[model]}, pretrained; random tokens, repeated; more than half of the weight\n"
-    "grey: first token · P: previous · D: duplicate · I: induction · pale: none of them",
+    "grey: first token · P: previous · D: duplicate · I: induction · pale: none of them{shown[gaps]}",
     answer="Heads of {shown[model]} with a name, of {n[all heads]:.0f}: {n[previous, heads]:.0f} previous, "
     "{n[duplicate, heads]:.0f} duplicate, {n[induction, heads]:.0f} induction, {n[first, heads]:.0f} first",
     options=add_model,

