@@ -8,6 +8,7 @@ the numbers of each matrix shuffled. The default is SmolLM2-135M, which the extr
 Qwen3-Next or Jamba, only some layers have attention: their heads are shown, under the numbers of their layers.
 """
 
+import argparse
 import copy
 
 import matplotlib.pyplot as plt
@@ -185,6 +186,10 @@ def picture(results: Results) -> Figure:
     return fig
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_model(parser, default=SMOLLM2)
+
+
 main = Experiment(
     measure,
     CLAIMS,
@@ -194,7 +199,7 @@ main = Experiment(
     "grey: first token · P: previous · D: duplicate · I: induction · pale: none of them{shown[gaps]}",
     answer="Heads of {shown[model]} with a name, of {n[all heads]:.0f}: {n[previous, heads]:.0f} previous, "
     "{n[duplicate, heads]:.0f} duplicate, {n[induction, heads]:.0f} induction, {n[first, heads]:.0f} first",
-    options=add_model,
+    options=add_options,
     about=is_default,
 )
 

@@ -247,8 +247,9 @@ def sentences() -> list[str]:
 # ---- what scripts on a model have in common
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    help_text = f"a model on this machine, or {SMOLLM2} (default: {DEFAULT}; of scripts on decoders {SMOLLM2})"
+def add_model(parser: argparse.ArgumentParser, default: str = DEFAULT) -> None:
+    """The option --model; default: what a script looks at without it, in words."""
+    help_text = f"a model on this machine, or {SMOLLM2} (default: {default})"
     parser.add_argument("--model", metavar="NAME_OR_FOLDER", help=help_text)
 
 

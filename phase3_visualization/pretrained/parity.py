@@ -10,6 +10,7 @@ it is given. Needs the extra "pretrained":
     python phase3_visualization/pretrained/parity.py --model smollm2
 """
 
+import argparse
 import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -178,12 +179,16 @@ def measure(run: Run) -> Numbers:
     }
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_model(parser, default=f"MiniLM, {SMOLLM2}, and a random one of each family")
+
+
 main = Experiment(
     measure,
     answer="{shown[said]}: with our attention in {shown[where]} no weight of any head differs by more than "
     "{n[largest difference, weights of all heads]:.0e}, and no hidden state by more than "
     "{n[largest difference, hidden states]:.0e} of its size",
-    options=add_model,
+    options=add_options,
     about=is_default,
 )
 
