@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from phase2_multi_head.block import rank_collapse
+from phase2_multi_head.block import post_norm, rank_collapse
 from phase2_multi_head.block.block_by_parts import LAYERS, PostNormBlock, steps
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.attention_checks import torch_twin
 from shared.attention_utils import causal_mask, padding_mask
 from shared.tests.helpers import near
-from shared.toy_model import Block
+from shared.toy_model import Block, ToyTransformer
 
 
 def new_block(kind=Block, **more):
@@ -119,6 +119,23 @@ def test_a_block_is_the_layer_of_pytorch_with_its_norm_before_or_behind(kind, no
     expected = theirs(x, src_key_padding_mask=~real[:, 0, 0])
     near(found, expected)
     near(*(torch.autograd.grad(output, x, upstream)[0] for output in (found, expected)))
+
+
+def test_models_with_the_norm_before_and_behind_start_from_the_same_weights():
+    before, behind = (post_norm.new_model(kind, seed=7) for kind in (Block, PostNormBlock))
+    for (name, one), (_, other) in zip(before.named_parameters(), behind.named_parameters(), strict=True):
+        assert torch.equal(one, other), name
+    assert {type(block) for block in behind.blocks} == {PostNormBlock}
+    torch.manual_seed(7)
+    theirs = ToyTransformer(make_attention=MultiHeadAttention).state_dict()
+    for name, parameter in before.state_dict().items():
+        assert torch.equal(parameter, theirs[name]), "the model that all scripts share"
+
+
+def test_rates_from_the_top_fall_as_those_of_a_cycle_do():
+    shares = [post_norm.from_the_top(step, 100) for step in range(100)]
+    assert shares[0] == 1 and shares[50] == pytest.approx(0.5) and 0 < shares[99] < 0.001
+    assert sorted(shares, reverse=True) == shares
 
 
 def test_layers_are_made_of_the_parts_that_they_name():
