@@ -90,8 +90,8 @@ PLANS = {
             "explorer.write_page",
         ),
         slow=("roles.role_stability", "roles.training_film"),
-        longer=(*PRETRAINED, *DECODER),
-        needs=PRETRAINED | DECODER,
+        longer=("pretrained.parity", *PRETRAINED, *DECODER),
+        needs=PRETRAINED | DECODER | {"pretrained.parity": "transformers"},
     ),
     "phase4": Plan(
         train=("phase2_multi_head.models:load_multi_head_model", "phase4_causal.models:load_causal_model"),
