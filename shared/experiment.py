@@ -170,7 +170,7 @@ class Experiment:
         print(f"\n{table(numbers, published, everything=options.numbers)}\n")
         findings.print_verdicts(judged, rules=options.numbers)
         script = paths.shown(self.file)
-        differs = findings.differs(judged, findings.share_outside(script, results.runs)) if judges else ""
+        differs = findings.differs(judged, findings.inside_record(script, results.runs)) if judges else ""
         if differs:
             print(differs[0].upper() + differs[1:])
         as_published = judges and all(finding["as published"] for finding in judged)

@@ -8,14 +8,13 @@ import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 
 from shared import paths
 from shared.evidence import record
 from shared.evidence.claims import MARKS, Claim, Numbers
 
 WIDTH = 118  # of the printed lines
-MOST_OUTSIDE = 0.15  # of the numbers of a run: where more lie outside the record, it is said
+MOST_OUTSIDE, FEWEST_OUTSIDE = 0.15, 3  # numbers of a run outside the record's ranges: where more are, it is said
 
 
 def number(value: float) -> str:
@@ -75,25 +74,25 @@ def print_verdicts(found: Iterable[Mapping], *, rules: bool) -> None:
             print(textwrap.fill(rule, WIDTH, initial_indent="    ", subsequent_indent="    "))
 
 
-def share_outside(script: str, runs: Sequence[Numbers]) -> float:
-    """Of the numbers of these runs, the share that lies outside the range on record; 0 where nothing is on record."""
-    by_seed = dict(enumerate(runs))
-    inside, _ = record.compared([], {record.name_of(script): by_seed})
-    return 1 - fmean(inside) if inside else 0.0
+def inside_record(script: str, runs: Sequence[Numbers]) -> list[bool]:
+    """Whether each number of these runs that varies on record lies in its range there; empty without a record."""
+    inside, _ = record.compared([], {record.name_of(script): dict(enumerate(runs))})
+    return inside
 
 
-def differs(judged: Iterable[Mapping], outside: float) -> str:
+def differs(judged: Iterable[Mapping], inside: Sequence[bool]) -> str:
     """Where a run came out otherwise than the record, in words; empty where it did not.
 
-    outside: the share of its numbers that lie outside the range on record. Of one in twenty that is expected, so
-    nothing is said of a few.
+    inside: whether each of its numbers lies in the range on record. One in twenty is expected not to, so nothing is
+    said of one or two, nor of a small share.
     """
     said = []
     turned = [finding["id"] for finding in judged if not finding["as published"]]
     if turned:
         said.append(f"{' and '.join(turned)} came out otherwise")
-    if outside > MOST_OUTSIDE:
-        said.append(f"{outside:.0%} of the numbers lie outside the range on record")
+    outside = inside.count(False)
+    if outside >= FEWEST_OUTSIDE and outside > MOST_OUTSIDE * len(inside):
+        said.append(f"{outside} of {len(inside)} numbers lie outside the range on record")
     return f"this run differs from the record: {', and '.join(said)}" if said else ""
 
 
@@ -105,7 +104,7 @@ def file_of(script: str, output_dir: Path) -> Path:
 def save(output_dir: Path, script: str, found: list[dict], runs: Sequence[Numbers], table: str, answer: str) -> None:
     """Keep what a script measured, in place of what it measured before."""
     content = {"script": script, "answer": answer, "table": table, "runs": runs, "findings": found}
-    content["differs"] = differs(found, share_outside(script, runs))
+    content["differs"] = differs(found, inside_record(script, runs))
     with paths.whole_file(file_of(script, output_dir)) as unfinished:
         unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
 

@@ -316,19 +316,26 @@ def test_a_number_is_written_as_a_reader_wants_it():
 
 
 def test_a_run_that_differs_from_the_record_says_so_alone_and_in_the_story(run, tmp_path):
-    """TEN holds in ten of ten, and expects 0.546 to 0.834; 0.2 denies it and lies outside."""
+    """TEN holds in ten of ten, and expects 0.546 to 0.834; 0.2 denies it and lies outside, with three seeds thrice."""
 
     def dry(run):
         return measure(run) | {"wetness": 0.2}
 
     run.experiment.measure = dry
-    _, printed, _ = run(runs=wet(*TEN))
-    assert '+ on record: holds, 10 of 10 seeds; but in this run: does not hold: "water is wet"' in printed
-    said = "his run differs from the record: C001 came out otherwise, and 100% of the numbers lie outside the range on"
-    assert said in printed
+    _, printed, _ = run("--seeds", "3", runs=wet(*TEN))
+    assert '+ on record: holds, 10 of 10 seeds; but in this run: does not hold, 0 of 3 seeds: "water' in printed
+    said = (
+        "his run differs from the record: C001 came out otherwise, and 3 of 3 numbers lie outside the range on record"
+    )
+    assert f"T{said}" in printed
     kept = tuple((tmp_path / paths.PROCESSED / "findings").iterdir())
     told = course.story("shared.plan", course.Result(0, "", "wet: 0.20", kept))
-    assert "wet: 0.20   on record + 1   this run differs from the record: C001 came out otherwise" in told
+    assert f"wet: 0.20   on record + 1   t{said}" in told
+
+
+def test_of_one_or_two_numbers_outside_the_record_nothing_is_said():
+    assert findings.differs([], [False, False]) == "" and findings.differs([], [False] * 3 + [True] * 20) == ""
+    assert findings.differs([], [False] * 3 + [True] * 5).endswith("3 of 8 numbers lie outside the range on record")
 
 
 def test_a_run_like_the_record_and_a_claim_that_is_not_on_record(run, tmp_path):
