@@ -423,7 +423,8 @@ def test_a_damaged_file_is_made_anew_and_it_is_said(damage, said, tmp_path, caps
     assert unpack.calls == 2
 
 
-def test_another_package_or_file_is_unpacked_anew(tmp_path, capsys):
+def test_another_package_or_file_is_unpacked_anew(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(unpacked, "LIBRARIES", ("pandas",))  # transformers and gguf need not be installed
     path, unpack = tmp_path / "kept.safetensors", Unpacking()
     packed = tmp_path / "packed.gguf"
     packed.write_bytes(b"1")
