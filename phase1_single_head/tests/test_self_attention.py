@@ -16,6 +16,7 @@ from phase1_single_head.order import position_encodings
 from phase1_single_head.reading import other_weights
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
 from shared import training
+from shared.attention_checks import known_to_hold
 from shared.attention_utils import causal_mask, padding_mask
 from shared.tests.helpers import D_K, D_V, T_K, T_Q, B, H, near, qkv, some_mask
 from shared.toy_language import MASK_ID, VOCABULARY, encode
@@ -61,6 +62,12 @@ def test_a_program_recorded_where_every_query_sees_a_key_is_right_where_one_sees
     mask = some_mask(torch.Generator().manual_seed(0), (B, H, T_Q, T_K))  # query 0 may see no key
     recorded = record(Attention(), (query, key, value, torch.ones_like(mask)))
     near(recorded(query, key, value, mask), Attention()(query, key, value, mask))
+
+
+def test_it_is_known_whether_all_of_a_condition_holds():
+    assert known_to_hold(torch.ones(T_Q, 1, dtype=torch.bool))
+    assert not known_to_hold(torch.arange(T_Q)[:, None] > 0), "one query sees no key"
+    assert not known_to_hold(torch.ones(T_Q, 1, dtype=torch.bool, device="meta")), "there are no values to ask for"
 
 
 def test_vmap_over_masks_is_a_loop_over_masks():
