@@ -1,12 +1,14 @@
 """The tests of everything:  ./run_all.sh test   or   pytest test_all.py   or   python test_all.py
 
-This is their table of contents: each name stands for <folder>/tests/test_<name>.py, beside the room that it tests.
+This is their table of contents: each name stands for <folder>/tests/test_<name>.py, beside the room
+that it tests.
 
-They compare with oracles: a plain loop, torch's own functions with copied weights, numbers worked by hand. Sizes are
-different primes, so that no two axes can be confused; float64 first, where equal means equal to 12 digits.
-Two tables in shared/tests carry most of the weight: test_oracles.py has every way to compute attention and its
-reference, faults.txt the mistakes that must be noticed, one or more for each line of mechanism. The tests plant a few;
-./run_all.sh test --faults plants all of them.
+They compare with oracles: a plain loop, torch's own functions with copied weights, numbers worked
+by hand. Sizes are different primes, so that no two axes can be confused; float64 first, where equal
+means equal to 12 digits. Two tables in shared/tests carry most of the weight: test_oracles.py has
+every way to compute attention and its reference, faults.txt the mistakes that must be noticed, one
+or more for each line of mechanism. The tests plant a few; ./run_all.sh test --faults plants all of
+them.
 """
 
 import sys
@@ -60,7 +62,10 @@ def main() -> int:
     try:
         import pytest
     except ImportError:
-        print('test_all.py: the tests need more packages: python -m pip install -e ".[test]"', file=sys.stderr)
+        print(
+            'test_all.py: the tests need more packages: python -m pip install -e ".[test]"',
+            file=sys.stderr,
+        )
         return 2
     return pytest.main([__file__, *sys.argv[1:]])
 

@@ -1,8 +1,10 @@
-"""SPOILERS: the answers to the exercises of phase 1. A solution is one way among many: yours is right if it passes.
+"""SPOILERS: the answers to the exercises of phase 1. A solution is one way among many: yours is
+right if it passes.
 
-Its docstring has the three hints and the usual mistakes, edits of its text: see shared/exercise_checker/exercise.py.
-Lessons tell you to change files of the course and see what happens. So the solutions are written out here and use
-none of these files: a change that is left over cannot make a right answer wrong.
+Its docstring has the three hints and the usual mistakes, edits of its text: see
+shared/exercise_checker/exercise.py. Lessons tell you to change files of the course and see what
+happens. So the solutions are written out here and use none of these files: a change that is left
+over cannot make a right answer wrong.
 """
 
 import math
@@ -30,14 +32,20 @@ def score_by_hand() -> Tensor:
     for j in range(3):
         weights[j] = exp(scores[j]) / sum(exp(scores[k]) for k in range(3))
 
-    not divided by √d_k: the dot products are too large by that factor, so the softmax comes out too sharp
+    not divided by √d_k: the dot products are too large by that factor, so the softmax comes out too
+    sharp
         / math.sqrt(4) =>
-    softmax missing: these are scores; a weight is e to its score, divided by the sum of these over the keys
+    softmax missing: these are scores; a weight is e to its score, divided by the sum of these over
+    the keys
         torch.softmax(scores, dim=-1) => scores
-    no softmax: the scores were divided by their sum; take e to each score first, so that a score of 0 counts, too
+    no softmax: the scores were divided by their sum; take e to each score first, so that a score of
+    0 counts, too
         torch.softmax(scores, dim=-1) => scores / scores.sum()
     """
-    query, keys = torch.tensor([1.0, 0, 2, 1]), torch.tensor([[0.0, 3, 1, 0], [1, 1, 1, 1], [1, 2, 0, -1]])
+    query, keys = (
+        torch.tensor([1.0, 0, 2, 1]),
+        torch.tensor([[0.0, 3, 1, 0], [1, 1, 1, 1], [1, 2, 0, -1]]),
+    )
     scores = keys @ query / math.sqrt(4)  # 2, 4 and 0, each divided by 2
     return torch.softmax(scores, dim=-1)  # e¹, e², e⁰ = 2.72, 7.39, 1, each divided by 11.11
 
@@ -100,7 +108,10 @@ def softmax_cases() -> list[Case]:
     far_apart = torch.tensor([[1000.0, 998, -2000, 997]]).double()
     return [
         Case("some keys hidden", (scores, mask)),
-        Case("a row 1000, 998, -2000, 997, the last one hidden", (far_apart, torch.arange(4)[None] < 3)),
+        Case(
+            "a row 1000, 998, -2000, 997, the last one hidden",
+            (far_apart, torch.arange(4)[None] < 3),
+        ),
         Case("hidden scores of 1000", (torch.where(mask, scores, 1e3), mask)),
         Case("visible scores of -1e10", (1e3 - 1.0000001e10 * mask.double(), mask)),
         Case("query 1 may see no key", (scores, one_blind(5, 7))),
@@ -109,8 +120,8 @@ def softmax_cases() -> list[Case]:
 
 @exercise("weights", softmax_cases, HIDDEN + SOFTMAX)
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """
-    e to minus infinity is 0. So give a hidden key the score -inf, before the softmax: the visible share the whole 1.
+    """e to minus infinity is 0. So give a hidden key the score -inf, before the softmax: the
+    visible share the whole 1.
 
     (T_q, T_k)   the scores, with -inf where the mask is False
     (T_q, T_k)   their softmax over the last axis, that of the keys
@@ -124,7 +135,9 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     if mask is None:
         return torch.softmax(scores, dim=-1)
-    blind = ~mask.any(dim=-1, keepdim=True)  # queries that may see no key: (..., T_q, T_k) -> (..., T_q, 1)
+    blind = ~mask.any(
+        dim=-1, keepdim=True
+    )  # queries that may see no key: (..., T_q, T_k) -> (..., T_q, 1)
     scores = scores.masked_fill(~mask & ~blind, -math.inf)
     return torch.softmax(scores, dim=-1).masked_fill(blind, 0.0)
 
@@ -181,9 +194,11 @@ def self_attention_cases() -> list[Case]:
 
 
 @exercise(ATTENTION, self_attention_cases, ATTEND + EQUAL_LENGTHS)
-def self_attention(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, mask: Tensor | None = None) -> Pair:
-    """
-    Three matrix products make queries, keys and values of x. That every query meets every key is one more product.
+def self_attention(
+    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, mask: Tensor | None = None
+) -> Pair:
+    """Three matrix products make queries, keys and values of x. That every query meets every key
+    is one more product.
 
     query, key, value   x times w_q, w_k, w_v            (T, d_k), (T, d_k), (T, d_v)
     scores              query times key, transposed      (T, d_k) @ (d_k, T) -> (T, T); divided by √d_k
@@ -199,10 +214,12 @@ def self_attention(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, mask: Tenso
     for i in range(T):
         output[i] = sum(weights[i, j] * value[j] for j in range(T))
 
-    one matrix for queries and keys: w_q makes queries, w_k keys; with one for both, words find those that are alike
+    one matrix for queries and keys: w_q makes queries, w_k keys; with one for both, words find
+    those that are alike
         x @ w_k => x @ w_q
         x @ w_q => x @ w_k
-    values not made by w_v: a value has a matrix of its own: what a word tells is not what it is found by
+    values not made by w_v: a value has a matrix of its own: what a word tells is not what it is
+    found by
         x @ w_v => x @ w_k
         x @ w_v => x
     """
@@ -218,8 +235,8 @@ def additive_cases() -> list[Case]:
 
 @exercise(ATTENTION, additive_cases)
 def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, v: Tensor) -> Pair:
-    """
-    Each pair of a query and a row of the memory has hidden units of its own: a table of pairs, each entry a vector.
+    """Each pair of a query and a row of the memory has hidden units of its own: a table of pairs,
+    each entry a vector.
 
     asks      query times w_q, [:, None]    (T_q, 1, d_hidden)
     answers   memory times w_k, [None]      (1, T_k, d_hidden)
@@ -236,18 +253,22 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
             weights[i, j] = exp(scores[i, j]) / sum(exp(scores[i, k]) for k in range(T_k))
         output[i] = sum(weights[i, j] * memory[j] for j in range(T_k))           # the memory is its own value
 
-    tanh missing: then the query adds the same to all scores of its row and softmax drops it: every row is the same
+    tanh missing: then the query adds the same to all scores of its row and softmax drops it: every
+    row is the same
         torch.tanh(pairs) => pairs
     tanh before the sum: add first: a unit sees the query and the memory together, then tanh
         torch.tanh(pairs) => (torch.tanh(query @ w_q)[:, None] + torch.tanh(memory @ w_k)[None])
     another function for tanh: Bahdanau's units lie between -1 and 1; ReLU is another function
         torch.tanh => torch.relu
-    no softmax: the scores were divided by their sum; take e to each of them first, then divide by the sum of these
+    no softmax: the scores were divided by their sum; take e to each of them first, then divide by
+    the sum of these
         torch.softmax(scores, dim=-1) => scores / scores.sum(-1, True)
     scaled like a dot product: no √d here: tanh keeps each hidden unit between -1 and 1
         (pairs) @ v => (pairs) @ v / math.sqrt(len(v))
     """
-    pairs = (query @ w_q)[:, None] + (memory @ w_k)[None]  # (T_q, 1, d) + (1, T_k, d) -> (T_q, T_k, d)
+    pairs = (query @ w_q)[:, None] + (memory @ w_k)[
+        None
+    ]  # (T_q, 1, d) + (1, T_k, d) -> (T_q, T_k, d)
     scores = torch.tanh(pairs) @ v  # (T_q, T_k, d) @ (d,) -> (T_q, T_k)
     weights = torch.softmax(scores, dim=-1)
     return weights @ memory, weights
@@ -255,13 +276,15 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
 
 def position_cases() -> list[Case]:
     sizes = ((7, 6), (3, 2), (11, 13), (5, 1))
-    return [Case(f"length {length}, d_model {d_model}", (length, d_model)) for length, d_model in sizes]
+    return [
+        Case(f"length {length}, d_model {d_model}", (length, d_model)) for length, d_model in sizes
+    ]
 
 
 @exercise("encoding", position_cases, tolerance=1e-3)
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
-    """
-    First a table of angles, the two columns of a pair alike. Then the sine in even columns, the cosine in odd ones.
+    """First a table of angles, the two columns of a pair alike. Then the sine in even columns, the
+    cosine in odd ones.
 
     column   0, 1, 2, 3, ...                        (d_model,)
     2i       0, 0, 2, 2, ...: column // 2 * 2       (d_model,)
@@ -274,13 +297,16 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
             angle = position / 10000 ** (2 * i / d_model)
             encoding[position, column] = sin(angle) if column % 2 == 0 else cos(angle)
 
-    sines and cosines side by side: they take turns: column 2i holds the sine, column 2i + 1 the cosine
+    sines and cosines side by side: they take turns: column 2i holds the sine, column 2i + 1 the
+    cosine
         return encoding => return torch.cat([encoding[:, 0::2], encoding[:, 1::2]], dim=1)
     positions counted from 1: the first row is position 0: sin 0 = 0, cos 0 = 1
         torch.arange(length) => torch.arange(1, length + 1)
-    exponent i / d_model: the power is 2i / d_model, with i counting pairs of columns: yours grows half as fast
+    exponent i / d_model: the power is 2i / d_model, with i counting pairs of columns: yours grows
+    half as fast
         torch.arange(0, d_model, 2) => torch.arange(0, d_model, 2) / 2
-    each column its own angle: columns 2i and 2i + 1 share one angle; the cosine's power is 2i / d_model as well
+    each column its own angle: columns 2i and 2i + 1 share one angle; the cosine's power is 2i /
+    d_model as well
         angle.cos() => (angle * 10000 ** (-1 / d_model)).cos()
     an odd d_model fails: the last sine then has no cosine beside it
         angle.cos()[:, :d_model // 2] => angle.cos()
@@ -303,17 +329,26 @@ def cross_attention_cases() -> list[Case]:
         Case("T_q = T_k = 5", (x, equal, w_q, *others, None)),
         Case("T_q = 5, T_k = 7", (x, context, w_q, *others, None)),
         Case("some keys hidden", (x, context, w_q, *others, some_hidden(5, 7))),
-        Case("some keys hidden, scores up to 1e13", (x, context, LARGE * w_q, *others, some_hidden(5, 7))),
+        Case(
+            "some keys hidden, scores up to 1e13",
+            (x, context, LARGE * w_q, *others, some_hidden(5, 7)),
+        ),
         Case("query 1 may see no key", (x, context, w_q, *others, one_blind(5, 7))),
     ]
 
 
 @exercise(ATTENTION, cross_attention_cases, ATTEND + EQUAL_LENGTHS)
 def cross_attention(
-    x: Tensor, context: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, mask: Tensor | None = None
+    x: Tensor,
+    context: Tensor,
+    w_q: Tensor,
+    w_k: Tensor,
+    w_v: Tensor,
+    w_o: Tensor,
+    mask: Tensor | None = None,
 ) -> Pair:
-    """
-    It is exercise 3 with two inputs. x asks: queries are made of x. The context answers: keys and values are its own.
+    """It is exercise 3 with two inputs. x asks: queries are made of x. The context answers: keys
+    and values are its own.
 
     query        x times w_q                        (T_q, d_k)
     key, value   context times w_k and w_v          (T_k, d_k), (T_k, d_v)
@@ -327,7 +362,8 @@ def cross_attention(
     for i in range(T_q):
         output[i] = sum(weights[i, j] * (context[j] @ w_v) for j in range(T_k)) @ w_o
 
-    keys or values from x: w_k and w_v both read the context: it is searched, and what is found is passed on
+    keys or values from x: w_k and w_v both read the context: it is searched, and what is found is
+    passed on
         context @ w_k => x @ w_k
         context @ w_v => x @ w_v
     self-attention: here x asks and the context answers: w_q reads x, w_k and w_v read the context

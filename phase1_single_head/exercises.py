@@ -1,4 +1,5 @@
-"""Exercises of phase 1: write the parts of attention yourself, and hear what is wrong, not only that something is.
+"""Exercises of phase 1: write the parts of attention yourself, and hear what is wrong, not only
+that something is.
 
     python phase1_single_head/exercises.py --help      says how; answers.py has spoilers
 
@@ -25,7 +26,8 @@ def score_by_hand() -> list[float]:
     2. each of them divided by √d_k; here d_k = 4
     3. three weights: e to each of these, divided by the sum of the three. e ≈ 2.72, e² ≈ 7.39, e³ ≈ 20.1, e⁴ ≈ 54.6
 
-    Put the three weights in place of the dots, to two decimals. Guess first: does key 2, with its score of 0, get any?
+    Put the three weights in place of the dots, to two decimals. Guess first: does key 2, with its
+    score of 0, get any?
     """
     return [..., ..., ...]
 
@@ -38,9 +40,10 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     mask     (T_q, T_k)        bool, True = may attend
     ->       (T_q, T_k)        weights
 
-    Each row by itself: softmax over the keys that are visible to its query. All other weights are exactly 0: the
-    whole row, if nothing is visible, and never NaN. Scores may be as large as 1000 or as low as -1e10. e^1000 is too
-    much for any float: torch.softmax takes the largest off all others first. Of a row of only -inf it makes NaN.
+    Each row by itself: softmax over the keys that are visible to its query. All other weights are
+    exactly 0: the whole row, if nothing is visible, and never NaN. Scores may be as large as 1000
+    or as low as -1e10. e^1000 is too much for any float: torch.softmax takes the largest off all
+    others first. Of a row of only -inf it makes NaN.
     """
     raise NotImplementedError
 
@@ -48,8 +51,8 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
 def self_attention(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Exercise 3: every position of a sequence asks all positions, one head. All inputs are float64.
-    Lesson: 3. Queries, keys and values · medium · 60 min
+    """Exercise 3: every position of a sequence asks all positions, one head. All inputs are
+    float64. Lesson: 3. Queries, keys and values · medium · 60 min
 
     x          (T, d_model)
     w_q, w_k   (d_model, d_k)
@@ -57,25 +60,29 @@ def self_attention(
     mask       (T, T)          bool, True = may attend; None hides nothing
     ->         output (T, d_v), weights (T, T)
 
-    Each position makes a query, a key and a value of its vector: x[i] @ w_q, and so on. The score of a query and a key
-    is their dot product divided by √d_k. The weights are the masked softmax of the scores. An output is the sum of
-    all values, each times its weight in the row of that query. Where mask is None, give your masked_softmax one of
-    nothing but True: torch.ones(len(x), len(x), dtype=torch.bool).
+    Each position makes a query, a key and a value of its vector: x[i] @ w_q, and so on. The score
+    of a query and a key is their dot product divided by √d_k. The weights are the masked softmax of
+    the scores. An output is the sum of all values, each times its weight in the row of that query.
+    Where mask is None, give your masked_softmax one of nothing but True: torch.ones(len(x), len(x),
+    dtype=torch.bool).
     """
     raise NotImplementedError
 
 
-def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Exercise 4: the first attention, in which a small network scores each pair (Bahdanau et al. 2014).
-    Lesson: before/README.md · hard · 75 min
+def additive_attention(
+    query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Exercise 4: the first attention, in which a small network scores each pair (Bahdanau et al.
+    2014). Lesson: before/README.md · hard · 75 min
 
     query    (T_q, d_query)         w_q   (d_query, d_hidden)
     memory   (T_k, d_memory)        w_k   (d_memory, d_hidden)        v   (d_hidden,)
     ->       output (T_q, d_memory), weights (T_q, T_k)               all float64
 
-    A query times w_q and a row of the memory times w_k are added; tanh makes d_hidden hidden units of the sum. The
-    score of the pair is the dot product of v and these units; there is no division by a root. The weights are the
-    softmax of the scores over the memory, and the memory is its own value.
+    A query times w_q and a row of the memory times w_k are added; tanh makes d_hidden hidden units
+    of the sum. The score of the pair is the dot product of v and these units; there is no division
+    by a root. The weights are the softmax of the scores over the memory, and the memory is its own
+    value.
     """
     raise NotImplementedError
 
@@ -87,17 +94,24 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     length, d_model   whole numbers
     ->                (length, d_model), float32 or float64
 
-    Columns 2i and 2i + 1 are a pair. At a position p, counted from 0, both have the angle p / 10000^(2i / d_model).
-    The even column holds its sine, the odd column its cosine. Any d_model of 1 or more will come, odd ones too.
+    Columns 2i and 2i + 1 are a pair. At a position p, counted from 0, both have the angle p /
+    10000^(2i / d_model). The even column holds its sine, the odd column its cosine. Any d_model of
+    1 or more will come, odd ones too.
     """
     raise NotImplementedError
 
 
 def cross_attention(
-    x: Tensor, context: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, mask: Tensor | None = None
+    x: Tensor,
+    context: Tensor,
+    w_q: Tensor,
+    w_k: Tensor,
+    w_v: Tensor,
+    w_o: Tensor,
+    mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Exercise 6: one sequence asks, another answers, as when a translation looks at its source. Inputs are float64.
-    Lesson: 8. What is added to the word · easy · 30 min
+    """Exercise 6: one sequence asks, another answers, as when a translation looks at its source.
+    Inputs are float64. Lesson: 8. What is added to the word · easy · 30 min
 
     x          (T_q, d_model)       asks
     context    (T_k, d_model)       answers; it may be longer or shorter than x
@@ -107,7 +121,8 @@ def cross_attention(
     mask       (T_q, T_k)           bool, True = may attend; None hides nothing
     ->         output (T_q, d_model), weights (T_q, T_k)
 
-    As exercise 3, but keys and values are made of the context, and what is found goes through w_o at the end.
+    As exercise 3, but keys and values are made of the context, and what is found goes through w_o
+    at the end.
     """
     raise NotImplementedError
 

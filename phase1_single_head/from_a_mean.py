@@ -1,8 +1,9 @@
 """How does one get from a mean of words to attention?
 
-In four steps, each a few lines, on six words of three numbers, made by hand: how much a word is an animal, a deed, a
-place. A mean treats all words alike. By similarity words take most from themselves, and no score is one-sided. Queries
-and keys let a word look for what it is not. Then the same for all words at once.
+In four steps, each a few lines, on six words of three numbers, made by hand: how much a word is an
+animal, a deed, a place. A mean treats all words alike. By similarity words take most from
+themselves, and no score is one-sided. Queries and keys let a word look for what it is not. Then the
+same for all words at once.
 
     python phase1_single_head/from_a_mean.py
 """
@@ -45,7 +46,9 @@ def similarity_mean(x: Tensor) -> tuple[Tensor, Tensor]:
     return weights @ x, weights
 
 
-def one_word_asks(x: Tensor, i: int, w_q: Tensor, w_k: Tensor, w_v: Tensor) -> tuple[Tensor, Tensor]:
+def one_word_asks(
+    x: Tensor, i: int, w_q: Tensor, w_k: Tensor, w_v: Tensor
+) -> tuple[Tensor, Tensor]:
     """Word i asks every word j, one pair at a time: (T, d) -> output (d_v,), weights (T,)."""
     query = x[i] @ w_q  # what word i looks for
     keys = [word @ w_k for word in x]  # what each word is found by
@@ -67,7 +70,10 @@ def all_words_ask(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor) -> tuple[Ten
 
 def table(matrix: Tensor) -> str:
     """A row for each word that asks, a column for each that is asked."""
-    rows = [f"{word:6}" + "".join(f"{x:6.2f}" for x in row) for word, row in zip(WORDS, matrix.tolist(), strict=True)]
+    rows = [
+        f"{word:6}" + "".join(f"{x:6.2f}" for x in row)
+        for word, row in zip(WORDS, matrix.tolist(), strict=True)
+    ]
     return "\n".join([" " * 6 + "".join(f"{word:>6}" for word in WORDS), *rows])
 
 
@@ -75,7 +81,11 @@ def table(matrix: Tensor) -> str:
 def main(argv: list[str] | None = None) -> str:
     cli.parse(cli.parser(__doc__), argv)
     cat, sat, on, mat = (WORDS.index(word) for word in ("cat", "sat", "on", "mat"))
-    print("\n1. A plain mean: every word becomes ({:.2f}, {:.2f}, {:.2f})".format(*plain_mean(X)[cat].tolist()))
+    print(
+        "\n1. A plain mean: every word becomes ({:.2f}, {:.2f}, {:.2f})".format(
+            *plain_mean(X)[cat].tolist()
+        )
+    )
 
     print("\n2. Weighted by similarity: cat, sat and mat take most from themselves")
     print(table(similarity_mean(X)[1]))
@@ -86,14 +96,24 @@ def main(argv: list[str] | None = None) -> str:
     output, weights = all_words_ask(X, W_Q, W_K, W_V)
     print(table(weights))
     scores = (X @ W_Q) @ (X @ W_K).T
-    print(f"   score of sat for cat: {scores[sat, cat]:g}, of cat for sat: {scores[cat, sat]:g} (before the division)")
-    print('   "sat" becomes ({:.2f}, {:.2f}): so much animal, so much place'.format(*output[sat].tolist()))
+    print(
+        f"   score of sat for cat: {scores[sat, cat]:g}, of cat for sat: {scores[cat, sat]:g} (before the division)"
+    )
+    print(
+        '   "sat" becomes ({:.2f}, {:.2f}): so much animal, so much place'.format(
+            *output[sat].tolist()
+        )
+    )
 
     print("\n4. The same three times (a difference of 1e-16 is rounding)")
     one_by_one = torch.stack([one_word_asks(X, i, W_Q, W_K, W_V)[0] for i in range(len(WORDS))])
     core, _ = scaled_dot_product_attention(X @ W_Q, X @ W_K, X @ W_V)
-    print(f"   word by word against all at once                 differ by {(one_by_one - output).abs().max():.0e}")
-    print(f"   all at once against the core of self_attention   differ by {(core - output).abs().max():.0e}")
+    print(
+        f"   word by word against all at once                 differ by {(one_by_one - output).abs().max():.0e}"
+    )
+    print(
+        f"   all at once against the core of self_attention   differ by {(core - output).abs().max():.0e}"
+    )
     return f'Weighted by similarity "sat" looks at itself; with queries and keys it gives "cat" {weights[sat, cat]:.2f}'
 
 

@@ -32,13 +32,17 @@ PREPOSITIONS = sorted({preposition for _, preposition, _ in VERBS.values()})
 
 
 def nouns_of(subject_class: str, noun: str) -> list[str]:
-    """The nouns of a class of subjects, singular or plural as this noun is: ("toy", "cats") -> balls, coins, kites."""
+    """The nouns of a class of subjects, singular or plural as this noun is: ("toy", "cats") ->
+    balls, coins, kites.
+    """
     plural = any(noun == pair[1] for pairs in SUBJECTS.values() for pair in pairs)
     return [pair[plural] for pair in SUBJECTS[subject_class]]
 
 
 def others_like(word: str) -> list[str]:
-    """What can stand for a word that decides about the verb: a subject of each other class, each other preposition."""
+    """What can stand for a word that decides about the verb: a subject of each other class, each
+    other preposition.
+    """
     if word in PREPOSITIONS:
         return [other for other in PREPOSITIONS if other != word]
     own = next((name for name in SUBJECTS if word in nouns_of(name, word)), None)
@@ -48,7 +52,9 @@ def others_like(word: str) -> list[str]:
 def show(name: str, values: Tensor, limit: int = 6) -> None:
     """Print a vector, its shape and at most `limit` of its numbers."""
     numbers = " ".join(f"{value:8.3f}" for value in values[:limit].tolist())
-    print(f"   {name:20} {tuple(values.shape)!s:8} {numbers}{' ...' if len(values) > limit else ''}")
+    print(
+        f"   {name:20} {tuple(values.shape)!s:8} {numbers}{' ...' if len(values) > limit else ''}"
+    )
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,9 @@ def walk(model: ToyTransformer, words: list[str], i: int) -> Walked:
     output = sum(weights[j] * value[j] for j in range(len(words)))
     show("output", output)
 
-    print('\n6. Guess: "?" plus the output; the rest of the model turns that into a probability for every word')
+    print(
+        '\n6. Guess: "?" plus the output; the rest of the model turns that into a probability for every word'
+    )
     stream = model.embed(torch.tensor([encode(seen)]))[0, i] + attention.w_o(output)
     stream = stream + block.feed_forward(block.feed_forward_norm(stream))
     logits = model.output_norm(stream) @ model.embedding.weight.T  # (d_model,) -> (V,)
@@ -145,7 +153,9 @@ def answer(word: str, asked: str, walked: Walked, whole: Tensor) -> str:
 
 
 def ask_others(model: ToyTransformer, words: list[str], i: int, asked: list[int]) -> None:
-    """Print what the model guesses for word i when a word that it asked is another one, where the grammar has such."""
+    """Print what the model guesses for word i when a word that it asked is another one, where the
+    grammar has such.
+    """
     changed = [(j, other) for j in asked for other in others_like(words[j])]
     if not changed:
         return

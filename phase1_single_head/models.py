@@ -1,4 +1,6 @@
-"""The model of this phase: one layer with one head, trained to guess hidden words; and how to ask it for a guess."""
+"""The model of this phase: one layer with one head, trained to guess hidden words; and how to ask
+it for a guess.
+"""
 
 import argparse
 import math
@@ -15,7 +17,14 @@ from shared.toy_language import MASK, VERBS, decode, encode, pad_batch
 from shared.toy_model import ToyTransformer, in_double
 from shared.training import LITTLE_DECAY, Recipe, Trained
 
-RECIPE = Recipe("single_head_model", "masked word", num_heads=1, num_layers=1, steps=800, matrix_decay=LITTLE_DECAY)
+RECIPE = Recipe(
+    "single_head_model",
+    "masked word",
+    num_heads=1,
+    num_layers=1,
+    steps=800,
+    matrix_decay=LITTLE_DECAY,
+)
 
 
 def make_single_head(d_model: int, num_heads: int) -> SelfAttention:
@@ -46,7 +55,9 @@ def shown(words: Sequence[str]) -> list[str]:
 
 
 def attention_input(model: ToyTransformer, words: list[str]) -> Tensor:
-    """What the attention of the first layer reads, (T, d_model): embedding plus position, normalised."""
+    """What the attention of the first layer reads, (T, d_model): embedding plus position,
+    normalised.
+    """
     tokens = torch.tensor([encode(words)], device=model.positions.device)
     return model.blocks[0].attention_norm(model.embed(tokens))[0]  # (1, T, d_model) -> (T, d_model)
 
@@ -55,10 +66,16 @@ def attention_input(model: ToyTransformer, words: list[str]) -> Tensor:
 def guess_hidden(
     model: ToyTransformer, texts: Sequence[Sequence[str]], positions: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Hide one word in each of N texts -> how likely every word is in its place (N, V), its row of weights (N, T)."""
-    tokens, lengths = pad_batch([encode(hide(words, i)) for words, i in zip(texts, positions, strict=True)])
+    """Hide one word in each of N texts -> how likely every word is in its place (N, V), its row of
+    weights (N, T).
+    """
+    tokens, lengths = pad_batch(
+        [encode(hide(words, i)) for words, i in zip(texts, positions, strict=True)]
+    )
     mask, device = padding_mask(lengths, tokens.size(1)), model.positions.device
-    logits, (weights, *_) = model(tokens.to(device), mask=mask.to(device))  # (N, T, V), (N, 1, T, T)
+    logits, (weights, *_) = model(
+        tokens.to(device), mask=mask.to(device)
+    )  # (N, T, V), (N, 1, T, T)
     text, i = torch.arange(len(texts)), torch.tensor(positions)
     return logits[text, i].softmax(dim=-1).cpu(), weights[text, 0, i].cpu()
 

@@ -3,8 +3,9 @@
     python phase1_single_head/visualize.py
     python phase1_single_head/visualize.py --sentence "those dogs slept in a soft bed"
 
-Writes attention_heatmap.png and qkv_flow.png to visualizations/plots/phase1/, both with a word hidden, and the
-weights of every sentence of --sentences, with nothing hidden, to data/processed/attention_weights.pt.
+Writes attention_heatmap.png and qkv_flow.png to visualizations/plots/phase1/, both with a word
+hidden, and the weights of every sentence of --sentences, with nothing hidden, to
+data/processed/attention_weights.pt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,18 +46,26 @@ from shared.visualization_utils import (
     weight_colorbar,
 )
 
-SIGNED = LinearSegmentedColormap.from_list("signed", [PURPLE, "white", GREEN])  # below zero, zero, above
+SIGNED = LinearSegmentedColormap.from_list(
+    "signed", [PURPLE, "white", GREEN]
+)  # below zero, zero, above
 
 
 def entropy_note(trained: Trained, weights: Tensor, whose: str = "") -> str:
     """Which model, and the normalised entropy of these rows; a sentence of one word has none."""
     entropy = normalized_entropy(weights).nanmean().item()
-    spread = f" · normalised entropy{whose} {entropy:.2f} (0: one word, 1: all alike)" if entropy == entropy else ""
+    spread = (
+        f" · normalised entropy{whose} {entropy:.2f} (0: one word, 1: all alike)"
+        if entropy == entropy
+        else ""
+    )
     return f"one layer, one head, {trained.label}{spread}"
 
 
 def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
-    """The attention matrix of the sentence with one word hidden; the title names whom that word asks."""
+    """The attention matrix of the sentence with one word hidden; the title names whom that word
+    asks.
+    """
     i = choose_word(words)
     seen = hide(words, i)
     weights = weights_of(trained.model, seen)[0, 0]
@@ -67,12 +76,21 @@ def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     for j, weight in enumerate(weights[i].tolist() if len(words) <= 16 else ()):
         color = "white" if weight > 0.5 else INK
         ax.text(j + 0.5, i + 0.5, f"{weight:.2f}", ha="center", va="center", color=color, zorder=6)
-    for label in [ax.get_yticklabels()[i], *(ax.get_xticklabels()[j] for j in most_asked(weights[i], i))]:
+    for label in [
+        ax.get_yticklabels()[i],
+        *(ax.get_xticklabels()[j] for j in most_asked(weights[i], i)),
+    ]:
         label.set_weight("bold")
     weight_colorbar(fig, ax, shrink=0.7)
-    ax.add_patch(Rectangle((0, i), len(words), 1, fill=False, edgecolor=INK, linewidth=2.5, clip_on=False, zorder=5))
+    ax.add_patch(
+        Rectangle(
+            (0, i), len(words), 1, fill=False, edgecolor=INK, linewidth=2.5, clip_on=False, zorder=5
+        )
+    )
     headline(fig, title, entropy_note(trained, weights))
-    rows = 'Each row shows where one word takes its output from, and sums to 1; that of "?" is framed.'
+    rows = (
+        'Each row shows where one word takes its output from, and sums to 1; that of "?" is framed.'
+    )
     return fig, f"{title}. {rows}"
 
 
@@ -89,7 +107,9 @@ def matrix(name: str, given: Tensor, made: Tensor) -> str:
 def head(ax: Axes, step: str, what: str) -> Axes:
     """Over a panel: the step, if one begins here, and what the panel shows, with its size."""
     ax.set_title(f"{step}\n", loc="left", fontsize=12, weight="bold", linespacing=1.6)
-    ax.annotate(what, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", color=QUIET)
+    ax.annotate(
+        what, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", color=QUIET
+    )
     return ax
 
 
@@ -167,7 +187,11 @@ def draw_asking(axes: Mapping[str, Axes], flow: Flow, colors: Sequence[str]) -> 
 
 def draw_mixing(axes: Mapping[str, Axes], flow: Flow) -> None:
     """From the values to the guess: each value times its weight, their sum, the likeliest words."""
-    head(axes["values"], "3  Mix", f"values {size(flow.values)}: {matrix('W_v', flow.x, flow.values)}")
+    head(
+        axes["values"],
+        "3  Mix",
+        f"values {size(flow.values)}: {matrix('W_v', flow.x, flow.values)}",
+    )
     stripes(axes["values"], flow.values)
     weighted = flow.weights[:, None] * flow.values  # (T, 1) * (T, d_v) -> (T, d_v)
     head(axes["weighted"], "", f"weight × value {size(weighted)}")
@@ -204,7 +228,9 @@ def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_single_head_model(options)
-    saved = {text: weights_of(trained.model, tokenize(text))[0, 0] for text in options.all_sentences}
+    saved = {
+        text: weights_of(trained.model, tokenize(text))[0, 0] for text in options.all_sentences
+    }
     path = options.output_dir / paths.PROCESSED / "attention_weights.pt"
     checkpoints.save_tensors(saved, path)
     figure, caption = draw_heatmap(trained, options.words)

@@ -5,7 +5,8 @@ lower the further away it is, and each head has its own slope (ALiBi, Press et a
 sides. This trains it like the models of the lesson, for about 15 s, and names and draws its heads; after a change add
 --retrain, so that it is not read from its checkpoint:
 
-    python phase2_multi_head/visualize.py --attention phase2_multi_head.alibi_attention:AlibiAttention
+    python phase2_multi_head/visualize.py --attention
+    phase2_multi_head.alibi_attention:AlibiAttention
 """
 
 import torch
@@ -21,12 +22,20 @@ class AlibiAttention(nn.Module):
 
     def __init__(self, d_model: int, num_heads: int) -> None:
         super().__init__()
-        self.num_heads, self.w_qkv, self.w_o = num_heads, nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+        self.num_heads, self.w_qkv, self.w_o = (
+            num_heads,
+            nn.Linear(d_model, 3 * d_model),
+            nn.Linear(d_model, d_model),
+        )
         self.register_buffer("slopes", 2.0 ** (-8 * torch.arange(1, num_heads + 1) / num_heads))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T); mask as MultiHeadAttention takes it."""
-        query, key, value = (split_heads(part, self.num_heads) for part in self.w_qkv(x).chunk(3, dim=-1))
+        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T); mask as
+        MultiHeadAttention takes it.
+        """
+        query, key, value = (
+            split_heads(part, self.num_heads) for part in self.w_qkv(x).chunk(3, dim=-1)
+        )
         scores = query @ key.mT / query.size(-1) ** 0.5 + alibi(x.size(1), self.slopes)
         weights = masked_softmax(scores, mask)
         return self.w_o(merge_heads(weights @ value)), weights

@@ -1,7 +1,9 @@
-"""SPOILERS: the answers to the exercises of phase 2. A solution is one way among many: yours is right if it passes.
+"""SPOILERS: the answers to the exercises of phase 2. A solution is one way among many: yours is
+right if it passes.
 
-Its docstring has the three hints and the usual mistakes, edits of its text: see shared/exercise_checker/exercise.py.
-The solutions use no file that lessons tell you to change: see phase1_single_head/answers.py.
+Its docstring has the three hints and the usual mistakes, edits of its text: see
+shared/exercise_checker/exercise.py. The solutions use no file that lessons tell you to change: see
+phase1_single_head/answers.py.
 """
 
 import math
@@ -48,8 +50,8 @@ def split_cases() -> list[Case]:
 
 @exercise("heads", split_cases, SPLIT_UP)
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """
-    First cut the last axis in two, heads and numbers of a head. Then exchange heads and positions: no cut can do that.
+    """First cut the last axis in two, heads and numbers of a head. Then exchange heads and
+    positions: no cut can do that.
 
     (B, T, d_model)   the input
     (B, T, H, d_k)    the last axis cut in two: view, reshape or unflatten
@@ -83,8 +85,8 @@ def merge_cases() -> list[Case]:
 
 @exercise("merged", merge_cases, MERGE_UP)
 def merge_heads(x: Tensor) -> Tensor:
-    """
-    The two steps of exercise 1, backwards: first exchange heads and positions, then make one axis of the last two.
+    """The two steps of exercise 1, backwards: first exchange heads and positions, then make one
+    axis of the last two.
 
     (B, H, T, d_v)   the input
     (B, T, H, d_v)   axes 1 and 2 exchanged: transpose
@@ -94,11 +96,14 @@ def merge_heads(x: Tensor) -> Tensor:
         for c in range(d_v):
             merged[:, :, h * d_v + c] = x[:, h, :, c]                        # of all sequences and positions
 
-    heads averaged or added up: put them side by side: of a mean or a sum w_o cannot tell which head found what
+    heads averaged or added up: put them side by side: of a mean or a sum w_o cannot tell which head
+    found what
         x.transpose(1, 2).flatten(start_dim=2) => x.mean(dim=1)
         x.transpose(1, 2).flatten(start_dim=2) => x.sum(dim=1)
     """
-    return x.transpose(1, 2).flatten(start_dim=2)  # (B, H, T, d_v) -> (B, T, H, d_v) -> (B, T, H * d_v)
+    return x.transpose(1, 2).flatten(
+        start_dim=2
+    )  # (B, H, T, d_v) -> (B, T, H, d_v) -> (B, T, H * d_v)
 
 
 IN_HEADS = (
@@ -113,7 +118,9 @@ IN_HEADS = (
 
 
 def multi_head_cases() -> list[Case]:
-    """As many sequences as heads once: there a mask without an axis for the heads runs, on the wrong axis."""
+    """As many sequences as heads once: there a mask without an axis for the heads runs, on the
+    wrong axis.
+    """
     two, three = draw((2, 5, 21), (3, 5, 21))
     w_q, *others = draw(*4 * [(21, 21)], seed=1)
     return [
@@ -127,10 +134,16 @@ def multi_head_cases() -> list[Case]:
 
 @exercise(ATTENTION, multi_head_cases, IN_HEADS + EQUAL_LENGTHS + SPLIT_UP + MERGE_UP)
 def multi_head_attention(
-    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, num_heads: int, mask: Tensor | None = None
+    x: Tensor,
+    w_q: Tensor,
+    w_k: Tensor,
+    w_v: Tensor,
+    w_o: Tensor,
+    num_heads: int,
+    mask: Tensor | None = None,
 ) -> Pair:
-    """
-    Project and cut into heads, attend as in phase 1, join and project. The heads are one more axis in front.
+    """Project and cut into heads, attend as in phase 1, join and project. The heads are one more
+    axis in front.
 
     query, key, value   x @ w_q, x @ w_k, x @ w_v, each cut by exercise 1    3 x (B, H, T, d_k)
     visible             the mask, the same for all heads and queries         (B, T) -> (B, 1, 1, T)
@@ -140,9 +153,8 @@ def multi_head_attention(
     d_k = d_model // H
     for b in range(B):
         for h in range(H):
-            columns = slice(h * d_k, (h + 1) * d_k)
-            query, key, value = x[b] @ w_q[:, columns], x[b] @ w_k[:, columns], x[b] @ w_v[:, columns]
-            for i in range(T):
+            columns = slice(h * d_k, (h + 1) * d_k) query, key, value = x[b] @ w_q[:, columns], x[b]
+            @ w_k[:, columns], x[b] @ w_v[:, columns] for i in range(T):
                 for j in range(T):
                     scores[i, j] = query[i] @ key[j] / sqrt(d_k)
             weights[b, h] = masked_softmax(scores, mask[b].expand(T, T))   # the same for every query and head
@@ -152,35 +164,49 @@ def multi_head_attention(
             output[b, i] = concatenate([head[h][i] for h in range(H)]) @ w_o
 
     split and merged without transpose: view keeps the order of memory; swap T and H both times
-        x.view(batch, length, num_heads, d_model // num_heads) => x.reshape(batch, num_heads, length, -1).swapdims(1, 2)
-        and x.transpose(1, 2).flatten(start_dim=2) => x.reshape(x.size(0), x.size(2), -1)
-    mask on the queries: padding is hidden as a key, from every query: the axis of the mask comes last, (B, 1, 1, T)
+        x.view(batch, length, num_heads, d_model // num_heads) => x.reshape(batch, num_heads,
+        length, -1).swapdims(1, 2) and x.transpose(1, 2).flatten(start_dim=2) =>
+        x.reshape(x.size(0), x.size(2), -1)
+    mask on the queries: padding is hidden as a key, from every query: the axis of the mask comes
+    last, (B, 1, 1, T)
         mask[:, None, None, :] => mask[:, None, :, None]
-    mask on queries and keys: padded queries get something as well, which the loss leaves out: hide padded keys alone
+    mask on queries and keys: padded queries get something as well, which the loss leaves out: hide
+    padded keys alone
         mask[:, None, None, :] => mask[:, None, None, :] & mask[:, None, :, None]
-    mask of one sequence on the head of another: (B, 1, T) lines up with (H, T, T); the mask needs (B, 1, 1, T)
+    mask of one sequence on the head of another: (B, 1, T) lines up with (H, T, T); the mask needs
+    (B, 1, 1, T)
         mask[:, None, None, :] => mask[:, None]
-    mask of the first sequence for all: each sequence of the batch has its own padding: mask[:, None, None, :]
+    mask of the first sequence for all: each sequence of the batch has its own padding: mask[:,
+    None, None, :]
         mask[:, None, None, :] => mask[:1, None, None, :]
-    output projection missing: multiply the merged heads by w_o: without it no head's find reaches other columns
+    output projection missing: multiply the merged heads by w_o: without it no head's find reaches
+    other columns
         merge_heads(heads) @ w_o => merge_heads(heads)
-    weights averaged over the heads: keep those of each head: the mean of four sharp heads is a blurred one
+    weights averaged over the heads: keep those of each head: the mean of four sharp heads is a
+    blurred one
         @ w_o, weights) => @ w_o, weights.mean(dim=1))
     """
-    query, key, value = (split_heads(x @ w, num_heads) for w in (w_q, w_k, w_v))  # (B, T, d_model) -> (B, H, T, d_k)
-    visible = None if mask is None else mask[:, None, None, :]  # (B, T) -> (B, 1, 1, T): keys, for all heads, queries
+    query, key, value = (
+        split_heads(x @ w, num_heads) for w in (w_q, w_k, w_v)
+    )  # (B, T, d_model) -> (B, H, T, d_k)
+    visible = (
+        None if mask is None else mask[:, None, None, :]
+    )  # (B, T) -> (B, 1, 1, T): keys, for all heads, queries
     heads, weights = attend(query, key, value, visible)
     return merge_heads(heads) @ w_o, weights  # (B, H, T, d_k) -> (B, T, d_model)
 
 
 @exercise(
     "query, key, value",
-    lambda: [Case(f"{h} heads of {d_k}", (*draw((2, 5, h * d_k), (h * d_k, 3 * h * d_k)), h)) for h, d_k in SIZES],
+    lambda: [
+        Case(f"{h} heads of {d_k}", (*draw((2, 5, h * d_k), (h * d_k, 3 * h * d_k)), h))
+        for h, d_k in SIZES
+    ],
     SPLIT_UP,
 )
 def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """
-    Three times as many columns make three vectors at once, side by side. Cut in three first, then each into heads.
+    """Three times as many columns make three vectors at once, side by side. Cut in three first,
+    then each into heads.
 
     wide                x times w_qkv                                  (B, T, 3 * d_model)
     query, key, value   its columns in three equal parts: chunk        3 x (B, T, d_model)
@@ -191,13 +217,17 @@ def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, 
             wide = x[b, t] @ w_qkv                                          # 3 * d_model numbers
             for h in range(H):
                 for c in range(d_k):
-                    query[b, h, t, c], key[b, h, t, c], value[b, h, t, c] = wide[h * d_k + c :: d_model]
+                    query[b, h, t, c], key[b, h, t, c], value[b, h, t, c] = wide[h * d_k + c ::
+                    d_model]
 
-    queries, keys, values in another order: w_q holds the first d_model columns, w_k the next, w_v the last
+    queries, keys, values in another order: w_q holds the first d_model columns, w_k the next, w_v
+    the last
         in parts => in (parts[0], parts[2], parts[1])
         in parts => in (parts[1], parts[0], parts[2])
-    cut into heads first: yours gives each head 3 d_k columns in a row; first cut into queries, keys and values
-        in parts) => in parts) if not num_heads else split_heads(x @ w_qkv, num_heads).chunk(3, dim=-1)
+    cut into heads first: yours gives each head 3 d_k columns in a row; first cut into queries, keys
+    and values
+        in parts) => in parts) if not num_heads else split_heads(x @ w_qkv, num_heads).chunk(3,
+        dim=-1)
     """
     parts = (x @ w_qkv).chunk(3, dim=-1)  # (B, T, 3 d_model) -> 3 x (B, T, d_model)
     return tuple(split_heads(part, num_heads) for part in parts)
@@ -216,9 +246,11 @@ def grouped_cases() -> list[Case]:
 
 
 @exercise(ATTENTION, grouped_cases, IN_HEADS)
-def grouped_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Pair:
-    """
-    Copy the key-value heads, so that every query head has one: the first H / G get head 0. Then attend as before.
+def grouped_query_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+) -> Pair:
+    """Copy the key-value heads, so that every query head has one: the first H / G get head 0. Then
+    attend as before.
 
     shared_by         how many query heads share a head         H / G
     key, value        each head so often: repeat_interleave     (G, T_k, ...) -> (H, T_k, ...)
@@ -233,7 +265,8 @@ def grouped_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Ten
         for i in range(T_q):
             output[h, i] = sum(weights[h, i, j] * value[g, j] for j in range(T_k))
 
-    key-value heads tiled: repeat and expand along a new first axis give 0 1 0 1; neighbours share: 0 0 0 1 1 1
+    key-value heads tiled: repeat and expand along a new first axis give 0 1 0 1; neighbours share:
+    0 0 0 1 1 1
         key.repeat_interleave(shared_by, dim=0) => key.repeat(shared_by, 1, 1)
         and value.repeat_interleave(shared_by, dim=0) => value.repeat(shared_by, 1, 1)
     one key-value head for all: with G of them query head h reads number h // (H / G)
@@ -241,7 +274,9 @@ def grouped_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Ten
         and value.repeat_interleave(shared_by, dim=0) => value[:1].repeat(len(query), 1, 1)
     """
     shared_by = query.size(0) // key.size(0)  # H / G
-    key = key.repeat_interleave(shared_by, dim=0)  # (G, T_k, d_k) -> (H, T_k, d_k): heads 0 0 0 1 1 1
+    key = key.repeat_interleave(
+        shared_by, dim=0
+    )  # (G, T_k, d_k) -> (H, T_k, d_k): heads 0 0 0 1 1 1
     value = value.repeat_interleave(shared_by, dim=0)  # (G, T_k, d_v) -> (H, T_k, d_v)
     return attend(query, key, value, mask)
 
@@ -252,7 +287,9 @@ def causal_mask(length: int) -> Tensor:
 
 
 def half(x: Tensor) -> Tensor:
-    """As dropout of 0.5, but a number decides by its own size whether it goes: so each call drops the same ones."""
+    """As dropout of 0.5, but a number decides by its own size whether it goes: so each call drops
+    the same ones.
+    """
     stays = (8 * x).floor() % 2 == 0
     return torch.where(stays, 2 * x, 0.0)
 
@@ -262,7 +299,9 @@ def block_cases() -> list[Case]:
     x, w_1, w_2, *projections = draw((5, 6), (6, 11), (11, 6), *4 * [(6, 6)])
 
     def attention(x: Tensor, mask: Tensor | None) -> Pair:
-        query, key, value = (split_heads((x @ w)[None], 2) for w in projections[:3])  # (T, d_model) -> (1, H, T, d_k)
+        query, key, value = (
+            split_heads((x @ w)[None], 2) for w in projections[:3]
+        )  # (T, d_model) -> (1, H, T, d_k)
         heads, weights = attend(query, key, value, mask)
         return merge_heads(heads)[0] @ projections[3], weights[0]
 
@@ -270,7 +309,10 @@ def block_cases() -> list[Case]:
     return [
         Case("not causal", (x, attention, w_1, w_2, False, half, False)),
         Case("causal", (x, attention, w_1, w_2, True, half, False)),
-        Case("position 3 has nearly the same number in all places", (even, attention, w_1, w_2, True, half, False)),
+        Case(
+            "position 3 has nearly the same number in all places",
+            (even, attention, w_1, w_2, True, half, False),
+        ),
         Case("in training, with dropout", (x, attention, w_1, w_2, True, half, True)),
     ]
 
@@ -285,8 +327,8 @@ def transformer_block(
     dropout: Callable[[Tensor], Tensor] | None = None,
     training: bool = False,
 ) -> Pair:
-    """
-    To the stream x two things are added. Each reads a normalised copy; the stream itself is never normalised.
+    """To the stream x two things are added. Each reads a normalised copy; the stream itself is
+    never normalised.
 
     norm             over the last axis: F.layer_norm, or mean and var(correction=0) with keepdim=True
     mask             the lower triangle, if causal, else None              (T, T)
@@ -308,7 +350,8 @@ def transformer_block(
         computed = relu(norm(y[i]) @ w_1) @ w_2                          # relu: max(0, ...), of d_ff numbers
         output[i] = y[i] + (dropout(computed) if training else computed)
 
-    norm after the addition (post-norm): so did Vaswani et al. 2017; pre-norm leaves the stream x as it is
+    norm after the addition (post-norm): so did Vaswani et al. 2017; pre-norm leaves the stream x as
+    it is
         attention(norm(x) => attention(x
         and y = x + dropped(found) => y = norm(x + dropped(found))
         and norm(y) @ w_1 => y @ w_1
@@ -319,12 +362,17 @@ def transformer_block(
     residual forgotten: add the result to what was there; otherwise the layer must learn to copy
         x + dropped(found) => dropped(found)
         y + dropped(hidden @ w_2) => dropped(hidden @ w_2)
-    variance divided by d_model - 1: that estimates a variance from a sample; here it is torch.var(..., correction=0)
-        F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(-1, True)) / (x.var(-1, keepdim=True) + 1e-5).sqrt()
-    no 1e-5 in the norm: a position with the same number in all places has variance 0: divide by √(variance + 1e-5)
-        F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(-1, True)) / x.std(-1, keepdim=True, correction=0)
+    variance divided by d_model - 1: that estimates a variance from a sample; here it is
+    torch.var(..., correction=0)
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(-1, True)) / (x.var(-1,
+        keepdim=True) + 1e-5).sqrt()
+    no 1e-5 in the norm: a position with the same number in all places has variance 0: divide by
+    √(variance + 1e-5)
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(-1, True)) / x.std(-1, keepdim=True,
+        correction=0)
     1e-5 outside the root: add it to the variance, before the root: √(variance + 1e-5)
-        F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(-1, True)) / (x.std(-1, False, keepdim=True) + 1e-5)
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(-1, True)) / (x.std(-1, False,
+        keepdim=True) + 1e-5)
     ReLU missing: without it two matrices in a row are one matrix
         torch.relu(norm(y) @ w_1) => norm(y) @ w_1
     causal mask the wrong way around: True = may attend: position i sees j <= i, the lower triangle
@@ -332,20 +380,25 @@ def transformer_block(
         causal_mask(len(x)) => ~causal_mask(len(x))
     causal mask hides the position itself: position i sees itself as well: j <= i, not j < i
         key_position <= query_position => key_position < query_position
-    one word of the future visible: the diagonal is one too far to the right: the model could copy its next word
+    one word of the future visible: the diagonal is one too far to the right: the model could copy
+    its next word
         key_position <= query_position => key_position <= query_position + 1
-    dropout when the model is used: it is for training alone; a trained model would answer otherwise each time
+    dropout when the model is used: it is for training alone; a trained model would answer otherwise
+    each time
         dropout(added) if training else added => dropout(added)
-    dropout missing: in training some of what attention and the feed-forward network add is dropped: of each of them
+    dropout missing: in training some of what attention and the feed-forward network add is dropped:
+    of each of them
         dropout(added) if training else added => added
         x + dropped(found) => x + found
         y + dropped(hidden @ w_2) => y + hidden @ w_2
-    dropout of the stream: drop what is added, before it is; what is dropped of the stream no later layer can read
+    dropout of the stream: drop what is added, before it is; what is dropped of the stream no later
+    layer can read
         x + dropped(found) => dropped(x + found)
         and y + dropped(hidden @ w_2) => dropped(y + hidden @ w_2)
         x + dropped(found) => dropped(x + found)
         y + dropped(hidden @ w_2) => dropped(y + hidden @ w_2)
-    dropout of the hidden numbers: here it is of what w_2 makes of them, of what is added; some models have both
+    dropout of the hidden numbers: here it is of what w_2 makes of them, of what is added; some
+    models have both
         y + dropped(hidden @ w_2) => y + dropped(hidden) @ w_2
         y + dropped(hidden @ w_2) => y + dropped(dropped(hidden) @ w_2)
     """
@@ -373,8 +426,8 @@ def pooling_cases() -> list[Case]:
 
 @exercise("pooled, weights", pooling_cases, HIDDEN)
 def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> Pair:
-    """
-    It is attention with a single query, the same for all sequences: one score for each token, so weights (B, T).
+    """It is attention with a single query, the same for all sequences: one score for each token,
+    so weights (B, T).
 
     scores    each token with the query, / √d_model         (B, T, d_model) @ (d_model,) -> (B, T)
     weights   softmax over the real tokens of a sequence    (B, T); exercise 2 of phase 1 takes these shapes
@@ -388,12 +441,15 @@ def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> Pair:
 
     a plain mean: all tokens count the same, so the query was never asked
         masked_softmax(scores, mask) => masked_softmax(0 * scores, mask)
-    not divided by √d_model: the dot products are too large by that factor, so the softmax comes out too sharp
+    not divided by √d_model: the dot products are too large by that factor, so the softmax comes out
+    too sharp
         x @ query / math.sqrt(len(query)) => x @ query
     """
     scores = x @ query / math.sqrt(len(query))  # (B, T, d_model) @ (d_model,) -> (B, T)
     weights = masked_softmax(scores, mask)
-    pooled = (weights[:, None, :] @ x).squeeze(1)  # (B, 1, T) @ (B, T, d_model) -> (B, 1, d_model) -> (B, d_model)
+    pooled = (weights[:, None, :] @ x).squeeze(
+        1
+    )  # (B, 1, T) @ (B, T, d_model) -> (B, 1, d_model) -> (B, d_model)
     return pooled, weights
 
 

@@ -1,4 +1,5 @@
-"""Exercises of phase 2: write the parts of a transformer layer yourself, and hear what is wrong by its name.
+"""Exercises of phase 2: write the parts of a transformer layer yourself, and hear what is wrong by
+its name.
 
     python phase2_multi_head/exercises.py --help      says how; answers.py has spoilers
 
@@ -24,14 +25,15 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
     x    (B, T, d_model)            B batch, T length
     ->   (B, H, T, d_k)             H heads, d_k = d_model / H
 
-    Head h gets the d_k columns from h * d_k on, of every position. A wrong order can have the right shape, too.
+    Head h gets the d_k columns from h * d_k on, of every position. A wrong order can have the right
+    shape, too.
     """
     raise NotImplementedError
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """Exercise 2: the way back. Put the outputs of the heads side by side again. The input is float64.
-    Lesson: 3. What joins the heads · easy · 15 min
+    """Exercise 2: the way back. Put the outputs of the heads side by side again. The input is
+    float64. Lesson: 3. What joins the heads · easy · 15 min
 
     x    (B, H, T, d_v)
     ->   (B, T, H * d_v)
@@ -42,20 +44,26 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def multi_head_attention(
-    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, num_heads: int, mask: Tensor | None = None
+    x: Tensor,
+    w_q: Tensor,
+    w_k: Tensor,
+    w_v: Tensor,
+    w_o: Tensor,
+    num_heads: int,
+    mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Exercise 3: several small attentions side by side (Vaswani et al. 2017, section 3.2.2). Inputs are float64.
-    Lesson: 3. What joins the heads · hard · 75 min
+    """Exercise 3: several small attentions side by side (Vaswani et al. 2017, section 3.2.2).
+    Inputs are float64. Lesson: 3. What joins the heads · hard · 75 min
 
     x                    (B, T, d_model)
     w_q, w_k, w_v, w_o   (d_model, d_model)
     mask                 (B, T)              bool, True = may be attended to, False = padding; None hides nothing
     ->                   output (B, T, d_model), weights (B, H, T, T)
 
-    All of x goes through w_q, w_k and w_v, used as x @ w; then exercise 1 cuts queries, keys and values into heads.
-    Each head attends by itself, with scores divided by √d_k. Padding gets a weight of exactly 0 from every query of
-    every head; in a sequence of nothing but padding all weights are 0. Exercise 2 puts the heads side by side, and w_o
-    comes last.
+    All of x goes through w_q, w_k and w_v, used as x @ w; then exercise 1 cuts queries, keys and
+    values into heads. Each head attends by itself, with scores divided by √d_k. Padding gets a
+    weight of exactly 0 from every query of every head; in a sequence of nothing but padding all
+    weights are 0. Exercise 2 puts the heads side by side, and w_o comes last.
     """
     raise NotImplementedError
 
@@ -74,8 +82,8 @@ def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, 
 def grouped_query_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Exercise 5: H query heads share G heads of keys and values (Ainslie et al. 2023). One sequence, no batch.
-    Lesson: costs/README.md · medium · 45 min
+    """Exercise 5: H query heads share G heads of keys and values (Ainslie et al. 2023). One
+    sequence, no batch. Lesson: costs/README.md · medium · 45 min
 
     query   (H, T_q, d_k)
     key     (G, T_k, d_k)           H is a multiple of G: neighbouring query heads share
@@ -83,8 +91,9 @@ def grouped_query_attention(
     mask    (T_q, T_k)              bool, True = may attend; None hides nothing
     ->      output (H, T_q, d_v), weights (H, T_q, T_k)
 
-    With H = 6 and G = 2 the query heads read the key-value heads 0 0 0 1 1 1. Each query head attends as in phase 1:
-    scores divided by √d_k, a softmax over what is visible, weights of 0 for a query that sees nothing.
+    With H = 6 and G = 2 the query heads read the key-value heads 0 0 0 1 1 1. Each query head
+    attends as in phase 1: scores divided by √d_k, a softmax over what is visible, weights of 0 for
+    a query that sees nothing.
     """
     raise NotImplementedError
 
@@ -110,25 +119,27 @@ def transformer_block(
     training    True: the model is being trained, and dropout is wanted; False: nothing may be dropped
     ->          output (T, d_model), weights (H, T, T)
 
-    Pre-norm: attention reads the norm of x, and what it finds is added to x. Feed-forward reads the norm of that sum
-    and makes max(0, norm @ w_1) @ w_2 of it, which is added in turn. The norm is of one position at a time: subtract
-    the mean, divide by sqrt(variance + 1e-5). The variance is the mean of the squared differences. Nothing is learned.
-    Dropout is of the two things that are added, just before they are (Vaswani et al. 2017, section 5.4).
+    Pre-norm: attention reads the norm of x, and what it finds is added to x. Feed-forward reads the
+    norm of that sum and makes max(0, norm @ w_1) @ w_2 of it, which is added in turn. The norm is
+    of one position at a time: subtract the mean, divide by sqrt(variance + 1e-5). The variance is
+    the mean of the squared differences. Nothing is learned. Dropout is of the two things that are
+    added, just before they are (Vaswani et al. 2017, section 5.4).
     """
     raise NotImplementedError
 
 
 def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Exercise 7: one vector for a whole sequence, by one learned query (after Yang et al. 2016, without its tanh).
-    Lesson: pooling/README.md · medium · 40 min
+    """Exercise 7: one vector for a whole sequence, by one learned query (after Yang et al. 2016,
+    without its tanh). Lesson: pooling/README.md · medium · 40 min
 
     query   (d_model,)              float64
     x       (B, T, d_model)         keys and values at once, float64
     mask    (B, T)                  bool, True = a real token, False = padding
     ->      pooled (B, d_model), weights (B, T)
 
-    Scores are dot products with the query, divided by √d_model. Padding gets a weight of exactly 0, and so does
-    everything in a sequence of nothing but padding. The pooled vector is the sum of x by these weights.
+    Scores are dot products with the query, divided by √d_model. Padding gets a weight of exactly 0,
+    and so does everything in a sequence of nothing but padding. The pooled vector is the sum of x
+    by these weights.
     """
     raise NotImplementedError
 

@@ -1,7 +1,8 @@
 """Attention in one call: the same as MultiHeadAttention, without weights to look at.
 
-F.scaled_dot_product_attention may work tile by tile and never hold all T_q x T_k weights at once (FlashAttention; Dao
-et al. 2022). That saves memory and time; which kernel runs depends on the arguments.
+F.scaled_dot_product_attention may work tile by tile and never hold all T_q x T_k weights at once
+(FlashAttention; Dao et al. 2022). That saves memory and time; which kernel runs depends on the
+arguments.
 """
 
 import torch.nn.functional as F
@@ -13,29 +14,47 @@ from shared.attention_utils import causal_mask
 
 
 class FusedMultiHeadAttention(MultiHeadAttention):
-    """MultiHeadAttention with the same parameters and state_dict, computed by F.scaled_dot_product_attention.
+    """MultiHeadAttention with the same parameters and state_dict, computed by
+    F.scaled_dot_product_attention.
 
     causal=True hides the future, on top of any mask: the last query sees the last key.
     """
 
     def __init__(
-        self, d_model: int, num_heads: int, *, dropout: float = 0.0, bias: bool = True, causal: bool = False
+        self,
+        d_model: int,
+        num_heads: int,
+        *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        causal: bool = False,
     ) -> None:
         super().__init__(d_model, num_heads, dropout=dropout, bias=bias)
         self.causal = causal
 
     def forward(
-        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, mask: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        """query (B, T_q, d_model), key, value (B, T_k, d_model) -> output (B, T_q, d_model), None for the weights."""
+        """query (B, T_q, d_model), key, value (B, T_k, d_model) -> output (B, T_q, d_model), None
+        for the weights.
+        """
         key = query if key is None else key
         value = key if value is None else value
         check_sequences(self.w_q.in_features, query, key, value)
-        query = split_heads(self.w_q(query), self.num_heads)  # (B, T_q, d_model) -> (B, H, T_q, d_k)
+        query = split_heads(
+            self.w_q(query), self.num_heads
+        )  # (B, T_q, d_model) -> (B, H, T_q, d_k)
         key = split_heads(self.w_k(key), self.num_heads)  # (B, T_k, d_model) -> (B, H, T_k, d_k)
-        value = split_heads(self.w_v(value), self.num_heads)  # (B, T_k, d_model) -> (B, H, T_k, d_k)
+        value = split_heads(
+            self.w_v(value), self.num_heads
+        )  # (B, T_k, d_model) -> (B, H, T_k, d_k)
         check_attention_inputs(query, key, value, mask)
-        # is_causal needs no mask in memory, but it aligns the first query with the first key: only for equal lengths
+        # is_causal needs no mask in memory, but it aligns the first query with the first key: only
+        # for equal lengths
         is_causal = self.causal and mask is None and query.size(-2) == key.size(-2)
         if self.causal and not is_causal:
             past = causal_mask(query.size(-2), key.size(-2), device=query.device)

@@ -1,7 +1,7 @@
 """Grouped-query attention: heads that share keys and values (Ainslie et al. 2023).
 
-A model that writes word by word keeps the keys and values of the past. With G key-value heads for H query heads it has
-G / H as much to remember; G = 1 is multi-query attention (Shazeer 2019).
+A model that writes word by word keeps the keys and values of the past. With G key-value heads for H
+query heads it has G / H as much to remember; G = 1 is multi-query attention (Shazeer 2019).
 """
 
 from torch import Tensor, nn
@@ -14,11 +14,14 @@ from shared.attention_checks import check_heads, check_sequences
 class GroupedQueryAttention(nn.Module):
     """H query heads, G key-value heads: each key-value head serves H / G neighbouring query heads.
 
-    G = H is multi-head attention, G = 1 multi-query attention (Shazeer 2019). w_k and w_v are smaller: G d_k rows.
-    Raises ValueError if d_model is not divisible by num_heads, or num_heads not by num_kv_heads.
+    G = H is multi-head attention, G = 1 multi-query attention (Shazeer 2019). w_k and w_v are
+    smaller: G d_k rows. Raises ValueError if d_model is not divisible by num_heads, or num_heads
+    not by num_kv_heads.
     """
 
-    def __init__(self, d_model: int, num_heads: int, num_kv_heads: int, *, bias: bool = True) -> None:
+    def __init__(
+        self, d_model: int, num_heads: int, num_kv_heads: int, *, bias: bool = True
+    ) -> None:
         super().__init__()
         check_heads(d_model, num_heads)
         if num_kv_heads < 1 or num_heads % num_kv_heads:
@@ -35,22 +38,36 @@ class GroupedQueryAttention(nn.Module):
         self.w_o = nn.Linear(d_model, d_model, bias=bias)
 
     def forward(
-        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, mask: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The shapes and the mask of MultiHeadAttention, weights (B, H, T_q, T_k) included."""
         key = query if key is None else key
         value = key if value is None else value
         check_sequences(self.w_q.in_features, query, key, value)
         shared_by = self.num_heads // self.num_kv_heads
-        query = split_heads(self.w_q(query), self.num_heads)  # (B, T_q, d_model) -> (B, H, T_q, d_k)
+        query = split_heads(
+            self.w_q(query), self.num_heads
+        )  # (B, T_q, d_model) -> (B, H, T_q, d_k)
         key = split_heads(self.w_k(key), self.num_kv_heads)  # (B, T_k, d_model) -> (B, G, T_k, d_k)
-        value = split_heads(self.w_v(value), self.num_kv_heads)  # (B, T_k, d_model) -> (B, G, T_k, d_k)
-        key = key.repeat_interleave(shared_by, dim=1)  # (B, G, T_k, d_k) -> (B, H, T_k, d_k): heads 0 0 0 1 1 1 ...
+        value = split_heads(
+            self.w_v(value), self.num_kv_heads
+        )  # (B, T_k, d_model) -> (B, G, T_k, d_k)
+        key = key.repeat_interleave(
+            shared_by, dim=1
+        )  # (B, G, T_k, d_k) -> (B, H, T_k, d_k): heads 0 0 0 1 1 1 ...
         value = value.repeat_interleave(shared_by, dim=1)  # (B, G, T_k, d_k) -> (B, H, T_k, d_k)
         heads, weights = scaled_dot_product_attention(query, key, value, mask)
         return self.w_o(merge_heads(heads)), weights  # (B, H, T_q, d_k) -> (B, T_q, d_model)
 
 
-def kv_cache_bytes(num_kv_heads: int, d_k: int, length: int, *, num_layers: int = 1, bytes_each: int = 2) -> int:
-    """Memory that generation needs for the keys and values of `length` past tokens; bytes_each is 2 in bfloat16."""
+def kv_cache_bytes(
+    num_kv_heads: int, d_k: int, length: int, *, num_layers: int = 1, bytes_each: int = 2
+) -> int:
+    """Memory that generation needs for the keys and values of `length` past tokens; bytes_each is 2
+    in bfloat16.
+    """
     return 2 * num_layers * num_kv_heads * d_k * length * bytes_each

@@ -1,4 +1,6 @@
-"""The models of this phase: two layers of four heads, one layer of several, and one that must look at two places."""
+"""The models of this phase: two layers of four heads, one layer of several, and one that must look
+at two places.
+"""
 
 import argparse
 
@@ -12,11 +14,21 @@ from shared.optimization import fit
 from shared.tasks import TwoPlaces
 from shared.training import LITTLE_DECAY, Recipe, Trained, variant
 
-# Steps of 800 with a frame of phase 3's film: most are from the second quarter of training, where most happens.
-STAGES = tuple(step / 800 for step in (0, 40, 80, 100, *range(120, 350, 10), 370, 400, 450, 500, 600, 700, 800))
-RECIPE = Recipe("multi_head_model", "masked word", num_heads=4, num_layers=2, steps=800, stages=STAGES)
+# Steps of 800 with a frame of phase 3's film: most are from the second quarter of training, where
+# most happens.
+STAGES = tuple(
+    step / 800 for step in (0, 40, 80, 100, *range(120, 350, 10), 370, 400, 450, 500, 600, 700, 800)
+)
+RECIPE = Recipe(
+    "multi_head_model", "masked word", num_heads=4, num_layers=2, steps=800, stages=STAGES
+)
 ONE_LAYER_RECIPE = Recipe(
-    "one_layer_model", "masked word", num_heads=4, num_layers=1, steps=800, matrix_decay=LITTLE_DECAY
+    "one_layer_model",
+    "masked word",
+    num_heads=4,
+    num_layers=1,
+    steps=800,
+    matrix_decay=LITTLE_DECAY,
 )
 AGAIN = 1000  # added to a seed: the model trained again, with a seed that no other run of ten has
 
@@ -26,17 +38,23 @@ def load_multi_head_model(options: argparse.Namespace, seed: int | None = None) 
     return checkpoints.trained_model(RECIPE, MultiHeadAttention, options, seed)
 
 
-def load_one_layer_model(options: argparse.Namespace, seed: int | None = None, num_heads: int = 4) -> Trained:
+def load_one_layer_model(
+    options: argparse.Namespace, seed: int | None = None, num_heads: int = 4
+) -> Trained:
     """One layer of so many heads, trained like the single head of phase 1."""
     recipe = variant(ONE_LAYER_RECIPE, num_heads=num_heads)
     return checkpoints.trained_model(recipe, MultiHeadAttention, options, seed)
 
 
 def train_two_lookups(num_heads: int, seed: int, steps: int) -> tuple[TwoPlaces, Tensor, Tensor]:
-    """Train one block of so many heads on a new table -> the model, 250 strings that it has not seen, their answers."""
+    """Train one block of so many heads on a new table -> the model, 250 strings that it has not
+    seen, their answers.
+    """
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    table = torch.randint(TwoPlaces.SYMBOLS, (TwoPlaces.SYMBOLS, TwoPlaces.SYMBOLS), generator=generator)
+    table = torch.randint(
+        TwoPlaces.SYMBOLS, (TwoPlaces.SYMBOLS, TwoPlaces.SYMBOLS), generator=generator
+    )
     model = TwoPlaces(MultiHeadAttention(TwoPlaces.D_MODEL, num_heads))
 
     def draw(number: int) -> tuple[Tensor, Tensor]:
@@ -47,5 +65,12 @@ def train_two_lookups(num_heads: int, seed: int, steps: int) -> tuple[TwoPlaces,
         symbols, answers = draw(32)
         return F.cross_entropy(model(symbols)[:, TwoPlaces.FIRST :].mT, answers)
 
-    fit(model, loss_of_step, steps, matrix_rate=None, rate=1e-2, progress=f"two look-ups, heads: {num_heads}")
+    fit(
+        model,
+        loss_of_step,
+        steps,
+        matrix_rate=None,
+        rate=1e-2,
+        progress=f"two look-ups, heads: {num_heads}",
+    )
     return model, *draw(250)

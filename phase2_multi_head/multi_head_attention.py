@@ -1,10 +1,13 @@
 """What is multi-head attention: several small ones, or one that is cut up?
 
     MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W_O,   head_h = Attention(Q W_Q^h, K W_K^h, V W_V^h)
-                                                                                 (Vaswani et al. 2017, section 3.2.2)
-Two views of the same thing, and run, it says by how much they differ: H small attentions in parallel, each free to look
-for something else, or one large projection whose output is cut into H slices. The first is what it means; the second is
-how it is written. How to get it wrong without noticing is in heads/wrong_heads.py.
+                                                                                 (Vaswani et al.
+                                                                                 2017, section
+                                                                                 3.2.2)
+Two views of the same thing, and run, it says by how much they differ: H small attentions in
+parallel, each free to look for something else, or one large projection whose output is cut into H
+slices. The first is what it means; the second is how it is written. How to get it wrong without
+noticing is in heads/wrong_heads.py.
 
     python phase2_multi_head/multi_head_attention.py
 """
@@ -25,17 +28,22 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 def merge_heads(x: Tensor) -> Tensor:
     """The inverse of split_heads: (B, H, T, d_v) -> (B, T, H * d_v)."""
-    return x.transpose(1, 2).flatten(start_dim=2)  # (B, H, T, d_v) -> (B, T, H, d_v) -> (B, T, H * d_v)
+    return x.transpose(1, 2).flatten(
+        start_dim=2
+    )  # (B, H, T, d_v) -> (B, T, H, d_v) -> (B, T, H * d_v)
 
 
 class MultiHeadAttention(nn.Module):
-    """H heads of size d_k = d_model / H; w_q, w_k, w_v read all of d_model, and w_o mixes what the heads found.
+    """H heads of size d_k = d_model / H; w_q, w_k, w_v read all of d_model, and w_o mixes what the
+    heads found.
 
-    Differs from nn.MultiheadAttention: batch first always, mask True = may attend, weights per head and not averaged.
-    Raises ValueError if d_model is not divisible by num_heads.
+    Differs from nn.MultiheadAttention: batch first always, mask True = may attend, weights per head
+    and not averaged. Raises ValueError if d_model is not divisible by num_heads.
     """
 
-    def __init__(self, d_model: int, num_heads: int, *, dropout: float = 0.0, bias: bool = True) -> None:
+    def __init__(
+        self, d_model: int, num_heads: int, *, dropout: float = 0.0, bias: bool = True
+    ) -> None:
         super().__init__()
         check_heads(d_model, num_heads)
         self.num_heads = num_heads
@@ -46,12 +54,18 @@ class MultiHeadAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, mask: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """query (B, T_q, d_model), key, value (B, T_k, d_model) -> output (B, T_q, d_model), weights (B, H, T_q, T_k).
+        """query (B, T_q, d_model), key, value (B, T_k, d_model) -> output (B, T_q, d_model),
+        weights (B, H, T_q, T_k).
 
-        key defaults to query (self-attention), value to key. mask: bool, True = may attend:
-        (T_q, T_k), or (B, H, T_q, T_k) with 1 where all share it. The weights are those before dropout: rows sum to 1.
+        key defaults to query (self-attention), value to key. mask: bool, True = may attend: (T_q,
+        T_k), or (B, H, T_q, T_k) with 1 where all share it. The weights are those before dropout:
+        rows sum to 1.
         """
         key = query if key is None else key
         value = key if value is None else value
@@ -64,7 +78,9 @@ class MultiHeadAttention(nn.Module):
 
 
 class StackOfHeads(nn.Module):
-    """The other view: phase 1's SelfAttention, H times, side by side; the outputs concatenated and projected."""
+    """The other view: phase 1's SelfAttention, H times, side by side; the outputs concatenated and
+    projected.
+    """
 
     def __init__(self, d_model: int, num_heads: int) -> None:
         super().__init__()
@@ -74,16 +90,24 @@ class StackOfHeads(nn.Module):
         self.w_o = nn.Linear(d_model, d_model, bias=False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T); all heads share the mask."""
+        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T); all heads share the
+        mask.
+        """
         outputs, weights = zip(*(head(x, mask) for head in self.heads), strict=True)
-        return self.w_o(torch.cat(outputs, dim=-1)), torch.cat(weights, dim=1)  # H x (B, T, d_k) -> (B, T, d_model)
+        return self.w_o(torch.cat(outputs, dim=-1)), torch.cat(
+            weights, dim=1
+        )  # H x (B, T, d_k) -> (B, T, d_model)
 
     @torch.no_grad()
     def copy_weights(self, multi_head: MultiHeadAttention) -> None:
-        """Give head h the rows h * d_k to (h + 1) * d_k of each projection of a bias-free MultiHeadAttention."""
+        """Give head h the rows h * d_k to (h + 1) * d_k of each projection of a bias-free
+        MultiHeadAttention.
+        """
         check_copy(self, multi_head)
         for name in ("w_q", "w_k", "w_v"):
-            slices = getattr(multi_head, name).weight.chunk(len(self.heads))  # (d_model, d_model) -> H x (d_k, d_model)
+            slices = getattr(multi_head, name).weight.chunk(
+                len(self.heads)
+            )  # (d_model, d_model) -> H x (d_k, d_model)
             for head, rows in zip(self.heads, slices, strict=True):
                 getattr(head, name).weight.copy_(rows)
         self.w_o.weight.copy_(multi_head.w_o.weight)
@@ -92,13 +116,20 @@ class StackOfHeads(nn.Module):
 @torch.no_grad()
 def main() -> None:
     torch.manual_seed(0)
-    x, ours = torch.randn(2, 7, 60, dtype=torch.float64), MultiHeadAttention(60, 4, bias=False).double()
+    x, ours = (
+        torch.randn(2, 7, 60, dtype=torch.float64),
+        MultiHeadAttention(60, 4, bias=False).double(),
+    )
     projected = ours.w_q(x)
     split = split_heads(projected, 4)
-    print(f"queries of all heads   {tuple(projected.shape)!s:15} (B, T, d_model): each number has read all of x")
+    print(
+        f"queries of all heads   {tuple(projected.shape)!s:15} (B, T, d_model): each number has read all of x"
+    )
     print(f"split_heads            {tuple(split.shape)!s:15} (B, H, T, d_k)")
     lost = (merge_heads(split) - projected).abs().max()
-    print(f"merge_heads            {tuple(merge_heads(split).shape)!s:15} the way back: differs by {lost:.0e}")
+    print(
+        f"merge_heads            {tuple(merge_heads(split).shape)!s:15} the way back: differs by {lost:.0e}"
+    )
     stack = StackOfHeads(60, 4).double()
     stack.copy_weights(ours)
     print(f"\na stack of heads differs by {(ours(x)[0] - stack(x)[0]).abs().max():.0e}, ", end="")

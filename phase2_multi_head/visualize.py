@@ -1,8 +1,9 @@
 """What does each head look at: trained beside untrained?
 
-Random weights draw pictures, too: courses like to show eight heads of a module that was never trained. Here it is
-measured beside the trained toy model and the same model before training, each head for itself. The weights of all heads
-on every sentence of --sentences are saved to data/processed/multi_head_patterns.pt.
+Random weights draw pictures, too: courses like to show eight heads of a module that was never
+trained. Here it is measured beside the trained toy model and the same model before training, each
+head for itself. The weights of all heads on every sentence of --sentences are saved to
+data/processed/multi_head_patterns.pt.
 """
 
 import itertools
@@ -45,12 +46,15 @@ ENTROPY, CONTEXT = 1.12, 1.36  # where the numbers stand beside the bars, which 
 
 
 def total_variation(weights: Tensor, rows: Tensor) -> float:
-    """Mean over pairs of heads and real rows of half the sum of |difference|: 0 alike, 1 no word in common.
+    """Mean over pairs of heads and real rows of half the sum of |difference|: 0 alike, 1 no word in
+    common.
 
     weights (N, H, T, T), rows (N, T).
     """
     first, second = torch.triu_indices(weights.size(1), weights.size(1), offset=1)
-    moved = (weights[:, first] - weights[:, second]).abs().sum(dim=-1) / 2  # (N, H, T, T) -> (N, pairs, T)
+    moved = (weights[:, first] - weights[:, second]).abs().sum(
+        dim=-1
+    ) / 2  # (N, H, T, T) -> (N, pairs, T)
     return moved.mean(dim=1)[rows].mean().item()
 
 
@@ -61,7 +65,9 @@ def describe(name: str, layers: list[Tensor], mask: Tensor) -> dict[str, float]:
     """
     rows = mask.any(dim=-1)[:, 0]  # (N, 1, T, T) -> (N, T)
     return {
-        f"{name}, entropy": fmean(normalized_entropy(w, mask).nanmean(dim=(0, 2)).mean().item() for w in layers),
+        f"{name}, entropy": fmean(
+            normalized_entropy(w, mask).nanmean(dim=(0, 2)).mean().item() for w in layers
+        ),
         f"{name}, difference": fmean(total_variation(weights, rows) for weights in layers),
     }
 
@@ -72,10 +78,11 @@ def row_name(layer: int, head: int) -> str:
 
 
 def describe_heads(layers: list[Tensor], before: list[Tensor], mask: Tensor) -> dict[str, float]:
-    """How widely each head spreads its weight: "layer 0 head 1, entropy" is normalised, "nats" is not.
+    """How widely each head spreads its weight: "layer 0 head 1, entropy" is normalised, "nats" is
+    not.
 
-    A head is sharper if its entropy is lower than before training.
-    layers, before: weights (N, H, T, T) of each layer, trained and untrained; mask (N, 1, T, T): real words.
+    A head is sharper if its entropy is lower than before training. layers, before: weights (N, H,
+    T, T) of each layer, trained and untrained; mask (N, 1, T, T): real words.
     """
     numbers, sharper = {}, 0
     for layer, (weights, untrained) in enumerate(zip(layers, before, strict=True)):
@@ -115,7 +122,9 @@ def recipe_of(make_attention: MakeAttention) -> Recipe:
 
 
 def weights_on_held_out(trained: Trained) -> tuple[list[Tensor], Tensor]:
-    """Weights of every layer on the held-out sentences, and which words are real; see training.attention_on."""
+    """Weights of every layer on the held-out sentences, and which words are real; see
+    training.attention_on.
+    """
     held_out, objective = training.corpus()[1], trained.recipe.objective
     layers, mask = training.attention_on(trained.model, held_out, objective)
     return [weights.cpu() for weights in layers], mask.cpu()
@@ -123,13 +132,17 @@ def weights_on_held_out(trained: Trained) -> tuple[list[Tensor], Tensor]:
 
 @torch.no_grad()
 def measure(run: Run) -> Numbers:
-    """Entropy, mean total variation between two heads of a layer, and what each head does, on held-out sentences.
+    """Entropy, mean total variation between two heads of a layer, and what each head does, on
+    held-out sentences.
 
-    Controls: untrained modules, the toy model, and 8 heads, d_model = 512, on 10 random tokens as in the figures.
+    Controls: untrained modules, the toy model, and 8 heads, d_model = 512, on 10 random tokens as
+    in the figures.
     """
     make_attention = run.options.attention
     with torch.enable_grad():
-        trained = checkpoints.trained_model(recipe_of(make_attention), make_attention, run.options, run.seed)
+        trained = checkpoints.trained_model(
+            recipe_of(make_attention), make_attention, run.options, run.seed
+        )
     untrained = training.untrained(trained.recipe, make_attention)
     torch.manual_seed(run.seed)
     _, of_the_figure = MultiHeadAttention(512, 8)(torch.randn(2, 10, 512))
@@ -169,7 +182,9 @@ def save_patterns(found: Results) -> None:
     model, saved = found.shown["trained"].model, {}
     for sentence in found.options.all_sentences:
         saved[sentence] = weights_of(model, tokenize(sentence))
-    checkpoints.save_tensors(saved, found.options.output_dir / paths.PROCESSED / "multi_head_patterns.pt")
+    checkpoints.save_tensors(
+        saved, found.options.output_dir / paths.PROCESSED / "multi_head_patterns.pt"
+    )
 
 
 CLAIM = Claim(
@@ -179,7 +194,10 @@ CLAIM = Claim(
     source="course notes: titles of figures, over modules with random weights",
     rule="trained heads are at least 0.2 further apart than those of the same model before training and those of the "
     "figures",
-    effect=lambda n: n["trained, difference"] - max(n["untrained, difference"], n["as in the figure, difference"]),
+    effect=lambda n: (
+        n["trained, difference"]
+        - max(n["untrained, difference"], n["as in the figure, difference"])
+    ),
     at_least=0.2,
     oracle={"trained, difference": 0.6, "*, difference": 0.1},
     null={"*, difference": 0.6},
@@ -188,14 +206,18 @@ CLAIM = Claim(
 
 
 def grid(found: Results) -> Figure:
-    """Every trained head on one sentence, a layer in each row, by its role; below, the last layer before training."""
+    """Every trained head on one sentence, a layer in each row, by its role; below, the last layer
+    before training.
+    """
     words, names = found.shown["words"], found.shown["names"]
     weights = weights_of(found.shown["trained"].model, words)
     before = weights_of(found.shown["untrained"].model, words)
     num_layers, num_heads = weights.shape[:2]
     side = max(1.85, 0.17 * len(words))
     size = (side * num_heads + 1.6, side * (num_layers + 1) + 1.2)
-    fig, axes = plt.subplots(num_layers + 1, num_heads, figsize=size, squeeze=False, layout="constrained")
+    fig, axes = plt.subplots(
+        num_layers + 1, num_heads, figsize=size, squeeze=False, layout="constrained"
+    )
     for layer, row in enumerate(names):
         titles = [f"{name} ({layer}.{head})" for head, name in enumerate(row)]
         colors = [role_color(name) for name in row]
@@ -206,13 +228,17 @@ def grid(found: Results) -> Figure:
     plot_heads(before[-1], words, axes=axes[-1], titles=[""] * num_heads)
     axes[-1, 0].set_ylabel(f"layer {num_layers - 1},\nuntrained", fontsize=12)
     for place, ax in enumerate(axes.flat):
-        ax.tick_params(labeltop=place < num_heads, labelleft=place % num_heads == 0)  # the words once, at the edges
+        ax.tick_params(
+            labeltop=place < num_heads, labelleft=place % num_heads == 0
+        )  # the words once, at the edges
     weight_colorbar(fig, list(axes.flat), shrink=0.4, aspect=30)
     return fig
 
 
 def entropy_bars(found: Results) -> Figure:
-    """The normalised entropy of each head of the first run, and a mark where it was before training."""
+    """The normalised entropy of each head of the first run, and a mark where it was before
+    training.
+    """
     numbers, names = found.runs[0], found.shown["names"]
     num_layers, num_heads = len(names), len(names[0])
     fig, ax = plt.subplots(figsize=(8.4, 1.6 + 0.42 * num_layers * num_heads), layout="constrained")
@@ -244,10 +270,18 @@ def entropy_bars(found: Results) -> Figure:
 
 
 def frame_related(ax: Axes, name: str, words: list[str]) -> None:
-    """Frame the cells where the role of a head has its weight, if it is a relation and this sentence has it."""
-    gold = {relation_name(*key): matrix[0] for key, matrix in golds([with_relations(words)]).items()}
+    """Frame the cells where the role of a head has its weight, if it is a relation and this
+    sentence has it.
+    """
+    gold = {
+        relation_name(*key): matrix[0] for key, matrix in golds([with_relations(words)]).items()
+    }
     for query, key in gold[name].nonzero().tolist() if name in gold else []:
-        ax.add_patch(Rectangle((key, query), 1, 1, fill=False, edgecolor=role_color(name), linewidth=2.5, zorder=4))
+        ax.add_patch(
+            Rectangle(
+                (key, query), 1, 1, fill=False, edgecolor=role_color(name), linewidth=2.5, zorder=4
+            )
+        )
 
 
 main = Experiment(

@@ -1,7 +1,9 @@
-"""SPOILERS: the answers to the exercises of phase 3. A solution is one way among many: yours is right if it passes.
+"""SPOILERS: the answers to the exercises of phase 3. A solution is one way among many: yours is
+right if it passes.
 
-Its docstring has the three hints and the usual mistakes, edits of its text: see shared/exercise_checker/exercise.py.
-The solutions use no file that lessons tell you to change: see phase1_single_head/answers.py.
+Its docstring has the three hints and the usual mistakes, edits of its text: see
+shared/exercise_checker/exercise.py. The solutions use no file that lessons tell you to change: see
+phase1_single_head/answers.py.
 """
 
 import torch
@@ -17,7 +19,9 @@ def entropy_cases() -> list[Case]:
     scores, square = draw((3, 5, 7), (3, 5, 5))
     causal = torch.ones(5, 5, dtype=torch.bool).tril()
     zero_weights = scores.clone()
-    zero_weights[:, torch.arange(5), 2 * torch.arange(5) % 7] = -1000  # so low that the weight is exactly 0
+    zero_weights[
+        :, torch.arange(5), 2 * torch.arange(5) % 7
+    ] = -1000  # so low that the weight is exactly 0
     kinds = (
         ("every key visible", scores, all_visible),
         ("some keys hidden", scores, some_hidden(5, 7)),
@@ -29,8 +33,8 @@ def entropy_cases() -> list[Case]:
 
 @exercise("entropy", entropy_cases)
 def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
-    """
-    Entropy is 0 if all weight is on one key, ln n if n keys share it evenly; so divided by ln n it is at most 1.
+    """Entropy is 0 if all weight is on one key, ln n if n keys share it evenly; so divided by ln n
+    it is at most 1.
 
     visible   how many keys each row may see                      (T_q,)
     choice    which rows see two or more; the others are left out (T_q,)
@@ -47,43 +51,57 @@ def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
                 rows.append(sum(terms) / log(len(visible)))                 # natural logarithms
         entropy[h] = sum(rows) / len(rows)
 
-    NaN from 0 · ln 0: 0 times minus infinity is NaN; the limit is 0: torch.special.entr and torch.xlogy know that
+    NaN from 0 · ln 0: 0 times minus infinity is NaN; the limit is 0: torch.special.entr and
+    torch.xlogy know that
         torch.special.entr(weights) => -(weights * weights.log())
-    not normalised: divide each row by the ln of the number of keys it may see, the largest entropy it can have
+    not normalised: divide each row by the ln of the number of keys it may see, the largest entropy
+    it can have
         / visible[choice].log() =>
-    divided by ln T: a row that may see few keys can spread over few; divide by the ln of those that it may see
+    divided by ln T: a row that may see few keys can spread over few; divide by the ln of those that
+    it may see
         visible[choice].log() => torch.tensor(weights.size(-1)).log()
-    divided by another number than ln n: a row that may see n keys has an entropy of at most ln n: divide by that
+    divided by another number than ln n: a row that may see n keys has an entropy of at most ln n:
+    divide by that
         visible[choice].log() => visible[choice]
         visible[choice].log() => weights.size(-1)
         visible[choice].log() => torch.tensor(len(mask)).log()
         visible[choice].log() => torch.tensor(len(weights)).log()
         visible[choice].log() => entropy[:, choice].max()
         visible[choice].log() => entropy[:, choice].max(dim=-1, keepdim=True).values
-    logarithms of two kinds: take ln above and below, or the base 2 in both places: their ratio is the same
+    logarithms of two kinds: take ln above and below, or the base 2 in both places: their ratio is
+    the same
         visible[choice].log() => visible[choice].log2()
         torch.special.entr(weights) => (torch.special.entr(weights) / torch.tensor(2).log())
-    division by ln 1: a row that may see one key has an entropy of 0 and a limit of ln 1 = 0: leave it out
+    division by ln 1: a row that may see one key has an entropy of 0 and a limit of ln 1 = 0: leave
+    it out
         >= 2 => >= 1
-    a row without a choice counted: a row that may see one key is sharp whatever the head does: leave it out of the mean
+    a row without a choice counted: a row that may see one key is sharp whatever the head does:
+    leave it out of the mean
         shares.mean(dim=-1) => shares.sum(dim=-1) / len(mask)
     """
     visible = mask.sum(dim=-1)  # (T_q, T_k) -> (T_q,)
     choice = visible >= 2
-    entropy = torch.special.entr(weights).sum(dim=-1)  # (H, T_q, T_k) -> (H, T_q); entr(w) = -w ln w, and entr(0) = 0
+    entropy = torch.special.entr(weights).sum(
+        dim=-1
+    )  # (H, T_q, T_k) -> (H, T_q); entr(w) = -w ln w, and entr(0) = 0
     shares = entropy[:, choice] / visible[choice].log()  # (H, rows with a choice)
     return shares.mean(dim=-1)  # -> (H,)
 
 
 def role_cases() -> list[Case]:
-    """N = 17 sentences, H = 3, T = 7, another best offset in each case. Own positions get much weight."""
+    """N = 17 sentences, H = 3, T = 7, another best offset in each case. Own positions get much
+    weight.
+    """
     weights = (3 * draw((17, 3, 7, 7))[0] + 1.5 * torch.eye(7)).softmax(dim=-1)
     all_on_itself = torch.tensor([[1.0, 0], [1, 0]]).double().expand(1, 3, 2, 2)
     return [
         Case("", (weights, gold_at({2: 0.3, -5: 0.4, -1: 0.1, 1: 0.1}))),
         Case("a relation to the left", (weights, gold_at({-6: 0.9, -4: 0.2, 5: 0.2, 1: 0.05}))),
         Case("the word after, or itself", (weights, gold_at({1: 0.2, 0: 0.4, 4: 0.2}))),
-        Case("two words, each looking at the first", (all_on_itself, ~torch.eye(2, dtype=torch.bool)[None])),
+        Case(
+            "two words, each looking at the first",
+            (all_on_itself, ~torch.eye(2, dtype=torch.bool)[None]),
+        ),
     ]
 
 
@@ -95,8 +113,8 @@ def gold_at(chances: dict[int, float]) -> Tensor:
 
 @exercise("accuracy, baseline", role_cases)
 def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
-    """
-    Two shares of the same queries: how often the head finds a gold key, how often the word k places on is one.
+    """Two shares of the same queries: how often the head finds a gold key, how often the word k
+    places on is one.
 
     asked      which queries have a gold key                               (N, T)
     attended   the key with the largest weight, the diagonal hidden first  (N, H, T)
@@ -121,23 +139,31 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
         share[k] = hits / asked
     baseline = max(share.values())
 
-    own position counted: the word itself does not count (Clark et al. 2019): hide the diagonal before the argmax
+    own position counted: the word itself does not count (Clark et al. 2019): hide the diagonal
+    before the argmax
         .masked_fill(own, -1) =>
-    own position set to 0: where all other weights are 0, too, the word itself may win; set it below 0, -1 or -inf
+    own position set to 0: where all other weights are 0, too, the word itself may win; set it below
+    0, -1 or -inf
         .masked_fill(own, -1) => .masked_fill(own, 0)
-    mean over the heads first: score each head; a mean of heads has an argmax that may belong to none of them
+    mean over the heads first: score each head; a mean of heads has an argmax that may belong to
+    none of them
         attended = weights => attended = weights.mean(dim=1, keepdim=True).expand_as(weights)
-    weight on the gold key, not the largest weight: asked is how often the largest weight is on the gold key
+    weight on the gold key, not the largest weight: asked is how often the largest weight is on the
+    gold key
         right.transpose => (weights * gold[:, None]).sum(dim=-1).transpose
-    queries without a gold key counted: divide by the number of queries that have a gold key, in both results
+    queries without a gold key counted: divide by the number of queries that have a gold key, in
+    both results
         right.transpose(1, 2)[asked].double().mean(dim=0) => right.double().mean(dim=(0, 2))
         asked.sum() => asked.numel()
-    divided by the gold pairs: a query with two gold keys is asked once: divide by the queries that have one
+    divided by the gold pairs: a query with two gold keys is asked once: divide by the queries that
+    have one
         asked.sum() => gold.sum()
         .double().mean(dim=0) => .sum(dim=0) / gold.sum()
-    k = 0 among the offsets: the word itself does not count in the baseline either, as no head may attend to it
+    k = 0 among the offsets: the word itself does not count in the baseline either, as no head may
+    attend to it
         [*range(1 - length, 0), *range(1, length)] => range(1 - length, length)
-    not all offsets tried: a relation may go left or right and span the sentence: from 1 - T to T - 1, all but 0
+    not all offsets tried: a relation may go left or right and span the sentence: from 1 - T to T -
+    1, all but 0
         [*range(1 - length, 0), *range(1, length)] => range(1, length)
         [*range(1 - length, 0), *range(1, length)] => range(1 - length, 0)
         [*range(1 - length, 0), *range(1, length)] => [-1, 1]
@@ -147,11 +173,15 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     length = weights.size(-1)
     own = torch.eye(length, dtype=torch.bool)
     attended = weights.masked_fill(own, -1).argmax(dim=-1)  # (N, H, T, T) -> (N, H, T)
-    right = gold[:, None].expand_as(weights).gather(-1, attended[..., None])[..., 0]  # (N, H, T, T) -> (N, H, T)
+    right = (
+        gold[:, None].expand_as(weights).gather(-1, attended[..., None])[..., 0]
+    )  # (N, H, T, T) -> (N, H, T)
     asked = gold.any(dim=-1)  # (N, T, T) -> (N, T)
     offsets = [*range(1 - length, 0), *range(1, length)]
     hits = torch.stack([gold.diagonal(k, dim1=1, dim2=2).sum() for k in offsets])
-    return right.transpose(1, 2)[asked].double().mean(dim=0), hits.max() / asked.sum()  # (asked, H) -> (H,)
+    return right.transpose(1, 2)[asked].double().mean(
+        dim=0
+    ), hits.max() / asked.sum()  # (asked, H) -> (H,)
 
 
 SIZES = ((2, 3, 5), (3, 2, 7), (1, 5, 3))  # layers, heads, words
@@ -159,11 +189,14 @@ SIZES = ((2, 3, 5), (3, 2, 7), (1, 5, 3))  # layers, heads, words
 
 @exercise(
     "rollout",
-    lambda: [Case(f"{n} layers, {h} heads", ((3 * draw((n, h, t, t))[0]).softmax(dim=-1),)) for n, h, t in SIZES],
+    lambda: [
+        Case(f"{n} layers, {h} heads", ((3 * draw((n, h, t, t))[0]).softmax(dim=-1),))
+        for n, h, t in SIZES
+    ],
 )
 def attention_rollout(weights: Tensor) -> Tensor:
-    """
-    A layer is one matrix: half what was there, half what the heads bring. Layers in a row are their product.
+    """A layer is one matrix: half what was there, half what the heads bring. Layers in a row are
+    their product.
 
     layers    the mean of the heads                                 (L, H, T, T) -> (L, T, T)
     step      for one layer: half of it plus half of the identity   (T, T), rows sum to 1
@@ -180,7 +213,8 @@ def attention_rollout(weights: Tensor) -> Tensor:
             for j in range(T):
                 rollout[i, j] = sum(step[i, k] * before[k, j] for k in range(T))
 
-    residual missing: half of each position is what it was before; without it all rows soon look alike
+    residual missing: half of each position is what it was before; without it all rows soon look
+    alike
         (layer + identity) / 2 => layer
     product in the wrong order: the later layer stands on the left: step @ before
         (layer + identity) / 2 @ rollout => rollout @ ((layer + identity) / 2)
@@ -201,15 +235,18 @@ def patch_cases() -> list[Case]:
     """B = 2, T = 5, H = 3, d_v = 7; at last a single head, which restores everything."""
     clean, corrupted, w_o, direction = draw((2, 5, 21), (2, 5, 21), (21, 21), (21,), seed=3)
     places = (3, 1), (3, 0), (3, 2), (1, 0)
-    return [Case(f"head {n} of {heads}", (clean, corrupted, w_o, direction, heads, n)) for heads, n in places]
+    return [
+        Case(f"head {n} of {heads}", (clean, corrupted, w_o, direction, heads, n))
+        for heads, n in places
+    ]
 
 
 @exercise("output, restored", patch_cases)
 def patch_head(
     clean: Tensor, corrupted: Tensor, w_o: Tensor, direction: Tensor, num_heads: int, patched: int
 ) -> tuple[Tensor, Tensor]:
-    """
-    Before w_o a head has columns of its own: take these from the clean text, all others from the corrupted one.
+    """Before w_o a head has columns of its own: take these from the clean text, all others from
+    the corrupted one.
 
     columns    patched * d_v to (patched + 1) * d_v, with d_v = d_model / H
     output     the corrupted text with these columns of the clean one, times w_o    (B, T, d_model)
@@ -226,21 +263,28 @@ def patch_head(
     corrupted_lead = sum(corrupted[b, T - 1] @ w_o @ direction for b in range(B)) / B
     restored = (lead - corrupted_lead) / (clean_lead - corrupted_lead)
 
-    every H-th column patched: the numbers of a head stand together: columns patched * d_v to (patched + 1) * d_v
+    every H-th column patched: the numbers of a head stand together: columns patched * d_v to
+    (patched + 1) * d_v
         torch.arange(len(w_o)) // d_v => torch.arange(len(w_o)) % num_heads
-    clean and corrupted swapped: the corrupted text is read, and one head is put in from the clean one
+    clean and corrupted swapped: the corrupted text is read, and one head is put in from the clean
+    one
         torch.where(columns, clean, corrupted) => torch.where(columns, corrupted, clean)
     removed, not replaced: zeros are ablation: the head hands on what it gave for the clean text
         torch.where(columns, clean, corrupted) => torch.where(columns, 0.0, corrupted)
     added, not replaced: what the head gave for the corrupted text must go
         torch.where(columns, clean, corrupted) => torch.where(columns, clean + corrupted, corrupted)
-    patched after w_o: w_o mixes the heads, so its output has no columns of a head: put them in before it
-        torch.where(columns, clean, corrupted) @ w_o => torch.where(columns, clean @ w_o, corrupted @ w_o)
-    share of the clean lead: 0 is what the corrupted text gives by itself: take its lead off, above and below
+    patched after w_o: w_o mixes the heads, so its output has no columns of a head: put them in
+    before it
+        torch.where(columns, clean, corrupted) @ w_o => torch.where(columns, clean @ w_o, corrupted
+        @ w_o)
+    share of the clean lead: 0 is what the corrupted text gives by itself: take its lead off, above
+    and below
         (lead - corrupted_lead) / (clean_lead - corrupted_lead) => lead / clean_lead
-    divided by the clean lead alone: what could come back is only the difference: clean lead - corrupted lead
+    divided by the clean lead alone: what could come back is only the difference: clean lead -
+    corrupted lead
         / (clean_lead - corrupted_lead) => / clean_lead
-    share lost, not restored: 1 is the clean text, 0 the corrupted one: lead - corrupted lead is what came back
+    share lost, not restored: 1 is the clean text, 0 the corrupted one: lead - corrupted lead is
+    what came back
         (lead - corrupted_lead) / => (clean_lead - lead) /
     """
     d_v = len(w_o) // num_heads

@@ -1,11 +1,12 @@
 """Is a head easier to read as a landscape of its weights?
 
-Queries along one side, keys along the other, the weight as height. A ridge along the diagonal is a head that looks at a
-fixed distance; a wall across is a word that everybody looks at. It looks well, and blocks hide each other, so the same
-weights stand beside it as a map: which of the two can you read?
+Queries along one side, keys along the other, the weight as height. A ridge along the diagonal is a
+head that looks at a fixed distance; a wall across is a word that everybody looks at. It looks well,
+and blocks hide each other, so the same weights stand beside it as a map: which of the two can you
+read?
 
-Writes 3d_attention.png, the sharpest head of the model, to visualizations/plots/phase3/, and the landscape turning once
-around as 3d_attention.gif to visualizations/animations/phase3/.
+Writes 3d_attention.png, the sharpest head of the model, to visualizations/plots/phase3/, and the
+landscape turning once around as 3d_attention.gif to visualizations/animations/phase3/.
 """
 
 import matplotlib.pyplot as plt
@@ -36,19 +37,36 @@ TITLE = "The same weights twice: the landscape hides what the map shows"
 TURN_TITLE = "From every side some block hides another"
 FRAMES, QUICK_FRAMES, SECONDS = 28, 6, 0.16  # of the turn; seconds for each frame
 SIDES = (1, 0.86, 0.72)  # how bright the top of a block is, and its two kinds of walls
-# Degrees above the ground, and around: from -45 a turn of 4 times 7 frames is never square on, where blocks hide words.
+# Degrees above the ground, and around: from -45 a turn of 4 times 7 frames is never square on,
+# where blocks hide words.
 VIEW = (38, -45)
 GROUND = 0.005  # a weight below this is no block
 
 
 def plot_landscape(ax: Axes3D, weights: Tensor, words: list[str]) -> Axes3D:
-    """The weights of one head (T, T) as blocks: queries along x, keys along y, the weight as height."""
+    """The weights of one head (T, T) as blocks: queries along x, keys along y, the weight as
+    height.
+    """
     query, key = (weights > GROUND).nonzero().T.numpy()
     heights = weights[query, key].double().numpy()
-    faces = WEIGHT_MAP(heights)[:, None, :3] * np.repeat(SIDES, 2)[:, None]  # (blocks, 3) -> (blocks, 6 faces, 3)
-    ax.bar3d(query, key, 0, 0.96, 0.96, heights, color=faces.reshape(-1, 3), shade=False, antialiased=False)
+    faces = (
+        WEIGHT_MAP(heights)[:, None, :3] * np.repeat(SIDES, 2)[:, None]
+    )  # (blocks, 3) -> (blocks, 6 faces, 3)
+    ax.bar3d(
+        query,
+        key,
+        0,
+        0.96,
+        0.96,
+        heights,
+        color=faces.reshape(-1, 3),
+        shade=False,
+        antialiased=False,
+    )
     places = np.arange(len(words))
-    labels = token_labels(words) if len(words) <= 10 else places  # no room for words: the map has them
+    labels = (
+        token_labels(words) if len(words) <= 10 else places
+    )  # no room for words: the map has them
     ax.set_xticks(places + 0.5, labels, fontsize=9)
     ax.set_yticks(places + 0.5, labels, fontsize=9)
     ax.set(zlim=(0, 1), zticks=(0, 0.5, 1), xlim=(0, len(words)), ylim=(0, len(words)))
@@ -63,7 +81,9 @@ def plot_landscape(ax: Axes3D, weights: Tensor, words: list[str]) -> Axes3D:
 def draw(weights: Tensor, words: list[str], note: str) -> Figure:
     """The weights of one head (T, T) as a landscape, and once more flat."""
     fig = plt.figure(figsize=(9, 5))
-    landscape = plot_landscape(fig.add_axes((0.03, 0.11, 0.5, 0.75), projection="3d"), weights, words)
+    landscape = plot_landscape(
+        fig.add_axes((0.03, 0.11, 0.5, 0.75), projection="3d"), weights, words
+    )
     landscape.set_box_aspect(None, zoom=0.92)
     plot_attention(weights, words, ax=fig.add_axes((0.62, 0.12, 0.36, 0.58)))
     style = {"ha": "center", "color": QUIET, "fontsize": 10.5}
@@ -74,12 +94,15 @@ def draw(weights: Tensor, words: list[str], note: str) -> Figure:
 
 
 def turn(weights: Tensor, words: list[str], note: str, frames: int) -> list[np.ndarray]:
-    """The landscape alone, once around: an image (height, width, 3) for each frame, all in the same few colours.
+    """The landscape alone, once around: an image (height, width, 3) for each frame, all in the same
+    few colours.
 
     It stands on a plain ground, because thin lines that turn make up a third of the GIF.
     """
     fig = plt.figure(figsize=(5, 4.4))
-    landscape = plot_landscape(fig.add_axes((0.02, 0.16, 0.8, 0.8), projection="3d"), weights, words)
+    landscape = plot_landscape(
+        fig.add_axes((0.02, 0.16, 0.8, 0.8), projection="3d"), weights, words
+    )
     landscape.grid(False)
     landscape.zaxis.pane.set_edgecolor(GREY)
     weight_colorbar(fig, landscape, cax=fig.add_axes((0.855, 0.28, 0.025, 0.46)))
@@ -100,14 +123,21 @@ def main(argv: list[str] | None = None) -> str:
     weights = weights_of(trained.model, options.words)
     entropy = normalized_entropy(weights).nanmean(dim=-1)  # (L, H, T, T) -> (L, H)
     layer, head = divmod(int(entropy.argmin()), entropy.size(1))  # the sharpest
-    answer = f"Layer {layer} head {head} as a landscape: what stands behind a block, only the map shows"
+    answer = (
+        f"Layer {layer} head {head} as a landscape: what stands behind a block, only the map shows"
+    )
     if options.pictures:
         shown = weights[layer, head], options.words
         note = f"layer {layer} head {head} · {trained.label} · normalised entropy {entropy[layer, head]:.2f}"
         images = turn(*shown, note, QUICK_FRAMES if options.quick else FRAMES)
         animation = options.output_dir / paths.ANIMATIONS / "phase3" / "3d_attention.gif"
         save_animation(images, animation, caption=f"{TURN_TITLE}.", seconds_per_frame=SECONDS)
-        save_plot(options, "phase3/3d_attention", draw(*shown, note), f'{TITLE}, on "{" ".join(options.words)}".')
+        save_plot(
+            options,
+            "phase3/3d_attention",
+            draw(*shown, note),
+            f'{TITLE}, on "{" ".join(options.words)}".',
+        )
     return answer
 
 

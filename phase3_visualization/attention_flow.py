@@ -1,13 +1,14 @@
 """Which words does each word look at, and which weights deserve an arrow?
 
-The words of a sentence in a row, and an arrow from each word to the words it looks at, as thick as its weight. Only
-arrows above a multiple of 1/n are drawn, the weight that every word gets from a head that does not choose. Of all heads
-at most four are drawn, each with another role by the rules of shared/grammar/roles.py.
+The words of a sentence in a row, and an arrow from each word to the words it looks at, as thick as
+its weight. Only arrows above a multiple of 1/n are drawn, the weight that every word gets from a
+head that does not choose. Of all heads at most four are drawn, each with another role by the rules
+of shared/grammar/roles.py.
 
     python phase3_visualization/attention_flow.py --layer 1 --head 2
 
-The second picture hides a word and asks where its guess comes from: each layer by itself, and both by rollout, which
-follows every path down to the words.
+The second picture hides a word and asks where its guess comes from: each layer by itself, and both
+by rollout, which follows every path down to the words.
 
 Writes attention_flow.png and attention_rollout.png to visualizations/plots/phase3/.
 """
@@ -37,7 +38,9 @@ MOST_SHOWN, WIDTH = 4, 8.6  # heads, where the options pick none; inches
 
 
 def pairs_of(name: str, words: Sequence[str]) -> set[tuple[int, int]]:
-    """(query, key) of the words that the role of this name relates; none for a position, and without a name."""
+    """(query, key) of the words that the role of this name relates; none for a position, and
+    without a name.
+    """
     for relation, pairs in with_relations(words).relations.items():
         if name == relation_name(relation, "forward"):
             return set(pairs)
@@ -49,7 +52,8 @@ def pairs_of(name: str, words: Sequence[str]) -> set[tuple[int, int]]:
 def one_of_each(names: list[list[str]], words: Sequence[str]) -> list[tuple[int, int]]:
     """(layer, head) of at most MOST_SHOWN heads, each with another role; names: [layer][head].
 
-    Roles that relate words of this sentence come first. Where no head has a role, simply the first heads.
+    Roles that relate words of this sentence come first. Where no head has a role, simply the first
+    heads.
     """
     places = [(layer, head) for layer, row in enumerate(names) for head in range(len(row))]
     found = {names[layer][head]: (layer, head) for layer, head in places}
@@ -60,17 +64,35 @@ def one_of_each(names: list[list[str]], words: Sequence[str]) -> list[tuple[int,
 
 def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]]) -> tuple[Figure, str]:
     """A row for each head; of all heads only one of each role."""
-    weights, names = weights_of(trained.model, words), head_names(trained, MultiHeadAttention)  # (L, H, T, T)
+    weights, names = (
+        weights_of(trained.model, words),
+        head_names(trained, MultiHeadAttention),
+    )  # (L, H, T, T)
     if len(heads) > MOST_SHOWN:
         heads = one_of_each(names, words)
     height = (0.7 + 0.05 * len(words)) * WIDTH / len(words) + 0.1
-    fig, axes = plt.subplots(len(heads), figsize=(WIDTH, height * len(heads) + 1), squeeze=False, layout="constrained")
+    fig, axes = plt.subplots(
+        len(heads), figsize=(WIDTH, height * len(heads) + 1), squeeze=False, layout="constrained"
+    )
     for (layer, head), ax in zip(heads, axes.flat, strict=True):
         name, pairs = names[layer][head], pairs_of(names[layer][head], words)
-        charts.arcs(ax, weights[layer, head], words, role_color(name), threshold=THRESHOLD, told=pairs or None)
-        said = ", ".join(f"{words[i]} → {words[j]} {weights[layer, head, i, j]:.2f}" for i, j in sorted(pairs))
+        charts.arcs(
+            ax,
+            weights[layer, head],
+            words,
+            role_color(name),
+            threshold=THRESHOLD,
+            told=pairs or None,
+        )
+        said = ", ".join(
+            f"{words[i]} → {words[j]} {weights[layer, head, i, j]:.2f}" for i, j in sorted(pairs)
+        )
         ax.set_title(
-            f"{name} ({layer}.{head})   {said}", color=role_color(name), weight="bold", loc="left", fontsize=13
+            f"{name} ({layer}.{head})   {said}",
+            color=role_color(name),
+            weight="bold",
+            loc="left",
+            fontsize=13,
         )
     title = "Each head looks for something else in the same words"
     entropy = normalized_entropy(torch.stack([weights[place] for place in heads])).nanmean().item()
@@ -79,21 +101,32 @@ def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]]) -> tu
         f"drawn: what gave the head its name (layer.head), above {THRESHOLD:g} times the even share of 1/{len(words)}"
     )
     headline(fig, title, note)
-    return fig, f'{title}: "{" ".join(words)}", an arrow for each large weight, thicker for more weight.'
+    return (
+        fig,
+        f'{title}: "{" ".join(words)}", an arrow for each large weight, thicker for more weight.',
+    )
 
 
 def storeys(layers: Sequence[Tensor]) -> dict[str, list[Tensor]]:
-    """Panel of the picture -> what is handed down in it, (T, T) for each layer; layers (H, T, T) each."""
+    """Panel of the picture -> what is handed down in it, (T, T) for each layer; layers (H, T, T)
+    each.
+    """
     panels = {}
     for number, layer in enumerate(layers):
-        panels[f"Layer {number}, the mean of its heads"] = [layer.mean(dim=0)]  # (H, T, T) -> (T, T)
+        panels[f"Layer {number}, the mean of its heads"] = [
+            layer.mean(dim=0)
+        ]  # (H, T, T) -> (T, T)
     # Rollout of one layer alone is half of its mean and half of each word itself.
-    panels["Rollout: through all layers, and half of each word stays"] = [attention_rollout([one]) for one in layers]
+    panels["Rollout: through all layers, and half of each word stays"] = [
+        attention_rollout([one]) for one in layers
+    ]
     return panels
 
 
 def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
-    """Where a hidden word takes what it knows from: a row for each layer, heads averaged, and one for all together."""
+    """Where a hidden word takes what it knows from: a row for each layer, heads averaged, and one
+    for all together.
+    """
     hidden = choose_word(words)
     seen = hide(words, hidden)
     weights = weights_of(trained.model, seen)  # (L, H, T, T)
@@ -117,13 +150,21 @@ def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
         "grey: stays in its place · bold: the most, the hidden word itself aside"
     )
     headline(fig, title, note)
-    return fig, f'{title}: the hidden word of "{" ".join(shown(seen))}", layer by layer and through all layers.'
+    return (
+        fig,
+        f'{title}: the hidden word of "{" ".join(shown(seen))}", layer by layer and through all layers.',
+    )
 
 
 def shares_drawn(trained: Trained) -> list[float]:
-    """Of all arrows of the toy sentence: the share above FIXED, and the share above THRESHOLD times the even share."""
+    """Of all arrows of the toy sentence: the share above FIXED, and the share above THRESHOLD times
+    the even share.
+    """
     weights = weights_of(trained.model, TOY_SENTENCE.split())
-    return [drawn.double().mean().item() for drawn in (weights > FIXED, charts.large(weights, THRESHOLD))]
+    return [
+        drawn.double().mean().item()
+        for drawn in (weights > FIXED, charts.large(weights, THRESHOLD))
+    ]
 
 
 @cli.script
@@ -137,9 +178,13 @@ def main(argv: list[str] | None = None) -> str:
     save_plot(options, "phase3/attention_flow", *draw(trained, options.words, heads))
     save_plot(options, "phase3/attention_rollout", *draw_rollout(trained, options.words))
     untrained = training.untrained(trained.recipe, MultiHeadAttention)
-    drawn = {name: shares_drawn(each) for name, each in (("untrained", untrained), ("trained", trained))}
+    drawn = {
+        name: shares_drawn(each) for name, each in (("untrained", untrained), ("trained", trained))
+    }
     for name, (fixed, even) in drawn.items():
-        print(f"   {name}: {fixed:.0%} of the arrows above {FIXED}; {even:.0%} drawn, above {THRESHOLD:g} even shares")
+        print(
+            f"   {name}: {fixed:.0%} of the arrows above {FIXED}; {even:.0%} drawn, above {THRESHOLD:g} even shares"
+        )
     return f"Of an untrained model's arrows {drawn['untrained'][0]:.0%} lie above {FIXED}"
 
 

@@ -1,7 +1,9 @@
-"""SPOILERS: the answers to the exercises of phase 4. A solution is one way among many: yours is right if it passes.
+"""SPOILERS: the answers to the exercises of phase 4. A solution is one way among many: yours is
+right if it passes.
 
-Its docstring has the three hints and the usual mistakes, edits of its text: see shared/exercise_checker/exercise.py.
-The solutions use no file that lessons tell you to change: see phase1_single_head/answers.py.
+Its docstring has the three hints and the usual mistakes, edits of its text: see
+shared/exercise_checker/exercise.py. The solutions use no file that lessons tell you to change: see
+phase1_single_head/answers.py.
 """
 
 import math
@@ -36,8 +38,8 @@ def causal_cases() -> list[Case]:
 
 @exercise("mask", causal_cases, PAST)
 def causal_mask(query_length: int, key_length: int) -> Tensor:
-    """
-    Queries have positions, too: the last one stands at the last key. Each sees the keys up to its own position.
+    """Queries have positions, too: the last one stands at the last key. Each sees the keys up to
+    its own position.
 
     (T_q, 1)     the positions of the queries: 0, 1, 2, ... plus T_k - T_q, as a column
     (T_k,)       the positions of the keys: 0, 1, 2, ...
@@ -63,8 +65,8 @@ def combined_cases() -> list[Case]:
 
 @exercise("mask", combined_cases, PAST)
 def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor:
-    """
-    Two questions: is the key in the past of the query, is it a real word of this sequence? Both must be True.
+    """Two questions: is the key in the past of the query, is it a real word of this sequence? Both
+    must be True.
 
     past     exercise 1                                        (T_q, T_k)
     real     is the key's position below lengths[b]?           (T_k,) and (B, 1) -> (B, T_k)
@@ -75,11 +77,13 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
             for j in range(T_k):
                 mask[b, 0, i, j] = j <= i + T_k - T_q and j < lengths[b]
 
-    padded queries hidden: hide padded keys only: a query that sees nothing has no softmax, and NaN reaches every weight
+    padded queries hidden: hide padded keys only: a query that sees nothing has no softmax, and NaN
+    reaches every weight
         real[:, None, None, :] => real[:, None, key_length - query_length:, None]
     one padded key visible: keys 0 to lengths[b] - 1 are real: <, not <=
         < lengths => <= lengths
-    head axis missing: weights are (B, H, T_q, T_k): without an axis for the heads the batch is broadcast to them
+    head axis missing: weights are (B, H, T_q, T_k): without an axis for the heads the batch is
+    broadcast to them
         real[:, None, None, :] => real[:, None, :]
     padding left out: keys from lengths[b] on are padding: hide them
         & real[:, None, None, :] => & (real[:, None, None, :] | True)
@@ -106,12 +110,13 @@ def next_word_cases() -> list[Case]:
 
 @exercise("probabilities", next_word_cases)
 def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> Tensor:
-    """
-    A word that may not be drawn gets a logit of -inf: then softmax gives it 0, and the others share the whole 1.
+    """A word that may not be drawn gets a logit of -inf: then softmax gives it 0, and the others
+    share the whole 1.
 
     scaled   the logits of the last position / temperature                (B, V)
     order    the words from the largest logit to the smallest             (B, V): argsort of scaled with
-             dim=-1, descending=True, stable=True, all three by name: x.argsort(-1, stable=True) raises a TypeError
+             dim=-1, descending=True, stable=True, all three by name: x.argsort(-1, stable=True)
+             raises a TypeError
     kept     scaled, with -inf for all but the first top_k of the order   (B, V): scatter or a loop
     result   softmax of kept over the words                               (B, V)
 
@@ -126,10 +131,13 @@ def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> T
     multiplied by the temperature: divide: a high temperature makes the words more alike
         / temperature => * temperature
     not renormalised after top-k: the kept words must sum to 1 again: hide the others before softmax
-        scaled.masked_fill(hidden, -math.inf).softmax(dim=-1) => scaled.softmax(dim=-1).masked_fill(hidden, 0)
-    more than k words kept at a tie: a threshold keeps all words that equal the k-th: choose by rank instead
+        scaled.masked_fill(hidden, -math.inf).softmax(dim=-1) =>
+        scaled.softmax(dim=-1).masked_fill(hidden, 0)
+    more than k words kept at a tie: a threshold keeps all words that equal the k-th: choose by rank
+    instead
         masked_fill(hidden => masked_fill(scaled < scaled.topk(top_k).values[:, -1:]
-    other positions than the last: only the last one predicts the word that comes next: logits[:, -1]
+    other positions than the last: only the last one predicts the word that comes next: logits[:,
+    -1]
         logits[:, -1] => logits[:, 0]
         logits[:, -1] => logits.mean(dim=1)
         logits[:, -1] => logits
@@ -145,15 +153,23 @@ def cache_cases() -> list[Case]:
     """B = 2, T = 5, d_model = 11, d_k = 3, d_v = 7, room for 13 words; then an empty cache."""
     shapes = ((2, 11), (13, 11), (11, 3), (11, 3), (11, 7), (2, 5, 3), (2, 5, 7))
     *inputs, keys, values = (2 * drawn for drawn in draw(*shapes))
-    return [Case(f"{t} words in the cache", (*inputs, keys[:, :t], values[:, :t])) for t in (5, 1, 0)]
+    return [
+        Case(f"{t} words in the cache", (*inputs, keys[:, :t], values[:, :t])) for t in (5, 1, 0)
+    ]
 
 
 @exercise("output, keys, values", cache_cases, SCALED)
 def cached_step(
-    word: Tensor, positions: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, past_keys: Tensor, past_values: Tensor
+    word: Tensor,
+    positions: Tensor,
+    w_q: Tensor,
+    w_k: Tensor,
+    w_v: Tensor,
+    past_keys: Tensor,
+    past_values: Tensor,
 ) -> Three:
-    """
-    The new word brings a query, a key and a value. Key and value join those before, and the query meets them all.
+    """The new word brings a query, a key and a value. Key and value join those before, and the
+    query meets them all.
 
     x                   word + positions[T]; T is past_keys.size(1)      (B, d_model)
     query, key, value   x times w_q, w_k, w_v                            (B, d_k), (B, d_k), (B, d_v)
@@ -168,17 +184,20 @@ def cached_step(
         keys[b, T], values[b, T] = x @ w_k, x @ w_v
         output[b] = attention(x @ w_q, keys[b], values[b])      # one query, scores divided by √d_k, no mask
 
-    appended at the front: new keys and values go behind the old ones, for the next step counts on their order
+    appended at the front: new keys and values go behind the old ones, for the next step counts on
+    their order
         [past_keys, key] => [key, past_keys]
         and [past_values, value] => [value, past_values]
-    new word does not see itself: its own key and value belong to what it attends to: append first, then attend
+    new word does not see itself: its own key and value belong to what it attends to: append first,
+    then attend
         (query, keys, values) => (query, past_keys, past_values)
     another position than T: the cache holds positions 0 to T - 1, so the new word stands at T
         positions[past_keys.size(1)] => positions[0]
         + positions[past_keys.size(1)] =>
         positions[past_keys.size(1)] => positions[max(past_keys.size(1) - 1, 0)]
         positions[past_keys.size(1)] => positions[past_keys.size(1) + 1]
-    position missing in a part: query, key and value are all made of x, the word with its position added
+    position missing in a part: query, key and value are all made of x, the word with its position
+    added
         x @ w_q, x @ w_k, x @ w_v => x @ w_q, x @ w_k, word[:, None] @ w_v
         x @ w_q, x @ w_k, x @ w_v => x @ w_q, word[:, None] @ w_k, x @ w_v
         x @ w_q, x @ w_k, x @ w_v => word[:, None] @ w_q, x @ w_k, x @ w_v
@@ -200,7 +219,9 @@ def tile_cases() -> list[Case]:
     largest, total = 2 * largest, 1 + 4 * total.abs()
 
     def tiles(unseen_by_a: list[int], unseen_by_b: list[int], more: int = 0) -> tuple[Tensor, ...]:
-        seen = torch.tensor([[i not in unseen for i in range(5)] for unseen in (unseen_by_a, unseen_by_b)])
+        seen = torch.tensor(
+            [[i not in unseen for i in range(5)] for unseen in (unseen_by_a, unseen_by_b)]
+        )
         high = largest + torch.tensor([[more], [0]])
         parts = high.masked_fill(~seen, -math.inf), total * seen, mean * seen[:, :, None]
         return tuple(part[tile] for tile in range(2) for part in parts)
@@ -215,10 +236,15 @@ def tile_cases() -> list[Case]:
 
 @exercise("largest, total, mean", tile_cases)
 def merge_tiles(
-    largest_a: Tensor, total_a: Tensor, mean_a: Tensor, largest_b: Tensor, total_b: Tensor, mean_b: Tensor
+    largest_a: Tensor,
+    total_a: Tensor,
+    mean_a: Tensor,
+    largest_b: Tensor,
+    total_b: Tensor,
+    mean_b: Tensor,
 ) -> Three:
-    """
-    A total counts in units of e to the largest score of its tile: bring both to one unit before you add them.
+    """A total counts in units of e to the largest score of its tile: bring both to one unit before
+    you add them.
 
     largest          the larger of the two                                           (T_q,)
     part_a, part_b   each total times exp(own largest - new largest)                 (T_q,)
@@ -234,15 +260,18 @@ def merge_tiles(
             total[i] = part_a + part_b
             mean[i] = (part_a * mean_a[i] + part_b * mean_b[i]) / total[i]      # d_v numbers
 
-    not rescaled: both totals were taken relative to their own maximum: multiply each by exp(own - new) first
+    not rescaled: both totals were taken relative to their own maximum: multiply each by exp(own -
+    new) first
         (largest_a - finite).exp() => 1
         and (largest_b - finite).exp() => 1
         (largest_b - finite).exp() => 1
     not divided by the new total: a weighted sum is no mean yet: divide it by the new total
         weighted / total.masked_fill(total == 0, 1)[:, None] => weighted
-    total not rescaled in the mean: the weights of the means are the rescaled totals, as in the new total
+    total not rescaled in the mean: the weights of the means are the rescaled totals, as in the new
+    total
         part_a[:, None] * mean_a + part_b[:, None] => total_a[:, None] * mean_a + total_b[:, None]
-    NaN where no key is seen: -inf - -inf and 0 / 0 are NaN: put a finite number in their place, twice
+    NaN where no key is seen: -inf - -inf and 0 / 0 are NaN: put a finite number in their place,
+    twice
         largest.masked_fill(largest == -math.inf, 0) => largest
         total.masked_fill(total == 0, 1) => total
         largest.masked_fill(largest == -math.inf, 0) => largest
@@ -253,7 +282,9 @@ def merge_tiles(
     part_a = total_a * (largest_a - finite).exp()
     part_b = total_b * (largest_b - finite).exp()
     total = part_a + part_b
-    weighted = part_a[:, None] * mean_a + part_b[:, None] * mean_b  # (T_q, 1) * (T_q, d_v) -> (T_q, d_v)
+    weighted = (
+        part_a[:, None] * mean_a + part_b[:, None] * mean_b
+    )  # (T_q, 1) * (T_q, d_v) -> (T_q, d_v)
     return largest, total, weighted / total.masked_fill(total == 0, 1)[:, None]
 
 
@@ -265,8 +296,8 @@ def linear_cases() -> list[Case]:
 
 @exercise("output, state, total", linear_cases)
 def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Three:
-    """
-    In the sum of (phi(q) · phi(k)) v take out phi(q). What is left, of phi(k) and v, is kept from word to word.
+    """In the sum of (phi(q) · phi(k)) v take out phi(q). What is left, of phi(k) and v, is kept
+    from word to word.
 
     phi_q, phi_k   phi of all queries and keys                          (T, d_k)
     state, total   zeros at first, of the dtype of value                (d_k, d_v), (d_k,)
@@ -284,7 +315,8 @@ def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Three:
         / (q @ total) =>
     state read before it is updated: a word sees itself: update state and total first, then read
         q @ state / (q @ total) => q @ (state - torch.outer(k, v)) / (q @ (total - k))
-    whole text read, not the past: read at once after each update: later words must not be in the state
+    whole text read, not the past: read at once after each update: later words must not be in the
+    state
         torch.stack(outputs) => phi_q @ state / (phi_q @ total)[:, None]
     phi left out: phi of both, query and key: without it weights can be negative and the norm 0
         F.elu(query) + 1 => query
@@ -305,17 +337,24 @@ def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Three:
 
 
 def induction_cases() -> list[Case]:
-    """N = 2, H = 3, T = 11: a block of 4 words and one of 3, repeated, and a word that is new; then no word but two."""
-    weights = (3 * draw((2, 3, 11, 11))[0]).masked_fill(~causal_mask(11, 11), -math.inf).softmax(dim=-1)
+    """N = 2, H = 3, T = 11: a block of 4 words and one of 3, repeated, and a word that is new; then
+    no word but two.
+    """
+    weights = (
+        (3 * draw((2, 3, 11, 11))[0]).masked_fill(~causal_mask(11, 11), -math.inf).softmax(dim=-1)
+    )
     blocks = torch.stack([torch.arange(11) % 4, torch.arange(11) % 3])
     blocks[:, -1] = 9
-    return [Case("two blocks, repeated", (weights, blocks)), Case("words 0 and 1", (weights, blocks % 2))]
+    return [
+        Case("two blocks, repeated", (weights, blocks)),
+        Case("words 0 and 1", (weights, blocks % 2)),
+    ]
 
 
 @exercise("score", induction_cases)
 def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
-    """
-    Where the same word stood before, the key to look at is one place further on: first make a table of these places.
+    """Where the same word stood before, the key to look at is one place further on: first make a
+    table of these places.
 
     same      is the word at i the word at j?                   (N, T, 1) and (N, 1, T) -> (N, T, T)
     earlier   same, and j before i                              tril(-1)
@@ -332,29 +371,39 @@ def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
                     rows.append(sum(weights[n, h, i, j] for j in places))
         score[h] = sum(rows) / len(rows)
 
-    the earlier word itself: a head that looks there finds the same word; the answer stands one place further on
+    the earlier word itself: a head that looks there finds the same word; the answer stands one
+    place further on
         F.pad(earlier, (1, 0))[..., :-1] => earlier
-    the word before: that is what a previous-token head needs; the answer stands after the earlier occurrence
+    the word before: that is what a previous-token head needs; the answer stands after the earlier
+    occurrence
         F.pad(earlier, (1, 0))[..., :-1] => F.pad(earlier, (0, 1))[..., 1:]
-    own position counted as earlier: a word is no earlier occurrence of itself: below the diagonal alone, tril(-1)
+    own position counted as earlier: a word is no earlier occurrence of itself: below the diagonal
+    alone, tril(-1)
         tril(diagonal=-1) => tril()
     rows without an earlier occurrence counted: they were not asked: leave them out of the mean
         gold.any(dim=-1) => torch.ones_like(tokens)
-    mean of the places, not their sum: a perfect head scores 1 however often the block is repeated: sum each row
+    mean of the places, not their sum: a perfect head scores 1 however often the block is repeated:
+    sum each row
         .sum(dim=-1) => .sum(dim=-1) / gold.sum(-1).clamp(min=1)[:, None]
     """
     same = tokens[:, :, None] == tokens[:, None, :]  # (N, T, 1) and (N, 1, T) -> (N, T, T)
     earlier = same.tril(diagonal=-1)
     gold = F.pad(earlier, (1, 0))[..., :-1]  # every mark one key to the right
-    on_gold = (weights * gold[:, None]).sum(dim=-1)  # (N, H, T, T) -> (N, H, T); 0 where nothing is asked
+    on_gold = (weights * gold[:, None]).sum(
+        dim=-1
+    )  # (N, H, T, T) -> (N, H, T); 0 where nothing is asked
     asked = gold.any(dim=-1)  # (N, T, T) -> (N, T)
     return on_gold.sum(dim=(0, 2)) / asked.sum()  # (N, H, T) -> (H,)
 
 
 def paged_cases() -> list[Case]:
-    """H = 2, blocks of 3, d_k = 5; 11 blocks, of which a text has 4; the last has 1 word, or is full."""
+    """H = 2, blocks of 3, d_k = 5; 11 blocks, of which a text has 4; the last has 1 word, or is
+    full.
+    """
     (pool,) = draw((11, 2, 3, 5))
-    return [Case(f"{length} words", (pool, torch.tensor([7, 2, 9, 4]), length)) for length in (10, 12)]
+    return [
+        Case(f"{length} words", (pool, torch.tensor([7, 2, 9, 4]), length)) for length in (10, 12)
+    ]
 
 
 @exercise("keys", paged_cases)
@@ -373,13 +422,16 @@ def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
 
     last block taken whole: behind the last word there is old rubbish: cut off at length
         keys[:, :length] => keys
-    order of the table ignored: the first entry has the first words, wherever its block lies in memory
+    order of the table ignored: the first entry has the first words, wherever its block lies in
+    memory
         pool[table] => pool[table.sort().values]
     heads and words mixed up: bring the heads to the front before blocks and places become one axis
         blocks.transpose(0, 1).flatten(1, 2) => blocks.reshape(pool.size(1), -1, pool.size(3))
     """
     blocks = pool[table]  # (num_blocks, H, block_size, d_k) -> (n, H, block_size, d_k)
-    keys = blocks.transpose(0, 1).flatten(1, 2)  # (n, H, block_size, d_k) -> (H, n * block_size, d_k)
+    keys = blocks.transpose(0, 1).flatten(
+        1, 2
+    )  # (n, H, block_size, d_k) -> (H, n * block_size, d_k)
     return keys[:, :length]
 
 
@@ -387,7 +439,9 @@ def draft_cases() -> list[Case]:
     """n = 4, V = 7. The ratios p / q of the words: 0.73, 1.14, 0.47, 0.59."""
     q, p = ((2 * logits).softmax(dim=-1) for logits in draw((4, 7), (5, 7), seed=25))
     words = torch.tensor([0, 1, 1, 5])
-    refused, at_once, none = torch.tensor([[0.1, 0.5, 0.6, 0.7], [0.8, 0.8, 0.9, 0.9], [0.4, 0.7, 0.4, 0.5]]).double()
+    refused, at_once, none = torch.tensor(
+        [[0.1, 0.5, 0.6, 0.7], [0.8, 0.8, 0.9, 0.9], [0.4, 0.7, 0.4, 0.5]]
+    ).double()
     return [
         Case("the third word is refused", (words, q, p, refused)),
         Case("the first word is refused", (words, q, p, at_once)),
@@ -397,8 +451,8 @@ def draft_cases() -> list[Case]:
 
 @exercise("kept, probabilities", draft_cases)
 def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
-    """
-    Of the chance p of a word the draft brings min(p, q). What is missing must come from words drawn anew.
+    """Of the chance p of a word the draft brings min(p, q). What is missing must come from words
+    drawn anew.
 
     ratios          p / q of each drafted word: p[i, words[i]] / q[i, words[i]]         (n,)
     kept            how many come before the first whose luck is not below its ratio
@@ -412,7 +466,8 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
         probabilities[v] = max(p[kept, v] - q[kept, v], 0) if kept < n else p[n, v]
     probabilities /= sum(probabilities)
 
-    ratio the wrong way round: what the draft says too often, q above p, must be kept less often: p / q
+    ratio the wrong way round: what the draft says too often, q above p, must be kept less often: p
+    / q
         p[places, words] / q[places, words] => q[places, words] / p[places, words]
     words behind a refused one kept: they were drafted to follow a word that is not there any more
         stays.cumprod(dim=0).sum() => stays.sum()
@@ -431,16 +486,25 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
     return kept, missing / missing.sum()
 
 
-ROLLED = ((14, 5, 2), (8, 5, 2), (4, 5, 2), (1, 5, 2), (11, 3, 0))  # on and on; one too many; fewer than slots, sinks
+ROLLED = (
+    (14, 5, 2),
+    (8, 5, 2),
+    (4, 5, 2),
+    (1, 5, 2),
+    (11, 3, 0),
+)  # on and on; one too many; fewer than slots, sinks
 
 
 @exercise(
     "positions",
-    lambda: [Case(f"length {n}, window {window}, sinks {sinks}", (n, window, sinks)) for n, window, sinks in ROLLED],
+    lambda: [
+        Case(f"length {n}, window {window}, sinks {sinks}", (n, window, sinks))
+        for n, window, sinks in ROLLED
+    ],
 )
 def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
-    """
-    Behind the sinks the slots come round again and again. Of all tokens that took a slot the last is there.
+    """Behind the sinks the slots come round again and again. Of all tokens that took a slot the
+    last is there.
 
     p        the positions of all tokens: 0, 1, 2, ...                         (length,)
     slots    p itself for a sink; else sinks plus (p - sinks) modulo window    (length,)
@@ -450,17 +514,22 @@ def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
         slot = p if p < sinks else sinks + (p - sinks) % window
         positions[slot] = p                                     # over what was there
 
-    sinks written over: the first `sinks` slots do not roll: only those behind them are taken modulo window
+    sinks written over: the first `sinks` slots do not roll: only those behind them are taken modulo
+    window
         torch.where(p < sinks, p, sinks + (p - sinks) % window) => p % (sinks + window)
-    rolls out of step: position sinks + window, the first without a slot of its own, takes slot `sinks`
+    rolls out of step: position sinks + window, the first without a slot of its own, takes slot
+    `sinks`
         (p - sinks) % => p %
-    in order of time: each token stays in the slot that it took: the newest stands where the oldest was, not at the end
+    in order of time: each token stays in the slot that it took: the newest stands where the oldest
+    was, not at the end
         'amax') => 'amax').sort().values
     """
     p = torch.arange(length)
     slots = torch.where(p < sinks, p, sinks + (p - sinks) % window)
     positions = p.new_zeros(min(length, sinks + window))
-    return positions.scatter_reduce(0, slots, p, "amax")  # (length,) -> the filled slots: the last to come is there
+    return positions.scatter_reduce(
+        0, slots, p, "amax"
+    )  # (length,) -> the filled slots: the last to come is there
 
 
 EXERCISES = (

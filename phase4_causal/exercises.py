@@ -21,9 +21,9 @@ def causal_mask(query_length: int, key_length: int) -> Tensor:
     key_length     T_k
     ->             (T_q, T_k)       bool, True = may attend
 
-    The last query stands at the last key, and each query sees its own position and all before it. With fewer queries
-    than keys the first keys come from a cache: all queries stand behind them. With more queries than keys the first
-    queries see nothing.
+    The last query stands at the last key, and each query sees its own position and all before it.
+    With fewer queries than keys the first keys come from a cache: all queries stand behind them.
+    With more queries than keys the first queries see nothing.
     """
     raise NotImplementedError
 
@@ -37,9 +37,10 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
     key_length     T_k
     ->             (B, 1, T_q, T_k) bool, True = may attend; the axis of size 1 is for the heads
 
-    A key may be seen if the causal mask of exercise 1 allows it and if it is a real word, one of the first lengths[b].
-    Only keys are hidden as padding, and padded queries still get something, which the loss must leave out. Padding at
-    the end is hidden from real queries by the causal mask already; padding in front of the words would not be.
+    A key may be seen if the causal mask of exercise 1 allows it and if it is a real word, one of
+    the first lengths[b]. Only keys are hidden as padding, and padded queries still get something,
+    which the loss must leave out. Padding at the end is hidden from real queries by the causal mask
+    already; padding in front of the words would not be.
     """
     raise NotImplementedError
 
@@ -53,15 +54,22 @@ def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> T
     top_k         from 1 to V       how many words may be drawn
     ->            (B, V)            0 for all but top_k words; rows sum to 1
 
-    Only the last position says which word comes next. Divide its logits by the temperature, keep the top_k largest,
-    and take the softmax of these alone. Exactly top_k words are kept, also where several have the same logit: then the
-    smaller word stays. topk promises no order among equals, but sort(dim=-1, descending=True, stable=True) does.
+    Only the last position says which word comes next. Divide its logits by the temperature, keep
+    the top_k largest, and take the softmax of these alone. Exactly top_k words are kept, also where
+    several have the same logit: then the smaller word stays. topk promises no order among equals,
+    but sort(dim=-1, descending=True, stable=True) does.
     """
     raise NotImplementedError
 
 
 def cached_step(
-    word: Tensor, positions: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, past_keys: Tensor, past_values: Tensor
+    word: Tensor,
+    positions: Tensor,
+    w_q: Tensor,
+    w_k: Tensor,
+    w_v: Tensor,
+    past_keys: Tensor,
+    past_values: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 4: attention for one new word, keys and values of the T words before it being kept.
     Lesson: 5. The cache · medium · 50 min
@@ -74,18 +82,24 @@ def cached_step(
     past_values   (B, T, d_v)
     ->            output (B, d_v), keys (B, T + 1, d_k), values (B, T + 1, d_v)
 
-    The new word stands at position T, which is added to its embedding: x. Query, key and value are made of x. Key and
-    value go behind those of the past. Then the query attends to all keys as in phase 1, its scores divided by √d_k.
-    There is no mask: the new word may see itself and all before it, which is everything there is.
+    The new word stands at position T, which is added to its embedding: x. Query, key and value are
+    made of x. Key and value go behind those of the past. Then the query attends to all keys as in
+    phase 1, its scores divided by √d_k. There is no mask: the new word may see itself and all
+    before it, which is everything there is.
     """
     raise NotImplementedError
 
 
 def merge_tiles(
-    largest_a: Tensor, total_a: Tensor, mean_a: Tensor, largest_b: Tensor, total_b: Tensor, mean_b: Tensor
+    largest_a: Tensor,
+    total_a: Tensor,
+    mean_a: Tensor,
+    largest_b: Tensor,
+    total_b: Tensor,
+    mean_b: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Exercise 5: attention over keys a and over keys b was computed apart; what is it over all of them?
-    Lesson: 6. Long texts · hard · 75 min
+    """Exercise 5: attention over keys a and over keys b was computed apart; what is it over all of
+    them? Lesson: 6. Long texts · hard · 75 min
 
     Of each tile there are, in float64, for scores s[i, j] and values v[j] of its own keys,
 
@@ -94,29 +108,34 @@ def merge_tiles(
         mean      (T_q, d_v)        sum over j of exp(s[i, j] - largest[i]) v[j], divided by total[i]
     ->            largest (T_q,), total (T_q,), mean (T_q, d_v) of both tiles together
 
-    Each total and each mean was taken relative to the largest score of its own tile. Put both on the new largest score
-    first. The mean of the whole is that of all values with weights exp(s[i, j]).
+    Each total and each mean was taken relative to the largest score of its own tile. Put both on
+    the new largest score first. The mean of the whole is that of all values with weights exp(s[i,
+    j]).
 
-    A query that sees no key of a tile has largest -inf, total 0 and mean 0 there. If it sees none in both, the same is
-    asked of the whole, and never NaN. Scores can be in the thousands, and exp(1000) is infinite.
+    A query that sees no key of a tile has largest -inf, total 0 and mean 0 there. If it sees none
+    in both, the same is asked of the whole, and never NaN. Scores can be in the thousands, and
+    exp(1000) is infinite.
     """
     raise NotImplementedError
 
 
-def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Exercise 6: attention as a recurrent network, which forgets the keys (Katharopoulos et al. 2020).
-    Lesson: 6. Long texts · hard · 60 min
+def causal_linear_attention(
+    query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Exercise 6: attention as a recurrent network, which forgets the keys (Katharopoulos et al.
+    2020). Lesson: 6. Long texts · hard · 60 min
 
     query   (T, d_k)        float64, as key and value
     key     (T, d_k)
     value   (T, d_v)
     ->      output (T, d_v), and what the next word would need: state (d_k, d_v), total (d_k,)
 
-    The weight of key j for query t is the dot product phi(query[t]) · phi(key[j]), for the word itself and all before
-    it. output[t] is the mean of the values with these weights, divided by their sum. Nothing is divided by √d_k.
+    The weight of key j for query t is the dot product phi(query[t]) · phi(key[j]), for the word
+    itself and all before it. output[t] is the mean of the values with these weights, divided by
+    their sum. Nothing is divided by √d_k.
 
-    What makes it recurrent: two sums over the words so far are all that a query needs. state is the sum of
-    phi(key[j, a]) · value[j, c] for each pair a, c, and total the sum of phi(key[j]).
+    What makes it recurrent: two sums over the words so far are all that a query needs. state is the
+    sum of phi(key[j, a]) · value[j, c] for each pair a, c, and total the sum of phi(key[j]).
 
     phi(x) = elu(x) + 1: x + 1 above 0, exp(x) below. It is always positive, as weights must be.
     """
@@ -131,16 +150,17 @@ def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
     tokens    (N, T)            integers, the words
     ->        (H,)              induction score of each head
 
-    In "cat red on cat" the last word should look at "red", the place after the earlier "cat". For each word take all
-    places right after earlier occurrences of the same word, and add up its weights on them. The score is the mean of
-    these sums over the words that have such a place, those of all texts together. 1: a perfect induction head.
+    In "cat red on cat" the last word should look at "red", the place after the earlier "cat". For
+    each word take all places right after earlier occurrences of the same word, and add up its
+    weights on them. The score is the mean of these sums over the words that have such a place,
+    those of all texts together. 1: a perfect induction head.
     """
     raise NotImplementedError
 
 
 def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
-    """Exercise 8: the keys of a text lie in blocks, anywhere in memory; put them in a row (Kwon et al. 2023).
-    Lesson: serving/README.md · easy · 25 min
+    """Exercise 8: the keys of a text lie in blocks, anywhere in memory; put them in a row (Kwon et
+    al. 2023). Lesson: serving/README.md · easy · 25 min
 
     pool     (num_blocks, H, block_size, d_k)   float64: the blocks of all texts
     table    (n,)                   integers: the blocks of this text, in the order of its words
@@ -151,8 +171,8 @@ def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
 
 
 def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
-    """Exercise 9: how many drafted words stay, and from what is the next one drawn (Leviathan et al. 2023)?
-    Lesson: serving/README.md · medium · 45 min
+    """Exercise 9: how many drafted words stay, and from what is the next one drawn (Leviathan et
+    al. 2023)? Lesson: serving/README.md · medium · 45 min
 
     words   (n,)        integers: drafted by a small model
     q       (n, V)      float64, as all that follow: the probabilities by which they were drawn
@@ -160,23 +180,24 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
     luck    (n,)        numbers between 0 and 1, drawn evenly
     ->      kept (a number, 0 to n), probabilities (V,) of the word that comes after those
 
-    Word i stays if its luck is below p / q. The first that does not ends it, and another is drawn in its place, by the
-    positive part of p - q there. If all stay, the next one is drawn by the last row of p.
+    Word i stays if its luck is below p / q. The first that does not ends it, and another is drawn
+    in its place, by the positive part of p - q there. If all stay, the next one is drawn by the
+    last row of p.
     """
     raise NotImplementedError
 
 
 def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
-    """Exercise 10: a cache of fixed size reads on and on; which tokens does it still hold (Xiao et al. 2023)?
-    Lesson: serving/README.md · medium · 30 min
+    """Exercise 10: a cache of fixed size reads on and on; which tokens does it still hold (Xiao et
+    al. 2023)? Lesson: serving/README.md · medium · 30 min
 
     length   1 or more      how many tokens were read, one after the other
     window   1 or more      how many slots roll, behind those of the sinks
     sinks    0 or more      how many tokens, the first ones, keep their slots for ever
     ->       (min(length, sinks + window),)     integers: the position of the token in each filled slot, slot by slot
 
-    Positions and slots are counted from 0. Tokens fill the slots one by one. When all are full, each new token is
-    written over the oldest one that is no sink, and nothing else moves.
+    Positions and slots are counted from 0. Tokens fill the slots one by one. When all are full,
+    each new token is written over the oldest one that is no sink, and nothing else moves.
     """
     raise NotImplementedError
 

@@ -1,4 +1,6 @@
-"""The model of this phase, two layers of four causal heads trained on next words, and what is asked of such models."""
+"""The model of this phase, two layers of four causal heads trained on next words, and what is asked
+of such models.
+"""
 
 import argparse
 
@@ -20,7 +22,9 @@ def load_causal_model(options: argparse.Namespace, seed: int | None = None) -> T
 
 
 def with_attention(trained: Trained, make_attention: MakeAttention) -> ToyTransformer:
-    """The trained weights in a model with another attention, such as one without the mask: a mask has no parameters."""
+    """The trained weights in a model with another attention, such as one without the mask: a mask
+    has no parameters.
+    """
     model = training.new_model(trained.recipe, make_attention)
     model.load_state_dict(trained.model.state_dict())
     return model.eval()
@@ -41,12 +45,18 @@ def patterns_of(trained: Trained, sentences: list[Sentence]) -> tuple[list[Tenso
     return before_end, mask[..., 1:, 1:]  # (N, 1, T, T) -> (N, 1, T - 1, T - 1), one word less each
 
 
-def long_model(length: int, device: str = "cpu", d_model: int = 128, num_layers: int = 4) -> ToyTransformer:
-    """An untrained causal model with `length` positions, more than the language needs; it never writes <end>.
+def long_model(
+    length: int, device: str = "cpu", d_model: int = 128, num_layers: int = 4
+) -> ToyTransformer:
+    """An untrained causal model with `length` positions, more than the language needs; it never
+    writes <end>.
 
-    It costs what a trained one costs, and on the device "meta" nothing at all: shapes without numbers.
+    It costs what a trained one costs, and on the device "meta" nothing at all: shapes without
+    numbers.
     """
-    model = ToyTransformer(d_model, RECIPE.num_heads, num_layers, make_attention=CausalSelfAttention)
+    model = ToyTransformer(
+        d_model, RECIPE.num_heads, num_layers, make_attention=CausalSelfAttention
+    )
     model.positions = sinusoidal_positions(length, d_model)
     with torch.no_grad():
         model.output_bias[: len(SPECIAL)] = -1e4
@@ -55,7 +65,9 @@ def long_model(length: int, device: str = "cpu", d_model: int = 128, num_layers:
 
 @torch.no_grad()
 def largest_leak(model: ToyTransformer, tokens: Tensor) -> float:
-    """How far logits 0 to i move when everything after i is replaced by other words: the most, over all i."""
+    """How far logits 0 to i move when everything after i is replaced by other words: the most, over
+    all i.
+    """
     one, another = encode(["mat", "big"])
     others = torch.where(tokens == one, another, one)  # surely another word at every position
     before, change = model(tokens)[0], 0.0

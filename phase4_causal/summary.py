@@ -1,7 +1,8 @@
 """What do four phases show on one poster, A2, for the wall?
 
-Everything is computed in this run from trained models. The sheet is one grid in millimetres: two columns for what a row
-is called, six for words. Writes summary_all_phases.png to visualizations/plots/; for a printer, as SVG:
+Everything is computed in this run from trained models. The sheet is one grid in millimetres: two
+columns for what a row is called, six for words. Writes summary_all_phases.png to
+visualizations/plots/; for a printer, as SVG:
 
     python phase4_causal/summary.py --format svg --sentence "those dogs slept in a soft bed"
 """
@@ -29,7 +30,17 @@ from shared.grammar.scores import CORE_RELATIONS, chosen_and_scored, relation_na
 from shared.toy_language import MAX_LENGTH, START, encode
 from shared.toy_model import weights_of
 from shared.training import Trained
-from shared.visualization_utils import GREY, HIDDEN, INK, ORANGE, QUIET, WEIGHT_MAP, hatch_cell, role_color, save_plot
+from shared.visualization_utils import (
+    GREY,
+    HIDDEN,
+    INK,
+    ORANGE,
+    QUIET,
+    WEIGHT_MAP,
+    hatch_cell,
+    role_color,
+    save_plot,
+)
 
 # The sheet in millimetres from its upper left corner, and its type in points.
 WIDTH, HEIGHT, LEFT, RIGHT, POINT = 420, 594, 20, 400, 25.4 / 72
@@ -43,7 +54,9 @@ FAINT = "#c9cfd5"  # arrows that are not right, or of a head without a name
 
 
 def fitted(texts: Sequence[str], width: float, size: float) -> float:
-    """The type size, `size` at most, in which none of the texts is wider than `width` millimetres, or hardly."""
+    """The type size, `size` at most, in which none of the texts is wider than `width` millimetres,
+    or hardly.
+    """
     return min(size, width / (0.62 * POINT * max(map(len, texts))))
 
 
@@ -73,19 +86,34 @@ def heading(ax: Axes, top: float, name: str, statement: str) -> None:
 
 
 def strip(ax: Axes, x: float, y: float, values: Tensor, width: float = STRIP) -> None:
-    """A vector as a row of cells around x, below y: light for its low numbers, dark for its high ones."""
-    edges, limit = torch.linspace(x - width / 2, x + width / 2, len(values) + 1), values.abs().max().item()
+    """A vector as a row of cells around x, below y: light for its low numbers, dark for its high
+    ones.
+    """
+    edges, limit = (
+        torch.linspace(x - width / 2, x + width / 2, len(values) + 1),
+        values.abs().max().item(),
+    )
     style = {"cmap": STRIP_MAP, "vmin": -limit, "vmax": limit, "edgecolors": "face"}
     ax.pcolormesh(edges.numpy(), [y, y + STRIP_HEIGHT], values[None].numpy(), **style)
-    ax.add_patch(Rectangle((x - width / 2, y), width, STRIP_HEIGHT, fill=False, edgecolor=QUIET, linewidth=0.8))
+    ax.add_patch(
+        Rectangle(
+            (x - width / 2, y), width, STRIP_HEIGHT, fill=False, edgecolor=QUIET, linewidth=0.8
+        )
+    )
 
 
-def ribbon(ax: Axes, top: tuple[float, float], bottom: tuple[float, float], width: float, color) -> None:
-    """A ribbon `width` millimetres wide that leaves one place downwards and reaches another from above."""
+def ribbon(
+    ax: Axes, top: tuple[float, float], bottom: tuple[float, float], width: float, color
+) -> None:
+    """A ribbon `width` millimetres wide that leaves one place downwards and reaches another from
+    above.
+    """
     (x, y), (end, z) = top, bottom
     middle = (y + z) / 2
     path = Path([(x, y), (x, middle), (end, middle), (end, z)], [Path.MOVETO, *[Path.CURVE4] * 3])
-    ax.add_patch(PathPatch(path, fill=False, edgecolor=color, linewidth=width / POINT, capstyle="butt"))
+    ax.add_patch(
+        PathPatch(path, fill=False, edgecolor=color, linewidth=width / POINT, capstyle="butt")
+    )
 
 
 def arrow(ax: Axes, start: float, end: float, y: float, weight: float, color: str, **style) -> None:
@@ -94,7 +122,11 @@ def arrow(ax: Axes, start: float, end: float, y: float, weight: float, color: st
     bend = f"arc3,rad={-way * (2 * rise / abs(end - start) + 0.06):.3f}"
     tip = {"arrowstyle": "-|>", "mutation_scale": 14 + 12 * weight, "shrinkA": 0, "shrinkB": 0}
     ends = ((start + 2 * way, y), (end - 2 * way, y))
-    ax.add_patch(FancyArrowPatch(*ends, connectionstyle=bend, color=color, linewidth=2 + 8 * weight, **tip, **style))
+    ax.add_patch(
+        FancyArrowPatch(
+            *ends, connectionstyle=bend, color=color, linewidth=2 + 8 * weight, **tip, **style
+        )
+    )
 
 
 def row_of_words(ax: Axes, y: float, words: list[str], size: float) -> None:
@@ -108,7 +140,8 @@ def row_of_words(ax: Axes, y: float, words: list[str], size: float) -> None:
 
 
 def draw_one_head(ax: Axes, top: float, trained: Trained, words: list[str]) -> str:
-    """The query of a hidden word, all keys, scores, weights, and the values they mix -> what is seen, in words.
+    """The query of a hidden word, all keys, scores, weights, and the values they mix -> what is
+    seen, in words.
 
     A ribbon is as wide as its weight, and all of them together as wide as the output.
     """
@@ -117,19 +150,38 @@ def draw_one_head(ax: Axes, top: float, trained: Trained, words: list[str]) -> s
     statement = f"One word is hidden. It asks all words, {most} the most, and mixes their answers."
     heading(ax, top, "1  One head", statement)
     row_of_words(ax, top + 36, flow.seen, WORD_SIZE)
-    query, keys, scores, weights, values, output = (top + down for down in (43, 65, 87, 119, 125, 155))
+    query, keys, scores, weights, values, output = (
+        top + down for down in (43, 65, 87, 119, 125, 155)
+    )
     width = min(STRIP, 0.85 * (RIGHT - WORDS) / len(words))
-    here = min(max(middles(words)[flow.i], WORDS + STRIP / 2), RIGHT - STRIP / 2)  # a full strip fits in
+    here = min(
+        max(middles(words)[flow.i], WORDS + STRIP / 2), RIGHT - STRIP / 2
+    )  # a full strip fits in
     colors = [WEIGHT_MAP(weight) for weight in flow.weights.tolist()]
     ends = here + (flow.weights.cumsum(dim=0) - flow.weights / 2 - 0.5) * STRIP  # side by side
     for j, place in enumerate(middles(words)):
         start = here + ((j + 0.5) / len(words) - 0.5) * STRIP
         ribbon(ax, (start, query + STRIP_HEIGHT), (place, keys), 0.7, GREY)
         strip(ax, place, keys, flow.keys[j], width)
-        ribbon(ax, (place, values + STRIP_HEIGHT), (ends[j], output), flow.weights[j] * STRIP, colors[j])
+        ribbon(
+            ax,
+            (place, values + STRIP_HEIGHT),
+            (ends[j], output),
+            flow.weights[j] * STRIP,
+            colors[j],
+        )
         strip(ax, place, values, flow.values[j], width)
-    for zero, numbers, high, color in ((scores, flow.scores, 10, GREY), (weights, flow.weights, 17, colors)):
-        ax.bar(middles(words), (-high * numbers / numbers.abs().max()).numpy(), width / 2, bottom=zero, color=color)
+    for zero, numbers, high, color in (
+        (scores, flow.scores, 10, GREY),
+        (weights, flow.weights, 17, colors),
+    ):
+        ax.bar(
+            middles(words),
+            (-high * numbers / numbers.abs().max()).numpy(),
+            width / 2,
+            bottom=zero,
+            color=color,
+        )
         ax.plot((WORDS, RIGHT), (zero, zero), color=QUIET, linewidth=0.8)
     strip(ax, here, query, flow.query)
     strip(ax, here, output, flow.output)
@@ -146,7 +198,9 @@ def draw_one_head(ax: Axes, top: float, trained: Trained, words: list[str]) -> s
 
 
 def draw_many_heads(ax: Axes, top: float, one: Trained, four: Trained, words: list[str]) -> str:
-    """For each head an arrow from every word to the other word it looks at most; right ones have a colour."""
+    """For each head an arrow from every word to the other word it looks at most; right ones have a
+    colour.
+    """
     single, several = chosen_and_scored(one), chosen_and_scored(four)
     relation = max(CORE_RELATIONS, key=lambda name: several[name] - single[name])
     pairs, alone, together = relation.replace("-", " and "), single[relation], several[relation]
@@ -154,7 +208,9 @@ def draw_many_heads(ax: Axes, top: float, one: Trained, four: Trained, words: li
     heading(ax, top, "2  Many heads", statement)
     weights, gold = weights_of(four.model, words)[0], golds([with_relations(words)])
     right = {relation_name(*key): matrix[0] for key, matrix in gold.items()}
-    others = weights.masked_fill(torch.eye(len(words), dtype=torch.bool), -1.0).argmax(dim=-1)  # (H, T, T) -> (H, T)
+    others = weights.masked_fill(torch.eye(len(words), dtype=torch.bool), -1.0).argmax(
+        dim=-1
+    )  # (H, T, T) -> (H, T)
     places, names, step = middles(words), head_names(four, MultiHeadAttention)[0], 81 / len(weights)
     for row, head in enumerate(sorted(range(len(names)), key=lambda head: names[head] == NO_NAME)):
         level, name = top + 41.5 + step * row, names[head]
@@ -163,7 +219,9 @@ def draw_many_heads(ax: Axes, top: float, one: Trained, four: Trained, words: li
         for i, j in enumerate(others[head].tolist() if len(words) > 1 else []):
             good = name in right and bool(right[name][i, j])
             color = role_color(name) if good else FAINT
-            weight = weights[head, i, j].item() * (1 if good else 0.4)  # the others stay in the background
+            weight = weights[head, i, j].item() * (
+                1 if good else 0.4
+            )  # the others stay in the background
             arrow(ax, places[i], places[j], level - 7.5, weight, color, zorder=3 if good else 2)
     key = "An arrow: the other word that is looked at most. Coloured: right by the grammar."
     put(ax, WORDS, top + 114, key, color=QUIET)
@@ -174,7 +232,10 @@ def draw_what_heads_do(ax: Axes, top: float, deep: Trained, again: Trained) -> s
     """The heads of a model and of the same model trained again, by role."""
     statement = "Nobody told them what to do. Trained again, they share out the grammar anew."
     heading(ax, top, "3  What heads do", statement)
-    rows = [[name for layer in head_names(trained, MultiHeadAttention) for name in layer] for trained in (deep, again)]
+    rows = [
+        [name for layer in head_names(trained, MultiHeadAttention) for name in layer]
+        for trained in (deep, again)
+    ]
     said, height = ("Trained once", "Trained again, from other random numbers"), 17
     column = (RIGHT - LEFT + 2) / len(rows[0])
     places = [LEFT + (head + 0.5) * column - 1 for head in range(len(rows[0]))]
@@ -183,9 +244,23 @@ def draw_what_heads_do(ax: Axes, top: float, deep: Trained, again: Trained) -> s
         put(ax, LEFT, level - 3, text, weight="bold")
         for x, name in zip(places, names, strict=True):
             color = HIDDEN if name == NO_NAME else role_color(name)
-            ax.add_patch(Rectangle((x - column / 2 + 1, level), column - 2, height, facecolor=color))
-            style = {"ha": "center", "va": "center_baseline", "color": {HIDDEN: QUIET, ORANGE: INK}.get(color, "white")}
-            put(ax, x, level + height / 2, name.replace(" → ", "\n→ "), size, linespacing=1.1, **style)
+            ax.add_patch(
+                Rectangle((x - column / 2 + 1, level), column - 2, height, facecolor=color)
+            )
+            style = {
+                "ha": "center",
+                "va": "center_baseline",
+                "color": {HIDDEN: QUIET, ORANGE: INK}.get(color, "white"),
+            }
+            put(
+                ax,
+                x,
+                level + height / 2,
+                name.replace(" → ", "\n→ "),
+                size,
+                linespacing=1.1,
+                **style,
+            )
     put(ax, STATEMENTS, top + 33, "A name is earned by rule. A colour is a relation.", color=QUIET)
     return statement
 
@@ -213,8 +288,15 @@ def draw_without_a_future(ax: Axes, top: float, trained: Trained, words: list[st
     written = generate(trained.model, prompt, limit=min(len(prompt) + 8, MAX_LENGTH))
     size = fitted([" ".join(written)], RIGHT - WORDS, WORD_SIZE)
     read = put(ax, WORDS, top + 92, " ".join(prompt), size, color=QUIET)
-    style = {"xycoords": (read, "data"), "textcoords": "offset points", "va": "baseline", "weight": "bold"}
-    ax.annotate(" ".join(written[len(prompt) :]), (1, top + 92), (0.35 * size, 0), fontsize=size, **style)
+    style = {
+        "xycoords": (read, "data"),
+        "textcoords": "offset points",
+        "va": "baseline",
+        "weight": "bold",
+    }
+    ax.annotate(
+        " ".join(written[len(prompt) :]), (1, top + 92), (0.35 * size, 0), fontsize=size, **style
+    )
     return f'{statement} It writes: "{" ".join(written)}".'
 
 
@@ -222,7 +304,10 @@ def draw_without_a_future(ax: Axes, top: float, trained: Trained, words: list[st
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     one, four = load_single_head_model(options), load_one_layer_model(options)
-    deep, again = load_multi_head_model(options), load_multi_head_model(options, options.seed + AGAIN)
+    deep, again = (
+        load_multi_head_model(options),
+        load_multi_head_model(options, options.seed + AGAIN),
+    )
     fig = plt.figure(figsize=(WIDTH / 25.4, HEIGHT / 25.4))
     ax = fig.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(HEIGHT, 0))
     ax.axis("off")
@@ -235,7 +320,9 @@ def main(argv: list[str] | None = None) -> str:
         draw_what_heads_do(ax, 367, deep, again),
         draw_without_a_future(ax, 470, load_causal_model(options), options.words),
     ]
-    foot = f"drawn by phase4_causal/summary.py · models {one.label}, seed {options.seed} · MIT licence"
+    foot = (
+        f"drawn by phase4_causal/summary.py · models {one.label}, seed {options.seed} · MIT licence"
+    )
     put(ax, LEFT, 579, foot, FOOT_SIZE, color=QUIET)
     save_plot(options, "summary_all_phases", fig, " ".join([f"{TITLE}.", *said]))
     return said[1]

@@ -19,7 +19,14 @@ from shared.attention_utils import causal_mask, document_mask, normalized_entrop
 from shared.grammar.roles import NO_NAME, head_names
 from shared.toy_model import weights_of
 from shared.training import Trained
-from shared.visualization_utils import QUIET, headline, plot_attention, plot_mask, save_plot, token_labels
+from shared.visualization_utils import (
+    QUIET,
+    headline,
+    plot_attention,
+    plot_mask,
+    save_plot,
+    token_labels,
+)
 
 
 def draw_combined(fig: SubFigure, length: int = 8) -> None:
@@ -49,12 +56,16 @@ def draw_masks(words: list[str]) -> tuple[Figure, str]:
     title = "A word may see itself and what comes before, and two masks combine with “and”"
     note = "blue: may attend · hatched: hidden · right: 8 places, queries ↓, keys → · no model"
     headline(fig, title, note)
-    caption = f"{title}. The causal mask of the sentence; beside it with a padding and a document mask."
+    caption = (
+        f"{title}. The causal mask of the sentence; beside it with a padding and a document mask."
+    )
     return fig, caption
 
 
 def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
-    """One head of the first layer without and with the mask: the same parameters, so the same scores."""
+    """One head of the first layer without and with the mask: the same parameters, so the same
+    scores.
+    """
     masked_model = with_attention(trained, CausalSelfAttention)
     full, masked = (weights_of(model, words)[0] for model in (trained.model, masked_model))
     mask = causal_mask(len(words))
@@ -68,11 +79,19 @@ def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     plot_attention(full[head], words, ax=axes[0], title="no mask")
     plot_attention(masked[head], words, mask=mask, ax=axes[1], title="with the mask").set_ylabel("")
     title = "With the mask all weight goes to the word itself and those before it"
-    entropies = [normalized_entropy(w, m).nanmean().item() for w, m in ((full[head], None), (masked[head], mask))]
+    entropies = [
+        normalized_entropy(w, m).nanmean().item()
+        for w, m in ((full[head], None), (masked[head], mask))
+    ]
     role = "" if name == NO_NAME else f', "{name}"'
-    note = "one head of layer 0{}, {} · normalised entropy {:.2f} and {:.2f}".format(role, trained.label, *entropies)
+    note = "one head of layer 0{}, {} · normalised entropy {:.2f} and {:.2f}".format(
+        role, trained.label, *entropies
+    )
     headline(fig, title, note, 12)
-    return fig, f"{title}. Two maps of one head; in the second the cells above the diagonal are hidden."
+    return (
+        fig,
+        f"{title}. Two maps of one head; in the second the cells above the diagonal are hidden.",
+    )
 
 
 @cli.script

@@ -10,9 +10,10 @@
     python shared/course.py --time             for maintainers: the four phases, and a table of where the seconds went
     python shared/course.py help               the options of a run
 
-The models that scripts share are trained first. Then scripts run two at a time, each with one thread, and are told in
-reading order; what measures times runs at the end, when nothing else does. Of each script the story has its question,
-its answer, its verdicts and its pictures; all that it printed is in the log, and on the screen with --verbose.
+The models that scripts share are trained first. Then scripts run two at a time, each with one
+thread, and are told in reading order; what measures times runs at the end, when nothing else does.
+Of each script the story has its question, its answer, its verdicts and its pictures; all that it
+printed is in the log, and on the screen with --verbose.
 """
 
 import argparse
@@ -39,19 +40,26 @@ from tqdm import tqdm
 
 from shared import STOPS, cli, measure, paths, training
 from shared.evidence.claims import MARKS
-from shared.evidence.report.write_pages import write_pages
 from shared.paths import PHASES
 from shared.plan import SECTIONS, Plan, path_of, plan_of, question_of
+from shared.publishing.report.write_pages import write_pages
 
-ELSEWHERE = {"replicate": "shared.evidence.replicate", "publish": "shared.evidence.publish"}  # word -> who does it
+ELSEWHERE = {
+    "replicate": "shared.publishing.replicate",
+    "publish": "shared.publishing.publish",
+}  # word -> who does it
 PROCESSES = 2
 LOG = paths.PROCESSED / "run.log"
-spent: collections.Counter[str] = collections.Counter()  # kind -> CPU seconds of this process, with --time
+spent: collections.Counter[str] = (
+    collections.Counter()
+)  # kind -> CPU seconds of this process, with --time
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a script: its exit code, all that it printed, its answer, the files that it wrote, its seconds."""
+    """What became of a script: its exit code, all that it printed, its answer, the files that it
+    wrote, its seconds.
+    """
 
     code: int
     text: str
@@ -97,7 +105,9 @@ def counted(judged: Iterable[Mapping]) -> str:
 
 
 def verdicts(result: Result) -> list[str]:
-    """What the record says of a script's claims, what this run says of newer ones, and where this run differs."""
+    """What the record says of a script's claims, what this run says of newer ones, and where this
+    run differs.
+    """
     said = []
     for path in result.written:
         if path.parent.name != "findings":
@@ -112,10 +122,16 @@ def verdicts(result: Result) -> list[str]:
 
 
 def story(name: str, result: Result) -> str:
-    """Two lines: what the script asks; what it found, its verdicts ("on record + 3  x 1"), and its pictures."""
-    pictures = " ".join(path.name for path in result.written if path.suffix in (".png", ".svg", ".gif", ".html"))
+    """Two lines: what the script asks; what it found, its verdicts ("on record + 3  x 1"), and its
+    pictures.
+    """
+    pictures = " ".join(
+        path.name for path in result.written if path.suffix in (".png", ".svg", ".gif", ".html")
+    )
     said = "   ".join(filter(None, (result.answer, *verdicts(result), pictures)))
-    return f"{name.split('.', 1)[1].replace('.', '/')}: {question_of(name)}" + (f"\n    {said}" if said else "")
+    return f"{name.split('.', 1)[1].replace('.', '/')}: {question_of(name)}" + (
+        f"\n    {said}" if said else ""
+    )
 
 
 class Teller:
@@ -145,24 +161,32 @@ def hold(*, back: bool) -> None:
 
 
 def prepare(timed: bool) -> None:
-    """What a process of the pool begins with: it can be ended at any moment, and does not hear Ctrl-C."""
+    """What a process of the pool begins with: it can be ended at any moment, and does not hear
+    Ctrl-C.
+    """
     if timed:
         measure.watch(spent)
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     hold(back=False)
     matplotlib.use("Agg")  # it opens no window
-    tqdm.set_lock(threading.RLock())  # its own is shared by processes: whoever is ended would leave it behind
+    tqdm.set_lock(
+        threading.RLock()
+    )  # its own is shared by processes: whoever is ended would leave it behind
 
 
 def processes(modules: Iterable[str] = (), *, timed: bool = False) -> Pool:
-    """A pool whose processes do not hear Ctrl-C: this one ends them. On Linux they are copies, with modules loaded."""
+    """A pool whose processes do not hear Ctrl-C: this one ends them. On Linux they are copies, with
+    modules loaded.
+    """
     copies = sys.platform == "linux"
     for name in modules if copies else ():
         importlib.import_module(name)
     hold(back=True)  # a new process is not stopped before it is prepared for that
     try:
-        return multiprocessing.get_context("fork" if copies else "spawn").Pool(PROCESSES, prepare, [timed])
+        return multiprocessing.get_context("fork" if copies else "spawn").Pool(
+            PROCESSES, prepare, [timed]
+        )
     finally:
         hold(back=False)
 
@@ -196,16 +220,25 @@ def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller
     bar.close()
 
 
-def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, longer: bool = False) -> Teller:
+def run(
+    phases: list[str], argv: list[str], options: argparse.Namespace, *, longer: bool = False
+) -> Teller:
     """Run the scripts of these phases with the options argv; longer: also what takes longer."""
     plans = {phase: plan_of(phase) for phase in phases}
     if options.quick:  # a test drive: its times say nothing, so that nothing needs to run alone
-        plans = {phase: replace(plan, scripts=plan.scripts + plan.alone, alone=()) for phase, plan in plans.items()}
+        plans = {
+            phase: replace(plan, scripts=plan.scripts + plan.alone, alone=())
+            for phase, plan in plans.items()
+        }
     teller = Teller(options.output_dir / LOG, verbose=options.verbose)
-    tqdm.write("Training the models that the scripts share, unless they are there already: about half a minute")
+    tqdm.write(
+        "Training the models that the scripts share, unless they are there already: about half a minute"
+    )
     training.corpus()  # drawn once, for all processes, if they are copies
     modules = [name for plan in plans.values() for name in plan.scripts]
-    with processes([*modules, "torch._dynamo"], timed=options.time) as pool:  # the last: every optimizer asks for it
+    with processes(
+        [*modules, "torch._dynamo"], timed=options.time
+    ) as pool:  # the last: every optimizer asks for it
         run_side_by_side(pool, plans, argv, teller)
     for plan in plans.values():
         for name in filter(plan.can_run, plan.alone + (plan.longer if longer else ())):
@@ -214,14 +247,20 @@ def run(phases: list[str], argv: list[str], options: argparse.Namespace, *, long
 
 
 def test(argv: list[str]) -> NoReturn:
-    """Run all tests, or plant faults, with two processes, and leave with the exit code; pytest hears Ctrl-C itself."""
+    """Run all tests, or plant faults, with two processes, and leave with the exit code; pytest
+    hears Ctrl-C itself.
+    """
     import pytest
 
     if argv[:1] == ["--faults"]:
         from shared.tests import faults
 
         sys.exit(faults.main(argv[1:]))
-    sys.exit(pytest.main([str(paths.ROOT / "test_all.py"), "--numprocesses", "2", "--dist", "loadgroup", *argv]))
+    sys.exit(
+        pytest.main(
+            [str(paths.ROOT / "test_all.py"), "--numprocesses", "2", "--dist", "loadgroup", *argv]
+        )
+    )
 
 
 @cli.script
@@ -231,25 +270,41 @@ def main(argv: list[str] | None = None) -> str | None:
     if word in ELSEWHERE:
         return importlib.import_module(ELSEWHERE[word]).main(rest)
     parser = cli.parser(__doc__)
-    parser.add_argument("--verbose", action="store_true", help="print all that the scripts say, not only their story")
-    parser.add_argument("--time", action="store_true", help="print where the seconds went: CPU seconds by script")
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="print all that the scripts say, not only their story",
+    )
+    parser.add_argument(
+        "--time", action="store_true", help="print where the seconds went: CPU seconds by script"
+    )
     if word == "test":
         if not importlib.util.find_spec("xdist"):
             parser.error('the tests need more packages: python -m pip install -e ".[test]"')
         test(rest)
     if word not in ("", "all", *PHASES, "help"):
-        parser.error(f"unknown word '{word}': say all, {', '.join(PHASES)}, test, {', '.join(ELSEWHERE)} or help")
-    options = cli.parse(parser, ["--help"] if word == "help" else rest)  # a wrong option is said before training
+        parser.error(
+            f"unknown word '{word}': say all, {', '.join(PHASES)}, test, {', '.join(ELSEWHERE)} or help"
+        )
+    options = cli.parse(
+        parser, ["--help"] if word == "help" else rest
+    )  # a wrong option is said before training
     started = time.perf_counter()
     if options.time:
         measure.watch(spent)
     scripts_take = [option for option in rest if option not in ("--verbose", "--time")]
-    teller = run([word] if word in PHASES else list(PHASES), scripts_take, options, longer=word == "all")
-    print(f"---- {word if word in PHASES else 'All four phases'} ran in {time.perf_counter() - started:.0f} s")
+    teller = run(
+        [word] if word in PHASES else list(PHASES), scripts_take, options, longer=word == "all"
+    )
+    print(
+        f"---- {word if word in PHASES else 'All four phases'} ran in {time.perf_counter() - started:.0f} s"
+    )
     page = write_pages(options.output_dir)
     print("claims on record, over ten seeds: + hold   x do not hold   ~ hold in some seeds")
     print("pictures: visualizations/plots/ and visualizations/animations/")
-    print(f"all that was said: {paths.shown(options.output_dir / LOG)}; to see in a browser: {paths.shown(page)}")
+    print(
+        f"all that was said: {paths.shown(options.output_dir / LOG)}; to see in a browser: {paths.shown(page)}"
+    )
     if options.time:
         print(measure.seconds_by_script(teller.spent))
 

@@ -1,14 +1,17 @@
-"""An experiment: a question, a function that measures, claims that its numbers decide, and a picture.
+"""An experiment: a question, a function that measures, claims that its numbers decide, and a
+picture.
 
-    main = Experiment(measure, CLAIMS, picture, title="...", note="...", answer="{n[rotary, reverse]:.0%} are right")
+    main = Experiment(measure, CLAIMS, picture, title="...", note="...", answer="{n[rotary,
+    reverse]:.0%} are right")
 
     if __name__ == "__main__":
         main.run()
 
-The question is the first line of the file's docstring, and the picture is named after the file. measure(run) gives the
-numbers of one seed by name; "row, column" names a cell of the table that is printed. What the picture needs beside
-numbers, measure puts into run.shown. title, note and answer are format strings over n, the means, and shown. An
-experiment that draws several pictures gives each a name and a finding of its own: more_pictures=[Picture(...)].
+The question is the first line of the file's docstring, and the picture is named after the file.
+measure(run) gives the numbers of one seed by name; "row, column" names a cell of the table that is
+printed. What the picture needs beside numbers, measure puts into run.shown. title, note and answer
+are format strings over n, the means, and shown. An experiment that draws several pictures gives
+each a name and a finding of its own: more_pictures=[Picture(...)].
 """
 
 import argparse
@@ -37,7 +40,9 @@ PUBLISHED = "   published "  # a row of where a new seed falls
 
 @dataclass
 class Run:
-    """What measure is told: the options of the command line and the seed. shown: what else the picture will need."""
+    """What measure is told: the options of the command line and the seed. shown: what else the
+    picture will need.
+    """
 
     options: argparse.Namespace
     seed: int
@@ -76,7 +81,8 @@ class Results:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that is not named after the file of its experiment: the name of its own file, and its own finding.
+    """A picture that is not named after the file of its experiment: the name of its own file, and
+    its own finding.
 
     title and note are format strings, as those of the experiment.
     """
@@ -88,7 +94,8 @@ class Picture:
 
 
 def table(numbers: Numbers, published: Mapping[str, str], *, everything: bool) -> str:
-    """Numbers called "row, column" as a table, below each row where a new seed falls; a name alone is a row.
+    """Numbers called "row, column" as a table, below each row where a new seed falls; a name alone
+    is a row.
 
     everything=False leaves out what is published of a long table, and the end of a very long one.
     """
@@ -99,20 +106,29 @@ def table(numbers: Numbers, published: Mapping[str, str], *, everything: bool) -
         rows.setdefault(row, {})[column] = findings.number(number)
         rows.setdefault(f"{PUBLISHED}{row}", {})[column] = published.get(name, "")
     short = everything or len(rows) <= MOST_ROWS
-    lines = [(n, row) for n, row in rows.items() if any(row.values()) and (short or not n.startswith(PUBLISHED))]
+    lines = [
+        (n, row)
+        for n, row in rows.items()
+        if any(row.values()) and (short or not n.startswith(PUBLISHED))
+    ]
     shown = lines if everything else lines[:MOST_ROWS]
     names = [PUBLISHED.rstrip() if name.startswith(PUBLISHED) else name for name, _ in shown]
     frame = pd.DataFrame([cells for _, cells in shown], names).fillna("")
-    more = f"\n... {len(lines) - len(shown)} more lines with --numbers" if len(shown) < len(lines) else ""
+    more = (
+        f"\n... {len(lines) - len(shown)} more lines with --numbers"
+        if len(shown) < len(lines)
+        else ""
+    )
     return (frame.to_string(line_width=WIDTH, header=any(frame.columns)) if shown else "") + more
 
 
 class Experiment:
     """main() of a script that measures; see above.
 
-    film: images for a GIF beside the picture. more_pictures: beside the one that is named after the file, or instead of
-    it. keep: writes whatever else a run leaves behind. options: adds options of its own to the parser. about: whether
-    the claims are about what these options ask for; of anything else nothing is judged, and no finding is kept.
+    film: images for a GIF beside the picture. more_pictures: beside the one that is named after the
+    file, or instead of it. keep: writes whatever else a run leaves behind. options: adds options of
+    its own to the parser. about: whether the claims are about what these options ask for; of
+    anything else nothing is judged, and no finding is kept.
     """
 
     def __init__(
@@ -165,12 +181,16 @@ class Experiment:
         claims = self.claims if (judges := self.about(options)) else ()
         judged = [findings.judged(claim, results.runs) for claim in claims]
         numbers = results.runs[0] if len(runs) == 1 else results.mean
-        intervals = {name: record.interval(self.file.stem, name) for name in numbers} if judges else {}
+        intervals = (
+            {name: record.interval(self.file.stem, name) for name in numbers} if judges else {}
+        )
         published = {name: findings.between(ends) for name, ends in intervals.items()}
         print(f"\n{table(numbers, published, everything=options.numbers)}\n")
         findings.print_verdicts(judged, rules=options.numbers)
         script = paths.shown(self.file)
-        differs = findings.differs(judged, findings.inside_record(script, results.runs)) if judges else ""
+        differs = (
+            findings.differs(judged, findings.inside_record(script, results.runs)) if judges else ""
+        )
         if differs:
             print(differs[0].upper() + differs[1:])
         as_published = judges and all(finding["as published"] for finding in judged)
@@ -189,15 +209,23 @@ class Experiment:
             return
         phase = self.file.relative_to(paths.ROOT).parts[0].split("_")[0]
         for drawing in self.drawings:
-            title, note = self.heading(results, drawing.title, as_published), self.foot(results, drawing.note)
+            title, note = (
+                self.heading(results, drawing.title, as_published),
+                self.foot(results, drawing.note),
+            )
             fig = drawing.draw(results)
             headline(fig, title, note)
             save_plot(options, f"{phase}/{drawing.name}", fig, self.caption(title, note))
         if self.film:
-            title, note = self.heading(results, self.title, as_published), self.foot(results, self.note)
+            title, note = (
+                self.heading(results, self.title, as_published),
+                self.foot(results, self.note),
+            )
             images, seconds = self.film(results)
             path = options.output_dir / paths.ANIMATIONS / phase / f"{self.file.stem}.gif"
-            save_animation(images, path, caption=self.caption(title, note), seconds_per_frame=seconds)
+            save_animation(
+                images, path, caption=self.caption(title, note), seconds_per_frame=seconds
+            )
 
     def heading(self, results: Results, title: str, as_published: bool) -> str:
         """The finding, or the question where this run came out otherwise than the record."""
@@ -205,7 +233,9 @@ class Experiment:
 
     def foot(self, results: Results, note: str) -> str:
         """The line at the foot of a picture; of several runs it says how many."""
-        return results.format(note) + (f" · {len(results.runs)} runs" if len(results.runs) > 1 else "")
+        return results.format(note) + (
+            f" · {len(results.runs)} runs" if len(results.runs) > 1 else ""
+        )
 
     def caption(self, title: str, note: str) -> str:
         """Title, question and note in one line, the question once where it is the title."""

@@ -1,10 +1,12 @@
-"""What a head does, in numbers: where its weight goes and how widely it spreads, each head for itself.
+"""What a head does, in numbers: where its weight goes and how widely it spreads, each head for
+itself.
 
-A row that has no such key does not count: the first word has no word before it. No number is an average over heads,
-since the mean of four sharp heads looks like one blurred head.
+A row that has no such key does not count: the first word has no word before it. No number is an
+average over heads, since the mean of four sharp heads looks like one blurred head.
 
-weights: (N, H, T, T), rows sum to 1. mask: bool (N, 1, T, T), True where query and key are real words and the query
-may see the key, as training.attention_on returns it: a row of padding has weights, too, but means nothing.
+weights: (N, H, T, T), rows sum to 1. mask: bool (N, 1, T, T), True where query and key are real
+words and the query may see the key, as training.attention_on returns it: a row of padding has
+weights, too, but means nothing.
 """
 
 from collections.abc import Iterable
@@ -21,7 +23,12 @@ ENDS = {"first layer": 0, "last layer": -1}
 
 def _check(weights: Tensor, mask: Tensor) -> None:
     n, _, length, keys = weights.shape if weights.dim() == 4 else (0, 0, 0, 0)
-    if length != keys or tuple(mask.shape) != (n, 1, length, keys) or mask.dtype != torch.bool or not length:
+    if (
+        length != keys
+        or tuple(mask.shape) != (n, 1, length, keys)
+        or mask.dtype != torch.bool
+        or not length
+    ):
         raise ValueError(
             "statistics need weights (N, H, T, T) and a bool mask (N, 1, T, T): got "
             f"{tuple(weights.shape)} and {mask.dtype} {tuple(mask.shape)}; add the axis of sentences with unsqueeze(0)"
@@ -29,31 +36,46 @@ def _check(weights: Tensor, mask: Tensor) -> None:
 
 
 def _mean(values: Tensor, rows: Tensor) -> Tensor:
-    """Mean over the rows that count -> (H,), NaN if none does; values (N, H, R), rows bool (N, 1, R)."""
+    """Mean over the rows that count -> (H,), NaN if none does; values (N, H, R), rows bool (N, 1,
+    R).
+    """
     return values.double().masked_fill(~rows, 0).sum(dim=(0, 2)) / rows.sum()  # (N, H, R) -> (H,)
 
 
 def offset_weight(weights: Tensor, mask: Tensor, offset: int) -> Tensor:
-    """Mean weight on the key `offset` places away (-1: the word before), over the rows that have one -> (H,)."""
+    """Mean weight on the key `offset` places away (-1: the word before), over the rows that have
+    one -> (H,).
+    """
     _check(weights, mask)
-    return _mean(weights.diagonal(offset, dim1=-2, dim2=-1), mask.diagonal(offset, dim1=-2, dim2=-1))
+    return _mean(
+        weights.diagonal(offset, dim1=-2, dim2=-1), mask.diagonal(offset, dim1=-2, dim2=-1)
+    )
 
 
 def first_weight(weights: Tensor, mask: Tensor) -> Tensor:
-    """Mean weight on the first word -> (H,). The first row is skipped: under a causal mask it has no other choice."""
+    """Mean weight on the first word -> (H,). The first row is skipped: under a causal mask it has
+    no other choice.
+    """
     _check(weights, mask)
     return _mean(weights[:, :, 1:, 0], mask[:, :, 1:, 0])
 
 
 def offset_shares(weights: Tensor, mask: Tensor, offsets: Iterable[int]) -> dict[int, Tensor]:
-    """Offset -> share of the rows with such a key whose largest weight lies there (H,); see Voita et al. 2019: 0.9."""
+    """Offset -> share of the rows with such a key whose largest weight lies there (H,); see Voita
+    et al. 2019: 0.9.
+    """
     _check(weights, mask)
     length, shares = weights.size(-1), {}
     attended = weights.masked_fill(~mask, -1.0).argmax(dim=-1)  # (N, H, T, T) -> (N, H, T)
     away = attended - torch.arange(length, device=weights.device)
     for offset in offsets:
-        start, end = max(-offset, 0), length - max(offset, 0)  # the rows whose key lies inside the matrix
-        shares[offset] = _mean((away == offset)[..., start:end], mask.diagonal(offset, dim1=-2, dim2=-1))
+        start, end = (
+            max(-offset, 0),
+            length - max(offset, 0),
+        )  # the rows whose key lies inside the matrix
+        shares[offset] = _mean(
+            (away == offset)[..., start:end], mask.diagonal(offset, dim1=-2, dim2=-1)
+        )
     return shares
 
 
@@ -65,13 +87,17 @@ def first_share(weights: Tensor, mask: Tensor) -> Tensor:
 
 
 def relation_weight(weights: Tensor, gold: Tensor) -> Tensor:
-    """Mean weight on the gold key or keys, over the queries that have one -> (H,); gold bool (N, T, T)."""
+    """Mean weight on the gold key or keys, over the queries that have one -> (H,); gold bool (N, T,
+    T).
+    """
     on_gold = weights.masked_fill(~gold.unsqueeze(1), 0).sum(dim=-1)  # (N, H, T, T) -> (N, H, T)
     return _mean(on_gold, gold.any(dim=-1).unsqueeze(1))
 
 
 def largest_weight(weights: Tensor, mask: Tensor) -> Tensor:
-    """The largest weight of a row, mean over the rows of real words -> (H,): 1 if one key gets it all."""
+    """The largest weight of a row, mean over the rows of real words -> (H,): 1 if one key gets it
+    all.
+    """
     _check(weights, mask)
     return _mean(weights.amax(dim=-1), mask.any(dim=-1))  # (N, H, T, T) -> (N, H, T) -> (H,)
 
@@ -87,15 +113,18 @@ def effective_context(weights: Tensor, mask: Tensor) -> Tensor:
 
 
 def even_weights(mask: Tensor) -> Tensor:
-    """The head that does not choose: 1/n on each key it may see -> (N, 1, T, T), the baseline of every mean weight."""
+    """The head that does not choose: 1/n on each key it may see -> (N, 1, T, T), the baseline of
+    every mean weight.
+    """
     return mask / mask.sum(dim=-1, keepdim=True).clamp(min=1)
 
 
 def normalized_distance(weights: Tensor, mask: Tensor) -> Tensor:
     """Mean distance of each query over that of even weights on the keys it may see -> (N, H, T).
 
-    1: as far as a head that does not choose. Without this division a causal head looks more local than it is, since its
-    early queries have no key far away. NaN for a query that sees fewer than two keys, which has no choice.
+    1: as far as a head that does not choose. Without this division a causal head looks more local
+    than it is, since its early queries have no key far away. NaN for a query that sees fewer than
+    two keys, which has no choice.
     """
     even = attention_distance(even_weights(mask))  # (N, 1, T, T) -> (N, 1, T)
     no_choice = mask.sum(dim=-1) < 2
@@ -103,9 +132,11 @@ def normalized_distance(weights: Tensor, mask: Tensor) -> Tensor:
 
 
 def head_statistics(weights: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """How widely: name -> one number for each head, (H,) in float64. Raises ValueError for other shapes than above.
+    """How widely: name -> one number for each head, (H,) in float64. Raises ValueError for other
+    shapes than above.
 
-    The normalised numbers are 1 for even weights. NaN: no row has a choice, in sentences of one word.
+    The normalised numbers are 1 for even weights. NaN: no row has a choice, in sentences of one
+    word.
     """
     _check(weights, mask)
     rows = mask.any(dim=-1)  # (N, 1, T, T) -> (N, 1, T)
@@ -128,14 +159,17 @@ def layer_statistics(layers: list[Tensor], mask: Tensor) -> dict[str, Tensor]:
 
 
 def composed(a: Tensor, b: Tensor) -> float:
-    """|AB| / |A| |B|, Frobenius norms: how much of what the one gives the other takes (Elhage et al. 2021)."""
+    """|AB| / |A| |B|, Frobenius norms: how much of what the one gives the other takes (Elhage et
+    al. 2021).
+    """
     return ((a @ b).norm() / (a.norm() * b.norm())).item()
 
 
 def added_by_heads(attention: nn.Module, heads: Tensor) -> Tensor:
     """head_h W_O^h, what each head adds to the output: (..., H, T, d_v) -> (..., H, T, d_model).
 
-    attention: with num_heads and w_o, as MultiHeadAttention; its output is their sum over heads plus the bias of w_o.
+    attention: with num_heads and w_o, as MultiHeadAttention; its output is their sum over heads
+    plus the bias of w_o.
     """
     parts = attention.w_o.weight.T.unflatten(0, (attention.num_heads, -1))
     return heads @ parts  # (..., H, T, d_v) @ (H, d_v, d_model) -> (..., H, T, d_model)

@@ -1,4 +1,6 @@
-"""Where things are, in one place, derived from where this repository lies and never from the working directory."""
+"""Where things are, in one place, derived from where this repository lies and never from the
+working directory.
+"""
 
 import errno
 import secrets
@@ -20,7 +22,8 @@ PHASES = {  # as commands and folders of pictures call them -> their folder
     "phase4": "phase4_causal",
 }
 
-# What scripts write lies under an output folder, the repository itself unless --output-dir names another one.
+# What scripts write lies under an output folder, the repository itself unless --output-dir names
+# another one.
 PLOTS = Path("visualizations", "plots")
 ANIMATIONS = Path("visualizations", "animations")
 GALLERY = Path("visualizations", "gallery")
@@ -35,7 +38,9 @@ def check_writable(folder: Path) -> None:
     """Make the folder if need be; raises OSError, which names it, if nothing can be written there."""
     with errors_name(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()  # with a name of its own: two scripts may try at once
+        tempfile.TemporaryFile(
+            dir=folder
+        ).close()  # with a name of its own: two scripts may try at once
 
 
 @contextmanager
@@ -59,8 +64,11 @@ def damage_names(path: Path, way_out: str) -> Iterator[None]:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that becomes `path` only if the block succeeds: a file is whole or not there."""
-    # A name that nobody else has, made new, so that nobody's file or link is followed; writers ask for the suffix
+    """Yield a temporary path that becomes `path` only if the block succeeds: a file is whole or not
+    there.
+    """
+    # A name that nobody else has, made new, so that nobody's file or link is followed; writers ask
+    # for the suffix
     unfinished = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
     with errors_name(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,8 +82,12 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def whole_files(folder: Path, pattern: str) -> list[Path]:
-    """The files of a folder that are called so ("**/*": all below it, too); none that somebody has not finished."""
-    return sorted(path for path in folder.glob(pattern) if path.is_file() and not path.name.startswith("."))
+    """The files of a folder that are called so ("**/*": all below it, too); none that somebody has
+    not finished.
+    """
+    return sorted(
+        path for path in folder.glob(pattern) if path.is_file() and not path.name.startswith(".")
+    )
 
 
 def shown(path: Path) -> str:

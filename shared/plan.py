@@ -24,7 +24,9 @@ class Plan:
     slow: tuple[str, ...] = ()  # of the scripts: they train models of their own, and start first
     alone: tuple[str, ...] = ()  # they measure times, at the end
     longer: tuple[str, ...] = ()  # with the word "all" only
-    needs: Mapping[str, str] = field(default_factory=dict)  # script -> a package without which it cannot run
+    needs: Mapping[str, str] = field(
+        default_factory=dict
+    )  # script -> a package without which it cannot run
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -57,7 +59,10 @@ PLANS = {
         slow=("before.bottleneck", "order.positions", "parts.scaling"),
     ),
     "phase2": Plan(
-        train=("phase2_multi_head.models:load_multi_head_model", "phase2_multi_head.models:load_one_layer_model"),
+        train=(
+            "phase2_multi_head.models:load_multi_head_model",
+            "phase2_multi_head.models:load_one_layer_model",
+        ),
         scripts=(
             "visualize",
             "heads.wrong_heads",
@@ -94,7 +99,10 @@ PLANS = {
         needs=PRETRAINED | DECODER | {"pretrained.parity": "transformers"},
     ),
     "phase4": Plan(
-        train=("phase2_multi_head.models:load_multi_head_model", "phase4_causal.models:load_causal_model"),
+        train=(
+            "phase2_multi_head.models:load_multi_head_model",
+            "phase4_causal.models:load_causal_model",
+        ),
         scripts=(
             "visualize",
             "masking.conventions",
@@ -113,7 +121,12 @@ PLANS = {
         ),
         slow=("masking.breaking_causality", "serving.speculative"),
         alone=("long_texts.long_context", "serving.cache_cost"),
-        longer=("induction.induction", "induction.circuits", "serving.shared_keys", "serving.longer"),
+        longer=(
+            "induction.induction",
+            "induction.circuits",
+            "serving.shared_keys",
+            "serving.longer",
+        ),
     ),
 }
 
@@ -122,9 +135,17 @@ def plan_of(phase: str) -> Plan:
     """The plan of "phase1" to "phase4", with the full names of its modules."""
     folder, plan = PHASES[phase], PLANS[phase]
     scripts, slow, alone, longer = (
-        tuple(f"{folder}.{name}" for name in names) for names in (plan.scripts, plan.slow, plan.alone, plan.longer)
+        tuple(f"{folder}.{name}" for name in names)
+        for names in (plan.scripts, plan.slow, plan.alone, plan.longer)
     )
-    return Plan(plan.train, scripts, slow, alone, longer, {f"{folder}.{name}": it for name, it in plan.needs.items()})
+    return Plan(
+        plan.train,
+        scripts,
+        slow,
+        alone,
+        longer,
+        {f"{folder}.{name}": it for name, it in plan.needs.items()},
+    )
 
 
 def plans() -> dict[str, Plan]:

@@ -1,4 +1,5 @@
-"""Tasks that several experiments share: drawn at random without end, each with an answer that is known.
+"""Tasks that several experiments share: drawn at random without end, each with an answer that is
+known.
 
     TwoPlaces      say table[x_(t-1), x_(t-3)]: a head must look at two places at once
     SymbolMover    write a string backwards, or copy from a distance: nothing but order decides
@@ -53,10 +54,14 @@ class TwoPlaces(nn.Module):
 def train_two_places(
     make_attention: MakeOne, seed: int, steps: int, rate: float = 3e-3
 ) -> tuple[TwoPlaces, Tensor, list[float]]:
-    """Train one model -> the model, its table (S, S), and how often it was right on each new batch, before learning."""
+    """Train one model -> the model, its table (S, S), and how often it was right on each new batch,
+    before learning.
+    """
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    table = torch.randint(TwoPlaces.SYMBOLS, (TwoPlaces.SYMBOLS, TwoPlaces.SYMBOLS), generator=generator)
+    table = torch.randint(
+        TwoPlaces.SYMBOLS, (TwoPlaces.SYMBOLS, TwoPlaces.SYMBOLS), generator=generator
+    )
     model = TwoPlaces(make_attention(TwoPlaces.D_MODEL))
     right = []
 
@@ -66,7 +71,9 @@ def train_two_places(
         right.append((logits.argmax(dim=-1) == answers).float().mean().item())
         return F.cross_entropy(logits.flatten(0, 1), answers.flatten())
 
-    torch.set_flush_denormal(True)  # saturated weights are so near 0 that a processor is four times as slow with them
+    torch.set_flush_denormal(
+        True
+    )  # saturated weights are so near 0 that a processor is four times as slow with them
     fit(model, loss_of_step, steps, matrix_rate=None, rate=rate, share=lambda step: 1.0)
     torch.set_flush_denormal(False)
     return model, table, right
@@ -79,20 +86,25 @@ REVERSE, COPY = "reverse", "copy"
 
 
 class SymbolMover(nn.Module):
-    """Embedding, one block with one head, linear. Everything but the encoding starts with the same numbers.
+    """Embedding, one block with one head, linear. Everything but the encoding starts with the same
+    numbers.
 
     encoding: "sinusoidal" or "learned" are added to the symbols; with any other name nothing is.
     """
 
     SYMBOLS, LENGTH, D_MODEL = 10, 16, 32
-    LONGEST = 256  # that it can be asked; training stops at 16, so a learned table is not trained beyond
+    LONGEST = (
+        256  # that it can be asked; training stops at 16, so a learned table is not trained beyond
+    )
 
     def __init__(self, encoding: str, make_attention: MakeOne) -> None:
         super().__init__()
         shape = self.LONGEST, self.D_MODEL
         tables = {"sinusoidal": sinusoidal_positions(*shape), "learned": torch.randn(shape)}
         self.embedding = nn.Embedding(self.SYMBOLS, self.D_MODEL)
-        self.positions = nn.Parameter(tables.get(encoding, torch.zeros(shape)), requires_grad=encoding == "learned")
+        self.positions = nn.Parameter(
+            tables.get(encoding, torch.zeros(shape)), requires_grad=encoding == "learned"
+        )
         self.block = Block(self.D_MODEL, make_attention(self.D_MODEL))
         self.to_logits = nn.Linear(self.D_MODEL, self.SYMBOLS)
 
@@ -103,7 +115,9 @@ class SymbolMover(nn.Module):
 
     @staticmethod
     def answers(task: str, symbols: Tensor) -> Tensor:
-        """What each place is to say: symbols (B, T) -> (B, T); meaningless at the first three places of a copy."""
+        """What each place is to say: symbols (B, T) -> (B, T); meaningless at the first three
+        places of a copy.
+        """
         return symbols.flip(dims=[1]) if task == REVERSE else symbols.roll(3, dims=1)
 
     @staticmethod
@@ -118,7 +132,9 @@ class SymbolMover(nn.Module):
         return torch.randint(cls.SYMBOLS, (number, length), generator=generator)
 
 
-def train_mover(encoding: str, make_attention: MakeOne, task: str, seed: int, steps: int) -> SymbolMover:
+def train_mover(
+    encoding: str, make_attention: MakeOne, task: str, seed: int, steps: int
+) -> SymbolMover:
     """Train one model on random strings of 16 symbols, the same strings for every encoding."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -135,7 +151,9 @@ def train_mover(encoding: str, make_attention: MakeOne, task: str, seed: int, st
 
 # ---- a fact among others
 
-NOUNS = [singular for group in (SUBJECTS, PLACES) for pairs in group.values() for singular, _ in pairs]
+NOUNS = [
+    singular for group in (SUBJECTS, PLACES) for pairs in group.values() for singular, _ in pairs
+]
 MOST_FACTS, NUM_QUESTIONS = 9, 5
 
 
@@ -161,14 +179,18 @@ class Facts:
 def draw_facts(batch: int, generator: torch.Generator, shift: int = 0) -> Facts:
     """Lists of 5 to 9 facts, no noun twice, with NUM_QUESTIONS questions each.
 
-    shift: 0, a question is answered by the fact with its own noun; 1, by that of the noun that follows it in NOUNS, so
-    that what is looked for and what it is found by are different words.
+    shift: 0, a question is answered by the fact with its own noun; 1, by that of the noun that
+    follows it in NOUNS, so that what is looked for and what it is found by are different words.
     """
-    nouns = torch.rand(batch, len(NOUNS), generator=generator).argsort(dim=1)[:, :MOST_FACTS]  # random, no repeats
+    nouns = torch.rand(batch, len(NOUNS), generator=generator).argsort(dim=1)[
+        :, :MOST_FACTS
+    ]  # random, no repeats
     adjectives = torch.randint(len(ADJECTIVES), (batch, MOST_FACTS), generator=generator)
     lengths = torch.randint((MOST_FACTS + 1) // 2, MOST_FACTS + 1, (batch,), generator=generator)
     aligned = (torch.rand(batch, NUM_QUESTIONS, generator=generator) * lengths[:, None]).long()
-    return Facts(nouns, adjectives, lengths, aligned, (nouns.gather(1, aligned) - shift) % len(NOUNS))
+    return Facts(
+        nouns, adjectives, lengths, aligned, (nouns.gather(1, aligned) - shift) % len(NOUNS)
+    )
 
 
 class Lookup(nn.Module):
@@ -201,7 +223,9 @@ class Lookup(nn.Module):
         return right, (weights[:, 0].argmax(dim=-1) == facts.aligned).float().mean().item()
 
 
-def train_lookup(make_attention: MakeOne, seed: int, steps: int, shift: int = 0) -> tuple[Lookup, dict[str, float]]:
+def train_lookup(
+    make_attention: MakeOne, seed: int, steps: int, shift: int = 0
+) -> tuple[Lookup, dict[str, float]]:
     """Train a look-up -> the model, and how well it does on lists that it has not seen."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -215,16 +239,27 @@ def train_lookup(make_attention: MakeOne, seed: int, steps: int, shift: int = 0)
 
     fit(model, loss_of_step, steps, matrix_rate=None)
     answers, alignments = model.scores(unseen)
-    return model, {"right answers": answers, "right alignments": alignments, "before training": before}
+    return model, {
+        "right answers": answers,
+        "right alignments": alignments,
+        "before training": before,
+    }
 
 
 # ---- four look-ups at once
 
 
 class CardReader(nn.Module):
-    """What stands on a card is added up; then one block, and at each question a guess for each colour."""
+    """What stands on a card is added up; then one block, and at each question a guess for each
+    colour.
+    """
 
-    CARDS, COLOURS, LETTERS, DIGITS = 8, 4, 16, 10  # as many questions as cards; with fewer letters it is easier
+    CARDS, COLOURS, LETTERS, DIGITS = (
+        8,
+        4,
+        16,
+        10,
+    )  # as many questions as cards; with fewer letters it is easier
     D_MODEL = 64
 
     def __init__(self, make_attention: MakeOne) -> None:
@@ -232,23 +267,36 @@ class CardReader(nn.Module):
         self.embedding = nn.Embedding(self.COLOURS * self.LETTERS + self.DIGITS + 1, self.D_MODEL)
         nn.init.normal_(self.embedding.weight, std=0.2)
         self.blocks = nn.ModuleList([Block(self.D_MODEL, make_attention(self.D_MODEL))])
-        self.to_logits = nn.Sequential(nn.LayerNorm(self.D_MODEL), nn.Linear(self.D_MODEL, self.COLOURS * self.DIGITS))
+        self.to_logits = nn.Sequential(
+            nn.LayerNorm(self.D_MODEL), nn.Linear(self.D_MODEL, self.COLOURS * self.DIGITS)
+        )
 
     @classmethod
     def draw(cls, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Cards and, behind them, questions -> symbols (count, 2 CARDS, COLOURS + 1), digits (count, CARDS, COLOURS).
+        """Cards and, behind them, questions -> symbols (count, 2 CARDS, COLOURS + 1), digits
+        (count, CARDS, COLOURS).
 
-        A card has a letter in each colour, and a digit. A question has a letter in each colour, from any cards, and is
-        answered by the digits of all four.
+        A card has a letter in each colour, and a digit. A question has a letter in each colour,
+        from any cards, and is answered by the digits of all four.
         """
         letters = torch.rand(count, cls.COLOURS, cls.LETTERS, generator=generator).argsort(dim=-1)
-        letters = letters[..., : cls.CARDS].mT  # no two alike in a colour; (B, COLOURS, LETTERS) -> (B, CARDS, COLOURS)
+        letters = letters[
+            ..., : cls.CARDS
+        ].mT  # no two alike in a colour; (B, COLOURS, LETTERS) -> (B, CARDS, COLOURS)
         digits = torch.randint(cls.DIGITS, (count, cls.CARDS, 1), generator=generator)
-        asked = torch.randint(cls.CARDS, letters.shape, generator=generator)  # the card for each colour of a question
-        symbols = torch.cat([letters, letters.gather(1, asked)], dim=1) + cls.LETTERS * torch.arange(cls.COLOURS)
-        shown = F.pad(digits, (0, 0, 0, cls.CARDS), value=cls.DIGITS)  # -> (B, 2 CARDS, 1): questions show no digit
+        asked = torch.randint(
+            cls.CARDS, letters.shape, generator=generator
+        )  # the card for each colour of a question
+        symbols = torch.cat(
+            [letters, letters.gather(1, asked)], dim=1
+        ) + cls.LETTERS * torch.arange(cls.COLOURS)
+        shown = F.pad(
+            digits, (0, 0, 0, cls.CARDS), value=cls.DIGITS
+        )  # -> (B, 2 CARDS, 1): questions show no digit
         answers = digits.expand_as(asked).gather(1, asked)
-        return torch.cat([symbols, shown + cls.COLOURS * cls.LETTERS], dim=-1), answers  # -> (B, 2 CARDS, COLOURS + 1)
+        return torch.cat(
+            [symbols, shown + cls.COLOURS * cls.LETTERS], dim=-1
+        ), answers  # -> (B, 2 CARDS, COLOURS + 1)
 
     def loss(self, symbols: Tensor, answers: Tensor) -> Tensor:
         """What draw gives -> mean cross-entropy of an answer, in nats."""
@@ -256,7 +304,9 @@ class CardReader(nn.Module):
             dim=-2
         )  # (B, T, COLOURS + 1) -> (B, T, COLOURS + 1, d_model) -> (B, T, d_model)
         x, _ = self.blocks[0](x, causal_mask(x.size(1)))
-        logits = self.to_logits(x[:, self.CARDS :])  # (B, T, d_model) -> (B, CARDS, COLOURS * DIGITS)
+        logits = self.to_logits(
+            x[:, self.CARDS :]
+        )  # (B, T, d_model) -> (B, CARDS, COLOURS * DIGITS)
         return F.cross_entropy(logits.reshape(-1, self.DIGITS), answers.flatten())
 
 

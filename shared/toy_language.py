@@ -1,4 +1,5 @@
-"""The toy language: about 100 words and a grammar, so that who belongs to whom is known, not guessed.
+"""The toy language: about 100 words and a grammar, so that who belongs to whom is known, not
+guessed.
 
 Every sentence has a subject, a verb and a place; adjectives, adverbs and a second noun come and go:
 
@@ -12,8 +13,9 @@ What makes it worth learning is that words carry information about each other:
     verb       -> place      "swam" happens in water, "slept" in beds: each verb picks a kind of place
     adjective  -> noun       every adjective fits every noun: a relation without information, kept as a control
 
-and that the distance between related words varies, so that no fixed offset ("one word to the left") is a good guess.
-Each generated sentence carries these relations as index pairs: the gold against which attention heads are scored.
+and that the distance between related words varies, so that no fixed offset ("one word to the left")
+is a good guess. Each generated sentence carries these relations as index pairs: the gold against
+which attention heads are scored.
 """
 
 import difflib
@@ -37,7 +39,9 @@ PLURAL_DETERMINERS = ("these", "those", "some", "many")
 EITHER_DETERMINERS = ("the",)
 ADJECTIVES = ("big", "small", "dark", "new", "red", "soft", "strange")
 ADVERBS = ("quietly", "slowly", "often", "again", "today")
-ATTRACTOR_PREPOSITION = "beside"  # "the cat beside the barn slept": a noun that is not the subject stands nearer
+ATTRACTOR_PREPOSITION = (
+    "beside"  # "the cat beside the barn slept": a noun that is not the subject stands nearer
+)
 
 # class -> (singular, plural) nouns
 SUBJECTS = {
@@ -71,7 +75,11 @@ VERBS = {
 }
 
 # How likely the choices of sample_sentence are; those not named here are even.
-ADVERB_CHANCE, ATTRACTOR_CHANCE, PLURAL_CHANCE = 0.2, 0.3, 0.5  # at each place for one, in a sentence, of a noun
+ADVERB_CHANCE, ATTRACTOR_CHANCE, PLURAL_CHANCE = (
+    0.2,
+    0.3,
+    0.5,
+)  # at each place for one, in a sentence, of a noun
 ADJECTIVE_COUNTS = (5, 3, 2)  # weights of no, one and two adjectives before a noun
 
 RELATIONS = ("determiner-noun", "verb-subject", "verb-place", "adjective-noun")
@@ -79,7 +87,9 @@ RELATIONS = ("determiner-noun", "verb-subject", "verb-place", "adjective-noun")
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words of one sentence and its gold relations: relation name -> pairs of word indices (from, to)."""
+    """Words of one sentence and its gold relations: relation name -> pairs of word indices (from,
+    to).
+    """
 
     words: tuple[str, ...]
     relations: dict[str, tuple[tuple[int, int], ...]]
@@ -135,8 +145,12 @@ def sample_sentence(rng: random.Random) -> Sentence:
     return Sentence(tuple(words), {name: tuple(pairs) for name, pairs in relations.items()})
 
 
-def sample_corpus(num_train: int, num_held_out: int, seed: int = 0) -> tuple[list[Sentence], list[Sentence]]:
-    """Draw (train, held-out) sentences, all different from each other; the toy sentence is never trained on."""
+def sample_corpus(
+    num_train: int, num_held_out: int, seed: int = 0
+) -> tuple[list[Sentence], list[Sentence]]:
+    """Draw (train, held-out) sentences, all different from each other; the toy sentence is never
+    trained on.
+    """
     rng = random.Random(seed)
     sentences: dict[tuple[str, ...], Sentence] = {}
     while len(sentences) < num_train + num_held_out:
@@ -148,8 +162,16 @@ def sample_corpus(num_train: int, num_held_out: int, seed: int = 0) -> tuple[lis
 
 
 def _all_words() -> tuple[str, ...]:
-    nouns = [form for classes in (SUBJECTS, PLACES) for pairs in classes.values() for pair in pairs for form in pair]
-    prepositions = sorted({preposition for _, preposition, _ in VERBS.values()} | {ATTRACTOR_PREPOSITION})
+    nouns = [
+        form
+        for classes in (SUBJECTS, PLACES)
+        for pairs in classes.values()
+        for pair in pairs
+        for form in pair
+    ]
+    prepositions = sorted(
+        {preposition for _, preposition, _ in VERBS.values()} | {ATTRACTOR_PREPOSITION}
+    )
     determiners = EITHER_DETERMINERS + SINGULAR_DETERMINERS + PLURAL_DETERMINERS
     return (*SPECIAL, *determiners, *ADJECTIVES, *ADVERBS, *nouns, *VERBS, *prepositions)
 
@@ -162,8 +184,8 @@ PAD_ID, MASK_ID, START_ID, END_ID = (INDEX[token] for token in SPECIAL)
 def tokenize(text: str) -> list[str]:
     """Split a sentence into words of the vocabulary.
 
-    Raises ValueError, naming the rule and the way out, for an empty sentence, one of more than 32 words, and a word
-    that the language does not have (with the nearest words that it has).
+    Raises ValueError, naming the rule and the way out, for an empty sentence, one of more than 32
+    words, and a word that the language does not have (with the nearest words that it has).
     """
     words = text.lower().replace(".", " ").replace(",", " ").split()
     if not words:
@@ -174,7 +196,11 @@ def tokenize(text: str) -> list[str]:
         if word not in INDEX or word in SPECIAL:
             word = word if len(word) < LONG else f"{word[:LONG]}…"
             near = difflib.get_close_matches(word, VOCABULARY[len(SPECIAL) :], n=3, cutoff=0.5)
-            hint = f"nearest known words: {', '.join(near)}" if near else "shared/toy_language.py lists them"
+            hint = (
+                f"nearest known words: {', '.join(near)}"
+                if near
+                else "shared/toy_language.py lists them"
+            )
             raise ValueError(
                 f'"{word}" is not among the {len(VOCABULARY) - len(SPECIAL)} words of the toy language; {hint}'
             )
@@ -192,21 +218,27 @@ def decode(ids: list[int]) -> list[str]:
 
 
 def pad_batch(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Rows of token ids of unequal length -> tokens (B, T), padded at the end with <pad>, and lengths (B,)."""
+    """Rows of token ids of unequal length -> tokens (B, T), padded at the end with <pad>, and
+    lengths (B,).
+    """
     lengths = torch.tensor([len(row) for row in rows])
     longest = int(lengths.max())
-    return torch.tensor([row + [PAD_ID] * (longest - len(row)) for row in rows], dtype=torch.long), lengths
+    return torch.tensor(
+        [row + [PAD_ID] * (longest - len(row)) for row in rows], dtype=torch.long
+    ), lengths
 
 
 def read_sentences(path: str) -> list[str]:
     """Sentences of a file, one a line; empty lines and lines that begin with # are skipped.
 
-    Raises ValueError with file and line number for a sentence that the language does not have, and for a pipe, a device
-    or a very large file, which may never end.
+    Raises ValueError with file and line number for a sentence that the language does not have, and
+    for a pipe, a device or a very large file, which may never end.
     """
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode) or found.st_size > MOST:
-        raise ValueError(f"sentences are read from a file of at most {MOST:,} bytes: {path} is none")
+        raise ValueError(
+            f"sentences are read from a file of at most {MOST:,} bytes: {path} is none"
+        )
     with open(path, encoding="utf-8-sig") as file:  # Windows puts a mark in front
         lines = [(number, line.strip()) for number, line in enumerate(file, start=1)]
     sentences = [(number, line) for number, line in lines if line and not line.startswith("#")]

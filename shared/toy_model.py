@@ -1,9 +1,10 @@
 """The toy transformer: small enough to train in seconds, and the attention in it is an argument.
 
-    tokens -> embedding + position -> per layer [x + attention(norm(x)), x + feed_forward(norm(x))] -> norm -> logits
+    tokens -> embedding + position -> per layer [x + attention(norm(x)), x + feed_forward(norm(x))]
+    -> norm -> logits
 
-Pre-norm (each sub-layer reads a normalised copy and adds its result back to x, the residual stream) and sinusoidal
-positions. Whatever attention a phase builds is passed in and then runs here:
+Pre-norm (each sub-layer reads a normalised copy and adds its result back to x, the residual stream)
+and sinusoidal positions. Whatever attention a phase builds is passed in and then runs here:
 
     ToyTransformer(make_attention=MultiHeadAttention)
 """
@@ -18,14 +19,16 @@ from torch import Tensor, nn
 
 from shared.toy_language import MAX_LENGTH, VOCABULARY, encode
 
-# (d_model, num_heads) -> a module with forward(x, mask=mask) -> (output (B, T, d_model), weights (B, H, T, T))
+# (d_model, num_heads) -> a module with forward(x, mask=mask) -> (output (B, T, d_model), weights
+# (B, H, T, T))
 MakeAttention = Callable[[int, int], nn.Module]
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     """Position encoding of Vaswani et al. 2017 -> (length, d_model).
 
-    Column 2i holds sin(position / 10000^(2i / d_model)), column 2i + 1 the cosine of the same angle.
+    Column 2i holds sin(position / 10000^(2i / d_model)), column 2i + 1 the cosine of the same
+    angle.
     """
     position = torch.arange(length)[:, None]
     rates = torch.exp(-math.log(10000.0) * torch.arange(0, d_model, 2) / d_model)
@@ -37,10 +40,12 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
 
 
 class Block(nn.Module):
-    """One layer: attention moves information between positions, the feed-forward network works on each by itself.
+    """One layer: attention moves information between positions, the feed-forward network works on
+    each by itself.
 
-    dropout: the chance, in training alone, of each number that either of the two adds to be 0 instead; the others are
-    divided by 1 - dropout, so that the mean stays (Vaswani et al. 2017, section 5.4).
+    dropout: the chance, in training alone, of each number that either of the two adds to be 0
+    instead; the others are divided by 1 - dropout, so that the mean stays (Vaswani et al. 2017,
+    section 5.4).
     """
 
     def __init__(self, d_model: int, attention: nn.Module, dropout: float = 0.0) -> None:
@@ -48,7 +53,9 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(d_model)
         self.attention = attention
         self.feed_forward_norm = nn.LayerNorm(d_model)
-        self.feed_forward = nn.Sequential(nn.Linear(d_model, 2 * d_model), nn.ReLU(), nn.Linear(2 * d_model, d_model))
+        self.feed_forward = nn.Sequential(
+            nn.Linear(d_model, 2 * d_model), nn.ReLU(), nn.Linear(2 * d_model, d_model)
+        )
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, **more: Any) -> tuple[Tensor, Tensor]:
@@ -61,19 +68,30 @@ class Block(nn.Module):
 class ToyTransformer(nn.Module):
     """A transformer over the toy language; one class for every phase.
 
-    make_attention(d_model, num_heads) builds the attention of one layer. The output layer shares its matrix with the
-    embedding, so that a word is recognised by the vector that also stands for it (Press & Wolf 2017).
+    make_attention(d_model, num_heads) builds the attention of one layer. The output layer shares
+    its matrix with the embedding, so that a word is recognised by the vector that also stands for
+    it (Press & Wolf 2017).
     """
 
     def __init__(
-        self, d_model: int = 64, num_heads: int = 4, num_layers: int = 2, *, make_attention: MakeAttention
+        self,
+        d_model: int = 64,
+        num_heads: int = 4,
+        num_layers: int = 2,
+        *,
+        make_attention: MakeAttention,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(len(VOCABULARY), d_model)
-        # Words start small beside the positions (norm sqrt(d_model / 2)); started larger, heads find their roles later.
+        # Words start small beside the positions (norm sqrt(d_model / 2)); started larger, heads
+        # find their roles later.
         nn.init.normal_(self.embedding.weight, std=0.2)
-        self.register_buffer("positions", sinusoidal_positions(MAX_LENGTH + 2, d_model), persistent=False)
-        self.blocks = nn.ModuleList(Block(d_model, make_attention(d_model, num_heads)) for _ in range(num_layers))
+        self.register_buffer(
+            "positions", sinusoidal_positions(MAX_LENGTH + 2, d_model), persistent=False
+        )
+        self.blocks = nn.ModuleList(
+            Block(d_model, make_attention(d_model, num_heads)) for _ in range(num_layers)
+        )
         self.output_norm = nn.LayerNorm(d_model)
         self.output_bias = nn.Parameter(torch.zeros(len(VOCABULARY)))
 
@@ -81,15 +99,19 @@ class ToyTransformer(nn.Module):
         """tokens (B, T), behind `past` others -> what enters the first layer (B, T, d_model)."""
         length = past + tokens.size(-1)
         if length > len(self.positions):
-            raise ValueError(f"the toy transformer takes at most {len(self.positions)} tokens: got {length}")
+            raise ValueError(
+                f"the toy transformer takes at most {len(self.positions)} tokens: got {length}"
+            )
         return self.embedding(tokens) + self.positions[past:length]
 
     def forward(
         self, tokens: Tensor, mask: Tensor | None = None, caches: Sequence[Any] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """tokens (B, T), mask as the attention takes it -> logits (B, T, V), weights (B, H, T, T_k) of each layer.
+        """tokens (B, T), mask as the attention takes it -> logits (B, T, V), weights (B, H, T, T_k)
+        of each layer.
 
-        caches: one for each layer, of phase4_causal/key_value_cache.py; the tokens then go on from what they hold.
+        caches: one for each layer, of phase4_causal/key_value_cache.py; the tokens then go on from
+        what they hold.
         """
         x = self.embed(tokens, caches[0].length if caches else 0)
         all_weights = []

@@ -1,9 +1,9 @@
 """Why did the dot product win among the ways to score a key?
 
-Each rule of additive.py, and the scaled dot product with its four projections, learns to look up facts twice. Once a
-question is answered by the fact with its own noun, once by the fact with another noun, so that what a word looks for
-and what it is found by must differ. Beside the answers stands the memory that one forward pass over 256 words keeps for
-the backward pass.
+Each rule of additive.py, and the scaled dot product with its four projections, learns to look up
+facts twice. Once a question is answered by the fact with its own noun, once by the fact with
+another noun, so that what a word looks for and what it is found by must differ. Beside the answers
+stands the memory that one forward pass over 256 words keeps for the backward pass.
 """
 
 import torch
@@ -26,7 +26,9 @@ STEPS, D_MODEL, WORDS = 120, 64, 256
 
 
 def kept_bytes(module: nn.Module, length: int) -> int:
-    """Bytes that one forward pass over `length` positions keeps for the backward pass, without weights and input."""
+    """Bytes that one forward pass over `length` positions keeps for the backward pass, without
+    weights and input.
+    """
     x = torch.randn(1, length, D_MODEL, requires_grad=True)
     given = {tensor.untyped_storage().data_ptr() for tensor in (x, *module.parameters())}
     kept = {}
@@ -37,7 +39,9 @@ def kept_bytes(module: nn.Module, length: int) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        output, _ = module(x, x)  # alive until the count: a freed tensor's address would be used again
+        output, _ = module(
+            x, x
+        )  # alive until the count: a freed tensor's address would be used again
     assert output.requires_grad
     return sum(size for address, size in kept.items() if address not in given)
 

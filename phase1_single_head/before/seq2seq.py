@@ -1,7 +1,7 @@
 """How did one network translate what another has read, before attention and with it?
 
-A recurrent reader takes in a text, a recurrent writer writes another. y is what was written last, s the writer's state,
-memory the reader's states, c what attention brings:
+A recurrent reader takes in a text, a recurrent writer writes another. y is what was written last, s
+the writer's state, memory the reader's states, c what attention brings:
 
     none      s = GRU(y, s)                                  all it knows of the text is where s starts
     Luong     s = GRU(y, s), then c = attention(s, memory)   predicts from tanh(W [c; s])   (Luong et al. 2015)
@@ -16,9 +16,11 @@ SIZE = 64  # of embeddings and states
 
 
 class Seq2Seq(nn.Module):
-    """A GRU that reads and a GRU that writes; between them one vector, the last state of the reader.
+    """A GRU that reads and a GRU that writes; between them one vector, the last state of the
+    reader.
 
-    It reads and writes `letters` different ones; the writer's first input is one more, number `letters`.
+    It reads and writes `letters` different ones; the writer's first input is one more, number
+    `letters`.
     """
 
     def __init__(self, letters: int) -> None:
@@ -34,9 +36,13 @@ class Seq2Seq(nn.Module):
         return memory, last[0]
 
     def forward(self, source: Tensor, previous: Tensor) -> tuple[Tensor, Tensor | None]:
-        """source (B, T), previous (B, T), the letter before each to be written -> logits (B, T, letters), weights."""
+        """source (B, T), previous (B, T), the letter before each to be written -> logits (B, T,
+        letters), weights.
+        """
         _, last = self.read(source)
-        states, _ = self.decoder(self.embedding(previous), last[None])  # (B, SIZE) -> (1, B, SIZE), as nn.GRU takes it
+        states, _ = self.decoder(
+            self.embedding(previous), last[None]
+        )  # (B, SIZE) -> (1, B, SIZE), as nn.GRU takes it
         return self.to_logits(states), None
 
 
@@ -52,4 +58,6 @@ class LuongSeq2Seq(Seq2Seq):
         memory, last = self.read(source)
         states, _ = self.decoder(self.embedding(previous), last[None])
         context, weights = self.attention(states, memory)  # (B, T, SIZE), (B, 1, T, T)
-        return self.to_logits(torch.tanh(self.combine(torch.cat([context, states], dim=-1)))), weights
+        return self.to_logits(
+            torch.tanh(self.combine(torch.cat([context, states], dim=-1)))
+        ), weights

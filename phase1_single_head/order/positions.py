@@ -24,27 +24,39 @@ STEPS, LENGTH, LONGER = 150, SymbolMover.LENGTH, (32, 64, 128, 256)
 
 
 def train(encoding: str, task: str, seed: int, steps: int) -> SymbolMover:
-    """A model with this encoding; a rotary head turns queries and keys, and nothing is added to its symbols."""
+    """A model with this encoding; a rotary head turns queries and keys, and nothing is added to its
+    symbols.
+    """
     attention = RotarySelfAttention if encoding == "rotary" else SelfAttention
-    return train_mover(encoding, lambda d_model: attention(d_model, output_projection=True), task, seed, steps)
+    return train_mover(
+        encoding, lambda d_model: attention(d_model, output_projection=True), task, seed, steps
+    )
 
 
 @torch.no_grad()
 def right(model: SymbolMover, task: str, length: int = LENGTH) -> float:
-    """Share of right answers; of longer strings than in training, at the places beyond, which no training has seen."""
+    """Share of right answers; of longer strings than in training, at the places beyond, which no
+    training has seen.
+    """
     symbols = SymbolMover.test_strings(length)
     hits = (model(symbols).argmax(dim=-1) == SymbolMover.answers(task, symbols)).double()
     return hits[:, SymbolMover.first(task) if length == LENGTH else LENGTH :].mean().item()
 
 
 def most_frequent() -> float:
-    """Share of places that hold the most frequent symbol of their string: what a bag of symbols lets one guess."""
-    counts = F.one_hot(SymbolMover.test_strings(LENGTH), SymbolMover.SYMBOLS).sum(dim=1)  # (B, T, S) -> (B, S)
+    """Share of places that hold the most frequent symbol of their string: what a bag of symbols
+    lets one guess.
+    """
+    counts = F.one_hot(SymbolMover.test_strings(LENGTH), SymbolMover.SYMBOLS).sum(
+        dim=1
+    )  # (B, T, S) -> (B, S)
     return (counts.max(dim=-1).values / LENGTH).mean().item()
 
 
 def measure(run: Run) -> Numbers:
-    """Share of places right, on strings not trained on; the same model, strings and steps for each encoding."""
+    """Share of places right, on strings not trained on; the same model, strings and steps for each
+    encoding.
+    """
     found = {}
     for encoding in COLORS:
         for task in (REVERSE, COPY):
@@ -60,7 +72,9 @@ CLAIM = Claim(
     "block with one head that copies from 3 places before, trained 150 steps on strings of 16",
     source="Su et al. 2021, abstract; Vaswani et al. 2017, section 3.5, where sinusoidal ones 'may' go on",
     rule="of strings of 32 rotary at least 0.3 above sinusoidal and above learned; and at least 0.9",
-    effect=lambda n: n["rotary, copy of 32"] - max(n["sinusoidal, copy of 32"], n["learned, copy of 32"]),
+    effect=lambda n: (
+        n["rotary, copy of 32"] - max(n["sinusoidal, copy of 32"], n["learned, copy of 32"])
+    ),
     at_least=0.3,
     also=lambda n: n["rotary, copy of 32"] >= 0.9,
     oracle={"rotary, *": 1.0, "*": 0.24},
@@ -70,13 +84,23 @@ CLAIM = Claim(
 
 
 def picture(found: Results) -> Figure:
-    """Left, small: a task that asks for a place. Right: one that asks for a distance, on longer strings."""
-    fig, (left, far) = plt.subplots(1, 2, figsize=(8.8, 4.6), width_ratios=(2, 3), layout="constrained")
+    """Left, small: a task that asks for a place. Right: one that asks for a distance, on longer
+    strings.
+    """
+    fig, (left, far) = plt.subplots(
+        1, 2, figsize=(8.8, 4.6), width_ratios=(2, 3), layout="constrained"
+    )
     guess = found.mean["the most frequent symbol"]
-    charts.bars(left, {name: found.each(f"{name}, reverse") for name in COLORS}, COLORS, guess=guess)
+    charts.bars(
+        left, {name: found.each(f"{name}, reverse") for name in COLORS}, COLORS, guess=guess
+    )
     left.set_title(f"write {LENGTH} symbols backwards:\nasks for a place")
     places = ["copy", *(f"copy of {length}" for length in LONGER)]
-    far.set(ylim=(0, 1.05), xlabel=f"symbols (beyond {LENGTH}: only new places count)", ylabel="answers right")
+    far.set(
+        ylim=(0, 1.05),
+        xlabel=f"symbols (beyond {LENGTH}: only new places count)",
+        ylabel="answers right",
+    )
     charts.lines(far, (LENGTH, *LONGER), {name: found.row(name, places) for name in COLORS}, COLORS)
     far.set_title("copy what stands 3 to the left:\nasks for a distance")
     return fig

@@ -1,8 +1,8 @@
 """Can attention look into another sequence, and find the right place?
 
-The other sequence is a list of facts in random order, "cat: red", "mat: soft", and the questions are nouns: which
-adjective belongs to "mat"? The fact with the same noun is the right one, so every weight is right or wrong. Compared
-with the same model before training, and with chance.
+The other sequence is a list of facts in random order, "cat: red", "mat: soft", and the questions
+are nouns: which adjective belongs to "mat"? The fact with the same noun is the right one, so every
+weight is right or wrong. Compared with the same model before training, and with chance.
 """
 
 import matplotlib.pyplot as plt
@@ -29,7 +29,9 @@ def fact_labels(facts: Facts) -> list[str]:
 
 
 def measure(run: Run) -> Numbers:
-    """Shares of questions in 500 lists not trained on; an alignment is right if the largest weight lies on the fact."""
+    """Shares of questions in 500 lists not trained on; an alignment is right if the largest weight
+    lies on the fact.
+    """
     model, found = train_lookup(CrossAttention, run.seed, run.steps(STEPS))
     facts = draw_facts(500, torch.Generator().manual_seed(10**6 - 1))
     run.shown.update(facts=facts, weights=model(facts)[1].detach())
@@ -42,7 +44,9 @@ def picture(found: Results) -> Figure:
     questions = [f"{NOUNS[noun]}?" for noun in facts.questions[0].tolist()]
     fig, ax = plt.subplots(figsize=(7.6, 4.8), layout="constrained")
     weights = found.shown["weights"][0, 0]
-    plot_attention(weights, questions, fact_labels(facts), mask=facts.mask[0, 0], ax=ax, annotate=False)
+    plot_attention(
+        weights, questions, fact_labels(facts), mask=facts.mask[0, 0], ax=ax, annotate=False
+    )
     for row, column in enumerate(facts.aligned[0].tolist()):
         ax.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=RED, linewidth=2.5))
     ax.set(xlabel="facts (keys)", ylabel="questions (queries)")

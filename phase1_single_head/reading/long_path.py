@@ -1,8 +1,8 @@
 """What arrives at the last word of a change of the first?
 
-The answer is the gradient |d last output / d first word|: where it is 0, the last word can learn nothing from the
-first. The layers are untrained, as torch initialises them; an LSTM whose forget gates start open shows how much hangs
-on that. It has 8 d² weights, an RNN 2 d², attention 3 d².
+The answer is the gradient |d last output / d first word|: where it is 0, the last word can learn
+nothing from the first. The layers are untrained, as torch initialises them; an LSTM whose forget
+gates start open shows how much hangs on that. It has 8 d² weights, an RNN 2 d², attention 3 d².
 """
 
 import statistics
@@ -20,14 +20,21 @@ from shared.visualization_utils import BLUE, GREEN, HIDDEN, ORANGE, QUIET, RED
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 SIZE, NUM_DRAWS = 32, 3
-GONE, FLOOR = 1e-9, 1e-16  # less than GONE of a change is as good as nothing; the picture ends at FLOOR
+GONE, FLOOR = (
+    1e-9,
+    1e-16,
+)  # less than GONE of a change is as good as nothing; the picture ends at FLOOR
 
 
 def lstm_that_keeps() -> nn.LSTM:
-    """An LSTM whose forget gate starts open: each word keeps sigmoid(5) = 0.993 of the cell, not about half of it."""
+    """An LSTM whose forget gate starts open: each word keeps sigmoid(5) = 0.993 of the cell, not
+    about half of it.
+    """
     lstm = nn.LSTM(SIZE, SIZE, batch_first=True)
     with torch.no_grad():
-        lstm.bias_ih_l0[SIZE : 2 * SIZE] = 5.0  # gates in torch's order: input, forget, cell, output
+        lstm.bias_ih_l0[SIZE : 2 * SIZE] = (
+            5.0  # gates in torch's order: input, forget, cell, output
+        )
     return lstm
 
 
@@ -41,16 +48,22 @@ COLORS = {"attention": BLUE, "LSTM with open gates": GREEN, "LSTM": ORANGE, "RNN
 
 
 def outputs(layer: nn.Module, x: Tensor) -> Tensor:
-    """The outputs at all positions, (B, T, d); states and attention weights, which some layers add, are left out."""
+    """The outputs at all positions, (B, T, d); states and attention weights, which some layers add,
+    are left out.
+    """
     result = layer(x)
     return result[0] if isinstance(result, tuple) else result
 
 
 def gradient(layer: nn.Module, length: int) -> float:
-    """|d last output / d first word|; the output counts as its sum. In float64, where 1e-300 is not yet 0."""
+    """|d last output / d first word|; the output counts as its sum. In float64, where 1e-300 is not
+    yet 0.
+    """
     x = torch.randn(1, length, SIZE, dtype=torch.float64, requires_grad=True)
     (at_input,) = torch.autograd.grad(outputs(layer.double(), x)[:, -1].sum(), x)
-    largest = at_input[0, 0].abs().max()  # taken out before squaring: the square of 1e-170 would be 0
+    largest = (
+        at_input[0, 0].abs().max()
+    )  # taken out before squaring: the square of 1e-170 would be 0
     return (largest * (at_input[0, 0] / largest).norm()).item() if largest > 0 else 0.0
 
 
@@ -60,7 +73,9 @@ def measure(run: Run) -> Numbers:
     for name, make in LAYERS.items():
         torch.manual_seed(run.seed)
         for n in LENGTHS:
-            found[f"{name}, {n} words"] = statistics.median(gradient(make(), n) for _ in range(NUM_DRAWS))
+            found[f"{name}, {n} words"] = statistics.median(
+                gradient(make(), n) for _ in range(NUM_DRAWS)
+            )
     return found
 
 
@@ -105,8 +120,16 @@ def picture(found: Results) -> Figure:
     ax.set(yscale="log", ylim=(FLOOR, 30), xlabel="words")
     ax.axhspan(FLOOR, GONE, color=HIDDEN, linewidth=0)
     rows = {name: found.row(name, [f"{n} words" for n in LENGTHS]) for name in COLORS}
-    charts.lines(ax, LENGTHS, {name: [max(FLOOR, value) for value in row] for name, row in rows.items()}, COLORS)
-    ax.set_yticks([10.0**-power for power in (0, 3, 6, 9)], ["1", "a thousandth", "a millionth", "a billionth"])
+    charts.lines(
+        ax,
+        LENGTHS,
+        {name: [max(FLOOR, value) for value in row] for name, row in rows.items()},
+        COLORS,
+    )
+    ax.set_yticks(
+        [10.0**-power for power in (0, 3, 6, 9)],
+        ["1", "a thousandth", "a millionth", "a billionth"],
+    )
     ax.set_ylabel("change of the last output\nfor a small change of the first word")
     ax.text(LENGTHS[0], GONE / 10, "  as good as nothing", color=QUIET, va="center")
     return fig

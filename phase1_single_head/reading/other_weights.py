@@ -1,7 +1,7 @@
 """What does a row of attention weights tell about the output?
 
-The output is a weighted mean of the values. With more words than a value has numbers, other weights give the same mean,
-to the last digit (Brunner et al. 2020).
+The output is a weighted mean of the values. With more words than a value has numbers, other weights
+give the same mean, to the last digit (Brunner et al. 2020).
 """
 
 import math
@@ -11,12 +11,16 @@ from torch import Tensor
 
 
 def change_without_effect(weights: Tensor, value: Tensor, free: Tensor) -> Tensor | None:
-    """A change of the `free` (bool (T,)) weights that moves neither output nor sum -> (T,), or None if there is none.
+    """A change of the `free` (bool (T,)) weights that moves neither output nor sum -> (T,), or None
+    if there is none.
 
-    Such changes are the null space of [value, 1]ᵀ. It has d_v + 1 rows, so that of n free words at least n - (d_v + 1)
-    directions have no effect. Among them: the one that takes most from the heaviest word that can change at all.
+    Such changes are the null space of [value, 1]ᵀ. It has d_v + 1 rows, so that of n free words at
+    least n - (d_v + 1) directions have no effect. Among them: the one that takes most from the
+    heaviest word that can change at all.
     """
-    fixed = torch.cat([value, torch.ones_like(value[:, :1])], dim=1).T[:, free]  # (T, d_v) -> (d_v + 1, n)
+    fixed = torch.cat([value, torch.ones_like(value[:, :1])], dim=1).T[
+        :, free
+    ]  # (T, d_v) -> (d_v + 1, n)
     _, sizes, directions = torch.linalg.svd(fixed)
     null = directions[int((sizes > 1e-10 * sizes[0]).sum()) :]  # (n, n) -> (n - rank, n)
     projection = null.T @ null  # (n, n): a wish for change -> what of it has no effect
@@ -30,11 +34,13 @@ def change_without_effect(weights: Tensor, value: Tensor, free: Tensor) -> Tenso
 
 
 def alternative_weights(weights: Tensor, value: Tensor) -> Tensor | None:
-    """Other weights with the same output: weights (T,), value (T, d_v), both float64 -> (T,), or None.
+    """Other weights with the same output: weights (T,), value (T, d_v), both float64 -> (T,), or
+    None.
 
-    From the given row along a direction without effect until some weight is 0; that one stays 0, and on along the next,
-    until none is left. Then at most d_v + 1 words have weight (Carathéodory's theorem). Hidden words (weight 0) stay
-    hidden. None, the weights are unique: at most d_v + 1 words, and no value among them is a mix of others.
+    From the given row along a direction without effect until some weight is 0; that one stays 0,
+    and on along the next, until none is left. Then at most d_v + 1 words have weight
+    (Carathéodory's theorem). Hidden words (weight 0) stay hidden. None, the weights are unique: at
+    most d_v + 1 words, and no value among them is a mix of others.
 
     >>> value = torch.tensor([[0.0], [1.0], [2.0]]).double()  # 1 is a mix of 0 and 2
     >>> alternative_weights(torch.tensor([0.25, 0.5, 0.25]).double(), value)

@@ -1,4 +1,6 @@
-"""Scores beside the table of oracles: masks, sizes, memory; recurrent models against what they may not see."""
+"""Scores beside the table of oracles: masks, sizes, memory; recurrent models against what they may
+not see.
+"""
 
 import pytest
 import torch
@@ -13,12 +15,16 @@ from shared.tests.helpers import D_K, T_K, T_Q, B, near
 
 def test_what_rules_weigh():
     """Additive has 2 d more than a dot product with W_q and W_k; a dot product alone nothing."""
-    weigh = {rule: sum(p.numel() for p in make(512).parameters()) for rule, make in scoring.RULES.items()}
+    weigh = {
+        rule: sum(p.numel() for p in make(512).parameters()) for rule, make in scoring.RULES.items()
+    }
     expected = {"dot": 0, "scaled dot": 4 * 512**2, "general": 512**2}
     assert weigh == expected | dict.fromkeys(("concat", "additive"), 2 * 512**2 + 2 * 512)  # C063
 
 
-@pytest.mark.parametrize("make", [AdditiveAttention, *(lambda d, m=m: LuongAttention(d, m) for m in METHODS)])
+@pytest.mark.parametrize(
+    "make", [AdditiveAttention, *(lambda d, m=m: LuongAttention(d, m) for m in METHODS)]
+)
 def test_scores_hide_what_the_mask_hides(make):
     """Hidden memory can be anything; a query that sees nothing gives 0; gradients stay finite."""
     torch.manual_seed(24)
@@ -37,25 +43,39 @@ def test_errors_of_scores_name_rule_and_numbers():
     for shapes, mask, message in (
         (((2, 3, 5), (2, 3, 4)), None, r"query must have shape \(B, T, 4\)"),
         (((2, 3, 4), (3, 3, 4)), None, "same batch size: got 2 and 3"),
-        (((2, 3, 4), (2, 5, 4)), torch.ones(2, 3, 5).bool(), r"2 axes .* 3; .* with mask.unsqueeze\(1\)"),
+        (
+            ((2, 3, 4), (2, 5, 4)),
+            torch.ones(2, 3, 5).bool(),
+            r"2 axes .* 3; .* with mask.unsqueeze\(1\)",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             AdditiveAttention(4)(*map(torch.ones, shapes), mask)
-    with pytest.raises(ValueError, match="unknown method 'cosine': choose from dot, general, concat"):
+    with pytest.raises(
+        ValueError, match="unknown method 'cosine': choose from dot, general, concat"
+    ):
         LuongAttention(4, "cosine")
 
 
 def test_kept_bytes_are_the_tensors_that_the_backward_pass_needs():
-    """The plain dot product keeps its weights alone, T² floats; the additive score T² d_hidden more."""
+    """The plain dot product keeps its weights alone, T² floats; the additive score T² d_hidden
+    more.
+    """
     assert scoring.kept_bytes(LuongAttention(scoring.D_MODEL), 7) == 4 * 7**2
-    assert scoring.kept_bytes(AdditiveAttention(scoring.D_MODEL), 7) == 4 * (7**2 * scoring.D_MODEL + 7**2)
+    assert scoring.kept_bytes(AdditiveAttention(scoring.D_MODEL), 7) == 4 * (
+        7**2 * scoring.D_MODEL + 7**2
+    )
 
 
 @pytest.mark.parametrize("make", [Seq2Seq, LuongSeq2Seq])
 def test_writers_take_their_steps_one_by_one(make):
     """Luong's state asks after the letter; none sees a letter that it is to write."""
     torch.manual_seed(27)
-    model, source, previous = make(12).double(), torch.randint(12, (B, 7)), torch.randint(12, (B, 5))
+    model, source, previous = (
+        make(12).double(),
+        torch.randint(12, (B, 7)),
+        torch.randint(12, (B, 5)),
+    )
     logits, weights = model(source, previous)
     memory, state = model.read(source)
     for t, letter in enumerate(model.embedding(previous).unbind(dim=1)):
@@ -74,8 +94,13 @@ def test_without_attention_one_vector_carries_the_string():
 
 
 def test_what_the_writers_are_scored_by_on_writers_made_by_hand():
-    """One knows all; one repeats what it has read last of its own, and so goes on with its first mistake."""
-    assert bottleneck.accuracy_by_place(lambda strings, _: (F.one_hot(strings, 12), None), 7).mean() == 1
+    """One knows all; one repeats what it has read last of its own, and so goes on with its first
+    mistake.
+    """
+    assert (
+        bottleneck.accuracy_by_place(lambda strings, _: (F.one_hot(strings, 12), None), 7).mean()
+        == 1
+    )
 
     def wrong_at_2(strings, previous):
         wrong = strings + (torch.arange(7) == 2)
@@ -88,4 +113,6 @@ def test_what_the_writers_are_scored_by_on_writers_made_by_hand():
 
 def test_strings_are_written_again_after_the_letters_before():
     strings, previous = bottleneck.draw_strings(5, 7, torch.Generator().manual_seed(0))
-    assert torch.equal(previous[:, 1:], strings[:, :-1]) and (previous[:, 0] == bottleneck.START).all()
+    assert (
+        torch.equal(previous[:, 1:], strings[:, :-1]) and (previous[:, 0] == bottleneck.START).all()
+    )

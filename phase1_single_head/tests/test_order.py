@@ -7,7 +7,11 @@ import torch
 import torch.nn.functional as F
 
 from phase1_single_head.order import positions, waves
-from phase1_single_head.order.position_encodings import RotarySelfAttention, rotary, sinusoidal_by_loops
+from phase1_single_head.order.position_encodings import (
+    RotarySelfAttention,
+    rotary,
+    sinusoidal_by_loops,
+)
 from phase1_single_head.self_attention import SelfAttention
 from shared.attention_utils import causal_mask
 from shared.tasks import COPY, REVERSE, SymbolMover
@@ -23,7 +27,9 @@ def test_rotary_scores_depend_on_the_offset_alone():
     query, key, here = vectors(T_K, 22), vectors(T_K, 22, seed=1), torch.arange(T_K)
     scores = rotary(query, here) @ rotary(key, here).T
     near(rotary(query, here + 100) @ rotary(key, here + 100).T, scores, share=1e-10)
-    assert (rotary(query, here + 100) @ rotary(key, here).T - scores).abs().max() > 0.1, "no position in the scores"
+    assert (rotary(query, here + 100) @ rotary(key, here).T - scores).abs().max() > 0.1, (
+        "no position in the scores"
+    )
     near(scores[2, 5], query[2] @ rotary(key[5:6], torch.tensor([3]))[0])  # 5 - 2 = 3
 
 
@@ -46,9 +52,15 @@ def test_a_word_that_sees_itself_alone_has_no_offset_to_anybody():
 @pytest.mark.parametrize("d_model", [2, 3, 64])
 def test_sinusoidal_positions_are_the_published_formula(d_model):
     """Vaswani et al. 2017, section 3.5, odd sizes too; and the specification says the same."""
-    angles = [[t / 10000 ** (2 * i / d_model) for i in range((d_model + 1) // 2)] for t in range(23)]
+    angles = [
+        [t / 10000 ** (2 * i / d_model) for i in range((d_model + 1) // 2)] for t in range(23)
+    ]
     rows = [[f(angle) for angle in row for f in (math.sin, math.cos)][:d_model] for row in angles]
-    near(sinusoidal_positions(23, d_model).double(), torch.tensor(rows, dtype=torch.float64), share=1e-5)
+    near(
+        sinusoidal_positions(23, d_model).double(),
+        torch.tensor(rows, dtype=torch.float64),
+        share=1e-5,
+    )
     near(sinusoidal_by_loops(23, d_model), torch.tensor(rows, dtype=torch.float64))
 
 
@@ -69,8 +81,12 @@ def test_sinusoidal_positions_are_less_alike_with_the_distance_on_average_but_ri
     by_formula = [sum(math.cos(distance * rate) for rate in rates) / 32 for distance in range(64)]
     cosines = waves.likeness(sinusoidal_by_loops(64, 64))
     for distance, expected in enumerate(by_formula):
-        near(cosines.diagonal(distance), torch.full((64 - distance,), expected, dtype=torch.float64))
-    of_eight = cosines[0].view(8, 8).mean(dim=1)  # means of eight distances side by side: (64,) -> (8,)
+        near(
+            cosines.diagonal(distance), torch.full((64 - distance,), expected, dtype=torch.float64)
+        )
+    of_eight = (
+        cosines[0].view(8, 8).mean(dim=1)
+    )  # means of eight distances side by side: (64,) -> (8,)
     assert of_eight[:5].diff().lt(0).all() and of_eight[0] > 0.7 > of_eight[1:].max()
     assert waves.rises(cosines[0])[:8] == [6, 11, 12, 17, 18, 23, 24, 25]
     assert cosines[0, 32] - cosines[0, 28] > 0.1
@@ -104,7 +120,9 @@ def test_answers_by_hand():
 @torch.no_grad()
 def test_everything_but_the_encoding_starts_alike_and_without_one_the_answers_are_shuffled_with_the_symbols():
     """So that no training can teach it to reverse: equal symbols get equal answers, wherever they stand."""
-    models = {name: positions.train(name, REVERSE, seed=1, steps=0).double() for name in positions.COLORS}
+    models = {
+        name: positions.train(name, REVERSE, seed=1, steps=0).double() for name in positions.COLORS
+    }
     symbols = SymbolMover.test_strings(16)[:B]
     for name, model in models.items():
         assert isinstance(model.block.attention, RotarySelfAttention) == (name == "rotary")
@@ -124,5 +142,7 @@ def test_right_answers_are_counted_where_there_are_some_and_of_longer_strings_be
         return F.one_hot(said % SymbolMover.SYMBOLS, SymbolMover.SYMBOLS)
 
     assert (positions.right(knows_half, COPY), positions.right(knows_half, COPY, 32)) == (1, 0)
-    commonest = [max(row.count(symbol) for symbol in row) for row in SymbolMover.test_strings(16).tolist()]
+    commonest = [
+        max(row.count(symbol) for symbol in row) for row in SymbolMover.test_strings(16).tolist()
+    ]
     assert positions.most_frequent() == pytest.approx(sum(commonest) / 100 / 16)

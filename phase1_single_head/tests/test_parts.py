@@ -28,7 +28,9 @@ def test_facts_know_their_right_answers(shift):
         nouns, length = facts.nouns[row].tolist(), int(facts.lengths[row])
         assert len(set(nouns)) == len(nouns) and 5 <= length <= MOST_FACTS
         for column, place in enumerate(facts.aligned[row].tolist()):
-            assert place < length and nouns[place] == (facts.questions[row, column] + shift) % len(NOUNS)
+            assert place < length and nouns[place] == (facts.questions[row, column] + shift) % len(
+                NOUNS
+            )
             assert facts.answers[row, column] == facts.adjectives[row, place]
     assert facts.mask.sum(dim=-1).flatten().tolist() == facts.lengths.tolist()
 
@@ -49,7 +51,10 @@ def test_facts_of_padding_change_no_answer():
     torch.manual_seed(0)
     facts, other = (draw_facts(50, torch.Generator().manual_seed(seed)) for seed in (0, 1))
     model, seen = Lookup(CrossAttention), facts.mask[:, 0, 0]  # (B, 1, 1, M) -> (B, M)
-    nouns, adjectives = facts.nouns.where(seen, other.nouns), facts.adjectives.where(seen, other.adjectives)
+    nouns, adjectives = (
+        facts.nouns.where(seen, other.nouns),
+        facts.adjectives.where(seen, other.adjectives),
+    )
     repadded = Facts(nouns, adjectives, facts.lengths, facts.aligned, facts.questions)
     assert torch.equal(model(facts)[0], model(repadded)[0])  # C153
     questions = model.noun(facts.questions)
@@ -62,15 +67,24 @@ def test_facts_of_padding_change_no_answer():
 
 @pytest.mark.parametrize("divide", [True, False])
 def test_scaling_measures_the_gradients_of_its_formula(divide):
-    """dL/ds_j = w_j (v_j - L) and dL/dq = sum_j dL/ds_j k_j / √d_k, against what is reported at d_k = 11."""
+    """dL/ds_j = w_j (v_j - L) and dL/dq = sum_j dL/ds_j k_j / √d_k, against what is reported at d_k
+    = 11.
+    """
     stats, generator = scaling.random_vectors(11, divide, seed=5), torch.Generator().manual_seed(5)
     shapes = ((1, 11), (scaling.NUM_KEYS, 11), (scaling.NUM_KEYS, 1))
-    query, key, value = (torch.randn(scaling.NUM_DRAWS, *shape, generator=generator) for shape in shapes)
+    query, key, value = (
+        torch.randn(scaling.NUM_DRAWS, *shape, generator=generator) for shape in shapes
+    )
     root = math.sqrt(11) if divide else 1.0
     weights = torch.softmax(query @ key.mT / root, dim=-1)
     at_scores = weights * (value.mT - weights @ value)
     at_query = (at_scores @ key / root).norm(dim=-1)
-    expected = [weights.amax(dim=-1).mean(), at_scores.norm(dim=-1).mean(), at_query.mean(), at_query.median()]
+    expected = [
+        weights.amax(dim=-1).mean(),
+        at_scores.norm(dim=-1).mean(),
+        at_query.mean(),
+        at_query.median(),
+    ]
     assert list(stats.values()) == pytest.approx([number.item() for number in expected], rel=1e-4)
 
 
@@ -79,17 +93,31 @@ def test_undivided_attention_differs_by_the_root_alone():
     ours = UndividedSelfAttention(D_K, 7, output_projection=True).double()
     x = torch.randn(B, T_Q, D_K).double()
     scores = ours.w_q(x) @ ours.w_k(x).mT
-    near(ours(x, causal_mask(T_Q))[1][:, 0], scores.masked_fill(~causal_mask(T_Q), -math.inf).softmax(dim=-1))
+    near(
+        ours(x, causal_mask(T_Q))[1][:, 0],
+        scores.masked_fill(~causal_mask(T_Q), -math.inf).softmax(dim=-1),
+    )
 
 
 def test_a_smaller_start_with_steps_as_much_smaller_is_the_division():
-    """If W_q's epsilon and decay grow as its rate shrinks; in scaling.py decay is 0, and epsilon hardly counts."""
+    """If W_q's epsilon and decay grow as its rate shrinks; in scaling.py decay is 0, and epsilon
+    hardly counts.
+    """
     losses = []  # of each side in turn; the third moves all at one rate
-    for kind, share in ((SelfAttention, 1.0), (FoldedSelfAttention, 1 / math.sqrt(7)), (FoldedSelfAttention, 1.0)):
+    for kind, share in (
+        (SelfAttention, 1.0),
+        (FoldedSelfAttention, 1 / math.sqrt(7)),
+        (FoldedSelfAttention, 1.0),
+    ):
         torch.manual_seed(28)
         head, x = kind(D_K, 7, output_projection=True).double(), torch.randn(B, T_Q, D_K).double()
         w_q, *others = head.parameters()
-        smaller = {"params": [w_q], "lr": 0.01 * share, "eps": 1e-8 / share, "weight_decay": 0.1 / share}
+        smaller = {
+            "params": [w_q],
+            "lr": 0.01 * share,
+            "eps": 1e-8 / share,
+            "weight_decay": 0.1 / share,
+        }
         optimizer = torch.optim.AdamW([smaller, {"params": others}], lr=0.01, weight_decay=0.1)
         for _ in range(30):
             losses.append((head(x)[0] - x.flip(dims=[1])).square().mean())
@@ -103,15 +131,24 @@ def test_a_smaller_start_with_steps_as_much_smaller_is_the_division():
 
 def test_answers_of_two_places_by_a_loop():
     generator = torch.Generator().manual_seed(1)
-    table, symbols = torch.randint(5, (5, 5), generator=generator), torch.randint(5, (3, 11), generator=generator)
-    expected = [table[symbols[row, t - 1], symbols[row, t - 3]] for row in range(3) for t in range(3, 11)]
+    table, symbols = (
+        torch.randint(5, (5, 5), generator=generator),
+        torch.randint(5, (3, 11), generator=generator),
+    )
+    expected = [
+        table[symbols[row, t - 1], symbols[row, t - 3]] for row in range(3) for t in range(3, 11)
+    ]
     assert TwoPlaces.answers(symbols, table).flatten().tolist() == expected
 
 
 def test_two_places_are_learned_from_chance_and_the_last_tenth_of_training_counts(monkeypatch):
-    _, _, right = train_two_places(lambda d: SelfAttention(d, output_projection=True), seed=0, steps=40)
+    _, _, right = train_two_places(
+        lambda d: SelfAttention(d, output_projection=True), seed=0, steps=40
+    )
     assert right[0] < 0.25 < right[-1]
-    monkeypatch.setattr(scaling, "train_two_places", lambda *_: (None, None, [0.0] * 27 + [0.5, 0.6, 0.7]))
+    monkeypatch.setattr(
+        scaling, "train_two_places", lambda *_: (None, None, [0.0] * 27 + [0.5, 0.6, 0.7])
+    )
     found = scaling.learned("divided", 64, 0.01, SimpleNamespace(seed=0, steps=lambda steps: steps))
     assert found == pytest.approx(0.6)
 
@@ -131,7 +168,10 @@ def test_scaling_trains_each_variant_at_its_own_size_and_learning_rates(monkeypa
     at_64 = [(head, 64, 64, rate) for head in three_heads for rate in (0.001, 0.003, 0.01)]
     at_16 = [(head, 16, 64, rate) for head in three_heads[:2] for rate in (0.003, 0.01)]
     assert trained == at_64 + at_16
-    assert found["smaller W_q, rate 0.003"] == 0.003 and found["d_k = 16, not divided, rate 0.01"] == 0.01
+    assert (
+        found["smaller W_q, rate 0.003"] == 0.003
+        and found["d_k = 16, not divided, rate 0.01"] == 0.01
+    )
     assert found["not divided, best rate"] == found["d_k = 16, divided, best rate"] == 0.01
 
 
@@ -147,7 +187,9 @@ def test_gradients_reach_all_of_a_soft_and_values_alone_of_a_hard_look_up():
 
 
 def test_a_ring_needs_two_projections_and_a_star_does_not():
-    """With one for both, scores are symmetric: forwards and backwards a ring has the same weight, at most 1/2."""
+    """With one for both, scores are symmetric: forwards and backwards a ring has the same weight,
+    at most 1/2.
+    """
     ring, star = [1, 2, 3, 4, 0], [4, 4, 4, 4, 4]
     assert queries_and_keys.learn_to_look(ring, 0, projections=2) > 0.99
     assert queries_and_keys.learn_to_look(ring, 0, projections=1) <= 0.5 + 1e-6  # C085

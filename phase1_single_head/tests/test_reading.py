@@ -1,4 +1,6 @@
-"""Weights that give the same output, by hand and by null space; paths and gradients against formulas."""
+"""Weights that give the same output, by hand and by null space; paths and gradients against
+formulas.
+"""
 
 import math
 
@@ -17,13 +19,23 @@ from shared.tests.helpers import as_printed, near
     ("value", "weights", "other"),
     [
         ((0, 1, 2), (0.25, 0.5, 0.25), (0.5, 0.0, 0.5)),  # (1, -2, 1) changes neither mean nor sum
-        ((0, 1, 2), (0.5, 0.3, 0.2), (0.3, 0.7, 0.0)),  # now away from the first: 0.1 * (-1, 2, -1) each time
-        ((0, 0, 5), (0.2, 0.3, 0.5), (0.5, 0.0, 0.5)),  # the heaviest cannot change, no other says 5
+        (
+            (0, 1, 2),
+            (0.5, 0.3, 0.2),
+            (0.3, 0.7, 0.0),
+        ),  # now away from the first: 0.1 * (-1, 2, -1) each time
+        (
+            (0, 0, 5),
+            (0.2, 0.3, 0.5),
+            (0.5, 0.0, 0.5),
+        ),  # the heaviest cannot change, no other says 5
         ((0, 2), (0.5, 0.5), None),  # nothing else makes 1
     ],
 )
 def test_alternative_weights_worked_by_hand(value, weights, other):
-    found = alternative_weights(torch.tensor(weights, dtype=torch.float64), torch.tensor(value).double()[:, None])
+    found = alternative_weights(
+        torch.tensor(weights, dtype=torch.float64), torch.tensor(value).double()[:, None]
+    )
     assert (found is None) == (other is None)
     assert other is None or found.tolist() == pytest.approx(other, abs=1e-12)
 
@@ -37,7 +49,9 @@ def test_alternative_weights_are_weights_and_give_the_same_output(length, d_v):
     assert (other >= 0).all() and other.sum().item() == pytest.approx(1, abs=1e-12)
     near(other @ value, weights @ value)
     assert (other > 0).sum() <= d_v + 1, "Carathéodory: d_v + 1 words are enough"
-    assert alternative_weights(other, value) is None, "a row with d_v + 1 words or fewer is at the end"
+    assert alternative_weights(other, value) is None, (
+        "a row with d_v + 1 words or fewer is at the end"
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,15 +59,23 @@ def test_alternative_weights_are_weights_and_give_the_same_output(length, d_v):
     [
         ((2, 0, 3), (0.24, 0.03, 0.73), (0.26, 0.04, 0.71)),  # C001
         ((2, -math.inf, 3), (0.27, 0.00, 0.73), (0.27, 0.00, 0.73)),  # C003, which is right
-        ((100, 95, 5, 3), (0.88, 0.12, 0, 0), (0.99, 0.01, 0, 0)),  # C019: a gap of 5 is a ratio of 148
+        (
+            (100, 95, 5, 3),
+            (0.88, 0.12, 0, 0),
+            (0.99, 0.01, 0, 0),
+        ),  # C019: a gap of 5 is a ratio of 148
         ((12.5, 11.875, 0.625, 0.375), (0.55, 0.40, 0.02, 0.01), (0.65, 0.35, 0, 0)),  # C020
     ],
 )
 def test_what_comes_out_where_courses_print_weights(scores, printed, comes_out):
-    """The errata of data/claims.md. No softmax at any temperature gives 0.7 more than 0.8, as C022 has it."""
+    """The errata of data/claims.md. No softmax at any temperature gives 0.7 more than 0.8, as C022
+    has it.
+    """
     weights = torch.tensor(scores, dtype=torch.float64).softmax(dim=0)
     as_printed(weights, comes_out, digits=2)
-    assert torch.allclose(weights, torch.tensor(printed).double(), rtol=0, atol=0.005) == (printed == comes_out)
+    assert torch.allclose(weights, torch.tensor(printed).double(), rtol=0, atol=0.005) == (
+        printed == comes_out
+    )
 
 
 # ---- the long path
@@ -76,13 +98,20 @@ class LinearRecurrence(nn.Module):
 @pytest.mark.parametrize(("factor", "length"), [(0.5, 7), (1.1, 13), (0.1, 250)])
 def test_gradient_of_a_linear_recurrence_is_the_factor_to_the_number_of_steps(factor, length):
     """0.1^249 is a number in float64, but its square is not: the norm must not lose it."""
-    expected = factor ** (length - 1) * math.sqrt(long_path.SIZE)  # one such gradient for each number of a word
-    assert long_path.gradient(LinearRecurrence(factor), length) == pytest.approx(expected, rel=1e-9, abs=0)
+    expected = factor ** (length - 1) * math.sqrt(
+        long_path.SIZE
+    )  # one such gradient for each number of a word
+    assert long_path.gradient(LinearRecurrence(factor), length) == pytest.approx(
+        expected, rel=1e-9, abs=0
+    )
 
 
 def test_an_open_gate_keeps_what_an_lstm_forgets():
     torch.manual_seed(0)
-    open_gate, usual = (long_path.gradient(long_path.LAYERS[name](), 32) for name in ("LSTM with open gates", "LSTM"))
+    open_gate, usual = (
+        long_path.gradient(long_path.LAYERS[name](), 32)
+        for name in ("LSTM with open gates", "LSTM")
+    )
     assert open_gate > 1000 * usual
 
 

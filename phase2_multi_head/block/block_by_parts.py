@@ -1,9 +1,10 @@
 """What does each part of a transformer block do to the words that pass?
 
-Attention moves information between words, and a feed-forward network works on each word by itself. Each reads a
-normalised copy of x, and what it finds is added to x, the residual stream (pre-norm; Xiong et al. 2020). The Block of
-this repository stands in shared/toy_model.py. Here it is taken step by step, with parts left out for rank_collapse.py,
-and with its norms behind the additions, as in the first transformer, for post_norm.py.
+Attention moves information between words, and a feed-forward network works on each word by itself.
+Each reads a normalised copy of x, and what it finds is added to x, the residual stream (pre-norm;
+Xiong et al. 2020). The Block of this repository stands in shared/toy_model.py. Here it is taken
+step by step, with parts left out for rank_collapse.py, and with its norms behind the additions, as
+in the first transformer, for post_norm.py.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,9 @@ from shared.toy_model import Block
 
 
 def steps(block: Block, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
-    """x (B, T, d_model) -> what each step gives, by name and in order; the last is the block's output, in eval()."""
+    """x (B, T, d_model) -> what each step gives, by name and in order; the last is the block's
+    output, in eval().
+    """
     read = block.attention_norm(x)
     found, _ = block.attention(read, mask=mask)
     stream = x + found
@@ -37,7 +40,8 @@ def steps(block: Block, x: Tensor, mask: Tensor | None = None) -> dict[str, Tens
 
 
 class PostNormBlock(Block):
-    """A block with its norms behind the additions, norm(x + sublayer(x)) (Vaswani et al. 2017, section 3.1).
+    """A block with its norms behind the additions, norm(x + sublayer(x)) (Vaswani et al. 2017,
+    section 3.1).
 
     It has the parameters of a Block, so it can take over the state_dict of one.
     """
@@ -65,11 +69,16 @@ LAYERS: dict[str, Callable[[Block, Tensor], Tensor]] = {  # which parts of a blo
 
 @torch.no_grad()
 def main() -> None:
-    block, x = Block(64, MultiHeadAttention(64, 4)), torch.randn(1, 6, 64, generator=torch.Generator().manual_seed(0))
+    block, x = (
+        Block(64, MultiHeadAttention(64, 4)),
+        torch.randn(1, 6, 64, generator=torch.Generator().manual_seed(0)),
+    )
     print(f"{'six random words, a new block':31} {'shape':12} mean length of a vector")
     for name, values in steps(block, x).items():
         print(f"   {name:28} {tuple(values.shape)!s:12} {values.norm(dim=-1).mean():6.2f}")
-    attention, whole = (sum(p.numel() for p in part.parameters()) for part in (block.attention, block))
+    attention, whole = (
+        sum(p.numel() for p in part.parameters()) for part in (block.attention, block)
+    )
     print(f"{attention:,} of its {whole:,} parameters are attention's")
 
 

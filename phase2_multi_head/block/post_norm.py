@@ -1,9 +1,10 @@
 """Does a transformer with its norms behind the additions (post-norm) train here?
 
-The first transformer normalised what came out of an addition, norm(x + sublayer(x)); today's normalise what goes into a
-sub-layer (pre-norm). Xiong et al. (2020) say that post-norm needs a learning rate that starts small and rises, called
-warm-up. Two layers of four heads guess hidden words, with the norms before and behind, from the same initial weights
-and on the same batches: once with the usual rates, which rise for three tenths of the training, and once from the top.
+The first transformer normalised what came out of an addition, norm(x + sublayer(x)); today's
+normalise what goes into a sub-layer (pre-norm). Xiong et al. (2020) say that post-norm needs a
+learning rate that starts small and rises, called warm-up. Two layers of four heads guess hidden
+words, with the norms before and behind, from the same initial weights and on the same batches: once
+with the usual rates, which rise for three tenths of the training, and once from the top.
 """
 
 import math
@@ -31,7 +32,9 @@ D_MODEL = RECIPE.d_model
 
 
 def from_the_top(step: int, steps: int) -> float:
-    """Share of the highest rate at a step from 0 to steps - 1: all of it at first, then down along half a wave."""
+    """Share of the highest rate at a step from 0 to steps - 1: all of it at first, then down along
+    half a wave.
+    """
     return (1 + math.cos(math.pi * step / steps)) / 2
 
 
@@ -41,9 +44,13 @@ COLORS = {"pre-norm": BLUE, "post-norm": ORANGE}
 
 
 def new_model(kind: type[Block], seed: int) -> ToyTransformer:
-    """A new toy transformer of such blocks; the same seed gives the same weights, whatever the kind."""
+    """A new toy transformer of such blocks; the same seed gives the same weights, whatever the
+    kind.
+    """
     torch.manual_seed(seed)
-    model = ToyTransformer(D_MODEL, RECIPE.num_heads, RECIPE.num_layers, make_attention=MultiHeadAttention)
+    model = ToyTransformer(
+        D_MODEL, RECIPE.num_heads, RECIPE.num_layers, make_attention=MultiHeadAttention
+    )
     blocks = nn.ModuleList()
     for block in model.blocks:
         own = kind(D_MODEL, MultiHeadAttention(D_MODEL, RECIPE.num_heads))
@@ -53,8 +60,12 @@ def new_model(kind: type[Block], seed: int) -> ToyTransformer:
     return model
 
 
-def train(model: ToyTransformer, share: Callable[[int], float], steps: int, seed: int, name: str) -> None:
-    """Train on hidden words with the recipe's optimizers; share: step -> share of the highest rates."""
+def train(
+    model: ToyTransformer, share: Callable[[int], float], steps: int, seed: int, name: str
+) -> None:
+    """Train on hidden words with the recipe's optimizers; share: step -> share of the highest
+    rates.
+    """
     generator = torch.Generator().manual_seed(seed)
     tokens, lengths = training.to_batch(training.corpus()[0], RECIPE.objective)
 
@@ -67,14 +78,18 @@ def train(model: ToyTransformer, share: Callable[[int], float], steps: int, seed
 
 
 def measure(run: Run) -> Numbers:
-    """Excess loss on held-out sentences, in nats per hidden word: norms before or behind, rates that rise or do not."""
+    """Excess loss on held-out sentences, in nats per hidden word: norms before or behind, rates
+    that rise or do not.
+    """
     asked, steps = questions(training.corpus()[1][:ASKED]), run.steps(STEPS)
     numbers = {}
     for kind, block in KINDS.items():
         for rates, share in RATES.items():
             model = new_model(block, run.seed)
             train(model, partial(share, steps=steps), steps, run.seed, f"{kind} {rates}")
-            numbers[f"{kind}, {rates}"] = excess_loss(lambda tokens, model=model: model(tokens)[0], asked)
+            numbers[f"{kind}, {rates}"] = excess_loss(
+                lambda tokens, model=model: model(tokens)[0], asked
+            )
     return numbers
 
 

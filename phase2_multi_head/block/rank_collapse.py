@@ -1,9 +1,9 @@
 """Why the residual connection: what does attention alone do to the words?
 
-Every output of attention is a mean of the same values, and alike words have alike outputs. A residual connection adds
-the words themselves back. How far is X from rank one, where every word is the same vector? Compared are stacks of 24
-layers with initial weights, by parts of a block (block_by_parts.py), and the trained toy model with its residual
-connections left out.
+Every output of attention is a mean of the same values, and alike words have alike outputs. A
+residual connection adds the words themselves back. How far is X from rank one, where every word is
+the same vector? Compared are stacks of 24 layers with initial weights, by parts of a block
+(block_by_parts.py), and the trained toy model with its residual connections left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,58 +26,83 @@ from shared.visualization_utils import BLUE, GREEN, PURPLE, RED
 LENGTH, D_MODEL, NUM_HEADS, NUM_LAYERS = 16, 64, 4, 24
 FLOOR = 1e-15  # float64 has 16 digits: a smaller distance is nothing but rounding
 INITIAL = ("nn.Linear's own", "Xavier")  # initial weights
-COLORS = {"attention alone": RED, "block without residual": PURPLE, "attention + residual": BLUE, "whole block": GREEN}
+COLORS = {
+    "attention alone": RED,
+    "block without residual": PURPLE,
+    "attention + residual": BLUE,
+    "whole block": GREEN,
+}
 
 
 def distance_to_rank_one(x: Tensor) -> Tensor:
-    """||X - 1 xᵀ|| / ||X||, Frobenius, (..., T, d) -> (...,): 0 if all rows are the same, 1 if their mean is 0.
+    """||X - 1 xᵀ|| / ||X||, Frobenius, (..., T, d) -> (...,): 0 if all rows are the same, 1 if
+    their mean is 0.
 
     x is the mean row of X, (d,): for this norm it is the nearest.
     """
     apart = x - x.mean(dim=-2, keepdim=True)
     size = torch.linalg.matrix_norm(x)
-    return torch.linalg.matrix_norm(apart) / size.masked_fill(size == 0, 1.0)  # all zeros: the same rows
+    return torch.linalg.matrix_norm(apart) / size.masked_fill(
+        size == 0, 1.0
+    )  # all zeros: the same rows
 
 
 @torch.no_grad()
-def distances(x: Tensor, blocks: Sequence[Block], layer: Callable[[Block, Tensor], Tensor]) -> list[float]:
-    """Distance of x (B, T, d_model) to rank one, mean over the batch, before the first layer and after each.
+def distances(
+    x: Tensor, blocks: Sequence[Block], layer: Callable[[Block, Tensor], Tensor]
+) -> list[float]:
+    """Distance of x (B, T, d_model) to rank one, mean over the batch, before the first layer and
+    after each.
 
     Where it falls below FLOOR it is only rounding, and counts as FLOOR from there on.
     """
     seen = [distance_to_rank_one(x).mean().item()]
     for block in blocks:
         x = layer(block, x)
-        seen.append(max(distance_to_rank_one(x).mean().item(), FLOOR) if seen[-1] > FLOOR else FLOOR)
+        seen.append(
+            max(distance_to_rank_one(x).mean().item(), FLOOR) if seen[-1] > FLOOR else FLOOR
+        )
     return seen
 
 
 @torch.no_grad()
 def new_stack(initial: str, seed: int) -> tuple[Tensor, nn.ModuleList]:
-    """Random words (1, T, d_model) and new blocks, float64; Xavier weights come without biases, as in the paper."""
+    """Random words (1, T, d_model) and new blocks, float64; Xavier weights come without biases, as
+    in the paper.
+    """
     torch.manual_seed(seed)
-    blocks = nn.ModuleList(Block(D_MODEL, MultiHeadAttention(D_MODEL, NUM_HEADS)) for _ in range(NUM_LAYERS)).double()
+    blocks = nn.ModuleList(
+        Block(D_MODEL, MultiHeadAttention(D_MODEL, NUM_HEADS)) for _ in range(NUM_LAYERS)
+    ).double()
     for layer in blocks.modules() if initial == "Xavier" else ():
         if isinstance(layer, nn.Linear):
-            nn.init.xavier_uniform_(layer.weight)  # larger than nn.Linear's own, by √3 for a square matrix
+            nn.init.xavier_uniform_(
+                layer.weight
+            )  # larger than nn.Linear's own, by √3 for a square matrix
             nn.init.zeros_(layer.bias)
     return torch.randn(1, LENGTH, D_MODEL, dtype=torch.float64), blocks
 
 
 def measure(run: Run) -> Numbers:
-    """Layers until all words are alike, by rounding alone apart; distance to rank one after the last of 24 layers.
+    """Layers until all words are alike, by rounding alone apart; distance to rank one after the
+    last of 24 layers.
 
-    Trained: two layers, on sentences of eight words, as they are and with their residual connections left out.
+    Trained: two layers, on sentences of eight words, as they are and with their residual
+    connections left out.
     """
     numbers = {}
     for initial in INITIAL:
         x, blocks = new_stack(initial, run.seed)
         seen = run.shown[initial] = {name: distances(x, blocks, LAYERS[name]) for name in COLORS}
-        numbers[f"attention alone, {initial}, layers until alike"] = seen["attention alone"].index(FLOOR)
+        numbers[f"attention alone, {initial}, layers until alike"] = seen["attention alone"].index(
+            FLOOR
+        )
         for name in ("attention + residual", "whole block"):
             numbers[f"{name}, {initial}"] = seen[name][-1]
     model = in_double(load_multi_head_model(run.options, run.seed).model)
-    tokens = torch.tensor([encode(s.words) for s in sample_corpus(0, 500, seed=1)[1] if len(s.words) == 8])
+    tokens = torch.tensor(
+        [encode(s.words) for s in sample_corpus(0, 500, seed=1)[1] if len(s.words) == 8]
+    )
     x = model.embed(tokens).detach()
     return numbers | {
         "trained, going in": distance_to_rank_one(x).mean().item(),
@@ -101,11 +126,15 @@ CLAIM = Claim(
 
 
 def picture(found: Results) -> Figure:
-    """The distance layer by layer with Xavier weights: attention alone, with more of a block, and the whole block."""
+    """The distance layer by layer with Xavier weights: attention alone, with more of a block, and
+    the whole block.
+    """
     fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
     ax.set(yscale="log", ylim=(FLOOR / 5, 3), xlabel="layers", ylabel="how different the words are")
     ax.set_yticks([1, 1e-5, 1e-10, FLOOR], ["1", "10⁻⁵", "10⁻¹⁰", "alike to the\nlast digit"])
-    charts.lines(ax, range(NUM_LAYERS + 1), {name: found.shown["Xavier"][name] for name in COLORS}, COLORS)
+    charts.lines(
+        ax, range(NUM_LAYERS + 1), {name: found.shown["Xavier"][name] for name in COLORS}, COLORS
+    )
     ax.set_xticks(range(0, NUM_LAYERS + 1, 4))
     return fig
 

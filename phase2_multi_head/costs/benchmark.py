@@ -1,8 +1,9 @@
 """How fast are four ways to compute the same attention, and are they the same?
 
-Equality first: all ways have the weights of one MultiHeadAttention and the causal mask, and each is compared with it. A
-fifth is wrong on purpose: its mask has the other meaning, True = hidden. Times are ratios to nn.MultiheadAttention
-within rounds (shared/measure.py), forwards; they belong to a machine and get no verdict. Run it alone.
+Equality first: all ways have the weights of one MultiHeadAttention and the causal mask, and each is
+compared with it. A fifth is wrong on purpose: its mask has the other meaning, True = hidden. Times
+are ratios to nn.MultiheadAttention within rounds (shared/measure.py), forwards; they belong to a
+machine and get no verdict. Run it alone.
 """
 
 from collections.abc import Callable
@@ -25,12 +26,16 @@ TORCH, WRONG = "nn.MultiheadAttention", "wrong: inverted mask"
 
 
 def ways(length: int, device: str) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Causal attention in four ways and a wrong one, all with the same weights: x (B, T, d_model) -> the same shape."""
+    """Causal attention in four ways and a wrong one, all with the same weights: x (B, T, d_model)
+    -> the same shape.
+    """
     sizes, mask = (D_MODEL, NUM_HEADS), causal_mask(length, device=device)
     attention = MultiHeadAttention(*sizes, bias=False).to(device)
     stack, theirs = StackOfHeads(*sizes).to(device), torch_twin(attention)
     stack.copy_weights(attention)
-    fused, with_a_flag = (FusedMultiHeadAttention(*sizes, bias=False, causal=c).to(device) for c in (False, True))
+    fused, with_a_flag = (
+        FusedMultiHeadAttention(*sizes, bias=False, causal=c).to(device) for c in (False, True)
+    )
     for other in (fused, with_a_flag):
         other.load_state_dict(attention.state_dict())
     return {
@@ -44,7 +49,9 @@ def ways(length: int, device: str) -> dict[str, Callable[[Tensor], Tensor]]:
 
 @torch.no_grad()
 def measure(run: Run) -> Numbers:
-    """Largest difference from MultiHeadAttention, and quartiles of the time over that of nn.MultiheadAttention."""
+    """Largest difference from MultiHeadAttention, and quartiles of the time over that of
+    nn.MultiheadAttention.
+    """
     device, quick = run.options.device, run.options.quick
     torch.manual_seed(run.seed)
     numbers = {}
@@ -53,14 +60,20 @@ def measure(run: Run) -> Numbers:
         calls = ways(length, device)
         right, shape = calls["multi-head attention"](x), f"{batch} x {length}"
         times = paired_times(
-            {name: partial(call, x) for name, call in calls.items()}, seconds=0.02 if quick else SECONDS, device=device
+            {name: partial(call, x) for name, call in calls.items()},
+            seconds=0.02 if quick else SECONDS,
+            device=device,
         )
         for name, call in calls.items():
             numbers[f"{name}, {shape}, differs by"] = (call(x) - right).abs().max().item()
             quartiles = ratio_quartiles(times, name, TORCH)
-            for quartile, ratio in zip(("lower quartile", "median", "upper quartile"), quartiles, strict=True):
+            for quartile, ratio in zip(
+                ("lower quartile", "median", "upper quartile"), quartiles, strict=True
+            ):
                 numbers[f"{name}, {shape}, {quartile}"] = ratio
-        run.shown.update(off=numbers[f"{WRONG}, {shape}, differs by"], fused=numbers[f"fused, {shape}, median"])
+        run.shown.update(
+            off=numbers[f"{WRONG}, {shape}, differs by"], fused=numbers[f"fused, {shape}, median"]
+        )
         run.shown["wrong"] = numbers[f"{WRONG}, {shape}, median"]
     return numbers
 

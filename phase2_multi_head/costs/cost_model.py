@@ -5,8 +5,8 @@
     memory       8 H T² + 20 T d bytes     in steps: scores and weights, T x T for each head; five vectors of d a word
                  20 T d bytes              fused: no matrix T x T
 
-Torch counts the operations and the allocator the bytes (one sequence, float32, nothing kept for training): a formula
-that is right at every measured length may be trusted where no machine follows.
+Torch counts the operations and the allocator the bytes (one sequence, float32, nothing kept for
+training): a formula that is right at every measured length may be trusted where no machine follows.
 """
 
 from functools import partial
@@ -24,7 +24,10 @@ from shared.measure import count_operations, in_bytes, peak_memory
 from shared.visualization_utils import BLUE, GREY, QUIET, label_ends
 
 D_MODEL, NUM_HEADS, MILLION = 128, 2, 1_000_000
-LENGTHS, QUICK_LENGTHS = tuple(2**n for n in range(6, 13)), tuple(2**n for n in range(6, 11))  # 64 to 4,096 or 1,024
+LENGTHS, QUICK_LENGTHS = (
+    tuple(2**n for n in range(6, 13)),
+    tuple(2**n for n in range(6, 11)),
+)  # 64 to 4,096 or 1,024
 COLORS = {"in steps": GREY, "fused": BLUE}
 LAYERS = {"in steps": MultiHeadAttention, "fused": FusedMultiHeadAttention}
 
@@ -32,41 +35,62 @@ LAYERS = {"in steps": MultiHeadAttention, "fused": FusedMultiHeadAttention}
 def peak_bytes(way: str, length: int, d_model: int = D_MODEL, num_heads: int = NUM_HEADS) -> int:
     """The most that a layer needs at one time, on paper; fused without the kernel's scratch memory.
 
-    In steps that is when the values are averaged: queries, divided queries, keys, values, means, scores, weights. Or
-    else, if T < d_k, at the end: in place of scores and divided queries, the merged heads and the output.
+    In steps that is when the values are averaged: queries, divided queries, keys, values, means,
+    scores, weights. Or else, if T < d_k, at the end: in place of scores and divided queries, the
+    merged heads and the output.
     """
     vectors, matrices = 4 * length * d_model, 4 * num_heads * length**2
-    return 5 * vectors if way == "fused" else max(5 * vectors + 2 * matrices, 6 * vectors + matrices)
+    return (
+        5 * vectors if way == "fused" else max(5 * vectors + 2 * matrices, 6 * vectors + matrices)
+    )
 
 
 @torch.no_grad()
 def measured_peak(way: str, length: int, d_model: int = D_MODEL, num_heads: int = NUM_HEADS) -> int:
     """Peak bytes of a forward pass over one sequence, on the CPU."""
-    return peak_memory(partial(LAYERS[way](d_model, num_heads, bias=False), torch.randn(1, length, d_model)))
+    return peak_memory(
+        partial(LAYERS[way](d_model, num_heads, bias=False), torch.randn(1, length, d_model))
+    )
 
 
 @torch.no_grad()
 def costs_of(num_heads: int) -> dict[str, int]:
-    """Parameters, operations and numbers in the weights of a layer, counted; d_model = 512, 128 tokens."""
+    """Parameters, operations and numbers in the weights of a layer, counted; d_model = 512, 128
+    tokens.
+    """
     layer, x = MultiHeadAttention(512, num_heads, bias=False), torch.randn(1, 128, 512)
     parameters = sum(parameter.numel() for parameter in layer.parameters())
-    return {"parameters": parameters, "operations": count_operations(layer, x), "weights": layer(x)[1].numel()}
+    return {
+        "parameters": parameters,
+        "operations": count_operations(layer, x),
+        "weights": layer(x)[1].numel(),
+    }
 
 
 def measure(run: Run) -> Numbers:
-    """Costs by heads; growth of the peak bytes for 4 times as many tokens, up to T = 4,096 (d_model = 128, 2 heads)."""
+    """Costs by heads; growth of the peak bytes for 4 times as many tokens, up to T = 4,096 (d_model
+    = 128, 2 heads).
+    """
     lengths = QUICK_LENGTHS if run.options.quick else LENGTHS
-    numbers = {f"{heads} heads, {name}": cost for heads in (1, 8, 32) for name, cost in costs_of(heads).items()}
+    numbers = {
+        f"{heads} heads, {name}": cost
+        for heads in (1, 8, 32)
+        for name, cost in costs_of(heads).items()
+    }
     for name in LAYERS:
         peaks = {length: measured_peak(name, length) for length in lengths}
         numbers[f"{name}, growth"] = peaks[lengths[-1]] / peaks[lengths[-3]]
         run.shown[name] = peaks
-    run.shown["times"] = float(f"{peak_bytes('in steps', MILLION) / peak_bytes('fused', MILLION):.1g}")
+    run.shown["times"] = float(
+        f"{peak_bytes('in steps', MILLION) / peak_bytes('fused', MILLION):.1g}"
+    )
     return numbers
 
 
 def picture(found: Results) -> Figure:
-    """Peak memory against length: formulas as lines, dashed where nothing was measured; measured values as points."""
+    """Peak memory against length: formulas as lines, dashed where nothing was measured; measured
+    values as points.
+    """
     fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
     ends = {}
     for name, color in COLORS.items():

@@ -1,6 +1,8 @@
-"""How much does a trained model need each of its heads? The gate that takes one out, and what is lost without.
+"""How much does a trained model need each of its heads? The gate that takes one out, and what is
+lost without.
 
-A gate is a number that the output of a head is multiplied by before W_O: at 1 nothing changes, at 0 the head is gone.
+A gate is a number that the output of a head is multiplied by before W_O: at 1 nothing changes, at 0
+the head is gone.
 
     Delta_h = L(gate_h = 0) - L(all gates 1)        what is lost without the head; one run for each head
 
@@ -28,18 +30,26 @@ DRAWS = 1000  # of the examples, for an interval
 
 @dataclass(frozen=True)
 class Sampled:
-    """A trained model: its attention modules, and losses() -> (B,), its loss on each of some fixed examples in nats."""
+    """A trained model: its attention modules, and losses() -> (B,), its loss on each of some fixed
+    examples in nats.
+    """
 
     layers: Sequence[MultiHeadAttention]
     losses: Callable[[], Tensor]
 
     @property
     def heads(self) -> list[Head]:
-        return [(layer, head) for layer, module in enumerate(self.layers) for head in range(module.num_heads)]
+        return [
+            (layer, head)
+            for layer, module in enumerate(self.layers)
+            for head in range(module.num_heads)
+        ]
 
     @torch.no_grad()
     def losses_without(self, removed: frozenset[Head]) -> Tensor:
-        """The loss on each example with some heads removed, none of the others trained again -> (B,), float64."""
+        """The loss on each example with some heads removed, none of the others trained again ->
+        (B,), float64.
+        """
         with removed_from(self, removed):
             return self.losses().double().cpu()
 
@@ -48,12 +58,14 @@ class Sampled:
 def gated(layers: Sequence[MultiHeadAttention], gates: Tensor) -> Iterator[None]:
     """Within the block, the output of each head is multiplied by its gate.
 
-    gates: (L, H). A hook sees what enters w_o, the outputs of all heads side by side, and may hand on something else.
-    Raises ValueError if there is not one gate for each head of each layer.
+    gates: (L, H). A hook sees what enters w_o, the outputs of all heads side by side, and may hand
+    on something else. Raises ValueError if there is not one gate for each head of each layer.
     """
     expected = (len(layers), layers[0].num_heads)
     if gates.shape != expected:
-        raise ValueError(f"gates must have one number for each head, (L, H) = {expected}: got {tuple(gates.shape)}")
+        raise ValueError(
+            f"gates must have one number for each head, (L, H) = {expected}: got {tuple(gates.shape)}"
+        )
     hooks = [
         module.w_o.register_forward_pre_hook(partial(_multiply_heads, gate))
         for module, gate in zip(layers, gates, strict=True)
@@ -82,13 +94,19 @@ def removed_from(model: Sampled, removed: frozenset[Head]) -> Iterator[None]:
 
 
 def removal_importance(model: Sampled) -> Tensor:
-    """L(x without h) - L(x) for each head and example -> (L, H, B) in nats; the mean over examples is Delta_h."""
-    rises = [model.losses_without(frozenset([head])) - model.losses_without(frozenset()) for head in model.heads]
+    """L(x without h) - L(x) for each head and example -> (L, H, B) in nats; the mean over examples
+    is Delta_h.
+    """
+    rises = [
+        model.losses_without(frozenset([head])) - model.losses_without(frozenset())
+        for head in model.heads
+    ]
     return torch.stack(rises).unflatten(0, (len(model.layers), -1))  # (L * H, B) -> (L, H, B)
 
 
 def over_examples(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower and upper end of the 95 % interval of the mean over examples, (..., B) -> (...), the same at every call.
+    """Lower and upper end of the 95 % interval of the mean over examples, (..., B) -> (...), the
+    same at every call.
 
     How the mean would spread over other draws of as many examples (bootstrap; Efron 1979).
     """
@@ -101,8 +119,8 @@ def over_examples(values: Tensor) -> tuple[Tensor, Tensor]:
 def language_model(trained: Trained, sentences: int = training.NUM_HELD_OUT) -> Sampled:
     """A model of the toy language on held-out sentences with hidden words, the same at every call.
 
-    The loss of a sentence is the sum over its hidden words, divided by how many a sentence has on average: the mean
-    over sentences counts each hidden word alike.
+    The loss of a sentence is the sum over its hidden words, divided by how many a sentence has on
+    average: the mean over sentences counts each hidden word alike.
     """
     tokens, lengths = training.to_batch(training.corpus()[1][:sentences], "masked word")
     hidden = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(0)) < training.CHOSEN

@@ -1,8 +1,9 @@
 """How many of its heads does a trained model need?
 
-Heads are removed, without training again: each as the only one, then greedily, the cheapest of those that are left. The
-loss may rise by less than 0.01 nats, by the upper end of its 95 % interval (bootstrap; Efron 1979). Two tasks: the toy
-language, two layers of four heads; and two look-ups at once, one layer of eight, as trained in heads/two_lookups.py.
+Heads are removed, without training again: each as the only one, then greedily, the cheapest of
+those that are left. The loss may rise by less than 0.01 nats, by the upper end of its 95 % interval
+(bootstrap; Efron 1979). Two tasks: the toy language, two layers of four heads; and two look-ups at
+once, one layer of eight, as trained in heads/two_lookups.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase2_multi_head.heads.head_importance import Head, Sampled, language_model, over_examples, removal_importance
+from phase2_multi_head.heads.head_importance import (
+    Head,
+    Sampled,
+    language_model,
+    over_examples,
+    removal_importance,
+)
 from phase2_multi_head.models import load_multi_head_model, train_two_lookups
 from shared import training
 from shared.evidence.claims import Claim, Numbers
@@ -36,7 +43,9 @@ def two_lookups(seed: int, steps: int) -> Sampled:
 
 
 def greedy_order(heads: Sequence[Head], loss: Callable[[frozenset[Head]], float]) -> list[Head]:
-    """At each step remove the head without which the loss is lowest, measured without those that are gone already."""
+    """At each step remove the head without which the loss is lowest, measured without those that
+    are gone already.
+    """
     left, removed = list(heads), []
     while left:
         cheapest = min(left, key=lambda head: loss(frozenset([*removed, head])))
@@ -46,7 +55,9 @@ def greedy_order(heads: Sequence[Head], loss: Callable[[frozenset[Head]], float]
 
 
 def greedy_rises(model: Sampled) -> Tensor:
-    """By how much the loss on each example rises with 0, 1, ... all heads removed greedily -> (heads + 1, B)."""
+    """By how much the loss on each example rises with 0, 1, ... all heads removed greedily ->
+    (heads + 1, B).
+    """
     losses = cache(model.losses_without)
     order = greedy_order(model.heads, lambda removed: losses(removed).mean().item())
     removals = (frozenset(order[:count]) for count in range(len(order) + 1))
@@ -59,7 +70,9 @@ def measure(run: Run) -> Numbers:
     trained = load_multi_head_model(run.options, run.seed)
     language = language_model(trained, 40 if quick else training.NUM_HELD_OUT)
     numbers = {}
-    for name, sample in zip(MODELS, (language, two_lookups(run.seed, run.steps(STEPS))), strict=True):
+    for name, sample in zip(
+        MODELS, (language, two_lookups(run.seed, run.steps(STEPS))), strict=True
+    ):
         alone, greedy = removal_importance(sample), greedy_rises(sample)
         (_, alone_at_most), (_, high) = over_examples(alone), over_examples(greedy)
         together = max(count for count, rise in enumerate(high) if rise < TOLERANCE)

@@ -1,10 +1,11 @@
 """How many heads are enough, and what does a second layer bring?
 
-Four models guess hidden words after the same steps on the same batches: one, four or eight heads in one layer, and four
-heads in each of two. In one layer more heads cost no parameters: d_model = 64 is only cut into more slices. What
-does each model lose above the grammar's own entropy, and what share of that is left with more heads? How often does its
-best head find the word that the grammar relates to another? That head is chosen on one half of the held-out sentences
-and scored on the other.
+Four models guess hidden words after the same steps on the same batches: one, four or eight heads in
+one layer, and four heads in each of two. In one layer more heads cost no parameters: d_model = 64
+is only cut into more slices. What does each model lose above the grammar's own entropy, and what
+share of that is left with more heads? How often does its best head find the word that the grammar
+relates to another? That head is chosen on one half of the held-out sentences and scored on the
+other.
 """
 
 import matplotlib.pyplot as plt
@@ -41,22 +42,32 @@ def load_models(run: Run) -> dict[str, Trained]:
 
 
 def measure(run: Run) -> Numbers:
-    """The share of held-out pairs, in either direction, that the best head gets right; nats above the best loss.
+    """The share of held-out pairs, in either direction, that the best head gets right; nats above
+    the best loss.
 
-    The models of one layer differ in nothing but the size of their heads; one head alone has no biases. Two layers have
-    twice the parameters, and a weight decay of their own, 0.5 for 0.1. Rates rise and fall once in each training.
+    The models of one layer differ in nothing but the size of their heads; one head alone has no
+    biases. Two layers have twice the parameters, and a weight decay of their own, 0.5 for 0.1.
+    Rates rise and fall once in each training.
     """
     models, held_out = load_models(run), training.corpus()[1]
     untrained = training.untrained(models["four heads, two layers"].recipe, MultiHeadAttention)
     scores = {name: chosen_and_scored(trained) for name, trained in models.items()}
     scores["best head before training"] = chosen_and_scored(untrained)
     scores["best fixed offset"] = offset_baselines(held_out[len(held_out) // 2 :])
-    numbers = {f"{name}, {relation}": share for name, shares in scores.items() for relation, share in shares.items()}
+    numbers = {
+        f"{name}, {relation}": share
+        for name, shares in scores.items()
+        for relation, share in shares.items()
+    }
     asked = questions(held_out[: QUICK_SENTENCES if run.options.quick else NUM_SENTENCES])
-    numbers |= {f"{name}, excess loss": excess_loss(trained.logits, asked) for name, trained in models.items()}
+    numbers |= {
+        f"{name}, excess loss": excess_loss(trained.logits, asked)
+        for name, trained in models.items()
+    }
     early = ((SINGLE_HEAD, make_single_head), (ONE_LAYER_RECIPE, MultiHeadAttention))
     one, four = (
-        checkpoints.trained_model(variant(recipe, steps=EARLY), make, run.options, run.seed) for recipe, make in early
+        checkpoints.trained_model(variant(recipe, steps=EARLY), make, run.options, run.seed)
+        for recipe, make in early
     )
     left = excess_loss(four.logits, asked) / excess_loss(one.logits, asked)
     numbers[f"of one head's excess four heads leave after {EARLY} steps"] = left
@@ -67,8 +78,12 @@ def measure(run: Run) -> Numbers:
 
 
 def more_is_left(n: Numbers) -> float:
-    """What eight heads leave of the excess of four, less what each of the two doublings before left, on average."""
-    return n["of four heads' excess eight leave"] - n["of one head's excess four heads leave"] ** 0.5
+    """What eight heads leave of the excess of four, less what each of the two doublings before
+    left, on average.
+    """
+    return (
+        n["of four heads' excess eight leave"] - n["of one head's excess four heads leave"] ** 0.5
+    )
 
 
 def above_baselines(n: Numbers, relation: str) -> float:
@@ -104,9 +119,19 @@ CLAIMS = (
         "the best fixed offset and than the best head before training",
         effect=lambda n: min(above_baselines(n, relation) for relation in CORE_RELATIONS),
         at_least=0.15,
-        also=lambda n: min(n[f"four heads, two layers, {relation}"] for relation in CORE_RELATIONS) >= 0.90,
-        oracle={"four heads, two layers, *": 1.0, "best fixed offset, *": 0.5, "best head before training, *": 0.3},
-        null={"four heads, two layers, *": 0.5, "best fixed offset, *": 0.5, "best head before training, *": 0.3},
+        also=lambda n: (
+            min(n[f"four heads, two layers, {relation}"] for relation in CORE_RELATIONS) >= 0.90
+        ),
+        oracle={
+            "four heads, two layers, *": 1.0,
+            "best fixed offset, *": 0.5,
+            "best head before training, *": 0.3,
+        },
+        null={
+            "four heads, two layers, *": 0.5,
+            "best fixed offset, *": 0.5,
+            "best head before training, *": 0.3,
+        },
         revised="was three claims and one of phase 3; the best head was chosen and scored on the same sentences",
     ),
 )
@@ -119,7 +144,9 @@ def picture(found: Results) -> Figure:
         color = role_color(column) if column in CORE_RELATIONS else GREY
         guess = found.mean.get(f"best fixed offset, {column}")
         values = {name.replace(", ", "\n"): found.each(f"{name}, {column}") for name in MODELS}
-        charts.bars(ax, values, dict.fromkeys(values, color), guess=guess, guess_name="a fixed offset")
+        charts.bars(
+            ax, values, dict.fromkeys(values, color), guess=guess, guess_name="a fixed offset"
+        )
         ax.set_title(column.replace("-", " – "), color=color)
     axes[0].set_title("nats above the\nbest possible loss")
     return fig

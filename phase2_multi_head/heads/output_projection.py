@@ -2,9 +2,9 @@
 
     Concat(head_1, ..., head_H) W_O  =  head_1 W_O^1 + ... + head_H W_O^H,     W_O^h = rows h d_k to (h + 1) d_k of W_O
 
-It lets every head write to all of d_model, and heads add up, each by its own part of W_O (Elhage et al. 2021). With one
-head of full size, W_V and W_O are two matrices in a row and could be one. The picture has the product above for one
-word, in small whole numbers.
+It lets every head write to all of d_model, and heads add up, each by its own part of W_O (Elhage et
+al. 2021). With one head of full size, W_V and W_O are two matrices in a row and could be one. The
+picture has the product above for one word, in small whole numbers.
 """
 
 import copy
@@ -29,7 +29,9 @@ MIDDLE, RIGHT, SUM = 9.5, 19, 8.7  # where W_O and the products begin, and the r
 def folded(attention: MultiHeadAttention) -> MultiHeadAttention:
     """One matrix in place of two: W_V becomes W_V W_O, and W_O the identity; no biases."""
     result = copy.deepcopy(attention)
-    result.w_v.weight.copy_(attention.w_o.weight @ attention.w_v.weight)  # nn.Linear holds the transposed matrix
+    result.w_v.weight.copy_(
+        attention.w_o.weight @ attention.w_v.weight
+    )  # nn.Linear holds the transposed matrix
     nn.init.eye_(result.w_o.weight)
     return result
 
@@ -38,12 +40,16 @@ def columns_written(attention: MultiHeadAttention, x: Tensor) -> int:
     """Columns of the output that the values of head 0 can change."""
     changed = copy.deepcopy(attention)
     changed.w_v.weight[: D_MODEL // attention.num_heads] += 1.0
-    return int((attention(x)[0] != changed(x)[0]).any(dim=(0, 1)).sum())  # (B, T, d_model) -> one number
+    return int(
+        (attention(x)[0] != changed(x)[0]).any(dim=(0, 1)).sum()
+    )  # (B, T, d_model) -> one number
 
 
 @torch.no_grad()
 def measure(run: Run) -> Numbers:
-    """Largest differences of the output, and columns that head 0 writes to; random weights, no biases, float64."""
+    """Largest differences of the output, and columns that head 0 writes to; random weights, no
+    biases, float64.
+    """
     torch.manual_seed(run.seed)
     x, numbers = torch.randn(2, 7, D_MODEL, dtype=torch.float64), {}
     for heads in (1, NUM_HEADS):
@@ -57,26 +63,44 @@ def measure(run: Run) -> Numbers:
 
 @torch.no_grad()
 def small_example() -> tuple[Tensor, Tensor, Tensor]:
-    """What four heads of d_v = 2 found for one word, side by side (4, 8), W_O (8, 8), and what each adds (4, 8)."""
+    """What four heads of d_v = 2 found for one word, side by side (4, 8), W_O (8, 8), and what each
+    adds (4, 8).
+    """
     generator = torch.Generator().manual_seed(2)
     attention = MultiHeadAttention(8, NUM_HEADS, bias=False)
     attention.w_o.weight.copy_(torch.randint(-1, 3, (8, 8), generator=generator))
     heads = torch.randint(1, 4, (NUM_HEADS, 1, 2), generator=generator).float()
-    return torch.block_diag(*heads), attention.w_o.weight.detach().T, added_by_heads(attention, heads)[:, 0]
+    return (
+        torch.block_diag(*heads),
+        attention.w_o.weight.detach().T,
+        added_by_heads(attention, heads)[:, 0],
+    )
 
 
 def picture(_: Results) -> Figure:
-    """Left what each head writes without W_O, right with it, in the middle W_O; each head beside its rows of W_O."""
+    """Left what each head writes without W_O, right with it, in the middle W_O; each head beside
+    its rows of W_O.
+    """
     side_by_side, matrix, added = small_example()
     fig, ax = plt.subplots(figsize=(9, 4.5), layout="constrained")
     charts.cells(ax, MIDDLE, 0, matrix, [[COLORS[row // 2]] * 8 for row in range(8)])
     for head, color in enumerate(COLORS):
         middle, own = 2 * head + 0.5, torch.arange(8) // 2 == head
-        ax.text(-0.4, middle + 0.5, f"head {head}", color=color, ha="right", va="center", fontsize=11)
-        charts.cells(ax, 0, middle, side_by_side[head : head + 1].where(own, torch.nan), [[color] * 8])
+        ax.text(
+            -0.4, middle + 0.5, f"head {head}", color=color, ha="right", va="center", fontsize=11
+        )
+        charts.cells(
+            ax, 0, middle, side_by_side[head : head + 1].where(own, torch.nan), [[color] * 8]
+        )
         charts.cells(ax, RIGHT, middle, added[head : head + 1], [[color] * 8])
         write(ax, middle + 0.5, "+" if head else "")
-    charts.cells(ax, 0, SUM, side_by_side.sum(dim=0, keepdim=True), [[COLORS[column // 2] for column in range(8)]])
+    charts.cells(
+        ax,
+        0,
+        SUM,
+        side_by_side.sum(dim=0, keepdim=True),
+        [[COLORS[column // 2] for column in range(8)]],
+    )
     charts.cells(ax, RIGHT, SUM, added.sum(dim=0, keepdim=True), [[INK] * 8])
     ax.text(MIDDLE + 4, SUM + 0.5, "W_O", ha="center", va="center")
     write(ax, SUM + 0.5)

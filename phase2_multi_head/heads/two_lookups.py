@@ -4,9 +4,10 @@ Each symbol is given by the ones 1 and 3 places before it, through a table drawn
 
     y_t = table[x_(t-1), x_(t-3)]        x  2 0 1 2 ...      y_3 = table[1, 2], because x_2 = 1 and x_0 = 2
 
-One of the two symbols alone says nothing about y_t. Eight heads of size 8 are compared with one of size 64, which has
-as many parameters. One head also gets twice the steps, in a training of its own: the rates rise and fall over all steps
-of a training, and are the same at their highest for all three models.
+One of the two symbols alone says nothing about y_t. Eight heads of size 8 are compared with one of
+size 64, which has as many parameters. One head also gets twice the steps, in a training of its own:
+the rates rise and fall over all steps of a training, and are the same at their highest for all
+three models.
 """
 
 import torch
@@ -16,7 +17,11 @@ from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
 from shared.tasks import TwoPlaces
 
-MODELS = {"eight heads, 200 steps": (8, 200), "one head, 200 steps": (1, 200), "one head, 400 steps": (1, 400)}
+MODELS = {
+    "eight heads, 200 steps": (8, 200),
+    "one head, 200 steps": (1, 200),
+    "one head, 400 steps": (1, 400),
+}
 
 
 @torch.no_grad()
@@ -29,7 +34,10 @@ def share_right(num_heads: int, seed: int, steps: int) -> float:
 
 def measure(run: Run) -> Numbers:
     """Share of right answers to strings not trained on; by chance 0.13."""
-    return {name: share_right(heads, run.seed, run.steps(steps)) for name, (heads, steps) in MODELS.items()}
+    return {
+        name: share_right(heads, run.seed, run.steps(steps))
+        for name, (heads, steps) in MODELS.items()
+    }
 
 
 CLAIMS = (

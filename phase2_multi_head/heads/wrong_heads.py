@@ -1,9 +1,11 @@
 """How is multi-head attention written wrong, without any shape that tells?
 
 1. Reshape without the transpose. (B, T, d_model) viewed as (B, H, T, d_k) has the right shape, but a head's rows are
-   then pieces of neighbouring words. The picture has three words of six numbers, cut into two heads.
+   then pieces of neighbouring words. The picture has three words of six numbers, cut into two
+   heads.
 2. Slice the input. Cut x itself into H slices and send all of them through one small projection of d_k x d_k. It is
-   often printed, and it trains. But head h never sees the other slices, and all heads ask the same question.
+   often printed, and it trains. But head h never sees the other slices, and all heads ask the same
+   question.
 """
 
 import matplotlib.pyplot as plt
@@ -24,7 +26,9 @@ WORD_COLORS = (BLUE, ORANGE, GREEN)
 
 
 class SlicedInput(nn.Module):
-    """The wrong version: head h sees columns h * d_k to (h + 1) * d_k of x, and all heads share their projections."""
+    """The wrong version: head h sees columns h * d_k to (h + 1) * d_k of x, and all heads share
+    their projections.
+    """
 
     def __init__(self, d_model: int, num_heads: int) -> None:
         super().__init__()
@@ -36,28 +40,40 @@ class SlicedInput(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T)."""
         slices = split_heads(x, self.num_heads)  # -> (B, H, T, d_k), not projected
-        heads, weights = scaled_dot_product_attention(self.w_q(slices), self.w_k(slices), self.w_v(slices), mask)
+        heads, weights = scaled_dot_product_attention(
+            self.w_q(slices), self.w_k(slices), self.w_v(slices), mask
+        )
         return self.w_o(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)
 
 
 def columns_read(attention: nn.Module) -> int:
-    """How many columns of x can change the weights of head 0: those with a gradient that is not zero."""
+    """How many columns of x can change the weights of head 0: those with a gradient that is not
+    zero.
+    """
     x = torch.randn(1, 7, D_MODEL, dtype=torch.float64, requires_grad=True)
     _, weights = attention(x)
-    (gradient,) = torch.autograd.grad((weights[0, 0] * torch.randn(7, 7, dtype=torch.float64)).sum(), x)
+    (gradient,) = torch.autograd.grad(
+        (weights[0, 0] * torch.randn(7, 7, dtype=torch.float64)).sum(), x
+    )
     return int((gradient != 0).any(dim=1).sum())  # (1, 7, d_model) -> one number
 
 
 @torch.no_grad()
 def apart_on_equal_slices(attention: nn.Module) -> float:
-    """Largest difference between two heads where all slices of x hold the same numbers: 0 if they ask the same."""
-    x = torch.randn(1, 7, D_MODEL // NUM_HEADS, dtype=torch.float64).repeat(1, 1, NUM_HEADS)  # -> (1, 7, d_model)
+    """Largest difference between two heads where all slices of x hold the same numbers: 0 if they
+    ask the same.
+    """
+    x = torch.randn(1, 7, D_MODEL // NUM_HEADS, dtype=torch.float64).repeat(
+        1, 1, NUM_HEADS
+    )  # -> (1, 7, d_model)
     _, weights = attention(x)
     return (weights[:, 0] - weights[:, 1]).abs().max().item()
 
 
 def measure(run: Run) -> Numbers:
-    """What head 0 reads, how far two heads are apart on equal slices, and parameters; layers with random weights."""
+    """What head 0 reads, how far two heads are apart on equal slices, and parameters; layers with
+    random weights.
+    """
     torch.manual_seed(run.seed)
     numbers = {}
     for name, make in (("multi-head", MultiHeadAttention), ("sliced input", SlicedInput)):
@@ -75,12 +91,20 @@ def numbered_words() -> Tensor:
 
 def draw_words(ax: plt.Axes, left: float, top: float, rows: Tensor, title: str) -> None:
     """Numbers (T, columns), each on the colour of the word that it comes from."""
-    charts.cells(ax, left, top, rows, [[WORD_COLORS[number // 10] for number in row] for row in rows.tolist()])
+    charts.cells(
+        ax,
+        left,
+        top,
+        rows,
+        [[WORD_COLORS[number // 10] for number in row] for row in rows.tolist()],
+    )
     ax.text(left + rows.size(1) / 2, top - 0.15, title, ha="center", va="bottom", fontsize=11)
 
 
 def picture(_: Results) -> Figure:
-    """x, and the two heads that split_heads makes of it, above those of a bare view; a colour for each word."""
+    """x, and the two heads that split_heads makes of it, above those of a bare view; a colour for
+    each word.
+    """
     fig, ax = plt.subplots(figsize=(9, 4.6), layout="constrained")
     x = numbered_words()
     right, wrong = split_heads(x, 2), x.view(1, 2, 3, 3)
@@ -89,7 +113,9 @@ def picture(_: Results) -> Figure:
         (right, 0, "view(B, T, H, d_k).transpose(1, 2)", "right: every row\nis one word"),
         (wrong, 5.6, "view(B, H, T, d_k)", "wrong: in head 0,\nrow 1 is still word 0"),
     ):
-        ax.annotate("", (9.2, top + 1.5), (6.4, 4.3), arrowprops={"arrowstyle": "->", "color": QUIET})
+        ax.annotate(
+            "", (9.2, top + 1.5), (6.4, 4.3), arrowprops={"arrowstyle": "->", "color": QUIET}
+        )
         ax.text(12.9, top - 1.1, code, family="monospace", ha="center", va="bottom")
         ax.text(16.9, top + 1.5, verdict, va="center", fontsize=11)
         for head in range(2):

@@ -1,7 +1,7 @@
 """How does a learned query make one vector out of a sentence?
 
-A classifier needs one vector for a sentence. Every pooling below is a weighted mean of the words; they differ in who
-chooses the weights:
+A classifier needs one vector for a sentence. Every pooling below is a weighted mean of the words;
+they differ in who chooses the weights:
 
     mean         nobody: each word gets the same
     last word    the place: the last word gets 1, the others 0
@@ -25,9 +25,13 @@ Pooling = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 
 def visible_words(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Which words of x (B, T, d_model) may be read, bool (B, 1, 1, T). mask: None, (B or 1, 1, 1, T) or (1, T)."""
+    """Which words of x (B, T, d_model) may be read, bool (B, 1, 1, T). mask: None, (B or 1, 1, 1,
+    T) or (1, T).
+    """
     if x.dim() != 3 or x.size(1) == 0:
-        raise ValueError(f"pooling takes words (B, T, d_model) with T of 1 or more: got shape {tuple(x.shape)}")
+        raise ValueError(
+            f"pooling takes words (B, T, d_model) with T of 1 or more: got shape {tuple(x.shape)}"
+        )
     shape = (x.size(0), 1, 1, x.size(1))
     if mask is None:
         return torch.ones(shape, dtype=torch.bool, device=x.device)
@@ -37,7 +41,9 @@ def visible_words(x: Tensor, mask: Tensor | None) -> Tensor:
 
 def weighted_mean(weights: Tensor, x: Tensor) -> Tensor:
     """weights (B, 1, 1, T), x (B, T, d_model) -> (B, d_model)."""
-    return (weights[:, 0] @ x)[:, 0]  # (B, 1, T) @ (B, T, d_model) -> (B, 1, d_model) -> (B, d_model)
+    return (weights[:, 0] @ x)[
+        :, 0
+    ]  # (B, 1, T) @ (B, T, d_model) -> (B, 1, d_model) -> (B, d_model)
 
 
 def mean_pooling(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -50,7 +56,9 @@ def mean_pooling(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]
 def last_pooling(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The last visible word. A row of padding alone gives 0."""
     place = torch.arange(x.size(1), device=x.device)
-    last = place.where(visible_words(x, mask), -1).amax(dim=-1, keepdim=True)  # (B, 1, 1, T) -> (B, 1, 1, 1)
+    last = place.where(visible_words(x, mask), -1).amax(
+        dim=-1, keepdim=True
+    )  # (B, 1, 1, T) -> (B, 1, 1, 1)
     weights = (place == last).to(x.dtype)  # (B, 1, 1, 1) -> (B, 1, 1, T)
     return weighted_mean(weights, x), weights
 
@@ -58,9 +66,9 @@ def last_pooling(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]
 class AttentionPooling(nn.Module):
     """One learned query attends over the words; keys and values are the words themselves.
 
-    A key projection would add d_model² weights and nothing else: q · (W x) = (Wᵀ q) · x, which is another query. So
-    it is with a value projection if a linear layer follows. The query starts at zero, where all scores are equal:
-    training begins with the mean and moves away from it.
+    A key projection would add d_model² weights and nothing else: q · (W x) = (Wᵀ q) · x, which is
+    another query. So it is with a value projection if a linear layer follows. The query starts at
+    zero, where all scores are equal: training begins with the mean and moves away from it.
     """
 
     def __init__(self, d_model: int) -> None:
@@ -70,17 +78,21 @@ class AttentionPooling(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (B, T, d_model) -> pooled (B, d_model), weights (B, 1, 1, T).
 
-        mask: bool, True = may be read, (B, 1, 1, T) as padding_mask makes it. A row of padding alone gives 0.
+        mask: bool, True = may be read, (B, 1, 1, T) as padding_mask makes it. A row of padding
+        alone gives 0.
         """
         visible = visible_words(x, mask)
-        query = self.query.expand(x.size(0), 1, 1, -1)  # (d_model,) -> (B, 1, 1, d_model): one head, one query
+        query = self.query.expand(
+            x.size(0), 1, 1, -1
+        )  # (d_model,) -> (B, 1, 1, d_model): one head, one query
         words = x.unsqueeze(1)  # (B, T, d_model) -> (B, 1, T, d_model)
         pooled, weights = scaled_dot_product_attention(query, words, words, visible)
         return pooled.flatten(start_dim=1), weights  # (B, 1, 1, d_model) -> (B, d_model)
 
 
 class AttentionClassifier(nn.Module):
-    """Words -> embedding + position -> attention layer or nothing -> pooling -> linear -> yes or no.
+    """Words -> embedding + position -> attention layer or nothing -> pooling -> linear -> yes or
+    no.
 
     attention: a module like MultiHeadAttention, its output added to the words.
     """
@@ -88,7 +100,9 @@ class AttentionClassifier(nn.Module):
     def __init__(self, d_model: int, pooling: Pooling, attention: nn.Module | None = None) -> None:
         super().__init__()
         self.embedding = nn.Embedding(len(VOCABULARY), d_model)
-        self.register_buffer("positions", sinusoidal_positions(MAX_LENGTH, d_model), persistent=False)
+        self.register_buffer(
+            "positions", sinusoidal_positions(MAX_LENGTH, d_model), persistent=False
+        )
         self.to_logits = nn.Linear(d_model, 2)
         self.pooling, self.attention = pooling, attention
 
@@ -97,6 +111,7 @@ class AttentionClassifier(nn.Module):
         x = self.embedding(tokens) + self.positions[: tokens.size(-1)]  # (B, T) -> (B, T, d_model)
         if self.attention is not None:
             x = x + self.attention(x, mask=mask)[0]
-        # The mask again: the layer hid padding from the words, but it wrote a vector at each place of padding too.
+        # The mask again: the layer hid padding from the words, but it wrote a vector at each place
+        # of padding too.
         pooled, weights = self.pooling(x, mask)
         return self.to_logits(pooled), weights  # (B, d_model) -> (B, 2)

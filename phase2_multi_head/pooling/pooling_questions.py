@@ -1,10 +1,11 @@
 """Which pooling finds the word that decides?
 
-Three questions about sentences with three nouns, "those dogs beside the barn slept in a soft bed": is the subject
-plural (dogs)? Is the noun beside it (barn)? Is the place (bed)? One word decides each, and no noun says anything about
-another. Words are embedded and given their position, then pooled by their mean, as their last word or by attention,
-then classified. Subjects are words of their own; the other two nouns are drawn from the same words, and only their
-order tells which is beside the subject. That question is asked once more with a layer of attention before the pooling.
+Three questions about sentences with three nouns, "those dogs beside the barn slept in a soft bed":
+is the subject plural (dogs)? Is the noun beside it (barn)? Is the place (bed)? One word decides
+each, and no noun says anything about another. Words are embedded and given their position, then
+pooled by their mean, as their last word or by attention, then classified. Subjects are words of
+their own; the other two nouns are drawn from the same words, and only their order tells which is
+beside the subject. That question is asked once more with a layer of attention before the pooling.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,9 @@ from shared.visualization_utils import BLUE, GREY
 
 QUESTIONS = ("subject", "beside", "place")  # is this noun plural?
 LAYERED = "beside, after a layer"
-PLURALS = frozenset(plural for nouns in (SUBJECTS, PLACES) for pairs in nouns.values() for _, plural in pairs)
+PLURALS = frozenset(
+    plural for nouns in (SUBJECTS, PLACES) for pairs in nouns.values() for _, plural in pairs
+)
 D_MODEL, STEPS = 32, 200
 POOLINGS: dict[str, Callable[[], Pooling]] = {
     "mean": lambda: mean_pooling,
@@ -55,9 +58,13 @@ class Task(NamedTuple):
 
 
 def noun_asked_for(sentence: Sentence, question: str) -> int:
-    """Index of the noun that a question is about, from the gold relations of a sentence with three nouns."""
+    """Index of the noun that a question is about, from the gold relations of a sentence with three
+    nouns.
+    """
     subject, place = (sentence.relations[f"verb-{role}"][0][1] for role in ("subject", "place"))
-    (other,) = (noun for _, noun in sentence.relations["determiner-noun"] if noun not in (subject, place))
+    (other,) = (
+        noun for _, noun in sentence.relations["determiner-noun"] if noun not in (subject, place)
+    )
     return {"subject": subject, "beside": other, "place": place}[question]
 
 
@@ -68,21 +75,33 @@ def make_task(sentences: list[Sentence], question: str) -> Task:
     for row, sentence in enumerate(sentences):
         asked = noun_asked_for(sentence, question)
         answers.append(int(sentence.words[asked] in PLURALS))
-        determiners = [determiner for determiner, noun in sentence.relations["determiner-noun"] if noun == asked]
+        determiners = [
+            determiner
+            for determiner, noun in sentence.relations["determiner-noun"]
+            if noun == asked
+        ]
         decisive[row, [*determiners, asked]] = True
     return Task(tokens, padding_mask(lengths, tokens.size(1)), torch.tensor(answers), decisive)
 
 
 @cache
 def tasks(question: str) -> tuple[Task, Task]:
-    """(train, held-out) of a question: about 2,400 and 900 sentences with three nouns, the same for all seeds."""
+    """(train, held-out) of a question: about 2,400 and 900 sentences with three nouns, the same for
+    all seeds.
+    """
     train, held_out = sample_corpus(8000, 3000)
-    three = [[s for s in part if len(s.relations["determiner-noun"]) == 3] for part in (train, held_out)]
+    three = [
+        [s for s in part if len(s.relations["determiner-noun"]) == 3] for part in (train, held_out)
+    ]
     return make_task(three[0], question), make_task(three[1], question)
 
 
-def train(pooling: str, question: str, with_layer: bool, seed: int, steps: int) -> AttentionClassifier:
-    """Train a classifier; for a seed, all poolings start with the same numbers and see the same batches."""
+def train(
+    pooling: str, question: str, with_layer: bool, seed: int, steps: int
+) -> AttentionClassifier:
+    """Train a classifier; for a seed, all poolings start with the same numbers and see the same
+    batches.
+    """
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     attention = MultiHeadAttention(D_MODEL, 4) if with_layer else None
@@ -107,7 +126,9 @@ def right_and_looks(model: AttentionClassifier, task: Task) -> tuple[float, floa
 
 
 def measure(run: Run) -> Numbers:
-    """Share of held-out sentences answered right, and of the weight of attention on the word that decides."""
+    """Share of held-out sentences answered right, and of the weight of attention on the word that
+    decides.
+    """
     numbers = {}
     for case in (*QUESTIONS, LAYERED):
         question, held_out = case.split(",")[0], tasks(case.split(",")[0])[1]
@@ -143,10 +164,16 @@ CLAIM = Claim(
 def picture(found: Results) -> Figure:
     """How often each pooling is right, a panel for each question."""
     fig, axes = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True, layout="constrained")
-    asked = ("is the subject plural?\n(dogs)", "is the noun beside it plural?\n(barn)", "is the place plural?\n(bed)")
+    asked = (
+        "is the subject plural?\n(dogs)",
+        "is the noun beside it plural?\n(barn)",
+        "is the place plural?\n(bed)",
+    )
     for ax, question, text in zip(axes, QUESTIONS, asked, strict=True):
         guess = found.mean[f"{question}, most frequent answer"]
-        charts.bars(ax, {name: found.each(f"{question}, {name}") for name in POOLINGS}, COLORS, guess=guess)
+        charts.bars(
+            ax, {name: found.each(f"{question}, {name}") for name in POOLINGS}, COLORS, guess=guess
+        )
         ax.set_title(text)
     return fig
 

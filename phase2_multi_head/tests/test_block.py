@@ -1,4 +1,5 @@
-"""The block step by step, by parts, with dropout and with its norms behind; rank collapse against worked numbers.
+"""The block step by step, by parts, with dropout and with its norms behind; rank collapse against
+worked numbers.
 
 The block in its transformer: test_oracles.py.
 """
@@ -20,7 +21,9 @@ from shared.toy_model import Block, ToyTransformer
 
 
 def new_block(kind=Block, **more):
-    """d_model 21, 3 heads of 7; the norms have weights of their own, so that none can stand for another."""
+    """d_model 21, 3 heads of 7; the norms have weights of their own, so that none can stand for
+    another.
+    """
     torch.manual_seed(0)
     block = kind(21, MultiHeadAttention(21, 3), **more).double()
     for norm in (block.attention_norm, block.feed_forward_norm):
@@ -39,15 +42,23 @@ def test_steps_lead_through_the_block():
     near(found["what goes out"], block(x, mask)[0])
     near(found["   attention reads"], block.attention_norm(x))
     near(found["x + attention"], x + found["   attention adds"])
-    near(found["   feed-forward adds"], block.feed_forward(block.feed_forward_norm(found["x + attention"])))
-    assert found["   hidden, after ReLU"].shape == (2, 5, 42) and found["   hidden, after ReLU"].min() == 0
+    near(
+        found["   feed-forward adds"],
+        block.feed_forward(block.feed_forward_norm(found["x + attention"])),
+    )
+    assert (
+        found["   hidden, after ReLU"].shape == (2, 5, 42)
+        and found["   hidden, after ReLU"].min() == 0
+    )
 
 
 # ---- dropout, and where the norm stands
 
 
 def test_without_dropout_not_a_bit_is_changed_and_nothing_is_drawn():
-    """As the block was before it had dropout: the same numbers in training, the same names, the same random state."""
+    """As the block was before it had dropout: the same numbers in training, the same names, the
+    same random state.
+    """
     block, x = new_block().train(), words(2, 5, 21)
     state = torch.get_rng_state()
     output, _ = block(x)
@@ -65,14 +76,18 @@ def test_dropout_is_off_when_the_model_is_used(kind):
 
 
 def dropped_share(added, wanted, share):
-    """How many of the numbers are 0; all others must be what is wanted, divided by the share that is kept."""
+    """How many of the numbers are 0; all others must be what is wanted, divided by the share that
+    is kept.
+    """
     gone = added.abs() < 1e-9
     near(added.masked_fill(gone, 0), (wanted / (1 - share)).masked_fill(gone, 0))
     return gone.double().mean().item()
 
 
 def test_dropout_is_of_what_attention_adds_and_not_of_the_stream():
-    """The other sub-layer is silenced, so that one addition is left: each number of it is 0 or 1/0.6 of itself."""
+    """The other sub-layer is silenced, so that one addition is left: each number of it is 0 or
+    1/0.6 of itself.
+    """
     block, x = new_block(dropout=0.4).train(), words(7, 11, 21)
     nn.init.zeros_(block.feed_forward[2].weight)
     nn.init.zeros_(block.feed_forward[2].bias)
@@ -101,7 +116,9 @@ def test_a_post_norm_block_drops_what_is_added_before_it_normalises():
 
 def torch_layer(block, *, norm_first):
     """PyTorch's own layer with the weights of a block."""
-    layer = nn.TransformerEncoderLayer(21, 3, 42, dropout=0.0, batch_first=True, norm_first=norm_first).double()
+    layer = nn.TransformerEncoderLayer(
+        21, 3, 42, dropout=0.0, batch_first=True, norm_first=norm_first
+    ).double()
     layer.self_attn = torch_twin(block.attention)
     layer.norm1.load_state_dict(block.attention_norm.state_dict())
     layer.norm2.load_state_dict(block.feed_forward_norm.state_dict())
@@ -123,7 +140,9 @@ def test_a_block_is_the_layer_of_pytorch_with_its_norm_before_or_behind(kind, no
 
 def test_models_with_the_norm_before_and_behind_start_from_the_same_weights():
     before, behind = (post_norm.new_model(kind, seed=7) for kind in (Block, PostNormBlock))
-    for (name, one), (_, other) in zip(before.named_parameters(), behind.named_parameters(), strict=True):
+    for (name, one), (_, other) in zip(
+        before.named_parameters(), behind.named_parameters(), strict=True
+    ):
         assert torch.equal(one, other), name
     assert {type(block) for block in behind.blocks} == {PostNormBlock}
     torch.manual_seed(7)
@@ -140,7 +159,11 @@ def test_rates_from_the_top_fall_as_those_of_a_cycle_do():
 
 def test_layers_are_made_of_the_parts_that_they_name():
     block, x = new_block(), words(2, 5, 21)
-    attend, feed, norms = block.attention, block.feed_forward, (block.attention_norm, block.feed_forward_norm)
+    attend, feed, norms = (
+        block.attention,
+        block.feed_forward,
+        (block.attention_norm, block.feed_forward_norm),
+    )
     expected = {
         "attention alone": attend(x)[0],
         "attention, feed-forward": feed(attend(x)[0]),
@@ -157,12 +180,21 @@ def test_distance_to_rank_one_worked_by_hand():
     by_hand = {
         1 / math.sqrt(2): [[1.0, 0.0], [0.0, 1.0]],  # mean (½, ½): 1 of the squares is left of 2
         1.0: [[3.0, -4.0], [-3.0, 4.0]],  # mean 0: nothing is alike
-        math.sqrt(2 / 10): [[1.0, 2.0], [1.0, 0.0], [1.0, 1.0], [1.0, 1.0]],  # mean (1, 1): 2 left of 10
+        math.sqrt(2 / 10): [
+            [1.0, 2.0],
+            [1.0, 0.0],
+            [1.0, 1.0],
+            [1.0, 1.0],
+        ],  # mean (1, 1): 2 left of 10
     }
     for expected, x in by_hand.items():
-        assert distance(torch.tensor(x, dtype=torch.float64)).item() == pytest.approx(expected, rel=1e-14)
+        assert distance(torch.tensor(x, dtype=torch.float64)).item() == pytest.approx(
+            expected, rel=1e-14
+        )
     assert distance(words(1, 7).expand(5, 7)) < 1e-15 and distance(torch.zeros(5, 7)) == 0
-    assert distance(words(5, 1) @ words(1, 7)) > 0.3, "rank one, but the rows are multiples: not all words alike"
+    assert distance(words(5, 1) @ words(1, 7)) > 0.3, (
+        "rank one, but the rows are multiples: not all words alike"
+    )
 
 
 @pytest.mark.parametrize("initial", rank_collapse.INITIAL)
@@ -178,12 +210,20 @@ def test_without_residual_the_words_become_alike_sooner(initial):
 
 
 def test_two_words_of_one_number_are_cubed():
-    """Words m ± e, weights a number each: the outputs are w_o w_v (m ± e tanh(w_q w_k (m ± e) e)), so ± e³ is left."""
+    """Words m ± e, weights a number each: the outputs are w_o w_v (m ± e tanh(w_q w_k (m ± e) e)),
+    so ± e³ is left.
+    """
     attention, e = MultiHeadAttention(1, 1, bias=False).double(), 1e-3
-    for linear, weight in zip((attention.w_q, attention.w_k, attention.w_v, attention.w_o), (2, 3, 5, 7), strict=True):
+    for linear, weight in zip(
+        (attention.w_q, attention.w_k, attention.w_v, attention.w_o), (2, 3, 5, 7), strict=True
+    ):
         nn.init.constant_(linear.weight, weight)
     output, _ = attention(torch.tensor([[[0.25 + e], [0.25 - e]]], dtype=torch.float64))
-    near(output[0, 0] - output[0, 1], torch.tensor([2 * 5 * 7 * 2 * 3 * e**3], dtype=torch.float64), share=1e-4)
+    near(
+        output[0, 0] - output[0, 1],
+        torch.tensor([2 * 5 * 7 * 2 * 3 * e**3], dtype=torch.float64),
+        share=1e-4,
+    )
 
 
 def test_xavier_reaches_the_matrices_and_leaves_the_norms():

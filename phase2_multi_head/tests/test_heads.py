@@ -1,4 +1,6 @@
-"""MultiHeadAttention beside the table of oracles; wrong heads against loops over slices; patterns of known numbers."""
+"""MultiHeadAttention beside the table of oracles; wrong heads against loops over slices; patterns
+of known numbers.
+"""
 
 import itertools
 import math
@@ -16,7 +18,13 @@ from phase2_multi_head import visualize
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.heads import output_projection, two_lookups, wrong_heads
-from phase2_multi_head.heads.head_importance import Sampled, gated, language_model, over_examples, removal_importance
+from phase2_multi_head.heads.head_importance import (
+    Sampled,
+    gated,
+    language_model,
+    over_examples,
+    removal_importance,
+)
 from phase2_multi_head.heads.head_pruning import greedy_order, greedy_rises
 from phase2_multi_head.models import ONE_LAYER_RECIPE, train_two_lookups
 from phase2_multi_head.models import RECIPE as DEEP_RECIPE
@@ -35,8 +43,12 @@ def test_split_and_merge_are_inverse_and_put_each_column_in_its_head():
     split = split_heads(x, 3)
     for head, column in itertools.product(range(3), range(11)):
         wrong = (split[:, head, :, column] != x[:, :, 11 * head + column]).sum().item()
-        assert not wrong, f"head {head} must have column {11 * head + column} of each word: is the transpose missing?"
-    assert not (merge_heads(split) != x).sum(), "merge_heads must put each column back where split_heads took it"
+        assert not wrong, (
+            f"head {head} must have column {11 * head + column} of each word: is the transpose missing?"
+        )
+    assert not (merge_heads(split) != x).sum(), (
+        "merge_heads must put each column back where split_heads took it"
+    )
 
 
 def test_multi_head_value_can_differ_from_key_and_dropout_stays_off_the_weights():
@@ -52,14 +64,17 @@ def test_multi_head_value_can_differ_from_key_and_dropout_stays_off_the_weights(
 
 
 def test_heads_must_divide_the_width_and_the_error_says_what_works():
-    with pytest.raises(ValueError, match=r"d_model=1600 is not divisible by num_heads=48.*: 50 heads of 32"):
+    with pytest.raises(
+        ValueError, match=r"d_model=1600 is not divisible by num_heads=48.*: 50 heads of 32"
+    ):
         MultiHeadAttention(1600, 48)
     with pytest.raises(ValueError, match="num_heads must be a whole number, 1 or more: got 0"):
         MultiHeadAttention(16, 0)
 
 
 @pytest.mark.parametrize(
-    "kind", [MultiHeadAttention, FusedMultiHeadAttention, partial(GroupedQueryAttention, num_kv_heads=2)]
+    "kind",
+    [MultiHeadAttention, FusedMultiHeadAttention, partial(GroupedQueryAttention, num_kv_heads=2)],
 )
 @pytest.mark.parametrize(
     ("shapes", "message"),
@@ -93,13 +108,21 @@ def test_sliced_heads_see_their_slice_and_ask_one_question_and_real_heads_do_not
     torch.manual_seed(0)
     wrong, right = wrong_heads.SlicedInput(64, 4).double(), MultiHeadAttention(64, 4).double()
     assert (wrong_heads.columns_read(wrong), wrong_heads.columns_read(right)) == (16, 64)  # C079
-    assert wrong_heads.apart_on_equal_slices(wrong) == 0 < 0.01 < wrong_heads.apart_on_equal_slices(right)
+    assert (
+        wrong_heads.apart_on_equal_slices(wrong)
+        == 0
+        < 0.01
+        < wrong_heads.apart_on_equal_slices(right)
+    )
 
 
 def test_a_view_alone_mixes_words():
     x = wrong_heads.numbered_words()
     assert x[0, 1, 4] == 14 and torch.equal(merge_heads(split_heads(x, 2)), x)  # C089
-    right, wrong = split_heads(x, 2)[0] // 10, x.view(1, 2, 3, 3)[0] // 10  # (H, T, d_k): from which word
+    right, wrong = (
+        split_heads(x, 2)[0] // 10,
+        x.view(1, 2, 3, 3)[0] // 10,
+    )  # (H, T, d_k): from which word
     assert (right == torch.arange(3)[:, None]).all()
     assert wrong[0, :, 0].tolist() == [0, 0, 1] and wrong[1, :, 0].tolist() == [1, 2, 2]
 
@@ -125,7 +148,9 @@ def test_output_projection_folds_for_one_head_alone():
 
 
 def test_models_differ_in_what_their_experiment_says_and_in_nothing_else():
-    one, four, deep = (replace(r, name="", stages=()) for r in (RECIPE, ONE_LAYER_RECIPE, DEEP_RECIPE))
+    one, four, deep = (
+        replace(r, name="", stages=()) for r in (RECIPE, ONE_LAYER_RECIPE, DEEP_RECIPE)
+    )
     assert replace(one, num_heads=4) == four
     assert replace(four, num_layers=2, matrix_decay=deep.matrix_decay) == deep
 
@@ -134,7 +159,9 @@ def test_two_lookups_are_asked_on_new_strings_by_the_table_of_their_seed():
     (_, symbols, answers), (_, again, same) = (train_two_lookups(8, 3, steps) for steps in (0, 1))
     assert answers.shape == (250, 9)
     said = {}
-    for row, wanted in zip(symbols.tolist() + again.tolist(), answers.tolist() + same.tolist(), strict=True):
+    for row, wanted in zip(
+        symbols.tolist() + again.tolist(), answers.tolist() + same.tolist(), strict=True
+    ):
         for place, answer in enumerate(wanted, start=3):
             assert said.setdefault((row[place - 1], row[place - 3]), answer) == answer
     assert len(said) == 64 and not torch.equal(symbols, again)
@@ -142,7 +169,9 @@ def test_two_lookups_are_asked_on_new_strings_by_the_table_of_their_seed():
 
 
 def test_heads_of_known_patterns_are_described_by_their_numbers():
-    """One looks at all words alike, one at the word itself, one at the next; the last word is padding."""
+    """One looks at all words alike, one at the word itself, one at the next; the last word is
+    padding.
+    """
     even, own, after = torch.full((5, 5), 0.2), torch.eye(5), torch.eye(5).roll(1, dims=1)
     weights, mask = torch.stack([even, own, after])[None].double(), torch.ones(1, 1, 5, 5).bool()
     weights[..., 4, :], mask[..., 4, :] = 0.2, False
@@ -151,7 +180,9 @@ def test_heads_of_known_patterns_are_described_by_their_numbers():
 
 
 def test_largest_weight_and_effective_context_worked_by_hand():
-    """Entropy of .5 .25 .25 is 1.5 ln 2, so its row draws on 2^1.5 words; four equal weights count as four."""
+    """Entropy of .5 .25 .25 is 1.5 ln 2, so its row draws on 2^1.5 words; four equal weights count
+    as four.
+    """
     one = [[0.5, 0.25, 0.25, 0.0], [0.0, 1.0, 0.0, 0.0], [0.25] * 4, [0.7, 0.1, 0.1, 0.1]]
     other = [[0.0, 0.0, 0.0, 1.0], [0.5, 0.0, 0.5, 0.0], [0.0, 0.8, 0.0, 0.2], [0.25] * 4]
     weights = torch.tensor([[one, other]], dtype=torch.float64)
@@ -166,12 +197,21 @@ def test_largest_weight_and_effective_context_worked_by_hand():
 
 
 def test_the_numbers_of_a_head_are_its_own_in_its_layer():
-    """Head 0 of layer 0 looks at itself, all others at all words alike; before, head 0 of layer 1 was sharper."""
+    """Head 0 of layer 0 looks at itself, all others at all words alike; before, head 0 of layer 1
+    was sharper.
+    """
     even, own = torch.full((5, 5), 0.2, dtype=torch.float64), torch.eye(5, dtype=torch.float64)
     mask = torch.ones(1, 1, 5, 5, dtype=torch.bool)
     sharp, blurred = torch.stack([own, even])[None], torch.stack([even, even])[None]
     numbers = visualize.describe_heads([sharp, blurred], [blurred, sharp], mask)
-    columns = ("entropy", "before training", "nats", "distance", "largest weight", "effective context")
+    columns = (
+        "entropy",
+        "before training",
+        "nats",
+        "distance",
+        "largest weight",
+        "effective context",
+    )
     expected = {
         "layer 0 head 0": (0, 1, 0, 0, 1, 1),
         "layer 0 head 1": (1, 1, math.log(5), 1.6, 0.2, 5),  # (5² - 1) / (3 · 5) words away
@@ -183,7 +223,9 @@ def test_the_numbers_of_a_head_are_its_own_in_its_layer():
         near([numbers[f"{name}, {column}"] for column in columns], values)
     assert (numbers["sharper heads"], numbers["all heads"]) == (1, 4)
     assert visualize.sharpest(numbers, [["previous", NO_NAME], [NO_NAME, NO_NAME]]) == "is previous"
-    assert visualize.sharpest(numbers, [[NO_NAME, "previous"], ["previous", "next"]]) == "has no role"
+    assert (
+        visualize.sharpest(numbers, [[NO_NAME, "previous"], ["previous", "next"]]) == "has no role"
+    )
 
 
 @pytest.mark.parametrize(("role", "framed"), [("verb → place", [(6, 2)]), (NO_NAME, [])])
@@ -198,8 +240,15 @@ def test_an_attention_of_ones_own_is_trained_and_others_are_refused(checkpoints,
     options = ["--quick", "--no-pictures", "--output-dir", str(tmp_path), "--attention"]
     visualize.main([*options, "phase2_multi_head.alibi_attention:AlibiAttention"])
     printed = capsys.readouterr().out
-    assert "training phase2_multi_head.alibi_attention.AlibiAttention" in printed and "published" not in printed
-    for wrong in ("nowhere:X", "phase2_multi_head.alibi_attention:X", "phase2_multi_head.alibi_attention"):
+    assert (
+        "training phase2_multi_head.alibi_attention.AlibiAttention" in printed
+        and "published" not in printed
+    )
+    for wrong in (
+        "nowhere:X",
+        "phase2_multi_head.alibi_attention:X",
+        "phase2_multi_head.alibi_attention",
+    ):
         with pytest.raises(SystemExit) as stopped:
             visualize.main([*options, wrong])
         assert stopped.value.code == 2 and "MODULE:CLASS, please" in capsys.readouterr().err
@@ -211,13 +260,21 @@ def test_an_attention_of_ones_own_is_trained_and_others_are_refused(checkpoints,
         ("json:dumps", "please: dumps is not a class of torch.nn.Module"),
         ("os:system", "please: system is not a class of torch.nn.Module"),
         ("torch.nn:Linear", "must give (output, weights): "),
-        ("phase2_multi_head.fused_attention:FusedMultiHeadAttention", "'NoneType' object has no attribute 'shape'"),
+        (
+            "phase2_multi_head.fused_attention:FusedMultiHeadAttention",
+            "'NoneType' object has no attribute 'shape'",
+        ),
         ("phase1_single_head.self_attention:SelfAttention", "got (2, 3, 64) and (2, 1, 3, 3)"),
         ("own_attention:Broken", "line 4 of "),
     ],
 )
 def test_what_is_no_attention_is_one_line(wrong, said, tmp_path, monkeypatch, capsys):
-    broken = ("import torch", "class Broken(torch.nn.Module):", "    def __init__(self, *sizes):", "        sizes[7]")
+    broken = (
+        "import torch",
+        "class Broken(torch.nn.Module):",
+        "    def __init__(self, *sizes):",
+        "        sizes[7]",
+    )
     (tmp_path / "own_attention.py").write_text("\n".join(broken), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SystemExit, match="2"):
@@ -285,7 +342,9 @@ def test_greedy_measures_again_where_two_heads_stand_in_for_each_other():
         return 5.0 * (twins <= removed) + 1.0 * (third in removed) + 0.1 * ((0, 1) in removed)
 
     heads = [(0, 0), (0, 1), third]
-    assert sorted(heads, key=lambda head: loss(frozenset([head]))) == heads  # a twin is cheap while the other is there
+    assert (
+        sorted(heads, key=lambda head: loss(frozenset([head]))) == heads
+    )  # a twin is cheap while the other is there
     assert greedy_order(heads, loss) == [(0, 0), third, (0, 1)]
 
 
@@ -299,7 +358,9 @@ def test_greedy_rises_begin_with_the_cheapest_head_and_end_without_any():
 
 
 def test_an_interval_is_as_wide_as_theory_says_and_holds_the_mean():
-    values = torch.randn(3, 400, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 2 + 5
+    values = (
+        torch.randn(3, 400, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 2 + 5
+    )
     low, high = over_examples(values)
     assert ((low < values.mean(dim=-1)) & (values.mean(dim=-1) < high)).all()
     # why: the sample's own quantiles, not rounding
@@ -314,7 +375,10 @@ def test_the_loss_of_the_language_model_counts_each_hidden_word_alike():
     drawn = torch.rand(13, length, generator=torch.Generator().manual_seed(0)) < training.CHOSEN
     costs = []
     for sentence, row in zip(sentences, drawn, strict=True):
-        words, hidden = encode(sentence.words), row[: len(sentence.words)].nonzero().flatten().tolist()
+        words, hidden = (
+            encode(sentence.words),
+            row[: len(sentence.words)].nonzero().flatten().tolist(),
+        )
         seen = [MASK_ID if place in hidden else word for place, word in enumerate(words)]
         logits = model.model(torch.tensor([seen]))[0][0].log_softmax(dim=-1)  # (T, V)
         costs += [-logits[place, words[place]].item() for place in hidden]

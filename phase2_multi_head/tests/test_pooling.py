@@ -23,14 +23,25 @@ from shared.toy_language import INDEX, PAD_ID, encode, pad_batch, tokenize
 @pytest.mark.parametrize(
     ("mask", "mean", "last"),
     [
-        (torch.tensor([[True, True, False]]), [1.0, 3.5], [2.0, 1.0]),  # the same for both sentences
-        (torch.tensor([[[[False, True, False]]], [[[True, False, True]]]]), [2.0, 4.0], [2.0, 2.0]),  # with a hole
+        (
+            torch.tensor([[True, True, False]]),
+            [1.0, 3.5],
+            [2.0, 1.0],
+        ),  # the same for both sentences
+        (
+            torch.tensor([[[[False, True, False]]], [[[True, False, True]]]]),
+            [2.0, 4.0],
+            [2.0, 2.0],
+        ),  # with a hole
     ],
 )
 def test_poolings_worked_by_hand(mask, mean, last):
     """Words of one number. A query of 0 is the mean; the others: test_oracles.py."""
     x = torch.tensor([[[0.0], [2.0], [4.0]], [[6.0], [1.0], [2.0]]])
-    assert [mean_pooling(x, mask)[0].flatten().tolist(), last_pooling(x, mask)[0].flatten().tolist()] == [mean, last]
+    assert [
+        mean_pooling(x, mask)[0].flatten().tolist(),
+        last_pooling(x, mask)[0].flatten().tolist(),
+    ] == [mean, last]
     near(AttentionPooling(1)(x, mask)[0].flatten(), torch.tensor(mean))
 
 
@@ -74,7 +85,9 @@ def test_classifier_is_embedding_attention_pooling_and_a_linear_layer(classifier
 
 
 def test_classifier_answers_alike_alone_and_beside_longer_sentences(classifier):
-    """The words that stand at places of padding change nothing, not even through the attention layer's gradients."""
+    """The words that stand at places of padding change nothing, not even through the attention
+    layer's gradients.
+    """
     rows = [encode(tokenize(s)) for s in ("many cats sat on a big mat", "the fox slept")]
     tokens, lengths = pad_batch(rows)
     mask = padding_mask(lengths, tokens.size(1))

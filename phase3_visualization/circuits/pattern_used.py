@@ -1,7 +1,8 @@
 """Is the pattern of a head used?
 
-A head may look at the right word, and nothing may depend on it. Here verbs of the toy language are hidden whose subject
-alone decides between two (patching.py), and of each head three things are tried at the hidden place:
+A head may look at the right word, and nothing may depend on it. Here verbs of the toy language are
+hidden whose subject alone decides between two (patching.py), and of each head three things are
+tried at the hidden place:
 
     output    the corrupted text is read with the output that the head has in the clean one
     pattern   ... with its weights alone: it looks where it looked in the clean text, at the words that stand there now
@@ -23,25 +24,40 @@ from shared.toy_language import INDEX, MASK_ID, SUBJECTS, VERBS, Sentence, encod
 from shared.toy_model import ToyTransformer, in_double
 
 # Verbs that differ in nothing but their subject: people swam in water, toys fell in water
-RIVALS = {a: b for a, (_, *of_a) in VERBS.items() for b, (_, *of_b) in VERBS.items() if a != b and of_a == of_b}
+RIVALS = {
+    a: b
+    for a, (_, *of_a) in VERBS.items()
+    for b, (_, *of_b) in VERBS.items()
+    if a != b and of_a == of_b
+}
 SENTENCES, QUICK_SENTENCES = 250, 50  # held-out; about half have a verb with a rival
-LOOKS, CARRIES, NOTHING = 0.3, 0.5, 0.1  # mean weight on the subject; shares restored: much, and next to nothing
+LOOKS, CARRIES, NOTHING = (
+    0.3,
+    0.5,
+    0.1,
+)  # mean weight on the subject; shares restored: much, and next to nothing
 
 
 def pair(sentence: Sentence) -> tuple[list[int], list[int], int, int, list[int]]:
-    """Of a sentence whose verb has a rival: clean and corrupted tokens, places of verb and subject, both answers."""
+    """Of a sentence whose verb has a rival: clean and corrupted tokens, places of verb and subject,
+    both answers.
+    """
     ((verb, subject),) = sentence.relations["verb-subject"]
     answers = [sentence.words[verb], RIVALS[sentence.words[verb]]]
     own, other = ([form for noun in SUBJECTS[VERBS[word][0]] for form in noun] for word in answers)
     clean, corrupted = encode(sentence.words), encode(sentence.words)
-    corrupted[subject] = INDEX[other[own.index(sentence.words[subject])]]  # as singular or plural as it was
+    corrupted[subject] = INDEX[
+        other[own.index(sentence.words[subject])]
+    ]  # as singular or plural as it was
     clean[verb] = corrupted[verb] = MASK_ID
     return clean, corrupted, verb, subject, encode(answers)
 
 
 def pairs_of(sentences: Sequence[Sentence]) -> tuple[Pairs, Tensor]:
     """A pair of each sentence whose verb has a rival, and where the subjects stand (B,)."""
-    asked = [pair(sentence) for sentence in sentences if not RIVALS.keys().isdisjoint(sentence.words)]
+    asked = [
+        pair(sentence) for sentence in sentences if not RIVALS.keys().isdisjoint(sentence.words)
+    ]
     clean, corrupted, verb, subject, answers = map(list, zip(*asked, strict=True))
     (clean, lengths), (corrupted, _) = pad_batch(clean), pad_batch(corrupted)
     verb, subject, answers = map(torch.tensor, (verb, subject, answers))
@@ -49,7 +65,8 @@ def pairs_of(sentences: Sequence[Sentence]) -> tuple[Pairs, Tensor]:
 
 
 def patched(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> dict[str, list[float]]:
-    """For each head, through all layers, its weight on the subject, and what the three ways restore or lose.
+    """For each head, through all layers, its weight on the subject, and what the three ways restore
+    or lose.
 
     subject (B,): where it stands.
     """
@@ -72,7 +89,8 @@ def patched(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> dict[str, l
 
 
 def measure(run: Run) -> Numbers:
-    """Shares of the clean answer; a head looks that gives the subjects of hidden verbs 0.3 of its weight or more.
+    """Shares of the clean answer; a head looks that gives the subjects of hidden verbs 0.3 of its
+    weight or more.
 
     The least is 1 if no head looks.
     """
@@ -82,7 +100,9 @@ def measure(run: Run) -> Numbers:
     output = found["output"]
     carrier = max(range(len(output)), key=lambda head: output[head])
     run.shown["carrier"] = "head {}.{}".format(*divmod(carrier, trained.recipe.num_heads))
-    looking = [share for share, weight in zip(output, found["looks"], strict=True) if weight >= LOOKS]
+    looking = [
+        share for share, weight in zip(output, found["looks"], strict=True) if weight >= LOOKS
+    ]
     return {
         "heads that look": len(looking),
         "restored, least of the heads that look": min(looking, default=1.0),

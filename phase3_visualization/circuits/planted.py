@@ -1,10 +1,12 @@
-"""A model that copies, with weights that are set and not trained: so it is known what each head is for.
+"""A model that copies, with weights that are set and not trained: so it is known what each head is
+for.
 
     layer 0   previous    looks at the place before, and writes the word there as "word before"
               decoy       looks at its own place, as sharply, and writes as much where nobody reads
     layer 1   induction   looks for the place whose word before is its own word: the word there is the guess
 
-There is no norm and no feed-forward network. Many other weights compute the same function (Elhage et al. 2021).
+There is no norm and no feed-forward network. Many other weights compute the same function (Elhage
+et al. 2021).
 """
 
 import math
@@ -46,8 +48,13 @@ class Model:
 def planted_model(match: float = 12.0) -> Model:
     """match: the score of the key that a head looks for; all others have 0."""
     parts = torch.eye(sum(STREAM.values()), dtype=torch.float64).split(list(STREAM.values()), dim=1)
-    word, position, before, unread, guess = parts  # each reads a part of the stream, and transposed it writes there
-    asks_place, asks_word = match * math.sqrt(LENGTH) * position, match * math.sqrt(WORDS) * word  # for / √d_k
+    word, position, before, unread, guess = (
+        parts  # each reads a part of the stream, and transposed it writes there
+    )
+    asks_place, asks_word = (
+        match * math.sqrt(LENGTH) * position,
+        match * math.sqrt(WORDS) * word,
+    )  # for / √d_k
     next_position = position.roll(1, dims=1)  # as a key, place j answers to j + 1
     previous = Head(asks_place, next_position, word, before.T)
     decoy = Head(asks_place, position, word, unread.T)
@@ -56,8 +63,11 @@ def planted_model(match: float = 12.0) -> Model:
     return Model(word.T, position.T, layers, 8 * guess)
 
 
-def read(model: Model, tokens: Tensor, **put_in: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, ...]]]:
-    """Tokens (B, T) -> logits (B, T, V); of a head weights (B, T, T), values (B, T, d_v), what it adds (B, T, d_model).
+def read(
+    model: Model, tokens: Tensor, **put_in: Tensor
+) -> tuple[Tensor, dict[str, tuple[Tensor, ...]]]:
+    """Tokens (B, T) -> logits (B, T, V); of a head weights (B, T, T), values (B, T, d_v), what it
+    adds (B, T, d_model).
 
     put_in: what a head is to add instead.
     """
@@ -65,18 +75,28 @@ def read(model: Model, tokens: Tensor, **put_in: Tensor) -> tuple[Tensor, dict[s
     for layer in model.layers:
         for name, head in layer.items():
             value = stream @ head.value
-            output, weights = scaled_dot_product_attention(stream @ head.query, stream @ head.key, value, mask)
-            seen[name] = weights, value, put_in.get(name, output @ head.output)  # (B, T, d_v) -> (B, T, d_model)
+            output, weights = scaled_dot_product_attention(
+                stream @ head.query, stream @ head.key, value, mask
+            )
+            seen[name] = (
+                weights,
+                value,
+                put_in.get(name, output @ head.output),
+            )  # (B, T, d_v) -> (B, T, d_model)
         stream = stream + sum(seen[name][2] for name in layer)  # the heads of a layer read the same
     return stream @ model.guess, seen
 
 
 def other_weights(model: Model, change: str, draw: torch.Generator) -> Model:
-    """The same function, by one of CHANGES: what a matrix does to who writes, its inverse undoes in who reads."""
+    """The same function, by one of CHANGES: what a matrix does to who writes, its inverse undoes in
+    who reads.
+    """
 
     def drawn(size: int, *changes: str) -> Tensor:
         long = 2 ** torch.randn((), generator=draw)
-        matrix = long * torch.randn(size, size, generator=draw, dtype=torch.float64) / math.sqrt(size)
+        matrix = (
+            long * torch.randn(size, size, generator=draw, dtype=torch.float64) / math.sqrt(size)
+        )
         return matrix if change in changes else torch.eye(size, dtype=torch.float64)
 
     def changed(head: Head) -> Head:
@@ -96,7 +116,11 @@ def other_weights(model: Model, change: str, draw: torch.Generator) -> Model:
 
 
 def draw_pairs(count: int, draw: torch.Generator) -> Pairs:
-    """<start> and a block of different words, twice; corrupted: two words of the first copy are exchanged."""
+    """<start> and a block of different words, twice; corrupted: two words of the first copy are
+    exchanged.
+    """
     block = 1 + torch.rand(count, WORDS - 1, generator=draw).argsort(dim=1)[:, :PERIOD]
-    clean = torch.cat([torch.zeros(count, 1, dtype=torch.long), block, block], dim=1)  # (B, PERIOD) -> (B, LENGTH)
+    clean = torch.cat(
+        [torch.zeros(count, 1, dtype=torch.long), block, block], dim=1
+    )  # (B, PERIOD) -> (B, LENGTH)
     return exchanged(clean, 3, 7, PERIOD)

@@ -1,9 +1,10 @@
 """Which methods name the head that matters, whichever weights compute the same?
 
-In a model set by hand (planted.py) the previous-token head matters; the decoy has as sharp a pattern, and nobody reads
-what it writes. A method names the planted head if it puts it above the decoy by a tenth of the largest number that it
-gives to any head. Its answer moves if other weights of the same function change it: by what share of that
-number, at most, over three draws? Less than 1e-9 is rounding. Rollout gives no number to a head: it averages them.
+In a model set by hand (planted.py) the previous-token head matters; the decoy has as sharp a
+pattern, and nobody reads what it writes. A method names the planted head if it puts it above the
+decoy by a tenth of the largest number that it gives to any head. Its answer moves if other weights
+of the same function change it: by what share of that number, at most, over three draws? Less than
+1e-9 is rounding. Rollout gives no number to a head: it averages them.
 """
 
 import matplotlib.pyplot as plt
@@ -26,7 +27,9 @@ GIVEN = ("planted head", "decoy")
 
 
 def key_composition(writer: Head, reader: Head) -> float:
-    """|W_QK W_OV^T| / |W_QK| |W_OV|: do the reader's keys read what is written (Elhage et al. 2021)?"""
+    """|W_QK W_OV^T| / |W_QK| |W_OV|: do the reader's keys read what is written (Elhage et al.
+    2021)?
+    """
     return composed(reader.query @ reader.key.T, (writer.value @ writer.output).T)
 
 
@@ -48,10 +51,14 @@ def answers(model: Model, pairs: Pairs) -> dict[str, Tensor]:
         for method, number in {
             "largest weight": weights.amax(dim=-1).mean(),
             "weight × |v|": (weights * value.norm(dim=-1)[:, None]).amax(dim=-1).mean(),
-            "weight × |v W_O|": (weights * (value @ heads[name].output).norm(dim=-1)[:, None]).amax(dim=-1).mean(),
+            "weight × |v W_O|": (weights * (value @ heads[name].output).norm(dim=-1)[:, None])
+            .amax(dim=-1)
+            .mean(),
             "K-composition": key_composition(heads[name], heads["induction"]),
             "direct logit attribution": pairs.lead(added @ model.guess),
-            "gradient at a gate": torch.autograd.grad(loss(model, pairs.clean, **{name: gate * added}), gate)[0].abs(),
+            "gradient at a gate": torch.autograd.grad(
+                loss(model, pairs.clean, **{name: gate * added}), gate
+            )[0].abs(),
             "zero ablation": loss(model, pairs.clean, **{name: 0 * added}) - whole,
             "mean ablation": loss(model, pairs.clean, **{name: added.mean(dim=0)}) - whole,
             "activation patching": back / (pairs.lead(logits) - corrupted_lead),
@@ -61,7 +68,9 @@ def answers(model: Model, pairs: Pairs) -> dict[str, Tensor]:
 
 
 def measure(run: Run) -> Numbers:
-    """Shares of the largest number that a method gives to a head; of the output, shares of its largest logit."""
+    """Shares of the largest number that a method gives to a head; of the output, shares of its
+    largest logit.
+    """
     draw = torch.Generator().manual_seed(run.seed)
     model, pairs = planted.planted_model(), planted.draw_pairs(TEXTS, draw)
     before, found = answers(model, pairs), {}
@@ -75,17 +84,30 @@ def measure(run: Run) -> Numbers:
             after = answers(other, pairs) | {"the output": read(other, pairs.clean)[0]}
             for method, numbers in before.items():
                 move = (after[method] - numbers).abs().max() / numbers.abs().max()
-                found[f"{method}, {change}"] = max(found.get(f"{method}, {change}", 0.0), move.item())
+                found[f"{method}, {change}"] = max(
+                    found.get(f"{method}, {change}", 0.0), move.item()
+                )
     return found
 
 
 def picture(results: Results) -> Figure:
-    """A row for each method: what it gives to two heads, and how far its answer moves with each change."""
+    """A row for each method: what it gives to two heads, and how far its answer moves with each
+    change.
+    """
     methods = [name.removesuffix(", decoy") for name in results.mean if name.endswith(", decoy")]
-    fig, axes = plt.subplots(1, 2, figsize=(9, 5), layout="constrained", width_ratios=(len(GIVEN), len(CHANGES)))
-    for ax, columns, rows in zip(axes, (GIVEN, CHANGES), (methods, [""] * len(methods)), strict=True):
-        shares = torch.tensor([results.row(method, columns) for method in methods], dtype=torch.float64).clamp(max=1)
-        texts = [["0" if abs(share) < ROUNDING else f"{share:.2f}" for share in row] for row in shares.tolist()]
+    fig, axes = plt.subplots(
+        1, 2, figsize=(9, 5), layout="constrained", width_ratios=(len(GIVEN), len(CHANGES))
+    )
+    for ax, columns, rows in zip(
+        axes, (GIVEN, CHANGES), (methods, [""] * len(methods)), strict=True
+    ):
+        shares = torch.tensor(
+            [results.row(method, columns) for method in methods], dtype=torch.float64
+        ).clamp(max=1)
+        texts = [
+            ["0" if abs(share) < ROUNDING else f"{share:.2f}" for share in row]
+            for row in shares.tolist()
+        ]
         plot_cells(ax, shares, texts, rows, [column.replace(" ", "\n", 1) for column in columns])
     for row, method in enumerate(methods):
         if results.mean[f"{method}, names it"] == 1:

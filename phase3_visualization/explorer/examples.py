@@ -3,8 +3,9 @@
 Rules choose them, since another seed or another processor trains other models.
 
     landings           where the page opens: a hidden word whose head looks most at the word that it ties to it, three
-                       words away or more, and without the head loses 0.2 nats or more; for each verb the sentence in
-                       which it loses most. The head ties verb and subject, else verb and place
+                       words away or more, and without the head loses 0.2 nats or more; for each
+                       verb the sentence in which it loses most. The head ties verb and subject,
+                       else verb and place
     hidden_verb        the head that a hidden verb needs most, the head that hidden words need least, and the sentence
                        in which the verb loses most without the first
     pretty_line        a hidden word whose thickest line goes to another word than the one that it and a perfect reader
@@ -20,8 +21,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase2_multi_head.heads.head_importance import Head, gated, language_model, over_examples, removal_importance
-from phase3_visualization.layers.readers import TRIED_ON, Case, first, hide, leave_one_out, make_cases, perfect_reader
+from phase2_multi_head.heads.head_importance import (
+    Head,
+    gated,
+    language_model,
+    over_examples,
+    removal_importance,
+)
+from phase3_visualization.layers.readers import (
+    TRIED_ON,
+    Case,
+    first,
+    hide,
+    leave_one_out,
+    make_cases,
+    perfect_reader,
+)
 from shared import training
 from shared.attention_utils import causal_mask, padding_mask
 from shared.grammar.entropy import KIND
@@ -31,7 +46,9 @@ from shared.training import Trained
 
 LONGEST = 10  # words, so that a sentence fits a phone
 SHORT = 7
-APART = 3  # words between a hidden word and the one that its head looks at: no neighbour passes for it
+APART = (
+    3  # words between a hidden word and the one that its head looks at: no neighbour passes for it
+)
 LEAST = 0.2  # nats that a head is worth
 TIES = ("verb-subject", "verb-place")  # in the order in which they are tried
 
@@ -46,24 +63,37 @@ def verb_of(sentence: Sentence) -> int:
 
 @torch.no_grad()
 def hidden_losses(
-    trained: Trained, sentences: Sequence[Sentence], hidden: Sequence[int], without: Head | None = None
+    trained: Trained,
+    sentences: Sequence[Sentence],
+    hidden: Sequence[int],
+    without: Head | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """-ln p of one hidden word in each sentence (N,), without a head if one is named; all weights, L x (N, H, T, T)."""
+    """-ln p of one hidden word in each sentence (N,), without a head if one is named; all weights,
+    L x (N, H, T, T).
+    """
     tokens, lengths = training.to_batch(sentences, "masked word")
     rows, mask = torch.arange(len(sentences)), padding_mask(lengths, tokens.size(1))
     truth = tokens[rows, hidden]
     tokens[rows, hidden] = MASK_ID
-    device, layers = trained.model.positions.device, [block.attention for block in trained.model.blocks]
+    device, layers = (
+        trained.model.positions.device,
+        [block.attention for block in trained.model.blocks],
+    )
     gates = torch.ones(len(layers), layers[0].num_heads, device=device)
     if without is not None:
         gates[without] = 0
     with gated(layers, gates):
         logits, weights = trained.model(tokens.to(device), mask=mask.to(device))
-    return F.cross_entropy(logits[rows, hidden].cpu(), truth, reduction="none"), [layer.cpu() for layer in weights]
+    return F.cross_entropy(logits[rows, hidden].cpu(), truth, reduction="none"), [
+        layer.cpu() for layer in weights
+    ]
 
 
-def seen_through(trained: Trained, layer: int, head: int, relation: str, direction: str) -> list[dict]:
-    """The sentences in which a head looks most at the word that is tied to the hidden one, and is worth something.
+def seen_through(
+    trained: Trained, layer: int, head: int, relation: str, direction: str
+) -> list[dict]:
+    """The sentences in which a head looks most at the word that is tied to the hidden one, and is
+    worth something.
 
     cost: what the hidden word loses without the head, in nats.
     """
@@ -75,17 +105,28 @@ def seen_through(trained: Trained, layer: int, head: int, relation: str, directi
     sentences, queries, keys = map(list, zip(*asked, strict=True))
     whole, weights = hidden_losses(trained, sentences, queries)
     blind, _ = hidden_losses(trained, sentences, queries, (layer, head))
-    most = weights[layer][torch.arange(len(asked)), head, queries].argmax(dim=-1)  # (N, H, T, T) -> (N,)
+    most = weights[layer][torch.arange(len(asked)), head, queries].argmax(
+        dim=-1
+    )  # (N, H, T, T) -> (N,)
     found = zip(sentences, queries, keys, most.tolist(), (blind - whole).tolist(), strict=True)
     return [
-        {"words": s.words, "relations": s.relations, "hidden": i, "layer": layer, "head": head, "cost": round(cost, 4)}
+        {
+            "words": s.words,
+            "relations": s.relations,
+            "hidden": i,
+            "layer": layer,
+            "head": head,
+            "cost": round(cost, 4),
+        }
         for s, i, key, at, cost in found
         if at == key and cost >= LEAST
     ]
 
 
 def landings(trained: Trained, names: list[list[str | None]]) -> list[dict]:
-    """The views of the page, the first one first; none if no head ties the verb to a noun. names: [layer][head]."""
+    """The views of the page, the first one first; none if no head ties the verb to a noun. names:
+    [layer][head].
+    """
     for tie in TIES:
         found = [
             view
@@ -97,22 +138,32 @@ def landings(trained: Trained, names: list[list[str | None]]) -> list[dict]:
         ]
         if found:
             found.sort(key=lambda view: view["cost"])
-            worst = {next(word for word in view["words"] if word in VERBS): view for view in found}  # the last of each
+            worst = {
+                next(word for word in view["words"] if word in VERBS): view for view in found
+            }  # the last of each
             return sorted(worst.values(), key=lambda view: -view["cost"])
     return []
 
 
 def has_rival(verb: str) -> bool:
-    """Whether the subject must decide: another verb goes with the same preposition and the same kind of place."""
+    """Whether the subject must decide: another verb goes with the same preposition and the same
+    kind of place.
+    """
     return [where for _, *where in VERBS.values()].count(list(VERBS[verb][1:])) > 1
 
 
 def hidden_verb(trained: Trained) -> dict[str, Any]:
-    """Sentence, verb, the two heads; and without each head the rise of the loss on all hidden words (95 %)."""
-    sentences = [sentence for sentence in held_out() if has_rival(sentence.words[verb_of(sentence)])]
+    """Sentence, verb, the two heads; and without each head the rise of the loss on all hidden words
+    (95 %).
+    """
+    sentences = [
+        sentence for sentence in held_out() if has_rival(sentence.words[verb_of(sentence)])
+    ]
     verbs, sample = [verb_of(sentence) for sentence in sentences], language_model(trained)
     full, _ = hidden_losses(trained, sentences, verbs)
-    of_verb = {head: hidden_losses(trained, sentences, verbs, head)[0] - full for head in sample.heads}
+    of_verb = {
+        head: hidden_losses(trained, sentences, verbs, head)[0] - full for head in sample.heads
+    }
     rises = removal_importance(sample).flatten(0, 1)  # (L, H, B) -> (L * H, B)
     mean, ends = rises.mean(dim=-1), over_examples(rises)
     needed = max(sample.heads, key=lambda head: of_verb[head].mean().item())
@@ -124,28 +175,42 @@ def hidden_verb(trained: Trained) -> dict[str, Any]:
         "spare": sample.heads[int(mean.argmin())],
         "rises": [
             {"head": head, "rise": round(rise, 4), "span": [round(end, 4) for end in span]}
-            for head, rise, span in zip(sample.heads, mean.tolist(), torch.stack(ends, -1).tolist(), strict=True)
+            for head, rise, span in zip(
+                sample.heads, mean.tolist(), torch.stack(ends, -1).tolist(), strict=True
+            )
         ],
     }
 
 
 @torch.no_grad()
 def gap(trained: Trained, case: Case) -> float:
-    """By how many nats the word that the model misses most costs more than the word at the thickest line.
+    """By how many nats the word that the model misses most costs more than the word at the thickest
+    line.
 
     Lines are the weights of the last layer in the row of the hidden word, heads averaged.
     """
-    _, layers = trained.model(torch.tensor([hide(case.words, case.hidden)], device=trained.model.positions.device))
+    _, layers = trained.model(
+        torch.tensor([hide(case.words, case.hidden)], device=trained.model.positions.device)
+    )
     weights = layers[-1][0, :, case.hidden].mean(dim=0)  # (1, H, T, T) -> (T,)
-    costs, thickest = leave_one_out(trained.model, case), max(case.others, key=lambda j: weights[j].item())
+    costs, thickest = (
+        leave_one_out(trained.model, case),
+        max(case.others, key=lambda j: weights[j].item()),
+    )
     return (costs.max() - costs[thickest]).item()
 
 
 def pretty_line(trained: Trained) -> dict[str, Any]:
-    """Words and the hidden position; the best there is where model and perfect reader agree on no sentence."""
-    cases = [case for case in make_cases(training.corpus()[1][TRIED_ON:]) if len(case.words) <= LONGEST]
+    """Words and the hidden position; the best there is where model and perfect reader agree on no
+    sentence.
+    """
+    cases = [
+        case for case in make_cases(training.corpus()[1][TRIED_ON:]) if len(case.words) <= LONGEST
+    ]
     cases.sort(key=lambda case: gap(trained, case), reverse=True)
-    agreed = (c for c in cases if first(leave_one_out(trained.model, c), c) <= first(perfect_reader(c), c))
+    agreed = (
+        c for c in cases if first(leave_one_out(trained.model, c), c) <= first(perfect_reader(c), c)
+    )
     case = next(agreed, cases[0])
     return {"words": case.words, "hidden": case.hidden}
 
@@ -158,7 +223,9 @@ def kind_of(word: str) -> tuple[str, bool]:
 
 @torch.no_grad()
 def other_word(causal: Trained, words: tuple[str, ...], place: int) -> str:
-    """Of the words of its kind the one that, in its stead, moves the guesses at all places most (total variation)."""
+    """Of the words of its kind the one that, in its stead, moves the guesses at all places most
+    (total variation).
+    """
     same = [word for word in KIND if kind_of(word) == kind_of(words[place])]
     rows = [[START_ID, *encode((*words[:place], word, *words[place + 1 :]))] for word in same]
     tokens = torch.tensor(rows, device=causal.model.positions.device)
@@ -171,4 +238,7 @@ def other_word(causal: Trained, words: tuple[str, ...], place: int) -> str:
 def one_word_changed(causal: Trained) -> dict[str, Any]:
     """A sentence, and for each of its words another one that may stand there."""
     words = next(sentence.words for sentence in held_out() if len(sentence.words) == SHORT)
-    return {"words": words, "others": [other_word(causal, words, place) for place in range(len(words))]}
+    return {
+        "words": words,
+        "others": [other_word(causal, words, place) for place in range(len(words))],
+    }

@@ -14,7 +14,16 @@ from phase3_visualization.explorer.models import as_text
 from shared import optimization, training
 from shared.grammar import roles
 from shared.grammar.scores import DIRECTIONS, relation_name
-from shared.toy_language import MASK_ID, MAX_LENGTH, PAD_ID, RELATIONS, SPECIAL, VOCABULARY, Sentence, encode
+from shared.toy_language import (
+    MASK_ID,
+    MAX_LENGTH,
+    PAD_ID,
+    RELATIONS,
+    SPECIAL,
+    VOCABULARY,
+    Sentence,
+    encode,
+)
 
 TRAIN_SENTENCES = 8_000  # of the 20,000 that the other models see: each comes up about six times
 
@@ -26,7 +35,8 @@ def packed(sentences: list[Sentence]) -> str:
 
 
 def bars_of(base: roles.Baselines) -> dict[str, list[dict]]:
-    """How often a head must follow each rule of roles.rules_of, kind by kind, and what to count for it.
+    """How often a head must follow each rule of roles.rules_of, kind by kind, and what to count for
+    it.
 
     of: which of the relations a column belongs to, by its place in their list.
     """
@@ -44,7 +54,9 @@ def bars_of(base: roles.Baselines) -> dict[str, list[dict]]:
 
 
 def recipe() -> dict[str, int | float]:
-    """Sizes, steps and rates of shared/training.py, for a model with the seed of the reader's choice."""
+    """Sizes, steps and rates of shared/training.py, for a model with the seed of the reader's
+    choice.
+    """
     return {
         "d_model": RECIPE.d_model,
         "num_heads": RECIPE.num_heads,
@@ -67,7 +79,9 @@ def recipe() -> dict[str, int | float]:
 
 
 def page_part() -> dict:
-    """All that the page is told for growing a head; rules: on the half that names heads, and on the other."""
+    """All that the page is told for growing a head; rules: on the half that names heads, and on the
+    other.
+    """
     train, held_out = training.corpus()
     gold = {}
     for relation in RELATIONS:

@@ -1,15 +1,15 @@
 """Which models run in the page, and how do they travel there?
 
-The model of phase 2 at several stops of its training, and trained once more with another seed; and three pairs of small
-ones, one whole and one broken: the same first weights, the same batches, the same steps, and one thing taken out. All
-six take about six seconds of one core.
+The model of phase 2 at several stops of its training, and trained once more with another seed; and
+three pairs of small ones, one whole and one broken: the same first weights, the same batches, the
+same steps, and one thing taken out. All six take about six seconds of one core.
 
     divided, undivided    one head of d_k = 64 that must look at two places, as phase1_single_head/parts/scaling.py
     masked, unmasked      next words with a causal mask and without, as phase4_causal/masking/breaking_causality.py
     placed, unplaced      strings backwards with positions and without, as phase1_single_head/order/positions.py
 
-To keep the page small the numbers are rounded, to float16 or int8. What the page says of a model is measured on the
-rounded numbers: it is true of the model that the reader has.
+To keep the page small the numbers are rounded, to float16 or int8. What the page says of a model is
+measured on the rounded numbers: it is true of the model that the reader has.
 """
 
 import argparse
@@ -40,9 +40,29 @@ from shared.training import Recipe, Trained
 
 # As phase 4 trains them: one layer of four heads, a copy of it without the mask.
 MASKED = Recipe("wager_masked", "next word", num_heads=4, num_layers=1, steps=200, batch_size=32)
-UNMASKED = Recipe("wager_unmasked", "next word, without a mask", num_heads=4, num_layers=1, steps=200, batch_size=32)
+UNMASKED = Recipe(
+    "wager_unmasked",
+    "next word, without a mask",
+    num_heads=4,
+    num_layers=1,
+    steps=200,
+    batch_size=32,
+)
 TWO_PLACES_STEPS, REVERSE_STEPS = 300, 150  # as scaling.py and positions.py train them
-STOPS = (0, 100, 150, 180, 200, 220, 250, 300, 340, 400, 600, 800)  # steps of RECIPE that the page shows
+STOPS = (
+    0,
+    100,
+    150,
+    180,
+    200,
+    220,
+    250,
+    300,
+    340,
+    400,
+    600,
+    800,
+)  # steps of RECIPE that the page shows
 
 
 def as_text(data: bytes) -> str:
@@ -51,8 +71,9 @@ def as_text(data: bytes) -> str:
 
 
 def rounded(parameter: Tensor, kind: str) -> list[Tensor]:
-    """What is kept of a parameter, nearly the parameter if multiplied: its numbers in float16, one factor alone; or a
-    float16 scale for each row, (rows, 1), and int8 numbers, (rows, columns). One dimension is one row.
+    """What is kept of a parameter, nearly the parameter if multiplied: its numbers in float16, one
+    factor alone; or a float16 scale for each row, (rows, 1), and int8 numbers, (rows, columns). One
+    dimension is one row.
     """
     rows = parameter.detach().cpu().reshape(-1, parameter.size(-1))
     if kind == "float16":
@@ -63,7 +84,9 @@ def rounded(parameter: Tensor, kind: str) -> list[Tensor]:
 
 
 def pack(state: Mapping[str, Tensor], kind: str) -> dict[str, str]:
-    """All numbers as a text, one parameter after the other, little endian; with int8 all scales come first."""
+    """All numbers as a text, one parameter after the other, little endian; with int8 all scales
+    come first.
+    """
     factors = zip(*(rounded(parameter, kind) for parameter in state.values()), strict=True)
     data = b"".join(part.numpy().tobytes() for parts in factors for part in parts)
     return {"kind": kind, "numbers": as_text(data)}
@@ -96,12 +119,16 @@ def questions() -> tuple[list[Sentence], list[int]]:
 
 def floor() -> float:
     """What the grammar itself loses on the questions, in nats: no model loses less but by luck."""
-    chances = [hidden_word_distribution(s.words, i)[INDEX[s.words[i]]] for s, i in zip(*questions(), strict=True)]
+    chances = [
+        hidden_word_distribution(s.words, i)[INDEX[s.words[i]]]
+        for s, i in zip(*questions(), strict=True)
+    ]
     return -torch.stack(chances).log().mean().item()
 
 
 def said_of_head(halves: roles.Halves, layer: int, head: int) -> dict[str, Any]:
-    """Role by rule, how often the head follows it, and for a relation how often other words look there, too.
+    """Role by rule, how often the head follows it, and for a relation how often other words look
+    there, too.
 
     The shares are those of the half of the sentences that scores. A head without a name has None.
     """
@@ -128,7 +155,9 @@ def heads_of(trained: Trained) -> list[list[dict]]:
 
 
 def stop(trained: Trained, step: int, kind: str, kept: bool = True) -> dict[str, Any]:
-    """The model as it was after so many steps: loss on the questions in nats, its heads and, if kept, its numbers."""
+    """The model as it was after so many steps: loss on the questions in nats, its heads and, if
+    kept, its numbers.
+    """
     packed = as_packed(trained.at_stage(step), kind)
     loss = examples.hidden_losses(packed, *questions())[0].mean().item()
     numbers = pack(packed.model.state_dict(), kind) if kept else {}
@@ -136,7 +165,8 @@ def stop(trained: Trained, step: int, kind: str, kept: bool = True) -> dict[str,
 
 
 def runs(own: Trained, again: Trained) -> list[dict[str, Any]]:
-    """The reader's model at STOPS, or a shorter training at the same shares of it; and the names in another one.
+    """The reader's model at STOPS, or a shorter training at the same shares of it; and the names in
+    another one.
 
     Of the other one the page keeps the numbers at two stops alone, so that it stays small.
     """
@@ -153,9 +183,13 @@ def masked(options: argparse.Namespace) -> Trained:
 
 
 def train_pairs(options: argparse.Namespace) -> tuple[dict[str, nn.Module], Tensor]:
-    """The six small models by their names, a few steps of each with --quick; and the table (S, S) of the first two."""
+    """The six small models by their names, a few steps of each with --quick; and the table (S, S)
+    of the first two.
+    """
     steps = (lambda full: min(full, training.QUICK_STEPS)) if options.quick else (lambda full: full)
-    whole, undivided_head = (partial(kind, output_projection=True) for kind in (SelfAttention, UndividedSelfAttention))
+    whole, undivided_head = (
+        partial(kind, output_projection=True) for kind in (SelfAttention, UndividedSelfAttention)
+    )
     divided, table, _ = train_two_places(whole, options.seed, steps(TWO_PLACES_STEPS))
     undivided, _, _ = train_two_places(undivided_head, options.seed, steps(TWO_PLACES_STEPS))
     pairs = {
@@ -170,8 +204,12 @@ def train_pairs(options: argparse.Namespace) -> tuple[dict[str, nn.Module], Tens
 
 
 def small_record(name: str, model: nn.Module) -> dict[str, Any]:
-    """One of the six, its parameters by the names of the forward pass; of positions those of a string."""
-    state = {key.replace("block.", "blocks.0."): tensor for key, tensor in model.state_dict().items()}
+    """One of the six, its parameters by the names of the forward pass; of positions those of a
+    string.
+    """
+    state = {
+        key.replace("block.", "blocks.0."): tensor for key, tensor in model.state_dict().items()
+    }
     if isinstance(model, SymbolMover):
         state["positions"] = state["positions"][: SymbolMover.LENGTH]
     toy = isinstance(model, ToyTransformer)

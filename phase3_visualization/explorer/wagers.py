@@ -1,11 +1,12 @@
 """What would you bet on, and what does the record say?
 
-Six wagers of the explorer; their texts lie in page/texts.json. Each has a question about one number of the record,
-data/evidence.csv, and answers that each stand for a band of it. The right answer is not written down: it is the one
-whose band holds the whole interval in which a new seed falls. Where no single band does, there is no question, and the
-page is not written. The interval itself is drawn beside the answer: of that number, or of the one that "decides".
-The last wager has no number: of three ways to run one model the right one has no bug. What a wager "says" the page
-fills in while it runs, so its names stand in two braces.
+Six wagers of the explorer; their texts lie in page/texts.json. Each has a question about one number
+of the record, data/evidence.csv, and answers that each stand for a band of it. The right answer is
+not written down: it is the one whose band holds the whole interval in which a new seed falls. Where
+no single band does, there is no question, and the page is not written. The interval itself is drawn
+beside the answer: of that number, or of the one that "decides". The last wager has no number: of
+three ways to run one model the right one has no bug. What a wager "says" the page fills in while it
+runs, so its names stand in two braces.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import torch
 
 from phase3_visualization.explorer import examples, models
 from shared.evidence import findings, record
-from shared.evidence.report.lessons import HOME, place
+from shared.publishing.report.lessons import HOME, place
 from shared.tasks import SymbolMover, TwoPlaces
 from shared.toy_language import SPECIAL, VOCABULARY
 from shared.training import Trained
@@ -64,24 +65,34 @@ def filled(value: Any, names: dict[str, Any]) -> Any:
 
 
 def right_choice(wager: dict[str, Any]) -> int:
-    """The only choice whose band holds the record's interval; of several ways to run a model the one without a bug."""
+    """The only choice whose band holds the record's interval; of several ways to run a model the
+    one without a bug.
+    """
     if "ways" in wager:
         return wager["ways"].index(None)
     span = numbers(wager["experiment"])[wager["number"]]
-    fit = [i for i, (low, high) in enumerate(wager["bands"]) if float(low) <= span.low and span.high <= float(high)]
+    fit = [
+        i
+        for i, (low, high) in enumerate(wager["bands"])
+        if float(low) <= span.low and span.high <= float(high)
+    ]
     if len(fit) != 1:
         raise ValueError(f"{wager['title']}: {len(fit)} answers fit the record, {span:g}; one must")
     return fit[0]
 
 
 def lesson_link(lesson: str) -> str:
-    """Where a page of the course lies once it is rendered, as seen from the explorer; with its anchor."""
+    """Where a page of the course lies once it is rendered, as seen from the explorer; with its
+    anchor.
+    """
     source, anchor = lesson.split("#")
     return f"{place(Path(source)).relative_to(HOME).as_posix()}#{anchor}"
 
 
 def wagers() -> list[dict[str, Any]]:
-    """All six in the order of the page, with the numbers of the record; span: of the number that decides."""
+    """All six in the order of the page, with the numbers of the record; span: of the number that
+    decides.
+    """
     told = []
     for text in json.loads(TEXTS.read_text(encoding="utf-8"))["wagers"]:
         known = numbers(text["experiment"]) if "experiment" in text else {}
@@ -97,7 +108,11 @@ def data(both_sides: Trained, options: argparse.Namespace) -> dict[str, Any]:
     symbols = torch.randint(TwoPlaces.SYMBOLS, (ROWS, TwoPlaces.LENGTH), generator=generator)
     examples_of = {
         "knockout": examples.hidden_verb(both_sides),
-        "future": {"sentences": [sentence.words for sentence in examples.held_out(examples.SHORT)[:WRITTEN]]},
+        "future": {
+            "sentences": [
+                sentence.words for sentence in examples.held_out(examples.SHORT)[:WRITTEN]
+            ]
+        },
         "backwards": {"rows": SymbolMover.test_strings(SymbolMover.LENGTH)[:ROWS].tolist()},
         "undivided": {"rows": symbols.tolist(), "table": table.tolist()},
         "line": examples.pretty_line(both_sides),
@@ -109,4 +124,7 @@ def data(both_sides: Trained, options: argparse.Namespace) -> dict[str, Any]:
         | {"example": examples_of[wager["name"]]}
         for wager in wagers()
     ]
-    return {"list": told, "models": [models.small_record(name, model) for name, model in small.items()]}
+    return {
+        "list": told,
+        "models": [models.small_record(name, model) for name, model in small.items()],
+    }

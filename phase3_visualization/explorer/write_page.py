@@ -1,9 +1,10 @@
 """What do the trained models do with a sentence of yours?
 
-The answer is a page in which they run, one file without a server and without the network: every weight is computed
-again whenever a lever is pulled. In it lie the numbers of toy models, above all of the one of phase 2 at several stops
-of its training, and the forward pass a second time, by hand, in JavaScript: explorer/page/model/network.js has the
-names and the steps of the Python and is worth reading beside it. Writes explorer.html to visualizations/.
+The answer is a page in which they run, one file without a server and without the network: every
+weight is computed again whenever a lever is pulled. In it lie the numbers of toy models, above all
+of the one of phase 2 at several stops of its training, and the forward pass a second time, by hand,
+in JavaScript: explorer/page/model/network.js has the names and the steps of the Python and is worth
+reading beside it. Writes explorer.html to visualizations/.
 """
 
 import argparse
@@ -27,10 +28,16 @@ from shared.visualization_utils import WEIGHT_MAP, role_color
 FOLDER = Path(__file__).parent / "page"
 # In the order in which they are best read; page.js comes last, because it starts the page.
 SCRIPTS = (
-    *(f"model/{name}.js" for name in ("packed", "matmul", "pieces", "network", "training", "roles", "engine")),
+    *(
+        f"model/{name}.js"
+        for name in ("packed", "matmul", "pieces", "network", "training", "roles", "engine")
+    ),
     *(f"model/{name}.js" for name in ("runs", "levers")),
     "view.js",
-    *(f"look/{name}.js" for name in ("arcs", "maps", "words", "time", "steps", "grow", "story", "look")),
+    *(
+        f"look/{name}.js"
+        for name in ("arcs", "maps", "words", "time", "steps", "grow", "story", "look")
+    ),
     *(f"break/{name}.js" for name in ("stage", "live", "break")),
     "page.js",
 )
@@ -60,7 +67,11 @@ def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) 
         "meanings": texts["meanings"],
         "story": texts["story"],
         "weight_map": {"light": ramp(WEIGHT_MAP), "dark": ramp(DARK_WEIGHT_MAP)},
-        "role_colors": {rule["name"]: role_color(rule["name"]) for kind in grow["rules"][0].values() for rule in kind},
+        "role_colors": {
+            rule["name"]: role_color(rule["name"])
+            for kind in grow["rules"][0].values()
+            for rule in kind
+        },
         "model": {
             "d_model": both_sides.recipe.d_model,
             "num_heads": both_sides.recipe.num_heads,
@@ -85,7 +96,10 @@ def ramp(colors: Colormap) -> list[str]:
 
 def word_groups() -> dict[str, Sequence[str]]:
     """All words by what they are in the grammar."""
-    nouns = {name: [form for pair in pairs for form in pair] for name, pairs in (SUBJECTS | PLACES).items()}
+    nouns = {
+        name: [form for pair in pairs for form in pair]
+        for name, pairs in (SUBJECTS | PLACES).items()
+    }
     return {
         "determiner": KINDS["d"],
         "adjective": KINDS["j"],
@@ -97,7 +111,9 @@ def word_groups() -> dict[str, Sequence[str]]:
 
 
 def as_script_text(data: dict) -> str:
-    """JSON that can stand inside a <script>: without "<" no word can end the script and begin something else."""
+    """JSON that can stand inside a <script>: without "<" no word can end the script and begin
+    something else.
+    """
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
@@ -108,7 +124,9 @@ def render(data: dict) -> str:
     )
     return environment.get_template("page.html.jinja").render(
         css="\n".join((FOLDER / name).read_text(encoding="utf-8") for name in STYLES),
-        scripts=[{"name": name, "text": (FOLDER / name).read_text(encoding="utf-8")} for name in SCRIPTS],
+        scripts=[
+            {"name": name, "text": (FOLDER / name).read_text(encoding="utf-8")} for name in SCRIPTS
+        ],
         data=as_script_text(data),
         views=VIEWS,
     )

@@ -1,10 +1,11 @@
 """Which method finds the word that a guess depends on?
 
-A noun or a determiner is hidden, and the trained model of phase 2 guesses it. A method gives every other word a number,
-read in the row of the hidden word; we ask where the largest is. The word that mattered is the one that costs most if it
-is hidden, too: the model, and a perfect reader of the grammar (readers.py). Only sentences in which both name the same
-word are asked. Whether an answer lies on a word that the grammar relates to the hidden one is plausibility, and another
-question (Jacovi & Goldberg 2020): the two part where the word that mattered is none of the related ones.
+A noun or a determiner is hidden, and the trained model of phase 2 guesses it. A method gives every
+other word a number, read in the row of the hidden word; we ask where the largest is. The word that
+mattered is the one that costs most if it is hidden, too: the model, and a perfect reader of the
+grammar (readers.py). Only sentences in which both name the same word are asked. Whether an answer
+lies on a word that the grammar relates to the hidden one is plausibility, and another question
+(Jacovi & Goldberg 2020): the two part where the word that mattered is none of the related ones.
 """
 
 from collections.abc import Sequence
@@ -65,10 +66,11 @@ def share(chosen: frozenset[int], wanted: frozenset[int]) -> float:
 
 
 def score_methods(model: ToyTransformer, cases: Sequence[Case]) -> Numbers:
-    """In how many sentences on whose word both readers agree is each method's largest number on it ("found")?
+    """In how many sentences on whose word both readers agree is each method's largest number on it
+    ("found")?
 
-    plausible: the largest raw weight is on a word that the grammar relates to the hidden one, in the same sentences;
-    and in those of them where another word mattered (0 if there is none).
+    plausible: the largest raw weight is on a word that the grammar relates to the hidden one, in
+    the same sentences; and in those of them where another word mattered (0 if there is none).
     """
     right: dict[str, list[float]] = {}
     agree: list[bool] = []
@@ -89,7 +91,9 @@ def score_methods(model: ToyTransformer, cases: Sequence[Case]) -> Numbers:
         if not wanted & case.related:
             parted.append(plausible)
     if not right:
-        raise ValueError(f"none of {len(cases)} sentences can be asked: the model and the grammar agree on no word")
+        raise ValueError(
+            f"none of {len(cases)} sentences can be asked: the model and the grammar agree on no word"
+        )
     return {name: mean(shares) for name, shares in right.items()} | {
         "raw weights, plausible where another word mattered": mean(parted or [0.0]),
         "sentences where another word mattered": len(parted),
@@ -99,9 +103,13 @@ def score_methods(model: ToyTransformer, cases: Sequence[Case]) -> Numbers:
 
 
 def measure(run: Run) -> Numbers:
-    """Share of held-out sentences; beside chance, the nearest word, and the two readers, who are the ceiling."""
+    """Share of held-out sentences; beside chance, the nearest word, and the two readers, who are
+    the ceiling.
+    """
     trained = load_multi_head_model(run.options, run.seed)
-    sentences = training.corpus()[1][TRIED_ON:][: QUICK_SENTENCES if run.options.quick else SENTENCES]
+    sentences = training.corpus()[1][TRIED_ON:][
+        : QUICK_SENTENCES if run.options.quick else SENTENCES
+    ]
     run.shown["model"] = trained.label
     return score_methods(trained.model, make_cases(sentences))
 
@@ -145,7 +153,14 @@ def picture(results: Results) -> Figure:
     fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
     values = {METHODS[name]: results.each(f"{name}, found") for name in names}
     colors = {METHODS[name]: BLUE if name in OF_WEIGHTS else GREY for name in names}
-    charts.bars(ax, values, colors, guess=results.mean["chance, found"], guess_name="by chance", number="{:.0%}")
+    charts.bars(
+        ax,
+        values,
+        colors,
+        guess=results.mean["chance, found"],
+        guess_name="by chance",
+        number="{:.0%}",
+    )
     ax.set_xlim(0, 1)
     ax.set_title("sentences in which the word that mattered comes first", color=QUIET)
     return fig

@@ -1,10 +1,11 @@
 """Is the word with the largest weight the one that adds most?
 
-A weight says how much of a value is taken, not how large the value is. What word j adds to word i through head h is a
-vector, and its length is a_ij ||(x_j W_V^h + b_V^h) W_O^h||: norm-weighted attention (Kobayashi et al. 2020). A large
-weight on a short value adds little: the head looks, and takes almost nothing. Asked of every row of every head of the
-trained model of phase 2, all heads together, and of those rows alone in which one word has more than half of the
-weight. The picture shows the row in which the weight misleads most.
+A weight says how much of a value is taken, not how large the value is. What word j adds to word i
+through head h is a vector, and its length is a_ij ||(x_j W_V^h + b_V^h) W_O^h||: norm-weighted
+attention (Kobayashi et al. 2020). A large weight on a short value adds little: the head looks, and
+takes almost nothing. Asked of every row of every head of the trained model of phase 2, all heads
+together, and of those rows alone in which one word has more than half of the weight. The picture
+shows the row in which the weight misleads most.
 """
 
 from collections.abc import Sequence
@@ -30,9 +31,13 @@ CLEAR = 0.5  # a weight above this is more than all others together
 
 
 def shares_added(attention: MultiHeadAttention, x: Tensor, weights: Tensor) -> Tensor:
-    """Norm-weighted attention, each row divided by its sum: x (1, T, d_model), weights (1, H, T, T) -> (H, T, T)."""
+    """Norm-weighted attention, each row divided by its sum: x (1, T, d_model), weights (1, H, T, T)
+    -> (H, T, T).
+    """
     value = split_heads(attention.w_v(x), attention.num_heads)[0]  # (1, T, d_model) -> (H, T, d_v)
-    lengths = added_by_heads(attention, value).norm(dim=-1)  # (H, T, d_v) -> (H, T, d_model) -> (H, T)
+    lengths = added_by_heads(attention, value).norm(
+        dim=-1
+    )  # (H, T, d_v) -> (H, T, d_model) -> (H, T)
     added = weights[0] * lengths[:, None]
     return added / added.sum(dim=-1, keepdim=True)
 
@@ -63,8 +68,15 @@ def measure(run: Run) -> Numbers:
         if gaps.max() > widest:
             widest, place = gaps.max(), torch.unravel_index(gaps.argmax(), gaps.shape)
             layer, head, query = (int(i) for i in place)
-            row = {"weights": weights[place].tolist(), "shares": shares[place].tolist(), "words": words}
-            row |= {"where": f"“{query} {words[query]}” in layer {layer} head {head}", "heaviest": int(heaviest[place])}
+            row = {
+                "weights": weights[place].tolist(),
+                "shares": shares[place].tolist(),
+                "words": words,
+            }
+            row |= {
+                "where": f"“{query} {words[query]}” in layer {layer} head {head}",
+                "heaviest": int(heaviest[place]),
+            }
     heavy = [wrong for wrong, asked in zip(misleads, clear, strict=True) if asked]
     run.shown.update(row, model=trained.label)
     return {
@@ -92,13 +104,25 @@ CLAIM = Claim(
 
 
 def picture(results: Results) -> Figure:
-    """A line for each word of the row that misleads most, from its weight to its share of what is added."""
+    """A line for each word of the row that misleads most, from its weight to its share of what is
+    added.
+    """
     weights, shares, heaviest = (results.shown[name] for name in ("weights", "shares", "heaviest"))
     fig, ax = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
     ends = {}
     for place, (weight, share) in enumerate(zip(weights, shares, strict=True)):
-        color, named = INK if place == heaviest else GREY, place in (heaviest, shares.index(max(shares)))
-        ax.plot((0, 1), (weight, share), "o-", color=color, linewidth=4 if named else 1, markersize=9 if named else 3)
+        color, named = (
+            INK if place == heaviest else GREY,
+            place in (heaviest, shares.index(max(shares))),
+        )
+        ax.plot(
+            (0, 1),
+            (weight, share),
+            "o-",
+            color=color,
+            linewidth=4 if named else 1,
+            markersize=9 if named else 3,
+        )
         if named:
             name = token_labels(results.shown["words"])[place]
             ax.text(-0.03, weight, f"{name}: {weight:.2f}", fontsize=11, ha="right", va="center")
@@ -106,7 +130,9 @@ def picture(results: Results) -> Figure:
     ax.set(xlim=(-0.32, 1.02), ylim=(-0.02, 1.1 * max(weights + shares)), yticks=[])
     ax.set_xticks((0, 1), ("its share of\nthe weight", "its share of\nwhat is added"), fontsize=11)
     ax.spines["left"].set_visible(False)
-    ax.set_title(f"the row of {results.shown['where']}:\n“{' '.join(results.shown['words'])}”", color=QUIET)
+    ax.set_title(
+        f"the row of {results.shown['where']}:\n“{' '.join(results.shown['words'])}”", color=QUIET
+    )
     label_ends(ax, ends, size=11)
     return fig
 

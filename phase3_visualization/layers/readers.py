@@ -1,11 +1,13 @@
-"""Which words does a guess depend on? Hide one word more, and see by how many nats the loss on the hidden word rises.
+"""Which words does a guess depend on? Hide one word more, and see by how many nats the loss on the
+hidden word rises.
 
     leave-one-out      the model itself reads, with one word less
     perfect reader     knows the grammar and nothing else: computed from its probabilities, not learned
     gradient           how long the gradient of the loss is at a word's embedding: an estimate, without hiding anything
 
-Neither of the first two is the whole truth. The model may not use what the language offers; and it misses a word whose
-message stands in the sentence twice, where a perfect reader shrugs: without "sat", "on the mat" says it as well.
+Neither of the first two is the whole truth. The model may not use what the language offers; and it
+misses a word whose message stands in the sentence twice, where a perfect reader shrugs: without
+"sat", "on the mat" says it as well.
 """
 
 import math
@@ -18,7 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phase3_visualization.circuits.patching import changed
-from shared.grammar.entropy import KIND, KINDS, ORDER, hidden_word_distribution, sentence_log_probability
+from shared.grammar.entropy import (
+    KIND,
+    KINDS,
+    ORDER,
+    hidden_word_distribution,
+    sentence_log_probability,
+)
 from shared.toy_language import (
     ADVERBS,
     EITHER_DETERMINERS,
@@ -35,18 +43,27 @@ from shared.toy_model import ToyTransformer
 
 TRIED_ON = 120  # held-out sentences that the comparison of methods was developed on; its numbers come from the others
 
-# Kind of word -> groups that the grammar treats alike: exchanged inside a group, every sentence is as likely as before.
+# Kind of word -> groups that the grammar treats alike: exchanged inside a group, every sentence is
+# as likely as before.
 ALIKE = {
     "d": (SINGULAR_DETERMINERS, PLURAL_DETERMINERS, EITHER_DETERMINERS),
-    "n": [forms for nouns in (*SUBJECTS.values(), *PLACES.values()) for forms in zip(*nouns, strict=True)],
+    "n": [
+        forms
+        for nouns in (*SUBJECTS.values(), *PLACES.values())
+        for forms in zip(*nouns, strict=True)
+    ],
     "a": (ADVERBS,),
-    **{kind: [(word,) for word in KINDS[kind]] for kind in "jbvp"},  # no adjective comes twice; a verb has its place
+    **{
+        kind: [(word,) for word in KINDS[kind]] for kind in "jbvp"
+    },  # no adjective comes twice; a verb has its place
 }
 
 
 @dataclass(frozen=True)
 class Case:
-    """The words of a sentence, the hidden position, and the positions of words that the grammar relates to it."""
+    """The words of a sentence, the hidden position, and the positions of words that the grammar
+    relates to it.
+    """
 
     words: tuple[str, ...]
     hidden: int
@@ -58,11 +75,15 @@ class Case:
 
 
 def related_words(sentence: Sentence, hidden: int) -> frozenset[int]:
-    """Positions of the words that carry information about a hidden noun or determiner, from the gold relations."""
+    """Positions of the words that carry information about a hidden noun or determiner, from the
+    gold relations.
+    """
     related = set()
     for name in ("determiner-noun", "verb-subject", "verb-place"):
         for i, j in sentence.relations[name]:
-            if j == hidden and sentence.words[i] not in EITHER_DETERMINERS:  # its verb, its determiner
+            if (
+                j == hidden and sentence.words[i] not in EITHER_DETERMINERS
+            ):  # its verb, its determiner
                 related.add(i)
             if i == hidden and name == "determiner-noun":  # the noun of a hidden determiner
                 related.add(j)
@@ -70,9 +91,11 @@ def related_words(sentence: Sentence, hidden: int) -> frozenset[int]:
 
 
 def make_case(sentence: Sentence, kind: int) -> Case:
-    """Hide the determiner (0) or the noun (1) of the subject, or of the place (2, 3); instead of "the" the noun.
+    """Hide the determiner (0) or the noun (1) of the subject, or of the place (2, 3); instead of
+    "the" the noun.
 
-    Verbs are not hidden (three other words nearly give a verb away), nor is "the": no word helps to guess it.
+    Verbs are not hidden (three other words nearly give a verb away), nor is "the": no word helps to
+    guess it.
     """
     ((_, noun),) = sentence.relations["verb-subject" if kind < 2 else "verb-place"]
     (determiner,) = [i for i, j in sentence.relations["determiner-noun"] if j == noun]
@@ -99,7 +122,9 @@ def hidden_loss(model: ToyTransformer, tokens: Tensor, case: Case) -> Tensor:
 
 @torch.no_grad()
 def leave_one_out(model: ToyTransformer, case: Case) -> Tensor:
-    """By how many nats the loss on the hidden word rises when word j is hidden, too -> (T,); 0 for its own position."""
+    """By how many nats the loss on the hidden word rises when word j is hidden, too -> (T,); 0 for
+    its own position.
+    """
     rows = [hide(case.words, case.hidden, j) for j in range(len(case.words))]
     losses = hidden_loss(model, torch.tensor(rows, device=model.positions.device), case)
     return (losses - losses[case.hidden]).double().cpu()
@@ -110,16 +135,22 @@ def gradient_lengths(model: ToyTransformer, case: Case) -> Tensor:
     """Length of the gradient of the loss on the hidden word at each word's embedding -> (T,)."""
     seen: list[Tensor] = []
     with changed(model.embedding, seen.append):
-        loss = hidden_loss(model, torch.tensor([hide(case.words, case.hidden)], device=model.positions.device), case)
+        loss = hidden_loss(
+            model,
+            torch.tensor([hide(case.words, case.hidden)], device=model.positions.device),
+            case,
+        )
     (gradient,) = torch.autograd.grad(loss.sum(), seen)
     return gradient[0].norm(dim=-1).double().cpu()  # (1, T, d_model) -> (T,)
 
 
 def grammar_rise(words: Sequence[str], hidden: int, left_out: int) -> float:
-    """By how many nats the loss of a perfect reader on the hidden word rises if word left_out is hidden, too.
+    """By how many nats the loss of a perfect reader on the hidden word rises if word left_out is
+    hidden, too.
 
-    ln p(word | all others) - ln p(word | all others but one), the second summed over all words of the language that may
-    stand in the other gap. Below 0 where the missing word spoke against the hidden one.
+    ln p(word | all others) - ln p(word | all others but one), the second summed over all words of
+    the language that may stand in the other gap. Below 0 where the missing word spoke against the
+    hidden one.
     """
     if left_out == hidden:
         return 0.0
@@ -129,7 +160,10 @@ def grammar_rise(words: Sequence[str], hidden: int, left_out: int) -> float:
     for kinds[hidden], kinds[left_out] in product(ALIKE, ALIKE):
         if ORDER.fullmatch("".join(kinds)):
             for group, other in product(ALIKE[kinds[hidden]], ALIKE[kinds[left_out]]):
-                filled[hidden], filled[left_out] = group[0], other[0]  # one word stands for its group
+                filled[hidden], filled[left_out] = (
+                    group[0],
+                    other[0],
+                )  # one word stands for its group
                 probability = math.exp(sentence_log_probability(filled)) * len(other)
                 total += probability * len(group)
                 right += probability * (words[hidden] in group)
@@ -138,7 +172,9 @@ def grammar_rise(words: Sequence[str], hidden: int, left_out: int) -> float:
 
 def perfect_reader(case: Case) -> Tensor:
     """grammar_rise of every word -> (T,)."""
-    return torch.tensor([grammar_rise(case.words, case.hidden, j) for j in range(len(case.words))]).double()
+    return torch.tensor(
+        [grammar_rise(case.words, case.hidden, j) for j in range(len(case.words))]
+    ).double()
 
 
 def first(values: Tensor, case: Case) -> frozenset[int]:

@@ -1,7 +1,8 @@
 """From which input words does an output of several layers come?
 
-Row i of one attention matrix says from where position i takes its value. But in layer 2 "position j" is no longer word
-j: layer 1 has already mixed the words. So the matrices of all layers have to be combined (A: heads averaged).
+Row i of one attention matrix says from where position i takes its value. But in layer 2 "position
+j" is no longer word j: layer 1 has already mixed the words. So the matrices of all layers have to
+be combined (A: heads averaged).
 
     B_2 B_1, B = (A + I) / 2     shares handed on from layer to layer                   (Abnar & Zuidema 2020)
 
@@ -20,14 +21,18 @@ from shared.attention_utils import attention_rollout, causal_mask
 
 
 def rollout_by_paths(weights: Sequence[Tensor]) -> Tensor:
-    """attention_rollout as it is meant, for one (H, T, T) a layer: every path from an output down to a word, (T, T).
+    """attention_rollout as it is meant, for one (H, T, T) a layer: every path from an output down
+    to a word, (T, T).
 
-    A path stops at one position after each layer. Each of its steps costs (A_ij + [i = j]) / 2; its share is their
-    product, and an output comes from a word by the sum over all paths between them. T ** (L + 1) paths: small T only.
+    A path stops at one position after each layer. Each of its steps costs (A_ij + [i = j]) / 2; its
+    share is their product, and an output comes from a word by the sum over all paths between them.
+    T ** (L + 1) paths: small T only.
     """
     length = weights[0].size(-1)
     rollout = torch.zeros(length, length, dtype=weights[0].dtype)
-    for path in product(range(length), repeat=len(weights) + 1):  # the word, then a position after each layer
+    for path in product(
+        range(length), repeat=len(weights) + 1
+    ):  # the word, then a position after each layer
         share = 1.0
         for layer, (below, above) in zip(weights, pairwise(path), strict=True):
             share *= (layer[:, above, below].mean().item() + (above == below)) / 2
@@ -36,11 +41,13 @@ def rollout_by_paths(weights: Sequence[Tensor]) -> Tensor:
 
 
 def shares_on_paths(steps: Sequence[Tensor], query: int) -> list[Tensor]:
-    """Returns how much of the output at `query` is handed down from each position to each, (T, T) for each step.
+    """Returns how much of the output at `query` is handed down from each position to each, (T, T)
+    for each step.
 
-    steps: one (T, T) for each layer, the first layer first; row i says from where position i takes its value, and sums
-    to 1. Entry (i, j) of a result is what goes from i above that layer to j below it; all entries sum to 1. So the sums
-    over the rows of the first result are the shares of the words.
+    steps: one (T, T) for each layer, the first layer first; row i says from where position i takes
+    its value, and sums to 1. Entry (i, j) of a result is what goes from i above that layer to j
+    below it; all entries sum to 1. So the sums over the rows of the first result are the shares of
+    the words.
     """
     arrived = torch.zeros_like(steps[0][0])
     arrived[query] = 1
@@ -53,12 +60,15 @@ def shares_on_paths(steps: Sequence[Tensor], query: int) -> list[Tensor]:
 
 
 def apart(rollout: Tensor) -> float:
-    """How far apart two outputs come from a word at most: the largest difference within a column of (T, T)."""
+    """How far apart two outputs come from a word at most: the largest difference within a column of
+    (T, T).
+    """
     return (rollout.amax(dim=0) - rollout.amin(dim=0)).max().item()  # (T, T) -> (T,) -> ()
 
 
 def apart_with_depth(layers: Sequence[Tensor]) -> tuple[float, float]:
-    """Returns how much of `apart` after one layer is left after all, first without the residual half, then with it.
+    """Returns how much of `apart` after one layer is left after all, first without the residual
+    half, then with it.
 
     layers: (H, T, T) each.
     """
@@ -73,13 +83,17 @@ def apart_with_depth(layers: Sequence[Tensor]) -> tuple[float, float]:
 def random_attention(num_layers: int, num_heads: int, length: int, seed: int) -> list[Tensor]:
     """Weights of heads whose scores are drawn, of mean 0 and variance 1: (H, T, T) for each layer."""
     generator = torch.Generator().manual_seed(seed)
-    scores = torch.randn(num_layers, num_heads, length, length, generator=generator, dtype=torch.float64)
+    scores = torch.randn(
+        num_layers, num_heads, length, length, generator=generator, dtype=torch.float64
+    )
     return list(scores.softmax(dim=-1))
 
 
 def main() -> None:
     weights = [torch.tensor([[[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0]]])] * 2
-    print("Three tokens, two layers, both with the weights  1 0 0 | 1/2 1/2 0 | 0 1 0. The last output comes from")
+    print(
+        "Three tokens, two layers, both with the weights  1 0 0 | 1/2 1/2 0 | 0 1 0. The last output comes from"
+    )
     for name, way in (("rollout", attention_rollout), ("all paths", rollout_by_paths)):
         print(f"   {name:12}" + "".join(f"{share:8.3f}" for share in way(weights)[-1].tolist()))
     bare, with_half = apart_with_depth(random_attention(6, 4, 16, seed=0))
@@ -87,8 +101,12 @@ def main() -> None:
     print(f"   {bare:.5f} is left without the residual half, {with_half:.3f} with it")
     even = causal_mask(16) / causal_mask(16).sum(dim=-1, keepdim=True)
     blamed = attention_rollout([even[None]] * 8)[-1, 0].item()
-    print(f"Even causal attention, 16 tokens, 8 layers: {blamed:.2f} of the last output comes from the first token,")
-    print("which no head prefers: all words see it in every layer, and rollout counts each path that leads to it.")
+    print(
+        f"Even causal attention, 16 tokens, 8 layers: {blamed:.2f} of the last output comes from the first token,"
+    )
+    print(
+        "which no head prefers: all words see it in every layer, and rollout counts each path that leads to it."
+    )
 
 
 if __name__ == "__main__":

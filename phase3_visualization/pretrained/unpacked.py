@@ -1,9 +1,10 @@
 """Unpack a published model once, and keep what came out of it.
 
-SmolLM2 comes as one file of 4-bit numbers. The library needs long to unpack them, and would do so in every script. So
-the weights are kept as the numbers they stand for, with configuration and tokenizer, in one file of the format
-safetensors, from which the same model is read in seconds. The file says what it was made from, and has a checksum: what
-was made from another file or by another version, and what is damaged, is made again.
+SmolLM2 comes as one file of 4-bit numbers. The library needs long to unpack them, and would do so
+in every script. So the weights are kept as the numbers they stand for, with configuration and
+tokenizer, in one file of the format safetensors, from which the same model is read in seconds. The
+file says what it was made from, and has a checksum: what was made from another file or by another
+version, and what is damaged, is made again.
 """
 
 import errno
@@ -23,7 +24,9 @@ LIBRARIES = ("transformers", "gguf")  # which unpack
 
 
 def origin_of(file: Path, package: str) -> str:
-    """Everything that decides the numbers: the packed file, byte for byte, and the versions of what unpacks it."""
+    """Everything that decides the numbers: the packed file, byte for byte, and the versions of what
+    unpacks it.
+    """
     versions = [f"{name} {metadata.version(name)}" for name in (package, *LIBRARIES)]
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     return f"{file.name} of {', '.join(versions)}, sha256 {digest}"
@@ -35,7 +38,9 @@ def seal(facts: dict[str, str], tensors: dict[str, Tensor]) -> str:
 
 
 def keep(model: nn.Module, tokenizer: Any, path: Path, origin: str) -> None:
-    """Write a Llama and its tokenizer to one file, whole or not at all. Raises OSError if there is no room for it."""
+    """Write a Llama and its tokenizer to one file, whole or not at all. Raises OSError if there is
+    no room for it.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -59,8 +64,8 @@ def keep(model: nn.Module, tokenizer: Any, path: Path, origin: str) -> None:
 def kept(path: Path, origin: str) -> tuple[nn.Module, Any]:
     """The model and the tokenizer that keep() wrote.
 
-    Raises FileNotFoundError if there is no such file, and ValueError, in words for the reader, if it is damaged or was
-    made from something else.
+    Raises FileNotFoundError if there is no such file, and ValueError, in words for the reader, if
+    it is damaged or was made from something else.
     """
     import tokenizers
     import transformers
@@ -88,20 +93,30 @@ def kept(path: Path, origin: str) -> tuple[nn.Module, Any]:
     return model, transformers.PreTrainedTokenizerFast(tokenizer_object=raw, **special_tokens)
 
 
-def unpacked_once(path: Path, origin: str, unpack: Callable[[], tuple[nn.Module, Any]]) -> tuple[nn.Module, Any]:
-    """The model and the tokenizer that are kept in this file, or else those that unpack() gives, which are kept then.
+def unpacked_once(
+    path: Path, origin: str, unpack: Callable[[], tuple[nn.Module, Any]]
+) -> tuple[nn.Module, Any]:
+    """The model and the tokenizer that are kept in this file, or else those that unpack() gives,
+    which are kept then.
 
-    A file that cannot be written stops nobody: the model is there, and is unpacked again the next time.
+    A file that cannot be written stops nobody: the model is there, and is unpacked again the next
+    time.
     """
     try:
         return kept(path, origin)
     except FileNotFoundError:
-        print(f"unpacking a model, once, which takes a while: {paths.shown(path)} will keep it", flush=True)
+        print(
+            f"unpacking a model, once, which takes a while: {paths.shown(path)} will keep it",
+            flush=True,
+        )
     except ValueError as error:
         print(f"{paths.shown(path)} {error}: unpacking the model again", flush=True)
     model, tokenizer = unpack()
     try:
         keep(model, tokenizer, path, origin)
     except OSError as error:
-        print(f"{paths.shown(path)} cannot be kept ({error.strerror}): the next script unpacks it again", flush=True)
+        print(
+            f"{paths.shown(path)} cannot be kept ({error.strerror}): the next script unpacks it again",
+            flush=True,
+        )
     return model, tokenizer

@@ -1,10 +1,11 @@
 """Does a published decoder need the first tokens of a text once they are far back?
 
-A window keeps the keys and values of the last tokens only, so that memory does not grow. With room for 128 of them: the
-last 128, or the last 124 and the first 4 for ever (StreamingLLM, Xiao et al. 2023), beside a model that keeps all. The
-window is a mask, so SmolLM2-135M reads the text in one pass through our own attention; tokens keep the positions that
-they have in the text, where StreamingLLM counts them anew in the window. The text is data/raw/claims.json from a place
-that the seed draws: it stays as it is, so that the numbers do.
+A window keeps the keys and values of the last tokens only, so that memory does not grow. With room
+for 128 of them: the last 128, or the last 124 and the first 4 for ever (StreamingLLM, Xiao et al.
+2023), beside a model that keeps all. The window is a mask, so SmolLM2-135M reads the text in one
+pass through our own attention; tokens keep the positions that they have in the text, where
+StreamingLLM counts them anew in the window. The text is data/raw/claims.json from a place that the
+seed draws: it stays as it is, so that the numbers do.
 """
 
 import json
@@ -35,23 +36,34 @@ def excerpt(language_model: LanguageModel, generator: torch.Generator) -> Tensor
 
 @torch.no_grad()
 def losses(language_model: LanguageModel, tokens: Tensor, mask: Tensor) -> Tensor:
-    """Loss in nats of every next token, with this mask in every layer: (1, T + 1), bool (T, T) -> (T,)."""
+    """Loss in nats of every next token, with this mask in every layer: (1, T + 1), bool (T, T) ->
+    (T,).
+    """
     with our_attention(language_model, mask):
-        states = language_model.model(tokens[:, :-1]).last_hidden_state[0]  # (1, T + 1) -> (T, d_model)
-    logits = states @ language_model.model.get_input_embeddings().weight.T  # the words are the output, too: (T, V)
+        states = language_model.model(tokens[:, :-1]).last_hidden_state[
+            0
+        ]  # (1, T + 1) -> (T, d_model)
+    logits = (
+        states @ language_model.model.get_input_embeddings().weight.T
+    )  # the words are the output, too: (T, V)
     return F.cross_entropy(logits, tokens[0, 1:], reduction="none")
 
 
 @refuses
 def measure(run: Run) -> Numbers:
-    """Mean loss in nats beyond the window, tokens 256 to 768; of each way how much more than with everything."""
+    """Mean loss in nats beyond the window, tokens 256 to 768; of each way how much more than with
+    everything.
+    """
     language_model = load(SMOLLM2)
     tokens = excerpt(language_model, torch.Generator().manual_seed(run.seed))
     everything, *others = (
         losses(language_model, tokens, streaming_mask(LENGTH, *mask))[2 * ROOM :].mean().item()
         for mask in MASKS.values()
     )
-    more = {f"{way}, more nats": loss - everything for way, loss in zip(list(MASKS)[1:], others, strict=True)}
+    more = {
+        f"{way}, more nats": loss - everything
+        for way, loss in zip(list(MASKS)[1:], others, strict=True)
+    }
     return {"everything, loss": everything} | more
 
 

@@ -1,10 +1,10 @@
 """What does each head do, by rules that a head can fail?
 
-It is easy to look at a heatmap and call it "the previous-word head". Here a head gets a name only by
-the rules of shared/grammar/roles.py, which it must pass on both halves of the held-out sentences.
-Does a head follow a relation, or does every word look where the related one looks? We ask the words
-of the same sentence that do not have the relation, too. Of the heads that beat the two usual
-baselines we take the one where most of these other words look at the same word.
+It is easy to look at a heatmap and call it "the previous-word head". Here a head gets a name only
+by the rules of shared/grammar/roles.py, which it must pass on both halves of the held-out
+sentences. Does a head follow a relation, or does every word look where the related one looks? We
+ask the words of the same sentence that do not have the relation, too. Of the heads that beat the
+two usual baselines we take the one where most of these other words look at the same word.
 """
 
 import itertools
@@ -16,16 +16,31 @@ from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.grammar.roles import MARGIN, NO_NAME, Halves, Key, Rule, halves_of, names_of, rules_of, rules_tried
+from shared.grammar.roles import (
+    MARGIN,
+    NO_NAME,
+    Halves,
+    Key,
+    Rule,
+    halves_of,
+    names_of,
+    rules_of,
+    rules_tried,
+)
 from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.toy_language import RELATIONS
 from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, role_color
 
-COLUMN, STATISTICS = 1.2, {"normalised entropy": 7.4, "distance": 8.3}  # a relation is so wide; where they stand
+COLUMN, STATISTICS = (
+    1.2,
+    {"normalised entropy": 7.4, "distance": 8.3},
+)  # a relation is so wide; where they stand
 
 
 def passing(halves: Halves, layer: int, head: int) -> set[str]:
-    """The relations, by direction, that a head follows in both halves of the sentences, whatever its name."""
+    """The relations, by direction, that a head follows in both halves of the sentences, whatever
+    its name.
+    """
     tried = rules_tried(halves, layer, head)
     return {rule.name for rule in tried if rule.kind == "relation" and rule.passed}
 
@@ -39,7 +54,8 @@ def beats_baselines(halves: Halves, key: Key, place: tuple[int, int]) -> bool:
 
 
 def strongest_column(halves: Halves) -> Numbers:
-    """Of the heads that beat the two usual baselines the one at whose word most other words look, too.
+    """Of the heads that beat the two usual baselines the one at whose word most other words look,
+    too.
 
     It is chosen on one half of the sentences; the shares are those of the other half. They are 0 if
     no head beats the baselines.
@@ -57,7 +73,9 @@ def strongest_column(halves: Halves) -> Numbers:
 
 
 def measure(run: Run) -> Numbers:
-    """Heads that pass, beside all heads; shares of words that look at one word, of a head chosen on the other half."""
+    """Heads that pass, beside all heads; shares of words that look at one word, of a head chosen on
+    the other half.
+    """
     trained = load_multi_head_model(run.options, run.seed)
     halves = halves_of(trained, MultiHeadAttention)
     names = itertools.chain.from_iterable(names_of(halves))
@@ -103,7 +121,9 @@ def picture(results: Results) -> Figure:
             rule, left = better_direction(rules, relation), COLUMN * column
             follows = {relation_name(relation, direction) for direction in DIRECTIONS} & passed
             ax.barh(row, 1, 0.6, left=left, color=HIDDEN)
-            ax.barh(row, rule.share, 0.6, left=left, color=role_color(relation) if follows else GREY)
+            ax.barh(
+                row, rule.share, 0.6, left=left, color=role_color(relation) if follows else GREY
+            )
             ax.plot([left + rule.needed] * 2, [row - 0.38, row + 0.38], color=INK, linewidth=2)
         weight = "normal" if name == NO_NAME else "bold"
         ax.text(4.95, row, name, va="center", fontsize=11, color=role_color(name), weight=weight)

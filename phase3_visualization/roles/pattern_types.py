@@ -61,7 +61,9 @@ class Pattern:
 
 
 def keys_like_queries(length: int, generator: torch.Generator) -> Tensor:
-    """Weights (T, T) where each key is ten times the query of the same word: it fits no other query as well."""
+    """Weights (T, T) where each key is ten times the query of the same word: it fits no other query
+    as well.
+    """
     query = torch.randn(length, D_K, generator=generator)
     _, weights = scaled_dot_product_attention(query, 10 * query, query)
     return weights
@@ -75,7 +77,9 @@ def unrelated_keys(length: int, generator: torch.Generator) -> Tensor:
 
 
 def drawn_to_the_first(length: int) -> Tensor:
-    """Weights (T, T) of scores that are DRAWN_TO for the first word and 0 for all others, whoever asks."""
+    """Weights (T, T) of scores that are DRAWN_TO for the first word and 0 for all others, whoever
+    asks.
+    """
     scores = torch.zeros(length, length)
     scores[:, 0] = DRAWN_TO
     return scores.softmax(dim=-1)
@@ -85,7 +89,9 @@ def drawn_to_the_first(length: int) -> Tensor:
 
 
 def shares_of(scores: Scores) -> dict[str, Tensor]:
-    """Pattern -> the share of the rows whose largest weight lies there, (L, H); "one word": the fullest column."""
+    """Pattern -> the share of the rows whose largest weight lies there, (L, H); "one word": the
+    fullest column.
+    """
     shares = {name: scores.place[place] for name, place in PLACES.items()}
     columns = [scores.others[key] for key in COLUMNS.values()]
     shares["one word"] = torch.stack(columns).amax(dim=0)  # (columns, L, H) -> (L, H)
@@ -93,7 +99,9 @@ def shares_of(scores: Scores) -> dict[str, Tensor]:
 
 
 def weight_on_itself(trained: Trained) -> Tensor:
-    """The mean weight that a word gives to itself, (L, H), on the half of the held-out sentences that must agree."""
+    """The mean weight that a word gives to itself, (L, H), on the half of the held-out sentences
+    that must agree.
+    """
     _, sentences = halves()
     layers, mask = attention_asked(trained, sentences)
     return torch.stack([offset_weight(weights, mask, 0) for weights in layers])
@@ -146,7 +154,9 @@ def place_of_largest(shares: Tensor) -> tuple[int, int]:
 
 
 def strongest_relation(both: Halves) -> tuple[tuple[int, int], Rule]:
-    """The head that passes a relation by most, or misses it by least, on the half where it does worse."""
+    """The head that passes a relation by most, or misses it by least, on the half where it does
+    worse.
+    """
     best_place, best = None, None
     for place in both.scoring.scores.heads:
         for tried in rules_tried(both, *place):
@@ -160,14 +170,31 @@ def made_patterns(words: list[str], untrained: Trained) -> list[Pattern]:
     generator = torch.Generator().manual_seed(untrained.recipe.seed)
     length = len(words)
     before = weights_of(untrained.model, words)
-    layer, head = place_of_largest(normalized_entropy(before).nanmean(dim=-1))  # (L, H, T, T) -> (L, H)
+    layer, head = place_of_largest(
+        normalized_entropy(before).nanmean(dim=-1)
+    )  # (L, H, T, T) -> (L, H)
     return [
-        Pattern("self", "by hand: key = 10 × query", "a dark diagonal", keys_like_queries(length, generator)),
         Pattern(
-            "first word", f"by hand: score {DRAWN_TO:g}, else 0", "a dark first column", drawn_to_the_first(length)
+            "self",
+            "by hand: key = 10 × query",
+            "a dark diagonal",
+            keys_like_queries(length, generator),
         ),
-        Pattern("random", "by hand: queries, keys drawn", "dark cells, no order", unrelated_keys(length, generator)),
-        Pattern("uniform", f"untrained head {layer}.{head}", "no dark cell at all", before[layer, head]),
+        Pattern(
+            "first word",
+            f"by hand: score {DRAWN_TO:g}, else 0",
+            "a dark first column",
+            drawn_to_the_first(length),
+        ),
+        Pattern(
+            "random",
+            "by hand: queries, keys drawn",
+            "dark cells, no order",
+            unrelated_keys(length, generator),
+        ),
+        Pattern(
+            "uniform", f"untrained head {layer}.{head}", "no dark cell at all", before[layer, head]
+        ),
     ]
 
 
@@ -176,9 +203,13 @@ def trained_patterns(words: list[str], trained: Trained, both: Halves) -> list[P
     weights, scores = weights_of(trained.model, words), both.scoring.scores
     shares = shares_of(scores)
 
-    def pattern(name: str, place: tuple[int, int], share: float, reading: str, role: str) -> Pattern:
+    def pattern(
+        name: str, place: tuple[int, int], share: float, reading: str, role: str
+    ) -> Pattern:
         layer, head = place
-        return Pattern(name, f"trained head {layer}.{head}: {share:.2f}", reading, weights[place], role)
+        return Pattern(
+            name, f"trained head {layer}.{head}: {share:.2f}", reading, weights[place], role
+        )
 
     found = []
     for name, reading in (("previous", "left of the diagonal"), ("next", "right of the diagonal")):
@@ -186,7 +217,9 @@ def trained_patterns(words: list[str], trained: Trained, both: Halves) -> list[P
         found.append(pattern(name, place, shares[name][place].item(), reading, name))
     place = place_of_largest(shares["one word"])
     column = max(COLUMNS, key=lambda name: scores.others[COLUMNS[name]][place])
-    found.append(pattern("column", place, shares["one word"][place].item(), f"one column: {column}", column))
+    found.append(
+        pattern("column", place, shares["one word"][place].item(), f"one column: {column}", column)
+    )
     place, rule = strongest_relation(both)
     found.append(pattern("relation", place, rule.share, rule.name, rule.name))
     return found
@@ -206,9 +239,24 @@ def draw_pattern(ax: Axes, pattern: Pattern, words: list[str]) -> None:
     ax.set_xticks([])
     ax.tick_params(labelsize=9 if len(words) <= 12 else 8)
     for query, key in related_cells(pattern.role, words):
-        ax.add_patch(Rectangle((key, query), 1, 1, fill=False, edgecolor=role_color(pattern.role), linewidth=2.5))
-    ax.set_title(pattern.name, color=readable(role_color(pattern.role)), weight="bold", fontsize=12, pad=18)
-    ax.text(0.5, 1.03, pattern.origin, transform=ax.transAxes, ha="center", va="bottom", fontsize=9, color=QUIET)
+        ax.add_patch(
+            Rectangle(
+                (key, query), 1, 1, fill=False, edgecolor=role_color(pattern.role), linewidth=2.5
+            )
+        )
+    ax.set_title(
+        pattern.name, color=readable(role_color(pattern.role)), weight="bold", fontsize=12, pad=18
+    )
+    ax.text(
+        0.5,
+        1.03,
+        pattern.origin,
+        transform=ax.transAxes,
+        ha="center",
+        va="bottom",
+        fontsize=9,
+        color=QUIET,
+    )
     ax.set_xlabel(pattern.reading, fontsize=10)
 
 
@@ -219,7 +267,10 @@ def picture(results: Results) -> Figure:
     untrained = training.untrained(trained.recipe, MultiHeadAttention)
     fig, axes = plt.subplots(2, 4, figsize=(9, 5.9), layout="constrained")
     fig.get_layout_engine().set(hspace=0.06)
-    patterns = [*made_patterns(words, untrained), *trained_patterns(words, trained, shown["halves"])]
+    patterns = [
+        *made_patterns(words, untrained),
+        *trained_patterns(words, trained, shown["halves"]),
+    ]
     for ax, pattern in zip(axes.flat, patterns, strict=True):
         draw_pattern(ax, pattern, words)
     return fig

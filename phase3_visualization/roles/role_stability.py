@@ -1,8 +1,9 @@
 """Is a role found in the same head when the model is trained again?
 
-Nothing tells the heads of a layer apart at the start, so training can give "head 2" any role. Two models are compared
-that differ in their seed alone: for each relation of the grammar the head that follows it best in one model is looked
-up in the other. No model is in two pairs, so that ten runs are ten independent answers.
+Nothing tells the heads of a layer apart at the start, so training can give "head 2" any role. Two
+models are compared that differ in their seed alone: for each relation of the grammar the head that
+follows it best in one model is looked up in the other. No model is in two pairs, so that ten runs
+are ten independent answers.
 """
 
 from statistics import fmean as mean
@@ -26,10 +27,14 @@ CLOSE = 0.10  # so near to the best head of a relation, a head has that role as 
 
 
 def same_heads(first: Tensor, second: Tensor) -> Numbers:
-    """Where two models, each (heads, relations), have the best head of a relation, looked up in both directions."""
+    """Where two models, each (heads, relations), have the best head of a relation, looked up in
+    both directions.
+    """
     same, score = [], []
     for here, there in ((first, second), (second, first)):
-        again = there.gather(0, here.argmax(dim=0, keepdim=True))[0]  # (heads, relations) -> (relations,)
+        again = there.gather(0, here.argmax(dim=0, keepdim=True))[
+            0
+        ]  # (heads, relations) -> (relations,)
         same.append((again >= there.amax(dim=0) - CLOSE).double().mean().item())
         score.append(again.mean().item())
     return {
@@ -40,13 +45,24 @@ def same_heads(first: Tensor, second: Tensor) -> Numbers:
 
 
 def measure(run: Run) -> Numbers:
-    """Share of six roles; share of held-out pairs, beside a head with any other number: the mean over all heads."""
+    """Share of six roles; share of held-out pairs, beside a head with any other number: the mean
+    over all heads.
+    """
     sentences = training.corpus()[1][: 100 if run.options.quick else None]
     models = [load_multi_head_model(run.options, seed) for seed in (run.seed, run.seed + AGAIN)]
     run.shown.update(model=models[0].label, models=models)
-    layers = [training.attention_on(trained.model, sentences, "masked word")[0] for trained in models]
-    scores = [score_heads(of_model, sentences) for of_model in layers]  # relation -> (L, H, directions)
-    return same_heads(*(torch.stack([s[r].amax(dim=-1).flatten() for r in CORE_RELATIONS], dim=-1) for s in scores))
+    layers = [
+        training.attention_on(trained.model, sentences, "masked word")[0] for trained in models
+    ]
+    scores = [
+        score_heads(of_model, sentences) for of_model in layers
+    ]  # relation -> (L, H, directions)
+    return same_heads(
+        *(
+            torch.stack([s[r].amax(dim=-1).flatten() for r in CORE_RELATIONS], dim=-1)
+            for s in scores
+        )
+    )
 
 
 CLAIM = Claim(
@@ -65,14 +81,24 @@ CLAIM = Claim(
 
 
 def draw_heads(ax: Axes, names: list[list[str]], relation: str) -> None:
-    """All heads of a model, a row for each layer; those that follow the relation, in either direction, are filled."""
+    """All heads of a model, a row for each layer; those that follow the relation, in either
+    direction, are filled.
+    """
     follow = {relation_name(relation, direction) for direction in DIRECTIONS}
     for layer, row in enumerate(names):
         for head, name in enumerate(row):
             color = role_color(relation) if name in follow else HIDDEN
-            ax.add_patch(plt.Rectangle((head + 0.04, layer + 0.05), 0.92, 0.9, color=color, linewidth=0))
+            ax.add_patch(
+                plt.Rectangle((head + 0.04, layer + 0.05), 0.92, 0.9, color=color, linewidth=0)
+            )
             if name in follow:
-                style = {"ha": "center", "va": "center", "color": "white", "weight": "bold", "fontsize": 9}
+                style = {
+                    "ha": "center",
+                    "va": "center",
+                    "color": "white",
+                    "weight": "bold",
+                    "fontsize": 9,
+                }
                 ax.text(head + 0.5, layer + 0.5, f"{layer}.{head}", **style)
     ax.set(xlim=(0, len(names[0])), ylim=(len(names), 0), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
@@ -82,10 +108,18 @@ def picture(results: Results) -> Figure:
     """A row for each core relation, a column for each of two models."""
     models = results.shown["models"]
     names = [head_names(trained, MultiHeadAttention) for trained in models]
-    fig, axes = plt.subplots(len(CORE_RELATIONS), len(names), figsize=(7.5, 4.1), layout="constrained")
+    fig, axes = plt.subplots(
+        len(CORE_RELATIONS), len(names), figsize=(7.5, 4.1), layout="constrained"
+    )
     fig.get_layout_engine().set(wspace=0.06, hspace=0.08)
     for relation, row in zip(CORE_RELATIONS, axes, strict=True):
-        style = {"rotation": 0, "ha": "right", "va": "center", "weight": "bold", "color": role_color(relation)}
+        style = {
+            "rotation": 0,
+            "ha": "right",
+            "va": "center",
+            "weight": "bold",
+            "color": role_color(relation),
+        }
         row[0].set_ylabel(relation.replace("-", "–\n"), **style)
         for ax, of_seed in zip(row, names, strict=True):
             draw_heads(ax, of_seed, relation)

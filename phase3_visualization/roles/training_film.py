@@ -1,10 +1,11 @@
 """At which step of training does a head find its role?
 
-A film of the model that all scripts share, as it was at each stage of its training: its weights on one sentence become
-a frame. A head lights up when it has a role by the rules of shared/grammar/roles.py, in the colour that
-the role has everywhere. Beneath grow the loss and, for each relation of the grammar, how often its best head looks at
-the right word; the grey band is what guesses reach: the best fixed offset, or the best untrained head. Beside them is
-the normalised entropy of each head, a line in the colour of its role, and dotted their mean: 1 means even weights.
+A film of the model that all scripts share, as it was at each stage of its training: its weights on
+one sentence become a frame. A head lights up when it has a role by the rules of
+shared/grammar/roles.py, in the colour that the role has everywhere. Beneath grow the loss and, for
+each relation of the grammar, how often its best head looks at the right word; the grey band is what
+guesses reach: the best fixed offset, or the best untrained head. Beside them is the normalised
+entropy of each head, a line in the colour of its role, and dotted their mean: 1 means even weights.
 """
 
 from collections.abc import Iterator
@@ -30,7 +31,16 @@ from shared.grammar import roles
 from shared.grammar.scores import CORE_RELATIONS, DIRECTIONS
 from shared.toy_model import weights_of
 from shared.training import Trained
-from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, in_few_colors, model_note, plot_heads, role_color
+from shared.visualization_utils import (
+    GREY,
+    HIDDEN,
+    INK,
+    QUIET,
+    in_few_colors,
+    model_note,
+    plot_heads,
+    role_color,
+)
 
 HELD_FRAMES, SECONDS = 14, 0.28
 WIDTH, MAP = 9.0, 1.5  # inches: of a frame, of a map
@@ -55,13 +65,17 @@ def look_at(trained: Trained, step: int, words: list[str]) -> Look:
     """The model after so many steps of its training."""
     model, halves = trained.model, roles.halves_of(trained, MultiHeadAttention)
     found = halves.scoring.scores
-    scores = {r: max(found.relation[r, way].max().item() for way in DIRECTIONS) for r in CORE_RELATIONS}
+    scores = {
+        r: max(found.relation[r, way].max().item() for way in DIRECTIONS) for r in CORE_RELATIONS
+    }
     entropy = found.statistics["normalised entropy"]
     return Look(step, weights_of(model, words), roles.names_of(halves), scores, entropy)
 
 
 def measure(run: Run) -> Numbers:
-    """Share of held-out pairs that the best head finds; guess: the best fixed offset or untrained head."""
+    """Share of held-out pairs that the best head finds; guess: the best fixed offset or untrained
+    head.
+    """
     trained = load_multi_head_model(run.options, run.seed)
     steps = list(trained.stages)[:: len(trained.stages) // 4 + 1 if run.options.quick else 1]
     looks = [look_at(trained.at_stage(step), step, run.options.words) for step in steps]
@@ -76,7 +90,8 @@ def measure(run: Run) -> Numbers:
 
 
 def calm(weights: list[Tensor]) -> list[Tensor]:
-    """The weights of each look as they are shown: a cell stays as it was until it has changed visibly.
+    """The weights of each look as they are shown: a cell stays as it was until it has changed
+    visibly.
 
     The last look is shown as it is, since it stays.
     """
@@ -89,15 +104,21 @@ def calm(weights: list[Tensor]) -> list[Tensor]:
 
 
 class Stage:
-    """The figure of the film. What stays is drawn once and kept as pixels; a frame draws only what moves on top of it.
+    """The figure of the film. What stays is drawn once and kept as pixels; a frame draws only what
+    moves on top of it.
 
-    That is ten times as fast as drawing everything, and the GIF, which stores what changed, becomes small.
+    That is ten times as fast as drawing everything, and the GIF, which stores what changed, becomes
+    small.
     """
 
-    def __init__(self, looks: list[Look], loss: list[float], words: list[str], guesses: list[float]) -> None:
+    def __init__(
+        self, looks: list[Look], loss: list[float], words: list[str], guesses: list[float]
+    ) -> None:
         self.looks, self.last_step = looks, looks[-1].step
         self.cells = calm([look.weights for look in looks])
-        self.loss_so_far = [fmean(loss[max(step - 10, 0) : step]) for step in range(1, len(loss) + 1)]
+        self.loss_so_far = [
+            fmean(loss[max(step - 10, 0) : step]) for step in range(1, len(loss) + 1)
+        ]
         num_layers, num_heads = looks[0].weights.shape[:2]
         maps = num_layers * (MAP + 0.35) + 1.0
         self.fig = plt.figure(figsize=(WIDTH, maps + 2.7), layout="constrained")
@@ -109,11 +130,19 @@ class Stage:
         self.scores, self.ends = self.draw_scores(middle, guesses)
         self.entropies = self.draw_entropies(right)
         (self.mean_entropy,) = right.plot([], [], color=INK, linewidth=2.5, linestyle=":")
-        self.mean_written = right.text(0.98 * self.last_step, 0.06, "", weight="bold", fontsize=9, ha="right")
+        self.mean_written = right.text(
+            0.98 * self.last_step, 0.06, "", weight="bold", fontsize=9, ha="right"
+        )
         model_note(below, NOTE)
         self.fig.canvas.draw()  # lays everything out
         self.fig.set_layout_engine("none")  # and there it stays
-        self.moving = [*self.parts_of_maps(), self.loss, *self.scores.values(), *self.ends.values(), self.title]
+        self.moving = [
+            *self.parts_of_maps(),
+            self.loss,
+            *self.scores.values(),
+            *self.ends.values(),
+            self.title,
+        ]
         self.moving += [*self.entropies.flat, self.mean_entropy, self.mean_written]
         for artist in self.moving:
             artist.set_animated(True)  # left out when the rest is drawn
@@ -128,7 +157,9 @@ class Stage:
                 ax.spines[:].set_visible(True)
                 ax.tick_params(labeltop=layer == 0, labelleft=head == 0)
                 if len(words) > 10:  # no room for words side by side: the rows have them
-                    ax.set_xticks(ax.get_xticks(), range(len(words)), rotation=0, ha="center", fontsize=7.5)
+                    ax.set_xticks(
+                        ax.get_xticks(), range(len(words)), rotation=0, ha="center", fontsize=7.5
+                    )
             row[0].set_ylabel(f"layer {layer}", color=QUIET, fontsize=11)
         return axes
 
@@ -139,20 +170,38 @@ class Stage:
 
     def draw_loss(self, ax: Axes) -> Line2D:
         """The panel of the loss, and its line, which is empty yet."""
-        ax.set(xlim=(0, self.last_step), ylim=(0, 1.1 * max(self.loss_so_far)), xticks=self.steps_written)
+        ax.set(
+            xlim=(0, self.last_step),
+            ylim=(0, 1.1 * max(self.loss_so_far)),
+            xticks=self.steps_written,
+        )
         ax.set_title("loss, nats per hidden word", color=QUIET, loc="left")
         (line,) = ax.plot([], [], color=GREY, **THICK)
         return line
 
-    def draw_scores(self, ax: Axes, guesses: list[float]) -> tuple[dict[str, Line2D], dict[str, Text]]:
-        """The panel of the relations: the line of each, and its name with the share of now, below the guesses."""
+    def draw_scores(
+        self, ax: Axes, guesses: list[float]
+    ) -> tuple[dict[str, Line2D], dict[str, Text]]:
+        """The panel of the relations: the line of each, and its name with the share of now, below
+        the guesses.
+        """
         ax.fill_between((0, self.last_step), min(guesses), max(guesses), color=HIDDEN, linewidth=0)
-        ax.text(0.98 * self.last_step, min(guesses) + 0.03, "guesses", color=QUIET, fontsize=9, ha="right")
+        ax.text(
+            0.98 * self.last_step,
+            min(guesses) + 0.03,
+            "guesses",
+            color=QUIET,
+            fontsize=9,
+            ha="right",
+        )
         lines, names = {}, {}
         for row, relation in enumerate(CORE_RELATIONS):
             color = role_color(relation)
             (lines[relation],) = ax.plot([], [], color=color, **THICK)
-            place, style = (0.98 * self.last_step, 0.34 - 0.14 * row), {"ha": "right", "weight": "bold"}
+            place, style = (
+                (0.98 * self.last_step, 0.34 - 0.14 * row),
+                {"ha": "right", "weight": "bold"},
+            )
             names[relation] = ax.text(*place, "", color=color, fontsize=9, **style)
         ax.set(xlim=(0, self.last_step), ylim=(0, 1.08), xticks=self.steps_written)
         ax.set_xlabel("training step", color=QUIET)
@@ -162,7 +211,9 @@ class Stage:
 
     def draw_entropies(self, ax: Axes) -> np.ndarray:
         """The panel of the entropies, and the line of each head, (L, H)."""
-        ax.set(xlim=(0, self.last_step), ylim=(0, 1.08), xticks=self.steps_written, yticks=[0, 0.5, 1])
+        ax.set(
+            xlim=(0, self.last_step), ylim=(0, 1.08), xticks=self.steps_written, yticks=[0, 0.5, 1]
+        )
         ax.set_title("normalised entropy", color=QUIET, loc="left")
         lines = np.empty(self.heads.shape, dtype=object)
         for place in np.ndindex(lines.shape):
@@ -195,7 +246,9 @@ class Stage:
         self.mean_entropy.set_data(steps, [look.entropy.mean() for look in so_far])
         self.mean_written.set_text(f"mean {now.entropy.mean():.2f}")
         number = sum(name != roles.NO_NAME for layer in now.names for name in layer)
-        self.title.set_text(f"Step {now.step} of {self.looks[-1].step} · heads that have a role: {number}")
+        self.title.set_text(
+            f"Step {now.step} of {self.looks[-1].step} · heads that have a role: {number}"
+        )
 
     def pixels(self, at: int) -> Image.Image:
         """The picture of look number `at`."""
@@ -209,7 +262,10 @@ class Stage:
 
 def film(results: Results) -> Film:
     """Every frame; the last one stays for a while."""
-    looks, guesses = results.shown["looks"], [results.mean[f"{relation}, guess"] for relation in CORE_RELATIONS]
+    looks, guesses = (
+        results.shown["looks"],
+        [results.mean[f"{relation}, guess"] for relation in CORE_RELATIONS],
+    )
     stage = Stage(looks, results.shown["loss"], results.options.words, guesses)
     images = in_few_colors([stage.pixels(at) for at in range(len(looks))])
     plt.close(stage.fig)

@@ -1,4 +1,6 @@
-"""What the explorer computes, against PyTorch: forward pass and training in JavaScript, and what the Python chooses."""
+"""What the explorer computes, against PyTorch: forward pass and training in JavaScript, and what
+the Python chooses.
+"""
 
 import base64
 import copy
@@ -22,13 +24,30 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import examples, growing, models, wagers, write_page
 from shared import cli, optimization, paths, training
 from shared.attention_utils import padding_mask
-from shared.evidence.report.lessons import HOME, Site, place, rendered, sources
 from shared.grammar import entropy, roles
 from shared.grammar.scores import DIRECTIONS, relation_name
+from shared.publishing.report.lessons import HOME, Site, place, rendered, sources
 from shared.tasks import SymbolMover, TwoPlaces
 from shared.tests.faults import FAULTS, replaced
-from shared.tests.helpers import in_torch, near, needs_browser, open_watched, sharp_model, small_records
-from shared.toy_language import INDEX, MASK_ID, PAD_ID, RELATIONS, SPECIAL, START_ID, VERBS, VOCABULARY, encode
+from shared.tests.helpers import (
+    in_torch,
+    near,
+    needs_browser,
+    open_watched,
+    sharp_model,
+    small_records,
+)
+from shared.toy_language import (
+    INDEX,
+    MASK_ID,
+    PAD_ID,
+    RELATIONS,
+    SPECIAL,
+    START_ID,
+    VERBS,
+    VOCABULARY,
+    encode,
+)
 from shared.training import Recipe, Trained
 
 TIES = [(relation, direction) for relation in RELATIONS for direction in DIRECTIONS]
@@ -53,14 +72,20 @@ def numbers(nested):
 
 
 def in_page(page, cases):
-    """Network.run of the page for (model name, tokens, levers): logits (T, V), what heads have (L, H, T, T)."""
+    """Network.run of the page for (model name, tokens, levers): logits (T, V), what heads have (L,
+    H, T, T).
+    """
     for answer in json.loads(page.evaluate(FORWARD, cases)):
         yield SimpleNamespace(**{part: numbers(nested) for part, nested in answer.items()})
 
 
 def drawn(lever, recipe, rng):
-    """A position of this lever, or of all but the bug, which under a causal mask leaves a place that sees nothing."""
-    heads = [f"{layer}.{head}" for layer in range(recipe.num_layers) for head in range(recipe.num_heads)]
+    """A position of this lever, or of all but the bug, which under a causal mask leaves a place
+    that sees nothing.
+    """
+    heads = [
+        f"{layer}.{head}" for layer in range(recipe.num_layers) for head in range(recipe.num_heads)
+    ]
     positions = {
         "causal": recipe.objective == "masked word",
         "divisor": rng.choice([0.7, 1, 2, 7, 30]),
@@ -72,7 +97,9 @@ def drawn(lever, recipe, rng):
 
 
 def random_cases(trained, count, rng, lever="none"):
-    """(model name, tokens, levers) with 1 to 32 random words, hidden ones among them where the model knows <mask>."""
+    """(model name, tokens, levers) with 1 to 32 random words, hidden ones among them where the
+    model knows <mask>.
+    """
     cases = []
     for name, n in itertools.product(trained, range(count)):
         recipe = trained[name].recipe
@@ -98,13 +125,19 @@ def compare(page, trained, cases):
 def test_the_page_computes_what_pytorch_computes(explorer_page, explorer_models, lever):
     cases = random_cases(explorer_models, 5, random.Random(lever), lever)
     compare(explorer_page, explorer_models, cases)
-    sharp = [in_torch(explorer_models[name], tokens, {}).weights.amax(-1).flatten() for name, tokens, _ in cases]
+    sharp = [
+        in_torch(explorer_models[name], tokens, {}).weights.amax(-1).flatten()
+        for name, tokens, _ in cases
+    ]
     assert torch.cat(sharp).median() > 0.7, "or a wrong divisor hardly shows"
 
 
 @needs_browser
 def test_the_small_models_compute_what_they_compute_in_pytorch(explorer_page, checkpoints):
-    symbols = {"divided": (TwoPlaces.SYMBOLS, TwoPlaces.LENGTH), "placed": (SymbolMover.SYMBOLS, SymbolMover.LENGTH)}
+    symbols = {
+        "divided": (TwoPlaces.SYMBOLS, TwoPlaces.LENGTH),
+        "placed": (SymbolMover.SYMBOLS, SymbolMover.LENGTH),
+    }
     pairs = models.train_pairs(cli.parse(cli.parser(""), ["--quick"]))[0]
     del pairs["masked"]  # the page of the tests has a sharper one
     for name, model in pairs.items():
@@ -142,16 +175,29 @@ PARTS = ("packed", "matmul", "pieces", "network", "training")
 def test_the_bytes_in_the_page_are_the_assembled_text():
     wasmtime = pytest.importorskip("wasmtime", reason='no wasmtime: pip install -e ".[browser]"')
     folder = write_page.FOLDER / "model"
-    shipped = re.search(r"ASSEMBLED = `([^`]*)`", (folder / "matmul.js").read_text(encoding="utf-8"))[1]
-    assert base64.b64decode(shipped) == wasmtime.wat2wasm((folder / "matmul.wat").read_text(encoding="utf-8"))
+    shipped = re.search(
+        r"ASSEMBLED = `([^`]*)`", (folder / "matmul.js").read_text(encoding="utf-8")
+    )[1]
+    assert base64.b64decode(shipped) == wasmtime.wat2wasm(
+        (folder / "matmul.wat").read_text(encoding="utf-8")
+    )
 
 
 def random_batch(generator):
     """Sentences of random words and lengths, with words to predict."""
     lengths = torch.randint(1, 19, (5,), generator=generator).tolist()
-    rows = [torch.randint(len(SPECIAL), len(VOCABULARY), (n,), generator=generator).tolist() for n in lengths]
-    chosen = torch.randperm(sum(lengths), generator=generator)[: max(1, sum(lengths) // 3)].sort().values.tolist()
-    targets = torch.randint(len(SPECIAL), len(VOCABULARY), (len(chosen),), generator=generator).tolist()
+    rows = [
+        torch.randint(len(SPECIAL), len(VOCABULARY), (n,), generator=generator).tolist()
+        for n in lengths
+    ]
+    chosen = (
+        torch.randperm(sum(lengths), generator=generator)[: max(1, sum(lengths) // 3)]
+        .sort()
+        .values.tolist()
+    )
+    targets = torch.randint(
+        len(SPECIAL), len(VOCABULARY), (len(chosen),), generator=generator
+    ).tolist()
     return {"rows": rows, "chosen": chosen, "targets": targets}
 
 
@@ -165,14 +211,24 @@ def by_autograd(model, batch):
     real = logits[torch.arange(longest) < lengths[:, None]]  # (B, T, V) -> (all words, V)
     loss = F.cross_entropy(real[batch["chosen"]], torch.tensor(batch["targets"]))
     loss.backward()
-    return loss.detach(), {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    return loss.detach(), {
+        name: parameter.grad.clone() for name, parameter in model.named_parameters()
+    }
 
 
 def sizes_of(model):
     """What the page needs to know to make such a model."""
     num_heads = model.blocks[0].attention.num_heads
-    known = {"num_words": len(VOCABULARY), "max_length": 32, "parameters": models.layout(model.state_dict())}
-    return known | {"d_model": model.embedding.embedding_dim, "num_heads": num_heads, "num_layers": len(model.blocks)}
+    known = {
+        "num_words": len(VOCABULARY),
+        "max_length": 32,
+        "parameters": models.layout(model.state_dict()),
+    }
+    return known | {
+        "d_model": model.embedding.embedding_dim,
+        "num_heads": num_heads,
+        "num_layers": len(model.blocks),
+    }
 
 
 GRADIENTS = """([sizes, weights, cases, slow]) => {
@@ -204,10 +260,18 @@ def compare_gradients(page, recipe, count, slow=False):
         loss, gradients = by_autograd(model, batch)
         assert found["fast"] is not slow and set(found["gradients"]) == set(gradients)
         near(torch.tensor(found["loss"], dtype=torch.float64), loss, share=PAGE)
-        ours = {name: torch.tensor(flat, dtype=torch.float64) for name, flat in found["gradients"].items()}
+        ours = {
+            name: torch.tensor(flat, dtype=torch.float64)
+            for name, flat in found["gradients"].items()
+        }
         for name, expected in gradients.items():
-            if name.endswith("w_k.bias"):  # it adds the same to all scores of a query: 0, beside that of its weight
-                assert ours[name].abs().max() < PAGE * gradients[name.replace("bias", "weight")].abs().max()
+            if name.endswith(
+                "w_k.bias"
+            ):  # it adds the same to all scores of a query: 0, beside that of its weight
+                assert (
+                    ours[name].abs().max()
+                    < PAGE * gradients[name.replace("bias", "weight")].abs().max()
+                )
             else:
                 near(ours[name].view_as(expected), expected, share=PAGE)
 
@@ -227,7 +291,9 @@ def test_the_comparisons_notice_each_planted_mistake(browser, explorer_models):
     cases = [case for lever in ("none", "removed") for case in random_cases(trained, 3, rng, lever)]
     for fault in (fault for fault in FAULTS if fault[0].endswith(".js")):
         files = [f"{paths.shown(write_page.FOLDER)}/model/{name}.js" for name in PARTS]
-        wrong = {name: (paths.ROOT / name).read_text(encoding="utf-8") for name in files} | {fault[0]: replaced(*fault)}
+        wrong = {name: (paths.ROOT / name).read_text(encoding="utf-8") for name in files} | {
+            fault[0]: replaced(*fault)
+        }
         page.goto("about:blank")  # a new world, without the names of the last one
         page.set_content(f'<script type="application/json" id="data">{data}</script>')
         page.add_script_tag(content="\n".join(wrong.values()))
@@ -264,11 +330,18 @@ def test_steps_are_those_of_muon_and_adamw(explorer_page):
     for step in range(3):
         for parameter in model.parameters():
             parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        gradients.append({name: parameter.grad.flatten().tolist() for name, parameter in model.named_parameters()})
+        gradients.append(
+            {
+                name: parameter.grad.flatten().tolist()
+                for name, parameter in model.named_parameters()
+            }
+        )
         for each, rate in zip(both, highest, strict=True):
             each.param_groups[0]["lr"] = rate * optimization.one_cycle(step, recipe["steps"])
             each.step()
-    found = json.loads(explorer_page.evaluate(UPDATES, [sizes_of(model), recipe, weights, gradients]))
+    found = json.loads(
+        explorer_page.evaluate(UPDATES, [sizes_of(model), recipe, weights, gradients])
+    )
     for name, parameter in model.named_parameters():
         went = torch.tensor(found[name], dtype=torch.float64).view_as(parameter) - start[name]
         near(went, parameter.detach() - start[name], share=PAGE)
@@ -290,7 +363,9 @@ RUN = """([growth, parameters, steps]) => {
 
 
 @needs_browser
-def test_a_short_training_starts_as_in_pytorch_learns_and_names_its_heads_as_the_python(explorer_page, explorer_data):
+def test_a_short_training_starts_as_in_pytorch_learns_and_names_its_heads_as_the_python(
+    explorer_page, explorer_data
+):
     start, end, losses, *hidden = map(
         json.loads, explorer_page.evaluate(RUN, [*map(explorer_data.get, ("grow", "layout")), 200])
     )
@@ -298,8 +373,12 @@ def test_a_short_training_starts_as_in_pytorch_learns_and_names_its_heads_as_the
     for name, parameter in reference.named_parameters():
         drawn, theirs = np.array(start[2][name]), parameter.detach().flatten().numpy()
         tolerance = 4 / math.sqrt(len(theirs))
-        assert drawn.std() == pytest.approx(theirs.std(), rel=tolerance), name  # why: drawn, as all below
-        assert drawn.mean() == pytest.approx(theirs.mean(), abs=2 * tolerance * theirs.std()), name  # why: drawn
+        assert drawn.std() == pytest.approx(theirs.std(), rel=tolerance), (
+            name
+        )  # why: drawn, as all below
+        assert drawn.mean() == pytest.approx(theirs.mean(), abs=2 * tolerance * theirs.std()), (
+            name
+        )  # why: drawn
     assert np.mean(losses[:3]) == pytest.approx(
         math.log(len(VOCABULARY)), abs=0.6
     )  # why: the mean of three steps, near a guess among all words
@@ -309,18 +388,32 @@ def test_a_short_training_starts_as_in_pytorch_learns_and_names_its_heads_as_the
             for name, parameter in reference.named_parameters():
                 parameter.copy_(torch.tensor(weights[name]).view_as(parameter))
         trained = Trained(reference.eval(), RECIPE)
-        for found, expected in zip(itertools.chain(*heads), itertools.chain(*models.heads_of(trained)), strict=True):
+        for found, expected in zip(
+            itertools.chain(*heads), itertools.chain(*models.heads_of(trained)), strict=True
+        ):
             assert found == pytest.approx(expected, abs=0.0051)  # why: Python rounds to two digits
-        near(torch.tensor(loss), examples.hidden_losses(trained, *models.questions())[0].mean(), share=PAGE)
+        near(
+            torch.tensor(loss),
+            examples.hidden_losses(trained, *models.questions())[0].mean(),
+            share=PAGE,
+        )
     assert any(head["role"] for head in itertools.chain(*heads)), "after 200 steps there is a role"
-    assert training.held_out_loss(trained) == pytest.approx(np.mean(losses[-10:]), abs=0.3)  # why: other sentences
+    assert training.held_out_loss(trained) == pytest.approx(
+        np.mean(losses[-10:]), abs=0.3
+    )  # why: other sentences
     words_are_hidden_as_in_the_python(*map(np.array, hidden))
 
 
 def words_are_hidden_as_in_the_python(seen, chosen, targets):
     """Of 20,000 times one word: how many are chosen, hidden, kept and swapped for any word."""
-    kept = training.KEPT + training.SWAPPED / (len(VOCABULARY) - len(SPECIAL))  # a swap may give the same word
-    assert (targets == 9).all() and len(targets) == len(chosen) and (np.delete(seen, chosen) == 9).all()
+    kept = training.KEPT + training.SWAPPED / (
+        len(VOCABULARY) - len(SPECIAL)
+    )  # a swap may give the same word
+    assert (
+        (targets == 9).all()
+        and len(targets) == len(chosen)
+        and (np.delete(seen, chosen) == 9).all()
+    )
     assert len(chosen) / len(seen) == pytest.approx(training.CHOSEN, abs=0.02)  # why: drawn
     assert (seen[chosen] == 9).mean() == pytest.approx(kept, abs=0.03)  # why: drawn
     assert (seen[chosen] == MASK_ID).mean() == pytest.approx(
@@ -347,7 +440,9 @@ def half_of(tallies, base):
     """The same head as the Python has it."""
     shares = {}
     for kind, of_kind in tallies.items():
-        shares[kind] = [torch.tensor([[each["right"] / each["asked"]]], dtype=torch.float64) for each in of_kind]
+        shares[kind] = [
+            torch.tensor([[each["right"] / each["asked"]]], dtype=torch.float64) for each in of_kind
+        ]
     place = dict(zip(roles.NAMES, shares["positions"], strict=True))
     relation = dict(zip(TIES, shares["relations"], strict=True))
     others = dict(zip(TIES, shares["others"], strict=True))
@@ -355,7 +450,9 @@ def half_of(tallies, base):
 
 
 @needs_browser
-def test_of_several_rules_that_a_head_passes_the_page_takes_the_one_that_the_python_takes(explorer_page):
+def test_of_several_rules_that_a_head_passes_the_page_takes_the_one_that_the_python_takes(
+    explorer_page,
+):
     rng = random.Random(11)
     untrained = dict.fromkeys((*roles.NAMES, *TIES, *roles.COLUMNS), 0.2)
     bases = [roles.Baselines(dict.fromkeys(TIES, offset), untrained, {}) for offset in (0.35, 0.45)]
@@ -364,8 +461,12 @@ def test_of_several_rules_that_a_head_passes_the_page_takes_the_one_that_the_pyt
     not_its_best = 0
     for head, said in zip(heads, found, strict=True):
         halves = roles.Halves(*map(half_of, head, bases))
-        assert said == pytest.approx(models.said_of_head(halves, 0, 0), abs=0.0051)  # why: rounded to two digits
-        for named in (rule for rule in roles.rules_tried(halves, 0, 0) if rule.name == said["role"]):
+        assert said == pytest.approx(
+            models.said_of_head(halves, 0, 0), abs=0.0051
+        )  # why: rounded to two digits
+        for named in (
+            rule for rule in roles.rules_tried(halves, 0, 0) if rule.name == said["role"]
+        ):
             rivals = [rule for rule in roles.rules_tried(halves, 0, 0) if rule.kind == named.kind]
             not_its_best += named.naming.margin < max(rule.naming.margin for rule in rivals)
     assert not_its_best > 20, "the other half of the sentences did not agree with the best rule"
@@ -377,7 +478,9 @@ def test_of_several_rules_that_a_head_passes_the_page_takes_the_one_that_the_pyt
 
 @torch.no_grad()
 def loss_of(model, words, query, out=None):
-    """Loss of the hidden word of one sentence by itself, the columns of W_o of one head set to 0; and all weights."""
+    """Loss of the hidden word of one sentence by itself, the columns of W_o of one head set to 0;
+    and all weights.
+    """
     tokens = torch.tensor([encode(words)])
     tokens[0, query] = MASK_ID
     layer, head = out or (0, 0)
@@ -398,13 +501,19 @@ def verb_in(words):
 
 
 def from_text(packed, layout, exact):
-    """The model from what the page has of it: base 85, scales and whole numbers; none is far from the exact one."""
+    """The model from what the page has of it: base 85, scales and whole numbers; none is far from
+    the exact one.
+    """
     data = base64.b85decode(packed["numbers"].replace(",", "<"))
     if packed["kind"] == "float16":
         numbers = np.frombuffer(data, "<f2").astype("<f4")
         far = np.abs(numbers) / 2**11 + 2**-25
     else:
-        widths = [place["shape"][-1] for place in layout.values() for _ in range(math.prod(place["shape"][:-1]))]
+        widths = [
+            place["shape"][-1]
+            for place in layout.values()
+            for _ in range(math.prod(place["shape"][:-1]))
+        ]
         scales = np.repeat(np.frombuffer(data[: 2 * len(widths)], "<f2").astype("<f4"), widths)
         numbers = scales * np.frombuffer(data[2 * len(widths) :], np.int8)
         far = scales * (0.5 + 1e-5)
@@ -423,37 +532,63 @@ def said_of(name, at, scores):
     own = {roles.NAMES[place]: share for place, share in scores.place.items()}
     own |= {column: scores.others[key] for column, key in roles.COLUMNS.items()}
     own |= {relation_name(*key): share for key, share in scores.relation.items()}
-    shares = [round(of_heads[name][at].item(), 2) if name in of_heads else None for of_heads in (own, others)]
-    return dict(zip(("role", "own", "others"), (name if name in own else None, *shares), strict=True))
+    shares = [
+        round(of_heads[name][at].item(), 2) if name in of_heads else None
+        for of_heads in (own, others)
+    ]
+    return dict(
+        zip(("role", "own", "others"), (name if name in own else None, *shares), strict=True)
+    )
 
 
-def test_what_the_page_says_of_a_stop_is_true_of_the_numbers_that_it_has(explorer_models, checkpoints):
+def test_what_the_page_says_of_a_stop_is_true_of_the_numbers_that_it_has(
+    explorer_models, checkpoints
+):
     trained = training.train(replace(RECIPE, steps=120), MultiHeadAttention)
     options = cli.parse(cli.parser(""), ["--quick"])
     data = write_page.page_data(trained, trained, options)
     own, again = (run["stops"] for run in data["runs"])
     assert [stop["step"] for stop in own] == [0, 15, 22, 27, 30, 33, 38, 45, 51, 60, 90, 120]
     assert [stop.get("kind") for stop in own] == ["int8"] * 11 + ["float16"]
-    assert [stop["step"] for stop in again if "numbers" in stop] == [33, 120], "the other ones have names alone"
+    assert [stop["step"] for stop in again if "numbers" in stop] == [33, 120], (
+        "the other ones have names alone"
+    )
     asked = [(s.words, n % len(s.words)) for n, s in enumerate(training.corpus()[1])]
     for stop in (own[0], again[5], again[-1], own[-1]):
         exact = trained.at_stage(stop["step"])
         shipped = from_text(stop, data["layout"], exact)
-        losses, before = (np.array([loss_of(one.model, *each)[0] for each in asked]) for one in (shipped, exact))
+        losses, before = (
+            np.array([loss_of(one.model, *each)[0] for each in asked]) for one in (shipped, exact)
+        )
         assert stop["loss"] == pytest.approx(losses.mean(), abs=6e-5)  # why: rounded to four digits
-        names, scores = roles.head_names(shipped, MultiHeadAttention), roles.scores_of(shipped, roles.halves()[1])
-        expected = [[said_of(name, (i, j), scores) for j, name in enumerate(row)] for i, row in enumerate(names)]
+        names, scores = (
+            roles.head_names(shipped, MultiHeadAttention),
+            roles.scores_of(shipped, roles.halves()[1]),
+        )
+        expected = [
+            [said_of(name, (i, j), scores) for j, name in enumerate(row)]
+            for i, row in enumerate(names)
+        ]
         assert stop["heads"] == expected
-    assert np.abs(np.exp(-losses) - np.exp(-before)).max() < 0.005, "float16 moves no chance by a printed digit"
-    assert {name for row in names for name in row} & set(data["role_colors"]), "after 120 steps there is a role"
+    assert np.abs(np.exp(-losses) - np.exp(-before)).max() < 0.005, (
+        "float16 moves no chance by a printed digit"
+    )
+    assert {name for row in names for name in row} & set(data["role_colors"]), (
+        "after 120 steps there is a role"
+    )
     assert data["landings"] == examples.landings(shipped, names)
     gaps = [[(*words[:i], word, *words[i + 1 :]) for word in VOCABULARY] for words, i in asked]
-    fit = [sum(entropy.sentence_log_probability(words) > -math.inf for words in gap) for gap in gaps]
-    assert data["floor"] == pytest.approx(np.log(fit).mean(), abs=6e-5)  # why: all that fit are equally likely
+    fit = [
+        sum(entropy.sentence_log_probability(words) > -math.inf for words in gap) for gap in gaps
+    ]
+    assert data["floor"] == pytest.approx(
+        np.log(fit).mean(), abs=6e-5
+    )  # why: all that fit are equally likely
 
 
 @pytest.mark.parametrize(
-    ("name", "relation", "turned"), [("subject → verb", "verb-subject", True), ("verb → place", "verb-place", False)]
+    ("name", "relation", "turned"),
+    [("subject → verb", "verb-subject", True), ("verb → place", "verb-place", False)],
 )
 def test_the_page_opens_where_its_head_counts_most(explorer_models, name, relation, turned):
     trained, rises = explorer_models["both sides"], {head: {} for head in HEADS}
@@ -468,24 +603,38 @@ def test_the_page_opens_where_its_head_counts_most(explorer_models, name, relati
                 rises[layer, head][sentence.words, query] = rise
     assert max(len(found) for found in rises.values()) > 5
     for at, found in rises.items():
-        views = examples.landings(trained, [[name if at == (i, j) else None for j in range(4)] for i in range(2)])
+        views = examples.landings(
+            trained, [[name if at == (i, j) else None for j in range(4)] for i in range(2)]
+        )
         worst = {}
         for (words, query), rise in sorted(found.items(), key=lambda item: item[1]):
             if rise >= examples.LEAST:
                 worst[words[verb_in(words)]] = (words, query, *at)
         expected = sorted(worst.values(), key=lambda view: -found[view[:2]])
-        assert [tuple(view[part] for part in ("words", "hidden", "layer", "head")) for view in views] == expected
+        assert [
+            tuple(view[part] for part in ("words", "hidden", "layer", "head")) for view in views
+        ] == expected
     assert examples.landings(trained, [["previous", None, None, None], [None] * 4]) == []
 
 
-def test_the_hidden_verb_is_the_one_that_loses_most_without_the_head_that_verbs_need_most(explorer_models):
-    trained, found = explorer_models["both sides"], examples.hidden_verb(explorer_models["both sides"])
-    sentences = [sentence.words for sentence in training.corpus()[1] if len(sentence.words) <= examples.LONGEST]
+def test_the_hidden_verb_is_the_one_that_loses_most_without_the_head_that_verbs_need_most(
+    explorer_models,
+):
+    trained, found = (
+        explorer_models["both sides"],
+        examples.hidden_verb(explorer_models["both sides"]),
+    )
+    sentences = [
+        sentence.words
+        for sentence in training.corpus()[1]
+        if len(sentence.words) <= examples.LONGEST
+    ]
     places = [VERBS[verb][1:] for verb in VERBS]
     rivals = [words for words in sentences if places.count(VERBS[words[verb_in(words)]][1:]) > 1]
     whole = np.array([loss_of(trained.model, words, verb_in(words))[0] for words in rivals])
     rises = {
-        head: np.array([loss_of(trained.model, words, verb_in(words), head)[0] for words in rivals]) - whole
+        head: np.array([loss_of(trained.model, words, verb_in(words), head)[0] for words in rivals])
+        - whole
         for head in HEADS
     }
     needed = max(HEADS, key=lambda head: rises[head].mean())
@@ -495,8 +644,12 @@ def test_the_hidden_verb_is_the_one_that_loses_most_without_the_head_that_verbs_
 
 
 @pytest.mark.parametrize("wager", wagers.wagers()[:5], ids=lambda wager: wager["title"])
-def test_the_right_answer_holds_every_published_number_and_the_interval_that_is_drawn_is_theirs(wager):
-    """Read from the file itself: each seed's value lies in the band of the right answer, and in no other's."""
+def test_the_right_answer_holds_every_published_number_and_the_interval_that_is_drawn_is_theirs(
+    wager,
+):
+    """Read from the file itself: each seed's value lies in the band of the right answer, and in no
+    other's.
+    """
     rows = pd.read_csv(paths.EVIDENCE)
     values = rows[rows["experiment"] == wager["experiment"]].set_index(["number", "seed"])["value"]
     for asked in (wager, wager.get("decides", wager)):
@@ -506,7 +659,9 @@ def test_the_right_answer_holds_every_published_number_and_the_interval_that_is_
         assert np.flatnonzero(fits).tolist() == [wagers.right_choice(wager)]
     recorded = seeds[seeds.index <= 109]
     half = 2.262 * math.sqrt(1.1) * recorded.std()  # of ten seeds: Student's t
-    assert wager["span"] == pytest.approx((recorded.mean() - half, recorded.mean() + half), rel=2e-3)
+    assert wager["span"] == pytest.approx(
+        (recorded.mean() - half, recorded.mean() + half), rel=2e-3
+    )
     assert len(wager["setup"].split()) <= 25, "one sentence"
 
 
@@ -523,7 +678,9 @@ def test_the_page_is_one_file_the_same_each_time_and_asks_nobody_for_more(explor
     page = write_page.render(explorer_data)
     assert page == write_page.render(explorer_data)
     assert page.count("Content-Security-Policy") == 1
-    assert set(re.findall(r"https?://[^\s\"'<>]*", page)) <= {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert set(re.findall(r"https?://[^\s\"'<>]*", page)) <= {
+        "http://www.w3.org/2000/svg"
+    }  # a name, not an address
     files = [file for kind in ("js", "css") for file in write_page.FOLDER.rglob(f"*.{kind}")]
     used = [write_page.FOLDER / name for name in (*write_page.SCRIPTS, *write_page.STYLES)]
     assert sorted(used) == sorted(files)

@@ -1,8 +1,10 @@
-"""The explorer as its readers meet it: addresses, what they do there, and what is on the screen then; for everybody.
+"""The explorer as its readers meet it: addresses, what they do there, and what is on the screen
+then; for everybody.
 
-explorer_visits.txt has the visits, below the name of each a line for every step: an address, in this page or, after
-"open", in one that knows nothing; what is done to an element, by the names that playwright has for it, or a line of
-JavaScript to run; and what is asked: see ASKED, some of the first view's state, or the whole screen.
+explorer_visits.txt has the visits, below the name of each a line for every step: an address, in
+this page or, after "open", in one that knows nothing; what is done to an element, by the names that
+playwright has for it, or a line of JavaScript to run; and what is asked: see ASKED, some of the
+first view's state, or the whole screen.
 """
 
 import itertools
@@ -18,8 +20,14 @@ import torch
 
 from phase3_visualization.explorer.models import as_packed
 from shared import paths
-from shared.evidence.report.write_pages import TRY
-from shared.tests.helpers import as_if_trained, axe_violations, in_torch, needs_browser, open_watched
+from shared.publishing.report.write_pages import TRY
+from shared.tests.helpers import (
+    as_if_trained,
+    axe_violations,
+    in_torch,
+    needs_browser,
+    open_watched,
+)
 from shared.toy_language import INDEX, MASK_ID, PAD_ID, START_ID, VOCABULARY, encode
 
 TOY = "words=the+cat+sat+on+the+mat"
@@ -27,7 +35,9 @@ HEADS = [f"{layer}.{head}" for layer in range(2) for head in range(4)]
 
 
 def goes_to(page, hash_):
-    page.evaluate("(hash) => { history.replaceState(null, '', '#-'); location.hash = hash; }", hash_)
+    page.evaluate(
+        "(hash) => { history.replaceState(null, '', '#-'); location.hash = hash; }", hash_
+    )
     settles(page)
 
 
@@ -52,7 +62,9 @@ def state(page):
 def model_at(models, now):
     """The model at the stop that is looked at, with the numbers that the page has."""
     run = as_if_trained(models["both sides"])
-    return as_packed(run.at_stage(now["step"]), "float16" if now["step"] == run.recipe.steps else "int8")
+    return as_packed(
+        run.at_stage(now["step"]), "float16" if now["step"] == run.recipe.steps else "int8"
+    )
 
 
 def asked_in(now):
@@ -63,7 +75,9 @@ def asked_in(now):
 def computed(trained, now, **changed):
     """What the chosen head does, and the guess for the word that is asked for, by PyTorch."""
     now = now | changed
-    tokens = [MASK_ID if i in now["hidden"] else token for i, token in enumerate(encode(now["words"]))]
+    tokens = [
+        MASK_ID if i in now["hidden"] else token for i, token in enumerate(encode(now["words"]))
+    ]
     levers = {name: now[name] for name in ("causal", "removed")}
     levers |= {"divisor": now["divisor"]} if now["divisor"] else {}
     found, at = in_torch(trained, tokens, levers), asked_in(now)
@@ -99,7 +113,9 @@ def shows_what_is_computed(page, models):
     trained, usual = model_at(models, now), {"causal": False, "divisor": None, "removed": []}
     before, after = computed(trained, now, **usual), computed(trained, now)
     assert seen["labels"] == [f"{place} {word}" for place, word in enumerate(after.words)]
-    shown = torch.tensor([[math.nan if cell is None else cell for cell in row] for row in seen["map"]])
+    shown = torch.tensor(
+        [[math.nan if cell is None else cell for cell in row] for row in seen["map"]]
+    )
     assert torch.equal(shown.isnan(), ~after.mask), "what may not be seen is hatched"
     assert (shown.nan_to_num(0) - after.weights).abs().max() < 0.0051
     row = torch.tensor([float(text or 0) for text in seen["row"]])
@@ -107,14 +123,22 @@ def shows_what_is_computed(page, models):
     if after.truth is None:
         assert seen["guesses"] == [] and set(seen["costs"]) == {""}
         return
-    likely = [VOCABULARY[i] for i in after.chances.argsort(descending=True) if i not in (MASK_ID, PAD_ID, START_ID)][:5]
+    likely = [
+        VOCABULARY[i]
+        for i in after.chances.argsort(descending=True)
+        if i not in (MASK_ID, PAD_ID, START_ID)
+    ][:5]
     truth = VOCABULARY[after.truth]
     guesses = dict(seen["guesses"])
     assert set(guesses) == set(likely if truth in likely else [*likely[:4], truth])
     for word, text in guesses.items():
         assert says(text, before.chances[INDEX[word]].item(), after.chances[INDEX[word]].item())
     for name, text in zip(HEADS, seen["costs"], strict=True):
-        other = computed(trained, now, removed=sorted({*now["removed"]} ^ {name})).chances[after.truth].item()
+        other = (
+            computed(trained, now, removed=sorted({*now["removed"]} ^ {name}))
+            .chances[after.truth]
+            .item()
+        )
         assert says(text, after.chances[after.truth].item(), other), "without it, or with it again"
     pulled = {name for name, value in usual.items() if now[name] != value}
     assert {name for name, _ in seen["levers"]} == pulled
@@ -128,7 +152,9 @@ def shows_what_is_computed(page, models):
 def read_visits():
     """Name -> its steps."""
     visits, name = {}, ""
-    for line in Path(__file__).with_name("explorer_visits.txt").read_text(encoding="utf-8").splitlines():
+    for line in (
+        Path(__file__).with_name("explorer_visits.txt").read_text(encoding="utf-8").splitlines()
+    ):
         if line.startswith(" "):
             visits[name].append(line.strip())
         elif line:
@@ -240,8 +266,12 @@ def test_the_views_that_other_pages_link_to_are_views_of_the_page(page, hash_):
 
 
 @needs_browser
-@pytest.mark.parametrize("words", ["the cat sat on the mat", "a dog ran", "this farmer slept on a big bed"])
-def test_the_main_button_takes_the_smallest_set_of_heads_that_changes_the_guess(page, explorer_models, words):
+@pytest.mark.parametrize(
+    "words", ["the cat sat on the mat", "a dog ran", "this farmer slept on a big bed"]
+)
+def test_the_main_button_takes_the_smallest_set_of_heads_that_changes_the_guess(
+    page, explorer_models, words
+):
     goes_to(page, f"words={words.replace(' ', '+')}&hide=1&head=0.0")
     page.wait_for_timeout(600)  # it waits for who types, then tries
     trained, now = model_at(explorer_models, state(page)), state(page)
@@ -260,25 +290,36 @@ def test_the_main_button_takes_the_smallest_set_of_heads_that_changes_the_guess(
     elif ("0.0",) in smallest:
         assert taken == ("0.0",), "the head that is looked at, if it does"
     else:
-        left = {one: computed(trained, now, removed=list(one)).chances[INDEX[now["words"][1]]] for one in smallest}
+        left = {
+            one: computed(trained, now, removed=list(one)).chances[INDEX[now["words"][1]]]
+            for one in smallest
+        }
         assert left[taken] <= min(left.values()) + 1e-6
 
 
 @needs_browser
-def test_an_opened_arc_and_the_walk_through_the_block_have_the_numbers_of_the_model(page, explorer_models):
+def test_an_opened_arc_and_the_walk_through_the_block_have_the_numbers_of_the_model(
+    page, explorer_models
+):
     goes_to(page, f"story=3&{TOY}&head=1.3&query=3&hide=2")
     weights = computed(model_at(explorer_models, state(page)), state(page)).weights
     shown = page.locator("table.steps td.weight").all_inner_texts()
-    assert list(map(float, shown)) == pytest.approx(weights[3].tolist(), abs=6e-4)  # why: three digits are shown
+    assert list(map(float, shown)) == pytest.approx(
+        weights[3].tolist(), abs=6e-4
+    )  # why: three digits are shown
     parts = [
         float(text.split()[0].replace("−", "-"))
         for text in page.locator("table.steps tr td:last-child").all_inner_texts()
     ]
-    assert len(parts) == 7 and sum(parts[:-1]) == pytest.approx(parts[-1], abs=0.04)  # why: numbers of two digits
+    assert len(parts) == 7 and sum(parts[:-1]) == pytest.approx(
+        parts[-1], abs=0.04
+    )  # why: numbers of two digits
     goes_to(page, f"story=4&{TOY}&hide=2&query=2")
     trained, truth = model_at(explorer_models, state(page)), INDEX["sat"]
     model, losses = trained.model, []
-    tokens = torch.tensor([[MASK_ID if i == 2 else token for i, token in enumerate(encode(state(page)["words"]))]])
+    tokens = torch.tensor(
+        [[MASK_ID if i == 2 else token for i, token in enumerate(encode(state(page)["words"]))]]
+    )
     with torch.no_grad():
         x = model.embedding(tokens) + model.positions[:6]
         streams = [x]
@@ -304,7 +345,11 @@ def on_stage(page):
 def test_the_story_goes_by_keyboard_alone_and_is_scored(browser, explorer_address, motion):
     errors = []
     page = open_watched(
-        browser, explorer_address, errors, reduced_motion=motion, viewport={"width": 1280, "height": 800}
+        browser,
+        explorer_address,
+        errors,
+        reduced_motion=motion,
+        viewport={"width": 1280, "height": 800},
     )
     assert page.locator("#guesses .line").count() == 0 and "hides" not in page.inner_text("#words")
     page.fill("#own-guess", "lion")
@@ -318,12 +363,17 @@ def test_the_story_goes_by_keyboard_alone_and_is_scored(browser, explorer_addres
     page.press(".current .next", "Enter")
     assert on_stage(page) == ["2", 0, "step 0"] and page.locator(".current h2:focus").count() == 1
     page.press("#step", "ArrowRight")
-    assert on_stage(page)[1:] != [0, "step 0"] and f"S{on_stage(page)[2][1:]}:" in page.inner_text(".current .says")
+    assert on_stage(page)[1:] != [0, "step 0"] and f"S{on_stage(page)[2][1:]}:" in page.inner_text(
+        ".current .says"
+    )
     for screen in "345":
         page.press(".current .next", "Enter")
         assert on_stage(page)[0] == screen and on_stage(page)[2] == "step 40"
     page.press(".current .more button >> nth=0", "Enter")
-    assert page.evaluate("Page.state().removed.length") == 1 and page.locator(".verdict:focus").count() == 1
+    assert (
+        page.evaluate("Page.state().removed.length") == 1
+        and page.locator(".verdict:focus").count() == 1
+    )
     page.press(".current .next", "Enter")
     assert page.evaluate("Page.state().removed.length") == 0, "each screen begins anew"
     page.press(".current .more button >> nth=0", "Enter")
@@ -347,10 +397,15 @@ def test_scrolling_moves_the_stage_and_a_linked_stage_stays(browser, explorer_ad
     for screen in (2, 3):
         page.mouse.move(200, 400)
         page.mouse.wheel(
-            0, page.evaluate(f"document.querySelectorAll('.screen')[{screen - 1}].getBoundingClientRect().top - 300")
+            0,
+            page.evaluate(
+                f"document.querySelectorAll('.screen')[{screen - 1}].getBoundingClientRect().top - 300"
+            ),
         )
         page.wait_for_function(f"() => Page.state().story === {screen}")
-        assert page.evaluate("Page.state().words") == ["the", "cat", "sat", "on", "the", "mat"], "their own sentence"
+        assert page.evaluate("Page.state().words") == ["the", "cat", "sat", "on", "the", "mat"], (
+            "their own sentence"
+        )
         page.wait_for_function(f"() => location.hash.includes('story={screen}')")
     assert page.evaluate("Page.state().removed") == []
     page.close()
@@ -364,7 +419,9 @@ DRAWN = """() => Array.from(document.querySelectorAll(".decision .won, .decision
 
 
 @needs_browser
-def test_the_verdict_is_explained_and_the_interval_that_decides_is_drawn_to_scale(page, explorer_data):
+def test_the_verdict_is_explained_and_the_interval_that_decides_is_drawn_to_scale(
+    page, explorer_data
+):
     for number, wager in enumerate(explorer_data["wagers"]["list"], start=1):
         opens(page, f"view=break&wager={number}&answers=bbbbbb")
         said = page.inner_text("#break-verdict")
@@ -372,21 +429,31 @@ def test_the_verdict_is_explained_and_the_interval_that_decides_is_drawn_to_scal
         if wager["span"]:
             low = float(wager.get("decides", wager)["bands"][wager["right"]][0])
             (band, _), (start, width) = page.evaluate(DRAWN)
-            assert [start, start + width] == pytest.approx([band * end / low for end in wager["span"]], rel=1e-3)
+            assert [start, start + width] == pytest.approx(
+                [band * end / low for end in wager["span"]], rel=1e-3
+            )
 
 
 @needs_browser
 def test_the_bugs_show_in_what_a_changed_word_moves(page, explorer_models, explorer_data):
-    """The right program moves exactly what PyTorch moves, the mask the wrong way round all that must stay."""
+    """The right program moves exactly what PyTorch moves, the mask the wrong way round all that
+    must stay.
+    """
     wager = explorer_data["wagers"]["list"][5]
-    words, others, causal = wager["example"]["words"], wager["example"]["others"], explorer_models["causal"]
+    words, others, causal = (
+        wager["example"]["words"],
+        wager["example"]["others"],
+        explorer_models["causal"],
+    )
     opens(page, "view=break&wager=6")
     for word in (0, 3, 6):
         page.click(f"#break-live .bugs button >> nth={word}")
         cells = page.locator("#break-live .move").all_inner_texts()
         shown = {way: cells[number::3] for number, way in enumerate(wager["ways"])}
         rows = (words, [*words[:word], others[word], *words[word + 1 :]])
-        before, after = (in_torch(causal, [START_ID, *encode(row)], {}).logits.softmax(dim=-1) for row in rows)
+        before, after = (
+            in_torch(causal, [START_ID, *encode(row)], {}).logits.softmax(dim=-1) for row in rows
+        )
         moves = (before - after).abs().sum(dim=-1) / 2
         found = [float(text.replace("<0.01", "0.0025") or 0) for text in shown[None]]
         assert found == pytest.approx(moves.tolist(), abs=0.0051)  # why: two digits
@@ -428,7 +495,8 @@ def test_everybody_can_use_every_view(browser, explorer_address, view, scheme, w
     for hash_ in WALK[view]:
         goes_to(page, hash_)
         page.evaluate(
-            "(view) => document.querySelectorAll(`#${view} details`).forEach((one) => { one.open = true; })", view
+            "(view) => document.querySelectorAll(`#${view} details`).forEach((one) => { one.open = true; })",
+            view,
         )
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{hash_} is cut off"
     if view == "look":

@@ -1,4 +1,6 @@
-"""Rollout against worked numbers and paths; readers against their definitions; the board against numbers made up."""
+"""Rollout against worked numbers and paths; readers against their definitions; the board against
+numbers made up.
+"""
 
 import itertools
 import math
@@ -27,28 +29,40 @@ from shared.visualization_utils import BLUE, GREY
 
 SENTENCE = Sentence(
     ("these", "cats", "sat", "on", "the", "mat"),
-    {"determiner-noun": ((0, 1), (4, 5)), "verb-subject": ((2, 1),), "verb-place": ((2, 5),), "adjective-noun": ()},
+    {
+        "determiner-noun": ((0, 1), (4, 5)),
+        "verb-subject": ((2, 1),),
+        "verb-place": ((2, 5),),
+        "adjective-noun": (),
+    },
 )
 
 
 def test_rollout_counts_every_path():
     by_hand = [torch.tensor([[[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0]]], dtype=torch.float64)] * 2
     near(attention_rollout(by_hand)[2], torch.tensor([1 / 8, 5 / 8, 1 / 4]).double())
-    scores = torch.randn(3, 2, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores = torch.randn(
+        3, 2, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     layers = list(scores.softmax(dim=-1))  # of two heads each
     near(attention_rollout(layers), rollout_by_paths(layers))
 
 
 def test_words_that_matter_by_hand():
     related = [readers.related_words(SENTENCE, hidden) for hidden in (0, 1, 5)]
-    assert related == [frozenset({1}), frozenset({0, 2}), frozenset({2})]  # "the" says nothing about "mat"
+    assert related == [
+        frozenset({1}),
+        frozenset({0, 2}),
+        frozenset({2}),
+    ]  # "the" says nothing about "mat"
     hidden = [readers.make_case(SENTENCE, kind).hidden for kind in range(4)]
     assert hidden == [0, 1, 5, 5]  # "the" is not hidden, its noun is
     assert readers.make_case(SENTENCE, 1).others == [0, 2, 3, 4, 5]
 
 
 def test_rise_of_a_perfect_reader_by_hand():
-    # "cats" between "these" and "sat": three plural animals; without "these" three singular ones are as likely
+    # "cats" between "these" and "sat": three plural animals; without "these" three singular ones
+    # are as likely
     words = SENTENCE.words
     assert hidden_word_distribution(words, 1)[INDEX["cats"]] == pytest.approx(1 / 3)
     assert readers.grammar_rise(words, 1, 0) == pytest.approx(math.log(2))
@@ -58,10 +72,18 @@ def test_rise_of_a_perfect_reader_by_hand():
 
 def test_rise_of_a_perfect_reader_sums_over_every_word_of_the_language():
     words, hidden = ("today", "these", "red", "cats", "slept", "often", "in", "a", "bed"), 3
-    for left_out in (1, 2, 4, 5, 8):  # a determiner, an adjective, the verb, an adverb, the other noun
+    for left_out in (
+        1,
+        2,
+        4,
+        5,
+        8,
+    ):  # a determiner, an adjective, the verb, an adverb, the other noun
         joint = torch.zeros(len(VOCABULARY), len(VOCABULARY), dtype=torch.float64)
         filled = list(words)
-        for (i, filled[hidden]), (j, filled[left_out]) in itertools.product(enumerate(VOCABULARY), repeat=2):
+        for (i, filled[hidden]), (j, filled[left_out]) in itertools.product(
+            enumerate(VOCABULARY), repeat=2
+        ):
             joint[i, j] = math.exp(sentence_log_probability(filled))
         with_word = joint[:, INDEX[words[left_out]]] / joint[:, INDEX[words[left_out]]].sum()
         without = joint.sum(dim=1) / joint.sum()
@@ -87,7 +109,9 @@ def loss_on_cats(model, *masked):
 
 
 def test_leave_one_out_is_its_definition(model, case):
-    expected = torch.stack([loss_on_cats(model, j) - loss_on_cats(model) for j in range(6)]).detach()
+    expected = torch.stack(
+        [loss_on_cats(model, j) - loss_on_cats(model) for j in range(6)]
+    ).detach()
     near(readers.leave_one_out(model, case), expected)
     assert expected[1] == 0 and expected[[0, 2, 3, 4, 5]].abs().min() > 0
 
@@ -96,7 +120,9 @@ def test_gradients_are_how_fast_the_loss_changes_with_an_embedding(model, case):
     def with_sat_moved(change):
         """The loss when the embedding of "sat", at its place alone, is moved."""
         hook = model.embedding.register_forward_hook(
-            lambda module, inputs, output: output.index_add(1, torch.tensor([2]), change[None, None])
+            lambda module, inputs, output: output.index_add(
+                1, torch.tensor([2]), change[None, None]
+            )
         )
         try:
             return loss_on_cats(model).item()
@@ -105,7 +131,9 @@ def test_gradients_are_how_fast_the_loss_changes_with_an_embedding(model, case):
 
     steps = 1e-6 * torch.eye(15).double()
     slopes = torch.tensor([(with_sat_moved(step) - with_sat_moved(-step)) / 2e-6 for step in steps])
-    assert readers.gradient_lengths(model, case)[2].item() == pytest.approx(slopes.norm().item(), rel=1e-4)
+    assert readers.gradient_lengths(model, case)[2].item() == pytest.approx(
+        slopes.norm().item(), rel=1e-4
+    )
 
 
 @torch.no_grad()
@@ -118,24 +146,44 @@ def test_answers_are_read_in_the_row_of_the_hidden_word(model, case):
 
 
 def test_ties_are_shared_and_the_hidden_word_is_ignored(case):
-    for values, right in (([0.5, 9, 0.1, 0, 0, 0], 1), ([0.5, 9, 0.1, 0.5, 0, 0], 0.5), ([0, 9, 0.1, 0.5, 0, 0], 0)):
+    for values, right in (
+        ([0.5, 9, 0.1, 0, 0, 0], 1),
+        ([0.5, 9, 0.1, 0.5, 0, 0], 0.5),
+        ([0, 9, 0.1, 0.5, 0, 0], 0),
+    ):
         assert faithfulness.share(readers.first(torch.tensor(values), case), case.related) == right
 
 
 def test_the_board_counts_who_finds_the_word_that_both_readers_name(case, monkeypatch):
-    """Words 0 and 2 are related: in the second sentence no word matters, in the fourth they disagree, in the last 5."""
+    """Words 0 and 2 are related: in the second sentence no word matters, in the fourth they
+    disagree, in the last 5.
+    """
     costs = iter(torch.eye(6)[[0, 0, 2, 5, 5]] * torch.tensor([2, 0.01, 2, 1, 1])[:, None])
     left_out, rollout = iter(torch.eye(6)[[0, 2, 0, 5]]), iter(torch.eye(6)[[0, 2, 0, 0]])
-    weights = iter(torch.tensor([[1.0, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 1], [1, 0, 0, 0, 0, 0]]))
+    weights = iter(
+        torch.tensor(
+            [[1.0, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 1], [1, 0, 0, 0, 0, 0]]
+        )
+    )
     said = {"leave-one-out": left_out, "raw weights": weights, "rollout": rollout}
     monkeypatch.setattr(faithfulness, "perfect_reader", lambda _: next(costs))
-    monkeypatch.setattr(faithfulness, "answers", lambda *_: {name: next(values) for name, values in said.items()})
+    monkeypatch.setattr(
+        faithfulness, "answers", lambda *_: {name: next(values) for name, values in said.items()}
+    )
     found = faithfulness.score_methods(None, [case] * 5)
     assert (found["sentences"], found["both readers agree"]) == (3, pytest.approx(3 / 4))
-    assert found["raw weights, found"] == pytest.approx(1 / 6)  # half of the first, for it names two
+    assert found["raw weights, found"] == pytest.approx(
+        1 / 6
+    )  # half of the first, for it names two
     assert found["raw weights, plausible"] == pytest.approx(2 / 3)
-    assert found["raw weights, plausible where another word mattered"] == found["sentences where another word mattered"]
-    assert (found["rollout, found"], found["chance, found"]) == (pytest.approx(2 / 3), pytest.approx(1 / 5))
+    assert (
+        found["raw weights, plausible where another word mattered"]
+        == found["sentences where another word mattered"]
+    )
+    assert (found["rollout, found"], found["chance, found"]) == (
+        pytest.approx(2 / 3),
+        pytest.approx(1 / 5),
+    )
 
 
 @torch.no_grad()
@@ -176,8 +224,9 @@ def test_how_far_apart_outputs_stay_by_hand():
     assert apart(torch.tensor([[0.7, 0.3], [0.2, 0.8], [0.6, 0.4]])) == pytest.approx(0.5)
     lower = torch.tensor([[[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0]]], dtype=torch.float64)
     upper = torch.tensor([[[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]], dtype=torch.float64)
-    # The product of both has the rows 3/4 1/4 0 | 3/4 1/4 0 | 0 1 0; with the halves its first column is 13/16 7/16 0.
-    # After one layer the first column has 1 and 0, with the half as without it.
+    # The product of both has the rows 3/4 1/4 0 | 3/4 1/4 0 | 0 1 0; with the halves its first
+    # column is 13/16 7/16 0. After one layer the first column has 1 and 0, with the half as without
+    # it.
     assert apart_with_depth([lower, upper]) == pytest.approx((3 / 4, 13 / 16))
 
 
@@ -189,7 +238,9 @@ def test_six_layers_of_four_random_heads_leave_what_the_page_says():
 
 
 def test_the_picture_of_rollout_draws_every_path_of_the_hidden_word(monkeypatch):
-    """The verb, word 2, looks at "on" in layer 1; in layer 0 both look at "cat", so most comes from there."""
+    """The verb, word 2, looks at "on" in layer 1; in layer 0 both look at "cat", so most comes from
+    there.
+    """
     layers = torch.eye(6).repeat(2, 3, 1, 1)
     layers[1, :, 2] = torch.eye(6)[3]
     layers[0, :, 2] = layers[0, :, 3] = torch.eye(6)[1]

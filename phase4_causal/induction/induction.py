@@ -2,10 +2,10 @@
 
     ... red on swam ... red on ?        look for the "on" before, take what followed: "swam"
 
-A key holds its own word, not the one before it. So a first layer must copy to each place the word before it; a head of
-the second can then look for the present word there (an induction head; Elhage et al. 2021, Olsson et al. 2022). Two
-layers, and one with twice the steps, are trained on random words that repeat (induction_scores.py); then heads are
-taken out, one by one and all together.
+A key holds its own word, not the one before it. So a first layer must copy to each place the word
+before it; a head of the second can then look for the present word there (an induction head; Elhage
+et al. 2021, Olsson et al. 2022). Two layers, and one with twice the steps, are trained on random
+words that repeat (induction_scores.py); then heads are taken out, one by one and all together.
 """
 
 import math
@@ -47,8 +47,12 @@ LATE = [*range(24), *range(16, 24), 16]  # 16 words, then a block of 8, twice
 GUESS = math.log(task.SYMBOLS)  # loss of a guess among all words
 
 
-def watched(seed: int, num_layers: int, steps: int, tokens: Tensor) -> tuple[ToyTransformer, list[float]]:
-    """Train a model -> the model, and its loss on these tokens where the next word is certain, every so many steps."""
+def watched(
+    seed: int, num_layers: int, steps: int, tokens: Tensor
+) -> tuple[ToyTransformer, list[float]]:
+    """Train a model -> the model, and its loss on these tokens where the next word is certain,
+    every so many steps.
+    """
     model, losses = untrained(seed, num_layers), []
 
     def look(done: int) -> None:
@@ -59,16 +63,19 @@ def watched(seed: int, num_layers: int, steps: int, tokens: Tensor) -> tuple[Toy
 
 
 def first_below(losses: list[float], share: float) -> int:
-    """The first step with a loss of at most this share of that of a guess; the last step if there is none."""
+    """The first step with a loss of at most this share of that of a guess; the last step if there
+    is none.
+    """
     below = (place for place, loss in enumerate(losses) if loss <= share * GUESS)
     return EVERY * next(below, len(losses) - 1)
 
 
 def measure(run: Run) -> Numbers:
-    """Where the next word is certain, in new sequences: losses in nats, shares right, and what heads are worth.
+    """Where the next word is certain, in new sequences: losses in nats, shares right, and what
+    heads are worth.
 
-    Taken out are the heads of layer 1 that score NAMED or more, each alone and all together. One layer has half
-    the weights and twice the steps.
+    Taken out are the heads of layer 1 that score NAMED or more, each alone and all together. One
+    layer has half the weights and twice the steps.
     """
     steps, tokens = run.steps(STEPS), repeated_sequences(NUM_TEST, generator(run.seed, 1))
     middle = repeated_sequences(NUM_TEST, generator(run.seed, 6), (24, 24))[:, FROM_THE_MIDDLE]
@@ -111,11 +118,17 @@ CLAIMS = (
         "of the loss",
         source="Olsson et al. 2022, argument 1",
         rule="the fall from 3/4 to 1/4 of the loss of a guess takes no more steps than the wait before it",
-        effect=lambda n: n["steps of the fall, two layers"] / n["steps before the fall, two layers"],
+        effect=lambda n: (
+            n["steps of the fall, two layers"] / n["steps before the fall, two layers"]
+        ),
         at_most=1,
         also=lambda n: n["loss, two layers"] <= 0.25 * GUESS,
         oracle={"loss, *": 0.0, "steps before *": 230, "steps of *": 60},
-        null={"loss, *": 0.0, "steps before *": 100, "steps of *": 380},  # an even decay takes 3.8 times the wait
+        null={
+            "loss, *": 0.0,
+            "steps before *": 100,
+            "steps of *": 380,
+        },  # an even decay takes 3.8 times the wait
     ),
     Claim(
         id="induction-one-layer",
@@ -124,9 +137,13 @@ CLAIMS = (
         source="Elhage et al. 2021",
         rule="there two layers are right in 0.7 more of the words, or more; none of the heads of the one layer scores "
         "more than 0.2, nor is it right in more",
-        effect=lambda n: n["right from the middle, two layers"] - n["right from the middle, one layer"],
+        effect=lambda n: (
+            n["right from the middle, two layers"] - n["right from the middle, one layer"]
+        ),
         at_least=0.7,
-        also=lambda n: max(n["right from the middle, one layer"], n["best induction score, one layer"]) <= 0.2,
+        also=lambda n: (
+            max(n["right from the middle, one layer"], n["best induction score, one layer"]) <= 0.2
+        ),
         oracle={"*, two layers": 1.0, "*, one layer": 0.1},
         null={"*": 1.0},
         revised="was a loss after twice the steps; one layer gets low by another way: now a copy from the middle, of "
@@ -177,7 +194,14 @@ def draw_pattern(ax: Axes, model: ToyTransformer, layer: int, head: int, title: 
     """A head on a block of 8 words said twice; the places it should look at are framed."""
     tokens = repeated_sequences(1, generator(0, 0), (8, 8), length=16)
     weights = model(tokens)[1][layer][0, head]  # (1, H, T, T) -> (T, T)
-    plot_attention(weights, decode(tokens[0].tolist()), mask=causal_mask(16), ax=ax, annotate=False, labels=False)
+    plot_attention(
+        weights,
+        decode(tokens[0].tolist()),
+        mask=causal_mask(16),
+        ax=ax,
+        annotate=False,
+        labels=False,
+    )
     ax.tick_params(labelsize=9)
     ax.set(xlabel="key (attended to)", ylabel="query (attending)")
     ax.set_title(title, pad=8)
@@ -188,11 +212,17 @@ def draw_pattern(ax: Axes, model: ToyTransformer, layer: int, head: int, title: 
 
 def picture(results: Results) -> Figure:
     """Losses while training, and beneath it the best head of each kind."""
-    fig, axes = plt.subplot_mosaic("LL;AB", figsize=(9, 8.2), layout="constrained", height_ratios=(4, 7))
+    fig, axes = plt.subplot_mosaic(
+        "LL;AB", figsize=(9, 8.2), layout="constrained", height_ratios=(4, 7)
+    )
     shown = results.shown
     draw_losses(axes["L"], shown["losses"], shown["losses_of_one"])
-    draw_pattern(axes["A"], shown["model"], 0, shown["before"], "layer 0 looks at the word before (framed)")
-    draw_pattern(axes["B"], shown["model"], 1, shown["matching"], "layer 1 looks at what came next (framed)")
+    draw_pattern(
+        axes["A"], shown["model"], 0, shown["before"], "layer 0 looks at the word before (framed)"
+    )
+    draw_pattern(
+        axes["B"], shown["model"], 1, shown["matching"], "layer 1 looks at what came next (framed)"
+    )
     return fig
 
 

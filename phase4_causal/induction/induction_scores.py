@@ -4,14 +4,17 @@ A block of 8 to 16 words, all different and in random order, is repeated until 3
 
     cat red on swam | cat red on swam | cat ...        "on" stood before "swam" once: say "swam"
 
-From the second copy on the next word is certain for whoever looks up what followed the same word last time. Where the
-copy begins is drawn anew for each sequence: a head that always looks the same distance back is right one time in nine.
+From the second copy on the next word is certain for whoever looks up what followed the same word
+last time. Where the copy begins is drawn anew for each sequence: a head that always looks the same
+distance back is right one time in nine.
 
-The model has two layers of four causal heads, or one as the control, without feed-forward networks, as Elhage et al.
-(2021) take them apart. Its loss is that of all places: nobody tells it where the copy begins.
+The model has two layers of four causal heads, or one as the control, without feed-forward networks,
+as Elhage et al. (2021) take them apart. Its loss is that of all places: nobody tells it where the
+copy begins.
 
-The induction score of a head is its mean weight on the places after earlier occurrences of the same word (Olsson et al.
-2022). Of each row the weight on all such places is summed: a perfect head scores 1 however often the block is repeated.
+The induction score of a head is its mean weight on the places after earlier occurrences of the same
+word (Olsson et al. 2022). Of each row the weight on all such places is summed: a perfect head
+scores 1 however often the block is repeated.
 """
 
 from collections.abc import Callable
@@ -27,7 +30,11 @@ from shared.optimization import fit
 from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer
 
-SYMBOLS, LENGTH, PERIODS = 64, 33, (8, 16)  # words in use; words of a sequence; shortest and longest block
+SYMBOLS, LENGTH, PERIODS = (
+    64,
+    33,
+    (8, 16),
+)  # words in use; words of a sequence; shortest and longest block
 HEADS, STEPS, BATCH, WARM_UP = 4, 600, 32, 40
 NUM_TEST = 100  # sequences that are measured
 NAMED = 0.5  # from this score on we call a head a previous-token head, or an induction head
@@ -36,14 +43,21 @@ NAMED = 0.5  # from this score on we call a head a previous-token head, or an in
 def repeated_sequences(
     count: int, generator: torch.Generator, periods: tuple[int, int] = PERIODS, length: int = LENGTH
 ) -> Tensor:
-    """Sequences that repeat a block -> tokens (count, length); each draws its words and its block length."""
-    words = torch.rand(count, SYMBOLS, generator=generator).argsort(dim=1)  # a random order for each sequence
+    """Sequences that repeat a block -> tokens (count, length); each draws its words and its block
+    length.
+    """
+    words = torch.rand(count, SYMBOLS, generator=generator).argsort(
+        dim=1
+    )  # a random order for each sequence
     period = torch.randint(periods[0], periods[1] + 1, (count, 1), generator=generator)
-    return words.gather(1, torch.arange(length) % period) + len(SPECIAL)  # (count, SYMBOLS) -> (count, length)
+    return words.gather(1, torch.arange(length) % period) + len(
+        SPECIAL
+    )  # (count, SYMBOLS) -> (count, length)
 
 
 def exchanged_words(count: int, generator: torch.Generator) -> Pairs:
-    """Blocks of 12 words; two of the first copy are exchanged, and the second copy asks what follows one of them.
+    """Blocks of 12 words; two of the first copy are exchanged, and the second copy asks what
+    follows one of them.
 
     clean       cat on RED swam big UP ... | cat on RED ?      swam: it came behind RED
     corrupted   cat on UP swam big RED ... | cat on RED ?      another: what came behind RED here
@@ -60,9 +74,13 @@ def generator(seed: int, purpose: int) -> torch.Generator:
 
 
 def untrained(seed: int, num_layers: int = 2, *, networks: bool = False) -> ToyTransformer:
-    """The model of a seed before its first step. Without feed-forward networks: they give 0, and do not learn."""
+    """The model of a seed before its first step. Without feed-forward networks: they give 0, and do
+    not learn.
+    """
     torch.manual_seed(seed)
-    model = ToyTransformer(num_heads=HEADS, num_layers=num_layers, make_attention=CausalSelfAttention)
+    model = ToyTransformer(
+        num_heads=HEADS, num_layers=num_layers, make_attention=CausalSelfAttention
+    )
     for block in [] if networks else model.blocks:
         for numbers in block.feed_forward[-1].parameters():
             nn.init.zeros_(numbers)
@@ -70,10 +88,14 @@ def untrained(seed: int, num_layers: int = 2, *, networks: bool = False) -> ToyT
     return model
 
 
-def train(model: ToyTransformer, seed: int, steps: int, watch: Callable[[int], None] | None = None) -> ToyTransformer:
-    """Train a model; those of one seed see the same batches. watch: called with the number of steps done.
+def train(
+    model: ToyTransformer, seed: int, steps: int, watch: Callable[[int], None] | None = None
+) -> ToyTransformer:
+    """Train a model; those of one seed see the same batches. watch: called with the number of steps
+    done.
 
-    After the first steps the learning rate stays the same, so that a sudden fall is not the schedule's doing.
+    After the first steps the learning rate stays the same, so that a sudden fall is not the
+    schedule's doing.
     """
     batches = generator(seed, 0)
 
@@ -83,7 +105,14 @@ def train(model: ToyTransformer, seed: int, steps: int, watch: Callable[[int], N
 
     rates = {"matrix_rate": 0.01, "rate": 0.005, "matrix_decay": 0.0, "decay": 0.01}
     rates |= {"share": lambda step: min(1.0, (step + 1) / WARM_UP)}
-    fit(model, loss_of_step, steps, **rates, watch=watch, progress=f"induction, layers: {len(model.blocks)}")
+    fit(
+        model,
+        loss_of_step,
+        steps,
+        **rates,
+        watch=watch,
+        progress=f"induction, layers: {len(model.blocks)}",
+    )
     return model
 
 
@@ -91,10 +120,14 @@ def train(model: ToyTransformer, seed: int, steps: int, watch: Callable[[int], N
 
 
 def after_earlier_occurrence(tokens: Tensor) -> Tensor:
-    """For each query the places right after earlier occurrences of its own word: tokens (N, T) -> bool (N, T, T)."""
+    """For each query the places right after earlier occurrences of its own word: tokens (N, T) ->
+    bool (N, T, T).
+    """
     same = tokens[:, :, None] == tokens[:, None, :]  # (N, T) -> (N, T, T)
     earlier = same.tril(diagonal=-1)
-    return F.pad(earlier, (1, 0))[..., :-1]  # every mark one key to the right; (N, T, T) -> (N, T, T + 1) -> (N, T, T)
+    return F.pad(earlier, (1, 0))[
+        ..., :-1
+    ]  # every mark one key to the right; (N, T, T) -> (N, T, T + 1) -> (N, T, T)
 
 
 def predictable(tokens: Tensor) -> Tensor:
@@ -120,18 +153,25 @@ def scores_on(model: ToyTransformer, tokens: Tensor) -> Tensor:
 def head_scores(model: ToyTransformer, seed: int) -> tuple[Tensor, Tensor]:
     """By which heads are chosen, on sequences of their own: 2 x (H,).
 
-    Of layer 0 the mean weight on the word before, within the first copy; of layer 1 the induction score.
+    Of layer 0 the mean weight on the word before, within the first copy; of layer 1 the induction
+    score.
     """
     tokens = repeated_sequences(NUM_TEST, generator(seed, 2))
     weights = model(tokens[:, :-1])[1][0]
-    return relation_weight(weights, before_in_first_copy(tokens[:, :-1])), scores_on(model, tokens)[1]
+    return relation_weight(weights, before_in_first_copy(tokens[:, :-1])), scores_on(model, tokens)[
+        1
+    ]
 
 
 @torch.no_grad()
 def where_certain(model: ToyTransformer, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (M, V) and answers (M,) at the M places of tokens (N, T + 1) where the next word is certain."""
+    """Logits (M, V) and answers (M,) at the M places of tokens (N, T + 1) where the next word is
+    certain.
+    """
     places = predictable(tokens[:, :-1])
-    return model(tokens[:, :-1])[0][places], tokens[:, 1:][places]  # (N, T, V) -> (M, V), (N, T) -> (M,)
+    return model(tokens[:, :-1])[0][places], tokens[:, 1:][
+        places
+    ]  # (N, T, V) -> (M, V), (N, T) -> (M,)
 
 
 def wrong(model: ToyTransformer, tokens: Tensor) -> float:
@@ -142,10 +182,11 @@ def wrong(model: ToyTransformer, tokens: Tensor) -> float:
 
 @torch.no_grad()
 def without(model: ToyTransformer, tokens: Tensor, layer: int, heads: Tensor) -> float:
-    """The share of wrong answers without some heads of a layer, bool (H,); nothing is trained again.
+    """The share of wrong answers without some heads of a layer, bool (H,); nothing is trained
+    again.
 
-    Mean ablation: they give what they give on average at that place, whatever the words are. The next layer then gets
-    what it is used to, only not what the heads found out about this sequence.
+    Mean ablation: they give what they give on average at that place, whatever the words are. The
+    next layer then gets what it is used to, only not what the heads found out about this sequence.
     """
     given = run(model, tokens[:, :-1]).outputs(layer).mean(dim=0)  # (N, T, H * d_v) -> (T, H * d_v)
     with changed(model.blocks[layer].attention.w_o, put_in(given, heads), read=True):

@@ -1,9 +1,9 @@
 """What do three ways around T² save?
 
-Plain attention against tiles (the same function), a band (a part of it) and another kernel, on one sequence, forward.
-Memory is the peak above the inputs, counted allocation by allocation. Times of tiles are printed as ratios within
-rounds (shared/measure.py) at the longest text, with quartiles. What a GPU would read from its slow memory and write to
-it is computed by a formula.
+Plain attention against tiles (the same function), a band (a part of it) and another kernel, on one
+sequence, forward. Memory is the peak above the inputs, counted allocation by allocation. Times of
+tiles are printed as ratios within rounds (shared/measure.py) at the longest text, with quartiles.
+What a GPU would read from its slow memory and write to it is computed by a formula.
 """
 
 import math
@@ -31,7 +31,11 @@ NUM_HEADS, WIDTH, WINDOW = 2, 64, 128
 LENGTHS = (128, 256, 512, 1024, 2048)
 COLORS = {"plain attention": GREY, "tiles": BLUE, "band": ORANGE, "linear": GREEN}
 FAST = (16, 64, 192)  # KiB of fast memory; each processor of an A100 has 192
-PAIRS = (("plain attention", "tiles"), ("tiles", "torch's kernel"), ("causal tiles", "torch's causal kernel"))  # timed
+PAIRS = (
+    ("plain attention", "tiles"),
+    ("tiles", "torch's kernel"),
+    ("causal tiles", "torch's causal kernel"),
+)  # timed
 
 
 def calls_at(length: int) -> dict[str, Callable[[], Any]]:
@@ -50,10 +54,12 @@ def calls_at(length: int) -> dict[str, Callable[[], Any]]:
 
 
 def moved(length: int, fast: int | None = None) -> float:
-    """MiB that one head, forward, reads from slow memory and writes to it; fast: KiB of fast memory for tiles.
+    """MiB that one head, forward, reads from slow memory and writes to it; fast: KiB of fast memory
+    for tiles.
 
-    Plain: scores and weights are written, and read again. Tiles: one of queries, keys, values and outputs each fill the
-    fast memory, and each tile of queries reads all keys and values: Θ(T² d² / fast) (Dao et al. 2022, theorem 2).
+    Plain: scores and weights are written, and read again. Tiles: one of queries, keys, values and
+    outputs each fill the fast memory, and each tile of queries reads all keys and values: Θ(T² d² /
+    fast) (Dao et al. 2022, theorem 2).
     """
     once = 2 * length * WIDTH  # of queries and outputs, or of keys and values
     if fast is None:
@@ -64,13 +70,17 @@ def moved(length: int, fast: int | None = None) -> float:
 
 @torch.no_grad()
 def measure(run: Run) -> Numbers:
-    """MiB at the peak; at the longest text how many times as much memory plain attention takes as tiles."""
+    """MiB at the peak; at the longest text how many times as much memory plain attention takes as
+    tiles.
+    """
     lengths = LENGTHS[:3] if run.options.quick else LENGTHS
     found = {"tokens": lengths[-1]}
     for length in tqdm(lengths, desc="lengths", leave=False, disable=None):
         calls = calls_at(length)
         found |= {f"{name}, {length}": peak_memory(calls[name]) / 2**20 for name in COLORS}
-    found["plain attention / tiles"] = found[f"plain attention, {lengths[-1]}"] / found[f"tiles, {lengths[-1]}"]
+    found["plain attention / tiles"] = (
+        found[f"plain attention, {lengths[-1]}"] / found[f"tiles, {lengths[-1]}"]
+    )
     torch.manual_seed(run.seed)
     calls = calls_at(lengths[-1])
     run.shown["apart"] = (calls["plain attention"]()[0] - calls["tiles"]()).abs().max().item()

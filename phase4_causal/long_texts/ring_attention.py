@@ -1,9 +1,10 @@
 """Is attention over a ring of processes the same as on the whole text?
 
-For texts that outgrow one device (Liu, Zaharia & Abbeel 2023). Each process holds a slice: its queries, keys and
-values. The queries stay, keys and values go round, and what comes by is merged as two tiles are. The backward pass goes
-round once more; the gradients of keys and values travel with the slice that they belong to, and are home at the end.
-Run as a script it starts three processes, or runs in those that torchrun started, on one machine or on several.
+For texts that outgrow one device (Liu, Zaharia & Abbeel 2023). Each process holds a slice: its
+queries, keys and values. The queries stay, keys and values go round, and what comes by is merged as
+two tiles are. The backward pass goes round once more; the gradients of keys and values travel with
+the slice that they belong to, and are home at the end. Run as a script it starts three processes,
+or runs in those that torchrun started, on one machine or on several.
 """
 
 import math
@@ -19,12 +20,23 @@ import torch.distributed as dist
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase4_causal.long_texts.flash_attention import LOG2_E, attend, finish, gradients, merge, nothing
+from phase4_causal.long_texts.flash_attention import (
+    LOG2_E,
+    attend,
+    finish,
+    gradients,
+    merge,
+    nothing,
+)
 from shared import cli
 from shared.attention_checks import at_least_float32
 from shared.attention_utils import causal_mask
 
-TILE, PROCESSES, LENGTH = 256, 3, 157  # of a tile; of the comparison, where slices have unequal lengths
+TILE, PROCESSES, LENGTH = (
+    256,
+    3,
+    157,
+)  # of a tile; of the comparison, where slices have unequal lengths
 
 
 class Ring:
@@ -34,13 +46,16 @@ class Ring:
         self.lengths, self.rank, self.size = lengths, dist.get_rank(), dist.get_world_size()
 
     def pass_on(self, x: Tensor, step: int) -> Callable[[], Tensor]:
-        """Start to send x (..., T_r, d) to the next process and to receive from the one before; the result waits.
+        """Start to send x (..., T_r, d) to the next process and to receive from the one before; the
+        result waits.
 
         Both are started together: if everyone first waited to send, no one would ever receive.
         """
         if self.size == 1:
             return lambda: x
-        arriving = x.new_empty(*x.shape[:-2], self.lengths[(self.rank - step - 1) % self.size], x.size(-1))
+        arriving = x.new_empty(
+            *x.shape[:-2], self.lengths[(self.rank - step - 1) % self.size], x.size(-1)
+        )
         sending = dist.P2POp(dist.isend, x, (self.rank + 1) % self.size)
         receiving = dist.P2POp(dist.irecv, arriving, (self.rank - 1) % self.size)
         requests = dist.batch_isend_irecv([sending, receiving])
@@ -53,11 +68,18 @@ class Ring:
         return wait
 
     def visits(self, key: Tensor, value: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """All slices, the own one first: whose it is, its keys and values. The next one comes while we compute."""
-        at_hand = torch.cat((key, value), dim=-1)  # one message: (..., T_r, d_k), (..., T_r, d_v) -> (..., d_k + d_v)
+        """All slices, the own one first: whose it is, its keys and values. The next one comes while
+        we compute.
+        """
+        at_hand = torch.cat(
+            (key, value), dim=-1
+        )  # one message: (..., T_r, d_k), (..., T_r, d_v) -> (..., d_k + d_v)
         for step in range(self.size):
             arrives = self.pass_on(at_hand, step) if step < self.size - 1 else None
-            yield (self.rank - step) % self.size, *at_hand.split((key.size(-1), value.size(-1)), dim=-1)
+            yield (
+                (self.rank - step) % self.size,
+                *at_hand.split((key.size(-1), value.size(-1)), dim=-1),
+            )
             at_hand = arrives() if arrives else at_hand
 
 
@@ -65,7 +87,9 @@ class RingAttention(torch.autograd.Function):
     """Both passes round the ring; the queries come scaled, as for FlashAttention."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, causal: bool, ring: Ring) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, causal: bool, ring: Ring
+    ) -> Tensor:
         kept = nothing(query, value.size(-1))
         for owner, k, v in ring.visits(key, value):
             if owner <= ring.rank or not causal:  # else these keys come after all our queries
@@ -82,14 +106,19 @@ class RingAttention(torch.autograd.Function):
             raise RuntimeError("a ring cannot be differentiated twice")
         query, key, value, *results = ctx.saved_tensors
         causal, ring, d_output = ctx.causal, ctx.ring, d_output.contiguous()
-        d_query, travelling = torch.zeros_like(query), torch.zeros_like(torch.cat((key, value), dim=-1))
+        d_query, travelling = (
+            torch.zeros_like(query),
+            torch.zeros_like(torch.cat((key, value), dim=-1)),
+        )
         for step, (owner, k, v) in enumerate(ring.visits(key, value)):
             if owner <= ring.rank or not causal:
                 own = causal and owner == ring.rank
                 of_query, *of_slice = gradients((query, k, v, *results), d_output, own, TILE)
                 d_query += of_query
                 travelling += torch.cat(of_slice, dim=-1)
-            travelling = ring.pass_on(travelling, step)()  # with our part in it; after the last message it is home
+            travelling = ring.pass_on(
+                travelling, step
+            )()  # with our part in it; after the last message it is home
         return d_query, *travelling.split((key.size(-1), value.size(-1)), dim=-1), None, None
 
 
@@ -99,23 +128,33 @@ def own_slice(x: Tensor, rank: int, processes: int) -> Tensor:
 
 
 def ring_attention(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> Tensor:
-    """Scaled dot-product attention over a text of which every process holds a slice, in order of rank.
+    """Scaled dot-product attention over a text of which every process holds a slice, in order of
+    rank.
 
-    query (..., T_r, d_k), key (..., T_r, d_k), value (..., T_r, d_v): this process's slices, see own_slice; the lengths
-    T_r may differ -> output (..., T_r, d_v) for its queries. Every process must call it, and backward on its output, in
-    the same order. Raises ValueError, on all processes, for slices that do not fit.
+    query (..., T_r, d_k), key (..., T_r, d_k), value (..., T_r, d_v): this process's slices, see
+    own_slice; the lengths T_r may differ -> output (..., T_r, d_v) for its queries. Every process
+    must call it, and backward on its output, in the same order. Raises ValueError, on all
+    processes, for slices that do not fit.
     """
     if not dist.is_initialized():
-        raise ValueError("ring_attention needs a process group: there is none; call init_process_group first")
+        raise ValueError(
+            "ring_attention needs a process group: there is none; call init_process_group first"
+        )
     held: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(held, (*(tuple(x.shape) for x in (query, key, value)), query.dtype, causal))
+    dist.all_gather_object(
+        held, (*(tuple(x.shape) for x in (query, key, value)), query.dtype, causal)
+    )
     alike = {(q[:-2], q[-1:], v[-1:], *options) for q, _, v, *options in held}
     if len(alike) > 1 or any(len(q) < 2 or q != k or q[:-1] != v[:-1] for q, k, v, *_ in held):
         rule = "processes must hold query, key (..., T_r, d_k) and value (..., T_r, d_v), and agree in all but T_r"
-        raise ValueError(f"{rule}: got {held} as shapes, dtype, causal by process; cut them with own_slice")
+        raise ValueError(
+            f"{rule}: got {held} as shapes, dtype, causal by process; cut them with own_slice"
+        )
     q, k, v = at_least_float32(query, key, value)
     ring = Ring([shape[-2] for shape, *_ in held])
-    return RingAttention.apply(q * LOG2_E / math.sqrt(q.size(-1)), k, v, causal, ring).to(query.dtype)
+    return RingAttention.apply(q * LOG2_E / math.sqrt(q.size(-1)), k, v, causal, ring).to(
+        query.dtype
+    )
 
 
 def compare(rank: int, processes: int, address: str) -> None:
@@ -132,10 +171,14 @@ def compare(rank: int, processes: int, address: str) -> None:
         ring = ring_attention(*mine, causal=causal)
         expected = plain, *torch.autograd.grad(plain, whole, d_output)
         found = ring, *torch.autograd.grad(ring, mine, own(d_output))
-        difference = torch.stack([(a - own(b)).abs().max() for a, b in zip(found, expected, strict=True)]).max()
+        difference = torch.stack(
+            [(a - own(b)).abs().max() for a, b in zip(found, expected, strict=True)]
+        ).max()
         dist.all_reduce(difference, dist.ReduceOp.MAX)
         if rank == 0:
-            print(f"causal={causal}: output and gradients on {processes} processes differ by {difference:.0e}")
+            print(
+                f"causal={causal}: output and gradients on {processes} processes differ by {difference:.0e}"
+            )
     dist.destroy_process_group()
 
 
@@ -144,8 +187,12 @@ def main() -> None:
         compare(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://")
         return
     with tempfile.TemporaryDirectory() as folder:  # the processes find each other by a file
-        heard = signal.signal(signal.SIGINT, signal.SIG_IGN)  # they do not hear Ctrl-C: this one ends them
-        others = torch.multiprocessing.spawn(compare, (PROCESSES, f"file://{folder}/meeting"), PROCESSES, join=False)
+        heard = signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # they do not hear Ctrl-C: this one ends them
+        others = torch.multiprocessing.spawn(
+            compare, (PROCESSES, f"file://{folder}/meeting"), PROCESSES, join=False
+        )
         signal.signal(signal.SIGINT, heard)
         try:
             while not others.join():

@@ -80,7 +80,9 @@ def masks_of(length: int) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def answers_through(model: ToyTransformer, sentences: list[Sentence], mask: Tensor) -> tuple[float, float]:
+def answers_through(
+    model: ToyTransformer, sentences: list[Sentence], mask: Tensor
+) -> tuple[float, float]:
     """Loss in nats a word, and share of next words that are the likeliest one, through a mask.
 
     mask: bool (T, T), of all layers; T - 1 is the number of words in the longest sentence. The

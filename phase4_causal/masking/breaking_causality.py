@@ -1,8 +1,9 @@
 """What does a model learn that is trained without the causal mask?
 
-Then the next word stands in the input, one place to the right. The same model is trained with the mask and without, and
-tested on held-out sentences: whole ones with the mask, whole ones without, and word by word, where only the past goes
-in, as when writing. Two lines frame every loss: what the grammar itself loses, and a guess among all words.
+Then the next word stands in the input, one place to the right. The same model is trained with the
+mask and without, and tested on held-out sentences: whole ones with the mask, whole ones without,
+and word by word, where only the past goes in, as when writing. Two lines frame every loss: what the
+grammar itself loses, and a guess among all words.
 """
 
 import math
@@ -31,9 +32,15 @@ LAYERS = {1: "one layer", 2: "two layers"}
 UNIFORM = math.log(len(VOCABULARY))  # loss of a guess that takes all words for equally likely
 
 
-def train(mode: str, num_layers: int, sentences: list[Sentence], steps: int, seed: int) -> tuple[ToyTransformer, list]:
-    """A model trained on next words, and its loss at each step. Both modes have the same first weights and batches."""
-    recipe = Recipe("breaking_causality", OBJECTIVES[mode], 4, num_layers, steps, batch_size=BATCH, seed=seed)
+def train(
+    mode: str, num_layers: int, sentences: list[Sentence], steps: int, seed: int
+) -> tuple[ToyTransformer, list]:
+    """A model trained on next words, and its loss at each step. Both modes have the same first
+    weights and batches.
+    """
+    recipe = Recipe(
+        "breaking_causality", OBJECTIVES[mode], 4, num_layers, steps, batch_size=BATCH, seed=seed
+    )
     model = training.new_model(recipe, MultiHeadAttention)
     generator = torch.Generator().manual_seed(seed)
     tokens, lengths = training.to_batch(sentences, recipe.objective)
@@ -50,13 +57,21 @@ def train(mode: str, num_layers: int, sentences: list[Sentence], steps: int, see
 def full_loss(model: ToyTransformer, sentences: list[Sentence], mode: str) -> float:
     """Next-word loss in nats per word when whole sentences go in, with the mask or without."""
     objective = OBJECTIVES[mode]
-    return training.next_word_loss(model, *training.to_batch(sentences, objective), objective=objective).item()
+    return training.next_word_loss(
+        model, *training.to_batch(sentences, objective), objective=objective
+    ).item()
 
 
 def bigram_loss(sentences: list[Sentence], held_out: list[Sentence]) -> float:
-    """What one loses per word who has counted, in all that models are trained on, how often each follows another."""
-    counts = torch.full((len(VOCABULARY), len(VOCABULARY)), 0.01)  # a little for pairs that were never seen
-    (tokens, _), (tested, _) = (training.to_batch(part, "next word") for part in (sentences, held_out))
+    """What one loses per word who has counted, in all that models are trained on, how often each
+    follows another.
+    """
+    counts = torch.full(
+        (len(VOCABULARY), len(VOCABULARY)), 0.01
+    )  # a little for pairs that were never seen
+    (tokens, _), (tested, _) = (
+        training.to_batch(part, "next word") for part in (sentences, held_out)
+    )
     pairs = tokens[:, :-1].flatten(), tokens[:, 1:].flatten()  # (N, T) -> (N * (T - 1),) each
     counts.index_put_(pairs, torch.ones(len(pairs[0])), accumulate=True)
     counts[:, PAD_ID] = 0.0  # padding is no word
@@ -65,8 +80,12 @@ def bigram_loss(sentences: list[Sentence], held_out: list[Sentence]) -> float:
 
 
 def measure(run: Run) -> Numbers:
-    """Loss in nats a word, held out but in the column "in training", and by how much it is above another loss."""
-    sentences, held_out = (part[: STEPS * BATCH] for part in training.corpus())  # more would not be seen
+    """Loss in nats a word, held out but in the column "in training", and by how much it is above
+    another loss.
+    """
+    sentences, held_out = (
+        part[: STEPS * BATCH] for part in training.corpus()
+    )  # more would not be seen
     tested = held_out[: 40 if run.options.quick else NUM_SENTENCES]
     found: Numbers = {"the grammar": next_word_floor(tested)}
     for mode in OBJECTIVES:
@@ -79,8 +98,12 @@ def measure(run: Run) -> Numbers:
                 masked, unmasked = (full_loss(model, tested, other) for other in OBJECTIVES)
                 found[f"above the grammar, {layers}"] = masked - found["the grammar"]
                 found[f"mask taken away, {layers}"] = unmasked - masked
-                found[f"mask taken away, {layers}, word by word"] = found[f"{name}, word by word"] - masked
-    return found | {"above the grammar, pairs of words": bigram_loss(sentences, tested) - found["the grammar"]}
+                found[f"mask taken away, {layers}, word by word"] = (
+                    found[f"{name}, word by word"] - masked
+                )
+    return found | {
+        "above the grammar, pairs of words": bigram_loss(sentences, tested) - found["the grammar"]
+    }
 
 
 CLAIMS = (
@@ -92,11 +115,19 @@ CLAIMS = (
         rule="from the past alone its loss is 1 nat or more above that of a uniform guess, while in training it is "
         "0.05 at most, with one layer and with two",
         effect=lambda n: (
-            min(n["trained without, one layer, word by word"], n["trained without, two layers, word by word"]) - UNIFORM
+            min(
+                n["trained without, one layer, word by word"],
+                n["trained without, two layers, word by word"],
+            )
+            - UNIFORM
         ),
         at_least=1.0,
         also=lambda n: (
-            max(n["trained without, one layer, in training"], n["trained without, two layers, in training"]) <= 0.05
+            max(
+                n["trained without, one layer, in training"],
+                n["trained without, two layers, in training"],
+            )
+            <= 0.05
         ),
         oracle={"trained without*, in training": 0.0, "*": 9.0},
         null={"*": 2.0},
@@ -124,12 +155,23 @@ CLAIMS = (
 
 def picture(found: Results) -> Figure:
     """Training loss of both modes, and beside it what they can do with the past alone; two layers."""
-    fig, (curves, past) = plt.subplots(1, 2, figsize=(9, 4.6), sharey=True, width_ratios=(1.5, 1), layout="constrained")
+    fig, (curves, past) = plt.subplots(
+        1, 2, figsize=(9, 4.6), sharey=True, width_ratios=(1.5, 1), layout="constrained"
+    )
     last, least = len(found.shown["with the mask"]), found.mean["the grammar"]
     for mode, color in COLORS.items():
-        smooth = torch.tensor(found.shown[mode]).unfold(0, min(10, last), 1).mean(dim=-1)  # (steps,) -> (steps - 9,)
+        smooth = (
+            torch.tensor(found.shown[mode]).unfold(0, min(10, last), 1).mean(dim=-1)
+        )  # (steps,) -> (steps - 9,)
         curves.plot(range(last + 1 - len(smooth), last + 1), smooth, color=color, linewidth=2)
-        curves.text(last, smooth[-1] + 0.1, f"trained {mode}", ha="right", va="bottom", color=readable(color))
+        curves.text(
+            last,
+            smooth[-1] + 0.1,
+            f"trained {mode}",
+            ha="right",
+            va="bottom",
+            color=readable(color),
+        )
     alone = [found.mean[f"trained {mode}, two layers, word by word"] for mode in COLORS]
     bars = past.bar([f"trained\n{mode}" for mode in COLORS], alone, 0.6, color=COLORS.values())
     past.bar_label(bars, fmt="%.1f", padding=3, fontsize=11)
@@ -138,7 +180,12 @@ def picture(found: Results) -> Figure:
             ax.axhline(level, color=GREY, linestyle="--", linewidth=1.2, zorder=0)
     curves.text(last, least - 0.1, "the grammar itself", ha="right", va="top", color=QUIET)
     curves.text(last, UNIFORM, "a guess among all words", ha="right", va="bottom", color=QUIET)
-    curves.set(title="in training: all words at once", xlabel="step", ylabel="loss, nats per word", xlim=(0, last))
+    curves.set(
+        title="in training: all words at once",
+        xlabel="step",
+        ylabel="loss, nats per word",
+        xlim=(0, last),
+    )
     curves.set_ylim(0, 1.1 * max(UNIFORM, curves.dataLim.y1, *alone))
     past.set_title("in writing: only the past")
     return fig

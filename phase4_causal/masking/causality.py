@@ -1,8 +1,9 @@
 """Does anything after position i reach what the model says at i?
 
-Two questions for four causal modules: replace every word after i (the logits at 0 to i must not move, not by one bit),
-and take the gradient with respect to these words (exactly 0). A test that cannot fail proves nothing, so the mistakes
-planted in three others must be seen. Weights are random: which paths exist does not hang on training.
+Two questions for four causal modules: replace every word after i (the logits at 0 to i must not
+move, not by one bit), and take the gradient with respect to these words (exactly 0). A test that
+cannot fail proves nothing, so the mistakes planted in three others must be seen. Weights are
+random: which paths exist does not hang on training.
 """
 
 from collections.abc import Callable
@@ -28,7 +29,9 @@ from shared.visualization_utils import QUIET, plot_mask, token_labels
 
 
 class WithMask(nn.Module):
-    """An attention module that is always called with the mask that `rule` makes for the length at hand."""
+    """An attention module that is always called with the mask that `rule` makes for the length at
+    hand.
+    """
 
     def __init__(self, attention: nn.Module, rule: Callable[[int], Tensor]) -> None:
         super().__init__()
@@ -47,19 +50,24 @@ CAUSAL: dict[str, MakeAttention] = {
     "CausalSelfAttention": CausalSelfAttention,
     "MultiHeadAttention + causal mask": masked(MultiHeadAttention, causal_mask),
     "fused, told to be causal": partial(FusedMultiHeadAttention, causal=True),
-    "GroupedQueryAttention + causal mask": masked(partial(GroupedQueryAttention, num_kv_heads=2), causal_mask),
+    "GroupedQueryAttention + causal mask": masked(
+        partial(GroupedQueryAttention, num_kv_heads=2), causal_mask
+    ),
 }
 PLANTED: dict[str, MakeAttention] = {
     "mistake: no mask": MultiHeadAttention,
     "mistake: mask inverted": masked(MultiHeadAttention, lambda length: ~causal_mask(length)),
     "mistake: one too far right": masked(
-        MultiHeadAttention, lambda length: torch.ones(length, length, dtype=torch.bool).tril(diagonal=1)
+        MultiHeadAttention,
+        lambda length: torch.ones(length, length, dtype=torch.bool).tril(diagonal=1),
     ),
 }
 
 
 def influence(model: ToyTransformer, tokens: Tensor) -> Tensor:
-    """How strongly each word (column) reaches each position's logits (row): largest gradient -> (T, T)."""
+    """How strongly each word (column) reaches each position's logits (row): largest gradient -> (T,
+    T).
+    """
     embedded: list[Tensor] = []
     with changed(model.embedding, embedded.append):
         logits, _ = model(tokens)
@@ -77,7 +85,9 @@ def build(make_attention: MakeAttention, num_layers: int, seed: int) -> ToyTrans
 
 
 def measure(run: Run) -> Numbers:
-    """By how much an earlier logit moves, and the largest gradient of an earlier logit with respect to a later word."""
+    """By how much an earlier logit moves, and the largest gradient of an earlier logit with respect
+    to a later word.
+    """
     tokens, found = torch.tensor([[START_ID, *encode(run.options.words)]]), {}
     for name, make_attention in (CAUSAL | PLANTED).items():
         model = build(make_attention, num_layers=1, seed=run.seed)
@@ -91,17 +101,25 @@ def measure(run: Run) -> Numbers:
 
 
 def picture(found: Results) -> Figure:
-    """One panel for the causal modules, which must all look alike, and one for each planted mistake."""
+    """One panel for the causal modules, which must all look alike, and one for each planted
+    mistake.
+    """
     labels = token_labels([START, *found.options.words])
-    panels = {f"{len(CAUSAL)} causal\nmodules": list(CAUSAL)} | {name.replace(": ", ":\n"): [name] for name in PLANTED}
+    panels = {f"{len(CAUSAL)} causal\nmodules": list(CAUSAL)} | {
+        name.replace(": ", ":\n"): [name] for name in PLANTED
+    }
     fig, axes = plt.subplots(1, len(panels), figsize=(9, 4.4), layout="constrained")
     fig.get_layout_engine().set(h_pad=0.15)
     for ax, (title, names) in zip(axes, panels.items(), strict=True):
         reached = torch.stack([found.shown[name] for name in names]).any(dim=0)
-        plot_mask(ax, reached, labels, wrong=~causal_mask(len(labels))).set_title(title, fontsize=10, pad=8)
+        plot_mask(ax, reached, labels, wrong=~causal_mask(len(labels))).set_title(
+            title, fontsize=10, pad=8
+        )
         ax.tick_params(axis="x", labelrotation=90)
         moved = max(found.mean[f"{name}, moves by"] for name in names)
-        ax.set_xlabel(f"an earlier logit\nmoves by {moved:.2f}" if moved else "no earlier logit\nmoves at all")
+        ax.set_xlabel(
+            f"an earlier logit\nmoves by {moved:.2f}" if moved else "no earlier logit\nmoves at all"
+        )
     for ax in axes[1:]:
         ax.set_yticks([])
     axes[0].set_ylabel("position that answers", color=QUIET)

@@ -1,8 +1,8 @@
 """Who says True means what, and what if a mask is read in another convention?
 
-A mask is a question about two places: may this query see that key? There are four ways to write the answer, and five
-ways in which code reads it. Each mask is written and read in every way, on random scores. Where a reading does not fit,
-no error is raised: how much weight leaks to later words?
+A mask is a question about two places: may this query see that key? There are four ways to write the
+answer, and five ways in which code reads it. Each mask is written and read in every way, on random
+scores. Where a reading does not fit, no error is raised: how much weight leaks to later words?
 """
 
 import math
@@ -22,10 +22,13 @@ from shared.visualization_utils import BLUE, QUIET, plot_cells
 
 LENGTH, NUM_SCORES = 6, 500
 
-# how a causal mask is written down: bool (T, T), True = may attend -> the tensor that is passed around
+# how a causal mask is written down: bool (T, T), True = may attend -> the tensor that is passed
+# around
 WRITTEN: dict[str, Callable[[Tensor], Tensor]] = {
     "True = may attend": lambda allowed: allowed,  # this repository, F.scaled_dot_product_attention
-    "0 or -inf": lambda allowed: torch.zeros(allowed.shape, dtype=torch.float64).masked_fill(~allowed, -math.inf),
+    "0 or -inf": lambda allowed: torch.zeros(allowed.shape, dtype=torch.float64).masked_fill(
+        ~allowed, -math.inf
+    ),
     "1 or 0": lambda allowed: allowed.double(),  # textbooks
     "True = hidden": lambda allowed: ~allowed,  # nn.MultiheadAttention
 }
@@ -33,7 +36,9 @@ WRITTEN: dict[str, Callable[[Tensor], Tensor]] = {
 READ: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "True = may attend": lambda scores, mask: masked_softmax(scores, mask.bool()),
     "scores + mask": lambda scores, mask: torch.softmax(scores + mask, dim=-1),
-    "fill where mask == 0": lambda scores, mask: torch.softmax(scores.masked_fill(mask == 0, -1e9), dim=-1),
+    "fill where mask == 0": lambda scores, mask: torch.softmax(
+        scores.masked_fill(mask == 0, -1e9), dim=-1
+    ),
     "scores * mask": lambda scores, mask: torch.softmax(scores * mask, dim=-1),
     "True = hidden": lambda scores, mask: masked_softmax(scores, ~mask.bool()),
 }
@@ -41,16 +46,22 @@ READ: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 def random_scores() -> Tensor:
     """Standard normal scores (NUM_SCORES, T, T), float64, the same at every call."""
-    return torch.randn(NUM_SCORES, LENGTH, LENGTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return torch.randn(
+        NUM_SCORES, LENGTH, LENGTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
 
 
 def future_mass(weights: Tensor) -> float:
-    """Weight on later keys, mean over all rows -> 0 to 1, NaN if a row has no weights; weights (..., T, T)."""
+    """Weight on later keys, mean over all rows -> 0 to 1, NaN if a row has no weights; weights
+    (..., T, T).
+    """
     return weights.triu(diagonal=1).sum(dim=-1).mean().item()
 
 
 def measure(run: Run) -> Numbers:
-    """Share of a row's weight on later words; 0 where the mask was read as it was written, NaN where there is none."""
+    """Share of a row's weight on later words; 0 where the mask was read as it was written, NaN
+    where there is none.
+    """
     scores, allowed = random_scores(), causal_mask(LENGTH)
     found = {
         f"{written}, {read_as}": future_mass(read(scores, write(allowed)))
@@ -68,7 +79,9 @@ def picture(found: Results) -> Figure:
     fig, ax = plt.subplots(figsize=(8.6, 4.2), layout="constrained")
     masses = torch.tensor([found.row(written, READ) for written in WRITTEN])
     says = {True: "right", False: "NaN"}
-    texts = [[f"{mass:.2f}" if mass > 0 else says[mass == 0] for mass in row] for row in masses.tolist()]
+    texts = [
+        [f"{mass:.2f}" if mass > 0 else says[mass == 0] for mass in row] for row in masses.tolist()
+    ]
     plot_cells(ax, masses, texts, list(WRITTEN), [textwrap.fill(name, 13) for name in READ])
     for cell in ax.texts:
         if cell.get_text() == "right":

@@ -82,9 +82,9 @@ def by_head(model: str, spread: Spread) -> Numbers:
 def names_under_the_mask(trained: Trained, relations: list[list[str]]) -> list[list[str]]:
     """[layer][head] -> what to call each head of the next-word model.
 
-    By the rules for all models a head may have a position, such as "previous", which is the plainest
-    name. If not, it is called after the relation that it follows one word before. Without such a
-    relation, too, it keeps whatever name those rules give it.
+    By the rules for all models a head may have a position, such as "previous", which is the
+    plainest name. If not, it is called after the relation that it follows one word before. Without
+    such a relation, too, it keeps whatever name those rules give it.
     """
     by_rules, names = head_names(trained, CausalSelfAttention), []
     for rules_of_layer, relations_of_layer in zip(by_rules, relations, strict=True):

@@ -1,8 +1,9 @@
 """Where does NaN in attention come from, and is -1e9 as good as -inf?
 
-Softmax of a row of -inf is 0 / 0. Such rows arise without any mistake: with padding on the left and a causal mask the
-first query sees itself alone, and it is padding. Counted in four number formats, with plain softmax and with ours;
-beside it the three causes that are usually named, and what hidden keys get if -1e9 stands for -inf.
+Softmax of a row of -inf is 0 / 0. Such rows arise without any mistake: with padding on the left and
+a causal mask the first query sees itself alone, and it is padding. Counted in four number formats,
+with plain softmax and with ours; beside it the three causes that are usually named, and what hidden
+keys get if -1e9 stands for -inf.
 """
 
 import math
@@ -16,7 +17,12 @@ from shared.attention_utils import causal_mask, padding_mask
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Run
 
-DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 LENGTHS, LENGTH = torch.tensor([5, 3]), 5  # two sequences, the second with two words of padding
 D_K, LARGE = 64, 40.0  # q . k = 64 * 40 * 40 = 102,400; float16 ends at 65,504
 REFUSED = 1.0  # in place of a weight, where torch says that the number format cannot hold -1e9
@@ -30,9 +36,13 @@ def plain_softmax(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def gradients_lost(softmax: Softmax, dtype: torch.dtype) -> int:
-    """How many of the gradients of query, key, value hold NaN, when one row sees nothing and is not in the loss."""
+    """How many of the gradients of query, key, value hold NaN, when one row sees nothing and is not
+    in the loss.
+    """
     generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(3, 4, generator=generator).to(dtype).requires_grad_() for _ in range(3))
+    query, key, value = (
+        torch.randn(3, 4, generator=generator).to(dtype).requires_grad_() for _ in range(3)
+    )
     mask = causal_mask(3) & torch.tensor([False, True, True])  # the first query sees nothing
     weights = softmax(query @ key.T / 2, mask)
     (weights @ value)[1:].sum().backward()  # the loss reads the other rows only
@@ -47,7 +57,9 @@ def blind_rows(softmax: Softmax, side: str, dtype: torch.dtype) -> int:
 
 
 def large_inputs(when: str, dtype: torch.dtype) -> int:
-    """Rows with NaN among 3, from large queries and keys: scaled never, after the product, or before it."""
+    """Rows with NaN among 3, from large queries and keys: scaled never, after the product, or
+    before it.
+    """
     query, key = torch.full((2, 3, D_K), LARGE, dtype=dtype)
     if when == "before":
         query = query / math.sqrt(D_K)
@@ -57,7 +69,9 @@ def large_inputs(when: str, dtype: torch.dtype) -> int:
 
 
 def wrong_axis(dtype: torch.dtype) -> Tensor:
-    """Softmax over the queries instead of the keys under a causal mask: the sums of the rows, which should be 1."""
+    """Softmax over the queries instead of the keys under a causal mask: the sums of the rows, which
+    should be 1.
+    """
     scores = torch.randn(LENGTH, LENGTH, generator=torch.Generator().manual_seed(0)).to(dtype)
     return torch.softmax(scores.masked_fill(~causal_mask(LENGTH), -math.inf), dim=-2).sum(dim=-1)
 
@@ -65,13 +79,17 @@ def wrong_axis(dtype: torch.dtype) -> Tensor:
 def hidden_weight(hidden: list[bool], dtype: torch.dtype) -> float:
     """Weight on the second of three keys if -1e9 fills the scores of those that are hidden."""
     try:
-        return torch.softmax(torch.zeros(3, dtype=dtype).masked_fill(torch.tensor(hidden), -1e9), dim=0)[1].item()
+        return torch.softmax(
+            torch.zeros(3, dtype=dtype).masked_fill(torch.tensor(hidden), -1e9), dim=0
+        )[1].item()
     except RuntimeError:
         return REFUSED
 
 
 def measure(run: Run) -> Numbers:
-    """Gradients with NaN among those of q, k, v; rows with NaN; weight of a hidden key. A column for each format."""
+    """Gradients with NaN among those of q, k, v; rows with NaN; weight of a hidden key. A column
+    for each format.
+    """
     causes: dict[str, Callable[[torch.dtype], float]] = {
         "gradients with NaN, plain softmax": lambda dtype: gradients_lost(plain_softmax, dtype),
         "gradients with NaN, ours": lambda dtype: gradients_lost(masked_softmax, dtype),
@@ -85,7 +103,11 @@ def measure(run: Run) -> Numbers:
         "-1e9, one key hidden": lambda dtype: hidden_weight([False, True, False], dtype),
         "-1e9, all hidden": lambda dtype: hidden_weight([True, True, True], dtype),
     }
-    return {f"{cause}, {name}": count(dtype) for cause, count in causes.items() for name, dtype in DTYPES.items()}
+    return {
+        f"{cause}, {name}": count(dtype)
+        for cause, count in causes.items()
+        for name, dtype in DTYPES.items()
+    }
 
 
 main = Experiment(

@@ -1,9 +1,10 @@
 """What does a cache cost, and why does a batch help writing and not reading?
 
-Prefill reads the prompt, all of its words in one pass. Decoding writes, a word for each user in one pass. A pass must
-read all P weights and the users' caches, and it must compute. Whatever takes longer decides: this bound is the roofline
-(Williams et al. 2009). Weights cost 2 P operations for each word, but 4 P bytes once for all. A cache of T words costs
-4 L d T operations and 8 L d T bytes for each user: nobody shares it.
+Prefill reads the prompt, all of its words in one pass. Decoding writes, a word for each user in one
+pass. A pass must read all P weights and the users' caches, and it must compute. Whatever takes
+longer decides: this bound is the roofline (Williams et al. 2009). Weights cost 2 P operations for
+each word, but 4 P bytes once for all. A cache of T words costs 4 L d T operations and 8 L d T bytes
+for each user: nobody shares it.
 """
 
 from collections.abc import Callable
@@ -31,14 +32,20 @@ LINES = {  # words in the cache before, new words, sizes of the batch, colour
 
 
 class Pass(NamedTuple):
-    """One call of a model: for each of `batch` users `new` words, behind `past` words in the user's cache."""
+    """One call of a model: for each of `batch` users `new` words, behind `past` words in the user's
+    cache.
+    """
 
     batch: int
     past: int
     new: int
 
 
-PASSES = {f"{line}, batch {b}": Pass(b, past, new) for line, (past, new, sizes, _) in LINES.items() for b in sizes}
+PASSES = {
+    f"{line}, batch {b}": Pass(b, past, new)
+    for line, (past, new, sizes, _) in LINES.items()
+    for b in sizes
+}
 
 
 def prepared(model: ToyTransformer, work: Pass) -> Callable[[], None]:
@@ -46,7 +53,9 @@ def prepared(model: ToyTransformer, work: Pass) -> Callable[[], None]:
     caches = new_caches(model, work.past + work.new, work.batch)
     for cache in caches:
         for buffer in (cache.keys, cache.values):
-            buffer.fill_(0.1)  # zeros that nobody has written to are not in memory yet: read in no time
+            buffer.fill_(
+                0.1
+            )  # zeros that nobody has written to are not in memory yet: read in no time
     tokens = torch.ones(work.batch, work.new, dtype=torch.long, device=model.positions.device)
 
     @torch.no_grad()
@@ -59,7 +68,9 @@ def prepared(model: ToyTransformer, work: Pass) -> Callable[[], None]:
 
 
 def costs(model: ToyTransformer, work: Pass) -> tuple[int, int]:
-    """Operations and bytes of a pass; what goes from layer to layer is small and left out. model: may be on "meta"."""
+    """Operations and bytes of a pass; what goes from layer to layer is small and left out. model:
+    may be on "meta".
+    """
     heads, layers = model.blocks[0].attention.num_heads, len(model.blocks)
     d_k = model.positions.size(1) // heads
     kept = kv_cache_bytes(heads, d_k, work.past + work.new, num_layers=layers, bytes_each=4)
@@ -68,7 +79,9 @@ def costs(model: ToyTransformer, work: Pass) -> tuple[int, int]:
 
 
 def measure(run: Run) -> Numbers:
-    """Of each pass operations a byte, and the time for a word over that in a batch of 1, quartiles over rounds."""
+    """Of each pass operations a byte, and the time for a word over that in a batch of 1, quartiles
+    over rounds.
+    """
     device, numbers = run.options.device, {}
     model, counted = (long_model(1024, where, D_MODEL, NUM_LAYERS) for where in (device, "meta"))
     calls = {name: prepared(model, work) for name, work in PASSES.items()}
@@ -80,13 +93,17 @@ def measure(run: Run) -> Numbers:
         run.shown[name] = torch.tensor([min(times[name]), least_seconds]) / (work.batch * work.new)
         numbers[f"{name}, operations a byte"] = operations / moved
         quartiles = ratio_quartiles(times, name, f"{name.rpartition(',')[0]}, batch 1")
-        for which, ratio in zip(("lower quartile", "median", "upper quartile"), quartiles, strict=True):
+        for which, ratio in zip(
+            ("lower quartile", "median", "upper quartile"), quartiles, strict=True
+        ):
             numbers[f"{name}, {which}"] = ratio / work.batch
     return numbers
 
 
 def picture(results: Results) -> Figure:
-    """Time for a word against the batch, as a share of that for one user: measured, and dotted the roofline."""
+    """Time for a word against the batch, as a share of that for one user: measured, and dotted the
+    roofline.
+    """
     fig, ax = plt.subplots(figsize=(8.2, 4.8), layout="constrained")
     ends = {}
     for line, (_, _, batches, color) in LINES.items():
@@ -96,7 +113,12 @@ def picture(results: Results) -> Figure:
         ax.plot(batches, least, ":", color=color, linewidth=2)
         name = line.replace(", ", "\n", 1)
         ends[f"× {measured[-1]:.2g}  {name}"] = (batches[-1], measured[-1], color)
-    ax.set(xscale="log", yscale="log", xlabel="users at once (batch)", ylabel="time for one word, alone = 1")
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel="users at once (batch)",
+        ylabel="time for one word, alone = 1",
+    )
     ax.set_xticks((1, 4, 16, 64), (1, 4, 16, 64))
     ax.set_yticks((1, 0.1), ("1", "1/10"))
     ax.minorticks_off()

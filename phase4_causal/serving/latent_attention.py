@@ -1,14 +1,16 @@
 """Can each head have its own keys and values, though a cache holds none of them?
 
-Multi-head latent attention keeps one short vector c = W_down x of each word, from which each head makes its key W_uk c
-and its value W_uv c (DeepSeek-AI 2024, DeepSeek-V2, section 2.1). A model that writes need not even make them:
+Multi-head latent attention keeps one short vector c = W_down x of each word, from which each head
+makes its key W_uk c and its value W_uv c (DeepSeek-AI 2024, DeepSeek-V2, section 2.1). A model that
+writes need not even make them:
 
     query · (W_uk c) = (W_ukᵀ query) · c        the matrix moves to the query: it is absorbed
     Σ weight (W_uv c) = W_uv (Σ weight c)       and that of the values to their mean
 
-So absorbed, it is multi-query attention whose one key, and whose one value, is c. A key that is turned by its position
-stands in the way: the matrix cannot pass the turn, which is another one for each pair of words. So places are compared
-apart: each head has a second query for them, and all share one small key.
+So absorbed, it is multi-query attention whose one key, and whose one value, is c. A key that is
+turned by its position stands in the way: the matrix cannot pass the turn, which is another one for
+each pair of words. So places are compared apart: each head has a second query for them, and all
+share one small key.
 """
 
 import math
@@ -26,17 +28,20 @@ from shared.attention_utils import causal_mask
 
 
 class LatentAttention(nn.Module):
-    """Causal multi-head latent attention; kept of each word are c and a key for its place, d_latent + d_rotary numbers.
+    """Causal multi-head latent attention; kept of each word are c and a key for its place, d_latent
+    + d_rotary numbers.
 
-    Without the compressed queries of the paper, which save memory in training only, and without its norm on c.
-    Raises ValueError if d_model is not divisible by num_heads, or if d_rotary is odd.
+    Without the compressed queries of the paper, which save memory in training only, and without its
+    norm on c. Raises ValueError if d_model is not divisible by num_heads, or if d_rotary is odd.
     """
 
     def __init__(self, d_model: int, num_heads: int, d_latent: int, d_rotary: int) -> None:
         super().__init__()
         check_heads(d_model, num_heads)
         if d_rotary % 2:
-            raise ValueError(f"rotary positions turn pairs of features, so d_rotary must be even: got {d_rotary}")
+            raise ValueError(
+                f"rotary positions turn pairs of features, so d_rotary must be even: got {d_rotary}"
+            )
         self.num_heads, self.d_k, self.sizes = num_heads, d_model // num_heads, [d_latent, d_rotary]
         linear = partial(nn.Linear, bias=False)
         self.w_q = linear(d_model, d_model)
@@ -48,16 +53,23 @@ class LatentAttention(nn.Module):
         self.w_o = linear(d_model, d_model)
 
     def project(self, x: Tensor, past: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """x (B, T, d_model), behind `past` words -> queries (B, H, T, d_k), (B, H, T, d_r), kept (B, T, d_c + d_r)."""
+        """x (B, T, d_model), behind `past` words -> queries (B, H, T, d_k), (B, H, T, d_r), kept
+        (B, T, d_c + d_r).
+        """
         check_sequences(self.w_q.in_features, x, x, x)
         positions = torch.arange(past, past + x.size(1), device=x.device)
         query = split_heads(self.w_q(x), self.num_heads)  # (B, T, d_model) -> (B, H, T, d_k)
-        turned = rotary(split_heads(self.w_q_rotary(x), self.num_heads), positions)  # (B, T, H d_r) -> (B, H, T, d_r)
-        kept = torch.cat([self.w_down(x), rotary(self.w_k_rotary(x), positions)], dim=-1)  # -> (B, T, d_c + d_r)
+        turned = rotary(
+            split_heads(self.w_q_rotary(x), self.num_heads), positions
+        )  # (B, T, H d_r) -> (B, H, T, d_r)
+        kept = torch.cat(
+            [self.w_down(x), rotary(self.w_k_rotary(x), positions)], dim=-1
+        )  # -> (B, T, d_c + d_r)
         return query, turned, kept
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T): as it reads, a key and a value a head.
+        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T): as it reads, a key and
+        a value a head.
 
         mask: a further mask, such as that of padding, as MultiHeadAttention takes it.
         """
@@ -66,12 +78,16 @@ class LatentAttention(nn.Module):
         key = split_heads(self.w_uk(c), self.num_heads)  # (B, T, d_c) -> (B, H, T, d_k)
         value = split_heads(self.w_uv(c), self.num_heads)  # (B, T, d_c) -> (B, H, T, d_k)
         place = place.unsqueeze(1).expand_as(turned)  # (B, T, d_r) -> (B, H, T, d_r)
-        query, key = torch.cat([query, turned], dim=-1), torch.cat([key, place], dim=-1)  # -> (B, H, T, d_k + d_r)
+        query, key = (
+            torch.cat([query, turned], dim=-1),
+            torch.cat([key, place], dim=-1),
+        )  # -> (B, H, T, d_k + d_r)
         heads, weights = scaled_dot_product_attention(query, key, value, also_causal(x, mask))
         return self.w_o(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)
 
     def decode(self, x: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-        """forward for new words x (B, T, d_model), from what was kept of the past (B, T_past, d_c + d_r): absorbed.
+        """forward for new words x (B, T, d_model), from what was kept of the past (B, T_past, d_c +
+        d_r): absorbed.
 
         -> output (B, T, d_model), kept (B, T_past + T, d_c + d_r). No key and no value of a head is ever made.
         Raises ValueError if kept has another shape.
@@ -81,11 +97,21 @@ class LatentAttention(nn.Module):
             raise ValueError(f"kept must be {rule}: got {tuple(kept.shape)}; begin with T_past = 0")
         query, turned, new = self.project(x, past=kept.size(1))
         kept = torch.cat([kept, new], dim=1)  # (B, T_past, d_c + d_r) -> (B, T_k, d_c + d_r)
-        w_uk = self.w_uk.weight.unflatten(0, (self.num_heads, self.d_k))  # (H d_k, d_c) -> (H, d_k, d_c)
-        w_uv = self.w_uv.weight.unflatten(0, (self.num_heads, self.d_k))  # (H d_k, d_c) -> (H, d_k, d_c)
+        w_uk = self.w_uk.weight.unflatten(
+            0, (self.num_heads, self.d_k)
+        )  # (H d_k, d_c) -> (H, d_k, d_c)
+        w_uv = self.w_uv.weight.unflatten(
+            0, (self.num_heads, self.d_k)
+        )  # (H d_k, d_c) -> (H, d_k, d_c)
         query = torch.cat([query @ w_uk, turned], dim=-1)  # -> (B, H, T, d_c + d_r)
-        query = query * math.sqrt(kept.size(-1) / (self.d_k + self.sizes[1]))  # scores are divided as in forward
+        query = query * math.sqrt(
+            kept.size(-1) / (self.d_k + self.sizes[1])
+        )  # scores are divided as in forward
         key = kept.unsqueeze(1)  # (B, T_k, d_c + d_r) -> (B, 1, T_k, d_c + d_r): one for all heads
         value = key[..., : self.sizes[0]]  # (B, 1, T_k, d_c + d_r) -> (B, 1, T_k, d_c)
-        mean, _ = scaled_dot_product_attention(query, key, value, causal_mask(x.size(1), key.size(2), device=x.device))
-        return self.w_o(merge_heads(mean @ w_uv.mT)), kept  # (B, H, T, d_c) -> (B, H, T, d_k) -> (B, T, d_model)
+        mean, _ = scaled_dot_product_attention(
+            query, key, value, causal_mask(x.size(1), key.size(2), device=x.device)
+        )
+        return self.w_o(
+            merge_heads(mean @ w_uv.mT)
+        ), kept  # (B, H, T, d_c) -> (B, H, T, d_k) -> (B, T, d_model)

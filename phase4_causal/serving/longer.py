@@ -1,8 +1,8 @@
 """Can a model read texts longer than any it was trained on?
 
-One layer with rotary positions is trained on texts of 32 random words, to copy the word 3 places back. Then it reads
-texts of up to 256, where only the places beyond count: as it was trained, and with its turns slowed in the three ways
-of rotary_attention.py. Nothing is trained on longer texts.
+One layer with rotary positions is trained on texts of 32 random words, to copy the word 3 places
+back. Then it reads texts of up to 256, where only the places beyond count: as it was trained, and
+with its turns slowed in the three ways of rotary_attention.py. Nothing is trained on longer texts.
 """
 
 import matplotlib.pyplot as plt
@@ -11,7 +11,14 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase4_causal.serving.rotary_attention import AS_TRAINED, INTERPOLATED, NTK, PARTS, TRAINED, RotaryHeads
+from phase4_causal.serving.rotary_attention import (
+    AS_TRAINED,
+    INTERPOLATED,
+    NTK,
+    PARTS,
+    TRAINED,
+    RotaryHeads,
+)
 from shared import charts, training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
@@ -21,7 +28,12 @@ from shared.toy_model import ToyTransformer
 from shared.training import Recipe
 from shared.visualization_utils import BLUE, GREY, ORANGE, RED
 
-COLORS = {INTERPOLATED: RED, AS_TRAINED: GREY, NTK: ORANGE, PARTS: BLUE}  # as expected to do, from worst to best
+COLORS = {
+    INTERPOLATED: RED,
+    AS_TRAINED: GREY,
+    NTK: ORANGE,
+    PARTS: BLUE,
+}  # as expected to do, from worst to best
 LENGTHS = (32, 64, 128, 256)  # of texts when the model is used
 STEPS, BACK = 300, 3
 
@@ -49,18 +61,26 @@ def train(seed: int, steps: int) -> ToyTransformer:
 
 @torch.no_grad()
 def right(model: ToyTransformer, way: str, length: int, seed: int) -> float:
-    """Share of right answers in new texts of this length; of longer ones than in training at the places beyond."""
+    """Share of right answers in new texts of this length; of longer ones than in training at the
+    places beyond.
+    """
     attention = model.blocks[0].attention
     attention.way, attention.stretch = way, length // TRAINED
     words, wanted = copies(50, length, torch.Generator().manual_seed(10**6 + seed))
     first = BACK if length == TRAINED else TRAINED
-    return (model(words)[0].argmax(dim=-1) == wanted)[:, first:].double().mean().item()  # (N, T, V) -> (N, T)
+    return (
+        (model(words)[0].argmax(dim=-1) == wanted)[:, first:].double().mean().item()
+    )  # (N, T, V) -> (N, T)
 
 
 def measure(run: Run) -> Numbers:
     """Share right, of one trained model used in each way."""
     model = train(run.seed, run.steps(STEPS))
-    return {f"{way}, of {length}": right(model, way, length, run.seed) for way in COLORS for length in LENGTHS}
+    return {
+        f"{way}, of {length}": right(model, way, length, run.seed)
+        for way in COLORS
+        for length in LENGTHS
+    }
 
 
 CLAIM = Claim(
@@ -84,7 +104,9 @@ def picture(results: Results) -> Figure:
     """The share right against the length, a line for each way."""
     fig, ax = plt.subplots(figsize=(8, 4.6), layout="constrained")
     ax.set(ylim=(0, 1.05), xlabel=f"words of a text (trained on {TRAINED})", ylabel="copied right")
-    charts.lines(ax, LENGTHS, {way: results.row(way, [f"of {n}" for n in LENGTHS]) for way in COLORS}, COLORS)
+    charts.lines(
+        ax, LENGTHS, {way: results.row(way, [f"of {n}" for n in LENGTHS]) for way in COLORS}, COLORS
+    )
     return fig
 
 

@@ -1,8 +1,8 @@
 """What can be done about rotary positions in a text that is longer than any in training?
 
-Pair i of d features turns by 10000^(-2i / d) radians a place (phase 1). In training fast pairs went round many times.
-Slow ones never did, and in a longer text they come to angles that no query and key has met. So, for a text s times as
-long, turns are slowed when the model is used:
+Pair i of d features turns by 10000^(-2i / d) radians a place (phase 1). In training fast pairs went
+round many times. Slow ones never did, and in a longer text they come to angles that no query and
+key has met. So, for a text s times as long, turns are slowed when the model is used:
 
     interpolated   all pairs s times slower                          Chen et al. 2023, who then train a little more
     NTK-aware      base 10000 · s^(d / (d - 2)): the first pair as before, the last s times slower, between them less
@@ -25,13 +25,22 @@ from phase4_causal.serving.rolling_cache import RollingCache
 
 TRAINED = 32  # words of a text in training
 ONCE, TWICE = 1, 2  # YaRN's α and β, which is 32 there: its models were trained on texts of 4,096
-WAYS = AS_TRAINED, INTERPOLATED, NTK, PARTS = "as trained", "interpolated", "NTK-aware", "by parts (YaRN)"
+WAYS = AS_TRAINED, INTERPOLATED, NTK, PARTS = (
+    "as trained",
+    "interpolated",
+    "NTK-aware",
+    "by parts (YaRN)",
+)
 
 
 def frequencies(size: int, way: str = AS_TRAINED, stretch: float = 1.0) -> Tensor:
-    """Radians that each pair of `size` features turns a place -> (size / 2,). ValueError for one pair, NTK-aware."""
+    """Radians that each pair of `size` features turns a place -> (size / 2,). ValueError for one
+    pair, NTK-aware.
+    """
     if way == NTK and size < 4:
-        raise ValueError(f"NTK-aware keeps the first pair and slows the last: needs 4 features or more: got {size}")
+        raise ValueError(
+            f"NTK-aware keeps the first pair and slows the last: needs 4 features or more: got {size}"
+        )
     base = 10000 * stretch ** (size / (size - 2)) if way == NTK else 10000
     plain = base ** (-torch.arange(0, size, 2) / size)
     if way == PARTS:
@@ -50,7 +59,9 @@ class RotaryHeads(CausalSelfAttention):
         self, x: Tensor, mask: Tensor | None = None, cache: RollingCache | None = None
     ) -> tuple[Tensor, Tensor]:
         """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T_k); with a cache T = 1."""
-        query, key, value = (split_heads(w(x), self.num_heads) for w in (self.w_q, self.w_k, self.w_v))
+        query, key, value = (
+            split_heads(w(x), self.num_heads) for w in (self.w_q, self.w_k, self.w_v)
+        )
         if cache is None:
             places, mask = torch.arange(x.size(1), device=x.device), also_causal(x, mask)
         else:
@@ -58,7 +69,13 @@ class RotaryHeads(CausalSelfAttention):
             places = cache.places
         if self.way == PARTS:
             query = query * (1 + math.log(self.stretch) / 10) ** 2
-        turns, last = frequencies(key.size(-1), self.way, self.stretch).to(x), places.sort().values[-x.size(1) :]
-        query, key = rotary(query, last, turns), rotary(key, places, turns)  # `last`: the places of the queries
+        turns, last = (
+            frequencies(key.size(-1), self.way, self.stretch).to(x),
+            places.sort().values[-x.size(1) :],
+        )
+        query, key = (
+            rotary(query, last, turns),
+            rotary(key, places, turns),
+        )  # `last`: the places of the queries
         heads, weights = scaled_dot_product_attention(query, key, value, mask)
         return self.w_o(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)

@@ -1,13 +1,15 @@
 """With a quarter of the cache, does attention lose anything?
 
-A model that writes keeps numbers of every word it has seen. With H = 4 heads of d_k = 16 these are, for each layer:
+A model that writes keeps numbers of every word it has seen. With H = 4 heads of d_k = 16 these are,
+for each layer:
 
     multi-head     2 H d_k      every head has keys and values of its own
     grouped        2 G d_k      G = 2 sets, two heads share one (Ainslie et al. 2023)
     multi-query    2 d_k        all share one (Shazeer 2019)
     latent         d_c + d_r    one vector, from which every head makes its own (DeepSeek-AI 2024; latent_attention.py)
 
-Trained alike on the next word of the toy language, and on cards of which four must be found at once (shared/tasks.py).
+Trained alike on the next word of the toy language, and on cards of which four must be found at once
+(shared/tasks.py).
 """
 
 from functools import partial
@@ -36,7 +38,9 @@ QUARTER = ("multi-query", "latent")
 
 
 def language_loss(make_attention: MakeAttention, seed: int, steps: int) -> float:
-    recipe = Recipe("shared_keys", "next word", 4, 1, steps, batch_size=32, seed=seed, matrix_decay=LITTLE_DECAY)
+    recipe = Recipe(
+        "shared_keys", "next word", 4, 1, steps, batch_size=32, seed=seed, matrix_decay=LITTLE_DECAY
+    )
     return training.held_out_loss(training.train(recipe, make_attention))
 
 
@@ -50,14 +54,21 @@ COLORS = {label: BLUE if way in QUARTER else GREY for label, way in LABELS.items
 
 
 def measure(run: Run) -> Numbers:
-    """How many nats each way loses more than multi-head attention, which is not trained longer, on new texts."""
+    """How many nats each way loses more than multi-head attention, which is not trained longer, on
+    new texts.
+    """
     language = {way: language_loss(make, run.seed, run.steps(150)) for way, make in WAYS.items()}
-    readers = {way: partial(train_card_reader, partial(make, num_heads=4), run.seed) for way, make in WAYS.items()}
+    readers = {
+        way: partial(train_card_reader, partial(make, num_heads=4), run.seed)
+        for way, make in WAYS.items()
+    }
     look_ups = {way: train(run.steps(300)) for way, train in readers.items()}
     longer = {way: readers[way](run.steps(900)) for way in QUARTER}
     whole = language.pop("multi-head"), look_ups.pop("multi-head")
     numbers = {"four look-ups, all of multi-head": whole[1]}
-    for task, losses, least in zip(TASKS, (language, look_ups, longer), (*whole, whole[1]), strict=True):
+    for task, losses, least in zip(
+        TASKS, (language, look_ups, longer), (*whole, whole[1]), strict=True
+    ):
         numbers |= {f"{task}, {way}": loss - least for way, loss in losses.items()}
     return numbers
 
@@ -93,7 +104,9 @@ CLAIMS = (
         "learns them in three times the steps",
         source="our question; Shazeer 2019, section 4, and DeepSeek-AI 2024, section 2.1, report little or no loss",
         rule="after 900 steps both lose at most 0.05 nats more than multi-head attention after 300",
-        effect=lambda n: max(n["look-ups after 900 steps, multi-query"], n["look-ups after 900 steps, latent"]),
+        effect=lambda n: max(
+            n["look-ups after 900 steps, multi-query"], n["look-ups after 900 steps, latent"]
+        ),
         at_most=0.05,
         oracle={"*": 0.0},
         null={"*": 0.5},
@@ -104,15 +117,23 @@ CLAIMS = (
 
 def picture(results: Results) -> Figure:
     """What each way costs against multi-head attention, a panel for each task."""
-    fig, axes = plt.subplots(1, len(TASKS), figsize=(9, 3.8), sharex=True, sharey=True, layout="constrained")
+    fig, axes = plt.subplots(
+        1, len(TASKS), figsize=(9, 3.8), sharex=True, sharey=True, layout="constrained"
+    )
     for ax, (task, said) in zip(axes, TASKS.items(), strict=True):
-        found = {label: f"{task}, {way}" for label, way in LABELS.items() if f"{task}, {way}" in results.mean}
+        found = {
+            label: f"{task}, {way}"
+            for label, way in LABELS.items()
+            if f"{task}, {way}" in results.mean
+        }
         rows = {label: results.each(name) for label, name in found.items()}
         charts.bars(ax, rows, COLORS, number=" {:+z.2f}")
         ax.set_title(said)
     highest = max(max(results.each(name)) for name in results.mean if "all of" not in name)
     axes[0].set(xlim=(0, max(0.1, 1.4 * highest)), ylim=(len(LABELS) - 0.4, -0.6))
-    axes[1].set_xlabel(f"loss above that of multi-head attention ({KEPT['multi-head']} numbers), nats")
+    axes[1].set_xlabel(
+        f"loss above that of multi-head attention ({KEPT['multi-head']} numbers), nats"
+    )
     return fig
 
 

@@ -1,9 +1,10 @@
 """How many words does a large model write in one pass, if a small one drafts?
 
-With drafts that are kept or replaced as in drafts.py, the large model writes what it would have written alone: the
-tests add up all branches. What differs is how often it is asked. The large model is the causal model of this phase. The
-small one has one layer of half the width and is trained for a quarter of the time. Temperature changes how alike they
-are. Passes are counted, not seconds: models as small as these spend their time elsewhere.
+With drafts that are kept or replaced as in drafts.py, the large model writes what it would have
+written alone: the tests add up all branches. What differs is how often it is asked. The large model
+is the causal model of this phase. The small one has one layer of half the width and is trained for
+a quarter of the time. Temperature changes how alike they are. Passes are counted, not seconds:
+models as small as these spend their time elsewhere.
 """
 
 import argparse
@@ -20,8 +21,18 @@ from shared.experiment import Experiment, Run
 from shared.toy_language import START_ID, encode
 from shared.training import LITTLE_DECAY, Recipe, corpus
 
-RECIPE = Recipe("draft_model", "next word", num_heads=4, num_layers=1, steps=200, d_model=32, matrix_decay=LITTLE_DECAY)
-TEMPERATURES = {f"temperature {temperature:g}": temperature for temperature in (0, 0.1, 0.25, 0.5, 1, 2)}
+RECIPE = Recipe(
+    "draft_model",
+    "next word",
+    num_heads=4,
+    num_layers=1,
+    steps=200,
+    d_model=32,
+    matrix_decay=LITTLE_DECAY,
+)
+TEMPERATURES = {
+    f"temperature {temperature:g}": temperature for temperature in (0, 0.1, 0.25, 0.5, 1, 2)
+}
 
 
 def measure(run: Run) -> Numbers:
@@ -33,7 +44,9 @@ def measure(run: Run) -> Numbers:
     numbers = {}
     for name, temperature in TEMPERATURES.items():
         choose = drawn_by(torch.Generator().manual_seed(run.seed))
-        written = [speculate(large, small, prompt, Sampling(temperature), choose) for prompt in prompts]
+        written = [
+            speculate(large, small, prompt, Sampling(temperature), choose) for prompt in prompts
+        ]
         new = sum(len(each.tokens) for each in written) - sum(map(len, prompts))
         numbers[f"words a pass, {name}"] = new / sum(each.passes for each in written)
         kept, judged = (sum(getattr(each, what) for each in written) for what in ("kept", "judged"))

@@ -1,4 +1,6 @@
-"""Induction: the task and the scores of heads compared with plain loops, and with heads made by hand."""
+"""Induction: the task and the scores of heads compared with plain loops, and with heads made by
+hand.
+"""
 
 import math
 
@@ -33,23 +35,33 @@ def loss(model, tokens: Tensor) -> float:
 def test_sequences_repeat_a_block_of_their_own():
     tokens, periods = sample(300), set()
     assert tokens.shape == (300, task.LENGTH) and len(set(tokens[:, 0].tolist())) > 50
-    assert len(SPECIAL) <= tokens.min() and tokens.max() < len(SPECIAL) + task.SYMBOLS <= len(VOCABULARY)
+    assert len(SPECIAL) <= tokens.min() and tokens.max() < len(SPECIAL) + task.SYMBOLS <= len(
+        VOCABULARY
+    )
     for row in tokens.tolist():
-        period = next(p for p in range(1, len(row)) if row[p] == row[0])  # the block has no word twice
+        period = next(
+            p for p in range(1, len(row)) if row[p] == row[0]
+        )  # the block has no word twice
         assert len(set(row[:period])) == period
         assert all(row[i] == row[i - period] for i in range(period, len(row)))
         periods.add(period)
-    assert periods == set(range(8, 17))  # no fixed distance is right more often than one time in nine
+    assert periods == set(
+        range(8, 17)
+    )  # no fixed distance is right more often than one time in nine
     longer = sample(50, periods=(17, 24), length=61)
     assert longer.shape == (50, 61) and all(17 <= len(set(row)) <= 24 for row in longer.tolist())
     for places, period in ((induction.FROM_THE_MIDDLE, 8), (induction.LATE, 8)):
-        again = next(i for i, place in enumerate(places) if place in places[:i])  # where the copy begins
+        again = next(
+            i for i, place in enumerate(places) if place in places[:i]
+        )  # where the copy begins
         assert places[:again] == list(range(again)) and places[again] == again - period > 0
         assert places[again:] == [again - period + i % period for i in range(len(places) - again)]
 
 
 def test_places_against_a_plain_loop():
-    tokens = torch.randint(5, (11, 13), generator=torch.Generator().manual_seed(0))  # words also come back unplanned
+    tokens = torch.randint(
+        5, (11, 13), generator=torch.Generator().manual_seed(0)
+    )  # words also come back unplanned
     gold, certain = task.after_earlier_occurrence(tokens), task.predictable(tokens)
     before = task.before_in_first_copy(tokens)
     for n in range(11):
@@ -57,11 +69,15 @@ def test_places_against_a_plain_loop():
             places = {j + 1 for j in range(i) if tokens[n, j] == tokens[n, i]}
             assert set(gold[n, i].nonzero().flatten().tolist()) == places
             assert certain[n, i] == bool(places)
-            assert before[n, i].nonzero().flatten().tolist() == ([i - 1] if i and not places else [])
+            assert before[n, i].nonzero().flatten().tolist() == (
+                [i - 1] if i and not places else []
+            )
 
 
 def made_by_hand(tokens: Tensor) -> tuple[None, list[Tensor]]:
-    """A model of heads that look at the word itself, at the word before, and after the first time it was said."""
+    """A model of heads that look at the word itself, at the word before, and after the first time
+    it was said.
+    """
     patterns = torch.zeros(2, len(tokens), 3, tokens.size(1), tokens.size(1), dtype=torch.float64)
     for n, words in enumerate(tokens.tolist()):
         for i, word in enumerate(words):
@@ -71,7 +87,9 @@ def made_by_hand(tokens: Tensor) -> tuple[None, list[Tensor]]:
 
 
 def test_score_of_heads_that_are_known():
-    tokens = torch.tensor([[7, 9, 8, 7, 9, 5]])  # query 3 should look at place 1, query 4 at place 2
+    tokens = torch.tensor(
+        [[7, 9, 8, 7, 9, 5]]
+    )  # query 3 should look at place 1, query 4 at place 2
     assert task.scores_on(made_by_hand, tokens).tolist() == [[0, 0, 1]] * 2
     before, matching = task.head_scores(made_by_hand, 3)
     assert before.tolist() == [0, 1, 0] and matching.tolist() == [0, 0, 1]
@@ -95,7 +113,9 @@ def test_mean_ablation_takes_away_what_depends_on_the_words(layer, monkeypatch):
     outputs = run(MODEL, tokens).outputs(layer).unflatten(-1, (HEADS, -1))  # (N, T, H, d_v)
     for place in range(tokens.size(1)):
         for head in (0, 2):
-            outputs[:, place, head] = sum(outputs[n, place, head] for n in range(len(tokens))) / len(tokens)
+            outputs[:, place, head] = sum(
+                outputs[n, place, head] for n in range(len(tokens))
+            ) / len(tokens)
     with changed(MODEL.blocks[layer].attention.w_o, lambda _: outputs.flatten(2), read=True):
         expected = loss(MODEL, TOKENS)
     found = task.without(MODEL, TOKENS, layer, torch.tensor([True, False, True, False]))
@@ -109,7 +129,9 @@ def test_where_the_loss_falls():
 
 
 def test_attention_alone_learns_and_networks_only_where_they_are_wanted():
-    with_networks, alone = (task.train(untrained(3, networks=there), 3, 60) for there in (True, False))
+    with_networks, alone = (
+        task.train(untrained(3, networks=there), 3, 60) for there in (True, False)
+    )
     assert all((block.feed_forward[-1].weight != 0).any() for block in with_networks.blocks)
     assert not any(block.feed_forward(torch.randn(5, 64)).any() for block in alone.blocks)
     assert loss(alone, TOKENS) < 4.5, "the loss is that of the next word"
@@ -137,7 +159,9 @@ def read(x, norm):
 
 def written(block, head, x):
     rows = slice(head * WIDTH, (head + 1) * WIDTH)
-    return block.attention.w_o.weight[:, rows] @ (block.attention.w_v.weight[rows] @ read(x, block.attention_norm))
+    return block.attention.w_o.weight[:, rows] @ (
+        block.attention.w_v.weight[rows] @ read(x, block.attention_norm)
+    )
 
 
 @torch.no_grad()
@@ -152,7 +176,9 @@ def test_tables_word_by_word(model, head):
             projection.weight[rows] @ read(x, second.attention_norm)
             for projection, x in ((second.attention.w_q, words[a]), (second.attention.w_k, key))
         )
-        assert match[a, b].item() == pytest.approx(sum(q * k for q, k in zip(query, key, strict=True)).item() / 4)
+        assert match[a, b].item() == pytest.approx(
+            sum(q * k for q, k in zip(query, key, strict=True)).item() / 4
+        )
         logit = read(written(second, head, words[a]), model.output_norm) @ words[b]
         assert said[a, b].item() == pytest.approx(logit.item())
 
@@ -160,24 +186,32 @@ def test_tables_word_by_word(model, head):
 @torch.no_grad()
 @pytest.mark.parametrize("reader", ["queries", "keys", "values"])
 def test_composition_of_a_head_that_reads_only_what_another_writes(model, reader):
-    """Head 1 writes into 16 directions. Of what head 2 reads, only the queries, keys or values lie there."""
+    """Head 1 writes into 16 directions. Of what head 2 reads, only the queries, keys or values lie
+    there.
+    """
     first, second = (block.attention for block in model.blocks)
     pair = torch.randn(64, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    here, elsewhere = torch.linalg.qr(pair - pair.mean(dim=0)).Q.chunk(2, dim=1)  # no mean: the norm takes it away
+    here, elsewhere = torch.linalg.qr(pair - pair.mean(dim=0)).Q.chunk(
+        2, dim=1
+    )  # no mean: the norm takes it away
     model.blocks[1].attention_norm.weight.fill_(1)
     first.w_o.weight[:, WIDTH : 2 * WIDTH] = here
     second.w_o.weight[:, 2 * WIDTH : 3 * WIDTH] = elsewhere
     for name, projection in (("queries", second.w_q), ("keys", second.w_k), ("values", second.w_v)):
         projection.weight[2 * WIDTH : 3 * WIDTH] = (here if name == reader else elsewhere).T
     found = tables.compositions(model, 1, 2)
-    expected = dict.fromkeys(found, 0) | {reader: 1 / math.sqrt(16)}  # 16 directions of equal size: |AB| = |A| |B| / 4
+    expected = dict.fromkeys(found, 0) | {
+        reader: 1 / math.sqrt(16)
+    }  # 16 directions of equal size: |AB| = |A| |B| / 4
     assert found == pytest.approx(expected, abs=1e-10)
 
 
 def test_scores_of_tables_that_are_known():
     eye = torch.eye(6, dtype=torch.float64)
     assert tables.on_diagonal(eye) == 1 and tables.on_diagonal(eye.roll(1, dims=0)) == 0
-    assert tables.on_diagonal(eye + 9 * torch.arange(6)) == 1, "a column that is large for all words says nothing"
+    assert tables.on_diagonal(eye + 9 * torch.arange(6)) == 1, (
+        "a column that is large for all words says nothing"
+    )
     assert torch.allclose(tables.centred(eye + 9 * torch.arange(6)), eye - 1 / 6)
     lopsided = eye.clone()
     lopsided[0, :2] = torch.tensor([5.0, 3.0])
@@ -187,21 +221,30 @@ def test_scores_of_tables_that_are_known():
 def test_texts_differ_in_two_words_and_ask_for_what_follows_one_of_them():
     pairs = task.exchanged_words(200, torch.Generator().manual_seed(5))
     for clean, corrupted, asked, answers in zip(
-        *(x.tolist() for x in (pairs.clean, pairs.corrupted, pairs.asked, pairs.answers)), strict=True
+        *(x.tolist() for x in (pairs.clean, pairs.corrupted, pairs.asked, pairs.answers)),
+        strict=True,
     ):
         assert sum(a != b for a, b in zip(clean, corrupted, strict=True)) == 2
         for text, answer in ((clean, answers[0]), (corrupted, answers[1])):
-            assert text[text.index(clean[asked]) + 1] == answer and text[: asked + 1].count(clean[asked]) == 2
+            assert (
+                text[text.index(clean[asked]) + 1] == answer
+                and text[: asked + 1].count(clean[asked]) == 2
+            )
 
 
 @torch.no_grad()
 def test_paths_are_what_a_forward_pass_by_hand_gives(model):
     pairs = task.exchanged_words(200, torch.Generator().manual_seed(5))
-    senders, receivers = torch.tensor([False, True, True, False]), torch.tensor([True, False, False, True])
+    senders, receivers = (
+        torch.tensor([False, True, True, False]),
+        torch.tensor([True, False, False, True]),
+    )
     first, second = model.blocks
 
     def said(stream, attended):
-        return pairs.lead(model.output_norm(stream + attended) @ model.embedding.weight.T + model.output_bias)
+        return pairs.lead(
+            model.output_norm(stream + attended) @ model.embedding.weight.T + model.output_bias
+        )
 
     def share(stream, **other):
         """Layer 1 on its stream; the projections named get another one, for the receivers."""
@@ -210,15 +253,24 @@ def test_paths_are_what_a_forward_pass_by_hand_gives(model):
             here = (second.attention_norm(x) for x in (other.get(name, stream), stream))
             chosen = receivers.repeat_interleave(WIDTH)
             projected.append(torch.where(chosen, *map(getattr(second.attention, name), here)))
-        heads, _ = scaled_dot_product_attention(*(split_heads(x, HEADS) for x in projected), causal_mask(16))
+        heads, _ = scaled_dot_product_attention(
+            *(split_heads(x, HEADS) for x in projected), causal_mask(16)
+        )
         return (said(stream, second.attention.w_o(merge_heads(heads))) - low) / (high - low)
 
     def before_w_o(tokens):
         here = first.attention_norm(model.embed(tokens))
-        parts = (split_heads(w(here), HEADS) for w in (first.attention.w_q, first.attention.w_k, first.attention.w_v))
+        parts = (
+            split_heads(w(here), HEADS)
+            for w in (first.attention.w_q, first.attention.w_k, first.attention.w_v)
+        )
         return scaled_dot_product_attention(*parts, causal_mask(16))[0]
 
-    words, clean, other = model.embed(pairs.corrupted), before_w_o(pairs.clean), before_w_o(pairs.corrupted)
+    words, clean, other = (
+        model.embed(pairs.corrupted),
+        before_w_o(pairs.clean),
+        before_w_o(pairs.corrupted),
+    )
     mixed = torch.where(senders[:, None, None], clean, other)
     corrupted, sent = (words + first.attention.w_o(merge_heads(heads)) for heads in (other, mixed))
     attended = second.attention(second.attention_norm(corrupted))[0]

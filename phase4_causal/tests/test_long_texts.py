@@ -1,4 +1,6 @@
-"""Long texts: extremes, 16 bits, memory, loops and states; test_oracles.py compares for all lengths."""
+"""Long texts: extremes, 16 bits, memory, loops and states; test_oracles.py compares for all
+lengths.
+"""
 
 import itertools
 import math
@@ -40,14 +42,18 @@ def inputs_of(t_q, t_k, *, leading=(2, 3), dtype=torch.float64):
 def words_of(length, *, leading=(2, 3)):
     """Queries, keys of length 1, values, and how much of each word is written."""
     query, key, value = (x.detach() for x in inputs_of(length, length, leading=leading))
-    beta = torch.rand(*leading, length, dtype=torch.float64, generator=torch.Generator().manual_seed(length))
+    beta = torch.rand(
+        *leading, length, dtype=torch.float64, generator=torch.Generator().manual_seed(length)
+    )
     return [x.requires_grad_() for x in (query, F.normalize(key, dim=-1), value, beta)]
 
 
 def assert_same(mine, theirs, inputs, share=1e-12):
     """Outputs and gradients; rounding is relative to the largest number."""
     near(mine, theirs, share)
-    upstream = torch.randn(mine.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    upstream = torch.randn(
+        mine.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     slopes = (torch.autograd.grad(output, inputs, upstream) for output in (mine, theirs))
     near(*(torch.cat([x.flatten() for x in gradients]) for gradients in slopes), share)
 
@@ -57,13 +63,17 @@ def assert_same(mine, theirs, inputs, share=1e-12):
 
 @pytest.mark.parametrize("far", [-1e4, 1e4])
 def test_scores_far_from_0(far):
-    """All scores near it, and one key that takes all or nothing, first or last: exp would overflow or vanish."""
+    """All scores near it, and one key that takes all or nothing, first or last: exp would overflow
+    or vanish.
+    """
     for order in ([], [-2]):
         query, key, value = (x.detach() for x in inputs_of(11, 11))
         query[..., 0], key[..., 0], key[..., 0, 1] = math.sqrt(5), far, 300.0
         inputs = [x.requires_grad_() for x in (query, key.flip(order), value)]
         found = flash_attention(*inputs, causal=True, block_size=3)
-        assert_same(found, F.scaled_dot_product_attention(*inputs, is_causal=True), inputs, share=1e-9)
+        assert_same(
+            found, F.scaled_dot_product_attention(*inputs, is_causal=True), inputs, share=1e-9
+        )
 
 
 @pytest.mark.parametrize(("t_q", "t_k", "size"), [(12, 12, 3), (11, 5, 4), (5, 11, 4)])
@@ -75,26 +85,40 @@ def test_a_later_key_that_is_no_number_moves_no_earlier_bit(t_q, t_k, size, intr
         later = key.index_fill(-2, torch.arange(at, t_k), intruder)
         after = flash_attention(query, later, value, causal=True, block_size=size)
         sees = torch.arange(t_q) + t_k - t_q >= at
-        assert torch.equal(after[..., ~sees, :], before[..., ~sees, :]) and not torch.equal(after, before)
+        assert torch.equal(after[..., ~sees, :], before[..., ~sees, :]) and not torch.equal(
+            after, before
+        )
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_16_bits_are_summed_in_float32_however_small_the_tiles(dtype, causal):
-    """About as near to float64 as torch's kernel, also where 16 bits cannot hold the products of queries and keys."""
+    """About as near to float64 as torch's kernel, also where 16 bits cannot hold the products of
+    queries and keys.
+    """
     fused = partial(F.scaled_dot_product_attention, is_causal=causal)
     ours, small = (partial(flash_attention, causal=causal, block_size=size) for size in (256, 32))
     for size in (1.0, 100.0):
         inputs = [x.to(dtype) for x in qkv(3, t_q=512, t_k=512, leading=(2,), d_k=64, d_v=16)]
         inputs[:2] = [size * x for x in inputs[:2]]
         outcomes = []
-        for attention, kind in ((fused, torch.float64), (fused, dtype), (ours, dtype), (small, dtype)):
+        for attention, kind in (
+            (fused, torch.float64),
+            (fused, dtype),
+            (ours, dtype),
+            (small, dtype),
+        ):
             mine = [x.to(kind).requires_grad_() for x in inputs]
             output = attention(*mine)
             outcomes.append([output, *torch.autograd.grad(output.sum(), mine)])
         for exact, theirs, *found in zip(*outcomes, strict=True):
-            bound = 5 * (theirs.double() - exact).abs().max() + torch.finfo(dtype).eps / 2 * exact.abs().max()
-            assert all(x.dtype == dtype and (x.double() - exact).abs().max() <= bound for x in found)
+            bound = (
+                5 * (theirs.double() - exact).abs().max()
+                + torch.finfo(dtype).eps / 2 * exact.abs().max()
+            )
+            assert all(
+                x.dtype == dtype and (x.double() - exact).abs().max() <= bound for x in found
+            )
 
 
 def kept(scores, values):
@@ -107,7 +131,10 @@ def kept(scores, values):
 def test_merged_in_any_order_parts_of_the_keys_are_all_keys():
     query, key, value = (x.detach() for x in inputs_of(5, 11, leading=()))
     scores = query @ key.mT * 9  # sharp: the largest one differs from part to part
-    parts = [kept(scores[:, part] * LOG2_E, value[part]) for part in (slice(4), slice(4, 5), slice(5, 11))]
+    parts = [
+        kept(scores[:, part] * LOG2_E, value[part])
+        for part in (slice(4), slice(4, 5), slice(5, 11))
+    ]
     for a, b, c in itertools.permutations(parts):
         for one, other in ((merge(a, b), c), (a, merge(b, c))):
             largest, total, weighted = merge(one, other)
@@ -121,7 +148,8 @@ def test_two_tiles_by_hand_are_what_a_calculator_says():
     """The arithmetic of the lesson: scores 1 and 2 with values 3 and 1, then 4 and 0 with 5 and 2."""
     tiles = [([1, 2], [3, 1]), ([4, 0], [5, 2])]
     parts = [
-        kept(torch.tensor([scores]).double() * LOG2_E, torch.tensor([values]).double().T) for scores, values in tiles
+        kept(torch.tensor([scores]).double() * LOG2_E, torch.tensor([values]).double().T)
+        for scores, values in tiles
     ]
     largest, total, weighted = (x.item() for x in merge(*parts))
     assert (f"{largest / LOG2_E:g}", f"{total:.3f}", f"{weighted:.3f}") == ("4", "1.203", "5.321")
@@ -136,11 +164,23 @@ STATE, BETA = torch.zeros(3, 3), torch.zeros(6)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (partial(linear_attention, feature_map="exp"), "unknown feature_map 'exp': choose from elu, relu"),
-        (lambda q, k, v: linear_attention_recurrent(q[:3], k, v), "as many queries as keys: got T_q=3, T_k=6"),
+        (
+            partial(linear_attention, feature_map="exp"),
+            "unknown feature_map 'exp': choose from elu, relu",
+        ),
+        (
+            lambda q, k, v: linear_attention_recurrent(q[:3], k, v),
+            "as many queries as keys: got T_q=3, T_k=6",
+        ),
         (partial(linear_attention_recurrent, state=STATE), r"shape \(3, 4\) of .*: got \(3, 3\)"),
-        (partial(delta_rule, beta=BETA[:5]), r"beta has one number for each key, \(6,\) in .*: got \(5,\)"),
-        (partial(delta_rule, beta=BETA, state=STATE.double()), "torch.float32: got .*torch.float64"),
+        (
+            partial(delta_rule, beta=BETA[:5]),
+            r"beta has one number for each key, \(6,\) in .*: got \(5,\)",
+        ),
+        (
+            partial(delta_rule, beta=BETA, state=STATE.double()),
+            "torch.float32: got .*torch.float64",
+        ),
         *(
             (lambda q, k, v, way=way: way(q, k, v[:5]), "same length T_k: got 6 and 5")
             for way in (flash_attention, linear_attention, partial(local_attention, window=1))
@@ -176,14 +216,20 @@ def test_the_delta_rule_puts_a_value_in_place_of_the_old_one_and_sums_give_both(
 def test_the_delta_rule_is_its_loop(length):
     inputs = words_of(length, leading=(2,))
     output, state = delta_rule(*inputs)
-    assert_same(output, torch.stack([delta_by_loops(*(x[text] for x in inputs)) for text in (0, 1)]), inputs)
+    assert_same(
+        output, torch.stack([delta_by_loops(*(x[text] for x in inputs)) for text in (0, 1)]), inputs
+    )
     assert state.shape == (2, 5, 7), "the state must not depend on the length"
 
 
 @pytest.mark.parametrize(
     ("way", "whole", "words"),
     [
-        (linear_attention_recurrent, partial(linear_attention, causal=True), inputs_of(CHUNK + 9, CHUNK + 9)),
+        (
+            linear_attention_recurrent,
+            partial(linear_attention, causal=True),
+            inputs_of(CHUNK + 9, CHUNK + 9),
+        ),
         *(
             (way, lambda *x: delta_rule_recurrent(*x)[0], words_of(CHUNK + 9))
             for way in (delta_rule_recurrent, delta_rule)
@@ -214,14 +260,24 @@ def test_the_kernel_is_positive_as_long_as_exp_is(dtype):
 
 
 def test_16_bits_of_linear_attention_and_of_the_delta_rule_are_summed_in_float32():
-    """Keys near -8, too: there elu(x) + 1 has no digit left in bfloat16, and φ(k) is what the weights are made of."""
+    """Keys near -8, too: there elu(x) + 1 has no digit left in bfloat16, and φ(k) is what the
+    weights are made of.
+    """
     query, key, value = (x.detach() for x in inputs_of(5, 7))
     rounded = [x.bfloat16() for x in (query, key - 8, value)]
     # why: one rounding to bfloat16, the last step, is 2**-9 of a number and the same everywhere
-    near(linear_attention(*rounded).double(), linear_attention(*(x.double() for x in rounded)), share=2**-6)
+    near(
+        linear_attention(*rounded).double(),
+        linear_attention(*(x.double() for x in rounded)),
+        share=2**-6,
+    )
     rounded = [x.detach().bfloat16() for x in words_of(200)]
     # why: as above
-    near(delta_rule(*rounded)[0].double(), delta_rule_recurrent(*(x.double() for x in rounded))[0], share=2**-7)
+    near(
+        delta_rule(*rounded)[0].double(),
+        delta_rule_recurrent(*(x.double() for x in rounded))[0],
+        share=2**-7,
+    )
 
 
 @pytest.mark.parametrize("which", [0, 1, 2, 3])
@@ -237,19 +293,31 @@ def test_texts_write_every_key_twice_and_its_newest_value_last():
     keys, values, newest, text = overwriting.written_twice(11, torch.Generator().manual_seed(0))
     near(torch.cat([keys, values], dim=1).norm(dim=-1), torch.ones(overwriting.TEXTS, 33))
     for order, last in zip(text.tolist(), newest.tolist(), strict=True):
-        assert sorted(order) == list(range(22)) and sorted(n % 11 for n in order[:11]) == list(range(11))
-        assert {n % 11: n for n in order} == dict(enumerate(last)), "a dictionary keeps what comes last"
-    assert 0 < (newest < 11).double().mean() < 1, "whichever value is the newest, it is so by chance"
+        assert sorted(order) == list(range(22)) and sorted(n % 11 for n in order[:11]) == list(
+            range(11)
+        )
+        assert {n % 11: n for n in order} == dict(enumerate(last)), (
+            "a dictionary keeps what comes last"
+        )
+    assert 0 < (newest < 11).double().mean() < 1, (
+        "whichever value is the newest, it is so by chance"
+    )
 
 
 # ---- reach
 
 
 def test_the_traffic_of_tiles_is_what_a_loop_counts():
-    rows = [min(16, 37 - top) for top in range(0, 37, 16)]  # 16 KiB: four tiles of 16 rows of 64 numbers of 4 bytes
-    floats = sum(2 * 64 * (own + 37) for own in rows)  # own queries and outputs, all keys and values
+    rows = [
+        min(16, 37 - top) for top in range(0, 37, 16)
+    ]  # 16 KiB: four tiles of 16 rows of 64 numbers of 4 bytes
+    floats = sum(
+        2 * 64 * (own + 37) for own in rows
+    )  # own queries and outputs, all keys and values
     near(long_context.moved(37, 16), 4 * floats / 2**20)
-    near(long_context.moved(3), 4 * (4 * 3 * 64 + 4 * 9) / 2**20)  # query, key, value, output; 9 scores and 9 weights
+    near(
+        long_context.moved(3), 4 * (4 * 3 * 64 + 4 * 9) / 2**20
+    )  # query, key, value, output; 9 scores and 9 weights
 
 
 def test_reach_by_hand():
@@ -264,34 +332,54 @@ def test_reach_by_hand():
         assert sparse_masks.layers_needed(masks, all_pairs) == layers
     assert sparse_masks.layers_needed([past], all_pairs) == math.inf, "nobody hears of the future"
     idle = torch.eye(4, dtype=torch.bool)
-    assert sparse_masks.layers_needed([idle, all_pairs], all_pairs) == 2, "one idle layer is not the end"
-    assert sparse_masks.layers_needed([~idle], all_pairs) == 1, "nobody looks at itself, and nobody forgets itself"
+    assert sparse_masks.layers_needed([idle, all_pairs], all_pairs) == 2, (
+        "one idle layer is not the end"
+    )
+    assert sparse_masks.layers_needed([~idle], all_pairs) == 1, (
+        "nobody looks at itself, and nobody forgets itself"
+    )
 
 
 def test_masks_of_the_trained_model_are_what_their_names_say():
     masks = sparse_masks.masks_of(11)
-    for (name, mask), (i, j) in itertools.product(masks.items(), itertools.product(range(11), repeat=2)):
+    for (name, mask), (i, j) in itertools.product(
+        masks.items(), itertools.product(range(11), repeat=2)
+    ):
         size = int(name.removeprefix("window ")) if name.startswith("window") else 0
         near_by, far = abs(i - j) <= size, (i - j) % 4 == 0
-        expected = {sparse_masks.FULL: True, sparse_masks.FAR: far, sparse_masks.BOTH: far or abs(i - j) <= 1}
+        expected = {
+            sparse_masks.FULL: True,
+            sparse_masks.FAR: far,
+            sparse_masks.BOTH: far or abs(i - j) <= 1,
+        }
         assert mask[i, j] == expected.get(name, near_by), (name, i, j)
 
 
 @pytest.mark.parametrize("name", sparse_masks.masks_of(1))
 def test_answers_through_a_mask_are_those_of_a_loop_over_words(name):
-    """Each sentence alone, in a model that is told with every pair of words whether it may see; nothing is padded."""
+    """Each sentence alone, in a model that is told with every pair of words whether it may see;
+    nothing is padded.
+    """
     sentences = training.corpus()[1][:7]
-    masked = training.untrained(Recipe("t", "next word", 3, 2, 0, d_model=33), MultiHeadAttention).model.double()
-    model = training.untrained(Recipe("t", "next word", 3, 2, 0, d_model=33), CausalSelfAttention).model.double()
+    masked = training.untrained(
+        Recipe("t", "next word", 3, 2, 0, d_model=33), MultiHeadAttention
+    ).model.double()
+    model = training.untrained(
+        Recipe("t", "next word", 3, 2, 0, d_model=33), CausalSelfAttention
+    ).model.double()
     for each in (masked, model):
-        torch.nn.init.constant_(each.output_bias[END_ID], 9.0)  # it says <end> everywhere, and is right once a sentence
+        torch.nn.init.constant_(
+            each.output_bias[END_ID], 9.0
+        )  # it says <end> everywhere, and is right once a sentence
     longest = max(len(sentence.words) for sentence in sentences)
     found = sparse_masks.answers_through(model, sentences, sparse_masks.masks_of(longest + 1)[name])
     losses, right = [], []
     for sentence in sentences:
         tokens = [START_ID, *encode(sentence.words), END_ID]
         own = sparse_masks.masks_of(len(tokens) - 1)[name]
-        allowed = torch.tensor([[bool(own[i, j]) and j <= i for j in range(len(own))] for i in range(len(own))])
+        allowed = torch.tensor(
+            [[bool(own[i, j]) and j <= i for j in range(len(own))] for i in range(len(own))]
+        )
         with torch.no_grad():
             logits, _ = masked(torch.tensor([tokens[:-1]]), mask=allowed)
         for i, word in enumerate(tokens[1:]):
@@ -302,13 +390,21 @@ def test_answers_through_a_mask_are_those_of_a_loop_over_words(name):
 
 # ---- ring attention, on several processes
 
-LENGTHS = {"even": (67, 67, 67), "uneven": (5, 131, 17), "short": (1, 0, 1), "two": (3, 4), "alone": (11,)}
+LENGTHS = {
+    "even": (67, 67, 67),
+    "uneven": (5, 131, 17),
+    "short": (1, 0, 1),
+    "two": (3, 4),
+    "alone": (11,),
+}
 
 
 def in_threads(work, size, monkeypatch):
-    """work(rank) in each of `size` threads -> what each gave, or its error; what is planted here is planted in all.
+    """work(rank) in each of `size` threads -> what each gave, or its error; what is planted here is
+    planted in all.
 
-    They have what ring_attention.py needs of torch.distributed: what is sent waits in a box, and nobody waits to send.
+    They have what ring_attention.py needs of torch.distributed: what is sent waits in a box, and
+    nobody waits to send.
     """
     here, board, meeting = threading.local(), [None] * size, threading.Barrier(size, timeout=20)
     boxes = {pair: queue.Queue() for pair in itertools.product(range(size), repeat=2)}  # from, to
@@ -330,9 +426,20 @@ def in_threads(work, size, monkeypatch):
                 tensor.copy_(arrived)
         return []  # all has arrived
 
-    process = {"is_initialized": lambda: True, "get_rank": lambda: here.rank, "get_world_size": lambda: size}
-    message = {"P2POp": lambda *parts: parts, "isend": "send", "irecv": "receive", "batch_isend_irecv": exchange}
-    monkeypatch.setattr(ring_attention, "dist", SimpleNamespace(**process, **message, all_gather_object=gather))
+    process = {
+        "is_initialized": lambda: True,
+        "get_rank": lambda: here.rank,
+        "get_world_size": lambda: size,
+    }
+    message = {
+        "P2POp": lambda *parts: parts,
+        "isend": "send",
+        "irecv": "receive",
+        "batch_isend_irecv": exchange,
+    }
+    monkeypatch.setattr(
+        ring_attention, "dist", SimpleNamespace(**process, **message, all_gather_object=gather)
+    )
 
     def run(rank):
         here.rank = rank
@@ -351,7 +458,10 @@ def test_a_ring_is_attention_on_the_whole(lengths, causal, monkeypatch):
     """Output and gradients; some slices are empty, and one process is a ring, too."""
     monkeypatch.setattr(ring_attention, "TILE", 7)
     draw = torch.Generator().manual_seed(sum(lengths))
-    whole = [torch.randn(2, 3, sum(lengths), d, dtype=torch.float64, generator=draw) * 3 for d in (7, 7, 5, 5)]
+    whole = [
+        torch.randn(2, 3, sum(lengths), d, dtype=torch.float64, generator=draw) * 3
+        for d in (7, 7, 5, 5)
+    ]
     slices = list(zip(*(x.split(lengths, dim=-2) for x in whole), strict=True))
 
     def work(rank):
@@ -366,7 +476,9 @@ def test_a_ring_is_attention_on_the_whole(lengths, causal, monkeypatch):
     inputs = [x.requires_grad_() for x in inputs]
     expected = F.scaled_dot_product_attention(*inputs, is_causal=causal)
     for mine, theirs in zip(
-        zip(*found, strict=True), (expected, *torch.autograd.grad(expected, inputs, upstream)), strict=True
+        zip(*found, strict=True),
+        (expected, *torch.autograd.grad(expected, inputs, upstream)),
+        strict=True,
     ):
         near(torch.cat(mine, dim=-2), theirs)
 
@@ -380,16 +492,22 @@ def test_what_does_not_fit_is_refused_on_every_process(monkeypatch):
             return ring_attention.ring_attention(*mine, causal=hidden)
 
         found = in_threads(work, 3, monkeypatch)
-        assert all(isinstance(error, ValueError) for error in found) and len(set(map(str, found))) == 1, found
+        assert (
+            all(isinstance(error, ValueError) for error in found) and len(set(map(str, found))) == 1
+        ), found
         assert "agree in all but T_r" in str(found[0]) and "own_slice" in str(found[0])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="one process loads the library, and the others are its copies")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="one process loads the library, and the others are its copies"
+)
 def test_processes_agree_with_the_whole(capfd, monkeypatch):
     """The real thing: processes of gloo."""
     processes = torch.multiprocessing
     processes.set_forkserver_preload([ring_attention.__name__])
-    monkeypatch.setattr(processes, "spawn", partial(processes.start_processes, start_method="forkserver"))
+    monkeypatch.setattr(
+        processes, "spawn", partial(processes.start_processes, start_method="forkserver")
+    )
     monkeypatch.setattr(ring_attention, "PROCESSES", 2)
     ring_attention.main()
     differences = [float(line.split()[-1]) for line in capfd.readouterr().out.splitlines()]

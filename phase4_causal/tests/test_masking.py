@@ -1,4 +1,6 @@
-"""Masks mixed up, leaks against planted ones, NaN where it is expected, losses and spreads against plain loops."""
+"""Masks mixed up, leaks against planted ones, NaN where it is expected, losses and spreads against
+plain loops.
+"""
 
 import itertools
 import math
@@ -59,9 +61,15 @@ def test_a_mask_that_is_read_in_another_convention_leaks():
     scores, allowed = conventions.random_scores(), causal_mask(conventions.LENGTH)
     for pair in itertools.product(conventions.WRITTEN, conventions.READ):
         weights = conventions.READ[pair[1]](scores, conventions.WRITTEN[pair[0]](allowed))
-        assert torch.allclose(weights, masked_softmax(scores, allowed), rtol=0, atol=1e-12) == (pair in RIGHT)
+        assert torch.allclose(weights, masked_softmax(scores, allowed), rtol=0, atol=1e-12) == (
+            pair in RIGHT
+        )
         mass = conventions.future_mass(weights)
-        assert math.isnan(mass) if pair == ("0 or -inf", "scores * mask") else (mass == 0) == (pair in RIGHT)
+        assert (
+            math.isnan(mass)
+            if pair == ("0 or -inf", "scores * mask")
+            else (mass == 0) == (pair in RIGHT)
+        )
     assert conventions.future_mass(torch.ones(2, 2) / 2) == 0.5 / 2  # mean of two rows
 
 
@@ -90,7 +98,9 @@ def test_a_padding_mask_of_two_axes_is_read_as_one_of_queries_if_sequences_are_a
     by_sequence = padding_mask(lengths, 7)  # (B, 1, 1, T_k)
     two_axes = by_sequence[:, 0, 0]  # (B, 1, 1, T_k) -> (B, T_k)
     output, weights = scaled_dot_product_attention(query, key, value, two_axes)
-    assert not weights[:, :, 0, 1:].any() and weights[0, :, 6].all(), "query 0 has the mask of sequence 0"
+    assert not weights[:, :, 0, 1:].any() and weights[0, :, 6].all(), (
+        "query 0 has the mask of sequence 0"
+    )
     right, weights = scaled_dot_product_attention(query, key, value, by_sequence)
     assert not weights[0, :, :, 1:].any() and (output - right).abs().max() > 0.1
 
@@ -110,7 +120,9 @@ def test_causal_modules_do_not_leak_and_planted_mistakes_do(name, num_layers):
 
 
 FUNCTIONS = {  # name -> query, key, value (T, d) -> output (T, d)
-    "scaled_dot_product_attention": lambda q, k, v: scaled_dot_product_attention(q, k, v, causal_mask(len(q)))[0],
+    "scaled_dot_product_attention": lambda q, k, v: scaled_dot_product_attention(
+        q, k, v, causal_mask(len(q))
+    )[0],
     "flash_attention": partial(flash_attention, causal=True, block_size=32),
     "local_attention": partial(local_attention, causal=True, window=70),
     "linear_attention": partial(linear_attention, causal=True),
@@ -123,7 +135,9 @@ FUNCTIONS = {  # name -> query, key, value (T, d) -> output (T, d)
 def test_causal_functions_do_not_move_by_a_bit(name, dtype):
     """Whatever numbers come in place of all after i; and no later number has a gradient."""
     draw = torch.Generator().manual_seed(0)
-    given, others, (upstream, *_) = torch.randn(3, 3, 150, 8, dtype=torch.float64, generator=draw).to(dtype)
+    given, others, (upstream, *_) = torch.randn(
+        3, 3, 150, 8, dtype=torch.float64, generator=draw
+    ).to(dtype)
     inputs = [x.clone().requires_grad_() for x in given]  # query, key, value
     output = FUNCTIONS[name](*inputs)
     for i in (0, 31, 32, 63, 64, 120):
@@ -137,9 +151,15 @@ def test_causal_functions_do_not_move_by_a_bit(name, dtype):
 
 
 def test_equal_later_words_cannot_be_shuffled_but_they_can_be_replaced():  # C105
-    for word in ("the", "mat"):  # the same in the other order; and "mat" is what the others are replaced by
+    for word in (
+        "the",
+        "mat",
+    ):  # the same in the other order; and "mat" is what the others are replaced by
         tokens = torch.tensor([[START_ID, *encode([word, word])]])
-        assert largest_leak(causality.build(causality.PLANTED["mistake: no mask"], 1, seed=3), tokens) > 0.01
+        assert (
+            largest_leak(causality.build(causality.PLANTED["mistake: no mask"], 1, seed=3), tokens)
+            > 0.01
+        )
 
 
 # ---- trained without the mask
@@ -155,12 +175,17 @@ def test_word_by_word_loss_of_a_causal_model_is_its_full_loss_and_a_loop_agrees(
                 logits, _ = model(torch.tensor([tokens[:i]]))
                 terms.append(-logits[0, -1].log_softmax(dim=-1)[tokens[i]].item())
     expected = pytest.approx(sum(terms) / len(terms), abs=1e-5)
-    assert full_loss(model, sentences, "with the mask") == expected == training.word_by_word_loss(model, sentences)
+    assert (
+        full_loss(model, sentences, "with the mask")
+        == expected
+        == training.word_by_word_loss(model, sentences)
+    )
 
 
 def test_the_grammar_loses_what_is_worked_out_by_hand():
-    # 12 verbs; no adverb 0.8 three times; no attractor 0.7. A noun phrase without adjective: number 0.5, one of 5
-    # determiners, no adjective 0.5, one of 3 nouns. Six words and <end> are predicted.
+    # 12 verbs; no adverb 0.8 three times; no attractor 0.7. A noun phrase without adjective: number
+    # 0.5, one of 5 determiners, no adjective 0.5, one of 3 nouns. Six words and <end> are
+    # predicted.
     phrase = 0.5 / 5 * 0.5 / 3
     expected = -math.log(0.8**3 * 0.7 / 12 * phrase**2) / 7
     sentence = Sentence(tuple(TOY_SENTENCE.split()), {})
@@ -168,11 +193,21 @@ def test_the_grammar_loses_what_is_worked_out_by_hand():
 
 
 def test_a_bigram_model_loses_what_a_loop_counts():
-    sentences = [Sentence(words, {}) for words in (("the", "cat"), ("the", "mat", "sat"), ("the", "cat"))]
+    sentences = [
+        Sentence(words, {}) for words in (("the", "cat"), ("the", "mat", "sat"), ("the", "cat"))
+    ]
     uniform = 0.01 * (len(VOCABULARY) - 1)  # padding follows no word
-    after = {("the", "cat"): (2, 3), ("cat", "<end>"): (2, 2), ("<start>", "the"): (3, 3)}  # count, all of that word
-    expected = -sum(math.log((count + 0.01) / (every + uniform)) for count, every in after.values()) / 3
-    assert breaking_causality.bigram_loss(sentences, sentences[:1]) == pytest.approx(expected, rel=1e-4)
+    after = {
+        ("the", "cat"): (2, 3),
+        ("cat", "<end>"): (2, 2),
+        ("<start>", "the"): (3, 3),
+    }  # count, all of that word
+    expected = (
+        -sum(math.log((count + 0.01) / (every + uniform)) for count, every in after.values()) / 3
+    )
+    assert breaking_causality.bigram_loss(sentences, sentences[:1]) == pytest.approx(
+        expected, rel=1e-4
+    )
 
 
 # ---- patterns
@@ -183,7 +218,9 @@ def test_statistics_by_layer_and_head_are_those_of_plain_loops_and_one_for_even_
     real = torch.arange(7) < torch.tensor([7, 5])[:, None]
     mask = (real[:, None, :] & real[:, :, None])[:, None]  # (N, T, T) -> (N, 1, T, T)
     mask = mask.tril() if causal else mask
-    scores = torch.randn(2, 2, 3, 7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    scores = torch.randn(
+        2, 2, 3, 7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     layers = [masked_softmax(of_layer, mask) for of_layer in scores]
     found = layer_statistics(layers, mask)
     for layer, head in itertools.product(range(2), range(3)):
@@ -198,38 +235,65 @@ def test_statistics_by_layer_and_head_are_those_of_plain_loops_and_one_for_even_
                 rows["distance"].append(distance)
                 if len(seen) > 1:
                     rows["normalised entropy"].append(entropy / math.log(len(seen)))
-                    rows["normalised distance"].append(distance * len(seen) / sum(abs(i - j) for j in seen))
+                    rows["normalised distance"].append(
+                        distance * len(seen) / sum(abs(i - j) for j in seen)
+                    )
         for name, values in rows.items():
-            near(found[name][layer, head], sum(values) / len(values), 1e-5)  # why: 1/n of even weights is float32
+            near(
+                found[name][layer, head], sum(values) / len(values), 1e-5
+            )  # why: 1/n of even weights is float32
     of_even = layer_statistics([even_weights(mask)], mask)
-    near(of_even["normalised entropy"], torch.ones(1, 1, dtype=torch.float64), 1e-5)  # why: float32, as above
+    near(
+        of_even["normalised entropy"], torch.ones(1, 1, dtype=torch.float64), 1e-5
+    )  # why: float32, as above
     near(of_even["normalised distance"], torch.ones(1, 1, dtype=torch.float64), 1e-5)
 
 
 def test_distance_by_layer_by_hand():
-    """Three words under the causal mask: the first layer is even, in the second each word looks at the one before."""
+    """Three words under the causal mask: the first layer is even, in the second each word looks at
+    the one before.
+    """
     mask = causal_mask(3)[None, None]
     previous = torch.tensor([[1, 0, 0], [1, 0, 0], [0, 1, 0]], dtype=torch.float64)[None, None]
     heads = layer_statistics([even_weights(mask).double(), previous], mask)
-    near(heads["distance"], torch.tensor([[(0 + 1 / 2 + 1) / 3], [(0 + 1 + 1) / 3]], dtype=torch.float64), 1e-5)
-    near(heads["normalised distance"], torch.tensor([[1], [(2 + 1) / 2]], dtype=torch.float64), 1e-5)  # rows 1 and 2
+    near(
+        heads["distance"],
+        torch.tensor([[(0 + 1 / 2 + 1) / 3], [(0 + 1 + 1) / 3]], dtype=torch.float64),
+        1e-5,
+    )
+    near(
+        heads["normalised distance"], torch.tensor([[1], [(2 + 1) / 2]], dtype=torch.float64), 1e-5
+    )  # rows 1 and 2
     spread = heads_under_a_mask.Spread(heads, {})
     numbers = heads_under_a_mask.by_layer("it", spread) | heads_under_a_mask.by_head("it", spread)
-    assert numbers["it, first layer, distance"] == numbers["it, layer 0 head 0, distance"] == pytest.approx(1 / 2)
-    assert numbers["it, last layer, distance"] == numbers["it, layer 1 head 0, distance"] == pytest.approx(2 / 3)
     assert (
-        numbers["it, first layer, most focused"] == pytest.approx(1) and numbers["it, last layer, least focused"] == 0
+        numbers["it, first layer, distance"]
+        == numbers["it, layer 0 head 0, distance"]
+        == pytest.approx(1 / 2)
+    )
+    assert (
+        numbers["it, last layer, distance"]
+        == numbers["it, layer 1 head 0, distance"]
+        == pytest.approx(2 / 3)
+    )
+    assert (
+        numbers["it, first layer, most focused"] == pytest.approx(1)
+        and numbers["it, last layer, least focused"] == 0
     )
 
 
 def test_cut_is_what_the_first_layer_computes_under_the_mask_and_not_the_second():
-    """Zeros above the diagonal are not enough, rows are scaled back; and deeper layers read what the mask changed."""
+    """Zeros above the diagonal are not enough, rows are scaled back; and deeper layers read what
+    the mask changed.
+    """
     trained = training.untrained(replace(MASKED_WORD_RECIPE, num_layers=2), MultiHeadAttention)
     sentences = training.corpus()[1][:5]
     layers, mask = mask_patterns.cut(*patterns_of(trained, sentences))
     masked = replace(trained, model=with_attention(trained, CausalSelfAttention))
     computed, rows = patterns_of(masked, sentences)[0], mask.any(dim=-1, keepdim=True)
-    first, second = ((a - b).masked_fill(~rows, 0).abs().max() for a, b in zip(layers, computed, strict=True))
+    first, second = (
+        (a - b).masked_fill(~rows, 0).abs().max() for a, b in zip(layers, computed, strict=True)
+    )
     assert first < 1e-6 and second > 1e-4  # C097
 
 
@@ -250,15 +314,25 @@ def test_a_relation_is_asked_one_word_before_where_that_is_another_word():
     pairs = {}
     for name, matrix in gold.items():
         before = next_word_roles.asked_one_before(matrix)
-        pairs[name] = [[(i - 1, j - 1) for _, i, j in way.nonzero().tolist()] for way in (matrix, before)]  # by word
+        pairs[name] = [
+            [(i - 1, j - 1) for _, i, j in way.nonzero().tolist()] for way in (matrix, before)
+        ]  # by word
     assert pairs == {
-        "noun → determiner": [[(2, 0), (8, 6)], [(1, 0), (7, 6)]],  # "small" asks for "cat", "soft" for "mat"
+        "noun → determiner": [
+            [(2, 0), (8, 6)],
+            [(1, 0), (7, 6)],
+        ],  # "small" asks for "cat", "soft" for "mat"
         "verb → subject": [[(4, 2)], [(3, 2)]],  # "often" for "sat"
         "place → verb": [[(8, 4)], [(7, 4)]],  # "soft" for "mat"
     }
     together = next_word_roles.gold_of_past([with_relations(TOY_SENTENCE.split())], 7)
-    asked = {name: int(next_word_roles.asked_one_before(matrix).sum()) for name, matrix in together.items()}
-    assert asked == {"noun → determiner": 0, "verb → subject": 0, "place → verb": 1}, "the word before is the word"
+    asked = {
+        name: int(next_word_roles.asked_one_before(matrix).sum())
+        for name, matrix in together.items()
+    }
+    assert asked == {"noun → determiner": 0, "verb → subject": 0, "place → verb": 1}, (
+        "the word before is the word"
+    )
 
 
 # relation of the grammar, and whether the first word of its pairs is the one that asks
@@ -285,17 +359,26 @@ def test_how_often_heads_follow_a_relation_is_what_a_loop_counts(one_before):
             pairs = [(a, b) if first_asks else (b, a) for a, b in sentence.relations[relation]]
             pairs = [(i + 1 - one_before, j + 1) for i, j in pairs]  # <start> is number 0
             pairs = [(i, j) for i, j in pairs if i != j]
-            looks_at = {i: max(range(i), key=weights[i].tolist().__getitem__) for i in range(1, len(weights))}
+            looks_at = {
+                i: max(range(i), key=weights[i].tolist().__getitem__)
+                for i in range(1, len(weights))
+            }
             right += [looks_at[i] == j for i, j in pairs]
             offsets += [j - i for i, j in pairs]
             for key in {j for _, j in pairs}:
-                others += [looks_at[i] == key for i in range(key + 1, len(weights)) if (i, key) not in pairs]
+                others += [
+                    looks_at[i] == key
+                    for i in range(key + 1, len(weights))
+                    if (i, key) not in pairs
+                ]
         most_common = max(offsets.count(offset) for offset in offsets) / len(offsets)
         return sum(right) / len(right), sum(others) / len(others), most_common
 
     places = list(itertools.product(range(2), range(4)))
     for name, followed in found.items():
-        by_chance = max(shares(blank.model, *place, name)[0] for blank in untrained for place in places)
+        by_chance = max(
+            shares(blank.model, *place, name)[0] for blank in untrained for place in places
+        )
         for place in places:
             right, others, offset = shares(trained.model, *place, name)
             near(followed.found[place], right)
@@ -317,21 +400,31 @@ def test_a_head_has_the_relation_that_it_passes_on_both_halves_and_the_clearest(
     determiner, subject, _ = next_word_roles.RELATIONS
     assert name_of((0.1, 0.2), (0.3, 0.1)) == [[subject]]
     assert name_of((0.2, 0.1), (0.1, 0.3)) == [[determiner]]
-    assert name_of((0.1, 0.2), (0.3, -0.1)) == [[determiner]], "the clearest fails on the other half"
+    assert name_of((0.1, 0.2), (0.3, -0.1)) == [[determiner]], (
+        "the clearest fails on the other half"
+    )
     assert name_of((-0.1, 0.2), (0.3, -0.1)) == [[NO_NAME]]
 
 
 def test_a_position_comes_before_a_relation_and_a_relation_before_the_other_names(monkeypatch):
     by_rule = [["previous", "most → verb", NO_NAME], [NO_NAME, "most → verb", "place → verb"]]
     monkeypatch.setattr(heads_under_a_mask, "head_names", lambda *_: by_rule)
-    relations = [["verb → subject", "verb → subject", "verb → subject"], [NO_NAME, NO_NAME, NO_NAME]]
+    relations = [
+        ["verb → subject", "verb → subject", "verb → subject"],
+        [NO_NAME, NO_NAME, NO_NAME],
+    ]
     names = heads_under_a_mask.names_under_the_mask(None, relations)
-    assert names == [["previous", "verb → subject", "verb → subject"], [NO_NAME, "most → verb", "place → verb"]]
+    assert names == [
+        ["previous", "verb → subject", "verb → subject"],
+        [NO_NAME, "most → verb", "place → verb"],
+    ]
     assert heads_under_a_mask.with_a_relation(names) == 3
 
 
 def test_only_the_end_could_look_back_at_the_place():
-    """So "most → place" would be the name of a row that the model never reads: nothing stands behind the place."""
+    """So "most → place" would be the name of a row that the model never reads: nothing stands
+    behind the place.
+    """
     for sentence in itertools.chain(*training.corpus()):
         assert sentence.relations["verb-place"][0][1] == len(sentence.words) - 1
 
@@ -339,7 +432,9 @@ def test_only_the_end_could_look_back_at_the_place():
 def test_the_picture_of_the_causal_mask_has_the_words_of_the_sentence_on_both_axes():
     figure, _ = visualize.draw_masks(TOY_SENTENCE.split())
     ax = figure.axes[0]
-    across, down = ([label.get_text() for label in axis.get_ticklabels()] for axis in (ax.xaxis, ax.yaxis))
+    across, down = (
+        [label.get_text() for label in axis.get_ticklabels()] for axis in (ax.xaxis, ax.yaxis)
+    )
     assert across == down == ["0 the", "1 cat", "2 sat", "3 on", "4 the", "5 mat"]
     hidden = {tuple(map(int, cell.get_xy())) for cell in ax.patches if cell.get_hatch()}
     assert hidden == {(key, query) for query in range(6) for key in range(query + 1, 6)}
@@ -347,18 +442,34 @@ def test_the_picture_of_the_causal_mask_has_the_words_of_the_sentence_on_both_ax
 
 
 def test_masks_have_no_parameters():  # C115
-    """The same weights in a model with another attention: with the mask, without, and under a mask of the caller."""
-    trained = training.untrained(training.Recipe("t", "next word", 3, 2, 0, d_model=33), MultiHeadAttention)
+    """The same weights in a model with another attention: with the mask, without, and under a mask
+    of the caller.
+    """
+    trained = training.untrained(
+        training.Recipe("t", "next word", 3, 2, 0, d_model=33), MultiHeadAttention
+    )
     torch.nn.init.normal_(trained.model.output_bias)
     tokens = torch.tensor([encode(TOY_SENTENCE.split())])
     with torch.no_grad():
-        near(with_attention(trained, CausalSelfAttention)(tokens)[0], trained.model(tokens, mask=causal_mask(6))[0])
-        near(with_attention(trained, MultiHeadAttention)(tokens)[0], trained.model(tokens)[0], share=0)
+        near(
+            with_attention(trained, CausalSelfAttention)(tokens)[0],
+            trained.model(tokens, mask=causal_mask(6))[0],
+        )
+        near(
+            with_attention(trained, MultiHeadAttention)(tokens)[0],
+            trained.model(tokens)[0],
+            share=0,
+        )
 
 
 def test_texts_packed_into_one_row_are_the_texts_alone():
-    attention, texts = CausalSelfAttention(33, 3).double(), torch.randn(12, 33, dtype=torch.float64).split([5, 7])
-    packed, _ = attention(torch.cat(texts)[None], mask=document_mask(torch.tensor([0] * 5 + [1] * 7)))
+    attention, texts = (
+        CausalSelfAttention(33, 3).double(),
+        torch.randn(12, 33, dtype=torch.float64).split([5, 7]),
+    )
+    packed, _ = attention(
+        torch.cat(texts)[None], mask=document_mask(torch.tensor([0] * 5 + [1] * 7))
+    )
     near(packed[0], torch.cat([attention(x[None])[0][0] for x in texts]))
 
 
@@ -369,7 +480,10 @@ def test_generation_follows_the_logits_stops_at_end_and_at_the_limit():
         def forward(self, tokens, mask=None):
             return F.one_hot((tokens + 1) % len(VOCABULARY), len(VOCABULARY)).float(), []
 
-    model, before_end = Counter(make_attention=MultiHeadAttention), toy_language.decode([toy_language.END_ID - 1])
+    model, before_end = (
+        Counter(make_attention=MultiHeadAttention),
+        toy_language.decode([toy_language.END_ID - 1]),
+    )
     assert generate(model, [VOCABULARY[-3]], limit=2) == list(VOCABULARY[-3:-1])
     assert generate(model, [VOCABULARY[-3]], limit=20)[:3] == list(VOCABULARY[-3:])
     assert generate(model, before_end) == before_end  # C181

@@ -1,4 +1,6 @@
-"""Serving: caches of every kind against one pass over the whole text, drafts by all branches, costs by formulas."""
+"""Serving: caches of every kind against one pass over the whole text, drafts by all branches, costs
+by formulas.
+"""
 
 import functools
 import math
@@ -25,7 +27,15 @@ from phase4_causal.serving.engine import Engine
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.paged_cache import PagedCache, Text
 from phase4_causal.serving.rolling_cache import RollingCache
-from phase4_causal.serving.rotary_attention import AS_TRAINED, INTERPOLATED, NTK, PARTS, TRAINED, WAYS, RotaryHeads
+from phase4_causal.serving.rotary_attention import (
+    AS_TRAINED,
+    INTERPOLATED,
+    NTK,
+    PARTS,
+    TRAINED,
+    WAYS,
+    RotaryHeads,
+)
 from phase4_causal.writing.sampling import GREEDY, Sampling, new_caches, write
 from shared.attention_utils import causal_mask, streaming_mask
 from shared.measure import count_operations
@@ -44,11 +54,20 @@ def test_operations_and_bytes_of_a_pass():
     d, layers, batch, past, new = 16, 2, 5, 2, 13
     operations, moved = costs(long_model(20, "meta", d, layers), Pass(batch, past, new))
     words, length, model = batch * new, past + new, long_model(20, "cpu", d, layers)
-    assert operations == layers * words * (16 * d**2 + 4 * length * d) + 2 * words * d * len(VOCABULARY)
+    assert operations == layers * words * (16 * d**2 + 4 * length * d) + 2 * words * d * len(
+        VOCABULARY
+    )
     kept = sum(cache.num_bytes for cache in new_caches(model, length, batch))
     assert moved == sum(parameter.nbytes for parameter in model.parameters()) + kept
-    gpt_2, llama_2, llama_3 = (12, 12, 64), (32, 32, 128), (32, 8, 128)  # layers, key-value heads, d_k
-    kib = [kv_cache_bytes(heads, d_k, 1, num_layers=layers) / 2**10 for layers, heads, d_k in (gpt_2, llama_2, llama_3)]
+    gpt_2, llama_2, llama_3 = (
+        (12, 12, 64),
+        (32, 32, 128),
+        (32, 8, 128),
+    )  # layers, key-value heads, d_k
+    kib = [
+        kv_cache_bytes(heads, d_k, 1, num_layers=layers) / 2**10
+        for layers, heads, d_k in (gpt_2, llama_2, llama_3)
+    ]
     assert kib == [36, 512, 128], "of a word, as the lesson says, in 16 bits"
     assert kib[2] * 131_072 == 16 * 2**20, "a text of 128k words: 16 GiB"
 
@@ -62,7 +81,9 @@ def few_words(seed, layers):
     made = ToyTransformer(8, 2, layers, make_attention=CausalSelfAttention).double().eval()
     torch.nn.init.normal_(made.embedding.weight, std=0.5)  # so that it has opinions
     for norm in (module for module in made.modules() if isinstance(module, torch.nn.LayerNorm)):
-        torch.nn.init.normal_(norm.weight, mean=1.0, std=0.3)  # so that one is not taken for another
+        torch.nn.init.normal_(
+            norm.weight, mean=1.0, std=0.3
+        )  # so that one is not taken for another
         torch.nn.init.normal_(norm.bias, std=0.3)
     with torch.no_grad():
         made.output_bias.fill_(-1e4)[END_ID : END_ID + 3] = 0.0
@@ -73,7 +94,9 @@ LARGE, SMALL = few_words(5, layers=2), few_words(3, layers=1)
 
 
 def along(path, todo, chance):
-    """Follows the path, then takes the first choice that is possible and leaves the others to do; notes each chance."""
+    """Follows the path, then takes the first choice that is possible and leaves the others to do;
+    notes each chance.
+    """
 
     def choose(chances):
         if len(chance) == len(path):
@@ -91,7 +114,9 @@ def by_branches(sampling, drafted, limit):
     found, todo = Counter(), [[]]
     while todo:
         choose = along(todo.pop(), todo, chance := [])
-        written = speculate(LARGE, SMALL, [START_ID], sampling, choose, drafted=drafted, limit=limit)
+        written = speculate(
+            LARGE, SMALL, [START_ID], sampling, choose, drafted=drafted, limit=limit
+        )
         found[tuple(written.tokens)] += math.prod(chance)
     return found
 
@@ -121,9 +146,13 @@ def test_a_draft_by_the_large_model_itself_is_kept_whole():
     prompt = [START_ID, 4, 4]
     written = speculate(LARGE, LARGE, prompt, GREEDY, drawn_by(torch.Generator()), drafted=3)
     assert written.tokens == write(LARGE, torch.tensor([prompt])).tokens[0].tolist()
-    assert written.kept == written.judged and written.passes == math.ceil((len(written.tokens) - 3) / 4)
+    assert written.kept == written.judged and written.passes == math.ceil(
+        (len(written.tokens) - 3) / 4
+    )
     p = torch.tensor([0.75, 0.25])
-    assert torch.equal(missing_part(p, p), p), "where rounding refused a word, nothing is missing, and 0 / 0 is NaN"
+    assert torch.equal(missing_part(p, p), p), (
+        "where rounding refused a word, nothing is missing, and 0 / 0 is NaN"
+    )
 
 
 def test_a_cache_forgets_its_end_and_goes_on_from_there():
@@ -131,7 +160,9 @@ def test_a_cache_forgets_its_end_and_goes_on_from_there():
     cache.append(first, first)
     cache.truncate(1)
     keys, values = cache.append(second, second)
-    assert torch.equal(keys, torch.cat([first[:, :, :1], second], dim=2)) and torch.equal(keys, values)
+    assert torch.equal(keys, torch.cat([first[:, :, :1], second], dim=2)) and torch.equal(
+        keys, values
+    )
     with pytest.raises(ValueError, match="between 0 and the 4 positions there: got 5"):
         cache.truncate(5)
     cache.truncate(0)
@@ -142,10 +173,14 @@ def test_a_cache_forgets_its_end_and_goes_on_from_there():
 
 
 def assert_accounts_balance(engine, asked):
-    """A block has as many readers as tables in which it stands; who waits has none; who came first is served first."""
+    """A block has as many readers as tables in which it stands; who waits has none; who came first
+    is served first.
+    """
     cache, reading = engine.cache, Counter(block for text in engine.running for block in text.table)
     assert cache.readers == [reading[block] for block in range(len(cache.readers))]
-    assert all(len(text.table) == math.ceil(text.stored / cache.block_size) for text in engine.running)
+    assert all(
+        len(text.table) == math.ceil(text.stored / cache.block_size) for text in engine.running
+    )
     assert not any(text.table or text.stored for text in engine.waiting)
     places = [asked.index(text) for text in (*engine.running, *engine.waiting)]
     assert places == sorted(places), "the newest is preempted, and is the first to come back"
@@ -167,7 +202,9 @@ written_alone = functools.cache(generate)
 
 
 def serve(seed):
-    """Random requests at random times -> in how many steps a text was preempted, and in how many blocks were shared."""
+    """Random requests at random times -> in how many steps a text was preempted, and in how many
+    blocks were shared.
+    """
     rng, model, happened = random.Random(seed), WRITERS[seed % 5], Counter()
     size, limit, users, asked, expected = rng.choice((1, 2, 3, 5)), 9, 6, [], []
     num_blocks = rng.randint(math.ceil(limit / size), 2 * math.ceil(limit / size))
@@ -177,7 +214,9 @@ def serve(seed):
     engine.cache.values.fill_(math.nan)
     while len(asked) < users or engine.waiting or engine.running:
         if len(asked) < users and rng.random() < 0.7:
-            prompt = tuple(rng.choices(VOCABULARY[4:6], k=rng.randint(0, 5)))  # two words, so that many begin alike
+            prompt = tuple(
+                rng.choices(VOCABULARY[4:6], k=rng.randint(0, 5))
+            )  # two words, so that many begin alike
             asked.append(engine.add(prompt, rng.choice((limit, len(prompt) + 2))))
             expected.append(written_alone(model, prompt, asked[-1].limit))
         before = list(engine.running)
@@ -194,11 +233,15 @@ def serve(seed):
 
 def test_each_user_gets_what_generate_writes_whoever_else_asks_and_however_few_blocks_there_are():
     happened = sum(map(serve, range(200)), Counter())
-    assert min(happened[kind] for kind in ("preempted", "shared", "two blocks shared")) > 50, happened
+    assert min(happened[kind] for kind in ("preempted", "shared", "two blocks shared")) > 50, (
+        happened
+    )
 
 
 def test_four_requests_in_four_blocks_step_by_step():
-    """Each has <start> and a word, and gets three words. In one piece two fit, in blocks of two all four, once."""
+    """Each has <start> and a word, and gets three words. In one piece two fit, in blocks of two all
+    four, once.
+    """
     for num_blocks, size, running in ((2, 4, [2, 2, 0, 2, 2, 0]), (4, 2, [4, 2, 0, 2, 0])):
         engine = Engine(long_model(9).double(), num_blocks, size)
         asked, found = [engine.add([word], limit=4) for word in VOCABULARY[4:8]], []
@@ -213,12 +256,18 @@ def test_full_blocks_are_found_by_all_that_stands_before_their_end_until_they_ar
     cache = PagedCache(1, 5, 2, 2, 3, like=torch.zeros(1), share=True)
     one, like_it, other = Text([7, 8, 9, 8, 7, 9]), Text([7, 8, 9, 8, 7, 9]), Text([8, 8, 9, 8])
     assert cache.take(one) and cache.take(like_it)
-    assert like_it.table[:2] == one.table[:2] and like_it.table[2] != one.table[2], "the last word must be computed"
+    assert like_it.table[:2] == one.table[:2] and like_it.table[2] != one.table[2], (
+        "the last word must be computed"
+    )
     assert (like_it.stored, len(cache.free)) == (4, 1)
-    assert not cache.take(other) and not other.table, "its second block holds what it needs behind another first"
+    assert not cache.take(other) and not other.table, (
+        "its second block holds what it needs behind another first"
+    )
     cache.give_back(like_it)
     cache.give_back(one)
-    assert len(cache.free) == 5 and cache.take(like_it) and like_it.stored == 4, "free blocks are found as well"
+    assert len(cache.free) == 5 and cache.take(like_it) and like_it.stored == 4, (
+        "free blocks are found as well"
+    )
     cache.give_back(like_it)
     assert cache.take(Text(5 * [1, 1])) and not cache.found(one.tokens)
 
@@ -236,10 +285,15 @@ def test_requests_that_could_never_be_served_are_refused():
             engine.add(prompt, limit)
     served = engine.add(["the"], limit=9)
     engine.run()
-    assert decode(served.tokens[1:]) == generate(LARGE, ["the"], 9) and not engine.running, "others are served"
+    assert decode(served.tokens[1:]) == generate(LARGE, ["the"], 9) and not engine.running, (
+        "others are served"
+    )
     two, text = torch.zeros(2, 2, 4), Text([7])
     assert engine.cache.take(text)
-    for key, value, shapes in ((two, two[:1], "(2, 2, 4) and (1, 2, 4)"), (two[:1], two, "(1, 2, 4) and (2, 2, 4)")):
+    for key, value, shapes in (
+        (two, two[:1], "(2, 2, 4) and (1, 2, 4)"),
+        (two[:1], two, "(1, 2, 4) and (2, 2, 4)"),
+    ):
         with pytest.raises(ValueError, match=re.escape(f"must be (1, 2, 4): got {shapes}")):
             engine.cache.store(0, key, value, [text])
 
@@ -251,28 +305,48 @@ def test_a_limit_that_nobody_names_is_that_of_generate():
 # ---- fewer keys and values
 
 D_C, D_R = 11, 4
-ATTENTION, X = LatentAttention(H * D_K, H, D_C, D_R).double(), torch.randn(B, T, H * D_K, dtype=torch.float64)
+ATTENTION, X = (
+    LatentAttention(H * D_K, H, D_C, D_R).double(),
+    torch.randn(B, T, H * D_K, dtype=torch.float64),
+)
 
 
 def test_absorbed_makes_no_keys_of_the_past():
-    """One more word in the cache costs its products with the query and the weights, and no product with a matrix."""
-    costs = [count_operations(ATTENTION.decode, X[:, :1], X.new_zeros(B, past, D_C + D_R)) for past in (13, 14)]
+    """One more word in the cache costs its products with the query and the weights, and no product
+    with a matrix.
+    """
+    costs = [
+        count_operations(ATTENTION.decode, X[:, :1], X.new_zeros(B, past, D_C + D_R))
+        for past in (13, 14)
+    ]
     assert costs[1] - costs[0] == 2 * B * H * (D_C + D_R + D_C)
 
 
 def test_cards_have_one_answer():
     shown_first, blank = Cards.COLOURS * Cards.LETTERS, Cards.COLOURS * Cards.LETTERS + Cards.DIGITS
-    for rows, wanted in zip(*(part.tolist() for part in Cards.draw(5, torch.Generator().manual_seed(0))), strict=True):
-        shown = {letter: digit - shown_first for *letters, digit in rows[: Cards.CARDS] for letter in letters}
-        assert len(shown) == Cards.CARDS * Cards.COLOURS, "a letter of a colour stands on one card only"
-        assert [[shown[letter] for letter in letters] for *letters, _ in rows[Cards.CARDS :]] == wanted
+    for rows, wanted in zip(
+        *(part.tolist() for part in Cards.draw(5, torch.Generator().manual_seed(0))), strict=True
+    ):
+        shown = {
+            letter: digit - shown_first
+            for *letters, digit in rows[: Cards.CARDS]
+            for letter in letters
+        }
+        assert len(shown) == Cards.CARDS * Cards.COLOURS, (
+            "a letter of a colour stands on one card only"
+        )
+        assert [
+            [shown[letter] for letter in letters] for *letters, _ in rows[Cards.CARDS :]
+        ] == wanted
         assert {row[-1] for row in rows[Cards.CARDS :]} == {blank}, "questions show no digit"
 
 
 def test_numbers_kept():
     modules = {way: make(64, 4) for way, make in shared_keys.WAYS.items()}
     latent = modules.pop("latent").project(torch.zeros(1, 1, 64))[2]
-    kept = {way: module.w_k.out_features + module.w_v.out_features for way, module in modules.items()}
+    kept = {
+        way: module.w_k.out_features + module.w_v.out_features for way, module in modules.items()
+    }
     assert kept | {"latent": latent.size(-1)} == shared_keys.KEPT
 
 
@@ -296,16 +370,28 @@ def test_positions_are_those_of_the_mask_and_places_are_counted_within_the_cache
     """Every position takes what it keeps out of the whole past, and numbers it from 0 on."""
     torch.manual_seed(7)
     attention, x = RotaryHeads(H * D_K, H).double(), torch.randn(B, T, H * D_K, dtype=torch.float64)
-    query, key, value = (split_heads(w(x), H) for w in (attention.w_q, attention.w_k, attention.w_v))
+    query, key, value = (
+        split_heads(w(x), H) for w in (attention.w_q, attention.w_k, attention.w_v)
+    )
     cache, turns = rolling(window, first), rotary_attention.frequencies(D_K).double()
     for i, row in enumerate(streaming_mask(T, window, first)):
         kept = row.nonzero()[:, 0]
         places = torch.arange(len(kept))
-        turned = rotary(query[:, :, i : i + 1], places[-1:], turns), rotary(key[:, :, kept], places, turns)
+        turned = (
+            rotary(query[:, :, i : i + 1], places[-1:], turns),
+            rotary(key[:, :, kept], places, turns),
+        )
         heads, _ = scaled_dot_product_attention(*turned, value[:, :, kept])
-        near(attention(x[:, i : i + 1], cache=cache)[0], attention.w_o(merge_heads(heads)), share=1e-10)
+        near(
+            attention(x[:, i : i + 1], cache=cache)[0],
+            attention.w_o(merge_heads(heads)),
+            share=1e-10,
+        )
         assert sorted(cache.positions.tolist()) == kept.tolist()
-        assert all(p == s if p < first else (p - first) % window == s - first for s, p in enumerate(cache.positions))
+        assert all(
+            p == s if p < first else (p - first) % window == s - first
+            for s, p in enumerate(cache.positions)
+        )
 
 
 @pytest.mark.parametrize(
@@ -319,9 +405,15 @@ def test_positions_are_those_of_the_mask_and_places_are_counted_within_the_cache
             "one position at a time: got 2; read word by word",
         ),
         (lambda: LatentAttention(12, 3, 11, 5), "d_rotary must be even: got 5"),
-        (lambda: ATTENTION.decode(X[:, :1], X[0]), "must be (2, T_past, 15): got (23, 12); begin with T_past = 0"),
+        (
+            lambda: ATTENTION.decode(X[:, :1], X[0]),
+            "must be (2, T_past, 15): got (23, 12); begin with T_past = 0",
+        ),
         (lambda: ATTENTION.decode(X[:, :1], X), "must be (2, T_past, 15): got (2, 23, 12)"),
-        (lambda: ATTENTION.decode(X[:, :1], torch.zeros(3, 0, 15)), "must be (2, T_past, 15): got (3, 0, 15)"),
+        (
+            lambda: ATTENTION.decode(X[:, :1], torch.zeros(3, 0, 15)),
+            "must be (2, T_past, 15): got (3, 0, 15)",
+        ),
     ],
 )
 def test_what_caches_and_latent_attention_cannot_do_is_said(refused, rule):
@@ -336,9 +428,13 @@ def test_frequencies_pair_by_pair(stretch):
     for i, plain in enumerate(found[AS_TRAINED]):
         assert plain == pytest.approx(10000 ** (-2 * i / SIZE), rel=1e-5)
         assert found[INTERPOLATED][i] == pytest.approx(plain / stretch)
-        assert found[NTK][i] == pytest.approx(plain * stretch ** (-i / (SIZE / 2 - 1)), rel=1e-5)  # last: / s
+        assert found[NTK][i] == pytest.approx(
+            plain * stretch ** (-i / (SIZE / 2 - 1)), rel=1e-5
+        )  # last: / s
         rounds = TRAINED * plain / (2 * math.pi)
-        slowed = 1 if rounds >= 2 else 0 if rounds <= 1 else rounds - 1  # share of the plain frequency that is kept
+        slowed = (
+            1 if rounds >= 2 else 0 if rounds <= 1 else rounds - 1
+        )  # share of the plain frequency that is kept
         assert found[PARTS][i] == pytest.approx(slowed * plain + (1 - slowed) * plain / stretch)
 
 
@@ -358,7 +454,9 @@ def test_heads_are_attention_with_turned_queries_and_keys(way):
     scale = (0.1 * math.log(4) + 1) ** 2 if way == PARTS else 1
     for mask in (None, torch.arange(11) % 4 != 1):
         seen = causal_mask(11) if mask is None else causal_mask(11) & mask
-        heads = F.scaled_dot_product_attention(turned(query) * scale, turned(key), value, attn_mask=seen)
+        heads = F.scaled_dot_product_attention(
+            turned(query) * scale, turned(key), value, attn_mask=seen
+        )
         output, weights = module(x, mask if mask is None else mask.expand(11, 11))
         near(output, module.w_o(merge_heads(heads)), share=1e-10)
         assert not weights[..., ~seen].any()

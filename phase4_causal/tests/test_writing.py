@@ -1,4 +1,6 @@
-"""Writing with and without a cache, sampling against a plain loop, quality against the grammar worked by hand."""
+"""Writing with and without a cache, sampling against a plain loop, quality against the grammar
+worked by hand.
+"""
 
 import math
 
@@ -52,7 +54,9 @@ def test_a_cache_keeps_numbers_that_it_can_hold_and_refuses_others(kept, given):
         assert all(torch.equal(numbers, new.to(kept)) for numbers in cache.append(new, new))
         return
     for pair in ((new, new.to(kept)), (new.to(kept), new)):
-        with pytest.raises(ValueError, match=rf"holds {kept}.*got {given}; make it with dtype={given}"):
+        with pytest.raises(
+            ValueError, match=rf"holds {kept}.*got {given}; make it with dtype={given}"
+        ):
             cache.append(*pair)
     assert cache.length == 0
 
@@ -77,7 +81,9 @@ def generation_oracle(logits, temperature, top_k, top_p):
 def test_sampling_is_the_plain_loop(temperature, top_k, top_p):
     logits = torch.randn(3, 17, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     ours = Sampling(temperature, top_k, top_p).probabilities(logits)
-    expected = [generation_oracle(row, temperature, top_k, top_p or math.inf) for row in logits.tolist()]
+    expected = [
+        generation_oracle(row, temperature, top_k, top_p or math.inf) for row in logits.tolist()
+    ]
     near(ours, torch.tensor(expected, dtype=torch.float64))
 
 
@@ -92,7 +98,9 @@ def test_top_p_keeps_the_word_that_reaches_p_and_small_temperatures_are_greedy()
 def test_what_is_written_with_a_cache_is_what_one_pass_says_and_repeats_with_the_seed():
     model, start = generation_model(), torch.tensor([[START_ID, 9]]).expand(5, -1)
     one, same, other = (
-        write(model, start, Sampling(2.0, 30), limit=13, generator=torch.Generator().manual_seed(seed))
+        write(
+            model, start, Sampling(2.0, 30), limit=13, generator=torch.Generator().manual_seed(seed)
+        )
         for seed in (0, 0, 1)
     )
     assert torch.equal(one.tokens, same.tokens) and not torch.equal(one.tokens, other.tokens)
@@ -105,7 +113,9 @@ def test_what_is_written_with_a_cache_is_what_one_pass_says_and_repeats_with_the
 
 def test_temperature_0_is_the_greedy_generation_of_the_plain_function():
     model, start = generation_model(), torch.tensor([[START_ID, *encode(["the", "cat"])]])
-    assert write(model, start, Sampling(0.0), limit=12).sentences() == [generate(model, ["the", "cat"], limit=12)]
+    assert write(model, start, Sampling(0.0), limit=12).sentences() == [
+        generate(model, ["the", "cat"], limit=12)
+    ]
 
 
 def test_writing_stops_at_end_pads_and_leaves_room():
@@ -116,14 +126,21 @@ def test_writing_stops_at_end_pads_and_leaves_room():
     written = write(model, start)
     assert written.tokens.tolist() == [[START_ID, END_ID]] * 2 and written.sentences() == [[], []]
     tokens = torch.tensor([[START_ID, 9, PAD_ID, 8, END_ID, PAD_ID]])
-    words = [VOCABULARY[9], VOCABULARY[PAD_ID], VOCABULARY[8]]  # padding before <end> was written, and is a mistake
+    words = [
+        VOCABULARY[9],
+        VOCABULARY[PAD_ID],
+        VOCABULARY[8],
+    ]  # padding before <end> was written, and is a mistake
     assert Written(tokens, tokens, []).sentences() == [words]
     with pytest.raises(ValueError, match="after the prompt of 3 words: got 3"):
         write(model, torch.full((1, 4), START_ID), limit=3)
 
 
 def test_accepted_is_what_the_grammar_can_make():
-    good, bad = ["the", "cat", "sat", "on", "the", "mat"], ["these", "cat", "sat", "on", "the", "mat"]
+    good, bad = (
+        ["the", "cat", "sat", "on", "the", "mat"],
+        ["these", "cat", "sat", "on", "the", "mat"],
+    )
     assert generate4.accepted([good, bad, ["a", "dog", "slept", "in", "a", "bed"], good]) == 3 / 4
 
 
@@ -131,7 +148,9 @@ def test_entropy_of_a_sentence_against_a_plain_loop():
     model, sampling = generation_model(), Sampling(4.0, top_p=0.8)
     with torch.no_grad():
         model.output_bias[END_ID] = 20.0  # so that sentences differ in length
-    written = write(model, torch.full((9, 2), START_ID), sampling, generator=torch.Generator().manual_seed(2))
+    written = write(
+        model, torch.full((9, 2), START_ID), sampling, generator=torch.Generator().manual_seed(2)
+    )
     assert len({len(words) for words in written.sentences()}) > 2
     for row, tokens in enumerate(written.tokens.tolist()):
         entropy = 0.0
@@ -147,6 +166,11 @@ def test_entropy_of_a_sentence_against_a_plain_loop():
 def test_the_work_is_that_of_the_formulas_and_the_cache_exact():
     model, lengths = long_model(17, "meta"), (1, 3, 17)
     for way in cache_savings.COLORS:
-        counted = [count_operations(cache_savings.step, model, n, way == "with the cache") for n in lengths]
+        counted = [
+            count_operations(cache_savings.step, model, n, way == "with the cache") for n in lengths
+        ]
         assert counted == [cache_savings.on_paper(n, way) for n in lengths]
-    assert cache_savings.largest_difference(generation_model(), torch.tensor([[4, 9, 7, 30, 5, 9]])) < 1e-12
+    assert (
+        cache_savings.largest_difference(generation_model(), torch.tensor([[4, 9, 7, 30, 5, 9]]))
+        < 1e-12
+    )

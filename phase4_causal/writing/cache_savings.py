@@ -1,11 +1,13 @@
 """What does a key-value cache save, and does the model still write the same?
 
-Without a cache token T costs a pass over all T tokens; with it, one over one token that attends to T keys:
+Without a cache token T costs a pass over all T tokens; with it, one over one token that attends to
+T keys:
 
     without   L (16 T d² + 4 T² d) + 2 T d V     projections and feed-forward network 8 d² each, attention, words
     with      L (16 d² + 4 T d) + 2 d V          exactly one T-th
 
-PyTorch counts operations on tensors without numbers. Read word by word, the logits must be those of one pass.
+PyTorch counts operations on tensors without numbers. Read word by word, the logits must be those of
+one pass.
 """
 
 import math
@@ -39,7 +41,9 @@ def largest_difference(model: ToyTransformer, tokens: Tensor) -> float:
 
 @torch.no_grad()
 def step(model: ToyTransformer, length: int, cached: bool) -> Tensor:
-    """The logits of the token after `length` tokens; with a cache, length - 1 of them are in it already."""
+    """The logits of the token after `length` tokens; with a cache, length - 1 of them are in it
+    already.
+    """
     caches = new_caches(model, length) if cached else []
     for cache in caches:
         cache.length = length - 1  # their numbers do not matter for the costs
@@ -55,18 +59,28 @@ def on_paper(length: int, way: str) -> int:
 
 
 def measure(run: Run) -> Numbers:
-    """Operations of one more word, an addition and a multiplication are two; the largest difference of a logit."""
+    """Operations of one more word, an addition and a multiplication are two; the largest difference
+    of a logit.
+    """
     last = LENGTHS[-1]
-    model, trained = long_model(last, "meta", D_MODEL, NUM_LAYERS), load_causal_model(run.options, run.seed)
+    model, trained = (
+        long_model(last, "meta", D_MODEL, NUM_LAYERS),
+        load_causal_model(run.options, run.seed),
+    )
     run.shown["MiB"] = sum(cache.num_bytes for cache in new_caches(model, last)) / 2**20
     found: Numbers = {}
     for way in COLORS:
         for length in LENGTHS:
-            found[f"{way}, {length}"] = count_operations(step, model, length, way == "with the cache")
+            found[f"{way}, {length}"] = count_operations(
+                step, model, length, way == "with the cache"
+            )
     least, most = (sum(on_paper(length, way) for length in range(1, last + 1)) for way in COLORS)
     tokens = torch.tensor([[START_ID, *encode(run.options.words)]])
     difference = largest_difference(in_double(trained.model), tokens)
-    return found | {"all words: without / with": most / least, "largest difference of a logit": difference}
+    return found | {
+        "all words: without / with": most / least,
+        "largest difference of a logit": difference,
+    }
 
 
 def picture(found: Results) -> Figure:
@@ -83,7 +97,14 @@ def picture(found: Results) -> Figure:
     ax.minorticks_off()
     least, most = (height for _, height, _ in ends.values())
     ax.annotate("", (last, most), (last, least), arrowprops={"arrowstyle": "<->", "color": INK})
-    ax.text(0.9 * last, math.sqrt(most * least), f"÷ {most / least:,.0f}", ha="right", va="center", fontsize=14)
+    ax.text(
+        0.9 * last,
+        math.sqrt(most * least),
+        f"÷ {most / least:,.0f}",
+        ha="right",
+        va="center",
+        fontsize=14,
+    )
     label_ends(ax, ends, size=10)
     return fig
 

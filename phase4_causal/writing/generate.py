@@ -1,9 +1,10 @@
 """How does a trained model write, and how many of its sentences are right?
 
-It says how likely each next word is, a rule picks one (sampling.py), and it reads on from there; a film shows it. The
-grammar can say of every sentence whether it could have made it. A high temperature makes mistakes; top-p cuts off the
-many words that are unlikely one by one and not unlikely together (Holtzman et al. 2020). Its price is variety: the
-entropy of a sentence, in nats, beside that of the grammar.
+It says how likely each next word is, a rule picks one (sampling.py), and it reads on from there; a
+film shows it. The grammar can say of every sentence whether it could have made it. A high
+temperature makes mistakes; top-p cuts off the many words that are unlikely one by one and not
+unlikely together (Holtzman et al. 2020). Its price is variety: the entropy of a sentence, in nats,
+beside that of the grammar.
 """
 
 import argparse
@@ -24,7 +25,16 @@ from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Film, Results, Run
 from shared.grammar.entropy import sentence_log_probability
-from shared.toy_language import MAX_LENGTH, PAD_ID, START_ID, VOCABULARY, decode, encode, sample_sentence, tokenize
+from shared.toy_language import (
+    MAX_LENGTH,
+    PAD_ID,
+    START_ID,
+    VOCABULARY,
+    decode,
+    encode,
+    sample_sentence,
+    tokenize,
+)
 from shared.toy_model import ToyTransformer
 from shared.visualization_utils import (
     BLUE,
@@ -43,18 +53,30 @@ TEMPERATURES = (0.5, 1.0, 1.5, 2.0)
 RULES = {"all words": None, "top-p 0.95": 0.95}
 COLORS = {"all words": GREY, "top-p 0.95": BLUE}
 NUM_SENTENCES, LIMIT = 500, 18  # words; the grammar never needs more
-SHOWN, SECONDS, HELD = 6, 1.2, 3  # of the film: next words, for each page, pages that the last one stays
+SHOWN, SECONDS, HELD = (
+    6,
+    1.2,
+    3,
+)  # of the film: next words, for each page, pages that the last one stays
 
 
 def write_on(model: ToyTransformer, tokens: Tensor, sampling: Sampling, run: Run) -> None:
-    """Print the greedy sentence and three drawn ones, with what the grammar says; the first drawn one is filmed."""
+    """Print the greedy sentence and three drawn ones, with what the grammar says; the first drawn
+    one is filmed.
+    """
     for name, rule, count in (("the likeliest word each time", GREEDY, 1), ("drawn", sampling, 3)):
         generator = torch.Generator().manual_seed(run.seed)
-        written = write(model, tokens.expand(count, -1), rule, limit=MAX_LENGTH + 1, generator=generator)
+        written = write(
+            model, tokens.expand(count, -1), rule, limit=MAX_LENGTH + 1, generator=generator
+        )
         print(f"   {name}")
         for words in written.sentences():
             log_probability = sentence_log_probability(words)
-            verdict = "not in the grammar" if log_probability == -math.inf else f"ln P = {log_probability:.1f}"
+            verdict = (
+                "not in the grammar"
+                if log_probability == -math.inf
+                else f"ln P = {log_probability:.1f}"
+            )
             print(f"      {' '.join(words)}   ({verdict})")
     run.shown["written"] = written
 
@@ -66,13 +88,19 @@ def accepted(sentences: list[list[str]]) -> float:
 
 @cache
 def grammar_entropy() -> float:
-    """Entropy of the sentences of the grammar in nats, the mean of -ln P over 4,000 that it draws itself."""
+    """Entropy of the sentences of the grammar in nats, the mean of -ln P over 4,000 that it draws
+    itself.
+    """
     rng = random.Random(0)
-    return -statistics.mean(sentence_log_probability(sample_sentence(rng).words) for _ in range(4000))
+    return -statistics.mean(
+        sentence_log_probability(sample_sentence(rng).words) for _ in range(4000)
+    )
 
 
 def measure(run: Run) -> Numbers:
-    """Share of accepted sentences, and entropy of a sentence in nats, for each temperature; written from nothing."""
+    """Share of accepted sentences, and entropy of a sentence in nats, for each temperature; written
+    from nothing.
+    """
     options = run.options
     try:
         prompt = torch.tensor([[START_ID, *encode(tokenize(options.prompt))]])
@@ -87,7 +115,10 @@ def measure(run: Run) -> Numbers:
     found: Numbers = {}
     for rule, top_p in RULES.items():
         for temperature in TEMPERATURES:
-            way, generator = Sampling(temperature, top_p=top_p), torch.Generator().manual_seed(run.seed)
+            way, generator = (
+                Sampling(temperature, top_p=top_p),
+                torch.Generator().manual_seed(run.seed),
+            )
             written = write(model, start, way, limit=LIMIT, generator=generator)
             found[f"accepted, {rule}, {temperature:g}"] = accepted(written.sentences())
             found[f"entropy, {rule}, {temperature:g}"] = written.entropy(way).mean().item()
@@ -122,16 +153,26 @@ def page(written: Written, step: int, note: str) -> Figure:
     fig.text(0.02, 0.92, "One word at a time: each is drawn, and then read", fontsize=13)
     fig.text(0.02, 0.02, note, color=QUIET)
     look, chances = fig.add_axes((0.08, 0.2, 0.62, 0.4)), fig.add_axes((0.79, 0.2, 0.15, 0.64))
-    look.pcolormesh(weights.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=0.8)
-    look.set(xlim=(0, len(tokens)), ylim=(heads, 0), xlabel=f'what "{tokens[so_far - 1]}" looks at, last layer')
+    look.pcolormesh(
+        weights.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=0.8
+    )
+    look.set(
+        xlim=(0, len(tokens)),
+        ylim=(heads, 0),
+        xlabel=f'what "{tokens[so_far - 1]}" looks at, last layer',
+    )
     look.xaxis.tick_top()
     turned = {"rotation": 45, "ha": "left", "rotation_mode": "anchor", "fontsize": 14}
     look.set_xticks([i + 0.5 for i in range(so_far + 1)], tokens[: so_far + 1], **turned)
     look.get_xticklabels()[-1].set(color=RED, fontweight="bold")
-    look.set_yticks([i + 0.5 for i in range(heads)], [f"head {head}" for head in range(heads)], fontsize=11)
+    look.set_yticks(
+        [i + 0.5 for i in range(heads)], [f"head {head}" for head in range(heads)], fontsize=11
+    )
     probabilities = written.logits[0, step].softmax(dim=-1)
     words = probabilities.topk(SHOWN).indices
-    words[-1] = words[-1] if taken in words else taken  # a rarer word was drawn: it takes the last place
+    words[-1] = (
+        words[-1] if taken in words else taken
+    )  # a rarer word was drawn: it takes the last place
     likely = {VOCABULARY[word]: [probabilities[word].item()] for word in words.tolist()}
     colors = dict.fromkeys(likely, GREY) | {VOCABULARY[taken]: RED}
     charts.bars(chances, likely, colors, number="{:.0%}").set(xlim=(0, 1), xlabel="the next word")
@@ -144,28 +185,50 @@ def page(written: Written, step: int, note: str) -> Figure:
 def film(found: Results) -> Film:
     """A sentence while it is written."""
     written = found.shown["written"]
-    steps = [step for step, token in enumerate(written.tokens[0, -len(written.attended) :]) if token != PAD_ID]
+    steps = [
+        step
+        for step, token in enumerate(written.tokens[0, -len(written.attended) :])
+        if token != PAD_ID
+    ]
     note = f"{found.shown['label']} · temperature {found.options.temperature:g} · weights from 0 (white) to 1 (dark)"
     images = in_few_colors([picture_of(page(written, step, note)) for step in steps])
     return images + images[-1:] * HELD, SECONDS
 
 
 def picture(found: Results) -> Figure:
-    """Accepted sentences against how varied they are: a line for each rule, a point for each temperature."""
+    """Accepted sentences against how varied they are: a line for each rule, a point for each
+    temperature.
+    """
     fig, ax = plt.subplots(figsize=(8.2, 5), layout="constrained")
     temperatures = [f"{temperature:g}" for temperature in TEMPERATURES]
     for (rule, color), above in zip(COLORS.items(), (-0.06, 0.06), strict=True):
-        variety, share = (found.row(f"{name}, {rule}", temperatures) for name in ("entropy", "accepted"))
+        variety, share = (
+            found.row(f"{name}, {rule}", temperatures) for name in ("entropy", "accepted")
+        )
         ax.plot(variety, share, "o-", color=color, ms=8, linewidth=2)
         for x, y, temperature in zip(variety, share, TEMPERATURES, strict=True):
             away = above if temperature <= 1 else -above  # the lines cross behind it
-            ax.text(x, y + away, f"{temperature:g}", ha="center", va="center", color=readable(color))
-        ax.text(variety[-1] - 0.5, share[-1], rule, ha="right", va="center", color=readable(color), fontsize=11)
+            ax.text(
+                x, y + away, f"{temperature:g}", ha="center", va="center", color=readable(color)
+            )
+        ax.text(
+            variety[-1] - 0.5,
+            share[-1],
+            rule,
+            ha="right",
+            va="center",
+            color=readable(color),
+            fontsize=11,
+        )
     own = found.mean["entropy of the grammar"]
     ax.axvline(own, color=INK, linewidth=1, linestyle="--", zorder=0)
     ax.plot(own, 1, "*", color=INK, ms=14)
     ax.text(own + 0.6, 1, "the grammar itself: its variety, and no mistake", va="center")
-    ax.set(ylim=(0, 1.06), xlabel="variety: entropy of a sentence, nats", ylabel="correct: accepted by the grammar")
+    ax.set(
+        ylim=(0, 1.06),
+        xlabel="variety: entropy of a sentence, nats",
+        ylabel="correct: accepted by the grammar",
+    )
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.grid(axis="y", color=HIDDEN)
     return fig
@@ -173,10 +236,20 @@ def picture(found: Results) -> Figure:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--prompt", default="the cat", metavar="TEXT", help='what the model continues (default: "the cat")')
+    add(
+        "--prompt",
+        default="the cat",
+        metavar="TEXT",
+        help='what the model continues (default: "the cat")',
+    )
     add("--temperature", type=float, default=1.0, metavar="T", help="0: greedy; default: 1")
     add("--top-k", type=int, metavar="K", help="draw among the K likeliest words (default: all)")
-    add("--top-p", type=float, metavar="P", help="draw among the words that together have probability P (default: all)")
+    add(
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="draw among the words that together have probability P (default: all)",
+    )
 
 
 main = Experiment(

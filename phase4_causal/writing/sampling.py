@@ -23,7 +23,9 @@ HOTTEST = 1e30  # more is infinite in 32 bits, and a word of no chance, whose lo
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next word is picked. None: no limit on the words. Raises ValueError for values without a meaning."""
+    """How the next word is picked. None: no limit on the words. Raises ValueError for values
+    without a meaning.
+    """
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -36,14 +38,26 @@ class Sampling:
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top-k must leave 1 word or more: got {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top-p must lie above 0 and at most at 1 (all words): got {self.top_p:g}")
+            raise ValueError(
+                f"top-p must lie above 0 and at most at 1 (all words): got {self.top_p:g}"
+            )
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Logits (..., V) -> the probabilities (..., V) by which the next word is drawn; each row sums to 1."""
-        if min(self.temperature, self.top_p or 1) < torch.finfo(logits.dtype).tiny:  # 0, or rounds to it: 0 / 0 is NaN
-            return F.one_hot(logits.argmax(dim=-1), logits.size(-1)).to(logits.dtype)  # (..., V) -> (...) -> (..., V)
-        logits = logits - logits.max(dim=-1, keepdim=True).values  # else a small temperature overflows
-        ranked, order = (logits / self.temperature).softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
+        """Logits (..., V) -> the probabilities (..., V) by which the next word is drawn; each row
+        sums to 1.
+        """
+        if (
+            min(self.temperature, self.top_p or 1) < torch.finfo(logits.dtype).tiny
+        ):  # 0, or rounds to it: 0 / 0 is NaN
+            return F.one_hot(logits.argmax(dim=-1), logits.size(-1)).to(
+                logits.dtype
+            )  # (..., V) -> (...) -> (..., V)
+        logits = (
+            logits - logits.max(dim=-1, keepdim=True).values
+        )  # else a small temperature overflows
+        ranked, order = (
+            (logits / self.temperature).softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
+        )
         if self.top_k is not None:
             ranked[..., self.top_k :] = 0.0
             ranked = ranked / ranked.sum(dim=-1, keepdim=True)
@@ -59,10 +73,12 @@ GREEDY = Sampling(temperature=0.0)
 
 @dataclass
 class Written:
-    """What was generated for B sentences that share the length of their prompt; S is the number of steps.
+    """What was generated for B sentences that share the length of their prompt; S is the number of
+    steps.
 
-    tokens (B, T + S): <start>, prompt, new words, <end>, then padding. logits (B, S, V). attended[s][layer]
-    (B, H, T + s): the weights of the newest token in step s, on itself and all tokens before.
+    tokens (B, T + S): <start>, prompt, new words, <end>, then padding. logits (B, S, V).
+    attended[s][layer] (B, H, T + s): the weights of the newest token in step s, on itself and all
+    tokens before.
     """
 
     tokens: Tensor
@@ -74,7 +90,9 @@ class Written:
 
         On average over sentences that is the entropy of the sentences (the chain rule).
         """
-        entropies = torch.special.entr(sampling.probabilities(self.logits)).sum(dim=-1)  # (B, S, V) -> (B, S)
+        entropies = torch.special.entr(sampling.probabilities(self.logits)).sum(
+            dim=-1
+        )  # (B, S, V) -> (B, S)
         ended = self.tokens[:, -self.logits.size(1) :] == END_ID  # (B, T + S) -> (B, S)
         goes_on = ended.cumsum(dim=1) - ended.long() == 0  # up to the step that wrote <end>
         return (entropies * goes_on).sum(dim=1)
@@ -86,13 +104,18 @@ class Written:
 
 
 def new_caches(model: ToyTransformer, max_length: int, batch: int = 1) -> list[KeyValueCache]:
-    """An empty cache for each layer. Raises ValueError if the model has fewer than max_length positions."""
+    """An empty cache for each layer. Raises ValueError if the model has fewer than max_length
+    positions.
+    """
     limit, d_model = model.positions.shape
     if max_length > limit:
         raise ValueError(f"this model has {limit} positions: got max_length={max_length}")
     like = model.embedding.weight
     heads = [block.attention.num_heads for block in model.blocks]
-    return [KeyValueCache(batch, h, max_length, d_model // h, dtype=like.dtype, device=like.device) for h in heads]
+    return [
+        KeyValueCache(batch, h, max_length, d_model // h, dtype=like.dtype, device=like.device)
+        for h in heads
+    ]
 
 
 @torch.no_grad()
@@ -104,21 +127,29 @@ def write(
     limit: int = MAX_LENGTH,
     generator: torch.Generator | None = None,
 ) -> Written:
-    """Go on from tokens (B, T), <start> and a prompt, until all sentences have ended or have `limit` words.
+    """Go on from tokens (B, T), <start> and a prompt, until all sentences have ended or have
+    `limit` words.
 
-    generator: a CPU generator; the same seed draws the same words. Raises ValueError if the prompt fills the limit.
+    generator: a CPU generator; the same seed draws the same words. Raises ValueError if the prompt
+    fills the limit.
     """
     batch, length = tokens.shape
     if length > limit:
-        raise ValueError(f"limit must leave room after the prompt of {length - 1} words: got {limit}")
+        raise ValueError(
+            f"limit must leave room after the prompt of {length - 1} words: got {limit}"
+        )
     caches, new, all_logits, attended = new_caches(model, limit + 1, batch), tokens, [], []
     ended = torch.zeros(batch, dtype=torch.bool, device=tokens.device)
     while tokens.size(1) <= limit and not ended.all():
         logits, layers = model(new, caches=caches)
-        all_logits.append(logits[:, -1])  # (B, T, V) -> (B, V): the last position predicts what comes next
+        all_logits.append(
+            logits[:, -1]
+        )  # (B, T, V) -> (B, V): the last position predicts what comes next
         attended.append([weights[:, :, -1] for weights in layers])  # (B, H, T, T_k) -> (B, H, T_k)
         chances = sampling.probabilities(all_logits[-1]).cpu()
-        drawn = torch.multinomial(chances, 1, generator=generator).to(tokens.device)  # (B, V) -> (B, 1)
+        drawn = torch.multinomial(chances, 1, generator=generator).to(
+            tokens.device
+        )  # (B, V) -> (B, 1)
         new = drawn.masked_fill(ended[:, None], PAD_ID)
         ended |= new[:, 0] == END_ID
         tokens = torch.cat([tokens, new], dim=1)  # (B, T) -> (B, T + 1)

@@ -12,10 +12,11 @@
         null={"*": 0.5},
     )
 
-It stands in the file that measures it (shared/experiment.py) and is read from there by the terminal, the report page,
-data/claims.md and the tests. A rule judges one seed; the verdict is in how many of ten seeds it holds
-(shared/evidence/record.py). Rules were made on seeds 0 to 9 and committed before seeds 100 to 109 were run. A claim
-that came later says with `explored` how it did on seeds 0 to 9, until a new record judges it.
+It stands in the file that measures it (shared/experiment.py) and is read from there by the
+terminal, the report page, data/claims.md and the tests. A rule judges one seed; the verdict is in
+how many of ten seeds it holds (shared/evidence/record.py). Rules were made on seeds 0 to 9 and
+committed before seeds 100 to 109 were run. A claim that came later says with `explored` how it did
+on seeds 0 to 9, until a new record judges it.
 """
 
 import importlib
@@ -35,7 +36,9 @@ Rule = Callable[[Numbers], bool]
 
 
 class World(dict[str, float]):
-    """Numbers written short: a name may be a pattern, {"*, reverse": 1.0}; the first that fits counts."""
+    """Numbers written short: a name may be a pattern, {"*, reverse": 1.0}; the first that fits
+    counts.
+    """
 
     def __missing__(self, name: str) -> float:
         for pattern, number in self.items():
@@ -69,12 +72,13 @@ class Verdict:
 class Claim:
     """What is said, where it is said, and when it counts as true.
 
-    effect: the number that decides, with its bar, at_least or at_most. also: what else must be so with the same seed.
-    rule says all of this in words. oracle, null: numbers as they would be if the claim were right, and if there were
-    nothing in it; the rule must tell them apart. revised: what a look at results, of seeds 0 to 9, changed in the rule.
-    explored: of a claim that is newer than the record, in how many of seeds 0 to 9 the rule held. Those seeds are for
-    making rules, so this is no verdict; the next record gives one, and then the line goes.
-    script: where it is measured, filled in by Experiment.
+    effect: the number that decides, with its bar, at_least or at_most. also: what else must be so
+    with the same seed. rule says all of this in words. oracle, null: numbers as they would be if
+    the claim were right, and if there were nothing in it; the rule must tell them apart. revised:
+    what a look at results, of seeds 0 to 9, changed in the rule. explored: of a claim that is newer
+    than the record, in how many of seeds 0 to 9 the rule held. Those seeds are for making rules, so
+    this is no verdict; the next record gives one, and then the line goes. script: where it is
+    measured, filled in by Experiment.
     """
 
     id: str

@@ -1,7 +1,8 @@
 """Findings: what one run measured, and what it says of each claim beside the record.
 
-An experiment judges its claims with `judged`, prints a line for each with `print_verdicts`, and keeps all of it with
-`save` in data/processed/findings/, a file for each script, from where shared/evidence/report/ makes a page.
+An experiment judges its claims with `judged`, prints a line for each with `print_verdicts`, and
+keeps all of it with `save` in data/processed/findings/, a file for each script, from where
+shared/publishing/report/ makes a page.
 """
 
 import json
@@ -14,7 +15,10 @@ from shared.evidence import record
 from shared.evidence.claims import MARKS, Claim, Numbers
 
 WIDTH = 118  # of the printed lines
-MOST_OUTSIDE, FEWEST_OUTSIDE = 0.15, 3  # numbers of a run outside the record's ranges: where more are, it is said
+MOST_OUTSIDE, FEWEST_OUTSIDE = (
+    0.15,
+    3,
+)  # numbers of a run outside the record's ranges: where more are, it is said
 
 
 def number(value: float) -> str:
@@ -26,14 +30,18 @@ def number(value: float) -> str:
     return f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
 
 
-def between(ends: Sequence[float] | None, written: Callable[[float], str] = number, to: str = " to ") -> str:
+def between(
+    ends: Sequence[float] | None, written: Callable[[float], str] = number, to: str = " to "
+) -> str:
     """An interval as text, "0.52 to 0.58", or one number if both ends read alike; empty for none."""
     return to.join(dict.fromkeys(map(written, ends or ())))
 
 
 def not_on_record(claim: Claim) -> str:
     """What is known of a claim that the record does not have."""
-    explored = f"; in {claim.explored} of 10 exploratory seeds" if claim.explored is not None else ""
+    explored = (
+        f"; in {claim.explored} of 10 exploratory seeds" if claim.explored is not None else ""
+    )
     return f"in this run; not on record yet{explored}"
 
 
@@ -66,7 +74,9 @@ def said_of(finding: Mapping) -> str:
 
 
 def print_verdicts(found: Iterable[Mapping], *, rules: bool) -> None:
-    """A line for each claim: what the record says of it, and where this run by itself says otherwise."""
+    """A line for each claim: what the record says of it, and where this run by itself says
+    otherwise.
+    """
     for finding in found:
         print(textwrap.fill(said_of(finding), WIDTH, subsequent_indent="    "))
         if rules:
@@ -75,7 +85,9 @@ def print_verdicts(found: Iterable[Mapping], *, rules: bool) -> None:
 
 
 def inside_record(script: str, runs: Sequence[Numbers]) -> list[bool]:
-    """Whether each number of these runs that varies on record lies in its range there; empty without a record."""
+    """Whether each number of these runs that varies on record lies in its range there; empty
+    without a record.
+    """
     inside, _ = record.compared([], {record.name_of(script): dict(enumerate(runs))})
     return inside
 
@@ -83,8 +95,8 @@ def inside_record(script: str, runs: Sequence[Numbers]) -> list[bool]:
 def differs(judged: Iterable[Mapping], inside: Sequence[bool]) -> str:
     """Where a run came out otherwise than the record, in words; empty where it did not.
 
-    inside: whether each of its numbers lies in the range on record. One in twenty is expected not to, so nothing is
-    said of one or two, nor of a small share.
+    inside: whether each of its numbers lies in the range on record. One in twenty is expected not
+    to, so nothing is said of one or two, nor of a small share.
     """
     said = []
     turned = [finding["id"] for finding in judged if not finding["as published"]]
@@ -98,10 +110,22 @@ def differs(judged: Iterable[Mapping], inside: Sequence[bool]) -> str:
 
 def file_of(script: str, output_dir: Path) -> Path:
     """Where the findings of a script (its path in the repository) lie."""
-    return output_dir / paths.PROCESSED / "findings" / (script.removesuffix(".py").replace("/", ".") + ".json")
+    return (
+        output_dir
+        / paths.PROCESSED
+        / "findings"
+        / (script.removesuffix(".py").replace("/", ".") + ".json")
+    )
 
 
-def save(output_dir: Path, script: str, found: list[dict], runs: Sequence[Numbers], table: str, answer: str) -> None:
+def save(
+    output_dir: Path,
+    script: str,
+    found: list[dict],
+    runs: Sequence[Numbers],
+    table: str,
+    answer: str,
+) -> None:
     """Keep what a script measured, in place of what it measured before."""
     content = {"script": script, "answer": answer, "table": table, "runs": runs, "findings": found}
     content["differs"] = differs(found, inside_record(script, runs))
@@ -127,4 +151,7 @@ def load(file: Path) -> dict:
 
 def gather(output_dir: Path) -> list[dict]:
     """What every script has saved."""
-    return [load(file) for file in paths.whole_files(output_dir / paths.PROCESSED / "findings", "*.json")]
+    return [
+        load(file)
+        for file in paths.whole_files(output_dir / paths.PROCESSED / "findings", "*.json")
+    ]

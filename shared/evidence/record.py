@@ -1,9 +1,11 @@
-"""The record: what every experiment measured on ten seeds that nobody had run when the rules were committed.
+"""The record: what every experiment measured on ten seeds that nobody had run when the rules were
+committed.
 
-data/evidence.csv is written by ./run_all.sh replicate, one row a number. Seeds 100 to 109 are the record. Seeds from
-110 on are spot checks of it, with other seeds and other kinds of processors (vendor and instruction set). An experiment
-is called by the name of its file. Where the next seed falls is a prediction interval: mean ± 2.37 s of ten seeds holds
-95 % of further ones (Student's t with 9 degrees of freedom, times √(1 + 1/10)).
+data/evidence.csv is written by ./run_all.sh replicate, one row a number. Seeds 100 to 109 are the
+record. Seeds from 110 on are spot checks of it, with other seeds and other kinds of processors
+(vendor and instruction set). An experiment is called by the name of its file. Where the next seed
+falls is a prediction interval: mean ± 2.37 s of ten seeds holds 95 % of further ones (Student's t
+with 9 degrees of freedom, times √(1 + 1/10)).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +31,9 @@ def name_of(script: str) -> str:
 
 
 def check(rows: pd.DataFrame) -> None:
-    """Raise ValueError for rows that are no record: of each number it has all ten seeds, and each row once."""
+    """Raise ValueError for rows that are no record: of each number it has all ten seeds, and each
+    row once.
+    """
     if rows.empty or list(rows.columns) != COLUMNS or rows.isna().any(axis=None):
         raise ValueError("rows, columns or values are missing")
     if not np.isfinite(rows["value"]).all():
@@ -46,7 +50,9 @@ def check(rows: pd.DataFrame) -> None:
 
 @cache
 def read(path: Path = paths.EVIDENCE) -> pd.DataFrame:
-    """All rows; none if there is no record yet. Raises OSError, which names the file, if it is damaged."""
+    """All rows; none if there is no record yet. Raises OSError, which names the file, if it is
+    damaged.
+    """
     if not path.is_file():
         return pd.DataFrame(columns=COLUMNS)
     with paths.damage_names(path, f"git checkout {paths.shown(path)} brings it back"):
@@ -56,13 +62,18 @@ def read(path: Path = paths.EVIDENCE) -> pd.DataFrame:
 
 
 def write(rows: pd.DataFrame, path: Path = paths.EVIDENCE) -> None:
-    """Write the record, a number's seeds side by side; of one seed's rows those that were measured first come first.
+    """Write the record, a number's seeds side by side; of one seed's rows those that were measured
+    first come first.
 
-    Raises ValueError, and writes nothing, for what could not be read again, such as a number of nine seeds.
+    Raises ValueError, and writes nothing, for what could not be read again, such as a number of
+    nine seeds.
     """
     check(rows[COLUMNS])
     ordered = rows[COLUMNS].sort_values(["experiment", "number", "seed"], kind="stable")
-    texts = [f"{value:.0f}" if value == round(value) else f"{value:.{DIGITS}g}" for value in ordered["value"]]
+    texts = [
+        f"{value:.0f}" if value == round(value) else f"{value:.{DIGITS}g}"
+        for value in ordered["value"]
+    ]
     with paths.whole_file(path) as unfinished:
         ordered.assign(value=texts).to_csv(unfinished, index=False, lineterminator="\n")
     read.cache_clear()
@@ -73,13 +84,17 @@ def write(rows: pd.DataFrame, path: Path = paths.EVIDENCE) -> None:
 def runs(experiment: str) -> Sequence[Numbers]:
     """The numbers of each seed of the record; empty unless all seeds are there."""
     rows = read()
-    own = rows[(rows["experiment"] == experiment) & rows["seed"].isin(SEEDS)].drop_duplicates(["number", "seed"])
+    own = rows[(rows["experiment"] == experiment) & rows["seed"].isin(SEEDS)].drop_duplicates(
+        ["number", "seed"]
+    )
     table = own.pivot(index="seed", columns="number", values="value").dropna(axis="columns")
     return table.to_dict("records") if len(table) == len(SEEDS) else []
 
 
 def span(values: Sequence[float]) -> tuple[float, float]:
-    """Where another value falls, 95 % of the time. What was never below 0, or never left 0 to 1, is not said to."""
+    """Where another value falls, 95 % of the time. What was never below 0, or never left 0 to 1, is
+    not said to.
+    """
     numbers = pd.Series(values, dtype=float)
     middle, half = numbers.mean(), WIDTH * numbers.std()
     low = max(middle - half, 0.0) if numbers.min() >= 0 else middle - half
@@ -88,7 +103,9 @@ def span(values: Sequence[float]) -> tuple[float, float]:
 
 
 def interval(experiment: str, *names: str) -> tuple[float, float] | None:
-    """Where a number of this name falls with a new seed, or any of several; None if the record lacks one."""
+    """Where a number of this name falls with a new seed, or any of several; None if the record
+    lacks one.
+    """
     measured = runs(experiment)
     if not measured or not set(names) <= measured[0].keys():
         return None
@@ -112,8 +129,8 @@ def effect(claim: Claim) -> tuple[float, float]:
 def compared(claims: Iterable[Claim], measured: Measured) -> tuple[list[bool], list[str]]:
     """How other runs fall beside the record.
 
-    Returns for each number that varies whether it lies in its interval, and for each decided verdict how it turned,
-    empty if it did not.
+    Returns for each number that varies whether it lies in its interval, and for each decided
+    verdict how it turned, empty if it did not.
     """
     inside, turned = [], []
     for experiment, by_seed in measured.items():
@@ -122,9 +139,15 @@ def compared(claims: Iterable[Claim], measured: Measured) -> tuple[list[bool], l
             inside += [low <= value <= high] if low < high else []
     for claim in claims:
         known = verdict(claim)
-        for seed, numbers in measured.get(name_of(claim.script), {}).items() if known and known.decided else ():
+        for seed, numbers in (
+            measured.get(name_of(claim.script), {}).items() if known and known.decided else ()
+        ):
             here = claim.over([numbers]).kind
-            turned.append("" if here == known.kind else f"seed {seed}: {claim.id}: {here}; in the record: {known}")
+            turned.append(
+                ""
+                if here == known.kind
+                else f"seed {seed}: {claim.id}: {here}; in the record: {known}"
+            )
     return inside, turned
 
 
@@ -132,6 +155,10 @@ def checks() -> dict[str, dict[str, dict[int, dict[str, float]]]]:
     """Processor -> what it measured with further seeds."""
     rows, found = read(), {}
     for row in rows[rows["seed"] > max(SEEDS)].itertuples():
-        numbers = found.setdefault(row.processor, {}).setdefault(row.experiment, {}).setdefault(row.seed, {})
+        numbers = (
+            found.setdefault(row.processor, {})
+            .setdefault(row.experiment, {})
+            .setdefault(row.seed, {})
+        )
         numbers[row.number] = row.value
     return found

@@ -1,4 +1,5 @@
-"""What is wrong with a reader's function: the mistake that it makes, or in words an error, a shape, a sum, a number.
+"""What is wrong with a reader's function: the mistake that it makes, or in words an error, a shape,
+a sum, a number.
 
 It is tried on one case after the other, beside all functions that make a mistake.
 """
@@ -25,7 +26,9 @@ NEARLY = 0.001  # a sum that is off by less is told by how much, since four digi
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one call gave: tensors, or the kind of failure and a message. changed: names of the inputs it wrote to."""
+    """What one call gave: tensors, or the kind of failure and a message. changed: names of the
+    inputs it wrote to.
+    """
 
     tensors: tuple[Tensor, ...] = ()
     failure: str = ""
@@ -36,7 +39,9 @@ class Outcome:
 def call(exercise: Exercise, function: Function, case: Case) -> Outcome:
     """Run the function on copies of the arguments, whatever happens."""
     arguments = [a.clone() if isinstance(a, Tensor) else a for a in case.arguments]
-    inputs = dict(zip(inspect.signature(exercise.solution).parameters, case.arguments, strict=False))
+    inputs = dict(
+        zip(inspect.signature(exercise.solution).parameters, case.arguments, strict=False)
+    )
     try:
         result = function(*arguments)
     except KeyboardInterrupt:
@@ -45,7 +50,9 @@ def call(exercise: Exercise, function: Function, case: Case) -> Outcome:
         return failed(error, inputs)
     tensors, complaint = tensors_of(result, exercise.names)
     pairs = zip(inputs.items(), arguments, strict=True)
-    changed = [name for (name, old), new in pairs if isinstance(old, Tensor) and not torch.equal(old, new)]
+    changed = [
+        name for (name, old), new in pairs if isinstance(old, Tensor) and not torch.equal(old, new)
+    ]
     return Outcome(tensors, complaint, complaint, tuple(changed))
 
 
@@ -58,11 +65,18 @@ def message_of(error: BaseException) -> str:
 
 
 def failed(error: BaseException, inputs: dict[str, Any]) -> Outcome:
-    """An exception as one line, with the line of the reader's file; a bare NotImplementedError is a stub."""
+    """An exception as one line, with the line of the reader's file; a bare NotImplementedError is a
+    stub.
+    """
     frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is that of call()
-    if type(error) is NotImplementedError and not error.args:  # torch raises it as well, with a message
+    if (
+        type(error) is NotImplementedError and not error.args
+    ):  # torch raises it as well, with a message
         inner, outer = frames[-1].name, frames[0].name
-        return Outcome(failure=NOT_WRITTEN, message=NOT_WRITTEN + (f": it needs {inner}" if inner != outer else ""))
+        return Outcome(
+            failure=NOT_WRITTEN,
+            message=NOT_WRITTEN + (f": it needs {inner}" if inner != outer else ""),
+        )
     lines = [frame.lineno for frame in frames if frame.filename == frames[0].filename]
     kind, place = type(error).__name__, f" in line {lines[-1]}" if lines else ""
     said = message_of(error)
@@ -102,7 +116,8 @@ def kind_of(result: Any) -> str:
 
 
 def problem_of(exercise: Exercise, outcome: Outcome, case: Case) -> tuple[str, list[int]]:
-    """What is wrong with an outcome, in words, "" if nothing is; and the numbers of the wrong results, the last first.
+    """What is wrong with an outcome, in words, "" if nothing is; and the numbers of the wrong
+    results, the last first.
 
     The last one is told: the output is made of the weights, and the weights come behind it.
     """
@@ -111,7 +126,9 @@ def problem_of(exercise: Exercise, outcome: Outcome, case: Case) -> tuple[str, l
     expected = call(exercise, exercise.solution, case).tensors
     wrong, right, told = [], [], ""
     for i, name in enumerate(exercise.names):
-        text = difference(name, outcome.tensors[i], expected[i], exercise.tolerance, secret=not case.arguments)
+        text = difference(
+            name, outcome.tensors[i], expected[i], exercise.tolerance, secret=not case.arguments
+        )
         if text:
             wrong.insert(0, i)
             told = text
@@ -122,14 +139,20 @@ def problem_of(exercise: Exercise, outcome: Outcome, case: Case) -> tuple[str, l
     return told, wrong
 
 
-def difference(name: str, actual: Tensor, expected: Tensor, tolerance: float, *, secret: bool) -> str:
-    """What tells a tensor from the right one, in words. secret: the numbers are the task, so they are not told."""
+def difference(
+    name: str, actual: Tensor, expected: Tensor, tolerance: float, *, secret: bool
+) -> str:
+    """What tells a tensor from the right one, in words. secret: the numbers are the task, so they
+    are not told.
+    """
     if actual.shape != expected.shape:
         return f"{name} has shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
     if actual.is_complex() or (expected.dtype == torch.bool and actual.dtype != torch.bool):
         return f"{name} must be {'bool' if expected.dtype == torch.bool else 'real'}: got {actual.dtype}"
     given, right = actual.double(), expected.double()
-    distance = torch.where(given == right, 0.0, (given - right).abs()).nan_to_num(math.inf, math.inf)
+    distance = torch.where(given == right, 0.0, (given - right).abs()).nan_to_num(
+        math.inf, math.inf
+    )
     wrong = (distance > tolerance) | ((right == 0) & (given != 0))
     if not wrong.any():
         return ""
@@ -137,7 +160,9 @@ def difference(name: str, actual: Tensor, expected: Tensor, tolerance: float, *,
     if sums:
         return sums
     worst = int(torch.where(wrong, distance, -1.0).argmax())
-    place = ", ".join(str(i) for i in np.unravel_index(worst, actual.shape))  # torch's takes a second to start
+    place = ", ".join(
+        str(i) for i in np.unravel_index(worst, actual.shape)
+    )  # torch's takes a second to start
     found, wanted = given.flatten()[worst], right.flatten()[worst]
     text = f"{name}[{place}] is {found:.6g}" if place else f"{name} is {found:.6g}"
     if found.isnan():
@@ -146,7 +171,9 @@ def difference(name: str, actual: Tensor, expected: Tensor, tolerance: float, *,
 
 
 def sums_of_rows(name: str, actual: Tensor, expected: Tensor, tolerance: float) -> str:
-    """The first row of shares (..., T_k) with another sum than expected, in words; "" if there is none, or NaN."""
+    """The first row of shares (..., T_k) with another sum than expected, in words; "" if there is
+    none, or NaN.
+    """
     sums, right = actual.double().sum(dim=-1), expected.double().sum(dim=-1)  # (..., T_k) -> (...)
     off = (sums - right).abs() > actual.size(-1) * tolerance
     if actual.isnan().any() or not off.any():
@@ -184,33 +211,51 @@ def check(exercise: Exercise, function: Function) -> Report:
     complaints = []
     if problem:
         where = f" ({case.name})" if case.name else ""
-        complaints.append(recognise(exercise, cases[: len(outcomes)], outcomes, wrong) or problem + where)
+        complaints.append(
+            recognise(exercise, cases[: len(outcomes)], outcomes, wrong) or problem + where
+        )
     if outcomes[-1].changed:
         names = " and ".join(outcomes[-1].changed)
-        complaints.append(f"your function changed {names}, which its caller may still need: make a new tensor")
+        complaints.append(
+            f"your function changed {names}, which its caller may still need: make a new tensor"
+        )
     return Report(WRONG, "; also, ".join(complaints)) if complaints else Report(DONE, DONE)
 
 
-def recognise(exercise: Exercise, cases: list[Case], outcomes: list[Outcome], wrong: list[int]) -> str:
-    """What is said of the mistake that gives all that the reader's function gave, or one wrong result; "" if none."""
+def recognise(
+    exercise: Exercise, cases: list[Case], outcomes: list[Outcome], wrong: list[int]
+) -> str:
+    """What is said of the mistake that gives all that the reader's function gave, or one wrong
+    result; "" if none.
+    """
     with warnings.catch_warnings(action="ignore"):  # about what the reader did not write
-        tried = [(said, function, call(exercise, function, cases[-1])) for said, function in mistakes(exercise)]
+        tried = [
+            (said, function, call(exercise, function, cases[-1]))
+            for said, function in mistakes(exercise)
+        ]
         for parts in (slice(None), *(slice(i, i + 1) for i in wrong)):
             for said, function, outcome in tried:
-                if alike(outcomes[-1], outcome, parts, exercise.tolerance) and shows_first(exercise, function, cases):
+                if alike(outcomes[-1], outcome, parts, exercise.tolerance) and shows_first(
+                    exercise, function, cases
+                ):
                     return said
     return ""
 
 
 def shows_first(exercise: Exercise, function: Function, cases: list[Case]) -> bool:
     """Whether a function is wrong in the last of these cases alone."""
-    *right, wrong = [not problem_of(exercise, call(exercise, function, case), case)[0] for case in cases]
+    *right, wrong = [
+        not problem_of(exercise, call(exercise, function, case), case)[0] for case in cases
+    ]
     return all(right) and not wrong
 
 
 def alike(one: Outcome, other: Outcome, parts: slice, tolerance: float) -> bool:
-    """Whether two calls failed in the same way or gave the same numbers in these results, NaN included."""
+    """Whether two calls failed in the same way or gave the same numbers in these results, NaN
+    included.
+    """
     return one.failure == other.failure and all(
-        a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=0, atol=tolerance, equal_nan=True)
+        a.shape == b.shape
+        and torch.allclose(a.double(), b.double(), rtol=0, atol=tolerance, equal_nan=True)
         for a, b in zip(one.tensors[parts], other.tensors[parts], strict=True)
     )

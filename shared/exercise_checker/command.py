@@ -1,9 +1,11 @@
-"""The command line of an exercises.py, and the file in which the reader writes: my_exercises.py beside it.
+"""The command line of an exercises.py, and the file in which the reader writes: my_exercises.py
+beside it.
 
-It is made of the stubs on the first run and never written to again; git ignores it. Solution, mistakes (exercise.py)
-and the reader's function get the same random inputs, in float64, of sizes that no two axes share. Where the reader's
-numbers are those of a mistake, it is named; where they are nobody's, they are described in words (check.py). train.py
-makes a function the attention of the toy model, and says what it loses and finds there.
+It is made of the stubs on the first run and never written to again; git ignores it. Solution,
+mistakes (exercise.py) and the reader's function get the same random inputs, in float64, of sizes
+that no two axes share. Where the reader's numbers are those of a mistake, it is named; where they
+are nobody's, they are described in words (check.py). train.py makes a function the attention of the
+toy model, and says what it loses and finds there.
 """
 
 import argparse
@@ -38,7 +40,9 @@ HINTS = {"1": "the idea", "2": "the steps and their shapes", "3": "the whole as 
 
 
 @cli.script
-def run(file: str, exercises: Sequence[Exercise], afterwards: str, argv: list[str] | None = None) -> None:
+def run(
+    file: str, exercises: Sequence[Exercise], afterwards: str, argv: list[str] | None = None
+) -> None:
     """Check what the reader wrote, print a line for each exercise, exit with 1 unless all are done.
 
     file: the path of the exercises.py. afterwards: what to say when the reader has done all.
@@ -52,7 +56,9 @@ def run(file: str, exercises: Sequence[Exercise], afterwards: str, argv: list[st
         parser.error(f"no exercise {options.exercise!r}: choose from {names}")
     if options.hint:
         if options.exercise is None:
-            parser.error(f"a hint for which exercise? Its number comes first: python {short(stubs)} 3 --hint 2")
+            parser.error(
+                f"a hint for which exercise? Its number comes first: python {short(stubs)} 3 --hint 2"
+            )
         print(hint(*chosen.popitem(), options.hint, stubs))
         return
     functions = {each.name: each.solution for each in exercises}
@@ -72,19 +78,37 @@ def run(file: str, exercises: Sequence[Exercise], afterwards: str, argv: list[st
 
 def parser_for(description: str) -> argparse.ArgumentParser:
     parser = cli.Parser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("exercise", nargs="?", help="its number or its name (default: all)")
     explained = ", ".join(f"{n}: {what}" for n, what in HINTS.items())
-    parser.add_argument("--hint", nargs="?", const="1", choices=tuple(HINTS), help=f"check nothing, show {explained}")
-    parser.add_argument("--solutions", action="store_true", help="check the reference solutions instead of yours")
-    parser.add_argument("--train", action="store_true", help="train it in the toy model: what does it find, or cost?")
+    parser.add_argument(
+        "--hint",
+        nargs="?",
+        const="1",
+        choices=tuple(HINTS),
+        help=f"check nothing, show {explained}",
+    )
+    parser.add_argument(
+        "--solutions", action="store_true", help="check the reference solutions instead of yours"
+    )
+    parser.add_argument(
+        "--train",
+        action="store_true",
+        help="train it in the toy model: what does it find, or cost?",
+    )
     return parser
 
 
 def about(stubs: Path) -> list[tuple[str, str, int]]:
-    """Of each exercise where it belongs, how hard it is and how many minutes it may take, as its stub says."""
-    told = re.findall(r"^ +Lesson: (.+) · (\w+) · (\d+) min$", stubs.read_text(encoding="utf-8"), re.MULTILINE)
+    """Of each exercise where it belongs, how hard it is and how many minutes it may take, as its
+    stub says.
+    """
+    told = re.findall(
+        r"^ +Lesson: (.+) · (\w+) · (\d+) min$", stubs.read_text(encoding="utf-8"), re.MULTILINE
+    )
     return [(section, level, int(minutes)) for section, level, minutes in told]
 
 
@@ -93,11 +117,17 @@ def hint(number: str, exercise: Exercise, which: str, stubs: Path) -> str:
     text = f"{number} {exercise.name}, hint {which} of {len(HINTS)}: {HINTS[which]}\n\n"
     text += textwrap.indent(exercise.paragraphs[int(which) - 1], "    ")
     more = str(int(which) + 1)
-    return text + (f"\n\nmore: python {short(stubs)} {number} --hint {more}, {HINTS[more]}" if more in HINTS else "")
+    return text + (
+        f"\n\nmore: python {short(stubs)} {number} --hint {more}, {HINTS[more]}"
+        if more in HINTS
+        else ""
+    )
 
 
 def report(chosen: dict[str, Exercise], functions: dict[str, Function], stubs: Path) -> bool:
-    """A line for each exercise, how many are done, and what comes next -> whether something is left to do."""
+    """A line for each exercise, how many are done, and what comes next -> whether something is left
+    to do.
+    """
     torch.set_num_threads(1)  # tiny tensors: more threads would only wait for each other
     left, told = {}, about(stubs)
     width = max(len(section) for section, *_ in told)
@@ -107,7 +137,9 @@ def report(chosen: dict[str, Exercise], functions: dict[str, Function], stubs: P
         if exercise.name in functions:
             result = check(exercise, functions[exercise.name])
         head = f"{MARKS[result.status]} {f'{number} {exercise.name}':26} "
-        text = textwrap.fill(result.text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+        text = textwrap.fill(
+            result.text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head)
+        )
         if result.text == NOT_WRITTEN:  # a row of the table of what there is to do
             text += f"  {section:{width}}  {level:6}  {minutes:3} min"
         print(text)
@@ -118,17 +150,33 @@ def report(chosen: dict[str, Exercise], functions: dict[str, Function], stubs: P
     if left and len(chosen) > 1:
         first, minutes = next(iter(left)), sum(left.values())
         print(f"Next: {first}; for a hint: python {short(stubs)} {first.split()[0]} --hint")
-        print(f"Minutes are estimates; what is left takes about {minutes // 60} h {minutes % 60} min.")
+        print(
+            f"Minutes are estimates; what is left takes about {minutes // 60} h {minutes % 60} min."
+        )
     return bool(left)
 
 
 def readers_file(stubs: Path) -> Path:
-    """my_exercises.py beside the stubs. If it is not there it is made: the stubs without what is the checker's."""
+    """my_exercises.py beside the stubs. If it is not there it is made: the stubs without what is
+    the checker's.
+    """
     file, text = stubs.with_name("my_exercises.py"), stubs.read_text(encoding="utf-8")
     if not file.exists():
-        lines = text[: text.index("\n\ndef main(")].splitlines()[ast.parse(text).body[0].end_lineno :]
-        lines = [line for line in lines if not re.match(r"from (shared[.\w]*|\w+\.answers) import ", line)]
-        lines = [f'"""Your exercises: python {short(stubs)} checks them."""', "", "import torch", *lines[1:], ""]
+        lines = text[: text.index("\n\ndef main(")].splitlines()[
+            ast.parse(text).body[0].end_lineno :
+        ]
+        lines = [
+            line
+            for line in lines
+            if not re.match(r"from (shared[.\w]*|\w+\.answers) import ", line)
+        ]
+        lines = [
+            f'"""Your exercises: python {short(stubs)} checks them."""',
+            "",
+            "import torch",
+            *lines[1:],
+            "",
+        ]
         with paths.whole_file(file) as unfinished:
             unfinished.write_text("\n".join(lines), encoding="utf-8")
         print(f"made {short(file)}: write your answers there; git leaves this file alone")
@@ -145,11 +193,17 @@ def written_in(file: Path) -> dict[str, Function]:
     module.__file__ = str(file)
     sys.modules[module.__name__] = module
     try:
-        exec(compile(file.read_bytes(), str(file), "exec"), vars(module))  # bytes: with any line ends and a BOM
+        exec(
+            compile(file.read_bytes(), str(file), "exec"), vars(module)
+        )  # bytes: with any line ends and a BOM
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == str(file)
+        ]
         said = message_of(error)
         if isinstance(error, SyntaxError) and error.filename == str(file):
             lines, said = [error.lineno], error.msg

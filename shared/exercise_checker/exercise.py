@@ -1,4 +1,5 @@
-"""What an exercise is made of: a solution, inputs to try it on, hints, and the usual mistakes as edits of its text.
+"""What an exercise is made of: a solution, inputs to try it on, hints, and the usual mistakes as
+edits of its text.
 
 A table of mistakes: what is said, a name and a hint; then a line for each way to make the mistake.
 
@@ -31,11 +32,13 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Exercise:
-    """What is asked for. The first case is one in which every mistake runs; later cases are more special.
+    """What is asked for. The first case is one in which every mistake runs; later cases are more
+    special.
 
-    returns: the names of what the function returns. told: the idea, the steps with their shapes, the whole as plain
-    loops and a table of mistakes, blank lines between. tables: more mistakes, of which several exercises have the same.
-    A number may be off by `tolerance`, but where exactly 0 is right.
+    returns: the names of what the function returns. told: the idea, the steps with their shapes,
+    the whole as plain loops and a table of mistakes, blank lines between. tables: more mistakes, of
+    which several exercises have the same. A number may be off by `tolerance`, but where exactly 0
+    is right.
     """
 
     solution: Function
@@ -63,13 +66,17 @@ class Exercise:
         return inspect.cleandoc(self.told).split("\n\n")
 
 
-def exercise(returns: str, cases: Callable[[], list[Case]], tables: str = "", tolerance: float = 1e-5) -> Any:
+def exercise(
+    returns: str, cases: Callable[[], list[Case]], tables: str = "", tolerance: float = 1e-5
+) -> Any:
     """Decorates a solution whose docstring holds what is told: it becomes the Exercise."""
     return lambda solution: Exercise(solution, returns, cases, solution.__doc__, tables, tolerance)
 
 
 def draw(*shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
-    """Random numbers in float64, the same each time, and small enough that softmax and tanh do not saturate."""
+    """Random numbers in float64, the same each time, and small enough that softmax and tanh do not
+    saturate.
+    """
     generator = torch.Generator().manual_seed(seed)
     return [0.5 * torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
@@ -90,7 +97,9 @@ def ways_in(table: str) -> list[tuple[str, Way]]:
 
 @cache
 def source_of(solution: Function) -> tuple[str, dict[str, Any]]:
-    """The text of a solution and of our functions that it calls, without docstrings; the names around it."""
+    """The text of a solution and of our functions that it calls, without docstrings; the names
+    around it.
+    """
     texts, names, todo = {}, {}, [solution]
     while todo:
         function = todo.pop()
@@ -104,17 +113,25 @@ def source_of(solution: Function) -> tuple[str, dict[str, Any]]:
         for name in sorted(used):
             helper = names.get(name)
             helper = helper.solution if isinstance(helper, Exercise) else helper
-            if inspect.isfunction(helper) and helper.__module__.startswith(OURS) and helper not in texts:
+            if (
+                inspect.isfunction(helper)
+                and helper.__module__.startswith(OURS)
+                and helper not in texts
+            ):
                 todo.append(helper)
     return "\n\n".join(reversed(texts.values())), names
 
 
 def edited(solution: Function, way: Way) -> Function:
-    """The solution with its text, or that of its helpers, changed. Each old text must stand there exactly once."""
+    """The solution with its text, or that of its helpers, changed. Each old text must stand there
+    exactly once.
+    """
     text, names = source_of(solution)
     for old, new in way:
         if text.count(old) != 1:
-            raise ValueError(f"{old!r} stands {text.count(old)} times in {solution.__name__} and its helpers")
+            raise ValueError(
+                f"{old!r} stands {text.count(old)} times in {solution.__name__} and its helpers"
+            )
         text = text.replace(old, new)
     namespace = dict(names)
     exec(compile(text, f"<{solution.__name__}, edited>", "exec"), namespace)

@@ -1,9 +1,10 @@
 """What a reader's file takes from the course: does it still do what it did?
 
-Lessons say "change this, expect that". The solutions use none of the files that are changed there, but an answer may:
-my_exercises.py of phase 2 begins with an import of scaled_dot_product_attention. Where a change is left over in that
-file, a right answer gives the wrong numbers, and the checker would look for the mistake in the answer. So what was
-imported is called first, beside PyTorch's own function or a few numbers of which nobody can be in doubt.
+Lessons say "change this, expect that". The solutions use none of the files that are changed there,
+but an answer may: my_exercises.py of phase 2 begins with an import of scaled_dot_product_attention.
+Where a change is left over in that file, a right answer gives the wrong numbers, and the checker
+would look for the mistake in the answer. So what was imported is called first, beside PyTorch's own
+function or a few numbers of which nobody can be in doubt.
 """
 
 from collections.abc import Mapping
@@ -19,12 +20,16 @@ READERS = ".my_exercises"  # how the names of the reader's own modules end
 
 
 def examples() -> dict[str, tuple[tuple[Any, ...], Tensor]]:
-    """What a reader may import and a lesson says to change: name -> inputs, and what they must give."""
+    """What a reader may import and a lesson says to change: name -> inputs, and what they must
+    give.
+    """
     query, key, value, scores = draw((2, 5, 7), (2, 11, 7), (2, 11, 13), (5, 11))
     mask = torch.ones(5, 11, dtype=torch.bool).tril(3)
     shares = scores.exp() * mask
     x = torch.arange(2 * 5 * 6).view(2, 5, 6)
-    heads = torch.stack([x[:, :, :2], x[:, :, 2:4], x[:, :, 4:]], dim=1)  # 3 x (2, 5, 2) -> (2, 3, 5, 2)
+    heads = torch.stack(
+        [x[:, :, :2], x[:, :, 2:4], x[:, :, 4:]], dim=1
+    )  # 3 x (2, 5, 2) -> (2, 3, 5, 2)
     return {
         "masked_softmax": ((scores, mask), shares / shares.sum(dim=-1, keepdim=True)),
         "scaled_dot_product_attention": (
@@ -48,7 +53,9 @@ def gives(function: Function, inputs: tuple[Any, ...], expected: Tensor) -> bool
 
 
 def refuse_what_was_changed(functions: Mapping[str, Any]) -> None:
-    """Raise ValueError, in one line, if the reader's file uses a function of the course that was changed."""
+    """Raise ValueError, in one line, if the reader's file uses a function of the course that was
+    changed.
+    """
     for name, (inputs, expected) in examples().items():
         function = functions.get(name)
         module = getattr(function, "__module__", None) or ""

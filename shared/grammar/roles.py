@@ -44,7 +44,13 @@ from shared.grammar.scores import (
     share_of_others,
     share_right,
 )
-from shared.head_statistics import OFFSETS, even_weights, first_share, head_statistics, offset_shares
+from shared.head_statistics import (
+    OFFSETS,
+    even_weights,
+    first_share,
+    head_statistics,
+    offset_shares,
+)
 from shared.toy_language import Sentence
 from shared.toy_model import MakeAttention
 from shared.training import Recipe, Trained, attention_on
@@ -58,8 +64,12 @@ NO_NAME = "no name"
 KINDS = ("position", "relation", "column")  # in this order they are tried
 
 Key = tuple[str, str]  # relation, direction
-Place = int | str  # an offset, or "first": the first word, which is <start> for a model of next words
-NAMES: dict[Place, str] = {offset: f"offset {offset:+d}" for offset in range(-FARTHEST, FARTHEST + 1)}
+Place = (
+    int | str
+)  # an offset, or "first": the first word, which is <start> for a model of next words
+NAMES: dict[Place, str] = {
+    offset: f"offset {offset:+d}" for offset in range(-FARTHEST, FARTHEST + 1)
+}
 NAMES |= {offset: name for name, offset in OFFSETS.items()}
 NAMES["first"] = "first word"
 
@@ -95,7 +105,9 @@ class Baselines:
     """What a head that learned nothing reaches, and so how often a head must follow a rule."""
 
     fixed_offset: dict[Key, float]
-    untrained: dict[Place | Key, float]  # the best head of all untrained models; by name for a column
+    untrained: dict[
+        Place | Key, float
+    ]  # the best head of all untrained models; by name for a column
     even: dict[str, float]  # statistics of even weights, 1/n on each word
 
     def bar(self, key: Key) -> float:
@@ -149,8 +161,8 @@ def attention_asked(trained: Trained, sentences: list[Sentence]) -> tuple[list[T
 
     Only words are asked where they look. <start> has no choice under a causal mask, since it sees
     itself alone. <end> has never been a query in training, because nothing follows it. It is also
-    the only token behind the place of a sentence, so under a causal mask "most → place" would be said
-    of a head by what <end> alone looks at.
+    the only token behind the place of a sentence, so under a causal mask "most → place" would be
+    said of a head by what <end> alone looks at.
     """
     objective = trained.recipe.objective
     layers, visible = attention_on(trained.model, sentences, objective)
@@ -284,7 +296,9 @@ def rules_of(half: Half, layer: int, head: int) -> list[Rule]:
         needed = base.needed_for_position(place)
         rules.append(Rule(NAMES[place], "position", share[layer, head].item(), needed))
     for key, share in scores.relation.items():
-        by_others = scores.others[key][layer, head].item()  # if nobody is asked it is NaN, and max passes over it
+        by_others = scores.others[key][
+            layer, head
+        ].item()  # if nobody is asked it is NaN, and max passes over it
         needed = max(base.needed_for_relation(key), TWICE * by_others)
         rules.append(Rule(relation_name(*key), "relation", share[layer, head].item(), needed))
     for name, key in COLUMNS.items():

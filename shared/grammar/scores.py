@@ -23,7 +23,9 @@ CORE_RELATIONS = ("determiner-noun", "verb-subject", "verb-place")
 
 
 def relation_name(relation: str, direction: str) -> str:
-    """("verb-place", "backward") -> "place → verb": from the word that looks to the word it looks at."""
+    """("verb-place", "backward") -> "place → verb": from the word that looks to the word it looks
+    at.
+    """
     source, target = relation.split("-")
     if direction == "backward":
         source, target = target, source
@@ -123,7 +125,9 @@ def best_fixed_offset(gold: Tensor) -> tuple[int, float]:
     return offsets[shares.index(max(shares))], max(shares)
 
 
-def score_heads(layers: list[Tensor], sentences: list[Sentence], shift: int = 0) -> dict[str, Tensor]:
+def score_heads(
+    layers: list[Tensor], sentences: list[Sentence], shift: int = 0
+) -> dict[str, Tensor]:
     """Relation -> accuracy of every head in both directions, (L, H, 2).
 
     layers: the weights of each layer, (N, H, T, T).

@@ -1,4 +1,5 @@
-"""What the tests share: fixtures, and test_all.py as their table of contents. pyproject.toml loads it as a plugin.
+"""What the tests share: fixtures, and test_all.py as their table of contents. pyproject.toml loads
+it as a plugin.
 
 pytest_pycollect_makeitem turns the table TESTS of test_all.py into the test files beside the rooms.
 """
@@ -15,7 +16,9 @@ pytest.register_assert_rewrite("shared.tests.helpers")
 def pytest_configure():
     """Of the processes of the tests."""
     os.environ["MPLBACKEND"] = "Agg"  # no window, on whatever machine
-    torch.set_num_threads(1)  # the tensors are so small that a second thread costs more than it brings
+    torch.set_num_threads(
+        1
+    )  # the tensors are so small that a second thread costs more than it brings
 
 
 def pytest_pycollect_makeitem(collector, name, obj):
@@ -23,7 +26,11 @@ def pytest_pycollect_makeitem(collector, name, obj):
     if name != "TESTS" or collector.path.name != "test_all.py":
         return None
     root = collector.path.parent
-    files = [root / folder / "tests" / f"test_{room}.py" for folder, rooms in obj.items() for room in rooms]
+    files = [
+        root / folder / "tests" / f"test_{room}.py"
+        for folder, rooms in obj.items()
+        for room in rooms
+    ]
     return [pytest.Module.from_parent(collector.session, path=file) for file in files]
 
 
@@ -32,14 +39,22 @@ def pytest_terminal_summary(terminalreporter):
     if terminalreporter.config.getoption("numprocesses", None):
         from shared.tests import budget
 
-        terminalreporter.write_line(f"\nLines and files, of what the budget allows:\n{budget.table()}")
+        terminalreporter.write_line(
+            f"\nLines and files, of what the budget allows:\n{budget.table()}"
+        )
 
 
 @pytest.fixture(scope="session")
 def browser():
     """One headless Chromium for all tests of pages; without one they are skipped, and say so."""
-    api = pytest.importorskip("playwright.sync_api", reason='no playwright: pip install -e ".[browser]"')
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    api = pytest.importorskip(
+        "playwright.sync_api", reason='no playwright: pip install -e ".[browser]"'
+    )
+    chromium = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if chromium is None:
         pytest.skip("no Chromium: install one (Debian, Ubuntu: sudo apt-get install chromium)")
     with api.sync_playwright() as playwright:
@@ -73,7 +88,9 @@ def explorer_models():
 
 @pytest.fixture(scope="module")
 def explorer_data(explorer_models, checkpoints):
-    """What a page is told of these models; at its last stop the first has heads with roles, as a trained one has."""
+    """What a page is told of these models; at its last stop the first has heads with roles, as a
+    trained one has.
+    """
     from phase3_visualization.explorer import write_page
     from shared import cli
     from shared.grammar.scores import with_relations
@@ -82,15 +99,26 @@ def explorer_data(explorer_models, checkpoints):
 
     run = as_if_trained(explorer_models["both sides"])
     data = write_page.page_data(run, run, cli.parse(cli.parser(""), ["--quick"]))
-    names = [["determiner → noun", None, None, "previous"], ["subject → verb", "verb → place", None, None]]
+    names = [
+        ["determiner → noun", None, None, "previous"],
+        ["subject → verb", "verb → place", None, None],
+    ]
     others = {"determiner → noun": 0.1, "subject → verb": 0.2, "verb → place": 0.3}
-    heads = [[{"role": name, "own": name and 0.8, "others": others.get(name)} for name in row] for row in names]
+    heads = [
+        [{"role": name, "own": name and 0.8, "others": others.get(name)} for name in row]
+        for row in names
+    ]
     data["runs"][0]["stops"][-1]["heads"] = heads
-    told = ("that car beside every street turned near this small garden", "the farmer beside a barn swam in the lake")
+    told = (
+        "that car beside every street turned near this small garden",
+        "the farmer beside a barn swam in the lake",
+    )
     seen = {"hidden": 1, "layer": 1, "head": 0, "cost": 1.0}
     data["landings"] = [vars(with_relations(tokenize(words))) | seen for words in told]
     records = small_records(explorer_models)
-    masked = next(record for record in records if record["name"] == "causal") | {"name": "masked"}  # as if trained
+    masked = next(record for record in records if record["name"] == "causal") | {
+        "name": "masked"
+    }  # as if trained
     others = [record for record in data["wagers"]["models"] if record["name"] != "masked"]
     data["wagers"]["models"] = [*others, *records, masked]
     return data

@@ -3,10 +3,11 @@
     ./run_all.sh test --faults              all of them
     ./run_all.sh test --faults serving      those of the files with this word in their path
 
-faults.txt has them: below the name of a file a row for each, a fragment that stands once in the file => what is put
-there instead, a wrong sign, index, mask, scale or shift. First the oracles of the file are asked (test_oracles.py), in
-this process. What they let pass is planted in a process of its own, which runs the tests that import the file.
-Those in JavaScript are planted by each run of test_explorer.py, which computes the same in PyTorch.
+faults.txt has them: below the name of a file a row for each, a fragment that stands once in the
+file => what is put there instead, a wrong sign, index, mask, scale or shift. First the oracles of
+the file are asked (test_oracles.py), in this process. What they let pass is planted in a process of
+its own, which runs the tests that import the file. Those in JavaScript are planted by each run of
+test_explorer.py, which computes the same in PyTorch.
 """
 
 import gc
@@ -56,7 +57,9 @@ def replaced(file: str, old: str, new: str) -> str:
     source = path.read_text(encoding="utf-8") if path.exists() else ""
     if source.count(old) != 1:
         rule = "the row in shared/tests/faults.txt must move with the code"
-        raise ValueError(f"{old!r} must stand once in {file}: got it {source.count(old)} times; {rule}")
+        raise ValueError(
+            f"{old!r} must stand once in {file}: got it {source.count(old)} times; {rule}"
+        )
     return source.replace(old, new)
 
 
@@ -68,14 +71,22 @@ def broken(file: str, old: str, new: str) -> dict[tuple[str, int], CodeType]:
 
 @contextmanager
 def planted(file: str, old: str, new: str) -> Iterator[None]:
-    """Within the block the functions of this file have the fault, for everybody who has imported them."""
+    """Within the block the functions of this file have the fault, for everybody who has imported
+    them.
+    """
     wrong = broken(file, old, new)
     path = importlib.import_module(file.removesuffix(".py").replace("/", ".")).__file__
-    functions = [each for each in gc.get_objects() if type(each) is FunctionType and each.__code__.co_filename == path]
+    functions = [
+        each
+        for each in gc.get_objects()
+        if type(each) is FunctionType and each.__code__.co_filename == path
+    ]
     right = {function: function.__code__ for function in functions}
     try:
         for function, code in right.items():
-            function.__code__ = wrong.get((code.co_qualname, code.co_firstlineno), code)  # a dataclass has written some
+            function.__code__ = wrong.get(
+                (code.co_qualname, code.co_firstlineno), code
+            )  # a dataclass has written some
         yield
     finally:
         for function, code in right.items():
@@ -96,9 +107,17 @@ def oracles_notice(file: str, old: str, new: str) -> bool:
 
 def tests_that_import(file: Path) -> list[str]:
     """First the tests of the file, then those of its room, of its phase, of others."""
-    tests = [Path(folder, "tests", f"test_{room}.py") for folder, rooms in test_all.TESTS.items() for room in rooms]
-    imports = re.compile(rf"^from [^(\n]*(\([^)]*)?\b{file.stem}\b", re.MULTILINE)  # in one line or in brackets
-    tests = [test for test in tests if imports.search((paths.ROOT / test).read_text(encoding="utf-8"))]
+    tests = [
+        Path(folder, "tests", f"test_{room}.py")
+        for folder, rooms in test_all.TESTS.items()
+        for room in rooms
+    ]
+    imports = re.compile(
+        rf"^from [^(\n]*(\([^)]*)?\b{file.stem}\b", re.MULTILINE
+    )  # in one line or in brackets
+    tests = [
+        test for test in tests if imports.search((paths.ROOT / test).read_text(encoding="utf-8"))
+    ]
 
     def near(test: Path) -> tuple[bool, ...]:
         return file.stem in test.stem, file.parent.name in test.stem, file.parts[0] in test.parts
@@ -120,8 +139,12 @@ def run(*tests: str) -> str:
     """The first of these tests to fail, or nothing; those in a browser are left out."""
     first = FirstFailure()
     with redirect_stdout(io.StringIO()):
-        code = pytest.main(["-x", "--numprocesses", "0", "-m", "not browser", *tests], plugins=[first])
-    return first.test or ("" if code in (0, 5) else f"pytest ended with code {code}")  # 5: all are in a browser
+        code = pytest.main(
+            ["-x", "--numprocesses", "0", "-m", "not browser", *tests], plugins=[first]
+        )
+    return first.test or (
+        "" if code in (0, 5) else f"pytest ended with code {code}"
+    )  # 5: all are in a browser
 
 
 def failing_test(number: int) -> str:
@@ -132,18 +155,31 @@ def failing_test(number: int) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Plant the faults of all files with these words in their path -> 0 if each was noticed, else 1."""
+    """Plant the faults of all files with these words in their path -> 0 if each was noticed, else
+    1.
+    """
     python = [number for number, (file, *_) in enumerate(FAULTS) if file.endswith(".py")]
     chosen = [number for number in python if all(word in FAULTS[number][0] for word in words)]
     left = [number for number in chosen if not oracles_notice(*FAULTS[number])]
-    print(f"{len(chosen)} faults: oracles notice {len(chosen) - len(left)}, tests are asked for the rest", flush=True)
+    print(
+        f"{len(chosen)} faults: oracles notice {len(chosen) - len(left)}, tests are asked for the rest",
+        flush=True,
+    )
     processes = multiprocessing.get_context(
         "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     )
-    processes.set_forkserver_preload([__name__])  # each fault has a process of its own, which must not load all again
+    processes.set_forkserver_preload(
+        [__name__]
+    )  # each fault has a process of its own, which must not load all again
     with ProcessPoolExecutor(2, processes, max_tasks_per_child=1) as pool:
-        tests = dict(zip(left, tqdm(pool.map(failing_test, left), total=len(left), disable=None), strict=True))
-        anyway = pool.submit(run, *set(tests.values()) - {""}).result() if any(tests.values()) else ""
+        tests = dict(
+            zip(
+                left, tqdm(pool.map(failing_test, left), total=len(left), disable=None), strict=True
+            )
+        )
+        anyway = (
+            pool.submit(run, *set(tests.values()) - {""}).result() if any(tests.values()) else ""
+        )
     missed = [number for number in left if not tests[number]]
     for file, old, new in (FAULTS[number] for number in missed):
         print(f"nobody notices {file}: {old} => {new}")

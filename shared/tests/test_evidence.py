@@ -1,4 +1,6 @@
-"""Claims and rules on made numbers, the record, the runner of experiments, replications, the table, the gallery."""
+"""Claims and rules on made numbers, the record, the runner of experiments, replications, the table,
+the gallery.
+"""
 
 import json
 import re
@@ -13,11 +15,12 @@ import torch
 from PIL import Image
 
 from shared import course, paths
-from shared.evidence import claims, findings, one_seed, publish, quoted, record, replicate, table
+from shared.evidence import claims, findings, record
 from shared.evidence.claims import DIFFER, FAILS, HOLDS, Claim, Verdict
 from shared.experiment import Experiment, Picture
 from shared.experiment import table as printed_table
 from shared.plan import Plan, path_of
+from shared.publishing import one_seed, publish, quoted, replicate, table
 from shared.tests.helpers import near
 from shared.visualization_utils import in_few_colors
 
@@ -27,7 +30,13 @@ SEEDS = list(record.SEEDS)
 
 def made(name="C001", script="a/water.py", **changes):
     """A claim that one number decides."""
-    settings = {"text": "water is wet", "source": "us", "rule": "0.5 or more", "oracle": {"*": 1}, "null": {"*": 0}}
+    settings = {
+        "text": "water is wet",
+        "source": "us",
+        "rule": "0.5 or more",
+        "oracle": {"*": 1},
+        "null": {"*": 0},
+    }
     effect = {"effect": lambda n: n["wetness"], "at_least": 0.5}
     return Claim(id=name, script=script, **settings | effect | changes)
 
@@ -37,13 +46,40 @@ def wet(*values):
     return [{"wetness": value} for value in values]
 
 
-def rows(values, seeds=SEEDS, processor="Intel AVX512", experiment="water", number="wetness", code="c0de", torch="2"):
+def rows(
+    values,
+    seeds=SEEDS,
+    processor="Intel AVX512",
+    experiment="water",
+    number="wetness",
+    code="c0de",
+    torch="2",
+):
     """Rows of the record."""
-    where = {"experiment": experiment, "number": number, "processor": processor, "torch": torch, "code": code}
-    return pd.DataFrame([where | {"seed": s, "value": v} for s, v in zip(seeds, values, strict=True)])
+    where = {
+        "experiment": experiment,
+        "number": number,
+        "processor": processor,
+        "torch": torch,
+        "code": code,
+    }
+    return pd.DataFrame(
+        [where | {"seed": s, "value": v} for s, v in zip(seeds, values, strict=True)]
+    )
 
 
-TEN = [0.6, 0.62, 0.64, 0.66, 0.68, 0.7, 0.72, 0.74, 0.76, 0.78]  # mean 0.69, standard deviation 0.06055
+TEN = [
+    0.6,
+    0.62,
+    0.64,
+    0.66,
+    0.68,
+    0.7,
+    0.72,
+    0.74,
+    0.76,
+    0.78,
+]  # mean 0.69, standard deviation 0.06055
 
 
 @pytest.fixture
@@ -71,8 +107,12 @@ def test_a_rule_tells_an_exact_reader_from_nothing_there(claim):
 def test_there_are_some_forty_claims_each_with_a_name_of_its_own():
     assert 36 <= len(CLAIMS) <= 52 and len({claim.id for claim in CLAIMS}) == len(CLAIMS)
     scripts = {claim.script for claim in CLAIMS}
-    assert len({record.name_of(script) for script in scripts}) == len(scripts), "the record calls them by file name"
-    assert all((claim.at_least > float("-inf")) != (claim.at_most < float("inf")) for claim in CLAIMS), "one bar"
+    assert len({record.name_of(script) for script in scripts}) == len(scripts), (
+        "the record calls them by file name"
+    )
+    assert all(
+        (claim.at_least > float("-inf")) != (claim.at_most < float("inf")) for claim in CLAIMS
+    ), "one bar"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +121,12 @@ def test_there_are_some_forty_claims_each_with_a_name_of_its_own():
         (made(), (0.6, 0.5), Verdict(2, 2), "holds, 2 of 2 seeds"),
         (made(), (0.4, float("nan")), Verdict(0, 2), "does not hold, 0 of 2 seeds"),
         (made(), (0.6, 0.4, 0.7), Verdict(2, 3), "holds, 2 of 3 seeds"),
-        (made(at_least=float("-inf"), at_most=0.5), (0.5, 0.6), Verdict(1, 2), "holds, 1 of 2 seeds"),
+        (
+            made(at_least=float("-inf"), at_most=0.5),
+            (0.5, 0.6),
+            Verdict(1, 2),
+            "holds, 1 of 2 seeds",
+        ),
         (made(also=lambda n: n["wetness"] < 0.7), (0.6, 0.8), Verdict(1, 2), "holds, 1 of 2 seeds"),
     ],
 )
@@ -89,28 +134,51 @@ def test_a_verdict_is_a_rate(claim, values, verdict, said):
     found = claim.over(wet(*values))
     assert found == verdict and str(found) == said
     kinds = {0: FAILS, verdict.seeds: HOLDS}
-    assert found.kind == kinds.get(verdict.held, DIFFER) and found.decided == (verdict.held in kinds)
+    assert found.kind == kinds.get(verdict.held, DIFFER) and found.decided == (
+        verdict.held in kinds
+    )
 
 
 # ---- the record
 
 
 def test_the_record_is_ten_seeds_and_says_where_the_next_falls(recorded):
-    recorded(rows(TEN), rows([9.0], [110]), rows(TEN[::-1], processor="AMD"), rows([1.0] * 10, number="dryness"))
-    assert [run["wetness"] for run in record.runs("water")] == TEN, "what was measured first, without further seeds"
-    near(record.interval("water", "wetness"), (0.69 - 2.3725 * 0.0605530, 0.69 + 2.3725 * 0.0605530), 1e-3)
+    recorded(
+        rows(TEN),
+        rows([9.0], [110]),
+        rows(TEN[::-1], processor="AMD"),
+        rows([1.0] * 10, number="dryness"),
+    )
+    assert [run["wetness"] for run in record.runs("water")] == TEN, (
+        "what was measured first, without further seeds"
+    )
+    near(
+        record.interval("water", "wetness"),
+        (0.69 - 2.3725 * 0.0605530, 0.69 + 2.3725 * 0.0605530),
+        1e-3,
+    )
     near(record.interval("water", "wetness", "dryness"), (0.69 - 2.3725 * 0.0605530, 1.0), 1e-3)
     assert record.interval("water", "heat") is None and record.interval("fire", "wetness") is None
-    assert record.verdict(made()) == Verdict(10, 10) and record.verdict(made(at_least=0.7)) == Verdict(5, 10)
-    assert record.verdict(made(effect=lambda n: n["moisture"])) is None, "the rule asks for what was not measured"
+    assert record.verdict(made()) == Verdict(10, 10) and record.verdict(
+        made(at_least=0.7)
+    ) == Verdict(5, 10)
+    assert record.verdict(made(effect=lambda n: n["moisture"])) is None, (
+        "the rule asks for what was not measured"
+    )
     recorded(rows(TEN[:9], SEEDS[:9]))
     assert record.runs("water") == [] and record.verdict(made()) is None, "nine are not ten"
 
 
 def test_where_the_next_seed_falls_is_met_nineteen_times_in_twenty():
-    """Of numbers drawn from a bell curve; and what never fell below 0 or left 0 to 1 is not said to."""
-    draws = torch.randn(4000, 11, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 10
-    inside = [low <= new <= high for *ten, new in draws.tolist() for low, high in [record.span(ten)]]
+    """Of numbers drawn from a bell curve; and what never fell below 0 or left 0 to 1 is not said
+    to.
+    """
+    draws = (
+        torch.randn(4000, 11, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 10
+    )
+    inside = [
+        low <= new <= high for *ten, new in draws.tolist() for low, high in [record.span(ten)]
+    ]
     assert abs(sum(inside) / 4000 - 0.95) < 0.01
     assert record.span([0.9, 1.0, 0.95])[1] == 1.0 and record.span([0.1, 0.0, 5.0])[0] == 0.0
     assert record.span([0.9, 1.0, 1.1])[1] > 1.1 and record.span([0.9, -0.1])[0] < -0.1
@@ -136,10 +204,15 @@ def test_a_record_is_written_and_read(tmp_path, monkeypatch):
 
 def test_the_record_on_disk_has_every_claim():
     missing = [claim.id for claim in CLAIMS if not record.verdict(claim) and claim.explored is None]
-    assert not missing, f"run ./run_all.sh replicate for {missing}, or say how they did on seeds 0 to 9: explored=..."
+    assert not missing, (
+        f"run ./run_all.sh replicate for {missing}, or say how they did on seeds 0 to 9: explored=..."
+    )
     judged = [claim.id for claim in CLAIMS if record.verdict(claim) and claim.explored is not None]
     assert not judged, f"the record has {judged}: take explored=... out"
-    kept, known = record.read(), {record.name_of(claim.script) for claim in CLAIMS if record.verdict(claim)}
+    kept, known = (
+        record.read(),
+        {record.name_of(claim.script) for claim in CLAIMS if record.verdict(claim)},
+    )
     assert set(kept["experiment"]) == known | quoted.experiments()
     assert not kept.duplicated(["experiment", "number", "seed", "processor"]).any()
 
@@ -150,14 +223,20 @@ def test_a_run_stands_beside_the_record(recorded):
     assert found["kind"] == HOLDS
     assert [found["verdict"], found["here"]] == ["holds, 10 of 10 seeds", "does not hold"]
     assert found["effect"] == "0.546 to 0.834", "where the record says that the next seed falls"
-    assert findings.judged(made(script="b.py"), wet(0.4, 0.5))["effect"] == "0.4 to 0.5", "what this run has"
+    assert findings.judged(made(script="b.py"), wet(0.4, 0.5))["effect"] == "0.4 to 0.5", (
+        "what this run has"
+    )
     assert not found["as published"] and findings.judged(made(), wet(0.6))["as published"]
-    assert findings.judged(made(at_least=0.7), wet(0.4))["as published"], "seeds differ: both are possible"
+    assert findings.judged(made(at_least=0.7), wet(0.4))["as published"], (
+        "seeds differ: both are possible"
+    )
     assert "not on record yet" in findings.judged(made(script="b.py"), wet(0.4))["verdict"]
 
 
 def test_what_one_seed_would_have_said():
-    """Of 10, 0 and 9 of ten: one seed prints all three, and the third is undone; two print it in 36 of 45 choices."""
+    """Of 10, 0 and 9 of ten: one seed prints all three, and the third is undone; two print it in 36
+    of 45 choices.
+    """
     found = [Verdict(10, 10), Verdict(0, 10), Verdict(9, 10)]
     near(one_seed.undone(found, 1), 1 / 3)
     near(one_seed.undone(found, 2), 0.8 / 2.8)
@@ -193,7 +272,7 @@ def test_marked_numbers_are_written_as_the_record_has_them(recorded, monkeypatch
 @pytest.mark.parametrize("page", quoted.pages(), ids=paths.shown)
 def test_numbers_of_the_pages_are_those_of_the_record(page):
     text = page.read_text(encoding="utf-8")
-    assert quoted.filled(text) == text, "run shared/evidence/table.py"
+    assert quoted.filled(text) == text, "run shared/publishing/table.py"
 
 
 # ---- the runner of experiments
@@ -216,7 +295,9 @@ def measure(run):
 
 @pytest.fixture
 def run(monkeypatch, tmp_path, capsys):
-    """Runs an experiment of this file, as if it lay in phase 1 -> answer, what it printed, what the picture says."""
+    """Runs an experiment of this file, as if it lay in phase 1 -> answer, what it printed, what the
+    picture says.
+    """
     experiment = Experiment(
         measure,
         [made()],
@@ -236,7 +317,11 @@ def run(monkeypatch, tmp_path, capsys):
         monkeypatch.setattr(record, "runs", lambda experiment: runs)
         answer = experiment(["--output-dir", str(tmp_path), *argv])
         drawn = tmp_path / paths.PLOTS / "phase1" / "wetness.png"
-        return answer, capsys.readouterr().out, Image.open(drawn).info["Description"] if drawn.exists() else None
+        return (
+            answer,
+            capsys.readouterr().out,
+            Image.open(drawn).info["Description"] if drawn.exists() else None,
+        )
 
     run.experiment = experiment
     return run
@@ -250,7 +335,10 @@ def kept_in(folder):
 def test_what_an_experiment_prints_draws_and_keeps(run, tmp_path):
     answer, printed, caption = run("--wish", "rain", runs=wet(*TEN))
     assert answer == "wet: 0.60, word 0" and caption == "0.6 of all is wet Is water wet? word 0"
-    assert '+ on record: holds, 10 of 10 seeds: "water is wet"' in printed and "0.546 to 0.834" in printed
+    assert (
+        '+ on record: holds, 10 of 10 seeds: "water is wet"' in printed
+        and "0.546 to 0.834" in printed
+    )
     with Image.open(tmp_path / paths.ANIMATIONS / "phase1" / "wetness.gif") as image:
         assert image.n_frames == 2 and run.experiment.pictures == {"wetness.png", "wetness.gif"}
     content = kept_in(tmp_path)
@@ -259,7 +347,9 @@ def test_what_an_experiment_prints_draws_and_keeps(run, tmp_path):
 
 
 def test_pictures_with_names_of_their_own_have_their_own_finding(run, tmp_path):
-    """Beside the picture that is named after the file, or instead of it; and what else a run keeps is kept once."""
+    """Beside the picture that is named after the file, or instead of it; and what else a run keeps
+    is kept once.
+    """
     kept = []
     dry = Picture("dryness", picture, "{n[steps]:.0f} steps stay dry", "by {shown[word]}")
     run.experiment.more_pictures, run.experiment.keep = (dry,), kept.append
@@ -271,7 +361,9 @@ def test_pictures_with_names_of_their_own_have_their_own_finding(run, tmp_path):
     said = Image.open(drawn / "dryness.png").info["Description"]
     assert said == "100 steps stay dry Is water wet? by word 0 · 3 runs"
     (results,) = kept
-    assert results.each("wetness") == pytest.approx([0.6, 0.7, 0.8]) and results.shown == {"word": "word 0"}
+    assert results.each("wetness") == pytest.approx([0.6, 0.7, 0.8]) and results.shown == {
+        "word": "word 0"
+    }
     run.experiment.picture = run.experiment.film = None
     assert run.experiment.pictures == {"dryness.png"}
     run(runs=wet(0.1, 0.2, 0.3))
@@ -316,17 +408,20 @@ def test_a_number_is_written_as_a_reader_wants_it():
 
 
 def test_a_run_that_differs_from_the_record_says_so_alone_and_in_the_story(run, tmp_path):
-    """TEN holds in ten of ten, and expects 0.546 to 0.834; 0.2 denies it and lies outside, with three seeds thrice."""
+    """TEN holds in ten of ten, and expects 0.546 to 0.834; 0.2 denies it and lies outside, with
+    three seeds thrice.
+    """
 
     def dry(run):
         return measure(run) | {"wetness": 0.2}
 
     run.experiment.measure = dry
     _, printed, _ = run("--seeds", "3", runs=wet(*TEN))
-    assert '+ on record: holds, 10 of 10 seeds; but in this run: does not hold, 0 of 3 seeds: "water' in printed
-    said = (
-        "his run differs from the record: C001 came out otherwise, and 3 of 3 numbers lie outside the range on record"
+    assert (
+        '+ on record: holds, 10 of 10 seeds; but in this run: does not hold, 0 of 3 seeds: "water'
+        in printed
     )
+    said = "his run differs from the record: C001 came out otherwise, and 3 of 3 numbers lie outside the range on record"
     assert f"T{said}" in printed
     kept = tuple((tmp_path / paths.PROCESSED / "findings").iterdir())
     told = course.story("shared.plan", course.Result(0, "", "wet: 0.20", kept))
@@ -334,8 +429,13 @@ def test_a_run_that_differs_from_the_record_says_so_alone_and_in_the_story(run, 
 
 
 def test_of_one_or_two_numbers_outside_the_record_nothing_is_said():
-    assert findings.differs([], [False, False]) == "" and findings.differs([], [False] * 3 + [True] * 20) == ""
-    assert findings.differs([], [False] * 3 + [True] * 5).endswith("3 of 8 numbers lie outside the range on record")
+    assert (
+        findings.differs([], [False, False]) == ""
+        and findings.differs([], [False] * 3 + [True] * 20) == ""
+    )
+    assert findings.differs([], [False] * 3 + [True] * 5).endswith(
+        "3 of 8 numbers lie outside the range on record"
+    )
 
 
 def test_a_run_like_the_record_and_a_claim_that_is_not_on_record(run, tmp_path):
@@ -344,7 +444,9 @@ def test_a_run_like_the_record_and_a_claim_that_is_not_on_record(run, tmp_path):
     told = course.story("shared.plan", course.Result(0, "", "wet: 0.60", kept))
     assert told.endswith("wet: 0.60   on record + 1")
     run()  # there is no record
-    assert course.story("shared.plan", course.Result(0, "", "", kept)).endswith("not on record yet, here + 1")
+    assert course.story("shared.plan", course.Result(0, "", "", kept)).endswith(
+        "not on record yet, here + 1"
+    )
 
 
 def test_what_an_experiment_refuses_is_one_line_and_exit_code_2(run, capsys):
@@ -359,13 +461,17 @@ def test_what_an_experiment_refuses_is_one_line_and_exit_code_2(run, capsys):
 
 @pytest.fixture
 def small_course(tmp_path, monkeypatch):
-    """Two made experiments in place of the course's; the calls, the seeds with which b breaks, the folder kept."""
+    """Two made experiments in place of the course's; the calls, the seeds with which b breaks, the
+    folder kept.
+    """
     calls, broken, home = [], {1}, paths.CHECKPOINTS
 
     def run_script(name, argv):
         seed, folder = int(argv[argv.index("--seed") + 1]), Path(argv[-1])
         calls.append((name, seed))
-        assert tmp_path / "checkpoints" == paths.CHECKPOINTS, "another processor trains other models"
+        assert tmp_path / "checkpoints" == paths.CHECKPOINTS, (
+            "another processor trains other models"
+        )
         if name == "b" and seed in broken:
             return course.Result(1, "it broke")
         findings.save(folder, path_of(name), [], wet(0.6 + seed / 10), "", "")
@@ -373,12 +479,16 @@ def small_course(tmp_path, monkeypatch):
 
     def imap_unordered(function, tasks):
         for task in tasks:
-            monkeypatch.setattr(paths, "CHECKPOINTS", home)  # another process knows nothing of what this one has set
+            monkeypatch.setattr(
+                paths, "CHECKPOINTS", home
+            )  # another process knows nothing of what this one has set
             yield function(task)
 
     monkeypatch.setattr(course, "run_script", run_script)
     monkeypatch.setattr(course, "train", run_script)
-    monkeypatch.setattr(replicate, "plans", lambda: {"phase1": Plan(train=("a:model",), scripts=("a", "b"))})
+    monkeypatch.setattr(
+        replicate, "plans", lambda: {"phase1": Plan(train=("a:model",), scripts=("a", "b"))}
+    )
     pool = types.SimpleNamespace(imap_unordered=imap_unordered)
     monkeypatch.setattr(course, "processes", lambda: nullcontext(pool))
     return calls, broken, tmp_path
@@ -388,7 +498,9 @@ def test_a_replication_that_was_stopped_goes_on_where_it_was(small_course):
     calls, broken, kept = small_course
     with pytest.raises(SystemExit):
         replicate.measure_all(kept, ["a", "b"], [0, 1])
-    assert calls == [("a:model", 0), ("a", 0), ("b", 0), ("a:model", 1), ("a", 1), ("b", 1)], "seed by seed"
+    assert calls == [("a:model", 0), ("a", 0), ("b", 0), ("a:model", 1), ("a", 1), ("b", 1)], (
+        "seed by seed"
+    )
     broken.clear()
     calls.clear()
     for _ in range(2):
@@ -406,7 +518,10 @@ def test_a_version_is_that_of_torch_and_of_all_files_but_tests(tmp_path, monkeyp
     (tmp_path / "shared" / "tests" / "test_a.py").write_text("1", encoding="utf-8")
     assert replicate.version() == before
     (tmp_path / "shared" / "a.py").write_text("2", encoding="utf-8")
-    assert replicate.version()["code"] != before["code"] and replicate.version()["torch"] == before["torch"]
+    assert (
+        replicate.version()["code"] != before["code"]
+        and replicate.version()["torch"] == before["torch"]
+    )
 
 
 NOW = {"torch": "2", "code": "c0de"}
@@ -432,7 +547,8 @@ def test_which_seeds_are_recorded(recorded, monkeypatch, seeds, before, recorded
 
 
 @pytest.mark.parametrize(
-    "seeds", [["--seeds", "3"], ["--seeds", "9"], ["--seed", "105"], ["--seed", "99", "--seeds", "2"]]
+    "seeds",
+    [["--seeds", "3"], ["--seeds", "9"], ["--seed", "105"], ["--seed", "99", "--seeds", "2"]],
 )
 def test_a_part_of_the_ten_seeds_is_refused_before_it_is_measured(seeds, monkeypatch, capsys):
     monkeypatch.setattr(replicate, "measure_all", lambda *_: pytest.fail("it was measured"))
@@ -443,7 +559,11 @@ def test_a_part_of_the_ten_seeds_is_refused_before_it_is_measured(seeds, monkeyp
 
 def test_what_lacks_a_package_is_left_out_and_said_so(monkeypatch, capsys):
     here, lacking = "phase1_single_head.before.bottleneck", "phase1_single_head.parts.scaling"
-    plan = Plan(train=(), scripts=(lacking, here, "phase1_single_head.visualize"), needs={lacking: "no_such_package"})
+    plan = Plan(
+        train=(),
+        scripts=(lacking, here, "phase1_single_head.visualize"),
+        needs={lacking: "no_such_package"},
+    )
     monkeypatch.setattr(replicate, "plans", lambda: {"phase1": plan})
     assert replicate.chosen(types.SimpleNamespace(scripts=[]), CLAIMS) == [here]
     assert capsys.readouterr().out == f"not installed, so left out: {lacking}\n"
@@ -467,12 +587,19 @@ def test_new_rows_drop_those_of_other_versions_and_replace_their_own(monkeypatch
 
 def test_a_comparison_counts_what_it_compared(recorded, capsys):
     recorded(rows(TEN), rows([3.0] * 10, number="constant"))
-    runs = {"water": {110: {"wetness": 0.7, "constant": 3.0}, 111: {"wetness": 0.4, "heat": 1.0}}, "fire": {110: {}}}
+    runs = {
+        "water": {110: {"wetness": 0.7, "constant": 3.0}, 111: {"wetness": 0.4, "heat": 1.0}},
+        "fire": {110: {}},
+    }
     assert not replicate.compare([made(), made("C2", at_least=0.7)], runs)
-    assert replicate.compare([made()], {"water": {110: {"wetness": 0.7}}}) and replicate.compare([made()], {})
+    assert replicate.compare([made()], {"water": {110: {"wetness": 0.7}}}) and replicate.compare(
+        [made()], {}
+    )
     printed = capsys.readouterr().out
     assert "seed 111: C001: does not hold; in the record: holds, 10 of 10 seeds\n" in printed
-    assert "2 numbers could be compared: 1 lie outside their interval, 50.0 %" in printed.replace("50.0%", "50.0 %")
+    assert "2 numbers could be compared: 1 lie outside their interval, 50.0 %" in printed.replace(
+        "50.0%", "50.0 %"
+    )
     assert "2 decided verdicts could be compared: 1 turned" in printed
 
 
@@ -487,7 +614,9 @@ def test_a_run_does_not_look_like_the_record_if_more_than_15_of_100_numbers_lie_
 
 
 @pytest.mark.parametrize(("turned", "looks_like_it"), [(2, True), (3, False)])
-def test_a_run_does_not_look_like_the_record_if_more_than_one_in_ten_verdicts_turn(recorded, turned, looks_like_it):
+def test_a_run_does_not_look_like_the_record_if_more_than_one_in_ten_verdicts_turn(
+    recorded, turned, looks_like_it
+):
     """Of 20 verdicts 2 or 3, by numbers that lie in their interval: 0.56 to 0.83."""
     recorded(rows(TEN))
     measured = {seed: {"wetness": 0.57 if seed < 110 + turned else 0.7} for seed in range(110, 130)}
@@ -496,7 +625,9 @@ def test_a_run_does_not_look_like_the_record_if_more_than_one_in_ten_verdicts_tu
 
 def test_further_seeds_are_told_beside_the_record(recorded):
     recorded(rows(TEN))
-    assert table.checked([made()]) == "No further seeds have been run." and one_seed.undone([], 1) == 0
+    assert (
+        table.checked([made()]) == "No further seeds have been run." and one_seed.undone([], 1) == 0
+    )
     recorded(rows(TEN), rows([0.7, 0.4], [110, 111]), rows([0.71], [110], "AMD"))
     assert record.checks() == {
         "Intel AVX512": {"water": {110: {"wetness": 0.7}, 111: {"wetness": 0.4}}},
@@ -513,9 +644,13 @@ def test_further_seeds_are_told_beside_the_record(recorded):
 
 def test_the_table_on_disk_is_that_of_claims_and_record():
     text = table.PAGE.read_text(encoding="utf-8")
-    assert text == table.page(CLAIMS), "run shared/evidence/table.py"
+    assert text == table.page(CLAIMS), "run shared/publishing/table.py"
     assert table.cell("a | b <c>") == r"a \| b \<c>"
-    missing = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not (paths.ROOT / "data" / link).exists()]
+    missing = [
+        link
+        for link in re.findall(r"\]\(([^)]+)\)", text)
+        if not (paths.ROOT / "data" / link).exists()
+    ]
     assert not missing
 
 
@@ -524,7 +659,9 @@ def test_readme_leads_to_the_live_pages_where_their_address_is_known():
     assert publish.with_live_link(text, "") == text
     linked = publish.with_live_link(text, "https://site.example")
     assert "](https://site.example/explorer.html)" in linked.partition(".gif")[0]
-    assert publish.with_live_link(linked, "https://new.example") == linked.replace("site.example", "new.example")
+    assert publish.with_live_link(linked, "https://new.example") == linked.replace(
+        "site.example", "new.example"
+    )
 
 
 def test_the_gallery_on_disk_is_what_the_readmes_show():

@@ -44,13 +44,21 @@ NAMES = [one.name for *_, one in EACH]
 @pytest.mark.parametrize(("stubs", "number", "one"), EACH, ids=NAMES)
 def test_a_stub_asks_for_what_is_checked_and_says_where_it_belongs(stubs, number, one):
     stub = getattr(stubs, one.name)
-    asked, checked = (list(inspect.signature(function).parameters) for function in (stub, one.solution))
+    asked, checked = (
+        list(inspect.signature(function).parameters) for function in (stub, one.solution)
+    )
     assert asked == checked[: len(asked)]
     assert (check(one, stub).status, check(one, one.solution).status) == (NOT_WRITTEN, DONE)
     title, lesson, *text = inspect.getdoc(stub).splitlines()
-    assert re.match(rf"Exercise {number}[:,] ", title) and not any(line.strip().startswith("for ") for line in text)
+    assert re.match(rf"Exercise {number}[:,] ", title) and not any(
+        line.strip().startswith("for ") for line in text
+    )
     section, level, minutes = command.about(Path(stubs.__file__))[number - 1]
-    assert lesson == f"Lesson: {section} · {level} · {minutes} min" and f"{level}: " in HOW and not minutes % 5
+    assert (
+        lesson == f"Lesson: {section} · {level} · {minutes} min"
+        and f"{level}: " in HOW
+        and not minutes % 5
+    )
     folder = Path(stubs.__file__).parent
     heading = f"\n## {section}\n" in (folder / "README.md").read_text(encoding="utf-8")
     assert (folder / section).is_file() if section.endswith(".md") else heading
@@ -60,7 +68,9 @@ def test_a_stub_asks_for_what_is_checked_and_says_where_it_belongs(stubs, number
 def test_hints_go_from_the_idea_to_the_whole(name):
     idea, steps, whole, *_ = BY_NAME[name].paragraphs
     assert len(idea) < 300 and not re.search(r"^for |[@=] ", idea, re.M), "an idea, not a formula"
-    assert not re.search(r"^ *(for|return) ", steps, re.M) and len(steps.splitlines()) >= 3, "steps, not the code"
+    assert not re.search(r"^ *(for|return) ", steps, re.M) and len(steps.splitlines()) >= 3, (
+        "steps, not the code"
+    )
     assert re.search(r"^ *for .*:$", whole, re.M)
 
 
@@ -71,11 +81,15 @@ def test_hints_go_from_the_idea_to_the_whole(name):
 def test_mistakes_run_and_are_known_by_their_name(name):
     one = BY_NAME[name]
     for said, function in mistakes(one):
-        assert not call(one, function, one.cases()[0]).failure, f"it must run in the first case: {said}"
+        assert not call(one, function, one.cases()[0]).failure, (
+            f"it must run in the first case: {said}"
+        )
         assert check(one, function).text == said and len(said.split(": ", 1)[1]) > 20
 
 
-ANSWERS = [pytest.param(name, *row, id=f"{name}-{row[0]}") for name, rows in WRONG.items() for row in rows]
+ANSWERS = [
+    pytest.param(name, *row, id=f"{name}-{row[0]}") for name, rows in WRONG.items() for row in rows
+]
 
 
 @pytest.mark.parametrize(("name", "mistake", "function"), ANSWERS)
@@ -100,12 +114,16 @@ def test_right_answers_that_look_different_pass(name):
 
 COURSES = {  # what a solution must give on all its cases: the mechanism of the course itself
     "masked_softmax": self_attention.masked_softmax,
-    "self_attention": lambda x, q, k, v, m: self_attention.scaled_dot_product_attention(x @ q, x @ k, x @ v, m),
+    "self_attention": lambda x, q, k, v, m: self_attention.scaled_dot_product_attention(
+        x @ q, x @ k, x @ v, m
+    ),
     "sinusoidal_positions": toy_model.sinusoidal_positions,
     "split_heads": multi_head_attention.split_heads,
     "merge_heads": multi_head_attention.merge_heads,
     "causal_mask": attention_utils.causal_mask,
-    "combined_mask": lambda n, q, k: attention_utils.causal_mask(q, k) & attention_utils.padding_mask(n, k),
+    "combined_mask": lambda n, q, k: (
+        attention_utils.causal_mask(q, k) & attention_utils.padding_mask(n, k)
+    ),
     "head_entropy": lambda w, m: attention_utils.normalized_entropy(w, m).nanmean(dim=-1),
     "attention_rollout": lambda w: attention_utils.attention_rollout(list(w)),
     "induction_score": lambda w, t: relation_weight(w, after_earlier_occurrence(t)),
@@ -118,7 +136,10 @@ def test_a_solution_that_is_written_out_is_the_mechanism_of_the_course(name):
 
 
 CHANGES = sorted({change.values[:3] for change in changes()})
-ROUNDS, OF_FILE = defaultdict(list), Counter()  # the first changes of all files, all the second ones ...
+ROUNDS, OF_FILE = (
+    defaultdict(list),
+    Counter(),
+)  # the first changes of all files, all the second ones ...
 for change in CHANGES:
     OF_FILE[change[0]] += 1
     ROUNDS[OF_FILE[change[0]]].append(change)
@@ -141,11 +162,17 @@ GIVEN = (  # what an answer may import from the course
     attention_utils.causal_mask,
 )
 IMPORTS = "".join(f"from {function.__module__} import {function.__name__}\n" for function in GIVEN)
-OF_GIVEN = [change for change in CHANGES if any(change[1] in inspect.getsource(each) for each in GIVEN)]
+OF_GIVEN = [
+    change for change in CHANGES if any(change[1] in inspect.getsource(each) for each in GIVEN)
+]
 
 
 def test_what_an_answer_imports_is_let_pass_as_it_is(reader):
-    assert reader("2", written=IMPORTS + RIGHT_SOFTMAX) == (0, "+ 2 masked_softmax           done\n", "")
+    assert reader("2", written=IMPORTS + RIGHT_SOFTMAX) == (
+        0,
+        "+ 2 masked_softmax           done\n",
+        "",
+    )
 
 
 @pytest.mark.parametrize("change", OF_GIVEN)
@@ -159,13 +186,25 @@ def test_a_changed_file_that_an_answer_imports_is_named_and_nothing_is_judged(ch
 
 # ---- the loops of --hint 3, word for word
 
-QUERY, *KEYS = (ast.literal_eval(row) for row in re.findall(r"= (\[.*\])$", STUBS[0].score_by_hand.__doc__, re.M))
+QUERY, *KEYS = (
+    ast.literal_eval(row)
+    for row in re.findall(r"= (\[.*\])$", STUBS[0].score_by_hand.__doc__, re.M)
+)
 KNOWN = {  # what the loops take from around them
-    **{"exp": torch.exp, "tanh": torch.tanh, "relu": torch.relu, "sqrt": math.sqrt, "sin": math.sin, "cos": math.cos},
+    **{
+        "exp": torch.exp,
+        "tanh": torch.tanh,
+        "relu": torch.relu,
+        "sqrt": math.sqrt,
+        "sin": math.sin,
+        "cos": math.cos,
+    },
     "log": lambda x: torch.as_tensor(x).log(),
     "concatenate": torch.cat,
     "masked_softmax": soft,
-    "attention": lambda query, keys, values: F.scaled_dot_product_attention(query[None], keys, values)[0],
+    "attention": lambda query, keys, values: F.scaled_dot_product_attention(
+        query[None], keys, values
+    )[0],
     "phi": lambda x: F.elu(x) + 1,
     **{"query": QUERY, "key": KEYS, "head": defaultdict(dict)},
 }
@@ -183,7 +222,10 @@ AXES = {  # of inputs and results; and of what else the loops fill
     "merge_heads": ("x: B H T d_v", ""),
     "multi_head_attention": ("x: B T d_model, weights: B H T T", "scores: T T, mask: B T"),
     "fused_projection": ("x: B T d_model, query: B H T d_k", ""),
-    "grouped_query_attention": ("query: H T_q d_k, key: G T_k d_k", "scores: T_q T_k, mask: T_q T_k"),
+    "grouped_query_attention": (
+        "query: H T_q d_k, key: G T_k d_k",
+        "scores: T_q T_k, mask: T_q T_k",
+    ),
     "transformer_block": ("x: T d_model", "normed: T d_model, y: T d_model, past: T T"),
     "attention_pooling": ("x: B T d_model", "scores: T"),
     "head_entropy": ("weights: H T_q T_k", ""),
@@ -204,7 +246,10 @@ AXES = {  # of inputs and results; and of what else the loops fill
 
 
 def axes_in(text):
-    return [(name, letters.split()) for name, letters in (part.split(": ") for part in text.split(", ") if part)]
+    return [
+        (name, letters.split())
+        for name, letters in (part.split(": ") for part in text.split(", ") if part)
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -215,7 +260,9 @@ def test_the_loops_of_the_hint_are_what_the_solutions_compute(name):
         right = one.solution(*inputs)
         right = right if isinstance(right, tuple) else (right,)
         names = KNOWN | dict(zip(inspect.signature(one.solution).parameters, inputs, strict=False))
-        names |= {name: torch.zeros_like(tensor) for name, tensor in zip(one.names, right, strict=True)}
+        names |= {
+            name: torch.zeros_like(tensor) for name, tensor in zip(one.names, right, strict=True)
+        }
         for name, letters in axes_in(read):
             names |= dict(zip(letters, getattr(names[name], "shape", [names[name]]), strict=True))
         for name, letters in axes_in(filled):
@@ -227,14 +274,23 @@ def test_the_loops_of_the_hint_are_what_the_solutions_compute(name):
 
     for case in one.cases():
         if not re.search("1e1|1000", case.name):  # there e to a score is inf
-            within = Exercise(one.solution, one.returns, lambda case=case: [case], one.told, "", one.tolerance)
+            within = Exercise(
+                one.solution, one.returns, lambda case=case: [case], one.told, "", one.tolerance
+            )
             assert check(within, by_loops).status == DONE, check(within, by_loops).text
 
 
 # ---- what is said without a name
 
 SOFTMAX, SELF, SPLIT, MERGE, POSITIONS = (
-    BY_NAME[name] for name in ("masked_softmax", "self_attention", "split_heads", "merge_heads", "sinusoidal_positions")
+    BY_NAME[name]
+    for name in (
+        "masked_softmax",
+        "self_attention",
+        "split_heads",
+        "merge_heads",
+        "sinusoidal_positions",
+    )
 )
 
 
@@ -261,37 +317,97 @@ def in_place(scores, mask):
 
 
 SAID = [
-    (SELF, lambda *a: SELF.solution(*a)[0], r"^must return output, weights: got one tensor of shape \(5, 13\)"),
+    (
+        SELF,
+        lambda *a: SELF.solution(*a)[0],
+        r"^must return output, weights: got one tensor of shape \(5, 13\)",
+    ),
     (SELF, lambda *a: None, "got None; is there a return"),
     (SELF, lambda *a: (*SELF.solution(*a), 1), "must return output, weights: got 3 values"),
     (SELF, lambda *a: (None, SELF.solution(*a)[1]), "output must be a tensor or numbers: got None"),
-    (SELF, lambda *a: ((r := SELF.solution(*a))[0] + 0.5, r[1]), r"^weights right, output not: output\[.*, expected"),
+    (
+        SELF,
+        lambda *a: ((r := SELF.solution(*a))[0] + 0.5, r[1]),
+        r"^weights right, output not: output\[.*, expected",
+    ),
     (SELF, lambda x, q, *_: (x @ q, x @ x.T), r"^row 0 of weights sums to .*, expected 1"),
-    (SELF, lambda x, q, *_: x @ torch.ones(11, 3), "; the inputs are float64: give new tensors the dtype of an input"),
+    (
+        SELF,
+        lambda x, q, *_: x @ torch.ones(11, 3),
+        "; the inputs are float64: give new tensors the dtype of an input",
+    ),
     (SELF, lambda x, q, k, v, mask: (~mask, x), r"in this call mask is None \(without a mask\)$"),
     (SELF, lambda x: x, "^TypeError: "),
-    (SOFTMAX, lambda s, m: soft(s, m) * 0.5, r"^row 0 of weights sums to 0.5, expected 1 \(some keys hidden\)$"),
-    (SOFTMAX, lambda s, m: soft(s, m) + ~m * 1e-9, r"weights\[.*\] is 1e-09, expected 0 \(some keys hidden\)"),
+    (
+        SOFTMAX,
+        lambda s, m: soft(s, m) * 0.5,
+        r"^row 0 of weights sums to 0.5, expected 1 \(some keys hidden\)$",
+    ),
+    (
+        SOFTMAX,
+        lambda s, m: soft(s, m) + ~m * 1e-9,
+        r"weights\[.*\] is 1e-09, expected 0 \(some keys hidden\)",
+    ),
     (
         SOFTMAX,
         lambda s, m: soft(s, m).half(),
         r"sums to 1 only nearly, off by \de-0[45]; the result is torch.float16, ",
     ),
-    (SOFTMAX, lambda s, m: soft(s, m) * 1.0003, "^row 0 of weights sums to 1 only nearly, off by 3e-04 .some"),
+    (
+        SOFTMAX,
+        lambda s, m: soft(s, m) * 1.0003,
+        "^row 0 of weights sums to 1 only nearly, off by 3e-04 .some",
+    ),
     (SOFTMAX, lambda s, m: soft(s, m) * 1j, "weights must be real: got torch.complex128"),
     (SOFTMAX, lambda s, m: soft(s, m).to_sparse() * 2, "^row 0 of weights sums to 2"),
-    (SOFTMAX, lambda s, m: "weights", r"weights must be a tensor or numbers: got 'weights' \(str\)"),
+    (
+        SOFTMAX,
+        lambda s, m: "weights",
+        r"weights must be a tensor or numbers: got 'weights' \(str\)",
+    ),
     (SOFTMAX, lambda s, m: sys.exit("stop"), "^SystemExit in line "),
     (SOFTMAX, untold, r"^Untold in line \d+: an exception whose message cannot be shown"),
-    (SOFTMAX, lambda s, m: torch.softmax(m, dim=1), "^NotImplementedError in line "),  # torch's own has a message
-    (SOFTMAX, lost, f"^AttributeError in line {inspect.getsourcelines(lost)[1] + 1}: 'Tensor' .*some keys hidden"),
-    (SOFTMAX, in_place, "^your function changed scores, which its caller may still need: make a new tensor$"),
-    (SPLIT, lambda x, n: list(x.chunk(n, -1)), "got 3 values; of several tensors torch.stack or torch.cat makes one"),
-    (MERGE, lambda x: x.transpose(1, 2).view(2, 5, -1), r"^RuntimeError in line \d+: view size is not compatible"),
-    (POSITIONS, lambda n, d: torch.zeros(d, n), r"^encoding has shape \(6, 7\), expected \(7, 6\) \(length 7, d_m"),
+    (
+        SOFTMAX,
+        lambda s, m: torch.softmax(m, dim=1),
+        "^NotImplementedError in line ",
+    ),  # torch's own has a message
+    (
+        SOFTMAX,
+        lost,
+        f"^AttributeError in line {inspect.getsourcelines(lost)[1] + 1}: 'Tensor' .*some keys hidden",
+    ),
+    (
+        SOFTMAX,
+        in_place,
+        "^your function changed scores, which its caller may still need: make a new tensor$",
+    ),
+    (
+        SPLIT,
+        lambda x, n: list(x.chunk(n, -1)),
+        "got 3 values; of several tensors torch.stack or torch.cat makes one",
+    ),
+    (
+        MERGE,
+        lambda x: x.transpose(1, 2).view(2, 5, -1),
+        r"^RuntimeError in line \d+: view size is not compatible",
+    ),
+    (
+        POSITIONS,
+        lambda n, d: torch.zeros(d, n),
+        r"^encoding has shape \(6, 7\), expected \(7, 6\) \(length 7, d_m",
+    ),
     (BY_NAME["score_by_hand"], lambda: [0.1, 0.2, 0.3], "^the weights sum to 0.6, expected 1$"),
-    (BY_NAME["score_by_hand"], lambda: [0.5, 0.25, 0.25], r"^weights\[1\] is 0.25, and that is not right$"),
-    (BY_NAME["causal_mask"], lambda q, k: torch.ones(q, k).bool(), r"^mask\[0, 1\] is 1, expected 0"),
+    (
+        BY_NAME["score_by_hand"],
+        lambda: [0.5, 0.25, 0.25],
+        r"^weights\[1\] is 0.25, and that is not right$",
+    ),
+    (
+        BY_NAME["causal_mask"],
+        lambda q, k: torch.ones(q, k).bool(),
+        r"^mask\[0, 1\] is 1, expected 0",
+    ),
 ]
 
 
@@ -319,7 +435,9 @@ def test_an_edit_stands_in_the_code_once_and_changes_a_copy():
 
 def test_of_two_mistakes_the_first_is_named():
     """Scores not divided, and values that are not made by w_v: the weights tell the first."""
-    text = check(SELF, lambda x, q, k, v, m: ((w := (x @ q @ (x @ k).T).softmax(1)) @ x @ v * 3, w)).text
+    text = check(
+        SELF, lambda x, q, k, v, m: ((w := (x @ q @ (x @ k).T).softmax(1)) @ x @ v * 3, w)
+    ).text
     assert text.startswith("not divided by √d_k: ")
 
 
@@ -348,19 +466,28 @@ def reader(tmp_path, capsys):
 
 @pytest.mark.parametrize("stubs", STUBS)
 def test_from_the_first_run_to_the_last(stubs, reader):
-    """The first makes a file of the stubs and shows what there is to do; hints make none; the last says what next."""
+    """The first makes a file of the stubs and shows what there is to do; hints make none; the last
+    says what next.
+    """
     count = len(stubs.EXERCISES)
     for number, one in enumerate(stubs.EXERCISES, start=1):
         for which in ("1", "2", "3"):
             code, said, _ = reader(str(number), "--hint", which, stubs=stubs)
             assert not code and one.paragraphs[int(which) - 1].splitlines()[0] in said
             assert all(len(line) <= 122 for line in said.splitlines())
-    assert reader("--solutions", stubs=stubs)[1].endswith(f"{count} of {count} done\n") and not reader.file.exists()
+    assert (
+        reader("--solutions", stubs=stubs)[1].endswith(f"{count} of {count} done\n")
+        and not reader.file.exists()
+    )
     code, said, _ = reader(stubs=stubs)
     made, *table, done, begin, time = said.splitlines()
     assert (code, done) == (1, f"0 of {count} done") and made.startswith("made ")
-    assert [line.split()[1:3] for line in table] == [[str(n), one.name] for n, one in enumerate(stubs.EXERCISES, 1)]
-    assert begin.startswith(f"Next: 1 {stubs.EXERCISES[0].name}; for a hint: python ") and time.endswith(" min.")
+    assert [line.split()[1:3] for line in table] == [
+        [str(n), one.name] for n, one in enumerate(stubs.EXERCISES, 1)
+    ]
+    assert begin.startswith(
+        f"Next: 1 {stubs.EXERCISES[0].name}; for a hint: python "
+    ) and time.endswith(" min.")
     text = reader.file.read_text(encoding="utf-8")
     assert not re.search("exercise_checker|EXERCISES|__main__", text)
     assert all(inspect.getsource(getattr(stubs, one.name)) in text for one in stubs.EXERCISES)
@@ -378,20 +505,45 @@ COMMANDS = [  # arguments, what my_exercises.py holds, exit code, what is said
     (["2"], RIGHT_SOFTMAX, 0, "+ 2 masked_softmax           done"),
     (["2"], RIGHT_SOFTMAX.replace("\n", "\r\n"), 0, "done"),
     (["2"], "\ufeff" + RIGHT_SOFTMAX, 0, "done"),
-    (["masked_softmax"], "# 1\ndef masked_softmax(scores, mask):\n    return scores.none\n", 1, "Error in line 3: "),
+    (
+        ["masked_softmax"],
+        "# 1\ndef masked_softmax(scores, mask):\n    return scores.none\n",
+        1,
+        "Error in line 3: ",
+    ),
     (["2"], "masked_softmax = 3", 1, "'int' object is not callable"),
     (["--solutions", "4"], "", 0, "+ 4 additive_attention       done"),
     ([], RIGHT_SOFTMAX, 1, "\n1 of 6 done\nNext: 1 score_by_hand; "),
     ([], "a = 1\ndef f(:\n", 2, f"{PHASE}, line 2: SyntaxError: invalid syntax"),
-    ([], "import torch\n\nimport no_such_module\n", 2, f"{PHASE}, line 3: ModuleNotFoundError: No module named"),
-    ([], "def f():\n    return 1 / 0\n\n\nf()\n", 2, f"{PHASE}, line 2: ZeroDivisionError: division by zero"),
+    (
+        [],
+        "import torch\n\nimport no_such_module\n",
+        2,
+        f"{PHASE}, line 3: ModuleNotFoundError: No module named",
+    ),
+    (
+        [],
+        "def f():\n    return 1 / 0\n\n\nf()\n",
+        2,
+        f"{PHASE}, line 2: ZeroDivisionError: division by zero",
+    ),
     ([], "exit(3)\n", 2, f"{PHASE}, line 1: SystemExit: 3"),
-    ([], "class A(BaseException):\n    __str__ = 3\nraise A\n", 2, f"{PHASE}, line 3: A: an exception whose mess"),
+    (
+        [],
+        "class A(BaseException):\n    __str__ = 3\nraise A\n",
+        2,
+        f"{PHASE}, line 3: A: an exception whose mess",
+    ),
     ([], b"a = '\xff'\n", 2, f"{PHASE}, line 1: SyntaxError: "),
     ([], b"a = 1\0\n", 2, f"{PHASE}: "),
     (["7"], "", 2, "no exercise '7': choose from 1 score_by_hand, 2 masked_softmax, 3 self_att"),
     (["attention"], "", 2, "no exercise 'attention'"),
-    (["--hint"], "", 2, "a hint for which exercise? Its number comes first: python phase1_single_head/exercises.py 3"),
+    (
+        ["--hint"],
+        "",
+        2,
+        "a hint for which exercise? Its number comes first: python phase1_single_head/exercises.py 3",
+    ),
     (["3", "--hint", "4"], "", 2, "argument --hint: invalid choice: '4' (choose from"),
     (["--solution"], "", 2, "unrecognized arguments: --solution"),
     (["1", "2"], "", 2, "unrecognized arguments: 2"),
@@ -403,9 +555,9 @@ def test_the_command_line(arguments, written, expected, message, reader):
     code, said, errors = reader(*arguments, written=written)
     assert code == expected and message in said + errors, said + errors
     assert errors.count("\n") == (code == 2) and not (said and errors)
-    assert reader.file.read_bytes() == (written if isinstance(written, bytes) else written.encode()), (
-        "never overwritten"
-    )
+    assert reader.file.read_bytes() == (
+        written if isinstance(written, bytes) else written.encode()
+    ), "never overwritten"
 
 
 # ---- what a reader wrote, trained in the toy model
@@ -421,15 +573,21 @@ ATTEND = BY_NAME["multi_head_attention"].solution
 @pytest.mark.parametrize("name", WAYS)
 @pytest.mark.parametrize("padded", [True, False])
 def test_the_solution_in_the_model_is_the_module_of_the_course(name, padded):
-    """Started by the same seed they are the same to the last digits: what comes out, and all gradients."""
+    """Started by the same seed they are the same to the last digits: what comes out, and all
+    gradients.
+    """
     found = []
     for make in (partial(Attention, WAYS[name], BY_NAME[name].solution), COURSE[name]):
         torch.manual_seed(7)
         module = make(44, WAYS[name].num_heads).double()
         x = torch.randn(3, 7, 44, dtype=torch.float64, requires_grad=True)
-        output, weights = module(x, mask=padding_mask(torch.tensor([7, 2, 5]), 7) if padded else None)
+        output, weights = module(
+            x, mask=padding_mask(torch.tensor([7, 2, 5]), 7) if padded else None
+        )
         (output.tanh() + weights.square().sum()).sum().backward()
-        found.append([output, weights, x.grad, *(module.get_parameter(f"w_{i}.weight").grad for i in "qkvo")])
+        found.append(
+            [output, weights, x.grad, *(module.get_parameter(f"w_{i}.weight").grad for i in "qkvo")]
+        )
     for one, other in zip(*found, strict=True):
         near(one, other)
 
@@ -456,24 +614,41 @@ def test_a_wrong_one_is_told_what_it_costs_and_the_right_one_that_it_costs_nothi
     done, printed = trained(inverted)
     yours, course = map(float, re.search(r"a hidden word +(\S+) +(\S+)", printed).groups())
     cost = float(re.search(r"It loses (\S+) nats more than the course's", printed)[1])
-    assert not done and cost > 0.2 and abs(yours - course - cost) < 0.016 and "The checker: mask inverted" in printed
+    assert (
+        not done
+        and cost > 0.2
+        and abs(yours - course - cost) < 0.016
+        and "The checker: mask inverted" in printed
+    )
     assert len(re.findall(r"^head \d +\S", printed, re.MULTILINE)) == 4
     done, printed = trained(ATTEND)
-    assert done and "as much as the course's: +0.00" in printed and printed.endswith("The checker: done\n")
+    assert (
+        done
+        and "as much as the course's: +0.00" in printed
+        and printed.endswith("The checker: done\n")
+    )
 
 
 def test_who_sees_the_future_looks_best_at_once_and_fails_word_by_word(trained):
     done, printed = trained(lambda *size: torch.ones(size).tril(1).bool(), "causal_mask", steps=60)
-    at_once, word_by_word = (float(re.search(rf"{row} +(\S+)", printed)[1]) for row in ("at once", "word by word"))
+    at_once, word_by_word = (
+        float(re.search(rf"{row} +(\S+)", printed)[1]) for row in ("at once", "word by word")
+    )
     assert not done and at_once < 1 and word_by_word > math.log(100) and "Too good" in printed
     assert "The checker: one word of the future visible" in " ".join(printed.split())
 
 
 REFUSED = {
     "it gives NaN": lambda *inputs: tuple(part.log() for part in ATTEND(*inputs)),
-    "no gradient reaches w_q, w_k, w_v": lambda *inputs: tuple(part.detach() for part in ATTEND(*inputs)),
-    "RuntimeError in line .*: Can't call numpy": lambda *inputs: ATTEND(inputs[0].numpy(), *inputs[1:]),
-    "instead of .*; here all inputs are float32": lambda *inputs: tuple(part.double() for part in ATTEND(*inputs)),
+    "no gradient reaches w_q, w_k, w_v": lambda *inputs: tuple(
+        part.detach() for part in ATTEND(*inputs)
+    ),
+    "RuntimeError in line .*: Can't call numpy": lambda *inputs: ATTEND(
+        inputs[0].numpy(), *inputs[1:]
+    ),
+    "instead of .*; here all inputs are float32": lambda *inputs: tuple(
+        part.double() for part in ATTEND(*inputs)
+    ),
     "The checker: must return output, weights": lambda *inputs: ATTEND(*inputs)[0],
     "not written yet": STUBS[1].multi_head_attention,
 }
@@ -487,7 +662,9 @@ def test_what_cannot_be_trained_is_refused_in_one_line(line, trained):
 
 
 class Clock:
-    """In place of the module time: no second passes by itself, and `each` seconds from one look to the next."""
+    """In place of the module time: no second passes by itself, and `each` seconds from one look to
+    the next.
+    """
 
     def __init__(self, each):
         self.now, self.each = 0.0, each
@@ -517,7 +694,9 @@ def test_a_slow_computer_is_no_reason_to_refuse(trained, monkeypatch):
     assert done and "25 steps, masked word, about 25 minutes of CPU time\n" in printed
 
 
-@pytest.mark.parametrize(("phase", "names"), [(STUBS[1], "exercise 3 (multi_head"), (STUBS[2], "no exercise of")])
+@pytest.mark.parametrize(
+    ("phase", "names"), [(STUBS[1], "exercise 3 (multi_head"), (STUBS[2], "no exercise of")]
+)
 def test_an_exercise_that_cannot_be_trained_names_those_that_can(phase, names, capsys):
     for arguments in (["--train", "1"], ["--train"]):
         with pytest.raises(SystemExit, match="2"):

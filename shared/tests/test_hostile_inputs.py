@@ -1,4 +1,5 @@
-"""What comes from elsewhere and is wrong: sizes without a meaning, files that are damaged, links, what never ends.
+"""What comes from elsewhere and is wrong: sizes without a meaning, files that are damaged, links,
+what never ends.
 
 Each gets one line, and nothing of a reader's is lost. Broken links: test_explorer_page.py; signals:
 test_terminals_and_disks.py; variables of the environment: test_set_up.py.
@@ -30,12 +31,26 @@ from phase4_causal.serving.paged_cache import PagedCache
 from phase4_causal.writing.sampling import Sampling
 from shared import checkpoints as checkpoints_module
 from shared import cli, paths, training
-from shared.attention_utils import causal_mask, local_mask, padding_mask, streaming_mask, strided_mask
-from shared.checkpoints import checksum, load_checkpoint, load_or_train, save_checkpoint, trained_model
+from shared.attention_utils import (
+    causal_mask,
+    local_mask,
+    padding_mask,
+    streaming_mask,
+    strided_mask,
+)
+from shared.checkpoints import (
+    checksum,
+    load_checkpoint,
+    load_or_train,
+    save_checkpoint,
+    trained_model,
+)
 from shared.evidence import findings, record
 from shared.tests.helpers import near, qkv
 
-not_on_windows = pytest.mark.skipif(sys.platform == "win32", reason="no pipes there, and no links for everybody")
+not_on_windows = pytest.mark.skipif(
+    sys.platform == "win32", reason="no pipes there, and no links for everybody"
+)
 X = torch.ones(3, 2)
 
 SIZED = [
@@ -67,10 +82,22 @@ def test_sizes_are_whole_numbers(name, least, build):
     ("attend", "message"),
     [
         (lambda: padding_mask(torch.tensor([True]), 3), "integers of shape .*: got torch.bool"),
-        (lambda: delta_rule(X, X, X, torch.ones(3).double()), "in torch.float32: got .* in torch.float64"),
-        (lambda: delta_rule(X, X, X, torch.ones(3).long()), "in torch.float32: got .* in torch.int64"),
-        (lambda: scaled_dot_product_attention(X, X, X, [[True] * 3] * 3), "dense tensor.*: got list"),
-        (lambda: scaled_dot_product_attention(X, X, X, torch.ones(3, 3).bool().to_sparse()), "dense.*: got .*sparse"),
+        (
+            lambda: delta_rule(X, X, X, torch.ones(3).double()),
+            "in torch.float32: got .* in torch.float64",
+        ),
+        (
+            lambda: delta_rule(X, X, X, torch.ones(3).long()),
+            "in torch.float32: got .* in torch.int64",
+        ),
+        (
+            lambda: scaled_dot_product_attention(X, X, X, [[True] * 3] * 3),
+            "dense tensor.*: got list",
+        ),
+        (
+            lambda: scaled_dot_product_attention(X, X, X, torch.ones(3, 3).bool().to_sparse()),
+            "dense.*: got .*sparse",
+        ),
     ],
 )
 def test_what_means_nothing_is_refused(attend, message):
@@ -79,7 +106,9 @@ def test_what_means_nothing_is_refused(attend, message):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("rule", [{"temperature": 1e-46}, {"temperature": 1e-320}, {"top_p": 1e-300}], ids=str)
+@pytest.mark.parametrize(
+    "rule", [{"temperature": 1e-46}, {"temperature": 1e-320}, {"top_p": 1e-300}], ids=str
+)
 def test_a_rule_that_rounds_to_0_takes_the_likeliest_word(rule, dtype):
     logits = torch.tensor([1.0, 3.0, -math.inf], dtype=dtype)
     assert Sampling(**rule).probabilities(logits).tolist() == [0, 1, 0]
@@ -91,9 +120,13 @@ def test_however_hot_a_word_that_has_no_chance_gets_none(temperature, dtype):
     logits = torch.tensor([1.0, -math.inf, 3.0, -math.inf, 2.0], dtype=dtype)
     third = torch.tensor([1, 0, 1, 0, 1], dtype=dtype) / 3
     for rule in (Sampling(temperature), Sampling(temperature, top_p=0.99)):
-        near(rule.probabilities(logits), third, 1e-2)  # why: 16 bits, and 70,000 is still a temperature
+        near(
+            rule.probabilities(logits), third, 1e-2
+        )  # why: 16 bits, and 70,000 is still a temperature
     for too_hot in (1.1e30, 1e300, math.inf):
-        with pytest.raises(ValueError, match=f"between 0 .* and 1e.30 .*: got {too_hot:g}".replace("+", ".")):
+        with pytest.raises(
+            ValueError, match=f"between 0 .* and 1e.30 .*: got {too_hot:g}".replace("+", ".")
+        ):
             Sampling(too_hot)
 
 
@@ -114,7 +147,9 @@ def test_a_hidden_value_that_is_no_number_does_what_it_does_in_torch():
     value[..., 4, :] = math.nan  # 0 · NaN is NaN
     assert F.scaled_dot_product_attention(query, key, value, is_causal=True).isnan().all()
     assert scaled_dot_product_attention(query, key, value, causal_mask(5))[0].isnan().all()
-    assert "0 · NaN" in scaled_dot_product_attention.__doc__ and "0 · NaN" in flash_attention.__doc__
+    assert (
+        "0 · NaN" in scaled_dot_product_attention.__doc__ and "0 · NaN" in flash_attention.__doc__
+    )
 
 
 def test_a_ring_asks_torchrun_and_no_variable_of_its_name(monkeypatch):
@@ -129,7 +164,9 @@ def test_a_ring_asks_torchrun_and_no_variable_of_its_name(monkeypatch):
     heard = signal.getsignal(signal.SIGINT)
     ring_attention.main()
     ((_, waits, heard_by_others),) = started
-    assert not waits and heard_by_others == signal.SIG_IGN and signal.getsignal(signal.SIGINT) == heard
+    assert (
+        not waits and heard_by_others == signal.SIG_IGN and signal.getsignal(signal.SIGINT) == heard
+    )
 
 
 def test_a_ring_that_is_interrupted_ends_its_processes(monkeypatch):
@@ -137,7 +174,9 @@ def test_a_ring_that_is_interrupted_ends_its_processes(monkeypatch):
         raise KeyboardInterrupt
 
     done = []
-    process = SimpleNamespace(kill=lambda: done.append("killed"), join=lambda: done.append("joined"))
+    process = SimpleNamespace(
+        kill=lambda: done.append("killed"), join=lambda: done.append("joined")
+    )
     others = SimpleNamespace(processes=[process, process], join=interrupted)
     monkeypatch.setattr(torch.multiprocessing, "spawn", lambda *arguments, join: others)
     with pytest.raises(KeyboardInterrupt):
@@ -166,12 +205,24 @@ def test_a_checkpoint_that_was_changed_is_damaged(checkpoints):
     good, whole = saved(), bytearray(TINY.path.read_bytes())
     weights = good["state_dict"]
     half = {name: numbers.half() for name, numbers in weights.items()}
-    whole_numbers = {name: numbers.view(torch.int32) for name, numbers in weights.items()}  # of the same bytes
+    whole_numbers = {
+        name: numbers.view(torch.int32) for name, numbers in weights.items()
+    }  # of the same bytes
     in_a_row = {name: numbers.flatten() for name, numbers in weights.items()}
     swapped = {"w_q": "w_k", "w_k": "w_q"}
-    renamed = {re.sub("w_[qk]", lambda match: swapped[match[0]], name): tensor for name, tensor in weights.items()}
-    parts = {"format": [torch.ones(2)], "recipe": [None, {"steps": torch.ones(2)}], "stages": [{0: torch.ones(2)}]}
-    parts |= {"history": [None, {"loss": ["x"]}], "state_dict": [half, whole_numbers, in_a_row, renamed, 3]}
+    renamed = {
+        re.sub("w_[qk]", lambda match: swapped[match[0]], name): tensor
+        for name, tensor in weights.items()
+    }
+    parts = {
+        "format": [torch.ones(2)],
+        "recipe": [None, {"steps": torch.ones(2)}],
+        "stages": [{0: torch.ones(2)}],
+    }
+    parts |= {
+        "history": [None, {"loss": ["x"]}],
+        "state_dict": [half, whole_numbers, in_a_row, renamed, 3],
+    }
     for part, values in parts.items():
         for value in values:
             refuses(good | {part: value}, r"is damaged \((its checksum is another|\w+Error)\)")
@@ -199,7 +250,9 @@ def test_a_checkpoint_with_a_checksum_of_its_own_is_damaged_if_a_part_is_odd(che
 
 
 @not_on_windows
-def test_what_is_no_file_in_the_place_of_a_checkpoint_is_one_line_before_anything_is_trained(checkpoints, capsys):
+def test_what_is_no_file_in_the_place_of_a_checkpoint_is_one_line_before_anything_is_trained(
+    checkpoints, capsys
+):
     for make, remove in ((os.mkfifo, os.unlink), (os.mkdir, os.rmdir)):
         TINY.path.unlink(missing_ok=True)
         make(TINY.path)
@@ -226,8 +279,12 @@ def test_a_disk_that_fills_while_a_model_is_saved_is_one_line(checkpoints, capsy
 
 
 def test_options_size_a_model_and_one_that_has_one_head_or_layer_by_design_keeps_it(monkeypatch):
-    options = argparse.Namespace(seed=3, d_model=24, heads=6, layers=5, device="cpu", retrain=True, quick=False)
-    monkeypatch.setattr(checkpoints_module, "load_or_train", lambda recipe, *_, **more: (recipe, more))
+    options = argparse.Namespace(
+        seed=3, d_model=24, heads=6, layers=5, device="cpu", retrain=True, quick=False
+    )
+    monkeypatch.setattr(
+        checkpoints_module, "load_or_train", lambda recipe, *_, **more: (recipe, more)
+    )
     recipe, more = trained_model(replace(TINY, num_layers=2), MultiHeadAttention, options)
     assert (recipe.seed, recipe.d_model, recipe.num_heads, recipe.num_layers) == (3, 24, 6, 5)
     assert more == {"device": "cpu", "retrain": True, "quick": False}
@@ -235,11 +292,19 @@ def test_options_size_a_model_and_one_that_has_one_head_or_layer_by_design_keeps
     assert (alone.seed, alone.num_heads, alone.num_layers) == (7, 1, 1)
 
 
-def test_a_model_that_was_read_is_ready_to_be_asked_and_retrain_is_heard_with_quick(checkpoints, capsys):
+def test_a_model_that_was_read_is_ready_to_be_asked_and_retrain_is_heard_with_quick(
+    checkpoints, capsys
+):
     saved()
-    assert not load_checkpoint(TINY, MultiHeadAttention).model.training, "else dropout would answer, too"
+    assert not load_checkpoint(TINY, MultiHeadAttention).model.training, (
+        "else dropout would answer, too"
+    )
     recipe = replace(TINY, name="again", steps=5)
-    for retrain, said in ((False, "training again_quick"), (False, ""), (True, "training again_quick")):
+    for retrain, said in (
+        (False, "training again_quick"),
+        (False, ""),
+        (True, "training again_quick"),
+    ):
         checkpoints_module._trained_here.clear()
         load_or_train(recipe, MultiHeadAttention, quick=True, retrain=retrain)
         assert capsys.readouterr().out.partition(":")[0] == said
@@ -257,13 +322,20 @@ def test_whoever_plants_a_file_changes_and_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(paths.secrets, "token_hex", lambda size: "0" * 2 * size)
     with pytest.raises(FileExistsError), paths.whole_file(path):
         pass
-    assert [file.read_text() for file in (path, diary, *planted)] == ["ours", "mine", "mine", "mine"]
+    assert [file.read_text() for file in (path, diary, *planted)] == [
+        "ours",
+        "mine",
+        "mine",
+        "mine",
+    ]
 
 
 GOOD = f"{','.join(record.COLUMNS)}\nwater,wetness,100,AMD,2.13.0,c0de,0.5\n"
 
 
-@pytest.mark.parametrize("text", ["", "[{", "a,b\n1,2\n", GOOD.replace("0.5", "wet"), GOOD.replace("0.5", ""), "\0"])
+@pytest.mark.parametrize(
+    "text", ["", "[{", "a,b\n1,2\n", GOOD.replace("0.5", "wet"), GOOD.replace("0.5", ""), "\0"]
+)
 def test_a_damaged_record_is_one_line_that_names_it(text, tmp_path, capsys):
     path = findings.file_of("a.py", tmp_path)
     path.parent.mkdir(parents=True)
@@ -279,7 +351,9 @@ def damaged_records():
     """What may become of the record: a name of the damage, and the text."""
     whole = paths.EVIDENCE.read_text(encoding="utf-8")
     header, *rows = whole.splitlines(keepends=True)
-    tenth = next(n for n, row in enumerate(rows) if f",{min(record.SEEDS)}," in row and '"' not in row)
+    tenth = next(
+        n for n, row in enumerate(rows) if f",{min(record.SEEDS)}," in row and '"' not in row
+    )
     row = rows[tenth]
     before_value = row[: row.rindex(",") + 1]
     yield "cut behind its header", header
@@ -291,7 +365,10 @@ def damaged_records():
     for odd in ("inf", "-inf", "nan", "wet", "", "1,2"):
         yield f"a value is {odd}", whole.replace(row, before_value + odd + "\n")
     for odd in ("100.5", "99", "-1", "", "first"):
-        yield f"a seed is {odd}", whole.replace(row, row.replace(f",{min(record.SEEDS)},", f",{odd},"))
+        yield (
+            f"a seed is {odd}",
+            whole.replace(row, row.replace(f",{min(record.SEEDS)},", f",{odd},")),
+        )
     yield "a stray quote", whole.replace(row, '"' + row)
     yield "a stray quote in the middle of a row", whole.replace(row, row.replace(",", ',"', 1))
     yield "two rows are one", whole.replace(row, row.rstrip("\n"))
@@ -311,7 +388,10 @@ def test_a_record_that_lost_or_changed_something_is_not_read(damage, tmp_path):
 
 def test_a_record_is_read_whoever_has_edited_its_ends_of_lines(tmp_path):
     text = paths.EVIDENCE.read_text(encoding="utf-8")
-    for name, encoding, end in (("windows.csv", "utf-8", "\r\n"), ("marked.csv", "utf-8-sig", "\n")):
+    for name, encoding, end in (
+        ("windows.csv", "utf-8", "\r\n"),
+        ("marked.csv", "utf-8-sig", "\n"),
+    ):
         (tmp_path / name).write_bytes(text.replace("\n", end).encode(encoding))
         assert record.read(tmp_path / name).equals(record.read())
 
@@ -320,7 +400,16 @@ FINDING = {"id": "C1", "claim": "water is wet", "verdict": "holds, 1 of 1 seeds"
 
 
 @pytest.mark.parametrize(
-    "finding", [{}, {"id": "C1"}, {"kind": "holds"}, FINDING | {"kind": "perhaps"}, FINDING | {"kind": []}, [], 3]
+    "finding",
+    [
+        {},
+        {"id": "C1"},
+        {"kind": "holds"},
+        FINDING | {"kind": "perhaps"},
+        FINDING | {"kind": []},
+        [],
+        3,
+    ],
 )
 def test_findings_of_which_a_part_is_missing_are_one_line(finding, tmp_path):
     findings.save(tmp_path, "a.py", [FINDING | {"as published": True}], [], "", "")
@@ -354,10 +443,18 @@ LONG = "/".join(["b" * 200] * 25)  # an address of five thousand letters
         (["--sentences", "a" * 5000], "cannot use aaa", "aaa: File name too long\n"),
         (["--sentences", LONG], "cannot use bbb", "bbb: File name too long\n"),
         (["--output-dir", f"/{LONG}"], "cannot use /bbb", "bbb: File name too long\n"),
-        (["--output-dir", ""], "argument --output-dir: ", "must name a folder, such as . for this one\n"),
+        (
+            ["--output-dir", ""],
+            "argument --output-dir: ",
+            "must name a folder, such as . for this one\n",
+        ),
         (["--seed", "1" * 4000], "--seed must lie between", "111\n"),
         (["--device", "x" * 4000], "argument --device: invalid choice", ")\n"),
-        (["--seed", str(2**32 - 3), "--seeds", "3"], "--seed must lie between 0 and 4294967292", "4294967293\n"),
+        (
+            ["--seed", str(2**32 - 3), "--seeds", "3"],
+            "--seed must lie between 0 and 4294967292",
+            "4294967293\n",
+        ),
     ],
 )
 def test_an_option_that_means_nothing_is_one_line_that_fits_a_screen(argv, beginning, end, capsys):
@@ -365,7 +462,12 @@ def test_an_option_that_means_nothing_is_one_line_that_fits_a_screen(argv, begin
         cli.parse(cli.parser(None), argv)
     said = capsys.readouterr().err
     message = said.partition(": ")[2]
-    assert message.startswith(beginning) and said.endswith(end) and said.count("\n") == 1 and len(said) < 500
+    assert (
+        message.startswith(beginning)
+        and said.endswith(end)
+        and said.count("\n") == 1
+        and len(said) < 500
+    )
 
 
 def test_the_last_seeds_that_there_are_can_be_asked_for(tmp_path):
@@ -378,7 +480,9 @@ def test_a_file_with_a_name_of_five_thousand_letters_is_one_line_that_fits_a_scr
     with pytest.raises(SystemExit, match="2"):
         cli.run(lambda: paths.check_writable(paths.Path(f"/{LONG}")))
     said = capsys.readouterr().err
-    assert said.startswith("/bbb") and said.endswith("bbb: File name too long\n") and len(said) < 500
+    assert (
+        said.startswith("/bbb") and said.endswith("bbb: File name too long\n") and len(said) < 500
+    )
 
 
 @not_on_windows
@@ -393,10 +497,17 @@ def test_what_is_to_outlive_its_terminal_goes_on_to_do_so():
 
 
 def test_the_workflow_may_do_no_more_than_it_needs():
-    text = (paths.ROOT / ".github" / "workflows" / "check_and_publish.yml").read_text(encoding="utf-8")
+    text = (paths.ROOT / ".github" / "workflows" / "check_and_publish.yml").read_text(
+        encoding="utf-8"
+    )
     assert "\npermissions: {contents: read}\n" in text and "\nconcurrency:\n" in text
     assert "\n  push: {branches: " in text, "else the branch of a pull request runs twice"
     assert text.count("runs-on:") == text.count("timeout-minutes:")
-    assert "run:" not in text.partition(": write")[2], "a job that may write runs what was installed"
+    assert "run:" not in text.partition(": write")[2], (
+        "a job that may write runs what was installed"
+    )
     assert text.count("actions/checkout@") == text.count("persist-credentials: false")
-    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v[\d.]+", action) for action in re.findall(r"uses: (.*)", text))
+    assert all(
+        re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v[\d.]+", action)
+        for action in re.findall(r"uses: (.*)", text)
+    )

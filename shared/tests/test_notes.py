@@ -19,7 +19,11 @@ from torch.utils.checkpoint import checkpoint
 from phase1_single_head.before.additive import AdditiveAttention
 from phase1_single_head.before.scoring import D_MODEL, kept_bytes
 from phase1_single_head.parts.cross_attention import CrossAttention
-from phase1_single_head.self_attention import SelfAttention, masked_softmax, scaled_dot_product_attention
+from phase1_single_head.self_attention import (
+    SelfAttention,
+    masked_softmax,
+    scaled_dot_product_attention,
+)
 from phase2_multi_head.costs.cost_model import peak_bytes
 from phase2_multi_head.models import RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
@@ -35,10 +39,10 @@ from shared.attention_utils import (
     padding_mask,
     strided_mask,
 )
-from shared.evidence import notes, table
 from shared.evidence.claims import all_claims
 from shared.grammar.scores import with_relations
 from shared.measure import count_operations, peak_memory
+from shared.publishing import notes, table
 from shared.tests.helpers import near
 from shared.tests.test_house import anchors
 from shared.toy_language import RELATIONS, START_ID, TOY_SENTENCE, VOCABULARY, encode
@@ -53,7 +57,7 @@ WORDS = TOY_SENTENCE.split()
 
 def test_the_page_on_disk_is_that_of_the_sayings():
     text = notes.PAGE.read_text(encoding="utf-8")
-    assert text == notes.page(all_claims()), "run shared/evidence/table.py"
+    assert text == notes.page(all_claims()), "run shared/publishing/table.py"
 
 
 def test_every_saying_is_told_once_and_shown_somewhere():
@@ -141,7 +145,9 @@ def test_64_numbers_are_divided_by_8():
 
 @torch.no_grad()
 def test_new_projections_give_scores_a_third_as_large():
-    """C007. nn.Linear starts with weights of variance 1 / (3 d): queries and keys have 1/3, scores 1/9."""
+    """C007. nn.Linear starts with weights of variance 1 / (3 d): queries and keys have 1/3, scores
+    1/9.
+    """
     torch.manual_seed(0)
     w_q, w_k = nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False)
     queries, keys = torch.randn(2, 2000, 64, generator=torch.Generator().manual_seed(0))
@@ -282,7 +288,9 @@ def test_linear_attention_counts_a_table_of_d_by_d_for_each_word():
     softmax = partial(operations, lambda q, k, v: scaled_dot_product_attention(q, k, v)[0])
     linear = partial(operations, linear_attention)
     assert softmax(128) == 4 * softmax(64) and linear(128) == 2 * linear(64)  # C053
-    assert linear(64) == 2 * 2 * 64 * 16 * 17, "T d², with a column for the sum of the weights"  # C054
+    assert linear(64) == 2 * 2 * 64 * 16 * 17, (
+        "T d², with a column for the sum of the weights"
+    )  # C054
     assert linear(8) > softmax(8) and linear(32) < softmax(32), "less if the text is longer than d"
 
 
@@ -427,7 +435,9 @@ def test_under_the_mask_a_noun_can_look_back_and_its_determiner_not_ahead():
     determiner, noun = with_relations(WORDS).relations["determiner-noun"][0]
     assert not causal_mask(6)[determiner, noun] and causal_mask(6)[noun, determiner]  # C109
     previous = torch.eye(6).roll(-1, dims=-1)[1:]  # a row for each query but the first
-    assert torch.equal(previous, torch.eye(6)[:-1]), "query i looks at key i - 1: below the diagonal"  # C111
+    assert torch.equal(previous, torch.eye(6)[:-1]), (
+        "query i looks at key i - 1: below the diagonal"
+    )  # C111
 
 
 def test_even_weights_under_the_mask_favour_the_first_word():

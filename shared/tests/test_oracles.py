@@ -1,8 +1,10 @@
-"""Every way to compute attention against its reference, in outputs and gradients: float64, 12 digits.
+"""Every way to compute attention against its reference, in outputs and gradients: float64, 12
+digits.
 
-The references are torch's own function, with the mask written once more as a predicate on positions, i of the query and
-j of the key (the last query stands at the last key), and nn.MultiheadAttention with the weights of ours.
-A name begins with the file that it is about: faults.py asks these first when it plants a fault there.
+The references are torch's own function, with the mask written once more as a predicate on
+positions, i of the query and j of the key (the last query stands at the last key), and
+nn.MultiheadAttention with the weights of ours. A name begins with the file that it is about:
+faults.py asks these first when it plants a fault there.
 """
 
 from functools import partial
@@ -16,7 +18,11 @@ from torch.func import functional_call
 from phase1_single_head.before.additive import AdditiveAttention, LuongAttention, attend_by_loops
 from phase1_single_head.order.position_encodings import RotarySelfAttention, rotary
 from phase1_single_head.parts.cross_attention import CrossAttention
-from phase1_single_head.self_attention import SelfAttention, attention_by_loops, scaled_dot_product_attention
+from phase1_single_head.self_attention import (
+    SelfAttention,
+    attention_by_loops,
+    scaled_dot_product_attention,
+)
 from phase2_multi_head.alibi_attention import AlibiAttention
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
@@ -26,20 +32,40 @@ from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.long_texts.delta_rule import delta_rule, delta_rule_recurrent
 from phase4_causal.long_texts.flash_attention import flash_attention, flash_by_loops
-from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent, linear_by_loops
+from phase4_causal.long_texts.linear_attention import (
+    linear_attention,
+    linear_attention_recurrent,
+    linear_by_loops,
+)
 from phase4_causal.long_texts.local_attention import local_attention
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
 from phase4_causal.serving.rolling_cache import RollingCache
-from shared.attention_utils import causal_mask, local_mask, padding_mask, streaming_mask, strided_mask
+from shared.attention_utils import (
+    causal_mask,
+    local_mask,
+    padding_mask,
+    streaming_mask,
+    strided_mask,
+)
 from shared.head_statistics import added_by_heads
 from shared.tests.helpers import D_K, B, H, near, qkv, some_mask
 from shared.toy_language import VOCABULARY
 from shared.toy_model import ToyTransformer
 
-ANY = ((70, 70), (5, 131), (1, 7), (7, 3), (3, 0), (0, 5))  # queries, keys. (7, 3): under a mask some see no key
+ANY = (
+    (70, 70),
+    (5, 131),
+    (1, 7),
+    (7, 3),
+    (3, 0),
+    (0, 5),
+)  # queries, keys. (7, 3): under a mask some see no key
 SOME, FEW = ANY[:4], ANY[2:4]  # where there are some of both; where a loop over pairs is quick
-LAST, ALIKE = ANY[:3], ((70, 70), (131, 131), (1, 1))  # queries are the last of the words, or all of them
+LAST, ALIKE = (
+    ANY[:3],
+    ((70, 70), (131, 131), (1, 1)),
+)  # queries are the last of the words, or all of them
 SHORT = ((7, 7), (1, 1))  # sentences
 HEADS, GROUPS, D_MODEL = 6, 2, 66  # of the modules
 
@@ -129,7 +155,9 @@ def written(way):
 
 
 def corrections(q, k, v, beta):
-    """All that is written, u_t = beta_t (v_t - k_t S), as one system of equations; a pair, as the others give it."""
+    """All that is written, u_t = beta_t (v_t - k_t S), as one system of equations; a pair, as the
+    others give it.
+    """
     earlier = (beta[..., None] * (k @ k.mT)).tril(-1)
     u = torch.linalg.solve(torch.eye(k.size(-2)) + earlier, beta[..., None] * v)
     return (q @ k.mT).tril() @ u, k.mT @ u
@@ -147,7 +175,9 @@ def with_places(turn):
 
     def way(q, k, v):
         i, j = positions(q.size(-2), k.size(-2))
-        return F.scaled_dot_product_attention(turn(q[..., :10], i[:, 0]), turn(k[..., :10], j[0]), v)
+        return F.scaled_dot_product_attention(
+            turn(q[..., :10], i[:, 0]), turn(k[..., :10], j[0]), v
+        )
 
     return way
 
@@ -158,15 +188,21 @@ def for_caches(way):
 
 
 def paged(q, k, v):
-    """Two texts in blocks of four places; the queries are those of the last words, packed text by text."""
+    """Two texts in blocks of four places; the queries are those of the last words, packed text by
+    text.
+    """
     cache, old = PagedCache(1, 80, H, 4, D_K, like=q, share=False), k.size(-2) - q.size(-2)
     texts = [Text([]) for _ in range(B)]
-    for key, value in zip(k.split([old, q.size(-2)], dim=2), v.split([old, q.size(-2)], dim=2), strict=True):
+    for key, value in zip(
+        k.split([old, q.size(-2)], dim=2), v.split([old, q.size(-2)], dim=2), strict=True
+    ):
         for text in texts:
             text.stored = len(text.tokens)
             text.tokens += [0] * key.size(2)
             assert cache.take(text)
-        cache.store(0, *(x.transpose(1, 2).flatten(0, 1) for x in (key, value)), texts)  # (B, H, T, d) -> (B T, H, d)
+        cache.store(
+            0, *(x.transpose(1, 2).flatten(0, 1) for x in (key, value)), texts
+        )  # (B, H, T, d) -> (B T, H, d)
     found = paged_attention(q.transpose(1, 2).flatten(0, 1), cache, 0, texts)
     return found.unflatten(0, (B, -1)).transpose(1, 2)
 
@@ -175,7 +211,9 @@ def rolling(q, k, v):
     """Word by word, with room for the first two and the last five."""
     cache = RollingCache(KeyValueCache(B, H, 7, D_K, dtype=q.dtype), sinks=2)
     words = zip(*(x.split(1, dim=2) for x in (q, k, v)), strict=True)
-    return torch.cat([scaled_dot_product_attention(word, *cache.append(*new))[0] for word, *new in words], dim=2)
+    return torch.cat(
+        [scaled_dot_product_attention(word, *cache.append(*new))[0] for word, *new in words], dim=2
+    )
 
 
 def pooled_by(pooling):
@@ -193,9 +231,17 @@ BEFORE = masked(lambda i, j: (j <= i) & (i - j <= 3))
 
 WAYS = {  # of queries, keys and values: the way, its reference, for which lengths
     "self_attention": (core(lambda *_: None), masked(), ANY),
-    "self_attention, a mask": (core(lambda *lengths: random(*positions(*lengths))), masked(random), SOME),
+    "self_attention, a mask": (
+        core(lambda *lengths: random(*positions(*lengths))),
+        masked(random),
+        SOME,
+    ),
     "self_attention, loops": (each(loops), masked(), FEW),
-    "additive, loops": (each(lambda q, k, v: attend_by_loops(q.detach(), k.detach(), torch.dot)[0]), words_scored, FEW),
+    "additive, loops": (
+        each(lambda q, k, v: attend_by_loops(q.detach(), k.detach(), torch.dot)[0]),
+        words_scored,
+        FEW,
+    ),
     "attention_utils, causal": (core(causal_mask), masked(past), SOME),  # C094
     "attention_utils, local": (core(partial(local_mask, window=3)), masked(near_by), SOME),
     "attention_utils, strided": (core(partial(strided_mask, stride=4)), FOURTH, SOME),
@@ -203,18 +249,34 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
     "attention_utils, sinks": (core(lambda t, _: streaming_mask(t, 5, 2)), KEPT, ALIKE),
     "position_encodings, rotary": (with_places(rotary), with_places(turned), SOME),
     "flash_attention": (partial(flash_attention, block_size=4), masked(), ANY),  # C049
-    "flash_attention, causal": (partial(flash_attention, causal=True, block_size=3), masked(past), ANY),
+    "flash_attention, causal": (
+        partial(flash_attention, causal=True, block_size=3),
+        masked(past),
+        ANY,
+    ),
     "flash_attention, loops": (each(partial(flash_by_loops, causal=True)), masked(past), FEW),
     "local_attention": (partial(local_attention, window=3), masked(near_by), ANY),
     "local_attention, causal": (partial(local_attention, window=3, causal=True), BEFORE, ANY),
     "linear_attention": (linear_attention, kernel(elu, lambda i, j: 1), ANY),
-    "linear_attention, relu": (partial(linear_attention, feature_map="relu"), kernel(F.relu, lambda i, j: 1), ANY),
+    "linear_attention, relu": (
+        partial(linear_attention, feature_map="relu"),
+        kernel(F.relu, lambda i, j: 1),
+        ANY,
+    ),
     "linear_attention, causal": (partial(linear_attention, causal=True), kernel(elu, past), ANY),
     "linear_attention, recurrent": (recurrent, kernel(elu, past), ALIKE),
-    "linear_attention, loops": (each(partial(linear_by_loops, causal=True)), kernel(elu, past), FEW),
+    "linear_attention, loops": (
+        each(partial(linear_by_loops, causal=True)),
+        kernel(elu, past),
+        FEW,
+    ),
     "delta_rule": (written(delta_rule), written(corrections), ALIKE),
     "delta_rule, recurrent": (written(delta_rule_recurrent), written(corrections), ALIKE),
-    "attention_pooling, mean": (pooled_by(mean_pooling), of_real_words(lambda x: x.mean(dim=0)), SOME),
+    "attention_pooling, mean": (
+        pooled_by(mean_pooling),
+        of_real_words(lambda x: x.mean(dim=0)),
+        SOME,
+    ),
     "attention_pooling, last": (pooled_by(last_pooling), of_real_words(lambda x: x[-1]), SOME),
     "paged_cache": (for_caches(paged), for_caches(masked(past)), LAST),
     "rolling_cache": (for_caches(rolling), for_caches(KEPT), ALIKE),
@@ -228,7 +290,10 @@ def by_torch(m, x, context, sees=None):
     mask = None if sees is None else ~sees(*positions(x.size(1), context.size(1)))
     theirs = nn.MultiheadAttention(D_MODEL, HEADS, batch_first=True)
     (w_k, b_k), (w_v, b_v) = (map(for_each_head, w.parameters()) for w in (m.w_k, m.w_v))
-    weights = {"in_proj_weight": torch.cat([m.w_q.weight, w_k, w_v]), "in_proj_bias": torch.cat([m.w_q.bias, b_k, b_v])}
+    weights = {
+        "in_proj_weight": torch.cat([m.w_q.weight, w_k, w_v]),
+        "in_proj_bias": torch.cat([m.w_q.bias, b_k, b_v]),
+    }
     weights |= {"out_proj.weight": m.w_o.weight, "out_proj.bias": m.w_o.bias}
     return functional_call(theirs, weights, (x, context, context), {"attn_mask": mask})[0]
 
@@ -253,14 +318,18 @@ def one_head(m, x, context):
 
 def with_turned(m, x, _):
     place = torch.arange(x.size(1))
-    return m.w_o(F.scaled_dot_product_attention(turned(m.w_q(x), place), turned(m.w_k(x), place), m.w_v(x)))
+    return m.w_o(
+        F.scaled_dot_product_attention(turned(m.w_q(x), place), turned(m.w_k(x), place), m.w_v(x))
+    )
 
 
 def with_distance(m, x, _):
     """ALiBi: the first of two heads takes 2^-4 off for each word between, the other 2^-8."""
     i, j = positions(x.size(1), x.size(1))
     bias = torch.stack([-(i - j).abs() / 16, -(i - j).abs() / 256]).double()
-    heads = F.scaled_dot_product_attention(*(heads_of(part, 2) for part in m.w_qkv(x).chunk(3, dim=-1)), attn_mask=bias)
+    heads = F.scaled_dot_product_attention(
+        *(heads_of(part, 2) for part in m.w_qkv(x).chunk(3, dim=-1)), attn_mask=bias
+    )
     return m.w_o(heads.transpose(1, 2).flatten(2))
 
 
@@ -321,7 +390,9 @@ def absorbed(m, x, _):
 
 def by_query(m, x, _):
     """The words of the first text, and two of the second, as the learned query weighs them."""
-    return torch.stack([F.scaled_dot_product_attention(m.query[None], w, w)[0] for w in (x[0], x[1, :2])])
+    return torch.stack(
+        [F.scaled_dot_product_attention(m.query[None], w, w)[0] for w in (x[0], x[1, :2])]
+    )
 
 
 def tokens_of(x):
@@ -347,7 +418,9 @@ def transformer_by_torch(m, x, _, sees=None):
         w_1, b_1, w_2, b_2 = block.feed_forward.parameters()
         normed = F.layer_norm(x, [D_MODEL], *block.feed_forward_norm.parameters())
         x = x + F.linear(F.relu(F.linear(normed, w_1, b_1)), w_2, b_2)
-    return F.linear(F.layer_norm(x, [D_MODEL], *m.output_norm.parameters()), m.embedding.weight, m.output_bias)
+    return F.linear(
+        F.layer_norm(x, [D_MODEL], *m.output_norm.parameters()), m.embedding.weight, m.output_bias
+    )
 
 
 def cross(m, x, context):
@@ -390,7 +463,12 @@ MODULES = {  # of x and a context: what makes the module, the way, its reference
     "head_statistics": (MULTI, heads_added, itself(by_torch), ALIKE),
     "multi_head_attention, a mask": (MULTI, near_by_only, partial(by_torch, sees=near_by), LAST),
     "fused_attention": (of(FusedMultiHeadAttention, HEADS), cross, by_torch, ANY),
-    "fused_attention, causal": (of(FusedMultiHeadAttention, HEADS, causal=True), cross, causal_by_torch, LAST),
+    "fused_attention, causal": (
+        of(FusedMultiHeadAttention, HEADS, causal=True),
+        cross,
+        causal_by_torch,
+        LAST,
+    ),
     "fused_attention, causal and a mask": (
         of(FusedMultiHeadAttention, HEADS, causal=True),
         near_by_only,
@@ -417,7 +495,12 @@ MODULES = {  # of x and a context: what makes the module, the way, its reference
     ),
     "latent_attention": (LATENT, alone, latent, ALIKE),
     "latent_attention, absorbed": (LATENT, absorbed, latent, ALIKE),
-    "attention_pooling": (of(AttentionPooling), lambda m, x, _: m(x, padding(x.size(1)))[0], by_query, ALIKE[:2]),
+    "attention_pooling": (
+        of(AttentionPooling),
+        lambda m, x, _: m(x, padding(x.size(1)))[0],
+        by_query,
+        ALIKE[:2],
+    ),
 }
 CASES = [(name, *pair) for name, (*_, lengths) in (WAYS | MODULES).items() for pair in lengths]
 
@@ -437,13 +520,17 @@ def check(name, t_q, t_k):
         module = make().double()
         for parameter in module.parameters():
             nn.init.normal_(parameter, std=0.3, generator=draw)
-        x, context = (torch.randn(B, t, D_MODEL, generator=draw, dtype=torch.float64) for t in (t_q, t_k))
+        x, context = (
+            torch.randn(B, t, D_MODEL, generator=draw, dtype=torch.float64) for t in (t_q, t_k)
+        )
         inputs, parameters = (module, x, context), [x, context, *module.parameters()]
     for parameter in parameters:
         parameter.requires_grad_()
     found, expected = way(*inputs), reference(*inputs)
     if isinstance(found, tuple):  # an output and a state
-        found, expected = (torch.cat([each.flatten() for each in pair]) for pair in (found, expected))
+        found, expected = (
+            torch.cat([each.flatten() for each in pair]) for pair in (found, expected)
+        )
     near(found, expected)
     if found.requires_grad:  # else it is for writing
         near(*(slopes(output, parameters) for output in (found, expected)))
@@ -451,6 +538,8 @@ def check(name, t_q, t_k):
 
 def slopes(output, parameters):
     """All together: those of the keys' bias are 0, for it adds the same to all scores of a query."""
-    upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(7), dtype=output.dtype)
+    upstream = torch.randn(
+        output.shape, generator=torch.Generator().manual_seed(7), dtype=output.dtype
+    )
     found = torch.autograd.grad(output, parameters, upstream, materialize_grads=True)
     return torch.cat([slope.flatten() for slope in found])

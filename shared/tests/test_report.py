@@ -1,4 +1,6 @@
-"""The pages: what stands where, that nothing is lost and every link arrives, and the page in a real browser."""
+"""The pages: what stands where, that nothing is lost and every link arrives, and the page in a real
+browser.
+"""
 
 import os
 import re
@@ -11,17 +13,36 @@ import pytest
 from shared import paths
 from shared.evidence import findings
 from shared.evidence.claims import DIFFER, FAILS, HOLDS
-from shared.evidence.report import write_pages
-from shared.evidence.report.lessons import Site, add_previews, place, rendered, sources, write_lesson
+from shared.publishing.report import write_pages
+from shared.publishing.report.lessons import (
+    Site,
+    add_previews,
+    place,
+    rendered,
+    sources,
+    write_lesson,
+)
 from shared.tests.helpers import axe_violations, needs_browser
 from shared.visualization_utils import save_figure
 
 
 def saved(name, claim, kind=HOLDS):
     """A finding as it is saved."""
-    rest = {"source": "test", "rule": "rule", "effect": "0.5 to 0.7", "here": "holds, 1 of 1 seeds", "as published": 0}
+    rest = {
+        "source": "test",
+        "rule": "rule",
+        "effect": "0.5 to 0.7",
+        "here": "holds, 1 of 1 seeds",
+        "as published": 0,
+    }
     revised = "it rained" if kind == DIFFER else ""
-    return rest | {"id": name, "claim": claim, "verdict": f"{kind}, 3 of 10", "kind": kind, "revised": revised}
+    return rest | {
+        "id": name,
+        "claim": claim,
+        "verdict": f"{kind}, 3 of 10",
+        "kind": kind,
+        "revised": revised,
+    }
 
 
 SCALING, MASKS = "phase1_single_head/parts/scaling.py", "phase4_causal/masking/causality.py"
@@ -30,20 +51,37 @@ MADE = {
         saved("C901", "<b>water</b> is wet <script>alert(1)</script>"),
         saved("C902", "a mask hides the future", FAILS),
     ],
-    MASKS: [saved("C903", "Mask and future meet", DIFFER), saved("no-phase-4", "fire is hot", FAILS)],
+    MASKS: [
+        saved("C903", "Mask and future meet", DIFFER),
+        saved("no-phase-4", "fire is hot", FAILS),
+    ],
 }
-DRAWN = ("phase1/scaling.png", "phase3/attention_flow.png", "phase4/causality.png", "summary_all_phases.png")
+DRAWN = (
+    "phase1/scaling.png",
+    "phase3/attention_flow.png",
+    "phase4/causality.png",
+    "summary_all_phases.png",
+)
 IN_ORDER = ["C901", "C902", "C903", "no-phase-4"]
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """A report page of a few findings and pictures, beside their scripts, the lessons and an explorer."""
+    """A report page of a few findings and pictures, beside their scripts, the lessons and an
+    explorer.
+    """
     folder = tmp_path_factory.mktemp("report")
     for script, found in MADE.items():
         (folder / script).parent.mkdir(parents=True, exist_ok=True)
         (folder / script).touch()
-        findings.save(folder, script, found, [{"wetness": 0.5}], "wetness  0.5\n<published>  0.4", "It is <wet>")
+        findings.save(
+            folder,
+            script,
+            found,
+            [{"wetness": 0.5}],
+            "wetness  0.5\n<published>  0.4",
+            "It is <wet>",
+        )
     for name in DRAWN:
         caption = f'A "caption" <i> of {name}'
         save_figure(plt.figure(figsize=(9, 5)), folder / paths.PLOTS / name, caption=caption)
@@ -79,7 +117,11 @@ def read(path):
 
 def test_report_escapes_and_leaves_nothing_out(report):
     page = report.read_text(encoding="utf-8")
-    assert "&lt;b&gt;water&lt;/b&gt; is wet" in page and "<b>water" not in page and "<script>alert" not in page
+    assert (
+        "&lt;b&gt;water&lt;/b&gt; is wet" in page
+        and "<b>water" not in page
+        and "<script>alert" not in page
+    )
     assert "It is &lt;wet&gt;" in page and "&lt;published&gt;  0.4" in page
     assert "after a look at seeds 0 to 9: it rained" in page
     for each in (r'<details id="([^"]+)"', r'<a href="#([^"]+)" title="[^"]+: '):
@@ -105,7 +147,11 @@ def test_every_link_and_anchor_of_every_page_arrives(report):
 
 def test_a_shared_link_shows_title_and_picture(report):
     add_previews(report.parent.parent, "https://site.example")
-    for page in (report, report.parent / paths.EXPLORER.name, report.parent / "lessons" / "index.html"):
+    for page in (
+        report,
+        report.parent / paths.EXPLORER.name,
+        report.parent / "lessons" / "index.html",
+    ):
         html = page.read_text(encoding="utf-8")
         tags = dict(re.findall('<meta property="og:(.+?)" content="(.+?)">', html))
         assert f"<title>{tags['title']}</title>" in html
@@ -115,7 +161,9 @@ def test_a_shared_link_shows_title_and_picture(report):
 
 @pytest.mark.parametrize("source", sources(), ids=Path.as_posix)
 def test_a_lesson_keeps_all_words_and_links_of_its_source(source, tmp_path):
-    """On the disk and published apart from the code: nothing that the Markdown says or links to is lost."""
+    """On the disk and published apart from the code: nothing that the Markdown says or links to is
+    lost.
+    """
     text = (paths.ROOT / source).read_text(encoding="utf-8")
     tags = r"</?(?:a|details|summary|table|tr|td)\b[^>]*>|<br>"
     hidden = rf"<!--.*?-->|\]\([^)\s]*\)|^```\w+|{tags}|^\d+\. "
@@ -123,11 +171,15 @@ def test_a_lesson_keeps_all_words_and_links_of_its_source(source, tmp_path):
     page = write_lesson(source, Site(tmp_path)).read_text(encoding="utf-8")
     shown = " ".join(Read(re.sub("<nav.*?</nav>", "", page)).text)
     assert re.findall(r"\w+", shown) == re.findall(r"\w+", plain)
-    in_source = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL))
+    in_source = re.findall(
+        r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
+    )
     made = {place(page) for page in sources()} | {paths.PAGE, paths.EXPLORER}
     for site in (Site(paths.ROOT), Site(Path("nowhere"), code_url="https://code.example/")):
         links = Read(rendered(text, source, place(source), site)).links
-        assert [link.partition("#")[2] for link in links] == [link.partition("#")[2] for link in in_source]
+        assert [link.partition("#")[2] for link in links] == [
+            link.partition("#")[2] for link in in_source
+        ]
         for file in (link.partition("#")[0] for link in links):
             target = Path(os.path.normpath(place(source).parent / file))
             if file.startswith("https://code.example/"):
@@ -180,7 +232,9 @@ FILTERS = [  # verdict, words -> findings, pictures, and how many each verdict w
 
 @needs_browser
 @pytest.mark.parametrize(("verdict", "search", "left", "pictures", "verdicts"), FILTERS)
-def test_a_filter_leaves_what_fits_and_its_address_keeps_it(page, report, verdict, search, left, pictures, verdicts):
+def test_a_filter_leaves_what_fits_and_its_address_keeps_it(
+    page, report, verdict, search, left, pictures, verdicts
+):
     opens(page, report, "")
     page.check(f"input[value='{verdict}']")
     page.fill("input[type=search]", search)
@@ -198,7 +252,9 @@ def test_a_link_opens_its_finding_whatever_is_filtered_and_the_keyboard_finds_wo
     page.evaluate("location.hash = '#C903'")
     page.wait_for_function("document.getElementById('C903').open")
     assert page.evaluate(SEEN)["findings"] == " ".join(IN_ORDER) and page.is_visible("#C903 dl")
-    assert page.locator("#C903").bounding_box()["y"] > page.locator(".menu").bounding_box()["height"]
+    assert (
+        page.locator("#C903").bounding_box()["y"] > page.locator(".menu").bounding_box()["height"]
+    )
     page.keyboard.press("/")
     page.keyboard.type("zebra")
     assert page.evaluate(SEEN)["findings"] == "" and page.locator("section:visible").count() == 0
@@ -216,12 +272,23 @@ def test_everybody_can_read_every_page(report, browser, name, scheme, width):
     page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
     page.goto((report.parent.parent / name).as_uri())
     if name == paths.PAGE:
-        heights = page.evaluate("[...document.querySelectorAll('article')].map((one) => one.offsetHeight)")
-        assert max(heights) <= 260 and page.locator("pre:visible, dl:visible").count() == 0, "numbers are a click away"
-        assert all(one.bounding_box()["width"] >= 300 for one in page.locator("article img:visible, .cards img").all())
-    page.evaluate("[...document.querySelectorAll('details')].slice(0, 9).forEach((part) => { part.open = true; })")
+        heights = page.evaluate(
+            "[...document.querySelectorAll('article')].map((one) => one.offsetHeight)"
+        )
+        assert max(heights) <= 260 and page.locator("pre:visible, dl:visible").count() == 0, (
+            "numbers are a click away"
+        )
+        assert all(
+            one.bounding_box()["width"] >= 300
+            for one in page.locator("article img:visible, .cards img").all()
+        )
+    page.evaluate(
+        "[...document.querySelectorAll('details')].slice(0, 9).forEach((part) => { part.open = true; })"
+    )
     assert axe_violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for box in (link.bounding_box() for link in page.locator(".menu a").all()):
-        assert box["x"] >= 0 and box["x"] + box["width"] <= width and box["y"] < 60, "the menu is whole, in two lines"
+        assert box["x"] >= 0 and box["x"] + box["width"] <= width and box["y"] < 60, (
+            "the menu is whole, in two lines"
+        )
     page.close()

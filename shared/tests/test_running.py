@@ -1,4 +1,6 @@
-"""What happens in a newcomer's terminal: run_all.sh and .venv, the course and its words, and whatever ends a script."""
+"""What happens in a newcomer's terminal: run_all.sh and .venv, the course and its words, and
+whatever ends a script.
+"""
 
 import os
 import pickle
@@ -19,8 +21,12 @@ from shared import STOPS, cli, course, paths
 from shared.course import Plan, Result
 
 HERE = Path(sysconfig.get_path("purelib")) / "here.pth"  # loads shared before anything else
-in_our_environment = pytest.mark.skipif(not HERE.exists(), reason="only in the .venv that run_all.sh makes")
-not_on_windows = pytest.mark.skipif(sys.platform == "win32", reason="there a signal to one process ends it")
+in_our_environment = pytest.mark.skipif(
+    not HERE.exists(), reason="only in the .venv that run_all.sh makes"
+)
+not_on_windows = pytest.mark.skipif(
+    sys.platform == "win32", reason="there a signal to one process ends it"
+)
 
 
 def is_not_deaf():
@@ -112,10 +118,20 @@ def test_an_environment_is_left_alone_or_mended_or_made_anew(repository, tmp_pat
 
 
 def test_a_set_up_that_cannot_go_on_says_why_in_one_line(repository):
-    for python, message in {f"{repository.parent}/old": "is Python 3.9.18: ", "/nowhere": "found: "}.items():
+    for python, message in {
+        f"{repository.parent}/old": "is Python 3.9.18: ",
+        "/nowhere": "found: ",
+    }.items():
         code, _, (error,) = call(repository, PYTHON=python)
-        assert code == 2 and re.match(f"run_all.sh: .*{message}", error) and not (repository / ".venv").exists()
-    for pip, expected, said in (("exit 1", 2, "the installation failed"), ("kill -INT 0", 130, "interrupted")):
+        assert (
+            code == 2
+            and re.match(f"run_all.sh: .*{message}", error)
+            and not (repository / ".venv").exists()
+        )
+    for pip, expected, said in (
+        ("exit 1", 2, "the installation failed"),
+        ("kill -INT 0", 130, "interrupted"),
+    ):
         code, _, errors = call(repository, PIP=pip)
         assert code == expected and errors[-1].startswith(f"run_all.sh: {said}"), errors
     assert asked_for(repository)[1:] == ["pip"], "it goes on from there"
@@ -127,7 +143,9 @@ NEEDED = ("bash", "sh", "cksum", "cut", "tail", "rm", "mkdir", "cp", "mv", "read
 
 
 def test_another_folder_is_never_touched_even_where_there_is_no_realpath(repository, tmp_path):
-    """As on a macOS of before 2022. Called from the folder of another project, directly and through two links."""
+    """As on a macOS of before 2022. Called from the folder of another project, directly and through
+    two links.
+    """
     few, other, links = (tmp_path / name for name in ("few", "other", "links"))
     for folder in (few, other / ".venv", links):
         folder.mkdir(parents=True)
@@ -148,7 +166,11 @@ def test_another_folder_is_never_touched_even_where_there_is_no_realpath(reposit
 def test_a_path_that_setuptools_cannot_read_is_said_before_anything_is_installed(repository, name):
     root = repository.rename(repository.parent / name)
     code, _, (error,) = call(root)
-    assert code == 2 and "takes $ and { in a path for variables" in error and not (root / ".venv").exists()
+    assert (
+        code == 2
+        and "takes $ and { in a path for variables" in error
+        and not (root / ".venv").exists()
+    )
     fine = root.rename(root.parent / "costs $5")
     assert asked_for(fine) == ["venv", "pip"]
 
@@ -181,8 +203,14 @@ class Pool:
 
 def test_the_story_is_told_in_reading_order_and_the_log_has_the_rest(script, capsys, tmp_path):
     teller = course.Teller(tmp_path / "run.log", verbose=False)
-    first, second, slow, train = *map(script, ("first", "second", "slow")), script("model") + ":load"
-    plans = {"phase1": Plan((train,), (first, slow), slow=(slow,)), "phase2": Plan((train,), (second,))}
+    first, second, slow, train = (
+        *map(script, ("first", "second", "slow")),
+        script("model") + ":load",
+    )
+    plans = {
+        "phase1": Plan((train,), (first, slow), slow=(slow,)),
+        "phase2": Plan((train,), (second,)),
+    }
     course.run_side_by_side(Pool(), plans, ["--quick", "--retrain", "--seeds", "2"], teller)
     assert [line.partition(" got")[0] for line in capsys.readouterr().out.splitlines() if line] == [
         "---- 1 · One head",
@@ -207,9 +235,15 @@ def test_a_script_that_fails_ends_the_course_with_its_code(script, capsys, tmp_p
     sys.modules[bad].load = fails
     plan = Plan((bad + loader,), (good,)) if loader else Plan((), (bad, good))
     with pytest.raises(SystemExit) as stopped:
-        course.run_side_by_side(Pool(), {"phase1": plan}, [], course.Teller(tmp_path / "run.log", verbose=False))
+        course.run_side_by_side(
+            Pool(), {"phase1": plan}, [], course.Teller(tmp_path / "run.log", verbose=False)
+        )
     printed = capsys.readouterr().out
-    assert stopped.value.code == 3 and printed.rstrip().endswith("so far\nwhat is wrong") and "good" not in printed
+    assert (
+        stopped.value.code == 3
+        and printed.rstrip().endswith("so far\nwhat is wrong")
+        and "good" not in printed
+    )
 
 
 def test_what_a_script_prints_and_writes_is_caught(script, capsys, tmp_path):
@@ -225,8 +259,13 @@ def test_what_a_script_prints_and_writes_is_caught(script, capsys, tmp_path):
     result = course.run_script(script("draws", draws), [])
     assert (result.code, result.text) == (0, "\n0.5 of them\n")
     assert course.story("phase.draws", result) == "draws: What is draws?\n    0.5 of them   x.png"
-    broken = course.run_script(script("fails", fails), [OSError(28, "No space left on device", "x.png")])
-    assert broken == Result(2, "x.png: No space left on device\n") and capsys.readouterr() == ("", "")
+    broken = course.run_script(
+        script("fails", fails), [OSError(28, "No space left on device", "x.png")]
+    )
+    assert broken == Result(2, "x.png: No space left on device\n") and capsys.readouterr() == (
+        "",
+        "",
+    )
     with pytest.raises(KeyboardInterrupt):  # stopped is not failed
         course.run_script("phase.fails", [KeyboardInterrupt()])
 
@@ -241,19 +280,28 @@ def test_the_course_knows_every_script_of_its_phases_and_each_asks_a_question():
     for name in planned:
         question = course.question_of(name)
         assert question.endswith("?") and len(question) <= 80, f"{name}: {question}"
-    for path in sorted(path for phase in course.PHASES.values() for path in (paths.ROOT / phase).rglob("*.py")):
+    for path in sorted(
+        path for phase in course.PHASES.values() for path in (paths.ROOT / phase).rglob("*.py")
+    ):
         name = ".".join(path.relative_to(paths.ROOT).with_suffix("").parts)
         if re.search(r"findings\.record\(|= Experiment\(", path.read_text(encoding="utf-8")):
-            assert name in planned or {"tests", "pretrained"} & set(path.parts), f"nobody would run {name}"
+            assert name in planned or {"tests", "pretrained"} & set(path.parts), (
+                f"nobody would run {name}"
+            )
 
 
-def test_words_go_to_whom_they_are_for_and_unknown_ones_are_refused_before_anything_runs(monkeypatch, capsys):
+def test_words_go_to_whom_they_are_for_and_unknown_ones_are_refused_before_anything_runs(
+    monkeypatch, capsys
+):
     for word, module in course.ELSEWHERE.items():
         monkeypatch.setattr(f"{module}.main", lambda argv: f"done with {argv}")
         assert course.main([word, "--seed", "5"]) == "done with ['--seed', '5']"
     monkeypatch.setattr(pytest, "main", lambda argv: len(argv))
     asked = {
-        ("test", "-k", "ring"): (7, ""),  # test_all.py, two processes and their groups: five; and -k ring
+        ("test", "-k", "ring"): (
+            7,
+            "",
+        ),  # test_all.py, two processes and their groups: five; and -k ring
         ("phase9",): (2, "unknown word 'phase9': say all, phase1"),
         ("--sede", "1"): (2, "unrecognized"),
         ("help",): (0, "--verbose"),
@@ -290,7 +338,9 @@ def test_a_disk_that_is_full_leaves_no_file_and_the_line_names_it(hears, tmp_pat
     def full():
         with paths.whole_file(tmp_path / "picture.png") as unfinished:
             unfinished.write_text("so f", encoding="utf-8")
-            assert paths.whole_files(tmp_path, "**/*") == [], "nobody takes it for a picture meanwhile"
+            assert paths.whole_files(tmp_path, "**/*") == [], (
+                "nobody takes it for a picture meanwhile"
+            )
             raise OSError(28, "No space left on device")
 
     with pytest.raises(SystemExit) as stop:
@@ -325,7 +375,9 @@ cli.run(main)
 def test_whoever_stops_a_program_stops_its_processes_too():
     """As a terminal does: all of them hear it."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, "-c", POOL], start_new_session=True, **pipes, **OPTIONS)
+    process = subprocess.Popen(
+        [sys.executable, "-c", POOL], start_new_session=True, **pipes, **OPTIONS
+    )
     children = [int(child) for child in process.stdout.readline().split()]
     os.killpg(process.pid, signal.SIGINT)
     assert process.communicate(timeout=60) == ("", "\ninterrupted: no file is half-written\n")
@@ -348,10 +400,23 @@ time.sleep(1)
 @in_our_environment
 @pytest.mark.parametrize(
     ("number", "command"),
-    [(signal.SIGINT, ["phase2_multi_head/visualize.py"]), (signal.SIGTERM, ["shared/course.py", "phase3"])],
+    [
+        (signal.SIGINT, ["phase2_multi_head/visualize.py"]),
+        (signal.SIGTERM, ["shared/course.py", "phase3"]),
+    ],
 )
 def test_a_script_needs_no_display_and_an_end_while_it_loads_is_one_line(number, command, tmp_path):
-    for library in ("torch", "numpy", "matplotlib", "tqdm"):  # stand-ins, in the loading of which it comes
+    for library in (
+        "torch",
+        "numpy",
+        "matplotlib",
+        "tqdm",
+    ):  # stand-ins, in the loading of which it comes
         (tmp_path / f"{library}.py").write_text(ENDS.format(number=int(number)), encoding="utf-8")
-    done = ended(sys.executable, *command, env={"PYTHONPATH": str(tmp_path), "MPLBACKEND": "other"}, cwd=paths.ROOT)
+    done = ended(
+        sys.executable,
+        *command,
+        env={"PYTHONPATH": str(tmp_path), "MPLBACKEND": "other"},
+        cwd=paths.ROOT,
+    )
     assert done == (128 + number, "Agg\n", ["", "ended while loading"])

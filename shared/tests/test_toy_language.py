@@ -1,4 +1,6 @@
-"""The toy language and its model: gold relations, probabilities by hand and by counting, made heads, files, padding."""
+"""The toy language and its model: gold relations, probabilities by hand and by counting, made
+heads, files, padding.
+"""
 
 import math
 import random
@@ -14,9 +16,23 @@ from phase4_causal.causal_attention import CausalSelfAttention
 from shared import paths, toy_language, training
 from shared.attention_utils import padding_mask
 from shared.grammar import entropy, scores
-from shared.grammar.entropy import excess_loss, hidden_word_distribution, questions, sentence_log_probability
+from shared.grammar.entropy import (
+    excess_loss,
+    hidden_word_distribution,
+    questions,
+    sentence_log_probability,
+)
 from shared.tests.helpers import near
-from shared.toy_language import INDEX, MASK_ID, RELATIONS, TOY_SENTENCE, VOCABULARY, encode, sample_sentence, tokenize
+from shared.toy_language import (
+    INDEX,
+    MASK_ID,
+    RELATIONS,
+    TOY_SENTENCE,
+    VOCABULARY,
+    encode,
+    sample_sentence,
+    tokenize,
+)
 from shared.toy_model import ToyTransformer, in_double, sinusoidal_positions, weights_of
 
 TOY_WORDS = TOY_SENTENCE.split()
@@ -35,14 +51,18 @@ def sampled(seed, count):
 
 
 def test_gold_relations_are_those_that_the_order_of_words_shows():
-    """The sampler notes them while it draws; with_relations reads them off. And no fixed offset is a good guess."""
+    """The sampler notes them while it draws; with_relations reads them off. And no fixed offset is
+    a good guess.
+    """
     distances = {name: set() for name in RELATIONS}
     for sentence in training.corpus()[1]:
         assert scores.with_relations(sentence.words) == sentence
         for name, pairs in sentence.relations.items():
             distances[name] |= {target - source for source, target in pairs}
     assert all(len(distances[name]) >= 3 for name in RELATIONS[:3])
-    sentence = scores.with_relations(words_of("quietly those big red dogs beside the soft barn slept in a bed"))
+    sentence = scores.with_relations(
+        words_of("quietly those big red dogs beside the soft barn slept in a bed")
+    )
     assert sentence.relations == {
         "determiner-noun": ((1, 4), (6, 8), (11, 12)),
         "verb-subject": ((9, 4),),
@@ -76,13 +96,18 @@ def test_a_sentence_that_cannot_be_read_is_answered_with_what_is_wrong(text, mes
 
 
 def test_sentences_are_read_as_people_and_their_editors_write_them(tmp_path):
-    assert tokenize("The cat, sat on the MAT.") == TOY_WORDS == toy_language.decode(encode(TOY_WORDS))
+    assert (
+        tokenize("The cat, sat on the MAT.") == TOY_WORDS == toy_language.decode(encode(TOY_WORDS))
+    )
     assert len(tokenize("the " * 32)) == 32
     assert toy_language.read_sentences(str(paths.TOY_SEQUENCES))[0] == TOY_SENTENCE
     file = tmp_path / "sentences.txt"
     file.write_bytes("\ufeffthe cat sat on the mat\r\n\r\n# a note\r\na dog slept\r\n".encode())
     assert toy_language.read_sentences(str(file)) == [TOY_SENTENCE, "a dog slept"]
-    for text, message in {"# a\n\nthe cat\nthe dgo\n": r"line 4: \"dgo\" .*dog", "# a\n": "holds no sentence"}.items():
+    for text, message in {
+        "# a\n\nthe cat\nthe dgo\n": r"line 4: \"dgo\" .*dog",
+        "# a\n": "holds no sentence",
+    }.items():
         file.write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=message):
             toy_language.read_sentences(str(file))
@@ -92,11 +117,17 @@ def test_sentences_are_read_as_people_and_their_editors_write_them(tmp_path):
 
 
 def test_sentence_probability_worked_by_hand(monkeypatch):
-    monkeypatch.setattr(toy_language, "PLURAL_CHANCE", 0.2)  # even chances would hide which is which
-    monkeypatch.setattr(entropy, "noun_phrase_probability", entropy.noun_phrase_probability.__wrapped__)  # no cache
+    monkeypatch.setattr(
+        toy_language, "PLURAL_CHANCE", 0.2
+    )  # even chances would hide which is which
+    monkeypatch.setattr(
+        entropy, "noun_phrase_probability", entropy.noun_phrase_probability.__wrapped__
+    )  # no cache
     bare = (0.8 / 5) * 0.5 / 3  # number and determiner, no adjective, one noun of three
     near(math.exp(sentence_log_probability(TOY_WORDS)), 0.8**3 * 0.7 * bare**2 / 12)
-    subject = (0.2 / 5) * 0.2 / (7 * 6) / 3  # two adjectives, the second one of the six that are left
+    subject = (
+        (0.2 / 5) * 0.2 / (7 * 6) / 3
+    )  # two adjectives, the second one of the six that are left
     attractor = (0.8 / 5) * 0.3 / 7 / 3 / 6  # one adjective; a class of places first, one of six
     words = words_of("quietly those big red dogs beside the soft barn slept again in a bed")
     adverbs = (0.2 / 5) ** 2 * 0.8
@@ -127,8 +158,15 @@ def test_the_sampler_draws_what_the_grammar_says_as_often_as_it_says():
     drawn = sampled(11, 20_000)
     assert all(sentence_log_probability(words) > -math.inf for words in drawn[:2000])
     one_of_each_class = ("sat on the mat", "swam in the lake", "turned near a park", "lay on a bed")
-    nouns = sum(hidden_word_distribution(["every", "?", *rest.split()], 1) for rest in one_of_each_class) / 4
-    seen = Counter(words[1] for words in drawn if words[0] == "every" and entropy.KIND[words[1]] == "n")
+    nouns = (
+        sum(
+            hidden_word_distribution(["every", "?", *rest.split()], 1) for rest in one_of_each_class
+        )
+        / 4
+    )
+    seen = Counter(
+        words[1] for words in drawn if words[0] == "every" and entropy.KIND[words[1]] == "n"
+    )
     bare = 0.8**3 * 0.7 * 0.5**2  # no adverb, no second noun, no adjective: six words
     cases = [(bare, sum(len(words) == 6 for words in drawn), len(drawn))]
     cases += [(nouns[INDEX[noun]].item(), count, seen.total()) for noun, count in seen.items()]
@@ -146,9 +184,13 @@ def test_words_that_fit_a_gap_are_equally_likely():
     for sentence in sampled(3, 5):
         for position in range(len(sentence)):
             p = hidden_word_distribution(sentence, position)
-            others = [(*sentence[:position], word, *sentence[position + 1 :]) for word in VOCABULARY]
+            others = [
+                (*sentence[:position], word, *sentence[position + 1 :]) for word in VOCABULARY
+            ]
             fits = torch.tensor([sentence_log_probability(words) > -math.inf for words in others])
-            near(p, fits / fits.sum().double())  # all that fit are equally likely, as the lesson says
+            near(
+                p, fits / fits.sum().double()
+            )  # all that fit are equally likely, as the lesson says
             assert fits[INDEX[sentence[position]]]
     for words, position, message in (
         (TOY_WORDS, 6, "position must lie between 0 and 5: got 6"),
@@ -173,7 +215,9 @@ def test_excess_loss_of_the_grammar_itself_is_zero():
     assert excess_loss(oracle, asked) == pytest.approx(0, abs=1e-12)
     indifferent = excess_loss(lambda tokens: torch.zeros(*tokens.shape, len(VOCABULARY)), asked)
     near(indifferent, math.log(len(VOCABULARY)) - entropy.floor(asked), share=1e-9)
-    assert sum(len(tokens) for tokens, *_ in asked) == sum(len(sentence.words) for sentence in sentences)
+    assert sum(len(tokens) for tokens, *_ in asked) == sum(
+        len(sentence.words) for sentence in sentences
+    )
 
 
 # ---- heads, made so that their score is known
@@ -192,10 +236,15 @@ def test_a_perfect_head_scores_one_an_inverse_head_zero_and_an_offset_what_it_de
     sentence = scores.with_relations(words_of("the big small cat sat on the mat"))
     gold = scores.gold_matrices([sentence], 8)["adjective-noun"]
     assert [scores.best_fixed_offset(way)[1] for way in (gold, gold.mT)] == [0.5, 1.0]
-    assert scores.offset_baselines([sentence])["adjective-noun"] == 1.0, "that of the better direction"
+    assert scores.offset_baselines([sentence])["adjective-noun"] == 1.0, (
+        "that of the better direction"
+    )
     farthest = torch.zeros(1, 5, 5, dtype=torch.bool)
     farthest[0, 0, 4] = True
-    assert [scores.best_fixed_offset(way) for way in (farthest, farthest.mT)] == [(4, 1.0), (-4, 1.0)]
+    assert [scores.best_fixed_offset(way) for way in (farthest, farthest.mT)] == [
+        (4, 1.0),
+        (-4, 1.0),
+    ]
 
 
 @pytest.mark.parametrize("shift", [0, 2])
@@ -203,7 +252,11 @@ def test_scores_name_the_right_head_layer_and_direction(shift):
     sentences = training.corpus()[1][:20]
     length = max(len(s.words) for s in sentences) + shift
     gold = scores.gold_matrices(sentences, length, shift)["verb-place"]
-    places = [[n, i + shift, j + shift] for n, s in enumerate(sentences) for i, j in s.relations["verb-place"]]
+    places = [
+        [n, i + shift, j + shift]
+        for n, s in enumerate(sentences)
+        for i, j in s.relations["verb-place"]
+    ]
     assert gold.nonzero().tolist() == places
     layers = [torch.full((20, 3, length, length), 1 / length) for _ in range(2)]
     layers[1][:, 2] = gold.mT.float()
@@ -217,7 +270,9 @@ def test_the_best_head_is_chosen_on_one_half_and_scored_on_the_other(monkeypatch
     gold = scores.gold_matrices(sentences, length)["verb-subject"].double()
     lucky, steady = gold.clone(), gold.clone()
     lucky[20:] = torch.eye(length).roll(1, dims=1)  # right on the first half alone
-    steady[:2] = torch.eye(length).roll(1, dims=1)  # wrong at first, then right: worse on the first half
+    steady[:2] = torch.eye(length).roll(
+        1, dims=1
+    )  # wrong at first, then right: worse on the first half
     layer = torch.stack([lucky, steady], dim=1)  # (40, 2, T, T)
     trained = SimpleNamespace(model=None, recipe=SimpleNamespace(objective="masked word"))
 
@@ -226,7 +281,12 @@ def test_the_best_head_is_chosen_on_one_half_and_scored_on_the_other(monkeypatch
         monkeypatch.setattr(training, "corpus", lambda: ([], sentences))
         return scores.chosen_and_scored(trained)["verb-subject"]
 
-    assert scored(layer, sentences) < 0.5 < 0.9 < scores.score_heads([layer], sentences)["verb-subject"].max()
+    assert (
+        scored(layer, sentences)
+        < 0.5
+        < 0.9
+        < scores.score_heads([layer], sentences)["verb-subject"].max()
+    )
     near(scored(layer.flip(0), sentences[::-1]), 0.9)
 
 
@@ -235,18 +295,27 @@ def test_the_best_head_is_chosen_on_one_half_and_scored_on_the_other(monkeypatch
 
 def test_positions_follow_the_published_formula():
     for d_model in (6, 7, 64):
-        angles = [[p / 10000 ** (2 * (c // 2) / d_model) for c in range(d_model)] for p in range(11)]
-        expected = [[math.cos(a) if c % 2 else math.sin(a) for c, a in enumerate(row)] for row in angles]
+        angles = [
+            [p / 10000 ** (2 * (c // 2) / d_model) for c in range(d_model)] for p in range(11)
+        ]
+        expected = [
+            [math.cos(a) if c % 2 else math.sin(a) for c, a in enumerate(row)] for row in angles
+        ]
         near(sinusoidal_positions(11, d_model), torch.tensor(expected))
 
 
-@pytest.mark.parametrize("make_attention", [make_single_head, MultiHeadAttention, CausalSelfAttention])
+@pytest.mark.parametrize(
+    "make_attention", [make_single_head, MultiHeadAttention, CausalSelfAttention]
+)
 def test_padding_changes_nothing_for_any_attention(make_attention):
     """A sentence alone and in a padded batch: the same logits and weights, to rounding."""
     torch.manual_seed(0)
     heads = 1 if make_attention is make_single_head else 4
     model = ToyTransformer(num_heads=heads, make_attention=make_attention).double().eval()
-    short, long = (encode(text.split()) for text in (TOY_SENTENCE, "those dogs beside the dark barn slept in a bed"))
+    short, long = (
+        encode(text.split())
+        for text in (TOY_SENTENCE, "those dogs beside the dark barn slept in a bed")
+    )
     tokens, lengths = toy_language.pad_batch([short, long])
     logits, layers = model(tokens, mask=padding_mask(lengths, tokens.size(1)))
     alone, alone_layers = model(torch.tensor([short]))
@@ -258,7 +327,10 @@ def test_padding_changes_nothing_for_any_attention(make_attention):
 
 def test_a_model_is_asked_in_float64_without_being_changed():
     torch.manual_seed(0)
-    model, tokens = ToyTransformer(15, 3, 2, make_attention=MultiHeadAttention), torch.tensor([encode(TOY_WORDS)])
+    model, tokens = (
+        ToyTransformer(15, 3, 2, make_attention=MultiHeadAttention),
+        torch.tensor([encode(TOY_WORDS)]),
+    )
     weights = weights_of(model, TOY_WORDS)
     near(weights, torch.cat(model(tokens)[1]))
     double = in_double(model)

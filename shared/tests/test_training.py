@@ -1,4 +1,6 @@
-"""Training: the optimizer against torch's, the loop against one written out, objectives, checkpoints good and bad."""
+"""Training: the optimizer against torch's, the loop against one written out, objectives,
+checkpoints good and bad.
+"""
 
 import math
 from dataclasses import replace
@@ -24,7 +26,9 @@ FEW = replace(TINY, name="few_steps", steps=3)
 
 
 class Sorter(nn.Module):
-    """A model without blocks: which of four numbers is the largest? One of its parameters never learns."""
+    """A model without blocks: which of four numbers is the largest? One of its parameters never
+    learns.
+    """
 
     def __init__(self):
         super().__init__()
@@ -97,9 +101,15 @@ def test_fit_is_this_loop_with_muon_for_the_matrices_and_adamw_for_the_rest(rate
     first, norm, _, last = two.layers
     matrices, rest = [first.weight, last.weight], [first.bias, *norm.parameters(), last.bias]
     moved = rest if rates["matrix_rate"] else [*matrices, *rest]
-    both = [torch.optim.AdamW(moved, rates["rate"], betas=(0.9, 0.95), weight_decay=rates["decay"], fused=True)]
+    both = [
+        torch.optim.AdamW(
+            moved, rates["rate"], betas=(0.9, 0.95), weight_decay=rates["decay"], fused=True
+        )
+    ]
     if rates["matrix_rate"]:
-        both.append(optimization.Muon(matrices, rates["matrix_rate"], weight_decay=rates["matrix_decay"]))
+        both.append(
+            optimization.Muon(matrices, rates["matrix_rate"], weight_decay=rates["matrix_decay"])
+        )
     highest = [each.param_groups[0]["lr"] for each in both]
     for step in range(20):
         two.zero_grad()
@@ -112,16 +122,22 @@ def test_fit_is_this_loop_with_muon_for_the_matrices_and_adamw_for_the_rest(rate
     assert same_numbers(one, two)
 
 
-@pytest.mark.parametrize("make_attention", [make_single_head, MultiHeadAttention, CausalSelfAttention])
+@pytest.mark.parametrize(
+    "make_attention", [make_single_head, MultiHeadAttention, CausalSelfAttention]
+)
 @pytest.mark.parametrize("matrix_rate", [0.04, None])
 def test_each_parameter_of_a_toy_model_belongs_to_one_optimizer(make_attention, matrix_rate):
     model = ToyTransformer(16, 1, 2, make_attention=make_attention)
     both = optimization.optimizers(model, matrix_rate, 0.02, 0.5, 0.0)
-    moved = {type(each): [p for group in each.param_groups for p in group["params"]] for each in both}
+    moved = {
+        type(each): [p for group in each.param_groups for p in group["params"]] for each in both
+    }
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     assert sorted(names[id(p)] for group in moved.values() for p in group) == sorted(names.values())
     by_muon = {names[id(p)] for p in moved.get(optimization.Muon, [])}
-    linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    linear = {
+        f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)
+    }
     assert by_muon == (linear if matrix_rate else set()) and "embedding.weight" not in by_muon
 
 
@@ -135,8 +151,13 @@ def test_who_watches_sees_every_step_and_changes_nothing_and_rates_follow_a_shar
 
     losses = optimization.fit(one, loss_of_one, 5, watch=watch, share=share)
     assert losses == optimization.fit(two, loss_of_two, 5, share=share) and same_numbers(one, two)
-    assert [done for done, *_ in seen] == [0, 1, 2, 3, 4, 5] and not any(enabled for _, enabled, _ in seen)
-    assert seen[0][2] == Sorter().layers[0].weight.sum().item() and seen[-1][2] == one.layers[0].weight.sum().item()
+    assert [done for done, *_ in seen] == [0, 1, 2, 3, 4, 5] and not any(
+        enabled for _, enabled, _ in seen
+    )
+    assert (
+        seen[0][2] == Sorter().layers[0].weight.sum().item()
+        and seen[-1][2] == one.layers[0].weight.sum().item()
+    )
     assert len({weight for *_, weight in seen}) == 4, "three steps that move, two with a rate of 0"
 
 
@@ -146,7 +167,9 @@ def test_rates_go_up_and_down_once(steps):
     top = shares.argmax()
     assert (shares > 0).all() and (shares <= 1).all()
     assert (np.diff(shares[: top + 1]) > 0).all() and (np.diff(shares[top:]) < 0).all()
-    assert steps < 800 or (shares[239] == 1 and top == 239 and shares[0] < 1e-4 and shares[-1] < 1e-4)
+    assert steps < 800 or (
+        shares[239] == 1 and top == 239 and shares[0] < 1e-4 and shares[-1] < 1e-4
+    )
 
 
 # ---- toy models
@@ -159,17 +182,27 @@ def test_training_lowers_the_loss_and_repeats_bit_by_bit(checkpoints):
 
 
 def test_next_words_bring_their_causal_mask_but_for_the_objective_without():
-    """Phase 2's attention is handed the mask that phase 4's makes by itself, and the same weights do the same."""
+    """Phase 2's attention is handed the mask that phase 4's makes by itself, and the same weights
+    do the same.
+    """
     recipe = Recipe("x", "next word", num_heads=2, num_layers=2, steps=0, d_model=16)
-    handed, own = (training.untrained(recipe, make) for make in (MultiHeadAttention, CausalSelfAttention))
+    handed, own = (
+        training.untrained(recipe, make) for make in (MultiHeadAttention, CausalSelfAttention)
+    )
     assert training.held_out_loss(handed) == training.held_out_loss(own)
     sentences = training.corpus()[1][:7]
-    (layers, mask), (others, same) = (training.attention_on(m.model, sentences, "next word") for m in (handed, own))
-    assert torch.equal(mask, same) and all(torch.equal(a, b) for a, b in zip(layers, others, strict=True))
+    (layers, mask), (others, same) = (
+        training.attention_on(m.model, sentences, "next word") for m in (handed, own)
+    )
+    assert torch.equal(mask, same) and all(
+        torch.equal(a, b) for a, b in zip(layers, others, strict=True)
+    )
     lengths = [len(sentence.words) + 2 for sentence in sentences]
     assert mask.sum(dim=(1, 2, 3)).tolist() == [n * (n + 1) // 2 for n in lengths]
     layers, mask = training.attention_on(handed.model, sentences, "next word, without a mask")
-    assert mask.sum(dim=(1, 2, 3)).tolist() == [n * n for n in lengths] and layers[0].triu(1).max() > 0
+    assert (
+        mask.sum(dim=(1, 2, 3)).tolist() == [n * n for n in lengths] and layers[0].triu(1).max() > 0
+    )
     tokens, lengths = training.to_batch(sentences, "next word")
     free = training.OBJECTIVES["next word, without a mask"](handed.model, tokens, lengths, None)
     assert free != training.next_word_loss(handed.model, tokens, lengths)
@@ -189,14 +222,21 @@ def test_the_loss_counts_only_the_words_to_predict(objective):
 
 
 def test_stages_of_a_training_change_nothing_and_lie_in_the_checkpoint(checkpoints):
-    """Whoever keeps them gets the same model; the first is untrained, the last is the model, between them it learns."""
+    """Whoever keeps them gets the same model; the first is untrained, the last is the model,
+    between them it learns.
+    """
     watched = replace(TINY, name="watched", stages=(0, 0.4, 1))
-    trained, alone = load_or_train(watched, MultiHeadAttention), training.train(TINY, MultiHeadAttention)
+    trained, alone = (
+        load_or_train(watched, MultiHeadAttention),
+        training.train(TINY, MultiHeadAttention),
+    )
     loaded = load_checkpoint(watched, MultiHeadAttention)
     assert trained.losses == alone.losses and same_numbers(trained.model, alone.model)
     assert list(loaded.stages) == [0, 10, 25] and not alone.stages
     first, between, last = (loaded.at_stage(step).model for step in loaded.stages)
-    assert same_numbers(first, training.new_model(TINY, MultiHeadAttention)) and same_numbers(last, alone.model)
+    assert same_numbers(first, training.new_model(TINY, MultiHeadAttention)) and same_numbers(
+        last, alone.model
+    )
     assert not same_numbers(between, first) and not same_numbers(between, last)
 
 
@@ -208,12 +248,24 @@ DAMAGED = {  # what became of a file -> its new content, and what is said
     "cut off": (lambda good, _: good[: len(good) // 2], "is damaged"),
     "empty": (lambda *_: b"", "is damaged"),
     "text": (lambda *_: b"not a checkpoint at all", "is damaged"),
-    "code": (lambda *_: {"format": kept.FORMAT, "recipe": Recipe}, "is damaged (UnpicklingError)"),  # a class to import
+    "code": (
+        lambda *_: {"format": kept.FORMAT, "recipe": Recipe},
+        "is damaged (UnpicklingError)",
+    ),  # a class to import
     "a foreign dict": (lambda *_: {"some": "dict"}, "is not a checkpoint of this version"),
-    "other settings": (lambda _, was: sealed(was | {"recipe": was["recipe"] | {"steps": 7}}), "with other settings"),
+    "other settings": (
+        lambda _, was: sealed(was | {"recipe": was["recipe"] | {"steps": 7}}),
+        "with other settings",
+    ),
     "other words": (lambda _, was: sealed(was | {"vocabulary": ["cat"]}), "with other settings"),
-    "no weights": (lambda _, was: sealed(was | {"state_dict": {}}), "holds the weights of another model"),
-    "no numbers": (lambda _, was: sealed(was | {"state_dict": nan(was["state_dict"])}), "numbers that are not finite"),
+    "no weights": (
+        lambda _, was: sealed(was | {"state_dict": {}}),
+        "holds the weights of another model",
+    ),
+    "no numbers": (
+        lambda _, was: sealed(was | {"state_dict": nan(was["state_dict"])}),
+        "numbers that are not finite",
+    ),
 }
 
 
@@ -225,7 +277,9 @@ def nan(weights):
 def test_a_bad_checkpoint_is_named_and_made_again(checkpoints, capsys, what):
     trained = load_or_train(FEW, MultiHeadAttention)
     loaded = load_checkpoint(FEW, MultiHeadAttention)
-    assert (loaded.recipe, loaded.losses) == (FEW, trained.losses) and same_numbers(loaded.model, trained.model)
+    assert (loaded.recipe, loaded.losses) == (FEW, trained.losses) and same_numbers(
+        loaded.model, trained.model
+    )
     damage, message = DAMAGED[what]
     content = damage(FEW.path.read_bytes(), torch.load(FEW.path, weights_only=True))
     if isinstance(content, bytes):

@@ -58,18 +58,39 @@ def seen_with(kind, color):
 
 
 def test_colours_are_told_apart_whatever_the_kind_of_colour_blindness():
-    """CAM02-UCS: a distance of 1 is just seen side by side; the palette keeps twenty times that for nearly all."""
-    for kind, apart in ((None, 20), ("protanomaly", 20), ("deuteranomaly", 20), ("tritanomaly", 13)):
+    """CAM02-UCS: a distance of 1 is just seen side by side; the palette keeps twenty times that for
+    nearly all.
+    """
+    for kind, apart in (
+        (None, 20),
+        ("protanomaly", 20),
+        ("deuteranomaly", 20),
+        ("tritanomaly", 13),
+    ):
         for one, other in itertools.combinations((*PALETTE, GREY, INK), 2):
-            assert deltaE(seen_with(kind, one), seen_with(kind, other), input_space="sRGB1") > apart, (one, other)
-        greys = [cspace_convert(seen_with(kind, WEIGHT_MAP(w)), "sRGB1", "CAM02-UCS")[0] for w in np.linspace(0, 1, 21)]
+            assert (
+                deltaE(seen_with(kind, one), seen_with(kind, other), input_space="sRGB1") > apart
+            ), (one, other)
+        greys = [
+            cspace_convert(seen_with(kind, WEIGHT_MAP(w)), "sRGB1", "CAM02-UCS")[0]
+            for w in np.linspace(0, 1, 21)
+        ]
         assert all(np.diff(greys) < -2), "a larger weight must be darker for everybody"
     assert to_hex(WEIGHT_MAP(0.0)) == "#ffffff", "a weight of zero is the ground"
 
 
 def test_a_role_has_one_colour_in_both_directions():
-    assert role_color("verb → subject") == role_color("subject → verb") == role_color("verb-subject")
-    names = ("noun → determiner", "subject → verb", "place → verb", "adjective → noun", "most → subject", "no name")
+    assert (
+        role_color("verb → subject") == role_color("subject → verb") == role_color("verb-subject")
+    )
+    names = (
+        "noun → determiner",
+        "subject → verb",
+        "place → verb",
+        "adjective → noun",
+        "most → subject",
+        "no name",
+    )
     assert len({role_color(name) for name in names}) == len(names)
 
 
@@ -84,7 +105,9 @@ def test_names_at_the_ends_of_lines_do_not_lie_on_each_other(tmp_path):
     assert not overlapping(seen[fig])
     assert sorted(names, key=names.get) == sorted(names, key=lambda name: boxes[name].y0)
     top = ax.transData.transform((1, 0.9))[1]
-    assert abs((boxes["four"].y0 + boxes["four"].y1) / 2 - top) < 4, "a name with room stays at its line"
+    assert abs((boxes["four"].y0 + boxes["four"].y1) / 2 - top) < 4, (
+        "a name with room stays at its line"
+    )
 
 
 def test_small_and_overlapping_texts_are_noticed(tmp_path):
@@ -101,7 +124,10 @@ def test_arcs_are_drawn_relative_to_the_even_share_and_only_what_is_told():
     _, (first, second, third) = plt.subplots(3)
     assert not charts.arcs(first, torch.full((6, 6), 1 / 6), words, BLUE, threshold=1.5).patches
     assert len(charts.arcs(second, sharp, words, BLUE, threshold=1.5).patches) == 6
-    assert len(charts.arcs(third, sharp, words, BLUE, threshold=1.5, told={(1, 0), (1, 5)}).patches) == 1
+    assert (
+        len(charts.arcs(third, sharp, words, BLUE, threshold=1.5, told={(1, 0), (1, 5)}).patches)
+        == 1
+    )
 
 
 @pytest.mark.parametrize("wanted", ["png", "svg", None])

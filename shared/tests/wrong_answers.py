@@ -1,4 +1,5 @@
-"""Wrong answers as readers write them: exercise, the name by which it should be known ("": in words alone), function.
+"""Wrong answers as readers write them: exercise, the name by which it should be known ("": in words
+alone), function.
 
 None is an edit of a solution. Right answers that look different from the solutions stand in RIGHT.
 """
@@ -54,7 +55,9 @@ def heads_of(x, w, h):
     return (x @ w).view(len(x), x.shape[1], h, -1).permute(0, 2, 1, 3)
 
 
-def multi(x, wq, wk, wv, wo, h, mask, *, cut=heads_of, attend=attend, axes=lambda m: m[:, None, None]):
+def multi(
+    x, wq, wk, wv, wo, h, mask, *, cut=heads_of, attend=attend, axes=lambda m: m[:, None, None]
+):
     o, w = attend(*(cut(x, m, h) for m in (wq, wk, wv)), None if mask is None else axes(mask))
     return o.transpose(1, 2).reshape(x.shape) @ wo, w
 
@@ -63,7 +66,19 @@ def unchanged(v):
     return v
 
 
-def block(x, f, w1, w2, causal, drop, training, *, norm=lambda v: F.layer_norm(v, v.shape[-1:]), mask=past, act=F.relu):
+def block(
+    x,
+    f,
+    w1,
+    w2,
+    causal,
+    drop,
+    training,
+    *,
+    norm=lambda v: F.layer_norm(v, v.shape[-1:]),
+    mask=past,
+    act=F.relu,
+):
     drop = drop if training else unchanged
     found, w = f(norm(x), mask(len(x)) if causal else None)
     x = x + drop(found)
@@ -95,13 +110,20 @@ def additive(q, m, wq, wk, v, f=torch.tanh, softmax=lambda s: s.softmax(1)):
 
 
 def waves(length, d, base=10000, first=0, power=lambda i: 2 * i):
-    rows = [[p / base ** (power(c // 2) / d) for c in range(d)] for p in range(first, first + length)]
-    return torch.tensor([[math.cos(a) if c % 2 else math.sin(a) for c, a in enumerate(row)] for row in rows])
+    rows = [
+        [p / base ** (power(c // 2) / d) for c in range(d)] for p in range(first, first + length)
+    ]
+    return torch.tensor(
+        [[math.cos(a) if c % 2 else math.sin(a) for c, a in enumerate(row)] for row in rows]
+    )
 
 
 def paired(length, d):
     """As in many tutorials: as many cosines as sines, whatever d is."""
-    out, angle = torch.zeros(length, d), torch.arange(length).unsqueeze(1) * 1e4 ** -(torch.arange(0, d, 2) / d)
+    out, angle = (
+        torch.zeros(length, d),
+        torch.arange(length).unsqueeze(1) * 1e4 ** -(torch.arange(0, d, 2) / d),
+    )
     out[:, ::2], out[:, 1::2] = angle.sin(), angle.cos()
     return out
 
@@ -135,7 +157,10 @@ def role(w, gold, fill=-INF, offsets=None, total=None):
     t = w.shape[-1]
     best = (w if fill is None else w.masked_fill(torch.eye(t).bool(), fill)).argmax(-1)
     asked = [(n, i) for n in range(len(gold)) for i in range(t) if gold[n, i].any()]
-    shares = [sum(bool(gold[n, i, best[n, h, i]]) for n, i in asked) / len(asked) for h in range(w.shape[1])]
+    shares = [
+        sum(bool(gold[n, i, best[n, h, i]]) for n, i in asked) / len(asked)
+        for h in range(w.shape[1])
+    ]
     tried = offsets or [k for k in range(1 - t, t) if k]
     hits = [gold.diagonal(k, dim1=1, dim2=2).sum().item() for k in tried]
     return shares, max(hits) / (total or len(asked))
@@ -173,7 +198,9 @@ def step(word, pos, wq, wk, wv, ks, vs, at=0, scale=0.5, order=1, without=""):
     """without: "q", "k" and "v", of those that are made of the word without its position."""
     word = word.unsqueeze(1)
     x = word + pos[ks.shape[1] + at]
-    q, k, v = ((word if name in without else x) @ w for name, w in (("q", wq), ("k", wk), ("v", wv)))
+    q, k, v = (
+        (word if name in without else x) @ w for name, w in (("q", wq), ("k", wk), ("v", wv))
+    )
     keys, values = torch.cat([ks, k][::order], 1), torch.cat([vs, v][::order], 1)
     w = (q @ keys.mT / keys.shape[2] ** scale).softmax(-1)
     return (w @ values).squeeze(1), keys, values
@@ -197,7 +224,9 @@ def induction(w, tokens, shift=1, asked=True, own=0):
     sums = []
     for n, row in enumerate(tokens.tolist()):
         for i in range(len(row)):
-            at = [j + shift for j in range(i + own) if row[j] == row[i] and 0 <= j + shift < len(row)]
+            at = [
+                j + shift for j in range(i + own) if row[j] == row[i] and 0 <= j + shift < len(row)
+            ]
             if at or not asked:
                 sums.append(w[n, :, i, at].sum(-1))
     return torch.stack(sums).mean(0)
@@ -244,7 +273,10 @@ WRONG = {
         ("mask inverted", lambda s, m: F.softmax(s.masked_fill(m, -1e4), dim=1)),
         ("mask after softmax", lambda s, m: F.softmax(s, dim=1) * m),
         ("hidden scores set to 0", lambda s, m: F.softmax(s * m, dim=1)),
-        ("hidden scores set to a finite number", lambda s, m: (s + (m.double() - 1) * 1e6).softmax(1)),
+        (
+            "hidden scores set to a finite number",
+            lambda s, m: (s + (m.double() - 1) * 1e6).softmax(1),
+        ),
         ("NaN where a query sees nothing", lambda s, m: (s + m.log()).softmax(1)),
         (BLIND, lambda s, m: s.masked_fill(~m, torch.finfo(s.dtype).min).softmax(1)),
         (BLIND, lambda s, m: s.masked_fill(~m & m.any(1, keepdim=True), -INF).softmax(1)),
@@ -255,9 +287,15 @@ WRONG = {
         ("divided by d_k", lambda x, q, k, v, m: attend(x @ q / 3**0.5, x @ k, x @ v, m)),
         (SCALE, lambda x, q, k, v, m: attend(x @ q * (3 / len(x)) ** 0.5, x @ k, x @ v, m)),
         (SCALE, lambda x, q, k, v, m: attend(x @ q * (3 / x.size(1)) ** 0.5, x @ k, x @ v, m)),
-        ("softmax before the division", lambda x, q, k, v, m: attend(x @ q, x @ k, x @ v, m, divided_after)),
+        (
+            "softmax before the division",
+            lambda x, q, k, v, m: attend(x @ q, x @ k, x @ v, m, divided_after),
+        ),
         (COSINE, lambda x, q, k, v, m: attend(unit(x @ q) * 3**0.5, unit(x @ k), x @ v, m)),
-        ("softmax over the wrong axis", lambda x, q, k, v, m: attend(x @ q, x @ k, x @ v, m, lambda s: s.softmax(0))),
+        (
+            "softmax over the wrong axis",
+            lambda x, q, k, v, m: attend(x @ q, x @ k, x @ v, m, lambda s: s.softmax(0)),
+        ),
         (BY_SUM, lambda x, q, k, v, m: attend(x @ q, x @ k, x @ v, m, by_sum)),
         ("one matrix for queries and keys", lambda x, q, k, v, m: attend(x @ q, x @ q, x @ v, m)),
         ("values not made by w_v", lambda x, q, k, v, m: attend(x @ q, x @ k, x, m)),
@@ -275,7 +313,10 @@ WRONG = {
         ("", lambda n, d: waves(n, d, 1000)),
         ("positions counted from 1", lambda n, d: waves(n, d, first=1)),
         ("exponent i / d_model", lambda n, d: waves(n, d, power=lambda i: i)),
-        ("sines and cosines side by side", lambda n, d: torch.cat([(w := waves(n, d))[:, ::2], w[:, 1::2]], 1)),
+        (
+            "sines and cosines side by side",
+            lambda n, d: torch.cat([(w := waves(n, d))[:, ::2], w[:, 1::2]], 1),
+        ),
         ("an odd d_model fails", paired),
     ],
     "cross_attention": [
@@ -293,14 +334,29 @@ WRONG = {
         ("heads averaged or added up", lambda x: sum(x[:, i] for i in range(x.shape[1]))),
     ],
     "multi_head_attention": [
-        ("mask on queries and keys", lambda *a: multi(*a, axes=lambda m: m[:, None, None] & m[:, None, :, None])),
+        (
+            "mask on queries and keys",
+            lambda *a: multi(*a, axes=lambda m: m[:, None, None] & m[:, None, :, None]),
+        ),
         ("mask on the queries", lambda *a: multi(*a, axes=lambda m: m[:, None, :, None])),
         ("mask of the first sequence for all", lambda *a: multi(*a, axes=lambda m: m[0])),
-        ("mask of one sequence on the head of another", lambda *a: multi(*a, axes=lambda m: m[:, None])),
-        ("divided by √d_model", lambda *a: multi(*a, attend=lambda q, k, v, m: attend(q / 3**0.5, k, v, m))),
-        ("split without transpose", lambda *a: multi(*a, cut=lambda x, w, h: (x @ w).view(len(x), h, x.shape[1], -1))),
+        (
+            "mask of one sequence on the head of another",
+            lambda *a: multi(*a, axes=lambda m: m[:, None]),
+        ),
+        (
+            "divided by √d_model",
+            lambda *a: multi(*a, attend=lambda q, k, v, m: attend(q / 3**0.5, k, v, m)),
+        ),
+        (
+            "split without transpose",
+            lambda *a: multi(*a, cut=lambda x, w, h: (x @ w).view(len(x), h, x.shape[1], -1)),
+        ),
         ("weights averaged over the heads", lambda *a: ((r := multi(*a))[0], r[1].mean(1))),
-        ("output projection missing", lambda x, q, k, v, o, *a: multi(x, q, k, v, torch.eye(21).double(), *a)),
+        (
+            "output projection missing",
+            lambda x, q, k, v, o, *a: multi(x, q, k, v, torch.eye(21).double(), *a),
+        ),
     ],
     "fused_projection": [("cut into heads first", lambda x, w, h: heads_of(x, w, h).chunk(3, 3))],
     "grouped_query_attention": [
@@ -310,9 +366,18 @@ WRONG = {
     "transformer_block": [
         ("no 1e-5 in the norm", lambda *a: block(*a, norm=lambda v: by_std(v, 0))),
         ("1e-5 outside the root", lambda *a: block(*a, norm=lambda v: by_std(v, 1e-5))),
-        ("variance divided by d_model - 1", lambda *a: block(*a, norm=lambda v: by_std(v, 1e-5, 1))),
-        ("causal mask the wrong way around", lambda *a: block(*a, mask=lambda n: torch.ones(n, n).triu(1) > 0)),
-        ("one word of the future visible", lambda *a: block(*a, mask=lambda n: torch.ones(n, n).tril(1) > 0)),
+        (
+            "variance divided by d_model - 1",
+            lambda *a: block(*a, norm=lambda v: by_std(v, 1e-5, 1)),
+        ),
+        (
+            "causal mask the wrong way around",
+            lambda *a: block(*a, mask=lambda n: torch.ones(n, n).triu(1) > 0),
+        ),
+        (
+            "one word of the future visible",
+            lambda *a: block(*a, mask=lambda n: torch.ones(n, n).tril(1) > 0),
+        ),
         ("ReLU missing", lambda *a: block(*a, act=lambda h: h)),
         ("", lambda *a: block(*a, act=torch.sigmoid)),
         ("dropout when the model is used", lambda *a: block(*a[:6], True)),
@@ -339,10 +404,19 @@ WRONG = {
     "role_score": [
         ("own position set to 0", lambda w, g: role(w, g, 0.0)),
         ("own position counted", lambda w, g: role(w, g, None)),
-        ("own position counted", lambda w, g: role(w, g, None, [*range(1 - w.shape[3], w.shape[3])])),
-        ("own position counted", lambda w, g: role(w, g, None, total=len(g))),  # a baseline nobody knows
+        (
+            "own position counted",
+            lambda w, g: role(w, g, None, [*range(1 - w.shape[3], w.shape[3])]),
+        ),
+        (
+            "own position counted",
+            lambda w, g: role(w, g, None, total=len(g)),
+        ),  # a baseline nobody knows
         ("not all offsets tried", lambda w, g: role(w, g, None, [-2, -1])),
-        ("k = 0 among the offsets", lambda w, g: role(w, g, offsets=[*range(1 - w.shape[3], w.shape[3])])),
+        (
+            "k = 0 among the offsets",
+            lambda w, g: role(w, g, offsets=[*range(1 - w.shape[3], w.shape[3])]),
+        ),
         ("not all offsets tried", lambda w, g: role(w, g, offsets=[-1, 1])),
         ("divided by the gold pairs", lambda w, g: role(w, g, total=g.sum().item())),
     ],
@@ -355,7 +429,10 @@ WRONG = {
         ("removed, not replaced", lambda *a: patch(*a, mix=lambda c, x: 0 * x)),
         ("added, not replaced", lambda *a: patch(*a, mix=lambda c, x: c + x)),
         ("share of the clean lead", lambda *a: patch(*a, share=lambda a, b, c: a / b)),
-        ("divided by the clean lead alone", lambda *a: patch(*a, share=lambda a, b, c: (a - c) / b)),
+        (
+            "divided by the clean lead alone",
+            lambda *a: patch(*a, share=lambda a, b, c: (a - c) / b),
+        ),
         ("share lost, not restored", lambda *a: patch(*a, share=lambda a, b, c: (b - a) / (b - c))),
     ],
     "causal_mask": [
@@ -366,7 +443,10 @@ WRONG = {
     ],
     "combined_mask": [
         ("head axis missing", lambda n, q, k: past(q, k) & (torch.arange(k) < n[:, None])[:, None]),
-        ("one padded key visible", lambda n, q, k: past(q, k) & (torch.arange(k) <= n[:, None])[:, None, None]),
+        (
+            "one padded key visible",
+            lambda n, q, k: past(q, k) & (torch.arange(k) <= n[:, None])[:, None, None],
+        ),
         ("padding left out", lambda n, q, k: past(q, k).expand(len(n), 1, q, k)),
     ],
     "next_word_probabilities": [
@@ -384,7 +464,10 @@ WRONG = {
     ],
     "merge_tiles": [
         ("NaN where no key is seen", lambda *a: tiles(*a, safe=False)),
-        ("not rescaled", lambda a, *b: (torch.max(a, b[2]), *tiles(0 * a, *b[:2], 0 * a, *b[3:])[1:])),
+        (
+            "not rescaled",
+            lambda a, *b: (torch.max(a, b[2]), *tiles(0 * a, *b[:2], 0 * a, *b[3:])[1:]),
+        ),
     ],
     "causal_linear_attention": [
         ("whole text read, not the past", lambda *a: linear(*a, mask=False)),
@@ -415,7 +498,9 @@ WRONG = {
 }
 RIGHT = {
     "score_by_hand": lambda: (0.25, 0.67, 0.09),
-    "masked_softmax": lambda s, m: torch.where(m, (s - s.masked_fill(~m, -INF).logsumexp(1, True)).exp(), 0.0),
+    "masked_softmax": lambda s, m: torch.where(
+        m, (s - s.masked_fill(~m, -INF).logsumexp(1, True)).exp(), 0.0
+    ),
     "self_attention": lambda x, q, k, v, m: attend(x @ q @ k.T, x * (11 / 3) ** 0.5, x @ v, m),
     "additive_attention": additive,
     "sinusoidal_positions": waves,
@@ -432,7 +517,9 @@ RIGHT = {
     "attention_rollout": rollout,
     "patch_head": patch,
     "causal_mask": lambda q, k: ~torch.triu(torch.ones(q, k), k - q + 1).bool(),
-    "combined_mask": lambda n, q, k: (past(q, k)[None] & (torch.arange(k) < n.view(-1, 1, 1))).unsqueeze(1),
+    "combined_mask": lambda n, q, k: (
+        past(q, k)[None] & (torch.arange(k) < n.view(-1, 1, 1))
+    ).unsqueeze(1),
     "next_word_probabilities": next_word,
     "cached_step": step,
     "merge_tiles": tiles,

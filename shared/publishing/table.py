@@ -1,9 +1,10 @@
-"""The table of the findings, data/claims.md, what course notes say, and the numbers of README and lessons.
+"""The table of the findings, data/claims.md, what course notes say, and the numbers of README and
+lessons.
 
-    python shared/evidence/table.py
+    python shared/publishing/table.py
 
-All are written from the claims, which stand in the code beside what measures them, and from the record
-(claims.py, record.py; of the notes: notes.py; of README and lessons: quoted.py).
+All are written from the claims, which stand in the code beside what measures them, and from the
+record (claims.py, record.py; of the notes: notes.py; of README and lessons: quoted.py).
 """
 
 from collections import Counter
@@ -12,24 +13,36 @@ from pathlib import Path
 from statistics import fmean
 
 from shared import cli, paths
-from shared.evidence import findings, notes, one_seed, quoted, record
+from shared.evidence import findings, record
 from shared.evidence.claims import MARKS, Claim, all_claims, counted
-from shared.evidence.notes import cell
 from shared.plan import SECTIONS
+from shared.publishing import notes, one_seed, quoted
+from shared.publishing.notes import cell
 
 PAGE = paths.ROOT / "data" / "claims.md"
-HEAD = ["| verdict | what is said | rule for one seed | what decides | code |", "|---|---|---|---|---|"]
+HEAD = [
+    "| verdict | what is said | rule for one seed | what decides | code |",
+    "|---|---|---|---|---|",
+]
 
 
 def explored(claim: Claim) -> str:
     """What stands in place of a verdict that the record does not have yet."""
-    return "not recorded yet" if claim.explored is None else f"? {claim.explored} of 10 explored, not recorded yet"
+    return (
+        "not recorded yet"
+        if claim.explored is None
+        else f"? {claim.explored} of 10 explored, not recorded yet"
+    )
 
 
 def row(claim: Claim) -> str:
-    """A finding: in how many seeds it holds, what is said, its rule, where the next seed falls, and the script."""
+    """A finding: in how many seeds it holds, what is said, its rule, where the next seed falls, and
+    the script.
+    """
     verdict = record.verdict(claim)
-    found = f"{MARKS[verdict.kind]} {verdict.held} of {verdict.seeds}" if verdict else explored(claim)
+    found = (
+        f"{MARKS[verdict.kind]} {verdict.held} of {verdict.seeds}" if verdict else explored(claim)
+    )
     between = findings.between(record.effect(claim)) if verdict else ""
     revised = f" *After a look at seeds 0 to 9: {claim.revised}.*" if claim.revised else ""
     where = f"[{Path(claim.script).name}](../{claim.script})"
@@ -82,13 +95,13 @@ def page(claims: Sequence[Claim]) -> str:
         "number that is compared with the rule's bar: here stands where the next seed falls nineteen times in twenty.",
         checked(claims),
         *newer(claims),
-        "[Another of the ten denies](../shared/evidence/one_seed.py) {:.0%} of the verdicts that one seed alone would "
+        "[Another of the ten denies](../shared/publishing/one_seed.py) {:.0%} of the verdicts that one seed alone would "
         "print; where the rule was written first {:.0%}, where it was revised {:.0%}.".format(
             *(one_seed.undone(one_seed.verdicts(group), 1) for group in one_seed.GROUPS)
         ),
         "All numbers are in [evidence.csv](evidence.csv). What course notes say wrongly, and what "
         "is true instead, has a [page of its own](notes.md). Written by "
-        "[table.py](../shared/evidence/table.py).",
+        "[table.py](../shared/publishing/table.py).",
     ]
     for phase, folder in paths.PHASES.items():
         own = [claim for claim in claims if claim.script.startswith(folder)]

@@ -17,8 +17,9 @@ from math import ceil, floor
 from pathlib import Path
 
 from shared import paths
-from shared.evidence import findings, one_seed, record
+from shared.evidence import findings, record
 from shared.evidence.claims import Verdict, all_claims
+from shared.publishing import one_seed
 
 PLAIN = r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
 MARKED = re.compile(
@@ -38,13 +39,20 @@ def written(value: float, like: str) -> str:
 
 
 def quoted(match: re.Match) -> str:
-    """A marked number as the record has it. Raises ValueError for one that the record does not have."""
+    """A marked number as the record has it. Raises ValueError for one that the record does not
+    have.
+    """
     ends = record.interval(match["experiment"], *match["names"].split("; "))
     if ends is None:
         raise ValueError(f"the record does not have {match['experiment']}: {match['names']}")
     scale, like = 100 if match["percent"] else 1, match["high"] or match["low"]
-    unit = 0.1 ** len(like.partition("e")[0].partition(".")[2])  # of the last digit: bounds are rounded outwards
-    bounds = {"≥ ": floor(scale * ends[0] / unit + 1e-6) * unit, "≤ ": ceil(scale * ends[1] / unit - 1e-6) * unit}
+    unit = 0.1 ** len(
+        like.partition("e")[0].partition(".")[2]
+    )  # of the last digit: bounds are rounded outwards
+    bounds = {
+        "≥ ": floor(scale * ends[0] / unit + 1e-6) * unit,
+        "≤ ": ceil(scale * ends[1] / unit - 1e-6) * unit,
+    }
     shown = [bounds[match["end"]]] if match["end"] else [scale * end for end in ends]
     text = findings.between(shown, lambda value: written(value, like), match["to"] or " to ")
     return text + (match["percent"] or "") + match[0][match[0].index("<!--") :]
@@ -64,7 +72,9 @@ def verdict(match: re.Match) -> str:
 def undone(match: re.Match) -> str:
     """A marked share of verdicts that do not last."""
     k, group = match.groups()
-    return f"{100 * one_seed.undone(one_seed.verdicts(group), int(k)):.0f} %<!--undone {k} {group}-->"
+    return (
+        f"{100 * one_seed.undone(one_seed.verdicts(group), int(k)):.0f} %<!--undone {k} {group}-->"
+    )
 
 
 def filled(text: str) -> str:
@@ -76,7 +86,11 @@ def filled(text: str) -> str:
 
 def experiments() -> set[str]:
     """The experiments whose numbers the pages quote."""
-    return {match["experiment"] for path in pages() for match in MARKED.finditer(path.read_text(encoding="utf-8"))}
+    return {
+        match["experiment"]
+        for path in pages()
+        for match in MARKED.finditer(path.read_text(encoding="utf-8"))
+    }
 
 
 def unmarked(text: str) -> str:

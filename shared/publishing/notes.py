@@ -1,4 +1,4 @@
-"""The page of what course notes say wrongly, data/notes.md. shared/evidence/table.py writes it.
+"""The page of what course notes say wrongly, data/notes.md. shared/publishing/table.py writes it.
 
 Five course notes were read sentence by sentence. Each saying is a row of data/raw/claims.json:
 

@@ -1,7 +1,9 @@
-"""The seven findings of the front door as small pictures, drawn from the record: a dot for each of ten seeds.
+"""The seven findings of the front door as small pictures, drawn from the record: a dot for each of
+ten seeds.
 
-Each picture has one panel and large type, since README shows it 420 pixels wide: a line for each quantity, on it its
-ten values, shaded where the next seed falls, which is written above. Nothing is measured here, and no run is needed.
+Each picture has one panel and large type, since README shows it 420 pixels wide: a line for each
+quantity, on it its ten values, shaded where the next seed falls, which is written above. Nothing is
+measured here, and no run is needed.
 """
 
 from collections.abc import Mapping
@@ -14,7 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from shared import paths
-from shared.evidence import findings, one_seed, record
+from shared.evidence import findings, record
+from shared.publishing import one_seed
 from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure, theme
 
 SIZE, DPI = (4.2, 2.1), 100  # inches; README's width, so that a point of type keeps its size
@@ -23,7 +26,8 @@ TYPE = 12
 
 @dataclass(frozen=True)
 class Small:
-    """One small picture: what is counted, and of which experiment; label -> the numbers whose mean a line shows.
+    """One small picture: what is counted, and of which experiment; label -> the numbers whose mean
+    a line shows.
 
     The last line is the surprise.
     """
@@ -38,7 +42,9 @@ class Small:
         """What a line shows, seed by seed."""
         if self.experiment == "one_seed":
             return [one_seed.undone(one_seed.verdicts("all"), int(k)) for k in self.lines[label]]
-        return [fmean(run[name] for name in self.lines[label]) for run in record.runs(self.experiment)]
+        return [
+            fmean(run[name] for name in self.lines[label]) for run in record.runs(self.experiment)
+        ]
 
 
 SEVEN = {
@@ -119,9 +125,13 @@ def draw(small: Small) -> tuple[Figure, str]:
         text = findings.between(span(values), small.written.format, "–").replace("%–", "–")
         ax.hlines(row, *small.limits, color="#d5dade", linewidth=1, zorder=0)
         ax.hlines(row, *span(values), color=color, alpha=0.2, linewidth=7, zorder=0)
-        ax.scatter(values, [row] * len(values), s=64, color=color, alpha=0.45, linewidth=0, clip_on=False)
+        ax.scatter(
+            values, [row] * len(values), s=64, color=color, alpha=0.45, linewidth=0, clip_on=False
+        )
         ax.text(small.limits[0], row - 0.27, label, fontsize=TYPE, color=INK)
-        ax.text(small.limits[1], row - 0.27, text, fontsize=TYPE, color=color, ha="right", weight="bold")
+        ax.text(
+            small.limits[1], row - 0.27, text, fontsize=TYPE, color=color, ha="right", weight="bold"
+        )
         said.append(f"{label} {text}")
     ax.set(xlim=small.limits, ylim=(len(small.lines) - 0.6, -0.75), yticks=[])
     ax.tick_params(labelsize=TYPE - 1, color="#aab2bb")
