@@ -41,6 +41,9 @@ BLUE, ORANGE, GREEN, RED, PURPLE = PALETTE = ("#0b7cf2", "#d79300", "#2a8263", "
 WEIGHT_MAP = LinearSegmentedColormap.from_list(
     "weights", ["white", *sns.color_palette("mako_r", 256)[12:230:11]]
 )
+SIGNED_MAP = LinearSegmentedColormap.from_list(  # below zero, zero, above
+    "signed", [PURPLE, "white", GREEN]
+)
 RELATION_COLORS = {"determiner": BLUE, "subject": RED, "place": GREEN, "adjective": ORANGE}
 
 THEME = {
