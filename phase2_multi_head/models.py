@@ -19,7 +19,7 @@ from shared.training import LITTLE_DECAY, Recipe, Trained, variant
 STAGES = tuple(
     step / 800 for step in (0, 40, 80, 100, *range(120, 350, 10), 370, 400, 450, 500, 600, 700, 800)
 )
-RECIPE = Recipe(
+MULTI_HEAD_RECIPE = Recipe(
     "multi_head_model", "masked word", num_heads=4, num_layers=2, steps=800, stages=STAGES
 )
 ONE_LAYER_RECIPE = Recipe(
@@ -35,7 +35,7 @@ AGAIN = 1000  # added to a seed: the model trained again, with a seed that no ot
 
 def load_multi_head_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
     """Two layers of four heads, trained on masked words."""
-    return checkpoints.trained_model(RECIPE, MultiHeadAttention, options, seed)
+    return checkpoints.trained_model(MULTI_HEAD_RECIPE, MultiHeadAttention, options, seed)
 
 
 def load_one_layer_model(

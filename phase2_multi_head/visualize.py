@@ -19,13 +19,13 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from phase1_single_head.models import choose_word, guess_hidden, likeliest
-from phase2_multi_head.models import RECIPE
+from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import checkpoints, cli, paths, training
 from shared.attention_utils import normalized_entropy
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Picture, Results, Run
-from shared.grammar.entropy import excess_loss, questions
+from shared.grammar.best_reader import excess_loss, questions
 from shared.grammar.roles import NO_NAME, golds, head_names
 from shared.grammar.scores import relation_name, with_relations
 from shared.head_statistics import effective_context, even_weights, head_statistics, largest_weight
@@ -116,9 +116,9 @@ def sharpest(of_heads: Numbers, names: list[list[str]]) -> str:
 def recipe_of(make_attention: MakeAttention) -> Recipe:
     """The recipe of this phase; an attention of the reader's own gets a checkpoint of its own."""
     if make_attention is MultiHeadAttention:
-        return RECIPE
+        return MULTI_HEAD_RECIPE
     # With the module in its name, since a copied file may have kept the name of the class.
-    return replace(RECIPE, name=f"{make_attention.__module__}.{make_attention.__name__}")
+    return replace(MULTI_HEAD_RECIPE, name=f"{make_attention.__module__}.{make_attention.__name__}")
 
 
 def weights_on_held_out(trained: Trained) -> tuple[list[Tensor], Tensor]:

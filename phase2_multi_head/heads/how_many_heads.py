@@ -18,7 +18,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import charts, checkpoints, training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.grammar.entropy import excess_loss, floor, questions
+from shared.grammar.best_reader import excess_loss, floor, questions
 from shared.grammar.scores import CORE_RELATIONS, chosen_and_scored, offset_baselines
 from shared.training import Trained, variant
 from shared.visualization_utils import GREY, role_color

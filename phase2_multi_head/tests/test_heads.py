@@ -26,8 +26,8 @@ from phase2_multi_head.heads.head_importance import (
     removal_importance,
 )
 from phase2_multi_head.heads.head_pruning import greedy_order, greedy_rises
+from phase2_multi_head.models import MULTI_HEAD_RECIPE as DEEP_RECIPE
 from phase2_multi_head.models import ONE_LAYER_RECIPE, train_two_lookups
-from phase2_multi_head.models import RECIPE as DEEP_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from shared import training
 from shared.attention_checks import torch_twin

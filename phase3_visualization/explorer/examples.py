@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phase2_multi_head.heads.head_importance import (
-    Head,
+    LayerAndHead,
     gated,
     language_model,
     over_examples,
@@ -39,7 +39,7 @@ from phase3_visualization.layers.readers import (
 )
 from shared import training
 from shared.attention_utils import causal_mask, padding_mask
-from shared.grammar.entropy import KIND
+from shared.grammar.best_reader import KIND
 from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.toy_language import MASK_ID, PLACES, START_ID, SUBJECTS, VERBS, Sentence, encode
 from shared.training import Trained
@@ -66,7 +66,7 @@ def hidden_losses(
     trained: Trained,
     sentences: Sequence[Sentence],
     hidden: Sequence[int],
-    without: Head | None = None,
+    without: LayerAndHead | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
     """-ln p of one hidden word in each sentence (N,), without a head if one is named; all weights,
     L x (N, H, T, T).

@@ -8,7 +8,7 @@ time, by hand, in JavaScript (explorer/page/model/). The tests compare the two.
 
 import itertools
 
-from phase2_multi_head.models import RECIPE
+from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer.models import as_text
 from shared import optimization, training
@@ -48,7 +48,7 @@ def bars_of(base: roles.Baselines) -> dict[str, list[dict]]:
         asked = {"relation": relation, "backward": direction == "backward"}
         bar = base.needed_for_relation((relation, direction))
         relations.append({"name": relation_name(relation, direction), **asked, "bar": bar})
-    for name, key in roles.COLUMNS.items():
+    for name, key in roles.COLUMN_RULES.items():
         columns.append({"name": name, "of": keys.index(key), "bar": base.needed_for_column(name)})
     return {"positions": positions, "relations": relations, "columns": columns}
 
@@ -58,14 +58,14 @@ def recipe() -> dict[str, int | float]:
     choice.
     """
     return {
-        "d_model": RECIPE.d_model,
-        "num_heads": RECIPE.num_heads,
-        "num_layers": RECIPE.num_layers,
-        "steps": RECIPE.steps,
-        "batch_size": RECIPE.batch_size,
+        "d_model": MULTI_HEAD_RECIPE.d_model,
+        "num_heads": MULTI_HEAD_RECIPE.num_heads,
+        "num_layers": MULTI_HEAD_RECIPE.num_layers,
+        "steps": MULTI_HEAD_RECIPE.steps,
+        "batch_size": MULTI_HEAD_RECIPE.batch_size,
         "matrix_rate": optimization.MATRIX_RATE,
         "rate": optimization.RATE,
-        "matrix_decay": RECIPE.matrix_decay,
+        "matrix_decay": MULTI_HEAD_RECIPE.matrix_decay,
         "decay": optimization.DECAY,
         "up": optimization.UP,
         "chosen": training.CHOSEN,
@@ -92,6 +92,6 @@ def page_part() -> dict:
         "train": packed(train[:TRAIN_SENTENCES]),
         "held_out": packed(held_out),
         "gold": gold,  # of each sentence from, to, from, to, ...
-        "rules": [bars_of(base) for base in roles.baselines(RECIPE, MultiHeadAttention)],
+        "rules": [bars_of(base) for base in roles.baselines(MULTI_HEAD_RECIPE, MultiHeadAttention)],
         "pad": PAD_ID,
     }

@@ -26,12 +26,12 @@ from torch import Tensor, nn
 
 from phase1_single_head.parts.undivided import UndividedSelfAttention
 from phase1_single_head.self_attention import SelfAttention
-from phase2_multi_head.models import RECIPE
+from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import examples
 from shared import checkpoints, training
 from shared.grammar import roles
-from shared.grammar.entropy import hidden_word_distribution
+from shared.grammar.best_reader import hidden_word_distribution
 from shared.grammar.scores import relation_name
 from shared.tasks import REVERSE, SymbolMover, train_mover, train_two_places
 from shared.toy_language import INDEX, Sentence
@@ -62,7 +62,7 @@ STOPS = (
     400,
     600,
     800,
-)  # steps of RECIPE that the page shows
+)  # steps of MULTI_HEAD_RECIPE that the page shows
 
 
 def as_text(data: bytes) -> str:
@@ -170,7 +170,9 @@ def runs(own: Trained, again: Trained) -> list[dict[str, Any]]:
 
     Of the other one the page keeps the numbers at two stops alone, so that it stays small.
     """
-    *before, last = sorted({round(step / RECIPE.steps * own.recipe.steps) for step in STOPS})
+    *before, last = sorted(
+        {round(step / MULTI_HEAD_RECIPE.steps * own.recipe.steps) for step in STOPS}
+    )
     stops = [*(stop(own, step, "int8") for step in before), stop(own, last, "float16")]
     kept = (before[len(before) // 2], last)
     others = [stop(again, step, "int8", kept=step in kept) for step in (*before, last)]

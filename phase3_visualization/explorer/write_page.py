@@ -20,7 +20,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex
 from phase2_multi_head.models import AGAIN, load_multi_head_model
 from phase3_visualization.explorer import examples, growing, models, wagers
 from shared import cli, paths
-from shared.grammar.entropy import KINDS
+from shared.grammar.best_reader import KINDS
 from shared.toy_language import MAX_LENGTH, PLACES, SPECIAL, SUBJECTS, VERBS, VOCABULARY
 from shared.training import Trained
 from shared.visualization_utils import WEIGHT_MAP, role_color

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phase3_visualization.circuits.patching import changed
-from shared.grammar.entropy import (
+from shared.grammar.best_reader import (
     KIND,
     KINDS,
     ORDER,

@@ -24,7 +24,7 @@ from shared.attention_utils import normalized_entropy
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.roles import (
-    COLUMNS,
+    COLUMN_RULES,
     NO_NAME,
     Halves,
     Rule,
@@ -93,7 +93,7 @@ def shares_of(scores: Scores) -> dict[str, Tensor]:
     fullest column.
     """
     shares = {name: scores.place[place] for name, place in PLACES.items()}
-    columns = [scores.others[key] for key in COLUMNS.values()]
+    columns = [scores.others[key] for key in COLUMN_RULES.values()]
     shares["one word"] = torch.stack(columns).amax(dim=0)  # (columns, L, H) -> (L, H)
     return shares
 
@@ -216,7 +216,7 @@ def trained_patterns(words: list[str], trained: Trained, both: Halves) -> list[P
         place = place_of_largest(shares[name])
         found.append(pattern(name, place, shares[name][place].item(), reading, name))
     place = place_of_largest(shares["one word"])
-    column = max(COLUMNS, key=lambda name: scores.others[COLUMNS[name]][place])
+    column = max(COLUMN_RULES, key=lambda name: scores.others[COLUMN_RULES[name]][place])
     found.append(
         pattern("column", place, shares["one word"][place].item(), f"one column: {column}", column)
     )

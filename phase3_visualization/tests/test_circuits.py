@@ -19,7 +19,7 @@ from phase3_visualization.circuits.patching import Pairs, Patching, changed, put
 from phase3_visualization.circuits.pattern_used import RIVALS, pairs_of, patched
 from shared import training
 from shared.experiment import Run
-from shared.grammar.entropy import sentence_log_probability
+from shared.grammar.best_reader import sentence_log_probability
 from shared.head_statistics import composed
 from shared.tests.helpers import near
 from shared.toy_language import MASK_ID, decode, encode

@@ -19,12 +19,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from phase2_multi_head.models import RECIPE
+from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import examples, growing, models, wagers, write_page
 from shared import cli, optimization, paths, training
 from shared.attention_utils import padding_mask
-from shared.grammar import entropy, roles
+from shared.grammar import best_reader, roles
 from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.publishing.report.lessons import HOME, Site, place, rendered, sources
 from shared.tasks import SymbolMover, TwoPlaces
@@ -369,7 +369,7 @@ def test_a_short_training_starts_as_in_pytorch_learns_and_names_its_heads_as_the
     start, end, losses, *hidden = map(
         json.loads, explorer_page.evaluate(RUN, [*map(explorer_data.get, ("grow", "layout")), 200])
     )
-    reference = training.new_model(RECIPE, MultiHeadAttention)
+    reference = training.new_model(MULTI_HEAD_RECIPE, MultiHeadAttention)
     for name, parameter in reference.named_parameters():
         drawn, theirs = np.array(start[2][name]), parameter.detach().flatten().numpy()
         tolerance = 4 / math.sqrt(len(theirs))
@@ -387,7 +387,7 @@ def test_a_short_training_starts_as_in_pytorch_learns_and_names_its_heads_as_the
         with torch.no_grad():
             for name, parameter in reference.named_parameters():
                 parameter.copy_(torch.tensor(weights[name]).view_as(parameter))
-        trained = Trained(reference.eval(), RECIPE)
+        trained = Trained(reference.eval(), MULTI_HEAD_RECIPE)
         for found, expected in zip(
             itertools.chain(*heads), itertools.chain(*models.heads_of(trained)), strict=True
         ):
@@ -454,7 +454,7 @@ def test_of_several_rules_that_a_head_passes_the_page_takes_the_one_that_the_pyt
     explorer_page,
 ):
     rng = random.Random(11)
-    untrained = dict.fromkeys((*roles.NAMES, *TIES, *roles.COLUMNS), 0.2)
+    untrained = dict.fromkeys((*roles.NAMES, *TIES, *roles.COLUMN_RULES), 0.2)
     bases = [roles.Baselines(dict.fromkeys(TIES, offset), untrained, {}) for offset in (0.35, 0.45)]
     heads = [[head_by_chance(rng), head_by_chance(rng)] for _ in range(400)]
     found = explorer_page.evaluate(NAMED, [heads, [growing.bars_of(base) for base in bases]])
@@ -470,7 +470,7 @@ def test_of_several_rules_that_a_head_passes_the_page_takes_the_one_that_the_pyt
             rivals = [rule for rule in roles.rules_tried(halves, 0, 0) if rule.kind == named.kind]
             not_its_best += named.naming.margin < max(rule.naming.margin for rule in rivals)
     assert not_its_best > 20, "the other half of the sentences did not agree with the best rule"
-    assert {said["role"] for said in found} >= {None, *roles.COLUMNS}
+    assert {said["role"] for said in found} >= {None, *roles.COLUMN_RULES}
 
 
 # ---- what the Python chooses and tells the page
@@ -530,7 +530,7 @@ def said_of(name, at, scores):
     """Role and shares of a head, as the page has them."""
     others = {relation_name(*key): share for key, share in scores.others.items()}
     own = {roles.NAMES[place]: share for place, share in scores.place.items()}
-    own |= {column: scores.others[key] for column, key in roles.COLUMNS.items()}
+    own |= {column: scores.others[key] for column, key in roles.COLUMN_RULES.items()}
     own |= {relation_name(*key): share for key, share in scores.relation.items()}
     shares = [
         round(of_heads[name][at].item(), 2) if name in of_heads else None
@@ -544,7 +544,7 @@ def said_of(name, at, scores):
 def test_what_the_page_says_of_a_stop_is_true_of_the_numbers_that_it_has(
     explorer_models, checkpoints
 ):
-    trained = training.train(replace(RECIPE, steps=120), MultiHeadAttention)
+    trained = training.train(replace(MULTI_HEAD_RECIPE, steps=120), MultiHeadAttention)
     options = cli.parse(cli.parser(""), ["--quick"])
     data = write_page.page_data(trained, trained, options)
     own, again = (run["stops"] for run in data["runs"])
@@ -579,7 +579,8 @@ def test_what_the_page_says_of_a_stop_is_true_of_the_numbers_that_it_has(
     assert data["landings"] == examples.landings(shipped, names)
     gaps = [[(*words[:i], word, *words[i + 1 :]) for word in VOCABULARY] for words, i in asked]
     fit = [
-        sum(entropy.sentence_log_probability(words) > -math.inf for words in gap) for gap in gaps
+        sum(best_reader.sentence_log_probability(words) > -math.inf for words in gap)
+        for gap in gaps
     ]
     assert data["floor"] == pytest.approx(
         np.log(fit).mean(), abs=6e-5

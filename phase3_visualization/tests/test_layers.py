@@ -20,7 +20,7 @@ from phase3_visualization.layers.rollout import (
     shares_on_paths,
 )
 from shared.attention_utils import attention_rollout
-from shared.grammar.entropy import hidden_word_distribution, sentence_log_probability
+from shared.grammar.best_reader import hidden_word_distribution, sentence_log_probability
 from shared.tests.helpers import near
 from shared.toy_language import INDEX, VOCABULARY, Sentence, encode
 from shared.toy_model import ToyTransformer

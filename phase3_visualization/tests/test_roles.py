@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from phase2_multi_head.models import RECIPE
+from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization import attention_flow
 from phase3_visualization.roles import head_roles, pattern_types, role_stability, training_film
@@ -128,7 +128,7 @@ UNTRAINED = {
     -1: 0.2,
     0: 0.2,
     "first": 0.2,
-    **dict.fromkeys(roles.COLUMNS, 0.3),
+    **dict.fromkeys(roles.COLUMN_RULES, 0.3),
 }
 
 
@@ -140,7 +140,7 @@ def half_of(previous=0.0, first=0.0, subject=0.0, others=0.0, place=0.0, *, untr
     def one(value):
         return torch.tensor([[value]], dtype=torch.float64)
 
-    by_others = dict.fromkeys((SUBJECT, PLACE, *roles.COLUMNS.values()), one(0.0)) | {
+    by_others = dict.fromkeys((SUBJECT, PLACE, *roles.COLUMN_RULES.values()), one(0.0)) | {
         SUBJECT: one(others)
     }
     places = {-1: one(previous), 0: one(0.0), "first": one(first)}
@@ -277,16 +277,18 @@ def test_each_half_is_compared_with_its_own_baselines(monkeypatch):
     monkeypatch.setattr(roles, "halves", lambda: ("names", "agrees"))
     monkeypatch.setattr(roles, "baselines", lambda *_: ["bars of the first", "bars of the second"])
     monkeypatch.setattr(roles, "scores_of", lambda _, sentences: f"scores where it {sentences}")
-    halves = roles.halves_of(training.untrained(RECIPE, MultiHeadAttention), MultiHeadAttention)
+    halves = roles.halves_of(
+        training.untrained(MULTI_HEAD_RECIPE, MultiHeadAttention), MultiHeadAttention
+    )
     assert halves.naming == roles.Half("scores where it names", "bars of the first")
     assert halves.scoring == roles.Half("scores where it agrees", "bars of the second")
 
 
 def test_no_head_of_an_untrained_model_has_a_name():
     """With seeds that are not among those of the control."""
-    blank = training.untrained(replace(RECIPE, seed=100), MultiHeadAttention)
+    blank = training.untrained(replace(MULTI_HEAD_RECIPE, seed=100), MultiHeadAttention)
     naming, scoring = roles.halves()
-    for_naming, for_scoring = roles.baselines(RECIPE, MultiHeadAttention)
+    for_naming, for_scoring = roles.baselines(MULTI_HEAD_RECIPE, MultiHeadAttention)
     naming, scoring = roles.scores_of(blank, naming), roles.scores_of(blank, scoring)
     halves = roles.Halves(roles.Half(naming, for_naming), roles.Half(scoring, for_scoring))
     assert roles.names_of(halves) == [[roles.NO_NAME] * 4] * 2
@@ -396,7 +398,7 @@ def test_arrows_are_of_the_words_that_a_role_relates_and_one_head_of_each_role_h
 
 
 def test_a_fixed_threshold_draws_most_arrows_of_a_model_that_was_never_trained_and_a_relative_one_none():
-    untrained = training.untrained(RECIPE, MultiHeadAttention)
+    untrained = training.untrained(MULTI_HEAD_RECIPE, MultiHeadAttention)
     fixed, even = attention_flow.shares_drawn(untrained)
     assert fixed > 0.6 and even == 0
 
@@ -508,7 +510,7 @@ def test_a_pattern_is_scored_in_its_own_place_and_a_column_by_the_fullest():
         "first": two_heads(0.7, 0.8),
     }
     columns = (two_heads(0.2, 0.9), two_heads(0.5, 0.1), two_heads(0.4, 0.3))
-    others = dict(zip(roles.COLUMNS.values(), columns, strict=True))
+    others = dict(zip(roles.COLUMN_RULES.values(), columns, strict=True))
     shares = pattern_types.shares_of(roles.Scores(places, {}, others, {}))
     expected = {
         "itself": (0.1, 0.2),

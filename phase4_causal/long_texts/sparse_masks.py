@@ -25,7 +25,7 @@ from shared import training
 from shared.attention_utils import causal_mask, local_mask, strided_mask
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.grammar.entropy import next_word_floor
+from shared.grammar.best_reader import next_word_floor
 from shared.toy_language import PAD_ID, Sentence
 from shared.toy_model import ToyTransformer
 from shared.visualization_utils import BLUE, ORANGE, QUIET, hatch_cell, readable

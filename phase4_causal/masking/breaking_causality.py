@@ -18,7 +18,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.grammar.entropy import next_word_floor
+from shared.grammar.best_reader import next_word_floor
 from shared.optimization import fit
 from shared.toy_language import PAD_ID, VOCABULARY, Sentence
 from shared.toy_model import ToyTransformer

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
-from phase2_multi_head.models import RECIPE as MASKED_WORD_RECIPE
+from phase2_multi_head.models import MULTI_HEAD_RECIPE as MASKED_WORD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal import visualize
 from phase4_causal.causal_attention import CausalSelfAttention, generate
@@ -34,7 +34,7 @@ from phase4_causal.models import RECIPE as CAUSAL_RECIPE
 from phase4_causal.models import largest_leak, patterns_of, with_attention
 from shared import toy_language, training
 from shared.attention_utils import causal_mask, document_mask, padding_mask
-from shared.grammar.entropy import next_word_floor
+from shared.grammar.best_reader import next_word_floor
 from shared.grammar.roles import MARGIN, NO_NAME, TWICE
 from shared.grammar.scores import with_relations
 from shared.head_statistics import even_weights, layer_statistics

@@ -24,7 +24,7 @@ from phase4_causal.writing.sampling import GREEDY, Sampling, Written, write
 from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Film, Results, Run
-from shared.grammar.entropy import sentence_log_probability
+from shared.grammar.best_reader import sentence_log_probability
 from shared.toy_language import (
     MAX_LENGTH,
     PAD_ID,

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from shared.plan import plans
+from shared.plan import PLANS
 
 HOLDS, FAILS, DIFFER = "holds", "does not hold", "seeds differ"
 MARKS = {HOLDS: "+", FAILS: "x", DIFFER: "~"}
@@ -113,5 +113,5 @@ def counted(kinds: Iterable[str]) -> str:
 
 def all_claims() -> list[Claim]:
     """Every claim that a script of the course measures, phase by phase."""
-    scripts = [importlib.import_module(name).main for plan in plans().values() for name in plan.all]
+    scripts = [importlib.import_module(name).main for plan in PLANS.values() for name in plan.all]
     return [claim for main in scripts for claim in getattr(main, "claims", ())]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from shared import checkpoints, training
 from shared.exercise_checker.check import DONE, NOT_WRITTEN, check, message_of
 from shared.exercise_checker.exercise import Exercise, Function
-from shared.grammar import entropy, roles
+from shared.grammar import best_reader, roles
 from shared.toy_language import PAD_ID, VOCABULARY
 from shared.toy_model import MakeAttention, ToyTransformer
 from shared.training import LITTLE_DECAY, OBJECTIVES, Recipe, Trained
@@ -177,14 +177,14 @@ def losses(trained: Trained) -> dict[str, tuple[float, float]]:
     held_out, model = training.corpus()[1], trained.model
     if trained.recipe.objective == NEXT:
         floor, writing = (
-            entropy.next_word_floor(held_out),
+            best_reader.next_word_floor(held_out),
             training.word_by_word_loss(model, held_out),
         )
         return {
             "all words at once": (training.held_out_loss(trained), floor),
             "word by word": (writing, floor),
         }
-    asked = entropy.questions(held_out[:ASKED])
+    asked = best_reader.questions(held_out[:ASKED])
     longest = max(tokens.size(1) for tokens, *_ in asked)
 
     def logits(tokens: Tensor) -> Tensor:
@@ -193,8 +193,8 @@ def losses(trained: Trained) -> dict[str, tuple[float, float]]:
         )  # padding, as in any batch
         return model(padded, mask=(padded != PAD_ID)[:, None, None])[0][:, : tokens.size(1)]
 
-    floor = entropy.floor(asked)
-    return {"a hidden word": (floor + entropy.excess_loss(logits, asked), floor)}
+    floor = best_reader.floor(asked)
+    return {"a hidden word": (floor + best_reader.excess_loss(logits, asked), floor)}
 
 
 def named_heads(trained: Trained, make: MakeAttention) -> list[str]:

@@ -61,7 +61,7 @@ UNTRAINED = 3  # models of the control
 TWICE = 2  # the related words find their word so many times as often as the others
 MOST = 0.50  # of the other words look at the word of a column
 NO_NAME = "no name"
-KINDS = ("position", "relation", "column")  # in this order they are tried
+RULE_KINDS = ("position", "relation", "column")  # in this order they are tried
 
 Key = tuple[str, str]  # relation, direction
 Place = (
@@ -74,7 +74,7 @@ NAMES |= {offset: name for name, offset in OFFSETS.items()}
 NAMES["first"] = "first word"
 
 # The words that each sentence has once, each with a relation whose other words are asked.
-COLUMNS: dict[str, Key] = {
+COLUMN_RULES: dict[str, Key] = {
     "most → subject": ("verb-subject", "forward"),
     "most → verb": ("verb-subject", "backward"),
     "most → place": ("verb-place", "forward"),
@@ -223,7 +223,7 @@ def baselines_on(sentences: list[Sentence], blanks: list[Trained]) -> Baselines:
         untrained[key] = best_head([scores.relation[key] for scores in models])
     for place in NAMES:
         untrained[place] = best_head([scores.place[place] for scores in models])
-    for name, key in COLUMNS.items():
+    for name, key in COLUMN_RULES.items():
         untrained[name] = best_head([scores.others[key] for scores in models])
     _, mask = attention_asked(blanks[0], sentences)
     even = head_statistics(even_weights(mask), mask)
@@ -252,7 +252,7 @@ class Rule:
     """One way to earn a name: how often a head follows it, and how often it must."""
 
     name: str
-    kind: str  # one of KINDS
+    kind: str  # one of RULE_KINDS
     share: float
     needed: float
 
@@ -301,7 +301,7 @@ def rules_of(half: Half, layer: int, head: int) -> list[Rule]:
         ].item()  # if nobody is asked it is NaN, and max passes over it
         needed = max(base.needed_for_relation(key), TWICE * by_others)
         rules.append(Rule(relation_name(*key), "relation", share[layer, head].item(), needed))
-    for name, key in COLUMNS.items():
+    for name, key in COLUMN_RULES.items():
         by_others = scores.others[key][layer, head].item()
         rules.append(Rule(name, "column", by_others, base.needed_for_column(name)))
     return rules
@@ -317,7 +317,7 @@ def rules_tried(halves: Halves, layer: int, head: int) -> list[Tried]:
 def role_name(halves: Halves, layer: int, head: int) -> str:
     """The role of a head, or "no name" if it passes no rule on both halves."""
     tried = rules_tried(halves, layer, head)
-    for kind in KINDS:
+    for kind in RULE_KINDS:
         passed = [rule for rule in tried if rule.kind == kind and rule.passed]
         if passed:
             return max(passed, key=lambda rule: rule.naming.margin).name

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from shared import training
-from shared.grammar.entropy import KIND, ORDER
+from shared.grammar.best_reader import KIND, ORDER
 from shared.toy_language import RELATIONS, Sentence
 from shared.training import Trained
 

@@ -30,7 +30,7 @@ from shared import cli, course, paths
 from shared.evidence import findings, record
 from shared.evidence.claims import Claim, Numbers, all_claims
 from shared.evidence.findings import MOST_OUTSIDE
-from shared.plan import path_of, plans
+from shared.plan import PLANS, can_run, path_of
 from shared.publishing import quoted
 
 KEPT = paths.ROOT / paths.PROCESSED / "replications"
@@ -98,7 +98,7 @@ def stages(kept: Path, names: Sequence[str], seeds: Sequence[int]) -> Iterator[l
     """What is not done yet, seed by seed; beside the scripts of a seed, the shared models of the
     next.
     """
-    loaders = dict.fromkeys(loader for plan in plans().values() for loader in plan.train)
+    loaders = dict.fromkeys(loader for plan in PLANS.values() for loader in plan.train)
     waiting = {
         seed: [(kept, n, seed) for n in names if not found_in(kept, n, seed).is_file()]
         for seed in seeds
@@ -181,7 +181,7 @@ def chosen(options: argparse.Namespace, claims: Iterable[Claim]) -> list[str]:
     """
     names = quoted.experiments() | {record.name_of(claim.script) for claim in claims}
     every = {
-        name: plan for plan in plans().values() for name in plan.all if name.split(".")[-1] in names
+        name: plan for plan in PLANS.values() for name in plan.all if name.split(".")[-1] in names
     }
     every = {
         name: plan
@@ -195,9 +195,9 @@ def chosen(options: argparse.Namespace, claims: Iterable[Claim]) -> list[str]:
             f"nothing is recorded of {', '.join(unknown)}: name scripts as data/claims.md does"
         )
     there = {name: plan for name, plan in every.items() if path_of(name) in asked}
-    if missing := sorted(name for name, plan in there.items() if not plan.can_run(name)):
+    if missing := sorted(name for name, plan in there.items() if not can_run(name)):
         print(f"not installed, so left out: {', '.join(missing)}")
-    able = [name for name, plan in there.items() if plan.can_run(name)]
+    able = [name for name, plan in there.items() if can_run(name)]
     return sorted(able, key=lambda name: (name not in there[name].slow + there[name].longer, name))
 
 

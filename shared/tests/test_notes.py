@@ -25,7 +25,7 @@ from phase1_single_head.self_attention import (
     scaled_dot_product_attention,
 )
 from phase2_multi_head.costs.cost_model import peak_bytes
-from phase2_multi_head.models import RECIPE
+from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
 from phase2_multi_head.pooling.attention_pooling import AttentionPooling
 from phase4_causal.causal_attention import CausalSelfAttention
@@ -572,7 +572,7 @@ def test_the_times_that_are_printed_do_not_add_up():
 
 
 def test_the_models_are_small():
-    model = training.untrained(RECIPE, MultiHeadAttention).model
+    model = training.untrained(MULTI_HEAD_RECIPE, MultiHeadAttention).model
     assert sum(parameter.nbytes for parameter in model.parameters()) < 400_000  # C126
 
 

@@ -15,8 +15,8 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import paths, toy_language, training
 from shared.attention_utils import padding_mask
-from shared.grammar import entropy, scores
-from shared.grammar.entropy import (
+from shared.grammar import best_reader, scores
+from shared.grammar.best_reader import (
     excess_loss,
     hidden_word_distribution,
     questions,
@@ -121,7 +121,7 @@ def test_sentence_probability_worked_by_hand(monkeypatch):
         toy_language, "PLURAL_CHANCE", 0.2
     )  # even chances would hide which is which
     monkeypatch.setattr(
-        entropy, "noun_phrase_probability", entropy.noun_phrase_probability.__wrapped__
+        best_reader, "noun_phrase_probability", best_reader.noun_phrase_probability.__wrapped__
     )  # no cache
     bare = (0.8 / 5) * 0.5 / 3  # number and determiner, no adjective, one noun of three
     near(math.exp(sentence_log_probability(TOY_WORDS)), 0.8**3 * 0.7 * bare**2 / 12)
@@ -165,7 +165,7 @@ def test_the_sampler_draws_what_the_grammar_says_as_often_as_it_says():
         / 4
     )
     seen = Counter(
-        words[1] for words in drawn if words[0] == "every" and entropy.KIND[words[1]] == "n"
+        words[1] for words in drawn if words[0] == "every" and best_reader.KIND[words[1]] == "n"
     )
     bare = 0.8**3 * 0.7 * 0.5**2  # no adverb, no second noun, no adjective: six words
     cases = [(bare, sum(len(words) == 6 for words in drawn), len(drawn))]
@@ -214,7 +214,7 @@ def test_excess_loss_of_the_grammar_itself_is_zero():
 
     assert excess_loss(oracle, asked) == pytest.approx(0, abs=1e-12)
     indifferent = excess_loss(lambda tokens: torch.zeros(*tokens.shape, len(VOCABULARY)), asked)
-    near(indifferent, math.log(len(VOCABULARY)) - entropy.floor(asked), share=1e-9)
+    near(indifferent, math.log(len(VOCABULARY)) - best_reader.floor(asked), share=1e-9)
     assert sum(len(tokens) for tokens, *_ in asked) == sum(
         len(sentence.words) for sentence in sentences
     )

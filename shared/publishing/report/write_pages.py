@@ -23,7 +23,7 @@ from PIL import Image
 from shared import cli, paths
 from shared.evidence.claims import PLURAL
 from shared.evidence.findings import gather
-from shared.plan import SECTIONS, path_of, plans, question_of
+from shared.plan import PLANS, SECTIONS, path_of, question_of
 from shared.publishing.report.lessons import (
     CONTENTS,
     NOTES,
@@ -86,7 +86,7 @@ def question(module: str, phase: str, saved: Mapping, output_dir: Path) -> dict[
 def answered(measured: Iterable[Mapping], output_dir: Path) -> dict[str, list[Mapping]]:
     """Phase -> its questions: everything that a run measured and drew, each once."""
     saved, found = {content["script"]: content for content in measured}, {}
-    for phase, plan in plans().items():
+    for phase, plan in PLANS.items():
         asked = [question(name, phase, saved, output_dir) for name in plan.all]
         found[phase] = [
             question for question in asked if question["findings"] or question["pictures"]
