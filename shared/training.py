@@ -193,19 +193,23 @@ def _batches(lengths: Tensor, batch_size: int, generator: torch.Generator) -> It
 
 @torch.no_grad()
 def attention_on(
-    model: ToyTransformer, sentences: list[Sentence], objective: str
+    model: ToyTransformer, sentences: list[Sentence], objective: str, *, end: bool = True
 ) -> tuple[list[Tensor], Tensor]:
-    """Weights of every layer, each (N, H, T, T), and what the real queries may see, bool (N, 1, T,
-    T).
+    """Weights of every layer, each (N, H, T, T), and what each token may see, bool (N, 1, T, T).
+
+    Both are on the CPU. A row of padding may see nothing. end=False leaves out <end>, which follows
+    the sentences of a next-word model: it is only predicted, so it never was a query in training.
     """
-    tokens, lengths = (t.to(model.positions.device) for t in to_batch(sentences, objective))
-    visible, queries = (
-        objective_mask(lengths, tokens.size(1), objective),
-        padding_mask(lengths, tokens.size(1)).mT,
-    )
+    tokens, lengths = to_batch(sentences, objective)
+    if not end and objective != "masked word":
+        tokens, lengths = tokens[:, :-1], lengths - 1
+    length = tokens.size(1)
+    visible = objective_mask(lengths, length, objective)
+    device = model.positions.device
     model.eval()
-    _, layers = model(tokens, mask=visible)
-    return layers, visible & queries
+    _, layers = model(tokens.to(device), mask=visible.to(device))
+    real_queries = padding_mask(lengths, length).mT  # (N, 1, 1, T) -> (N, 1, T, 1)
+    return [weights.cpu() for weights in layers], visible & real_queries
 
 
 @torch.no_grad()
