@@ -11,7 +11,8 @@ and sinusoidal positions. Whatever attention a phase builds is passed in and the
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from shared.toy_language import MAX_LENGTH, VOCABULARY, encode
 # (d_model, num_heads) -> a module with forward(x, mask=mask) -> (output (B, T, d_model), weights
 # (B, H, T, T))
 MakeAttention = Callable[[int, int], nn.Module]
+Change = Callable[[Tensor], Tensor | None]  # what `changed` does with a tensor
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
@@ -126,6 +128,23 @@ def weights_of(model: ToyTransformer, words: list[str]) -> Tensor:
     """Weights of all heads of all layers on one sentence -> (L, H, T, T), on the CPU."""
     _, layers = model(torch.tensor([encode(words)], device=model.positions.device))
     return torch.cat(layers).cpu()  # L x (1, H, T, T) -> (L, H, T, T)
+
+
+@contextmanager
+def changed(module: nn.Module, change: Change, *, read: bool = False) -> Iterator[None]:
+    """Within the block the module gives change(output) instead of its output.
+
+    read=True: it gets change(input) instead of its input. A change that returns None, as
+    list.append does, only listens.
+    """
+    if read:
+        hook = module.register_forward_pre_hook(lambda _, inputs: change(inputs[0]))
+    else:
+        hook = module.register_forward_hook(lambda _module, _inputs, output: change(output))
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def in_double(model: ToyTransformer) -> ToyTransformer:

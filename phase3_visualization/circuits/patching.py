@@ -15,35 +15,16 @@ the clean answer is back?
 well.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
-from shared.toy_model import ToyTransformer
+from shared.toy_model import Change, ToyTransformer, changed
 
-Change = Callable[[Tensor], Tensor | None]
 Part = tuple[nn.Module, Change, bool]  # what `changed` takes
-
-
-@contextmanager
-def changed(module: nn.Module, change: Change, *, read: bool = False) -> Iterator[None]:
-    """Within the block the module gives change(output) in place of its output; read: it reads
-    change(input) instead.
-
-    A change that returns None, as list.append does, only listens.
-    """
-    if read:
-        hook = module.register_forward_pre_hook(lambda _, inputs: change(inputs[0]))
-    else:
-        hook = module.register_forward_hook(lambda _module, _inputs, output: change(output))
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 def put_in(clean: Tensor, chosen: Tensor) -> Change:

@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase3_visualization.circuits.patching import changed
 from shared.grammar.best_reader import (
     KIND,
     KINDS,
@@ -39,7 +38,7 @@ from shared.toy_language import (
     Sentence,
     encode,
 )
-from shared.toy_model import ToyTransformer
+from shared.toy_model import ToyTransformer, changed
 
 TRIED_ON = 120  # held-out sentences that the comparison of methods was developed on; its numbers come from the others
 

@@ -15,7 +15,7 @@ from torch import nn
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.circuits import planted, which_methods
 from phase3_visualization.circuits.logit_lens import each_word_hidden, read, share_of_logit
-from phase3_visualization.circuits.patching import Pairs, Patching, changed, put_in, run
+from phase3_visualization.circuits.patching import Pairs, Patching, put_in, run
 from phase3_visualization.circuits.pattern_used import RIVALS, pairs_of, patched
 from shared import training
 from shared.experiment import Run
@@ -23,6 +23,7 @@ from shared.grammar.best_reader import sentence_log_probability
 from shared.head_statistics import composed
 from shared.tests.helpers import near
 from shared.toy_language import MASK_ID, decode, encode
+from shared.toy_model import changed
 from shared.training import Recipe
 
 HEADS, WIDTH = 3, 5

@@ -23,12 +23,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phase3_visualization.circuits.patching import Pairs, changed, exchanged, put_in, run
+from phase3_visualization.circuits.patching import Pairs, exchanged, put_in, run
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared.head_statistics import relation_weight
 from shared.optimization import fit
 from shared.toy_language import SPECIAL
-from shared.toy_model import ToyTransformer
+from shared.toy_model import ToyTransformer, changed
 
 SYMBOLS, LENGTH, PERIODS = (
     64,

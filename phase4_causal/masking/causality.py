@@ -17,14 +17,13 @@ from torch import Tensor, nn
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization.circuits.patching import changed
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import largest_leak
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import START, START_ID, encode
-from shared.toy_model import MakeAttention, ToyTransformer
+from shared.toy_model import MakeAttention, ToyTransformer, changed
 from shared.visualization_utils import QUIET, plot_mask, token_labels
 
 

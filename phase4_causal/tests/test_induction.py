@@ -11,13 +11,14 @@ from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
-from phase3_visualization.circuits.patching import Patching, changed, run
+from phase3_visualization.circuits.patching import Patching, run
 from phase4_causal.induction import circuits, induction
 from phase4_causal.induction import induction_scores as task
 from phase4_causal.induction import word_tables as tables
 from phase4_causal.induction.induction_scores import HEADS, untrained
 from shared.attention_utils import causal_mask
 from shared.toy_language import SPECIAL, VOCABULARY
+from shared.toy_model import changed
 
 
 def sample(count: int = 37, **options) -> Tensor:

@@ -56,6 +56,19 @@ def with_relations(words: Sequence[str]) -> Sentence:
     return Sentence(tuple(words), relations)
 
 
+def related_pairs(name: str, words: Sequence[str]) -> set[tuple[int, int]]:
+    """Returns (query, key) of the words that the relation of this name, "verb → place", relates.
+
+    There are none for the name of a position or a column.
+    """
+    for relation, pairs in with_relations(words).relations.items():
+        if name == relation_name(relation, "forward"):
+            return set(pairs)
+        if name == relation_name(relation, "backward"):
+            return {(target, source) for source, target in pairs}
+    return set()
+
+
 def gold_matrices(sentences: list[Sentence], length: int, shift: int = 0) -> dict[str, Tensor]:
     """Relation -> bool (N, T, T): True where the query (row) has its gold key (column), forward.
 
