@@ -27,8 +27,10 @@ PHASES = {  # as commands and folders of pictures call them -> their folder
 PLOTS = Path("visualizations", "plots")
 ANIMATIONS = Path("visualizations", "animations")
 GALLERY = Path("visualizations", "gallery")
-PAGE = Path("visualizations", "index.html")
-EXPLORER = Path("visualizations", "explorer.html")
+HOME = Path("visualizations")  # of all pages
+PAGE = HOME / "index.html"
+EXPLORER = HOME / "explorer.html"
+LESSONS = HOME / "lessons"
 PROCESSED = Path("data", "processed")
 
 written: list[Path] = []  # by this process, so that whoever ran a script can say what it made
@@ -88,6 +90,15 @@ def whole_files(folder: Path, pattern: str) -> list[Path]:
     return sorted(
         path for path in folder.glob(pattern) if path.is_file() and not path.name.startswith(".")
     )
+
+
+def place(source: Path) -> Path:
+    """Returns where the page of a Markdown file lies.
+
+    phase1_single_head/README.md -> visualizations/lessons/phase1_single_head/index.html
+    """
+    name = "index" if source.stem == "README" else source.stem
+    return LESSONS / source.parent / f"{name}.html"
 
 
 def shown(path: Path) -> str:

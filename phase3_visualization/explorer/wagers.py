@@ -19,7 +19,7 @@ import torch
 
 from phase3_visualization.explorer import examples, models
 from shared.evidence import findings, record
-from shared.publishing.report.lessons import HOME, place
+from shared.paths import HOME, place
 from shared.tasks import SymbolMover, TwoPlaces
 from shared.toy_language import SPECIAL, VOCABULARY
 from shared.training import Trained

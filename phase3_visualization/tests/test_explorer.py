@@ -26,7 +26,8 @@ from shared import cli, optimization, paths, training
 from shared.attention_utils import padding_mask
 from shared.grammar import best_reader, roles
 from shared.grammar.scores import DIRECTIONS, relation_name
-from shared.publishing.report.lessons import HOME, Site, place, rendered, sources
+from shared.paths import HOME, place
+from shared.publishing.report.lessons import Site, rendered, sources
 from shared.tasks import SymbolMover, TwoPlaces
 from shared.tests.faults import FAULTS, replaced
 from shared.tests.helpers import (

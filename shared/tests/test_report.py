@@ -13,11 +13,11 @@ import pytest
 from shared import paths
 from shared.evidence import findings
 from shared.evidence.claims import DIFFER, FAILS, HOLDS
+from shared.paths import place
 from shared.publishing.report import write_pages
 from shared.publishing.report.lessons import (
     Site,
     add_previews,
-    place,
     rendered,
     sources,
     write_lesson,

@@ -28,10 +28,9 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from shared import paths
+from shared.paths import HOME, LESSONS, place
 from shared.plan import SECTIONS
 
-HOME = paths.PAGE.parent
-LESSONS = HOME / "lessons"
 CONTENTS = Path("README.md")
 NOTES = Path("data", "notes.md")
 PREVIEW = "gallery/phase1/qkv_flow.png"  # the picture beside a shared address
@@ -40,14 +39,6 @@ TEMPLATES = jinja2.Environment(
     autoescape=True,
     undefined=jinja2.StrictUndefined,
 )
-
-
-def place(source: Path) -> Path:
-    """Where the page of a Markdown file lies: phase1/README.md ->
-    visualizations/lessons/phase1/index.html.
-    """
-    name = "index" if source.stem == "README" else source.stem
-    return LESSONS / source.parent / f"{name}.html"
 
 
 def link(page: Path, to: Path) -> str:

@@ -23,6 +23,7 @@ from PIL import Image
 from shared import cli, paths
 from shared.evidence.claims import PLURAL
 from shared.evidence.findings import gather
+from shared.paths import place
 from shared.plan import PLANS, SECTIONS, path_of, question_of
 from shared.publishing.report.lessons import (
     CONTENTS,
@@ -30,7 +31,6 @@ from shared.publishing.report.lessons import (
     Site,
     add_previews,
     link,
-    place,
     rendered,
     write_lessons,
 )
