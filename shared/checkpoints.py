@@ -1,9 +1,7 @@
-"""Checkpoints: trained models as files that say what made them, and the one call that most scripts
-need.
+"""How does a script get its trained model? It asks trained_model, which reads it or trains it now.
 
-A file holds the weights, the recipe and the losses of the training. So one that was made with other
-settings is noticed and made again: trained_model reads the model of a recipe, or trains it now and
-saves it.
+A checkpoint is a file with the weights, the recipe and the losses of the training. So one that was
+made with other settings is noticed and made again.
 """
 
 import argparse
@@ -21,38 +19,33 @@ from shared.toy_language import VOCABULARY
 from shared.toy_model import MakeAttention
 from shared.training import Recipe, Trained, new_model, variant
 
-FORMAT = (
-    4  # of the files; raise it when an old file cannot be read any more or training has changed
-)
+# Of the files. Raise it when an old file cannot be read any more, or when training has changed.
+FORMAT = 4
 
 
 def checksum(content: dict) -> str:
-    """Of all that a checkpoint holds but this: who reads the file does not see by itself that a bit
-    of it has changed.
+    """Returns a digest of all else that a checkpoint holds: it tells whether a bit has changed.
 
     Raises TypeError for what cannot be JSON, such as a tensor in the recipe.
     """
-    facts = {
-        name: part
-        for name, part in content.items()
-        if name not in ("state_dict", "stages", "checksum")
-    }
+    facts = dict(content)
+    for name in ("state_dict", "stages", "checksum"):
+        facts.pop(name, None)
     digest = hashlib.sha256(json.dumps(facts).encode())
-    for name, tensor in (content["state_dict"] | content.get("stages", {})).items():
-        digest.update(
-            f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.cpu().numpy().tobytes()
-        )
+    tensors = content["state_dict"] | content.get("stages", {})
+    for name, tensor in tensors.items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.cpu().numpy().tobytes())
     return digest.hexdigest()
 
 
 def save_tensors(content: dict, path: Path) -> None:
-    """Save as torch.save does, but the file is whole or not there. Raises OSError if the disk is
-    full.
+    """Save as torch.save does, but a full disk raises OSError and leaves no half of a file.
 
-    On a full disk torch.save itself raises a RuntimeError about positions in its archive. So it
-    writes to memory.
+    torch.save itself would raise a RuntimeError about positions in its archive, so it writes to
+    memory; and it would keep the name of the file inside.
     """
-    in_memory = io.BytesIO()  # which has no name: given one, torch.save would keep that inside
+    in_memory = io.BytesIO()
     torch.save(content, in_memory)
     with paths.whole_file(path) as unfinished:
         unfinished.write_bytes(in_memory.getvalue())
@@ -60,24 +53,23 @@ def save_tensors(content: dict, path: Path) -> None:
 
 def save_checkpoint(trained: Trained) -> None:
     """Write model, recipe and losses to recipe.path. Raises OSError if the disk is full."""
+    state_dict = trained.model.state_dict()
     content = {
         "format": FORMAT,
         "vocabulary": list(VOCABULARY),
         "recipe": asdict(trained.recipe),
         "history": {"loss": trained.losses},
         "stages": trained.stages,
-        "state_dict": {name: tensor.cpu() for name, tensor in trained.model.state_dict().items()},
+        "state_dict": {name: tensor.cpu() for name, tensor in state_dict.items()},
     }
     save_tensors(content | {"checksum": checksum(content)}, trained.recipe.path)
 
 
 def whole_content(path: Path, device: str) -> dict:
-    """What save_checkpoint wrote. Raises ValueError, in words for the reader, for a damaged or
-    another file.
-    """
+    """Returns what save_checkpoint wrote. Raises ValueError, in words, for any other file."""
     try:
         content = torch.load(path, map_location=device, weights_only=True)
-        of_this_version = isinstance(content, dict) and bool(content.get("format") == FORMAT)
+        of_this_version = isinstance(content, dict) and content.get("format") == FORMAT
         whole = of_this_version and content["checksum"] == checksum(content)
     except FileNotFoundError:
         raise
@@ -91,7 +83,7 @@ def whole_content(path: Path, device: str) -> dict:
 
 
 def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
-    """Read the model of a recipe, as save_checkpoint wrote it.
+    """Returns the model of a recipe, as save_checkpoint wrote it.
 
     Raises FileNotFoundError if there is none, OSError for a folder or a pipe in its place, and
     ValueError, in words for the reader, for a damaged or another file.
@@ -103,12 +95,7 @@ def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str =
         made_of = (content["recipe"], content["vocabulary"])
         losses = [float(loss) for loss in content["history"]["loss"]]
         stages = {int(step): numbers for step, numbers in content["stages"].items()}
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-    ):  # its checksum fits, so somebody made it by hand
+    except (KeyError, TypeError, ValueError, AttributeError):  # made by hand: its checksum fits
         raise ValueError("is damaged (a part is missing, or is something else)") from None
     if made_of != (asdict(recipe), list(VOCABULARY)):
         raise ValueError("was made with other settings")
@@ -126,8 +113,8 @@ def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str =
     return Trained(model, recipe, losses, stages)
 
 
-# One process asks for the same model several times; another attention around the same weights is
-# another model.
+# One process asks for the same model several times. The same weights in a different attention are
+# a different model.
 _trained_here: dict[tuple[Path, MakeAttention], Trained] = {}
 
 
@@ -139,7 +126,7 @@ def load_or_train(
     retrain: bool = False,
     quick: bool = False,
 ) -> Trained:
-    """The trained model of a recipe: from its checkpoint, or trained now and saved.
+    """Returns the trained model of a recipe, from its checkpoint, or trained now and saved.
 
     retrain: train even if there is a checkpoint. quick: without a checkpoint, train 30 steps only
     and save them under a name of their own, so that they never stand in for a trained model.
@@ -154,15 +141,12 @@ def load_or_train(
     except ValueError as error:
         print(f"{paths.shown(recipe.path)} {error}: training it again", flush=True)
     if quick:
-        quick_recipe = replace(
-            recipe, name=f"{recipe.name}_quick", steps=min(recipe.steps, training.QUICK_STEPS)
-        )
+        steps = min(recipe.steps, training.QUICK_STEPS)
+        quick_recipe = replace(recipe, name=f"{recipe.name}_quick", steps=steps)
         return load_or_train(quick_recipe, make_attention, device=device, retrain=retrain)
     paths.check_writable(recipe.path.parent)
-    print(
-        f"training {recipe.name}: {recipe.steps:,} steps, {recipe.objective}, seed {recipe.seed}",
-        flush=True,
-    )
+    what = f"{recipe.steps:,} steps, {recipe.objective}, seed {recipe.seed}"
+    print(f"training {recipe.name}: {what}", flush=True)
     trained = training.train(recipe, make_attention, device)
     save_checkpoint(trained)
     _trained_here[recipe.path, make_attention] = trained
@@ -175,7 +159,7 @@ def trained_model(
     options: argparse.Namespace,
     seed: int | None = None,
 ) -> Trained:
-    """load_or_train as the options say; a recipe with one head or one layer by design keeps it."""
+    """Returns load_or_train as the options say. A recipe with one head or one layer keeps it."""
     sized = variant(
         recipe,
         seed=options.seed if seed is None else seed,

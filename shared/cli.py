@@ -1,9 +1,8 @@
-"""The command line that all scripts share: the same options, and one clear line for what cannot be
-done.
+"""What options do all scripts share, and how does a script end that cannot go on?
 
-A wrong option, an unknown word, a folder that cannot be written: one line that says what to do,
-exit code 2. Ctrl-C: one line, exit code 130; kill: 143; hang-up: 129. No file is left half-written
-(see shared.paths.whole_file).
+A wrong option, an unknown word, a folder that cannot be written: one line says what to do, and the
+exit code is 2. Ctrl-C, kill and a hang-up end in one line, too, with the exit codes 130, 143 and
+129. No file is left half-written (shared.paths.whole_file).
 
     ./run_all.sh help     lists the common options
 """
@@ -29,27 +28,22 @@ import numpy as np
 import torch
 from torch import nn
 
-from shared import STOPS, paths
+from shared import paths
 from shared.toy_language import TOY_SENTENCE, read_sentences, tokenize
 from shared.toy_model import MakeAttention
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
-MOST = {
-    "seeds": 100,
-    "d_model": 1024,
-    "heads": 1024,
-    "layers": 24,
-}  # more would take days, or all the memory
-
-
+# More would take days, or all the memory.
+MOST = {"seeds": 100, "d_model": 1024, "heads": 1024, "layers": 24}
 LONGEST = 400  # letters of a message: five lines of a terminal
+# What ends a program from outside; Windows has no SIGHUP.
+STOPS = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 
 
 def shortened(message: str) -> str:
-    """The message; of one that is very long, such as one that names a very long path, its beginning
-    and its end.
-    """
+    """Returns a message; of a very long one, such as one with a long path, beginning and end."""
     if len(message) <= LONGEST:
         return message
     half = LONGEST // 2
@@ -64,16 +58,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def folder(name: str) -> Path:
-    """What --output-dir names. An empty name, as of an unset variable, would be the folder one
-    happens to be in.
-    """
+    """Returns what --output-dir names. An empty name, as of an unset variable, is refused."""
     if not name:
         raise argparse.ArgumentTypeError("it must name a folder, such as . for this one")
     return Path(name)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the common options; description is the script's own docstring."""
+    """Returns a parser with the common options; description is the script's own docstring."""
     result = Parser(
         prog=Path(sys.argv[0]).name,
         description=description,
@@ -81,69 +73,28 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = result.add_argument
-    add(
-        "--sentence",
-        metavar="TEXT",
-        help=f'the sentence to look at (default: of --sentences, "{TOY_SENTENCE}")',
-    )
-    add(
-        "--sentences",
-        metavar="FILE",
-        default=str(paths.TOY_SEQUENCES),
-        help="file of sentences, one a line",
-    )
-    add(
-        "--seed",
-        type=int,
-        default=0,
-        help="decides the initial weights and the batches (default: 0)",
-    )
-    add(
-        "--seeds",
-        type=int,
-        default=1,
-        metavar="N",
-        help="measure with N seeds, counted up from --seed (default: 1)",
-    )
-    add(
-        "--device",
-        choices=("cpu", "cuda", "mps", "auto"),
-        default="cpu",
-        help="where to compute (default: cpu)",
-    )
+    default = f'(default: of --sentences, "{TOY_SENTENCE}")'
+    add("--sentence", metavar="TEXT", help=f"the sentence to look at {default}")
+    file = str(paths.TOY_SEQUENCES)
+    add("--sentences", metavar="FILE", default=file, help="file of sentences, one a line")
+    add("--seed", type=int, default=0, help="decides initial weights and batches (default: 0)")
+    how_many = "measure with N seeds, counted up from --seed (default: 1)"
+    add("--seeds", type=int, default=1, metavar="N", help=how_many)
+    devices = ("cpu", "cuda", "mps", "auto")
+    add("--device", choices=devices, default="cpu", help="where to compute (default: cpu)")
     add("--retrain", action="store_true", help="train again even if there is a checkpoint")
-    add(
-        "--quick",
-        action="store_true",
-        help="without a checkpoint, train a few steps only: a test drive",
-    )
-    add(
-        "--numbers",
-        action="store_true",
-        help="print all numbers and rules, not a table and verdicts alone",
-    )
-    add(
-        "--output-dir",
-        type=folder,
-        default=paths.ROOT,
-        metavar="DIR",
-        help="write pictures and data under DIR",
-    )
+    test_drive = "without a checkpoint, train a few steps only: a test drive"
+    add("--quick", action="store_true", help=test_drive)
+    everything = "print all numbers and rules, not a table and verdicts alone"
+    add("--numbers", action="store_true", help=everything)
+    where = "write pictures and data under DIR"
+    add("--output-dir", type=folder, default=paths.ROOT, metavar="DIR", help=where)
     add("--no-pictures", dest="pictures", action="store_false", help="measure only")
     add("--format", choices=("png", "svg"), default="png", help="of the pictures (default: png)")
     add("--d-model", type=int, metavar="D", help="width of the toy transformer (default: 64)")
-    add(
-        "--heads",
-        type=int,
-        metavar="H",
-        help="heads in each layer (default: 4; the phase-1 model always has one)",
-    )
-    add(
-        "--layers",
-        type=int,
-        metavar="L",
-        help="layers (default: 2; the phase-1 model always has one)",
-    )
+    lone = "the phase-1 model always has one"
+    add("--heads", type=int, metavar="H", help=f"heads in each layer (default: 4; {lone})")
+    add("--layers", type=int, metavar="L", help=f"layers (default: 2; {lone})")
     return result
 
 
@@ -155,9 +106,8 @@ def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> arg
     options = result.parse_args(argv)
     try:
         options.all_sentences = read_sentences(options.sentences)
-        options.words = tokenize(
-            options.all_sentences[0] if options.sentence is None else options.sentence
-        )
+        sentence = options.all_sentences[0] if options.sentence is None else options.sentence
+        options.words = tokenize(sentence)
         _check_sizes(options)
         options.device = _device(options.device)
         paths.check_writable(options.output_dir)
@@ -169,42 +119,38 @@ def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> arg
         result.error(f"cannot use {error.filename}: {error.strerror}")
     for set_seed in (random.seed, np.random.seed, torch.manual_seed):
         set_seed(options.seed)
-    torch.set_num_threads(
-        1
-    )  # the models are so small that a second thread costs more than it brings
+    torch.set_num_threads(1)  # for models this small a second thread only costs
     return options
 
 
 def attention_class(name: str) -> MakeAttention:
-    """What --attention names, tried once: "phase2_multi_head.alibi_attention:AlibiAttention".
+    """Returns the class that --attention names: "phase2_multi_head.alibi_attention:AlibiAttention".
 
-    Raises argparse.ArgumentTypeError for what is no attention: it must be made as MakeAttention
-    says, and give output (B, T, d_model) and weights (B, num_heads, T, T).
+    It is made and called once, as MakeAttention says: it must give an output (B, T, d_model) and
+    weights (B, num_heads, T, T). Raises argparse.ArgumentTypeError for what is no attention.
     """
+    wrong = argparse.ArgumentTypeError
     module, _, own = name.partition(":")
     try:
         made = getattr(importlib.import_module(module), own)
     except (ImportError, AttributeError, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"MODULE:CLASS, please: {error}") from None
+        raise wrong(f"MODULE:CLASS, please: {error}") from None
     if not (isinstance(made, type) and issubclass(made, nn.Module)):
-        raise argparse.ArgumentTypeError(
-            f"MODULE:CLASS, please: {own} is not a class of torch.nn.Module"
-        )
-    d_model, num_heads, x = 64, 4, torch.zeros(2, 3, 64)
+        raise wrong(f"MODULE:CLASS, please: {own} is not a class of torch.nn.Module")
+    d_model, num_heads = 64, 4
     try:
-        output, weights = made(d_model, num_heads)(x, mask=None)
+        output, weights = made(d_model, num_heads)(torch.zeros(2, 3, d_model), mask=None)
         shapes = [tuple(output.shape), tuple(weights.shape)]
     except Exception as error:  # a class of the reader's own may fail in any way
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"line {last.lineno} of {last.filename}: " if last.filename != __file__ else ""
         how = f"{own}(d_model, num_heads)(x, mask=mask) must give (output, weights)"
-        raise argparse.ArgumentTypeError(f"{how}: {place}{type(error).__name__}: {error}") from None
+        raise wrong(f"{how}: {place}{type(error).__name__}: {error}") from None
     wanted = [(2, 3, d_model), (2, num_heads, 3, 3)]
     if shapes != wanted:
-        raise argparse.ArgumentTypeError(
-            f"{own} must give output and weights of shapes (B, T, d_model) and (B, num_heads, T, T), "
-            f"here {wanted[0]} and {wanted[1]}: got {shapes[0]} and {shapes[1]}"
-        )
+        rule = "output and weights of shapes (B, T, d_model) and (B, num_heads, T, T)"
+        sizes = f"here {wanted[0]} and {wanted[1]}: got {shapes[0]} and {shapes[1]}"
+        raise wrong(f"{own} must give {rule}, {sizes}")
     return made
 
 
@@ -212,63 +158,59 @@ def _check_sizes(options: argparse.Namespace) -> None:
     for name, most in MOST.items():
         value = getattr(options, name)
         if value is not None and not 1 <= value <= most:
-            raise ValueError(
-                f"--{name.replace('_', '-')} must lie between 1 and {most}: got {value}"
-            )
-    if not 0 <= options.seed < 2**32 - options.seeds:
-        raise ValueError(
-            f"--seed must lie between 0 and {2**32 - 1 - options.seeds}: got {options.seed}"
-        )
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} must lie between 1 and {most}: got {value}")
+    largest_seed = 2**32 - 1 - options.seeds
+    if not 0 <= options.seed <= largest_seed:
+        raise ValueError(f"--seed must lie between 0 and {largest_seed}: got {options.seed}")
     d_model, heads = options.d_model or 64, options.heads or 4
     if d_model % heads:
         raise ValueError(f"--d-model {d_model} is not divisible by --heads {heads}")
 
 
 def _device(name: str) -> str:
-    available = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }
+    available = ["cpu"]
+    if torch.backends.mps.is_available():
+        available.append("mps")
+    if torch.cuda.is_available():
+        available.append("cuda")
     if name == "auto":
-        return next(device for device in ("cuda", "mps", "cpu") if available[device])
-    if not available[name]:
-        raise ValueError(
-            f"--device {name} is not available here: use --device cpu or --device auto"
-        )
+        return available[-1]
+    if name not in available:
+        way_out = "use --device cpu or --device auto"
+        raise ValueError(f"--device {name} is not available here: {way_out}")
     return name
 
 
 def seeds(options: argparse.Namespace) -> range:
-    """The seeds to measure with."""
+    """Returns the seeds to measure with."""
     return range(options.seed, options.seed + options.seeds)
 
 
 def chosen_heads(
     script: argparse.ArgumentParser, options: argparse.Namespace, num_layers: int, num_heads: int
 ) -> list[tuple[int, int]]:
-    """(layer, head) of all heads, or of those that --layer and --head pick."""
-    chosen = []
-    for name, picked, count in (
-        ("layer", options.layer, num_layers),
-        ("head", options.head, num_heads),
-    ):
-        if picked is not None and not 0 <= picked < count:
+    """Returns (layer, head) of all heads, or of those that --layer and --head pick."""
+
+    def chosen(name: str, picked: int | None, count: int) -> list[int]:
+        if picked is None:
+            return list(range(count))
+        if not 0 <= picked < count:
             script.error(f"--{name} must lie between 0 and {count - 1}: got {picked}")
-        chosen.append(range(count) if picked is None else [picked])
-    return list(itertools.product(*chosen))
+        return [picked]
+
+    layers = chosen("layer", options.layer, num_layers)
+    heads = chosen("head", options.head, num_heads)
+    return list(itertools.product(layers, heads))
 
 
 def script(main: Callable[P, T]) -> Callable[P, T]:
-    """Decorates a script's main(): its figures have the look of the course, and a notebook keeps
-    its own.
-    """
+    """Decorates a script's main(): its figures have the course's look. A notebook keeps its own."""
 
     @functools.wraps(main)
     def in_our_look(*args: P.args, **options: P.kwargs) -> T:
-        look = sys.modules.get(
-            "shared.visualization_utils"
-        )  # whoever draws has imported it, which takes a second
+        # Whoever draws has imported it. Importing it here would cost everybody else a second.
+        look = sys.modules.get("shared.visualization_utils")
         with look.theme() if look else nullcontext():
             return main(*args, **options)
 
@@ -278,8 +220,7 @@ def script(main: Callable[P, T]) -> Callable[P, T]:
 def answer_of(main: Callable[[], str | None]) -> str | None:
     """Run a script's main(); print and return its answer, if it has one. A full disk is one line.
 
-    The answer is what main() returns: one sentence with the number that answers the question of its
-    docstring.
+    The answer is what main() returns: a sentence that answers the question of its docstring.
     """
     try:
         answer = main()
@@ -299,15 +240,14 @@ def _stop(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def run(main: Callable[[], str | None]) -> str | None:
-    """answer_of for a program: Ctrl-C, kill, and a reader who has seen enough (| head) are one line
-    at most.
-    """
+    """Run main() as a program. Where somebody stops it (also with | head), it ends in one line."""
     matplotlib.use("Agg")  # scripts only save, so they need no display
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a letter that the terminal does not have
     for number in STOPS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # somebody wants this process to go on
+        # What is ignored already was started with nohup, or in the background: it shall go on.
+        if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
     try:
         answer = answer_of(main)
@@ -315,12 +255,11 @@ def run(main: Callable[[], str | None]) -> str | None:
         return answer
     except KeyboardInterrupt as stop:
         number = stop.args[0] if stop.args else signal.SIGINT
+        how = "interrupted" if number == signal.SIGINT else "ended"
         with suppress(OSError):  # of a terminal that was closed
-            how = "interrupted" if number == signal.SIGINT else "ended"
             print(f"\n{how}: no file is half-written", file=sys.stderr)
         sys.exit(128 + number)
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # takes what Python still wants to print
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # takes what Python still wants to print
         sys.exit(141)

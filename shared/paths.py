@@ -1,6 +1,4 @@
-"""Where things are, in one place, derived from where this repository lies and never from the
-working directory.
-"""
+"""Where are data, pictures and checkpoints? All paths derive from where this repository lies."""
 
 import errno
 import secrets
@@ -22,8 +20,7 @@ PHASES = {  # as commands and folders of pictures call them -> their folder
     "phase4": "phase4_causal",
 }
 
-# What scripts write lies under an output folder, the repository itself unless --output-dir names
-# another one.
+# What scripts write lies below an output folder: the repository itself, or what --output-dir names.
 PLOTS = Path("visualizations", "plots")
 ANIMATIONS = Path("visualizations", "animations")
 GALLERY = Path("visualizations", "gallery")
@@ -37,17 +34,16 @@ written: list[Path] = []  # by this process, so that whoever ran a script can sa
 
 
 def check_writable(folder: Path) -> None:
-    """Make the folder if need be; raises OSError, which names it, if nothing can be written there."""
+    """Make the folder if need be. Raises OSError, which names it, if one cannot write there."""
     with errors_name(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(
-            dir=folder
-        ).close()  # with a name of its own: two scripts may try at once
+        # With a name that is new, since two scripts may try at once.
+        tempfile.TemporaryFile(dir=folder).close()
 
 
 @contextmanager
 def errors_name(path: Path) -> Iterator[None]:
-    """Whatever cannot be read or written meanwhile, the error names this path."""
+    """Within the block, the error of whatever cannot be read or written names this path."""
     try:
         yield
     except OSError as error:
@@ -57,7 +53,7 @@ def errors_name(path: Path) -> Iterator[None]:
 
 @contextmanager
 def damage_names(path: Path, way_out: str) -> Iterator[None]:
-    """Whatever makes no sense in this file meanwhile: one OSError names it, and says what to do."""
+    """Within the block, whatever makes no sense in this file becomes an OSError that names it."""
     try:
         yield
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -66,11 +62,8 @@ def damage_names(path: Path, way_out: str) -> Iterator[None]:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that becomes `path` only if the block succeeds: a file is whole or not
-    there.
-    """
-    # A name that nobody else has, made new, so that nobody's file or link is followed; writers ask
-    # for the suffix
+    """Yield a temporary path, which becomes `path` only if the block succeeds."""
+    # The name is new, so that nobody's file or link is followed. Writers ask for the suffix.
     unfinished = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
     with errors_name(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,12 +77,9 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def whole_files(folder: Path, pattern: str) -> list[Path]:
-    """The files of a folder that are called so ("**/*": all below it, too); none that somebody has
-    not finished.
-    """
-    return sorted(
-        path for path in folder.glob(pattern) if path.is_file() and not path.name.startswith(".")
-    )
+    """Returns the finished files of a folder with such names ("**/*": all below it, too)."""
+    files = [path for path in folder.glob(pattern) if path.is_file()]
+    return sorted(path for path in files if not path.name.startswith("."))
 
 
 def place(source: Path) -> Path:
@@ -102,5 +92,5 @@ def place(source: Path) -> Path:
 
 
 def shown(path: Path) -> str:
-    """A path as a reader of the repository would write it, with "/" on Windows, too."""
+    """Returns a path as a reader of the repository would write it, with "/" on Windows, too."""
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)

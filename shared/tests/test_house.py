@@ -1,8 +1,7 @@
-"""The house: rooms, arrows between them, the table of contents, links and commands of the lessons,
-and its guests.
-"""
+"""The house: who imports whom, what a name means, the table of contents, the links, the guests."""
 
 import ast
+import collections
 import graphlib
 import importlib
 import importlib.metadata
@@ -26,6 +25,7 @@ FILES = {  # path -> its text; my_exercises.py is written by a reader
     for path in sorted((paths.ROOT / top).rglob("*.py"))
     if path.name != "my_exercises.py"
 }
+HAVE_ORACLES = {name.split(",")[0] for name in (*test_oracles.WAYS, *test_oracles.MODULES)}
 CODE = {path: text for path, text in FILES.items() if "tests" not in path.parts}
 
 
@@ -34,18 +34,17 @@ def module_of(path):
 
 
 def imported_by(path, *, anywhere=True):
-    """Modules and packages that a file imports, inside functions as well, or at its top level
-    alone.
-    """
+    """Modules that a file imports, inside functions as well, or at its top level alone."""
     tree = ast.parse(FILES[path])
     for node in ast.walk(tree) if anywhere else tree.body:
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            for alias in node.names:
+                yield alias.name
         elif isinstance(node, ast.ImportFrom):
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            yield from {
-                name for name in inner if (paths.ROOT / f"{name.replace('.', '/')}.py").is_file()
-            } or {node.module}
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                is_module = (paths.ROOT / course.path_of(name)).is_file()
+                yield name if is_module else node.module
 
 
 def ours(path, **how):
@@ -53,9 +52,7 @@ def ours(path, **how):
 
 
 def has_no_circle(graph):
-    list(
-        graphlib.TopologicalSorter(graph).static_order()
-    )  # raises CycleError, which names the files
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the files
 
 
 # ---- arrows
@@ -71,44 +68,117 @@ def test_arrows_point_back_and_every_file_says_what_it_teaches():
 
 
 def test_no_file_needs_itself_and_no_room():
-    """Along whatever path of imports. A root and its rooms are one house: answers.py looks into
-    rooms.
-    """
+    """Along whatever path of imports. A root and its rooms are one: answers.py looks into rooms."""
     has_no_circle({module_of(path): ours(path) for path in CODE})
-    rooms = {}
+    needs = collections.defaultdict(set)
     for path in CODE:
-        if path.name != "__init__.py":
-            needs = {name.rpartition(".")[0] for name in ours(path, anywhere=False)}
-            rooms.setdefault(module_of(path).rpartition(".")[0], set()).update(needs)
-    roots = set(ORDER)
-    has_no_circle(
-        {room: needs - roots - {room} for room, needs in rooms.items() if room not in roots}
-    )
+        room = module_of(path).rpartition(".")[0]
+        if room and room not in ORDER:
+            for name in ours(path, anywhere=False):
+                needs[room].add(name.rpartition(".")[0])
+    has_no_circle({room: needed - {room, *ORDER} for room, needed in needs.items()})
+
+
+def test_only_the_course_calls_the_maintainers_commands():
+    for path in CODE:
+        inside = "publishing" in path.parts or path.name == "course.py"
+        assert inside or not [name for name in ours(path) if "shared.publishing" in name], path
 
 
 def test_a_file_defines_or_it_measures():
     """Nobody imports what measures; only the commands of shared/ are called by shared/course.py."""
-    known = ("cli.py", "experiment.py")
-    found = [
-        path
-        for path in FILES
-        if path.name not in known and re.search(r"main = Experiment\(|cli\.parse\(", FILES[path])
-    ]
-    measuring = {module_of(path) for path in found}
-    commands = {name for name in measuring if name.startswith("shared.")}
+    measuring = set()
+    for path, text in FILES.items():
+        measures = re.search(r"main = Experiment\(|cli\.parse\(", text)
+        if measures and path.name not in ("cli.py", "experiment.py"):
+            measuring.add(module_of(path))
     for path in CODE:
-        wrong = ours(path) & (
-            measuring - commands if path.is_relative_to(paths.ROOT / "shared") else measuring
-        )
+        wrong = ours(path) & measuring
+        if module_of(path).startswith("shared."):
+            wrong = {name for name in wrong if not name.startswith("shared.")}
         assert not wrong, f"{path} imports what measures: {wrong}"
 
 
+# ---- names
+
+OF_EVERY_SCRIPT = {"main", "measure", "picture"}
+OF_A_READER = ("answers.py", "exercises.py")  # their functions are called as those of the lesson
+MOST_NAMESAKES = 20
+
+
+def named_in(path):
+    """The functions and classes of a file, and its constants."""
+    functions, constants = set(), set()
+    for node in ast.parse(FILES[path]).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            functions.add(node.name)
+        elif isinstance(node, ast.Assign):
+            constants.update(name.id for name in node.targets if isinstance(name, ast.Name))
+        elif isinstance(node, ast.AnnAssign):
+            constants.add(node.target.id)
+    return functions - OF_EVERY_SCRIPT, constants - OF_EVERY_SCRIPT
+
+
+def names_taken_from_others(path):
+    for node in ast.walk(ast.parse(FILES[path])):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ORDER:
+            for alias in node.names:
+                yield alias.name
+
+
+def test_one_name_means_one_thing():
+    """Functions, classes, and constants that another file imports. D_MODEL may be a file's own."""
+    files = [path for path in CODE if path.name not in OF_A_READER]
+    taken = {name for path in files for name in names_taken_from_others(path)}
+    where = collections.defaultdict(list)
+    for path in files:
+        functions, constants = named_in(path)
+        for name in functions | (constants & taken):
+            where[name].append(module_of(path))
+    twice = {name: modules for name, modules in where.items() if len(modules) > 1}
+    said = "\n".join(f"{name}: {', '.join(modules)}" for name, modules in sorted(twice.items()))
+    assert len(twice) <= MOST_NAMESAKES, f"names that mean two things, rename one of each:\n{said}"
+
+
+# ---- attention is asked by somebody else
+
+ASKED_ELSEWHERE = {  # file -> the test that compares it
+    "ring_attention.py": "test_long_texts.py, in several processes",
+    "undivided.py": "test_parts.py: it is wrong on purpose",
+    "families.py": "test_pretrained.py, with fifteen published models",
+}
+
+
+def attentions_in(path):
+    """Modules that are called an attention, and functions that attend with a query."""
+    for node in ast.parse(FILES[path]).body:
+        name = getattr(node, "name", "").lower()
+        if not name.endswith("attention"):
+            continue
+        if isinstance(node, ast.ClassDef) or "query" in ast.unparse(node.args):
+            yield node.name
+
+
+def test_every_attention_has_an_oracle_a_fault_and_a_lesson():
+    """Whoever adds an attention: name it in test_oracles.py, in faults.txt, and in a README."""
+    pages = [page.read_text(encoding="utf-8") for page in paths.ROOT.glob("phase*/**/README.md")]
+    with_faults = {file for file, _, _ in FAULTS}
+    for path in CODE:
+        found = [] if path.name in OF_A_READER else list(attentions_in(path))
+        if found and module_of(path).startswith("phase"):
+            who = f"{paths.shown(path)}: {', '.join(found)}"
+            assert path.stem in HAVE_ORACLES or path.name in ASKED_ELSEWHERE, f"no oracle: {who}"
+            assert paths.shown(path) in with_faults, f"no row in faults.txt: {who}"
+            assert any(path.name in page for page in pages), f"no README links to {who}"
+
+
+# ---- contents
+
+
 def test_the_table_of_contents_names_every_test_file():
-    named = {
-        f"{folder}/tests/test_{room}.py"
-        for folder, rooms in test_all.TESTS.items()
-        for room in rooms
-    }
+    named = set()
+    for folder, rooms in test_all.TESTS.items():
+        named.update(f"{folder}/tests/test_{room}.py" for room in rooms)
     assert named == {
         path.relative_to(paths.ROOT).as_posix() for path in FILES if path.name.startswith("test_")
     }
@@ -121,47 +191,45 @@ def test_formatting_and_lint_are_clean():
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_budget_is_kept():
+def test_code_is_not_dense():
+    """On the mean of a thousand lines; what is long does not fail, what is read twice does."""
     if not budget.files():
         pytest.skip("not a checkout of git")
-    over = {row: count for row, count in budget.counts().items() if count > budget.LIMITS[row]}
-    assert not over, f"over budget, who adds must delete:\n{budget.table()}"
+    for row, found in budget.counts().items():
+        for density, most in zip(
+            budget.densities(found), budget.DENSEST.get(row, ()), strict=False
+        ):
+            rule = "one thought a line, and a loop in place of a nested comprehension"
+            assert density <= most, f"{row} are dense, {rule}:\n{budget.table()}"
 
 
 def declared():
     """The packages that pyproject.toml names, in any list."""
     project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lists = [project["dependencies"], *project["optional-dependencies"].values()]
-    lines = [line for packages in lists for line in packages]
+    lines = list(project["dependencies"])
+    for extra in project["optional-dependencies"].values():
+        lines += extra
     return {re.match(r"[\w-]+", line)[0].lower() for line in lines}
 
 
 def test_what_is_imported_is_declared():
     """Also what comes along with another package today: it may not tomorrow."""
     packages = importlib.metadata.packages_distributions()
+    not_asked = {*ORDER, "test_all", *sys.stdlib_module_names}
     for path in FILES:
-        for name in imported_by(path):
-            top = name.split(".")[0]
-            if top in (*ORDER, "test_all") or top in sys.stdlib_module_names or top not in packages:
-                continue  # ours, Python's own, or of an extra that is not installed here
+        imported = {name.split(".")[0] for name in imported_by(path)} - not_asked
+        for top in imported & set(packages):  # the others are of extras that are not installed
             offered = {package.lower() for package in packages[top]}
-            assert offered & declared(), (
-                f"{path} imports {top}: pyproject.toml must name one of {offered}"
-            )
+            rule = f"pyproject.toml must name one of {offered}"
+            assert offered & declared(), f"{path} imports {top}: {rule}"
 
 
 def test_the_table_of_contents_runs_the_tests_when_it_is_run(tmp_path):
-    command = [
-        sys.executable,
-        paths.ROOT / "test_all.py",
-        "--collect-only",
-        "-k",
-        "test_the_budget_is_kept",
-    ]
+    some = ["--collect-only", "-k", "test_code_is_not_dense"]
+    command = [sys.executable, paths.ROOT / "test_all.py", *some]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8")
-    assert done.returncode == 0 and "test_house.py::test_the_budget_is_kept" in done.stdout, (
-        done.stdout
-    )
+    assert done.returncode == 0, done.stdout
+    assert "test_house.py::test_code_is_not_dense" in done.stdout
 
 
 # ---- links and commands of the lessons
@@ -169,24 +237,24 @@ def test_the_table_of_contents_runs_the_tests_when_it_is_run(tmp_path):
 
 def anchors(page):
     """As GitHub makes them: "## 6. The block" -> 6-the-block."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {
-        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
-    }
+    for heading in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        letters = re.sub(r"[^\w\- ]", "", heading.lower())
+        yield letters.strip().replace(" ", "-")
+
+
+def leads_somewhere(page, link, place):
+    """Whether a link of a page names a file, or one that a run makes, and a heading of it."""
+    target = (page.parent / link).resolve() if link else page
+    if target in (paths.ROOT / paths.PAGE, paths.ROOT / paths.EXPLORER):
+        return True  # their views: test_explorer_pages.py
+    return target.exists() and (not place or place in anchors(target))
 
 
 def test_links_and_commands_of_the_lessons_lead_somewhere():
-    made_by_a_run = [
-        paths.ROOT / page for page in (paths.PAGE, paths.EXPLORER)
-    ]  # their views: test_explorer_page.py
     for path in [paths.ROOT / "README.md", *paths.ROOT.glob("phase*/**/README.md")]:
         text = path.read_text(encoding="utf-8")
         for link, place in re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", text):
-            target = (path.parent / link).resolve() if link else path
-            there = target in made_by_a_run or (
-                target.exists() and (not place or place in anchors(target))
-            )
-            assert there, f"{path}: {link}#{place}"
+            assert leads_somewhere(path, link, place), f"{path}: {link}#{place}"
         for script in re.findall(r"python ((?:phase|shared)\S+\.py)", text):
             assert (paths.ROOT / script).exists(), f"{path}: {script}"
         for module in re.findall(r"python -m ((?:phase|shared)[\w.]+)", text):
@@ -216,9 +284,11 @@ plt.rcParams.update({"font.size": 17, "lines.linewidth": 5, "savefig.dpi": 50})
 def world():
     return {
         "style or environment": (dict(plt.rcParams), dict(os.environ), os.getcwd(), list(sys.path)),
-        "random numbers": (torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())),
+        "random numbers of torch": torch.get_rng_state().tolist(),
+        "random numbers": (random.getstate(), str(np.random.get_state())),
         "torch": (torch.get_num_threads(), torch.get_default_dtype()),
-        "warnings or signals": (list(map(str, warnings.filters)), list(map(signal.getsignal, signal.valid_signals()))),
+        "warnings": list(map(str, warnings.filters)),
+        "signals": list(map(signal.getsignal, signal.valid_signals())),
     }
 
 
@@ -232,32 +302,29 @@ for name in ours:
 
 
 def test_imports_change_nothing():
-    """What other libraries do when they are imported is theirs: the guest has imported them before."""
+    """What other libraries do is theirs: the guest has imported them before."""
     modules = [path for path in CODE if path.name != "__init__.py"]
     others = {name for path in modules for name in imported_by(path, anywhere=False)}
     others = sorted(name for name in others if name.split(".")[0] not in ORDER)
     known = repr((others, [module_of(path) for path in modules]))
-    done = subprocess.run(
-        [sys.executable, "-c", GUEST, known], capture_output=True, encoding="utf-8", cwd=paths.ROOT
-    )
+    command = [sys.executable, "-c", GUEST, known]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=paths.ROOT)
     assert done.returncode == 0, done.stderr
 
 
-# ---- every row of faults.txt fits its file, and some are planted; all of them: ./run_all.sh test --faults
+# ---- every row of faults.txt fits its file, and the first of a file is planted
+# All of them: ./run_all.sh test --faults
 
-HAVE_ORACLES = {name.split(",")[0] for name in (*test_oracles.WAYS, *test_oracles.MODULES)}
-FIRST = {
-    file: (file, old, new)
-    for file, old, new in reversed(FAULTS)
-    if faults.Path(file).stem in HAVE_ORACLES
-}
+FIRST = {}
+for row in FAULTS:
+    if faults.Path(row[0]).stem in HAVE_ORACLES:
+        FIRST.setdefault(row[0], row)
 
 
 def test_rows_have_moved_with_the_code():
     for file, old, new in FAULTS:
-        assert (faults.broken if file.endswith(".py") else faults.replaced)(
-            file, old, new
-        ) and old != new
+        plant = faults.broken if file.endswith(".py") else faults.replaced
+        assert plant(file, old, new) and old != new
 
 
 @pytest.mark.parametrize("row", FIRST.values(), ids=FIRST)

@@ -1,10 +1,7 @@
-"""Measuring: statistics of patterns whose value is known, memory of calls whose memory is known,
-times.
-"""
+"""Measuring: statistics of known patterns, memory of calls whose memory is known, times."""
 
 import math
 import random
-from collections import Counter
 
 import pytest
 import torch
@@ -24,19 +21,12 @@ from shared.tests.helpers import near
 # ---- patterns
 
 
-def test_masks_look_as_the_docstrings_show_them():  # C091, C095, C106: to itself and to what came before
+def test_masks_look_as_the_docstrings_show_them():  # C091, C095, C106
     """As predicates: test_oracles.py; refused sizes: test_hostile_inputs.py."""
-    assert causal_mask(3).tolist() == [
-        [True, False, False],
-        [True, True, False],
-        [True, True, True],
-    ]
+    assert causal_mask(3).int().tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     mask = padding_mask(torch.tensor([2, 0, 3]), 3)
-    assert mask.shape == (3, 1, 1, 3) and mask.flatten(1).int().tolist() == [
-        [1, 1, 0],
-        [0, 0, 0],
-        [1, 1, 1],
-    ]
+    assert mask.shape == (3, 1, 1, 3)
+    assert mask.flatten(1).int().tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 1]]
     assert padding_mask(torch.empty(0, dtype=torch.long), 3).shape == (0, 1, 1, 3)
     with pytest.raises(ValueError, match=r"between 0 and T_k=3: got \[4\]"):
         padding_mask(torch.tensor([4]), 3)
@@ -44,12 +34,12 @@ def test_masks_look_as_the_docstrings_show_them():  # C091, C095, C106: to itsel
 
 @pytest.mark.parametrize("n", [2, 5, 13])
 def test_statistics_on_patterns_whose_value_is_known(n):
-    identity, uniform = torch.eye(n).double(), torch.full((n, n), 1 / n, dtype=torch.float64)
-    mask, ones = causal_mask(n), torch.ones(n).double()
+    identity = torch.eye(n).double()
+    uniform = torch.full((n, n), 1 / n, dtype=torch.float64)
+    ones = torch.ones(n).double()
+    mask = causal_mask(n)
     causal = mask.double() / mask.sum(dim=-1, keepdim=True)
-    previous = identity.roll(-1, dims=-1)[
-        1:
-    ]  # every row its left neighbour; T_q = n - 1 rows of T_k = n
+    previous = identity.roll(-1, dims=-1)[1:]  # rows without the first: each its left neighbour
     near(attention_entropy(identity), 0 * ones)
     near(attention_entropy(uniform), math.log(n) * ones)  # C131
     near(attention_entropy(causal).exp(), torch.arange(1, n + 1).double())
@@ -64,10 +54,8 @@ def test_statistics_on_patterns_whose_value_is_known(n):
 
 def test_rollout_by_hand():
     """Two layers of one head, 2 tokens: R = (A2 + I)/2 (A1 + I)/2."""
-    first, second = (
-        torch.tensor([[[0.0, 1.0], [0.5, 0.5]]]),
-        torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]),
-    )
+    first = torch.tensor([[[0.0, 1.0], [0.5, 0.5]]])
+    second = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])
     near(attention_rollout([first, second]), torch.tensor([[0.5, 0.5], [0.375, 0.625]]))
     with pytest.raises(ValueError, match="at least one layer"):
         attention_rollout([])
@@ -92,18 +80,12 @@ def test_peak_memory_of_calls_whose_memory_is_known():
             x = x + x  # the old x lives until the new one is written
         return x.sum()
 
-    for call, size in {
-        free_first: 4000,
-        both: 6000,
-        one_after_the_other: 8000,
-        lambda: None: 0,
-    }.items():
+    sizes = {free_first: 4000, both: 6000, one_after_the_other: 8000, lambda: None: 0}
+    for call, size in sizes.items():
         assert measure.peak_memory(call) == size, call.__name__
     q = torch.randn(1, 2, 256, 16)  # a kernel with scratch memory: its log-sums
-    assert (
-        measure.peak_memory(lambda: F.scaled_dot_product_attention(q, q, q))
-        > q.nbytes + 256 * 2 * 4
-    )
+    used = measure.peak_memory(lambda: F.scaled_dot_product_attention(q, q, q))
+    assert used > q.nbytes + 256 * 2 * 4
     with pytest.raises(ValueError, match="--device cpu"):
         measure.peak_memory(lambda: None, "mps")
 
@@ -116,10 +98,8 @@ def test_every_function_is_timed_equally_often_in_a_new_order_each_round():
     assert random.getstate() == state and torch.equal(torch.get_rng_state(), torch_state)
     assert {name: len(values) for name, values in times.items()} == dict.fromkeys("abc", 12)
     rounds = ["".join(called[i : i + 3]) for i in range(0, len(called), 3)]
-    assert len(rounds) == 13 and all(
-        sorted(one) == list("abc") for one in rounds
-    )  # the first to warm up
-    assert len(set(rounds)) > 2
+    assert len(rounds) == 13  # the first to warm up
+    assert len(set(rounds)) > 2 and {"".join(sorted(one)) for one in rounds} == {"abc"}
     called.clear()
     assert set(map(len, measure.paired_times(calls, seconds=0, warm_up=False).values())) == {3}
     assert sorted(called) == sorted("abc" * 3)
@@ -129,51 +109,13 @@ def test_every_function_is_timed_equally_often_in_a_new_order_each_round():
 
 
 def test_rates_operations_and_ratios_by_hand(monkeypatch):
-    times = {
-        "slow": [2.0, 6.0, 8.0, 20.0, 10.0],
-        "fast": [2.0, 3.0, 2.0, 4.0, 5.0],
-    }  # ratios 1, 2, 4, 5, 2
+    times = {"slow": [2.0, 6.0, 8.0, 20.0, 10.0], "fast": [2.0, 3.0, 2.0, 4.0, 5.0]}
+    # ratios 1, 2, 4, 5, 2
     assert measure.ratio_quartiles(times, "slow", "fast") == [2, 2, 4]
     monkeypatch.setattr(measure, "paired_times", lambda calls, **_: {"product": [0.5, 0.25, 1.0]})
-    assert measure.matmul_rate(size=7) == 2 * 7**3 / 0.25, (
-        "two operations for each product, in the quickest round"
-    )
-    assert measure.memory_rate(size=2**14) == 2**14 / 0.25, "the bytes of the matrix, once"
+    assert measure.matmul_rate(size=7) == 2 * 7**3 / 0.25  # operations, in the quickest round
+    assert measure.memory_rate(size=2**14) == 2**14 / 0.25  # the bytes of the matrix, once
     for device in ("cpu", "meta"):
         a, b = torch.empty(3, 5, device=device), torch.empty(5, 7, device=device)
         assert measure.count_operations(torch.matmul, a, b) == 2 * 3 * 5 * 7
         assert measure.count_operations(torch.add, a, a) == 0
-
-
-def test_seconds_are_those_of_what_was_being_done(monkeypatch):
-    library, script = "/site-packages/matplotlib/figure.py", "/here/phase1_single_head/visualize.py"
-    assert measure.kind_of(["<frozen importlib._bootstrap>", library, script]) == "imports"
-    assert measure.kind_of([library, "/here/shared/optimization.py"]) == "drawing"
-    assert (
-        measure.kind_of(["/torch/autograd.py", "/here/shared/optimization.py", script])
-        == "training"
-    )
-    assert measure.kind_of([script]) == "measuring" == measure.kind_of([])
-    monkeypatch.setattr(measure, "cpu_unit", lambda: 2.0)
-    lines = measure.seconds_by_script(
-        {"a": {"training": 1.0}, "b": {"drawing": 2.0, "training": 4.0}}
-    ).splitlines()
-    assert lines[0] == "CPU seconds, and units of 2.00 s" and lines[1].split() == [
-        *measure.KINDS,
-        "all",
-        "units",
-    ]
-    assert [line.split() for line in lines[2:5]] == [
-        ["b", "4.0", "2.0", "0.0", "0.0", "6.0", "3.0"],
-        ["a", "1.0", "0.0", "0.0", "0.0", "1.0", "0.5"],
-        ["all", "scripts", "5.0", "2.0", "0.0", "0.0", "7.0", "3.5"],
-    ]
-
-
-def test_a_watched_process_counts_what_it_spends(monkeypatch):
-    monkeypatch.setattr(measure, "EVERY", 0.001)
-    measure.watch(spent := Counter())
-    before = spent.copy()
-    while (spent - before).total() < 0.05:
-        sum(range(10_000))
-    assert set(spent - before) == {"measuring"}

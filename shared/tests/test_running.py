@@ -1,6 +1,4 @@
-"""What happens in a newcomer's terminal: run_all.sh and .venv, the course and its words, and
-whatever ends a script.
-"""
+"""What happens in a newcomer's terminal: run_all.sh and .venv, the course, how a script ends."""
 
 import os
 import pickle
@@ -17,25 +15,26 @@ from pathlib import Path
 
 import pytest
 
-from shared import STOPS, cli, course, paths
-from shared.course import Plan, Result
+from shared import cli, course, paths
+from shared.cli import STOPS
+from shared.course import Result
+from shared.plan import NEEDS, PLANS, Plan
 
 HERE = Path(sysconfig.get_path("purelib")) / "here.pth"  # loads shared before anything else
-in_our_environment = pytest.mark.skipif(
-    not HERE.exists(), reason="only in the .venv that run_all.sh makes"
-)
-not_on_windows = pytest.mark.skipif(
-    sys.platform == "win32", reason="there a signal to one process ends it"
-)
+ON_WINDOWS = sys.platform == "win32"
+in_our_environment = pytest.mark.skipif(not HERE.exists(), reason="for the .venv of run_all.sh")
+not_on_windows = pytest.mark.skipif(ON_WINDOWS, reason="there a signal to one process ends it")
 
 
 def is_not_deaf():
-    """What runs in the background may be deaf to Ctrl-C and to a hang-up, and what it starts, too."""
+    """What runs in the background may be deaf to Ctrl-C and a hang-up, and so may its children."""
     for number in STOPS:
         signal.signal(number, signal.SIG_DFL)
 
 
-OPTIONS = {"encoding": "utf-8"} | ({} if sys.platform == "win32" else {"preexec_fn": is_not_deaf})
+OPTIONS = {"encoding": "utf-8"}
+if not ON_WINDOWS:
+    OPTIONS["preexec_fn"] = is_not_deaf
 
 
 def ended(*command, env, **options):
@@ -68,7 +67,7 @@ case "$1" in -V) echo "Python 3.9.18" ;; *) exit 1 ;; esac
 @pytest.fixture
 def repository(tmp_path):
     """What run_all.sh needs, in a folder of its own."""
-    if sys.platform == "win32":
+    if ON_WINDOWS:
         pytest.skip("run_all.sh is for those who have bash")
     root = tmp_path.resolve() / "repository"
     root.mkdir()
@@ -118,20 +117,13 @@ def test_an_environment_is_left_alone_or_mended_or_made_anew(repository, tmp_pat
 
 
 def test_a_set_up_that_cannot_go_on_says_why_in_one_line(repository):
-    for python, message in {
-        f"{repository.parent}/old": "is Python 3.9.18: ",
-        "/nowhere": "found: ",
-    }.items():
+    old = f"{repository.parent}/old"
+    for python, message in ((old, "is Python 3.9.18: "), ("/nowhere", "found: ")):
         code, _, (error,) = call(repository, PYTHON=python)
-        assert (
-            code == 2
-            and re.match(f"run_all.sh: .*{message}", error)
-            and not (repository / ".venv").exists()
-        )
-    for pip, expected, said in (
-        ("exit 1", 2, "the installation failed"),
-        ("kill -INT 0", 130, "interrupted"),
-    ):
+        assert code == 2 and re.match(f"run_all.sh: .*{message}", error)
+        assert not (repository / ".venv").exists()
+    failing = [("exit 1", 2, "the installation failed"), ("kill -INT 0", 130, "interrupted")]
+    for pip, expected, said in failing:
         code, _, errors = call(repository, PIP=pip)
         assert code == expected and errors[-1].startswith(f"run_all.sh: {said}"), errors
     assert asked_for(repository)[1:] == ["pip"], "it goes on from there"
@@ -143,10 +135,8 @@ NEEDED = ("bash", "sh", "cksum", "cut", "tail", "rm", "mkdir", "cp", "mv", "read
 
 
 def test_another_folder_is_never_touched_even_where_there_is_no_realpath(repository, tmp_path):
-    """As on a macOS of before 2022. Called from the folder of another project, directly and through
-    two links.
-    """
-    few, other, links = (tmp_path / name for name in ("few", "other", "links"))
+    """As on an older macOS. Called from another project's folder, directly and through links."""
+    few, other, links = tmp_path / "few", tmp_path / "other", tmp_path / "links"
     for folder in (few, other / ".venv", links):
         folder.mkdir(parents=True)
     for name in NEEDED:
@@ -166,11 +156,8 @@ def test_another_folder_is_never_touched_even_where_there_is_no_realpath(reposit
 def test_a_path_that_setuptools_cannot_read_is_said_before_anything_is_installed(repository, name):
     root = repository.rename(repository.parent / name)
     code, _, (error,) = call(root)
-    assert (
-        code == 2
-        and "takes $ and { in a path for variables" in error
-        and not (root / ".venv").exists()
-    )
+    assert code == 2 and "takes $ and { in a path for variables" in error
+    assert not (root / ".venv").exists()
     fine = root.rename(root.parent / "costs $5")
     assert asked_for(fine) == ["venv", "pip"]
 
@@ -203,25 +190,32 @@ class Pool:
 
 def test_the_story_is_told_in_reading_order_and_the_log_has_the_rest(script, capsys, tmp_path):
     teller = course.Teller(tmp_path / "run.log", verbose=False)
-    first, second, slow, train = (
-        *map(script, ("first", "second", "slow")),
-        script("model") + ":load",
-    )
+    first, second, slow = script("first"), script("second"), script("slow")
+    loader = script("model") + ":load"
     plans = {
-        "phase1": Plan((train,), (first, slow), slow=(slow,)),
-        "phase2": Plan((train,), (second,)),
+        "phase1": Plan((loader,), (first, slow), slow=(slow,)),
+        "phase2": Plan((loader,), (second,)),
     }
     course.run_side_by_side(Pool(), plans, ["--quick", "--retrain", "--seeds", "2"], teller)
-    assert [line.partition(" got")[0] for line in capsys.readouterr().out.splitlines() if line] == [
+    printed = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert [line.partition(" got")[0] for line in printed] == [
         "---- 1 · One head",
-        *("first: What is first?", "    first", "slow: What is slow?", "    slow"),
+        "first: What is first?",
+        "    first",
+        "slow: What is slow?",
+        "    slow",
         "---- 2 · Many heads",
-        *("second: What is second?", "    second"),
+        "second: What is second?",
+        "    second",
     ]
     teller.file.close()
-    log = [line for line in (tmp_path / "run.log").read_text(encoding="utf-8").splitlines() if line]
-    assert log[:2] == ["model of 0, again: True", "model of 1, again: True"]
-    assert log[2:4] == ["== phase/first.py", "first got ['--quick', '--seeds', '2']"]
+    log = (tmp_path / "run.log").read_text(encoding="utf-8").split("\n")
+    assert [line for line in log if line][:4] == [
+        "model of 0, again: True",
+        "model of 1, again: True",
+        "== phase/first.py",
+        "first got ['--quick', '--seeds', '2']",
+    ]
 
 
 @pytest.mark.parametrize("loader", [":load", ""])
@@ -234,16 +228,12 @@ def test_a_script_that_fails_ends_the_course_with_its_code(script, capsys, tmp_p
     bad, good = script("bad", fails), script("good")
     sys.modules[bad].load = fails
     plan = Plan((bad + loader,), (good,)) if loader else Plan((), (bad, good))
+    teller = course.Teller(tmp_path / "run.log", verbose=False)
     with pytest.raises(SystemExit) as stopped:
-        course.run_side_by_side(
-            Pool(), {"phase1": plan}, [], course.Teller(tmp_path / "run.log", verbose=False)
-        )
+        course.run_side_by_side(Pool(), {"phase1": plan}, [], teller)
     printed = capsys.readouterr().out
-    assert (
-        stopped.value.code == 3
-        and printed.rstrip().endswith("so far\nwhat is wrong")
-        and "good" not in printed
-    )
+    assert stopped.value.code == 3
+    assert printed.rstrip().endswith("so far\nwhat is wrong") and "good" not in printed
 
 
 def test_what_a_script_prints_and_writes_is_caught(script, capsys, tmp_path):
@@ -259,49 +249,39 @@ def test_what_a_script_prints_and_writes_is_caught(script, capsys, tmp_path):
     result = course.run_script(script("draws", draws), [])
     assert (result.code, result.text) == (0, "\n0.5 of them\n")
     assert course.story("phase.draws", result) == "draws: What is draws?\n    0.5 of them   x.png"
-    broken = course.run_script(
-        script("fails", fails), [OSError(28, "No space left on device", "x.png")]
-    )
-    assert broken == Result(2, "x.png: No space left on device\n") and capsys.readouterr() == (
-        "",
-        "",
-    )
+    full = OSError(28, "No space left on device", "x.png")
+    broken = course.run_script(script("fails", fails), [full])
+    assert broken == Result(2, "x.png: No space left on device\n")
+    assert capsys.readouterr() == ("", "")
     with pytest.raises(KeyboardInterrupt):  # stopped is not failed
         course.run_script("phase.fails", [KeyboardInterrupt()])
 
 
 def test_the_course_knows_every_script_of_its_phases_and_each_asks_a_question():
-    plans = [course.plan_of(phase) for phase in course.PHASES]
-    planned = [name for plan in plans for name in plan.all]
-    assert len(set(planned)) == len(planned)
-    for plan in plans:
-        assert set(plan.slow) <= set(plan.scripts) and set(plan.needs) <= set(plan.all)
+    planned = []
+    for plan in PLANS.values():
+        planned += plan.all
+        assert set(plan.slow) <= set(plan.scripts)
         assert all(callable(pkgutil.resolve_name(loader)) for loader in plan.train)
+    assert len(set(planned)) == len(planned) and set(NEEDS) <= set(planned)
     for name in planned:
         question = course.question_of(name)
         assert question.endswith("?") and len(question) <= 80, f"{name}: {question}"
-    for path in sorted(
-        path for phase in course.PHASES.values() for path in (paths.ROOT / phase).rglob("*.py")
-    ):
-        name = ".".join(path.relative_to(paths.ROOT).with_suffix("").parts)
-        if re.search(r"findings\.record\(|= Experiment\(", path.read_text(encoding="utf-8")):
-            assert name in planned or {"tests", "pretrained"} & set(path.parts), (
-                f"nobody would run {name}"
-            )
+    for phase in course.PHASES.values():
+        for path in (paths.ROOT / phase).rglob("*.py"):
+            name = ".".join(path.relative_to(paths.ROOT).with_suffix("").parts)
+            measures = "= Experiment(" in path.read_text(encoding="utf-8")
+            if measures and "tests" not in path.parts:
+                assert name in planned, f"nobody would run {name}: name it in shared/plan.py"
 
 
-def test_words_go_to_whom_they_are_for_and_unknown_ones_are_refused_before_anything_runs(
-    monkeypatch, capsys
-):
-    for word, module in course.ELSEWHERE.items():
+def test_words_go_to_whom_they_are_for_and_unknown_ones_are_refused(monkeypatch, capsys):
+    for word, module in course.MAINTAINERS.items():
         monkeypatch.setattr(f"{module}.main", lambda argv: f"done with {argv}")
         assert course.main([word, "--seed", "5"]) == "done with ['--seed', '5']"
     monkeypatch.setattr(pytest, "main", lambda argv: len(argv))
     asked = {
-        ("test", "-k", "ring"): (
-            7,
-            "",
-        ),  # test_all.py, two processes and their groups: five; and -k ring
+        ("test", "-k", "ring"): (7, ""),  # test_all.py, processes, groups: five words; and -k ring
         ("phase9",): (2, "unknown word 'phase9': say all, phase1"),
         ("--sede", "1"): (2, "unrecognized"),
         ("help",): (0, "--verbose"),
@@ -338,9 +318,7 @@ def test_a_disk_that_is_full_leaves_no_file_and_the_line_names_it(hears, tmp_pat
     def full():
         with paths.whole_file(tmp_path / "picture.png") as unfinished:
             unfinished.write_text("so f", encoding="utf-8")
-            assert paths.whole_files(tmp_path, "**/*") == [], (
-                "nobody takes it for a picture meanwhile"
-            )
+            assert paths.whole_files(tmp_path, "**/*") == []  # nobody takes it for a picture
             raise OSError(28, "No space left on device")
 
     with pytest.raises(SystemExit) as stop:
@@ -388,35 +366,11 @@ def test_whoever_stops_a_program_stops_its_processes_too():
             os.kill(child, 0)
 
 
-ENDS = """
-import os, time
-print(os.environ["MPLBACKEND"], flush=True)
-os.kill(os.getpid(), {number})
-time.sleep(1)
-"""
-
-
-@not_on_windows
 @in_our_environment
-@pytest.mark.parametrize(
-    ("number", "command"),
-    [
-        (signal.SIGINT, ["phase2_multi_head/visualize.py"]),
-        (signal.SIGTERM, ["shared/course.py", "phase3"]),
-    ],
-)
-def test_a_script_needs_no_display_and_an_end_while_it_loads_is_one_line(number, command, tmp_path):
-    for library in (
-        "torch",
-        "numpy",
-        "matplotlib",
-        "tqdm",
-    ):  # stand-ins, in the loading of which it comes
-        (tmp_path / f"{library}.py").write_text(ENDS.format(number=int(number)), encoding="utf-8")
-    done = ended(
-        sys.executable,
-        *command,
-        env={"PYTHONPATH": str(tmp_path), "MPLBACKEND": "other"},
-        cwd=paths.ROOT,
-    )
-    assert done == (128 + number, "Agg\n", ["", "ended while loading"])
+def test_our_environment_needs_no_display(tmp_path):
+    """Before anything of ours is imported: a stand-in for torch prints what is set by then."""
+    stand_in = 'import os, sys; sys.exit(os.environ["MPLBACKEND"])'
+    (tmp_path / "torch.py").write_text(stand_in, encoding="utf-8")
+    command = [sys.executable, "phase2_multi_head/visualize.py"]
+    env = {"PYTHONPATH": str(tmp_path), "MPLBACKEND": "other"}
+    assert ended(*command, env=env, cwd=paths.ROOT) == (1, "", ["Agg"])
