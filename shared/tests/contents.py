@@ -1,7 +1,7 @@
-"""What the tests share: fixtures, and test_all.py as their table of contents. pyproject.toml loads
-it as a plugin.
+"""What the tests share: fixtures, and test_all.py as their table of contents.
 
-pytest_pycollect_makeitem turns the table TESTS of test_all.py into the test files beside the rooms.
+pyproject.toml loads this file as a plugin of pytest. Its pytest_pycollect_makeitem turns the table
+TESTS of test_all.py into the test files beside the rooms.
 """
 
 import os
@@ -16,22 +16,19 @@ pytest.register_assert_rewrite("shared.tests.helpers")
 def pytest_configure():
     """Of the processes of the tests."""
     os.environ["MPLBACKEND"] = "Agg"  # no window, on whatever machine
-    torch.set_num_threads(
-        1
-    )  # the tensors are so small that a second thread costs more than it brings
+    torch.set_num_threads(1)  # for tensors this small a second thread only costs
 
 
 def pytest_pycollect_makeitem(collector, name, obj):
-    """The table TESTS = {folder: rooms} of test_all.py -> the modules folder/tests/test_<room>.py."""
+    """TESTS = {folder: rooms} of test_all.py -> the modules folder/tests/test_<room>.py."""
     if name != "TESTS" or collector.path.name != "test_all.py":
         return None
-    root = collector.path.parent
-    files = [
-        root / folder / "tests" / f"test_{room}.py"
-        for folder, rooms in obj.items()
-        for room in rooms
-    ]
-    return [pytest.Module.from_parent(collector.session, path=file) for file in files]
+    modules = []
+    for folder, rooms in obj.items():
+        for room in rooms:
+            path = collector.path.parent / folder / "tests" / f"test_{room}.py"
+            modules.append(pytest.Module.from_parent(collector.session, path=path))
+    return modules
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -39,22 +36,17 @@ def pytest_terminal_summary(terminalreporter):
     if terminalreporter.config.getoption("numprocesses", None):
         from shared.tests import budget
 
-        terminalreporter.write_line(
-            f"\nLines and files, of what the budget allows:\n{budget.table()}"
-        )
+        title = "Tokens of Python, lines of pages, files; and how dense the code is"
+        terminalreporter.write_line(f"\n{title}:\n{budget.table()}")
 
 
 @pytest.fixture(scope="session")
 def browser():
     """One headless Chromium for all tests of pages; without one they are skipped, and say so."""
-    api = pytest.importorskip(
-        "playwright.sync_api", reason='no playwright: pip install -e ".[browser]"'
-    )
-    chromium = (
-        shutil.which("chromium")
-        or shutil.which("chromium-browser")
-        or shutil.which("google-chrome")
-    )
+    missing = 'no playwright: pip install -e ".[browser]"'
+    api = pytest.importorskip("playwright.sync_api", reason=missing)
+    names = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+    chromium = next(filter(None, names), None)
     if chromium is None:
         pytest.skip("no Chromium: install one (Debian, Ubuntu: sudo apt-get install chromium)")
     with api.sync_playwright() as playwright:

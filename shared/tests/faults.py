@@ -45,10 +45,11 @@ FAULTS = read_faults()
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:
-    """All code inside, that of classes, functions and functions in functions."""
+    """Yield all code inside: that of classes, functions, and functions in functions."""
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            yield from (inner, *codes(inner))
+            yield inner
+            yield from codes(inner)
 
 
 def replaced(file: str, old: str, new: str) -> str:
@@ -56,10 +57,8 @@ def replaced(file: str, old: str, new: str) -> str:
     path = paths.ROOT / file
     source = path.read_text(encoding="utf-8") if path.exists() else ""
     if source.count(old) != 1:
-        rule = "the row in shared/tests/faults.txt must move with the code"
-        raise ValueError(
-            f"{old!r} must stand once in {file}: got it {source.count(old)} times; {rule}"
-        )
+        rule = f"{old!r} must stand once in {file}: got it {source.count(old)} times"
+        raise ValueError(f"{rule}; the row in shared/tests/faults.txt must move with the code")
     return source.replace(old, new)
 
 
@@ -71,22 +70,17 @@ def broken(file: str, old: str, new: str) -> dict[tuple[str, int], CodeType]:
 
 @contextmanager
 def planted(file: str, old: str, new: str) -> Iterator[None]:
-    """Within the block the functions of this file have the fault, for everybody who has imported
-    them.
-    """
+    """Within the block the functions of this file have the fault, whoever has imported them."""
     wrong = broken(file, old, new)
     path = importlib.import_module(file.removesuffix(".py").replace("/", ".")).__file__
-    functions = [
-        each
-        for each in gc.get_objects()
-        if type(each) is FunctionType and each.__code__.co_filename == path
-    ]
-    right = {function: function.__code__ for function in functions}
+    right = {}
+    for each in gc.get_objects():
+        if type(each) is FunctionType and each.__code__.co_filename == path:
+            right[each] = each.__code__
     try:
         for function, code in right.items():
-            function.__code__ = wrong.get(
-                (code.co_qualname, code.co_firstlineno), code
-            )  # a dataclass has written some
+            place = (code.co_qualname, code.co_firstlineno)
+            function.__code__ = wrong.get(place, code)  # what a dataclass has written is not there
         yield
     finally:
         for function, code in right.items():
@@ -94,7 +88,7 @@ def planted(file: str, old: str, new: str) -> Iterator[None]:
 
 
 def oracles_notice(file: str, old: str, new: str) -> bool:
-    """Whether one of the oracles that are named after the file fails."""
+    """Returns whether one of the oracles that are named after the file fails."""
     with planted(file, old, new):
         for name, *lengths in test_oracles.CASES:
             if name.split(",")[0] == Path(file).stem:
@@ -106,18 +100,15 @@ def oracles_notice(file: str, old: str, new: str) -> bool:
 
 
 def tests_that_import(file: Path) -> list[str]:
-    """First the tests of the file, then those of its room, of its phase, of others."""
-    tests = [
-        Path(folder, "tests", f"test_{room}.py")
-        for folder, rooms in test_all.TESTS.items()
-        for room in rooms
-    ]
-    imports = re.compile(
-        rf"^from [^(\n]*(\([^)]*)?\b{file.stem}\b", re.MULTILINE
-    )  # in one line or in brackets
-    tests = [
-        test for test in tests if imports.search((paths.ROOT / test).read_text(encoding="utf-8"))
-    ]
+    """Returns first the tests of the file, then those of its room, of its phase, of others."""
+    # An import stands on one line or in brackets.
+    imports = re.compile(rf"^from [^(\n]*(\([^)]*)?\b{file.stem}\b", re.MULTILINE)
+    tests = []
+    for folder, rooms in test_all.TESTS.items():
+        for room in rooms:
+            test = Path(folder, "tests", f"test_{room}.py")
+            if imports.search((paths.ROOT / test).read_text(encoding="utf-8")):
+                tests.append(test)
 
     def near(test: Path) -> tuple[bool, ...]:
         return file.stem in test.stem, file.parent.name in test.stem, file.parts[0] in test.parts
@@ -136,52 +127,49 @@ class FirstFailure:
 
 
 def run(*tests: str) -> str:
-    """The first of these tests to fail, or nothing; those in a browser are left out."""
+    """Returns the first of these tests to fail, or ""; those in a browser are left out."""
     first = FirstFailure()
+    options = ["-x", "--numprocesses", "0", "-m", "not browser"]
     with redirect_stdout(io.StringIO()):
-        code = pytest.main(
-            ["-x", "--numprocesses", "0", "-m", "not browser", *tests], plugins=[first]
-        )
-    return first.test or (
-        "" if code in (0, 5) else f"pytest ended with code {code}"
-    )  # 5: all are in a browser
+        code = pytest.main([*options, *tests], plugins=[first])
+    if first.test or code in (0, 5):  # 5: all of them are in a browser
+        return first.test
+    return f"pytest ended with code {code}"
 
 
 def failing_test(number: int) -> str:
-    """The first test to fail with this fault, of those that import its file."""
-    file, *_ = FAULTS[number]
-    with planted(*FAULTS[number]):
-        return next(filter(None, map(run, tests_that_import(Path(file)))), "")
+    """Returns the first test to fail with this fault, of those that import its file, or ""."""
+    file, old, new = FAULTS[number]
+    with planted(file, old, new):
+        for test in tests_that_import(Path(file)):
+            failed = run(test)
+            if failed:
+                return failed
+    return ""
 
 
 def main(words: list[str]) -> int:
-    """Plant the faults of all files with these words in their path -> 0 if each was noticed, else
-    1.
-    """
-    python = [number for number, (file, *_) in enumerate(FAULTS) if file.endswith(".py")]
-    chosen = [number for number in python if all(word in FAULTS[number][0] for word in words)]
+    """Plant all faults of the files with these words in their path; 0 if each was noticed."""
+    chosen = []
+    for number, (file, _, _) in enumerate(FAULTS):
+        if file.endswith(".py") and all(word in file for word in words):
+            chosen.append(number)
     left = [number for number in chosen if not oracles_notice(*FAULTS[number])]
-    print(
-        f"{len(chosen)} faults: oracles notice {len(chosen) - len(left)}, tests are asked for the rest",
-        flush=True,
-    )
-    processes = multiprocessing.get_context(
-        "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    )
-    processes.set_forkserver_preload(
-        [__name__]
-    )  # each fault has a process of its own, which must not load all again
+    noticed = len(chosen) - len(left)
+    rest = "tests are asked for the rest"
+    print(f"{len(chosen)} faults: oracles notice {noticed}, {rest}", flush=True)
+    has_server = "forkserver" in multiprocessing.get_all_start_methods()
+    processes = multiprocessing.get_context("forkserver" if has_server else "spawn")
+    # Each fault has a process of its own, which must not load everything again.
+    processes.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(2, processes, max_tasks_per_child=1) as pool:
-        tests = dict(
-            zip(
-                left, tqdm(pool.map(failing_test, left), total=len(left), disable=None), strict=True
-            )
-        )
-        anyway = (
-            pool.submit(run, *set(tests.values()) - {""}).result() if any(tests.values()) else ""
-        )
+        found = tqdm(pool.map(failing_test, left), total=len(left), disable=None)
+        tests = dict(zip(left, found, strict=True))
+        failed = set(tests.values()) - {""}
+        anyway = pool.submit(run, *failed).result() if failed else ""
     missed = [number for number in left if not tests[number]]
-    for file, old, new in (FAULTS[number] for number in missed):
+    for number in missed:
+        file, old, new = FAULTS[number]
         print(f"nobody notices {file}: {old} => {new}")
     print(f"{len(chosen) - len(missed)} of {len(chosen)} faults are noticed")
     if anyway:

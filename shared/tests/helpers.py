@@ -33,37 +33,35 @@ def qkv(seed=0, *, t_q=T_Q, t_k=T_K, dtype=torch.float64, leading=(B, H), d_k=D_
 
 
 def near(found, expected, share=None):
-    """Apart by no more than a share of the largest number expected: rounding is relative to what
-    was summed.
+    """Assert that two tensors, numbers, or tuples of them are apart by rounding at most.
 
-    Tensors, numbers, or tuples of them. share: 1e-12, in float32 1e-5, if not said. It must leave
-    ten times what any processor's rounding needs: with TENTH=1 in the environment nobody may use
-    more than a tenth of it, but where more than rounding is meant ("# why", 16 bits). Try it with
-    ATEN_CPU_CAPABILITY=default, too: it rounds otherwise.
+    That is a share of the largest number expected, since rounding is relative to what was summed:
+    1e-12, in float32 1e-5, if not said. It must leave ten times what any processor's rounding
+    needs. So with TENTH=1 in the environment nobody may use more than a tenth of it, but where more
+    than rounding is meant ("# why"). ATEN_CPU_CAPABILITY=default rounds otherwise: try that, too.
     """
     if isinstance(expected, tuple | list):
         for one, other in zip(found, expected, strict=True):
             near(one, other, share)
         return
-    found, expected = (
-        x if torch.is_tensor(x) else torch.tensor(x, dtype=torch.float64) for x in (found, expected)
-    )
-    share = (1e-5 if expected.dtype == torch.float32 else 1e-12) if share is None else share
-    share *= 0.1 if "TENTH" in os.environ else 1
-    largest = (
-        expected.detach().double().nan_to_num(posinf=0, neginf=0).abs().amax().item()
-        if expected.numel()
-        else 0
-    )
+    if not torch.is_tensor(found):
+        found = torch.tensor(found, dtype=torch.float64)
+    if not torch.is_tensor(expected):
+        expected = torch.tensor(expected, dtype=torch.float64)
+    if share is None:
+        share = 1e-5 if expected.dtype == torch.float32 else 1e-12
+    if "TENTH" in os.environ:
+        share *= 0.1
+    sizes = expected.detach().double().nan_to_num(posinf=0, neginf=0).abs()
+    largest = sizes.amax().item() if expected.numel() else 0
     torch.testing.assert_close(found, expected, rtol=0, atol=share * largest)
 
 
 def as_printed(found, printed, digits):
-    """Rounded to so many digits behind the point it is what somebody printed."""
+    """Assert that, rounded to so many digits behind the point, it is what somebody printed."""
     printed = torch.tensor(printed, dtype=found.dtype)
-    torch.testing.assert_close(
-        found, printed, rtol=0, atol=0.51 * 10**-digits
-    )  # why: rounded by who printed them
+    rounding = 0.51 * 10**-digits  # why: that of whoever printed it
+    torch.testing.assert_close(found, printed, rtol=0, atol=rounding)
 
 
 def some_mask(generator, shape):
@@ -87,9 +85,7 @@ EXPLORER_RECIPES = (
 
 
 def sharp_model(recipe):
-    """Random weights, but large: no zero bias, words that outweigh positions, attention that
-    decides.
-    """
+    """Random weights, but large: biases, words that outweigh positions, attention that decides."""
     trained = training.untrained(recipe, MultiHeadAttention)
     with torch.no_grad():
         for name, parameter in trained.model.named_parameters():
@@ -124,15 +120,12 @@ def small_records(trained):
 
 @torch.no_grad()
 def in_torch(trained, tokens, levers):
-    """A pass of the explorer by PyTorch: the levers are masks and changed weights of phase 2's
-    MultiHeadAttention.
-    """
+    """A pass of the explorer by PyTorch: levers are masks and weights of MultiHeadAttention."""
     recipe, length = trained.recipe, len(tokens)
     bias = trained.model.blocks[0].attention.w_q.bias is not None
     make_attention = partial(MultiHeadAttention, bias=bias)
-    model = ToyTransformer(
-        recipe.d_model, recipe.num_heads, recipe.num_layers, make_attention=make_attention
-    ).eval()
+    sizes = (recipe.d_model, recipe.num_heads, recipe.num_layers)
+    model = ToyTransformer(*sizes, make_attention=make_attention).eval()
     model.load_state_dict(trained.model.state_dict())
     d_k = recipe.d_model // recipe.num_heads
     if "divisor" in levers:
@@ -150,37 +143,34 @@ def in_torch(trained, tokens, levers):
 
 
 def open_watched(browser, address, errors, **context):
-    """A new tab; what it complains about, and what it asks for beside its own file and worker,
-    lands in errors.
-    """
-    page, own = browser.new_page(**context), (address.split("#")[0], "about:blank", "blob:")
-    page.on(
-        "console",
-        lambda message: (
-            errors.append(message.text) if message.type in ("error", "warning") else None
-        ),
-    )
+    """A new tab. Its complaints land in errors, and what it asks for beside its own file."""
+    own = (address.split("#")[0], "about:blank", "blob:")
+
+    def hear(message):
+        if message.type in ("error", "warning"):
+            errors.append(message.text)
+
+    def watch(request):
+        if not request.url.startswith(own):
+            errors.append(request.url)
+
+    page = browser.new_page(**context)
+    page.on("console", hear)
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on(
-        "request",
-        lambda request: None if request.url.startswith(own) else errors.append(request.url),
-    )
+    page.on("request", watch)
     page.goto(address)
     return page
 
 
 def axe_violations(page):
-    """What axe-core finds wrong with a page as it stands: "rule: help: where"; nothing if all is
-    well.
-    """
-    axe = pytest.importorskip(
-        "axe_playwright_python.sync_playwright", reason='no axe: pip install -e ".[browser]"'
-    )
-    found = axe.Axe().run(page).response["violations"]
-    return [
-        f"{rule['id']}: {rule['help']}: {[node['target'] for node in rule['nodes']]}"
-        for rule in found
-    ]
+    """What axe-core finds wrong with a page as it stands: "rule: help: where"."""
+    missing = 'no axe: pip install -e ".[browser]"'
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=missing)
+    said = []
+    for rule in axe.Axe().run(page).response["violations"]:
+        where = [node["target"] for node in rule["nodes"]]
+        said.append(f"{rule['id']}: {rule['help']}: {where}")
+    return said
 
 
 # ---- pictures
@@ -190,9 +180,7 @@ README_WIDTH = 900  # pixels that a page gives a picture at most; a narrower one
 
 @contextlib.contextmanager
 def watched_texts():
-    """Every figure saved meanwhile -> its texts as drawn: (text, pixels high at README width,
-    bounding box).
-    """
+    """Figure saved meanwhile -> its texts: (text, pixels high at README width, bounding box)."""
     found, drawing, draw = {}, [], Text.draw
 
     def watched_draw(text, renderer, *args, **options):
@@ -226,8 +214,9 @@ def smallest(texts):
 
 def overlapping(texts):
     """Pairs of texts of which one lies on the other: upright ones, by more than a pixel."""
-    upright = [
-        (text, box) for artist, (text, _, box) in texts.items() if artist.get_rotation() % 90 == 0
-    ]
+    upright = []
+    for artist, (text, _, box) in texts.items():
+        if artist.get_rotation() % 90 == 0:
+            upright.append((text, box.padded(-1)))
     pairs = itertools.combinations(upright, 2)
-    return [(a, b) for (a, one), (b, other) in pairs if one.padded(-1).overlaps(other.padded(-1))]
+    return [(text, other) for (text, box), (other, on_it) in pairs if box.overlaps(on_it)]

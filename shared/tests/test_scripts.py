@@ -1,10 +1,9 @@
-"""Every script as a reader runs it: with little training, other sentences, bad input, from another
-folder, twice.
-"""
+"""Every script as a reader runs it: briefly trained, with bad input, from elsewhere, twice."""
 
 import functools
 import importlib
 import inspect
+import itertools
 import re
 import subprocess
 import sys
@@ -20,62 +19,53 @@ from phase2_multi_head import visualize as visualize2
 from phase3_visualization import attention_3d, attention_flow
 from phase4_causal import summary
 from phase4_causal import visualize as visualize4
-from shared import course, paths, toy_language
+from shared import paths, toy_language
 from shared.evidence import findings
 from shared.evidence.claims import all_claims
+from shared.plan import PLANS, path_of
 from shared.publishing.report import write_pages
 from shared.publishing.report.write_pages import promised
 from shared.tests.helpers import smallest, watched_texts
 from shared.toy_language import TOY_SENTENCE
 
 LONG = "today some strange kites beside the dark big barn lay on a red soft box"  # 15 words
-WIDE = (
-    visualize2,
-    attention_flow,
-    attention_3d,
-    visualize4,
-)  # with 15 words their text is small in a README
+# With 15 words their text is small in a README.
+WIDE = (visualize2, attention_flow, attention_3d, visualize4)
 
-# Two runs of half of the scripts each, so that two processes can share them. In one of them each
-# script runs only once.
+# Two runs of half of the scripts each, so that two processes can share them.
 HALVES = {"run-1": ("phase1", "phase2"), "run-2": ("phase3", "phase4")}
 
 
 def scripts_of(half):
-    """The modules that ./run_all.sh runs, but for those on a published model, which have tests of
-    their own.
-    """
-    plans = [course.plan_of(phase) for phase in HALVES[half]]
-    return [importlib.import_module(name) for plan in plans for name in plan.scripts + plan.alone]
+    """The modules that ./run_all.sh runs."""
+    names = []
+    for phase in HALVES[half]:
+        names += PLANS[phase].scripts + PLANS[phase].alone
+    return [importlib.import_module(name) for name in names]
 
 
 def options_of(script, folder):
-    """Little training; and a long sentence, where a script shows it and has room for it; summary
-    has its own tests.
-    """
-    shows = "options.words" in inspect.getsource(script) and script not in (summary, *WIDE)
-    return ["--quick", "--output-dir", str(folder), *(["--sentence", LONG] if shows else [])]
+    """Little training; and a long sentence, where a script shows it and has room for it."""
+    options = ["--quick", "--output-dir", str(folder)]
+    if "options.words" in inspect.getsource(script) and script not in (summary, *WIDE):
+        options += ["--sentence", LONG]
+    return options
 
 
 def in_half(half, *more):
-    """Parameters of a test that uses a run: the half, and whatever else, in the process of that
-    half.
-    """
+    """Parameters of a test that uses a run: the half, and more, in the process of that half."""
     name = "-".join([half, *(script.__name__ for script in more)])
     return pytest.param(half, *more, marks=pytest.mark.xdist_group(half), id=name)
 
 
 def of_both_halves(test):
-    return pytest.mark.parametrize("quick_run", [in_half(half) for half in HALVES], indirect=True)(
-        test
-    )
+    halves = [in_half(half) for half in HALVES]
+    return pytest.mark.parametrize("quick_run", halves, indirect=True)(test)
 
 
 @pytest.fixture(scope="module")
 def quick_runs(checkpoints, tmp_path_factory):
-    """Half -> its scripts as a reader would run them, once: the folder; script -> files written;
-    script -> texts.
-    """
+    """Runs a half once, as a reader would: its folder; script -> files; script -> texts."""
 
     @functools.cache
     def run(half):
@@ -108,25 +98,21 @@ def test_every_script_writes_the_pictures_that_it_announces(quick_run):
 @of_both_halves
 def test_pictures_are_whole_light_and_described(quick_run):
     folder, written, _ = quick_run
-    for path in (path for files in written.values() for path in files):
+    for path in itertools.chain(*written.values()):
+        size = path.stat().st_size
         if path.suffix == ".gif":
             with Image.open(path) as image:
                 assert image.n_frames >= 3 and image.info["comment"], path.name
                 most = 20_000 if path.name == "3d_attention.gif" else 40_000  # bytes of a frame
-                assert path.stat().st_size <= most * image.n_frames, path.name
+                assert size <= most * image.n_frames, path.name
         elif path.suffix == ".png":
-            assert path.stat().st_size <= (
-                600_000 if path.name in promised(summary.__name__) else 200_000
-            ), path.name
+            assert size <= (600_000 if "summary" in path.name else 200_000), path.name
             with Image.open(path) as image:
-                extremes = np.asarray(image.convert("L"))
-                assert (
-                    extremes.min() < 80
-                    and extremes.max() == 255
-                    and len(image.info["Description"]) > 20
-                )
-                for edge in (extremes[0], extremes[-1], extremes[:, 0], extremes[:, -1]):
-                    assert edge.min() > 200, f"{path.name}: something is cut off at the edge"
+                grey = np.asarray(image.convert("L"))
+                assert len(image.info["Description"]) > 20, path.name
+            assert grey.min() < 80 and grey.max() == 255, path.name
+            for edge in (grey[0], grey[-1], grey[:, 0], grey[:, -1]):
+                assert edge.min() > 200, f"{path.name}: something is cut off at the edge"
     page = (folder / paths.PAGE).read_text(encoding="utf-8")
     assert all(path.name in page for path in (folder / paths.PLOTS).rglob("*.png"))
 
@@ -143,18 +129,17 @@ def test_all_text_of_pictures_is_large_enough_to_read(quick_run):
             continue
         for texts in figures:
             pixels, text = smallest(texts)
-            assert pixels >= READABLE, (
-                f"{script.__name__}: {text!r} is {pixels} pixels high in a README"
-            )
+            where = f"{script.__name__}: {text!r} is {pixels} pixels high in a README"
+            assert pixels >= READABLE, where
 
 
 @of_both_halves
 def test_every_script_records_its_claims(quick_run):
     folder, written, _ = quick_run
-    recorded = [
-        finding["id"] for content in findings.gather(folder) for finding in content["findings"]
-    ]
-    ran = {course.path_of(script.__name__) for script in written}
+    recorded = []
+    for content in findings.gather(folder):
+        recorded += [finding["id"] for finding in content["findings"]]
+    ran = {path_of(script.__name__) for script in written}
     assert sorted(recorded) == sorted(claim.id for claim in all_claims() if claim.script in ran)
 
 
@@ -167,29 +152,24 @@ def test_weights_of_all_sentences_are_saved(quick_run):
     assert len(saved) == len(toy_language.read_sentences(str(paths.TOY_SEQUENCES)))
 
 
-@pytest.mark.parametrize(
-    ("quick_run", "script"),
-    [
-        *(in_half("run-1", s) for s in (queries_and_keys, visualize1)),
-        in_half("run-2", visualize4),
-    ],
-    indirect=["quick_run"],
-)
+TWICE = [
+    in_half("run-1", queries_and_keys),
+    in_half("run-1", visualize1),
+    in_half("run-2", visualize4),
+]
+
+
+@pytest.mark.parametrize(("quick_run", "script"), TWICE, indirect=["quick_run"])
 def test_the_same_seed_gives_the_same_bytes(quick_run, script, tmp_path, monkeypatch):
     """Trained anew elsewhere, pictures and findings are the same, byte for byte."""
     monkeypatch.setattr(paths, "CHECKPOINTS", tmp_path / "checkpoints")
     monkeypatch.setattr("shared.checkpoints._trained_here", {})
     script.main(options_of(script, tmp_path))
-    compared = [
-        p
-        for p in tmp_path.rglob("*")
-        if p.suffix in (".png", ".json") and p.parent.name != "checkpoints"
-    ]
+    compared = [*tmp_path.rglob("*.png"), *tmp_path.rglob("*.json")]
     assert compared
     for path in compared:
-        assert path.read_bytes() == (quick_run[0] / path.relative_to(tmp_path)).read_bytes(), (
-            path.name
-        )
+        first = quick_run[0] / path.relative_to(tmp_path)
+        assert path.read_bytes() == first.read_bytes(), path.name
 
 
 @pytest.mark.parametrize(
@@ -205,10 +185,7 @@ def test_long_sentences_work_in_every_script(quick_run, script, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--sentence", "the cta sat"],
-            '"cta" is not among the 97 words .* nearest known words: .*cat',
-        ),
+        (["--sentence", "the cta sat"], '"cta" is not among .* nearest known words: .*cat'),
         (["--sentence", ""], "the sentence is empty"),
         (["--sentence", "cat " * 40], "40 words: the limit is 32"),
         (["--sentences", "no-such-file.txt"], "cannot use no-such-file.txt: No such file"),
@@ -234,19 +211,9 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(script, arguments, message,
 
 
 def test_a_script_starts_from_anywhere(tmp_path):
-    """A real process, another folder, a name that pandas looks for: options are checked before all
-    else.
-    """
-    command = [
-        sys.executable,
-        paths.ROOT / "phase1_single_head/before/bottleneck.py",
-        "--sentence",
-        "the cta",
-    ]
+    """A real process, another folder, a name that pandas looks for."""
+    script = paths.ROOT / "phase1_single_head" / "before" / "bottleneck.py"
+    command = [sys.executable, script, "--sentence", "the cta"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8")
-    assert (
-        done.returncode == 2
-        and "Traceback" not in done.stderr
-        and "nearest known words" in done.stderr
-    )
-    assert not list(tmp_path.iterdir())
+    assert done.returncode == 2 and "nearest known words" in done.stderr
+    assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
