@@ -10,6 +10,7 @@ two usual baselines we take the one where most of these other words look at the 
 import itertools
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from phase2_multi_head.models import load_multi_head_model
@@ -21,7 +22,6 @@ from shared.grammar.roles import (
     NO_NAME,
     Halves,
     Key,
-    Rule,
     halves_of,
     names_of,
     rules_of,
@@ -31,16 +31,12 @@ from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.toy_language import RELATIONS
 from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, role_color
 
-COLUMN, STATISTICS = (
-    1.2,
-    {"normalised entropy": 7.4, "distance": 8.3},
-)  # a relation is so wide; where they stand
+BAR_STEP = 1.2  # from the bar of one relation to that of the next; a bar is 1 long
+STATISTIC_PLACES = {"normalised entropy": 7.4, "distance": 8.3}
 
 
 def passing(halves: Halves, layer: int, head: int) -> set[str]:
-    """The relations, by direction, that a head follows in both halves of the sentences, whatever
-    its name.
-    """
+    """The relations, by direction, that a head follows on both halves, whatever its name."""
     tried = rules_tried(halves, layer, head)
     return {rule.name for rule in tried if rule.kind == "relation" and rule.passed}
 
@@ -54,48 +50,45 @@ def beats_baselines(halves: Halves, key: Key, place: tuple[int, int]) -> bool:
 
 
 def strongest_column(halves: Halves) -> Numbers:
-    """Of the heads that beat the two usual baselines the one at whose word most other words look,
-    too.
+    """Of the heads that beat the baselines the one at whose word most of the other words look.
 
     It is chosen on one half of the sentences; the shares are those of the other half. They are 0 if
     no head beats the baselines.
     """
     naming, scoring = halves.naming.scores, halves.scoring.scores
-    most, related, others = -1.0, 0.0, 0.0
+    most = -1.0
+    shares = {"related words that find theirs": 0.0, "other words that look there": 0.0}
     for key in naming.relation:
         for place in naming.heads:
             by_others = naming.others[key][place].item()
             if by_others > most and beats_baselines(halves, key, place):
                 most = by_others
-                related = scoring.relation[key][place].item()
-                others = scoring.others[key][place].item()
-    return {"related words that find theirs": related, "other words that look there": others}
+                shares["related words that find theirs"] = scoring.relation[key][place].item()
+                shares["other words that look there"] = scoring.others[key][place].item()
+    return shares
 
 
 def measure(run: Run) -> Numbers:
-    """Heads that pass, beside all heads; shares of words that look at one word, of a head chosen on
-    the other half.
-    """
+    """Heads that follow a relation, beside all heads; then the shares of strongest_column."""
     trained = load_multi_head_model(run.options, run.seed)
     halves = halves_of(trained, MultiHeadAttention)
-    names = itertools.chain.from_iterable(names_of(halves))
-    run.shown.update(model=trained.label, halves=halves, names=list(names))
+    names = list(itertools.chain(*names_of(halves)))
+    run.shown.update(model=trained.label, halves=halves, names=names)
     heads = halves.scoring.scores.heads
     following = [place for place in heads if passing(halves, *place)]
-    return {
-        "all heads": len(heads),
-        "heads that follow a relation": len(following),
-        **strongest_column(halves),
-    }
+    numbers = {"all heads": len(heads), "heads that follow a relation": len(following)}
+    return numbers | strongest_column(halves)
 
 
 CLAIM = Claim(
     id="column-head",
-    text="In two layers of four heads some head beats the best fixed offset and the best untrained head in a relation, "
-    "though half of the words without the relation look at the same word, too: a column",
+    text="In two layers of four heads some head beats the best fixed offset and the best untrained "
+    "head in a relation, though half of the words without the relation look at the same word, too: "
+    "a column",
     source="our question to the baselines of Voita et al. 2019 and Clark et al. 2019",
-    rule=f"a head that beats both by {MARGIN}, chosen on other sentences: half or more of the words without the "
-    "relation have their largest weight on the word that the related one should find",
+    rule=f"a head that beats both by {MARGIN}, chosen on other sentences: half or more of the "
+    "words without the relation have their largest weight on the word that the related one should "
+    "find",
     effect=lambda n: n["other words that look there"],
     at_least=0.5,
     oracle={"*words that *": 0.9},
@@ -104,40 +97,41 @@ CLAIM = Claim(
 )
 
 
-def better_direction(rules: list[Rule], relation: str) -> Rule:
-    """Of the two directions of a relation the one that a head passes by more, or misses by less."""
-    ways = [relation_name(relation, direction) for direction in DIRECTIONS]
-    return max((rule for rule in rules if rule.name in ways), key=lambda rule: rule.margin)
+def draw_head(ax: Axes, row: int, halves: Halves, place: tuple[int, int]) -> None:
+    """A bar for each relation, in its better direction: how often a head is right, and must be."""
+    passed = passing(halves, *place)
+    for column, relation in enumerate(RELATIONS):
+        ways = {relation_name(relation, direction) for direction in DIRECTIONS}
+        rules = [rule for rule in rules_of(halves.scoring, *place) if rule.name in ways]
+        best = max(rules, key=lambda rule: rule.margin)
+        color = role_color(relation) if ways & passed else GREY
+        left = BAR_STEP * column
+        ax.barh(row, 1, 0.6, left=left, color=HIDDEN)
+        ax.barh(row, best.share, 0.6, left=left, color=color)
+        mark = left + best.needed
+        ax.plot([mark, mark], [row - 0.38, row + 0.38], color=INK, linewidth=2)
+    for statistic, x in STATISTIC_PLACES.items():
+        number = halves.scoring.scores.statistics[statistic][place]
+        ax.text(x, row, f"{number:.2f}", va="center", ha="center", fontsize=11)
 
 
 def picture(results: Results) -> Figure:
-    """Heads down, relations across: how often a head is right, and a mark how often it must be."""
+    """Heads down, relations across; behind them names and statistics."""
     halves, names = results.shown["halves"], results.shown["names"]
-    scores, even = halves.scoring.scores, halves.scoring.baselines.even
+    heads, even = halves.scoring.scores.heads, halves.scoring.baselines.even
     fig, ax = plt.subplots(figsize=(9, 1.8 + 0.48 * len(names)), layout="constrained")
-    for row, (place, name) in enumerate(zip(scores.heads, names, strict=True)):
-        rules, passed = rules_of(halves.scoring, *place), passing(halves, *place)
-        for column, relation in enumerate(RELATIONS):
-            rule, left = better_direction(rules, relation), COLUMN * column
-            follows = {relation_name(relation, direction) for direction in DIRECTIONS} & passed
-            ax.barh(row, 1, 0.6, left=left, color=HIDDEN)
-            ax.barh(
-                row, rule.share, 0.6, left=left, color=role_color(relation) if follows else GREY
-            )
-            ax.plot([left + rule.needed] * 2, [row - 0.38, row + 0.38], color=INK, linewidth=2)
+    for row, (place, name) in enumerate(zip(heads, names, strict=True)):
+        draw_head(ax, row, halves, place)
         weight = "normal" if name == NO_NAME else "bold"
         ax.text(4.95, row, name, va="center", fontsize=11, color=role_color(name), weight=weight)
-        for statistic, x in STATISTICS.items():
-            number = f"{scores.statistics[statistic][place]:.2f}"
-            ax.text(x, row, number, va="center", ha="center", fontsize=11)
-    ax.set_yticks(range(len(names)), [f"layer {layer} head {head}" for layer, head in scores.heads])
-    middles = [COLUMN * column + 0.5 for column in range(len(RELATIONS))]
+    ax.set_yticks(range(len(names)), [f"layer {layer} head {head}" for layer, head in heads])
+    middles = [BAR_STEP * column + 0.5 for column in range(len(RELATIONS))]
     ax.set_xticks(middles, [relation.replace("-", "\n") for relation in RELATIONS])
-    ax.tick_params(length=0, labelsize=11)
     ax.xaxis.tick_top()
     headings = ("entropy,\n1: even", f"words away,\neven: {even['distance']:.1f}")
-    for x, heading in zip(STATISTICS.values(), headings, strict=True):
+    for x, heading in zip(STATISTIC_PLACES.values(), headings, strict=True):
         ax.text(x, -0.7, heading, va="bottom", ha="center", color=QUIET)
+    ax.tick_params(length=0, labelsize=11)
     ax.set(xlim=(-0.05, 8.8), ylim=(len(names) - 0.5, -0.5))
     ax.spines[:].set_visible(False)
     return fig
@@ -147,12 +141,15 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="{n[heads that follow a relation]:.0f} of {n[all heads]:.0f} heads follow a relation of the grammar",
-    note="{shown[model]} · bar, 0 to 1: share of the related words whose largest weight is on the right word\n"
-    "mark: needed, 0.10 above the best fixed offset and untrained head, and twice the share of all other words",
-    answer="{n[heads that follow a relation]:.0f} of {n[all heads]:.0f} heads follow a relation; in the strongest "
-    "column {n[related words that find theirs]:.0%} of the related words find theirs, and of all others "
-    "{n[other words that look there]:.0%} look there, too",
+    title="{n[heads that follow a relation]:.0f} of {n[all heads]:.0f} heads follow a relation of "
+    "the grammar",
+    note="{shown[model]} · bar, 0 to 1: share of the related words whose largest weight is on the "
+    "right word\n"
+    "mark: needed, 0.10 above the best fixed offset and untrained head, and twice the share of all "
+    "other words",
+    answer="{n[heads that follow a relation]:.0f} of {n[all heads]:.0f} heads follow a relation; "
+    "in the strongest column {n[related words that find theirs]:.0%} of the related words find "
+    "theirs, and of all others {n[other words that look there]:.0%} look there, too",
 )
 
 if __name__ == "__main__":

@@ -29,41 +29,24 @@ from shared.grammar.roles import (
     Halves,
     Rule,
     Scores,
-    attention_asked,
-    golds,
-    halves,
     halves_of,
     rules_tried,
 )
-from shared.grammar.scores import relation_name, with_relations
-from shared.head_statistics import offset_weight
+from shared.grammar.scores import related_pairs
 from shared.toy_model import weights_of
 from shared.training import Trained
 from shared.visualization_utils import QUIET, plot_attention, readable, role_color
 
-PLACES = {"itself": 0, "previous": -1, "next": 1, "first word": "first"}
+PATTERN_PLACES = {"itself": 0, "previous": -1, "next": 1, "first word": "first"}
 D_K = 64  # of the queries that are made by hand
 DRAWN_TO = 4.0  # the score of the first word, beside 0 for all others
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """One panel: a name, where the weights (T, T) are from, and how to read them."""
-
-    name: str
-    origin: str
-    reading: str
-    weights: Tensor
-    role: str = NO_NAME  # gives the name its colour
 
 
 # ---- patterns made by hand
 
 
 def keys_like_queries(length: int, generator: torch.Generator) -> Tensor:
-    """Weights (T, T) where each key is ten times the query of the same word: it fits no other query
-    as well.
-    """
+    """Weights (T, T) where each key is ten times the query of its word, which it fits best."""
     query = torch.randn(length, D_K, generator=generator)
     _, weights = scaled_dot_product_attention(query, 10 * query, query)
     return weights
@@ -77,9 +60,7 @@ def unrelated_keys(length: int, generator: torch.Generator) -> Tensor:
 
 
 def drawn_to_the_first(length: int) -> Tensor:
-    """Weights (T, T) of scores that are DRAWN_TO for the first word and 0 for all others, whoever
-    asks.
-    """
+    """Weights (T, T) of scores that are DRAWN_TO for the first word, and 0 for all others."""
     scores = torch.zeros(length, length)
     scores[:, 0] = DRAWN_TO
     return scores.softmax(dim=-1)
@@ -89,22 +70,14 @@ def drawn_to_the_first(length: int) -> Tensor:
 
 
 def shares_of(scores: Scores) -> dict[str, Tensor]:
-    """Pattern -> the share of the rows whose largest weight lies there, (L, H); "one word": the
-    fullest column.
+    """Pattern -> the share of the rows whose largest weight lies there, (L, H).
+
+    "one word" is the fullest column.
     """
-    shares = {name: scores.place[place] for name, place in PLACES.items()}
+    shares = {name: scores.place[place] for name, place in PATTERN_PLACES.items()}
     columns = [scores.others[key] for key in COLUMN_RULES.values()]
     shares["one word"] = torch.stack(columns).amax(dim=0)  # (columns, L, H) -> (L, H)
     return shares
-
-
-def weight_on_itself(trained: Trained) -> Tensor:
-    """The mean weight that a word gives to itself, (L, H), on the half of the held-out sentences
-    that must agree.
-    """
-    _, sentences = halves()
-    layers, mask = attention_asked(trained, sentences)
-    return torch.stack([offset_weight(weights, mask, 0) for weights in layers])
 
 
 def measure(run: Run) -> Numbers:
@@ -113,28 +86,24 @@ def measure(run: Run) -> Numbers:
     both = halves_of(trained, MultiHeadAttention)
     scores = both.scoring.scores
     shares = shares_of(scores)
-    diagonal = weight_on_itself(trained)
     run.shown.update(trained=trained, model=trained.label, halves=both, words=run.options.words)
     run.shown["entropy"] = scores.statistics["normalised entropy"].mean().item()
     numbers = {}
-    for layer, head in scores.heads:
-        row = f"layer {layer} head {head}"
-        for name, share in shares.items():
-            numbers[f"{row}, {name}"] = share[layer, head].item()
-        numbers[f"{row}, weight on itself"] = diagonal[layer, head].item()
     for name, share in shares.items():
+        for layer, head in scores.heads:
+            numbers[f"layer {layer} head {head}, {name}"] = share[layer, head].item()
         numbers[f"highest, {name}"] = share.max().item()
-    numbers["highest, weight on itself"] = diagonal.max().item()
     return numbers
 
 
 CLAIM = Claim(
     id="no-self-head",
-    text="In two layers of four heads that learned to guess hidden words no head looks mostly at the word itself, and "
-    "none mostly at the first word",
-    source="course notes, Interpreting Attention Patterns: 'Diagonal Pattern', 'Attention to [CLS] or [SEP] tokens'",
-    rule="of every head the largest weight lies on the word itself in at most half of the rows, and on the first word "
-    "in at most half",
+    text="In two layers of four heads that learned to guess hidden words no head looks mostly at "
+    "the word itself, and none mostly at the first word",
+    source="course notes, Interpreting Attention Patterns: 'Diagonal Pattern', 'Attention to [CLS] "
+    "or [SEP] tokens'",
+    rule="of every head the largest weight lies on the word itself in at most half of the rows, "
+    "and on the first word in at most half",
     effect=lambda n: max(n["highest, itself"], n["highest, first word"]),
     at_most=0.5,
     oracle={"highest, *": 0.3},
@@ -147,6 +116,17 @@ CLAIM = Claim(
 # ---- the picture
 
 
+@dataclass(frozen=True)
+class Pattern:
+    """One panel: a name, where the weights (T, T) are from, and how to read them."""
+
+    name: str
+    origin: str
+    reading: str
+    weights: Tensor
+    role: str = NO_NAME  # gives the name its colour
+
+
 def place_of_largest(shares: Tensor) -> tuple[int, int]:
     """(layer, head) of the largest number in (L, H)."""
     layer, head = divmod(int(shares.argmax()), shares.size(1))
@@ -154,13 +134,16 @@ def place_of_largest(shares: Tensor) -> tuple[int, int]:
 
 
 def strongest_relation(both: Halves) -> tuple[tuple[int, int], Rule]:
-    """The head that passes a relation by most, or misses it by least, on the half where it does
-    worse.
+    """(layer, head) that passes a relation by most, and the rule on the half where it does worse.
+
+    If no head passes, it is the one that misses by least.
     """
     best_place, best = None, None
     for place in both.scoring.scores.heads:
         for tried in rules_tried(both, *place):
-            if tried.kind == "relation" and (best is None or tried.worse.margin > best.margin):
+            if tried.kind != "relation":
+                continue
+            if best is None or tried.worse.margin > best.margin:
                 best_place, best = place, tried.worse
     return best_place, best
 
@@ -168,111 +151,72 @@ def strongest_relation(both: Halves) -> tuple[tuple[int, int], Rule]:
 def made_patterns(words: list[str], untrained: Trained) -> list[Pattern]:
     """Patterns made by hand, and the most even head of an untrained model."""
     generator = torch.Generator().manual_seed(untrained.recipe.seed)
-    length = len(words)
+    alike = keys_like_queries(len(words), generator)
+    first = drawn_to_the_first(len(words))
+    unrelated = unrelated_keys(len(words), generator)
     before = weights_of(untrained.model, words)
-    layer, head = place_of_largest(
-        normalized_entropy(before).nanmean(dim=-1)
-    )  # (L, H, T, T) -> (L, H)
+    entropy = normalized_entropy(before).nanmean(dim=-1)  # (L, H, T, T) -> (L, H)
+    layer, head = place_of_largest(entropy)
+    even = before[layer, head]
     return [
-        Pattern(
-            "self",
-            "by hand: key = 10 × query",
-            "a dark diagonal",
-            keys_like_queries(length, generator),
-        ),
-        Pattern(
-            "first word",
-            f"by hand: score {DRAWN_TO:g}, else 0",
-            "a dark first column",
-            drawn_to_the_first(length),
-        ),
-        Pattern(
-            "random",
-            "by hand: queries, keys drawn",
-            "dark cells, no order",
-            unrelated_keys(length, generator),
-        ),
-        Pattern(
-            "uniform", f"untrained head {layer}.{head}", "no dark cell at all", before[layer, head]
-        ),
+        Pattern("self", "by hand: key = 10 × query", "a dark diagonal", alike),
+        Pattern("first word", f"by hand: score {DRAWN_TO:g}, else 0", "a dark first column", first),
+        Pattern("random", "by hand: queries, keys drawn", "dark cells, no order", unrelated),
+        Pattern("uniform", f"untrained head {layer}.{head}", "no dark cell at all", even),
     ]
+
+
+def origin_of(place: tuple[int, int], share: float) -> str:
+    """What a panel says of a trained head, and of how often it has the pattern."""
+    layer, head = place
+    return f"trained head {layer}.{head}: {share:.2f}"
 
 
 def trained_patterns(words: list[str], trained: Trained, both: Halves) -> list[Pattern]:
     """The trained head that has each pattern most, with how often it has it."""
-    weights, scores = weights_of(trained.model, words), both.scoring.scores
+    weights = weights_of(trained.model, words)
+    scores = both.scoring.scores
     shares = shares_of(scores)
-
-    def pattern(
-        name: str, place: tuple[int, int], share: float, reading: str, role: str
-    ) -> Pattern:
-        layer, head = place
-        return Pattern(
-            name, f"trained head {layer}.{head}: {share:.2f}", reading, weights[place], role
-        )
-
-    found = []
+    patterns = []
     for name, reading in (("previous", "left of the diagonal"), ("next", "right of the diagonal")):
         place = place_of_largest(shares[name])
-        found.append(pattern(name, place, shares[name][place].item(), reading, name))
+        origin = origin_of(place, shares[name][place])
+        patterns.append(Pattern(name, origin, reading, weights[place], name))
     place = place_of_largest(shares["one word"])
+    origin = origin_of(place, shares["one word"][place])
     column = max(COLUMN_RULES, key=lambda name: scores.others[COLUMN_RULES[name]][place])
-    found.append(
-        pattern("column", place, shares["one word"][place].item(), f"one column: {column}", column)
-    )
+    patterns.append(Pattern("column", origin, f"one column: {column}", weights[place], column))
     place, rule = strongest_relation(both)
-    found.append(pattern("relation", place, rule.share, rule.name, rule.name))
-    return found
+    origin = origin_of(place, rule.share)
+    patterns.append(Pattern("relation", origin, rule.name, weights[place], rule.name))
+    return patterns
 
 
-def related_cells(name: str, words: list[str]) -> list[list[int]]:
-    """[query, key] of the words that the relation of this name relates; none for another name."""
-    for key, gold in golds([with_relations(words)]).items():
-        if relation_name(*key) == name:
-            return gold[0].nonzero().tolist()
-    return []
-
-
-def draw_pattern(ax: Axes, pattern: Pattern, words: list[str]) -> None:
-    """One map; its name and origin above, how to read it below."""
+def draw_panel(ax: Axes, pattern: Pattern, words: list[str]) -> None:
+    """One map; its name and origin above, how to read it below. Related words are framed."""
     plot_attention(pattern.weights, words, ax=ax, annotate=False, labels=False)
     ax.set_xticks([])
-    ax.tick_params(labelsize=9 if len(words) <= 12 else 8)
-    for query, key in related_cells(pattern.role, words):
-        ax.add_patch(
-            Rectangle(
-                (key, query), 1, 1, fill=False, edgecolor=role_color(pattern.role), linewidth=2.5
-            )
-        )
-    ax.set_title(
-        pattern.name, color=readable(role_color(pattern.role)), weight="bold", fontsize=12, pad=18
-    )
-    ax.text(
-        0.5,
-        1.03,
-        pattern.origin,
-        transform=ax.transAxes,
-        ha="center",
-        va="bottom",
-        fontsize=9,
-        color=QUIET,
-    )
+    color = role_color(pattern.role)
+    for query, key in related_pairs(pattern.role, words):
+        frame = Rectangle((key, query), 1, 1, fill=False, edgecolor=color, linewidth=2.5)
+        ax.add_patch(frame)
+    ax.set_title(pattern.name, color=readable(color), weight="bold", fontsize=12, pad=18)
+    above = {"ha": "center", "va": "bottom", "transform": ax.transAxes}
+    ax.text(0.5, 1.03, pattern.origin, fontsize=9, color=QUIET, **above)
     ax.set_xlabel(pattern.reading, fontsize=10)
 
 
 def picture(results: Results) -> Figure:
     """Above what is made by hand, and a head before training; below trained heads."""
     shown = results.shown
-    trained, words = shown["trained"], shown["words"]
+    words, trained = shown["words"], shown["trained"]
     untrained = training.untrained(trained.recipe, MultiHeadAttention)
+    patterns = made_patterns(words, untrained)
+    patterns += trained_patterns(words, trained, shown["halves"])
     fig, axes = plt.subplots(2, 4, figsize=(9, 5.9), layout="constrained")
     fig.get_layout_engine().set(hspace=0.06)
-    patterns = [
-        *made_patterns(words, untrained),
-        *trained_patterns(words, trained, shown["halves"]),
-    ]
     for ax, pattern in zip(axes.flat, patterns, strict=True):
-        draw_pattern(ax, pattern, words)
+        draw_panel(ax, pattern, words)
     return fig
 
 
@@ -282,10 +226,13 @@ main = Experiment(
     picture,
     title="Trained heads look beside a word, at one word or at a related one;\n"
     "none looks mostly at itself or at the first word",
-    note="{shown[model]} · normalised entropy {shown[entropy]:.2f} · queries down, keys across; darker: more weight\n"
-    "number: how often the largest weight of a row lies there, on held-out sentences; framed: the related words",
-    answer="One trained head looks at the word before in {n[highest, previous]:.0%} of its rows; none looks at the "
-    "word itself in more than {n[highest, itself]:.0%}, or at the first word in more than {n[highest, first word]:.0%}",
+    note="{shown[model]} · normalised entropy {shown[entropy]:.2f} · queries down, keys across; "
+    "darker: more weight\n"
+    "number: how often the largest weight of a row lies there, on held-out sentences; framed: the "
+    "related words",
+    answer="One trained head looks at the word before in {n[highest, previous]:.0%} of its rows; "
+    "none looks at the word itself in more than {n[highest, itself]:.0%}, or at the first word in "
+    "more than {n[highest, first word]:.0%}",
 )
 
 if __name__ == "__main__":

@@ -21,85 +21,78 @@ from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.roles import head_names
 from shared.grammar.scores import CORE_RELATIONS, DIRECTIONS, relation_name, score_heads
+from shared.toy_language import Sentence
+from shared.training import Trained
 from shared.visualization_utils import HIDDEN, role_color
 
 CLOSE = 0.10  # so near to the best head of a relation, a head has that role as well
 
 
+def shares_right(trained: Trained, sentences: list[Sentence]) -> Tensor:
+    """How often each head is right, (heads, relations), in the better direction of a relation."""
+    layers, _ = training.attention_on(trained.model, sentences, "masked word")
+    scores = score_heads(layers, sentences)  # relation -> (L, H, directions)
+    best = [scores[relation].amax(dim=-1).flatten() for relation in CORE_RELATIONS]
+    return torch.stack(best, dim=-1)
+
+
 def same_heads(first: Tensor, second: Tensor) -> Numbers:
-    """Where two models, each (heads, relations), have the best head of a relation, looked up in
-    both directions.
+    """The best head of each relation in one model, looked up in the other, and the other way round.
+
+    first, second: how often each head of a model is right, (heads, relations).
     """
-    same, score = [], []
+    found, shares = [], []
     for here, there in ((first, second), (second, first)):
-        again = there.gather(0, here.argmax(dim=0, keepdim=True))[
-            0
-        ]  # (heads, relations) -> (relations,)
-        same.append((again >= there.amax(dim=0) - CLOSE).double().mean().item())
-        score.append(again.mean().item())
+        best = here.argmax(dim=0, keepdim=True)
+        share = there.gather(0, best)[0]  # (heads, relations) -> (relations,)
+        shares.append(share.mean().item())
+        found.append((share >= there.amax(dim=0) - CLOSE).double().mean().item())
     return {
-        "roles found in the same head": mean(same),
-        "share right, same head": mean(score),
+        "roles found in the same head": mean(found),
+        "share right, same head": mean(shares),
         "share right, mean head": mean(torch.cat([first, second]).flatten().tolist()),
     }
 
 
 def measure(run: Run) -> Numbers:
-    """Share of six roles; share of held-out pairs, beside a head with any other number: the mean
-    over all heads.
-    """
-    sentences = training.corpus()[1][: 100 if run.options.quick else None]
-    models = [load_multi_head_model(run.options, seed) for seed in (run.seed, run.seed + AGAIN)]
-    run.shown.update(model=models[0].label, models=models)
-    layers = [
-        training.attention_on(trained.model, sentences, "masked word")[0] for trained in models
-    ]
-    scores = [
-        score_heads(of_model, sentences) for of_model in layers
-    ]  # relation -> (L, H, directions)
-    return same_heads(
-        *(
-            torch.stack([s[r].amax(dim=-1).flatten() for r in CORE_RELATIONS], dim=-1)
-            for s in scores
-        )
-    )
+    """Shares of six roles, and of held-out pairs: of the same head, and of the mean over heads."""
+    _, sentences = training.corpus()
+    if run.options.quick:
+        sentences = sentences[:100]
+    one = load_multi_head_model(run.options, run.seed)
+    other = load_multi_head_model(run.options, run.seed + AGAIN)
+    run.shown.update(model=one.label, models=[one, other])
+    return same_heads(shares_right(one, sentences), shares_right(other, sentences))
 
 
 CLAIM = Claim(
     id="same-place",
-    text="A role is found in the same head when a model of two layers of four heads is trained again",
-    source="course notes, Toy Example Analysis: 'Head 1 (Subject-Verb)', 'Head 2 (Verb-Object)', ...",
-    rule=f"three quarters of six roles (three relations, from each model to the other): the head that follows the "
-    f"relation best in one model is within {CLOSE} of the best in the other",
+    text="A role is found in the same head when a model of two layers of four heads is trained "
+    "again",
+    source="course notes, Toy Example Analysis: 'Head 1 (Subject-Verb)', 'Head 2 (Verb-Object)', "
+    "...",
+    rule="three quarters of six roles (three relations, from each model to the other): the head "
+    f"that follows the relation best in one model is within {CLOSE} of the best in the other",
     effect=lambda n: n["roles found in the same head"],
     at_least=0.75,
     oracle={"roles found in the same head": 1.0},
     null={"roles found in the same head": 0.25},
-    revised="asked for one and the same best head with all of three seeds, where heads that tie counted as moved; then "
-    "compared each seed with the next, so that two runs shared a model",
+    revised="asked for the same best head with all of three seeds, where heads that tie counted as "
+    "moved",
 )
 
 
-def draw_heads(ax: Axes, names: list[list[str]], relation: str) -> None:
-    """All heads of a model, a row for each layer; those that follow the relation, in either
-    direction, are filled.
-    """
+def draw_who_follows(ax: Axes, names: list[list[str]], relation: str) -> None:
+    """All heads of a model, a row for each layer; those that follow the relation are filled."""
     follow = {relation_name(relation, direction) for direction in DIRECTIONS}
     for layer, row in enumerate(names):
         for head, name in enumerate(row):
             color = role_color(relation) if name in follow else HIDDEN
-            ax.add_patch(
-                plt.Rectangle((head + 0.04, layer + 0.05), 0.92, 0.9, color=color, linewidth=0)
-            )
+            corner = (head + 0.04, layer + 0.05)
+            ax.add_patch(plt.Rectangle(corner, 0.92, 0.9, color=color, linewidth=0))
             if name in follow:
-                style = {
-                    "ha": "center",
-                    "va": "center",
-                    "color": "white",
-                    "weight": "bold",
-                    "fontsize": 9,
-                }
-                ax.text(head + 0.5, layer + 0.5, f"{layer}.{head}", **style)
+                style = {"ha": "center", "va": "center", "weight": "bold", "fontsize": 9}
+                ax.text(head + 0.5, layer + 0.5, f"{layer}.{head}", color="white", **style)
     ax.set(xlim=(0, len(names[0])), ylim=(len(names), 0), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
 
@@ -107,24 +100,17 @@ def draw_heads(ax: Axes, names: list[list[str]], relation: str) -> None:
 def picture(results: Results) -> Figure:
     """A row for each core relation, a column for each of two models."""
     models = results.shown["models"]
-    names = [head_names(trained, MultiHeadAttention) for trained in models]
-    fig, axes = plt.subplots(
-        len(CORE_RELATIONS), len(names), figsize=(7.5, 4.1), layout="constrained"
-    )
+    size = {"figsize": (7.5, 4.1), "layout": "constrained"}
+    fig, axes = plt.subplots(len(CORE_RELATIONS), len(models), **size)
     fig.get_layout_engine().set(wspace=0.06, hspace=0.08)
-    for relation, row in zip(CORE_RELATIONS, axes, strict=True):
-        style = {
-            "rotation": 0,
-            "ha": "right",
-            "va": "center",
-            "weight": "bold",
-            "color": role_color(relation),
-        }
-        row[0].set_ylabel(relation.replace("-", "–\n"), **style)
-        for ax, of_seed in zip(row, names, strict=True):
-            draw_heads(ax, of_seed, relation)
-    for ax, trained in zip(axes[0], models, strict=True):
-        ax.set_title(f"seed {trained.recipe.seed}", fontsize=10)
+    for column, trained in enumerate(models):
+        names = head_names(trained, MultiHeadAttention)
+        axes[0, column].set_title(f"seed {trained.recipe.seed}", fontsize=10)
+        for row, relation in enumerate(CORE_RELATIONS):
+            draw_who_follows(axes[row, column], names, relation)
+    for ax, relation in zip(axes[:, 0], CORE_RELATIONS, strict=True):
+        style = {"rotation": 0, "ha": "right", "va": "center", "weight": "bold"}
+        ax.set_ylabel(relation.replace("-", "–\n"), color=role_color(relation), **style)
     return fig
 
 
@@ -133,9 +119,11 @@ main = Experiment(
     [CLAIM],
     picture,
     title="Train again: the roles come back,\nbut not always in the same heads",
-    note="{shown[model]}, with each seed · roles by rule\na square: a head, layer.head · filled: has this role",
-    answer="{n[roles found in the same head]:.0%} of the roles stay in their head; that head is right in "
-    "{n[share right, same head]:.0%} of the cases, any head in {n[share right, mean head]:.0%}",
+    note="{shown[model]}, with each seed · roles by rule\n"
+    "a square: a head, layer.head · filled: has this role",
+    answer="{n[roles found in the same head]:.0%} of the roles stay in their head; that head is "
+    "right in {n[share right, same head]:.0%} of the cases, any head in "
+    "{n[share right, mean head]:.0%}",
 )
 
 if __name__ == "__main__":
