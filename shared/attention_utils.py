@@ -1,10 +1,10 @@
-"""Masks, and the numbers that describe an attention pattern.
+"""Masks, and the numbers that describe an attention pattern (its entropy, its distance, rollout).
 
 Masks are predicates on positions, built for the lengths at hand: torch.bool, True = this query may
 attend to this key. That is the convention of F.scaled_dot_product_attention; nn.MultiheadAttention
 means the opposite, so pass it ~mask. Combine masks with &. When query and key lengths differ, the
-last query stands at the last key, as in generation with a cache: query i has position i + T_k -
-T_q.
+last query stands at the last key, as in generation with a cache: query i has position
+i + T_k - T_q.
 
 Statistics take weights (..., T_q, T_k) and answer per query, (..., T_q): average over queries
 afterwards, and never average heads before, since the mean of four sharp heads is a blurred one.
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from shared.attention_checks import check_sizes
 
+Device = torch.device | str | None
 
-def _positions(
-    query_length: int, key_length: int, device: torch.device | str | None
-) -> tuple[Tensor, Tensor]:
-    """Positions of queries (T_q, 1) and of keys (1, T_k), the last query aligned with the last key."""
+
+def _positions(query_length: int, key_length: int, device: Device) -> tuple[Tensor, Tensor]:
+    """Positions of queries (T_q, 1) and keys (1, T_k), the last query aligned with the last key."""
     check_sizes(1, T_q=query_length, T_k=key_length)
     query_position = torch.arange(key_length - query_length, key_length, device=device)
     key_position = torch.arange(key_length, device=device)
@@ -29,7 +29,7 @@ def _positions(
 
 
 def causal_mask(
-    query_length: int, key_length: int | None = None, *, device: torch.device | str | None = None
+    query_length: int, key_length: int | None = None, *, device: Device = None
 ) -> Tensor:
     """May attend to itself and to what comes before -> bool (T_q, T_k). T_k defaults to T_q.
 
@@ -41,18 +41,17 @@ def causal_mask(
     Beware: is_causal=True of F.scaled_dot_product_attention aligns the first query with the first
     key instead.
     """
-    query_position, key_position = _positions(
-        query_length, query_length if key_length is None else key_length, device
-    )
+    key_length = query_length if key_length is None else key_length
+    query_position, key_position = _positions(query_length, key_length, device)
     return key_position <= query_position
 
 
 def padding_mask(lengths: Tensor, key_length: int) -> Tensor:
-    """May attend to real tokens, not to padding at the end -> bool (B, 1, 1, T_k), for every head
-    and every query.
+    """May attend to real tokens, not to padding at the end -> bool (B, 1, 1, T_k).
 
-    lengths: (B,) integers, the number of real tokens of each sequence. Only keys are hidden. The
-    rows of padded queries still produce output, which must stay out of the loss.
+    It holds for every head and every query. lengths: (B,) integers, the number of real tokens of
+    each sequence. Only keys are hidden: the rows of padded queries still produce output, which must
+    stay out of the loss.
 
     The two axes of size 1 matter. A mask (B, T_k) is read as (T_q, T_k), one row for each query,
     and where B happens to be T_q nothing can notice it: the second sentence's padding would be
@@ -60,29 +59,27 @@ def padding_mask(lengths: Tensor, key_length: int) -> Tensor:
     """
     check_sizes(0, T_k=key_length)
     if lengths.dim() != 1 or lengths.is_floating_point() or lengths.dtype == torch.bool:
-        raise ValueError(
-            f"lengths must be integers of shape (B,): got {lengths.dtype} of shape {tuple(lengths.shape)}"
-        )
+        received = f"{lengths.dtype} of shape {tuple(lengths.shape)}"
+        raise ValueError(f"lengths must be integers of shape (B,): got {received}")
     if ((lengths < 0) | (lengths > key_length)).any():
         raise ValueError(f"lengths must lie between 0 and T_k={key_length}: got {lengths.tolist()}")
-    return (torch.arange(key_length, device=lengths.device) < lengths[:, None])[:, None, None, :]
+    is_real = torch.arange(key_length, device=lengths.device) < lengths[:, None]  # -> (B, T_k)
+    return is_real[:, None, None, :]
 
 
 def document_mask(text: Tensor) -> Tensor:
-    """May attend within the same text -> bool (..., T, T), for texts that stand one behind the
-    other in one row.
+    """May attend within the same text -> bool (..., T, T).
 
-    text: (..., T), which text each position belongs to; with causal_mask the training mask of
-    language models.
+    For texts that stand one behind the other in one row: with causal_mask it is the training mask
+    of language models. text: (..., T), which text each position belongs to.
     """
     return text[..., :, None] == text[..., None, :]
 
 
-def local_mask(
-    query_length: int, key_length: int, window: int, *, device: torch.device | str | None = None
-) -> Tensor:
-    """May attend up to `window` positions away, to both sides -> bool (T_q, T_k); 2 * window + 1
-    keys at most.
+def local_mask(query_length: int, key_length: int, window: int, *, device: Device = None) -> Tensor:
+    """May attend up to `window` positions away, to both sides -> bool (T_q, T_k).
+
+    So a query sees 2 * window + 1 keys at most.
     """
     check_sizes(0, window=window)
     query_position, key_position = _positions(query_length, key_length, device)
@@ -90,12 +87,12 @@ def local_mask(
 
 
 def streaming_mask(
-    length: int, window: int | None, sinks: int = 0, *, device: torch.device | str | None = None
+    length: int, window: int | None, sinks: int = 0, *, device: Device = None
 ) -> Tensor:
-    """May attend to the last `window` positions, itself included, and to the first `sinks` -> bool
-    (T, T), causal.
+    """May attend to the last `window` positions and to the first `sinks` -> bool (T, T), causal.
 
-    What a cache keeps that rolls (Xiao et al. 2023). window None: to all that came before.
+    That is what a rolling cache keeps (Xiao et al. 2023). The window includes the position itself;
+    None is a window that has room for all.
     """
     causal = causal_mask(length, device=device)
     if window is None:
@@ -107,7 +104,7 @@ def streaming_mask(
 
 
 def strided_mask(
-    query_length: int, key_length: int, stride: int, *, device: torch.device | str | None = None
+    query_length: int, key_length: int, stride: int, *, device: Device = None
 ) -> Tensor:
     """May attend to every stride-th position, counted from itself -> bool (T_q, T_k)."""
     check_sizes(1, stride=stride)
@@ -116,19 +113,18 @@ def strided_mask(
 
 
 def attention_entropy(weights: Tensor) -> Tensor:
-    """Entropy of each query's weights in nats -> (..., T_q): 0 for one key only, ln n for n equal
-    keys.
+    """Entropy of each query's weights in nats -> (..., T_q).
 
-    H_i = - sum_j a_ij ln a_ij with 0 ln 0 = 0 (Ghader & Monz 2017).
+    H_i = - sum_j a_ij ln a_ij with 0 ln 0 = 0 (Ghader & Monz 2017). It is 0 if all weight lies on
+    one key, and ln n for n equal weights.
     """
     return torch.special.entr(weights).sum(dim=-1)  # (..., T_q, T_k) -> (..., T_q)
 
 
 def normalized_entropy(weights: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Entropy over the largest value that the row can reach, ln(number of keys it may see) -> (...,
-    T_q) in [0, 1].
+    """Entropy over the largest that the row can reach, ln(number of keys it may see) -> (..., T_q).
 
-    A row that sees fewer than two keys has no choice, hence no value: NaN. Average with nanmean.
+    So it lies in [0, 1]. A row that sees fewer than two keys has no choice, hence no value: NaN. Average with nanmean.
     Without this division a causal head looks sharper than it is, because its early rows see few
     keys.
     """
@@ -144,22 +140,21 @@ def attention_distance(weights: Tensor) -> Tensor:
     Compare with uniform attention, averaged over rows: (n² - 1) / 3n without a mask, (n - 1) / 4
     under a causal one.
     """
-    query_position, key_position = _positions(weights.size(-2), weights.size(-1), weights.device)
-    return (weights * (query_position - key_position).abs()).sum(
-        dim=-1
-    )  # (..., T_q, T_k) -> (..., T_q)
+    query_position, key_position = _positions(*weights.shape[-2:], weights.device)
+    distance = (query_position - key_position).abs()
+    return (weights * distance).sum(dim=-1)  # (..., T_q, T_k) -> (..., T_q)
 
 
 def attention_rollout(weights: list[Tensor]) -> Tensor:
-    """How much of each input position is in each output position after all layers -> (..., T, T),
-    rows sum to 1.
+    """How much of each input position is in each output position after all layers -> (..., T, T).
 
     weights: one tensor (..., H, T, T) per layer, the first layer first. Heads are averaged and half
     of every row is the residual connection: R_l = (A_l / 2 + I / 2) R_(l-1) (Abnar & Zuidema 2020).
+    Rows sum to 1.
     """
     if not weights:
         raise ValueError("rollout needs the weights of at least one layer: got an empty list")
-    identity = torch.eye(weights[0].size(-1), dtype=weights[0].dtype, device=weights[0].device)
+    identity = torch.eye(weights[0].size(-1)).to(weights[0])
     rollout = identity
     for layer in weights:
         rollout = (layer.mean(dim=-3) + identity) / 2 @ rollout  # -> (..., T, T)

@@ -10,6 +10,7 @@ weights, too, but means nothing.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,81 +23,79 @@ ENDS = {"first layer": 0, "last layer": -1}
 
 
 def _check(weights: Tensor, mask: Tensor) -> None:
-    n, _, length, keys = weights.shape if weights.dim() == 4 else (0, 0, 0, 0)
-    if (
-        length != keys
-        or tuple(mask.shape) != (n, 1, length, keys)
-        or mask.dtype != torch.bool
-        or not length
-    ):
+    """Raises ValueError for other shapes than above."""
+    length = weights.size(-1)
+    expected = (len(weights), 1, length, length)
+    square = weights.dim() == 4 and weights.size(-2) == length > 0
+    if not square or tuple(mask.shape) != expected or mask.dtype != torch.bool:
         raise ValueError(
-            "statistics need weights (N, H, T, T) and a bool mask (N, 1, T, T): got "
-            f"{tuple(weights.shape)} and {mask.dtype} {tuple(mask.shape)}; add the axis of sentences with unsqueeze(0)"
+            "statistics need weights (N, H, T, T) and a bool mask (N, 1, T, T): "
+            f"got {tuple(weights.shape)} and {mask.dtype} {tuple(mask.shape)}; "
+            "add the axis of sentences with unsqueeze(0)"
         )
 
 
 def _mean(values: Tensor, rows: Tensor) -> Tensor:
-    """Mean over the rows that count -> (H,), NaN if none does; values (N, H, R), rows bool (N, 1,
-    R).
+    """Mean over the rows that count -> (H,), NaN if none does.
+
+    values: (N, H, R); rows: bool (N, 1, R).
     """
     return values.double().masked_fill(~rows, 0).sum(dim=(0, 2)) / rows.sum()  # (N, H, R) -> (H,)
 
 
 def offset_weight(weights: Tensor, mask: Tensor, offset: int) -> Tensor:
-    """Mean weight on the key `offset` places away (-1: the word before), over the rows that have
-    one -> (H,).
+    """Mean weight on the key `offset` places away (-1: the word before) -> (H,).
+
+    Over the rows that have such a key.
     """
     _check(weights, mask)
-    return _mean(
-        weights.diagonal(offset, dim1=-2, dim2=-1), mask.diagonal(offset, dim1=-2, dim2=-1)
-    )
+    there = weights.diagonal(offset, dim1=-2, dim2=-1)  # (N, H, T, T) -> (N, H, rows with this key)
+    return _mean(there, mask.diagonal(offset, dim1=-2, dim2=-1))
 
 
 def first_weight(weights: Tensor, mask: Tensor) -> Tensor:
-    """Mean weight on the first word -> (H,). The first row is skipped: under a causal mask it has
-    no other choice.
+    """Mean weight on the first word -> (H,).
+
+    The first row is skipped: under a causal mask it has no other choice.
     """
     _check(weights, mask)
     return _mean(weights[:, :, 1:, 0], mask[:, :, 1:, 0])
 
 
-def offset_shares(weights: Tensor, mask: Tensor, offsets: Iterable[int]) -> dict[int, Tensor]:
-    """Offset -> share of the rows with such a key whose largest weight lies there (H,); see Voita
-    et al. 2019: 0.9.
-    """
+def is_largest(weights: Tensor, mask: Tensor) -> Tensor:
+    """Whether a weight is the largest of its row, bool (N, H, T, T); of equal ones the first is."""
     _check(weights, mask)
-    length, shares = weights.size(-1), {}
-    attended = weights.masked_fill(~mask, -1.0).argmax(dim=-1)  # (N, H, T, T) -> (N, H, T)
-    away = attended - torch.arange(length, device=weights.device)
-    for offset in offsets:
-        start, end = (
-            max(-offset, 0),
-            length - max(offset, 0),
-        )  # the rows whose key lies inside the matrix
-        shares[offset] = _mean(
-            (away == offset)[..., start:end], mask.diagonal(offset, dim1=-2, dim2=-1)
-        )
-    return shares
+    largest = weights.masked_fill(~mask, -1.0).argmax(dim=-1, keepdim=True)  # -> (N, H, T, 1)
+    return largest == torch.arange(weights.size(-1), device=weights.device)
+
+
+def offset_shares(weights: Tensor, mask: Tensor, offsets: Iterable[int]) -> dict[int, Tensor]:
+    """Offset -> share of the rows with such a key whose largest weight lies there, (H,).
+
+    Voita et al. 2019 ask for 0.9.
+    """
+    largest = is_largest(weights, mask)
+    return {offset: offset_weight(largest, mask, offset) for offset in offsets}
 
 
 def first_share(weights: Tensor, mask: Tensor) -> Tensor:
     """Share of the rows, the first aside, whose largest weight lies on the first word -> (H,)."""
-    _check(weights, mask)
-    attended = weights.masked_fill(~mask, -1.0).argmax(dim=-1)  # (N, H, T, T) -> (N, H, T)
-    return _mean(attended[..., 1:] == 0, mask[:, :, 1:, 0])
+    return first_weight(is_largest(weights, mask), mask)
 
 
 def relation_weight(weights: Tensor, gold: Tensor) -> Tensor:
-    """Mean weight on the gold key or keys, over the queries that have one -> (H,); gold bool (N, T,
-    T).
+    """Mean weight on the gold key or keys, over the queries that have one -> (H,).
+
+    gold: bool (N, T, T).
     """
     on_gold = weights.masked_fill(~gold.unsqueeze(1), 0).sum(dim=-1)  # (N, H, T, T) -> (N, H, T)
     return _mean(on_gold, gold.any(dim=-1).unsqueeze(1))
 
 
 def largest_weight(weights: Tensor, mask: Tensor) -> Tensor:
-    """The largest weight of a row, mean over the rows of real words -> (H,): 1 if one key gets it
-    all.
+    """The largest weight of a row, mean over the rows of real words -> (H,).
+
+    It is 1 if one key gets it all.
     """
     _check(weights, mask)
     return _mean(weights.amax(dim=-1), mask.any(dim=-1))  # (N, H, T, T) -> (N, H, T) -> (H,)
@@ -113,8 +112,9 @@ def effective_context(weights: Tensor, mask: Tensor) -> Tensor:
 
 
 def even_weights(mask: Tensor) -> Tensor:
-    """The head that does not choose: 1/n on each key it may see -> (N, 1, T, T), the baseline of
-    every mean weight.
+    """The head that does not choose: 1/n on each key it may see -> (N, 1, T, T).
+
+    It is the baseline of every mean weight.
     """
     return mask / mask.sum(dim=-1, keepdim=True).clamp(min=1)
 
@@ -132,8 +132,7 @@ def normalized_distance(weights: Tensor, mask: Tensor) -> Tensor:
 
 
 def head_statistics(weights: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """How widely: name -> one number for each head, (H,) in float64. Raises ValueError for other
-    shapes than above.
+    """How widely a head spreads its weight: name -> one number for each head, (H,) in float64.
 
     The normalised numbers are 1 for even weights. NaN: no row has a choice, in sentences of one
     word.
@@ -152,23 +151,28 @@ def head_statistics(weights: Tensor, mask: Tensor) -> dict[str, Tensor]:
     }
 
 
+def stacked(layers: list[dict[Any, Tensor]]) -> dict[Any, Tensor]:
+    """The numbers of all layers as one tensor for each name: L times (H,) -> (L, H)."""
+    numbers = {}
+    for name in layers[0]:
+        numbers[name] = torch.stack([layer[name] for layer in layers])
+    return numbers
+
+
 def layer_statistics(layers: list[Tensor], mask: Tensor) -> dict[str, Tensor]:
     """head_statistics of every layer: name -> one number for each head, (L, H)."""
-    found = [head_statistics(weights, mask) for weights in layers]
-    return {name: torch.stack([layer[name] for layer in found]) for name in found[0]}
+    return stacked([head_statistics(weights, mask) for weights in layers])
 
 
 def composed(a: Tensor, b: Tensor) -> float:
-    """|AB| / |A| |B|, Frobenius norms: how much of what the one gives the other takes (Elhage et
-    al. 2021).
-    """
+    """|AB| / |A| |B|, Frobenius norms: how much of what A gives B takes (Elhage et al. 2021)."""
     return ((a @ b).norm() / (a.norm() * b.norm())).item()
 
 
 def added_by_heads(attention: nn.Module, heads: Tensor) -> Tensor:
     """head_h W_O^h, what each head adds to the output: (..., H, T, d_v) -> (..., H, T, d_model).
 
-    attention: with num_heads and w_o, as MultiHeadAttention; its output is their sum over heads
+    attention: with num_heads and w_o, as MultiHeadAttention, whose output is their sum over heads
     plus the bias of w_o.
     """
     parts = attention.w_o.weight.T.unflatten(0, (attention.num_heads, -1))

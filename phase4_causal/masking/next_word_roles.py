@@ -5,6 +5,8 @@ know the subject one place earlier, where it predicts the verb, so here the word
 asked. Only words of the past can be found: the noun may look for its determiner, but not the
 determiner for its noun. The rest of the rule is that of shared/grammar/roles.py: by how much,
 against which baselines, and on both halves of the held-out sentences.
+
+    python phase4_causal/masking/next_word_roles.py
 """
 
 from dataclasses import dataclass, replace
@@ -20,16 +22,19 @@ from shared.grammar.scores import (
     attended_word,
     best_fixed_offset,
     gold_matrices,
-    relation_name,
     share_of_others,
     share_right,
+    with_relations,
 )
-from shared.toy_language import TOY_SENTENCE, Sentence
+from shared.toy_language import Sentence
 from shared.training import Trained
 
-# relation -> the direction in which the word that is looked for stands in the past
-PAST = {"determiner-noun": "backward", "verb-subject": "forward", "verb-place": "backward"}
-RELATIONS = tuple(relation_name(relation, direction) for relation, direction in PAST.items())
+# name -> relation of the grammar, and the direction in which the word that is looked for has passed
+PAST_RELATIONS = {
+    "noun → determiner": ("determiner-noun", "backward"),
+    "verb → subject": ("verb-subject", "forward"),
+    "place → verb": ("verb-place", "backward"),
+}
 
 
 @dataclass(frozen=True)
@@ -44,31 +49,19 @@ class Followed:
         return self.found - self.needed
 
 
-Relations = dict[str, Followed]  # by name, one of RELATIONS
-
-
 @dataclass(frozen=True)
 class Asked:
-    """The heads of a model, asked on both halves of the held-out sentences."""
+    """What the heads of a model follow on both halves of the held-out sentences."""
 
-    naming: Relations
-    scoring: Relations
-
-
-def gold_of_past(sentences: list[Sentence], length: int) -> dict[str, Tensor]:
-    """Name of a relation -> gold, bool (N, T, T): which query has which key. <start> is number 0."""
-    forward = gold_matrices(sentences, length, shift=1)
-    gold = {}
-    for name, (relation, direction) in zip(RELATIONS, PAST.items(), strict=True):
-        gold[name] = forward[relation] if direction == "forward" else forward[relation].mT
-    return gold
+    naming: dict[str, Followed]  # by relation, on the half that names heads
+    scoring: dict[str, Followed]  # on the other half
 
 
 def asked_one_before(gold: Tensor) -> Tensor:
     """The same keys, asked by the word before the query, where the query is predicted.
 
-    gold (N, T, T) -> (N, T, T). Where the key itself is the word before, nobody is asked, because a
-    head's own position never counts.
+    gold: bool (N, T, T), which query has which key. Where the key itself is the word before, nobody
+    is asked, because a head's own position never counts.
     """
     earlier = torch.zeros_like(gold)
     earlier[:, :-1] = gold[:, 1:]  # row i asks what row i + 1 would have asked
@@ -76,47 +69,51 @@ def asked_one_before(gold: Tensor) -> Tensor:
     return earlier & ~own_position
 
 
+def gold_one_before(sentences: list[Sentence], length: int) -> dict[str, Tensor]:
+    """Name of a relation -> bool (N, T, T): which query has which key, asked one word before.
+
+    Place 0 is <start>.
+    """
+    gold = gold_matrices(sentences, length, shift=1)
+    return {name: asked_one_before(gold[key]) for name, key in PAST_RELATIONS.items()}
+
+
+def attended_by(trained: Trained, sentences: list[Sentence]) -> Tensor:
+    """The place that each query attends to most, (L, N, H, T)."""
+    layers, _ = patterns_of(trained, sentences)
+    return attended_word(torch.stack(layers))  # (L, N, H, T, T) -> (L, N, H, T)
+
+
 def followed(
-    trained: Trained,
-    untrained: list[Trained],
-    sentences: list[Sentence],
-    *,
-    one_before: bool = True,
-) -> Relations:
-    """How often the heads follow each relation, asked one word before, or at the word itself.
+    trained: Trained, blanks: list[Trained], sentences: list[Sentence]
+) -> dict[str, Followed]:
+    """How often the heads follow each relation, asked one word before.
 
     A head has to find its word MARGIN more often than the best fixed offset and than the best head
-    of the untrained models, and TWICE as often as the words without the relation look there.
+    of the untrained models, `blanks`, and TWICE as often as the words without the relation look
+    there.
     """
-    layers, mask = patterns_of(trained, sentences)
-    attended = [attended_word(weights) for weights in layers]
-    attended_by_blanks = []
-    for model in untrained:
-        blank_layers, _ = patterns_of(model, sentences)
-        attended_by_blanks += [attended_word(weights) for weights in blank_layers]
+    _, mask = patterns_of(trained, sentences)
+    attended = attended_by(trained, sentences)
+    by_blanks = torch.stack([attended_by(blank, sentences) for blank in blanks])
     relations = {}
-    for name, gold in gold_of_past(sentences, mask.size(-1)).items():
-        asked = asked_one_before(gold) if one_before else gold
-        found = torch.stack([share_right(words, asked) for words in attended])
-        others = torch.stack([share_of_others(words, asked, mask[:, 0]) for words in attended])
-        by_chance = max(share_right(words, asked).max().item() for words in attended_by_blanks)
-        _, by_offset = best_fixed_offset(asked)
-        needed = (TWICE * others).clamp(min=max(by_chance, by_offset) + MARGIN)
+    for name, asked in gold_one_before(sentences, mask.size(-1)).items():
+        found = share_right(attended, asked)
+        others = share_of_others(attended, asked, mask[:, 0])
+        by_chance = share_right(by_blanks, asked).max().item()
+        needed = (TWICE * others).clamp(min=max(by_chance, best_fixed_offset(asked)) + MARGIN)
         relations[name] = Followed(found, needed)
     return relations
 
 
-def on_both_halves(trained: Trained, *, one_before: bool = True) -> Asked:
+def on_both_halves(trained: Trained) -> Asked:
     """What heads follow on the half of the sentences that names them, and on the other half."""
-    untrained = []
+    blanks = []
     for i in range(UNTRAINED):
         recipe = replace(trained.recipe, seed=trained.recipe.seed + i)
-        untrained.append(training.untrained(recipe, CausalSelfAttention))
+        blanks.append(training.untrained(recipe, CausalSelfAttention))
     for_naming, for_scoring = halves()
-    return Asked(
-        followed(trained, untrained, for_naming, one_before=one_before),
-        followed(trained, untrained, for_scoring, one_before=one_before),
-    )
+    return Asked(followed(trained, blanks, for_naming), followed(trained, blanks, for_scoring))
 
 
 def relation_of(asked: Asked, layer: int, head: int) -> str:
@@ -126,8 +123,8 @@ def relation_of(asked: Asked, layer: int, head: int) -> str:
     """
     best, largest = NO_NAME, 0.0
     for name in asked.naming:
-        margin = asked.naming[name].margin[layer, head].item()
-        agreed = asked.scoring[name].margin[layer, head].item() >= 0
+        margin = asked.naming[name].margin[layer, head]
+        agreed = asked.scoring[name].margin[layer, head] >= 0
         if agreed and margin >= largest:
             best, largest = name, margin
     return best
@@ -135,7 +132,7 @@ def relation_of(asked: Asked, layer: int, head: int) -> str:
 
 def relations_of_heads(asked: Asked) -> list[list[str]]:
     """[layer][head] -> the relation of each head, or "no name"."""
-    num_layers, num_heads = asked.naming[RELATIONS[0]].found.shape
+    num_layers, num_heads = asked.naming["verb → subject"].found.shape
     layers = []
     for layer in range(num_layers):
         layers.append([relation_of(asked, layer, head) for head in range(num_heads)])
@@ -143,10 +140,8 @@ def relations_of_heads(asked: Asked) -> list[list[str]]:
 
 
 def main() -> None:
-    """Who is asked about the subject of "sat": the verb itself, or the word before it."""
-    words = ["<start>", "the", "cat", "often", *TOY_SENTENCE.split()[2:]]
-    gold = torch.zeros(1, len(words), len(words), dtype=torch.bool)
-    gold[0, words.index("sat"), words.index("cat")] = True
+    words = ["the", "cat", "often", "sat", "on", "the", "mat"]
+    gold = gold_matrices([with_relations(words)], len(words))["verb-subject", "forward"]
     askers = {"at the word itself": gold, "one word before": asked_one_before(gold)}
     for asker, matrix in askers.items():
         _, query, key = matrix.nonzero()[0].tolist()

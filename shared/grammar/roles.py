@@ -27,16 +27,15 @@ by these rules.
 
 import itertools
 import math
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from shared import training
 from shared.grammar.scores import (
+    Key,
     attended_word,
     best_fixed_offset,
     gold_matrices,
@@ -49,27 +48,25 @@ from shared.head_statistics import (
     even_weights,
     first_share,
     head_statistics,
+    layer_statistics,
     offset_shares,
+    stacked,
 )
 from shared.toy_language import Sentence
 from shared.toy_model import MakeAttention
 from shared.training import Recipe, Trained, attention_on
 
 POSITIONAL, MARGIN = 0.90, 0.10  # Voita et al. 2019
-FARTHEST = 5  # fixed offsets tried to each side
+FIXED_OFFSETS = range(-5, 6)  # the offsets that are tried
 UNTRAINED = 3  # models of the control
 TWICE = 2  # the related words find their word so many times as often as the others
 MOST = 0.50  # of the other words look at the word of a column
 NO_NAME = "no name"
 RULE_KINDS = ("position", "relation", "column")  # in this order they are tried
 
-Key = tuple[str, str]  # relation, direction
-Place = (
-    int | str
-)  # an offset, or "first": the first word, which is <start> for a model of next words
-NAMES: dict[Place, str] = {
-    offset: f"offset {offset:+d}" for offset in range(-FARTHEST, FARTHEST + 1)
-}
+# An offset, or "first": the first word, which is <start> for a model of next words.
+Place = int | str
+NAMES: dict[Place, str] = {offset: f"offset {offset:+d}" for offset in FIXED_OFFSETS}
 NAMES |= {offset: name for name, offset in OFFSETS.items()}
 NAMES["first"] = "first word"
 
@@ -105,9 +102,7 @@ class Baselines:
     """What a head that learned nothing reaches, and so how often a head must follow a rule."""
 
     fixed_offset: dict[Key, float]
-    untrained: dict[
-        Place | Key, float
-    ]  # the best head of all untrained models; by name for a column
+    untrained: dict[Place | Key, float]  # the best head of all untrained models; columns by name
     even: dict[str, float]  # statistics of even weights, 1/n on each word
 
     def bar(self, key: Key) -> float:
@@ -146,57 +141,44 @@ class Halves:
 def golds(sentences: list[Sentence], objective: str = "masked word") -> dict[Key, Tensor]:
     """(relation, direction) -> gold, bool (N, T, T): which query has which key.
 
-    A model of next words reads its sentences between <start> and <end>, so T is larger by two.
+    A model of next words reads <start> before its sentences, so T is larger by one.
     """
-    around = int(objective != "masked word")
-    length = max(len(sentence.words) for sentence in sentences) + 2 * around
-    gold = {}
-    for relation, forward in gold_matrices(sentences, length, around).items():
-        gold[relation, "forward"], gold[relation, "backward"] = forward, forward.mT
-    return gold
+    start = int(objective != "masked word")
+    longest = max(len(sentence.words) for sentence in sentences)
+    return gold_matrices(sentences, start + longest, start)
 
 
 def attention_asked(trained: Trained, sentences: list[Sentence]) -> tuple[list[Tensor], Tensor]:
     """The weights of each layer, (N, H, T, T), and what each word may see, bool (N, 1, T, T).
 
-    Only words are asked where they look. <start> has no choice under a causal mask, since it sees
-    itself alone. <end> has never been a query in training, because nothing follows it. It is also
-    the only token behind the place of a sentence, so under a causal mask "most → place" would be
-    said of a head by what <end> alone looks at.
+    Only words are asked where they look. <start> sees nothing here: under a causal mask it has no
+    choice, since it sees itself alone. <end> is left out, because it has never been a query in
+    training. Under a causal mask it would also be the only token behind the place of a sentence, so
+    "most → place" would be said of a head by what <end> alone looks at.
     """
     objective = trained.recipe.objective
-    layers, visible = attention_on(trained.model, sentences, objective)
-    before = int(objective != "masked word")  # <start>
-    lengths = torch.tensor([len(sentence.words) for sentence in sentences])
-    position = torch.arange(visible.size(-1)) - before
-    is_word = (position >= 0) & (position < lengths[:, None])  # -> (N, T)
-    mask = visible.cpu() & is_word[:, None, :, None]  # (N, T) -> (N, 1, T, 1)
-    return [weights.cpu() for weights in layers], mask
+    layers, mask = attention_on(trained.model, sentences, objective, end=False)
+    if objective != "masked word":
+        mask[:, :, 0] = False
+    return layers, mask
 
 
 def scores_of(trained: Trained, sentences: list[Sentence]) -> Scores:
     """All scores of a model, whether it guesses hidden words or next words."""
     layers, mask = attention_asked(trained, sentences)
-    gold = golds(sentences, trained.recipe.objective)
-    place, relation = defaultdict(list), defaultdict(list)
-    others, statistics = defaultdict(list), defaultdict(list)
-    for weights in layers:
-        shares = offset_shares(weights, mask, range(-FARTHEST, FARTHEST + 1))
-        shares["first"] = first_share(weights, mask)
-        for name, share in shares.items():
-            place[name].append(share)
-        attended = attended_word(weights)
-        for key, matrix in gold.items():
-            relation[key].append(share_right(attended, matrix))
-            others[key].append(share_of_others(attended, matrix, mask[:, 0]))
-        for name, value in head_statistics(weights, mask).items():
-            statistics[name].append(value)
-    return Scores(stacked(place), stacked(relation), stacked(others), stacked(statistics))
+    attended = attended_word(torch.stack(layers))  # (L, N, H, T, T) -> (L, N, H, T)
+    relation, others = {}, {}
+    for key, gold in golds(sentences, trained.recipe.objective).items():
+        relation[key] = share_right(attended, gold)
+        others[key] = share_of_others(attended, gold, mask[:, 0])
+    place = stacked([place_shares(weights, mask) for weights in layers])
+    return Scores(place, relation, others, layer_statistics(layers, mask))
 
 
-def stacked(by_layer: dict[Any, list[Tensor]]) -> dict[Any, Tensor]:
-    """The numbers of all layers as one tensor: L times (H,) -> (L, H)."""
-    return {name: torch.stack(layers) for name, layers in by_layer.items()}
+def place_shares(weights: Tensor, mask: Tensor) -> dict[Place, Tensor]:
+    """Share of the rows whose largest weight lies in each place, (H,)."""
+    shares = offset_shares(weights, mask, FIXED_OFFSETS)
+    return shares | {"first": first_share(weights, mask)}
 
 
 def halves() -> tuple[list[Sentence], list[Sentence]]:
@@ -219,7 +201,7 @@ def baselines_on(sentences: list[Sentence], blanks: list[Trained]) -> Baselines:
     models = [scores_of(blank, sentences) for blank in blanks]
     fixed_offset, untrained = {}, {}
     for key, gold in golds(sentences, blanks[0].recipe.objective).items():
-        _, fixed_offset[key] = best_fixed_offset(gold)
+        fixed_offset[key] = best_fixed_offset(gold)
         untrained[key] = best_head([scores.relation[key] for scores in models])
     for place in NAMES:
         untrained[place] = best_head([scores.place[place] for scores in models])
@@ -227,7 +209,8 @@ def baselines_on(sentences: list[Sentence], blanks: list[Trained]) -> Baselines:
         untrained[name] = best_head([scores.others[key] for scores in models])
     _, mask = attention_asked(blanks[0], sentences)
     even = head_statistics(even_weights(mask), mask)
-    return Baselines(fixed_offset, untrained, {name: value.item() for name, value in even.items()})
+    even_numbers = {name: value.item() for name, value in even.items()}
+    return Baselines(fixed_offset, untrained, even_numbers)
 
 
 def best_head(shares: list[Tensor]) -> float:
@@ -258,7 +241,7 @@ class Rule:
 
     @property
     def margin(self) -> float:
-        """By how much the head passes. Below 0 it does not, nor if there was nobody to ask (NaN)."""
+        """By how much the head passes, below 0 if it does not, or if nobody could be asked (NaN)."""
         return -math.inf if math.isnan(self.share) else self.share - self.needed
 
 
@@ -288,21 +271,28 @@ class Tried:
         return self.worse.margin >= 0
 
 
+def needed_beside_others(least: float, others: Tensor) -> Tensor:
+    """How often related words must find their word, of each head: TWICE as often as the others.
+
+    least: how often at least, by the baselines. others: the share of the other words that look at
+    the same word, (L, H), NaN if there are none.
+    """
+    return (TWICE * others).nan_to_num().clamp(min=least)
+
+
 def rules_of(half: Half, layer: int, head: int) -> list[Rule]:
     """How often this head follows each rule on one half of the sentences, and how often it must."""
-    scores, base = half.scores, half.baselines
+    scores, base, at = half.scores, half.baselines, (layer, head)
     rules = []
     for place, share in scores.place.items():
         needed = base.needed_for_position(place)
-        rules.append(Rule(NAMES[place], "position", share[layer, head].item(), needed))
+        rules.append(Rule(NAMES[place], "position", share[at].item(), needed))
     for key, share in scores.relation.items():
-        by_others = scores.others[key][
-            layer, head
-        ].item()  # if nobody is asked it is NaN, and max passes over it
-        needed = max(base.needed_for_relation(key), TWICE * by_others)
-        rules.append(Rule(relation_name(*key), "relation", share[layer, head].item(), needed))
+        needed = needed_beside_others(base.needed_for_relation(key), scores.others[key])
+        name = relation_name(*key)
+        rules.append(Rule(name, "relation", share[at].item(), needed[at].item()))
     for name, key in COLUMN_RULES.items():
-        by_others = scores.others[key][layer, head].item()
+        by_others = scores.others[key][at].item()
         rules.append(Rule(name, "column", by_others, base.needed_for_column(name)))
     return rules
 

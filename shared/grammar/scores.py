@@ -17,15 +17,15 @@ from shared.grammar.best_reader import KIND, ORDER
 from shared.toy_language import RELATIONS, Sentence
 from shared.training import Trained
 
+Key = tuple[str, str]  # relation, direction
+
 DIRECTIONS = ("forward", "backward")
 # The adjective is left out: it carries no information about its noun and serves as a control.
 CORE_RELATIONS = ("determiner-noun", "verb-subject", "verb-place")
 
 
 def relation_name(relation: str, direction: str) -> str:
-    """("verb-place", "backward") -> "place → verb": from the word that looks to the word it looks
-    at.
-    """
+    """("verb-place", "backward") -> "place → verb": who looks → at whom."""
     source, target = relation.split("-")
     if direction == "backward":
         source, target = target, source
@@ -69,104 +69,103 @@ def related_pairs(name: str, words: Sequence[str]) -> set[tuple[int, int]]:
     return set()
 
 
-def gold_matrices(sentences: list[Sentence], length: int, shift: int = 0) -> dict[str, Tensor]:
-    """Relation -> bool (N, T, T): True where the query (row) has its gold key (column), forward.
+def gold_matrices(sentences: list[Sentence], length: int, shift: int = 0) -> dict[Key, Tensor]:
+    """(relation, direction) -> bool (N, T, T): True where a query (row) has its gold key (column).
 
     shift: how many special tokens stand before the first word.
     """
     gold = {}
-    for name in RELATIONS:
+    for relation in RELATIONS:
         places = []
         for n, sentence in enumerate(sentences):
-            for source, target in sentence.relations.get(name, ()):
+            for source, target in sentence.relations.get(relation, ()):
                 places.append((n, source + shift, target + shift))
-        gold[name] = torch.zeros(len(sentences), length, length, dtype=torch.bool)
+        forward = torch.zeros(len(sentences), length, length, dtype=torch.bool)
         if places:
-            gold[name][torch.tensor(places).unbind(dim=-1)] = True
+            forward[torch.tensor(places).unbind(dim=-1)] = True
+        gold[relation, "forward"] = forward
+        gold[relation, "backward"] = forward.mT
     return gold
 
 
 def attended_word(weights: Tensor) -> Tensor:
     """Where the largest weight of each query lies, its own position aside.
 
-    (N, H, T, T) -> (N, H, T)
+    (..., T, T) -> (..., T)
     """
     own_position = torch.eye(weights.size(-1), dtype=torch.bool, device=weights.device)
     return weights.masked_fill(own_position, -1.0).argmax(dim=-1)
 
 
-def at_attended(marked: Tensor, attended: Tensor) -> Tensor:
-    """Whether the key that each query attends to is marked, bool (N, H, T).
+def count_at_attended(marked: Tensor, attended: Tensor) -> Tensor:
+    """How many queries of each head attend to a key that is marked for them -> (..., H), float64.
 
-    marked: bool (N, T, T), the same for all heads; attended: (N, H, T).
+    marked: bool (N, T, T), the same for all heads; attended: (..., N, H, T).
     """
-    of_heads = marked.unsqueeze(1).expand(-1, attended.size(1), -1, -1)  # (N, T, T) -> (N, H, T, T)
-    return of_heads.gather(-1, attended.unsqueeze(-1)).squeeze(-1)  # (N, H, T, T) -> (N, H, T)
+    of_heads = marked.unsqueeze(1).expand(*attended.shape, -1)  # (N, T, T) -> (..., N, H, T, T)
+    there = of_heads.gather(-1, attended.unsqueeze(-1)).squeeze(-1)  # -> (..., N, H, T)
+    return there.double().sum(dim=(-3, -1))
 
 
 def share_right(attended: Tensor, gold: Tensor) -> Tensor:
-    """Of the queries that have a gold key, the share that attends to one -> (H,).
+    """Of the queries that have a gold key, the share that attends to one -> (..., H).
 
-    attended: (N, H, T); gold: bool (N, T, T).
+    attended: (..., N, H, T), ... are layers, if there are several; gold: bool (N, T, T).
     """
-    right = at_attended(gold, attended)
-    asked = gold.any(dim=-1)  # (N, T, T) -> (N, T)
-    return torch.stack([head[asked].double().mean() for head in right.unbind(dim=1)])
+    return count_at_attended(gold, attended) / gold.any(dim=-1).sum()
 
 
 def share_of_others(attended: Tensor, gold: Tensor, visible: Tensor) -> Tensor:
-    """How often words without a relation attend to the word that others are related to -> (H,).
+    """How often words without a relation attend to the word that others are related to.
 
     Asked are all pairs of a gold key and another word that may see it but is not related to it.
-    NaN if there is no such pair. visible: bool (N, T, T), which keys each query may see.
+    NaN if there is no such pair. visible: bool (N, T, T), which keys each query may see; all else
+    as in share_right.
     """
     own_position = torch.eye(gold.size(-1), dtype=torch.bool)
     others = gold.any(dim=-2, keepdim=True) & visible & ~gold & ~own_position
-    there = at_attended(others, attended)
-    return there.double().sum(dim=(0, 2)) / others.sum()  # (N, H, T) -> (H,)
+    return count_at_attended(others, attended) / others.sum()
 
 
-def best_fixed_offset(gold: Tensor) -> tuple[int, float]:
-    """The offset j - i that is right most often for a relation, and how often it is.
+def best_fixed_offset(gold: Tensor) -> float:
+    """How often one offset j - i is right for a relation, the one that is right most often.
 
     It is the guess of a head that is blind to words.
     """
-    asked = int(gold.any(dim=-1).sum())
     length = gold.size(-1)
-    offsets = [offset for offset in range(1 - length, length) if offset != 0]
-    shares = [gold.diagonal(offset, dim1=-2, dim2=-1).sum().item() / asked for offset in offsets]
-    return offsets[shares.index(max(shares))], max(shares)
+    right = []
+    for offset in range(1 - length, length):
+        if offset != 0:
+            right.append(gold.diagonal(offset, dim1=-2, dim2=-1).sum().item())
+    return max(right) / gold.any(dim=-1).sum().item()
 
 
-def score_heads(
-    layers: list[Tensor], sentences: list[Sentence], shift: int = 0
-) -> dict[str, Tensor]:
-    """Relation -> accuracy of every head in both directions, (L, H, 2).
+def score_heads(layers: list[Tensor], sentences: list[Sentence]) -> dict[str, Tensor]:
+    """Relation -> share right of every head in both directions, (L, H, 2).
 
     layers: the weights of each layer, (N, H, T, T).
     """
-    gold = gold_matrices(sentences, layers[0].size(-1), shift)
-    attended = [attended_word(weights.cpu()) for weights in layers]
+    attended = attended_word(torch.stack(layers))  # (L, N, H, T, T) -> (L, N, H, T)
+    gold = gold_matrices(sentences, attended.size(-1))
     scores = {}
-    for name, forward in gold.items():
-        ways = []
-        for way in (forward, forward.mT):
-            ways.append(torch.stack([share_right(words, way) for words in attended]))
-        scores[name] = torch.stack(ways, dim=-1)  # 2 x (L, H) -> (L, H, 2)
+    for relation in RELATIONS:
+        ways = [share_right(attended, gold[relation, direction]) for direction in DIRECTIONS]
+        scores[relation] = torch.stack(ways, dim=-1)
     return scores
 
 
 def offset_baselines(sentences: list[Sentence]) -> dict[str, float]:
-    """Relation -> accuracy of the best fixed offset in its better direction."""
+    """Relation -> how often the best fixed offset is right in its better direction."""
     longest = max(len(sentence.words) for sentence in sentences)
+    gold = gold_matrices(sentences, longest)
     best = {}
-    for name, forward in gold_matrices(sentences, longest).items():
-        best[name] = max(best_fixed_offset(way)[1] for way in (forward, forward.mT))
+    for relation in RELATIONS:
+        best[relation] = max(best_fixed_offset(gold[relation, way]) for way in DIRECTIONS)
     return best
 
 
 def chosen_and_scored(trained: Trained) -> dict[str, float]:
-    """Relation -> accuracy on the second half of the held-out sentences, of the best head.
+    """Relation -> share right on the second half of the held-out sentences, of the best head.
 
     That head was best on the first half. The best of several heads has been lucky, too, so
     no head is scored on the sentences that it was chosen on.
@@ -177,7 +176,7 @@ def chosen_and_scored(trained: Trained) -> dict[str, float]:
     first = score_heads([weights[:half] for weights in layers], sentences[:half])
     second = score_heads([weights[half:] for weights in layers], sentences[half:])
     scores = {}
-    for relation, shares in first.items():
-        best = shares.argmax()
+    for relation in RELATIONS:
+        best = first[relation].argmax()
         scores[relation] = second[relation].flatten()[best].item()
     return scores
