@@ -20,7 +20,7 @@ from shared.attention_checks import check_sizes
 Device = torch.device | str | None
 
 
-def _positions(query_length: int, key_length: int, device: Device) -> tuple[Tensor, Tensor]:
+def _positions(query_length: int, key_length: int, device: Device = None) -> tuple[Tensor, Tensor]:
     """Positions of queries (T_q, 1) and keys (1, T_k), the last query aligned with the last key."""
     check_sizes(1, T_q=query_length, T_k=key_length)
     query_position = torch.arange(key_length - query_length, key_length, device=device)
@@ -103,12 +103,10 @@ def streaming_mask(
     return causal & (local_mask(length, length, window - 1, device=device) | first)
 
 
-def strided_mask(
-    query_length: int, key_length: int, stride: int, *, device: Device = None
-) -> Tensor:
+def strided_mask(query_length: int, key_length: int, stride: int) -> Tensor:
     """May attend to every stride-th position, counted from itself -> bool (T_q, T_k)."""
     check_sizes(1, stride=stride)
-    query_position, key_position = _positions(query_length, key_length, device)
+    query_position, key_position = _positions(query_length, key_length)
     return (key_position - query_position) % stride == 0
 
 
@@ -124,9 +122,9 @@ def attention_entropy(weights: Tensor) -> Tensor:
 def normalized_entropy(weights: Tensor, mask: Tensor | None = None) -> Tensor:
     """Entropy over the largest that the row can reach, ln(number of keys it may see) -> (..., T_q).
 
-    So it lies in [0, 1]. A row that sees fewer than two keys has no choice, hence no value: NaN. Average with nanmean.
-    Without this division a causal head looks sharper than it is, because its early rows see few
-    keys.
+    So it lies in [0, 1]. A row that sees fewer than two keys has no choice, hence no value: NaN.
+    Average with nanmean. Without this division a causal head looks sharper than it is, because its
+    early rows see few keys.
     """
     visible = torch.ones_like(weights) if mask is None else mask.expand(weights.shape)
     num_visible = visible.sum(dim=-1)  # (..., T_q, T_k) -> (..., T_q)
