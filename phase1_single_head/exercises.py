@@ -128,7 +128,7 @@ def cross_attention(
 
 
 def main(argv: list[str] | None = None) -> None:
-    command.run(__file__, EXERCISES, AFTERWARDS, argv)
+    command.run_exercises(__file__, EXERCISES, AFTERWARDS, argv)
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> tuple[Tensor, T
 
 
 def main(argv: list[str] | None = None) -> None:
-    command.run(__file__, EXERCISES, AFTERWARDS, argv)
+    command.run_exercises(__file__, EXERCISES, AFTERWARDS, argv)
 
 
 if __name__ == "__main__":

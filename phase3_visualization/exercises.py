@@ -83,7 +83,7 @@ def patch_head(
 
 
 def main(argv: list[str] | None = None) -> None:
-    command.run(__file__, EXERCISES, AFTERWARDS, argv)
+    command.run_exercises(__file__, EXERCISES, AFTERWARDS, argv)
 
 
 if __name__ == "__main__":

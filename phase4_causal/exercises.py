@@ -203,7 +203,7 @@ def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
 
 
 def main(argv: list[str] | None = None) -> None:
-    command.run(__file__, EXERCISES, AFTERWARDS, argv)
+    command.run_exercises(__file__, EXERCISES, AFTERWARDS, argv)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What is wrong with a reader's function: the mistake that it makes, or in words an error, a shape,
-a sum, a number.
+"""What is wrong with a reader's function?
 
-It is tried on one case after the other, beside all functions that make a mistake.
+It is tried on one case after the other, beside all functions that make a known mistake. If it gives
+what one of them gives, that mistake is named. Else the error, the shape, the sum or the number that
+is wrong is said in words.
 """
 
 import inspect
@@ -26,8 +27,9 @@ NEARLY = 0.001  # a sum that is off by less is told by how much, since four digi
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one call gave: tensors, or the kind of failure and a message. changed: names of the
-    inputs it wrote to.
+    """What one call gave: tensors, or the kind of failure and a message.
+
+    changed: the names of the inputs that the function wrote to.
     """
 
     tensors: tuple[Tensor, ...] = ()
@@ -37,11 +39,10 @@ class Outcome:
 
 
 def call(exercise: Exercise, function: Function, case: Case) -> Outcome:
-    """Run the function on copies of the arguments, whatever happens."""
+    """Returns what the function gives for copies of the arguments, whatever happens."""
     arguments = [a.clone() if isinstance(a, Tensor) else a for a in case.arguments]
-    inputs = dict(
-        zip(inspect.signature(exercise.solution).parameters, case.arguments, strict=False)
-    )
+    names = inspect.signature(exercise.solution).parameters
+    inputs = dict(zip(names, case.arguments, strict=False))
     try:
         result = function(*arguments)
     except KeyboardInterrupt:
@@ -49,15 +50,15 @@ def call(exercise: Exercise, function: Function, case: Case) -> Outcome:
     except BaseException as error:  # sys.exit, too, and whatever else a reader raises
         return failed(error, inputs)
     tensors, complaint = tensors_of(result, exercise.names)
-    pairs = zip(inputs.items(), arguments, strict=True)
-    changed = [
-        name for (name, old), new in pairs if isinstance(old, Tensor) and not torch.equal(old, new)
-    ]
+    changed = []
+    for name, new in zip(inputs, arguments, strict=True):
+        if isinstance(new, Tensor) and not torch.equal(inputs[name], new):
+            changed.append(name)
     return Outcome(tensors, complaint, complaint, tuple(changed))
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says; a reader may have written it, so that even this can fail."""
+    """Returns what an exception says. A reader may have written it, so even this can fail."""
     try:
         return str(error)
     except Exception:
@@ -65,20 +66,19 @@ def message_of(error: BaseException) -> str:
 
 
 def failed(error: BaseException, inputs: dict[str, Any]) -> Outcome:
-    """An exception as one line, with the line of the reader's file; a bare NotImplementedError is a
-    stub.
+    """Returns an exception as one line, with the line of the reader's file.
+
+    A NotImplementedError without a message is a stub that is not written yet; torch raises it with
+    one.
     """
     frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is that of call()
-    if (
-        type(error) is NotImplementedError and not error.args
-    ):  # torch raises it as well, with a message
+    if type(error) is NotImplementedError and not error.args:
         inner, outer = frames[-1].name, frames[0].name
-        return Outcome(
-            failure=NOT_WRITTEN,
-            message=NOT_WRITTEN + (f": it needs {inner}" if inner != outer else ""),
-        )
+        needs = f": it needs {inner}" if inner != outer else ""
+        return Outcome(failure=NOT_WRITTEN, message=NOT_WRITTEN + needs)
     lines = [frame.lineno for frame in frames if frame.filename == frames[0].filename]
-    kind, place = type(error).__name__, f" in line {lines[-1]}" if lines else ""
+    kind = type(error).__name__
+    place = f" in line {lines[-1]}" if lines else ""
     said = message_of(error)
     message = textwrap.shorten(f"{kind}{place}: {said}", 200, placeholder=" ...")
     if re.search(r"(dtype|scalar type).*(double|float)", said, re.I | re.S):
@@ -90,10 +90,10 @@ def failed(error: BaseException, inputs: dict[str, Any]) -> Outcome:
 
 
 def tensors_of(result: Any, names: list[str]) -> tuple[tuple[Tensor, ...], str]:
-    """What a function returned as a tuple of tensors, and a complaint if that is not possible."""
+    """Returns the result as a tuple of tensors, and a complaint if that is not possible."""
     parts = result if len(names) > 1 else (result,)
     if not isinstance(parts, tuple | list) or len(parts) != len(names):
-        return (), f"must return {', '.join(names)}: got {kind_of(result)}"
+        return (), f"must return {', '.join(names)}: got {result_in_words(result)}"
     tensors = []
     for name, part in zip(names, parts, strict=True):
         if isinstance(part, tuple | list) and any(p is ... for p in part):
@@ -101,11 +101,11 @@ def tensors_of(result: Any, names: list[str]) -> tuple[tuple[Tensor, ...], str]:
         try:
             tensors.append(torch.as_tensor(part).detach().to_dense())
         except (TypeError, ValueError, RuntimeError):
-            return (), f"{name} must be a tensor or numbers: got {kind_of(part)}"
+            return (), f"{name} must be a tensor or numbers: got {result_in_words(part)}"
     return tuple(tensors), ""
 
 
-def kind_of(result: Any) -> str:
+def result_in_words(result: Any) -> str:
     if result is None:
         return "None; is there a return?"
     if isinstance(result, Tensor):
@@ -116,19 +116,18 @@ def kind_of(result: Any) -> str:
 
 
 def problem_of(exercise: Exercise, outcome: Outcome, case: Case) -> tuple[str, list[int]]:
-    """What is wrong with an outcome, in words, "" if nothing is; and the numbers of the wrong
-    results, the last first.
+    """Returns in words what is wrong with an outcome, or ""; and which results are, the last first.
 
-    The last one is told: the output is made of the weights, and the weights come behind it.
+    The last one is told, because the output is made of the weights, and the weights come behind it.
     """
     if outcome.message:
         return outcome.message, [0]
     expected = call(exercise, exercise.solution, case).tensors
     wrong, right, told = [], [], ""
     for i, name in enumerate(exercise.names):
-        text = difference(
-            name, outcome.tensors[i], expected[i], exercise.tolerance, secret=not case.arguments
-        )
+        secret = not case.arguments  # then the numbers are the task
+        pair = (outcome.tensors[i], expected[i])
+        text = difference_in_words(name, *pair, exercise.tolerance, secret=secret)
         if text:
             wrong.insert(0, i)
             told = text
@@ -139,20 +138,18 @@ def problem_of(exercise: Exercise, outcome: Outcome, case: Case) -> tuple[str, l
     return told, wrong
 
 
-def difference(
+def difference_in_words(
     name: str, actual: Tensor, expected: Tensor, tolerance: float, *, secret: bool
 ) -> str:
-    """What tells a tensor from the right one, in words. secret: the numbers are the task, so they
-    are not told.
-    """
+    """Returns what tells a tensor from the right one, or "". secret: without the right number."""
     if actual.shape != expected.shape:
         return f"{name} has shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
-    if actual.is_complex() or (expected.dtype == torch.bool and actual.dtype != torch.bool):
-        return f"{name} must be {'bool' if expected.dtype == torch.bool else 'real'}: got {actual.dtype}"
+    is_mask = expected.dtype == torch.bool
+    if actual.is_complex() or (is_mask and actual.dtype != torch.bool):
+        return f"{name} must be {'bool' if is_mask else 'real'}: got {actual.dtype}"
     given, right = actual.double(), expected.double()
-    distance = torch.where(given == right, 0.0, (given - right).abs()).nan_to_num(
-        math.inf, math.inf
-    )
+    distance = torch.where(given == right, 0.0, (given - right).abs())
+    distance = distance.nan_to_num(math.inf, math.inf)
     wrong = (distance > tolerance) | ((right == 0) & (given != 0))
     if not wrong.any():
         return ""
@@ -160,20 +157,17 @@ def difference(
     if sums:
         return sums
     worst = int(torch.where(wrong, distance, -1.0).argmax())
-    place = ", ".join(
-        str(i) for i in np.unravel_index(worst, actual.shape)
-    )  # torch's takes a second to start
+    # NumPy's, since torch's own takes a second to start.
+    place = ", ".join(str(i) for i in np.unravel_index(worst, actual.shape))
     found, wanted = given.flatten()[worst], right.flatten()[worst]
     text = f"{name}[{place}] is {found:.6g}" if place else f"{name} is {found:.6g}"
     if found.isnan():
         return f"{text}, not a number: 0 / 0, inf - inf and 0 · inf make it"
-    return f"{text}, {'and that is not right' if secret else f'expected {wanted:.6g}'}"
+    return f"{text}, and that is not right" if secret else f"{text}, expected {wanted:.6g}"
 
 
 def sums_of_rows(name: str, actual: Tensor, expected: Tensor, tolerance: float) -> str:
-    """The first row of shares (..., T_k) with another sum than expected, in words; "" if there is
-    none, or NaN.
-    """
+    """Returns in words the first row of shares (..., T_k) with a wrong sum; "" if none, or NaN."""
     sums, right = actual.double().sum(dim=-1), expected.double().sum(dim=-1)  # (..., T_k) -> (...)
     off = (sums - right).abs() > actual.size(-1) * tolerance
     if actual.isnan().any() or not off.any():
@@ -211,51 +205,54 @@ def check(exercise: Exercise, function: Function) -> Report:
     complaints = []
     if problem:
         where = f" ({case.name})" if case.name else ""
-        complaints.append(
-            recognise(exercise, cases[: len(outcomes)], outcomes, wrong) or problem + where
-        )
+        known = recognise(exercise, cases[: len(outcomes)], outcomes, wrong)
+        complaints.append(known or problem + where)
     if outcomes[-1].changed:
         names = " and ".join(outcomes[-1].changed)
-        complaints.append(
-            f"your function changed {names}, which its caller may still need: make a new tensor"
-        )
+        why = "which its caller may still need: make a new tensor"
+        complaints.append(f"your function changed {names}, {why}")
     return Report(WRONG, "; also, ".join(complaints)) if complaints else Report(DONE, DONE)
 
 
 def recognise(
     exercise: Exercise, cases: list[Case], outcomes: list[Outcome], wrong: list[int]
 ) -> str:
-    """What is said of the mistake that gives all that the reader's function gave, or one wrong
-    result; "" if none.
+    """Returns what is said of the mistake that gives what the reader's function gave, or "".
+
+    First one that gives all of its results, then one that gives a wrong one of them.
     """
+    last = outcomes[-1]
+    everything = slice(None)
+    one_result = [slice(i, i + 1) for i in wrong]
     with warnings.catch_warnings(action="ignore"):  # about what the reader did not write
-        tried = [
-            (said, function, call(exercise, function, cases[-1]))
-            for said, function in mistakes(exercise)
-        ]
-        for parts in (slice(None), *(slice(i, i + 1) for i in wrong)):
+        tried = []
+        for said, function in mistakes(exercise):
+            tried.append((said, function, call(exercise, function, cases[-1])))
+        for parts in (everything, *one_result):
             for said, function, outcome in tried:
-                if alike(outcomes[-1], outcome, parts, exercise.tolerance) and shows_first(
-                    exercise, function, cases
-                ):
+                same = alike(last, outcome, parts, exercise.tolerance)
+                if same and shows_first(exercise, function, cases):
                     return said
     return ""
 
 
 def shows_first(exercise: Exercise, function: Function, cases: list[Case]) -> bool:
-    """Whether a function is wrong in the last of these cases alone."""
-    *right, wrong = [
-        not problem_of(exercise, call(exercise, function, case), case)[0] for case in cases
-    ]
-    return all(right) and not wrong
+    """Returns whether a function is wrong in the last of these cases alone."""
+    is_wrong = []
+    for case in cases:
+        problem, _ = problem_of(exercise, call(exercise, function, case), case)
+        is_wrong.append(bool(problem))
+    *before, last = is_wrong
+    return last and not any(before)
 
 
 def alike(one: Outcome, other: Outcome, parts: slice, tolerance: float) -> bool:
-    """Whether two calls failed in the same way or gave the same numbers in these results, NaN
-    included.
-    """
-    return one.failure == other.failure and all(
-        a.shape == b.shape
-        and torch.allclose(a.double(), b.double(), rtol=0, atol=tolerance, equal_nan=True)
-        for a, b in zip(one.tensors[parts], other.tensors[parts], strict=True)
-    )
+    """Returns whether two calls failed alike, or gave the same numbers in these results."""
+    if one.failure != other.failure:
+        return False
+    for a, b in zip(one.tensors[parts], other.tensors[parts], strict=True):
+        if a.shape != b.shape:
+            return False
+        if not torch.allclose(a.double(), b.double(), rtol=0, atol=tolerance, equal_nan=True):
+            return False
+    return True

@@ -1,7 +1,7 @@
-"""What an exercise is made of: a solution, inputs to try it on, hints, and the usual mistakes as
-edits of its text.
+"""What is an exercise made of? A solution, inputs to try it on, hints, and the usual mistakes.
 
-A table of mistakes: what is said, a name and a hint; then a line for each way to make the mistake.
+A mistake is an edit of the solution's text. A table of mistakes has a line for what is said, which
+is a name and a hint; below it stands a line for each way to make the mistake:
 
     not divided by √d_k: the dot products are too large, so the softmax comes out too sharp
         some words of the solution => other words
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 Function = Callable[..., Any]
-Way = list[tuple[str, str]]  # old words, new words
+Edits = list[tuple[str, str]]  # old words, new words
 OURS = ("shared.", "phase")  # where the helpers of a solution stand
 
 
@@ -32,13 +32,12 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Exercise:
-    """What is asked for. The first case is one in which every mistake runs; later cases are more
-    special.
+    """What is asked for.
 
-    returns: the names of what the function returns. told: the idea, the steps with their shapes,
-    the whole as plain loops and a table of mistakes, blank lines between. tables: more mistakes, of
-    which several exercises have the same. A number may be off by `tolerance`, but where exactly 0
-    is right.
+    returns: the names of what the function returns. cases: in the first, every mistake runs; later
+    ones are more special. told: the idea, the steps with their shapes, the whole as plain loops and
+    a table of mistakes, with blank lines between. tables: mistakes that several exercises share.
+    tolerance: how far a number may be off, except where exactly 0 is right.
     """
 
     solution: Function
@@ -74,20 +73,20 @@ def exercise(
 
 
 def draw(*shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
-    """Random numbers in float64, the same each time, and small enough that softmax and tanh do not
-    saturate.
-    """
+    """Returns random numbers in float64, small enough that softmax and tanh do not saturate."""
     generator = torch.Generator().manual_seed(seed)
     return [0.5 * torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-def ways_in(table: str) -> list[tuple[str, Way]]:
-    """Read a table of mistakes -> what is said, and a way to make it; one for each way."""
+def ways_in(table: str) -> list[tuple[str, Edits]]:
+    """Returns what a table of mistakes says, once for each way to make a mistake, and that way."""
     said, found = "", []
-    for line in map(str.strip, filter(str.strip, table.splitlines())):
-        old, arrow, new = line.partition(" =>")
+    for line in table.splitlines():
+        old, arrow, new = line.strip().partition(" =>")
+        if not line.strip():
+            continue
         if not arrow:
-            said = line
+            said = line.strip()
         elif old.startswith("and "):
             found[-1][1].append((old[4:], new.strip()))
         else:
@@ -97,9 +96,7 @@ def ways_in(table: str) -> list[tuple[str, Way]]:
 
 @cache
 def source_of(solution: Function) -> tuple[str, dict[str, Any]]:
-    """The text of a solution and of our functions that it calls, without docstrings; the names
-    around it.
-    """
+    """Returns the text of a solution and of our functions that it calls, and all their names."""
     texts, names, todo = {}, {}, [solution]
     while todo:
         function = todo.pop()
@@ -112,26 +109,24 @@ def source_of(solution: Function) -> tuple[str, dict[str, Any]]:
         used = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
         for name in sorted(used):
             helper = names.get(name)
-            helper = helper.solution if isinstance(helper, Exercise) else helper
-            if (
-                inspect.isfunction(helper)
-                and helper.__module__.startswith(OURS)
-                and helper not in texts
-            ):
+            if isinstance(helper, Exercise):
+                helper = helper.solution
+            ours = inspect.isfunction(helper) and helper.__module__.startswith(OURS)
+            if ours and helper not in texts:
                 todo.append(helper)
     return "\n\n".join(reversed(texts.values())), names
 
 
-def edited(solution: Function, way: Way) -> Function:
-    """The solution with its text, or that of its helpers, changed. Each old text must stand there
-    exactly once.
+def edited(solution: Function, way: Edits) -> Function:
+    """Returns the solution with its text, or that of its helpers, changed.
+
+    Raises ValueError unless each old text stands there exactly once.
     """
     text, names = source_of(solution)
     for old, new in way:
         if text.count(old) != 1:
-            raise ValueError(
-                f"{old!r} stands {text.count(old)} times in {solution.__name__} and its helpers"
-            )
+            where = f"{solution.__name__} and its helpers"
+            raise ValueError(f"{old!r} stands {text.count(old)} times in {where}")
         text = text.replace(old, new)
     namespace = dict(names)
     exec(compile(text, f"<{solution.__name__}, edited>", "exec"), namespace)
@@ -140,7 +135,7 @@ def edited(solution: Function, way: Way) -> Function:
 
 @cache
 def mistakes(exercise: Exercise) -> list[tuple[str, Function]]:
-    """What is said of every mistake, with every function that makes it."""
+    """Returns what is said of every mistake, with every function that makes it."""
     table = "\n".join([*exercise.paragraphs[3:], exercise.tables])
     found = [(said, edited(exercise.solution, way)) for said, way in ways_in(table)]
     if len(exercise.names) > 1:

@@ -20,30 +20,25 @@ READERS = ".my_exercises"  # how the names of the reader's own modules end
 
 
 def examples() -> dict[str, tuple[tuple[Any, ...], Tensor]]:
-    """What a reader may import and a lesson says to change: name -> inputs, and what they must
-    give.
-    """
+    """Returns for what a reader may import and a lesson says to change: inputs, and the result."""
     query, key, value, scores = draw((2, 5, 7), (2, 11, 7), (2, 11, 13), (5, 11))
     mask = torch.ones(5, 11, dtype=torch.bool).tril(3)
     shares = scores.exp() * mask
     x = torch.arange(2 * 5 * 6).view(2, 5, 6)
-    heads = torch.stack(
-        [x[:, :, :2], x[:, :, 2:4], x[:, :, 4:]], dim=1
-    )  # 3 x (2, 5, 2) -> (2, 3, 5, 2)
+    heads = torch.stack([x[:, :, :2], x[:, :, 2:4], x[:, :, 4:]], dim=1)  # (2, 3, 5, 2)
+    output = F.scaled_dot_product_attention(query, key, value, mask)
+    past = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
     return {
         "masked_softmax": ((scores, mask), shares / shares.sum(dim=-1, keepdim=True)),
-        "scaled_dot_product_attention": (
-            (query, key, value, mask),
-            F.scaled_dot_product_attention(query, key, value, mask),
-        ),
+        "scaled_dot_product_attention": ((query, key, value, mask), output),
         "split_heads": ((x, 3), heads),
         "merge_heads": ((heads,), x),
-        "causal_mask": ((3, 5), torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])),
+        "causal_mask": ((3, 5), past),
     }
 
 
 def gives(function: Function, inputs: tuple[Any, ...], expected: Tensor) -> bool:
-    """Whether a function gives this, or a tuple that begins with it."""
+    """Returns whether a function gives this, or a tuple that begins with it."""
     try:
         result = function(*inputs)
     except Exception:
@@ -53,9 +48,7 @@ def gives(function: Function, inputs: tuple[Any, ...], expected: Tensor) -> bool
 
 
 def refuse_what_was_changed(functions: Mapping[str, Any]) -> None:
-    """Raise ValueError, in one line, if the reader's file uses a function of the course that was
-    changed.
-    """
+    """Raise ValueError if the reader's file uses a function of the course that was changed."""
     for name, (inputs, expected) in examples().items():
         function = functions.get(name)
         module = getattr(function, "__module__", None) or ""
@@ -63,6 +56,7 @@ def refuse_what_was_changed(functions: Mapping[str, Any]) -> None:
         if of_the_course and not gives(function, inputs, expected):
             file = module.replace(".", "/") + ".py"
             raise ValueError(
-                f"{file} was changed: its {name} does not give what it should, and your file uses it, so right "
-                f"answers would come out wrong. git restore {file} brings it back, and so does a new copy of it"
+                f"{file} was changed: its {name} does not give what it should, and your file uses "
+                "it, so right answers would come out wrong. "
+                f"git restore {file} brings it back, and so does a new copy of it"
             )

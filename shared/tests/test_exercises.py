@@ -28,7 +28,7 @@ from shared.exercise_checker import command, train
 from shared.exercise_checker.check import DONE, NOT_WRITTEN, call, check
 from shared.exercise_checker.command import HOW
 from shared.exercise_checker.exercise import Exercise, edited, mistakes
-from shared.exercise_checker.train import WAYS, Attention
+from shared.exercise_checker.train import WAYS, ReadersAttention
 from shared.head_statistics import relation_weight
 from shared.tests.faults import planted
 from shared.tests.helpers import near
@@ -456,7 +456,7 @@ def reader(tmp_path, capsys):
             run.file.write_bytes(written if isinstance(written, bytes) else written.encode())
         copy, code = shutil.copy(stubs.__file__, folder), 0
         try:
-            command.run(copy, stubs.EXERCISES, stubs.AFTERWARDS, list(arguments))
+            command.run_exercises(copy, stubs.EXERCISES, stubs.AFTERWARDS, list(arguments))
         except SystemExit as stop:
             code = stop.code
         return (code, *capsys.readouterr())
@@ -577,7 +577,7 @@ def test_the_solution_in_the_model_is_the_module_of_the_course(name, padded):
     gradients.
     """
     found = []
-    for make in (partial(Attention, WAYS[name], BY_NAME[name].solution), COURSE[name]):
+    for make in (partial(ReadersAttention, WAYS[name], BY_NAME[name].solution), COURSE[name]):
         torch.manual_seed(7)
         module = make(44, WAYS[name].num_heads).double()
         x = torch.randn(3, 7, 44, dtype=torch.float64, requires_grad=True)
@@ -596,11 +596,11 @@ def test_the_solution_in_the_model_is_the_module_of_the_course(name, padded):
 def trained(checkpoints, monkeypatch, capsys):
     few = training.corpus()[0][:3000], training.corpus()[1][:80]
     monkeypatch.setattr(training, "corpus", lambda: few)
-    monkeypatch.setattr(train, "ASKED", 10)
+    monkeypatch.setattr(train, "SENTENCES_ASKED", 10)
 
     def run(function, name="multi_head_attention", steps=25):
         monkeypatch.setattr(train, "STEPS", steps)
-        done = train.trained([BY_NAME[name]], [BY_NAME[way] for way in WAYS], {name: function})
+        done = train.train_answer([BY_NAME[name]], [BY_NAME[way] for way in WAYS], {name: function})
         return done, capsys.readouterr().out
 
     return run
@@ -689,7 +689,7 @@ def test_who_loops_is_refused_beside_the_time_of_the_course(trained, monkeypatch
 
 def test_a_slow_computer_is_no_reason_to_refuse(trained, monkeypatch):
     monkeypatch.setattr(train, "time", Clock(each=60))
-    monkeypatch.setattr(train, "show", lambda *trained, right: None)
+    monkeypatch.setattr(train, "print_beside", lambda *trained, right: None)
     done, printed = trained(ATTEND)
     assert done and "25 steps, masked word, about 25 minutes of CPU time\n" in printed
 
