@@ -1,9 +1,10 @@
-"""Which words does a guess depend on? Hide one word more, and see by how many nats the loss on the
-hidden word rises.
+"""Which words does a guess depend on?
+
+Hide one word more, and see by how many nats the loss on the hidden word rises.
 
     leave-one-out      the model itself reads, with one word less
-    perfect reader     knows the grammar and nothing else: computed from its probabilities, not learned
-    gradient           how long the gradient of the loss is at a word's embedding: an estimate, without hiding anything
+    perfect reader     knows the grammar and nothing else: computed from its probabilities
+    gradient           an estimate: how long the gradient of the loss is at a word's embedding
 
 Neither of the first two is the whole truth. The model may not use what the language offers; and it
 misses a word whose message stands in the sentence twice, where a perfect reader shrugs: without
@@ -16,14 +17,13 @@ from dataclasses import dataclass
 from itertools import product
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from shared.grammar.best_reader import (
     KIND,
     KINDS,
-    ORDER,
     hidden_word_distribution,
+    parts_of,
     sentence_log_probability,
 )
 from shared.toy_language import (
@@ -40,28 +40,27 @@ from shared.toy_language import (
 )
 from shared.toy_model import ToyTransformer, changed
 
-TRIED_ON = 120  # held-out sentences that the comparison of methods was developed on; its numbers come from the others
+TRIED_ON = 120  # held-out sentences on which methods were developed; the numbers are of others
 
-# Kind of word -> groups that the grammar treats alike: exchanged inside a group, every sentence is
-# as likely as before.
+# Kind of word -> groups of words that the grammar treats alike: if one is exchanged for another of
+# its group, the sentence is as likely as before.
 ALIKE = {
-    "d": (SINGULAR_DETERMINERS, PLURAL_DETERMINERS, EITHER_DETERMINERS),
-    "n": [
-        forms
-        for nouns in (*SUBJECTS.values(), *PLACES.values())
-        for forms in zip(*nouns, strict=True)
-    ],
-    "a": (ADVERBS,),
-    **{
-        kind: [(word,) for word in KINDS[kind]] for kind in "jbvp"
-    },  # no adjective comes twice; a verb has its place
+    "d": [SINGULAR_DETERMINERS, PLURAL_DETERMINERS, EITHER_DETERMINERS],
+    "n": [],
+    "a": [ADVERBS],
 }
+for nouns in (*SUBJECTS.values(), *PLACES.values()):
+    singular, plural = zip(*nouns, strict=True)
+    ALIKE["n"] += [singular, plural]
+for kind in "jbvp":  # each word for itself: no adjective comes twice, and a verb chooses its place
+    ALIKE[kind] = [(word,) for word in KINDS[kind]]
 
 
 @dataclass(frozen=True)
-class Case:
-    """The words of a sentence, the hidden position, and the positions of words that the grammar
-    relates to it.
+class HiddenWord:
+    """A sentence, the position of its hidden word, and those of the words that it depends on.
+
+    It depends on the words that the grammar relates to it.
     """
 
     words: tuple[str, ...]
@@ -72,80 +71,76 @@ class Case:
     def others(self) -> list[int]:
         return [j for j in range(len(self.words)) if j != self.hidden]
 
+    def tokens(self, *also: int) -> list[int]:
+        """Token ids with <mask> at the hidden position, and at others that are hidden, too."""
+        ids = encode(self.words)
+        for position in (self.hidden, *also):
+            ids[position] = MASK_ID
+        return ids
+
 
 def related_words(sentence: Sentence, hidden: int) -> frozenset[int]:
-    """Positions of the words that carry information about a hidden noun or determiner, from the
-    gold relations.
-    """
+    """Positions of the words that the grammar relates to a hidden noun or determiner."""
     related = set()
     for name in ("determiner-noun", "verb-subject", "verb-place"):
-        for i, j in sentence.relations[name]:
-            if (
-                j == hidden and sentence.words[i] not in EITHER_DETERMINERS
-            ):  # its verb, its determiner
-                related.add(i)
-            if i == hidden and name == "determiner-noun":  # the noun of a hidden determiner
-                related.add(j)
+        for source, target in sentence.relations[name]:
+            # A noun depends on its verb and on its determiner, unless that is "the".
+            if target == hidden and sentence.words[source] not in EITHER_DETERMINERS:
+                related.add(source)
+            # A determiner depends on its noun.
+            if source == hidden and name == "determiner-noun":
+                related.add(target)
     return frozenset(related)
 
 
-def make_case(sentence: Sentence, kind: int) -> Case:
-    """Hide the determiner (0) or the noun (1) of the subject, or of the place (2, 3); instead of
-    "the" the noun.
+def make_case(sentence: Sentence, kind: int) -> HiddenWord:
+    """Hides the determiner (0) or the noun (1) of the subject, or those of the place (2, 3).
 
-    Verbs are not hidden (three other words nearly give a verb away), nor is "the": no word helps to
-    guess it.
+    Instead of "the", which no word helps to guess, its noun is hidden. Verbs are not hidden, since
+    three other words nearly give a verb away.
     """
     ((_, noun),) = sentence.relations["verb-subject" if kind < 2 else "verb-place"]
     (determiner,) = [i for i, j in sentence.relations["determiner-noun"] if j == noun]
-    hidden = noun if kind % 2 or sentence.words[determiner] in EITHER_DETERMINERS else determiner
-    return Case(sentence.words, hidden, related_words(sentence, hidden))
+    hides_determiner = kind % 2 == 0 and sentence.words[determiner] not in EITHER_DETERMINERS
+    hidden = determiner if hides_determiner else noun
+    return HiddenWord(sentence.words, hidden, related_words(sentence, hidden))
 
 
-def make_cases(sentences: Sequence[Sentence]) -> list[Case]:
+def make_cases(sentences: Sequence[Sentence]) -> list[HiddenWord]:
     """One hidden word for each sentence, the four kinds in turn."""
     return [make_case(sentence, number % 4) for number, sentence in enumerate(sentences)]
 
 
-def hide(words: Sequence[str], *positions: int) -> list[int]:
-    """Token ids with <mask> at these positions."""
-    return [MASK_ID if j in positions else token for j, token in enumerate(encode(tuple(words)))]
-
-
-def hidden_loss(model: ToyTransformer, tokens: Tensor, case: Case) -> Tensor:
-    """-ln p(the hidden word) in nats for each row of tokens (B, T) -> (B,)."""
-    logits, _ = model(tokens)
-    answer = tokens.new_tensor(encode(case.words)[case.hidden]).expand(len(tokens))
-    return F.cross_entropy(logits[:, case.hidden], answer, reduction="none")  # (B, V) -> (B,)
+def hidden_loss(model: ToyTransformer, rows: list[list[int]], case: HiddenWord) -> Tensor:
+    """Returns -ln p(the hidden word) in nats for each row of token ids, B rows -> (B,)."""
+    logits, _ = model(torch.tensor(rows, device=model.positions.device))
+    answer = INDEX[case.words[case.hidden]]
+    return -logits[:, case.hidden].log_softmax(dim=-1)[:, answer]  # (B, T, V) -> (B,)
 
 
 @torch.no_grad()
-def leave_one_out(model: ToyTransformer, case: Case) -> Tensor:
-    """By how many nats the loss on the hidden word rises when word j is hidden, too -> (T,); 0 for
-    its own position.
+def leave_one_out(model: ToyTransformer, case: HiddenWord) -> Tensor:
+    """By how many nats the loss on the hidden word rises when word j is hidden, too -> (T,).
+
+    0 at its own position.
     """
-    rows = [hide(case.words, case.hidden, j) for j in range(len(case.words))]
-    losses = hidden_loss(model, torch.tensor(rows, device=model.positions.device), case)
+    rows = [case.tokens(j) for j in range(len(case.words))]
+    losses = hidden_loss(model, rows, case)
     return (losses - losses[case.hidden]).double().cpu()
 
 
 @torch.enable_grad()
-def gradient_lengths(model: ToyTransformer, case: Case) -> Tensor:
+def gradient_lengths(model: ToyTransformer, case: HiddenWord) -> Tensor:
     """Length of the gradient of the loss on the hidden word at each word's embedding -> (T,)."""
     seen: list[Tensor] = []
     with changed(model.embedding, seen.append):
-        loss = hidden_loss(
-            model,
-            torch.tensor([hide(case.words, case.hidden)], device=model.positions.device),
-            case,
-        )
+        loss = hidden_loss(model, [case.tokens()], case)
     (gradient,) = torch.autograd.grad(loss.sum(), seen)
     return gradient[0].norm(dim=-1).double().cpu()  # (1, T, d_model) -> (T,)
 
 
 def grammar_rise(words: Sequence[str], hidden: int, left_out: int) -> float:
-    """By how many nats the loss of a perfect reader on the hidden word rises if word left_out is
-    hidden, too.
+    """By how many nats a perfect reader's loss on one word rises if word left_out is hidden, too.
 
     ln p(word | all others) - ln p(word | all others but one), the second summed over all words of
     the language that may stand in the other gap. Below 0 where the missing word spoke against the
@@ -154,29 +149,44 @@ def grammar_rise(words: Sequence[str], hidden: int, left_out: int) -> float:
     if left_out == hidden:
         return 0.0
     with_word = hidden_word_distribution(words, hidden)[INDEX[words[hidden]]].item()
-    kinds, filled = [KIND[word] for word in words], list(words)
+    kinds = [KIND[word] for word in words]
+    filled = list(words)
     right = total = 0.0
-    for kinds[hidden], kinds[left_out] in product(ALIKE, ALIKE):
-        if ORDER.fullmatch("".join(kinds)):
-            for group, other in product(ALIKE[kinds[hidden]], ALIKE[kinds[left_out]]):
-                filled[hidden], filled[left_out] = (
-                    group[0],
-                    other[0],
-                )  # one word stands for its group
-                probability = math.exp(sentence_log_probability(filled)) * len(other)
-                total += probability * len(group)
-                right += probability * (words[hidden] in group)
+    for kind, other_kind in product(ALIKE, ALIKE):
+        kinds[hidden], kinds[left_out] = kind, other_kind
+        if not parts_of("".join(kinds)):
+            continue
+        for group, other in product(ALIKE[kind], ALIKE[other_kind]):
+            # One word stands for all of its group.
+            filled[hidden], filled[left_out] = group[0], other[0]
+            probability = math.exp(sentence_log_probability(filled)) * len(other)
+            total += probability * len(group)
+            right += probability * (words[hidden] in group)
     return math.log(with_word * total / right)
 
 
-def perfect_reader(case: Case) -> Tensor:
+def perfect_reader(case: HiddenWord) -> Tensor:
     """grammar_rise of every word -> (T,)."""
-    return torch.tensor(
-        [grammar_rise(case.words, case.hidden, j) for j in range(len(case.words))]
-    ).double()
+    rises = [grammar_rise(case.words, case.hidden, j) for j in range(len(case.words))]
+    return torch.tensor(rises).double()
 
 
-def first(values: Tensor, case: Case) -> frozenset[int]:
+def where_largest(values: Tensor, case: HiddenWord) -> frozenset[int]:
     """Where the largest number among the other words stands; several positions if they tie."""
     largest = values[case.others].max().item()
     return frozenset(j for j in case.others if values[j].item() > largest - 1e-9)
+
+
+def main() -> None:
+    words = ("these", "cats", "sat", "on", "the", "mat")
+    print('"cats" is hidden in "these cats sat on the mat". If a second word is hidden, too, the')
+    print("loss of a perfect reader rises by so many nats:")
+    for j, word in enumerate(words):
+        rise = grammar_rise(words, hidden=1, left_out=j)
+        if word != "cats":
+            print(f"   {word:8}{max(rise, 0):.2f}")
+    print('"these" alone says that there are several; "sat" and "on the mat" say the same thing.')
+
+
+if __name__ == "__main__":
+    main()

@@ -1,12 +1,13 @@
 """From which input words does an output of several layers come?
 
 Row i of one attention matrix says from where position i takes its value. But in layer 2 "position
-j" is no longer word j: layer 1 has already mixed the words. So the matrices of all layers have to
-be combined (A: heads averaged).
+j" is no longer word j, since layer 1 has already mixed the words. So the matrices of all layers are
+multiplied (rollout, Abnar & Zuidema 2020; A: heads averaged):
 
-    B_2 B_1, B = (A + I) / 2     shares handed on from layer to layer                   (Abnar & Zuidema 2020)
+    B_2 B_1, B = (A + I) / 2
 
-The half of I is the residual connection: x is added, so half stays where it is.
+The half of I is the residual connection: x is added, so half stays where it is. The function that
+multiplies, attention_rollout, is in shared/attention_utils.py; here are the paths that it sums.
 
     python -m phase3_visualization.layers.rollout
 """
@@ -21,21 +22,20 @@ from shared.attention_utils import attention_rollout, causal_mask
 
 
 def rollout_by_paths(weights: Sequence[Tensor]) -> Tensor:
-    """attention_rollout as it is meant, for one (H, T, T) a layer: every path from an output down
-    to a word, (T, T).
+    """attention_rollout as it is meant: the sum over every path from an output to a word, (T, T).
 
-    A path stops at one position after each layer. Each of its steps costs (A_ij + [i = j]) / 2; its
-    share is their product, and an output comes from a word by the sum over all paths between them.
-    T ** (L + 1) paths: small T only.
+    weights: (H, T, T) for each layer. A path stops at one position after each layer; each of its
+    steps costs (A_ij + [i = j]) / 2, and its share is their product. There are T ** (L + 1) paths,
+    so T must be small.
     """
     length = weights[0].size(-1)
     rollout = torch.zeros(length, length, dtype=weights[0].dtype)
-    for path in product(
-        range(length), repeat=len(weights) + 1
-    ):  # the word, then a position after each layer
+    # A path: the word, then a position after each layer.
+    for path in product(range(length), repeat=len(weights) + 1):
         share = 1.0
         for layer, (below, above) in zip(weights, pairwise(path), strict=True):
-            share *= (layer[:, above, below].mean().item() + (above == below)) / 2
+            step = layer[:, above, below].mean().item()  # heads averaged
+            share *= (step + (above == below)) / 2
         rollout[path[-1], path[0]] += share
     return rollout
 
@@ -60,15 +60,12 @@ def shares_on_paths(steps: Sequence[Tensor], query: int) -> list[Tensor]:
 
 
 def apart(rollout: Tensor) -> float:
-    """How far apart two outputs come from a word at most: the largest difference within a column of
-    (T, T).
-    """
+    """How far apart two outputs are: the largest difference within a column of (T, T)."""
     return (rollout.amax(dim=0) - rollout.amin(dim=0)).max().item()  # (T, T) -> (T,) -> ()
 
 
 def apart_with_depth(layers: Sequence[Tensor]) -> tuple[float, float]:
-    """Returns how much of `apart` after one layer is left after all, first without the residual
-    half, then with it.
+    """How much of `apart` after one layer is left after all: without the residual half, and with.
 
     layers: (H, T, T) each.
     """
@@ -76,37 +73,31 @@ def apart_with_depth(layers: Sequence[Tensor]) -> tuple[float, float]:
     after_one = apart(bare)
     for layer in layers[1:]:
         bare = layer.mean(dim=0) @ bare
-    with_half = apart(attention_rollout(list(layers))) / apart(attention_rollout(list(layers[:1])))
+    with_half = apart(attention_rollout(list(layers))) / apart(attention_rollout([layers[0]]))
     return apart(bare) / after_one, with_half
 
 
 def random_attention(num_layers: int, num_heads: int, length: int, seed: int) -> list[Tensor]:
-    """Weights of heads whose scores are drawn, of mean 0 and variance 1: (H, T, T) for each layer."""
+    """The weights of heads whose scores are drawn, (H, T, T) for each layer."""
     generator = torch.Generator().manual_seed(seed)
-    scores = torch.randn(
-        num_layers, num_heads, length, length, generator=generator, dtype=torch.float64
-    )
+    shape = (num_layers, num_heads, length, length)
+    scores = torch.randn(shape, generator=generator, dtype=torch.float64)
     return list(scores.softmax(dim=-1))
 
 
 def main() -> None:
-    weights = [torch.tensor([[[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0]]])] * 2
-    print(
-        "Three tokens, two layers, both with the weights  1 0 0 | 1/2 1/2 0 | 0 1 0. The last output comes from"
-    )
-    for name, way in (("rollout", attention_rollout), ("all paths", rollout_by_paths)):
-        print(f"   {name:12}" + "".join(f"{share:8.3f}" for share in way(weights)[-1].tolist()))
+    print("Three tokens, two layers, both with the weights  1 0 0 | 1/2 1/2 0 | 0 1 0.")
+    layers = [torch.tensor([[[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0]]])] * 2
+    print("So much of the last output comes from each token:")
+    print("   rollout  ", attention_rollout(layers)[-1].tolist())
+    print("   all paths", rollout_by_paths(layers)[-1].tolist())
     bare, with_half = apart_with_depth(random_attention(6, 4, 16, seed=0))
     print("Six layers of four random heads, 16 words: of what sets outputs apart after one layer")
     print(f"   {bare:.5f} is left without the residual half, {with_half:.3f} with it")
     even = causal_mask(16) / causal_mask(16).sum(dim=-1, keepdim=True)
     blamed = attention_rollout([even[None]] * 8)[-1, 0].item()
-    print(
-        f"Even causal attention, 16 tokens, 8 layers: {blamed:.2f} of the last output comes from the first token,"
-    )
-    print(
-        "which no head prefers: all words see it in every layer, and rollout counts each path that leads to it."
-    )
+    print(f"Even causal attention, 16 tokens, 8 layers: {blamed:.2f} of the last output comes from")
+    print("the first token, which no head prefers: rollout counts each path that leads to it.")
 
 
 if __name__ == "__main__":
