@@ -35,55 +35,40 @@ from shared.visualization_utils import (
 
 TITLE = "The same weights twice: the landscape hides what the map shows"
 TURN_TITLE = "From every side some block hides another"
-FRAMES, QUICK_FRAMES, SECONDS = 28, 6, 0.16  # of the turn; seconds for each frame
+FRAMES, QUICK_FRAMES = 28, 6  # of the turn
+SECONDS_PER_FRAME = 0.16
 SIDES = (1, 0.86, 0.72)  # how bright the top of a block is, and its two kinds of walls
-# Degrees above the ground, and around: from -45 a turn of 4 times 7 frames is never square on,
-# where blocks hide words.
-VIEW = (38, -45)
+ELEVATION = 38  # degrees above the ground
+AZIMUTH = -45  # from here a turn of 28 frames is never square on, where blocks hide words
 GROUND = 0.005  # a weight below this is no block
 
 
-def plot_landscape(ax: Axes3D, weights: Tensor, words: list[str]) -> Axes3D:
-    """The weights of one head (T, T) as blocks: queries along x, keys along y, the weight as
-    height.
-    """
+def plot_landscape(ax: Axes3D, weights: Tensor, words: list[str]) -> None:
+    """The weights of one head (T, T) as blocks: queries along x, keys along y, weights upwards."""
     query, key = (weights > GROUND).nonzero().T.numpy()
     heights = weights[query, key].double().numpy()
-    faces = (
-        WEIGHT_MAP(heights)[:, None, :3] * np.repeat(SIDES, 2)[:, None]
-    )  # (blocks, 3) -> (blocks, 6 faces, 3)
-    ax.bar3d(
-        query,
-        key,
-        0,
-        0.96,
-        0.96,
-        heights,
-        color=faces.reshape(-1, 3),
-        shade=False,
-        antialiased=False,
-    )
+    tops = WEIGHT_MAP(heights)[:, None, :3]  # (blocks, 1, 3): red, green, blue
+    faces = tops * np.repeat(SIDES, 2)[:, None]  # (blocks, 6 faces, 3)
+    look = {"color": faces.reshape(-1, 3), "shade": False, "antialiased": False}
+    ax.bar3d(query, key, 0, 0.96, 0.96, heights, **look)
     places = np.arange(len(words))
-    labels = (
-        token_labels(words) if len(words) <= 10 else places
-    )  # no room for words: the map has them
+    # Many words have no room: the map has them.
+    labels = token_labels(words) if len(words) <= 10 else places
     ax.set_xticks(places + 0.5, labels, fontsize=9)
     ax.set_yticks(places + 0.5, labels, fontsize=9)
     ax.set(zlim=(0, 1), zticks=(0, 0.5, 1), xlim=(0, len(words)), ylim=(0, len(words)))
     ax.set_xlabel("query (attending)", color=QUIET, labelpad=14)
     ax.set_ylabel("key (attended to)", color=QUIET, labelpad=14)
-    ax.view_init(*VIEW)
+    ax.view_init(ELEVATION, AZIMUTH)
     for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
         axis.set_pane_color("white")
-    return ax
 
 
-def draw(weights: Tensor, words: list[str], note: str) -> Figure:
+def draw_twice(weights: Tensor, words: list[str], note: str) -> Figure:
     """The weights of one head (T, T) as a landscape, and once more flat."""
     fig = plt.figure(figsize=(9, 5))
-    landscape = plot_landscape(
-        fig.add_axes((0.03, 0.11, 0.5, 0.75), projection="3d"), weights, words
-    )
+    landscape = fig.add_axes((0.03, 0.11, 0.5, 0.75), projection="3d")
+    plot_landscape(landscape, weights, words)
     landscape.set_box_aspect(None, zoom=0.92)
     plot_attention(weights, words, ax=fig.add_axes((0.62, 0.12, 0.36, 0.58)))
     style = {"ha": "center", "color": QUIET, "fontsize": 10.5}
@@ -94,15 +79,14 @@ def draw(weights: Tensor, words: list[str], note: str) -> Figure:
 
 
 def turn(weights: Tensor, words: list[str], note: str, frames: int) -> list[np.ndarray]:
-    """The landscape alone, once around: an image (height, width, 3) for each frame, all in the same
-    few colours.
+    """The landscape alone, once around: an image (height, width, 3) for each frame.
 
-    It stands on a plain ground, because thin lines that turn make up a third of the GIF.
+    It stands on a plain ground, because thin lines that turn make up a third of the GIF. All images
+    have the same few colours.
     """
     fig = plt.figure(figsize=(5, 4.4))
-    landscape = plot_landscape(
-        fig.add_axes((0.02, 0.16, 0.8, 0.8), projection="3d"), weights, words
-    )
+    landscape = fig.add_axes((0.02, 0.16, 0.8, 0.8), projection="3d")
+    plot_landscape(landscape, weights, words)
     landscape.grid(False)
     landscape.zaxis.pane.set_edgecolor(GREY)
     weight_colorbar(fig, landscape, cax=fig.add_axes((0.855, 0.28, 0.025, 0.46)))
@@ -110,7 +94,7 @@ def turn(weights: Tensor, words: list[str], note: str, frames: int) -> list[np.n
     images = []
     with plt.rc_context({"savefig.dpi": 100}):
         for frame in range(frames):
-            landscape.view_init(VIEW[0], VIEW[1] + 360 * frame / frames)
+            landscape.view_init(ELEVATION, AZIMUTH + 360 * frame / frames)
             images.append(picture_of(fig))
     plt.close(fig)
     return in_few_colors(images, SIDES)
@@ -119,26 +103,22 @@ def turn(weights: Tensor, words: list[str], note: str, frames: int) -> list[np.n
 @cli.script
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
+    words = options.words
     trained = load_multi_head_model(options)
-    weights = weights_of(trained.model, options.words)
+    weights = weights_of(trained.model, words)  # (L, H, T, T)
     entropy = normalized_entropy(weights).nanmean(dim=-1)  # (L, H, T, T) -> (L, H)
     layer, head = divmod(int(entropy.argmin()), entropy.size(1))  # the sharpest
-    answer = (
-        f"Layer {layer} head {head} as a landscape: what stands behind a block, only the map shows"
-    )
+    name = f"layer {layer} head {head}"
     if options.pictures:
-        shown = weights[layer, head], options.words
-        note = f"layer {layer} head {head} · {trained.label} · normalised entropy {entropy[layer, head]:.2f}"
-        images = turn(*shown, note, QUICK_FRAMES if options.quick else FRAMES)
+        note = f"{name} · {trained.label} · normalised entropy {entropy[layer, head]:.2f}"
+        frames = QUICK_FRAMES if options.quick else FRAMES
+        images = turn(weights[layer, head], words, note, frames)
         animation = options.output_dir / paths.ANIMATIONS / "phase3" / "3d_attention.gif"
-        save_animation(images, animation, caption=f"{TURN_TITLE}.", seconds_per_frame=SECONDS)
-        save_plot(
-            options,
-            "phase3/3d_attention",
-            draw(*shown, note),
-            f'{TITLE}, on "{" ".join(options.words)}".',
-        )
-    return answer
+        timing = {"caption": f"{TURN_TITLE}.", "seconds_per_frame": SECONDS_PER_FRAME}
+        save_animation(images, animation, **timing)
+        fig = draw_twice(weights[layer, head], words, note)
+        save_plot(options, "phase3/3d_attention", fig, f'{TITLE}, on "{" ".join(words)}".')
+    return f"{name.capitalize()} as a landscape: what stands behind a block, only the map shows"
 
 
 if __name__ == "__main__":

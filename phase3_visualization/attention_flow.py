@@ -27,144 +27,124 @@ from phase3_visualization.layers.rollout import shares_on_paths
 from shared import charts, cli, training
 from shared.attention_utils import attention_rollout, normalized_entropy
 from shared.grammar.roles import NO_NAME, head_names
-from shared.grammar.scores import relation_name, with_relations
+from shared.grammar.scores import related_pairs
 from shared.toy_language import TOY_SENTENCE
 from shared.toy_model import weights_of
 from shared.training import Trained
 from shared.visualization_utils import BLUE, headline, role_color, save_plot
 
-THRESHOLD, FIXED = 2.0, 0.15  # times the even share; and what the same for every length would be
-MOST_SHOWN, WIDTH = 4, 8.6  # heads, where the options pick none; inches
-
-
-def pairs_of(name: str, words: Sequence[str]) -> set[tuple[int, int]]:
-    """(query, key) of the words that the role of this name relates; none for a position, and
-    without a name.
-    """
-    for relation, pairs in with_relations(words).relations.items():
-        if name == relation_name(relation, "forward"):
-            return set(pairs)
-        if name == relation_name(relation, "backward"):
-            return {(j, i) for i, j in pairs}
-    return set()
+THRESHOLD = 2.0  # arrows above so many times the even share are drawn
+FIXED = 0.15  # a threshold that is the same for every length, to compare with
+MOST_SHOWN = 4  # heads, if the options pick none
+WIDTH = 8.6  # inches
 
 
 def one_of_each(names: list[list[str]], words: Sequence[str]) -> list[tuple[int, int]]:
     """(layer, head) of at most MOST_SHOWN heads, each with another role; names: [layer][head].
 
-    Roles that relate words of this sentence come first. Where no head has a role, simply the first
+    Roles that relate words of this sentence come first. If no head has a role, it is the first
     heads.
     """
-    places = [(layer, head) for layer, row in enumerate(names) for head in range(len(row))]
-    found = {names[layer][head]: (layer, head) for layer, head in places}
-    found.pop(NO_NAME, None)
-    roles = sorted(found, key=lambda name: not pairs_of(name, words))[:MOST_SHOWN]
-    return sorted(found[name] for name in roles) or places[:MOST_SHOWN]
+    places, with_role = [], {}
+    for layer, row in enumerate(names):
+        for head, name in enumerate(row):
+            places.append((layer, head))
+            if name != NO_NAME:
+                with_role[name] = (layer, head)
+    roles = sorted(with_role, key=lambda name: not related_pairs(name, words))
+    chosen = [with_role[name] for name in roles[:MOST_SHOWN]]
+    return sorted(chosen) or places[:MOST_SHOWN]
 
 
-def draw(trained: Trained, words: list[str], heads: list[tuple[int, int]]) -> tuple[Figure, str]:
-    """A row for each head; of all heads only one of each role."""
-    weights, names = (
-        weights_of(trained.model, words),
-        head_names(trained, MultiHeadAttention),
-    )  # (L, H, T, T)
+def draw_arrows(
+    trained: Trained, words: list[str], heads: list[tuple[int, int]]
+) -> tuple[Figure, str]:
+    """A row of words and arrows for each head, and a caption; of many heads one of each role."""
+    weights = weights_of(trained.model, words)  # (L, H, T, T)
+    names = head_names(trained, MultiHeadAttention)
     if len(heads) > MOST_SHOWN:
         heads = one_of_each(names, words)
     height = (0.7 + 0.05 * len(words)) * WIDTH / len(words) + 0.1
-    fig, axes = plt.subplots(
-        len(heads), figsize=(WIDTH, height * len(heads) + 1), squeeze=False, layout="constrained"
-    )
+    size = (WIDTH, height * len(heads) + 1)
+    fig, axes = plt.subplots(len(heads), figsize=size, squeeze=False, layout="constrained")
     for (layer, head), ax in zip(heads, axes.flat, strict=True):
-        name, pairs = names[layer][head], pairs_of(names[layer][head], words)
-        charts.arcs(
-            ax,
-            weights[layer, head],
-            words,
-            role_color(name),
-            threshold=THRESHOLD,
-            told=pairs or None,
-        )
-        said = ", ".join(
+        name = names[layer][head]
+        color = role_color(name)
+        pairs = related_pairs(name, words)
+        told = pairs or None  # without a relation all arrows are drawn
+        charts.arcs(ax, weights[layer, head], words, color, threshold=THRESHOLD, told=told)
+        title = f"{name} ({layer}.{head})   "
+        title += ", ".join(
             f"{words[i]} → {words[j]} {weights[layer, head, i, j]:.2f}" for i, j in sorted(pairs)
         )
-        ax.set_title(
-            f"{name} ({layer}.{head})   {said}",
-            color=role_color(name),
-            weight="bold",
-            loc="left",
-            fontsize=13,
-        )
-    title = "Each head looks for something else in the same words"
-    entropy = normalized_entropy(torch.stack([weights[place] for place in heads])).nanmean().item()
+        ax.set_title(title, color=color, weight="bold", loc="left", fontsize=13)
+    finding = "Each head looks for something else in the same words"
+    entropy = normalized_entropy(torch.stack([weights[place] for place in heads])).nanmean()
     note = (
-        f"{trained.label} · normalised entropy {entropy:.2f} · arrows point to where a word looks\n"
-        f"drawn: what gave the head its name (layer.head), above {THRESHOLD:g} times the even share of 1/{len(words)}"
+        f"{trained.label} · normalised entropy {entropy:.2f} · arrows point to where a word "
+        "looks\n"
+        f"drawn: what gave the head its name (layer.head), above {THRESHOLD:g} times the even "
+        f"share of 1/{len(words)}"
     )
-    headline(fig, title, note)
-    return (
-        fig,
-        f'{title}: "{" ".join(words)}", an arrow for each large weight, thicker for more weight.',
-    )
+    headline(fig, finding, note)
+    sentence = " ".join(words)
+    return fig, f'{finding}: "{sentence}", an arrow for each large weight, thicker for more weight.'
 
 
 def storeys(layers: Sequence[Tensor]) -> dict[str, list[Tensor]]:
-    """Panel of the picture -> what is handed down in it, (T, T) for each layer; layers (H, T, T)
-    each.
+    """Panel of the picture -> what is handed down in it, (T, T) for each layer.
+
+    layers: (H, T, T) each.
     """
     panels = {}
     for number, layer in enumerate(layers):
-        panels[f"Layer {number}, the mean of its heads"] = [
-            layer.mean(dim=0)
-        ]  # (H, T, T) -> (T, T)
+        mean = layer.mean(dim=0)  # (H, T, T) -> (T, T)
+        panels[f"Layer {number}, the mean of its heads"] = [mean]
     # Rollout of one layer alone is half of its mean and half of each word itself.
-    panels["Rollout: through all layers, and half of each word stays"] = [
-        attention_rollout([one]) for one in layers
-    ]
+    steps = [attention_rollout([layer]) for layer in layers]
+    panels["Rollout: through all layers, and half of each word stays"] = steps
     return panels
 
 
 def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
-    """Where a hidden word takes what it knows from: a row for each layer, heads averaged, and one
-    for all together.
-    """
+    """Where a hidden word takes what it knows from, layer by layer and through all; a caption."""
     hidden = choose_word(words)
     seen = hide(words, hidden)
     weights = weights_of(trained.model, seen)  # (L, H, T, T)
-    panels = storeys(list(weights))
+    panels = storeys(weights)
     heights = [len(steps) + 0.9 for steps in panels.values()]
     size = (WIDTH, 1.1 + sum(heights))
     fig, axes = plt.subplots(len(panels), figsize=size, height_ratios=heights, layout="constrained")
-    most = []  # the other word that the most comes from, panel by panel
+    sources = []  # the other word that the most comes from, panel by panel
     for ax, (name, steps) in zip(axes, panels.items(), strict=True):
         shares = shares_on_paths(steps, hidden)
-        others = most_asked(shares[0].sum(dim=0), hidden)  # (T, T) -> (T,)
-        most.append(others[0] if others else hidden)
-        charts.shares_down(ax, shares, shown(seen), BLUE, marked=most[-1])
+        arrived = shares[0].sum(dim=0)  # (T, T) -> (T,)
+        others = most_asked(arrived, hidden)
+        source = others[0] if others else hidden
+        sources.append(source)
+        charts.shares_down(ax, shares, shown(seen), BLUE, marked=source)
         ax.set_title(name, loc="left", fontsize=13)
-    *_, last, rollout = most
-    by_rollout = "from there, too" if rollout == last else f'from "{words[rollout]}"'
-    title = f'The last layer looks most at "{words[last]}"; by rollout most comes {by_rollout}'
-    entropy = normalized_entropy(weights).nanmean().item()
+    last, by_rollout = sources[-2:]
+    finding = f'The last layer looks most at "{words[last]}"; by rollout most comes from '
+    finding += "there, too" if by_rollout == last else f'"{words[by_rollout]}"'
+    entropy = normalized_entropy(weights).nanmean()
     note = (
-        f"{trained.label} · normalised entropy {entropy:.2f} · lines go down from the hidden word to where it looks\n"
+        f"{trained.label} · normalised entropy {entropy:.2f} · lines go down from the hidden word "
+        "to where it looks\n"
         "grey: stays in its place · bold: the most, the hidden word itself aside"
     )
-    headline(fig, title, note)
-    return (
-        fig,
-        f'{title}: the hidden word of "{" ".join(shown(seen))}", layer by layer and through all layers.',
-    )
+    headline(fig, finding, note)
+    sentence = " ".join(shown(seen))
+    how = "layer by layer and through all layers"
+    return fig, f'{finding}: the hidden word of "{sentence}", {how}.'
 
 
-def shares_drawn(trained: Trained) -> list[float]:
-    """Of all arrows of the toy sentence: the share above FIXED, and the share above THRESHOLD times
-    the even share.
-    """
+def shares_drawn(trained: Trained) -> tuple[float, float]:
+    """Of all arrows of the toy sentence the shares above FIXED and above THRESHOLD even shares."""
     weights = weights_of(trained.model, TOY_SENTENCE.split())
-    return [
-        drawn.double().mean().item()
-        for drawn in (weights > FIXED, charts.large(weights, THRESHOLD))
-    ]
+    fixed = weights > FIXED
+    relative = charts.large(weights, THRESHOLD)
+    return fixed.double().mean().item(), relative.double().mean().item()
 
 
 @cli.script
@@ -175,17 +155,17 @@ def main(argv: list[str] | None = None) -> str:
     options = cli.parse(parser, argv)
     trained = load_multi_head_model(options)
     heads = cli.chosen_heads(parser, options, trained.recipe.num_layers, trained.recipe.num_heads)
-    save_plot(options, "phase3/attention_flow", *draw(trained, options.words, heads))
-    save_plot(options, "phase3/attention_rollout", *draw_rollout(trained, options.words))
+    fig, caption = draw_arrows(trained, options.words, heads)
+    save_plot(options, "phase3/attention_flow", fig, caption)
+    fig, caption = draw_rollout(trained, options.words)
+    save_plot(options, "phase3/attention_rollout", fig, caption)
     untrained = training.untrained(trained.recipe, MultiHeadAttention)
-    drawn = {
-        name: shares_drawn(each) for name, each in (("untrained", untrained), ("trained", trained))
-    }
-    for name, (fixed, even) in drawn.items():
-        print(
-            f"   {name}: {fixed:.0%} of the arrows above {FIXED}; {even:.0%} drawn, above {THRESHOLD:g} even shares"
-        )
-    return f"Of an untrained model's arrows {drawn['untrained'][0]:.0%} lie above {FIXED}"
+    for model in (untrained, trained):
+        fixed, relative = shares_drawn(model)
+        print(f"   {model.label}: {fixed:.0%} of the arrows are above {FIXED},")
+        print(f"   {relative:.0%} above {THRESHOLD:g} even shares, and so are drawn")
+    fixed, _ = shares_drawn(untrained)
+    return f"Of an untrained model's arrows {fixed:.0%} lie above {FIXED}"
 
 
 if __name__ == "__main__":
