@@ -41,6 +41,7 @@ from shared.visualization_utils import (
 HELD_FRAMES = 14  # how often the last frame is shown again
 SECONDS_PER_FRAME = 0.28
 VISIBLE = 0.04  # weights are shown in such steps: nobody sees less, and the file is smaller
+PANEL_TITLES = ("loss, nats per hidden word", "best head is right", "normalised entropy")
 NOTE = (
     "rows: queries, columns: keys, darker: more weight · framed: has a role by rule, on held-out "
     "sentences\nnormalised entropy: a line for each head, in the colour of its role, dotted their "
@@ -66,10 +67,11 @@ def look_at(trained: Trained, step: int, words: list[str]) -> Look:
     found = halves.scoring.scores
     scores = {}
     for relation in CORE_RELATIONS:
-        ways = [found.relation[relation, direction] for direction in DIRECTIONS]
-        scores[relation] = torch.stack(ways).max().item()
+        ways = [found.relation[relation, direction].max().item() for direction in DIRECTIONS]
+        scores[relation] = max(ways)
+    names = roles.names_of(halves)
     entropy = found.statistics["normalised entropy"]
-    return Look(step, weights_of(model.model, words), roles.names_of(halves), scores, entropy)
+    return Look(step, weights_of(model.model, words), names, scores, entropy)
 
 
 def measure(run: Run) -> Numbers:
@@ -129,29 +131,27 @@ def draw_loss(ax: Axes, losses: list[float], step: int) -> None:
     """The loss up to this step, each the mean of the last ten."""
     smooth = [fmean(losses[max(end - 10, 0) : end]) for end in range(1, len(losses) + 1)]
     ax.plot(range(1, step + 1), smooth[:step], color=GREY, linewidth=2.5)
-    ax.set_ylim(0, 1.1 * max(smooth))
-    ax.set_title("loss, nats per hidden word", color=QUIET, loc="left")
+    ax.set(ylim=(0, 1.1 * max(smooth)), yticks=[0, 2, 4])
 
 
-def draw_scores(ax: Axes, looks: list[Look], end: int, guesses: list[float]) -> None:
+def draw_scores(ax: Axes, looks: list[Look], guesses: list[float]) -> None:
     """How often the best head of each relation has been right up to now, above the guesses."""
-    ax.fill_between((0, end), min(guesses), max(guesses), color=HIDDEN, linewidth=0)
-    style = {"fontsize": 9, "ha": "right"}
-    ax.text(0.98 * end, min(guesses) + 0.03, "guesses", color=QUIET, **style)
+    low, high = min(guesses), max(guesses)
+    ax.axhspan(low, high, color=HIDDEN, linewidth=0)
+    style = {"fontsize": 9, "ha": "right", "transform": ax.get_yaxis_transform()}
+    ax.text(0.98, low + 0.03, "guesses", color=QUIET, **style)
     steps = [look.step for look in looks]
     for row, relation in enumerate(CORE_RELATIONS):
         shares = [look.scores[relation] for look in looks]
         color = role_color(relation)
         ax.plot(steps, shares, color=color, linewidth=2.5)
         text = f"{relation.replace('-', '–')} {shares[-1]:.0%}"
-        ax.text(0.98 * end, 0.34 - 0.14 * row, text, color=color, weight="bold", **style)
-    ax.set(ylim=(0, 1.08), yticks=[0, 0.5, 1])
+        ax.text(0.98, 0.34 - 0.14 * row, text, color=color, weight="bold", **style)
     ax.yaxis.set_major_formatter(PercentFormatter(1))
     ax.set_xlabel("training step", color=QUIET)
-    ax.set_title("best head is right", color=QUIET, loc="left")
 
 
-def draw_entropies(ax: Axes, looks: list[Look], end: int) -> None:
+def draw_entropies(ax: Axes, looks: list[Look]) -> None:
     """The normalised entropy of each head up to now, in the colour of the role it has now."""
     steps = [look.step for look in looks]
     entropy = torch.stack([look.entropy for look in looks])  # (looks, L, H)
@@ -160,10 +160,8 @@ def draw_entropies(ax: Axes, looks: list[Look], end: int) -> None:
             ax.plot(steps, entropy[:, layer, head], color=role_color(name), linewidth=1.6)
     mean = entropy.mean(dim=(1, 2))  # (looks, L, H) -> (looks,)
     ax.plot(steps, mean, color=INK, linewidth=2.5, linestyle=":")
-    text = f"mean {mean[-1]:.2f}"
-    ax.text(0.98 * end, 0.06, text, weight="bold", fontsize=9, ha="right")
-    ax.set(ylim=(0, 1.08), yticks=[0, 0.5, 1])
-    ax.set_title("normalised entropy", color=QUIET, loc="left")
+    place = {"ha": "right", "transform": ax.transAxes}
+    ax.text(0.98, 0.06, f"mean {mean[-1]:.2f}", weight="bold", fontsize=9, **place)
 
 
 def training_frames(results: Results) -> Film:
@@ -182,12 +180,13 @@ def training_frames(results: Results) -> Film:
     for number, look in enumerate(looks, 1):
         lit = light_up(maps, look)
         headline(fig, f"Step {look.step} of {end} · heads that have a role: {lit}", NOTE, size=14)
-        for ax in panels:
+        for ax, title in zip(panels, PANEL_TITLES, strict=True):
             ax.clear()
-            ax.set(xlim=(0, end), xticks=[0, end // 2, end])
+            ax.set_title(title, color=QUIET, loc="left")
+            ax.set(xlim=(0, end), ylim=(0, 1.08), xticks=[0, end // 2, end], yticks=[0, 0.5, 1])
         draw_loss(panels[0], results.shown["loss"], look.step)
-        draw_scores(panels[1], looks[:number], end, guesses)
-        draw_entropies(panels[2], looks[:number], end)
+        draw_scores(panels[1], looks[:number], guesses)
+        draw_entropies(panels[2], looks[:number])
         with plt.rc_context({"savefig.dpi": 100}):
             images.append(picture_of(fig))
         fig.set_layout_engine("none")  # all frames are laid out as the first one
