@@ -5,60 +5,59 @@ value and then with a new one gives both. The delta rule (Schlag et al. 2021, se
 reads what the key gives now, and writes the difference alone. With q, k, v as rows, and keys of
 length 1:
 
-    S  <-  S + β kᵀ (v - k S)          β = 1: from now on k gives v; β = 0: nothing is written
-    output  =  q S                     without "- k S" it is linear attention, with q and k as they are
+    S  <-  S + β kᵀ (v - k S)     β = 1: from now on k gives v; β = 0: nothing is written
+    output  =  q S                without "- k S" it is linear attention, with q and k as they are
+
+    python phase4_causal/long_texts/delta_rule.py
 """
 
 import torch
 from torch import Tensor
 
 from phase4_causal.long_texts.linear_attention import CHUNK, first_state
-from shared.attention_checks import at_least_float32, check_attention_inputs
+from shared.attention_checks import at_least_float32
 
 
 def delta_by_loops(query: Tensor, key: Tensor, value: Tensor, beta: Tensor) -> Tensor:
-    """The specification, without S: a list of keys and corrections. (T, d_k), (T, d_k), (T, d_v),
-    (T,) -> (T, d_v).
+    """The specification, without S, by a list of corrections.
+
+    query (T, d_k), key (T, d_k), value (T, d_v), beta (T,) -> output (T, d_v).
     """
-    written: list[tuple[Tensor, Tensor]] = []
+    corrections: list[Tensor] = []
 
     def read(asked: Tensor) -> Tensor:
-        return sum(
-            (torch.dot(asked, k) * correction for k, correction in written),
-            torch.zeros_like(value[0]),
-        )
+        """What the keys that were written give for this one."""
+        found = torch.zeros_like(value[0])
+        for k, correction in zip(key, corrections, strict=False):
+            found = found + torch.dot(asked, k) * correction
+        return found
 
-    output = torch.zeros_like(value)
+    output = []
     for t in range(len(key)):
-        written.append((key[t], beta[t] * (value[t] - read(key[t]))))
-        output[t] = read(query[t])
-    return output
+        corrections.append(beta[t] * (value[t] - read(key[t])))
+        output.append(read(query[t]))
+    return torch.stack(output)
 
 
-def _prepared(
+def _ready(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, state: Tensor | None
 ) -> tuple[list[Tensor], Tensor]:
-    """Inputs that were checked, beta as (..., T, 1), and the state to begin with."""
-    check_attention_inputs(query, key, value, None)
+    """Returns checked inputs, beta as (..., T, 1), and the state to begin with."""
     if (beta.shape, beta.dtype) != (key.shape[:-1], key.dtype):
-        due, got = (
-            f"{tuple(shape)} in {x.dtype}"
-            for shape, x in ((key.shape[:-1], key), (beta.shape, beta))
-        )
-        raise ValueError(f"beta has one number for each key, {due}: got {got}")
-    inputs = at_least_float32(query, key, value, beta.unsqueeze(-1))
-    return inputs, first_state(*inputs[:3], state)
+        rule = f"beta has one number for each key, {tuple(key.shape[:-1])} in {key.dtype}"
+        raise ValueError(f"{rule}: got {tuple(beta.shape)} in {beta.dtype}")
+    query, key, value, beta = at_least_float32(query, key, value, beta.unsqueeze(-1))
+    return [query, key, value, beta], first_state(query, key, value, state)
 
 
 def delta_rule_recurrent(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The delta rule word by word, with a state of constant size; arguments and errors are those of
-    delta_rule.
-    """
-    inputs, state = _prepared(query, key, value, beta, state)
+    """The delta rule word by word: arguments, results and errors are those of delta_rule."""
+    inputs, state = _ready(query, key, value, beta, state)
+    words = [x.split(1, dim=-2) for x in inputs]
     outputs = []
-    for q, k, v, b in zip(*(x.split(1, dim=-2) for x in inputs), strict=True):
+    for q, k, v, b in zip(*words, strict=True):
         state = state + k.mT @ (b * (v - k @ state))  # -> (..., d_k, d_v)
         outputs.append(q @ state)  # (..., 1, d_k) @ (..., d_k, d_v) -> (..., 1, d_v)
     return torch.cat(outputs, dim=-2).to(query.dtype), state  # T of (..., 1, d_v) -> (..., T, d_v)
@@ -67,30 +66,42 @@ def delta_rule_recurrent(
 def delta_rule(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The delta rule in chunks (Yang et al. 2024, section 3): a few large products in place of a
-    step for each word.
+    """The delta rule in chunks: a few large products in place of a step for each word.
 
     query, key (..., T, d_k), value (..., T, d_v), beta (..., T) from 0 to 1 -> output (..., T, d_v)
-    and the state (..., d_k, d_v), from which the text may go on. Give keys of length 1: with longer
-    ones the state may grow without end. A NaN or inf in key, value or beta reaches earlier words of
-    its chunk (0 · NaN); in delta_rule_recurrent it does not. Inputs of 16 bits are summed in
-    float32. Raises ValueError for sizes that do not fit.
+    and the state (..., d_k, d_v), from which the text may go on (Yang et al. 2024, section 3). Give
+    keys of length 1: with longer ones the state may grow without end. A NaN or inf in key, value or
+    beta reaches earlier words of its chunk (0 · NaN); in delta_rule_recurrent it does not. Inputs
+    of 16 bits are summed in float32. Raises ValueError for sizes that do not fit.
     """
-    inputs, state = _prepared(query, key, value, beta, state)
+    inputs, state = _ready(query, key, value, beta, state)
+    chunks = [x.split(CHUNK, dim=-2) for x in inputs]
     outputs = []
-    for q, k, v, b in zip(*(x.split(CHUNK, dim=-2) for x in inputs), strict=True):
-        earlier = (b * (k @ k.mT)).tril(
-            -1
-        )  # (..., CHUNK, CHUNK): how much of each correction a later key reads
-        # u_t = b_t (v_t - k_t S) - sum of earlier_ts u_s over s < t, which is (I + earlier) u = b
-        # (v - k S)
-        u = torch.linalg.solve_triangular(
-            earlier, b * (v - k @ state), upper=False, unitriangular=True
-        )
-        outputs.append(
-            q @ state + (q @ k.mT).tril() @ u
-        )  # of the state, and of this chunk: (..., CHUNK, d_v)
+    for q, k, v, b in zip(*chunks, strict=True):
+        # How much of each correction a later key reads: (..., CHUNK, CHUNK).
+        earlier = (b * (k @ k.mT)).tril(-1)
+        # Word t corrects by u_t = b_t (v_t - k_t S) - sum over s < t of earlier_ts u_s; for all
+        # words of the chunk that is (I + earlier) u = b (v - k S).
+        target = b * (v - k @ state)
+        u = torch.linalg.solve_triangular(earlier, target, upper=False, unitriangular=True)
+        # What the state gives, and what this chunk has written: (..., CHUNK, d_v).
+        outputs.append(q @ state + (q @ k.mT).tril() @ u)
         state = state + k.mT @ u  # (..., d_k, CHUNK) @ (..., CHUNK, d_v) -> (..., d_k, d_v)
-    return torch.cat(outputs, dim=-2).to(
-        query.dtype
-    ), state  # chunks of (..., CHUNK, d_v) -> (..., T, d_v)
+    output = torch.cat(outputs, dim=-2)  # chunks of (..., CHUNK, d_v) -> (..., T, d_v)
+    return output.to(query.dtype), state
+
+
+def main() -> None:
+    key = torch.tensor([[1.0, 0], [0, 1], [1, 0]])  # the last word has the key of the first
+    value = torch.tensor([[10.0], [20], [30]])
+    print("Each word writes its value to its key, what the memory then holds:")
+    for length in (1, 2, 3):
+        k, v = key[:length], value[:length]
+        _, state = delta_rule(k, k, v, torch.ones(length))
+        sums = k.mT @ v
+        print(f"   delta rule {state.flatten().tolist()}, sums {sums.flatten().tolist()}")
+    print("With the delta rule 30 stands in place of 10, in the sum both.")
+
+
+if __name__ == "__main__":
+    main()

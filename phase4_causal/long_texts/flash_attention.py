@@ -1,155 +1,170 @@
 """How can softmax go tile by tile, when one weight needs the sum of the whole row?
 
 Of some keys three things are kept: the largest score, the total of e^(score - largest), and the
-values added up with these weights. What is kept of some keys and of others can be merged: the
-online softmax (Milakov & Gimelshein 2018). FlashAttention (Dao et al. 2022) merges tile after tile,
-and for the backward pass makes the weights of a tile again.
+values added up with these weights. What is kept of some keys can be merged with what is kept of
+others: the online softmax (Milakov & Gimelshein 2018). FlashAttention (Dao et al. 2022) merges tile
+after tile, and for the backward pass makes the weights of a tile again.
+
+    python phase4_causal/long_texts/flash_attention.py
 """
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from shared.attention_checks import at_least_float32, check_attention_inputs, check_sizes
 
-LOG2_E = math.log2(
-    math.e
-)  # a factor of the scores: e^score is then a power of 2, which takes less time
-Kept = tuple[
-    Tensor, Tensor, Tensor
-]  # largest score and total (..., T_q, 1), weighted values (..., T_q, d_v)
+# Scores are multiplied by it: e^score is then a power of 2, which a processor makes sooner.
+LOG2_E = math.log2(math.e)
+
+
+class Kept(NamedTuple):
+    """What is kept of some keys, for each query."""
+
+    largest: Tensor  # score: (..., T_q, 1)
+    total: Tensor  # of the weights 2^(score - largest): (..., T_q, 1)
+    weighted: Tensor  # values, added up with these weights: (..., T_q, d_v)
 
 
 def merge(one: Kept, other: Kept) -> Kept:
-    """What is kept of some keys, and of others -> of all of them."""
-    (largest_1, total_1, weighted_1), (largest_2, total_2, weighted_2) = one, other
-    largest = torch.maximum(largest_1, largest_2)
-    shrink_1 = torch.exp2(largest_1 - largest)  # one of the two is 1
-    shrink_2 = torch.exp2(largest_2 - largest)
-    total = torch.addcmul(total_1 * shrink_1, total_2, shrink_2)  # a + b * c at once
-    return largest, total, torch.addcmul(weighted_1 * shrink_1, weighted_2, shrink_2)
+    """Returns what is kept of all keys, given what is kept of some of them and of the others."""
+    largest = torch.maximum(one.largest, other.largest)
+    shrink_one = torch.exp2(one.largest - largest)  # one of the two is 1
+    shrink_other = torch.exp2(other.largest - largest)
+    # addcmul(a, b, c) is a + b * c.
+    total = torch.addcmul(one.total * shrink_one, other.total, shrink_other)
+    weighted = torch.addcmul(one.weighted * shrink_one, other.weighted, shrink_other)
+    return Kept(largest, total, weighted)
 
 
 def nothing(query: Tensor, d_v: int) -> Kept:
     """What is kept of no key. The largest score is finite, since -inf - -inf would be NaN."""
-    total = query.new_zeros(*query.shape[:-1], 1)
-    return (
-        torch.full_like(total, torch.finfo(query.dtype).min),
-        total,
-        query.new_zeros(*query.shape[:-1], d_v),
-    )
+    lengths = query.shape[:-1]
+    total = query.new_zeros(*lengths, 1)
+    largest = torch.full_like(total, torch.finfo(query.dtype).min)
+    return Kept(largest, total, query.new_zeros(*lengths, d_v))
 
 
-def finish(largest: Tensor, total: Tensor, weighted: Tensor) -> tuple[Tensor, Tensor]:
-    """Output (..., T_q, d_v), 0 where no key was seen, and logsumexp (..., T_q, 1). With a key
-    total is 1 or more.
-    """
-    return weighted / total.clamp(min=1.0), largest + total.clamp(min=1.0).log2()
+def keep(scores: Tensor, value: Tensor) -> Kept:
+    """What is kept of n keys: scores (..., T_q, n), which are overwritten, value (..., n, d_v)."""
+    lowest = torch.finfo(scores.dtype).min  # in place of -inf, where all keys are hidden
+    largest = scores.amax(dim=-1, keepdim=True).clamp(min=lowest)
+    # In place, while the tile is in the processor's cache.
+    weights = scores.sub_(largest).exp2_()
+    return Kept(largest, weights.sum(dim=-1, keepdim=True), weights @ value)
+
+
+def finish(kept: Kept) -> tuple[Tensor, Tensor]:
+    """Returns the output (..., T_q, d_v), 0 where no key was seen, and logsumexp (..., T_q, 1)."""
+    total = kept.total.clamp(min=1.0)  # it is 1 or more where a key was seen, else 0
+    output = kept.weighted / total
+    return output, total.log2_().add_(kept.largest)
 
 
 def flash_by_loops(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> Tensor:
-    """The specification: one query at a time, keys merged one by one. (T_q, d_k), (T_k, d_k), (T_k,
-    d_v); d_k > 0.
+    """The specification: for one query at a time, keys are merged one by one.
+
+    query (T_q, d_k), key (T_k, d_k), value (T_k, d_v), d_k > 0 -> output (T_q, d_v).
     """
     output = query.new_zeros(query.size(0), value.size(1))
     for i in range(query.size(0)):
+        hidden = query.size(0) - 1 - i if causal else 0  # the last query sees all keys
         kept = nothing(query[i], value.size(1))
-        for j in range(
-            key.size(0) - (query.size(0) - 1 - i if causal else 0)
-        ):  # the last query sees all keys
+        for j in range(key.size(0) - hidden):
             score = torch.dot(query[i], key[j]) * LOG2_E / math.sqrt(key.size(1))
-            kept = merge(kept, (score, torch.ones_like(score), value[j]))
-        output[i], _ = finish(*kept)
+            kept = merge(kept, Kept(score, torch.ones_like(score), value[j]))
+        output[i], _ = finish(kept)
     return output
 
 
 def tiles(
     t_q: int, t_k: int, causal: bool, size: int
 ) -> Iterator[tuple[slice, list[tuple[slice, int]]]]:
-    """Rows and, for each, the columns that they see and the diagonal of the tile: row i sees column
-    i + diagonal.
+    """Yields rows, and for each tile of keys that they see its columns and its diagonal.
+
+    Row i of a tile sees its columns up to i + diagonal.
     """
+    shift = t_k - t_q  # query i stands at key i + shift
     for top in range(0, t_q, size):
-        seen = (
-            min(top + size, t_q) + t_k - t_q if causal else t_k
-        )  # the last query stands at the last key
-        columns = [slice(left, min(left + size, seen)) for left in range(0, seen, size)]
-        yield (
-            slice(top, top + size),
-            [(x, top + t_k - t_q - x.start if causal else t_k) for x in columns],
-        )
+        bottom = min(top + size, t_q)
+        seen = bottom + shift if causal else t_k
+        strip = []
+        for left in range(0, seen, size):
+            diagonal = top + shift - left if causal else t_k
+            strip.append((slice(left, min(left + size, seen)), diagonal))
+        yield slice(top, bottom), strip
 
 
 def tile_scores(query: Tensor, key: Tensor, diagonal: int) -> Tensor:
-    """(..., rows, d_k), (..., columns, d_k) -> scores (..., rows, columns), -inf for keys after the
-    query.
+    """Scores (..., rows, columns) of a tile, -inf for keys after the query.
+
+    query (..., rows, d_k), key (..., columns, d_k); diagonal as tiles gives it.
     """
     scores = query @ key.mT  # (..., rows, d_k) @ (..., d_k, columns) -> (..., rows, columns)
     if diagonal < key.size(-2) - 1:
         future = scores.new_full(scores.shape[-2:], -math.inf).triu(diagonal + 1)
-        scores.tril_(diagonal).add_(
-            future
-        )  # tril_ sets 0, also where NaN was; masked_fill_ takes four times as long
+        # tril_ sets 0, also where NaN was. One call of masked_fill_ takes four times as long.
+        scores.tril_(diagonal).add_(future)
     return scores
 
 
-def attend(
+def attend_in_tiles(
     query: Tensor, key: Tensor, value: Tensor, causal: bool, size: int
 ) -> tuple[Tensor, Tensor]:
-    """Output and logsumexp; (logsumexp, 1, output) is kept of these keys, too, and can be merged
-    with others.
+    """Returns output and logsumexp of queries that were divided by √d_k and multiplied by log2(e).
+
+    Kept(logsumexp, 1, output) is what is kept of these keys, and can be merged with others.
     """
-    output, logsumexp = finish(*nothing(query, value.size(-1)))
+    output, logsumexp = finish(nothing(query, value.size(-1)))
     for rows, strip in tiles(query.size(-2), key.size(-2), causal, size):
-        kept = nothing(query[..., rows, :], value.size(-1))
+        q = query[..., rows, :]
+        kept = nothing(q, value.size(-1))
         for columns, diagonal in strip:
-            scores = tile_scores(query[..., rows, :], key[..., columns, :], diagonal)
-            largest = scores.amax(dim=-1, keepdim=True).clamp(
-                min=torch.finfo(scores.dtype).min
-            )  # all hidden: -inf
-            weights = scores.sub_(
-                largest
-            ).exp2_()  # in place, while the tile is in the processor's cache
-            kept = merge(
-                kept, (largest, weights.sum(dim=-1, keepdim=True), weights @ value[..., columns, :])
-            )
-            del (
-                scores,
-                weights,
-            )  # the next tile then takes the same memory, which is still in the cache
-        output[..., rows, :], logsumexp[..., rows, :] = finish(*kept)
+            k = key[..., columns, :]
+            v = value[..., columns, :]
+            # The scores get no name, so the next tile takes their memory, which is in the cache.
+            kept = merge(kept, keep(tile_scores(q, k, diagonal), v))
+        output[..., rows, :], logsumexp[..., rows, :] = finish(kept)
     return output, logsumexp
 
 
 def gradients(saved: Sequence[Tensor], d_output: Tensor, causal: bool, size: int) -> list[Tensor]:
-    """Of query, key and value, by way of these keys; saved: these three, and output and logsumexp."""
+    """Returns the gradients of query, key and value, by way of these keys.
+
+    saved: query, key and value as attend_in_tiles takes them, output and logsumexp of all keys.
+    """
     query, key, value, output, logsumexp = saved
-    d_query, d_key, d_value = (torch.zeros_like(x) for x in (query, key, value))
+    d_query = torch.zeros_like(query)
+    d_key = torch.zeros_like(key)
+    d_value = torch.zeros_like(value)
     for rows, strip in tiles(query.size(-2), key.size(-2), causal, size):
-        q, d_o = query[..., rows, :], d_output[..., rows, :]
-        row_sums = (d_o * output[..., rows, :]).sum(
-            dim=-1, keepdim=True
-        )  # of weight times its gradient, over all keys
+        q = query[..., rows, :]
+        d_o = d_output[..., rows, :]
+        # The sum of each weight times its gradient, over all keys of a row.
+        row_sums = (d_o * output[..., rows, :]).sum(dim=-1, keepdim=True)
         for columns, diagonal in strip:
-            k, v = key[..., columns, :], value[..., columns, :]
-            weights = tile_scores(q, k, diagonal).sub_(logsumexp[..., rows, :]).exp2_()
-            d_scores = (d_o @ v.mT).sub_(row_sums).mul_(weights)  # softmax's derivative
+            k = key[..., columns, :]
+            v = value[..., columns, :]
+            weights = tile_scores(q, k, diagonal)
+            weights.sub_(logsumexp[..., rows, :]).exp2_()
+            d_scores = d_o @ v.mT
+            d_scores.sub_(row_sums).mul_(weights)  # softmax's derivative
             d_value[..., columns, :] += weights.mT @ d_o
             d_query[..., rows, :] += d_scores @ k
             d_key[..., columns, :] += d_scores.mT @ q
-    return [
-        d_query.div_(LOG2_E),
-        d_key.div_(LOG2_E),
-        d_value,
-    ]  # the derivative of 2^x is 2^x / log2(e)
+    # The derivative of 2^x is 2^x / log2(e).
+    return [d_query.div_(LOG2_E), d_key.div_(LOG2_E), d_value]
 
 
 class FlashAttention(torch.autograd.Function):
-    @staticmethod  # the queries come divided by √d_k and multiplied by log2(e)
+    """Both passes in tiles; query, key and value as attend_in_tiles takes them."""
+
+    @staticmethod
     def forward(ctx, query: Tensor, key: Tensor, value: Tensor, causal: bool, size: int) -> Tensor:
-        output, logsumexp = attend(query, key, value, causal, size)
+        output, logsumexp = attend_in_tiles(query, key, value, causal, size)
         ctx.save_for_backward(query, key, value, output, logsumexp)
         ctx.tiling = causal, size
         return output
@@ -157,17 +172,15 @@ class FlashAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_output: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph=True
-            raise RuntimeError(
-                "tiles cannot be differentiated twice: take scaled_dot_product_attention for that"
-            )
+            way_out = "take scaled_dot_product_attention for that"
+            raise RuntimeError(f"tiles cannot be differentiated twice: {way_out}")
         return *gradients(ctx.saved_tensors, d_output.contiguous(), *ctx.tiling), None, None
 
 
 def flash_attention(
     query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, block_size: int = 256
 ) -> Tensor:
-    """Scaled dot-product attention in tiles: no memory that grows with T_q · T_k, forward and
-    backward.
+    """Scaled dot-product attention in tiles; forward and backward no memory grows with T_q · T_k.
 
     query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v),
     without the weights. causal: the last query stands at the last key; one that sees no key gets 0.
@@ -177,9 +190,28 @@ def flash_attention(
     """
     check_sizes(1, block_size=block_size)
     leading = check_attention_inputs(query, key, value, None)
-    q, k, v = (
-        x.expand(*leading, *x.shape[-2:]).contiguous() for x in at_least_float32(query, key, value)
-    )
-    return FlashAttention.apply(q * LOG2_E / math.sqrt(q.size(-1)), k, v, causal, block_size).to(
-        query.dtype
-    )
+    inputs = []
+    for x in at_least_float32(query, key, value):
+        inputs.append(x.expand(*leading, *x.shape[-2:]).contiguous())
+    q, k, v = inputs
+    q = q * LOG2_E / math.sqrt(q.size(-1))
+    output = FlashAttention.apply(q, k, v, causal, block_size)
+    return output.to(query.dtype)
+
+
+def main() -> None:
+    scores = torch.tensor([1.0, 2, 4, 0])
+    value = torch.tensor([[3.0], [1], [5], [2]])
+    print("One query, four keys with scores 1, 2, 4, 0 and values 3, 1, 5, 2:")
+    first = keep(scores[:2] * LOG2_E, value[:2])
+    second = keep(scores[2:] * LOG2_E, value[2:])
+    for name, kept in (("tile 1", first), ("tile 2", second), ("merged", merge(first, second))):
+        largest, total, weighted = torch.cat(kept).tolist()
+        print(f"   {name}: largest score {largest / LOG2_E:.0f}, total {total:.3f}, ", end="")
+        print(f"values added up {weighted:.3f}")
+    expected = scores.softmax(dim=0) @ value
+    print(f"   output {weighted / total:.2f}, and softmax of all four {expected.item():.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,9 @@ A weight of attention is exp(q·k / √d_k) over its sum. Katharopoulos et al. 2
 since keys can then be multiplied with values first, T d² operations and not T² d: (φ(Q) φ(K)ᵀ) V =
 φ(Q) (φ(K)ᵀ V). The matrix φ(K)ᵀ V does not grow with the text. Under the causal mask it is a sum
 over the past, a state to which each word adds itself. This is another function than softmax, to be
-trained as such.
+trained as such. Run it to see a state that remembers:
+
+    python phase4_causal/long_texts/linear_attention.py
 """
 
 import torch
@@ -13,42 +15,40 @@ from torch import Tensor
 
 from shared.attention_checks import at_least_float32, check_attention_inputs
 
-CHUNK = 64  # positions: inside a chunk the causal sums are taken with a mask, between chunks with a state
+# Positions: inside a chunk the causal sums are taken with a mask, between chunks with a state.
+CHUNK = 64
 
 
 def elu_and_one(x: Tensor) -> Tensor:
-    """φ of Katharopoulos et al. 2020: x + 1 above 0, e^x below. F.elu(x) + 1 is (e^x - 1) + 1,
-    which rounds to 0.
+    """φ of Katharopoulos et al. 2020: x + 1 above 0, e^x below.
+
+    As F.elu(x) + 1 it would be (e^x - 1) + 1, which rounds to 0 for a very negative x.
     """
-    return torch.where(
-        x > 0, x + 1, x.clamp(max=0).exp()
-    )  # clamp: an inf not chosen would spoil the gradient
+    below = x.clamp(max=0).exp()  # without clamp an inf that is not chosen spoils the gradient
+    return torch.where(x > 0, x + 1, below)
 
 
 FEATURE_MAPS = {"elu": elu_and_one, "relu": F.relu}
 
 
-def _prepared(query: Tensor, key: Tensor, value: Tensor, feature_map: str) -> list[Tensor]:
-    """Features of queries and keys; values with a last column of ones, whose weighted sum is the
-    sum of the weights.
+def _with_features(query: Tensor, key: Tensor, value: Tensor, feature_map: str) -> list[Tensor]:
+    """φ of queries and keys, and the values with a last column of ones (..., T_k, d_v + 1).
+
+    The weighted sum of the ones is the sum of the weights.
     """
     check_attention_inputs(query, key, value, None)
     if feature_map not in FEATURE_MAPS:
-        raise ValueError(
-            f"unknown feature_map {feature_map!r}: choose from {', '.join(FEATURE_MAPS)}"
-        )
+        known = ", ".join(FEATURE_MAPS)
+        raise ValueError(f"unknown feature_map {feature_map!r}: choose from {known}")
     query, key, value = at_least_float32(query, key, value)
     features = FEATURE_MAPS[feature_map]
-    return [
-        features(query),
-        features(key),
-        F.pad(value, (0, 1), value=1.0),
-    ]  # (..., T_k, d_v) -> (..., T_k, d_v + 1)
+    return [features(query), features(key), F.pad(value, (0, 1), value=1.0)]
 
 
 def _normalized(sums: Tensor) -> Tensor:
-    """Weighted sums over the sum of the weights; 0 where no key has weight: (..., T, d_v + 1) ->
-    (..., T, d_v).
+    """Weighted sums (..., T, d_v + 1) over the sum of the weights -> (..., T, d_v).
+
+    0 where no key has weight.
     """
     total = sums[..., -1:]
     return sums[..., :-1] / total.masked_fill(total == 0, 1.0)
@@ -58,32 +58,37 @@ def linear_by_loops(
     query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, feature_map: str = "elu"
 ) -> Tensor:
     """The specification, one query and one key at a time: (T_q, d_k), (T_k, d_k), (T_k, d_v)."""
-    query, key = FEATURE_MAPS[feature_map](query), FEATURE_MAPS[feature_map](key)
+    features = FEATURE_MAPS[feature_map]
+    query, key = features(query), features(key)
     output = query.new_zeros(query.size(0), value.size(1))
     for i in range(query.size(0)):
         seen = i + 1 + key.size(0) - query.size(0) if causal else key.size(0)
         weights = [torch.dot(query[i], key[j]) for j in range(seen)]
         total = sum(weights)
-        for j in range(seen if total else 0):  # else no key has weight, and the output stays 0
+        if total == 0:
+            continue  # no key has weight, and the output stays 0
+        for j in range(seen):
             output[i] += weights[j] / total * value[j]
     return output
 
 
 def first_state(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None) -> Tensor:
-    """What a recurrence begins with: the state of the text before, or zeros (..., d_k, d_v) if
-    nothing was read.
+    """What a recurrence begins with: the state of the text before, or zeros (..., d_k, d_v).
+
+    Raises ValueError for inputs or a state that do not fit, and unless there are as many queries as
+    keys.
     """
-    if query.size(-2) != key.size(-2):
-        raise ValueError(
-            f"a recurrence reads as many queries as keys: got T_q={query.size(-2)}, T_k={key.size(-2)}"
-        )
-    empty = (
-        key[..., :0, :].mT @ value[..., :0, :]
-    )  # (..., d_k, 0) @ (..., 0, d_v) -> zeros (..., d_k, d_v)
-    if state is not None and (state.shape, state.dtype) != (empty.shape, empty.dtype):
-        due, got = (f"{tuple(x.shape)} of {x.dtype}" for x in (empty, state))
-        raise ValueError(f"the state of these keys and values has shape {due}: got {got}")
-    return empty if state is None else state
+    leading = check_attention_inputs(query, key, value, None)
+    t_q, t_k = query.size(-2), key.size(-2)
+    if t_q != t_k:
+        raise ValueError(f"a recurrence reads as many queries as keys: got T_q={t_q}, T_k={t_k}")
+    zeros = key.new_zeros(*leading, key.size(-1), value.size(-1))
+    if state is None:
+        return zeros
+    if (state.shape, state.dtype) != (zeros.shape, zeros.dtype):
+        rule = f"the state of these keys and values has shape {tuple(zeros.shape)} of {zeros.dtype}"
+        raise ValueError(f"{rule}: got {tuple(state.shape)} of {state.dtype}")
+    return state
 
 
 def linear_attention_recurrent(
@@ -94,42 +99,37 @@ def linear_attention_recurrent(
     state: Tensor | None = None,
     feature_map: str = "elu",
 ) -> tuple[Tensor, Tensor]:
-    """The same, causal, word by word: (..., T, d_v) and the state (..., d_k, d_v + 1), all that the
-    next words need.
+    """Causal linear attention word by word: arguments and errors are those of linear_attention.
+
+    Returns the output (..., T, d_v) and the state (..., d_k, d_v + 1), all that later words need.
     """
-    dtype, (query, key, value) = query.dtype, _prepared(query, key, value, feature_map)
+    dtype = query.dtype
+    query, key, value = _with_features(query, key, value, feature_map)
     state = first_state(query, key, value, state)
-    outputs = [_normalized(query[..., :0, :] @ state)]
+    outputs = [_normalized(query[..., :0, :] @ state)]  # there may be no words
     for t in range(key.size(-2)):
-        state = (
-            state + key[..., t, :, None] * value[..., t, None, :]
-        )  # (..., d_k, 1) * (..., 1, d_v + 1)
-        outputs.append(
-            _normalized(query[..., t, None, :] @ state)
-        )  # (..., 1, d_k) @ (..., d_k, d_v + 1)
+        added = key[..., t, :, None] * value[..., t, None, :]  # -> (..., d_k, d_v + 1)
+        state = state + added
+        outputs.append(_normalized(query[..., t, None, :] @ state))  # -> (..., 1, d_v)
     return torch.cat(outputs, dim=-2).to(dtype), state  # T of (..., 1, d_v) -> (..., T, d_v)
 
 
 def _causal_sums(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """For each i the sum over j <= i of (q_i · k_j) v_j, in chunks: (..., T, d) three times ->
-    (..., T, d_v).
+    """For each i the sum over j <= i of (q_i · k_j) v_j: (..., T, d) three times -> (..., T, d_v).
 
     Earlier chunks count through their summed states, the own chunk through its masked CHUNK x CHUNK
     products.
     """
     length = query.size(-2)
-    filled = [
-        F.pad(x, (0, 0, 0, -length % CHUNK)) for x in (query, key, value)
-    ]  # zero keys add nothing
-    query, key, value = (
-        x.unflatten(-2, (-1, CHUNK)) for x in filled
-    )  # (..., T, d) -> (..., chunks, CHUNK, d)
-    states = (
-        key.mT @ value
-    )  # (..., chunks, d_k, CHUNK) @ (..., chunks, CHUNK, d_v) -> (..., chunks, d_k, d_v)
-    before = F.pad(states[..., :-1, :, :], (0, 0, 0, 0, 1, 0)).cumsum(
-        dim=-3
-    )  # sum over the chunks before this one
+
+    def in_chunks(x: Tensor) -> Tensor:
+        filled = F.pad(x, (0, 0, 0, -length % CHUNK))  # zero keys add nothing
+        return filled.unflatten(-2, (-1, CHUNK))  # (..., T, d) -> (..., chunks, CHUNK, d)
+
+    query, key, value = in_chunks(query), in_chunks(key), in_chunks(value)
+    states = key.mT @ value  # -> (..., chunks, d_k, d_v)
+    earlier = F.pad(states[..., :-1, :, :], (0, 0, 0, 0, 1, 0))  # of the chunk before, first 0
+    before = earlier.cumsum(dim=-3)
     within = (query @ key.mT).tril()  # (..., chunks, CHUNK, CHUNK): itself and what comes before
     sums = query @ before + within @ value
     return sums.flatten(-3, -2)[..., :length, :]  # (..., chunks, CHUNK, d_v) -> (..., T, d_v)
@@ -145,13 +145,29 @@ def linear_attention(
     any weight (with "relu") gets 0. Inputs of 16 bits are summed in float32. A NaN in value reaches
     earlier words of its chunk. Raises ValueError for wrong sizes.
     """
-    dtype, (query, key, value) = query.dtype, _prepared(query, key, value, feature_map)
+    dtype = query.dtype
+    query, key, value = _with_features(query, key, value, feature_map)
     if not causal:
-        return _normalized(query @ (key.mT @ value)).to(
-            dtype
-        )  # (..., d_k, T_k) @ (..., T_k, d_v + 1) first
+        sums = query @ (key.mT @ value)  # (..., d_k, T_k) @ (..., T_k, d_v + 1) first
+        return _normalized(sums).to(dtype)
+    # With zeros in front of the shorter, the last query stands at the last key.
     length = max(query.size(-2), key.size(-2))
-    sums = _causal_sums(
-        *(F.pad(x, (0, 0, length - x.size(-2), 0)) for x in (query, key, value))
-    )  # zeros in front
-    return _normalized(sums[..., length - query.size(-2) :, :]).to(dtype)
+    filled = [F.pad(x, (0, 0, length - x.size(-2), 0)) for x in (query, key, value)]
+    sums = _causal_sums(*filled)[..., length - query.size(-2) :, :]
+    return _normalized(sums).to(dtype)
+
+
+def main() -> None:
+    key = torch.tensor([[1.0, 0], [0, 1], [1, 0]])  # the last word has the key of the first
+    value = torch.tensor([[10.0], [20], [30]])
+    print("Each word adds its value to the row of its key, and then asks with that key:")
+    state = None
+    for t in range(3):
+        k, v = key[t : t + 1], value[t : t + 1]
+        output, state = linear_attention_recurrent(k, k, v, state=state, feature_map="relu")
+        print(f"   value {v.item():g}: sums {state[:, 0].tolist()}, output {output.item():g}")
+    print("The last output is the mean of 10 and 30: a sum takes nothing back (see delta_rule.py).")
+
+
+if __name__ == "__main__":
+    main()

@@ -31,11 +31,11 @@ NUM_HEADS, WIDTH, WINDOW = 2, 64, 128
 LENGTHS = (128, 256, 512, 1024, 2048)
 COLORS = {"plain attention": GREY, "tiles": BLUE, "band": ORANGE, "linear": GREEN}
 FAST = (16, 64, 192)  # KiB of fast memory; each processor of an A100 has 192
-PAIRS = (
+TIMED = (  # pairs: how many times as long the first takes as the second
     ("plain attention", "tiles"),
     ("tiles", "torch's kernel"),
     ("causal tiles", "torch's causal kernel"),
-)  # timed
+)
 
 
 def calls_at(length: int) -> dict[str, Callable[[], Any]]:
@@ -54,12 +54,11 @@ def calls_at(length: int) -> dict[str, Callable[[], Any]]:
 
 
 def moved(length: int, fast: int | None = None) -> float:
-    """MiB that one head, forward, reads from slow memory and writes to it; fast: KiB of fast memory
-    for tiles.
+    """MiB that one head, forward, reads from slow memory and writes to it.
 
-    Plain: scores and weights are written, and read again. Tiles: one of queries, keys, values and
-    outputs each fill the fast memory, and each tile of queries reads all keys and values: Θ(T² d² /
-    fast) (Dao et al. 2022, theorem 2).
+    Plain: scores and weights are written, and read again. In tiles, with `fast` KiB of fast memory:
+    a tile each of queries, keys, values and outputs fill it, and each tile of queries reads all
+    keys and values: Θ(T² d² / fast) (Dao et al. 2022, theorem 2).
     """
     once = 2 * length * WIDTH  # of queries and outputs, or of keys and values
     if fast is None:
@@ -68,30 +67,40 @@ def moved(length: int, fast: int | None = None) -> float:
     return 4 * (once + once * math.ceil(length / rows)) / 2**20
 
 
-@torch.no_grad()
-def measure(run: Run) -> Numbers:
-    """MiB at the peak; at the longest text how many times as much memory plain attention takes as
-    tiles.
-    """
-    lengths = LENGTHS[:3] if run.options.quick else LENGTHS
-    found = {"tokens": lengths[-1]}
-    for length in tqdm(lengths, desc="lengths", leave=False, disable=None):
-        calls = calls_at(length)
-        found |= {f"{name}, {length}": peak_memory(calls[name]) / 2**20 for name in COLORS}
-    found["plain attention / tiles"] = (
-        found[f"plain attention, {lengths[-1]}"] / found[f"tiles, {lengths[-1]}"]
-    )
-    torch.manual_seed(run.seed)
-    calls = calls_at(lengths[-1])
-    run.shown["apart"] = (calls["plain attention"]()[0] - calls["tiles"]()).abs().max().item()
-    times = paired_times({name: calls[name] for pair in PAIRS for name in pair})
-    for slow, fast in PAIRS:
+def print_times(calls: dict[str, Callable[[], Any]]) -> None:
+    """Print how many times as long some of the calls take as others."""
+    for slow, fast in TIMED:
+        times = paired_times({slow: calls[slow], fast: calls[fast]}, seconds=0.4)
         low, middle, high = ratio_quartiles(times, slow, fast)
         print(f"   {slow} / {fast}, time: {middle:.2g} (quartiles {low:.2g} and {high:.2g})")
-    print(f"   MiB to and from slow memory, {LENGTHS[-1]:,} tokens, one head:")
-    print(f"      plain attention                {moved(LENGTHS[-1]):5.0f}")
+
+
+def print_traffic(length: int) -> None:
+    """Print what is read from slow memory and written to it."""
+    print(f"   MiB to and from slow memory, {length:,} tokens, one head:")
+    print(f"      plain attention                {moved(length):5.0f}")
     for fast in FAST:
-        print(f"      tiles, {fast:3} KiB of fast memory  {moved(LENGTHS[-1], fast):5.0f}")
+        print(f"      tiles, {fast:3} KiB of fast memory  {moved(length, fast):5.0f}")
+
+
+@torch.no_grad()
+def measure(run: Run) -> Numbers:
+    """MiB at the peak, and of the longest text how much more plain attention takes than tiles."""
+    lengths = LENGTHS[:3] if run.options.quick else LENGTHS
+    longest = lengths[-1]
+    found: Numbers = {"tokens": longest}
+    for length in tqdm(lengths, desc="lengths", leave=False, disable=None):
+        calls = calls_at(length)
+        for name in COLORS:
+            found[f"{name}, {length}"] = peak_memory(calls[name]) / 2**20
+    plain, tiles = found[f"plain attention, {longest}"], found[f"tiles, {longest}"]
+    found["plain attention / tiles"] = plain / tiles
+    torch.manual_seed(run.seed)
+    calls = calls_at(longest)
+    output, _ = calls["plain attention"]()
+    run.shown["apart"] = (output - calls["tiles"]()).abs().max().item()
+    print_times(calls)
+    print_traffic(LENGTHS[-1])
     return found
 
 
@@ -108,9 +117,10 @@ main = Experiment(
     measure,
     picture=picture,
     title="Only plain attention's memory runs away as the text grows",
-    note=f"no model: random inputs, {NUM_HEADS} heads of {WIDTH}, float32 · what is needed beyond them",
-    answer="At {n[tokens]:,.0f} tokens tiles take 1/{n[plain attention / tiles]:.0f} of the memory; "
-    "the outputs differ by {shown[apart]:.1g}",
+    note=f"no model: random inputs, {NUM_HEADS} heads of {WIDTH}, float32 · "
+    "what is needed beyond them",
+    answer="At {n[tokens]:,.0f} tokens tiles take 1/{n[plain attention / tiles]:.0f} of the "
+    "memory; the outputs differ by {shown[apart]:.1g}",
 )
 
 if __name__ == "__main__":

@@ -19,60 +19,56 @@ from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE, QUIET
 
-WIDTH, TEXTS = 64, 20  # d_k and d_v; texts of each number of keys
+WIDTH = 64  # d_k and d_v
+TEXTS = 20  # of each number of keys
 COUNTS = (4, 8, 16, 32, 64, 128, 256)  # of keys that are written twice
-SHARPNESS, LATER = (
-    64.0,
-    0.1,
-)  # of softmax: score of a key with itself; what each place further on adds to the score
+SHARPNESS = 64.0  # score of a key with itself, for softmax
+LATER = 0.1  # what each place further on adds to the score
 COLORS = {"sums": ORANGE, "delta rule": BLUE, "softmax": GREY, "softmax, later preferred": GREEN}
 
 
 def written_twice(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Key i has the values i and i + count. A coin says which is written first; the other is
-    written in a second round.
+    """Draw texts of keys and values in which each key is written in two rounds, with two values.
 
-    -> keys (TEXTS, count, WIDTH), values (TEXTS, 2 count, WIDTH), the newest value of each key (TEXTS, count), and the
-    text, as the values in the order in which they are written (TEXTS, 2 count).
+    Key i has the values i and i + count, and a coin says which of them is the newest. Returns keys
+    (TEXTS, count, WIDTH), values (TEXTS, 2 count, WIDTH), the newest value of each key (TEXTS,
+    count), and the text: the values in the order in which they are written (TEXTS, 2 count).
     """
-    sizes = (TEXTS, count, WIDTH), (TEXTS, 2 * count, WIDTH)
-    keys, values = (F.normalize(torch.randn(size, generator=generator), dim=-1) for size in sizes)
+    keys = F.normalize(torch.randn(TEXTS, count, WIDTH, generator=generator), dim=-1)
+    values = F.normalize(torch.randn(TEXTS, 2 * count, WIDTH, generator=generator), dim=-1)
     newest = torch.arange(count) + count * torch.randint(2, (TEXTS, count), generator=generator)
-    first, second = torch.rand(2, TEXTS, count, generator=generator).argsort(
-        dim=-1
-    )  # a new order for each round
-    text = torch.cat(
-        [(newest.gather(1, first) + count) % (2 * count), newest.gather(1, second)], dim=1
-    )
+    older = (newest + count) % (2 * count)
+    first, second = torch.rand(2, TEXTS, count, generator=generator).argsort(dim=-1)  # two orders
+    text = torch.cat([older.gather(1, first), newest.gather(1, second)], dim=1)
     return keys, values, newest, text
 
 
-def answers(asked: Tensor, key: Tensor, value: Tensor) -> dict[str, Tensor]:
-    """What each memory gives after a text, key and value (B, T, d), for the keys asked (B, n, d) ->
-    (B, n, d).
+def given_by_memories(asked: Tensor, key: Tensor, value: Tensor) -> dict[str, Tensor]:
+    """What each memory gives for the keys asked (B, n, d) -> (B, n, d).
+
+    key, value (B, T, d): the text that the memories have read.
     """
+    _, state = delta_rule(key, key, value, torch.ones(key.shape[:-1]))
     scores = SHARPNESS * asked @ key.mT  # (B, n, d) @ (B, d, T) -> (B, n, T)
+    later = LATER * torch.arange(key.size(1))
     return {
         "sums": asked @ (key.mT @ value),
-        "delta rule": asked @ delta_rule(key, key, value, torch.ones(key.shape[:-1]))[1],
+        "delta rule": asked @ state,
         "softmax": masked_softmax(scores) @ value,
-        "softmax, later preferred": masked_softmax(scores + LATER * torch.arange(key.size(1)))
-        @ value,
+        "softmax, later preferred": masked_softmax(scores + later) @ value,
     }
 
 
 def measure(run: Run) -> Numbers:
-    """For each memory and number of keys, the share of answers to which, of all values, the newest
-    is nearest.
-    """
-    generator, each = torch.Generator().manual_seed(run.seed), torch.arange(TEXTS)[:, None]
+    """For each memory and number of keys, the share of answers nearest to the newest value."""
+    generator = torch.Generator().manual_seed(run.seed)
+    each = torch.arange(TEXTS)[:, None]
     found = {}
     for count in COUNTS:
         keys, values, newest, text = written_twice(count, generator)
-        for name, output in answers(keys, keys[each, text % count], values[each, text]).items():
-            nearest = (output @ values.mT).argmax(
-                dim=-1
-            )  # (TEXTS, count, 2 count) -> (TEXTS, count)
+        given = given_by_memories(keys, keys[each, text % count], values[each, text])
+        for name, output in given.items():
+            nearest = (output @ values.mT).argmax(dim=-1)  # of all values: (TEXTS, count)
             found[f"{name}, {count}"] = (nearest == newest).double().mean().item()
     return found
 
@@ -92,8 +88,8 @@ main = Experiment(
     picture=picture,
     title="The delta rule finds the newest value until its memory is full",
     note=f"no model: {TEXTS} texts of random keys and values, d = {WIDTH}",
-    answer="Of 32 keys written twice the delta rule finds {n[delta rule, 32]:.0%} of the newest values, "
-    "sums {n[sums, 32]:.0%}",
+    answer="Of 32 keys written twice the delta rule finds {n[delta rule, 32]:.0%} of the newest "
+    "values, sums {n[sums, 32]:.0%}",
 )
 
 if __name__ == "__main__":

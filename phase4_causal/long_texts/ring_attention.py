@@ -22,7 +22,8 @@ from torch import Tensor
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.long_texts.flash_attention import (
     LOG2_E,
-    attend,
+    Kept,
+    attend_in_tiles,
     finish,
     gradients,
     merge,
@@ -32,30 +33,28 @@ from shared import cli
 from shared.attention_checks import at_least_float32
 from shared.attention_utils import causal_mask
 
-TILE, PROCESSES, LENGTH = (
-    256,
-    3,
-    157,
-)  # of a tile; of the comparison, where slices have unequal lengths
+TILE = 256  # queries and keys of a tile
+PROCESSES, LENGTH = 3, 157  # of the comparison, where slices have unequal lengths
 
 
 class Ring:
     """This process's place in the ring, and how long the slices of all processes are."""
 
     def __init__(self, lengths: list[int]) -> None:
-        self.lengths, self.rank, self.size = lengths, dist.get_rank(), dist.get_world_size()
+        self.lengths = lengths
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
 
     def pass_on(self, x: Tensor, step: int) -> Callable[[], Tensor]:
-        """Start to send x (..., T_r, d) to the next process and to receive from the one before; the
-        result waits.
+        """Start to send x (..., T_r, d) to the next process, and to receive from the one before.
 
-        Both are started together: if everyone first waited to send, no one would ever receive.
+        Returns a function that waits for what arrives. Both are started together: if everyone first
+        waited to send, no one would ever receive.
         """
         if self.size == 1:
             return lambda: x
-        arriving = x.new_empty(
-            *x.shape[:-2], self.lengths[(self.rank - step - 1) % self.size], x.size(-1)
-        )
+        length = self.lengths[(self.rank - step - 1) % self.size]
+        arriving = x.new_empty(*x.shape[:-2], length, x.size(-1))
         sending = dist.P2POp(dist.isend, x, (self.rank + 1) % self.size)
         receiving = dist.P2POp(dist.irecv, arriving, (self.rank - 1) % self.size)
         requests = dist.batch_isend_irecv([sending, receiving])
@@ -68,19 +67,18 @@ class Ring:
         return wait
 
     def visits(self, key: Tensor, value: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """All slices, the own one first: whose it is, its keys and values. The next one comes while
-        we compute.
+        """Yields whose slice it is, its keys and its values, for all slices, the own one first.
+
+        The next slice comes while we compute.
         """
-        at_hand = torch.cat(
-            (key, value), dim=-1
-        )  # one message: (..., T_r, d_k), (..., T_r, d_v) -> (..., d_k + d_v)
+        at_hand = torch.cat((key, value), dim=-1)  # one message: (..., T_r, d_k + d_v)
         for step in range(self.size):
-            arrives = self.pass_on(at_hand, step) if step < self.size - 1 else None
-            yield (
-                (self.rank - step) % self.size,
-                *at_hand.split((key.size(-1), value.size(-1)), dim=-1),
-            )
-            at_hand = arrives() if arrives else at_hand
+            last = step == self.size - 1
+            arrives = None if last else self.pass_on(at_hand, step)
+            k, v = at_hand.split((key.size(-1), value.size(-1)), dim=-1)
+            yield (self.rank - step) % self.size, k, v
+            if arrives:
+                at_hand = arrives()
 
 
 class RingAttention(torch.autograd.Function):
@@ -93,11 +91,13 @@ class RingAttention(torch.autograd.Function):
         kept = nothing(query, value.size(-1))
         for owner, k, v in ring.visits(key, value):
             if owner <= ring.rank or not causal:  # else these keys come after all our queries
-                output, logsumexp = attend(query, k, v, causal and owner == ring.rank, TILE)
-                kept = merge(kept, (logsumexp, torch.ones_like(logsumexp), output))
-        output, logsumexp = finish(*kept)
+                own = causal and owner == ring.rank
+                output, logsumexp = attend_in_tiles(query, k, v, own, TILE)
+                kept = merge(kept, Kept(logsumexp, torch.ones_like(logsumexp), output))
+        output, logsumexp = finish(kept)
         ctx.save_for_backward(query, key, value, output, logsumexp)
-        ctx.causal, ctx.ring = causal, ring
+        ctx.causal = causal
+        ctx.ring = ring
         return output
 
     @staticmethod
@@ -105,21 +105,20 @@ class RingAttention(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True
             raise RuntimeError("a ring cannot be differentiated twice")
         query, key, value, *results = ctx.saved_tensors
-        causal, ring, d_output = ctx.causal, ctx.ring, d_output.contiguous()
-        d_query, travelling = (
-            torch.zeros_like(query),
-            torch.zeros_like(torch.cat((key, value), dim=-1)),
-        )
+        causal, ring = ctx.causal, ctx.ring
+        d_output = d_output.contiguous()
+        d_query = torch.zeros_like(query)
+        travelling = torch.zeros_like(torch.cat((key, value), dim=-1))  # gradients of a slice
         for step, (owner, k, v) in enumerate(ring.visits(key, value)):
             if owner <= ring.rank or not causal:
                 own = causal and owner == ring.rank
                 of_query, *of_slice = gradients((query, k, v, *results), d_output, own, TILE)
                 d_query += of_query
                 travelling += torch.cat(of_slice, dim=-1)
-            travelling = ring.pass_on(
-                travelling, step
-            )()  # with our part in it; after the last message it is home
-        return d_query, *travelling.split((key.size(-1), value.size(-1)), dim=-1), None, None
+            # On it goes, with our part in it; after the last message it is home.
+            travelling = ring.pass_on(travelling, step)()
+        d_key, d_value = travelling.split((key.size(-1), value.size(-1)), dim=-1)
+        return d_query, d_key, d_value, None, None
 
 
 def own_slice(x: Tensor, rank: int, processes: int) -> Tensor:
@@ -128,8 +127,7 @@ def own_slice(x: Tensor, rank: int, processes: int) -> Tensor:
 
 
 def ring_attention(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> Tensor:
-    """Scaled dot-product attention over a text of which every process holds a slice, in order of
-    rank.
+    """Scaled dot-product attention over a text of which each process, by rank, holds a slice.
 
     query (..., T_r, d_k), key (..., T_r, d_k), value (..., T_r, d_v): this process's slices, see
     own_slice; the lengths T_r may differ -> output (..., T_r, d_v) for its queries. Every process
@@ -137,28 +135,30 @@ def ring_attention(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = 
     processes, for slices that do not fit.
     """
     if not dist.is_initialized():
-        raise ValueError(
-            "ring_attention needs a process group: there is none; call init_process_group first"
-        )
+        way_out = "call init_process_group first"
+        raise ValueError(f"ring_attention needs a process group: there is none; {way_out}")
+    own = (tuple(query.shape), tuple(key.shape), tuple(value.shape), query.dtype, causal)
     held: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(
-        held, (*(tuple(x.shape) for x in (query, key, value)), query.dtype, causal)
-    )
-    alike = {(q[:-2], q[-1:], v[-1:], *options) for q, _, v, *options in held}
-    if len(alike) > 1 or any(len(q) < 2 or q != k or q[:-1] != v[:-1] for q, k, v, *_ in held):
-        rule = "processes must hold query, key (..., T_r, d_k) and value (..., T_r, d_v), and agree in all but T_r"
+    dist.all_gather_object(held, own)
+    fit, kinds = True, set()
+    for query_shape, key_shape, value_shape, *options in held:
+        alike = query_shape == key_shape and key_shape[:-1] == value_shape[:-1]
+        fit = fit and alike and len(key_shape) >= 2
+        kinds.add((key_shape[:-2], key_shape[-1:], value_shape[-1:], *options))
+    if not fit or len(kinds) > 1:
         raise ValueError(
-            f"{rule}: got {held} as shapes, dtype, causal by process; cut them with own_slice"
+            "processes must hold query, key (..., T_r, d_k) and value (..., T_r, d_v), and agree "
+            f"in all but T_r: got {held} as shapes, dtype, causal by process; "
+            "cut them with own_slice"
         )
     q, k, v = at_least_float32(query, key, value)
     ring = Ring([shape[-2] for shape, *_ in held])
-    return RingAttention.apply(q * LOG2_E / math.sqrt(q.size(-1)), k, v, causal, ring).to(
-        query.dtype
-    )
+    output = RingAttention.apply(q * LOG2_E / math.sqrt(q.size(-1)), k, v, causal, ring)
+    return output.to(query.dtype)
 
 
-def compare(rank: int, processes: int, address: str) -> None:
-    """In every process: its slices of a random text against attention on the whole, with gradients."""
+def compare_with_whole(rank: int, processes: int, address: str) -> None:
+    """In each process: its slices of a random text against attention on the whole."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=processes)
     own = partial(own_slice, rank=rank, processes=processes)
@@ -171,27 +171,25 @@ def compare(rank: int, processes: int, address: str) -> None:
         ring = ring_attention(*mine, causal=causal)
         expected = plain, *torch.autograd.grad(plain, whole, d_output)
         found = ring, *torch.autograd.grad(ring, mine, own(d_output))
-        difference = torch.stack(
-            [(a - own(b)).abs().max() for a, b in zip(found, expected, strict=True)]
-        ).max()
+        apart = [(a - own(b)).abs().max() for a, b in zip(found, expected, strict=True)]
+        difference = torch.stack(apart).max()
         dist.all_reduce(difference, dist.ReduceOp.MAX)
         if rank == 0:
-            print(
-                f"causal={causal}: output and gradients on {processes} processes differ by {difference:.0e}"
-            )
+            where = f"on {processes} processes"
+            print(f"causal={causal}: output and gradients {where} differ by {difference:.0e}")
     dist.destroy_process_group()
 
 
 def main() -> None:
     if dist.is_torchelastic_launched():  # by torchrun
-        compare(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://")
+        compare_with_whole(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://")
         return
     with tempfile.TemporaryDirectory() as folder:  # the processes find each other by a file
-        heard = signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # they do not hear Ctrl-C: this one ends them
+        meeting = f"file://{folder}/meeting"
+        # They do not hear Ctrl-C: this process ends them.
+        heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
         others = torch.multiprocessing.spawn(
-            compare, (PROCESSES, f"file://{folder}/meeting"), PROCESSES, join=False
+            compare_with_whole, (PROCESSES, meeting), PROCESSES, join=False
         )
         signal.signal(signal.SIGINT, heard)
         try:

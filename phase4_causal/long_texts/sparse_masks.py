@@ -57,7 +57,7 @@ def reach(masks: list[Tensor]) -> Iterator[Tensor]:
 
 
 def layers_needed(masks: list[Tensor], target: Tensor) -> float:
-    """Layers until everyone has heard of all that `target` (T, T) names; inf if that never happens."""
+    """Layers until everyone has heard of all that `target` (T, T) names; inf if never."""
     enough = len(target) * len(masks)  # by then a whole turn of the masks has brought nothing new
     for count, seen in enumerate(islice(reach(masks), enough), start=1):
         if (seen | ~target).all():
@@ -103,7 +103,8 @@ def measure(run: Run) -> Numbers:
 
     A pattern that never gets there has no number of layers.
     """
-    past, found = causal_mask(LENGTH), {}
+    past = causal_mask(LENGTH)
+    found: Numbers = {}
     for name, masks in PATTERNS.items():
         both_ways = layers_needed(masks, past | ~past)
         causal = layers_needed([mask & past for mask in masks], past)
@@ -119,7 +120,8 @@ def measure(run: Run) -> Numbers:
         loss, right = answers_through(trained.model, sentences, mask)
         found[f"{name}, nats"] = loss
         found[f"{name}, right next words"] = right
-    return found | {"the grammar, nats": next_word_floor(sentences)}
+    found["the grammar, nats"] = next_word_floor(sentences)
+    return found
 
 
 CLAIM = Claim(
@@ -173,7 +175,7 @@ def draw_reach(ax: Axes, name: str) -> Axes:
 
 
 def picture(found: Results) -> Figure:
-    """Above what a trained model loses through each mask, below what patterns reach in two layers."""
+    """Above what a trained model loses through masks, below what patterns reach in two layers."""
     fig = plt.figure(figsize=(8, 7), layout="constrained")
     above, below = fig.subfigures(2, 1, height_ratios=(1.3, 1))
     draw_answers(above.subplots(), found)

@@ -1,9 +1,9 @@
 """What does a key-value cache save, and does the model still write the same?
 
 Without a cache token T costs a pass over all T tokens; with it, one over one token that attends to
-T keys:
+T keys. In L layers, where projections and feed-forward network take 8 d² each:
 
-    without   L (16 T d² + 4 T² d) + 2 T d V     projections and feed-forward network 8 d² each, attention, words
+    without   L (16 T d² + 4 T² d) + 2 T d V     projections and network, attention, words
     with      L (16 d² + 4 T d) + 2 d V          exactly one T-th
 
 PyTorch counts operations on tensors without numbers. Read word by word, the logits must be those of
@@ -36,19 +36,19 @@ def largest_difference(model: ToyTransformer, tokens: Tensor) -> float:
     """Of the logits: tokens (1, T) read word by word through a cache, and in one pass."""
     caches = new_caches(model, tokens.size(1))
     one_by_one = [model(word, caches=caches)[0] for word in tokens.split(1, dim=1)]
-    return (torch.cat(one_by_one, dim=1) - model(tokens)[0]).abs().max().item()
+    at_once, _ = model(tokens)
+    return (torch.cat(one_by_one, dim=1) - at_once).abs().max().item()
 
 
 @torch.no_grad()
-def step(model: ToyTransformer, length: int, cached: bool) -> Tensor:
-    """The logits of the token after `length` tokens; with a cache, length - 1 of them are in it
-    already.
-    """
+def next_logits(model: ToyTransformer, length: int, cached: bool) -> Tensor:
+    """The logits after `length` tokens; with a cache, length - 1 of them were read before."""
     caches = new_caches(model, length) if cached else []
     for cache in caches:
         cache.length = length - 1  # their numbers do not matter for the costs
     tokens = torch.ones(1, 1 if cached else length, dtype=torch.long, device=model.positions.device)
-    return model(tokens, caches=caches)[0]
+    logits, _ = model(tokens, caches=caches)
+    return logits
 
 
 def on_paper(length: int, way: str) -> int:
@@ -59,34 +59,33 @@ def on_paper(length: int, way: str) -> int:
 
 
 def measure(run: Run) -> Numbers:
-    """Operations of one more word, an addition and a multiplication are two; the largest difference
-    of a logit.
+    """Operations of one more word, and by how much a cache changes a logit at most.
+
+    An addition and a multiplication are two operations.
     """
     last = LENGTHS[-1]
-    model, trained = (
-        long_model(last, "meta", D_MODEL, NUM_LAYERS),
-        load_causal_model(run.options, run.seed),
-    )
+    model = long_model(last, "meta", D_MODEL, NUM_LAYERS)
     run.shown["MiB"] = sum(cache.num_bytes for cache in new_caches(model, last)) / 2**20
     found: Numbers = {}
+    whole_text = {}
     for way in COLORS:
         for length in LENGTHS:
-            found[f"{way}, {length}"] = count_operations(
-                step, model, length, way == "with the cache"
-            )
-    least, most = (sum(on_paper(length, way) for length in range(1, last + 1)) for way in COLORS)
+            counted = count_operations(next_logits, model, length, way == "with the cache")
+            found[f"{way}, {length}"] = counted
+        whole_text[way] = sum(on_paper(length, way) for length in range(1, last + 1))
+    found["all words: without / with"] = whole_text["without"] / whole_text["with the cache"]
+    trained = load_causal_model(run.options, run.seed)
     tokens = torch.tensor([[START_ID, *encode(run.options.words)]])
     difference = largest_difference(in_double(trained.model), tokens)
-    return found | {
-        "all words: without / with": most / least,
-        "largest difference of a logit": difference,
-    }
+    found["largest difference of a logit"] = difference
+    return found
 
 
 def picture(found: Results) -> Figure:
     """Operations for each word against length: points counted, lines by the formulas."""
     fig, ax = plt.subplots(figsize=(8, 4.6), layout="constrained")
-    last, ends = LENGTHS[-1], {}
+    last = LENGTHS[-1]
+    ends = {}
     for way, color in COLORS.items():
         paper = [on_paper(length, way) for length in range(1, last + 1)]
         ax.plot(range(1, last + 1), paper, color=color, linewidth=2)
@@ -95,16 +94,10 @@ def picture(found: Results) -> Figure:
     ax.set(xscale="log", yscale="log", xlabel="words so far", ylabel="operations for the next word")
     ax.set_xticks((1, 10, 100, last), (1, 10, 100, last))
     ax.minorticks_off()
-    least, most = (height for _, height, _ in ends.values())
+    least, most = on_paper(last, "with the cache"), on_paper(last, "without")
     ax.annotate("", (last, most), (last, least), arrowprops={"arrowstyle": "<->", "color": INK})
-    ax.text(
-        0.9 * last,
-        math.sqrt(most * least),
-        f"÷ {most / least:,.0f}",
-        ha="right",
-        va="center",
-        fontsize=14,
-    )
+    style = {"ha": "right", "va": "center", "fontsize": 14}
+    ax.text(0.9 * last, math.sqrt(most * least), f"÷ {most / least:,.0f}", **style)
     label_ends(ax, ends, size=10)
     return fig
 
@@ -113,10 +106,10 @@ main = Experiment(
     measure,
     picture=picture,
     title="With a key-value cache word 500 takes 1/500 of the work",
-    note=f"untrained, {NUM_LAYERS} layers, d = {D_MODEL} · points: counted by PyTorch, lines: formulas · "
-    "the cache of 500 words: {shown[MiB]:.1f} MiB",
-    answer="Logits are the same to {n[largest difference of a logit]:.0e}; 500 words without it take "
-    "{n[all words: without / with]:.0f} times the operations",
+    note=f"untrained, {NUM_LAYERS} layers, d = {D_MODEL} · points: counted by PyTorch, "
+    "lines: formulas · the cache of 500 words: {shown[MiB]:.1f} MiB",
+    answer="Logits are the same to {n[largest difference of a logit]:.0e}; 500 words without it "
+    "take {n[all words: without / with]:.0f} times the operations",
 )
 
 if __name__ == "__main__":

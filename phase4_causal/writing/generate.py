@@ -4,7 +4,7 @@ It says how likely each next word is, a rule picks one (sampling.py), and it rea
 film shows it. The grammar can say of every sentence whether it could have made it. A high
 temperature makes mistakes; top-p cuts off the many words that are unlikely one by one and not
 unlikely together (Holtzman et al. 2020). Its price is variety: the entropy of a sentence, in nats,
-beside that of the grammar.
+beside that of the grammar. e to the power of the nats of a word is what is called perplexity.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
 from phase4_causal.models import load_causal_model
-from phase4_causal.writing.sampling import GREEDY, Sampling, Written, write
+from phase4_causal.writing.sampling import GREEDY, Sampling, Written, write_sentences
 from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Film, Results, Run
@@ -52,31 +52,26 @@ from shared.visualization_utils import (
 TEMPERATURES = (0.5, 1.0, 1.5, 2.0)
 RULES = {"all words": None, "top-p 0.95": 0.95}
 COLORS = {"all words": GREY, "top-p 0.95": BLUE}
-NUM_SENTENCES, LIMIT = 500, 18  # words; the grammar never needs more
-SHOWN, SECONDS, HELD = (
-    6,
-    1.2,
-    3,
-)  # of the film: next words, for each page, pages that the last one stays
+NUM_SENTENCES = 500
+LIMIT = 18  # words; the grammar never needs more
+SHOWN = 6  # next words on a page of the film
+SECONDS, HELD = 1.2, 3  # of a page; how many pages long the last one stays
 
 
-def write_on(model: ToyTransformer, tokens: Tensor, sampling: Sampling, run: Run) -> None:
-    """Print the greedy sentence and three drawn ones, with what the grammar says; the first drawn
-    one is filmed.
+def show_sentences(model: ToyTransformer, prompt: Tensor, sampling: Sampling, run: Run) -> None:
+    """Print the greedy sentence and three drawn ones, with what the grammar says.
+
+    The first drawn one is filmed.
     """
     for name, rule, count in (("the likeliest word each time", GREEDY, 1), ("drawn", sampling, 3)):
         generator = torch.Generator().manual_seed(run.seed)
-        written = write(
-            model, tokens.expand(count, -1), rule, limit=MAX_LENGTH + 1, generator=generator
-        )
+        tokens = prompt.expand(count, -1)
+        written = write_sentences(model, tokens, rule, limit=MAX_LENGTH + 1, generator=generator)
         print(f"   {name}")
         for words in written.sentences():
-            log_probability = sentence_log_probability(words)
-            verdict = (
-                "not in the grammar"
-                if log_probability == -math.inf
-                else f"ln P = {log_probability:.1f}"
-            )
+            likelihood = sentence_log_probability(words)
+            known = likelihood > -math.inf
+            verdict = f"ln P = {likelihood:.1f}" if known else "not in the grammar"
             print(f"      {' '.join(words)}   ({verdict})")
     run.shown["written"] = written
 
@@ -88,19 +83,14 @@ def accepted(sentences: list[list[str]]) -> float:
 
 @cache
 def grammar_entropy() -> float:
-    """Entropy of the sentences of the grammar in nats, the mean of -ln P over 4,000 that it draws
-    itself.
-    """
+    """Entropy of a sentence of the grammar in nats: the mean of -ln P over 4,000 that it draws."""
     rng = random.Random(0)
-    return -statistics.mean(
-        sentence_log_probability(sample_sentence(rng).words) for _ in range(4000)
-    )
+    sentences = [sample_sentence(rng) for _ in range(4000)]
+    return -statistics.mean(sentence_log_probability(sentence.words) for sentence in sentences)
 
 
 def measure(run: Run) -> Numbers:
-    """Share of accepted sentences, and entropy of a sentence in nats, for each temperature; written
-    from nothing.
-    """
+    """Share of accepted sentences and entropy of a sentence, written from nothing by each rule."""
     options = run.options
     try:
         prompt = torch.tensor([[START_ID, *encode(tokenize(options.prompt))]])
@@ -108,18 +98,17 @@ def measure(run: Run) -> Numbers:
     except ValueError as error:
         run.refuse(str(error))
     trained = load_causal_model(options, run.seed)
-    model, run.shown["label"] = trained.model.cpu(), trained.label
+    model = trained.model.cpu()
+    run.shown["label"] = trained.label
     if run.seed == options.seed:
-        write_on(model, prompt, sampling, run)
+        show_sentences(model, prompt, sampling, run)
     start = torch.full((20 if options.quick else NUM_SENTENCES, 1), START_ID)
     found: Numbers = {}
     for rule, top_p in RULES.items():
         for temperature in TEMPERATURES:
-            way, generator = (
-                Sampling(temperature, top_p=top_p),
-                torch.Generator().manual_seed(run.seed),
-            )
-            written = write(model, start, way, limit=LIMIT, generator=generator)
+            way = Sampling(temperature, top_p=top_p)
+            generator = torch.Generator().manual_seed(run.seed)
+            written = write_sentences(model, start, way, limit=LIMIT, generator=generator)
             found[f"accepted, {rule}, {temperature:g}"] = accepted(written.sentences())
             found[f"entropy, {rule}, {temperature:g}"] = written.entropy(way).mean().item()
     found["entropy of the grammar"] = grammar_entropy()
@@ -129,127 +118,101 @@ def measure(run: Run) -> Numbers:
 
 CLAIM = Claim(
     id="top-p-quality",
-    text="Nucleus sampling (p = 0.95, temperature 1) avoids mistakes and keeps the variety of the language, in a model "
-    "of two layers of four heads trained on the toy language",
+    text="Nucleus sampling (p = 0.95, temperature 1) avoids mistakes and keeps the variety of the "
+    "language, in a model of two layers of four heads trained on the toy language",
     source="Holtzman et al. 2020, with the same p and temperature",
-    rule="the entropy of a sentence is at most ln 2 nats below that of the grammar, half as many sentences, and the "
-    "accepted share is 0.05 or more above that of drawing among all words",
+    rule="the entropy of a sentence is at most ln 2 nats below that of the grammar, half as many "
+    "sentences, and the accepted share is 0.05 or more above that of drawing among all words",
     effect=lambda n: n["variety lost"],
     at_most=math.log(2),
     also=lambda n: n["accepted, top-p 0.95, 1"] - n["accepted, all words, 1"] >= 0.05,
     oracle={"accepted, all words*": 0.8, "accepted, *": 1.0, "variety lost": 0.0},
     null={"accepted, *": 0.8, "variety lost": 0.0},
-    revised="variety was the share of different sentences, which hardly ever falls, then the entropy of a sentence, "
-    "but with p = 0.9, where it was missed with every seed; now p is the source's",
+    revised="p is the source's now; with p = 0.9 it was missed with every seed",
 )
 
 
-def page(written: Written, step: int, note: str) -> Figure:
-    """One step: the sentence so far, what its newest word attends to, and the likeliest next words."""
+def film_page(written: Written, step: int, note: str) -> Figure:
+    """One step: the sentence so far, what its newest word attends to, and the likeliest words."""
     weights = written.attended[step][-1][0]  # of the last layer: (1, H, n) -> (H, n)
     heads, so_far = weights.shape
-    tokens, taken = decode(written.tokens[0].tolist()), int(written.tokens[0, so_far])
+    tokens = decode(written.tokens[0].tolist())
     fig = Figure(figsize=(9, 3.4))  # of a film: pyplot would keep every one
     fig.text(0.02, 0.92, "One word at a time: each is drawn, and then read", fontsize=13)
     fig.text(0.02, 0.02, note, color=QUIET)
-    look, chances = fig.add_axes((0.08, 0.2, 0.62, 0.4)), fig.add_axes((0.79, 0.2, 0.15, 0.64))
-    look.pcolormesh(
-        weights.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=0.8
-    )
-    look.set(
-        xlim=(0, len(tokens)),
-        ylim=(heads, 0),
-        xlabel=f'what "{tokens[so_far - 1]}" looks at, last layer',
-    )
+    look = fig.add_axes((0.08, 0.2, 0.62, 0.4))
+    style = {"edgecolors": HIDDEN, "linewidth": 0.8}
+    look.pcolormesh(weights.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, **style)
+    look.set(xlim=(0, len(tokens)), ylim=(heads, 0))
+    look.set_xlabel(f'what "{tokens[so_far - 1]}" looks at, last layer')
     look.xaxis.tick_top()
     turned = {"rotation": 45, "ha": "left", "rotation_mode": "anchor", "fontsize": 14}
     look.set_xticks([i + 0.5 for i in range(so_far + 1)], tokens[: so_far + 1], **turned)
     look.get_xticklabels()[-1].set(color=RED, fontweight="bold")
-    look.set_yticks(
-        [i + 0.5 for i in range(heads)], [f"head {head}" for head in range(heads)], fontsize=11
-    )
+    names = [f"head {head}" for head in range(heads)]
+    look.set_yticks([head + 0.5 for head in range(heads)], names, fontsize=11)
     probabilities = written.logits[0, step].softmax(dim=-1)
-    words = probabilities.topk(SHOWN).indices
-    words[-1] = (
-        words[-1] if taken in words else taken
-    )  # a rarer word was drawn: it takes the last place
-    likely = {VOCABULARY[word]: [probabilities[word].item()] for word in words.tolist()}
+    words = probabilities.topk(SHOWN).indices.tolist()
+    taken = int(written.tokens[0, so_far])
+    if taken not in words:
+        words[-1] = taken  # a rarer word was drawn: it takes the last place
+    likely = {VOCABULARY[word]: [probabilities[word].item()] for word in words}
     colors = dict.fromkeys(likely, GREY) | {VOCABULARY[taken]: RED}
-    charts.bars(chances, likely, colors, number="{:.0%}").set(xlim=(0, 1), xlabel="the next word")
+    chances = fig.add_axes((0.79, 0.2, 0.15, 0.64))
+    charts.bars(chances, likely, colors, number="{:.0%}")
+    chances.set(xlim=(0, 1), xlabel="the next word")
     for ax in (look, chances):
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
     return fig
 
 
-def film(found: Results) -> Film:
+def sentence_film(found: Results) -> Film:
     """A sentence while it is written."""
     written = found.shown["written"]
-    steps = [
-        step
-        for step, token in enumerate(written.tokens[0, -len(written.attended) :])
-        if token != PAD_ID
-    ]
-    note = f"{found.shown['label']} · temperature {found.options.temperature:g} · weights from 0 (white) to 1 (dark)"
-    images = in_few_colors([picture_of(page(written, step, note)) for step in steps])
+    note = (
+        f"{found.shown['label']} · temperature {found.options.temperature:g} · "
+        "weights from 0 (white) to 1 (dark)"
+    )
+    new = written.tokens[0, -len(written.attended) :]
+    pages = []
+    for step in (new != PAD_ID).nonzero().flatten().tolist():
+        pages.append(picture_of(film_page(written, step, note)))
+    images = in_few_colors(pages)
     return images + images[-1:] * HELD, SECONDS
 
 
 def picture(found: Results) -> Figure:
-    """Accepted sentences against how varied they are: a line for each rule, a point for each
-    temperature.
-    """
+    """Accepted sentences against how varied they are: a line a rule, a point a temperature."""
     fig, ax = plt.subplots(figsize=(8.2, 5), layout="constrained")
     temperatures = [f"{temperature:g}" for temperature in TEMPERATURES]
     for (rule, color), above in zip(COLORS.items(), (-0.06, 0.06), strict=True):
-        variety, share = (
-            found.row(f"{name}, {rule}", temperatures) for name in ("entropy", "accepted")
-        )
+        variety = found.row(f"entropy, {rule}", temperatures)
+        share = found.row(f"accepted, {rule}", temperatures)
         ax.plot(variety, share, "o-", color=color, ms=8, linewidth=2)
+        style = {"va": "center", "color": readable(color)}
         for x, y, temperature in zip(variety, share, TEMPERATURES, strict=True):
             away = above if temperature <= 1 else -above  # the lines cross behind it
-            ax.text(
-                x, y + away, f"{temperature:g}", ha="center", va="center", color=readable(color)
-            )
-        ax.text(
-            variety[-1] - 0.5,
-            share[-1],
-            rule,
-            ha="right",
-            va="center",
-            color=readable(color),
-            fontsize=11,
-        )
+            ax.text(x, y + away, f"{temperature:g}", ha="center", **style)
+        ax.text(variety[-1] - 0.5, share[-1], rule, ha="right", fontsize=11, **style)
     own = found.mean["entropy of the grammar"]
     ax.axvline(own, color=INK, linewidth=1, linestyle="--", zorder=0)
     ax.plot(own, 1, "*", color=INK, ms=14)
     ax.text(own + 0.6, 1, "the grammar itself: its variety, and no mistake", va="center")
-    ax.set(
-        ylim=(0, 1.06),
-        xlabel="variety: entropy of a sentence, nats",
-        ylabel="correct: accepted by the grammar",
-    )
+    ax.set(ylim=(0, 1.06), xlabel="variety: entropy of a sentence, nats")
+    ax.set_ylabel("correct: accepted by the grammar")
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.grid(axis="y", color=HIDDEN)
     return fig
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def writing_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--prompt",
-        default="the cat",
-        metavar="TEXT",
-        help='what the model continues (default: "the cat")',
-    )
+    add("--prompt", default="the cat", metavar="TEXT", help='what the model continues ("the cat")')
     add("--temperature", type=float, default=1.0, metavar="T", help="0: greedy; default: 1")
     add("--top-k", type=int, metavar="K", help="draw among the K likeliest words (default: all)")
-    add(
-        "--top-p",
-        type=float,
-        metavar="P",
-        help="draw among the words that together have probability P (default: all)",
-    )
+    help_p = "draw among the words that together have probability P (default: all)"
+    add("--top-p", type=float, metavar="P", help=help_p)
 
 
 main = Experiment(
@@ -258,10 +221,10 @@ main = Experiment(
     picture,
     title="More variety than the grammar's own costs correctness",
     note=f"{{shown[label]}} · {NUM_SENTENCES} sentences a point · at each: the temperature",
-    answer="The grammar accepts {n[accepted, all words, 1]:.0%} of the sentences, {n[accepted, top-p 0.95, 1]:.0%} of "
-    "those from the nucleus (top-p 0.95)",
-    film=film,
-    options=add_options,
+    answer="The grammar accepts {n[accepted, all words, 1]:.0%} of the sentences, "
+    "{n[accepted, top-p 0.95, 1]:.0%} of those from the nucleus (top-p 0.95)",
+    film=sentence_film,
+    options=writing_options,
 )
 
 if __name__ == "__main__":
