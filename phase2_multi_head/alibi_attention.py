@@ -1,12 +1,13 @@
 """An attention of your own: copy this file, and change the forward.
 
-Anything with forward(x, mask=None) -> (output, weights) runs in the toy transformer. In this one the score of a key is
-lower the further away it is, and each head has its own slope (ALiBi, Press et al. 2022), in a form that sees both
-sides. This trains it like the models of the lesson, for about 15 s, and names and draws its heads; after a change add
---retrain, so that it is not read from its checkpoint:
+Anything with forward(x, mask=None) -> (output, weights) runs in the toy transformer. In this one
+the score of a key is lower the further away it is, and each head has its own slope (ALiBi, Press et
+al. 2022), in a form that sees both sides. The command below trains it like the models of the
+lesson, for about 15 s, and names and draws its heads. After a change add --retrain, so that it is
+not read from its checkpoint:
 
-    python phase2_multi_head/visualize.py --attention
-    phase2_multi_head.alibi_attention:AlibiAttention
+    python phase2_multi_head/visualize.py \\
+        --attention phase2_multi_head.alibi_attention:AlibiAttention
 """
 
 import torch
@@ -22,20 +23,18 @@ class AlibiAttention(nn.Module):
 
     def __init__(self, d_model: int, num_heads: int) -> None:
         super().__init__()
-        self.num_heads, self.w_qkv, self.w_o = (
-            num_heads,
-            nn.Linear(d_model, 3 * d_model),
-            nn.Linear(d_model, d_model),
-        )
+        self.num_heads = num_heads
+        self.w_qkv = nn.Linear(d_model, 3 * d_model)
+        self.w_o = nn.Linear(d_model, d_model)
         self.register_buffer("slopes", 2.0 ** (-8 * torch.arange(1, num_heads + 1) / num_heads))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T); mask as
-        MultiHeadAttention takes it.
+        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T).
+
+        mask: as MultiHeadAttention takes it.
         """
-        query, key, value = (
-            split_heads(part, self.num_heads) for part in self.w_qkv(x).chunk(3, dim=-1)
-        )
+        heads = split_heads(self.w_qkv(x), 3 * self.num_heads)  # -> (B, 3 H, T, d_k)
+        query, key, value = heads.chunk(3, dim=1)  # -> 3 x (B, H, T, d_k)
         scores = query @ key.mT / query.size(-1) ** 0.5 + alibi(x.size(1), self.slopes)
         weights = masked_softmax(scores, mask)
         return self.w_o(merge_heads(weights @ value)), weights

@@ -14,10 +14,10 @@ from shared.attention_utils import causal_mask
 
 
 class FusedMultiHeadAttention(MultiHeadAttention):
-    """MultiHeadAttention with the same parameters and state_dict, computed by
-    F.scaled_dot_product_attention.
+    """MultiHeadAttention, computed by F.scaled_dot_product_attention.
 
-    causal=True hides the future, on top of any mask: the last query sees the last key.
+    Parameters and state_dict are the same. causal=True hides the future, on top of any mask: the
+    last query sees the last key.
     """
 
     def __init__(
@@ -39,22 +39,19 @@ class FusedMultiHeadAttention(MultiHeadAttention):
         value: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        """query (B, T_q, d_model), key, value (B, T_k, d_model) -> output (B, T_q, d_model), None
-        for the weights.
+        """Returns output (B, T_q, d_model), and None for the weights.
+
+        query: (B, T_q, d_model); key, value: (B, T_k, d_model).
         """
         key = query if key is None else key
         value = key if value is None else value
         check_sequences(self.w_q.in_features, query, key, value)
-        query = split_heads(
-            self.w_q(query), self.num_heads
-        )  # (B, T_q, d_model) -> (B, H, T_q, d_k)
-        key = split_heads(self.w_k(key), self.num_heads)  # (B, T_k, d_model) -> (B, H, T_k, d_k)
-        value = split_heads(
-            self.w_v(value), self.num_heads
-        )  # (B, T_k, d_model) -> (B, H, T_k, d_k)
+        query = split_heads(self.w_q(query), self.num_heads)  # -> (B, H, T_q, d_k)
+        key = split_heads(self.w_k(key), self.num_heads)  # -> (B, H, T_k, d_k)
+        value = split_heads(self.w_v(value), self.num_heads)  # -> (B, H, T_k, d_k)
         check_attention_inputs(query, key, value, mask)
-        # is_causal needs no mask in memory, but it aligns the first query with the first key: only
-        # for equal lengths
+        # is_causal needs no mask in memory. But it aligns the first query with the first key, so it
+        # is right for equal lengths only.
         is_causal = self.causal and mask is None and query.size(-2) == key.size(-2)
         if self.causal and not is_causal:
             past = causal_mask(query.size(-2), key.size(-2), device=query.device)
@@ -63,4 +60,4 @@ class FusedMultiHeadAttention(MultiHeadAttention):
         heads = F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
         )
-        return self.w_o(merge_heads(heads)), None  # (B, H, T_q, d_k) -> (B, T_q, d_model)
+        return self.w_o(merge_heads(heads)), None  # -> (B, T_q, d_model)

@@ -14,9 +14,8 @@ from shared.attention_checks import check_heads, check_sequences
 class GroupedQueryAttention(nn.Module):
     """H query heads, G key-value heads: each key-value head serves H / G neighbouring query heads.
 
-    G = H is multi-head attention, G = 1 multi-query attention (Shazeer 2019). w_k and w_v are
-    smaller: G d_k rows. Raises ValueError if d_model is not divisible by num_heads, or num_heads
-    not by num_kv_heads.
+    So w_k and w_v are smaller, with G d_k rows. Raises ValueError if d_model is not divisible by
+    num_heads, or num_heads not by num_kv_heads.
     """
 
     def __init__(
@@ -25,10 +24,10 @@ class GroupedQueryAttention(nn.Module):
         super().__init__()
         check_heads(d_model, num_heads)
         if num_kv_heads < 1 or num_heads % num_kv_heads:
-            works = [g for g in range(1, num_heads + 1) if num_heads % g == 0]
+            these_work = [g for g in range(1, num_heads + 1) if num_heads % g == 0]
             raise ValueError(
                 f"num_heads={num_heads} is not divisible by num_kv_heads={num_kv_heads}; "
-                f"these work: {', '.join(map(str, works))}"
+                f"these work: {str(these_work)[1:-1]}"
             )
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         d_kv = num_kv_heads * (d_model // num_heads)
@@ -49,25 +48,21 @@ class GroupedQueryAttention(nn.Module):
         value = key if value is None else value
         check_sequences(self.w_q.in_features, query, key, value)
         shared_by = self.num_heads // self.num_kv_heads
-        query = split_heads(
-            self.w_q(query), self.num_heads
-        )  # (B, T_q, d_model) -> (B, H, T_q, d_k)
-        key = split_heads(self.w_k(key), self.num_kv_heads)  # (B, T_k, d_model) -> (B, G, T_k, d_k)
-        value = split_heads(
-            self.w_v(value), self.num_kv_heads
-        )  # (B, T_k, d_model) -> (B, G, T_k, d_k)
-        key = key.repeat_interleave(
-            shared_by, dim=1
-        )  # (B, G, T_k, d_k) -> (B, H, T_k, d_k): heads 0 0 0 1 1 1 ...
-        value = value.repeat_interleave(shared_by, dim=1)  # (B, G, T_k, d_k) -> (B, H, T_k, d_k)
+        query = split_heads(self.w_q(query), self.num_heads)  # -> (B, H, T_q, d_k)
+        key = split_heads(self.w_k(key), self.num_kv_heads)  # -> (B, G, T_k, d_k)
+        value = split_heads(self.w_v(value), self.num_kv_heads)  # -> (B, G, T_k, d_k)
+        # Query heads read the key-value heads 0 0 0 1 1 1 ...
+        key = key.repeat_interleave(shared_by, dim=1)  # -> (B, H, T_k, d_k)
+        value = value.repeat_interleave(shared_by, dim=1)  # -> (B, H, T_k, d_k)
         heads, weights = scaled_dot_product_attention(query, key, value, mask)
-        return self.w_o(merge_heads(heads)), weights  # (B, H, T_q, d_k) -> (B, T_q, d_model)
+        return self.w_o(merge_heads(heads)), weights  # -> (B, T_q, d_model)
 
 
 def kv_cache_bytes(
     num_kv_heads: int, d_k: int, length: int, *, num_layers: int = 1, bytes_each: int = 2
 ) -> int:
-    """Memory that generation needs for the keys and values of `length` past tokens; bytes_each is 2
-    in bfloat16.
+    """Bytes that generation needs for the keys and values of `length` past tokens.
+
+    bytes_each: of a number, 2 in bfloat16.
     """
     return 2 * num_layers * num_kv_heads * d_k * length * bytes_each

@@ -11,15 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.toy_model import Block
 
 
 def steps(block: Block, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
-    """x (B, T, d_model) -> what each step gives, by name and in order; the last is the block's
-    output, in eval().
+    """x (B, T, d_model) -> what each step gives, by name and in order, without dropout.
+
+    The last is the block's output.
     """
     read = block.attention_norm(x)
     found, _ = block.attention(read, mask=mask)
@@ -40,10 +41,10 @@ def steps(block: Block, x: Tensor, mask: Tensor | None = None) -> dict[str, Tens
 
 
 class PostNormBlock(Block):
-    """A block with its norms behind the additions, norm(x + sublayer(x)) (Vaswani et al. 2017,
-    section 3.1).
+    """A block with its norms behind the additions (Vaswani et al. 2017, section 3.1).
 
-    It has the parameters of a Block, so it can take over the state_dict of one.
+    It gives norm(x + sublayer(x)). It has the parameters of a Block, so it can take over the
+    state_dict of one.
     """
 
     def forward(self, x: Tensor, mask: Tensor | None = None, **more: Any) -> tuple[Tensor, Tensor]:
@@ -58,9 +59,9 @@ def without_residual(block: Block, x: Tensor) -> Tensor:
     return block.feed_forward(block.feed_forward_norm(found))
 
 
-LAYERS: dict[str, Callable[[Block, Tensor], Tensor]] = {  # which parts of a block make a layer
+# What makes a layer: (block, x) -> output.
+LAYERS_BY_PARTS: dict[str, Callable[[Block, Tensor], Tensor]] = {
     "attention alone": lambda block, x: block.attention(x)[0],
-    "attention, feed-forward": lambda block, x: block.feed_forward(block.attention(x)[0]),
     "block without residual": without_residual,
     "attention + residual": lambda block, x: x + block.attention(x)[0],
     "whole block": lambda block, x: block(x)[0],
@@ -69,17 +70,16 @@ LAYERS: dict[str, Callable[[Block, Tensor], Tensor]] = {  # which parts of a blo
 
 @torch.no_grad()
 def main() -> None:
-    block, x = (
-        Block(64, MultiHeadAttention(64, 4)),
-        torch.randn(1, 6, 64, generator=torch.Generator().manual_seed(0)),
-    )
+    block = Block(64, MultiHeadAttention(64, 4))
+    x = torch.randn(1, 6, 64, generator=torch.Generator().manual_seed(0))
     print(f"{'six random words, a new block':31} {'shape':12} mean length of a vector")
     for name, values in steps(block, x).items():
         print(f"   {name:28} {tuple(values.shape)!s:12} {values.norm(dim=-1).mean():6.2f}")
-    attention, whole = (
-        sum(p.numel() for p in part.parameters()) for part in (block.attention, block)
-    )
-    print(f"{attention:,} of its {whole:,} parameters are attention's")
+    print(f"{size(block.attention):,} of its {size(block):,} parameters are attention's")
+
+
+def size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 if __name__ == "__main__":

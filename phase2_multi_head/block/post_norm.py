@@ -9,12 +9,13 @@ with the usual rates, which rise for three tenths of the training, and once from
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
 
 from phase2_multi_head.block.block_by_parts import PostNormBlock
 from phase2_multi_head.models import MULTI_HEAD_RECIPE
@@ -24,82 +25,64 @@ from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.best_reader import excess_loss, questions
 from shared.optimization import fit, one_cycle
-from shared.toy_model import Block, ToyTransformer
+from shared.toy_model import Block
+from shared.training import Trained
 from shared.visualization_utils import BLUE, ORANGE
 
 STEPS, BATCH, ASKED = 300, 64, 100  # steps, sentences in each, held-out sentences
-D_MODEL = MULTI_HEAD_RECIPE.d_model
 
 
 def from_the_top(step: int, steps: int) -> float:
-    """Share of the highest rate at a step from 0 to steps - 1: all of it at first, then down along
-    half a wave.
+    """Share of the highest rate at a step from 0 to steps - 1.
+
+    All of it at first, then down along half a wave.
     """
     return (1 + math.cos(math.pi * step / steps)) / 2
 
 
 RATES = {"with warm-up": one_cycle, "without warm-up": from_the_top}
-KINDS: dict[str, type[Block]] = {"pre-norm": Block, "post-norm": PostNormBlock}
+BLOCKS: dict[str, type[Block]] = {"pre-norm": Block, "post-norm": PostNormBlock}
 COLORS = {"pre-norm": BLUE, "post-norm": ORANGE}
 
 
-def new_model(kind: type[Block], seed: int) -> ToyTransformer:
-    """A new toy transformer of such blocks; the same seed gives the same weights, whatever the
-    kind.
-    """
-    torch.manual_seed(seed)
-    model = ToyTransformer(
-        D_MODEL,
-        MULTI_HEAD_RECIPE.num_heads,
-        MULTI_HEAD_RECIPE.num_layers,
-        make_attention=MultiHeadAttention,
-    )
-    blocks = nn.ModuleList()
-    for block in model.blocks:
-        own = kind(D_MODEL, MultiHeadAttention(D_MODEL, MULTI_HEAD_RECIPE.num_heads))
+def model_of(kind: type[Block], seed: int) -> Trained:
+    """A new toy transformer of such blocks; one seed gives the same weights to both kinds."""
+    trained = training.untrained(replace(MULTI_HEAD_RECIPE, seed=seed), MultiHeadAttention)
+    for i, block in enumerate(trained.model.blocks):
+        own = kind(trained.recipe.d_model, block.attention)
         own.load_state_dict(block.state_dict())
-        blocks.append(own)
-    model.blocks = blocks
-    return model
+        trained.model.blocks[i] = own
+    return trained
 
 
-def train(
-    model: ToyTransformer, share: Callable[[int], float], steps: int, seed: int, name: str
-) -> None:
-    """Train on hidden words with the recipe's optimizers; share: step -> share of the highest
-    rates.
+def train_with(share: Callable[[int], float], trained: Trained, steps: int, name: str) -> None:
+    """Train on hidden words with the recipe's optimizers.
+
+    The batches are drawn one by one, other than in training.train, for the record was measured so.
+    share: step -> share of the highest rates.
     """
-    generator = torch.Generator().manual_seed(seed)
-    tokens, lengths = training.to_batch(training.corpus()[0], MULTI_HEAD_RECIPE.objective)
+    model, recipe = trained.model, trained.recipe
+    generator = torch.Generator().manual_seed(recipe.seed)
+    tokens, lengths = training.to_batch(training.corpus()[0], recipe.objective)
 
     def loss_of_step(_: int) -> Tensor:
         batch = torch.randint(len(tokens), (BATCH,), generator=generator)
         longest = int(lengths[batch].max())
         return training.masked_word_loss(model, tokens[batch, :longest], lengths[batch], generator)
 
-    fit(
-        model,
-        loss_of_step,
-        steps,
-        matrix_decay=MULTI_HEAD_RECIPE.matrix_decay,
-        share=share,
-        progress=name,
-    )
+    fit(model, loss_of_step, steps, matrix_decay=recipe.matrix_decay, share=share, progress=name)
 
 
 def measure(run: Run) -> Numbers:
-    """Excess loss on held-out sentences, in nats per hidden word: norms before or behind, rates
-    that rise or do not.
-    """
+    """Excess loss on held-out sentences, in nats per hidden word."""
     asked, steps = questions(training.corpus()[1][:ASKED]), run.steps(STEPS)
     numbers = {}
-    for kind, block in KINDS.items():
+    for kind, block in BLOCKS.items():
         for rates, share in RATES.items():
-            model = new_model(block, run.seed)
-            train(model, partial(share, steps=steps), steps, run.seed, f"{kind} {rates}")
-            numbers[f"{kind}, {rates}"] = excess_loss(
-                lambda tokens, model=model: model(tokens)[0], asked
-            )
+            name = f"{kind}, {rates}"
+            trained = model_of(block, run.seed)
+            train_with(partial(share, steps=steps), trained, steps, name)
+            numbers[name] = excess_loss(trained.logits, asked)
     return numbers
 
 
@@ -111,10 +94,11 @@ def lost_without(n: Numbers, kind: str) -> float:
 CLAIMS = [
     Claim(
         id="post-norm-trains",
-        text="With warm-up, a transformer of two layers of four heads learns as much with its norms behind the "
-        "additions (post-norm) as with its norms before the sub-layers (pre-norm)",
+        text="With warm-up, a transformer of two layers of four heads learns as much with its "
+        "norms behind the additions (post-norm) as with its norms before the sub-layers (pre-norm)",
         source="Xiong et al. 2020, section 4: of six layers and more, with Adam",
-        rule="after 300 steps the excess loss of post-norm is at most 0.05 nats above that of pre-norm",
+        rule="after 300 steps the excess loss of post-norm is at most 0.05 nats above that of "
+        "pre-norm",
         effect=lambda n: n["post-norm, with warm-up"] - n["pre-norm, with warm-up"],
         at_most=0.05,
         oracle={"*": 0.2},
@@ -123,10 +107,12 @@ CLAIMS = [
     ),
     Claim(
         id="post-norm-warm-up",
-        text="Without warm-up, post-norm loses more than pre-norm does, in two layers of four heads",
-        source="Xiong et al. 2020, sections 3 and 4: of six layers and more, with Adam; here Muon moves the matrices",
-        rule="if the learning rates start at their highest, the excess loss after 300 steps rises by at least 0.05 "
-        "nats more with post-norm than with pre-norm",
+        text="Without warm-up, post-norm loses more than pre-norm does, in two layers of four "
+        "heads",
+        source="Xiong et al. 2020, sections 3 and 4: of six layers and more, with Adam; here Muon "
+        "moves the matrices",
+        rule="if the learning rates start at their highest, the excess loss after 300 steps rises "
+        "by at least 0.05 nats more with post-norm than with pre-norm",
         effect=lambda n: lost_without(n, "post-norm") - lost_without(n, "pre-norm"),
         at_least=0.05,
         oracle={"post-norm, without warm-up": 2.0, "*": 0.2},
@@ -139,9 +125,9 @@ CLAIMS = [
 def picture(found: Results) -> Figure:
     """The excess loss of each of the four."""
     fig, ax = plt.subplots(figsize=(7.6, 2.8), layout="constrained")
-    names = [f"{kind}, {rates}" for kind in KINDS for rates in RATES]
-    colors = {name: COLORS[name.partition(",")[0]] for name in names}
-    charts.bars(ax, {name: found.each(name) for name in names}, colors)
+    losses = {name: found.each(name) for name in found.mean}
+    colors = {name: COLORS[name.split(",")[0]] for name in losses}
+    charts.bars(ax, losses, colors)
     ax.set_xlabel("excess loss, nats per hidden word")
     return fig
 
@@ -151,10 +137,11 @@ main = Experiment(
     CLAIMS,
     picture,
     title="With its norms behind the additions the model trains, too, but more slowly",
-    note=f"trained {STEPS} steps from the same weights · two layers of four heads · 0: nobody can do better",
+    note=f"trained {STEPS} steps from the same weights · two layers of four heads · 0: nobody can "
+    f"do better",
     answer="Post-norm loses {n[post-norm, with warm-up]:.2f} nats more than it must, pre-norm "
-    "{n[pre-norm, with warm-up]:.2f}; without warm-up it is {n[post-norm, without warm-up]:.2f} and "
-    "{n[pre-norm, without warm-up]:.2f}",
+    "{n[pre-norm, with warm-up]:.2f}; without warm-up it is {n[post-norm, without warm-up]:.2f} "
+    "and {n[pre-norm, without warm-up]:.2f}",
 )
 
 if __name__ == "__main__":

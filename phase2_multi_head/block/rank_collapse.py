@@ -13,7 +13,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from phase2_multi_head.block.block_by_parts import LAYERS
+from phase2_multi_head.block.block_by_parts import LAYERS_BY_PARTS
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import charts
@@ -35,57 +35,56 @@ COLORS = {
 
 
 def distance_to_rank_one(x: Tensor) -> Tensor:
-    """||X - 1 xᵀ|| / ||X||, Frobenius, (..., T, d) -> (...,): 0 if all rows are the same, 1 if
-    their mean is 0.
+    """||X - 1 xᵀ|| / ||X||, Frobenius, (..., T, d) -> (...,).
 
-    x is the mean row of X, (d,): for this norm it is the nearest.
+    It is 0 if all rows are the same, 1 if their mean is 0. x is the mean row of X, (d,): for this
+    norm it is the nearest.
     """
     apart = x - x.mean(dim=-2, keepdim=True)
     size = torch.linalg.matrix_norm(x)
-    return torch.linalg.matrix_norm(apart) / size.masked_fill(
-        size == 0, 1.0
-    )  # all zeros: the same rows
+    size = size.masked_fill(size == 0, 1.0)  # where all is 0, all rows are the same
+    return torch.linalg.matrix_norm(apart) / size
 
 
 @torch.no_grad()
 def distances(
     x: Tensor, blocks: Sequence[Block], layer: Callable[[Block, Tensor], Tensor]
 ) -> list[float]:
-    """Distance of x (B, T, d_model) to rank one, mean over the batch, before the first layer and
-    after each.
+    """Distance of x (B, T, d_model) to rank one, before the first layer and after each.
 
-    Where it falls below FLOOR it is only rounding, and counts as FLOOR from there on.
+    It is the mean over the batch. Where it falls below FLOOR it is only rounding, and counts as
+    FLOOR from there on.
     """
-    seen = [distance_to_rank_one(x).mean().item()]
+    distance = distance_to_rank_one(x).mean().item()
+    seen = [distance]
     for block in blocks:
         x = layer(block, x)
-        seen.append(
-            max(distance_to_rank_one(x).mean().item(), FLOOR) if seen[-1] > FLOOR else FLOOR
-        )
+        if distance > FLOOR:
+            distance = max(distance_to_rank_one(x).mean().item(), FLOOR)
+        seen.append(distance)
     return seen
 
 
 @torch.no_grad()
 def new_stack(initial: str, seed: int) -> tuple[Tensor, nn.ModuleList]:
-    """Random words (1, T, d_model) and new blocks, float64; Xavier weights come without biases, as
-    in the paper.
+    """Random words (1, T, d_model) and new blocks, float64.
+
+    Xavier weights come without biases, as in the paper. They are larger than nn.Linear's own, by
+    √3 for a square matrix.
     """
     torch.manual_seed(seed)
-    blocks = nn.ModuleList(
-        Block(D_MODEL, MultiHeadAttention(D_MODEL, NUM_HEADS)) for _ in range(NUM_LAYERS)
-    ).double()
-    for layer in blocks.modules() if initial == "Xavier" else ():
-        if isinstance(layer, nn.Linear):
-            nn.init.xavier_uniform_(
-                layer.weight
-            )  # larger than nn.Linear's own, by √3 for a square matrix
+    blocks = nn.ModuleList()
+    for _ in range(NUM_LAYERS):
+        blocks.append(Block(D_MODEL, MultiHeadAttention(D_MODEL, NUM_HEADS)).double())
+    for layer in blocks.modules():
+        if initial == "Xavier" and isinstance(layer, nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
     return torch.randn(1, LENGTH, D_MODEL, dtype=torch.float64), blocks
 
 
 def measure(run: Run) -> Numbers:
-    """Layers until all words are alike, by rounding alone apart; distance to rank one after the
-    last of 24 layers.
+    """Layers until all words are alike, and distance to rank one after the last of 24 layers.
 
     Trained: two layers, on sentences of eight words, as they are and with their residual
     connections left out.
@@ -93,30 +92,31 @@ def measure(run: Run) -> Numbers:
     numbers = {}
     for initial in INITIAL:
         x, blocks = new_stack(initial, run.seed)
-        seen = run.shown[initial] = {name: distances(x, blocks, LAYERS[name]) for name in COLORS}
-        numbers[f"attention alone, {initial}, layers until alike"] = seen["attention alone"].index(
-            FLOOR
-        )
+        seen = {name: distances(x, blocks, LAYERS_BY_PARTS[name]) for name in COLORS}
+        run.shown[initial] = seen
+        until_alike = seen["attention alone"].index(FLOOR)
+        numbers[f"attention alone, {initial}, layers until alike"] = until_alike
         for name in ("attention + residual", "whole block"):
             numbers[f"{name}, {initial}"] = seen[name][-1]
     model = in_double(load_multi_head_model(run.options, run.seed).model)
-    tokens = torch.tensor(
-        [encode(s.words) for s in sample_corpus(0, 500, seed=1)[1] if len(s.words) == 8]
-    )
-    x = model.embed(tokens).detach()
-    return numbers | {
-        "trained, going in": distance_to_rank_one(x).mean().item(),
-        "trained, with residual": distances(x, model.blocks, LAYERS["whole block"])[-1],
-        "trained, without": distances(x, model.blocks, LAYERS["block without residual"])[-1],
-    }
+    _, held_out = sample_corpus(0, 500, seed=1)
+    tokens = [encode(s.words) for s in held_out if len(s.words) == 8]
+    x = model.embed(torch.tensor(tokens)).detach()
+    whole = distances(x, model.blocks, LAYERS_BY_PARTS["whole block"])
+    without = distances(x, model.blocks, LAYERS_BY_PARTS["block without residual"])
+    numbers["trained, going in"] = whole[0]
+    numbers["trained, with residual"] = whole[-1]
+    numbers["trained, without"] = without[-1]
+    return numbers
 
 
 CLAIM = Claim(
     id="rank-trained",
-    text="In a trained model, of two layers, the residual connections keep the words apart: with them left out after "
-    "training all words become alike",
+    text="In a trained model, of two layers, the residual connections keep the words apart: with "
+    "them left out after training all words become alike",
     source="Dong et al. 2021, abstract: of attention alone and initial weights, a theorem",
-    rule="with the residual connections left out at most a tenth of the distance that goes in; with them at least half",
+    rule="with the residual connections left out at most a tenth of the distance that goes in; "
+    "with them at least half",
     effect=lambda n: n["trained, without"] / n["trained, going in"],
     at_most=0.1,
     also=lambda n: n["trained, with residual"] >= n["trained, going in"] / 2,
@@ -126,15 +126,11 @@ CLAIM = Claim(
 
 
 def picture(found: Results) -> Figure:
-    """The distance layer by layer with Xavier weights: attention alone, with more of a block, and
-    the whole block.
-    """
+    """The distance layer by layer with Xavier weights, by parts of a block."""
     fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
     ax.set(yscale="log", ylim=(FLOOR / 5, 3), xlabel="layers", ylabel="how different the words are")
     ax.set_yticks([1, 1e-5, 1e-10, FLOOR], ["1", "10⁻⁵", "10⁻¹⁰", "alike to the\nlast digit"])
-    charts.lines(
-        ax, range(NUM_LAYERS + 1), {name: found.shown["Xavier"][name] for name in COLORS}, COLORS
-    )
+    charts.lines(ax, range(NUM_LAYERS + 1), found.shown["Xavier"], COLORS)
     ax.set_xticks(range(0, NUM_LAYERS + 1, 4))
     return fig
 
@@ -145,9 +141,10 @@ main = Experiment(
     picture,
     title="Without residual connections a few layers make all words alike",
     note=f"{NUM_LAYERS} layers with Xavier weights, untrained, {LENGTH} random words",
-    answer="Attention alone makes words alike in {n[attention alone, Xavier, layers until alike]:.0f} layers; after "
-    "24 whole blocks they are {n[whole block, Xavier]:.2g} apart; in the trained model "
-    "{n[trained, with residual]:.2f}, and {n[trained, without]:.2g} without the additions",
+    answer="Attention alone makes words alike in "
+    "{n[attention alone, Xavier, layers until alike]:.0f} layers; after 24 whole blocks they are "
+    "{n[whole block, Xavier]:.2g} apart; in the trained model {n[trained, with residual]:.2f}, and "
+    "{n[trained, without]:.2g} without the additions",
 )
 
 if __name__ == "__main__":

@@ -22,26 +22,28 @@ from shared.measure import paired_times, ratio_quartiles
 
 SHAPES, QUICK_SHAPES = ((8, 64), (1, 512)), ((2, 64),)  # sequences, length
 D_MODEL, NUM_HEADS, SECONDS = 512, 8, 0.3
-TORCH, WRONG = "nn.MultiheadAttention", "wrong: inverted mask"
+OURS, TORCH, WRONG = "multi-head attention", "nn.MultiheadAttention", "wrong: inverted mask"
+QUARTILES = ("lower quartile", "median", "upper quartile")
 
 
 def ways(length: int, device: str) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Causal attention in four ways and a wrong one, all with the same weights: x (B, T, d_model)
-    -> the same shape.
+    """Causal attention in four ways and a wrong one, all with the same weights.
+
+    Each takes x (B, T, d_model) and gives the same shape.
     """
-    sizes, mask = (D_MODEL, NUM_HEADS), causal_mask(length, device=device)
-    attention = MultiHeadAttention(*sizes, bias=False).to(device)
-    stack, theirs = StackOfHeads(*sizes).to(device), torch_twin(attention)
+    mask = causal_mask(length, device=device)
+    attention = MultiHeadAttention(D_MODEL, NUM_HEADS, bias=False).to(device)
+    stack = StackOfHeads(D_MODEL, NUM_HEADS).to(device)
     stack.copy_weights(attention)
-    fused, with_a_flag = (
-        FusedMultiHeadAttention(*sizes, bias=False, causal=c).to(device) for c in (False, True)
-    )
-    for other in (fused, with_a_flag):
-        other.load_state_dict(attention.state_dict())
+    theirs = torch_twin(attention)
+    fused = FusedMultiHeadAttention(D_MODEL, NUM_HEADS, bias=False).to(device)
+    fused.load_state_dict(attention.state_dict())
+    causal = FusedMultiHeadAttention(D_MODEL, NUM_HEADS, bias=False, causal=True).to(device)
+    causal.load_state_dict(attention.state_dict())
     return {
-        "multi-head attention": lambda x: attention(x, mask=mask)[0],
+        OURS: lambda x: attention(x, mask=mask)[0],
         "stack of heads": lambda x: stack(x, mask)[0],
-        "fused": lambda x: with_a_flag(x)[0],
+        "fused": lambda x: causal(x)[0],
         TORCH: lambda x: theirs(x, x, x, attn_mask=~mask, need_weights=False)[0],
         WRONG: lambda x: fused(x, mask=~mask)[0],
     }
@@ -49,39 +51,31 @@ def ways(length: int, device: str) -> dict[str, Callable[[Tensor], Tensor]]:
 
 @torch.no_grad()
 def measure(run: Run) -> Numbers:
-    """Largest difference from MultiHeadAttention, and quartiles of the time over that of
-    nn.MultiheadAttention.
-    """
+    """Largest difference from ours, and quartiles of the time over that of PyTorch's module."""
     device, quick = run.options.device, run.options.quick
     torch.manual_seed(run.seed)
     numbers = {}
     for batch, length in QUICK_SHAPES if quick else SHAPES:
+        shape = f"{batch} x {length}"
         x = torch.randn(batch, length, D_MODEL, device=device)
-        calls = ways(length, device)
-        right, shape = calls["multi-head attention"](x), f"{batch} x {length}"
-        times = paired_times(
-            {name: partial(call, x) for name, call in calls.items()},
-            seconds=0.02 if quick else SECONDS,
-            device=device,
-        )
+        calls = {name: partial(way, x) for name, way in ways(length, device).items()}
+        right = calls[OURS]()
+        times = paired_times(calls, seconds=0.02 if quick else SECONDS, device=device)
         for name, call in calls.items():
-            numbers[f"{name}, {shape}, differs by"] = (call(x) - right).abs().max().item()
-            quartiles = ratio_quartiles(times, name, TORCH)
-            for quartile, ratio in zip(
-                ("lower quartile", "median", "upper quartile"), quartiles, strict=True
-            ):
+            numbers[f"{name}, {shape}, differs by"] = (call() - right).abs().max().item()
+            ratios = ratio_quartiles(times, name, TORCH)
+            for quartile, ratio in zip(QUARTILES, ratios, strict=True):
                 numbers[f"{name}, {shape}, {quartile}"] = ratio
-        run.shown.update(
-            off=numbers[f"{WRONG}, {shape}, differs by"], fused=numbers[f"fused, {shape}, median"]
-        )
-        run.shown["wrong"] = numbers[f"{WRONG}, {shape}, median"]
+    run.shown["fused"] = numbers[f"fused, {shape}, median"]
+    run.shown["off"] = numbers[f"{WRONG}, {shape}, differs by"]
+    run.shown["wrong"] = numbers[f"{WRONG}, {shape}, median"]
     return numbers
 
 
 main = Experiment(
     measure,
-    answer="Fused takes {shown[fused]:.2f} of the time of nn.MultiheadAttention; with a wrong mask, off by "
-    "{shown[off]:.1f}, {shown[wrong]:.2f}",
+    answer="Fused takes {shown[fused]:.2f} of the time of nn.MultiheadAttention; with a wrong "
+    "mask, off by {shown[off]:.1f}, {shown[wrong]:.2f}",
 )
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """What does multi-head attention cost, by heads and by length?
 
-    parameters   4 d²                      for any number of heads (biases: 4 d more)
-    operations   8 T d² + 4 T² d           four projections; scores and means, over all heads together
-    memory       8 H T² + 20 T d bytes     in steps: scores and weights, T x T for each head; five vectors of d a word
-                 20 T d bytes              fused: no matrix T x T
+    parameters   4 d²                     for any number of heads (biases: 4 d more)
+    operations   8 T d² + 4 T² d          four projections; scores and means, of all heads together
+    memory       8 H T² + 20 T d bytes    in steps: scores and weights, T x T for each head; five
+                                          vectors of d a word
+                 20 T d bytes             fused: no matrix T x T
 
 Torch counts the operations and the allocator the bytes (one sequence, float32, nothing kept for
 training): a formula that is right at every measured length may be trusted where no machine follows.
@@ -24,89 +25,77 @@ from shared.measure import count_operations, in_bytes, peak_memory
 from shared.visualization_utils import BLUE, GREY, QUIET, label_ends
 
 D_MODEL, NUM_HEADS, MILLION = 128, 2, 1_000_000
-LENGTHS, QUICK_LENGTHS = (
-    tuple(2**n for n in range(6, 13)),
-    tuple(2**n for n in range(6, 11)),
-)  # 64 to 4,096 or 1,024
+LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
+QUICK_LENGTHS = LENGTHS[:-2]
 COLORS = {"in steps": GREY, "fused": BLUE}
 LAYERS = {"in steps": MultiHeadAttention, "fused": FusedMultiHeadAttention}
+KINDS_OF_MEMORY = {"in steps": "in steps: T × T\nfor each head", "fused": "fused: no table"}
 
 
 def peak_bytes(way: str, length: int, d_model: int = D_MODEL, num_heads: int = NUM_HEADS) -> int:
-    """The most that a layer needs at one time, on paper; fused without the kernel's scratch memory.
+    """The most that a layer needs at one time, on paper.
 
     In steps that is when the values are averaged: queries, divided queries, keys, values, means,
     scores, weights. Or else, if T < d_k, at the end: in place of scores and divided queries, the
-    merged heads and the output.
+    merged heads and the output. Fused, the scratch memory of the kernel is left out.
     """
     vectors, matrices = 4 * length * d_model, 4 * num_heads * length**2
-    return (
-        5 * vectors if way == "fused" else max(5 * vectors + 2 * matrices, 6 * vectors + matrices)
-    )
+    if way == "fused":
+        return 5 * vectors
+    return max(5 * vectors + 2 * matrices, 6 * vectors + matrices)
 
 
 @torch.no_grad()
 def measured_peak(way: str, length: int, d_model: int = D_MODEL, num_heads: int = NUM_HEADS) -> int:
     """Peak bytes of a forward pass over one sequence, on the CPU."""
-    return peak_memory(
-        partial(LAYERS[way](d_model, num_heads, bias=False), torch.randn(1, length, d_model))
-    )
+    layer = LAYERS[way](d_model, num_heads, bias=False)
+    return peak_memory(partial(layer, torch.randn(1, length, d_model)))
 
 
 @torch.no_grad()
 def costs_of(num_heads: int) -> dict[str, int]:
-    """Parameters, operations and numbers in the weights of a layer, counted; d_model = 512, 128
-    tokens.
-    """
+    """Parameters, operations and numbers in the weights of a layer; d_model = 512, 128 tokens."""
     layer, x = MultiHeadAttention(512, num_heads, bias=False), torch.randn(1, 128, 512)
-    parameters = sum(parameter.numel() for parameter in layer.parameters())
     return {
-        "parameters": parameters,
+        "parameters": sum(parameter.numel() for parameter in layer.parameters()),
         "operations": count_operations(layer, x),
         "weights": layer(x)[1].numel(),
     }
 
 
 def measure(run: Run) -> Numbers:
-    """Costs by heads; growth of the peak bytes for 4 times as many tokens, up to T = 4,096 (d_model
-    = 128, 2 heads).
-    """
+    """Costs by heads, and how often as many bytes it takes for 4 times as many tokens."""
     lengths = QUICK_LENGTHS if run.options.quick else LENGTHS
-    numbers = {
-        f"{heads} heads, {name}": cost
-        for heads in (1, 8, 32)
-        for name, cost in costs_of(heads).items()
-    }
-    for name in LAYERS:
-        peaks = {length: measured_peak(name, length) for length in lengths}
-        numbers[f"{name}, growth"] = peaks[lengths[-1]] / peaks[lengths[-3]]
-        run.shown[name] = peaks
-    run.shown["times"] = float(
-        f"{peak_bytes('in steps', MILLION) / peak_bytes('fused', MILLION):.1g}"
-    )
+    numbers = {}
+    for heads in (1, 8, 32):
+        for name, cost in costs_of(heads).items():
+            numbers[f"{heads} heads, {name}"] = cost
+    for way in LAYERS:
+        peaks = {length: measured_peak(way, length) for length in lengths}
+        numbers[f"{way}, growth"] = peaks[lengths[-1]] / peaks[lengths[-3]]
+        run.shown[way] = peaks
+    times_as_many = peak_bytes("in steps", MILLION) / peak_bytes("fused", MILLION)
+    run.shown["times"] = float(f"{times_as_many:.1g}")  # one digit
     return numbers
 
 
 def picture(found: Results) -> Figure:
-    """Peak memory against length: formulas as lines, dashed where nothing was measured; measured
-    values as points.
-    """
+    """Peak memory against length: formulas as lines, dashed where nothing was measured."""
     fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
     ends = {}
-    for name, color in COLORS.items():
-        peaks = found.shown[name]
+    for way, color in COLORS.items():
+        peaks = found.shown[way]
         for first, last, style in ((min(peaks), max(peaks), "-"), (max(peaks), MILLION, "--")):
             lengths = np.geomspace(first, last, 60).round().astype(int).tolist()
-            ax.plot(lengths, [peak_bytes(name, length) for length in lengths], style, color=color)
+            ax.plot(lengths, [peak_bytes(way, length) for length in lengths], style, color=color)
         ax.plot(list(peaks), list(peaks.values()), "o", color=color, markersize=6)
-        end = peak_bytes(name, MILLION)
-        kind = {"in steps": "in steps: T × T\nfor each head", "fused": "fused: no table"}[name]
-        ends[f"{kind}\n{in_bytes(end)}"] = (MILLION, end, color)
+        end = peak_bytes(way, MILLION)
+        ends[f"{KINDS_OF_MEMORY[way]}\n{in_bytes(end)}"] = (MILLION, end, color)
     ax.set(xscale="log", yscale="log", xlim=(50, MILLION), xlabel="length of the text, in tokens")
     ax.set_ylabel("memory at the peak")
     ax.set_xticks([100, 10_000, MILLION], ["100", "10,000", "1,000,000"])
-    sizes = [1024**power for power in (2, 3, 4)]
-    ax.set_yticks(sizes, list(map(in_bytes, sizes)))
+    sizes = [1024**2, 1024**3, 1024**4]
+    ax.set_yticks(sizes, [in_bytes(size) for size in sizes])
     ax.minorticks_off()
     ax.text(600, peak_bytes("in steps", 3000), "dots: measured", ha="right", color=QUIET)
     ax.text(6e4, peak_bytes("in steps", 6000), "dashed: by formula", ha="center", color=QUIET)
@@ -117,10 +106,12 @@ def picture(found: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title="For a million tokens, T × T tables take {shown[times]:,.0f} times the memory of fused attention",
+    title="For a million tokens, T × T tables take {shown[times]:,.0f} times the memory of fused "
+    "attention",
     note=f"one small layer: d_model = {D_MODEL}, {NUM_HEADS} heads, untrained",
-    answer="32 heads take the parameters and operations of one, and 32 times the weights; memory for 4 times the "
-    "tokens grows {n[in steps, growth]:.1f} times in steps, {n[fused, growth]:.1f} times fused",
+    answer="32 heads take the parameters and operations of one, and 32 times the weights; memory "
+    "for 4 times the tokens grows {n[in steps, growth]:.1f} times in steps, {n[fused, growth]:.1f} "
+    "times fused",
 )
 
 if __name__ == "__main__":
