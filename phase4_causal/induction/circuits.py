@@ -5,6 +5,8 @@ induction head should look there for its own word, and say the word that it look
 tables must then be dark on the diagonal, and it must read for its keys what the first head writes
 (word_tables.py). The first head must be needed, and bring the answer by the path of the keys: path
 patching puts what it gave for another text into one receiver only.
+
+    python phase4_causal/induction/circuits.py
 """
 
 import matplotlib.pyplot as plt
@@ -15,16 +17,16 @@ from torch import Tensor
 
 from phase3_visualization.circuits.patching import Patching
 from phase4_causal.induction.induction_scores import (
-    HEADS,
-    NAMED,
-    NUM_TEST,
-    STEPS,
+    HEADS_A_LAYER,
+    NAMED_FROM,
+    NUM_SEQUENCES,
+    TRAINING_STEPS,
     exchanged_words,
     generator,
-    head_scores,
     repeated_sequences,
-    train,
-    untrained,
+    scores_for_naming,
+    train_repeater,
+    untrained_repeater,
     without,
 )
 from phase4_causal.induction.word_tables import centred, compositions, looks_for, on_diagonal, says
@@ -32,79 +34,84 @@ from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import composed
-from shared.toy_model import in_double
+from shared.toy_model import ToyTransformer, in_double
 from shared.visualization_utils import BLUE, GREY, WEIGHT_MAP
 
-DRAWN, RANDOM, TEXTS = (
-    32,
-    100,
-    200,
-)  # of the 64 words; pairs of random matrices; texts in which words are exchanged
+DRAWN = 32  # of the 64 words
+RANDOM = 100  # pairs of random matrices
+TEXTS = 200  # in which words are exchanged
 
 
 def largest_by_chance(seed: int) -> float:
     """The largest composition of pairs of random matrices, of the shape and rank of a head's."""
-    a, b, c, d = torch.randn(4, RANDOM, 64, 64 // HEADS, generator=generator(seed, 9))
-    return max(composed(*pair) for pair in zip(a @ b.mT, c @ d.mT, strict=True))
+    shape = (4, RANDOM, 64, 64 // HEADS_A_LAYER)
+    a, b, c, d = torch.randn(shape, generator=generator(seed, 9))
+    pairs = zip(a @ b.mT, c @ d.mT, strict=True)
+    return max(composed(one, other) for one, other in pairs)
 
 
-def by_path(patching: Patching, senders: Tensor, receivers: Tensor) -> dict[str, float]:
-    """Share of the clean answer that is back, by paths from heads of layer 0 to heads of layer 1,
-    bool (H,) each.
+def trained_repeater(run: Run, *, networks: bool) -> ToyTransformer:
+    """The trained model of a seed in float64, with feed-forward networks or without."""
+    model = untrained_repeater(run.seed, networks=networks)
+    return in_double(train_repeater(model, run.seed, run.steps(TRAINING_STEPS)))
+
+
+def by_path(patching: Patching, senders: Tensor, receivers: Tensor) -> Numbers:
+    """Share of the clean answer that is back, by paths from heads of layer 0 to heads of layer 1.
+
+    senders, receivers: bool (H,).
     """
     attention = patching.model.blocks[1].attention
     sent = patching.heads(0, patching.clean.outputs(0), senders[None, None])
+    rest = patching.heads(1, patching.corrupted.outputs(1))
     return {
-        "queries": patching.through(attention.w_q, receivers, sent),
-        "keys": patching.through(attention.w_k, receivers, sent),
-        "values": patching.through(attention.w_v, receivers, sent),
-        "past layer 1": patching.share(sent, patching.heads(1, patching.corrupted.outputs(1))),
+        "by path, queries": patching.through(attention.w_q, receivers, sent),
+        "by path, keys": patching.through(attention.w_k, receivers, sent),
+        "by path, values": patching.through(attention.w_v, receivers, sent),
+        "by path, past layer 1": patching.share(sent, rest),
     }
 
 
 def measure(run: Run) -> Numbers:
-    """Tables in shares of the 64 words, by chance 1/64; wrong answers without heads; shares of an
-    answer by path.
+    """Tables in shares of the 64 words, by chance 1/64; shares of wrong answers, and of an answer.
 
     With feed-forward networks the head of layer 1 counts that does best.
     """
-    model, networks = (
-        in_double(train(untrained(run.seed, networks=there), run.seed, run.steps(STEPS)))
-        for there in (False, True)
-    )
-    before, matching = head_scores(model, run.seed)
-    first, second, previous = int(before.argmax()), int(matching.argmax()), before >= NAMED
-    match, said = looks_for(model, second), says(model, second)
+    model = trained_repeater(run, networks=False)
+    before, matching = scores_for_naming(model, run.seed)
+    first, second = int(before.argmax()), int(matching.argmax())
+    previous = before >= NAMED_FROM
+    match = looks_for(model, second)
+    said = says(model, second)
     run.shown.update(match=match, said=said)
-    tokens = repeated_sequences(NUM_TEST, generator(run.seed, 1))
-    patching = Patching(model, exchanged_words(TEXTS, generator(run.seed, 10)))
-    by_weights = compositions(model, first, second) | {"random": largest_by_chance(run.seed)}
-    return {
+    networks = trained_repeater(run, networks=True)
+    with_networks = [on_diagonal(looks_for(networks, head)) for head in range(HEADS_A_LAYER)]
+    tokens = repeated_sequences(NUM_SEQUENCES, generator(run.seed, 1))
+    numbers = {
         "looks for the word before": on_diagonal(match),
         "says the word it looks at": on_diagonal(said),
-        "looks for the word before with feed-forward": max(
-            on_diagonal(looks_for(networks, head)) for head in range(HEADS)
-        ),
+        "looks for the word before with feed-forward": max(with_networks),
         "previous-token heads": int(previous.sum()),
         "wrong without previous-token heads": without(model, tokens, 0, previous),
         "wrong without the others": without(model, tokens, 0, ~previous),
-        **{f"composition, {name}": share for name, share in by_weights.items()},
-        **{
-            f"by path, {name}": share
-            for name, share in by_path(patching, previous, matching >= NAMED).items()
-        },
+        "composition, random": largest_by_chance(run.seed),
     }
+    for reader, share in compositions(model, first, second).items():
+        numbers[f"composition, {reader}"] = share
+    patching = Patching(model, exchanged_words(TEXTS, generator(run.seed, 10)))
+    return numbers | by_path(patching, previous, matching >= NAMED_FROM)
 
 
 CLAIMS = (
     Claim(
         id="induction-weights-alone",
-        text="Where two layers of four heads have no feed-forward networks, it can be read off the weights that a head "
-        "looks for the word before, by its own word, says the word that it looks at, and reads for its keys what the "
-        "previous-token head writes",
+        text="Where two layers of four heads have no feed-forward networks, it can be read off "
+        "the weights that a head looks for the word before, by its own word, says the word that "
+        "it looks at, and reads for its keys what the previous-token head writes",
         source="Elhage et al. 2021, sections on QK and OV circuits and on composition",
-        rule="both tables of the head with the best induction score are largest on the diagonal for 0.9 of the words; "
-        f"its K-composition is above that of all {RANDOM} pairs of random matrices, Q and V are not",
+        rule="both tables of the head with the best induction score are largest on the diagonal "
+        f"for 0.9 of the words; its K-composition is above that of all {RANDOM} pairs of random "
+        "matrices, Q and V are not",
         effect=lambda n: min(n["looks for the word before"], n["says the word it looks at"]),
         at_least=0.9,
         also=lambda n: (
@@ -119,17 +126,19 @@ CLAIMS = (
             "*": 1.0,
         },
         null={"composition, *": 0.15, "*": 0.02},
-        revised="was half of the words, in a model with feed-forward networks, where it did not hold; then 0.9 and a "
-        "copying score, in one without; composition was a claim of its own",
+        revised="was half of the words, in a model with feed-forward networks, where it did not "
+        "hold",
     ),
     Claim(
         id="induction-key-path",
-        text="In two layers of four heads the word before reaches the guess by one path: from the previous-token "
-        "heads, the only heads of the first layer that are needed, to the keys of the induction heads",
+        text="In two layers of four heads the word before reaches the guess by one path: from the "
+        "previous-token heads, the only heads of the first layer that are needed, to the keys of "
+        "the induction heads",
         source="Elhage et al. 2021; Olsson et al. 2022; path patching as in Wang et al. 2022",
-        rule="0.8 or more of the answer to their keys; to their queries, to their values, and past layer 1 at most 0.1 "
-        f"each; without the heads with {NAMED} of their weight on the word before (mean ablation) half of the answers "
-        "or more are wrong, without all others at most 0.1",
+        rule="0.8 or more of the answer to their keys; to their queries, to their values, and "
+        f"past layer 1 at most 0.1 each; without the heads with {NAMED_FROM} of their weight on "
+        "the word before (mean ablation) half of the answers or more are wrong, without all "
+        "others at most 0.1",
         effect=lambda n: n["by path, keys"],
         at_least=0.8,
         also=lambda n: (
@@ -144,38 +153,26 @@ CLAIMS = (
 )
 
 
-def draw_table(ax: Axes, table: Tensor, title: str, rows: str, columns: str) -> None:
-    """The first words of a table, from one (white) to three standard deviations above the mean
-    (dark).
-    """
+def draw_table(ax: Axes, table: Tensor) -> None:
+    """The first words of a table: white at one standard deviation above its mean, dark at three."""
     values = centred(table)
-    ax.imshow((values / values.std())[:DRAWN, :DRAWN].numpy(), vmin=1, vmax=3, cmap=WEIGHT_MAP)
-    ax.set(xticks=[], yticks=[], ylabel=rows, xlabel=columns)
-    ax.set_title(title, fontsize=12)
+    shown = (values / values.std())[:DRAWN, :DRAWN]
+    ax.imshow(shown.numpy(), vmin=1, vmax=3, cmap=WEIGHT_MAP)
+    ax.set(xticks=[], yticks=[])
 
 
 def picture(results: Results) -> Figure:
     """Both tables of the best induction head, and what it reads of the best previous-token head."""
     fig, (match, said, parts) = plt.subplots(1, 3, figsize=(10, 4.4), layout="constrained")
-    draw_table(
-        match,
-        results.shown["match"],
-        "looks for:\nthe word before",
-        "word of the query",
-        "word before the key",
-    )
-    draw_table(
-        said,
-        results.shown["said"],
-        "says:\nthe word it looks at",
-        "word it looks at",
-        "word it says",
-    )
+    draw_table(match, results.shown["match"])
+    match.set(xlabel="word before the key", ylabel="word of the query")
+    match.set_title("looks for:\nthe word before", fontsize=12)
+    draw_table(said, results.shown["said"])
+    said.set(xlabel="word it says", ylabel="word it looks at")
+    said.set_title("says:\nthe word it looks at", fontsize=12)
     colors = {"queries": GREY, "keys": BLUE, "values": GREY}
-    rows, chance = (
-        {name: results.each(f"composition, {name}") for name in colors},
-        results.mean["composition, random"],
-    )
+    rows = {name: results.each(f"composition, {name}") for name in colors}
+    chance = results.mean["composition, random"]
     charts.bars(parts, rows, colors, guess=chance, guess_name=f"highest of {RANDOM} random")
     parts.set_title("reads the previous-token head\nfor its …", fontsize=12)
     return fig
@@ -187,8 +184,9 @@ main = Experiment(
     picture,
     title="The weights alone show what a copying head looks for and says",
     note=f"best head of layer 1 · {DRAWN} of 64 words · white: average, dark: far above average",
-    answer="The word before is matched for {n[looks for the word before]:.0%} of the words, by weights alone; with "
-    "feed-forward networks for {n[looks for the word before with feed-forward]:.0%}",
+    answer="The word before is matched for {n[looks for the word before]:.0%} of the words, by "
+    "weights alone; with feed-forward networks for "
+    "{n[looks for the word before with feed-forward]:.0%}",
 )
 
 if __name__ == "__main__":

@@ -23,41 +23,41 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phase3_visualization.circuits.patching import Pairs, exchanged, put_in, run
+from phase3_visualization.circuits.patching import Pairs, exchanged, forward_pass, put_in
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared.head_statistics import relation_weight
 from shared.optimization import fit
 from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer, changed
 
-SYMBOLS, LENGTH, PERIODS = (
-    64,
-    33,
-    (8, 16),
-)  # words in use; words of a sequence; shortest and longest block
-HEADS, STEPS, BATCH, WARM_UP = 4, 600, 32, 40
-NUM_TEST = 100  # sequences that are measured
-NAMED = 0.5  # from this score on we call a head a previous-token head, or an induction head
+SYMBOLS = 64  # words in use
+LENGTH = 33  # words of a sequence
+BLOCK_LENGTHS = (8, 16)  # the shortest and the longest block
+NUM_SEQUENCES = 100  # that are measured
+HEADS_A_LAYER = 4
+TRAINING_STEPS, BATCH, WARM_UP = 600, 32, 40
+NAMED_FROM = 0.5  # from this score on we call a head a previous-token head, or an induction head
 
 
 def repeated_sequences(
-    count: int, generator: torch.Generator, periods: tuple[int, int] = PERIODS, length: int = LENGTH
+    count: int,
+    generator: torch.Generator,
+    block_lengths: tuple[int, int] = BLOCK_LENGTHS,
+    length: int = LENGTH,
 ) -> Tensor:
-    """Sequences that repeat a block -> tokens (count, length); each draws its words and its block
-    length.
+    """Sequences that repeat a block -> tokens (count, length).
+
+    The words and the length of the block are drawn anew for each.
     """
-    words = torch.rand(count, SYMBOLS, generator=generator).argsort(
-        dim=1
-    )  # a random order for each sequence
-    period = torch.randint(periods[0], periods[1] + 1, (count, 1), generator=generator)
-    return words.gather(1, torch.arange(length) % period) + len(
-        SPECIAL
-    )  # (count, SYMBOLS) -> (count, length)
+    shuffled = torch.rand(count, SYMBOLS, generator=generator).argsort(dim=1)
+    shortest, longest = block_lengths
+    period = torch.randint(shortest, longest + 1, (count, 1), generator=generator)
+    words = shuffled.gather(1, torch.arange(length) % period)  # (count, SYMBOLS) -> (count, length)
+    return words + len(SPECIAL)
 
 
 def exchanged_words(count: int, generator: torch.Generator) -> Pairs:
-    """Blocks of 12 words; two of the first copy are exchanged, and the second copy asks what
-    follows one of them.
+    """Texts with two words of the first copy exchanged; the second asks what follows one of them.
 
     clean       cat on RED swam big UP ... | cat on RED ?      swam: it came behind RED
     corrupted   cat on UP swam big RED ... | cat on RED ?      another: what came behind RED here
@@ -73,46 +73,42 @@ def generator(seed: int, purpose: int) -> torch.Generator:
     return torch.Generator().manual_seed(purpose * 10**6 + seed)
 
 
-def untrained(seed: int, num_layers: int = 2, *, networks: bool = False) -> ToyTransformer:
-    """The model of a seed before its first step. Without feed-forward networks: they give 0, and do
-    not learn.
+def untrained_repeater(seed: int, num_layers: int = 2, *, networks: bool = False) -> ToyTransformer:
+    """The model of a seed before its first step.
+
+    Without feed-forward networks: they give 0, and do not learn.
     """
     torch.manual_seed(seed)
     model = ToyTransformer(
-        num_heads=HEADS, num_layers=num_layers, make_attention=CausalSelfAttention
+        num_heads=HEADS_A_LAYER, num_layers=num_layers, make_attention=CausalSelfAttention
     )
-    for block in [] if networks else model.blocks:
-        for numbers in block.feed_forward[-1].parameters():
-            nn.init.zeros_(numbers)
-        block.feed_forward.requires_grad_(False)
+    if not networks:
+        for block in model.blocks:
+            for numbers in block.feed_forward[-1].parameters():
+                nn.init.zeros_(numbers)
+            block.feed_forward.requires_grad_(False)
     return model
 
 
-def train(
+def train_repeater(
     model: ToyTransformer, seed: int, steps: int, watch: Callable[[int], None] | None = None
 ) -> ToyTransformer:
-    """Train a model; those of one seed see the same batches. watch: called with the number of steps
-    done.
+    """Train a model, and return it; those of one seed see the same batches.
 
     After the first steps the learning rate stays the same, so that a sudden fall is not the
-    schedule's doing.
+    schedule's doing. watch: called with the number of steps done.
     """
     batches = generator(seed, 0)
 
     def loss_of_step(_: int) -> Tensor:
         tokens = repeated_sequences(BATCH, batches)
-        return F.cross_entropy(model(tokens[:, :-1])[0].mT, tokens[:, 1:])  # (N, T, V) -> (N, V, T)
+        logits, _ = model(tokens[:, :-1])
+        return F.cross_entropy(logits.mT, tokens[:, 1:])  # (N, T, V) -> (N, V, T)
 
     rates = {"matrix_rate": 0.01, "rate": 0.005, "matrix_decay": 0.0, "decay": 0.01}
-    rates |= {"share": lambda step: min(1.0, (step + 1) / WARM_UP)}
-    fit(
-        model,
-        loss_of_step,
-        steps,
-        **rates,
-        watch=watch,
-        progress=f"induction, layers: {len(model.blocks)}",
-    )
+    rates["share"] = lambda step: min(1.0, (step + 1) / WARM_UP)
+    progress = f"induction, layers: {len(model.blocks)}"
+    fit(model, loss_of_step, steps, **rates, watch=watch, progress=progress)
     return model
 
 
@@ -120,18 +116,17 @@ def train(
 
 
 def after_earlier_occurrence(tokens: Tensor) -> Tensor:
-    """For each query the places right after earlier occurrences of its own word: tokens (N, T) ->
-    bool (N, T, T).
+    """Which places come right after an earlier occurrence of a query's own word.
+
+    tokens (N, T) -> bool (N, T, T), a row for each query.
     """
     same = tokens[:, :, None] == tokens[:, None, :]  # (N, T) -> (N, T, T)
     earlier = same.tril(diagonal=-1)
-    return F.pad(earlier, (1, 0))[
-        ..., :-1
-    ]  # every mark one key to the right; (N, T, T) -> (N, T, T + 1) -> (N, T, T)
+    return F.pad(earlier, (1, 0))[..., :-1]  # every mark one key to the right
 
 
 def predictable(tokens: Tensor) -> Tensor:
-    """Places whose word came before, so that the next one is certain: tokens (N, T) -> bool (N, T)."""
+    """Whether a word came before, so that the next one is certain: (N, T) -> bool (N, T)."""
     return after_earlier_occurrence(tokens).any(dim=-1)  # (N, T, T) -> (N, T)
 
 
@@ -146,32 +141,34 @@ def before_in_first_copy(tokens: Tensor) -> Tensor:
 def scores_on(model: ToyTransformer, tokens: Tensor) -> Tensor:
     """The induction scores of a model's heads on these tokens (N, T + 1) -> (L, H)."""
     gold = after_earlier_occurrence(tokens[:, :-1])
-    return torch.stack([relation_weight(weights, gold) for weights in model(tokens[:, :-1])[1]])
+    _, layers = model(tokens[:, :-1])
+    return torch.stack([relation_weight(weights, gold) for weights in layers])
 
 
 @torch.no_grad()
-def head_scores(model: ToyTransformer, seed: int) -> tuple[Tensor, Tensor]:
-    """By which heads are chosen, on sequences of their own: 2 x (H,).
+def scores_for_naming(model: ToyTransformer, seed: int) -> tuple[Tensor, Tensor]:
+    """The scores by which heads are named, on sequences of their own: (H,) each.
 
     Of layer 0 the mean weight on the word before, within the first copy; of layer 1 the induction
     score.
     """
-    tokens = repeated_sequences(NUM_TEST, generator(seed, 2))
-    weights = model(tokens[:, :-1])[1][0]
-    return relation_weight(weights, before_in_first_copy(tokens[:, :-1])), scores_on(model, tokens)[
-        1
-    ]
+    tokens = repeated_sequences(NUM_SEQUENCES, generator(seed, 2))
+    _, layers = model(tokens[:, :-1])
+    before = relation_weight(layers[0], before_in_first_copy(tokens[:, :-1]))
+    _, matching = scores_on(model, tokens)
+    return before, matching
 
 
 @torch.no_grad()
 def where_certain(model: ToyTransformer, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (M, V) and answers (M,) at the M places of tokens (N, T + 1) where the next word is
-    certain.
+    """Logits (M, V) and answers (M,) at the M places where the next word is certain.
+
+    tokens: (N, T + 1).
     """
-    places = predictable(tokens[:, :-1])
-    return model(tokens[:, :-1])[0][places], tokens[:, 1:][
-        places
-    ]  # (N, T, V) -> (M, V), (N, T) -> (M,)
+    seen, wanted = tokens[:, :-1], tokens[:, 1:]
+    places = predictable(seen)
+    logits, _ = model(seen)
+    return logits[places], wanted[places]  # (N, T, V) -> (M, V), (N, T) -> (M,)
 
 
 def wrong(model: ToyTransformer, tokens: Tensor) -> float:
@@ -182,12 +179,13 @@ def wrong(model: ToyTransformer, tokens: Tensor) -> float:
 
 @torch.no_grad()
 def without(model: ToyTransformer, tokens: Tensor, layer: int, heads: Tensor) -> float:
-    """The share of wrong answers without some heads of a layer, bool (H,); nothing is trained
-    again.
+    """The share of wrong answers without some heads of a layer, bool (H,); nothing is retrained.
 
     Mean ablation: they give what they give on average at that place, whatever the words are. The
     next layer then gets what it is used to, only not what the heads found out about this sequence.
     """
-    given = run(model, tokens[:, :-1]).outputs(layer).mean(dim=0)  # (N, T, H * d_v) -> (T, H * d_v)
+    given = (
+        forward_pass(model, tokens[:, :-1]).outputs(layer).mean(dim=0)
+    )  # (N, T, H * d_v) -> (T, H * d_v)
     with changed(model.blocks[layer].attention.w_o, put_in(given, heads), read=True):
         return wrong(model, tokens)

@@ -4,6 +4,8 @@ Then the next word stands in the input, one place to the right. The same model i
 mask and without, and tested on held-out sentences: whole ones with the mask, whole ones without,
 and word by word, where only the past goes in, as when writing. Two lines frame every loss: what the
 grammar itself loses, and a guess among all words.
+
+    python phase4_causal/masking/breaking_causality.py
 """
 
 import math
@@ -32,88 +34,89 @@ LAYERS = {1: "one layer", 2: "two layers"}
 UNIFORM = math.log(len(VOCABULARY))  # loss of a guess that takes all words for equally likely
 
 
-def train(
+def train_in_mode(
     mode: str, num_layers: int, sentences: list[Sentence], steps: int, seed: int
-) -> tuple[ToyTransformer, list]:
-    """A model trained on next words, and its loss at each step. Both modes have the same first
-    weights and batches.
+) -> tuple[ToyTransformer, list[float]]:
+    """A model trained on next words, and its loss at each step.
+
+    Both modes begin with the same weights and see the same batches, which are drawn from all
+    lengths (training.train draws them alike in length).
     """
-    recipe = Recipe(
-        "breaking_causality", OBJECTIVES[mode], 4, num_layers, steps, batch_size=BATCH, seed=seed
-    )
+    recipe = Recipe("breaking_causality", OBJECTIVES[mode], 4, num_layers, steps, seed=seed)
     model = training.new_model(recipe, MultiHeadAttention)
     generator = torch.Generator().manual_seed(seed)
     tokens, lengths = training.to_batch(sentences, recipe.objective)
 
     def loss_of_step(_: int) -> Tensor:
         batch = torch.randint(len(tokens), (BATCH,), generator=generator)
-        own = tokens[batch, : int(lengths[batch].max())], lengths[batch]
-        return training.next_word_loss(model, *own, objective=recipe.objective)
+        longest = int(lengths[batch].max())
+        return training.next_word_loss(
+            model, tokens[batch, :longest], lengths[batch], objective=recipe.objective
+        )
 
-    return model, fit(model, loss_of_step, steps, progress=f"training {mode}")
+    losses = fit(model, loss_of_step, steps, progress=f"training {mode}")
+    return model, losses
 
 
 @torch.no_grad()
 def full_loss(model: ToyTransformer, sentences: list[Sentence], mode: str) -> float:
     """Next-word loss in nats per word when whole sentences go in, with the mask or without."""
     objective = OBJECTIVES[mode]
-    return training.next_word_loss(
-        model, *training.to_batch(sentences, objective), objective=objective
-    ).item()
+    tokens, lengths = training.to_batch(sentences, objective)
+    return training.next_word_loss(model, tokens, lengths, objective=objective).item()
 
 
 def bigram_loss(sentences: list[Sentence], held_out: list[Sentence]) -> float:
-    """What one loses per word who has counted, in all that models are trained on, how often each
-    follows another.
+    """Loss in nats per word on held-out sentences of whoever looks at the word before alone.
+
+    How often each word follows another is counted in `sentences`.
     """
-    counts = torch.full(
-        (len(VOCABULARY), len(VOCABULARY)), 0.01
-    )  # a little for pairs that were never seen
-    (tokens, _), (tested, _) = (
-        training.to_batch(part, "next word") for part in (sentences, held_out)
-    )
-    pairs = tokens[:, :-1].flatten(), tokens[:, 1:].flatten()  # (N, T) -> (N * (T - 1),) each
-    counts.index_put_(pairs, torch.ones(len(pairs[0])), accumulate=True)
+    # A little for pairs that were never seen.
+    counts = torch.full((len(VOCABULARY), len(VOCABULARY)), 0.01)
+    tokens, _ = training.to_batch(sentences, "next word")
+    pairs = (tokens[:, :-1], tokens[:, 1:])
+    counts.index_put_(pairs, torch.tensor(1.0), accumulate=True)
     counts[:, PAD_ID] = 0.0  # padding is no word
-    chances = (counts / counts.sum(dim=-1, keepdim=True)).log()
-    return F.nll_loss(chances[tested[:, :-1]].mT, tested[:, 1:], ignore_index=PAD_ID).item()
+    chances = counts / counts.sum(dim=-1, keepdim=True)
+    tested, _ = training.to_batch(held_out, "next word")
+    guesses = chances.log()[tested[:, :-1]]  # (N, T) -> (N, T, V)
+    return F.nll_loss(guesses.mT, tested[:, 1:], ignore_index=PAD_ID).item()
 
 
 def measure(run: Run) -> Numbers:
-    """Loss in nats a word, held out but in the column "in training", and by how much it is above
-    another loss.
-    """
-    sentences, held_out = (
-        part[: STEPS * BATCH] for part in training.corpus()
-    )  # more would not be seen
+    """Losses in nats per word, of held-out sentences except "in training"."""
+    sentences, held_out = training.corpus()
+    sentences = sentences[: STEPS * BATCH]  # more would not be seen
     tested = held_out[: 40 if run.options.quick else NUM_SENTENCES]
-    found: Numbers = {"the grammar": next_word_floor(tested)}
+    grammar = next_word_floor(tested)
+    numbers = {"the grammar": grammar}
     for mode in OBJECTIVES:
         for num_layers, layers in LAYERS.items():
-            model, run.shown[mode] = train(mode, num_layers, sentences, run.steps(STEPS), run.seed)
-            name = f"trained {mode}, {layers}"
-            found[f"{name}, in training"] = full_loss(model, sentences[: len(tested)], mode)
-            found[f"{name}, word by word"] = training.word_by_word_loss(model, tested)
+            steps = run.steps(STEPS)
+            model, run.shown[mode] = train_in_mode(mode, num_layers, sentences, steps, run.seed)
+            in_training = full_loss(model, sentences[: len(tested)], mode)
+            word_by_word = training.word_by_word_loss(model, tested)
+            numbers[f"trained {mode}, {layers}, in training"] = in_training
+            numbers[f"trained {mode}, {layers}, word by word"] = word_by_word
             if mode == "with the mask":
-                masked, unmasked = (full_loss(model, tested, other) for other in OBJECTIVES)
-                found[f"above the grammar, {layers}"] = masked - found["the grammar"]
-                found[f"mask taken away, {layers}"] = unmasked - masked
-                found[f"mask taken away, {layers}, word by word"] = (
-                    found[f"{name}, word by word"] - masked
-                )
-    return found | {
-        "above the grammar, pairs of words": bigram_loss(sentences, tested) - found["the grammar"]
-    }
+                masked = full_loss(model, tested, "with the mask")
+                unmasked = full_loss(model, tested, "without")
+                numbers[f"above the grammar, {layers}"] = masked - grammar
+                numbers[f"mask taken away, {layers}"] = unmasked - masked
+                numbers[f"mask taken away, {layers}, word by word"] = word_by_word - masked
+    numbers["above the grammar, pairs of words"] = bigram_loss(sentences, tested) - grammar
+    return numbers
 
 
 CLAIMS = (
     Claim(
         id="C101",
-        text="Trained without a causal mask for 200 steps a next-word model (one layer of four heads, or two) cheats: "
-        "it copies the next word, and from the past alone it is worse than a guess among all words",
+        text="Trained without a causal mask for 200 steps a next-word model (one layer of four "
+        "heads, or two) cheats: it copies the next word, and from the past alone it is worse than "
+        "a guess among all words",
         source="course notes, experiments with the causal mask",
-        rule="from the past alone its loss is 1 nat or more above that of a uniform guess, while in training it is "
-        "0.05 at most, with one layer and with two",
+        rule="from the past alone its loss is 1 nat or more above that of a uniform guess, while "
+        "in training it is 0.05 at most, with one layer and with two",
         effect=lambda n: (
             min(
                 n["trained without, one layer, word by word"],
@@ -131,16 +134,16 @@ CLAIMS = (
         ),
         oracle={"trained without*, in training": 0.0, "*": 9.0},
         null={"*": 2.0},
-        revised="took in what predicting the next word shows (C103), of which the half about training with the mask "
-        "is left to next-token-floor; a margin of 1 nat was added",
+        revised="a margin of 1 nat was added; what training with the mask gives is "
+        "next-token-floor",
     ),
     Claim(
         id="next-token-floor",
-        text="Trained with the mask for 200 steps the model (one layer of four heads, or two) predicts nearly as well "
-        "as the grammar itself",
+        text="Trained with the mask for 200 steps the model (one layer of four heads, or two) "
+        "predicts nearly as well as the grammar itself",
         source="the chain rule; Shannon 1948",
-        rule="above the grammar's own held-out loss it has at most a quarter of what counted pairs of words have, with "
-        "one layer and with two",
+        rule="above the grammar's own held-out loss it has at most a quarter of what counted "
+        "pairs of words have, with one layer and with two",
         effect=lambda n: (
             max(n["above the grammar, one layer"], n["above the grammar, two layers"])
             / n["above the grammar, pairs of words"]
@@ -148,45 +151,36 @@ CLAIMS = (
         at_most=0.25,
         oracle={"above the grammar, pairs of words": 0.65, "*": 0.0},
         null={"*": 0.65},
-        revised="was less than 0.1 nats above the grammar, a bar without a yardstick",
+        revised="was less than 0.1 nats above the grammar, without a yardstick",
     ),
 )
 
 
 def picture(found: Results) -> Figure:
-    """Training loss of both modes, and beside it what they can do with the past alone; two layers."""
+    """Training loss of both models of two layers, and beside it what they can do in writing."""
     fig, (curves, past) = plt.subplots(
         1, 2, figsize=(9, 4.6), sharey=True, width_ratios=(1.5, 1), layout="constrained"
     )
-    last, least = len(found.shown["with the mask"]), found.mean["the grammar"]
+    grammar = found.mean["the grammar"]
+    highest = UNIFORM
     for mode, color in COLORS.items():
-        smooth = (
-            torch.tensor(found.shown[mode]).unfold(0, min(10, last), 1).mean(dim=-1)
-        )  # (steps,) -> (steps - 9,)
+        losses = torch.tensor(found.shown[mode])
+        last = len(losses)
+        smooth = losses.unfold(0, min(10, last), 1).mean(dim=-1)  # (steps,) -> (steps - 9,)
         curves.plot(range(last + 1 - len(smooth), last + 1), smooth, color=color, linewidth=2)
-        curves.text(
-            last,
-            smooth[-1] + 0.1,
-            f"trained {mode}",
-            ha="right",
-            va="bottom",
-            color=readable(color),
-        )
-    alone = [found.mean[f"trained {mode}, two layers, word by word"] for mode in COLORS]
-    bars = past.bar([f"trained\n{mode}" for mode in COLORS], alone, 0.6, color=COLORS.values())
-    past.bar_label(bars, fmt="%.1f", padding=3, fontsize=11)
+        end = {"ha": "right", "va": "bottom", "color": readable(color)}
+        curves.text(last, smooth[-1] + 0.1, f"trained {mode}", **end)
+        alone = found.mean[f"trained {mode}, two layers, word by word"]
+        bar = past.bar(f"trained\n{mode}", alone, 0.6, color=color)
+        past.bar_label(bar, fmt="%.1f", padding=3, fontsize=11)
+        highest = max(highest, smooth.max(), alone)
     for ax in (curves, past):
-        for level in (least, UNIFORM):
+        for level in (grammar, UNIFORM):
             ax.axhline(level, color=GREY, linestyle="--", linewidth=1.2, zorder=0)
-    curves.text(last, least - 0.1, "the grammar itself", ha="right", va="top", color=QUIET)
+    curves.text(last, grammar - 0.1, "the grammar itself", ha="right", va="top", color=QUIET)
     curves.text(last, UNIFORM, "a guess among all words", ha="right", va="bottom", color=QUIET)
-    curves.set(
-        title="in training: all words at once",
-        xlabel="step",
-        ylabel="loss, nats per word",
-        xlim=(0, last),
-    )
-    curves.set_ylim(0, 1.1 * max(UNIFORM, curves.dataLim.y1, *alone))
+    curves.set(title="in training: all words at once", xlabel="step", ylabel="loss, nats per word")
+    curves.set(xlim=(0, last), ylim=(0, 1.1 * highest))
     past.set_title("in writing: only the past")
     return fig
 
@@ -196,9 +190,11 @@ main = Experiment(
     CLAIMS,
     picture,
     title="A model trained without the mask writes worse than a guess",
-    note=f"two layers, trained {STEPS} steps each, same first weights and batches · {NUM_SENTENCES} held-out sentences",
+    note=f"two layers, trained {STEPS} steps each, same first weights and batches · "
+    f"{NUM_SENTENCES} held-out sentences",
     answer="To copy: loss {n[trained without, two layers, in training]:.1g} in training, "
-    "{n[trained without, two layers, word by word]:.1f} from the past alone; grammar {n[the grammar]:.1f}",
+    "{n[trained without, two layers, word by word]:.1f} from the past alone; grammar "
+    "{n[the grammar]:.1f}",
 )
 
 if __name__ == "__main__":

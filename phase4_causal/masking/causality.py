@@ -3,7 +3,10 @@
 Two questions for four causal modules: replace every word after i (the logits at 0 to i must not
 move, not by one bit), and take the gradient with respect to these words (exactly 0). A test that
 cannot fail proves nothing, so the mistakes planted in three others must be seen. Weights are
-random: which paths exist does not hang on training.
+random: which paths exist does not hang on training. (causal_mask itself, and padding_mask, are in
+shared/attention_utils.py.)
+
+    python phase4_causal/masking/causality.py
 """
 
 from collections.abc import Callable
@@ -28,51 +31,54 @@ from shared.visualization_utils import QUIET, plot_mask, token_labels
 
 
 class WithMask(nn.Module):
-    """An attention module that is always called with the mask that `rule` makes for the length at
-    hand.
-    """
+    """An attention module that is always called with the mask that `rule` makes for a length."""
 
     def __init__(self, attention: nn.Module, rule: Callable[[int], Tensor]) -> None:
         super().__init__()
-        self.attention, self.rule = attention, rule
+        self.attention = attention
+        self.rule = rule
 
     def forward(self, x: Tensor, mask: None = None) -> tuple[Tensor, Tensor | None]:
         return self.attention(x, mask=self.rule(x.size(1)))
 
 
-def masked(make: MakeAttention, rule: Callable[[int], Tensor]) -> MakeAttention:
+def under(rule: Callable[[int], Tensor], make: MakeAttention) -> MakeAttention:
     """Like `make`, with the mask of `rule` built in."""
     return lambda d_model, num_heads: WithMask(make(d_model, num_heads), rule)
 
 
+def one_too_far(length: int) -> Tensor:
+    """A causal mask whose diagonal lies one place too far to the right."""
+    return torch.ones(length, length, dtype=torch.bool).tril(diagonal=1)
+
+
 CAUSAL: dict[str, MakeAttention] = {
     "CausalSelfAttention": CausalSelfAttention,
-    "MultiHeadAttention + causal mask": masked(MultiHeadAttention, causal_mask),
+    "MultiHeadAttention + causal mask": under(causal_mask, MultiHeadAttention),
     "fused, told to be causal": partial(FusedMultiHeadAttention, causal=True),
-    "GroupedQueryAttention + causal mask": masked(
-        partial(GroupedQueryAttention, num_kv_heads=2), causal_mask
+    "GroupedQueryAttention + causal mask": under(
+        causal_mask, partial(GroupedQueryAttention, num_kv_heads=2)
     ),
 }
 PLANTED: dict[str, MakeAttention] = {
     "mistake: no mask": MultiHeadAttention,
-    "mistake: mask inverted": masked(MultiHeadAttention, lambda length: ~causal_mask(length)),
-    "mistake: one too far right": masked(
-        MultiHeadAttention,
-        lambda length: torch.ones(length, length, dtype=torch.bool).tril(diagonal=1),
-    ),
+    "mistake: mask inverted": under(lambda length: ~causal_mask(length), MultiHeadAttention),
+    "mistake: one too far right": under(one_too_far, MultiHeadAttention),
 }
 
 
 def influence(model: ToyTransformer, tokens: Tensor) -> Tensor:
-    """How strongly each word (column) reaches each position's logits (row): largest gradient -> (T,
-    T).
+    """How strongly each word reaches the logits of each position -> (T, T): the largest gradient.
+
+    A row for each position, a column for each word; tokens (1, T).
     """
     embedded: list[Tensor] = []
     with changed(model.embedding, embedded.append):
         logits, _ = model(tokens)
     rows = []
     for i in range(tokens.size(1)):
-        (slope,) = torch.autograd.grad(logits[:, i].square().sum(), embedded[0], retain_graph=True)
+        said = logits[:, i].square().sum()
+        (slope,) = torch.autograd.grad(said, embedded[0], retain_graph=True)
         rows.append(slope[0].abs().amax(dim=-1))  # (1, T, d_model) -> (T,)
     return torch.stack(rows)
 
@@ -84,43 +90,36 @@ def build(make_attention: MakeAttention, num_layers: int, seed: int) -> ToyTrans
 
 
 def measure(run: Run) -> Numbers:
-    """By how much an earlier logit moves, and the largest gradient of an earlier logit with respect
-    to a later word.
-    """
-    tokens, found = torch.tensor([[START_ID, *encode(run.options.words)]]), {}
+    """How far an earlier logit moves, and its largest gradient with respect to a later word."""
+    tokens = torch.tensor([[START_ID, *encode(run.options.words)]])
+    numbers = {}
     for name, make_attention in (CAUSAL | PLANTED).items():
         model = build(make_attention, num_layers=1, seed=run.seed)
         reached = influence(model, tokens)
-        found[f"{name}, moves by"] = largest_leak(model, tokens)
-        found[f"{name}, gradient"] = reached.triu(diagonal=1).max().item()
+        numbers[f"{name}, moves by"] = largest_leak(model, tokens)
+        numbers[f"{name}, gradient"] = reached.triu(diagonal=1).max().item()
         run.shown[name] = reached > 0
-    run.shown["leak"] = max(found[f"{name}, moves by"] for name in CAUSAL)
-    run.shown["mistakes"] = min(found[f"{name}, moves by"] for name in PLANTED)
-    return found
+    run.shown["leak"] = max(numbers[f"{name}, moves by"] for name in CAUSAL)
+    run.shown["mistakes"] = min(numbers[f"{name}, moves by"] for name in PLANTED)
+    return numbers
 
 
 def picture(found: Results) -> Figure:
-    """One panel for the causal modules, which must all look alike, and one for each planted
-    mistake.
-    """
+    """A panel for the causal modules, which must all look alike, and one for each mistake."""
     labels = token_labels([START, *found.options.words])
-    panels = {f"{len(CAUSAL)} causal\nmodules": list(CAUSAL)} | {
-        name.replace(": ", ":\n"): [name] for name in PLANTED
-    }
+    panels = {f"{len(CAUSAL)} causal\nmodules": list(CAUSAL)}
+    for name in PLANTED:
+        panels[name.replace(": ", ":\n")] = [name]
     fig, axes = plt.subplots(1, len(panels), figsize=(9, 4.4), layout="constrained")
-    fig.get_layout_engine().set(h_pad=0.15)
     for ax, (title, names) in zip(axes, panels.items(), strict=True):
         reached = torch.stack([found.shown[name] for name in names]).any(dim=0)
-        plot_mask(ax, reached, labels, wrong=~causal_mask(len(labels))).set_title(
-            title, fontsize=10, pad=8
-        )
+        plot_mask(ax, reached, labels, wrong=~causal_mask(len(labels)))
+        ax.set_title(title, fontsize=10, pad=8)
         ax.tick_params(axis="x", labelrotation=90)
         moved = max(found.mean[f"{name}, moves by"] for name in names)
-        ax.set_xlabel(
-            f"an earlier logit\nmoves by {moved:.2f}" if moved else "no earlier logit\nmoves at all"
-        )
-    for ax in axes[1:]:
-        ax.set_yticks([])
+        ax.set_xlabel(f"an earlier logit\nmoves by {moved:.2f}")
+        if ax is not axes[0]:
+            ax.set_yticks([])
     axes[0].set_ylabel("position that answers", color=QUIET)
     return fig
 
@@ -129,9 +128,10 @@ main = Experiment(
     measure,
     picture=picture,
     title="With the causal mask later words move an earlier logit by exactly {shown[leak]:.3g}",
-    note="blue: the word (column) reaches the position (row) · red: though it comes later · hatched: exactly 0\n"
-    "untrained models of one layer: the proof is about which paths exist",
-    answer="Causal modules leak {shown[leak]:.3g}; planted mistakes move a logit by {shown[mistakes]:.2f} or more",
+    note="blue: the word (column) reaches the position (row) · red: though it comes later · "
+    "hatched: exactly 0\nuntrained models of one layer: the proof is about which paths exist",
+    answer="Causal modules leak {shown[leak]:.3g}; planted mistakes move a logit by "
+    "{shown[mistakes]:.2f} or more",
 )
 
 if __name__ == "__main__":

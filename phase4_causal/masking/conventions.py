@@ -3,6 +3,8 @@
 A mask is a question about two places: may this query see that key? There are four ways to write the
 answer, and five ways in which code reads it. Each mask is written and read in every way, on random
 scores. Where a reading does not fit, no error is raised: how much weight leaks to later words?
+
+    python phase4_causal/masking/conventions.py
 """
 
 import math
@@ -22,17 +24,15 @@ from shared.visualization_utils import BLUE, QUIET, plot_cells
 
 LENGTH, NUM_SCORES = 6, 500
 
-# how a causal mask is written down: bool (T, T), True = may attend -> the tensor that is passed
-# around
+
+# How a causal mask is written down: bool (T, T), True = may attend -> what is passed around.
 WRITTEN: dict[str, Callable[[Tensor], Tensor]] = {
     "True = may attend": lambda allowed: allowed,  # this repository, F.scaled_dot_product_attention
-    "0 or -inf": lambda allowed: torch.zeros(allowed.shape, dtype=torch.float64).masked_fill(
-        ~allowed, -math.inf
-    ),
+    "0 or -inf": lambda allowed: torch.zeros(LENGTH, LENGTH).masked_fill(~allowed, -math.inf),
     "1 or 0": lambda allowed: allowed.double(),  # textbooks
     "True = hidden": lambda allowed: ~allowed,  # nn.MultiheadAttention
 }
-# how code reads a mask: (scores (..., T, T), mask (T, T)) -> weights (..., T, T)
+# How code reads a mask: scores (..., T, T), mask (T, T) -> weights (..., T, T).
 READ: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "True = may attend": lambda scores, mask: masked_softmax(scores, mask.bool()),
     "scores + mask": lambda scores, mask: torch.softmax(scores + mask, dim=-1),
@@ -46,43 +46,35 @@ READ: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 def random_scores() -> Tensor:
     """Standard normal scores (NUM_SCORES, T, T), float64, the same at every call."""
-    return torch.randn(
-        NUM_SCORES, LENGTH, LENGTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(NUM_SCORES, LENGTH, LENGTH, dtype=torch.float64, generator=generator)
 
 
 def future_mass(weights: Tensor) -> float:
-    """Weight on later keys, mean over all rows -> 0 to 1, NaN if a row has no weights; weights
-    (..., T, T).
-    """
+    """Weight on later keys, mean over all rows of (..., T, T); NaN if a row has no weights."""
     return weights.triu(diagonal=1).sum(dim=-1).mean().item()
 
 
 def measure(run: Run) -> Numbers:
-    """Share of a row's weight on later words; 0 where the mask was read as it was written, NaN
-    where there is none.
-    """
+    """Share of a row's weight on later words, 0 where the mask was read as it was written."""
     scores, allowed = random_scores(), causal_mask(LENGTH)
-    found = {
-        f"{written}, {read_as}": future_mass(read(scores, write(allowed)))
-        for written, write in WRITTEN.items()
-        for read_as, read in READ.items()
-    }
-    run.shown["right"] = sum(mass == 0 for mass in found.values())
-    run.shown["leaks"] = sum(mass > 0 for mass in found.values())
+    numbers = {}
+    for written, write in WRITTEN.items():
+        for read_as, read in READ.items():
+            numbers[f"{written}, {read_as}"] = future_mass(read(scores, write(allowed)))
+    run.shown["right"] = sum(mass == 0 for mass in numbers.values())
+    run.shown["leaks"] = sum(mass > 0 for mass in numbers.values())
     run.shown["no mask"] = future_mass(scores.softmax(dim=-1))
-    return found
+    return numbers
 
 
 def picture(found: Results) -> Figure:
-    """A row for how the mask is written, a column for how it is read; the darker, the more leaks."""
+    """A row for how the mask is written, a column for how it is read; darker: more leaks."""
     fig, ax = plt.subplots(figsize=(8.6, 4.2), layout="constrained")
-    masses = torch.tensor([found.row(written, READ) for written in WRITTEN])
-    says = {True: "right", False: "NaN"}
-    texts = [
-        [f"{mass:.2f}" if mass > 0 else says[mass == 0] for mass in row] for row in masses.tolist()
-    ]
-    plot_cells(ax, masses, texts, list(WRITTEN), [textwrap.fill(name, 13) for name in READ])
+    masses = [found.row(written, READ) for written in WRITTEN]
+    texts = [[f"{mass:.2f}".replace("0.00", "right") for mass in row] for row in masses]
+    columns = [textwrap.fill(name, 13) for name in READ]
+    plot_cells(ax, torch.tensor(masses), texts, list(WRITTEN), columns)
     for cell in ax.texts:
         if cell.get_text() == "right":
             cell.set(color=BLUE, weight="bold")
@@ -96,8 +88,10 @@ main = Experiment(
     measure,
     picture=picture,
     title="{shown[leaks]} of 20 ways to hand a mask to other code leak the future without an error",
-    note="numbers: share of a row's weight on later words; without any mask {shown[no mask]:.2f} · random scores",
-    answer="{shown[right]} of 20 ways to mix mask and code are right, and no other one raises an error",
+    note="numbers: share of a row's weight on later words; without any mask {shown[no mask]:.2f} "
+    "· random scores",
+    answer="{shown[right]} of 20 ways to mix mask and code are right, and no other one raises an "
+    "error",
 )
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ how far away does it look, and which relation of the grammar does it follow? Nor
 1 for even weights on the keys that a row may see. The two models differ in their task and in
 <start>, too, so nothing here is said to come from the mask alone: in mask_patterns.py nothing else
 changes.
+
+    python phase4_causal/masking/heads_under_a_mask.py
 """
 
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.masking.next_word_roles import (
-    RELATIONS,
+    PAST_RELATIONS,
     Asked,
     on_both_halves,
     relations_of_heads,
@@ -34,9 +36,8 @@ from shared.training import Trained
 from shared.visualization_utils import QUIET, label_ends, role_color
 
 HIDDEN_WORDS, NEXT_WORDS = "hidden words", "next words"
-STATISTICS = ("normalised entropy", "distance", "normalised distance")
+STATISTICS = ("normalised entropy", "distance")
 BESIDE = 0.07  # of the way to the next layer, from one head's dot to the next
-ABOVE = {"textcoords": "offset points", "ha": "right", "va": "bottom"}
 
 
 @dataclass(frozen=True)
@@ -60,22 +61,12 @@ def spread_of(trained: Trained) -> Spread:
 def by_layer(model: str, spread: Spread) -> Numbers:
     """Means over the heads of the first and of the last layer, and their two extreme heads."""
     numbers = {}
-    for name, layer in ENDS.items():
-        for statistic in STATISTICS:
-            numbers[f"{model}, {name}, {statistic}"] = spread.heads[statistic][layer].mean().item()
+    for end, layer in ENDS.items():
+        for statistic, heads in spread.heads.items():
+            numbers[f"{model}, {end}, {statistic}"] = heads[layer].mean().item()
         entropy = spread.heads["normalised entropy"][layer]
-        numbers[f"{model}, {name}, most focused"] = entropy.min().item()
-        numbers[f"{model}, {name}, least focused"] = entropy.max().item()
-    return numbers
-
-
-def by_head(model: str, spread: Spread) -> Numbers:
-    """The statistics of each head."""
-    numbers = {}
-    for statistic, values in spread.heads.items():
-        for layer, of_layer in enumerate(values.tolist()):
-            for head, value in enumerate(of_layer):
-                numbers[f"{model}, layer {layer} head {head}, {statistic}"] = value
+        numbers[f"{model}, {end}, most focused"] = entropy.min().item()
+        numbers[f"{model}, {end}, least focused"] = entropy.max().item()
     return numbers
 
 
@@ -97,14 +88,6 @@ def names_under_the_mask(trained: Trained, relations: list[list[str]]) -> list[l
     return names
 
 
-def with_a_relation(names: list[list[str]]) -> int:
-    """How many heads are named after a relation; "most → verb" is none, but a column."""
-    count = 0
-    for of_layer in names:
-        count += sum("→" in name and "most" not in name for name in of_layer)
-    return count
-
-
 def one_head_each(asked: Asked) -> Numbers:
     """For each relation the head that is clearest on one half: what it does on the other half."""
     numbers, heads = {}, set()
@@ -113,33 +96,25 @@ def one_head_each(asked: Asked) -> Numbers:
         heads.add(head)
         numbers[f"{name}: found"] = asked.scoring[name].found.flatten()[head].item()
         numbers[f"{name}: needed"] = asked.scoring[name].needed.flatten()[head].item()
-    return numbers | {"different heads": len(heads)}
+    numbers["different heads"] = len(heads)
+    return numbers
 
 
 def measure(run: Run) -> Numbers:
     """Normalised: 1 for even weights. Distance in words. Found: share of those that are asked."""
     hidden = load_multi_head_model(run.options, run.seed)
     causal = load_causal_model(run.options, run.seed)
+    asked = on_both_halves(causal)
     spreads = {HIDDEN_WORDS: spread_of(hidden), NEXT_WORDS: spread_of(causal)}
-    one_before = on_both_halves(causal)
-    relations = relations_of_heads(one_before)
-    relations_at_the_word = relations_of_heads(on_both_halves(causal, one_before=False))
     names = {
         HIDDEN_WORDS: head_names(hidden, MultiHeadAttention),
-        NEXT_WORDS: names_under_the_mask(causal, relations),
+        NEXT_WORDS: names_under_the_mask(causal, relations_of_heads(asked)),
     }
     run.shown.update(model=causal.label, spreads=spreads, names=names)
     numbers = {}
     for model, spread in spreads.items():
         numbers |= by_layer(model, spread)
-    numbers |= one_head_each(one_before)
-    numbers["with a relation: hidden words"] = with_a_relation(names[HIDDEN_WORDS])
-    numbers["with a relation: next words"] = with_a_relation(relations)
-    at_the_word = with_a_relation(relations_at_the_word)
-    numbers["with a relation: next words asked at the word"] = at_the_word
-    for model, spread in spreads.items():
-        numbers |= by_head(model, spread)
-    return numbers
+    return numbers | one_head_each(asked)
 
 
 def more_even(n: Numbers) -> float:
@@ -177,13 +152,12 @@ CLAIMS = (
         rule="for each relation the head that is clearest on one half of the sentences: on the "
         "other half it finds its word 0.10 more often than the best fixed offset and untrained "
         "head, and twice as often as all other words look there; and the three heads are three",
-        effect=lambda n: min(n[f"{name}: found"] - n[f"{name}: needed"] for name in RELATIONS),
+        effect=lambda n: min(n[f"{name}: found"] - n[f"{name}: needed"] for name in PAST_RELATIONS),
         at_least=0.0,
-        also=lambda n: n["different heads"] == len(RELATIONS),
+        also=lambda n: n["different heads"] == len(PAST_RELATIONS),
         oracle={"different heads": 3, "*: found": 0.95, "*: needed": 0.7},
         null={"different heads": 3, "*: found": 0.5, "*: needed": 0.7},
-        revised="written after a look at seed 0, where the same heads were first asked at the word "
-        "itself, and one of eight followed a relation",
+        revised="was asked at the word itself, where one of eight heads followed a relation",
         explored=7,
     ),
     Claim(
@@ -215,32 +189,25 @@ CLAIMS = (
 )
 
 
-def draw_heads(ax: Axes, values: Tensor, names: list[list[str]]) -> Axes:
-    """A dot for each head, layer by layer, in the colour of its role; values (L, H)."""
-    num_layers, num_heads = values.shape
-    style = {"marker": "o", "markersize": 9, "markeredgecolor": "white", "zorder": 3}
-    for layer in range(num_layers):
-        for head in range(num_heads):
+def draw_statistic(ax: Axes, heads: Tensor, even: float, names: list[list[str]]) -> None:
+    """A dot for each head, (L, H), in the colour of its role, and a line for even weights."""
+    for layer, of_layer in enumerate(heads.tolist()):
+        for head, value in enumerate(of_layer):
             color = role_color(names[layer][head])
-            ax.plot(layer + BESIDE * head, values[layer, head], color=color, **style)
-    ax.set_xlim(-0.15, num_layers - 0.1)
-    ax.set_xticks([layer + BESIDE * (num_heads - 1) / 2 for layer in range(num_layers)])
-    ax.set_xticklabels([f"layer {layer}" for layer in range(num_layers)])
-    ax.tick_params(axis="x", length=0)
-    return ax
-
-
-def draw_even(ax: Axes, even: float) -> Axes:
-    """A dotted line where a head would be that does not choose."""
+            place = layer + BESIDE * head
+            ax.plot(place, value, "o", color=color, ms=9, markeredgecolor="white", zorder=3)
     ax.axhline(even, color=QUIET, linewidth=1, linestyle=":", zorder=0)
-    right_end = {"xy": (1, even), "xycoords": ("axes fraction", "data"), "xytext": (0, 3)}
-    ax.annotate("even weights", **right_end, color=QUIET, **ABOVE)
-    return ax
+    right_end = {"transform": ax.get_yaxis_transform(), "ha": "right", "va": "bottom"}
+    ax.text(1, even, "even weights", color=QUIET, **right_end)
+    ax.set_xlim(-0.15, len(heads) - 0.1)
+    middle = BESIDE * (heads.size(1) - 1) / 2
+    ax.set_xticks([middle, 1 + middle], ["layer 0", "layer 1"])
+    ax.tick_params(axis="x", length=0)
 
 
-def write_names(ax: Axes, values: Tensor, names: list[list[str]]) -> None:
+def write_names(ax: Axes, heads: Tensor, names: list[list[str]]) -> None:
     """The role of each head that has one, to the right of its layer."""
-    for layer, of_layer in enumerate(values.tolist()):
+    for layer, of_layer in enumerate(heads.tolist()):
         right = layer + BESIDE * (len(of_layer) - 1)
         labels = {}
         for head, value in enumerate(of_layer):
@@ -254,16 +221,15 @@ def picture(results: Results) -> Figure:
     """Without and with the mask: above how evenly each head spreads its weight, below how far."""
     shape = {"figsize": (9, 6.6), "sharey": "row", "height_ratios": (1.6, 1)}
     fig, axes = plt.subplots(2, 2, **shape, layout="constrained")
-    titles = {HIDDEN_WORDS: "hidden words, both sides", NEXT_WORDS: "next words, causal mask"}
     spreads, names = results.shown["spreads"], results.shown["names"]
-    for column, (model, title) in zip(axes.T, titles.items(), strict=True):
-        for ax, statistic in zip(column, ("normalised entropy", "distance"), strict=True):
-            draw_heads(ax, spreads[model].heads[statistic], names[model])
-            draw_even(ax, spreads[model].even[statistic])
-        column[0].set_title(title)
-    axes[0, 0].set(ylim=(0, 1.12), ylabel="entropy, share of the possible")
+    for column, model in zip(axes.T, spreads, strict=True):
+        for ax, statistic in zip(column, STATISTICS, strict=True):
+            spread = spreads[model]
+            draw_statistic(ax, spread.heads[statistic], spread.even[statistic], names[model])
+    axes[0, 0].set(title="hidden words, both sides", ylabel="entropy, share of the possible")
+    axes[0, 1].set(title="next words, causal mask", ylim=(0, 1.12))
     axes[1, 0].set(ylabel="words away", ylim=(0, 1.2 * axes[1, 0].dataLim.y1))
-    for ax, model in zip(axes[0], titles, strict=True):
+    for ax, model in zip(axes[0], spreads, strict=True):
         write_names(ax, spreads[model].heads["normalised entropy"], names[model])
     return fig
 

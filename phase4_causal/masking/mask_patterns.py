@@ -6,6 +6,8 @@ the same row, 1/n on each visible key. The heads of a model that sees both sides
 the same weights, their future cut off and nothing else changed, layer by layer. Beside them stands
 a model that was trained with the mask: it guesses next words, the other one hidden ones, so what it
 does differently need not come from the mask. heads_under_a_mask.py looks at its heads.
+
+    python phase4_causal/masking/mask_patterns.py
 """
 
 from torch import Tensor
@@ -47,13 +49,13 @@ def measure(run: Run) -> Numbers:
         "the same, cut": cut(*both_sides),
         "trained with the mask": patterns_of(load_causal_model(run.options, run.seed), sentences),
     }
-    of_layers, of_all = {}, {}
+    numbers = {}
     for kind, patterns in kinds.items():
         for statistic, heads in layer_statistics(*patterns).items():
+            numbers[f"{kind}, {statistic}"] = heads.mean().item()
             for end, layer in ENDS.items():
-                of_layers[f"{kind}, {end}, {statistic}"] = heads[layer].mean().item()
-            of_all[f"{kind}, {statistic}"] = heads.mean().item()
-    return of_layers | of_all
+                numbers[f"{kind}, {end}, {statistic}"] = heads[layer].mean().item()
+    return numbers
 
 
 def fall(n: Numbers, name: str) -> float:
@@ -63,8 +65,8 @@ def fall(n: Numbers, name: str) -> float:
 
 CLAIM = Claim(
     id="C107",
-    text="A causal mask, added to the weights of a model (two layers of four heads, trained on hidden words), makes "
-    "attention more focused and more local, beyond what it hides",
+    text="A causal mask, added to the weights of a model (two layers of four heads, trained on "
+    "hidden words), makes attention more focused and more local, beyond what it hides",
     source="course notes, experiments with the causal mask (asked there)",
     rule="normalised entropy falls by 0.05 or more, and normalised distance, too",
     effect=lambda n: fall(n, "entropy"),
@@ -72,16 +74,16 @@ CLAIM = Claim(
     also=lambda n: fall(n, "distance") >= 0.05,
     oracle={"both sides, normalised*": 0.7, "*": 0.4},
     null={"*": 0.7},
-    revised="was 'holds only if raw numbers are counted', which only redefines the word; then it was asked of a model "
-    "trained with the mask as well, whose task is another",
+    revised="was about raw numbers; then asked of a model trained with the mask, too",
 )
 
 main = Experiment(
     measure,
     [CLAIM],
     answer="Cut to the past, entropy as a share of the possible goes from "
-    "{n[both sides, first layer, normalised entropy]:.2f} to {n[the same, cut, first layer, normalised entropy]:.2f} "
-    "in the first layer and from {n[both sides, last layer, normalised entropy]:.2f} to "
+    "{n[both sides, first layer, normalised entropy]:.2f} to "
+    "{n[the same, cut, first layer, normalised entropy]:.2f} in the first layer and from "
+    "{n[both sides, last layer, normalised entropy]:.2f} to "
     "{n[the same, cut, last layer, normalised entropy]:.2f} in the last, while raw it falls from "
     "{n[both sides, entropy]:.2f} to {n[the same, cut, entropy]:.2f} nats",
 )

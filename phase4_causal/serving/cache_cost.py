@@ -5,10 +5,12 @@ pass. A pass must read all P weights and the users' caches, and it must compute.
 longer decides: this bound is the roofline (Williams et al. 2009). Weights cost 2 P operations for
 each word, but 4 P bytes once for all. A cache of T words costs 4 L d T operations and 8 L d T bytes
 for each user: nobody shares it.
+
+    python phase4_causal/serving/cache_cost.py
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 import torch
@@ -24,39 +26,34 @@ from shared.toy_model import ToyTransformer
 from shared.visualization_utils import BLUE, GREEN, ORANGE, label_ends
 
 D_MODEL, NUM_LAYERS = 768, 2  # 38 MB of weights: more than most processors keep near
-LINES = {  # words in the cache before, new words, sizes of the batch, colour
-    "prefill, 128 words": (0, 128, (1, 4), GREEN),
-    "decoding, 64 words kept": (63, 1, (1, 4, 16, 64), BLUE),
-    "decoding, 1,024 words kept": (1023, 1, (1, 4, 16), ORANGE),
-}
+QUARTILES = ("lower quartile", "median", "upper quartile")
 
 
-class Pass(NamedTuple):
-    """One call of a model: for each of `batch` users `new` words, behind `past` words in the user's
-    cache.
-    """
+@dataclass(frozen=True)
+class Work:
+    """A pass of a model: each user has `past` words in a cache, and `new` words go in."""
 
-    batch: int
     past: int
     new: int
+    batches: tuple[int, ...]  # how many users at once
+    color: str
 
 
-PASSES = {
-    f"{line}, batch {b}": Pass(b, past, new)
-    for line, (past, new, sizes, _) in LINES.items()
-    for b in sizes
+WORKS = {
+    "prefill, 128 words": Work(0, 128, (1, 4), GREEN),
+    "decoding, 64 words kept": Work(63, 1, (1, 4, 16, 64), BLUE),
+    "decoding, 1,024 words kept": Work(1023, 1, (1, 4, 16), ORANGE),
 }
 
 
-def prepared(model: ToyTransformer, work: Pass) -> Callable[[], None]:
-    """A pass whose caches hold `past` words, to be called again and again."""
-    caches = new_caches(model, work.past + work.new, work.batch)
+def prepared(model: ToyTransformer, work: Work, batch: int) -> Callable[[], None]:
+    """Returns the pass as a function that can be called again and again."""
+    caches = new_caches(model, work.past + work.new, batch)
     for cache in caches:
-        for buffer in (cache.keys, cache.values):
-            buffer.fill_(
-                0.1
-            )  # zeros that nobody has written to are not in memory yet: read in no time
-    tokens = torch.ones(work.batch, work.new, dtype=torch.long, device=model.positions.device)
+        # Zeros that nobody has written to are not in memory yet, and are read in no time.
+        cache.keys.fill_(0.1)
+        cache.values.fill_(0.1)
+    tokens = torch.ones(batch, work.new, dtype=torch.long, device=model.positions.device)
 
     @torch.no_grad()
     def call() -> None:
@@ -67,61 +64,64 @@ def prepared(model: ToyTransformer, work: Pass) -> Callable[[], None]:
     return call
 
 
-def costs(model: ToyTransformer, work: Pass) -> tuple[int, int]:
-    """Operations and bytes of a pass; what goes from layer to layer is small and left out. model:
-    may be on "meta".
+def costs(model: ToyTransformer, work: Work, batch: int) -> tuple[int, int]:
+    """Operations and bytes of a pass; what goes from layer to layer is small and left out.
+
+    model: may be on the device "meta".
     """
-    heads, layers = model.blocks[0].attention.num_heads, len(model.blocks)
-    d_k = model.positions.size(1) // heads
-    kept = kv_cache_bytes(heads, d_k, work.past + work.new, num_layers=layers, bytes_each=4)
+    num_heads = model.blocks[0].attention.num_heads
+    d_k = model.positions.size(1) // num_heads
+    num_layers = len(model.blocks)
+    length = work.past + work.new
+    kept = kv_cache_bytes(num_heads, d_k, length, num_layers=num_layers, bytes_each=4)
     weights = sum(parameter.nbytes for parameter in model.parameters())
-    return count_operations(prepared(model, work)), weights + work.batch * kept
+    return count_operations(prepared(model, work, batch)), weights + batch * kept
 
 
 def measure(run: Run) -> Numbers:
-    """Of each pass operations a byte, and the time for a word over that in a batch of 1, quartiles
-    over rounds.
-    """
-    device, numbers = run.options.device, {}
-    model, counted = (long_model(1024, where, D_MODEL, NUM_LAYERS) for where in (device, "meta"))
-    calls = {name: prepared(model, work) for name, work in PASSES.items()}
+    """Operations a byte of each pass, and the time for a word over that in a batch of 1."""
+    device = run.options.device
+    model = long_model(1024, device, D_MODEL, NUM_LAYERS)
+    counted = long_model(1024, "meta", D_MODEL, NUM_LAYERS)
+    calls = {}
+    for name, work in WORKS.items():
+        for batch in work.batches:
+            calls[f"{name}, batch {batch}"] = prepared(model, work, batch)
     times = paired_times(calls, rounds=1 if run.options.quick else 4, device=device)
-    operations_per_second, bytes_per_second = matmul_rate(device), memory_rate(device)
-    for name, work in PASSES.items():
-        operations, moved = costs(counted, work)
-        least_seconds = max(operations / operations_per_second, moved / bytes_per_second)
-        run.shown[name] = torch.tensor([min(times[name]), least_seconds]) / (work.batch * work.new)
-        numbers[f"{name}, operations a byte"] = operations / moved
-        quartiles = ratio_quartiles(times, name, f"{name.rpartition(',')[0]}, batch 1")
-        for which, ratio in zip(
-            ("lower quartile", "median", "upper quartile"), quartiles, strict=True
-        ):
-            numbers[f"{name}, {which}"] = ratio / work.batch
+    operations_per_second = matmul_rate(device)
+    bytes_per_second = memory_rate(device)
+    numbers = {}
+    for name, work in WORKS.items():
+        seconds, least = [], []  # for a word: measured, and what the roofline promises
+        for batch in work.batches:
+            call = f"{name}, batch {batch}"
+            words = batch * work.new
+            operations, moved = costs(counted, work, batch)
+            least_seconds = max(operations / operations_per_second, moved / bytes_per_second)
+            seconds.append(min(times[call]) / words)
+            least.append(least_seconds / words)
+            numbers[f"{call}, operations a byte"] = operations / moved
+            quartiles = ratio_quartiles(times, call, f"{name}, batch 1")
+            for which, ratio in zip(QUARTILES, quartiles, strict=True):
+                numbers[f"{call}, {which}"] = ratio / batch
+        run.shown[name] = torch.tensor([seconds, least])
     return numbers
 
 
 def picture(results: Results) -> Figure:
-    """Time for a word against the batch, as a share of that for one user: measured, and dotted the
-    roofline.
-    """
+    """Time for a word, alone = 1, against the batch: measured, and dotted the roofline."""
     fig, ax = plt.subplots(figsize=(8.2, 4.8), layout="constrained")
     ends = {}
-    for line, (_, _, batches, color) in LINES.items():
-        times = torch.stack([results.shown[f"{line}, batch {b}"] for b in batches])
-        measured, least = (times / times[0]).T
-        ax.plot(batches, measured, "o-", color=color, linewidth=2.5, ms=7)
-        ax.plot(batches, least, ":", color=color, linewidth=2)
-        name = line.replace(", ", "\n", 1)
-        ends[f"× {measured[-1]:.2g}  {name}"] = (batches[-1], measured[-1], color)
-    ax.set(
-        xscale="log",
-        yscale="log",
-        xlabel="users at once (batch)",
-        ylabel="time for one word, alone = 1",
-    )
+    for name, work in WORKS.items():
+        seconds, least = results.shown[name] / results.shown[name][:, :1]
+        ax.plot(work.batches, seconds, "o-", color=work.color, linewidth=2.5, ms=7)
+        ax.plot(work.batches, least, ":", color=work.color, linewidth=2)
+        label = f"× {seconds[-1]:.2g}  {name}".replace(", ", "\n", 1)
+        ends[label] = (work.batches[-1], seconds[-1], work.color)
+    ax.set(xscale="log", yscale="log", xlabel="users at once (batch)")
+    ax.set_ylabel("time for one word, alone = 1")
     ax.set_xticks((1, 4, 16, 64), (1, 4, 16, 64))
     ax.set_yticks((1, 0.1), ("1", "1/10"))
-    ax.minorticks_off()
     label_ends(ax, ends, size=10)
     return fig
 
@@ -130,9 +130,10 @@ main = Experiment(
     measure,
     picture=picture,
     title="A batch makes a word far cheaper to write, but hardly to read",
-    note=f"untrained, {NUM_LAYERS} layers, d = {D_MODEL}, float32 · dotted: what the roofline promises",
-    answer="A written word takes {n[decoding, 64 words kept, batch 64, median]:.2f} of the time in a batch of 64; a "
-    "word read {n[prefill, 128 words, batch 4, median]:.2f} in one of 4",
+    note=f"untrained, {NUM_LAYERS} layers, d = {D_MODEL}, float32 · dotted: what the roofline "
+    "promises",
+    answer="A written word takes {n[decoding, 64 words kept, batch 64, median]:.2f} of the time "
+    "in a batch of 64; a word read {n[prefill, 128 words, batch 4, median]:.2f} in one of 4",
 )
 
 if __name__ == "__main__":

@@ -3,12 +3,15 @@
 A small model drafts a few words, and the large one reads them in one pass. Of each drafted word it
 then has its own probability p beside the q by which the word was drawn:
 
-    keep the word with chance min(1, p / q)           what the draft says too often is kept less often
-    else draw one from the positive part of p - q     what it says too seldom is made up for; the rest is thrown away
+    keep the word with chance min(1, p / q)          what the draft says too often is kept less
+    else draw from the positive part of p - q        what it says too seldom is made up for,
+                                                     and the rest of the draft is thrown away
 
 So each word is distributed as p, whatever the draft is: min(p, q) of it comes from the first line,
 what is missing from the second (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, theorem 1). A
 bad draft costs time and no quality.
+
+    python phase4_causal/serving/drafts.py
 """
 
 from collections.abc import Callable
@@ -23,19 +26,26 @@ from shared.toy_language import END_ID, MAX_LENGTH
 from shared.toy_model import ToyTransformer
 
 DRAFTED = 4  # words at a time
-Choose = Callable[
-    [Tensor], int
-]  # chances (n,) that sum to 1 -> an index drawn by them: all that is left to chance
+
+# Chances (n,) that sum to 1 -> an index that is drawn by them. Nothing else is left to chance here.
+Choose = Callable[[Tensor], int]
 
 
-def drawn_by(generator: torch.Generator) -> Choose:
-    return lambda chances: int(torch.multinomial(chances, 1, generator=generator))
+def chooser(generator: torch.Generator) -> Choose:
+    """Returns a function that draws with this generator."""
+
+    def choose(chances: Tensor) -> int:
+        return int(torch.multinomial(chances, 1, generator=generator))
+
+    return choose
 
 
 @dataclass
 class Speculated:
-    """tokens: the prompt and what was written. passes: of the large model. kept, judged: drafted
-    words.
+    """What was written: tokens, the prompt among them.
+
+    passes: of the large model. judged: drafted words up to the first that did not stay. kept: those
+    that stayed.
     """
 
     tokens: list[int]
@@ -45,14 +55,16 @@ class Speculated:
 
 
 def missing_part(p: Tensor, q: Tensor) -> Tensor:
-    """What q (V,) says too seldom, as chances (V,): the positive part of p - q, divided by its sum."""
+    """What q (V,) says too seldom, as chances (V,): the positive part of p - q, its sum made 1."""
     part = (p - q).clamp(min=0)
-    return part / part.sum() if part.any() else p  # only rounding refused
+    return part / part.sum() if part.any() else p  # nothing is missing: only rounding refused
 
 
-def judge(words: list[int], q: list[Tensor], p: Tensor, choose: Choose) -> list[int]:
-    """The drafted words that stay, and one more. Word i was drawn by q[i]; p (n + 1, V) has a row
-    for the one more.
+def keep_or_replace(words: list[int], q: list[Tensor], p: Tensor, choose: Choose) -> list[int]:
+    """Returns the drafted words that stay, and one more.
+
+    q: of each drafted word the chances (V,) by which it was drawn. p: those of the large model,
+    (n + 1, V), with a row for the one more.
     """
     for i, word in enumerate(words):
         keep = min(1.0, (p[i][word] / q[i][word]).item())
@@ -81,10 +93,10 @@ def speculate(
     drafted: int = DRAFTED,
     limit: int = MAX_LENGTH,
 ) -> Speculated:
-    """Go on from tokens, <start> and a prompt, until <end> or `limit` words, as sampling.write does
-    with one sentence.
+    """Go on from tokens, <start> and a prompt, until <end> or `limit` words.
 
-    Raises ValueError without a token, or if the prompt fills the limit.
+    What is written is distributed as by write_sentences with the large model. Raises ValueError
+    without a token, or if the prompt fills the limit.
     """
     if not tokens:
         raise ValueError("tokens must begin with <start>: got no tokens")
@@ -93,21 +105,40 @@ def speculate(
             f"limit must leave room after the prompt of {len(tokens) - 1} words: got {limit}"
         )
     written = Speculated(list(tokens))
-    caches, small_caches = new_caches(large, limit + 1), new_caches(small, limit + 1)
+    large_caches = new_caches(large, limit + 1)
+    small_caches = new_caches(small, limit + 1)
     while len(written.tokens) <= limit and written.tokens[-1] != END_ID:
-        text, q = list(written.tokens), []
-        while len(q) < min(drafted, limit - len(written.tokens)) and text[-1] != END_ID:
-            q.append(read_on(small, text, small_caches, sampling)[-1])
-            text.append(choose(q[-1]))
-        words = text[len(written.tokens) :]
-        p = read_on(large, text, caches, sampling)[-len(words) - 1 :]
-        stay = judge(words, q, p, choose)
+        draft, q = [], []
+        room = limit - len(written.tokens)  # without the one more
+        while len(draft) < min(drafted, room) and END_ID not in draft:
+            q.append(read_on(small, written.tokens + draft, small_caches, sampling)[-1])
+            draft.append(choose(q[-1]))
+        p = read_on(large, written.tokens + draft, large_caches, sampling)
+        stay = keep_or_replace(draft, q, p[-len(draft) - 1 :], choose)
         written.passes += 1
         written.kept += len(stay) - 1
-        written.judged += min(len(stay), len(words))
-        written.tokens += stay[: stay.index(END_ID) + 1] if END_ID in stay else stay
-        for cache in (*caches, *small_caches):
-            cache.truncate(
-                min(cache.length, len(written.tokens) - 1)
-            )  # the last word is read in the next pass
+        written.judged += min(len(stay), len(draft))
+        if END_ID in stay:
+            stay = stay[: stay.index(END_ID) + 1]
+        written.tokens += stay
+        read = len(written.tokens) - 1  # the last word is read in the next pass
+        for cache in (*large_caches, *small_caches):
+            cache.truncate(min(cache.length, read))
     return written
+
+
+def main() -> None:
+    q = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
+    p = torch.tensor([0.8, 0.1, 0.1], dtype=torch.float64)
+    choose = chooser(torch.Generator().manual_seed(0))
+    counts = torch.zeros_like(p)
+    for _ in range(1000):
+        first, *_ = keep_or_replace([choose(q)], [q], torch.stack([p, p]), choose)
+        counts[first] += 1
+    print("How likely each of three words is in the draft:", q.tolist())
+    print("in the large model:", p.tolist())
+    print("among 1,000 drafts that were judged:", (counts / 1000).tolist())
+
+
+if __name__ == "__main__":
+    main()

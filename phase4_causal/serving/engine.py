@@ -5,10 +5,13 @@ in the memory:
 
     prefill      a request that is let in brings all its words
     decoding     a text that is being written brings the one word that it got last
-    preemption   where blocks run out, the newest text gives its own back and waits; it is prefilled again, later
+    preemption   where blocks run out, the newest text gives its own back and waits; later it is
+                 prefilled again
 
 Texts come and go at any step: continuous batching (Yu et al. 2022, Orca). Each is word for word
 what `generate` writes.
+
+    python phase4_causal/serving/engine.py
 """
 
 from collections import deque
@@ -16,6 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
+from phase4_causal.models import long_model
 from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
 from shared.toy_language import END_ID, MAX_LENGTH, START_ID, encode, tokenize
 from shared.toy_model import ToyTransformer
@@ -23,69 +27,80 @@ from shared.toy_model import ToyTransformer
 
 @dataclass(eq=False)
 class Request(Text):
-    """tokens: <start>, the prompt, and what is written behind it, until <end> or until there are
-    `limit` words.
+    """A text that is to be written until <end>, or until it has `limit` words.
+
+    tokens: <start>, the prompt, and what has been written behind it.
     """
 
     limit: int = MAX_LENGTH
 
 
 class Engine:
-    """Writes as `generate` does, with a causal model of MultiHeadAttention. running: the newest
-    request is the last.
+    """Writes as `generate` does, with a causal model of MultiHeadAttention.
+
+    running: the requests that have blocks, the newest last. waiting: the others, the next to be let
+    in first.
     """
 
     def __init__(
         self, model: ToyTransformer, num_blocks: int, block_size: int, *, share: bool = True
     ) -> None:
-        embedding, num_heads = model.embedding.weight, model.blocks[0].attention.num_heads
-        sizes = (
-            len(model.blocks),
-            num_blocks,
-            num_heads,
-            block_size,
-            embedding.size(1) // num_heads,
+        num_layers = len(model.blocks)
+        num_heads = model.blocks[0].attention.num_heads
+        embedding = model.embedding.weight.detach()
+        d_k = embedding.size(1) // num_heads
+        self.model = model
+        self.cache = PagedCache(
+            num_layers, num_blocks, num_heads, block_size, d_k, like=embedding, share=share
         )
-        self.model, self.cache = model, PagedCache(*sizes, like=embedding.detach(), share=share)
-        self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self.waiting: deque[Request] = deque()
 
     def add(self, prompt: list[str], limit: int = MAX_LENGTH) -> Request:
-        """Put a request at the end of the queue. Raises ValueError for one that could never be
-        served.
+        """Put a request at the end of the queue, and return it.
+
+        Raises ValueError for a word that the language does not have, and for a limit that could
+        never be reached: by the prompt, by the model's positions, or in all blocks.
         """
-        words = [
-            word for part in prompt for word in tokenize(str(part))
-        ]  # an unknown one is refused
-        positions, places = (
-            len(self.model.positions),
-            len(self.cache.readers) * self.cache.block_size,
-        )
+        words = []
+        for part in prompt:
+            words += tokenize(part)
+        positions = len(self.model.positions)
+        places = len(self.cache.readers) * self.cache.block_size
         if limit not in range(len(words) + 1, positions + 1):
-            allowed = f"above the {len(words)} of the prompt, at most the {positions} positions of the model"
-            raise ValueError(f"limit must be a whole number of words, {allowed}: got {limit}")
+            raise ValueError(
+                f"limit must be a whole number of words, above the {len(words)} of the prompt, "
+                f"at most the {positions} positions of the model: got {limit}"
+            )
         if limit > places:
             raise ValueError(
-                f"limit must be at most the {places} places of all blocks: got {limit}; make more blocks"
+                f"limit must be at most the {places} places of all blocks: got {limit}; "
+                "make more blocks"
             )
-        self.waiting.append(Request([START_ID, *encode(words)], limit=limit))
-        return self.waiting[-1]
+        request = Request([START_ID, *encode(words)], limit=limit)
+        self.waiting.append(request)
+        return request
 
     def run(self) -> None:
+        """Take steps until nobody is left."""
         while self.waiting or self.running:
             self.step()
 
     def step(self) -> None:
-        """One pass: a word for each text that blocks suffice for, first those that run, then those
-        that wait.
+        """Give one word to each text that has blocks, all in one pass.
+
+        Blocks go first to the texts that run, the oldest before the others, then to those that
+        wait.
         """
-        for request in list(self.running):  # the oldest first
+        for request in list(self.running):
             while request in self.running and not self.cache.take(request):
-                self.waiting.appendleft(self.running.pop())  # the newest
-                self.cache.give_back(self.waiting[0])
+                newest = self.running.pop()
+                self.cache.give_back(newest)
+                self.waiting.appendleft(newest)
         while self.waiting and self.cache.take(self.waiting[0]):
             self.running.append(self.waiting.popleft())
-        for request, word in zip(list(self.running), self.next_words(), strict=True):
+        words = self.next_words()
+        for request, word in zip(list(self.running), words, strict=True):
             request.stored = len(request.tokens)
             if word != END_ID:
                 request.tokens.append(word)
@@ -95,30 +110,45 @@ class Engine:
 
     @torch.no_grad()
     def next_words(self) -> list[int]:
-        """The likeliest next word of each text, from one pass over the N new words of all of them,
-        packed.
+        """Returns the likeliest next word of each running text.
+
+        One pass computes the N new words of all texts, packed into one row.
         """
         model, texts = self.model, self.running
         if not texts:
             return []
-        tokens, places = torch.tensor(
-            [(text.tokens[place], place) for text in texts for place in text.new]
-        ).T
-        x = (
-            model.embedding(tokens.to(model.positions.device)) + model.positions[places]
-        )  # (N,) -> (N, d_model)
+        tokens, places = [], []
+        newest = []  # where the last word of each text stands in the row: it predicts the next one
+        for text in texts:
+            tokens += text.tokens[text.stored :]
+            places += text.new
+            newest.append(len(tokens) - 1)
+        words = torch.tensor(tokens, device=model.positions.device)
+        x = model.embedding(words) + model.positions[places]  # (N,) -> (N, d_model)
         for layer, block in enumerate(model.blocks):
-            attention, words = block.attention, block.attention_norm(x)
-            projected = (w(words) for w in (attention.w_q, attention.w_k, attention.w_v))
-            query, key, value = (
-                y.unflatten(1, (attention.num_heads, -1)) for y in projected
-            )  # -> (N, H, d_k)
+            attention = block.attention
+            heads = (attention.num_heads, -1)
+            normed = block.attention_norm(x)
+            query = attention.w_q(normed).unflatten(1, heads)  # (N, d_model) -> (N, H, d_k)
+            key = attention.w_k(normed).unflatten(1, heads)
+            value = attention.w_v(normed).unflatten(1, heads)
             self.cache.store(layer, key, value, texts)
-            heads = paged_attention(query, self.cache, layer, texts)
-            x = x + attention.w_o(heads.flatten(1))  # (N, H, d_k) -> (N, d_model)
+            output = paged_attention(query, self.cache, layer, texts)
+            x = x + attention.w_o(output.flatten(1))  # (N, H, d_k) -> (N, d_model)
             x = x + block.feed_forward(block.feed_forward_norm(x))
-        last = torch.tensor([len(text.new) for text in texts]).cumsum(0) - 1
-        logits = (
-            model.output_norm(x[last]) @ model.embedding.weight.T + model.output_bias
-        )  # (N, d_model) -> (texts, V)
+        last = model.output_norm(x[newest])  # (N, d_model) -> (number of texts, d_model)
+        logits = last @ model.embedding.weight.T + model.output_bias
         return logits.argmax(dim=-1).tolist()
+
+
+def main() -> None:
+    engine = Engine(long_model(34), num_blocks=3, block_size=4)  # untrained
+    texts = [engine.add([word], limit=7) for word in ("the", "every")]
+    print("Two texts that get seven words each, in three blocks of four. Their blocks, by pass:")
+    while engine.waiting or engine.running:
+        engine.step()
+        print("  ", [text.table for text in texts])
+
+
+if __name__ == "__main__":
+    main()

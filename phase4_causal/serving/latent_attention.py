@@ -11,6 +11,8 @@ So absorbed, it is multi-query attention whose one key, and whose one value, is 
 turned by its position stands in the way: the matrix cannot pass the turn, which is another one for
 each pair of words. So places are compared apart: each head has a second query for them, and all
 share one small key.
+
+    python phase4_causal/serving/latent_attention.py
 """
 
 import math
@@ -22,17 +24,16 @@ from torch import Tensor, nn
 from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
-from phase4_causal.causal_attention import also_causal
 from shared.attention_checks import check_heads, check_sequences
 from shared.attention_utils import causal_mask
 
 
 class LatentAttention(nn.Module):
-    """Causal multi-head latent attention; kept of each word are c and a key for its place, d_latent
-    + d_rotary numbers.
+    """Causal multi-head latent attention; of each word d_latent + d_rotary numbers are kept.
 
-    Without the compressed queries of the paper, which save memory in training only, and without its
-    norm on c. Raises ValueError if d_model is not divisible by num_heads, or if d_rotary is odd.
+    They are c and a key for the word's place. The paper also compresses the queries, which saves
+    memory in training only, and has a norm on c; both are left out. Raises ValueError if d_model is
+    not divisible by num_heads, or if d_rotary is odd.
     """
 
     def __init__(self, d_model: int, num_heads: int, d_latent: int, d_rotary: int) -> None:
@@ -42,7 +43,10 @@ class LatentAttention(nn.Module):
             raise ValueError(
                 f"rotary positions turn pairs of features, so d_rotary must be even: got {d_rotary}"
             )
-        self.num_heads, self.d_k, self.sizes = num_heads, d_model // num_heads, [d_latent, d_rotary]
+        self.num_heads = num_heads
+        self.d_k = d_model // num_heads
+        self.d_latent = d_latent
+        self.d_rotary = d_rotary
         linear = partial(nn.Linear, bias=False)
         self.w_q = linear(d_model, d_model)
         self.w_q_rotary = linear(d_model, num_heads * d_rotary)
@@ -53,65 +57,71 @@ class LatentAttention(nn.Module):
         self.w_o = linear(d_model, d_model)
 
     def project(self, x: Tensor, past: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """x (B, T, d_model), behind `past` words -> queries (B, H, T, d_k), (B, H, T, d_r), kept
-        (B, T, d_c + d_r).
+        """Returns the queries of x (B, T, d_model), behind `past` words, and what is kept of x.
+
+        Each head has a query for words, (B, H, T, d_k), and one for places, (B, H, T, d_r). Kept
+        are c and the key of the place, side by side: (B, T, d_c + d_r).
         """
         check_sequences(self.w_q.in_features, x, x, x)
         positions = torch.arange(past, past + x.size(1), device=x.device)
         query = split_heads(self.w_q(x), self.num_heads)  # (B, T, d_model) -> (B, H, T, d_k)
-        turned = rotary(
-            split_heads(self.w_q_rotary(x), self.num_heads), positions
-        )  # (B, T, H d_r) -> (B, H, T, d_r)
-        kept = torch.cat(
-            [self.w_down(x), rotary(self.w_k_rotary(x), positions)], dim=-1
-        )  # -> (B, T, d_c + d_r)
-        return query, turned, kept
+        of_places = split_heads(self.w_q_rotary(x), self.num_heads)  # -> (B, H, T, d_r)
+        turned = rotary(of_places, positions)
+        place = rotary(self.w_k_rotary(x), positions)  # (B, T, d_model) -> (B, T, d_r)
+        return query, turned, torch.cat([self.w_down(x), place], dim=-1)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T): as it reads, a key and
-        a value a head.
+        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T).
 
-        mask: a further mask, such as that of padding, as MultiHeadAttention takes it.
+        This is how the model reads: each head makes its keys and values. mask: a further mask, such
+        as that of padding, as MultiHeadAttention takes it.
         """
         query, turned, kept = self.project(x)
-        c, place = kept.split(self.sizes, dim=-1)  # (B, T, d_c + d_r) -> (B, T, d_c), (B, T, d_r)
+        c, place = kept.split([self.d_latent, self.d_rotary], dim=-1)
         key = split_heads(self.w_uk(c), self.num_heads)  # (B, T, d_c) -> (B, H, T, d_k)
         value = split_heads(self.w_uv(c), self.num_heads)  # (B, T, d_c) -> (B, H, T, d_k)
         place = place.unsqueeze(1).expand_as(turned)  # (B, T, d_r) -> (B, H, T, d_r)
-        query, key = (
-            torch.cat([query, turned], dim=-1),
-            torch.cat([key, place], dim=-1),
-        )  # -> (B, H, T, d_k + d_r)
+        query = torch.cat([query, turned], dim=-1)  # -> (B, H, T, d_k + d_r)
+        key = torch.cat([key, place], dim=-1)  # -> (B, H, T, d_k + d_r)
         heads, weights = scaled_dot_product_attention(query, key, value, also_causal(x, mask))
         return self.w_o(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)
 
     def decode(self, x: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-        """forward for new words x (B, T, d_model), from what was kept of the past (B, T_past, d_c +
-        d_r): absorbed.
+        """forward for new words x (B, T, d_model), from what was kept of the past; absorbed.
 
-        -> output (B, T, d_model), kept (B, T_past + T, d_c + d_r). No key and no value of a head is ever made.
-        Raises ValueError if kept has another shape.
+        kept: (B, T_past, d_c + d_r). Returns the output (B, T, d_model) and what is kept with the
+        new words, (B, T_past + T, d_c + d_r). No key and no value of a head is ever made. Raises
+        ValueError if kept has another shape.
         """
-        if kept.dim() != 3 or (kept.size(0), kept.size(2)) != (x.size(0), sum(self.sizes)):
-            rule = f"({x.size(0)}, T_past, {sum(self.sizes)})"
+        size = self.d_latent + self.d_rotary
+        if kept.dim() != 3 or (kept.size(0), kept.size(2)) != (x.size(0), size):
+            rule = f"({x.size(0)}, T_past, {size})"
             raise ValueError(f"kept must be {rule}: got {tuple(kept.shape)}; begin with T_past = 0")
         query, turned, new = self.project(x, past=kept.size(1))
         kept = torch.cat([kept, new], dim=1)  # (B, T_past, d_c + d_r) -> (B, T_k, d_c + d_r)
-        w_uk = self.w_uk.weight.unflatten(
-            0, (self.num_heads, self.d_k)
-        )  # (H d_k, d_c) -> (H, d_k, d_c)
-        w_uv = self.w_uv.weight.unflatten(
-            0, (self.num_heads, self.d_k)
-        )  # (H d_k, d_c) -> (H, d_k, d_c)
+        by_head = (self.num_heads, self.d_k)
+        w_uk = self.w_uk.weight.unflatten(0, by_head)  # (H d_k, d_c) -> (H, d_k, d_c)
+        w_uv = self.w_uv.weight.unflatten(0, by_head)
         query = torch.cat([query @ w_uk, turned], dim=-1)  # -> (B, H, T, d_c + d_r)
-        query = query * math.sqrt(
-            kept.size(-1) / (self.d_k + self.sizes[1])
-        )  # scores are divided as in forward
+        # This query is longer than forward's, by whose size the scores must be divided.
+        query = query * math.sqrt(size / (self.d_k + self.d_rotary))
         key = kept.unsqueeze(1)  # (B, T_k, d_c + d_r) -> (B, 1, T_k, d_c + d_r): one for all heads
-        value = key[..., : self.sizes[0]]  # (B, 1, T_k, d_c + d_r) -> (B, 1, T_k, d_c)
-        mean, _ = scaled_dot_product_attention(
-            query, key, value, causal_mask(x.size(1), key.size(2), device=x.device)
-        )
-        return self.w_o(
-            merge_heads(mean @ w_uv.mT)
-        ), kept  # (B, H, T, d_c) -> (B, H, T, d_k) -> (B, T, d_model)
+        value = key[..., : self.d_latent]
+        mask = causal_mask(x.size(1), key.size(2), device=x.device)
+        mean, _ = scaled_dot_product_attention(query, key, value, mask)  # -> (B, H, T, d_c)
+        heads = mean @ w_uv.mT  # (B, H, T, d_c) -> (B, H, T, d_k)
+        return self.w_o(merge_heads(heads)), kept
+
+
+def main() -> None:
+    attention = LatentAttention(d_model=8, num_heads=2, d_latent=3, d_rotary=2)
+    x, kept = torch.randn(1, 4, 8), torch.empty(1, 0, 5)
+    at_once, _ = attention(x)
+    print("Four words, read at once and one by one; numbers kept, and the outputs' difference:")
+    for place, word in enumerate(x.split(1, dim=1)):
+        output, kept = attention.decode(word, kept)
+        print(f"   {kept.numel():2} numbers, {(output - at_once[:, place]).abs().max():.0e}")
+
+
+if __name__ == "__main__":
+    main()

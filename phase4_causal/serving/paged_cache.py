@@ -4,13 +4,18 @@ A cache in one piece keeps room for the longest text there may be, and most of t
 memory is cut into blocks of a few places, as an operating system cuts its memory into pages (Kwon
 et al. 2023, PagedAttention):
 
-    pool    (num_blocks, H, block_size, d_k) in each layer, for keys and for values; any block may belong to any text
-    table   of a text: its blocks in order. Position t is in block table[t // block_size], at t % block_size
-    free    the blocks that no text has. A text takes one when its last is full, and gives all back when it ends
+    pool    (num_blocks, H, block_size, d_k) in each layer, for keys and for values; any block may
+            belong to any text
+    table   of a text: its blocks in order. Position t is in block table[t // block_size], at place
+            t % block_size
+    free    the blocks that no text has. A text takes one when its last is full, and gives all back
+            when it ends
 
 Texts that begin alike share their first blocks: only full ones, which nobody writes into any more,
 so none is copied. A block is found by the words that it holds, even when it is free, until somebody
 takes it and writes into it.
+
+    python phase4_causal/serving/paged_cache.py
 """
 
 import math
@@ -23,12 +28,15 @@ from torch import Tensor
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from shared.attention_checks import check_sizes
 from shared.attention_utils import causal_mask
+from shared.toy_language import encode
 
 
 @dataclass(eq=False)  # two texts of the same words are still two
 class Text:
-    """tokens: all so far. Keys and values of the first `stored` of them lie in the blocks of the
-    table.
+    """A text whose keys and values lie in blocks.
+
+    tokens: all words so far. table: its blocks, which hold the keys and values of the first
+    `stored` words.
     """
 
     tokens: list[int]
@@ -42,12 +50,12 @@ class Text:
 
 
 class PagedCache:
-    """Keys and values of many texts, (num_layers, num_blocks, H, block_size, d_k) each; like: a
-    tensor of their dtype.
+    """Keys and values of many texts, (num_layers, num_blocks, H, block_size, d_k) each.
 
-    readers: how many texts have each block. holds: of each block all tokens up to its end, which
-    find it; servers keep a hash of them. share=False: no block is looked for, and each text has its
-    own. ValueError for a size below 1.
+    like: a tensor of their dtype, on their device. readers: how many texts have each block. holds:
+    of each block all tokens of its text up to the block's end, by which it is found; servers keep a
+    hash of them. share=False: no block is looked for, and each text has its own. Raises ValueError
+    for num_blocks or block_size below 1.
     """
 
     def __init__(
@@ -62,19 +70,22 @@ class PagedCache:
         share: bool,
     ) -> None:
         check_sizes(1, num_blocks=num_blocks, block_size=block_size)
-        self.keys, self.values = like.new_zeros(
-            2, num_layers, num_blocks, num_heads, block_size, d_k
-        )
-        self.block_size, self.share = block_size, share
-        self.readers, self.holds = [0] * num_blocks, [[]] * num_blocks
+        self.keys = like.new_zeros(num_layers, num_blocks, num_heads, block_size, d_k)
+        self.values = torch.zeros_like(self.keys)
+        self.block_size = block_size
+        self.share = share
+        self.readers = [0] * num_blocks
+        self.holds: list[list[int]] = [[]] * num_blocks
 
     @property
     def free(self) -> list[int]:
+        """The blocks that no text has."""
         return [block for block, readers in enumerate(self.readers) if not readers]
 
     def found(self, tokens: list[int]) -> list[int]:
-        """The full blocks that hold the beginning of these tokens; never the last one: its query is
-        still needed.
+        """The full blocks that hold the beginning of these tokens.
+
+        The last token is never looked for, since its query is still needed.
         """
         blocks = []
         for end in range(self.block_size, len(tokens), self.block_size):
@@ -84,12 +95,16 @@ class PagedCache:
         return blocks
 
     def take(self, text: Text) -> bool:
-        """Give the text blocks for all of its tokens; False, and nothing changes, if too few are
-        free.
+        """Give the text blocks for all of its tokens.
+
+        Returns False, and changes nothing, if too few blocks are free.
         """
-        found = self.found(text.tokens) if self.share and not text.table else []
+        found = []
+        if self.share and not text.table:
+            found = self.found(text.tokens)
         free = [block for block in self.free if block not in found]
-        missing = math.ceil(len(text.tokens) / self.block_size) - len(text.table + found)
+        needed = math.ceil(len(text.tokens) / self.block_size)
+        missing = needed - len(text.table) - len(found)
         if missing > len(free):
             return False
         for block in found + free[:missing]:
@@ -101,21 +116,25 @@ class PagedCache:
         return True
 
     def give_back(self, text: Text) -> None:
-        """Its blocks are free, unless others read them; what they hold stays until they are taken
-        again.
+        """Free the blocks of a text, unless others read them, too.
+
+        What a block holds stays in it until the block is taken again.
         """
         for block in text.table:
             self.readers[block] -= 1
-        text.table, text.stored = [], 0
+        text.table = []
+        text.stored = 0
 
     def store(self, layer: int, key: Tensor, value: Tensor, texts: Sequence[Text]) -> None:
-        """Put key and value (N, H, d_k) of all new words, packed, in their places; ValueError for
-        another shape.
+        """Put key and value (N, H, d_k) of the new words of all texts, packed, in their places.
+
+        Raises ValueError for another shape.
         """
-        blocks = [
-            text.table[position // self.block_size] for text in texts for position in text.new
-        ]
-        places = [position % self.block_size for text in texts for position in text.new]
+        blocks, places = [], []
+        for text in texts:
+            for position in text.new:
+                blocks.append(text.table[position // self.block_size])
+                places.append(position % self.block_size)
         shape = (len(places), self.keys.size(2), self.keys.size(4))
         if not key.shape == value.shape == shape:
             raise ValueError(
@@ -125,22 +144,38 @@ class PagedCache:
         self.values[layer][blocks, :, places] = value
 
 
-def in_a_row(pool: Tensor, table: list[int], length: int) -> Tensor:
-    """One text's words out of its blocks: (num_blocks, H, block_size, d_k) -> (H, length, d_k)."""
-    return pool[table].transpose(0, 1).flatten(1, 2)[:, :length]
+def in_a_row(pool: Tensor, text: Text) -> Tensor:
+    """One text's words out of its blocks: (num_blocks, H, block_size, d_k) -> (H, T, d_k)."""
+    blocks = pool[text.table].transpose(0, 1)  # -> (H, blocks of the text, block_size, d_k)
+    return blocks.flatten(1, 2)[:, : len(text.tokens)]
 
 
 def paged_attention(query: Tensor, cache: PagedCache, layer: int, texts: Sequence[Text]) -> Tensor:
-    """query (N, H, d_k) of the new words, whose keys are stored, packed as there -> output (N, H,
-    d_k).
+    """Returns the output (N, H, d_k) of the new words of all texts, whose keys are stored.
+
+    query: (N, H, d_k), packed as in PagedCache.store.
     """
     outputs = []
-    for asking, text in zip(query.split([len(text.new) for text in texts]), texts, strict=True):
-        length = len(text.tokens)
-        key, value = (
-            in_a_row(pool[layer], text.table, length) for pool in (cache.keys, cache.values)
-        )
-        mask = causal_mask(len(text.new), length, device=query.device)
+    lengths = [len(text.new) for text in texts]
+    for asking, text in zip(query.split(lengths), texts, strict=True):
+        key = in_a_row(cache.keys[layer], text)
+        value = in_a_row(cache.values[layer], text)
+        mask = causal_mask(len(text.new), len(text.tokens), device=query.device)
         output, _ = scaled_dot_product_attention(asking.transpose(0, 1), key, value, mask)
         outputs.append(output.transpose(0, 1))  # (H, T_new, d_k) -> (T_new, H, d_k)
     return torch.cat(outputs)
+
+
+def main() -> None:
+    layers, blocks, heads, block_size, d_k = 1, 6, 1, 2, 1
+    cache = PagedCache(layers, blocks, heads, block_size, d_k, like=torch.ones(1), share=True)
+    print("Six blocks for two words each. The blocks that each text gets:")
+    for sentence in ("the cat sat", "the cat ran", "a dog sat on"):
+        text = Text(encode(sentence.split()))
+        cache.take(text)
+        print(f"   {sentence:14}{text.table}")
+    print(f'"the cat" stands in one block for two texts; block {cache.free[0]} is free')
+
+
+if __name__ == "__main__":
+    main()

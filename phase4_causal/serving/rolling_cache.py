@@ -10,6 +10,8 @@ et al. 2023, section 3.2):
 
 Keys are kept unturned, and turned by their place in the cache when they are asked: so no distance
 is larger than the cache, however long the text.
+
+    python phase4_causal/serving/rolling_cache.py
 """
 
 import torch
@@ -19,11 +21,11 @@ from phase4_causal.key_value_cache import KeyValueCache
 
 
 class RollingCache:
-    """Keys and values of the first `sinks` positions and, in the other slots of a KeyValueCache, of
-    the last ones.
+    """Keys and values of the first `sinks` positions and of the last ones, in a KeyValueCache.
 
-    length counts all positions that were read. Raises ValueError unless the slots are empty and one
-    is left that rolls.
+    slots: the KeyValueCache; those that are not for sinks roll, and their number is the window.
+    length: of the text so far. Raises ValueError unless the slots are empty and one is left that
+    rolls.
     """
 
     def __init__(self, slots: KeyValueCache, sinks: int) -> None:
@@ -31,45 +33,63 @@ class RollingCache:
             raise ValueError(f"of {slots.max_length} slots one must roll: got sinks={sinks}")
         if slots.length:
             raise ValueError(
-                f"a rolling cache starts with empty slots: got one that holds {slots.length} positions"
+                "a rolling cache starts with empty slots: "
+                f"got one that holds {slots.length} positions"
             )
-        self.slots, self.sinks, self.window, self.length = slots, sinks, slots.max_length - sinks, 0
+        self.slots = slots
+        self.sinks = sinks
+        self.window = slots.max_length - sinks
+        self.length = 0
+
+    @property
+    def filled(self) -> int:
+        """How many slots hold a position."""
+        return min(self.length, self.slots.max_length)
 
     @property
     def positions(self) -> Tensor:
-        """The position in the text that each filled slot holds -> (min(length, sinks + window),)."""
-        slots = torch.arange(min(self.length, self.slots.max_length), device=self.slots.keys.device)
+        """The position in the text that each filled slot holds, (filled,)."""
+        slots = torch.arange(self.filled, device=self.slots.keys.device)
         rounds = (self.length - 1 - slots) // self.window  # how often a slot was written over
         return torch.where(slots < self.sinks, slots, slots + rounds * self.window)
 
     @property
     def places(self) -> Tensor:
-        """The place of each filled slot in the cache: 0 is the oldest position, the last is the
-        newest.
-        """
-        forgotten = max(0, self.length - self.slots.max_length)
+        """The place in the cache of what each filled slot holds, (filled,): 0 is the oldest."""
+        forgotten = self.length - self.filled
         return torch.where(self.positions < self.sinks, self.positions, self.positions - forgotten)
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Put key and value (B, H, 1, d_k) of the next position in its slot -> all keys, all
-        values, slot by slot.
+        """Put key and value (B, H, 1, d_k) of the next position in its slot.
 
-        Each is (B, H, min(length, sinks + window), d_k). One at a time: of two, the second might be
-        written over what the first still sees. What comes back are views: the next position is
-        written over one that they show. Raises ValueError for more, and for what a KeyValueCache
-        refuses.
+        Returns the keys and the values of all filled slots, slot by slot, (B, H, filled, d_k) each.
+        They are views: the next position is written over one that they show. One position at a
+        time, since of two the second might be written over what the first still sees. Raises
+        ValueError for more, and for what a KeyValueCache refuses.
         """
         if key.dim() == 4 and key.size(2) != 1:
             raise ValueError(
-                f"a rolling cache takes one position at a time: got {key.size(2)}; read word by word"
+                f"a rolling cache takes one position at a time: got {key.size(2)}; "
+                "read word by word"
             )
-        behind = self.length - self.sinks
-        self.slots.length = (
-            self.sinks + behind % self.window if behind >= 0 else self.length
-        )  # where it writes next
+        next_slot = self.length
+        if self.length >= self.sinks:
+            next_slot = self.sinks + (self.length - self.sinks) % self.window
+        self.slots.length = next_slot  # where the KeyValueCache writes
         self.slots.append(key, value)
         self.length += 1
-        kept = slice(min(self.length, self.slots.max_length))
-        return self.slots.keys[:, :, kept], self.slots.values[
-            :, :, kept
-        ]  # (B, H, slots, d_k) -> (B, H, kept, d_k)
+        return self.slots.keys[:, :, : self.filled], self.slots.values[:, :, : self.filled]
+
+
+def main() -> None:
+    cache = RollingCache(KeyValueCache(batch=1, num_heads=1, max_length=4, d_k=1), sinks=1)
+    print(
+        "One sink and three slots that roll. The positions in them, and their places in the cache:"
+    )
+    for _ in range(8):
+        cache.append(*torch.zeros(2, 1, 1, 1, 1))
+        print("  ", cache.positions.tolist(), cache.places.tolist())
+
+
+if __name__ == "__main__":
+    main()

@@ -4,12 +4,16 @@ Pair i of d features turns by 10000^(-2i / d) radians a place (phase 1). In trai
 round many times. Slow ones never did, and in a longer text they come to angles that no query and
 key has met. So, for a text s times as long, turns are slowed when the model is used:
 
-    interpolated   all pairs s times slower                          Chen et al. 2023, who then train a little more
-    NTK-aware      base 10000 · s^(d / (d - 2)): the first pair as before, the last s times slower, between them less
-    by parts       s times slower where a pair went round less than once in training, as before where twice or more,
-                   and scores times (1 + ln(s) / 10)²                YaRN; Peng et al. 2023, sections 3.1 to 3.4
+    interpolated   all pairs s times slower (Chen et al. 2023, who then train a little more)
+    NTK-aware      base 10000 · s^(d / (d - 2)): the first pair as before, the last s times slower,
+                   between them less
+    by parts       s times slower where a pair went round less than once in training, as before
+                   where twice or more; and scores times (1 + ln(s) / 10)² (YaRN; Peng et al. 2023,
+                   sections 3.1 to 3.4)
 
 Or a text is read through a cache of fixed size, and places are counted in that (rolling_cache.py).
+
+    python phase4_causal/serving/rotary_attention.py
 """
 
 import math
@@ -20,62 +24,82 @@ from torch import Tensor
 from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
-from phase4_causal.causal_attention import CausalSelfAttention, also_causal
+from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.serving.rolling_cache import RollingCache
 
+STRETCHES = ("as trained", "interpolated", "NTK-aware", "by parts (YaRN)")
+
 TRAINED = 32  # words of a text in training
-ONCE, TWICE = 1, 2  # YaRN's α and β, which is 32 there: its models were trained on texts of 4,096
-WAYS = AS_TRAINED, INTERPOLATED, NTK, PARTS = (
-    "as trained",
-    "interpolated",
-    "NTK-aware",
-    "by parts (YaRN)",
-)
+# Rounds in training: below ALPHA a pair is slowed wholly, from BETA on not at all. YaRN has 1 and
+# 32, for models that were trained on texts of 4,096.
+ALPHA, BETA = 1, 2
 
 
-def frequencies(size: int, way: str = AS_TRAINED, stretch: float = 1.0) -> Tensor:
-    """Radians that each pair of `size` features turns a place -> (size / 2,). ValueError for one
-    pair, NTK-aware.
+def frequencies(size: int, way: str = "as trained", stretch: float = 1.0) -> Tensor:
+    """The radians that each pair of `size` features turns a place, (size / 2,).
+
+    way: one of STRETCHES. stretch: how many times as long as in training a text is. Raises
+    ValueError for one pair alone, NTK-aware.
     """
-    if way == NTK and size < 4:
-        raise ValueError(
-            f"NTK-aware keeps the first pair and slows the last: needs 4 features or more: got {size}"
-        )
-    base = 10000 * stretch ** (size / (size - 2)) if way == NTK else 10000
-    plain = base ** (-torch.arange(0, size, 2) / size)
-    if way == PARTS:
-        rounds = TRAINED * plain / (2 * math.pi)  # that a pair went in training
-        kept = ((rounds - ONCE) / (TWICE - ONCE)).clamp(0, 1)
+    exponents = -torch.arange(0, size, 2) / size
+    plain = 10000**exponents
+    if way == "interpolated":
+        return plain / stretch
+    if way == "NTK-aware":
+        if size < 4:
+            raise ValueError(
+                "NTK-aware keeps the first pair and slows the last: "
+                f"needs 4 features or more: got {size}"
+            )
+        return (10000 * stretch ** (size / (size - 2))) ** exponents
+    if way == "by parts (YaRN)":
+        rounds = TRAINED * plain / (2 * math.pi)  # of each pair, in training
+        kept = ((rounds - ALPHA) / (BETA - ALPHA)).clamp(0, 1)
         return kept * plain + (1 - kept) * plain / stretch
-    return plain / stretch if way == INTERPOLATED else plain
+    return plain
 
 
 class RotaryHeads(CausalSelfAttention):
-    """CausalSelfAttention with rotary positions; `way` and `stretch` may be set when it is trained."""
+    """CausalSelfAttention with rotary positions.
 
-    way, stretch = AS_TRAINED, 1
+    way, stretch: as `frequencies` takes them; they may be set when the model is trained.
+    """
+
+    way = "as trained"
+    stretch = 1
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, cache: RollingCache | None = None
     ) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T_k); with a cache T = 1."""
-        query, key, value = (
-            split_heads(w(x), self.num_heads) for w in (self.w_q, self.w_k, self.w_v)
-        )
+        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T_k).
+
+        With a cache T is 1.
+        """
+        query = split_heads(self.w_q(x), self.num_heads)  # (B, T, d_model) -> (B, H, T, d_k)
+        key = split_heads(self.w_k(x), self.num_heads)
+        value = split_heads(self.w_v(x), self.num_heads)
         if cache is None:
-            places, mask = torch.arange(x.size(1), device=x.device), also_causal(x, mask)
+            places = torch.arange(x.size(1), device=x.device)
+            mask = also_causal(x, mask)
         else:
             key, value = cache.append(key, value)  # (B, H, 1, d_k) -> (B, H, T_k, d_k)
             places = cache.places
-        if self.way == PARTS:
+        if self.way == "by parts (YaRN)":
             query = query * (1 + math.log(self.stretch) / 10) ** 2
-        turns, last = (
-            frequencies(key.size(-1), self.way, self.stretch).to(x),
-            places.sort().values[-x.size(1) :],
-        )
-        query, key = (
-            rotary(query, last, turns),
-            rotary(key, places, turns),
-        )  # `last`: the places of the queries
+        turns = frequencies(key.size(-1), self.way, self.stretch).to(x)
+        newest = places.sort().values[-x.size(1) :]  # the places of the queries
+        query = rotary(query, newest, turns)
+        key = rotary(key, places, turns)
         heads, weights = scaled_dot_product_attention(query, key, value, mask)
         return self.w_o(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)
+
+
+def main() -> None:
+    print("Radians a place of three pairs, for a text 8 times as long as in training:")
+    for way in STRETCHES:
+        turns = frequencies(6, way, stretch=8)
+        print(f"   {way:17}", *(f"{turn:.4f}" for turn in turns.tolist()))
+
+
+if __name__ == "__main__":
+    main()

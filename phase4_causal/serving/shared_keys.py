@@ -6,10 +6,12 @@ for each layer:
     multi-head     2 H d_k      every head has keys and values of its own
     grouped        2 G d_k      G = 2 sets, two heads share one (Ainslie et al. 2023)
     multi-query    2 d_k        all share one (Shazeer 2019)
-    latent         d_c + d_r    one vector, from which every head makes its own (DeepSeek-AI 2024; latent_attention.py)
+    latent         d_c + d_r    one vector, from which every head makes its own (DeepSeek-AI 2024)
 
 Trained alike on the next word of the toy language, and on cards of which four must be found at once
 (shared/tasks.py).
+
+    python phase4_causal/serving/shared_keys.py
 """
 
 from functools import partial
@@ -33,53 +35,50 @@ WAYS: dict[str, MakeAttention] = {
     "multi-query": partial(GroupedQueryAttention, num_kv_heads=1, bias=False),
     "latent": partial(LatentAttention, d_latent=28, d_rotary=4),
 }
-KEPT = {"multi-head": 128, "grouped": 64, "multi-query": 32, "latent": 32}  # numbers, of a word
+NUMBERS_KEPT = {"multi-head": 128, "grouped": 64, "multi-query": 32, "latent": 32}  # of a word
 QUARTER = ("multi-query", "latent")
+TASKS = {  # name -> title of its panel
+    "toy language": "toy language",
+    "four look-ups": "four look-ups,\n300 steps",
+    "look-ups after 900 steps": "four look-ups,\n900 steps",
+}
 
 
 def language_loss(make_attention: MakeAttention, seed: int, steps: int) -> float:
+    """Held-out loss in nats of one layer that was trained on next words."""
     recipe = Recipe(
         "shared_keys", "next word", 4, 1, steps, batch_size=32, seed=seed, matrix_decay=LITTLE_DECAY
     )
     return training.held_out_loss(training.train(recipe, make_attention))
 
 
-TASKS = {
-    "toy language": "toy language",
-    "four look-ups": "four look-ups,\n300 steps",
-    "look-ups after 900 steps": "four look-ups,\n900 steps",
-}
-LABELS = {f"{way}\n{KEPT[way]} numbers": way for way in (*QUARTER, "grouped")}
-COLORS = {label: BLUE if way in QUARTER else GREY for label, way in LABELS.items()}
-
-
 def measure(run: Run) -> Numbers:
-    """How many nats each way loses more than multi-head attention, which is not trained longer, on
-    new texts.
-    """
-    language = {way: language_loss(make, run.seed, run.steps(150)) for way, make in WAYS.items()}
-    readers = {
-        way: partial(train_card_reader, partial(make, num_heads=4), run.seed)
-        for way, make in WAYS.items()
-    }
-    look_ups = {way: train(run.steps(300)) for way, train in readers.items()}
-    longer = {way: readers[way](run.steps(900)) for way in QUARTER}
-    whole = language.pop("multi-head"), look_ups.pop("multi-head")
-    numbers = {"four look-ups, all of multi-head": whole[1]}
-    for task, losses, least in zip(
-        TASKS, (language, look_ups, longer), (*whole, whole[1]), strict=True
-    ):
-        numbers |= {f"{task}, {way}": loss - least for way, loss in losses.items()}
+    """How many nats each way loses more than multi-head attention, which is not trained longer."""
+    language, look_ups = {}, {}
+    for way, make_attention in WAYS.items():
+        language[way] = language_loss(make_attention, run.seed, run.steps(150))
+        of_four = partial(make_attention, num_heads=4)
+        look_ups[way] = train_card_reader(of_four, run.seed, run.steps(300))
+    numbers = {"four look-ups, all of multi-head": look_ups["multi-head"]}
+    for way in ("grouped", *QUARTER):
+        numbers[f"toy language, {way}"] = language[way] - language["multi-head"]
+        numbers[f"four look-ups, {way}"] = look_ups[way] - look_ups["multi-head"]
+    for way in QUARTER:
+        of_four = partial(WAYS[way], num_heads=4)
+        longer = train_card_reader(of_four, run.seed, run.steps(900))
+        numbers[f"look-ups after 900 steps, {way}"] = longer - look_ups["multi-head"]
     return numbers
 
 
 CLAIMS = (
     Claim(
         id="shared-keys-next-word",
-        text="On the next word of the toy language a layer of four heads loses hardly anything with a quarter of the "
-        "cache, be it one set of keys and values for all heads or a latent vector",
+        text="On the next word of the toy language a layer of four heads loses hardly anything "
+        "with a quarter of the cache, be it one set of keys and values for all heads or a latent "
+        "vector",
         source="Shazeer 2019, section 4; DeepSeek-AI 2024, section 2.1",
-        rule="multi-query and latent attention both lose at most 0.05 nats more than multi-head attention",
+        rule="multi-query and latent attention both lose at most 0.05 nats more than multi-head "
+        "attention",
         effect=lambda n: max(n["toy language, multi-query"], n["toy language, latent"]),
         at_most=0.05,
         oracle={"*": 0.0},
@@ -87,8 +86,9 @@ CLAIMS = (
     ),
     Claim(
         id="shared-keys-look-ups",
-        text="Where each of four heads has something else to look up, a quarter of the cache, shared or latent, is not "
-        "enough after 300 steps, in which four sets of keys and values learn it",
+        text="Where each of four heads has something else to look up, a quarter of the cache, "
+        "shared or latent, is not enough after 300 steps, in which four sets of keys and values "
+        "learn it",
         source="our question",
         rule="both lose at least 0.1 nats more than multi-head attention, which loses at most 0.05",
         effect=lambda n: min(n["four look-ups, multi-query"], n["four look-ups, latent"]),
@@ -96,13 +96,14 @@ CLAIMS = (
         also=lambda n: n["four look-ups, all of multi-head"] <= 0.05,
         oracle={"four look-ups, all *": 0.0, "*": 0.5},
         null={"*": 0.0},
-        revised="was one rule with that of the next word, with the same bars",
+        revised="was one rule with that of the next word",
     ),
     Claim(
         id="shared-keys-later",
-        text="A quarter of the cache has room for four look-ups all the same: shared or latent, a layer of four heads "
-        "learns them in three times the steps",
-        source="our question; Shazeer 2019, section 4, and DeepSeek-AI 2024, section 2.1, report little or no loss",
+        text="A quarter of the cache has room for four look-ups all the same: shared or latent, a "
+        "layer of four heads learns them in three times the steps",
+        source="our question; Shazeer 2019, section 4, and DeepSeek-AI 2024, section 2.1, report "
+        "little or no loss",
         rule="after 900 steps both lose at most 0.05 nats more than multi-head attention after 300",
         effect=lambda n: max(
             n["look-ups after 900 steps, multi-query"], n["look-ups after 900 steps, latent"]
@@ -110,7 +111,7 @@ CLAIMS = (
         at_most=0.05,
         oracle={"*": 0.0},
         null={"*": 0.5},
-        revised="longer training came when it was asked whether room or steps are short",
+        revised="came when it was asked whether room or steps are short",
     ),
 )
 
@@ -120,20 +121,20 @@ def picture(results: Results) -> Figure:
     fig, axes = plt.subplots(
         1, len(TASKS), figsize=(9, 3.8), sharex=True, sharey=True, layout="constrained"
     )
-    for ax, (task, said) in zip(axes, TASKS.items(), strict=True):
-        found = {
-            label: f"{task}, {way}"
-            for label, way in LABELS.items()
-            if f"{task}, {way}" in results.mean
-        }
-        rows = {label: results.each(name) for label, name in found.items()}
-        charts.bars(ax, rows, COLORS, number=" {:+z.2f}")
-        ax.set_title(said)
-    highest = max(max(results.each(name)) for name in results.mean if "all of" not in name)
-    axes[0].set(xlim=(0, max(0.1, 1.4 * highest)), ylim=(len(LABELS) - 0.4, -0.6))
-    axes[1].set_xlabel(
-        f"loss above that of multi-head attention ({KEPT['multi-head']} numbers), nats"
-    )
+    highest = 0.1
+    for ax, (task, title) in zip(axes, TASKS.items(), strict=True):
+        rows, colors = {}, {}
+        for way in (*QUARTER, "grouped"):
+            if f"{task}, {way}" in results.mean:
+                label = f"{way}\n{NUMBERS_KEPT[way]} numbers"
+                rows[label] = results.each(f"{task}, {way}")
+                colors[label] = BLUE if way in QUARTER else GREY
+                highest = max(highest, 1.4 * max(rows[label]))
+        charts.bars(ax, rows, colors, number=" {:+z.2f}")
+        ax.set_title(title)
+    axes[0].set(xlim=(0, highest), ylim=(2.6, -0.6))
+    more = f"loss above that of multi-head attention ({NUMBERS_KEPT['multi-head']} numbers), nats"
+    axes[1].set_xlabel(more)
     return fig
 
 
@@ -142,9 +143,10 @@ main = Experiment(
     CLAIMS,
     picture,
     title="With a quarter of the cache, look-ups often take more steps to learn",
-    note="one layer, 4 heads, d = 64 · numbers: kept of each word, blue: a quarter · grouped: 300 steps only",
-    answer="With a quarter look-ups lose {n[four look-ups, multi-query]:.2f} nats more (multi-query) and "
-    "{n[four look-ups, latent]:.2f} (latent), after three times the steps "
+    note="one layer, 4 heads, d = 64 · numbers: kept of each word, blue: a quarter · grouped: 300 "
+    "steps only",
+    answer="With a quarter look-ups lose {n[four look-ups, multi-query]:.2f} nats more "
+    "(multi-query) and {n[four look-ups, latent]:.2f} (latent), after three times the steps "
     "{n[look-ups after 900 steps, multi-query]:.2f} and {n[look-ups after 900 steps, latent]:.2f}",
 )
 

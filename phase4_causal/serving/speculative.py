@@ -5,6 +5,8 @@ written alone: the tests add up all branches. What differs is how often it is as
 is the causal model of this phase. The small one has one layer of half the width and is trained for
 a quarter of the time. Temperature changes how alike they are. Passes are counted, not seconds:
 models as small as these spend their time elsewhere.
+
+    python phase4_causal/serving/speculative.py
 """
 
 import argparse
@@ -13,7 +15,7 @@ import torch
 
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import load_causal_model
-from phase4_causal.serving.drafts import drawn_by, speculate
+from phase4_causal.serving.drafts import chooser, speculate
 from phase4_causal.writing.sampling import Sampling
 from shared import checkpoints
 from shared.evidence.claims import Numbers
@@ -30,27 +32,28 @@ RECIPE = Recipe(
     d_model=32,
     matrix_decay=LITTLE_DECAY,
 )
-TEMPERATURES = {
-    f"temperature {temperature:g}": temperature for temperature in (0, 0.1, 0.25, 0.5, 1, 2)
-}
+TEMPERATURES = (0, 0.1, 0.25, 0.5, 1, 2)
 
 
 def measure(run: Run) -> Numbers:
     """Twenty sentences at each temperature, from the first two words of held-out ones."""
-    own_size = argparse.Namespace(**vars(run.options) | {"d_model": None, "heads": None})
     large = load_causal_model(run.options, run.seed).model
+    own_size = argparse.Namespace(**vars(run.options))
+    own_size.d_model = own_size.heads = None  # options of the command line are for the large model
     small = checkpoints.trained_model(RECIPE, CausalSelfAttention, own_size, run.seed).model
     prompts = [[START_ID, *encode(sentence.words[:2])] for sentence in corpus()[1][:20]]
     numbers = {}
-    for name, temperature in TEMPERATURES.items():
-        choose = drawn_by(torch.Generator().manual_seed(run.seed))
-        written = [
-            speculate(large, small, prompt, Sampling(temperature), choose) for prompt in prompts
-        ]
-        new = sum(len(each.tokens) for each in written) - sum(map(len, prompts))
-        numbers[f"words a pass, {name}"] = new / sum(each.passes for each in written)
-        kept, judged = (sum(getattr(each, what) for each in written) for what in ("kept", "judged"))
-        numbers[f"share of judged words kept, {name}"] = kept / judged
+    for temperature in TEMPERATURES:
+        choose = chooser(torch.Generator().manual_seed(run.seed))
+        new = passes = kept = judged = 0
+        for prompt in prompts:
+            written = speculate(large, small, prompt, Sampling(temperature), choose)
+            new += len(written.tokens) - len(prompt)
+            passes += written.passes
+            kept += written.kept
+            judged += written.judged
+        numbers[f"words a pass, temperature {temperature:g}"] = new / passes
+        numbers[f"share of judged words kept, temperature {temperature:g}"] = kept / judged
     return numbers
 
 

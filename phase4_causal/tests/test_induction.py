@@ -1,6 +1,4 @@
-"""Induction: the task and the scores of heads compared with plain loops, and with heads made by
-hand.
-"""
+"""Induction: the task and the scores of heads beside plain loops, and heads made by hand."""
 
 import math
 
@@ -11,11 +9,12 @@ from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
-from phase3_visualization.circuits.patching import Patching, run
+from phase3_visualization.circuits.patching import Patching, forward_pass
 from phase4_causal.induction import circuits, induction
 from phase4_causal.induction import induction_scores as task
 from phase4_causal.induction import word_tables as tables
-from phase4_causal.induction.induction_scores import HEADS, untrained
+from phase4_causal.induction.induction_scores import HEADS_A_LAYER as HEADS
+from phase4_causal.induction.induction_scores import untrained_repeater
 from shared.attention_utils import causal_mask
 from shared.toy_language import SPECIAL, VOCABULARY
 from shared.toy_model import changed
@@ -25,7 +24,7 @@ def sample(count: int = 37, **options) -> Tensor:
     return task.repeated_sequences(count, torch.Generator().manual_seed(5), **options)
 
 
-MODEL, TOKENS = untrained(3).double(), sample(7)
+MODEL, TOKENS = untrained_repeater(3).double(), sample(7)
 WIDTH = 64 // HEADS
 
 
@@ -33,52 +32,47 @@ def loss(model, tokens: Tensor) -> float:
     return F.cross_entropy(*task.where_certain(model, tokens)).item()
 
 
-def test_sequences_repeat_a_block_of_their_own():
-    tokens, periods = sample(300), set()
-    assert tokens.shape == (300, task.LENGTH) and len(set(tokens[:, 0].tolist())) > 50
-    assert len(SPECIAL) <= tokens.min() and tokens.max() < len(SPECIAL) + task.SYMBOLS <= len(
-        VOCABULARY
-    )
+@pytest.mark.parametrize(
+    ("options", "shortest", "longest", "length"),
+    [({}, 8, 16, task.LENGTH), ({"block_lengths": (17, 24), "length": 61}, 17, 24, 61)],
+)
+def test_sequences_repeat_a_block_of_their_own(options, shortest, longest, length):
+    tokens, periods = sample(300, **options), set()
+    assert tokens.shape == (300, length) and len(set(tokens[:, 0].tolist())) > 50
+    assert tokens.min() >= len(SPECIAL)
+    assert tokens.max() < len(SPECIAL) + task.SYMBOLS <= len(VOCABULARY)
     for row in tokens.tolist():
-        period = next(
-            p for p in range(1, len(row)) if row[p] == row[0]
-        )  # the block has no word twice
-        assert len(set(row[:period])) == period
-        assert all(row[i] == row[i - period] for i in range(period, len(row)))
+        period = row.index(row[0], 1)
+        assert len(set(row[:period])) == period, "the block has no word twice"
+        assert row[period:] == row[:-period]
         periods.add(period)
-    assert periods == set(
-        range(8, 17)
-    )  # no fixed distance is right more often than one time in nine
-    longer = sample(50, periods=(17, 24), length=61)
-    assert longer.shape == (50, 61) and all(17 <= len(set(row)) <= 24 for row in longer.tolist())
-    for places, period in ((induction.FROM_THE_MIDDLE, 8), (induction.LATE, 8)):
-        again = next(
-            i for i, place in enumerate(places) if place in places[:i]
-        )  # where the copy begins
-        assert places[:again] == list(range(again)) and places[again] == again - period > 0
-        assert places[again:] == [again - period + i % period for i in range(len(places) - again)]
+    assert periods == set(range(shortest, longest + 1)), "no fixed distance is right often"
+
+
+@pytest.mark.parametrize(
+    ("places", "begins"), [(induction.FROM_THE_MIDDLE, 16), (induction.LATE, 24)]
+)
+def test_texts_unlike_those_of_training_copy_a_block_of_eight(places, begins):
+    assert places[:begins] == list(range(begins))
+    assert places[begins:] == [begins - 8 + i % 8 for i in range(len(places) - begins)]
 
 
 def test_places_against_a_plain_loop():
-    tokens = torch.randint(
-        5, (11, 13), generator=torch.Generator().manual_seed(0)
-    )  # words also come back unplanned
+    # Words also come back unplanned.
+    tokens = torch.randint(5, (11, 13), generator=torch.Generator().manual_seed(0))
     gold, certain = task.after_earlier_occurrence(tokens), task.predictable(tokens)
     before = task.before_in_first_copy(tokens)
-    for n in range(11):
-        for i in range(13):
-            places = {j + 1 for j in range(i) if tokens[n, j] == tokens[n, i]}
-            assert set(gold[n, i].nonzero().flatten().tolist()) == places
+    for n, words in enumerate(tokens.tolist()):
+        for i, word in enumerate(words):
+            places = [j + 1 for j in range(i) if words[j] == word]
+            assert gold[n, i].nonzero().flatten().tolist() == places
             assert certain[n, i] == bool(places)
-            assert before[n, i].nonzero().flatten().tolist() == (
-                [i - 1] if i and not places else []
-            )
+            expected = [i - 1] if i and not places else []
+            assert before[n, i].nonzero().flatten().tolist() == expected
 
 
 def made_by_hand(tokens: Tensor) -> tuple[None, list[Tensor]]:
-    """A model of heads that look at the word itself, at the word before, and after the first time
-    it was said.
-    """
+    """Heads that look at the word itself, at the word before, and after the first time."""
     patterns = torch.zeros(2, len(tokens), 3, tokens.size(1), tokens.size(1), dtype=torch.float64)
     for n, words in enumerate(tokens.tolist()):
         for i, word in enumerate(words):
@@ -88,21 +82,19 @@ def made_by_hand(tokens: Tensor) -> tuple[None, list[Tensor]]:
 
 
 def test_score_of_heads_that_are_known():
-    tokens = torch.tensor(
-        [[7, 9, 8, 7, 9, 5]]
-    )  # query 3 should look at place 1, query 4 at place 2
+    tokens = torch.tensor([[7, 9, 8, 7, 9, 5]])  # 3 should look at place 1, 4 at place 2
     assert task.scores_on(made_by_hand, tokens).tolist() == [[0, 0, 1]] * 2
-    before, matching = task.head_scores(made_by_hand, 3)
+    before, matching = task.scores_for_naming(made_by_hand, 3)
     assert before.tolist() == [0, 1, 0] and matching.tolist() == [0, 0, 1]
 
 
 def test_wrong_guesses_against_a_plain_loop():
     logits, _ = MODEL(TOKENS[:, :-1])
     misses = []
-    for n, row in enumerate(TOKENS.tolist()):
-        for i in range(len(row) - 1):
+    for row, said in zip(TOKENS.tolist(), logits.argmax(dim=-1).tolist(), strict=True):
+        for i, word in enumerate(said):
             if row[i] in row[:i]:
-                misses.append(logits[n, i].argmax().item() != row[i + 1])
+                misses.append(word != row[i + 1])
     assert task.wrong(MODEL, TOKENS) == pytest.approx(sum(misses) / len(misses))
 
 
@@ -111,12 +103,10 @@ def test_wrong_guesses_against_a_plain_loop():
 def test_mean_ablation_takes_away_what_depends_on_the_words(layer, monkeypatch):
     monkeypatch.setattr(task, "wrong", loss)  # which sees more than shares do
     tokens = TOKENS[:, :-1]
-    outputs = run(MODEL, tokens).outputs(layer).unflatten(-1, (HEADS, -1))  # (N, T, H, d_v)
-    for place in range(tokens.size(1)):
+    outputs = forward_pass(MODEL, tokens).outputs(layer).unflatten(-1, (HEADS, -1))
+    for place in range(tokens.size(1)):  # of outputs (N, T, H, d_v)
         for head in (0, 2):
-            outputs[:, place, head] = sum(
-                outputs[n, place, head] for n in range(len(tokens))
-            ) / len(tokens)
+            outputs[:, place, head] = sum(outputs[:, place, head]) / len(tokens)
     with changed(MODEL.blocks[layer].attention.w_o, lambda _: outputs.flatten(2), read=True):
         expected = loss(MODEL, TOKENS)
     found = task.without(MODEL, TOKENS, layer, torch.tensor([True, False, True, False]))
@@ -130,11 +120,11 @@ def test_where_the_loss_falls():
 
 
 def test_attention_alone_learns_and_networks_only_where_they_are_wanted():
-    with_networks, alone = (
-        task.train(untrained(3, networks=there), 3, 60) for there in (True, False)
-    )
-    assert all((block.feed_forward[-1].weight != 0).any() for block in with_networks.blocks)
-    assert not any(block.feed_forward(torch.randn(5, 64)).any() for block in alone.blocks)
+    with_networks = task.train_repeater(untrained_repeater(3, networks=True), 3, 60)
+    alone = task.train_repeater(untrained_repeater(3), 3, 60)
+    for block, other in zip(with_networks.blocks, alone.blocks, strict=True):
+        assert block.feed_forward[-1].weight.all()
+        assert not other.feed_forward(torch.randn(5, 64)).any()
     assert loss(alone, TOKENS) < 4.5, "the loss is that of the next word"
 
 
@@ -144,7 +134,7 @@ def test_attention_alone_learns_and_networks_only_where_they_are_wanted():
 @pytest.fixture
 def model():
     """Untrained, in float64; norms that scale and shift, biases, and heads that are not even."""
-    model, draw = untrained(3).double().eval(), torch.Generator().manual_seed(3)
+    model, draw = untrained_repeater(3).double().eval(), torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, numbers in model.named_parameters():
             if "feed_forward." not in name and ("norm" in name or name.endswith("bias")):
@@ -158,28 +148,26 @@ def read(x, norm):
     return norm.weight * (x - x.mean())
 
 
+def of_head(projection, head):
+    return projection.weight[head * WIDTH : (head + 1) * WIDTH]
+
+
 def written(block, head, x):
-    rows = slice(head * WIDTH, (head + 1) * WIDTH)
-    return block.attention.w_o.weight[:, rows] @ (
-        block.attention.w_v.weight[rows] @ read(x, block.attention_norm)
-    )
+    value = of_head(block.attention.w_v, head) @ read(x, block.attention_norm)
+    return block.attention.w_o.weight[:, head * WIDTH : (head + 1) * WIDTH] @ value
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("head", [0, 3])
 def test_tables_word_by_word(model, head):
     first, second = model.blocks
-    rows, words = slice(head * WIDTH, (head + 1) * WIDTH), model.embedding.weight[tables.WORDS]
+    words = model.embedding.weight[tables.TASK_WORDS]
     match, said = tables.looks_for(model, head), tables.says(model, head)
     for a, b in ((3, 3), (13, 5), (5, 13)):
-        key = sum(written(first, below, words[b]) for below in range(HEADS))
-        query, key = (
-            projection.weight[rows] @ read(x, second.attention_norm)
-            for projection, x in ((second.attention.w_q, words[a]), (second.attention.w_k, key))
-        )
-        assert match[a, b].item() == pytest.approx(
-            sum(q * k for q, k in zip(query, key, strict=True)).item() / 4
-        )
+        copied = sum(written(first, below, words[b]) for below in range(HEADS))
+        key = of_head(second.attention.w_k, head) @ read(copied, second.attention_norm)
+        query = of_head(second.attention.w_q, head) @ read(words[a], second.attention_norm)
+        assert match[a, b].item() == pytest.approx((query @ key).item() / 4)
         logit = read(written(second, head, words[a]), model.output_norm) @ words[b]
         assert said[a, b].item() == pytest.approx(logit.item())
 
@@ -187,103 +175,79 @@ def test_tables_word_by_word(model, head):
 @torch.no_grad()
 @pytest.mark.parametrize("reader", ["queries", "keys", "values"])
 def test_composition_of_a_head_that_reads_only_what_another_writes(model, reader):
-    """Head 1 writes into 16 directions. Of what head 2 reads, only the queries, keys or values lie
-    there.
-    """
+    """Head 1 writes into 16 directions; of what head 2 reads only one kind lies there."""
     first, second = (block.attention for block in model.blocks)
     pair = torch.randn(64, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    here, elsewhere = torch.linalg.qr(pair - pair.mean(dim=0)).Q.chunk(
-        2, dim=1
-    )  # no mean: the norm takes it away
+    # Without a mean, which the norm takes away.
+    here, elsewhere = torch.linalg.qr(pair - pair.mean(dim=0)).Q.chunk(2, dim=1)
     model.blocks[1].attention_norm.weight.fill_(1)
     first.w_o.weight[:, WIDTH : 2 * WIDTH] = here
     second.w_o.weight[:, 2 * WIDTH : 3 * WIDTH] = elsewhere
     for name, projection in (("queries", second.w_q), ("keys", second.w_k), ("values", second.w_v)):
-        projection.weight[2 * WIDTH : 3 * WIDTH] = (here if name == reader else elsewhere).T
+        of_head(projection, 2).copy_((here if name == reader else elsewhere).T)
     found = tables.compositions(model, 1, 2)
-    expected = dict.fromkeys(found, 0) | {
-        reader: 1 / math.sqrt(16)
-    }  # 16 directions of equal size: |AB| = |A| |B| / 4
-    assert found == pytest.approx(expected, abs=1e-10)
+    # 16 directions of equal size: |AB| = |A| |B| / 4
+    assert found == pytest.approx(dict.fromkeys(found, 0) | {reader: 1 / 4}, abs=1e-10)
 
 
 def test_scores_of_tables_that_are_known():
     eye = torch.eye(6, dtype=torch.float64)
     assert tables.on_diagonal(eye) == 1 and tables.on_diagonal(eye.roll(1, dims=0)) == 0
-    assert tables.on_diagonal(eye + 9 * torch.arange(6)) == 1, (
-        "a column that is large for all words says nothing"
-    )
-    assert torch.allclose(tables.centred(eye + 9 * torch.arange(6)), eye - 1 / 6)
-    lopsided = eye.clone()
-    lopsided[0, :2] = torch.tensor([5.0, 3.0])
-    assert tables.on_diagonal(lopsided) == 1, "rows are asked, not columns"
+    columns = eye + 9 * torch.arange(6)
+    assert tables.on_diagonal(columns) == 1, "a column that is large for all words says nothing"
+    assert torch.allclose(tables.centred(columns), eye - 1 / 6)
+    eye[0, :2] = torch.tensor([5.0, 3.0])
+    assert tables.on_diagonal(eye) == 1, "rows are asked, not columns"
 
 
 def test_texts_differ_in_two_words_and_ask_for_what_follows_one_of_them():
     pairs = task.exchanged_words(200, torch.Generator().manual_seed(5))
-    for clean, corrupted, asked, answers in zip(
-        *(x.tolist() for x in (pairs.clean, pairs.corrupted, pairs.asked, pairs.answers)),
-        strict=True,
-    ):
+    rows = (pairs.clean, pairs.corrupted, pairs.asked, pairs.answers)
+    for clean, corrupted, asked, answers in zip(*(x.tolist() for x in rows), strict=True):
         assert sum(a != b for a, b in zip(clean, corrupted, strict=True)) == 2
-        for text, answer in ((clean, answers[0]), (corrupted, answers[1])):
-            assert (
-                text[text.index(clean[asked]) + 1] == answer
-                and text[: asked + 1].count(clean[asked]) == 2
-            )
+        for text, answer in zip((clean, corrupted), answers, strict=True):
+            assert text[text.index(clean[asked]) + 1] == answer
+            assert text[: asked + 1].count(clean[asked]) == 2
+
+
+def attended(block, of_queries, of_keys, of_values):
+    """What the heads of a layer give, (B, H, T, d_v), if each projection reads another stream."""
+    attention, projected = block.attention, []
+    streams = {"w_q": of_queries, "w_k": of_keys, "w_v": of_values}
+    for name, stream in streams.items():
+        projection = getattr(attention, name)
+        projected.append(split_heads(projection(block.attention_norm(stream)), HEADS))
+    heads, _ = scaled_dot_product_attention(*projected, causal_mask(16))
+    return heads
 
 
 @torch.no_grad()
 def test_paths_are_what_a_forward_pass_by_hand_gives(model):
     pairs = task.exchanged_words(200, torch.Generator().manual_seed(5))
-    senders, receivers = (
-        torch.tensor([False, True, True, False]),
-        torch.tensor([True, False, False, True]),
-    )
+    senders = torch.tensor([False, True, True, False])
+    receivers = torch.tensor([True, False, False, True])
     first, second = model.blocks
+    clean, words = model.embed(pairs.clean), model.embed(pairs.corrupted)
+    without = attended(first, words, words, words)
+    mixed = torch.where(senders[:, None, None], attended(first, clean, clean, clean), without)
+    corrupted = words + first.attention.w_o(merge_heads(without))
+    sent = words + first.attention.w_o(merge_heads(mixed))
+    plain = attended(second, corrupted, corrupted, corrupted)
 
-    def said(stream, attended):
-        return pairs.lead(
-            model.output_norm(stream + attended) @ model.embedding.weight.T + model.output_bias
-        )
+    def share(stream, *streams):
+        """Layer 1 with the receivers' projections reading these streams."""
+        heads = torch.where(receivers[:, None, None], attended(second, *streams), plain)
+        stream = stream + second.attention.w_o(merge_heads(heads))
+        logits = model.output_norm(stream) @ model.embedding.weight.T + model.output_bias
+        low, high = (pairs.lead(model(tokens)[0]) for tokens in (pairs.corrupted, pairs.clean))
+        return (pairs.lead(logits) - low) / (high - low)
 
-    def share(stream, **other):
-        """Layer 1 on its stream; the projections named get another one, for the receivers."""
-        projected = []
-        for name in ("w_q", "w_k", "w_v"):
-            here = (second.attention_norm(x) for x in (other.get(name, stream), stream))
-            chosen = receivers.repeat_interleave(WIDTH)
-            projected.append(torch.where(chosen, *map(getattr(second.attention, name), here)))
-        heads, _ = scaled_dot_product_attention(
-            *(split_heads(x, HEADS) for x in projected), causal_mask(16)
-        )
-        return (said(stream, second.attention.w_o(merge_heads(heads))) - low) / (high - low)
-
-    def before_w_o(tokens):
-        here = first.attention_norm(model.embed(tokens))
-        parts = (
-            split_heads(w(here), HEADS)
-            for w in (first.attention.w_q, first.attention.w_k, first.attention.w_v)
-        )
-        return scaled_dot_product_attention(*parts, causal_mask(16))[0]
-
-    words, clean, other = (
-        model.embed(pairs.corrupted),
-        before_w_o(pairs.clean),
-        before_w_o(pairs.corrupted),
-    )
-    mixed = torch.where(senders[:, None, None], clean, other)
-    corrupted, sent = (words + first.attention.w_o(merge_heads(heads)) for heads in (other, mixed))
-    attended = second.attention(second.attention_norm(corrupted))[0]
-    low, high = (pairs.lead(model(tokens)[0]) for tokens in (pairs.corrupted, pairs.clean))
+    expected = {
+        "by path, queries": share(corrupted, sent, corrupted, corrupted),
+        "by path, keys": share(corrupted, corrupted, sent, corrupted),
+        "by path, values": share(corrupted, corrupted, corrupted, sent),
+        "by path, past layer 1": share(sent, corrupted, corrupted, corrupted),
+    }
     found = circuits.by_path(Patching(model, pairs), senders, receivers)
-    assert found == pytest.approx(
-        {
-            "queries": share(corrupted, w_q=sent),
-            "keys": share(corrupted, w_k=sent),
-            "values": share(corrupted, w_v=sent),
-            "past layer 1": (said(sent, attended) - low) / (high - low),
-        },
-        abs=1e-10,
-    )
+    assert found == pytest.approx(expected, abs=1e-10)
     assert len({round(abs(value), 3) for value in found.values()}) == 4, "four paths, four numbers"

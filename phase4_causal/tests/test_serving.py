@@ -1,6 +1,4 @@
-"""Serving: caches of every kind against one pass over the whole text, drafts by all branches, costs
-by formulas.
-"""
+"""Serving: caches of every kind against one pass over the whole text, drafts by all branches."""
 
 import functools
 import math
@@ -21,22 +19,14 @@ from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.models import long_model
 from phase4_causal.serving import longer, rotary_attention, shared_keys
-from phase4_causal.serving.cache_cost import Pass, costs
-from phase4_causal.serving.drafts import drawn_by, missing_part, speculate
+from phase4_causal.serving.cache_cost import Work, costs
+from phase4_causal.serving.drafts import chooser, missing_part, speculate
 from phase4_causal.serving.engine import Engine
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.paged_cache import PagedCache, Text
 from phase4_causal.serving.rolling_cache import RollingCache
-from phase4_causal.serving.rotary_attention import (
-    AS_TRAINED,
-    INTERPOLATED,
-    NTK,
-    PARTS,
-    TRAINED,
-    WAYS,
-    RotaryHeads,
-)
-from phase4_causal.writing.sampling import GREEDY, Sampling, new_caches, write
+from phase4_causal.serving.rotary_attention import STRETCHES, TRAINED, RotaryHeads
+from phase4_causal.writing.sampling import GREEDY, Sampling, new_caches, write_sentences
 from shared.attention_utils import causal_mask, streaming_mask
 from shared.measure import count_operations
 from shared.tasks import CardReader as Cards
@@ -52,24 +42,21 @@ B, H, T, D_K = 2, 3, 23, 4
 def test_operations_and_bytes_of_a_pass():
     """By the formulas, with d = 16 and 2 layers; the weights once, whatever the batch."""
     d, layers, batch, past, new = 16, 2, 5, 2, 13
-    operations, moved = costs(long_model(20, "meta", d, layers), Pass(batch, past, new))
-    words, length, model = batch * new, past + new, long_model(20, "cpu", d, layers)
-    assert operations == layers * words * (16 * d**2 + 4 * length * d) + 2 * words * d * len(
-        VOCABULARY
-    )
+    model = long_model(20, "meta", d, layers)
+    operations, moved = costs(model, Work(past, new, (), ""), batch)
+    words, length = batch * new, past + new
+    in_layers = layers * words * (16 * d**2 + 4 * length * d)
+    assert operations == in_layers + 2 * words * d * len(VOCABULARY)
     kept = sum(cache.num_bytes for cache in new_caches(model, length, batch))
     assert moved == sum(parameter.nbytes for parameter in model.parameters()) + kept
-    gpt_2, llama_2, llama_3 = (
-        (12, 12, 64),
-        (32, 32, 128),
-        (32, 8, 128),
-    )  # layers, key-value heads, d_k
-    kib = [
-        kv_cache_bytes(heads, d_k, 1, num_layers=layers) / 2**10
-        for layers, heads, d_k in (gpt_2, llama_2, llama_3)
-    ]
-    assert kib == [36, 512, 128], "of a word, as the lesson says, in 16 bits"
-    assert kib[2] * 131_072 == 16 * 2**20, "a text of 128k words: 16 GiB"
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "d_k", "kib"),
+    [(12, 12, 64, 36), (32, 32, 128, 512), (32, 8, 128, 128)],  # GPT-2, Llama 2 7B, Llama 3 8B
+)
+def test_a_word_keeps_what_the_lesson_says(layers, heads, d_k, kib):
+    assert kv_cache_bytes(heads, d_k, 1, num_layers=layers) == kib * 2**10  # in 16 bits
 
 
 # ---- drafts
@@ -80,11 +67,10 @@ def few_words(seed, layers):
     torch.manual_seed(seed)
     made = ToyTransformer(8, 2, layers, make_attention=CausalSelfAttention).double().eval()
     torch.nn.init.normal_(made.embedding.weight, std=0.5)  # so that it has opinions
-    for norm in (module for module in made.modules() if isinstance(module, torch.nn.LayerNorm)):
-        torch.nn.init.normal_(
-            norm.weight, mean=1.0, std=0.3
-        )  # so that one is not taken for another
-        torch.nn.init.normal_(norm.bias, std=0.3)
+    for module in made.modules():
+        if isinstance(module, torch.nn.LayerNorm):  # so that one is not taken for another
+            torch.nn.init.normal_(module.weight, mean=1.0, std=0.3)
+            torch.nn.init.normal_(module.bias, std=0.3)
     with torch.no_grad():
         made.output_bias.fill_(-1e4)[END_ID : END_ID + 3] = 0.0
     return made
@@ -93,31 +79,25 @@ def few_words(seed, layers):
 LARGE, SMALL = few_words(5, layers=2), few_words(3, layers=1)
 
 
-def along(path, todo, chance):
-    """Follows the path, then takes the first choice that is possible and leaves the others to do;
-    notes each chance.
-    """
-
-    def choose(chances):
-        if len(chance) == len(path):
-            first, *others = chances.nonzero().flatten().tolist()
-            todo.extend([*path, other] for other in others)
-            path.append(first)
-        chance.append(chances[path[len(chance)]].item())
-        return path[len(chance) - 1]
-
-    return choose
-
-
 def by_branches(sampling, drafted, limit):
     """Text -> its probability: speculate run anew for every way that chance may take."""
     found, todo = Counter(), [[]]
     while todo:
-        choose = along(todo.pop(), todo, chance := [])
-        written = speculate(
-            LARGE, SMALL, [START_ID], sampling, choose, drafted=drafted, limit=limit
-        )
-        found[tuple(written.tokens)] += math.prod(chance)
+        path, chances_taken = todo.pop(), []
+
+        def choose(chances, path=path, chances_taken=chances_taken):
+            """Follows the path, then takes the first way that is possible; others are to do."""
+            if len(chances_taken) == len(path):
+                first, *others = chances.nonzero().flatten().tolist()
+                todo.extend([*path, other] for other in others)
+                path.append(first)
+            way = path[len(chances_taken)]
+            chances_taken.append(chances[way].item())
+            return way
+
+        limits = {"drafted": drafted, "limit": limit}
+        written = speculate(LARGE, SMALL, [START_ID], sampling, choose, **limits)
+        found[tuple(written.tokens)] += math.prod(chances_taken)
     return found
 
 
@@ -126,7 +106,8 @@ def by_large_alone(sampling, limit, tokens=(START_ID,)):
     """Text -> its probability, word by word, without caches and drafts."""
     if len(tokens) > limit or tokens[-1] == END_ID:
         return Counter({tokens: 1.0})
-    chances, found = sampling.probabilities(LARGE(torch.tensor([tokens]))[0][0, -1]), Counter()
+    logits, _ = LARGE(torch.tensor([tokens]))
+    chances, found = sampling.probabilities(logits[0, -1]), Counter()
     for word in chances.nonzero().flatten().tolist():
         for text, rest in by_large_alone(sampling, limit, (*tokens, word)).items():
             found[text] = chances[word].item() * rest
@@ -139,30 +120,30 @@ def by_large_alone(sampling, limit, tokens=(START_ID,)):
 )
 def test_every_text_is_as_likely_as_if_the_large_model_wrote_alone(sampling, drafted, limit):
     found, expected = by_branches(sampling, drafted, limit), by_large_alone(sampling, limit)
-    assert max(abs(found[text] - expected[text]) for text in found | expected) < 1e-10
+    for text in found | expected:
+        assert found[text] == pytest.approx(expected[text], abs=1e-10)
 
 
 def test_a_draft_by_the_large_model_itself_is_kept_whole():
     prompt = [START_ID, 4, 4]
-    written = speculate(LARGE, LARGE, prompt, GREEDY, drawn_by(torch.Generator()), drafted=3)
-    assert written.tokens == write(LARGE, torch.tensor([prompt])).tokens[0].tolist()
-    assert written.kept == written.judged and written.passes == math.ceil(
-        (len(written.tokens) - 3) / 4
-    )
+    written = speculate(LARGE, LARGE, prompt, GREEDY, chooser(torch.Generator()), drafted=3)
+    assert written.tokens == write_sentences(LARGE, torch.tensor([prompt])).tokens[0].tolist()
+    assert written.kept == written.judged
+    assert written.passes == math.ceil((len(written.tokens) - 3) / 4)
+
+
+def test_where_rounding_refused_a_word_nothing_is_missing():
     p = torch.tensor([0.75, 0.25])
-    assert torch.equal(missing_part(p, p), p), (
-        "where rounding refused a word, nothing is missing, and 0 / 0 is NaN"
-    )
+    assert torch.equal(missing_part(p, p), p), "0 / 0 is NaN"
 
 
 def test_a_cache_forgets_its_end_and_goes_on_from_there():
-    cache, (first, second) = KeyValueCache(1, 2, 5, 3), torch.randn(2, 1, 2, 3, 3)
-    cache.append(first, first)
+    cache, first, second = KeyValueCache(1, 2, 5, 3), *torch.randn(2, 1, 2, 3, 3)
+    cache.append(first, -first)
     cache.truncate(1)
-    keys, values = cache.append(second, second)
-    assert torch.equal(keys, torch.cat([first[:, :, :1], second], dim=2)) and torch.equal(
-        keys, values
-    )
+    keys, values = cache.append(second, -second)
+    assert torch.equal(keys, torch.cat([first[:, :, :1], second], dim=2))
+    assert torch.equal(values, -keys)
     with pytest.raises(ValueError, match="between 0 and the 4 positions there: got 5"):
         cache.truncate(5)
     cache.truncate(0)
@@ -173,14 +154,12 @@ def test_a_cache_forgets_its_end_and_goes_on_from_there():
 
 
 def assert_accounts_balance(engine, asked):
-    """A block has as many readers as tables in which it stands; who waits has none; who came first
-    is served first.
-    """
-    cache, reading = engine.cache, Counter(block for text in engine.running for block in text.table)
+    """A block has as many readers as tables have it; who came first is served first."""
+    cache, reading = engine.cache, Counter()
+    for text in engine.running:
+        reading.update(text.table)
+        assert len(text.table) == math.ceil(text.stored / cache.block_size)
     assert cache.readers == [reading[block] for block in range(len(cache.readers))]
-    assert all(
-        len(text.table) == math.ceil(text.stored / cache.block_size) for text in engine.running
-    )
     assert not any(text.table or text.stored for text in engine.waiting)
     places = [asked.index(text) for text in (*engine.running, *engine.waiting)]
     assert places == sorted(places), "the newest is preempted, and is the first to come back"
@@ -202,27 +181,24 @@ written_alone = functools.cache(generate)
 
 
 def serve(seed):
-    """Random requests at random times -> in how many steps a text was preempted, and in how many
-    blocks were shared.
-    """
+    """Random requests at random times; counts steps with a text preempted, with blocks shared."""
     rng, model, happened = random.Random(seed), WRITERS[seed % 5], Counter()
-    size, limit, users, asked, expected = rng.choice((1, 2, 3, 5)), 9, 6, [], []
-    num_blocks = rng.randint(math.ceil(limit / size), 2 * math.ceil(limit / size))
+    size, limit, asked, expected = rng.choice((1, 2, 3, 5)), 9, [], []
+    fewest = math.ceil(limit / size)
     share = rng.random() < 0.7
-    engine = Engine(model, num_blocks, size, share=share)
+    engine = Engine(model, rng.randint(fewest, 2 * fewest), size, share=share)
     engine.cache.keys.fill_(math.nan)  # what no text has written must not be read
     engine.cache.values.fill_(math.nan)
-    while len(asked) < users or engine.waiting or engine.running:
-        if len(asked) < users and rng.random() < 0.7:
-            prompt = tuple(
-                rng.choices(VOCABULARY[4:6], k=rng.randint(0, 5))
-            )  # two words, so that many begin alike
+    while len(asked) < 6 or engine.waiting or engine.running:
+        if len(asked) < 6 and rng.random() < 0.7:
+            # Two words, so that many begin alike.
+            prompt = tuple(rng.choices(VOCABULARY[4:6], k=rng.randint(0, 5)))
             asked.append(engine.add(prompt, rng.choice((limit, len(prompt) + 2))))
             expected.append(written_alone(model, prompt, asked[-1].limit))
         before = list(engine.running)
         engine.step()  # now and then with nobody there
-        happened["preempted"] += any(text in engine.waiting for text in before)
         shared = sum(readers > 1 for readers in engine.cache.readers)
+        happened["preempted"] += any(text in engine.waiting for text in before)
         happened["shared"] += shared > 0
         happened["two blocks shared"] += shared > 1
         assert share or not shared
@@ -233,69 +209,67 @@ def serve(seed):
 
 def test_each_user_gets_what_generate_writes_whoever_else_asks_and_however_few_blocks_there_are():
     happened = sum(map(serve, range(200)), Counter())
-    assert min(happened[kind] for kind in ("preempted", "shared", "two blocks shared")) > 50, (
-        happened
-    )
+    assert len(happened) == 3 and min(happened.values()) > 50, happened
 
 
-def test_four_requests_in_four_blocks_step_by_step():
-    """Each has <start> and a word, and gets three words. In one piece two fit, in blocks of two all
-    four, once.
-    """
-    for num_blocks, size, running in ((2, 4, [2, 2, 0, 2, 2, 0]), (4, 2, [4, 2, 0, 2, 0])):
-        engine = Engine(long_model(9).double(), num_blocks, size)
-        asked, found = [engine.add([word], limit=4) for word in VOCABULARY[4:8]], []
-        while engine.waiting or engine.running:
-            engine.step()
-            found.append(len(engine.running))
-            assert_accounts_balance(engine, asked)
-        assert found == running and all(len(text.tokens) == 5 for text in asked)
+@pytest.mark.parametrize(
+    ("num_blocks", "size", "running"),
+    [(2, 4, [2, 2, 0, 2, 2, 0]), (4, 2, [4, 2, 0, 2, 0])],  # in one piece two fit, at first four
+)
+def test_four_requests_in_four_blocks_step_by_step(num_blocks, size, running):
+    """Each has <start> and a word, and gets three words."""
+    engine = Engine(long_model(9).double(), num_blocks, size)
+    asked = [engine.add([word], limit=4) for word in VOCABULARY[4:8]]
+    for expected in running:
+        engine.step()
+        assert len(engine.running) == expected
+        assert_accounts_balance(engine, asked)
+    assert [len(text.tokens) for text in asked] == [5] * 4
 
 
 def test_full_blocks_are_found_by_all_that_stands_before_their_end_until_they_are_taken():
     cache = PagedCache(1, 5, 2, 2, 3, like=torch.zeros(1), share=True)
     one, like_it, other = Text([7, 8, 9, 8, 7, 9]), Text([7, 8, 9, 8, 7, 9]), Text([8, 8, 9, 8])
     assert cache.take(one) and cache.take(like_it)
-    assert like_it.table[:2] == one.table[:2] and like_it.table[2] != one.table[2], (
-        "the last word must be computed"
-    )
+    assert like_it.table[:2] == one.table[:2]
+    assert like_it.table[2] != one.table[2], "the last word must be computed"
     assert (like_it.stored, len(cache.free)) == (4, 1)
-    assert not cache.take(other) and not other.table, (
-        "its second block holds what it needs behind another first"
-    )
+    assert not cache.take(other) and not other.table, "a second block behind another first"
     cache.give_back(like_it)
     cache.give_back(one)
-    assert len(cache.free) == 5 and cache.take(like_it) and like_it.stored == 4, (
-        "free blocks are found as well"
-    )
+    assert len(cache.free) == 5
+    assert cache.take(like_it) and like_it.stored == 4, "free blocks are found as well"
     cache.give_back(like_it)
     assert cache.take(Text(5 * [1, 1])) and not cache.found(one.tokens)
 
 
-def test_requests_that_could_never_be_served_are_refused():
-    engine = Engine(LARGE, 4, 5)
-    for prompt, limit, rule in (
+@pytest.mark.parametrize(
+    ("prompt", "limit", "rule"),
+    [
         (["the"], 1, "above the 1 of the prompt.* got 1"),
         (["the"], 2.5, "whole number of words.* got 2.5"),
         (["the", "teh"], 9, '"teh" is not among the 97 words'),
         ([], 35, "34 positions of the model: got 35"),
         ([], 21, "20 places of all blocks: got 21; make more blocks"),
-    ):
-        with pytest.raises(ValueError, match=rule):
-            engine.add(prompt, limit)
+    ],
+)
+def test_requests_that_could_never_be_served_are_refused_and_others_are_served(prompt, limit, rule):
+    engine = Engine(LARGE, 4, 5)
+    with pytest.raises(ValueError, match=rule):
+        engine.add(prompt, limit)
     served = engine.add(["the"], limit=9)
     engine.run()
-    assert decode(served.tokens[1:]) == generate(LARGE, ["the"], 9) and not engine.running, (
-        "others are served"
-    )
-    two, text = torch.zeros(2, 2, 4), Text([7])
-    assert engine.cache.take(text)
-    for key, value, shapes in (
-        (two, two[:1], "(2, 2, 4) and (1, 2, 4)"),
-        (two[:1], two, "(1, 2, 4) and (2, 2, 4)"),
-    ):
-        with pytest.raises(ValueError, match=re.escape(f"must be (1, 2, 4): got {shapes}")):
-            engine.cache.store(0, key, value, [text])
+    assert decode(served.tokens[1:]) == generate(LARGE, ["the"], 9) and not engine.running
+
+
+def test_keys_and_values_of_another_shape_are_refused():
+    cache, text = PagedCache(1, 5, 2, 2, 4, like=torch.zeros(1), share=True), Text([7])
+    cache.take(text)
+    two = torch.zeros(2, 2, 4)
+    for key, value in ((two, two[:1]), (two[:1], two)):
+        rule = f"must be (1, 2, 4): got {tuple(key.shape)} and {tuple(value.shape)}"
+        with pytest.raises(ValueError, match=re.escape(rule)):
+            cache.store(0, key, value, [text])
 
 
 def test_a_limit_that_nobody_names_is_that_of_generate():
@@ -305,49 +279,40 @@ def test_a_limit_that_nobody_names_is_that_of_generate():
 # ---- fewer keys and values
 
 D_C, D_R = 11, 4
-ATTENTION, X = (
-    LatentAttention(H * D_K, H, D_C, D_R).double(),
-    torch.randn(B, T, H * D_K, dtype=torch.float64),
-)
+ATTENTION = LatentAttention(H * D_K, H, D_C, D_R).double()
+X = torch.randn(B, T, H * D_K, dtype=torch.float64)
 
 
 def test_absorbed_makes_no_keys_of_the_past():
-    """One more word in the cache costs its products with the query and the weights, and no product
-    with a matrix.
-    """
-    costs = [
-        count_operations(ATTENTION.decode, X[:, :1], X.new_zeros(B, past, D_C + D_R))
-        for past in (13, 14)
-    ]
-    assert costs[1] - costs[0] == 2 * B * H * (D_C + D_R + D_C)
+    """One more word in the cache costs its products with query and weights alone."""
+    shorter, longer = torch.zeros(2, B, 14, D_C + D_R, dtype=torch.float64)
+    more = count_operations(ATTENTION.decode, X[:, :1], longer)
+    less = count_operations(ATTENTION.decode, X[:, :1], shorter[:, 1:])
+    assert more - less == 2 * B * H * (D_C + D_R + D_C)
 
 
 def test_cards_have_one_answer():
-    shown_first, blank = Cards.COLOURS * Cards.LETTERS, Cards.COLOURS * Cards.LETTERS + Cards.DIGITS
-    for rows, wanted in zip(
-        *(part.tolist() for part in Cards.draw(5, torch.Generator().manual_seed(0))), strict=True
-    ):
-        shown = {
-            letter: digit - shown_first
-            for *letters, digit in rows[: Cards.CARDS]
-            for letter in letters
-        }
-        assert len(shown) == Cards.CARDS * Cards.COLOURS, (
-            "a letter of a colour stands on one card only"
-        )
-        assert [
-            [shown[letter] for letter in letters] for *letters, _ in rows[Cards.CARDS :]
-        ] == wanted
-        assert {row[-1] for row in rows[Cards.CARDS :]} == {blank}, "questions show no digit"
+    first_digit = Cards.COLOURS * Cards.LETTERS
+    symbols, answers = Cards.draw(5, torch.Generator().manual_seed(0))
+    for rows, wanted in zip(symbols.tolist(), answers.tolist(), strict=True):
+        shown = {}
+        for *letters, digit in rows[: Cards.CARDS]:
+            shown |= dict.fromkeys(letters, digit - first_digit)
+        # A letter of a colour stands on one card only.
+        assert len(shown) == Cards.CARDS * Cards.COLOURS
+        for (*letters, nothing), digits in zip(rows[Cards.CARDS :], wanted, strict=True):
+            assert [shown[letter] for letter in letters] == digits
+            assert nothing == first_digit + Cards.DIGITS, "questions show no digit"
 
 
 def test_numbers_kept():
-    modules = {way: make(64, 4) for way, make in shared_keys.WAYS.items()}
-    latent = modules.pop("latent").project(torch.zeros(1, 1, 64))[2]
-    kept = {
-        way: module.w_k.out_features + module.w_v.out_features for way, module in modules.items()
-    }
-    assert kept | {"latent": latent.size(-1)} == shared_keys.KEPT
+    for way, make_attention in shared_keys.WAYS.items():
+        module = make_attention(64, 4)
+        if way == "latent":
+            kept = module.project(torch.zeros(1, 1, 64))[2].size(-1)
+        else:
+            kept = module.w_k.out_features + module.w_v.out_features
+        assert kept == shared_keys.NUMBERS_KEPT[way]
 
 
 # ---- rolling and longer
@@ -369,29 +334,24 @@ FULL.append(*torch.zeros(2, B, H, 2, D_K))
 def test_positions_are_those_of_the_mask_and_places_are_counted_within_the_cache(window, first):
     """Every position takes what it keeps out of the whole past, and numbers it from 0 on."""
     torch.manual_seed(7)
-    attention, x = RotaryHeads(H * D_K, H).double(), torch.randn(B, T, H * D_K, dtype=torch.float64)
-    query, key, value = (
-        split_heads(w(x), H) for w in (attention.w_q, attention.w_k, attention.w_v)
-    )
+    attention = RotaryHeads(H * D_K, H).double()
+    x = torch.randn(B, T, H * D_K, dtype=torch.float64)
+    query = split_heads(attention.w_q(x), H)
+    key = split_heads(attention.w_k(x), H)
+    value = split_heads(attention.w_v(x), H)
     cache, turns = rolling(window, first), rotary_attention.frequencies(D_K).double()
     for i, row in enumerate(streaming_mask(T, window, first)):
         kept = row.nonzero()[:, 0]
         places = torch.arange(len(kept))
-        turned = (
-            rotary(query[:, :, i : i + 1], places[-1:], turns),
-            rotary(key[:, :, kept], places, turns),
-        )
-        heads, _ = scaled_dot_product_attention(*turned, value[:, :, kept])
-        near(
-            attention(x[:, i : i + 1], cache=cache)[0],
-            attention.w_o(merge_heads(heads)),
-            share=1e-10,
-        )
+        asking = rotary(query[:, :, i : i + 1], places[-1:], turns)
+        turned = rotary(key[:, :, kept], places, turns)
+        heads, _ = scaled_dot_product_attention(asking, turned, value[:, :, kept])
+        output, _ = attention(x[:, i : i + 1], cache=cache)
+        near(output, attention.w_o(merge_heads(heads)), share=1e-10)
         assert sorted(cache.positions.tolist()) == kept.tolist()
-        assert all(
-            p == s if p < first else (p - first) % window == s - first
-            for s, p in enumerate(cache.positions)
-        )
+        for slot, position in enumerate(cache.positions.tolist()):
+            rolls = position >= first
+            assert slot == (first + (position - first) % window if rolls else position)
 
 
 @pytest.mark.parametrize(
@@ -424,42 +384,41 @@ def test_what_caches_and_latent_attention_cannot_do_is_said(refused, rule):
 @pytest.mark.parametrize("stretch", [1, 2.5, 8])
 def test_frequencies_pair_by_pair(stretch):
     """The specification: one pair at a time, in words of the papers."""
-    found = {way: rotary_attention.frequencies(SIZE, way, stretch).tolist() for way in WAYS}
-    for i, plain in enumerate(found[AS_TRAINED]):
-        assert plain == pytest.approx(10000 ** (-2 * i / SIZE), rel=1e-5)
-        assert found[INTERPOLATED][i] == pytest.approx(plain / stretch)
-        assert found[NTK][i] == pytest.approx(
-            plain * stretch ** (-i / (SIZE / 2 - 1)), rel=1e-5
-        )  # last: / s
+    found = [rotary_attention.frequencies(SIZE, way, stretch).tolist() for way in STRETCHES]
+    for i, turns in enumerate(zip(*found, strict=True)):
+        plain = 10000 ** (-2 * i / SIZE)
+        ntk_aware = plain * stretch ** (-i / (SIZE / 2 - 1))  # the last: / stretch
         rounds = TRAINED * plain / (2 * math.pi)
-        slowed = (
-            1 if rounds >= 2 else 0 if rounds <= 1 else rounds - 1
-        )  # share of the plain frequency that is kept
-        assert found[PARTS][i] == pytest.approx(slowed * plain + (1 - slowed) * plain / stretch)
+        kept = min(max(rounds - 1, 0), 1)  # share of the plain frequency
+        by_parts = kept * plain + (1 - kept) * plain / stretch
+        assert turns == pytest.approx((plain, plain / stretch, ntk_aware, by_parts), rel=1e-5)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_heads_are_attention_with_turned_queries_and_keys(way):
+@pytest.mark.parametrize("mask", [None, torch.arange(11) % 4 != 1])
+@pytest.mark.parametrize("way", STRETCHES)
+def test_heads_are_attention_with_turned_queries_and_keys(way, mask):
     """By complex numbers and torch's own attention; with a mask of words that nobody sees."""
     torch.manual_seed(0)
     module, x = RotaryHeads(3 * SIZE, 3).double(), torch.randn(2, 11, 3 * SIZE, dtype=torch.float64)
     module.way, module.stretch = way, 4
     angle = torch.arange(11)[:, None] * rotary_attention.frequencies(SIZE, way, 4).double()
 
-    def turned(heads):
-        pairs = torch.view_as_complex(heads.unflatten(-1, (-1, 2)).contiguous())
-        return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
+    def turned(projection):
+        heads = split_heads(projection(x), 3).unflatten(-1, (-1, 2)).contiguous()
+        turns = torch.polar(torch.ones_like(angle), angle)
+        return torch.view_as_real(torch.view_as_complex(heads) * turns).flatten(-2)
 
-    query, key, value = (split_heads(w(x), 3) for w in (module.w_q, module.w_k, module.w_v))
-    scale = (0.1 * math.log(4) + 1) ** 2 if way == PARTS else 1
-    for mask in (None, torch.arange(11) % 4 != 1):
-        seen = causal_mask(11) if mask is None else causal_mask(11) & mask
-        heads = F.scaled_dot_product_attention(
-            turned(query) * scale, turned(key), value, attn_mask=seen
-        )
-        output, weights = module(x, mask if mask is None else mask.expand(11, 11))
-        near(output, module.w_o(merge_heads(heads)), share=1e-10)
-        assert not weights[..., ~seen].any()
+    scale = (0.1 * math.log(4) + 1) ** 2 if "YaRN" in way else 1
+    query, key, value = (
+        turned(module.w_q) * scale,
+        turned(module.w_k),
+        split_heads(module.w_v(x), 3),
+    )
+    seen = causal_mask(11) if mask is None else causal_mask(11) & mask
+    heads = F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+    output, weights = module(x, None if mask is None else mask.expand(11, 11))
+    near(output, module.w_o(merge_heads(heads)), share=1e-10)
+    assert not weights[..., ~seen].any()
 
 
 def test_the_words_to_copy_stand_three_places_back():
