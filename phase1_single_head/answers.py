@@ -4,8 +4,7 @@ right if it passes.
 Its docstring has the three hints and the usual mistakes, edits of its text: see
 shared/exercise_checker/exercise.py. Lessons tell you to change files of the course and see what
 happens. So the solutions are written out here and use none of these files: a change that is left
-over cannot make a right answer wrong.
-"""
+over cannot make a right answer wrong."""
 
 import math
 
@@ -53,25 +52,34 @@ def score_by_hand() -> Tensor:
 HIDDEN = """
     mask inverted: True means may attend; your weights sit on the hidden keys
         ~mask & ~blind => mask & ~blind
-    mask after softmax: hidden keys took their share of 1 before you hid them; hide the scores, not the weights
+    mask after softmax: hidden keys took their share of 1 before you hid them; hide the scores, not
+    the weights
         ~mask & ~blind => blind
         and masked_fill(blind, 0.0) => masked_fill(~mask, 0.0)
     hidden scores set to 0: e⁰ = 1 is a weight like any other; only e to -inf is 0
         -math.inf => 0.0
-    a mask added as 1 and 0: that hides nothing; what is added must be 0 where a key is visible, and -inf elsewhere
+    a mask added as 1 and 0: that hides nothing; what is added must be 0 where a key is visible, and
+    -inf elsewhere
         scores.masked_fill(~mask & ~blind, -math.inf) => scores + mask
-    hidden scores set to a finite number: with -1e9, say, visible scores below it lose to the hidden; use -inf
+    hidden scores set to a finite number: with -1e9, say, visible scores below it lose to the
+    hidden; use -inf
         -math.inf => -1000000000.0
-    hidden scores take part: next to a far higher one all that is visible rounds to 0; hide first, whatever comes next
+    hidden scores take part: next to a far higher one all that is visible rounds to 0; hide first,
+    whatever comes next
         ~mask & ~blind => blind
-        and torch.softmax(scores, dim=-1).mask => (w := scores.softmax(-1) * mask).div(w.sum(-1, True)).mask
-    scores clamped: that makes unequal scores equal; take the largest visible score of a row off all of them instead
+        and torch.softmax(scores, dim=-1).mask => (w := scores.softmax(-1) * mask).div(w.sum(-1,
+        True)).mask
+    scores clamped: that makes unequal scores equal; take the largest visible score of a row off all
+    of them instead
         scores.masked_fill => scores.clamp(-50, 50).masked_fill
-    exp overflows: e^1000 is inf, and inf / inf NaN; take the largest visible score off the row first, not the mean
+    exp overflows: e^1000 is inf, and inf / inf NaN; take the largest visible score off the row
+    first, not the mean
         torch.softmax(scores, dim=-1).mask => (scores.exp() / scores.exp().sum(-1, True)).mask
-        torch.softmax(scores, dim=-1).mask => (scores.exp() / scores.exp().sum(-1, True)).nan_to_num(0).mask
+        torch.softmax(scores, dim=-1).mask => (scores.exp() / scores.exp().sum(-1,
+        True)).nan_to_num(0).mask
         ~mask & ~blind => blind
-        and torch.softmax(scores, dim=-1).mask => (w := scores.exp() * mask).div(w.sum(-1, True)).mask
+        and torch.softmax(scores, dim=-1).mask => (w := scores.exp() * mask).div(w.sum(-1,
+        True)).mask
     NaN where a query sees nothing: softmax of only -inf is 0 / 0; give such a row weights of 0
         ~mask & ~blind => ~mask
         and masked_fill(blind, 0.0) => mul(1)
@@ -81,20 +89,24 @@ HIDDEN = """
 """
 
 SOFTMAX = """
-    softmax over the wrong axis: each query shares out 1 over the keys, so rows must sum to 1; your columns do
+    softmax over the wrong axis: each query shares out 1 over the keys, so rows must sum to 1; your
+    columns do
         torch.softmax(scores, dim=-1).mask => torch.softmax(scores, dim=-2).mask
     exponentials not divided by their sum: the weights of a query are shares of 1
         torch.softmax(scores, dim=-1).mask => scores.exp().mask
-    no softmax: the scores were divided by their sum; take e to each visible score first, and divide after that
+    no softmax: the scores were divided by their sum; take e to each visible score first, and divide
+    after that
         scores.masked_fill(~mask & ~blind, -math.inf) => scores.masked_fill(~mask, 0)
         and torch.softmax(scores, dim=-1).mask => (scores / scores.sum(-1, True)).mask
         ~mask & ~blind => blind
-        and torch.softmax(scores, dim=-1).masked_fill(blind => (scores / scores.sum(-1, True)).masked_fill(~mask
+        and torch.softmax(scores, dim=-1).masked_fill(blind => (scores / scores.sum(-1,
+        True)).masked_fill(~mask
 """
 
 
 def some_hidden(t_q: int, t_k: int) -> Tensor:
-    """Every row and every column has visible and hidden places, and the transpose is another mask."""
+    """Every row and every column has visible and hidden places, and the transpose is another
+    mask."""
     return (torch.arange(t_q)[:, None] + 3 * torch.arange(t_k)) % 5 < 3
 
 
@@ -120,12 +132,14 @@ def softmax_cases() -> list[Case]:
 
 @exercise("weights", softmax_cases, HIDDEN + SOFTMAX)
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """e to minus infinity is 0. So give a hidden key the score -inf, before the softmax: the
-    visible share the whole 1.
+    """
+    e to minus infinity is 0. So give a hidden key the score -inf, before the softmax: the visible
+    share the whole 1.
 
     (T_q, T_k)   the scores, with -inf where the mask is False
     (T_q, T_k)   their softmax over the last axis, that of the keys
-    (T_q, T_k)   the same, with 0 wherever the mask is False: a row that sees nothing came out as NaN
+    (T_q, T_k)   the same, with 0 wherever the mask is False: a row that sees nothing came out as
+                 NaN
 
     for i in range(T_q):
         visible = [j for j in range(T_k) if mask[i, j]]
@@ -143,29 +157,38 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 SCALED = """
-    softmax over the wrong axis: each query shares out 1 over the keys, so rows must sum to 1; your columns do
+    softmax over the wrong axis: each query shares out 1 over the keys, so rows must sum to 1; your
+    columns do
         masked_softmax(scores, mask) => torch.softmax(scores, dim=-2)
-    softmax missing: these are scores; a weight is e to its score, divided by the sum of these over the keys
+    softmax missing: these are scores; a weight is e to its score, divided by the sum of these over
+    the keys
         masked_softmax(scores, mask) => scores
-    no softmax: the scores were divided by their sum; take e to each visible score first, and divide after that
+    no softmax: the scores were divided by their sum; take e to each visible score first, and divide
+    after that
         masked_softmax(scores, mask) => scores / scores.sum(-1, True)
-    not divided by √d_k: the dot products are too large by that factor, so the softmax comes out too sharp
+    not divided by √d_k: the dot products are too large by that factor, so the softmax comes out too
+    sharp
         query / math.sqrt(query.size(-1)) => query
-    divided by d_k: divide by its root: a sum of d_k products of unit variance has a standard deviation of √d_k
+    divided by d_k: divide by its root: a sum of d_k products of unit variance has a standard
+    deviation of √d_k
         math.sqrt(query.size(-1)) => query.size(-1)
-    divided by another size than √d_k: a dot product of query and key has d_k terms, whatever d_model and T_k
+    divided by another size than √d_k: a dot product of query and key has d_k terms, whatever
+    d_model and T_k
         math.sqrt(query.size(-1)) => math.sqrt(key.size(-2))
         math.sqrt(query.size(-1)) => math.sqrt(11)
         math.sqrt(query.size(-1)) => 8
     softmax before the division: divide the scores; divided weights do not sum to 1
         query / math.sqrt(query.size(-1)) => query
         and masked_softmax(scores, mask) => masked_softmax(scores, mask) / math.sqrt(query.size(-1))
-    cosine in place of the dot product: a long key may count more: do not divide by the lengths of the vectors
-        query @ key.transpose(-2, -1) => query / query.norm(dim=-1)[..., None] @ (key / key.norm(dim=-1)[..., None]).mT
+    cosine in place of the dot product: a long key may count more: do not divide by the lengths of
+    the vectors
+        query @ key.transpose(-2, -1) => query / query.norm(dim=-1)[..., None] @ (key /
+        key.norm(dim=-1)[..., None]).mT
 """
 ATTEND = HIDDEN + SCALED
 EQUAL_LENGTHS = """
-    K Qᵀ instead of Q Kᵀ: rows belong to queries, columns to keys; weights[i, j] is how query i weighs key j
+    K Qᵀ instead of Q Kᵀ: rows belong to queries, columns to keys; weights[i, j] is how query i
+    weighs key j
         query @ key.transpose(-2, -1) => key @ query.transpose(-2, -1)
 """
 ATTENTION = "output, weights"
@@ -180,7 +203,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
 
 
 D_K, D_MODEL, D_V = 3, 11, 13  # the 11 stands in SCALED, too: a root of d_model
-LARGE = -1e13  # times w_q: some visible scores are below any number that should hide, some hidden ones far above them
+# Times w_q: some visible scores lie below any number that should hide, and some hidden ones far
+# above them.
+LARGE = -1e13
 
 
 def self_attention_cases() -> list[Case]:
@@ -197,11 +222,12 @@ def self_attention_cases() -> list[Case]:
 def self_attention(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, mask: Tensor | None = None
 ) -> Pair:
-    """Three matrix products make queries, keys and values of x. That every query meets every key
-    is one more product.
+    """
+    Three matrix products make queries, keys and values of x. That every query meets every key is
+    one more product.
 
     query, key, value   x times w_q, w_k, w_v            (T, d_k), (T, d_k), (T, d_v)
-    scores              query times key, transposed      (T, d_k) @ (d_k, T) -> (T, T); divided by √d_k
+    scores   query times key, transposed   (T, d_k) @ (d_k, T) -> (T, T); divided by √d_k
     weights             exercise 2, of scores and mask   (T, T)
     output              weights times value              (T, T) @ (T, d_v) -> (T, d_v)
 
@@ -235,8 +261,9 @@ def additive_cases() -> list[Case]:
 
 @exercise(ATTENTION, additive_cases)
 def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, v: Tensor) -> Pair:
-    """Each pair of a query and a row of the memory has hidden units of its own: a table of pairs,
-    each entry a vector.
+    """
+    Each pair of a query and a row of the memory has hidden units of its own: a table of pairs, each
+    entry a vector.
 
     asks      query times w_q, [:, None]    (T_q, 1, d_hidden)
     answers   memory times w_k, [None]      (1, T_k, d_hidden)
@@ -248,10 +275,12 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
     for i in range(T_q):
         for j in range(T_k):
             hidden = tanh(query[i] @ w_q + memory[j] @ w_k)                      # d_hidden numbers
-            scores[i, j] = sum(v[c] * hidden[c] for c in range(d_hidden))        # no division by a root here
+            # no division by a root here
+            scores[i, j] = sum(v[c] * hidden[c] for c in range(d_hidden))
         for j in range(T_k):
             weights[i, j] = exp(scores[i, j]) / sum(exp(scores[i, k]) for k in range(T_k))
-        output[i] = sum(weights[i, j] * memory[j] for j in range(T_k))           # the memory is its own value
+        # the memory is its own value
+        output[i] = sum(weights[i, j] * memory[j] for j in range(T_k))
 
     tanh missing: then the query adds the same to all scores of its row and softmax drops it: every
     row is the same
@@ -283,17 +312,19 @@ def position_cases() -> list[Case]:
 
 @exercise("encoding", position_cases, tolerance=1e-3)
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
-    """First a table of angles, the two columns of a pair alike. Then the sine in even columns, the
+    """
+    First a table of angles, the two columns of a pair alike. Then the sine in even columns, the
     cosine in odd ones.
 
     column   0, 1, 2, 3, ...                        (d_model,)
     2i       0, 0, 2, 2, ...: column // 2 * 2       (d_model,)
     angle    position / 10000 ** (2i / d_model)     (length, 1) and (d_model,) -> (length, d_model)
-    result   sine where column % 2 is 0, else cosine: torch.where; nothing is left to do for an odd d_model
+    result   sine where column % 2 is 0, else cosine: torch.where; nothing is left to do for an odd
+             d_model
 
     for position in range(length):
         for column in range(d_model):
-            i = column // 2                                    # columns 0 and 1 are pair 0, then come 2 and 3
+            i = column // 2  # columns 0 and 1 are pair 0, then come 2 and 3
             angle = position / 10000 ** (2 * i / d_model)
             encoding[position, column] = sin(angle) if column % 2 == 0 else cos(angle)
 
@@ -347,13 +378,15 @@ def cross_attention(
     w_o: Tensor,
     mask: Tensor | None = None,
 ) -> Pair:
-    """It is exercise 3 with two inputs. x asks: queries are made of x. The context answers: keys
-    and values are its own.
+    """
+    It is exercise 3 with two inputs. x asks: queries are made of x. The context answers: keys and
+    values are its own.
 
     query        x times w_q                        (T_q, d_k)
     key, value   context times w_k and w_v          (T_k, d_k), (T_k, d_v)
     weights      as in exercise 3                   (T_q, T_k)
-    output       weights times value, then w_o      (T_q, T_k) @ (T_k, d_v) @ (d_v, d_model) -> (T_q, d_model)
+    output       weights times value, then w_o      (T_q, T_k) @ (T_k, d_v) @ (d_v, d_model) ->
+                 (T_q, d_model)
 
     for i in range(T_q):
         for j in range(T_k):
@@ -385,5 +418,6 @@ EXERCISES = (
     cross_attention,
 )
 AFTERWARDS = """\
-You can now write attention from tensors alone, within one text and between two, and tell a model where a word stands.
-Next is phase2_multi_head/README.md, where one row of weights for each word becomes several."""
+You can now write attention from tensors alone, within one text and between two, and tell a model
+where a word stands. Next is phase2_multi_head/README.md, where one row of weights for each word
+becomes several."""

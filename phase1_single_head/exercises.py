@@ -1,5 +1,4 @@
-"""Exercises of phase 1: write the parts of attention yourself, and hear what is wrong, not only
-that something is.
+"""Exercises of phase 1: write the parts of attention yourself, and hear what is wrong.
 
     python phase1_single_head/exercises.py --help      says how; answers.py has spoilers
 
@@ -24,7 +23,8 @@ def score_by_hand() -> list[float]:
 
     1. three scores: the dot products q · k
     2. each of them divided by √d_k; here d_k = 4
-    3. three weights: e to each of these, divided by the sum of the three. e ≈ 2.72, e² ≈ 7.39, e³ ≈ 20.1, e⁴ ≈ 54.6
+    3. three weights: e to each of these, divided by the sum of the three
+    e ≈ 2.72, e² ≈ 7.39, e³ ≈ 20.1, e⁴ ≈ 54.6
 
     Put the three weights in place of the dots, to two decimals. Guess first: does key 2, with its
     score of 0, get any?
@@ -51,8 +51,10 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
 def self_attention(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Exercise 3: every position of a sequence asks all positions, one head. All inputs are
-    float64. Lesson: 3. Queries, keys and values · medium · 60 min
+    """Exercise 3: every position of a sequence asks all positions, one head.
+    Lesson: 3. Queries, keys and values · medium · 60 min
+
+    All inputs are float64.
 
     x          (T, d_model)
     w_q, w_k   (d_model, d_k)
@@ -72,8 +74,8 @@ def self_attention(
 def additive_attention(
     query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, v: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Exercise 4: the first attention, in which a small network scores each pair (Bahdanau et al.
-    2014). Lesson: before/README.md · hard · 75 min
+    """Exercise 4: the first attention: a small network scores each pair (Bahdanau et al. 2014).
+    Lesson: before/README.md · hard · 75 min
 
     query    (T_q, d_query)         w_q   (d_query, d_hidden)
     memory   (T_k, d_memory)        w_k   (d_memory, d_hidden)        v   (d_hidden,)
@@ -111,7 +113,9 @@ def cross_attention(
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Exercise 6: one sequence asks, another answers, as when a translation looks at its source.
-    Inputs are float64. Lesson: 8. What is added to the word · easy · 30 min
+    Lesson: 8. What is added to the word · easy · 30 min
+
+    Inputs are float64.
 
     x          (T_q, d_model)       asks
     context    (T_k, d_model)       answers; it may be longer or shorter than x

@@ -3,8 +3,7 @@ right if it passes.
 
 Its docstring has the three hints and the usual mistakes, edits of its text: see
 shared/exercise_checker/exercise.py. The solutions use no file that lessons tell you to change: see
-phase1_single_head/answers.py.
-"""
+phase1_single_head/answers.py."""
 
 import math
 from collections.abc import Callable
@@ -36,10 +35,14 @@ def real_tokens(*lengths: int) -> Tensor:
 
 
 SPLIT_UP = """
-    split without transpose: view keeps the order of memory, so a head gets whole positions; cut, then transpose
-        x.view(batch, length, num_heads, d_model // num_heads) => x.reshape(batch, num_heads, length, -1).swapdims(1, 2)
-    heads interleaved: head h owns d_k columns in a row, h * d_k to (h + 1) * d_k, not every H-th: mind which comes last
-        x.view(batch, length, num_heads, d_model // num_heads) => x.view(batch, length, -1, num_heads).mT
+    split without transpose: view keeps the order of memory, so a head gets whole positions; cut,
+    then transpose
+        x.view(batch, length, num_heads, d_model // num_heads) => x.reshape(batch, num_heads,
+        length, -1).swapdims(1, 2)
+    heads interleaved: head h owns d_k columns in a row, h * d_k to (h + 1) * d_k, not every H-th:
+    mind which comes last
+        x.view(batch, length, num_heads, d_model // num_heads) => x.view(batch, length, -1,
+        num_heads).mT
 """
 
 
@@ -50,8 +53,9 @@ def split_cases() -> list[Case]:
 
 @exercise("heads", split_cases, SPLIT_UP)
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """First cut the last axis in two, heads and numbers of a head. Then exchange heads and
-    positions: no cut can do that.
+    """
+    First cut the last axis in two, heads and numbers of a head. Then exchange heads and positions:
+    no cut can do that.
 
     (B, T, d_model)   the input
     (B, T, H, d_k)    the last axis cut in two: view, reshape or unflatten
@@ -59,7 +63,7 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
     for h in range(H):
         for c in range(d_k):
-            heads[:, h, :, c] = x[:, :, h * d_k + c]                         # of all sequences and positions
+            heads[:, h, :, c] = x[:, :, h * d_k + c]  # of all sequences and positions
 
     axes in the wrong order: the numbers are in the right groups; move the axes to (B, H, T, d_k)
         return x.transpose(1, 2) => return x
@@ -71,9 +75,11 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 
 MERGE_UP = """
-    merged without transpose: swap H and T back first: as they lie in memory, the positions of one head come first
+    merged without transpose: swap H and T back first: as they lie in memory, the positions of one
+    head come first
         x.transpose(1, 2).flatten(start_dim=2) => x.reshape(x.size(0), x.size(2), -1)
-    merged interleaved: at each position all numbers of head 0 come first, then those of head 1: (B, T, H, d_v)
+    merged interleaved: at each position all numbers of head 0 come first, then those of head 1: (B,
+    T, H, d_v)
         x.transpose(1, 2).flatten(start_dim=2) => x.permute(0, 2, 3, 1).flatten(2)
 """
 
@@ -85,16 +91,18 @@ def merge_cases() -> list[Case]:
 
 @exercise("merged", merge_cases, MERGE_UP)
 def merge_heads(x: Tensor) -> Tensor:
-    """The two steps of exercise 1, backwards: first exchange heads and positions, then make one
-    axis of the last two.
+    """
+    The two steps of exercise 1, backwards: first exchange heads and positions, then make one axis
+    of the last two.
 
     (B, H, T, d_v)   the input
     (B, T, H, d_v)   axes 1 and 2 exchanged: transpose
-    (B, T, H * d_v)  the last two axes joined: reshape or flatten; view refuses, they no longer lie in a row
+    (B, T, H * d_v)  the last two axes joined: reshape or flatten; view refuses, they no longer lie
+                     in a row
 
     for h in range(H):
         for c in range(d_v):
-            merged[:, :, h * d_v + c] = x[:, h, :, c]                        # of all sequences and positions
+            merged[:, :, h * d_v + c] = x[:, h, :, c]  # of all sequences and positions
 
     heads averaged or added up: put them side by side: of a mean or a sum w_o cannot tell which head
     found what
@@ -109,9 +117,11 @@ def merge_heads(x: Tensor) -> Tensor:
 IN_HEADS = (
     ATTEND
     + """
-    softmax over the heads: the last axis has the keys; dim=1 was the right one as long as there were no heads
+    softmax over the heads: the last axis has the keys; dim=1 was the right one as long as there
+    were no heads
         masked_softmax(scores, mask) => torch.softmax(scores, dim=-3)
-    divided by √d_model: each dot product is a sum of d_k = d_model / H products: the root of d_k belongs there
+    divided by √d_model: each dot product is a sum of d_k = d_model / H products: the root of d_k
+    belongs there
         math.sqrt(query.size(-1)) => math.sqrt(query.size(-1) * query.size(-3))
 """
 )
@@ -119,8 +129,7 @@ IN_HEADS = (
 
 def multi_head_cases() -> list[Case]:
     """As many sequences as heads once: there a mask without an axis for the heads runs, on the
-    wrong axis.
-    """
+    wrong axis."""
     two, three = draw((2, 5, 21), (3, 5, 21))
     w_q, *others = draw(*4 * [(21, 21)], seed=1)
     return [
@@ -142,22 +151,27 @@ def multi_head_attention(
     num_heads: int,
     mask: Tensor | None = None,
 ) -> Pair:
-    """Project and cut into heads, attend as in phase 1, join and project. The heads are one more
-    axis in front.
+    """
+    Project and cut into heads, attend as in phase 1, join and project. The heads are one more axis
+    in front.
 
     query, key, value   x @ w_q, x @ w_k, x @ w_v, each cut by exercise 1    3 x (B, H, T, d_k)
     visible             the mask, the same for all heads and queries         (B, T) -> (B, 1, 1, T)
-    heads, weights      attention of phase 1                                 (B, H, T, d_k), (B, H, T, T)
+    heads, weights   attention of phase 1   (B, H, T, d_k), (B, H, T, T)
     output              the heads joined by exercise 2, times w_o            (B, T, d_model)
 
     d_k = d_model // H
     for b in range(B):
         for h in range(H):
-            columns = slice(h * d_k, (h + 1) * d_k) query, key, value = x[b] @ w_q[:, columns], x[b]
-            @ w_k[:, columns], x[b] @ w_v[:, columns] for i in range(T):
+            columns = slice(h * d_k, (h + 1) * d_k)
+            query = x[b] @ w_q[:, columns]
+            key = x[b] @ w_k[:, columns]
+            value = x[b] @ w_v[:, columns]
+            for i in range(T):
                 for j in range(T):
                     scores[i, j] = query[i] @ key[j] / sqrt(d_k)
-            weights[b, h] = masked_softmax(scores, mask[b].expand(T, T))   # the same for every query and head
+            # the same for every query and head
+            weights[b, h] = masked_softmax(scores, mask[b].expand(T, T))
             for i in range(T):
                 head[h][i] = sum(weights[b, h, i, j] * value[j] for j in range(T))
         for i in range(T):
@@ -165,8 +179,8 @@ def multi_head_attention(
 
     split and merged without transpose: view keeps the order of memory; swap T and H both times
         x.view(batch, length, num_heads, d_model // num_heads) => x.reshape(batch, num_heads,
-        length, -1).swapdims(1, 2) and x.transpose(1, 2).flatten(start_dim=2) =>
-        x.reshape(x.size(0), x.size(2), -1)
+        length, -1).swapdims(1, 2)
+        and x.transpose(1, 2).flatten(start_dim=2) => x.reshape(x.size(0), x.size(2), -1)
     mask on the queries: padding is hidden as a key, from every query: the axis of the mask comes
     last, (B, 1, 1, T)
         mask[:, None, None, :] => mask[:, None, :, None]
@@ -205,8 +219,9 @@ def multi_head_attention(
     SPLIT_UP,
 )
 def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Three times as many columns make three vectors at once, side by side. Cut in three first,
-    then each into heads.
+    """
+    Three times as many columns make three vectors at once, side by side. Cut in three first, then
+    each into heads.
 
     wide                x times w_qkv                                  (B, T, 3 * d_model)
     query, key, value   its columns in three equal parts: chunk        3 x (B, T, d_model)
@@ -217,8 +232,8 @@ def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, 
             wide = x[b, t] @ w_qkv                                          # 3 * d_model numbers
             for h in range(H):
                 for c in range(d_k):
-                    query[b, h, t, c], key[b, h, t, c], value[b, h, t, c] = wide[h * d_k + c ::
-                    d_model]
+                    three = wide[h * d_k + c :: d_model]
+                    query[b, h, t, c], key[b, h, t, c], value[b, h, t, c] = three
 
     queries, keys, values in another order: w_q holds the first d_model columns, w_k the next, w_v
     the last
@@ -249,7 +264,8 @@ def grouped_cases() -> list[Case]:
 def grouped_query_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
 ) -> Pair:
-    """Copy the key-value heads, so that every query head has one: the first H / G get head 0. Then
+    """
+    Copy the key-value heads, so that every query head has one: the first H / G get head 0. Then
     attend as before.
 
     shared_by         how many query heads share a head         H / G
@@ -257,7 +273,7 @@ def grouped_query_attention(
     output, weights   attention of phase 1                      (H, T_q, d_v), (H, T_q, T_k)
 
     for h in range(H):
-        g = h // (H // G)                                                   # H = 6, G = 2: 0 0 0 1 1 1
+        g = h // (H // G)  # H = 6, G = 2: 0 0 0 1 1 1
         for i in range(T_q):
             for j in range(T_k):
                 scores[i, j] = query[h, i] @ key[g, j] / sqrt(d_k)
@@ -288,8 +304,7 @@ def causal_mask(length: int) -> Tensor:
 
 def half(x: Tensor) -> Tensor:
     """As dropout of 0.5, but a number decides by its own size whether it goes: so each call drops
-    the same ones.
-    """
+    the same ones."""
     stays = (8 * x).floor() % 2 == 0
     return torch.where(stays, 2 * x, 0.0)
 
@@ -327,10 +342,11 @@ def transformer_block(
     dropout: Callable[[Tensor], Tensor] | None = None,
     training: bool = False,
 ) -> Pair:
-    """To the stream x two things are added. Each reads a normalised copy; the stream itself is
-    never normalised.
+    """
+    To the stream x two things are added. Each reads a normalised copy; the stream itself is never
+    normalised.
 
-    norm             over the last axis: F.layer_norm, or mean and var(correction=0) with keepdim=True
+    norm   over the last axis: F.layer_norm, or mean and var(correction=0) with keepdim=True
     mask             the lower triangle, if causal, else None              (T, T)
     found, weights   attention(norm of x, mask)                            (T, d_model), (H, T, T)
     y                x + found, of which some is dropped in training       (T, d_model)
@@ -338,7 +354,7 @@ def transformer_block(
     computed         hidden @ w_2, of which some is dropped in training    (T, d_model)
     output           y + computed                                          (T, d_model)
 
-    def norm(v):                                                         # of one position; nothing is learned
+    def norm(v):  # of one position; nothing is learned
         return (v - v.mean()) / sqrt(((v - v.mean()) ** 2).mean() + 1e-5)
     for i in range(T):
         normed[i] = norm(x[i])
@@ -347,7 +363,7 @@ def transformer_block(
     found, weights = attention(normed, past if causal else None)
     for i in range(T):
         y[i] = x[i] + (dropout(found[i]) if training else found[i])
-        computed = relu(norm(y[i]) @ w_1) @ w_2                          # relu: max(0, ...), of d_ff numbers
+        computed = relu(norm(y[i]) @ w_1) @ w_2  # relu: max(0, ...), of d_ff numbers
         output[i] = y[i] + (dropout(computed) if training else computed)
 
     norm after the addition (post-norm): so did Vaswani et al. 2017; pre-norm leaves the stream x as
@@ -426,12 +442,14 @@ def pooling_cases() -> list[Case]:
 
 @exercise("pooled, weights", pooling_cases, HIDDEN)
 def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> Pair:
-    """It is attention with a single query, the same for all sequences: one score for each token,
-    so weights (B, T).
+    """
+    It is attention with a single query, the same for all sequences: one score for each token, so
+    weights (B, T).
 
     scores    each token with the query, / √d_model         (B, T, d_model) @ (d_model,) -> (B, T)
-    weights   softmax over the real tokens of a sequence    (B, T); exercise 2 of phase 1 takes these shapes
-    pooled    each token times its weight, added up         (B, T, 1) * (B, T, d_model) -> (B, d_model)
+    weights   softmax over the real tokens of a sequence    (B, T); exercise 2 of phase 1 takes
+              these shapes
+    pooled   each token times its weight, added up   (B, T, 1) * (B, T, d_model) -> (B, d_model)
 
     for b in range(B):
         for j in range(T):
@@ -463,5 +481,5 @@ EXERCISES = (
     attention_pooling,
 )
 AFTERWARDS = """\
-You can now write a whole pre-norm layer from tensors, let heads share keys and values, and pool a sentence into one
-vector. Next is phase3_visualization/README.md, which asks what the heads do."""
+You can now write a whole pre-norm layer from tensors, let heads share keys and values, and pool a
+sentence into one vector. Next is phase3_visualization/README.md, which asks what the heads do."""

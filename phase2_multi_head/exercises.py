@@ -1,5 +1,4 @@
-"""Exercises of phase 2: write the parts of a transformer layer yourself, and hear what is wrong by
-its name.
+"""Exercises of phase 2: write the parts of a transformer layer, and hear what is wrong.
 
     python phase2_multi_head/exercises.py --help      says how; answers.py has spoilers
 
@@ -32,8 +31,10 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """Exercise 2: the way back. Put the outputs of the heads side by side again. The input is
-    float64. Lesson: 3. What joins the heads · easy · 15 min
+    """Exercise 2: the way back. Put the outputs of the heads side by side again.
+    Lesson: 3. What joins the heads · easy · 15 min
+
+    The input is float64.
 
     x    (B, H, T, d_v)
     ->   (B, T, H * d_v)
@@ -53,11 +54,14 @@ def multi_head_attention(
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Exercise 3: several small attentions side by side (Vaswani et al. 2017, section 3.2.2).
-    Inputs are float64. Lesson: 3. What joins the heads · hard · 75 min
+    Lesson: 3. What joins the heads · hard · 75 min
+
+    Inputs are float64.
 
     x                    (B, T, d_model)
     w_q, w_k, w_v, w_o   (d_model, d_model)
-    mask                 (B, T)              bool, True = may be attended to, False = padding; None hides nothing
+    mask                 (B, T)              bool, True = may be attended to, False = padding; None
+                                             hides nothing
     ->                   output (B, T, d_model), weights (B, H, T, T)
 
     All of x goes through w_q, w_k and w_v, used as x @ w; then exercise 1 cuts queries, keys and
@@ -74,7 +78,8 @@ def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, 
 
     x       (B, T, d_model)
     w_qkv   (d_model, 3 * d_model)      w_q, w_k and w_v of exercise 3, side by side in this order
-    ->      query, key, value, each (B, H, T, d_k), as three products and three times exercise 1 would give
+    ->      query, key, value, each (B, H, T, d_k), as three products and three times exercise 1
+            would give
     """
     raise NotImplementedError
 
@@ -82,8 +87,10 @@ def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, 
 def grouped_query_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Exercise 5: H query heads share G heads of keys and values (Ainslie et al. 2023). One
-    sequence, no batch. Lesson: costs/README.md · medium · 45 min
+    """Exercise 5: H query heads share G heads of keys and values (Ainslie et al. 2023).
+    Lesson: costs/README.md · medium · 45 min
+
+    One sequence, no batch.
 
     query   (H, T_q, d_k)
     key     (G, T_k, d_k)           H is a multiple of G: neighbouring query heads share
@@ -111,12 +118,15 @@ def transformer_block(
     Lesson: 6. The block · hard · 65 min
 
     x           (T, d_model)
-    attention   a function, ready to use: attention(x, mask) -> output (T, d_model), weights (H, T, T)
+    attention   a function, ready to use: attention(x, mask) -> output (T, d_model), weights (H, T,
+                T)
                 mask (T, T): bool, True = may attend; None hides nothing
     w_1, w_2    (d_model, d_ff) and (d_ff, d_model), the feed-forward network
     causal      True: position i may attend to the positions 0 to i
-    dropout     a function, ready to use: dropout(v) sets some numbers of v to 0 and makes the others larger
-    training    True: the model is being trained, and dropout is wanted; False: nothing may be dropped
+    dropout     a function, ready to use: dropout(v) sets some numbers of v to 0 and makes the
+                others larger
+    training    True: the model is being trained, and dropout is wanted; False: nothing may be
+                dropped
     ->          output (T, d_model), weights (H, T, T)
 
     Pre-norm: attention reads the norm of x, and what it finds is added to x. Feed-forward reads the
@@ -129,8 +139,8 @@ def transformer_block(
 
 
 def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Exercise 7: one vector for a whole sequence, by one learned query (after Yang et al. 2016,
-    without its tanh). Lesson: pooling/README.md · medium · 40 min
+    """Exercise 7: one vector for a whole sequence, by one learned query (after Yang et al. 2016).
+    Lesson: pooling/README.md · medium · 40 min
 
     query   (d_model,)              float64
     x       (B, T, d_model)         keys and values at once, float64

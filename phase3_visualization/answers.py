@@ -3,8 +3,7 @@ right if it passes.
 
 Its docstring has the three hints and the usual mistakes, edits of its text: see
 shared/exercise_checker/exercise.py. The solutions use no file that lessons tell you to change: see
-phase1_single_head/answers.py.
-"""
+phase1_single_head/answers.py."""
 
 import torch
 from torch import Tensor
@@ -33,12 +32,13 @@ def entropy_cases() -> list[Case]:
 
 @exercise("entropy", entropy_cases)
 def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
-    """Entropy is 0 if all weight is on one key, ln n if n keys share it evenly; so divided by ln n
-    it is at most 1.
+    """
+    Entropy is 0 if all weight is on one key, ln n if n keys share it evenly; so divided by ln n it
+    is at most 1.
 
     visible   how many keys each row may see                      (T_q,)
     choice    which rows see two or more; the others are left out (T_q,)
-    entropy   the sum of -w ln w over the keys                    (H, T_q); torch.special.entr: 0 ln 0 = 0
+    entropy   the sum of -w ln w over the keys   (H, T_q); torch.special.entr: 0 ln 0 = 0
     shares    entropy / ln visible, of the rows with a choice     (H, rows)
     result    their mean over the rows                            (H,)
 
@@ -46,8 +46,9 @@ def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
         rows = []
         for i in range(T_q):
             visible = [j for j in range(T_k) if mask[i, j]]
-            if len(visible) >= 2:                                           # with one key there is no choice
-                terms = [-weights[h, i, j] * log(weights[h, i, j]) for j in visible if weights[h, i, j] > 0]
+            if len(visible) >= 2:  # with one key there is no choice
+                shares = [weights[h, i, j] for j in visible if weights[h, i, j] > 0]
+                terms = [-share * log(share) for share in shares]
                 rows.append(sum(terms) / log(len(visible)))                 # natural logarithms
         entropy[h] = sum(rows) / len(rows)
 
@@ -90,8 +91,7 @@ def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
 
 def role_cases() -> list[Case]:
     """N = 17 sentences, H = 3, T = 7, another best offset in each case. Own positions get much
-    weight.
-    """
+    weight."""
     weights = (3 * draw((17, 3, 7, 7))[0] + 1.5 * torch.eye(7)).softmax(dim=-1)
     all_on_itself = torch.tensor([[1.0, 0], [1, 0]]).double().expand(1, 3, 2, 2)
     return [
@@ -113,14 +113,15 @@ def gold_at(chances: dict[int, float]) -> Tensor:
 
 @exercise("accuracy, baseline", role_cases)
 def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
-    """Two shares of the same queries: how often the head finds a gold key, how often the word k
-    places on is one.
+    """
+    Two shares of the same queries: how often the head finds a gold key, how often the word k places
+    on is one.
 
     asked      which queries have a gold key                               (N, T)
     attended   the key with the largest weight, the diagonal hidden first  (N, H, T)
     right      is that key gold for this query?                            (N, H, T)
     accuracy   the mean of right over all that were asked                  (H,)
-    hits       for each k but 0: how many True on diagonal k of gold       gold.diagonal(k, dim1=1, dim2=2)
+    hits   for each k but 0: how many True on diagonal k of gold   gold.diagonal(k, dim1=1, dim2=2)
     baseline   the largest of these / how many were asked                  ()
 
     share = {}
@@ -134,7 +135,7 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
                     right += gold[n, i, attended]
                     asked += 1
         accuracy[h] = right / asked
-    for k in [*range(1 - T, 0), *range(1, T)]:                              # "always k words to the right"
+    for k in [*range(1 - T, 0), *range(1, T)]:  # "always k words to the right"
         hits = sum(gold[n, i, i + k] for n in range(N) for i in range(T) if 0 <= i + k < T)
         share[k] = hits / asked
     baseline = max(share.values())
@@ -195,15 +196,17 @@ SIZES = ((2, 3, 5), (3, 2, 7), (1, 5, 3))  # layers, heads, words
     ],
 )
 def attention_rollout(weights: Tensor) -> Tensor:
-    """A layer is one matrix: half what was there, half what the heads bring. Layers in a row are
-    their product.
+    """
+    A layer is one matrix: half what was there, half what the heads bring. Layers in a row are their
+    product.
 
     layers    the mean of the heads                                 (L, H, T, T) -> (L, T, T)
     step      for one layer: half of it plus half of the identity   (T, T), rows sum to 1
-    rollout   the identity at first; then, layer by layer, step @ rollout, the later layer on the left
+    rollout   the identity at first; then, layer by layer, step @ rollout, the later layer on the
+              left
 
     for i in range(T):
-        rollout[i, i] = 1                                                # before the first layer; 0 elsewhere
+        rollout[i, i] = 1  # before the first layer; 0 elsewhere
     for l in range(L):
         for i in range(T):
             for j in range(T):
@@ -245,18 +248,20 @@ def patch_cases() -> list[Case]:
 def patch_head(
     clean: Tensor, corrupted: Tensor, w_o: Tensor, direction: Tensor, num_heads: int, patched: int
 ) -> tuple[Tensor, Tensor]:
-    """Before w_o a head has columns of its own: take these from the clean text, all others from
-    the corrupted one.
+    """
+    Before w_o a head has columns of its own: take these from the clean text, all others from the
+    corrupted one.
 
     columns    patched * d_v to (patched + 1) * d_v, with d_v = d_model / H
     output     the corrupted text with these columns of the clean one, times w_o    (B, T, d_model)
-    leads      of output, clean @ w_o and corrupted @ w_o: the last position times direction, mean over texts
+    leads      of output, clean @ w_o and corrupted @ w_o: the last position times direction, mean
+               over texts
     restored   (lead - corrupted lead) / (clean lead - corrupted lead)              ()
 
     d_v = d_model // H
     mixed = corrupted.clone()
     for c in range(patched * d_v, (patched + 1) * d_v):
-        mixed[:, :, c] = clean[:, :, c]                                     # of all texts and positions
+        mixed[:, :, c] = clean[:, :, c]  # of all texts and positions
     output = mixed @ w_o
     lead = sum(output[b, T - 1] @ direction for b in range(B)) / B
     clean_lead = sum(clean[b, T - 1] @ w_o @ direction for b in range(B)) / B
@@ -298,5 +303,5 @@ def patch_head(
 
 EXERCISES = (head_entropy, role_score, attention_rollout, patch_head)
 AFTERWARDS = """\
-You can now say in numbers what a picture of a head only suggests: how sharp it is, what it follows, what it carries.
-Next is phase4_causal/README.md, about models that write."""
+You can now say in numbers what a picture of a head only suggests: how sharp it is, what it follows,
+what it carries. Next is phase4_causal/README.md, about models that write."""

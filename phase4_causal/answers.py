@@ -3,8 +3,7 @@ right if it passes.
 
 Its docstring has the three hints and the usual mistakes, edits of its text: see
 shared/exercise_checker/exercise.py. The solutions use no file that lessons tell you to change: see
-phase1_single_head/answers.py.
-"""
+phase1_single_head/answers.py."""
 
 import math
 
@@ -18,15 +17,19 @@ from shared.exercise_checker.exercise import Case, draw, exercise
 Three = tuple[Tensor, Tensor, Tensor]
 
 PAST = """
-    first query at the first key: the last query stands at the last key: move the diagonal by T_k - T_q
+    first query at the first key: the last query stands at the last key: move the diagonal by T_k -
+    T_q
         + key_length - query_length =>
     own position hidden: a word may attend to itself: <=, not <; else the first one sees nothing
         key_position <= query_position => key_position < query_position
-    one word of the future visible: the diagonal is one too far to the right: the model could copy its next word
+    one word of the future visible: the diagonal is one too far to the right: the model could copy
+    its next word
         key_position <= query_position => key_position <= query_position + 1
-    the future instead of the past: rows are queries, columns are keys: the ones are on the diagonal and below it
+    the future instead of the past: rows are queries, columns are keys: the ones are on the diagonal
+    and below it
         key_position <= query_position => key_position >= query_position
-    True = hidden: here True means may attend, as in F.scaled_dot_product_attention; nn.MultiheadAttention differs
+    True = hidden: here True means may attend, as in F.scaled_dot_product_attention;
+    nn.MultiheadAttention differs
         key_position <= query_position => key_position > query_position
 """
 
@@ -38,15 +41,17 @@ def causal_cases() -> list[Case]:
 
 @exercise("mask", causal_cases, PAST)
 def causal_mask(query_length: int, key_length: int) -> Tensor:
-    """Queries have positions, too: the last one stands at the last key. Each sees the keys up to
-    its own position.
+    """
+    Queries have positions, too: the last one stands at the last key. Each sees the keys up to its
+    own position.
 
     (T_q, 1)     the positions of the queries: 0, 1, 2, ... plus T_k - T_q, as a column
     (T_k,)       the positions of the keys: 0, 1, 2, ...
-    (T_q, T_k)   is the key's position at most the query's? (Or a triangle of ones, its diagonal moved.)
+    (T_q, T_k)   is the key's position at most the query's? (Or a triangle of ones, its diagonal
+                 moved.)
 
     for i in range(T_q):
-        position = i + T_k - T_q                                # the last query stands at the last key
+        position = i + T_k - T_q  # the last query stands at the last key
         for j in range(T_k):
             mask[i, j] = j <= position
     """
@@ -65,12 +70,14 @@ def combined_cases() -> list[Case]:
 
 @exercise("mask", combined_cases, PAST)
 def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor:
-    """Two questions: is the key in the past of the query, is it a real word of this sequence? Both
+    """
+    Two questions: is the key in the past of the query, is it a real word of this sequence? Both
     must be True.
 
     past     exercise 1                                        (T_q, T_k)
     real     is the key's position below lengths[b]?           (T_k,) and (B, 1) -> (B, T_k)
-    result   past & real, real with axes for heads, queries    (T_q, T_k) & (B, 1, 1, T_k) -> (B, 1, T_q, T_k)
+    result   past & real, real with axes for heads, queries    (T_q, T_k) & (B, 1, 1, T_k) -> (B, 1,
+             T_q, T_k)
 
     for b in range(B):
         for i in range(T_q):
@@ -110,11 +117,12 @@ def next_word_cases() -> list[Case]:
 
 @exercise("probabilities", next_word_cases)
 def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> Tensor:
-    """A word that may not be drawn gets a logit of -inf: then softmax gives it 0, and the others
-    share the whole 1.
+    """
+    A word that may not be drawn gets a logit of -inf: then softmax gives it 0, and the others share
+    the whole 1.
 
     scaled   the logits of the last position / temperature                (B, V)
-    order    the words from the largest logit to the smallest             (B, V): argsort of scaled with
+    order   the words from the largest logit to the smallest   (B, V): argsort of scaled with
              dim=-1, descending=True, stable=True, all three by name: x.argsort(-1, stable=True)
              raises a TypeError
     kept     scaled, with -inf for all but the first top_k of the order   (B, V): scatter or a loop
@@ -168,21 +176,23 @@ def cached_step(
     past_keys: Tensor,
     past_values: Tensor,
 ) -> Three:
-    """The new word brings a query, a key and a value. Key and value join those before, and the
-    query meets them all.
+    """
+    The new word brings a query, a key and a value. Key and value join those before, and the query
+    meets them all.
 
     x                   word + positions[T]; T is past_keys.size(1)      (B, d_model)
-    query, key, value   x times w_q, w_k, w_v                            (B, d_k), (B, d_k), (B, d_v)
-    keys, values        old ones, then key[:, None]: torch.cat, axis 1   (B, T + 1, d_k), (B, T + 1, d_v)
-    weights             softmax of query · keys / √d_k                   (B, 1, d_k) @ (B, d_k, T + 1)
-    output              weights times values, without the axis of 1      (B, 1, T + 1) @ (B, T + 1, d_v)
+    query, key, value   x times w_q, w_k, w_v   (B, d_k), (B, d_k), (B, d_v)
+    keys, values   old ones, then key[:, None]: torch.cat, axis 1   (B, T + 1, d_k), (B, T + 1, d_v)
+    weights   softmax of query · keys / √d_k   (B, 1, d_k) @ (B, d_k, T + 1)
+    output   weights times values, without the axis of 1   (B, 1, T + 1) @ (B, T + 1, d_v)
 
     for b in range(B):
         x = word[b] + positions[T]                              # (d_model,)
         for t in range(T):
             keys[b, t], values[b, t] = past_keys[b, t], past_values[b, t]
         keys[b, T], values[b, T] = x @ w_k, x @ w_v
-        output[b] = attention(x @ w_q, keys[b], values[b])      # one query, scores divided by √d_k, no mask
+        # one query, scores divided by √d_k, no mask
+        output[b] = attention(x @ w_q, keys[b], values[b])
 
     appended at the front: new keys and values go behind the old ones, for the next step counts on
     their order
@@ -243,14 +253,16 @@ def merge_tiles(
     total_b: Tensor,
     mean_b: Tensor,
 ) -> Three:
-    """A total counts in units of e to the largest score of its tile: bring both to one unit before
-    you add them.
+    """
+    A total counts in units of e to the largest score of its tile: bring both to one unit before you
+    add them.
 
     largest          the larger of the two                                           (T_q,)
     part_a, part_b   each total times exp(own largest - new largest)                 (T_q,)
     total            part_a + part_b                                                 (T_q,)
-    mean             (part_a · mean_a + part_b · mean_b) / total                     (T_q, 1) with (T_q, d_v)
-    no key at all    there -inf - -inf and 0 / 0 come up: put 0 for the new largest before exp, 1 for the total
+    mean             (part_a · mean_a + part_b · mean_b) / total    (T_q, 1) with (T_q, d_v)
+    no key at all    there -inf - -inf and 0 / 0 come up: before exp put 0 in place of the new
+                     largest, and 1 in place of the total
 
     for i in range(T_q):
         largest[i] = max(largest_a[i], largest_b[i])
@@ -296,8 +308,9 @@ def linear_cases() -> list[Case]:
 
 @exercise("output, state, total", linear_cases)
 def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Three:
-    """In the sum of (phi(q) · phi(k)) v take out phi(q). What is left, of phi(k) and v, is kept
-    from word to word.
+    """
+    In the sum of (phi(q) · phi(k)) v take out phi(q). What is left, of phi(k) and v, is kept from
+    word to word.
 
     phi_q, phi_k   phi of all queries and keys                          (T, d_k)
     state, total   zeros at first, of the dtype of value                (d_k, d_v), (d_k,)
@@ -338,8 +351,7 @@ def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Three:
 
 def induction_cases() -> list[Case]:
     """N = 2, H = 3, T = 11: a block of 4 words and one of 3, repeated, and a word that is new; then
-    no word but two.
-    """
+    no word but two."""
     weights = (
         (3 * draw((2, 3, 11, 11))[0]).masked_fill(~causal_mask(11, 11), -math.inf).softmax(dim=-1)
     )
@@ -353,8 +365,9 @@ def induction_cases() -> list[Case]:
 
 @exercise("score", induction_cases)
 def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
-    """Where the same word stood before, the key to look at is one place further on: first make a
-    table of these places.
+    """
+    Where the same word stood before, the key to look at is one place further on: first make a table
+    of these places.
 
     same      is the word at i the word at j?                   (N, T, 1) and (N, 1, T) -> (N, T, T)
     earlier   same, and j before i                              tril(-1)
@@ -398,8 +411,7 @@ def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
 
 def paged_cases() -> list[Case]:
     """H = 2, blocks of 3, d_k = 5; 11 blocks, of which a text has 4; the last has 1 word, or is
-    full.
-    """
+    full."""
     (pool,) = draw((11, 2, 3, 5))
     return [
         Case(f"{length} words", (pool, torch.tensor([7, 2, 9, 4]), length)) for length in (10, 12)
@@ -451,8 +463,9 @@ def draft_cases() -> list[Case]:
 
 @exercise("kept, probabilities", draft_cases)
 def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the chance p of a word the draft brings min(p, q). What is missing must come from words
-    drawn anew.
+    """
+    Of the chance p of a word the draft brings min(p, q). What is missing must come from words drawn
+    anew.
 
     ratios          p / q of each drafted word: p[i, words[i]] / q[i, words[i]]         (n,)
     kept            how many come before the first whose luck is not below its ratio
@@ -503,12 +516,13 @@ ROLLED = (
     ],
 )
 def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
-    """Behind the sinks the slots come round again and again. Of all tokens that took a slot the
-    last is there.
+    """
+    Behind the sinks the slots come round again and again. Of all tokens that took a slot the last
+    is there.
 
     p        the positions of all tokens: 0, 1, 2, ...                         (length,)
     slots    p itself for a sink; else sinks plus (p - sinks) modulo window    (length,)
-    result   in each slot the largest p: a loop, or scatter_reduce             (min(length, sinks + window),)
+    result   in each slot the largest p: a loop, or scatter_reduce   (min(length, sinks + window),)
 
     for p in range(length):
         slot = p if p < sinks else sinks + (p - sinks) % window
@@ -545,5 +559,6 @@ EXERCISES = (
     rolling_positions,
 )
 AFTERWARDS = """\
-You can now mask, sample, cache, merge tiles and run attention as a recurrence. These were the last exercises. Next is
-an attention of your own: ToyTransformer in shared/toy_model.py takes it as an argument."""
+You can now mask, sample, cache, merge tiles and run attention as a recurrence. These were the last
+exercises. Next is an attention of your own: ToyTransformer in shared/toy_model.py takes it as an
+argument."""

@@ -75,7 +75,8 @@ def cached_step(
     Lesson: 5. The cache · medium · 50 min
 
     word          (B, d_model)      float64, as all that follow: the embedding of the new word
-    positions     (max_length, d_model)     added to embeddings, row t for the word at position t, counted from 0
+    positions     (max_length, d_model)     added to embeddings, row t for the word at position t,
+                                            counted from 0
     w_q, w_k      (d_model, d_k)    used as x @ w
     w_v           (d_model, d_v)
     past_keys     (B, T, d_k)       of positions 0 to T - 1; T may be 0
@@ -98,14 +99,15 @@ def merge_tiles(
     total_b: Tensor,
     mean_b: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Exercise 5: attention over keys a and over keys b was computed apart; what is it over all of
-    them? Lesson: 6. Long texts · hard · 75 min
+    """Exercise 5: attention over keys a and over keys b is known; what is it over all of them?
+    Lesson: 6. Long texts · hard · 75 min
 
     Of each tile there are, in float64, for scores s[i, j] and values v[j] of its own keys,
 
         largest   (T_q,)            max over j of s[i, j]
         total     (T_q,)            sum over j of exp(s[i, j] - largest[i])
-        mean      (T_q, d_v)        sum over j of exp(s[i, j] - largest[i]) v[j], divided by total[i]
+        mean      (T_q, d_v)        sum over j of exp(s[i, j] - largest[i]) v[j], divided by
+                                    total[i]
     ->            largest (T_q,), total (T_q,), mean (T_q, d_v) of both tiles together
 
     Each total and each mean was taken relative to the largest score of its own tile. Put both on
@@ -122,8 +124,8 @@ def merge_tiles(
 def causal_linear_attention(
     query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Exercise 6: attention as a recurrent network, which forgets the keys (Katharopoulos et al.
-    2020). Lesson: 6. Long texts · hard · 60 min
+    """Exercise 6: attention as a recurrent network (Katharopoulos et al. 2020).
+    Lesson: 6. Long texts · hard · 60 min
 
     query   (T, d_k)        float64, as key and value
     key     (T, d_k)
@@ -159,24 +161,26 @@ def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
 
 
 def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
-    """Exercise 8: the keys of a text lie in blocks, anywhere in memory; put them in a row (Kwon et
-    al. 2023). Lesson: serving/README.md · easy · 25 min
+    """Exercise 8: the keys of a text lie in blocks; put them in a row (Kwon et al. 2023).
+    Lesson: serving/README.md · easy · 25 min
 
     pool     (num_blocks, H, block_size, d_k)   float64: the blocks of all texts
     table    (n,)                   integers: the blocks of this text, in the order of its words
-    length   how many words it has; its last block may have room for more, in which something old lies
+    length   how many words it has; its last block may have room for more, in which something old
+             lies
     ->       (H, length, d_k)
     """
     raise NotImplementedError
 
 
 def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
-    """Exercise 9: how many drafted words stay, and from what is the next one drawn (Leviathan et
-    al. 2023)? Lesson: serving/README.md · medium · 45 min
+    """Exercise 9: how many drafted words stay, and what is drawn next (Leviathan et al. 2023)?
+    Lesson: serving/README.md · medium · 45 min
 
     words   (n,)        integers: drafted by a small model
     q       (n, V)      float64, as all that follow: the probabilities by which they were drawn
-    p       (n + 1, V)  what a large model says at the same places, and at the one behind the last of them
+    p       (n + 1, V)  what a large model says at the same places, and at the one behind the last
+                        of them
     luck    (n,)        numbers between 0 and 1, drawn evenly
     ->      kept (a number, 0 to n), probabilities (V,) of the word that comes after those
 
@@ -188,13 +192,14 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
 
 
 def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
-    """Exercise 10: a cache of fixed size reads on and on; which tokens does it still hold (Xiao et
-    al. 2023)? Lesson: serving/README.md · medium · 30 min
+    """Exercise 10: which tokens does a cache of fixed size still hold (Xiao et al. 2023)?
+    Lesson: serving/README.md · medium · 30 min
 
     length   1 or more      how many tokens were read, one after the other
     window   1 or more      how many slots roll, behind those of the sinks
     sinks    0 or more      how many tokens, the first ones, keep their slots for ever
-    ->       (min(length, sinks + window),)     integers: the position of the token in each filled slot, slot by slot
+    ->       (min(length, sinks + window),)     integers: the position of the token in each filled
+                                                slot, slot by slot
 
     Positions and slots are counted from 0. Tokens fill the slots one by one. When all are full,
     each new token is written over the oldest one that is no sink, and nothing else moves.

@@ -1,7 +1,7 @@
 """What is an exercise made of? A solution, inputs to try it on, hints, and the usual mistakes.
 
-A mistake is an edit of the solution's text. A table of mistakes has a line for what is said, which
-is a name and a hint; below it stands a line for each way to make the mistake:
+A mistake is an edit of the solution's text. A table of mistakes has what is said, which is a name
+and a hint; below it, indented, stands a line for each way to make the mistake:
 
     not divided by √d_k: the dot products are too large, so the softmax comes out too sharp
         some words of the solution => other words
@@ -10,6 +10,7 @@ is a name and a hint; below it stands a line for each way to make the mistake:
 
 import ast
 import inspect
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -79,18 +80,26 @@ def draw(*shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
 
 
 def ways_in(table: str) -> list[tuple[str, Edits]]:
-    """Returns what a table of mistakes says, once for each way to make a mistake, and that way."""
+    """Returns what a table of mistakes says, once for each way to make a mistake, and that way.
+
+    What is said stands at the margin and edits are indented. Either may go on in the next line.
+    """
     said, found = "", []
-    for line in table.splitlines():
-        old, arrow, new = line.strip().partition(" =>")
-        if not line.strip():
-            continue
-        if not arrow:
-            said = line.strip()
-        elif old.startswith("and "):
-            found[-1][1].append((old[4:], new.strip()))
-        else:
+    says = False  # whether the line before said something
+    for line in textwrap.dedent(table).splitlines():
+        text = line.strip()
+        old, arrow, new = text.partition(" =>")
+        if text and not line.startswith(" "):
+            said = f"{said} {text}" if says else text
+        elif arrow and old.startswith("and "):
+            found[-1][1].append((old.removeprefix("and "), new.strip()))
+        elif arrow:
             found.append((said, [(old, new.strip())]))
+        elif text:
+            edits = found[-1][1]
+            old, new = edits.pop()
+            edits.append((old, f"{new} {text}".strip()))
+        says = bool(text) and not line.startswith(" ")
     return found
 
 
@@ -136,8 +145,8 @@ def edited(solution: Function, way: Edits) -> Function:
 @cache
 def mistakes(exercise: Exercise) -> list[tuple[str, Function]]:
     """Returns what is said of every mistake, with every function that makes it."""
-    table = "\n".join([*exercise.paragraphs[3:], exercise.tables])
-    found = [(said, edited(exercise.solution, way)) for said, way in ways_in(table)]
+    ways = ways_in("\n".join(exercise.paragraphs[3:])) + ways_in(exercise.tables)
+    found = [(said, edited(exercise.solution, way)) for said, way in ways]
     if len(exercise.names) > 1:
         said = f"returned in the wrong order: the task says: return {exercise.returns}"
         found.append((said, lambda *inputs: exercise.solution(*inputs)[::-1]))

@@ -1,4 +1,4 @@
-"""Tests: the exercises of all phases, and the checker: what it names, lets pass, says and trains."""
+"""The exercises of all phases, and the checker: what it names, lets pass, says and trains."""
 
 import ast
 import importlib
@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections import Counter, defaultdict
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from shared.attention_utils import padding_mask
 from shared.exercise_checker import command, train
 from shared.exercise_checker.check import DONE, NOT_WRITTEN, call, check
 from shared.exercise_checker.command import HOW
-from shared.exercise_checker.exercise import Exercise, edited, mistakes
+from shared.exercise_checker.exercise import edited, mistakes
 from shared.exercise_checker.train import WAYS, ReadersAttention
 from shared.head_statistics import relation_weight
 from shared.tests.faults import planted
@@ -44,21 +45,16 @@ NAMES = [one.name for *_, one in EACH]
 @pytest.mark.parametrize(("stubs", "number", "one"), EACH, ids=NAMES)
 def test_a_stub_asks_for_what_is_checked_and_says_where_it_belongs(stubs, number, one):
     stub = getattr(stubs, one.name)
-    asked, checked = (
-        list(inspect.signature(function).parameters) for function in (stub, one.solution)
-    )
+    asked = list(inspect.signature(stub).parameters)
+    checked = list(inspect.signature(one.solution).parameters)
     assert asked == checked[: len(asked)]
     assert (check(one, stub).status, check(one, one.solution).status) == (NOT_WRITTEN, DONE)
     title, lesson, *text = inspect.getdoc(stub).splitlines()
-    assert re.match(rf"Exercise {number}[:,] ", title) and not any(
-        line.strip().startswith("for ") for line in text
-    )
+    assert re.match(rf"Exercise {number}[:,] ", title)
+    assert not re.search(r"^ *for ", "\n".join(text), re.MULTILINE)
     section, level, minutes = command.about(Path(stubs.__file__))[number - 1]
-    assert (
-        lesson == f"Lesson: {section} · {level} · {minutes} min"
-        and f"{level}: " in HOW
-        and not minutes % 5
-    )
+    assert lesson == f"Lesson: {section} · {level} · {minutes} min"
+    assert f"{level}: " in HOW and not minutes % 5
     folder = Path(stubs.__file__).parent
     heading = f"\n## {section}\n" in (folder / "README.md").read_text(encoding="utf-8")
     assert (folder / section).is_file() if section.endswith(".md") else heading
@@ -68,9 +64,8 @@ def test_a_stub_asks_for_what_is_checked_and_says_where_it_belongs(stubs, number
 def test_hints_go_from_the_idea_to_the_whole(name):
     idea, steps, whole, *_ = BY_NAME[name].paragraphs
     assert len(idea) < 300 and not re.search(r"^for |[@=] ", idea, re.M), "an idea, not a formula"
-    assert not re.search(r"^ *(for|return) ", steps, re.M) and len(steps.splitlines()) >= 3, (
-        "steps, not the code"
-    )
+    assert len(steps.splitlines()) >= 3
+    assert not re.search(r"^ *(for|return) ", steps, re.M), "steps, not the code"
     assert re.search(r"^ *for .*:$", whole, re.M)
 
 
@@ -82,14 +77,15 @@ def test_mistakes_run_and_are_known_by_their_name(name):
     one = BY_NAME[name]
     for said, function in mistakes(one):
         assert not call(one, function, one.cases()[0]).failure, (
-            f"it must run in the first case: {said}"
+            f"must run in the first case: {said}"
         )
         assert check(one, function).text == said and len(said.split(": ", 1)[1]) > 20
 
 
-ANSWERS = [
-    pytest.param(name, *row, id=f"{name}-{row[0]}") for name, rows in WRONG.items() for row in rows
-]
+ANSWERS = []
+for name, rows in WRONG.items():
+    for mistake, function in rows:
+        ANSWERS.append(pytest.param(name, mistake, function, id=f"{name}-{mistake}"))
 
 
 @pytest.mark.parametrize(("name", "mistake", "function"), ANSWERS)
@@ -101,8 +97,8 @@ def test_wrong_answers_are_noticed_and_named(name, mistake, function):
 
 
 def test_four_of_five_wrong_answers_are_named():
-    named = [bool(row[0]) for rows in WRONG.values() for row in rows]
-    assert len(named) >= 60 and sum(named) >= 0.8 * len(named)
+    named = [answer.values[1] for answer in ANSWERS if answer.values[1]]
+    assert len(ANSWERS) >= 60 and len(named) >= 0.8 * len(ANSWERS)
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -112,11 +108,14 @@ def test_right_answers_that_look_different_pass(name):
 
 # ---- what lessons tell the reader to change
 
+
+def projected(x, q, k, v, mask):
+    return self_attention.scaled_dot_product_attention(x @ q, x @ k, x @ v, mask)
+
+
 COURSES = {  # what a solution must give on all its cases: the mechanism of the course itself
     "masked_softmax": self_attention.masked_softmax,
-    "self_attention": lambda x, q, k, v, m: self_attention.scaled_dot_product_attention(
-        x @ q, x @ k, x @ v, m
-    ),
+    "self_attention": projected,
     "sinusoidal_positions": toy_model.sinusoidal_positions,
     "split_heads": multi_head_attention.split_heads,
     "merge_heads": multi_head_attention.merge_heads,
@@ -136,10 +135,8 @@ def test_a_solution_that_is_written_out_is_the_mechanism_of_the_course(name):
 
 
 CHANGES = sorted({change.values[:3] for change in changes()})
-ROUNDS, OF_FILE = (
-    defaultdict(list),
-    Counter(),
-)  # the first changes of all files, all the second ones ...
+ROUNDS = defaultdict(list)  # the first changes of all files, all the second ones ...
+OF_FILE = Counter()
 for change in CHANGES:
     OF_FILE[change[0]] += 1
     ROUNDS[OF_FILE[change[0]]].append(change)
@@ -162,51 +159,47 @@ GIVEN = (  # what an answer may import from the course
     attention_utils.causal_mask,
 )
 IMPORTS = "".join(f"from {function.__module__} import {function.__name__}\n" for function in GIVEN)
-OF_GIVEN = [
-    change for change in CHANGES if any(change[1] in inspect.getsource(each) for each in GIVEN)
-]
+TEXT_OF_GIVEN = "".join(map(inspect.getsource, GIVEN))
+OF_GIVEN = [(file, old, new) for file, old, new in CHANGES if old in TEXT_OF_GIVEN]
 
 
 def test_what_an_answer_imports_is_let_pass_as_it_is(reader):
-    assert reader("2", written=IMPORTS + RIGHT_SOFTMAX) == (
-        0,
-        "+ 2 masked_softmax           done\n",
-        "",
-    )
+    done = (0, "+ 2 masked_softmax           done\n", "")
+    assert reader("2", written=IMPORTS + RIGHT_SOFTMAX) == done
 
 
-@pytest.mark.parametrize("change", OF_GIVEN)
-def test_a_changed_file_that_an_answer_imports_is_named_and_nothing_is_judged(change, reader):
-    with planted(*change):
+@pytest.mark.parametrize(("file", "old", "new"), OF_GIVEN)
+def test_a_changed_file_that_an_answer_imports_is_named(file, old, new, reader):
+    with planted(file, old, new):
         code, said, errors = reader("2", written=IMPORTS + RIGHT_SOFTMAX)
-    file = change[0]
     assert (code, said, errors.count("\n")) == (2, "", 1)
     assert f": {file} was changed: " in errors and f"git restore {file} brings it back" in errors
 
 
 # ---- the loops of --hint 3, word for word
 
-QUERY, *KEYS = (
-    ast.literal_eval(row)
-    for row in re.findall(r"= (\[.*\])$", STUBS[0].score_by_hand.__doc__, re.M)
-)
+
+def one_query(query, keys, values):
+    return F.scaled_dot_product_attention(query[None], keys, values)[0]
+
+
+ROWS = re.findall(r"= (\[.*\])$", STUBS[0].score_by_hand.__doc__, re.M)
+QUERY, *KEYS = map(ast.literal_eval, ROWS)
 KNOWN = {  # what the loops take from around them
-    **{
-        "exp": torch.exp,
-        "tanh": torch.tanh,
-        "relu": torch.relu,
-        "sqrt": math.sqrt,
-        "sin": math.sin,
-        "cos": math.cos,
-    },
+    "exp": torch.exp,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "sqrt": math.sqrt,
+    "sin": math.sin,
+    "cos": math.cos,
     "log": lambda x: torch.as_tensor(x).log(),
     "concatenate": torch.cat,
     "masked_softmax": soft,
-    "attention": lambda query, keys, values: F.scaled_dot_product_attention(
-        query[None], keys, values
-    )[0],
+    "attention": one_query,
     "phi": lambda x: F.elu(x) + 1,
-    **{"query": QUERY, "key": KEYS, "head": defaultdict(dict)},
+    "query": QUERY,
+    "key": KEYS,
+    "head": defaultdict(dict),
 }
 AXES = {  # of inputs and results; and of what else the loops fill
     "score_by_hand": ("weights: n", "scores: n"),
@@ -246,10 +239,9 @@ AXES = {  # of inputs and results; and of what else the loops fill
 
 
 def axes_in(text):
-    return [
-        (name, letters.split())
-        for name, letters in (part.split(": ") for part in text.split(", ") if part)
-    ]
+    for part in text.split(", ") if text else ():
+        name, letters = part.split(": ")
+        yield name, letters.split()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -260,9 +252,8 @@ def test_the_loops_of_the_hint_are_what_the_solutions_compute(name):
         right = one.solution(*inputs)
         right = right if isinstance(right, tuple) else (right,)
         names = KNOWN | dict(zip(inspect.signature(one.solution).parameters, inputs, strict=False))
-        names |= {
-            name: torch.zeros_like(tensor) for name, tensor in zip(one.names, right, strict=True)
-        }
+        for name, tensor in zip(one.names, right, strict=True):
+            names[name] = torch.zeros_like(tensor)
         for name, letters in axes_in(read):
             names |= dict(zip(letters, getattr(names[name], "shape", [names[name]]), strict=True))
         for name, letters in axes_in(filled):
@@ -274,24 +265,18 @@ def test_the_loops_of_the_hint_are_what_the_solutions_compute(name):
 
     for case in one.cases():
         if not re.search("1e1|1000", case.name):  # there e to a score is inf
-            within = Exercise(
-                one.solution, one.returns, lambda case=case: [case], one.told, "", one.tolerance
-            )
-            assert check(within, by_loops).status == DONE, check(within, by_loops).text
+            within = replace(one, cases=lambda case=case: [case], tables="")
+            assert check(within, by_loops).text == DONE
 
 
 # ---- what is said without a name
 
-SOFTMAX, SELF, SPLIT, MERGE, POSITIONS = (
-    BY_NAME[name]
-    for name in (
-        "masked_softmax",
-        "self_attention",
-        "split_heads",
-        "merge_heads",
-        "sinusoidal_positions",
-    )
-)
+SOFTMAX = BY_NAME["masked_softmax"]
+SELF = BY_NAME["self_attention"]
+SPLIT = BY_NAME["split_heads"]
+MERGE = BY_NAME["merge_heads"]
+POSITIONS = BY_NAME["sinusoidal_positions"]
+BY_HAND = BY_NAME["score_by_hand"]
 
 
 def unwritten(*_):
@@ -300,6 +285,9 @@ def unwritten(*_):
 
 def lost(scores, mask):
     return scores.no_such_method() * mask
+
+
+LINE_OF_LOST = inspect.getsourcelines(lost)[1] + 1
 
 
 class Untold(BaseException):
@@ -375,7 +363,7 @@ SAID = [
     (
         SOFTMAX,
         lost,
-        f"^AttributeError in line {inspect.getsourcelines(lost)[1] + 1}: 'Tensor' .*some keys hidden",
+        f"^AttributeError in line {LINE_OF_LOST}: 'Tensor' .*some keys hidden",
     ),
     (
         SOFTMAX,
@@ -397,9 +385,9 @@ SAID = [
         lambda n, d: torch.zeros(d, n),
         r"^encoding has shape \(6, 7\), expected \(7, 6\) \(length 7, d_m",
     ),
-    (BY_NAME["score_by_hand"], lambda: [0.1, 0.2, 0.3], "^the weights sum to 0.6, expected 1$"),
+    (BY_HAND, lambda: [0.1, 0.2, 0.3], "^the weights sum to 0.6, expected 1$"),
     (
-        BY_NAME["score_by_hand"],
+        BY_HAND,
         lambda: [0.5, 0.25, 0.25],
         r"^weights\[1\] is 0.25, and that is not right$",
     ),
@@ -418,7 +406,7 @@ def test_what_is_wrong_is_said_in_words(one, function, message):
 
 def test_a_stub_is_not_written_and_neither_is_what_needs_it():
     assert check(SELF, lambda *a: unwritten(*a)).text == "not written yet: it needs unwritten"
-    assert check(BY_NAME["score_by_hand"], lambda: [0.25, ..., 0.09]).status == NOT_WRITTEN
+    assert check(BY_HAND, lambda: [0.25, ..., 0.09]).status == NOT_WRITTEN
 
 
 def double(number):
@@ -435,10 +423,12 @@ def test_an_edit_stands_in_the_code_once_and_changes_a_copy():
 
 def test_of_two_mistakes_the_first_is_named():
     """Scores not divided, and values that are not made by w_v: the weights tell the first."""
-    text = check(
-        SELF, lambda x, q, k, v, m: ((w := (x @ q @ (x @ k).T).softmax(1)) @ x @ v * 3, w)
-    ).text
-    assert text.startswith("not divided by √d_k: ")
+
+    def two_mistakes(x, q, k, v, m):
+        weights = (x @ q @ (x @ k).T).softmax(1)
+        return weights @ x @ v * 3, weights
+
+    assert check(SELF, two_mistakes).text.startswith("not divided by √d_k: ")
 
 
 # ---- the command line, and the reader's file
@@ -446,7 +436,7 @@ def test_of_two_mistakes_the_first_is_named():
 
 @pytest.fixture
 def reader(tmp_path, capsys):
-    """Runs the exercises of a phase on a file in a folder of its own -> exit code, output, errors."""
+    """Runs the exercises of a phase on a file of its own: exit code, output, errors."""
 
     def run(*arguments, written=None, stubs=STUBS[0]):
         folder = tmp_path / Path(stubs.__file__).parent.name
@@ -466,40 +456,38 @@ def reader(tmp_path, capsys):
 
 @pytest.mark.parametrize("stubs", STUBS)
 def test_from_the_first_run_to_the_last(stubs, reader):
-    """The first makes a file of the stubs and shows what there is to do; hints make none; the last
-    says what next.
-    """
+    """Hints make no file. The first run makes one of the stubs, and the last says what next."""
     count = len(stubs.EXERCISES)
     for number, one in enumerate(stubs.EXERCISES, start=1):
         for which in ("1", "2", "3"):
             code, said, _ = reader(str(number), "--hint", which, stubs=stubs)
             assert not code and one.paragraphs[int(which) - 1].splitlines()[0] in said
             assert all(len(line) <= 122 for line in said.splitlines())
-    assert (
-        reader("--solutions", stubs=stubs)[1].endswith(f"{count} of {count} done\n")
-        and not reader.file.exists()
-    )
+    _, said, _ = reader("--solutions", stubs=stubs)
+    assert said.endswith(f"{count} of {count} done\n") and not reader.file.exists()
     code, said, _ = reader(stubs=stubs)
     made, *table, done, begin, time = said.splitlines()
     assert (code, done) == (1, f"0 of {count} done") and made.startswith("made ")
-    assert [line.split()[1:3] for line in table] == [
-        [str(n), one.name] for n, one in enumerate(stubs.EXERCISES, 1)
-    ]
-    assert begin.startswith(
-        f"Next: 1 {stubs.EXERCISES[0].name}; for a hint: python "
-    ) and time.endswith(" min.")
+    for n, line in enumerate(table, start=1):
+        assert line.split()[1:3] == [str(n), stubs.EXERCISES[n - 1].name]
+    assert begin.startswith(f"Next: 1 {stubs.EXERCISES[0].name}; for a hint: python ")
+    assert len(table) == count and time.endswith(" min.")
     text = reader.file.read_text(encoding="utf-8")
     assert not re.search("exercise_checker|EXERCISES|__main__", text)
     assert all(inspect.getsource(getattr(stubs, one.name)) in text for one in stubs.EXERCISES)
-    solved = f"import {stubs.__name__[:-9]}answers as a\nfor one in a.EXERCISES: globals()[one.name] = one.solution\n"
+    answers = stubs.__name__.replace("exercises", "answers")
+    solved = f"from {answers} import EXERCISES\n"
+    solved += "for one in EXERCISES: globals()[one.name] = one.solution\n"
     code, said, _ = reader(stubs=stubs, written=solved)
     assert not code and " ".join(said.split()).endswith(" ".join(stubs.AFTERWARDS.split()))
     following = re.findall(r"\w+/\w+\.(?:md|py)", stubs.AFTERWARDS)
     assert following and all((paths.ROOT / path).is_file() for path in following)
 
 
-RIGHT_SOFTMAX = "import torch\ndef masked_softmax(s, m):\n    return (s + torch.where(m, 0, -torch.inf)).softmax(-1)"
-RIGHT_SOFTMAX += ".nan_to_num(0)\n"
+RIGHT_SOFTMAX = """import torch
+def masked_softmax(s, m):
+    return (s + torch.where(m, 0, -torch.inf)).softmax(-1).nan_to_num(0)
+"""
 PHASE = "phase1_single_head/my_exercises.py"
 COMMANDS = [  # arguments, what my_exercises.py holds, exit code, what is said
     (["2"], RIGHT_SOFTMAX, 0, "+ 2 masked_softmax           done"),
@@ -542,7 +530,7 @@ COMMANDS = [  # arguments, what my_exercises.py holds, exit code, what is said
         ["--hint"],
         "",
         2,
-        "a hint for which exercise? Its number comes first: python phase1_single_head/exercises.py 3",
+        "a hint for which exercise? Its number comes first: python phase1_single_head/exercises.py",
     ),
     (["3", "--hint", "4"], "", 2, "argument --hint: invalid choice: '4' (choose from"),
     (["--solution"], "", 2, "unrecognized arguments: --solution"),
@@ -555,9 +543,8 @@ def test_the_command_line(arguments, written, expected, message, reader):
     code, said, errors = reader(*arguments, written=written)
     assert code == expected and message in said + errors, said + errors
     assert errors.count("\n") == (code == 2) and not (said and errors)
-    assert reader.file.read_bytes() == (
-        written if isinstance(written, bytes) else written.encode()
-    ), "never overwritten"
+    written = written if isinstance(written, bytes) else written.encode()
+    assert reader.file.read_bytes() == written, "never overwritten"
 
 
 # ---- what a reader wrote, trained in the toy model
@@ -573,21 +560,17 @@ ATTEND = BY_NAME["multi_head_attention"].solution
 @pytest.mark.parametrize("name", WAYS)
 @pytest.mark.parametrize("padded", [True, False])
 def test_the_solution_in_the_model_is_the_module_of_the_course(name, padded):
-    """Started by the same seed they are the same to the last digits: what comes out, and all
-    gradients.
-    """
+    """Started by the same seed they are the same: what comes out, and all gradients."""
     found = []
     for make in (partial(ReadersAttention, WAYS[name], BY_NAME[name].solution), COURSE[name]):
         torch.manual_seed(7)
         module = make(44, WAYS[name].num_heads).double()
         x = torch.randn(3, 7, 44, dtype=torch.float64, requires_grad=True)
-        output, weights = module(
-            x, mask=padding_mask(torch.tensor([7, 2, 5]), 7) if padded else None
-        )
+        mask = padding_mask(torch.tensor([7, 2, 5]), 7) if padded else None
+        output, weights = module(x, mask=mask)
         (output.tanh() + weights.square().sum()).sum().backward()
-        found.append(
-            [output, weights, x.grad, *(module.get_parameter(f"w_{i}.weight").grad for i in "qkvo")]
-        )
+        gradients = [module.get_parameter(f"w_{letter}.weight").grad for letter in "qkvo"]
+        found.append([output, weights, x.grad, *gradients])
     for one, other in zip(*found, strict=True):
         near(one, other)
 
@@ -614,41 +597,32 @@ def test_a_wrong_one_is_told_what_it_costs_and_the_right_one_that_it_costs_nothi
     done, printed = trained(inverted)
     yours, course = map(float, re.search(r"a hidden word +(\S+) +(\S+)", printed).groups())
     cost = float(re.search(r"It loses (\S+) nats more than the course's", printed)[1])
-    assert (
-        not done
-        and cost > 0.2
-        and abs(yours - course - cost) < 0.016
-        and "The checker: mask inverted" in printed
-    )
+    assert not done and "The checker: mask inverted" in printed
+    assert cost > 0.2 and abs(yours - course - cost) < 0.016  # what is printed has two digits
     assert len(re.findall(r"^head \d +\S", printed, re.MULTILINE)) == 4
     done, printed = trained(ATTEND)
-    assert (
-        done
-        and "as much as the course's: +0.00" in printed
-        and printed.endswith("The checker: done\n")
-    )
+    assert done and "as much as the course's: +0.00" in printed
+    assert printed.endswith("The checker: done\n")
 
 
 def test_who_sees_the_future_looks_best_at_once_and_fails_word_by_word(trained):
     done, printed = trained(lambda *size: torch.ones(size).tril(1).bool(), "causal_mask", steps=60)
-    at_once, word_by_word = (
-        float(re.search(rf"{row} +(\S+)", printed)[1]) for row in ("at once", "word by word")
-    )
+    at_once = float(re.search(r"at once +(\S+)", printed)[1])
+    word_by_word = float(re.search(r"word by word +(\S+)", printed)[1])
     assert not done and at_once < 1 and word_by_word > math.log(100) and "Too good" in printed
     assert "The checker: one word of the future visible" in " ".join(printed.split())
 
 
+def changed_by(change):
+    """The solution, and what it gives changed."""
+    return lambda *inputs: tuple(change(part) for part in ATTEND(*inputs))
+
+
 REFUSED = {
-    "it gives NaN": lambda *inputs: tuple(part.log() for part in ATTEND(*inputs)),
-    "no gradient reaches w_q, w_k, w_v": lambda *inputs: tuple(
-        part.detach() for part in ATTEND(*inputs)
-    ),
-    "RuntimeError in line .*: Can't call numpy": lambda *inputs: ATTEND(
-        inputs[0].numpy(), *inputs[1:]
-    ),
-    "instead of .*; here all inputs are float32": lambda *inputs: tuple(
-        part.double() for part in ATTEND(*inputs)
-    ),
+    "it gives NaN": changed_by(torch.log),
+    "no gradient reaches w_q, w_k, w_v": changed_by(torch.detach),
+    "RuntimeError in line .*: Can't call numpy": lambda x, *more: ATTEND(x.numpy(), *more),
+    "instead of .*; here all inputs are float32": changed_by(torch.Tensor.double),
     "The checker: must return output, weights": lambda *inputs: ATTEND(*inputs)[0],
     "not written yet": STUBS[1].multi_head_attention,
 }
@@ -662,9 +636,7 @@ def test_what_cannot_be_trained_is_refused_in_one_line(line, trained):
 
 
 class Clock:
-    """In place of the module time: no second passes by itself, and `each` seconds from one look to
-    the next.
-    """
+    """In place of the module time: `each` seconds pass from one look to the next."""
 
     def __init__(self, each):
         self.now, self.each = 0.0, each
@@ -682,8 +654,9 @@ def test_who_loops_is_refused_beside_the_time_of_the_course(trained, monkeypatch
         clock.now += 0.1 * len(x)
         return ATTEND(x, *more)
 
-    refusal = "^multi_head_attention .*: 300 steps of 8 sentences would take 4 minutes of CPU time, and with the course"
-    with pytest.raises(ValueError, match=f"{refusal}'s own function 1 s: loop less"):
+    yours = "^multi_head_attention .*: 300 steps of 8 sentences would take 4 minutes of CPU time"
+    course = "and with the course's own function 1 s: loop less"
+    with pytest.raises(ValueError, match=f"{yours}, {course}"):
         trained(loops, steps=300)
 
 
