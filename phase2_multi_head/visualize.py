@@ -26,9 +26,14 @@ from shared.attention_utils import normalized_entropy
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Picture, Results, Run
 from shared.grammar.best_reader import excess_loss, questions
-from shared.grammar.roles import NO_NAME, golds, head_names
-from shared.grammar.scores import relation_name, with_relations
-from shared.head_statistics import effective_context, even_weights, head_statistics, largest_weight
+from shared.grammar.roles import NO_NAME, head_names
+from shared.grammar.scores import related_pairs
+from shared.head_statistics import (
+    effective_context,
+    even_weights,
+    largest_weight,
+    layer_statistics,
+)
 from shared.toy_language import tokenize
 from shared.toy_model import MakeAttention, weights_of
 from shared.training import Recipe, Trained
@@ -46,30 +51,28 @@ ENTROPY, CONTEXT = 1.12, 1.36  # where the numbers stand beside the bars, which 
 
 
 def total_variation(weights: Tensor, rows: Tensor) -> float:
-    """Mean over pairs of heads and real rows of half the sum of |difference|: 0 alike, 1 no word in
-    common.
+    """Half the sum of |difference|, mean over pairs of heads and real rows: 0 alike, 1 far apart.
 
-    weights (N, H, T, T), rows (N, T).
+    weights: (N, H, T, T); rows: bool (N, T), which words are real.
     """
     first, second = torch.triu_indices(weights.size(1), weights.size(1), offset=1)
-    moved = (weights[:, first] - weights[:, second]).abs().sum(
-        dim=-1
-    ) / 2  # (N, H, T, T) -> (N, pairs, T)
+    difference = (weights[:, first] - weights[:, second]).abs()  # -> (N, pairs, T, T)
+    moved = difference.sum(dim=-1) / 2  # -> (N, pairs, T)
     return moved.mean(dim=1)[rows].mean().item()
 
 
 def describe(name: str, layers: list[Tensor], mask: Tensor) -> dict[str, float]:
     """Normalised entropy, mean over heads, and how different two heads of a layer are.
 
-    layers: weights (N, H, T, T) of each; mask (N, 1, T, T): real words.
+    layers: weights (N, H, T, T) of each; mask: bool (N, 1, T, T), which words are real.
     """
     rows = mask.any(dim=-1)[:, 0]  # (N, 1, T, T) -> (N, T)
-    return {
-        f"{name}, entropy": fmean(
-            normalized_entropy(w, mask).nanmean(dim=(0, 2)).mean().item() for w in layers
-        ),
-        f"{name}, difference": fmean(total_variation(weights, rows) for weights in layers),
-    }
+    entropies, differences = [], []
+    for weights in layers:
+        of_heads = normalized_entropy(weights, mask).nanmean(dim=(0, 2))  # (N, H, T) -> (H,)
+        entropies.append(of_heads.mean().item())
+        differences.append(total_variation(weights, rows))
+    return {f"{name}, entropy": fmean(entropies), f"{name}, difference": fmean(differences)}
 
 
 def row_name(layer: int, head: int) -> str:
@@ -78,38 +81,35 @@ def row_name(layer: int, head: int) -> str:
 
 
 def describe_heads(layers: list[Tensor], before: list[Tensor], mask: Tensor) -> dict[str, float]:
-    """How widely each head spreads its weight: "layer 0 head 1, entropy" is normalised, "nats" is
-    not.
+    """How widely each head spreads its weight: "layer 0 head 1, entropy" is normalised.
 
-    A head is sharper if its entropy is lower than before training. layers, before: weights (N, H,
-    T, T) of each layer, trained and untrained; mask (N, 1, T, T): real words.
+    A head is sharper if its entropy is lower than before training. layers, before: weights
+    (N, H, T, T) of each layer, trained and untrained; mask: bool (N, 1, T, T).
     """
-    numbers, sharper = {}, 0
-    for layer, (weights, untrained) in enumerate(zip(layers, before, strict=True)):
-        found = head_statistics(weights, mask)
-        columns = {
-            "entropy": found["normalised entropy"],
-            "before training": head_statistics(untrained, mask)["normalised entropy"],
-            "nats": found["entropy"],
-            "distance": found["distance"],
-            "largest weight": largest_weight(weights, mask),
-            "effective context": effective_context(weights, mask),
-        }
-        for head in range(weights.size(1)):
-            for column, of_heads in columns.items():
-                numbers[f"{row_name(layer, head)}, {column}"] = of_heads[head].item()
-        sharper += (columns["entropy"] < columns["before training"]).sum().item()
-    return numbers | {"all heads": len(layers) * layers[0].size(1), "sharper heads": sharper}
+    trained, untrained = layer_statistics(layers, mask), layer_statistics(before, mask)
+    columns = {
+        "entropy": trained["normalised entropy"],
+        "before training": untrained["normalised entropy"],
+        "nats": trained["entropy"],
+        "distance": trained["distance"],
+        "largest weight": torch.stack([largest_weight(weights, mask) for weights in layers]),
+        "effective context": torch.stack([effective_context(weights, mask) for weights in layers]),
+    }
+    sharper = columns["entropy"] < columns["before training"]  # (L, H)
+    numbers = {"all heads": sharper.numel(), "sharper heads": int(sharper.sum())}
+    for layer, head in torch.ones_like(sharper).nonzero().tolist():
+        for column, of_heads in columns.items():
+            numbers[f"{row_name(layer, head)}, {column}"] = of_heads[layer, head].item()
+    return numbers
 
 
 def sharpest(of_heads: Numbers, names: list[list[str]]) -> str:
     """What is said of the head with the lowest entropy."""
-    entropy_of = {}
+    with_entropy = {}
     for layer, row in enumerate(names):
-        for head in range(len(row)):
-            entropy_of[layer, head] = of_heads[f"{row_name(layer, head)}, entropy"]
-    layer, head = min(entropy_of, key=entropy_of.get)
-    name = names[layer][head]
+        for head, name in enumerate(row):
+            with_entropy[of_heads[f"{row_name(layer, head)}, entropy"]] = name
+    name = with_entropy[min(with_entropy)]
     return "has no role" if name == NO_NAME else f"is {name}"
 
 
@@ -118,82 +118,74 @@ def recipe_of(make_attention: MakeAttention) -> Recipe:
     if make_attention is MultiHeadAttention:
         return MULTI_HEAD_RECIPE
     # With the module in its name, since a copied file may have kept the name of the class.
-    return replace(MULTI_HEAD_RECIPE, name=f"{make_attention.__module__}.{make_attention.__name__}")
+    name = f"{make_attention.__module__}.{make_attention.__name__}"
+    return replace(MULTI_HEAD_RECIPE, name=name)
 
 
-def weights_on_held_out(trained: Trained) -> tuple[list[Tensor], Tensor]:
-    """Weights of every layer on the held-out sentences, and which words are real; see
-    training.attention_on.
-    """
-    held_out, objective = training.corpus()[1], trained.recipe.objective
-    layers, mask = training.attention_on(trained.model, held_out, objective)
-    return [weights.cpu() for weights in layers], mask.cpu()
+def on_held_out(trained: Trained) -> tuple[list[Tensor], Tensor]:
+    """Weights of every layer, and which words are real; see training.attention_on."""
+    return training.attention_on(trained.model, training.corpus()[1], trained.recipe.objective)
 
 
 @torch.no_grad()
 def measure(run: Run) -> Numbers:
-    """Entropy, mean total variation between two heads of a layer, and what each head does, on
-    held-out sentences.
+    """Entropy, how far apart two heads of a layer are, and what each head does, on held-out text.
 
-    Controls: untrained modules, the toy model, and 8 heads, d_model = 512, on 10 random tokens as
-    in the figures.
+    Controls: the toy model before training, and, as in the figures of courses, an untrained module
+    with 8 heads and d_model = 512 on 10 random tokens.
     """
     make_attention = run.options.attention
-    with torch.enable_grad():
-        trained = checkpoints.trained_model(
-            recipe_of(make_attention), make_attention, run.options, run.seed
-        )
+    recipe = recipe_of(make_attention)
+    trained = checkpoints.trained_model(recipe, make_attention, run.options, run.seed)
     untrained = training.untrained(trained.recipe, make_attention)
     torch.manual_seed(run.seed)
     _, of_the_figure = MultiHeadAttention(512, 8)(torch.randn(2, 10, 512))
-    layers, mask = weights_on_held_out(trained)
-    before, _ = weights_on_held_out(untrained)
+    layers, mask = on_held_out(trained)
+    before, _ = on_held_out(untrained)
     of_heads = describe_heads(layers, before, mask)
-    run.shown.update(trained=trained, untrained=untrained)
-    run.shown.update(example(trained, make_attention, run.options.words))
-    run.shown["sharpest"] = sharpest(of_heads, run.shown["names"])
+    names = head_names(trained, make_attention)
+    run.shown.update(trained=trained, untrained=untrained, names=names)
+    run.shown["named"] = sum(name != NO_NAME for name in itertools.chain(*names))
+    run.shown["sharpest"] = sharpest(of_heads, names)
     run.shown["even"] = effective_context(even_weights(mask), mask).item()
+    run.shown.update(example(trained, run.options.words))
+    everything = torch.ones(2, 1, 10, 10, dtype=torch.bool)
     return {
-        **describe("as in the figure", [of_the_figure], torch.ones(2, 1, 10, 10, dtype=torch.bool)),
+        **describe("as in the figure", [of_the_figure], everything),
         **describe("untrained", before, mask),
         **describe("trained", layers, mask),
         **of_heads,
     }
 
 
-def example(trained: Trained, make_attention: MakeAttention, words: list[str]) -> dict[str, Any]:
-    """The names of the heads, what the model guesses for a hidden word, and how much it loses."""
-    names = head_names(trained, make_attention)
+def example(trained: Trained, words: list[str]) -> dict[str, Any]:
+    """What the model guesses for a hidden word of a sentence, and how much it loses."""
     hidden = choose_word(words)
     guesses, _ = guess_hidden(trained.model, [words], [hidden])
-    ((guess, probability),) = likeliest(guesses[0], 1)
+    [(guess, probability)] = likeliest(guesses[0], 1)
+    held_out = training.corpus()[1]
     return {
-        "label": trained.label,
         "words": words,
-        "names": names,
-        "named": sum(name != NO_NAME for row in names for name in row),
         "guess": f'For a hidden "{words[hidden]}" the model guesses "{guess}" ({probability:.2f})',
-        "excess": excess_loss(trained.logits, questions(training.corpus()[1][:100])),  # held out
+        "excess": excess_loss(trained.logits, questions(held_out[:100])),
     }
 
 
 def save_patterns(found: Results) -> None:
     """Save the weights of all heads (L, H, T, T) on each of --sentences."""
-    model, saved = found.shown["trained"].model, {}
-    for sentence in found.options.all_sentences:
-        saved[sentence] = weights_of(model, tokenize(sentence))
-    checkpoints.save_tensors(
-        saved, found.options.output_dir / paths.PROCESSED / "multi_head_patterns.pt"
-    )
+    model = found.shown["trained"].model
+    saved = {text: weights_of(model, tokenize(text)) for text in found.options.all_sentences}
+    path = found.options.output_dir / paths.PROCESSED / "multi_head_patterns.pt"
+    checkpoints.save_tensors(saved, path)
 
 
 CLAIM = Claim(
     id="C075",
-    text="By training, different heads of a layer come to look at different words, in two layers of four heads; those "
-    "of a new module do not",
+    text="By training, different heads of a layer come to look at different words, in two layers "
+    "of four heads; those of a new module do not",
     source="course notes: titles of figures, over modules with random weights",
-    rule="trained heads are at least 0.2 further apart than those of the same model before training and those of the "
-    "figures",
+    rule="trained heads are at least 0.2 further apart than those of the same model before "
+    "training and those of the figures",
     effect=lambda n: (
         n["trained, difference"]
         - max(n["untrained, difference"], n["as in the figure, difference"])
@@ -201,23 +193,20 @@ CLAIM = Claim(
     at_least=0.2,
     oracle={"trained, difference": 0.6, "*, difference": 0.1},
     null={"*, difference": 0.6},
-    revised="one rule for five sentences (C071 to C075), which were judged by entropy, distance and sparseness",
+    revised="stands for five sentences, C071 to C075",
 )
 
 
 def grid(found: Results) -> Figure:
-    """Every trained head on one sentence, a layer in each row, by its role; below, the last layer
-    before training.
-    """
+    """Every trained head on one sentence, a layer in each row; below, the last before training."""
     words, names = found.shown["words"], found.shown["names"]
     weights = weights_of(found.shown["trained"].model, words)
     before = weights_of(found.shown["untrained"].model, words)
     num_layers, num_heads = weights.shape[:2]
+    rows = num_layers + 1
     side = max(1.85, 0.17 * len(words))
-    size = (side * num_heads + 1.6, side * (num_layers + 1) + 1.2)
-    fig, axes = plt.subplots(
-        num_layers + 1, num_heads, figsize=size, squeeze=False, layout="constrained"
-    )
+    size = (side * num_heads + 1.6, side * rows + 1.2)
+    fig, axes = plt.subplots(rows, num_heads, figsize=size, squeeze=False, layout="constrained")
     for layer, row in enumerate(names):
         titles = [f"{name} ({layer}.{head})" for head, name in enumerate(row)]
         colors = [role_color(name) for name in row]
@@ -227,61 +216,53 @@ def grid(found: Results) -> Figure:
             frame_related(ax, name, words)
     plot_heads(before[-1], words, axes=axes[-1], titles=[""] * num_heads)
     axes[-1, 0].set_ylabel(f"layer {num_layers - 1},\nuntrained", fontsize=12)
-    for place, ax in enumerate(axes.flat):
-        ax.tick_params(
-            labeltop=place < num_heads, labelleft=place % num_heads == 0
-        )  # the words once, at the edges
+    for ax in axes.flat:
+        ax.label_outer()  # the words once, at the edges
     weight_colorbar(fig, list(axes.flat), shrink=0.4, aspect=30)
     return fig
 
 
+def frame_related(ax: Axes, name: str, words: list[str]) -> None:
+    """Frame the cells of the words that a head's role relates, if it is a relation."""
+    for query, key in related_pairs(name, words):
+        cell = Rectangle((key, query), 1, 1, fill=False, linewidth=2.5, zorder=4)
+        cell.set_edgecolor(role_color(name))
+        ax.add_patch(cell)
+
+
 def entropy_bars(found: Results) -> Figure:
-    """The normalised entropy of each head of the first run, and a mark where it was before
-    training.
-    """
+    """The normalised entropy of each head of the first run, and a mark where it was before."""
     numbers, names = found.runs[0], found.shown["names"]
-    num_layers, num_heads = len(names), len(names[0])
-    fig, ax = plt.subplots(figsize=(8.4, 1.6 + 0.42 * num_layers * num_heads), layout="constrained")
-    places, labels = [], []
+    num_heads = sum(len(row) for row in names)
+    fig, ax = plt.subplots(figsize=(8.4, 1.6 + 0.42 * num_heads), layout="constrained")
+    centred = {"ha": "center", "va": "center", "fontsize": 11}
+    places, labels = [], {}
     for layer, row in enumerate(names):
         for head, name in enumerate(row):
             of_head = row_name(layer, head)
-            entropy, before = numbers[f"{of_head}, entropy"], numbers[f"{of_head}, before training"]
             place = len(places) + 0.5 * layer  # half a row between two layers
+            entropy, before = numbers[f"{of_head}, entropy"], numbers[f"{of_head}, before training"]
             ax.barh(place, 1, 0.64, color=HIDDEN)
             ax.barh(place, entropy, 0.64, color=role_color(name))
             ax.plot([before, before], [place - 0.4, place + 0.4], color=INK, linewidth=2.5)
-            ax.text(ENTROPY, place, f"{entropy:.2f}", ha="center", va="center", fontsize=11)
-            words = numbers[f"{of_head}, effective context"]
-            ax.text(CONTEXT, place, f"{words:.1f}", ha="center", va="center", fontsize=11)
+            ax.text(ENTROPY, place, f"{entropy:.2f}", **centred)
+            ax.text(CONTEXT, place, f"{numbers[f'{of_head}, effective context']:.1f}", **centred)
             places.append(place)
-            labels.append(f"{name}  {layer}.{head}")
-    ax.text(1, -0.6, "before training", ha="right", va="bottom", color=QUIET)
-    ax.text(ENTROPY, -0.6, "entropy", ha="center", va="bottom", color=QUIET)
-    ax.text(CONTEXT, -0.6, "effective\ncontext", ha="center", va="bottom", color=QUIET)
+            labels[f"{name}  {layer}.{head}"] = name
+    for x, text, side in (
+        (1, "before training", "right"),
+        (ENTROPY, "entropy", "center"),
+        (CONTEXT, "effective\ncontext", "center"),
+    ):
+        ax.text(x, -0.6, text, ha=side, va="bottom", color=QUIET)
     ax.set_yticks(places, labels, fontsize=11)
-    for label, name in zip(ax.get_yticklabels(), itertools.chain(*names), strict=True):
+    for label, name in zip(ax.get_yticklabels(), labels.values(), strict=True):
         label.set(color=readable(role_color(name)), weight="normal" if name == NO_NAME else "bold")
     ax.set_xticks([0, 0.5, 1], ["0: one word", "0.5", "1: even"])
     ax.set(xlim=(0, CONTEXT + 0.1), ylim=(places[-1] + 0.5, -0.6))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return fig
-
-
-def frame_related(ax: Axes, name: str, words: list[str]) -> None:
-    """Frame the cells where the role of a head has its weight, if it is a relation and this
-    sentence has it.
-    """
-    gold = {
-        relation_name(*key): matrix[0] for key, matrix in golds([with_relations(words)]).items()
-    }
-    for query, key in gold[name].nonzero().tolist() if name in gold else []:
-        ax.add_patch(
-            Rectangle(
-                (key, query), 1, 1, fill=False, edgecolor=role_color(name), linewidth=2.5, zorder=4
-            )
-        )
 
 
 main = Experiment(
@@ -292,16 +273,17 @@ main = Experiment(
             "multi_head_grid",
             grid,
             title="Training gives {shown[named]} of these heads a role",
-            note="{shown[label]} · roles by rule; framed: the words they are about · normalised entropy "
-            "{n[trained, entropy]:.2f}, untrained {n[untrained, entropy]:.2f}",
+            note="{shown[trained].label} · roles by rule; framed: the words they are about · "
+            "normalised entropy {n[trained, entropy]:.2f}, untrained {n[untrained, entropy]:.2f}",
         ),
         Picture(
             "attention_entropy",
             entropy_bars,
-            title="{n[sharper heads]:.0f} of {n[all heads]:.0f} heads are sharper than before training; "
-            "the sharpest {shown[sharpest]}",
-            note="{shown[label]} · names by rule, on held-out sentences · bar: normalised entropy\n"
-            "effective context: e to the entropy, in words; even weights would have {shown[even]:.1f}",
+            title="{n[sharper heads]:.0f} of {n[all heads]:.0f} heads are sharper than before "
+            "training; the sharpest {shown[sharpest]}",
+            note="{shown[trained].label} · names by rule, on held-out sentences · bar: normalised "
+            "entropy\neffective context: e to the entropy, in words; even weights would have "
+            "{shown[even]:.1f}",
         ),
     ],
     keep=save_patterns,

@@ -1,14 +1,15 @@
-"""How much does a trained model need each of its heads? The gate that takes one out, and what is
-lost without.
+"""How much does a trained model need each of its heads?
 
 A gate is a number that the output of a head is multiplied by before W_O: at 1 nothing changes, at 0
 the head is gone.
 
-    Delta_h = L(gate_h = 0) - L(all gates 1)        what is lost without the head; one run for each head
+    Delta_h = L(gate_h = 0) - L(all gates 1)
 
+That is what is lost without the head, measured in one run for each head.
 MultiHeadAttention stays as it is, and nothing is trained again.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,27 +31,23 @@ DRAWS = 1000  # of the examples, for an interval
 
 @dataclass(frozen=True)
 class Sampled:
-    """A trained model: its attention modules, and losses() -> (B,), its loss on each of some fixed
-    examples in nats.
-    """
+    """A trained model, and losses() -> (B,): its loss on each of some fixed examples, in nats."""
 
     layers: Sequence[MultiHeadAttention]
     losses: Callable[[], Tensor]
 
     @property
     def heads(self) -> list[LayerAndHead]:
-        return [
-            (layer, head)
-            for layer, module in enumerate(self.layers)
-            for head in range(module.num_heads)
-        ]
+        heads = range(self.layers[0].num_heads)
+        return list(itertools.product(range(len(self.layers)), heads))
 
     @torch.no_grad()
     def losses_without(self, removed: frozenset[LayerAndHead]) -> Tensor:
-        """The loss on each example with some heads removed, none of the others trained again ->
-        (B,), float64.
-        """
-        with removed_from(self, removed):
+        """The loss on each example with some heads removed -> (B,), float64."""
+        gates = self.layers[0].w_o.weight.new_ones(len(self.layers), self.layers[0].num_heads)
+        for layer, head in removed:
+            gates[layer, head] = 0
+        with gated(self.layers, gates):
             return self.losses().double().cpu()
 
 
@@ -61,15 +58,13 @@ def gated(layers: Sequence[MultiHeadAttention], gates: Tensor) -> Iterator[None]
     gates: (L, H). A hook sees what enters w_o, the outputs of all heads side by side, and may hand
     on something else. Raises ValueError if there is not one gate for each head of each layer.
     """
-    expected = (len(layers), layers[0].num_heads)
-    if gates.shape != expected:
-        raise ValueError(
-            f"gates must have one number for each head, (L, H) = {expected}: got {tuple(gates.shape)}"
-        )
-    hooks = [
-        module.w_o.register_forward_pre_hook(partial(_multiply_heads, gate))
-        for module, gate in zip(layers, gates, strict=True)
-    ]
+    expected, received = (len(layers), layers[0].num_heads), tuple(gates.shape)
+    if received != expected:
+        rule = "gates must have one number for each head"
+        raise ValueError(f"{rule}, (L, H) = {expected}: got {received}")
+    hooks = []
+    for module, gate in zip(layers, gates, strict=True):
+        hooks.append(module.w_o.register_forward_pre_hook(partial(_multiply_heads, gate)))
     try:
         yield
     finally:
@@ -83,32 +78,21 @@ def _multiply_heads(gate: Tensor, w_o: nn.Module, inputs: tuple[Tensor]) -> Tens
     return merged * gate.repeat_interleave(merged.size(-1) // gate.size(-1))  # (H,) -> (H * d_v,)
 
 
-@contextmanager
-def removed_from(model: Sampled, removed: frozenset[LayerAndHead]) -> Iterator[None]:
-    """Within the block some heads are gone."""
-    gates = model.layers[0].w_o.weight.new_ones(len(model.layers), model.layers[0].num_heads)
-    for layer, head in removed:
-        gates[layer, head] = 0
-    with gated(model.layers, gates):
-        yield
-
-
 def removal_importance(model: Sampled) -> Tensor:
-    """L(x without h) - L(x) for each head and example -> (L, H, B) in nats; the mean over examples
-    is Delta_h.
+    """L(x without h) - L(x) for each head and example x -> (L, H, B) in nats.
+
+    The mean over examples is Delta_h.
     """
-    rises = [
-        model.losses_without(frozenset([head])) - model.losses_without(frozenset())
-        for head in model.heads
-    ]
+    before = model.losses_without(frozenset())
+    rises = [model.losses_without(frozenset([head])) - before for head in model.heads]
     return torch.stack(rises).unflatten(0, (len(model.layers), -1))  # (L * H, B) -> (L, H, B)
 
 
 def over_examples(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower and upper end of the 95 % interval of the mean over examples, (..., B) -> (...), the
-    same at every call.
+    """Lower and upper end of the 95 % interval of the mean over examples, (..., B) -> (...).
 
-    How the mean would spread over other draws of as many examples (bootstrap; Efron 1979).
+    It says how the mean would spread over other draws of as many examples (bootstrap; Efron 1979),
+    and is the same at every call.
     """
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(values.size(-1), (DRAWS, values.size(-1)), generator=generator)
@@ -126,7 +110,8 @@ def language_model(trained: Trained, sentences: int = training.NUM_HELD_OUT) -> 
     hidden = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(0)) < training.CHOSEN
     hidden &= tokens != PAD_ID
     mask = padding_mask(lengths, tokens.size(1))
-    tokens, hidden, mask = (t.to(trained.model.positions.device) for t in (tokens, hidden, mask))
+    device = trained.model.positions.device
+    tokens, hidden, mask = tokens.to(device), hidden.to(device), mask.to(device)
 
     def losses() -> Tensor:
         logits, _ = trained.model(tokens.masked_fill(hidden, MASK_ID), mask=mask)

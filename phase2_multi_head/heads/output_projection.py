@@ -1,6 +1,7 @@
 """What is the output projection W_O for, and is it needed?
 
-    Concat(head_1, ..., head_H) W_O  =  head_1 W_O^1 + ... + head_H W_O^H,     W_O^h = rows h d_k to (h + 1) d_k of W_O
+    Concat(head_1, ..., head_H) W_O  =  head_1 W_O^1 + ... + head_H W_O^H
+                              W_O^h  =  rows h d_k to (h + 1) d_k of W_O
 
 It lets every head write to all of d_model, and heads add up, each by its own part of W_O (Elhage et
 al. 2021). With one head of full size, W_V and W_O are two matrices in a row and could be one. The
@@ -8,9 +9,12 @@ picture has the product above for one word, in small whole numbers.
 """
 
 import copy
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -29,9 +33,8 @@ MIDDLE, RIGHT, SUM = 9.5, 19, 8.7  # where W_O and the products begin, and the r
 def folded(attention: MultiHeadAttention) -> MultiHeadAttention:
     """One matrix in place of two: W_V becomes W_V W_O, and W_O the identity; no biases."""
     result = copy.deepcopy(attention)
-    result.w_v.weight.copy_(
-        attention.w_o.weight @ attention.w_v.weight
-    )  # nn.Linear holds the transposed matrix
+    # nn.Linear holds the transposed matrix, so W_O comes first.
+    result.w_v.weight.copy_(attention.w_o.weight @ attention.w_v.weight)
     nn.init.eye_(result.w_o.weight)
     return result
 
@@ -40,86 +43,77 @@ def columns_written(attention: MultiHeadAttention, x: Tensor) -> int:
     """Columns of the output that the values of head 0 can change."""
     changed = copy.deepcopy(attention)
     changed.w_v.weight[: D_MODEL // attention.num_heads] += 1.0
-    return int(
-        (attention(x)[0] != changed(x)[0]).any(dim=(0, 1)).sum()
-    )  # (B, T, d_model) -> one number
+    differs = attention(x)[0] != changed(x)[0]
+    return int(differs.any(dim=(0, 1)).sum())  # (B, T, d_model) -> one number
 
 
 @torch.no_grad()
 def measure(run: Run) -> Numbers:
-    """Largest differences of the output, and columns that head 0 writes to; random weights, no
-    biases, float64.
-    """
+    """Largest differences of the output, and columns that head 0 writes to; random weights."""
     torch.manual_seed(run.seed)
     x, numbers = torch.randn(2, 7, D_MODEL, dtype=torch.float64), {}
     for heads in (1, NUM_HEADS):
         layer = MultiHeadAttention(D_MODEL, heads, bias=False).double()
         difference = (layer(x)[0] - folded(layer)(x)[0]).abs().max().item()
         numbers[f"W_V and W_O made one differ by, heads: {heads}"] = difference
-    numbers["columns that head 0 writes to, with W_O"] = columns_written(layer, x)
+    numbers["columns that head 0 writes to, with W_O"] = columns_written(layer, x)  # of four
     nn.init.eye_(layer.w_o.weight)
-    return numbers | {"columns that head 0 writes to, without": columns_written(layer, x)}
+    numbers["columns that head 0 writes to, without"] = columns_written(layer, x)
+    return numbers
 
 
 @torch.no_grad()
 def small_example() -> tuple[Tensor, Tensor, Tensor]:
-    """What four heads of d_v = 2 found for one word, side by side (4, 8), W_O (8, 8), and what each
-    adds (4, 8).
+    """What four heads of d_v = 2 found for one word, W_O (8, 8), and what each head adds (4, 8).
+
+    What they found is side by side, (4, 8): a row for each head, 0 in the columns of the others.
     """
     generator = torch.Generator().manual_seed(2)
     attention = MultiHeadAttention(8, NUM_HEADS, bias=False)
     attention.w_o.weight.copy_(torch.randint(-1, 3, (8, 8), generator=generator))
     heads = torch.randint(1, 4, (NUM_HEADS, 1, 2), generator=generator).float()
-    return (
-        torch.block_diag(*heads),
-        attention.w_o.weight.detach().T,
-        added_by_heads(attention, heads)[:, 0],
-    )
+    side_by_side = torch.block_diag(*heads)
+    return side_by_side, attention.w_o.weight.detach().T, added_by_heads(attention, heads)[:, 0]
 
 
 def picture(_: Results) -> Figure:
-    """Left what each head writes without W_O, right with it, in the middle W_O; each head beside
-    its rows of W_O.
-    """
+    """What each head writes, without W_O and with it: each beside its rows of W_O, and the sum."""
     side_by_side, matrix, added = small_example()
     fig, ax = plt.subplots(figsize=(9, 4.5), layout="constrained")
-    charts.cells(ax, MIDDLE, 0, matrix, [[COLORS[row // 2]] * 8 for row in range(8)])
+    by_head = np.repeat(COLORS, 2)  # of the eight columns, and of the rows of W_O
+    charts.cells(ax, MIDDLE, 0, matrix, [[color] * 8 for color in by_head])
     for head, color in enumerate(COLORS):
-        middle, own = 2 * head + 0.5, torch.arange(8) // 2 == head
-        ax.text(
-            -0.4, middle + 0.5, f"head {head}", color=color, ha="right", va="center", fontsize=11
-        )
-        charts.cells(
-            ax, 0, middle, side_by_side[head : head + 1].where(own, torch.nan), [[color] * 8]
-        )
-        charts.cells(ax, RIGHT, middle, added[head : head + 1], [[color] * 8])
-        write(ax, middle + 0.5, "+" if head else "")
-    charts.cells(
-        ax,
-        0,
-        SUM,
-        side_by_side.sum(dim=0, keepdim=True),
-        [[COLORS[column // 2] for column in range(8)]],
-    )
-    charts.cells(ax, RIGHT, SUM, added.sum(dim=0, keepdim=True), [[INK] * 8])
+        y, own = 2 * head + 0.5, side_by_side[head]
+        ax.text(-0.4, y + 0.5, f"head {head}", color=color, ha="right", va="center", fontsize=11)
+        draw_product(ax, y, own.where(own != 0, torch.nan), added[head], [color] * 8, color)
+        if head:
+            draw_sign(ax, RIGHT + 4, y - 0.5, "+")
+    draw_product(ax, SUM, side_by_side.sum(dim=0), added.sum(dim=0), by_head, INK)
     ax.text(MIDDLE + 4, SUM + 0.5, "W_O", ha="center", va="center")
-    write(ax, SUM + 0.5)
-    for x, above, below in (
+    for left, above, below in (
         (0, "heads, side by side", "concat of the heads: 1 × 8"),
         (MIDDLE, "W_O in four blocks", "8 × 8"),
         (RIGHT, "what each head adds", "output: 1 × 8, the sum"),
     ):
-        ax.text(x + 4, -0.5, above, ha="center", va="bottom", fontsize=11)
-        ax.text(x + 4, SUM + 1.3, below, ha="center", va="top", fontsize=11)
+        ax.text(left + 4, -0.5, above, ha="center", va="bottom", fontsize=11)
+        ax.text(left + 4, SUM + 1.3, below, ha="center", va="top", fontsize=11)
     ax.set(xlim=(-2.8, RIGHT + 8.2), ylim=(SUM + 2.2, -1.5), aspect="equal")
     ax.axis("off")
     return fig
 
 
-def write(ax: plt.Axes, y: float, plus: str = "") -> None:
-    """The signs of a row; plus stands between it and the row above."""
-    for x, up, sign in ((8.75, 0, "×"), (18.25, 0, "="), (RIGHT + 4, 1, plus)):
-        ax.text(x, y - up, sign, ha="center", va="center", fontsize=13, color=QUIET)
+def draw_product(
+    ax: Axes, y: float, heads: Tensor, output: Tensor, colors: Sequence[str], color: str
+) -> None:
+    """One row: heads (8,) in their colors, times W_O, is output (8,) in its color."""
+    charts.cells(ax, 0, y, heads[None], [colors])
+    charts.cells(ax, RIGHT, y, output[None], [[color] * 8])
+    draw_sign(ax, 8.75, y + 0.5, "×")
+    draw_sign(ax, 18.25, y + 0.5, "=")
+
+
+def draw_sign(ax: Axes, x: float, y: float, sign: str) -> None:
+    ax.text(x, y, sign, ha="center", va="center", fontsize=13, color=QUIET)
 
 
 main = Experiment(

@@ -1,15 +1,17 @@
 """How is multi-head attention written wrong, without any shape that tells?
 
-1. Reshape without the transpose. (B, T, d_model) viewed as (B, H, T, d_k) has the right shape, but a head's rows are
-   then pieces of neighbouring words. The picture has three words of six numbers, cut into two
-   heads.
-2. Slice the input. Cut x itself into H slices and send all of them through one small projection of d_k x d_k. It is
-   often printed, and it trains. But head h never sees the other slices, and all heads ask the same
-   question.
+1. Reshape without the transpose. (B, T, d_model) viewed as (B, H, T, d_k) has the right shape, but
+   a head's rows are then pieces of neighbouring words. The picture has three words of six numbers,
+   cut into two heads.
+2. Slice the input. Cut x itself into H slices and send all of them through one small projection of
+   d_k x d_k. It is often printed, and it trains. But head h never sees the other slices, and all
+   heads ask the same question.
 """
 
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -22,58 +24,55 @@ from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREEN, ORANGE, QUIET
 
 D_MODEL, NUM_HEADS = 64, 4
-WORD_COLORS = (BLUE, ORANGE, GREEN)
+WORD_COLORS = np.array([BLUE, ORANGE, GREEN])
 
 
 class SlicedInput(nn.Module):
-    """The wrong version: head h sees columns h * d_k to (h + 1) * d_k of x, and all heads share
-    their projections.
+    """The wrong version: head h sees columns h * d_k to (h + 1) * d_k of x.
+
+    All heads share their projections.
     """
 
     def __init__(self, d_model: int, num_heads: int) -> None:
         super().__init__()
         check_heads(d_model, num_heads)
         self.num_heads, d_k = num_heads, d_model // num_heads
-        self.w_q, self.w_k, self.w_v = (nn.Linear(d_k, d_k, bias=False) for _ in range(3))
+        self.w_q = nn.Linear(d_k, d_k, bias=False)
+        self.w_k = nn.Linear(d_k, d_k, bias=False)
+        self.w_v = nn.Linear(d_k, d_k, bias=False)
         self.w_o = nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T)."""
         slices = split_heads(x, self.num_heads)  # -> (B, H, T, d_k), not projected
-        heads, weights = scaled_dot_product_attention(
-            self.w_q(slices), self.w_k(slices), self.w_v(slices), mask
-        )
+        query, key, value = self.w_q(slices), self.w_k(slices), self.w_v(slices)
+        heads, weights = scaled_dot_product_attention(query, key, value, mask)
         return self.w_o(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)
 
 
 def columns_read(attention: nn.Module) -> int:
-    """How many columns of x can change the weights of head 0: those with a gradient that is not
-    zero.
-    """
+    """How many columns of x can change the weights of head 0: those with a gradient."""
     x = torch.randn(1, 7, D_MODEL, dtype=torch.float64, requires_grad=True)
     _, weights = attention(x)
-    (gradient,) = torch.autograd.grad(
-        (weights[0, 0] * torch.randn(7, 7, dtype=torch.float64)).sum(), x
-    )
-    return int((gradient != 0).any(dim=1).sum())  # (1, 7, d_model) -> one number
+    upstream = torch.randn(7, 7, dtype=torch.float64)
+    (weights[0, 0] * upstream).sum().backward()
+    return int((x.grad != 0).any(dim=1).sum())  # (1, 7, d_model) -> one number
 
 
 @torch.no_grad()
 def apart_on_equal_slices(attention: nn.Module) -> float:
-    """Largest difference between two heads where all slices of x hold the same numbers: 0 if they
-    ask the same.
+    """Largest difference between two heads where all slices of x hold the same numbers.
+
+    It is 0 if both heads ask the same.
     """
-    x = torch.randn(1, 7, D_MODEL // NUM_HEADS, dtype=torch.float64).repeat(
-        1, 1, NUM_HEADS
-    )  # -> (1, 7, d_model)
+    x = torch.randn(1, 7, D_MODEL // NUM_HEADS, dtype=torch.float64)
+    x = x.repeat(1, 1, NUM_HEADS)  # (1, 7, d_k) -> (1, 7, d_model)
     _, weights = attention(x)
     return (weights[:, 0] - weights[:, 1]).abs().max().item()
 
 
 def measure(run: Run) -> Numbers:
-    """What head 0 reads, how far two heads are apart on equal slices, and parameters; layers with
-    random weights.
-    """
+    """What head 0 reads, how far two heads are apart, and parameters; random weights."""
     torch.manual_seed(run.seed)
     numbers = {}
     for name, make in (("multi-head", MultiHeadAttention), ("sliced input", SlicedInput)):
@@ -85,41 +84,35 @@ def measure(run: Run) -> Numbers:
 
 
 def numbered_words() -> Tensor:
-    """Three words of six numbers that say where they come from, (1, 3, 6): 14 is word 1, column 4."""
-    return torch.tensor([[[10 * word + column for column in range(6)] for word in range(3)]])
+    """Three words of six numbers, (1, 3, 6): 14 is column 4 of word 1."""
+    return 10 * torch.arange(3)[None, :, None] + torch.arange(6)
 
 
-def draw_words(ax: plt.Axes, left: float, top: float, rows: Tensor, title: str) -> None:
+def draw_words(ax: Axes, left: float, top: float, rows: Tensor, title: str) -> None:
     """Numbers (T, columns), each on the colour of the word that it comes from."""
-    charts.cells(
-        ax,
-        left,
-        top,
-        rows,
-        [[WORD_COLORS[number // 10] for number in row] for row in rows.tolist()],
-    )
+    charts.cells(ax, left, top, rows, WORD_COLORS[rows // 10])
     ax.text(left + rows.size(1) / 2, top - 0.15, title, ha="center", va="bottom", fontsize=11)
 
 
+def draw_heads_of(ax: Axes, top: float, heads: Tensor, code: str, verdict: str) -> None:
+    """Two heads (2, T, d_k) beside each other, with an arrow from x."""
+    ax.annotate("", (9.2, top + 1.5), (6.4, 4.3), arrowprops={"arrowstyle": "->", "color": QUIET})
+    ax.text(12.9, top - 1.1, code, family="monospace", ha="center", va="bottom")
+    ax.text(16.9, top + 1.5, verdict, va="center", fontsize=11)
+    draw_words(ax, 9.5, top, heads[0], "head 0")
+    draw_words(ax, 13.3, top, heads[1], "head 1")
+
+
 def picture(_: Results) -> Figure:
-    """x, and the two heads that split_heads makes of it, above those of a bare view; a colour for
-    each word.
-    """
+    """x, and the two heads that split_heads makes of it, above those of a bare view."""
     fig, ax = plt.subplots(figsize=(9, 4.6), layout="constrained")
     x = numbered_words()
-    right, wrong = split_heads(x, 2), x.view(1, 2, 3, 3)
+    (right,), (wrong,) = split_heads(x, 2), x.view(1, 2, 3, 3)
     draw_words(ax, 0, 2.8, x[0], "x: three words of six numbers")
-    for heads, top, code, verdict in (
-        (right, 0, "view(B, T, H, d_k).transpose(1, 2)", "right: every row\nis one word"),
-        (wrong, 5.6, "view(B, H, T, d_k)", "wrong: in head 0,\nrow 1 is still word 0"),
-    ):
-        ax.annotate(
-            "", (9.2, top + 1.5), (6.4, 4.3), arrowprops={"arrowstyle": "->", "color": QUIET}
-        )
-        ax.text(12.9, top - 1.1, code, family="monospace", ha="center", va="bottom")
-        ax.text(16.9, top + 1.5, verdict, va="center", fontsize=11)
-        for head in range(2):
-            draw_words(ax, 9.5 + 3.8 * head, top, heads[0, head], f"head {head}")
+    code = "view(B, T, H, d_k).transpose(1, 2)"
+    draw_heads_of(ax, 0, right, code, "right: every row\nis one word")
+    code = "view(B, H, T, d_k)"
+    draw_heads_of(ax, 5.6, wrong, code, "wrong: in head 0,\nrow 1 is still word 0")
     ax.set(xlim=(-0.2, 21), ylim=(8.8, -2), aspect="equal")
     ax.axis("off")
     return fig
@@ -130,7 +123,8 @@ main = Experiment(
     picture=picture,
     title="Cut by a view alone, heads have the right shape and the wrong words",
     note="colour: the word that a number belongs to; 14 is word 1, column 4",
-    answer=f"Cut before the projections, a head reads {{n[sliced input, columns read]:.0f}} of {D_MODEL} columns",
+    answer=f"Cut before the projections, a head reads {{n[sliced input, columns read]:.0f}} of "
+    f"{D_MODEL} columns",
 )
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ they differ in who chooses the weights:
 
     mean         nobody: each word gets the same
     last word    the place: the last word gets 1, the others 0
-    attention    a learned query: softmax(q · x_t / √d_model)    (after Yang et al. 2016, section 2.2, without its tanh)
+    attention    a learned query: softmax(q · x_t / √d_model)
 
+(The last is after Yang et al. 2016, section 2.2, without its tanh.)
 What a query learns is in pooling_questions.py.
 """
 
@@ -25,13 +26,13 @@ Pooling = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 
 def visible_words(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Which words of x (B, T, d_model) may be read, bool (B, 1, 1, T). mask: None, (B or 1, 1, 1,
-    T) or (1, T).
+    """Which words of x (B, T, d_model) may be read, bool (B, 1, 1, T).
+
+    mask: None, (B or 1, 1, 1, T) or (1, T).
     """
     if x.dim() != 3 or x.size(1) == 0:
-        raise ValueError(
-            f"pooling takes words (B, T, d_model) with T of 1 or more: got shape {tuple(x.shape)}"
-        )
+        rule = "pooling takes words (B, T, d_model) with T of 1 or more"
+        raise ValueError(f"{rule}: got shape {tuple(x.shape)}")
     shape = (x.size(0), 1, 1, x.size(1))
     if mask is None:
         return torch.ones(shape, dtype=torch.bool, device=x.device)
@@ -41,9 +42,8 @@ def visible_words(x: Tensor, mask: Tensor | None) -> Tensor:
 
 def weighted_mean(weights: Tensor, x: Tensor) -> Tensor:
     """weights (B, 1, 1, T), x (B, T, d_model) -> (B, d_model)."""
-    return (weights[:, 0] @ x)[
-        :, 0
-    ]  # (B, 1, T) @ (B, T, d_model) -> (B, 1, d_model) -> (B, d_model)
+    mean = weights[:, 0] @ x  # (B, 1, T) @ (B, T, d_model) -> (B, 1, d_model)
+    return mean[:, 0]
 
 
 def mean_pooling(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -56,9 +56,8 @@ def mean_pooling(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]
 def last_pooling(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The last visible word. A row of padding alone gives 0."""
     place = torch.arange(x.size(1), device=x.device)
-    last = place.where(visible_words(x, mask), -1).amax(
-        dim=-1, keepdim=True
-    )  # (B, 1, 1, T) -> (B, 1, 1, 1)
+    visible = place.where(visible_words(x, mask), -1)
+    last = visible.amax(dim=-1, keepdim=True)  # (B, 1, 1, T) -> (B, 1, 1, 1)
     weights = (place == last).to(x.dtype)  # (B, 1, 1, 1) -> (B, 1, 1, T)
     return weighted_mean(weights, x), weights
 
@@ -82,17 +81,15 @@ class AttentionPooling(nn.Module):
         alone gives 0.
         """
         visible = visible_words(x, mask)
-        query = self.query.expand(
-            x.size(0), 1, 1, -1
-        )  # (d_model,) -> (B, 1, 1, d_model): one head, one query
+        # One head, one query: (d_model,) -> (B, 1, 1, d_model).
+        query = self.query.expand(x.size(0), 1, 1, -1)
         words = x.unsqueeze(1)  # (B, T, d_model) -> (B, 1, T, d_model)
         pooled, weights = scaled_dot_product_attention(query, words, words, visible)
         return pooled.flatten(start_dim=1), weights  # (B, 1, 1, d_model) -> (B, d_model)
 
 
 class AttentionClassifier(nn.Module):
-    """Words -> embedding + position -> attention layer or nothing -> pooling -> linear -> yes or
-    no.
+    """Words -> embedding + position -> attention or nothing -> pooling -> linear -> yes or no.
 
     attention: a module like MultiHeadAttention, its output added to the words.
     """
@@ -100,11 +97,11 @@ class AttentionClassifier(nn.Module):
     def __init__(self, d_model: int, pooling: Pooling, attention: nn.Module | None = None) -> None:
         super().__init__()
         self.embedding = nn.Embedding(len(VOCABULARY), d_model)
-        self.register_buffer(
-            "positions", sinusoidal_positions(MAX_LENGTH, d_model), persistent=False
-        )
+        positions = sinusoidal_positions(MAX_LENGTH, d_model)
+        self.register_buffer("positions", positions, persistent=False)
         self.to_logits = nn.Linear(d_model, 2)
-        self.pooling, self.attention = pooling, attention
+        self.pooling = pooling
+        self.attention = attention
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """tokens (B, T), mask (B, 1, 1, T) -> logits (B, 2), pooling weights (B, 1, 1, T)."""
