@@ -114,7 +114,8 @@ def light_up(axes: np.ndarray, look: Look) -> int:
     """Shows weights and roles of this look; returns how many heads have a role."""
     lit = 0
     for (layer, head), ax in np.ndenumerate(axes):
-        ax.collections[0].set_array((look.weights[layer, head] / VISIBLE).round() * VISIBLE)
+        weights = (look.weights[layer, head] / VISIBLE).round() * VISIBLE
+        ax.collections[0].set_array(weights.numpy())
         role = look.names[layer][head]
         color = role_color(role)
         if role == roles.NO_NAME:
@@ -154,11 +155,11 @@ def draw_scores(ax: Axes, looks: list[Look], guesses: list[float]) -> None:
 def draw_entropies(ax: Axes, looks: list[Look]) -> None:
     """The normalised entropy of each head up to now, in the colour of the role it has now."""
     steps = [look.step for look in looks]
-    entropy = torch.stack([look.entropy for look in looks])  # (looks, L, H)
+    entropy = torch.stack([look.entropy for look in looks]).numpy()  # (looks, L, H)
     for layer, names in enumerate(looks[-1].names):
         for head, name in enumerate(names):
             ax.plot(steps, entropy[:, layer, head], color=role_color(name), linewidth=1.6)
-    mean = entropy.mean(dim=(1, 2))  # (looks, L, H) -> (looks,)
+    mean = entropy.mean(axis=(1, 2))  # (looks, L, H) -> (looks,)
     ax.plot(steps, mean, color=INK, linewidth=2.5, linestyle=":")
     place = {"ha": "right", "transform": ax.transAxes}
     ax.text(0.98, 0.06, f"mean {mean[-1]:.2f}", weight="bold", fontsize=9, **place)
