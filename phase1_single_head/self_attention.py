@@ -1,12 +1,12 @@
 """How does a word decide where to look, and what does it take from there?
 
-Self-attention with one head: every word asks all words a question and takes a weighted mean of
+Self-attention with one head: every word asks all words a question, and takes a weighted mean of
 their answers.
 
-    Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V                                  (Vaswani et al. 2017, equation 1)
+    Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V            (Vaswani et al. 2017, equation 1)
 
-Run it to see six words with numbers made by hand; hidden_word.py follows a word of a trained model
-number by number:
+Run it to see three words with numbers made by hand; hidden_word.py follows a word of a trained
+model number by number:
 
     python phase1_single_head/self_attention.py
 """
@@ -21,25 +21,22 @@ from shared.attention_checks import at_least_float32, check_attention_inputs, kn
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Scores (..., T_q, T_k) -> weights of the same shape: each row sums to 1, and hidden keys get
-    exactly 0.
+    """Returns weights, of the shape of the scores (..., T_q, T_k): each row sums to 1.
 
-    mask: bool, True = may attend. A query that may see no key gets a row of zeros, where plain
-    softmax gives NaN.
+    mask: bool, True = may attend. A hidden key gets a weight of exactly 0. A query that may see no
+    key at all gets a row of zeros, where a plain softmax would give NaN.
     """
     if mask is None:
         return torch.softmax(scores, dim=-1)
-    sees = mask.any(
-        dim=-1, keepdim=True
-    )  # has this query a key to see? (..., T_q, T_k) -> (..., T_q, 1)
-    hidden = torch.where(sees, -math.inf, 0.0).to(
-        scores.dtype
-    )  # a row of -inf alone would become NaN
-    scores = torch.where(mask, scores, hidden)  # before softmax: visible keys share all of 1
+    sees = mask.any(dim=-1, keepdim=True)  # does this query see any key? -> (..., T_q, 1)
+    # A hidden key gets the score -inf, because e to -inf is 0. But a row of nothing but -inf would
+    # become NaN. So a query that sees no key gets scores of 0 first, and weights of 0 in the end.
+    hidden = torch.where(sees, -math.inf, 0.0).to(scores.dtype)
+    scores = torch.where(mask, scores, hidden)
     weights = torch.softmax(scores, dim=-1)
-    return (
-        weights if known_to_hold(sees) else weights * sees
-    )  # a query that sees no key gives weight to none
+    if known_to_hold(sees):  # every query sees a key: there is nothing to set to 0
+        return weights
+    return weights * sees
 
 
 def scaled_dot_product_attention(
@@ -52,27 +49,31 @@ def scaled_dot_product_attention(
 ) -> tuple[Tensor, Tensor]:
     """For each query, a mean of the values, weighted by how well the query matches each key.
 
-    query   (..., T_q, d_k)        what each position looks for; with d_k = 0 all keys are alike
+    query   (..., T_q, d_k)        what each position looks for
     key     (..., T_k, d_k)        what each position offers to be found by
     value   (..., T_k, d_v)        what each position passes on
-    mask    bool, True = may attend: (T_q, T_k), or one axis for each of the scores, of its size or 1
+    mask    bool, True = may attend: (T_q, T_k), or with all axes of the scores (..., T_q, T_k),
+            where an axis of size 1 counts for the whole axis
     ->      output (..., T_q, d_v), weights (..., T_q, T_k) before dropout
 
-    Same result as F.scaled_dot_product_attention, which keeps the weights to itself. Hidden keys
-    get weight exactly 0, and a query that may see no key gets weights and output of 0. But a value
-    that is NaN or inf reaches every output, even hidden (0 · NaN is NaN), as in that function: to
-    keep it out would take a second product of this size. Inputs of 16 bits are summed in float32.
+    The output is that of F.scaled_dot_product_attention, which keeps the weights to itself. Hidden
+    keys get weight exactly 0, and a query that may see no key gets weights and output of 0. Inputs
+    of 16 bits are summed in float32. As in that function, a hidden value of NaN or inf still
+    reaches every output, because 0 · NaN is NaN.
     Raises ValueError for sizes, dtypes or masks that do not fit.
 
+    Two keys that match equally well, so the output is the plain mean of their values:
+
     >>> same_keys, values = torch.ones(2, 4), torch.tensor([[1.0], [3.0]])
-    >>> scaled_dot_product_attention(torch.ones(1, 4), same_keys, values)  # equal keys: the plain mean of the values
+    >>> scaled_dot_product_attention(torch.ones(1, 4), same_keys, values)
     (tensor([[2.]]), tensor([[0.5000, 0.5000]]))
     """
     check_attention_inputs(query, key, value, mask)
-    dtype, (query, key, value) = query.dtype, at_least_float32(query, key, value)
+    dtype = query.dtype
+    query, key, value = at_least_float32(query, key, value)
     query = query / math.sqrt(query.size(-1))  # else the scores grow with √d_k
-    scores = query @ key.transpose(-2, -1)  # -> (..., T_q, T_k): query by key
-    weights = masked_softmax(scores, mask)  # hidden keys get 0, each row sums to 1
+    scores = query @ key.transpose(-2, -1)  # -> (..., T_q, T_k): each query by each key
+    weights = masked_softmax(scores, mask)  # each row sums to 1, hidden keys get 0
     kept = weights if dropout is None else dropout(weights)  # in training some are dropped
     output = kept @ value  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
     return output.to(dtype), weights.to(dtype)
@@ -81,19 +82,21 @@ def scaled_dot_product_attention(
 def attention_by_loops(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The specification, one query, one key at a time: (T_q, d_k), (T_k, d_k), (T_k, d_v), mask
-    (T_q, T_k); d_k > 0.
+    """The specification of the function above: one query and one key at a time.
+
+    query (T_q, d_k), key (T_k, d_k), value (T_k, d_v), mask (T_q, T_k); d_k is 1 or more.
     """
-    weights = query.new_zeros(query.size(0), key.size(0))
-    output = query.new_zeros(query.size(0), value.size(1))
-    for i in range(query.size(0)):
-        visible = [j for j in range(key.size(0)) if mask is None or mask[i, j]]
-        scores = [torch.dot(query[i], key[j]) / math.sqrt(key.size(1)) for j in visible]
-        largest = max(
-            scores, default=0.0
-        )  # taken off all scores: exp cannot overflow and the ratios stay the same
-        total = sum(torch.exp(score - largest) for score in scores)
-        for j, score in zip(visible, scores, strict=True):
+    weights = query.new_zeros(len(query), len(key))
+    output = query.new_zeros(len(query), value.size(1))
+    for i in range(len(query)):
+        scores = {}  # of the keys that query i may see
+        for j in range(len(key)):
+            if mask is None or mask[i, j]:
+                scores[j] = torch.dot(query[i], key[j]) / math.sqrt(key.size(1))
+        # The largest is taken off all: so exp cannot overflow, and the ratios stay the same.
+        largest = max(scores.values(), default=0.0)
+        total = sum(torch.exp(score - largest) for score in scores.values())
+        for j, score in scores.items():
             weights[i, j] = torch.exp(score - largest) / total
             output[i] += weights[i, j] * value[j]
     return output, weights
@@ -102,9 +105,8 @@ def attention_by_loops(
 class SelfAttention(nn.Module):
     """One head: queries, keys and values are three learned views of the same sequence.
 
-    d_k is the size of queries and keys, d_v of values; both are d_model unless given. Without the
-    output projection the output has size d_v and the module 3 d_model² weights; with it the size is
-    d_model again, the weights 4 d_model².
+    d_k is the size of queries and keys, d_v that of values; both are d_model unless given. The
+    output has size d_v, or d_model again if there is an output projection.
     """
 
     def __init__(
@@ -123,56 +125,46 @@ class SelfAttention(nn.Module):
         self.w_v = nn.Linear(d_model, d_v, bias=False)
         self.w_o = nn.Linear(d_v, d_model, bias=False) if output_projection else nn.Identity()
 
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x (B, T, d_model) -> queries, keys and values, each (B, 1, T, d).
+
+        The 1 is the axis of heads, so that masks and pictures are as with many heads.
+        """
+        query = self.w_q(x).unsqueeze(-3)  # (B, T, d_k) -> (B, 1, T, d_k)
+        key = self.w_k(x).unsqueeze(-3)
+        value = self.w_v(x).unsqueeze(-3)
+        return query, key, value
+
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (B, T, d_model) -> output (B, T, d_v or d_model), weights (B, 1, T, T).
 
-        Queries, keys, values are (B, 1, T, d). The 1 is the head axis: masks and pictures are as
-        with many heads. mask: (T, T), (B, 1, T, T) or (B, 1, 1, T), bool, True = may attend.
+        mask: bool, True = may attend: (T, T), (B, 1, T, T) or (B, 1, 1, T).
         """
-        query, key, value = (w(x).unsqueeze(-3) for w in (self.w_q, self.w_k, self.w_v))
+        query, key, value = self.project(x)
         output, weights = scaled_dot_product_attention(query, key, value, mask)
         return self.w_o(output.squeeze(-3)), weights  # (B, 1, T, d_v) -> (B, T, d_v)
 
 
-# What each word is: an animal, a deed, a place. A deed asks for an animal, a place asks for a deed.
-WORDS = {
-    "the": (0, 0, 0),
-    "cat": (2, 0, 0),
-    "sat": (0, 2, 0),
-    "on": (0, 1, 1),
-    "a": (0, 0, 0),
-    "mat": (0, 0, 2),
-}
-W_Q, W_K, W_V = ([0, 0], [1, 0], [0, 1]), ([1, 0], [0, 1], [0, 0]), ([1, 0], [0, 0], [0, 1])
-
-
 def main() -> None:
-    x = torch.tensor(list(WORDS.values()), dtype=torch.float64)
-    query, key, value = (
-        x @ torch.tensor(w, dtype=torch.float64) for w in (W_Q, W_K, W_V)
-    )  # (6, 3) -> (6, 2)
+    cat, sat, _ = range(3)  # the words are "cat", "sat" and "mat": an animal, a deed, a place
+    # A deed looks for an animal, a place looks for a deed, an animal looks for nothing.
+    query = torch.tensor([[0, 0], [2, 0], [0, 2]]).double()  # looks for: an animal, a deed
+    key = torch.tensor([[2, 0], [0, 2], [0, 0]]).double()  # is found as: an animal, a deed
+    value = torch.eye(3).double()  # each word passes on a number of its own
     output, weights = scaled_dot_product_attention(query, key, value)
-    print(
-        "asks \\ is asked" + "".join(f"{word:>7}" for word in WORDS) + "     takes: animal, place"
-    )
-    for word, row, taken in zip(WORDS, weights.tolist(), output.tolist(), strict=True):
-        print(
-            f"{word:>15}"
-            + "".join(f"{weight:7.2f}" for weight in row)
-            + "".join(f"{part:13.2f}" for part in taken)
-        )
-    mask = torch.tensor([word != "cat" for word in WORDS]).expand(
-        6, 6
-    )  # True = may attend: nobody may look at "cat"
-    hidden, hidden_weights = scaled_dot_product_attention(query, key, value, mask)
-    print(
-        f'\n"sat" gives "cat" {weights[2, 1]:.2f}, and {hidden_weights[2, 1]:.2f} if a mask hides "cat"'
-    )
-    for name, ours, sees in (("all words", output, None), ('"cat" hidden', hidden, mask)):
-        by_loops = attention_by_loops(query, key, value, sees)[0]
-        by_torch = F.scaled_dot_product_attention(query, key, value, sees)
-        print(f"{name:12} by loops differs by {(ours - by_loops).abs().max():.0e}", end=", ")
-        print(f"by F.scaled_dot_product_attention by {(ours - by_torch).abs().max():.0e}")
+    print("How much cat, sat and mat (rows) take from cat, sat and mat (columns):")
+    print(weights.numpy().round(2))
+
+    mask = torch.ones(3, 3, dtype=torch.bool)
+    mask[:, cat] = False  # no word may look at "cat"
+    _, masked = scaled_dot_product_attention(query, key, value, mask)
+    said = f'"sat" gives "cat" {weights[sat, cat]:.2f}'
+    print(f'{said}, and {masked[sat, cat]:.2f} if a mask hides "cat"')
+
+    by_loops, _ = attention_by_loops(query, key, value)
+    print(f"by loops the output differs by {(output - by_loops).abs().max():.0e}")
+    by_torch = F.scaled_dot_product_attention(query, key, value)
+    print(f"by F.scaled_dot_product_attention by {(output - by_torch).abs().max():.0e}")
 
 
 if __name__ == "__main__":

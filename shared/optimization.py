@@ -1,9 +1,9 @@
-"""The training loop of every small model here.
+"""The training loop of every small model here, its optimizers and its learning-rate schedule.
 
-    losses = fit(model, lambda step: F.cross_entropy(model(inputs[step]), targets[step]), steps=200)
+    losses = fit(model, loss_of_step, steps=200)
 
-It takes any model, and a function that draws the batch of a step and returns its loss. Weight
-matrices are moved by Muon, all else by AdamW; both rates rise and fall in one cycle.
+fit takes a model, and a function that draws the batch of a step and returns its loss. The weight
+matrices of its blocks are moved by Muon, all else by AdamW. Both learning rates follow one_cycle.
 """
 
 import math
@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
 MATRIX_RATE, RATE, MATRIX_DECAY, DECAY = 0.04, 0.02, 0.5, 0.0  # the rates at their highest
@@ -21,11 +22,10 @@ UP = 0.3  # share of the steps in which the rates rise
 
 
 def orthogonal(x: Tensor) -> Tensor:
-    """Matrices (..., m, n) -> the same directions, each about equally long: of x = U S V^T only U
-    V^T is kept, roughly.
+    """Matrices (..., m, n) -> the same directions, each about equally long.
 
-    Five steps of a Newton-Schulz iteration, which needs products alone, bring the singular values
-    to 1 ± 0.4 or so.
+    Of x = U S Vᵀ only U Vᵀ is kept, roughly. Five steps of a Newton-Schulz iteration, which needs
+    products alone, bring the singular values to 1 ± 0.4 or so.
     """
     if x.size(-2) > x.size(-1):
         return orthogonal(x.mT).mT
@@ -37,8 +37,7 @@ def orthogonal(x: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, made orthogonal, for weight matrices (Jordan et al. 2024); the same steps as
-    torch.optim.Muon.
+    """Momentum, made orthogonal, for weight matrices (Jordan et al. 2024), as torch.optim.Muon.
 
     torch.optim.Muon multiplies in bfloat16, one matrix after the other, which is made for large
     models on a GPU. A processor without instructions for bfloat16, as in most laptops, needs more
@@ -54,62 +53,46 @@ class Muon(torch.optim.Optimizer):
     def step(self) -> None:
         """One step down the gradients; matrices of one shape are made orthogonal together."""
         for group in self.param_groups:
-            of_shape: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
+            by_shape: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
             for matrix in group["params"]:
                 if matrix.grad is not None:
-                    of_shape[matrix.shape].append(matrix)
-            for (m, n), same in of_shape.items():
-                directions = orthogonal(
-                    torch.stack([self.ahead(matrix, group["momentum"]) for matrix in same])
-                )
+                    by_shape[matrix.shape].append(matrix)
+            for (m, n), same in by_shape.items():
+                ahead = [self.ahead(matrix, group["momentum"]) for matrix in same]
+                directions = orthogonal(torch.stack(ahead))
                 for matrix, direction in zip(same, directions, strict=True):
                     matrix.mul_(1 - group["lr"] * group["weight_decay"])
                     matrix.add_(direction, alpha=-group["lr"] * max(1, m / n) ** 0.5)
 
     def ahead(self, matrix: nn.Parameter, momentum: float) -> Tensor:
         """The mean of the gradients so far, with the newest counted once more (Nesterov)."""
-        mean = (
-            self.state[matrix]
-            .setdefault("mean", torch.zeros_like(matrix))
-            .lerp_(matrix.grad, 1 - momentum)
-        )
+        mean = self.state[matrix].setdefault("mean", torch.zeros_like(matrix))
+        mean.lerp_(matrix.grad, 1 - momentum)
         return matrix.grad.lerp(mean, momentum)
-
-
-def matrices(model: nn.Module) -> list[nn.Parameter]:
-    """What Muon moves: each 2-D parameter of model.blocks; in a model without blocks, the weight of
-    each nn.Linear.
-    """
-    if hasattr(model, "blocks"):
-        return [parameter for parameter in model.blocks.parameters() if parameter.dim() == 2]
-    return [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
 
 
 def optimizers(
     model: nn.Module, matrix_rate: float | None, rate: float, matrix_decay: float, decay: float
 ) -> list[torch.optim.Optimizer]:
-    """AdamW and Muon, so that each parameter belongs to one of them; AdamW alone if matrix_rate is
-    None.
+    """AdamW and Muon, each parameter in one of them; AdamW alone if matrix_rate is None.
+
+    Muon moves the matrices of model.blocks, AdamW all else: embeddings, biases, norms.
     """
-    inside = [] if matrix_rate is None else matrices(model)
-    others = [
-        parameter
-        for parameter in model.parameters()
-        if not any(parameter is matrix for matrix in inside)
-    ]
-    both = (
-        [torch.optim.AdamW(others, rate, betas=(0.9, 0.95), weight_decay=decay, fused=True)]
-        if others
-        else []
-    )
-    if inside:
-        both.append(Muon(inside, matrix_rate, weight_decay=matrix_decay))
+    matrices = []
+    if matrix_rate is not None:
+        matrices = [parameter for parameter in model.blocks.parameters() if parameter.dim() == 2]
+    moved_by_muon = {id(matrix) for matrix in matrices}
+    others = [p for p in model.parameters() if id(p) not in moved_by_muon]
+    both = [torch.optim.AdamW(others, rate, betas=(0.9, 0.95), weight_decay=decay, fused=True)]
+    if matrices:
+        both.append(Muon(matrices, matrix_rate, weight_decay=matrix_decay))
     return both
 
 
 def one_cycle(step: int, steps: int) -> float:
-    """Share of the highest rate at a step from 0 to steps - 1: up, then down, both along half a
-    wave (Smith 2018).
+    """The learning-rate schedule: the share of the highest rate at a step from 0 to steps - 1.
+
+    It goes up, then down, both along half a wave (Smith 2018).
     """
     phase = np.interp(step + 1, (0, UP * steps, steps + 1), (0, 1, 2))
     return (1 - math.cos(math.pi * phase)) / 2
@@ -131,41 +114,38 @@ def fit(
 ) -> list[float]:
     """Train a model and leave it ready for use (model.eval()); returns the loss of each step.
 
-    loss_of_step: step, from 0 to steps - 1 -> a loss to go down; it draws the batch, so seed the
-    generator it uses. matrix_rate, matrix_decay: of Muon, for what `matrices` names;
-    matrix_rate=None leaves everything to AdamW. rate, decay: of AdamW, for everything else. Decay
-    takes rate * decay of each number away at each step. share: step -> share of both rates at that
-    step; without it one_cycle. watch: called without gradients, with the number of steps done,
-    before the first step (0) and after each (1 ...). progress: what to call this on a progress bar;
-    without it there is none.
+    loss_of_step: step, from 0 to steps - 1 -> a loss to go down. It draws the batch, so seed the
+        generator that it uses.
+    matrix_rate, matrix_decay: of Muon; matrix_rate=None leaves everything to AdamW, as in a model
+        without blocks.
+    rate, decay: of AdamW, for everything else. Decay takes rate * decay of each number away at
+        each step.
+    share: step -> the share of both rates at that step; one_cycle unless given.
+    watch: called without gradients, with the number of steps done: 0, and after each step 1, 2 ...
+    progress: what to call this on a progress bar; without it there is none.
     """
     both = optimizers(model, matrix_rate, rate, matrix_decay, decay)
-    schedules = [
-        torch.optim.lr_scheduler.LambdaLR(each, share or partial(one_cycle, steps=steps))
-        for each in both
-    ]
-    watch = torch.no_grad()(watch or (lambda done: None))
-    parameters, losses = list(model.parameters()), []
-    watch(0)
-    bar = tqdm(
-        range(steps),
-        desc=progress,
-        unit="step",
-        mininterval=0.5,
-        leave=False,
-        disable=not progress or None,
-    )
+    share = share or partial(one_cycle, steps=steps)
+    schedules = [LambdaLR(each, share) for each in both]
+
+    @torch.no_grad()
+    def report(done: int) -> None:
+        if watch:
+            watch(done)
+
+    losses = []
+    report(0)
+    bar = tqdm(range(steps), desc=progress, leave=False, disable=not progress or None)
     for step in bar:
         if not model.training:  # at first, and where watch has tested it
             model.train()
         loss = loss_of_step(step)
-        for parameter in parameters:
-            parameter.grad = None
+        model.zero_grad()
         loss.backward()
         for each in (*both, *schedules):
             each.step()
         losses.append(loss.item())
         bar.set_postfix_str(f"loss {losses[-1]:.3f}", refresh=False)
-        watch(step + 1)
+        report(step + 1)
     model.eval()
     return losses

@@ -1,10 +1,9 @@
-"""Tasks that several experiments share: drawn at random without end, each with an answer that is
-known.
+"""Tasks that several experiments share: drawn at random without end, each with a known answer.
 
     TwoPlaces      say table[x_(t-1), x_(t-3)]: a head must look at two places at once
     SymbolMover    write a string backwards, or copy from a distance: nothing but order decides
     Lookup         answer questions from a list of facts in random order: the right fact is known
-    CardReader     find four cards at once, each by another of its letters: one look-up for each head
+    CardReader     find four cards at once, each by another of its letters: a look-up a head
 
 The attention to use is an argument. A test of a task draws what no training has seen.
 """
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from shared.attention_utils import causal_mask, padding_mask
 from shared.optimization import fit
-from shared.toy_language import ADJECTIVES, PLACES, SUBJECTS
+from shared.toy_language import ADJECTIVES, NOUN_PAIRS
 from shared.toy_model import Block, sinusoidal_positions
 
 MakeOne = Callable[[int], nn.Module]  # d_model -> the attention to use
@@ -28,7 +27,7 @@ MakeOne = Callable[[int], nn.Module]  # d_model -> the attention to use
 
 
 class TwoPlaces(nn.Module):
-    """One block over symbols and learned positions that predicts table[x_(t-1), x_(t-3)] at each t."""
+    """One block over symbols and learned positions: it predicts table[x_(t-1), x_(t-3)]."""
 
     SYMBOLS, LENGTH, D_MODEL = 8, 12, 64
     FIRST = 3  # the first place that has a symbol three places before it
@@ -47,33 +46,36 @@ class TwoPlaces(nn.Module):
 
     @classmethod
     def answers(cls, symbols: Tensor, table: Tensor) -> Tensor:
-        """What is to be said at the places 3 to T - 1: symbols (B, T), table (S, S) -> (B, T - 3)."""
-        return table[symbols[:, cls.FIRST - 1 : -1], symbols[:, : -cls.FIRST]]
+        """What the places from 3 on are to say: symbols (B, T), table (S, S) -> (B, T - 3)."""
+        one_before = symbols[:, cls.FIRST - 1 : -1]
+        three_before = symbols[:, : -cls.FIRST]
+        return table[one_before, three_before]
 
 
 def train_two_places(
     make_attention: MakeOne, seed: int, steps: int, rate: float = 3e-3
 ) -> tuple[TwoPlaces, Tensor, list[float]]:
-    """Train one model -> the model, its table (S, S), and how often it was right on each new batch,
-    before learning.
+    """Train a model on a table of its own, at a learning rate that does not change.
+
+    Returns the model, its table (S, S), and the share of answers that were right in the batch of
+    each step, before the model learned from it.
     """
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    table = torch.randint(
-        TwoPlaces.SYMBOLS, (TwoPlaces.SYMBOLS, TwoPlaces.SYMBOLS), generator=generator
-    )
+    num_symbols = TwoPlaces.SYMBOLS
+    table = torch.randint(num_symbols, (num_symbols, num_symbols), generator=generator)
     model = TwoPlaces(make_attention(TwoPlaces.D_MODEL))
     right = []
 
     def loss_of_step(_: int) -> Tensor:
-        symbols = torch.randint(TwoPlaces.SYMBOLS, (32, TwoPlaces.LENGTH), generator=generator)
-        logits, answers = model(symbols)[:, TwoPlaces.FIRST :], TwoPlaces.answers(symbols, table)
+        symbols = torch.randint(num_symbols, (32, TwoPlaces.LENGTH), generator=generator)
+        logits = model(symbols)[:, TwoPlaces.FIRST :]
+        answers = TwoPlaces.answers(symbols, table)
         right.append((logits.argmax(dim=-1) == answers).float().mean().item())
         return F.cross_entropy(logits.flatten(0, 1), answers.flatten())
 
-    torch.set_flush_denormal(
-        True
-    )  # saturated weights are so near 0 that a processor is four times as slow with them
+    # Saturated weights are so near 0 that a processor is four times as slow with them.
+    torch.set_flush_denormal(True)
     fit(model, loss_of_step, steps, matrix_rate=None, rate=rate, share=lambda step: 1.0)
     torch.set_flush_denormal(False)
     return model, table, right
@@ -86,25 +88,22 @@ REVERSE, COPY = "reverse", "copy"
 
 
 class SymbolMover(nn.Module):
-    """Embedding, one block with one head, linear. Everything but the encoding starts with the same
-    numbers.
+    """Embedding, one block with one head, linear.
 
-    encoding: "sinusoidal" or "learned" are added to the symbols; with any other name nothing is.
+    encoding: "sinusoidal" or "learned" positions are added to the symbols; with any other name none
+    are. Everything but the encoding starts with the same numbers.
     """
 
     SYMBOLS, LENGTH, D_MODEL = 10, 16, 32
-    LONGEST = (
-        256  # that it can be asked; training stops at 16, so a learned table is not trained beyond
-    )
+    LONGEST = 256  # that it can be asked; in training a learned table meets its first 16 rows
 
     def __init__(self, encoding: str, make_attention: MakeOne) -> None:
         super().__init__()
         shape = self.LONGEST, self.D_MODEL
         tables = {"sinusoidal": sinusoidal_positions(*shape), "learned": torch.randn(shape)}
+        table = tables.get(encoding, torch.zeros(shape))
         self.embedding = nn.Embedding(self.SYMBOLS, self.D_MODEL)
-        self.positions = nn.Parameter(
-            tables.get(encoding, torch.zeros(shape)), requires_grad=encoding == "learned"
-        )
+        self.positions = nn.Parameter(table, requires_grad=encoding == "learned")
         self.block = Block(self.D_MODEL, make_attention(self.D_MODEL))
         self.to_logits = nn.Linear(self.D_MODEL, self.SYMBOLS)
 
@@ -115,8 +114,9 @@ class SymbolMover(nn.Module):
 
     @staticmethod
     def answers(task: str, symbols: Tensor) -> Tensor:
-        """What each place is to say: symbols (B, T) -> (B, T); meaningless at the first three
-        places of a copy.
+        """What each place is to say: symbols (B, T) -> (B, T).
+
+        The first three places of a copy have nothing to say.
         """
         return symbols.flip(dims=[1]) if task == REVERSE else symbols.roll(3, dims=1)
 
@@ -138,11 +138,13 @@ def train_mover(
     """Train one model on random strings of 16 symbols, the same strings for every encoding."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    model, first = SymbolMover(encoding, make_attention), SymbolMover.first(task)
+    model = SymbolMover(encoding, make_attention)
+    first = SymbolMover.first(task)
 
     def loss_of_step(_: int) -> Tensor:
         symbols = torch.randint(SymbolMover.SYMBOLS, (32, SymbolMover.LENGTH), generator=generator)
-        logits, wanted = model(symbols)[:, first:], SymbolMover.answers(task, symbols)[:, first:]
+        logits = model(symbols)[:, first:]
+        wanted = SymbolMover.answers(task, symbols)[:, first:]
         return F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
 
     fit(model, loss_of_step, steps, matrix_rate=None, rate=1.5e-2)
@@ -151,9 +153,7 @@ def train_mover(
 
 # ---- a fact among others
 
-NOUNS = [
-    singular for group in (SUBJECTS, PLACES) for pairs in group.values() for singular, _ in pairs
-]
+NOUNS = [singular for singular, plural in NOUN_PAIRS]
 MOST_FACTS, NUM_QUESTIONS = 9, 5
 
 
@@ -169,10 +169,12 @@ class Facts:
 
     @property
     def answers(self) -> Tensor:
+        """The adjective of the right fact, (B, T_q)."""
         return self.adjectives.gather(1, self.aligned)
 
     @property
     def mask(self) -> Tensor:
+        """Hides the padding, (B, 1, 1, M)."""
         return padding_mask(self.lengths, self.nouns.size(1))
 
 
@@ -182,19 +184,17 @@ def draw_facts(batch: int, generator: torch.Generator, shift: int = 0) -> Facts:
     shift: 0, a question is answered by the fact with its own noun; 1, by that of the noun that
     follows it in NOUNS, so that what is looked for and what it is found by are different words.
     """
-    nouns = torch.rand(batch, len(NOUNS), generator=generator).argsort(dim=1)[
-        :, :MOST_FACTS
-    ]  # random, no repeats
+    in_random_order = torch.rand(batch, len(NOUNS), generator=generator).argsort(dim=1)
+    nouns = in_random_order[:, :MOST_FACTS]
     adjectives = torch.randint(len(ADJECTIVES), (batch, MOST_FACTS), generator=generator)
     lengths = torch.randint((MOST_FACTS + 1) // 2, MOST_FACTS + 1, (batch,), generator=generator)
     aligned = (torch.rand(batch, NUM_QUESTIONS, generator=generator) * lengths[:, None]).long()
-    return Facts(
-        nouns, adjectives, lengths, aligned, (nouns.gather(1, aligned) - shift) % len(NOUNS)
-    )
+    questions = (nouns.gather(1, aligned) - shift) % len(NOUNS)
+    return Facts(nouns, adjectives, lengths, aligned, questions)
 
 
 class Lookup(nn.Module):
-    """Embeds questions and facts, attends from each question to all facts, and names an adjective."""
+    """Embeds questions and facts, attends from each question to all facts, names an adjective."""
 
     D_MODEL = 32
 
@@ -211,7 +211,7 @@ class Lookup(nn.Module):
         return self.noun(facts.nouns) + self.adjective(facts.adjectives)
 
     def forward(self, facts: Facts) -> tuple[Tensor, Tensor]:
-        """-> logits (B, T_q, adjectives), weights (B, 1, T_q, M)."""
+        """Returns logits (B, T_q, adjectives) and weights (B, 1, T_q, M)."""
         output, weights = self.attention(self.noun(facts.questions), self.memory(facts), facts.mask)
         return self.to_logits(output), weights
 
@@ -219,8 +219,9 @@ class Lookup(nn.Module):
     def scores(self, facts: Facts) -> tuple[float, float]:
         """Share of right answers, and of questions whose largest weight lies on the right fact."""
         logits, weights = self(facts)
-        right = (logits.argmax(dim=-1) == facts.answers).float().mean().item()
-        return right, (weights[:, 0].argmax(dim=-1) == facts.aligned).float().mean().item()
+        right = logits.argmax(dim=-1) == facts.answers
+        aligned = weights[:, 0].argmax(dim=-1) == facts.aligned
+        return right.float().mean().item(), aligned.float().mean().item()
 
 
 def train_lookup(
@@ -235,7 +236,8 @@ def train_lookup(
 
     def loss_of_step(_: int) -> Tensor:
         facts = draw_facts(64, generator, shift)
-        return F.cross_entropy(model(facts)[0].flatten(0, 1), facts.answers.flatten())
+        logits, _ = model(facts)
+        return F.cross_entropy(logits.flatten(0, 1), facts.answers.flatten())
 
     fit(model, loss_of_step, steps, matrix_rate=None)
     answers, alignments = model.scores(unseen)
@@ -250,16 +252,12 @@ def train_lookup(
 
 
 class CardReader(nn.Module):
-    """What stands on a card is added up; then one block, and at each question a guess for each
-    colour.
+    """Reads cards, and answers questions: the embeddings of what stands on a card are added up.
+
+    Then comes one block, and at each question a guess of a digit for each colour.
     """
 
-    CARDS, COLOURS, LETTERS, DIGITS = (
-        8,
-        4,
-        16,
-        10,
-    )  # as many questions as cards; with fewer letters it is easier
+    CARDS, COLOURS, LETTERS, DIGITS = 8, 4, 16, 10  # as many questions as cards
     D_MODEL = 64
 
     def __init__(self, make_attention: MakeOne) -> None:
@@ -273,51 +271,43 @@ class CardReader(nn.Module):
 
     @classmethod
     def draw(cls, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Cards and, behind them, questions -> symbols (count, 2 CARDS, COLOURS + 1), digits
-        (count, CARDS, COLOURS).
+        """Returns cards with questions behind them, and the answers.
 
-        A card has a letter in each colour, and a digit. A question has a letter in each colour,
-        from any cards, and is answered by the digits of all four.
+        The first are symbols (count, 2 CARDS, COLOURS + 1), the answers are digits (count, CARDS,
+        COLOURS). A card has a letter in each colour, and a digit. A question has a letter in each
+        colour, from any cards, and is answered by the digits of all four.
         """
         letters = torch.rand(count, cls.COLOURS, cls.LETTERS, generator=generator).argsort(dim=-1)
-        letters = letters[
-            ..., : cls.CARDS
-        ].mT  # no two alike in a colour; (B, COLOURS, LETTERS) -> (B, CARDS, COLOURS)
+        # No two cards have the same letter of a colour.
+        letters = letters[..., : cls.CARDS].mT  # (B, COLOURS, LETTERS) -> (B, CARDS, COLOURS)
         digits = torch.randint(cls.DIGITS, (count, cls.CARDS, 1), generator=generator)
-        asked = torch.randint(
-            cls.CARDS, letters.shape, generator=generator
-        )  # the card for each colour of a question
-        symbols = torch.cat(
-            [letters, letters.gather(1, asked)], dim=1
-        ) + cls.LETTERS * torch.arange(cls.COLOURS)
-        shown = F.pad(
-            digits, (0, 0, 0, cls.CARDS), value=cls.DIGITS
-        )  # -> (B, 2 CARDS, 1): questions show no digit
+        asked = torch.randint(cls.CARDS, letters.shape, generator=generator)  # one card a colour
         answers = digits.expand_as(asked).gather(1, asked)
-        return torch.cat(
-            [symbols, shown + cls.COLOURS * cls.LETTERS], dim=-1
-        ), answers  # -> (B, 2 CARDS, COLOURS + 1)
+        # Each colour has symbols of its own for its letters. Then come the digits, and one symbol
+        # that questions have where cards have a digit.
+        letters = torch.cat([letters, letters.gather(1, asked)], dim=1)
+        letters = letters + cls.LETTERS * torch.arange(cls.COLOURS)
+        digits = F.pad(digits, (0, 0, 0, cls.CARDS), value=cls.DIGITS)  # -> (B, 2 CARDS, 1)
+        return torch.cat([letters, digits + cls.COLOURS * cls.LETTERS], dim=-1), answers
 
     def loss(self, symbols: Tensor, answers: Tensor) -> Tensor:
         """What draw gives -> mean cross-entropy of an answer, in nats."""
-        x = self.embedding(symbols).sum(
-            dim=-2
-        )  # (B, T, COLOURS + 1) -> (B, T, COLOURS + 1, d_model) -> (B, T, d_model)
+        x = self.embedding(symbols).sum(dim=-2)  # (B, T, COLOURS + 1, d_model) -> (B, T, d_model)
         x, _ = self.blocks[0](x, causal_mask(x.size(1)))
-        logits = self.to_logits(
-            x[:, self.CARDS :]
-        )  # (B, T, d_model) -> (B, CARDS, COLOURS * DIGITS)
+        logits = self.to_logits(x[:, self.CARDS :])  # -> (B, CARDS, COLOURS * DIGITS)
         return F.cross_entropy(logits.reshape(-1, self.DIGITS), answers.flatten())
 
 
 def train_card_reader(make_attention: MakeOne, seed: int, steps: int) -> float:
-    """Train one model on cards -> its loss on others. With one seed all models see the same cards."""
+    """Train one model on cards -> its loss on others. By one seed all models see the same cards."""
     torch.manual_seed(seed)
-    model, generator = CardReader(make_attention), torch.Generator().manual_seed(seed)
+    model = CardReader(make_attention)
+    generator = torch.Generator().manual_seed(seed)
 
     def loss_of_step(_: int) -> Tensor:
         return model.loss(*CardReader.draw(32, generator))
 
     fit(model, loss_of_step, steps, rate=0.02, matrix_rate=0.04, matrix_decay=0.0)
+    unseen = CardReader.draw(500, torch.Generator().manual_seed(10**6 + seed))
     with torch.no_grad():
-        return model.loss(*CardReader.draw(500, torch.Generator().manual_seed(10**6 + seed))).item()
+        return model.loss(*unseen).item()

@@ -19,6 +19,7 @@ which attention heads are scored.
 """
 
 import difflib
+import itertools
 import os
 import random
 import stat
@@ -29,7 +30,8 @@ from torch import Tensor
 
 TOY_SENTENCE = "the cat sat on the mat"
 MAX_LENGTH = 32  # words in one sentence; the grammar itself never needs more than 18
-MOST, LONG = 1_000_000, 40  # bytes of a file of sentences; letters of a word that is said again
+MOST_BYTES = 1_000_000  # of a file of sentences
+LONG = 40  # letters of an unknown word that the message repeats
 
 PAD, MASK, START, END = "<pad>", "<mask>", "<start>", "<end>"
 SPECIAL = (PAD, MASK, START, END)
@@ -39,9 +41,8 @@ PLURAL_DETERMINERS = ("these", "those", "some", "many")
 EITHER_DETERMINERS = ("the",)
 ADJECTIVES = ("big", "small", "dark", "new", "red", "soft", "strange")
 ADVERBS = ("quietly", "slowly", "often", "again", "today")
-ATTRACTOR_PREPOSITION = (
-    "beside"  # "the cat beside the barn slept": a noun that is not the subject stands nearer
-)
+# "the cat beside the barn slept": a noun that is not the subject stands nearer to the verb.
+ATTRACTOR_PREPOSITION = "beside"
 
 # class -> (singular, plural) nouns
 SUBJECTS = {
@@ -74,12 +75,13 @@ VERBS = {
     "lay": ("toy", "on", "bed"),
 }
 
+NOUN_PAIRS = (*itertools.chain(*SUBJECTS.values(), *PLACES.values()),)  # (singular, plural) of each
+PREPOSITIONS = sorted({preposition for _, preposition, _ in VERBS.values()})
+
 # How likely the choices of sample_sentence are; those not named here are even.
-ADVERB_CHANCE, ATTRACTOR_CHANCE, PLURAL_CHANCE = (
-    0.2,
-    0.3,
-    0.5,
-)  # at each place for one, in a sentence, of a noun
+ADVERB_CHANCE = 0.2  # at each place for an adverb
+ATTRACTOR_CHANCE = 0.3  # in a sentence
+PLURAL_CHANCE = 0.5  # of a noun
 ADJECTIVE_COUNTS = (5, 3, 2)  # weights of no, one and two adjectives before a noun
 
 RELATIONS = ("determiner-noun", "verb-subject", "verb-place", "adjective-noun")
@@ -87,9 +89,7 @@ RELATIONS = ("determiner-noun", "verb-subject", "verb-place", "adjective-noun")
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words of one sentence and its gold relations: relation name -> pairs of word indices (from,
-    to).
-    """
+    """The words of a sentence, and its gold relations: name -> pairs of word indices (from, to)."""
 
     words: tuple[str, ...]
     relations: dict[str, tuple[tuple[int, int], ...]]
@@ -148,9 +148,7 @@ def sample_sentence(rng: random.Random) -> Sentence:
 def sample_corpus(
     num_train: int, num_held_out: int, seed: int = 0
 ) -> tuple[list[Sentence], list[Sentence]]:
-    """Draw (train, held-out) sentences, all different from each other; the toy sentence is never
-    trained on.
-    """
+    """Draw (train, held-out) sentences, all different; the toy sentence is never among them."""
     rng = random.Random(seed)
     sentences: dict[tuple[str, ...], Sentence] = {}
     while len(sentences) < num_train + num_held_out:
@@ -161,24 +159,19 @@ def sample_corpus(
     return drawn[:num_train], drawn[num_train:]
 
 
-def _all_words() -> tuple[str, ...]:
-    nouns = [
-        form
-        for classes in (SUBJECTS, PLACES)
-        for pairs in classes.values()
-        for pair in pairs
-        for form in pair
-    ]
-    prepositions = sorted(
-        {preposition for _, preposition, _ in VERBS.values()} | {ATTRACTOR_PREPOSITION}
-    )
-    determiners = EITHER_DETERMINERS + SINGULAR_DETERMINERS + PLURAL_DETERMINERS
-    return (*SPECIAL, *determiners, *ADJECTIVES, *ADVERBS, *nouns, *VERBS, *prepositions)
-
-
-VOCABULARY = _all_words()
+VOCABULARY = (
+    *SPECIAL,
+    *EITHER_DETERMINERS,
+    *SINGULAR_DETERMINERS,
+    *PLURAL_DETERMINERS,
+    *ADJECTIVES,
+    *ADVERBS,
+    *itertools.chain(*NOUN_PAIRS),
+    *VERBS,
+    *sorted([*PREPOSITIONS, ATTRACTOR_PREPOSITION]),
+)
 INDEX = {word: index for index, word in enumerate(VOCABULARY)}
-PAD_ID, MASK_ID, START_ID, END_ID = (INDEX[token] for token in SPECIAL)
+PAD_ID, MASK_ID, START_ID, END_ID = range(len(SPECIAL))
 
 
 def tokenize(text: str) -> list[str]:
@@ -192,17 +185,16 @@ def tokenize(text: str) -> list[str]:
         raise ValueError(f'the sentence is empty: give at least one word, e.g. "{TOY_SENTENCE}"')
     if len(words) > MAX_LENGTH:
         raise ValueError(f"the sentence has {len(words)} words: the limit is {MAX_LENGTH}")
+    known = VOCABULARY[len(SPECIAL) :]
     for word in words:
-        if word not in INDEX or word in SPECIAL:
-            word = word if len(word) < LONG else f"{word[:LONG]}…"
-            near = difflib.get_close_matches(word, VOCABULARY[len(SPECIAL) :], n=3, cutoff=0.5)
-            hint = (
-                f"nearest known words: {', '.join(near)}"
-                if near
-                else "shared/toy_language.py lists them"
-            )
+        if word not in known:
+            shortened = word if len(word) < LONG else f"{word[:LONG]}…"
+            near = difflib.get_close_matches(shortened, known, n=3, cutoff=0.5)
+            hint = "shared/toy_language.py lists them"
+            if near:
+                hint = f"nearest known words: {', '.join(near)}"
             raise ValueError(
-                f'"{word}" is not among the {len(VOCABULARY) - len(SPECIAL)} words of the toy language; {hint}'
+                f'"{shortened}" is not among the {len(known)} words of the toy language; {hint}'
             )
     return words
 
@@ -218,14 +210,11 @@ def decode(ids: list[int]) -> list[str]:
 
 
 def pad_batch(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Rows of token ids of unequal length -> tokens (B, T), padded at the end with <pad>, and
-    lengths (B,).
-    """
-    lengths = torch.tensor([len(row) for row in rows])
-    longest = int(lengths.max())
-    return torch.tensor(
-        [row + [PAD_ID] * (longest - len(row)) for row in rows], dtype=torch.long
-    ), lengths
+    """Rows of token ids -> tokens (B, T), padded at the end with <pad>, and lengths (B,)."""
+    lengths = [len(row) for row in rows]
+    longest = max(lengths)
+    padded = [row + [PAD_ID] * (longest - len(row)) for row in rows]
+    return torch.tensor(padded, dtype=torch.long), torch.tensor(lengths)
 
 
 def read_sentences(path: str) -> list[str]:
@@ -235,18 +224,20 @@ def read_sentences(path: str) -> list[str]:
     for a pipe, a device or a very large file, which may never end.
     """
     found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > MOST:
-        raise ValueError(
-            f"sentences are read from a file of at most {MOST:,} bytes: {path} is none"
-        )
+    if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+        rule = f"sentences are read from a file of at most {MOST_BYTES:,} bytes"
+        raise ValueError(f"{rule}: {path} is none")
+    sentences = []
     with open(path, encoding="utf-8-sig") as file:  # Windows puts a mark in front
-        lines = [(number, line.strip()) for number, line in enumerate(file, start=1)]
-    sentences = [(number, line) for number, line in lines if line and not line.startswith("#")]
+        for number, line in enumerate(file, start=1):
+            line = line.strip()
+            if not line or line.startswith("#"):
+                continue
+            try:
+                tokenize(line)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: {error}") from None
+            sentences.append(line)
     if not sentences:
         raise ValueError(f"{path} holds no sentence: write one a line")
-    for number, line in sentences:
-        try:
-            tokenize(line)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from None
-    return [line for _, line in sentences]
+    return sentences

@@ -1,8 +1,10 @@
-"""Training of the toy models: recipes, objectives, batches.
+"""How is a toy model trained? Recipes, objectives, batches.
 
 A toy model guesses hidden words from both sides (BERT; Devlin et al. 2019), or each word from those
-before it (GPT; Radford et al. 2018). A Recipe holds what decides it; shared/checkpoints.py keeps
-what was trained.
+before it (GPT; Radford et al. 2018). Its loss is in nats a word, so exp(loss) is its perplexity.
+A Recipe holds what decides a model, and shared/checkpoints.py keeps what was trained. Optimizers
+and learning-rate schedule (one_cycle) are in shared/optimization.py, the grammar of the sentences
+is in shared/toy_language.py.
 """
 
 import copy
@@ -25,24 +27,21 @@ from shared.toy_model import MakeAttention, ToyTransformer
 NUM_TRAIN, NUM_HELD_OUT = 20_000, 500
 QUICK_STEPS = 30  # of a test drive
 
-# Decay pulls the matrices to 0, which keeps the work on one relation in one head. A model of one
-# layer cannot afford the usual MATRIX_DECAY: with little decay it loses less, and a lone head does
-# not look at itself only.
+# The weight decay for models of one layer. More of it pulls the matrices so near to 0 that the model
+# loses more, and a lone head looks at nothing but its own word.
 LITTLE_DECAY = 0.1
 
-# Of the words chosen for prediction some stay and some are swapped, so that real words learn to
-# look around too.
+# Of all words CHOSEN are to be guessed. Of these KEPT stay as they are, SWAPPED become other words,
+# and the rest is hidden. So words that can be read learn to look around, too.
 CHOSEN, KEPT, SWAPPED = 0.3, 0.3, 0.1
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides a trained model. name is the checkpoint's file name; objective is one of
-    OBJECTIVES.
-    """
+    """What decides a trained model."""
 
-    name: str
-    objective: str
+    name: str  # of the checkpoint's file
+    objective: str  # one of OBJECTIVES
     num_heads: int
     num_layers: int
     steps: int
@@ -50,15 +49,12 @@ class Recipe:
     batch_size: int = 64
     matrix_decay: float = MATRIX_DECAY
     seed: int = 0
-    stages: tuple[
-        float, ...
-    ] = ()  # shares of the training after which all numbers are kept, for a film
+    stages: tuple[float, ...] = ()  # shares of the training after which the model is kept, too
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
-            raise ValueError(
-                f"unknown objective {self.objective!r}: choose from {', '.join(OBJECTIVES)}"
-            )
+            known = ", ".join(OBJECTIVES)
+            raise ValueError(f"unknown objective {self.objective!r}: choose from {known}")
 
     @property
     def path(self) -> Path:
@@ -66,30 +62,29 @@ class Recipe:
 
 
 def variant(recipe: Recipe, seed: int = 0, **sizes: int | None) -> Recipe:
-    """The recipe with another seed or other sizes (d_model, num_heads, num_layers), and a name that
-    says so.
+    """The recipe with another seed or other numbers, and a name that says so.
+
+    sizes: d_model, num_heads, num_layers or steps; None leaves a number as it is.
     """
-    changed = {
-        key: value for key, value in sizes.items() if value not in (None, getattr(recipe, key))
-    }
-    suffix = "".join(f"_{key.removeprefix('num_')}{value}" for key, value in changed.items())
+    changed = {}
+    name = recipe.name
+    for size, value in sizes.items():
+        if value is not None and value != getattr(recipe, size):
+            changed[size] = value
+            name += f"_{size.removeprefix('num_')}{value}"
     if seed != recipe.seed:
-        suffix += f"_seed{seed}"
-    return replace(recipe, name=recipe.name + suffix, seed=seed, **changed)
+        name += f"_seed{seed}"
+    return replace(recipe, name=name, seed=seed, **changed)
 
 
 @dataclass
 class Trained:
-    """A model with the recipe that made it; losses: of each step of its training, nats per
-    predicted word.
-    """
+    """A model with the recipe that made it."""
 
     model: ToyTransformer
     recipe: Recipe  # with 0 steps for an untrained one
-    losses: list[float] = field(default_factory=list)
-    stages: dict[int, Tensor] = field(
-        default_factory=dict
-    )  # number of steps -> all numbers of the model after them
+    losses: list[float] = field(default_factory=list)  # of each step, nats per predicted word
+    stages: dict[int, Tensor] = field(default_factory=dict)  # steps done -> all numbers after them
 
     @property
     def label(self) -> str:
@@ -108,16 +103,12 @@ class Trained:
 
 @cache
 def corpus() -> tuple[list[Sentence], list[Sentence]]:
-    """The (train, held-out) sentences of every model; the same for all seeds, so that only the
-    model varies.
-    """
+    """The (train, held-out) sentences of every model, the same for all seeds."""
     return toy_language.sample_corpus(NUM_TRAIN, NUM_HELD_OUT)
 
 
 def to_batch(sentences: list[Sentence], objective: str) -> tuple[Tensor, Tensor]:
-    """Sentences -> tokens (B, T) and lengths (B,); for next words they stand between <start> and
-    <end>.
-    """
+    """Sentences -> tokens (B, T) and lengths (B,); next words stand between <start> and <end>."""
     rows = [toy_language.encode(sentence.words) for sentence in sentences]
     if objective != "masked word":
         rows = [[toy_language.START_ID, *row, toy_language.END_ID] for row in rows]
@@ -125,29 +116,28 @@ def to_batch(sentences: list[Sentence], objective: str) -> tuple[Tensor, Tensor]
 
 
 def objective_mask(lengths: Tensor, length: int, objective: str) -> Tensor:
-    """Which key each query may see -> bool (B, 1, 1, T), no padding; for next words (B, 1, T, T),
-    nor what comes later.
+    """Which key each query may see, bool: no padding (B, 1, 1, T).
 
-    Every model that was trained on next words needs this mask, unless its attention hides the
-    future by itself.
+    For next words nor what comes later, (B, 1, T, T). Every model that was trained on next words
+    needs this mask, unless its attention hides the future by itself.
     """
     real = padding_mask(lengths, length)
-    return real & causal_mask(length, device=lengths.device) if objective == "next word" else real
+    if objective != "next word":
+        return real
+    return real & causal_mask(length, device=lengths.device)
 
 
 def masked_word_loss(
     model: ToyTransformer, tokens: Tensor, lengths: Tensor, generator: torch.Generator
 ) -> Tensor:
     """Mean cross-entropy, in nats, of the words chosen for prediction."""
-    chosen = (torch.rand(tokens.shape, generator=generator) < CHOSEN).to(tokens.device) & (
-        tokens != PAD_ID
-    )
-    fate = torch.rand(tokens.shape, generator=generator).to(tokens.device)
-    random_words = torch.randint(
-        len(SPECIAL), len(VOCABULARY), tokens.shape, generator=generator
-    ).to(tokens.device)
+    shape, device = tokens.shape, tokens.device
+    chosen = torch.rand(shape, generator=generator).to(device) < CHOSEN
+    chosen = chosen & (tokens != PAD_ID)
+    fate = torch.rand(shape, generator=generator).to(device)
+    others = torch.randint(len(SPECIAL), len(VOCABULARY), shape, generator=generator).to(device)
     seen = torch.where(chosen & (fate >= KEPT + SWAPPED), toy_language.MASK_ID, tokens)
-    seen = torch.where(chosen & (fate < SWAPPED), random_words, seen)
+    seen = torch.where(chosen & (fate < SWAPPED), others, seen)
     logits, _ = model(seen, mask=padding_mask(lengths, tokens.size(1)))
     return F.cross_entropy(logits[chosen], tokens[chosen])  # (B, T, V) -> (number chosen, V)
 
@@ -160,14 +150,15 @@ def next_word_loss(
     *,
     objective: str = "next word",
 ) -> Tensor:
-    """Mean cross-entropy, in nats, of each token given those before it. Nothing is drawn, so no
-    generator is used.
+    """Mean cross-entropy, in nats, of each token given those before it.
+
+    Nothing is drawn, so the generator that other objectives take is not used.
     """
-    seen, wanted = tokens[:, :-1], tokens[:, 1:]
+    seen = tokens[:, :-1]
+    wanted = tokens[:, 1:]
     logits, _ = model(seen, mask=objective_mask(lengths - 1, seen.size(1), objective))
-    return F.cross_entropy(
-        logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD_ID
-    )  # (B, T, V) -> (B * T, V)
+    logits = logits.flatten(0, 1)  # (B, T, V) -> (B * T, V)
+    return F.cross_entropy(logits, wanted.flatten(), ignore_index=PAD_ID)
 
 
 OBJECTIVES: dict[str, Callable[[ToyTransformer, Tensor, Tensor, torch.Generator], Tensor]] = {
@@ -178,15 +169,16 @@ OBJECTIVES: dict[str, Callable[[ToyTransformer, Tensor, Tensor, torch.Generator]
 
 
 def _batches(lengths: Tensor, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Endless batches of sentence indices; sentences of a batch are of similar length, which leaves
-    little padding.
+    """Endless batches of sentence indices.
+
+    Sentences of a batch are of similar length, which leaves little padding.
     """
     while True:
+        batches = []
         shuffled = torch.randperm(len(lengths), generator=generator)
-        by_length = [
-            chunk[lengths[chunk].argsort(stable=True)] for chunk in shuffled.split(16 * batch_size)
-        ]
-        batches = [batch for chunk in by_length for batch in chunk.split(batch_size)]
+        for chunk in shuffled.split(16 * batch_size):
+            by_length = chunk[lengths[chunk].argsort(stable=True)]
+            batches += by_length.split(batch_size)
         for i in torch.randperm(len(batches), generator=generator).tolist():
             yield batches[i]
 
@@ -214,25 +206,18 @@ def attention_on(
 
 @torch.no_grad()
 def held_out_loss(trained: Trained) -> float:
-    """Loss in nats per predicted word on the held-out sentences; the words to predict are the same
-    at every call.
-    """
-    tokens, lengths = (
-        t.to(trained.model.positions.device)
-        for t in to_batch(corpus()[1], trained.recipe.objective)
-    )
-    trained.model.eval()
-    loss = OBJECTIVES[trained.recipe.objective](
-        trained.model, tokens, lengths, torch.Generator().manual_seed(0)
-    )
-    return loss.item()
+    """Loss in nats per predicted word on the held-out sentences, the same words at every call."""
+    model, objective = trained.model, trained.recipe.objective
+    device = model.positions.device
+    tokens, lengths = to_batch(corpus()[1], objective)
+    generator = torch.Generator().manual_seed(0)
+    model.eval()
+    return OBJECTIVES[objective](model, tokens.to(device), lengths.to(device), generator).item()
 
 
 @torch.no_grad()
 def word_by_word_loss(model: ToyTransformer, sentences: list[Sentence]) -> float:
-    """Next-word loss in nats per word when only the words so far go in, one prefix after the other,
-    as in writing.
-    """
+    """Next-word loss in nats per word when only the words so far go in, as in writing."""
     tokens, _ = to_batch(sentences, "next word")
     losses = []
     for length in range(1, tokens.size(1)):
@@ -245,15 +230,12 @@ def word_by_word_loss(model: ToyTransformer, sentences: list[Sentence]) -> float
 def new_model(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> ToyTransformer:
     """The untrained model of a recipe; its seed decides the weights."""
     torch.manual_seed(recipe.seed)
-    return ToyTransformer(
-        recipe.d_model, recipe.num_heads, recipe.num_layers, make_attention=make_attention
-    ).to(device)
+    sizes = recipe.d_model, recipe.num_heads, recipe.num_layers
+    return ToyTransformer(*sizes, make_attention=make_attention).to(device)
 
 
 def untrained(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
-    """The model of a recipe before its first step: the control for everything that training is said
-    to do.
-    """
+    """The model of a recipe before its first step: the control for what training is said to do."""
     return Trained(new_model(recipe, make_attention, device), replace(recipe, steps=0))
 
 
@@ -263,23 +245,26 @@ def train(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") ->
     generator = torch.Generator().manual_seed(recipe.seed)
     tokens, lengths = to_batch(corpus()[0], recipe.objective)
     batches = _batches(lengths, recipe.batch_size, generator)
+    loss = OBJECTIVES[recipe.objective]
+    wanted = [round(share * recipe.steps) for share in recipe.stages]
+    stages = {}
 
     def loss_of_step(_: int) -> Tensor:
         batch = next(batches)
-        batch_tokens = tokens[batch, : int(lengths[batch].max())].to(device)
-        return OBJECTIVES[recipe.objective](
-            model, batch_tokens, lengths[batch].to(device), generator
-        )
+        of_batch = lengths[batch]
+        seen = tokens[batch, : of_batch.max()]
+        return loss(model, seen.to(device), of_batch.to(device), generator)
 
-    kept, stages = {round(share * recipe.steps) for share in recipe.stages}, {}
-
-    def watch(done: int) -> None:
-        if done in kept:
+    def keep_stage(done: int) -> None:
+        if done in wanted:
             stages[done] = parameters_to_vector(model.parameters()).cpu()
 
-    more = {
-        "matrix_decay": recipe.matrix_decay,
-        "watch": watch,
-        "progress": f"training {recipe.name}",
-    }
-    return Trained(model, recipe, fit(model, loss_of_step, recipe.steps, **more), stages)
+    losses = fit(
+        model,
+        loss_of_step,
+        recipe.steps,
+        matrix_decay=recipe.matrix_decay,
+        watch=keep_stage,
+        progress=f"training {recipe.name}",
+    )
+    return Trained(model, recipe, losses, stages)

@@ -8,6 +8,7 @@ stands the memory that one forward pass over 256 words keeps for the backward pa
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from phase1_single_head.before.additive import AdditiveAttention, LuongAttention
 from phase1_single_head.parts.cross_attention import CrossAttention
@@ -15,52 +16,55 @@ from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Run
 from shared.tasks import train_lookup
 
-RULES = {
+SCORINGS = {
     "dot": LuongAttention,
     "scaled dot": CrossAttention,
     "general": lambda d_model: LuongAttention(d_model, "general"),
     "concat": lambda d_model: LuongAttention(d_model, "concat"),
     "additive": AdditiveAttention,
 }
-STEPS, D_MODEL, WORDS = 120, 64, 256
+STEPS = 120
+D_MODEL, LENGTH = 64, 256  # of the words whose forward pass is measured
 
 
 def kept_bytes(module: nn.Module, length: int) -> int:
-    """Bytes that one forward pass over `length` positions keeps for the backward pass, without
-    weights and input.
+    """Bytes that a forward pass keeps for the backward pass, beside weights and input.
+
+    The input has `length` positions.
     """
     x = torch.randn(1, length, D_MODEL, requires_grad=True)
-    given = {tensor.untyped_storage().data_ptr() for tensor in (x, *module.parameters())}
-    kept = {}
+    sizes = {}  # address -> bytes of what is kept there
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
+        sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        output, _ = module(
-            x, x
-        )  # alive until the count: a freed tensor's address would be used again
-    assert output.requires_grad
-    return sum(size for address, size in kept.items() if address not in given)
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        # The outputs stay alive until the count: a freed tensor's address would be used again.
+        outputs = module(x, x)
+    for given in (x, *module.parameters()):
+        sizes.pop(given.untyped_storage().data_ptr(), None)
+    del outputs
+    return sum(sizes.values())
 
 
 def measure(run: Run) -> Numbers:
-    """Share of right answers on unseen lists of facts; KiB kept."""
+    """Share of right answers on lists of facts that no training has seen; KiB kept."""
     found = {}
-    for rule, make in RULES.items():
+    for rule, make in SCORINGS.items():
         for shift, task in enumerate(("own noun", "another noun")):
             _, scores = train_lookup(make, run.seed, run.steps(STEPS), shift)
             found[f"{rule}, {task}"] = scores["right answers"]
-        found[f"{rule}, KiB kept"] = kept_bytes(make(D_MODEL), WORDS) / 1024
+        found[f"{rule}, KiB kept"] = kept_bytes(make(D_MODEL), LENGTH) / 1024
     return found
 
 
 main = Experiment(
     measure,
-    answer="Where it must find another noun, the plain dot is {n[dot, another noun]:.0%} right, scaled with "
-    "projections {n[scaled dot, another noun]:.0%}, additive {n[additive, another noun]:.0%}",
+    answer="Where it must find another noun, the plain dot is {n[dot, another noun]:.0%} right, "
+    "scaled with projections {n[scaled dot, another noun]:.0%}, "
+    "additive {n[additive, another noun]:.0%}",
 )
 
 if __name__ == "__main__":

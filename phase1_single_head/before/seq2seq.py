@@ -3,8 +3,9 @@
 A recurrent reader takes in a text, a recurrent writer writes another. y is what was written last, s
 the writer's state, memory the reader's states, c what attention brings:
 
-    none      s = GRU(y, s)                                  all it knows of the text is where s starts
-    Luong     s = GRU(y, s), then c = attention(s, memory)   predicts from tanh(W [c; s])   (Luong et al. 2015)
+    none      s = GRU(y, s)            all it knows of the text is where s starts
+    Luong     the same s, and then
+              c = attention(s, memory), and y comes from tanh(W [c; s])   (Luong et al. 2015)
 """
 
 import torch
@@ -16,10 +17,9 @@ SIZE = 64  # of embeddings and states
 
 
 class Seq2Seq(nn.Module):
-    """A GRU that reads and a GRU that writes; between them one vector, the last state of the
-    reader.
+    """A GRU that reads and a GRU that writes; between them one vector, the reader's last state.
 
-    It reads and writes `letters` different ones; the writer's first input is one more, number
+    letters: how many there are to read and write. The writer's first input is one more, number
     `letters`.
     """
 
@@ -36,13 +36,12 @@ class Seq2Seq(nn.Module):
         return memory, last[0]
 
     def forward(self, source: Tensor, previous: Tensor) -> tuple[Tensor, Tensor | None]:
-        """source (B, T), previous (B, T), the letter before each to be written -> logits (B, T,
-        letters), weights.
+        """Returns logits (B, T, letters), and the weights if there is attention.
+
+        source (B, T_k): what is read. previous (B, T): the letter before each to be written.
         """
         _, last = self.read(source)
-        states, _ = self.decoder(
-            self.embedding(previous), last[None]
-        )  # (B, SIZE) -> (1, B, SIZE), as nn.GRU takes it
+        states, _ = self.decoder(self.embedding(previous), last[None])  # last -> (1, B, SIZE)
         return self.to_logits(states), None
 
 
@@ -57,7 +56,6 @@ class LuongSeq2Seq(Seq2Seq):
     def forward(self, source: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
         memory, last = self.read(source)
         states, _ = self.decoder(self.embedding(previous), last[None])
-        context, weights = self.attention(states, memory)  # (B, T, SIZE), (B, 1, T, T)
-        return self.to_logits(
-            torch.tanh(self.combine(torch.cat([context, states], dim=-1)))
-        ), weights
+        context, weights = self.attention(states, memory)  # (B, T, SIZE), (B, 1, T, T_k)
+        both = torch.cat([context, states], dim=-1)  # -> (B, T, 2 SIZE)
+        return self.to_logits(torch.tanh(self.combine(both))), weights

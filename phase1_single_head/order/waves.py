@@ -7,7 +7,6 @@ cos(distance · rate): on average it falls, but the fastest wave is back every 2
 """
 
 import matplotlib.pyplot as plt
-import seaborn as sns
 import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,11 +15,10 @@ from torch import Tensor
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_model import sinusoidal_positions
-from shared.visualization_utils import BLUE, GREEN, ORANGE, PURPLE, QUIET, WEIGHT_MAP
+from shared.visualization_utils import BLUE, ORANGE, QUIET, SIGNED_MAP, WEIGHT_MAP
 
 LENGTH, D_MODEL = 64, 64
 DISTANCES = (1, 5, 6, 28, 32, 63)  # those that are printed
-SIGNED_MAP = sns.blend_palette([PURPLE, "white", GREEN], as_cmap=True)  # below zero, zero, above
 
 
 def likeness(vectors: Tensor) -> Tensor:
@@ -34,8 +32,8 @@ def rises(cosines: Tensor) -> list[int]:
 
     cosines: (T,), of a position with those that stand 0, 1, 2 ... places after it.
     """
-    is_more = cosines[1:] > cosines[:-1]  # (T,) -> (T - 1,)
-    return [distance + 1 for distance, more in enumerate(is_more.tolist()) if more]
+    is_more = cosines[1:] > cosines[:-1]  # (T,) -> (T - 1,), the first one for a distance of 1
+    return (is_more.nonzero().flatten() + 1).tolist()
 
 
 def measure(run: Run) -> Numbers:
@@ -70,8 +68,8 @@ def draw_distance(ax: Axes, cosines: Tensor) -> Axes:
     """One row of that against the distance (T,), with a larger dot where it rises."""
     ax.plot(cosines.numpy(), "o-", color=BLUE, markersize=3, linewidth=1.5)
     up = rises(cosines)
-    said = "more alike than one place nearer"
-    ax.plot(up, cosines[up].numpy(), "o", color=ORANGE, markersize=7, label=said)
+    name = "more alike than one place nearer"
+    ax.plot(up, cosines[up].numpy(), "o", color=ORANGE, markersize=7, label=name)
     ax.set(xlim=(0, LENGTH - 1), ylim=(0, 1.05), xlabel="places apart", ylabel="cosine")
     ax.set_xticks(range(0, LENGTH, 6))
     ax.legend(frameon=False, loc="lower left", labelcolor=QUIET)

@@ -21,16 +21,21 @@ STEPS = 120
 
 
 def fact_labels(facts: Facts) -> list[str]:
-    """["cat: red", ..., "(padding)"] for the first list."""
-    pairs = zip(facts.nouns[0].tolist(), facts.adjectives[0].tolist(), strict=True)
-    names = [f"{NOUNS[noun]}: {ADJECTIVES[adjective]}" for noun, adjective in pairs]
-    length = int(facts.lengths[0])
-    return names[:length] + ["(padding)"] * (len(names) - length)
+    """Returns ["cat: red", ..., "(padding)"] for the first list."""
+    labels = []
+    for place, noun in enumerate(facts.nouns[0].tolist()):
+        if place < facts.lengths[0]:
+            adjective = facts.adjectives[0, place]
+            labels.append(f"{NOUNS[noun]}: {ADJECTIVES[adjective]}")
+        else:
+            labels.append("(padding)")
+    return labels
 
 
 def measure(run: Run) -> Numbers:
-    """Shares of questions in 500 lists not trained on; an alignment is right if the largest weight
-    lies on the fact.
+    """Shares of questions in 500 lists not trained on.
+
+    An alignment is right if the largest weight of a question lies on the fact that answers it.
     """
     model, found = train_lookup(CrossAttention, run.seed, run.steps(STEPS))
     facts = draw_facts(500, torch.Generator().manual_seed(10**6 - 1))
@@ -41,12 +46,11 @@ def measure(run: Run) -> Numbers:
 def picture(found: Results) -> Figure:
     """The weights of the first list, a row for each question; the right fact is outlined."""
     facts = found.shown["facts"]
+    weights = found.shown["weights"][0, 0]  # (B, 1, T_q, M) -> (T_q, M)
+    mask = facts.mask[0, 0]  # (B, 1, 1, M) -> (1, M)
     questions = [f"{NOUNS[noun]}?" for noun in facts.questions[0].tolist()]
     fig, ax = plt.subplots(figsize=(7.6, 4.8), layout="constrained")
-    weights = found.shown["weights"][0, 0]
-    plot_attention(
-        weights, questions, fact_labels(facts), mask=facts.mask[0, 0], ax=ax, annotate=False
-    )
+    plot_attention(weights, questions, fact_labels(facts), mask=mask, ax=ax, annotate=False)
     for row, column in enumerate(facts.aligned[0].tolist()):
         ax.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=RED, linewidth=2.5))
     ax.set(xlabel="facts (keys)", ylabel="questions (queries)")
@@ -57,8 +61,10 @@ main = Experiment(
     measure,
     picture=picture,
     title="{n[right alignments]:.0%} of the questions find their fact in another sequence",
-    note=f"trained {STEPS} steps · darker: more weight · outlined: the right fact · hatched: hidden",
-    answer="{n[right alignments]:.0%} of the questions look at their fact, {n[before training]:.0%} before training",
+    note=f"trained {STEPS} steps · darker: more weight · outlined: the right fact · "
+    "hatched: hidden",
+    answer="{n[right alignments]:.0%} of the questions look at their fact, "
+    "{n[before training]:.0%} before training",
 )
 
 if __name__ == "__main__":

@@ -10,19 +10,16 @@ import math
 import torch
 from torch import Tensor
 
-from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
+from phase1_single_head.self_attention import SelfAttention
 
 
 class UndividedSelfAttention(SelfAttention):
-    """SelfAttention without the division: the query is multiplied by √d_k first, which undoes it."""
+    """SelfAttention without the division: multiplying the query by √d_k first undoes it."""
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_v or d_model), weights (B, 1, T, T)."""
-        query, key, value = (w(x).unsqueeze(-3) for w in (self.w_q, self.w_k, self.w_v))
-        output, weights = scaled_dot_product_attention(
-            query * math.sqrt(query.size(-1)), key, value, mask
-        )
-        return self.w_o(output.squeeze(-3)), weights
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x (B, T, d_model) -> queries times √d_k, keys and values, each (B, 1, T, d)."""
+        query, key, value = super().project(x)
+        return query * math.sqrt(query.size(-1)), key, value
 
 
 class FoldedSelfAttention(UndividedSelfAttention):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from phase1_single_head.before import bottleneck, scoring
-from phase1_single_head.before.additive import METHODS, AdditiveAttention, LuongAttention
+from phase1_single_head.before.additive import LUONG_METHODS, AdditiveAttention, LuongAttention
 from phase1_single_head.before.seq2seq import LuongSeq2Seq, Seq2Seq
 from shared.attention_utils import padding_mask
 from shared.tests.helpers import D_K, T_K, T_Q, B, near
@@ -16,14 +16,15 @@ from shared.tests.helpers import D_K, T_K, T_Q, B, near
 def test_what_rules_weigh():
     """Additive has 2 d more than a dot product with W_q and W_k; a dot product alone nothing."""
     weigh = {
-        rule: sum(p.numel() for p in make(512).parameters()) for rule, make in scoring.RULES.items()
+        rule: sum(p.numel() for p in make(512).parameters())
+        for rule, make in scoring.SCORINGS.items()
     }
     expected = {"dot": 0, "scaled dot": 4 * 512**2, "general": 512**2}
     assert weigh == expected | dict.fromkeys(("concat", "additive"), 2 * 512**2 + 2 * 512)  # C063
 
 
 @pytest.mark.parametrize(
-    "make", [AdditiveAttention, *(lambda d, m=m: LuongAttention(d, m) for m in METHODS)]
+    "make", [AdditiveAttention, *(lambda d, m=m: LuongAttention(d, m) for m in LUONG_METHODS)]
 )
 def test_scores_hide_what_the_mask_hides(make):
     """Hidden memory can be anything; a query that sees nothing gives 0; gradients stay finite."""
@@ -41,8 +42,8 @@ def test_scores_hide_what_the_mask_hides(make):
 
 def test_errors_of_scores_name_rule_and_numbers():
     for shapes, mask, message in (
-        (((2, 3, 5), (2, 3, 4)), None, r"query must have shape \(B, T, 4\)"),
-        (((2, 3, 4), (3, 3, 4)), None, "same batch size: got 2 and 3"),
+        (((2, 3, 5), (2, 3, 4)), None, r"d_model=4\): got query \(2, 3, 5\)"),
+        (((2, 3, 4), (3, 3, 4)), None, "one batch size B: got query 2, key 3"),
         (
             ((2, 3, 4), (2, 5, 4)),
             torch.ones(2, 3, 5).bool(),
@@ -114,5 +115,6 @@ def test_what_the_writers_are_scored_by_on_writers_made_by_hand():
 def test_strings_are_written_again_after_the_letters_before():
     strings, previous = bottleneck.draw_strings(5, 7, torch.Generator().manual_seed(0))
     assert (
-        torch.equal(previous[:, 1:], strings[:, :-1]) and (previous[:, 0] == bottleneck.START).all()
+        torch.equal(previous[:, 1:], strings[:, :-1])
+        and (previous[:, 0] == bottleneck.FIRST_INPUT).all()
     )

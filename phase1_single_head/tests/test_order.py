@@ -121,7 +121,8 @@ def test_answers_by_hand():
 def test_everything_but_the_encoding_starts_alike_and_without_one_the_answers_are_shuffled_with_the_symbols():
     """So that no training can teach it to reverse: equal symbols get equal answers, wherever they stand."""
     models = {
-        name: positions.train(name, REVERSE, seed=1, steps=0).double() for name in positions.COLORS
+        name: positions.train_encoding(name, REVERSE, seed=1, steps=0).double()
+        for name in positions.COLORS
     }
     symbols = SymbolMover.test_strings(16)[:B]
     for name, model in models.items():
@@ -141,7 +142,10 @@ def test_right_answers_are_counted_where_there_are_some_and_of_longer_strings_be
         said[:, :3] = symbols[:, :3] + 5  # at these there is nothing to say
         return F.one_hot(said % SymbolMover.SYMBOLS, SymbolMover.SYMBOLS)
 
-    assert (positions.right(knows_half, COPY), positions.right(knows_half, COPY, 32)) == (1, 0)
+    assert (
+        positions.answers_right(knows_half, COPY),
+        positions.answers_right(knows_half, COPY, 32),
+    ) == (1, 0)
     commonest = [
         max(row.count(symbol) for symbol in row) for row in SymbolMover.test_strings(16).tolist()
     ]
