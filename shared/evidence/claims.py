@@ -12,15 +12,13 @@
         null={"*": 0.5},
     )
 
-It stands in the file that measures it (shared/experiment.py) and is read from there by the
-terminal, the report page, data/claims.md and the tests. A rule judges one seed; the verdict is in
-how many of ten seeds it holds (shared/evidence/record.py). Rules were made on seeds 0 to 9 and
-committed before seeds 100 to 109 were run. A claim that came later says with `explored` how it did
-on seeds 0 to 9, until a new record judges it.
+It stands in the file that measures it (shared/experiment.py). From there the terminal, the report
+page, data/claims.md and the tests read it. A rule judges one seed. The verdict says in how many of
+ten seeds the rule holds (shared/evidence/record.py). Rules were made on seeds 0 to 9 and committed
+before seeds 100 to 109 were run.
 """
 
 import importlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -32,12 +30,13 @@ MARKS = {HOLDS: "+", FAILS: "x", DIFFER: "~"}
 PLURAL = {HOLDS: "hold in all ten seeds", FAILS: "in none", DIFFER: "in some"}
 
 Numbers = Mapping[str, float]  # of one seed, by name
-Rule = Callable[[Numbers], bool]
+Condition = Callable[[Numbers], bool]
 
 
 class World(dict[str, float]):
-    """Numbers written short: a name may be a pattern, {"*, reverse": 1.0}; the first that fits
-    counts.
+    """Numbers written short: a name may be a pattern, as in {"*, reverse": 1.0}.
+
+    The first pattern that fits a name gives its number. Raises KeyError if none fits.
     """
 
     def __missing__(self, name: str) -> float:
@@ -56,29 +55,38 @@ class Verdict:
 
     @property
     def kind(self) -> str:
-        """HOLDS, FAILS or DIFFER."""
-        return HOLDS if self.held == self.seeds else DIFFER if self.held else FAILS
+        """Returns HOLDS, FAILS or DIFFER."""
+        if self.held == self.seeds:
+            return HOLDS
+        if self.held == 0:
+            return FAILS
+        return DIFFER
 
     @property
     def decided(self) -> bool:
+        """Returns whether all seeds agree."""
         return self.kind != DIFFER
 
     def __str__(self) -> str:
-        of_ten = f"{self.kind if self.decided else HOLDS}, {self.held} of {self.seeds} seeds"
-        return self.kind if self.seeds == 1 else of_ten
+        """Returns "holds" for one seed, "holds, 8 of 10 seeds" for more."""
+        if self.seeds == 1:
+            return self.kind
+        word = FAILS if self.kind == FAILS else HOLDS
+        return f"{word}, {self.held} of {self.seeds} seeds"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """What is said, where it is said, and when it counts as true.
 
-    effect: the number that decides, with its bar, at_least or at_most. also: what else must be so
-    with the same seed. rule says all of this in words. oracle, null: numbers as they would be if
-    the claim were right, and if there were nothing in it; the rule must tell them apart. revised:
-    what a look at results, of seeds 0 to 9, changed in the rule. explored: of a claim that is newer
-    than the record, in how many of seeds 0 to 9 the rule held. Those seeds are for making rules, so
-    this is no verdict; the next record gives one, and then the line goes. script: where it is
-    measured, filled in by Experiment.
+    effect is the number that decides; its bar is at_least or at_most. also is what else must be so
+    with the same seed. rule says all of this in words. oracle and null are numbers as they would be
+    if the claim were right, and if there were nothing in it: the rule must tell them apart.
+
+    revised says what a look at results, of seeds 0 to 9, changed in the rule. explored is for a
+    claim that is newer than the record: in how many of seeds 0 to 9 the rule held. Those seeds are
+    for making rules, so this is no verdict; the next record gives one, and then the line goes.
+    experiment is the module that measures the claim; Experiment fills it in.
     """
 
     id: str
@@ -88,30 +96,29 @@ class Claim:
     effect: Callable[[Numbers], float]
     at_least: float = float("-inf")
     at_most: float = float("inf")
-    also: Rule = lambda numbers: True
+    also: Condition = lambda numbers: True
     oracle: Numbers
     null: Numbers
     revised: str = ""
     explored: int | None = None
-    script: str = ""
+    experiment: str = ""
 
     def holds(self, numbers: Numbers) -> bool:
-        """Whether the rule holds with these numbers, of one seed."""
-        return self.at_least <= self.effect(numbers) <= self.at_most and bool(self.also(numbers))
+        """Returns whether the rule holds with the numbers of one seed."""
+        in_bounds = self.at_least <= self.effect(numbers) <= self.at_most
+        return in_bounds and bool(self.also(numbers))
 
     def over(self, runs: Iterable[Numbers]) -> Verdict:
-        """In how many of these seeds it holds."""
+        """Returns in how many of these seeds the rule holds."""
         held = [self.holds(numbers) for numbers in runs]
         return Verdict(sum(held), len(held))
 
 
-def counted(kinds: Iterable[str]) -> str:
-    """ "26 hold in all ten seeds, 9 in none"."""
-    counts = Counter(kinds)
-    return ", ".join(f"{counts[kind]} {said}" for kind, said in PLURAL.items() if counts[kind])
-
-
 def all_claims() -> list[Claim]:
-    """Every claim that a script of the course measures, phase by phase."""
-    scripts = [importlib.import_module(name).main for plan in PLANS.values() for name in plan.all]
-    return [claim for main in scripts for claim in getattr(main, "claims", ())]
+    """Returns every claim that a script of the course measures, phase by phase."""
+    claims = []
+    for plan in PLANS.values():
+        for module in plan.all:
+            main = importlib.import_module(module).main
+            claims.extend(getattr(main, "claims", ()))
+    return claims

@@ -1,13 +1,14 @@
-"""Findings: what one run measured, and what it says of each claim beside the record.
+"""What did one run measure, and what does it say of each claim beside the record?
 
-An experiment judges its claims with `judged`, prints a line for each with `print_verdicts`, and
-keeps all of it with `save` in data/processed/findings/, a file for each script, from where
-shared/publishing/report/ makes a page.
+An experiment judges its claims with `judge`, prints a line for each with `print_verdicts`, and
+keeps all of it with `save` in data/processed/findings/, a file for each experiment. From these
+files shared/publishing/report/ makes a page.
 """
 
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from shared import paths
@@ -15,14 +16,13 @@ from shared.evidence import record
 from shared.evidence.claims import MARKS, Claim, Numbers
 
 WIDTH = 118  # of the printed lines
-MOST_OUTSIDE, FEWEST_OUTSIDE = (
-    0.15,
-    3,
-)  # numbers of a run outside the record's ranges: where more are, it is said
+# It is said if more numbers of a run than these lie outside the record's intervals.
+MOST_OUTSIDE, FEW = 0.15, 2
+PARTS = ("experiment", "answer", "table", "runs", "findings")  # of what is saved
 
 
 def number(value: float) -> str:
-    """A measured value as a reader wants it: 1,050,624; 0.97; 3.1e-07."""
+    """Returns a measured value as a reader wants it: 1,050,624; 0.97; 3.1e-07."""
     if isinstance(value, int):
         return f"{value:,}"
     if value != 0 and abs(value) < 0.001:
@@ -31,127 +31,130 @@ def number(value: float) -> str:
 
 
 def between(
-    ends: Sequence[float] | None, written: Callable[[float], str] = number, to: str = " to "
+    ends: Sequence[float], written: Callable[[float], str] = number, to: str = " to "
 ) -> str:
-    """An interval as text, "0.52 to 0.58", or one number if both ends read alike; empty for none."""
-    return to.join(dict.fromkeys(map(written, ends or ())))
-
-
-def not_on_record(claim: Claim) -> str:
-    """What is known of a claim that the record does not have."""
-    explored = (
-        f"; in {claim.explored} of 10 exploratory seeds" if claim.explored is not None else ""
-    )
-    return f"in this run; not on record yet{explored}"
+    """Returns an interval as text, "0.52 to 0.58", or one number if both ends read alike."""
+    low, high = written(ends[0]), written(ends[1])
+    return low if low == high else f"{low}{to}{high}"
 
 
 def judged(claim: Claim, runs: Sequence[Numbers]) -> dict:
-    """What is saved of a claim: what is said, what the record says of it, and what this run says."""
+    """Returns a finding: what is said, what the record says of it, and what this run says."""
     known, here = record.verdict(claim), claim.over(runs)
-    verdict = known or here
-    effects = [claim.effect(numbers) for numbers in runs]
-    return {
+    finding = {
         "id": claim.id,
         "claim": claim.text,
         "source": claim.source,
         "rule": claim.rule,
-        "verdict": str(verdict) if known else f"{verdict} ({not_on_record(claim)})",
-        "on record": known is not None,
-        "kind": verdict.kind,
-        "effect": between(record.effect(claim) if known else (min(effects), max(effects))),
-        "here": str(here),
-        "as published": not (known and known.decided and here.kind != known.kind),
         "revised": claim.revised,
+        "here": str(here),
+        "on record": known is not None,
+    }
+    if known:
+        return finding | {
+            "verdict": str(known),
+            "kind": known.kind,
+            "effect": between(record.effect(claim)),
+            "as published": not known.decided or here.kind == known.kind,
+        }
+    effects = [claim.effect(numbers) for numbers in runs]
+    tried = claim.explored
+    explored = "" if tried is None else f"; in {tried} of 10 exploratory seeds"
+    return finding | {
+        "verdict": f"{here} (in this run; not on record yet{explored})",
+        "kind": here.kind,
+        "effect": between((min(effects), max(effects))),
+        "as published": True,
     }
 
 
-def said_of(finding: Mapping) -> str:
-    """A finding in one sentence: what the record says, whether this run agrees, and the claim."""
-    if not finding["on record"]:
-        return f'{MARKS[finding["kind"]]} {finding["verdict"]}: "{finding["claim"]}"'
-    here = "" if finding["as published"] else f"; but in this run: {finding['here']}"
-    return f'{MARKS[finding["kind"]]} on record: {finding["verdict"]}{here}: "{finding["claim"]}"'
+@dataclass(frozen=True)
+class Judgement:
+    """The findings of a run, and in words where it came out otherwise than the record."""
+
+    findings: list[dict]
+    differs: str
+
+    @property
+    def as_published(self) -> bool:
+        """Returns whether no claim came out otherwise than the record has it."""
+        return all(finding["as published"] for finding in self.findings)
 
 
-def print_verdicts(found: Iterable[Mapping], *, rules: bool) -> None:
-    """A line for each claim: what the record says of it, and where this run by itself says
-    otherwise.
-    """
-    for finding in found:
-        print(textwrap.fill(said_of(finding), WIDTH, subsequent_indent="    "))
-        if rules:
-            rule = f"{finding['id']}; rule: {finding['rule']}; what decides: {finding['effect']}"
-            print(textwrap.fill(rule, WIDTH, initial_indent="    ", subsequent_indent="    "))
+def judge(claims: Iterable[Claim], experiment: str, runs: Sequence[Numbers]) -> Judgement:
+    """Compares the runs of an experiment with the record."""
+    found = [judged(claim, runs) for claim in claims]
+    return Judgement(found, differs(found, record.inside(experiment, runs)))
 
 
-def inside_record(script: str, runs: Sequence[Numbers]) -> list[bool]:
-    """Whether each number of these runs that varies on record lies in its range there; empty
-    without a record.
-    """
-    inside, _ = record.compared([], {record.name_of(script): dict(enumerate(runs))})
-    return inside
+def differs(found: Iterable[Mapping], inside: Sequence[bool]) -> str:
+    """Returns in words where a run came out otherwise than the record; empty where it did not.
 
-
-def differs(judged: Iterable[Mapping], inside: Sequence[bool]) -> str:
-    """Where a run came out otherwise than the record, in words; empty where it did not.
-
-    inside: whether each of its numbers lies in the range on record. One in twenty is expected not
-    to, so nothing is said of one or two, nor of a small share.
+    inside has for each of its numbers whether it lies in its interval. One in twenty is expected
+    not to, so nothing is said of one or two, nor of a small share.
     """
     said = []
-    turned = [finding["id"] for finding in judged if not finding["as published"]]
+    turned = [finding["id"] for finding in found if not finding["as published"]]
     if turned:
         said.append(f"{' and '.join(turned)} came out otherwise")
     outside = inside.count(False)
-    if outside >= FEWEST_OUTSIDE and outside > MOST_OUTSIDE * len(inside):
+    if outside > FEW and outside > MOST_OUTSIDE * len(inside):
         said.append(f"{outside} of {len(inside)} numbers lie outside the range on record")
     return f"this run differs from the record: {', and '.join(said)}" if said else ""
 
 
-def file_of(script: str, output_dir: Path) -> Path:
-    """Where the findings of a script (its path in the repository) lie."""
-    return (
-        output_dir
-        / paths.PROCESSED
-        / "findings"
-        / (script.removesuffix(".py").replace("/", ".") + ".json")
-    )
+def said_of(finding: Mapping) -> str:
+    """Returns a finding in one line: what the record says, what this run says if not that."""
+    verdict = finding["verdict"]
+    if finding["on record"]:
+        verdict = f"on record: {verdict}"
+    if not finding["as published"]:
+        verdict += f"; but in this run: {finding['here']}"
+    return f'{MARKS[finding["kind"]]} {verdict}: "{finding["claim"]}"'
 
 
-def save(
-    output_dir: Path,
-    script: str,
-    found: list[dict],
-    runs: Sequence[Numbers],
-    table: str,
-    answer: str,
-) -> None:
-    """Keep what a script measured, in place of what it measured before."""
-    content = {"script": script, "answer": answer, "table": table, "runs": runs, "findings": found}
-    content["differs"] = differs(found, inside_record(script, runs))
-    with paths.whole_file(file_of(script, output_dir)) as unfinished:
+def print_verdicts(judgement: Judgement, *, rules: bool) -> None:
+    """Prints a line for each finding, with its rule if asked for, and where the run differs."""
+    for finding in judgement.findings:
+        print(textwrap.fill(said_of(finding), WIDTH, subsequent_indent="    "))
+        if rules:
+            rule = f"{finding['id']}; rule: {finding['rule']}; what decides: {finding['effect']}"
+            print(textwrap.fill(rule, WIDTH, initial_indent="    ", subsequent_indent="    "))
+    if judgement.differs:
+        print(judgement.differs[0].upper() + judgement.differs[1:])
+
+
+def file_of(experiment: str, output_dir: Path) -> Path:
+    """Returns where the findings of an experiment lie."""
+    return output_dir / paths.PROCESSED / "findings" / f"{experiment}.json"
+
+
+def save(output_dir: Path, content: Mapping) -> None:
+    """Keeps what an experiment measured, in place of what it measured before.
+
+    content has the parts that `load` returns, and "differs": where the run differs from the record.
+    """
+    with paths.whole_file(file_of(content["experiment"], output_dir)) as unfinished:
         unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def check_finding(finding: Mapping) -> None:
-    """Raise ValueError unless it has what every page says of a finding."""
+    """Raises ValueError unless a finding has what every page says of it."""
     missing = {"id", "claim", "verdict", "kind"} - set(finding)
     if missing or finding["kind"] not in MARKS:
         raise ValueError(f"not a finding: {finding}")
 
 
 def load(file: Path) -> dict:
-    """What a script has saved. Raises OSError, which names the file, if it is damaged."""
+    """Returns what an experiment saved. Raises OSError, which names the file, if it is damaged."""
     with paths.damage_names(file, "remove it, and run its script again"):
         content = json.loads(file.read_text(encoding="utf-8"))
         for finding in content["findings"]:
             check_finding(finding)
-        return {name: content[name] for name in ("script", "answer", "table", "runs", "findings")}
+        return {part: content[part] for part in PARTS}
 
 
 def gather(output_dir: Path) -> list[dict]:
-    """What every script has saved."""
-    return [
-        load(file)
-        for file in paths.whole_files(output_dir / paths.PROCESSED / "findings", "*.json")
-    ]
+    """Returns what every experiment saved."""
+    files = paths.whole_files(output_dir / paths.PROCESSED / "findings", "*.json")
+    return [load(file) for file in files]

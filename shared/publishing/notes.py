@@ -1,4 +1,4 @@
-"""The page of what course notes say wrongly, data/notes.md. shared/publishing/table.py writes it.
+"""What do course notes say wrongly? The page data/notes.md, which table.py writes.
 
 Five course notes were read sentence by sentence. Each saying is a row of data/raw/claims.json:
 
@@ -24,9 +24,9 @@ from shared import paths
 from shared.evidence import record
 from shared.evidence.claims import Claim
 
-PAGE = paths.ROOT / "data" / "notes.md"
+NOTES_PAGE = paths.ROOT / "data" / "notes.md"
 SAYINGS = paths.ROOT / "data" / "raw" / "claims.json"
-LISTED = {"wrong": "Wrong.", "in part": "In part."}
+LISTED = {"wrong": "Wrong.", "in part": "In part."}  # who believes these is misled
 THEMES = {
     "scores": "Scores, softmax and the division by √d_k",
     "before": "Recurrent networks, convolutions and the first attention",
@@ -58,74 +58,67 @@ In the formulas T is the number of words, H the number of heads, d the size of a
 (d_model) and d_k that of a head's queries and keys. All {all} sayings, with those that are right,
 are in [claims.json](raw/claims.json).
 """
-HEAD = ["| they say | what is true | where it is shown |", "|---|---|---|"]
+HEADING = """
+## {}
+
+| they say | what is true | where it is shown |
+|---|---|---|
+"""
 
 
 def cell(text: str) -> str:
-    """Text for a cell of a Markdown table: a bar would end it, and "<start>" be taken for HTML."""
+    """Returns text for a cell of a Markdown table: a bar would end it, "<start>" would be HTML."""
     return re.sub(r"(?<!\\)([|<])", r"\\\1", text)
 
 
-def rows() -> list[dict[str, str]]:
-    """Every saying, in the order of their numbers."""
+def sayings() -> list[dict[str, str]]:
+    """Returns every saying, in the order of their numbers."""
     return json.loads(SAYINGS.read_text(encoding="utf-8"))
 
 
-def listed(row: Mapping[str, str]) -> bool:
-    """Whether the page lists a saying: it does if somebody who believes it is misled."""
-    return row["verdict"] in LISTED
-
-
-def link(text: str, path: str) -> str:
-    """A link from the page to a file of the repository."""
-    return f"[{text}](../{path})"
-
-
-def name_of(path: str) -> str:
-    """How the course calls a file: "lesson 2", "costs" for a room's page, "test_costs.py"."""
+def link_to(path: str) -> str:
+    """Returns a link named as the course calls a file: "lesson 2", "costs", "test_costs.py"."""
     file = Path(path.partition("#")[0])
-    if file.name != "README.md":
-        return file.name
-    lessons, folder = list(paths.PHASES.values()), file.parent.name
-    return f"lesson {lessons.index(folder) + 1}" if folder in lessons else folder
+    name, lessons = file.name, list(paths.PHASES.values())
+    if name == "README.md":
+        name = file.parent.name
+    if name in lessons:
+        name = f"lesson {lessons.index(name) + 1}"
+    return f"[{name}](../{path})"
 
 
-def runs_of(claim: Claim) -> str:
-    """In how many runs the rule of a claim held: on record, or on seeds 0 to 9 if it is newer."""
-    if verdict := record.verdict(claim):
-        return f"{verdict.held} of {verdict.seeds} runs"
-    if claim.explored is None:
-        return "not run yet"
-    return f"{claim.explored} of 10 runs, not on record yet"
+def rate_of(claim: Claim) -> str:
+    """Returns in how many runs the rule of a claim held."""
+    found = record.known(claim)
+    newer = "" if record.verdict(claim) else ", not on record yet"
+    return f"{found.held} of {found.seeds} runs{newer}"
 
 
-def where(row: Mapping[str, str], claims: Mapping[str, Claim]) -> str:
-    """Where a saying is shown: the page that explains it, what decides it, and its number."""
+def where_shown(saying: Mapping[str, str], claims: Mapping[str, Claim]) -> str:
+    """Returns the page that explains a saying, what decides it, and its number."""
     places = []
-    if "read" in row:
-        places.append(link(name_of(row["read"]), row["read"]))
-    if "finding" in row:
-        claim = claims[row["finding"]]
-        places.append(f"[{runs_of(claim)}](claims.md#{claim.id})")
-    if "where" in row:
-        places.append(link(name_of(row["where"]), row["where"]))
-    if "by" in row:
-        places.append(row["by"])
-    return f"{', '.join(places)} `{row['id']}`"
+    if "read" in saying:
+        places.append(link_to(saying["read"]))
+    if "finding" in saying:
+        claim = claims[saying["finding"]]
+        places.append(f"[{rate_of(claim)}](claims.md#{claim.id})")
+    if "where" in saying:
+        places.append(link_to(saying["where"]))
+    if "by" in saying:
+        places.append(saying["by"])
+    return f"{', '.join(places)} `{saying['id']}`"
 
 
-def line(row: Mapping[str, str], claims: Mapping[str, Claim]) -> str:
-    """A row of the page's tables."""
-    says, answer = row.get("says", row["claim"]), f"**{LISTED[row['verdict']]}** {row['answer']}"
-    return f"| {cell(says)} | {cell(answer)} | {cell(where(row, claims))} |"
-
-
-def page(claims: Sequence[Claim]) -> str:
-    """The whole page as Markdown."""
-    sayings, known = rows(), {claim.id: claim for claim in claims}
-    counts = Counter(row["verdict"] for row in sayings)
-    lines = [INTRODUCTION.format_map({"all": len(sayings), **counts})]
+def notes_page(claims: Sequence[Claim]) -> str:
+    """Returns the whole page as Markdown."""
+    known = {claim.id: claim for claim in claims}
+    counts = Counter(saying["verdict"] for saying in sayings())
+    text = INTRODUCTION.format_map({"all": counts.total(), **counts})
     for theme, heading in THEMES.items():
-        own = [line(row, known) for row in sayings if row.get("theme") == theme]
-        lines += [f"## {heading}", "", *HEAD, *own, ""]
-    return "\n".join(lines).rstrip() + "\n"
+        text += HEADING.format(heading)
+        for saying in sayings():
+            if saying.get("theme") == theme:
+                answer = f"**{LISTED[saying['verdict']]}** {saying['answer']}"
+                cells = saying["says"], answer, where_shown(saying, known)
+                text += f"| {' | '.join(map(cell, cells))} |\n"
+    return text

@@ -1,15 +1,14 @@
-"""For maintainers: the pictures that README and lessons show, from the last run into
-visualizations/gallery/.
+"""For maintainers: the pictures of README and lessons, from the last run into the gallery.
 
     ./run_all.sh all && ./run_all.sh publish
 
-What a run makes is not in git, so that a run leaves no trace. The gallery is, and only this command
-writes it: exactly the pictures that a README links to. It draws some itself, from the record: those
-of the front door's seven findings (seven.py), and two for which a run has too few seeds.
-SITE_URL=https://owner.github.io/name ./run_all.sh publish also links README to the pages that are
-published there.
+What a run makes is not in git, so that a run leaves no trace. visualizations/gallery/ is, and only
+this command writes it: exactly the pictures that a README links to. Some it draws itself, from the
+record: those of the front door (seven.py), and two for which a run has too few seeds.
+SITE_URL=https://owner.github.io/name ./run_all.sh publish also links README to the published pages.
 """
 
+import argparse
 import importlib
 import os
 import re
@@ -20,63 +19,69 @@ from shared import cli, paths
 from shared.evidence import record
 from shared.experiment import Results
 from shared.publishing import seven
+from shared.publishing.quoted import quoting_pages
 
-# Scripts whose picture wants more seeds than a run has.
-FROM_RECORD = ("phase2_multi_head.heads.how_many_heads", "phase4_causal.serving.shared_keys")
-LINK = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif))")
+MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads", "phase4_causal.serving.shared_keys")
+SHOWN = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif))")
 LIVE = re.compile(r"(?<=<!--live-->).*(?=<!--/live-->)")  # in README: how to get to the live pages
 
 
-def linked_pictures(root: Path) -> list[str]:
-    """The pictures that a README of the repository shows, as paths below the gallery."""
-    pages = [root / "README.md", *root.glob("phase*/**/README.md")]
-    return sorted(
-        {name for page in pages for name in LINK.findall(page.read_text(encoding="utf-8"))}
-    )
+def linked_pictures() -> list[str]:
+    """Returns the pictures that a README shows, as paths below the gallery."""
+    names = set()
+    for page in quoting_pages():
+        names.update(SHOWN.findall(page.read_text(encoding="utf-8")))
+    return sorted(names)
 
 
-def publish(output_dir: Path, root: Path) -> int:
-    """Copy every linked picture into the gallery of root and remove all others there; returns how
-    many there are.
+def draw_from_record(options: argparse.Namespace) -> None:
+    """Draws the pictures that show the ten seeds of the record."""
+    seven.draw_small_pictures(options.output_dir)
+    for module in MORE_SEEDS:
+        results = Results(record.runs(module), options, {})
+        importlib.import_module(module).main.draw(results, as_published=True)
 
-    Raises ValueError, before anything is changed, if the last run did not draw one of them.
+
+def fill_gallery(output_dir: Path) -> int:
+    """Makes the gallery anew from what a run drew; returns how many pictures it has.
+
+    Raises ValueError, before anything is changed, if the run did not draw one of them.
     """
-    names = linked_pictures(root)
-    drawn = {
-        name: output_dir / (paths.ANIMATIONS if name.endswith(".gif") else paths.PLOTS) / name
-        for name in names
-    }
-    if missing := [name for name in names if not drawn[name].is_file()]:
-        raise ValueError(f"not drawn yet: {', '.join(missing)}; run ./run_all.sh all first")
-    shutil.rmtree(root / paths.GALLERY, ignore_errors=True)
+    names = linked_pictures()
+    drawn = {}
     for name in names:
-        copy = root / paths.GALLERY / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(drawn[name], copy)
+        folder = paths.ANIMATIONS if name.endswith(".gif") else paths.PLOTS
+        drawn[name] = output_dir / folder / name
+        if not drawn[name].is_file():
+            raise ValueError(f"{name} is not drawn yet: run ./run_all.sh all first")
+    gallery = paths.ROOT / paths.GALLERY
+    shutil.rmtree(gallery, ignore_errors=True)
+    for name in names:
+        (gallery / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(drawn[name], gallery / name)
     return len(names)
 
 
 def with_live_link(text: str, site_url: str) -> str:
-    """README with a link to the published pages; as it is where nobody says where they are."""
-    link = f"[open the explorer]({site_url}/explorer.html), nothing to install, or [all findings]({site_url}/index.html)."
-    return LIVE.sub(link, text) if site_url else text
+    """Returns README with a link to the published pages, if somebody says where they are."""
+    if not site_url:
+        return text
+    explorer = f"[open the explorer]({site_url}/explorer.html), nothing to install"
+    return LIVE.sub(f"{explorer}, or [all findings]({site_url}/index.html).", text)
 
 
 @cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     options = cli.parse(parser, argv)
-    seven.draw_all(options.output_dir)
-    for experiment in (importlib.import_module(script).main for script in FROM_RECORD):
-        experiment.draw(Results(record.runs(experiment.file.stem), options, {}), as_published=True)
+    draw_from_record(options)
     try:
-        count = publish(options.output_dir, paths.ROOT)
+        count = fill_gallery(options.output_dir)
     except ValueError as error:
         parser.error(str(error))
     readme = paths.ROOT / "README.md"
-    text = with_live_link(
-        readme.read_text(encoding="utf-8"), os.environ.get("SITE_URL", "").rstrip("/")
-    )
+    site_url = os.environ.get("SITE_URL", "").rstrip("/")
+    text = with_live_link(readme.read_text(encoding="utf-8"), site_url)
     readme.write_text(text, encoding="utf-8")
     return f"{count} pictures in {paths.GALLERY}"
 

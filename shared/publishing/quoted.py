@@ -1,15 +1,14 @@
-"""Numbers in README, lessons and rooms' pages, which come from the record.
+"""Which numbers in README, lessons and rooms' pages come from the record?
 
 Behind each stands a comment, which a reader of the rendered page does not see: whose number it is.
 
-    0.52 to 0.58<!--scaling: divided, best rate-->    where the next seed falls; alone if both ends read alike
-    52–58 %<!--scaling: a, best rate; b, best rate--> of several numbers, from the lowest end to the highest
+    0.52 to 0.58<!--scaling: divided, best rate-->    where the next seed falls
+    52–58 %<!--scaling: a, best rate; b, best rate--> from the lowest to the highest of several
     at least 0.52<!--≥ scaling: divided, best rate--> the lower end; ≤ the upper
-    8 of 10<!--verdict three-roles-->                 in how many seeds the rule of a claim holds, or held on seeds
-                                                      0 to 9 if the claim is newer than the record
-    11 %<!--undone 1 revised-->                       of the verdicts that one seed prints (one_seed.py)
+    8 of 10<!--verdict three-roles-->                 in how many seeds the rule of a claim holds
 
-`filled` writes them anew as the record has them, with as many decimals as they have now.
+with_record writes them anew, with as many decimals as they have now. An experiment is called by the
+end of its module's name.
 """
 
 import re
@@ -18,86 +17,59 @@ from pathlib import Path
 
 from shared import paths
 from shared.evidence import findings, record
-from shared.evidence.claims import Verdict, all_claims
-from shared.publishing import one_seed
+from shared.evidence.claims import all_claims
 
-PLAIN = r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
-MARKED = re.compile(
+PLAIN = r"-?\d[\d,]*(?:\.\d+)?"
+NUMBER = re.compile(
     rf"(?P<low>{PLAIN})(?:(?P<to> to |–)(?P<high>{PLAIN}))?(?P<percent> ?%)?"
-    r"<!--(?P<end>[≥≤] )?(?P<experiment>\w+): (?P<names>.+?)-->"
+    r"(?P<mark><!--(?P<end>[≥≤] )?(?P<experiment>[\w.]+): (?P<names>.+?)-->)"
 )
 VERDICT = re.compile(r"\d+ of \d+<!--verdict (?P<claim>\S+)-->")
-UNDONE = re.compile(r"\d+ %<!--undone (?P<k>\d+) (?P<group>\w+)-->")
+ROUNDING = 1e-6  # a bound that is a round number but for rounding stays what it is
 
 
-def written(value: float, like: str) -> str:
-    """A value with as many decimals as a number of the text has: "1,234", "0.52", "3e-7"."""
-    number, power, _ = like.partition("e")
-    decimals = len(number.partition(".")[2])
-    text = f"{value:,.{decimals}{'e' if power else 'f'}}"
-    return re.sub(r"e([+-])0*(?=\d)", lambda sign: "e" + sign[1].strip("+"), text)
+def recorded_number(marked: re.Match) -> str:
+    """Returns a marked number as the record has it; ValueError if the record does not have it."""
+    experiment = record.full_name(marked["experiment"])
+    lows, highs = [], []
+    for name in marked["names"].split("; "):
+        ends = record.interval(experiment, name)
+        if ends is None:
+            raise ValueError(f"the record does not have {experiment}: {name}")
+        lows.append(ends[0])
+        highs.append(ends[1])
+    scale = 100 if marked["percent"] else 1
+    low, high = scale * min(lows), scale * max(highs)
+    last = marked["high"] or marked["low"]
+    decimals = len(last.partition(".")[2])
+    unit = 0.1**decimals  # of the last digit: a bound is rounded outwards
+    if marked["end"] == "≥ ":
+        low = high = floor(low / unit + ROUNDING) * unit
+    elif marked["end"] == "≤ ":
+        low = high = ceil(high / unit - ROUNDING) * unit
+    written = f"{{:,.{decimals}f}}".format
+    text = findings.between((low, high), written, marked["to"] or " to ")
+    return text + (marked["percent"] or "") + marked["mark"]
 
 
-def quoted(match: re.Match) -> str:
-    """A marked number as the record has it. Raises ValueError for one that the record does not
-    have.
-    """
-    ends = record.interval(match["experiment"], *match["names"].split("; "))
-    if ends is None:
-        raise ValueError(f"the record does not have {match['experiment']}: {match['names']}")
-    scale, like = 100 if match["percent"] else 1, match["high"] or match["low"]
-    unit = 0.1 ** len(
-        like.partition("e")[0].partition(".")[2]
-    )  # of the last digit: bounds are rounded outwards
-    bounds = {
-        "≥ ": floor(scale * ends[0] / unit + 1e-6) * unit,
-        "≤ ": ceil(scale * ends[1] / unit - 1e-6) * unit,
-    }
-    shown = [bounds[match["end"]]] if match["end"] else [scale * end for end in ends]
-    text = findings.between(shown, lambda value: written(value, like), match["to"] or " to ")
-    return text + (match["percent"] or "") + match[0][match[0].index("<!--") :]
+def recorded_verdict(marked: re.Match) -> str:
+    """Returns a marked verdict as the record has it, or seeds 0 to 9 if the claim is newer."""
+    name = marked["claim"]
+    (claim,) = [claim for claim in all_claims() if claim.id == name]
+    found = record.known(claim)
+    return f"{found.held} of {found.seeds}<!--verdict {name}-->"
 
 
-def verdict(match: re.Match) -> str:
-    """A marked verdict as the record has it."""
-    claim = {claim.id: claim for claim in all_claims()}[match["claim"]]
-    found = record.verdict(claim)
-    if found is None and claim.explored is not None:
-        found = Verdict(claim.explored, 10)
-    if found is None:
-        raise ValueError(f"the record does not have {match['claim']}")
-    return f"{found.held} of {found.seeds}<!--verdict {match['claim']}-->"
-
-
-def undone(match: re.Match) -> str:
-    """A marked share of verdicts that do not last."""
-    k, group = match.groups()
-    return (
-        f"{100 * one_seed.undone(one_seed.verdicts(group), int(k)):.0f} %<!--undone {k} {group}-->"
-    )
-
-
-def filled(text: str) -> str:
-    """A text with its marked numbers as the record has them."""
-    for pattern, number in ((MARKED, quoted), (VERDICT, verdict), (UNDONE, undone)):
-        text = pattern.sub(number, text)
-    return text
-
-
-def experiments() -> set[str]:
-    """The experiments whose numbers the pages quote."""
-    return {
-        match["experiment"]
-        for path in pages()
-        for match in MARKED.finditer(path.read_text(encoding="utf-8"))
-    }
+def with_record(text: str) -> str:
+    """Returns a text with its marked numbers as the record has them."""
+    return NUMBER.sub(recorded_number, VERDICT.sub(recorded_verdict, text))
 
 
 def unmarked(text: str) -> str:
-    """A text without its marked numbers."""
-    return MARKED.sub("", VERDICT.sub("", UNDONE.sub("", text)))
+    """Returns a text without its marked numbers."""
+    return NUMBER.sub("", VERDICT.sub("", text))
 
 
-def pages(root: Path = paths.ROOT) -> list[Path]:
-    """README, the lessons and the rooms' pages."""
-    return [root / "README.md", *sorted(root.glob("phase*/**/README.md"))]
+def quoting_pages() -> list[Path]:
+    """Returns README, the lessons and the rooms' pages."""
+    return [paths.ROOT / "README.md", *sorted(paths.ROOT.glob("phase*/**/README.md"))]

@@ -1,26 +1,24 @@
-"""Replicate: every experiment on ten seeds, into the record, data/evidence.csv.
+"""Replicate: does every experiment measure the same again? And its ten seeds for the record.
 
-    ./run_all.sh replicate                                 seeds 100 to 109, with two processes
+    ./run_all.sh replicate                       seeds 100 to 109, with two processes: the record
     ./run_all.sh replicate phase1_single_head/parts/scaling.py      this script alone
-    ./run_all.sh replicate --seed 0                        seeds 0 to 9, to explore: compared, and not recorded
-    ./run_all.sh replicate --seed 110 --seeds 2            two further seeds: do they fall where the record says?
-    ATEN_CPU_CAPABILITY=avx2 ./run_all.sh replicate --seed 110 --seeds 2      and as another processor would round
-    .venv/bin/python shared/publishing/replicate.py --check  the last run of the course beside the record
+    ./run_all.sh replicate --seed 0              seeds 0 to 9, to explore: compared, not recorded
+    .venv/bin/python shared/publishing/replicate.py --check         the last run of the course
 
-Each script runs as a reader runs it, with --seed. What it measured, and the models that it needed,
-are kept in data/processed/replications/, so that a replication that was stopped goes on where it
-was. Nothing is taken over from another processor, version of torch, or version of any file of the
-course.
+What a script measured with a seed is kept in data/processed/replications/, so that a replication
+that was stopped goes on with the next script and seed. It is worthless with another processor or
+version of torch, or if a file has changed that the script imports.
 """
 
 import argparse
+import ast
 import hashlib
-import importlib
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from statistics import fmean
 
 import pandas as pd
 import torch
@@ -31,216 +29,219 @@ from shared.evidence import findings, record
 from shared.evidence.claims import Claim, Numbers, all_claims
 from shared.evidence.findings import MOST_OUTSIDE
 from shared.plan import PLANS, can_run, path_of
-from shared.publishing import quoted
 
-KEPT = paths.ROOT / paths.PROCESSED / "replications"
-MOST_TURNED = 0.1  # of decided verdicts: where more are, something is broken
-Task = tuple[Path, str, int]  # where results are kept, script or loader of a model, seed
+REPLICATIONS = paths.ROOT / paths.PROCESSED / "replications"
+MOST_TURNED = 0.1  # of decided verdicts: where more turn, something is broken
+Measured = Mapping[str, Mapping[int, Numbers]]  # experiment -> seed -> its numbers
 
 
-def processor() -> str:
-    """The vendor of this machine's processor and the instruction set that torch uses: "GenuineIntel
-    AVX512".
+# ---- what decides the last digits
+
+
+def machine() -> dict[str, str]:
+    """Returns the processor, with the instructions that torch uses, and the version of torch."""
+    instructions = torch.backends.cpu.get_cpu_capability()
+    version = torch.__version__.split("+")[0]
+    return {"processor": f"{platform.machine()} {instructions}", "torch": version}
+
+
+@cache
+def imported_by(file: Path) -> list[str]:
+    """Returns what a file imports, anywhere in it; some of it are names and no modules."""
+    found = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found.append(node.module)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
+
+
+def code_of(modules: Iterable[str]) -> str:
+    """Returns a hash of all files of this repository that the modules need, themselves included."""
+    files, waiting = set(), list(modules)
+    while waiting:
+        file = paths.ROOT / path_of(waiting.pop())
+        if file.is_file() and file not in files:
+            files.add(file)
+            waiting += imported_by(file)
+    code = b"".join(file.read_bytes() for file in sorted(files))
+    return hashlib.sha256(code).hexdigest()[:8]
+
+
+# ---- measuring
+
+
+@dataclass(frozen=True)
+class Piece:
+    """An experiment with one seed, and the folders of what it measures and of its models."""
+
+    experiment: str
+    seed: int
+    folder: Path
+    models: Path
+
+    @property
+    def file(self) -> Path:
+        """Where its numbers are kept, once it is done."""
+        return findings.file_of(self.experiment, self.folder)
+
+
+def pieces_of(experiments: Sequence[str], seeds: Iterable[int]) -> list[Piece]:
+    """Returns every experiment with every seed.
+
+    Experiments share their models, which are trained again if any file changes that one imports.
     """
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    vendor = next(
-        (line.split(":")[1].strip() for line in lines if line.startswith("vendor_id")),
-        platform.machine(),
-    )
-    return f"{vendor} {torch.backends.cpu.get_cpu_capability()}"
+    folder = REPLICATIONS / "_".join(machine().values())
+    models = folder / f"models_{code_of(experiments)}"
+    pieces = []
+    for experiment in experiments:
+        own = folder / code_of([experiment])
+        pieces += [Piece(experiment, seed, own / f"seed{seed}", models) for seed in seeds]
+    return pieces
 
 
-def version() -> dict[str, str]:
-    """What else decides the last digits: the version of torch, and all files of the course that are
-    not tests.
-    """
-    files = [
-        path for top in ("shared", "phase*") for path in sorted(paths.ROOT.glob(f"{top}/**/*.py"))
-    ]
-    code = b"".join(path.read_bytes() for path in files if "tests" not in path.parts)
-    return {"torch": torch.__version__.split("+")[0], "code": hashlib.sha256(code).hexdigest()[:8]}
+def measure_piece(piece: Piece) -> tuple[Piece, course.Result]:
+    """Runs a script as a reader runs it, with --seed."""
+    paths.CHECKPOINTS = piece.models
+    argv = ["--seed", str(piece.seed), "--no-pictures", "--output-dir", str(piece.folder)]
+    return piece, course.run_script(piece.experiment, argv)
 
 
-def are_recorded(names: Iterable[str], seeds: Sequence[int]) -> bool:
-    """Whether these seeds go into the record. Raises ValueError for a part of the ten, which cannot
-    be judged.
-    """
-    of_record = set(record.SEEDS) & set(seeds)
-    if 0 < len(of_record) < len(record.SEEDS):
+def measure_missing(pieces: Iterable[Piece]) -> None:
+    """Measures what is not kept yet. If a script fails, says what it said and leaves."""
+    missing = [piece for piece in pieces if not piece.file.is_file()]
+    with course.processes() as pool, tqdm(total=len(missing), disable=None) as bar:
+        for piece, result in pool.imap_unordered(measure_piece, missing):
+            if result.code:
+                tqdm.write(f"== {piece.experiment}\n{result.text}")
+                sys.exit(result.code)
+            bar.update()
+
+
+def kept_numbers(pieces: Iterable[Piece]) -> Measured:
+    """Returns what was measured."""
+    measured = {}
+    for piece in pieces:
+        (numbers,) = findings.load(piece.file)["runs"]
+        measured.setdefault(piece.experiment, {})[piece.seed] = numbers
+    return measured
+
+
+# ---- what becomes of it
+
+
+def are_recorded(seeds: Sequence[int]) -> bool:
+    """Returns whether these seeds are the record. Raises ValueError for a part of its ten."""
+    if set(seeds) == set(record.SEEDS):
+        return True
+    if set(seeds) & set(record.SEEDS):
         raise ValueError("seeds 100 to 109 are the record: measure all ten of them, or others")
-    rows, now = record.read(), version()
-    same = rows[(rows["torch"] == now["torch"]) & (rows["code"] == now["code"])]
-    there = {record.name_of(path_of(name)) for name in names} <= set(same["experiment"])
-    return bool(of_record) or (there and min(seeds) > max(record.SEEDS))
+    return False
 
 
-def found_in(kept: Path, name: str, seed: int) -> Path:
-    """The file in which a script keeps what it measured with this seed; it is there if the script
-    has run.
+def with_rows(rows: pd.DataFrame, measured: Measured) -> pd.DataFrame:
+    """Returns the record with what was measured, in place of what these experiments had."""
+    new = []
+    for experiment, by_seed in measured.items():
+        where = machine() | {"experiment": experiment, "code": code_of([experiment])}
+        for seed, numbers in by_seed.items():
+            for name, value in numbers.items():
+                new.append(where | {"number": name, "seed": seed, "value": value})
+    others = rows[~rows["experiment"].isin(measured)]
+    return pd.concat([others, pd.DataFrame(new)]) if len(others) else pd.DataFrame(new)
+
+
+def compare_with_record(claims: Iterable[Claim], measured: Measured) -> bool:
+    """Says how runs fall beside the record; returns whether they look like it."""
+    inside = []
+    for experiment, by_seed in measured.items():
+        inside += record.inside(experiment, by_seed.values())
+    decided, turned = 0, []
+    for claim in claims:
+        known = record.verdict(claim)
+        if known is None or not known.decided:
+            continue
+        for seed, numbers in measured.get(claim.experiment, {}).items():
+            decided += 1
+            here = claim.over([numbers])
+            if here.kind != known.kind:
+                turned.append(f"seed {seed}: {claim.id}: {here}; in the record: {known}")
+    outside = inside.count(False)
+    share = f", {outside / len(inside):.1%} (5 % are expected)" if inside else ""
+    print(f"{len(inside)} numbers could be compared: {outside} lie outside their interval{share}")
+    print(f"{decided} decided verdicts could be compared: {len(turned)} turned")
+    print(*turned, sep="\n")
+    return outside <= MOST_OUTSIDE * len(inside) and len(turned) <= MOST_TURNED * decided
+
+
+def chosen(scripts: Iterable[str], claims: Iterable[Claim]) -> list[str]:
+    """Returns the experiments to run: those named, or all that decide claims or are on record.
+
+    Says what cannot run here. Raises ValueError for what is no script of the course.
     """
-    return findings.file_of(path_of(name), kept / f"seed{seed}")
-
-
-def measure(task: Task) -> tuple[str, course.Result]:
-    """Run a script with one seed, or train a model that scripts share."""
-    kept, name, seed = task
-    paths.CHECKPOINTS = (
-        kept / "checkpoints"
-    )  # another processor, and other files, train other models
-    argv = ["--seed", str(seed), "--no-pictures", "--output-dir", str(kept / f"seed{seed}")]
-    return name, (course.train if ":" in name else course.run_script)(name, argv)
-
-
-def stages(kept: Path, names: Sequence[str], seeds: Sequence[int]) -> Iterator[list[Task]]:
-    """What is not done yet, seed by seed; beside the scripts of a seed, the shared models of the
-    next.
-    """
-    loaders = dict.fromkeys(loader for plan in PLANS.values() for loader in plan.train)
-    waiting = {
-        seed: [(kept, n, seed) for n in names if not found_in(kept, n, seed).is_file()]
-        for seed in seeds
-    }
-    todo = [seed for seed in seeds if waiting[seed]]
-    training = [[(kept, loader, seed) for loader in loaders] for seed in todo]
-    scripts = [waiting[seed] for seed in todo]
-    yield from (one + two for one, two in zip([[], *scripts], [*training, []], strict=True))
-
-
-def measure_all(kept: Path, names: Sequence[str], seeds: Sequence[int]) -> None:
-    """Measure what is not done yet. Leaves with the exit code of a script that failed, and says
-    what it said.
-    """
-    todo = list(stages(kept, names, seeds))
-    with (
-        course.processes() as pool,
-        tqdm(total=sum(map(len, todo)), desc="models and scripts", disable=None) as bar,
-    ):
-        for tasks in todo:
-            for name, result in pool.imap_unordered(measure, tasks):
-                if result.code:
-                    tqdm.write(f"== {name}\n{result.text}")
-                    sys.exit(result.code)
-                bar.update()
-
-
-def collected(
-    kept: Path, names: Iterable[str], seeds: Iterable[int]
-) -> dict[str, dict[int, Numbers]]:
-    """Experiment -> seed -> its numbers."""
-    return {
-        record.name_of(path_of(name)): {
-            seed: findings.load(found_in(kept, name, seed))["runs"][0] for seed in seeds
-        }
-        for name in names
-    }
-
-
-def with_rows(rows: pd.DataFrame, measured: dict[str, dict[int, Numbers]]) -> pd.DataFrame:
-    """The record with what was measured, in place of what these experiments had with other versions
-    or measured now.
-    """
-    where = version() | {"processor": processor()}
-    new = [
-        {"experiment": experiment, "number": number, "seed": seed, "value": value} | where
-        for experiment, runs in measured.items()
-        for seed, numbers in runs.items()
-        for number, value in numbers.items()
-    ]
-    old = rows[
-        ~rows["experiment"].isin(measured)
-        | (rows["code"] == where["code"]) & (rows["torch"] == where["torch"])
-    ]
-    both = pd.concat([old, pd.DataFrame(new)]) if len(old) else pd.DataFrame(new)
-    return both.drop_duplicates(["experiment", "number", "seed", "processor"], keep="last")
-
-
-def compare(claims: Iterable[Claim], measured: dict[str, dict[int, Numbers]]) -> bool:
-    """Say how runs fall beside the record, and how much could be compared; returns whether they
-    look like it.
-    """
-    inside, turned = record.compared(claims, measured)
-    share = f", {1 - fmean(inside):.1%} (5 % are expected)" if inside else ""
-    print(
-        f"{len(inside)} numbers could be compared: {inside.count(False)} lie outside their interval{share}"
-    )
-    print(
-        f"{len(turned)} decided verdicts could be compared: {len(turned) - turned.count('')} turned"
-    )
-    print("\n".join(filter(None, turned)))
-    return inside.count(False) <= MOST_OUTSIDE * len(inside) and turned.count("") >= (
-        1 - MOST_TURNED
-    ) * len(turned)
-
-
-def chosen(options: argparse.Namespace, claims: Iterable[Claim]) -> list[str]:
-    """The modules to run, those that train first: they decide claims, or pages quote them. Says
-    what cannot run.
-    """
-    names = quoted.experiments() | {record.name_of(claim.script) for claim in claims}
-    every = {
-        name: plan for plan in PLANS.values() for name in plan.all if name.split(".")[-1] in names
-    }
-    every = {
-        name: plan
-        for name, plan in every.items()
-        if hasattr(importlib.import_module(name).main, "claims")
-    }
-    wanted = set(map(path_of, every))
-    asked = {paths.shown(Path(script).resolve()) for script in options.scripts} or wanted
-    if unknown := sorted(asked - wanted):
-        raise ValueError(
-            f"nothing is recorded of {', '.join(unknown)}: name scripts as data/claims.md does"
-        )
-    there = {name: plan for name, plan in every.items() if path_of(name) in asked}
-    if missing := sorted(name for name, plan in there.items() if not can_run(name)):
-        print(f"not installed, so left out: {', '.join(missing)}")
-    able = [name for name, plan in there.items() if can_run(name)]
-    return sorted(able, key=lambda name: (name not in there[name].slow + there[name].longer, name))
+    wanted = {path_of(claim.experiment) for claim in claims}
+    wanted |= {path_of(experiment) for experiment in record.read()["experiment"]}
+    if scripts:
+        wanted = {paths.shown(Path(script).resolve()) for script in scripts}
+    able = []
+    for plan in PLANS.values():
+        for module in plan.all:
+            if path_of(module) not in wanted:
+                continue
+            wanted.remove(path_of(module))
+            if can_run(module):
+                able.append(module)
+            else:
+                print(f"not installed, so left out: {module}")
+    if wanted:
+        unknown = ", ".join(sorted(wanted))
+        raise ValueError(f"nothing is recorded of {unknown}: name scripts as data/claims.md does")
+    return able
 
 
 def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
-    """Measure, record, and say what came out. Raises ValueError for what cannot be measured or
-    judged.
+    """Measures, records or compares, and says what came out.
+
+    Raises ValueError for what cannot be measured or judged.
     """
-    seeds, names = list(cli.seeds(options)), chosen(options, claims)
-    recorded = are_recorded(names, seeds)
-    mark = "_".join((processor(), *version().values())).replace(" ", "_")
-    measure_all(KEPT / mark, names, seeds)
-    measured = collected(KEPT / mark, names, seeds)
+    seeds = cli.seeds(options)
+    recorded = are_recorded(seeds)
+    pieces = pieces_of(chosen(options.scripts, claims), seeds)
+    measure_missing(pieces)
+    measured = kept_numbers(pieces)
     for claim in claims:
-        if runs := measured.get(record.name_of(claim.script)):
-            print(f"{claim.id}: {claim.over(runs.values())}")
-    if not set(seeds) & set(record.SEEDS):
-        compare(claims, measured)
+        if claim.experiment in measured:
+            print(f"{claim.id}: {claim.over(measured[claim.experiment].values())}")
     if recorded:
         record.write(with_rows(record.read(), measured))
-        print(
-            f"written: {paths.shown(paths.EVIDENCE)}: seeds {seeds[0]} to {seeds[-1]} on {processor()}"
-        )
+        print(f"written: {paths.shown(paths.EVIDENCE)}")
+    else:
+        compare_with_record(claims, measured)
+
+
+def check_last_run(options: argparse.Namespace, claims: list[Claim]) -> None:
+    """Compares the last run of the course with the record; leaves with 1 if it is too different."""
+    last = {}
+    for saved in findings.gather(options.output_dir):
+        last[saved["experiment"]] = dict(enumerate(saved["runs"]))
+    if not compare_with_record(claims, last):
+        sys.exit(1)
 
 
 @cli.script
 def main(argv: list[str] | None = None) -> None:
     parser = cli.parser(__doc__)
+    parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="measure these alone")
     parser.add_argument(
-        "scripts", nargs="*", metavar="SCRIPT", help="measure these alone (default: all)"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="compare the last run with the record, measure nothing"
+        "--check", action="store_true", help="compare the last run, measure nothing"
     )
     parser.set_defaults(seed=min(record.SEEDS), seeds=len(record.SEEDS))
-    options, claims = cli.parse(parser, argv), all_claims()
-    if options.check:
-        saved = findings.gather(options.output_dir)
-        last = {
-            record.name_of(script["script"]): dict(enumerate(script["runs"])) for script in saved
-        }
-        return None if compare(claims, last) else sys.exit(1)
+    options = cli.parse(parser, argv)
+    action = check_last_run if options.check else replicate
     try:
-        replicate(options, claims)
+        action(options, all_claims())
     except ValueError as error:
         parser.error(str(error))
 

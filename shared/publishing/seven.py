@@ -1,15 +1,13 @@
-"""The seven findings of the front door as small pictures, drawn from the record: a dot for each of
-ten seeds.
+"""Which numbers does the front door show as dots? Six of its seven findings have a small picture.
 
-Each picture has one panel and large type, since README shows it 420 pixels wide: a line for each
-quantity, on it its ten values, shaded where the next seed falls, which is written above. Nothing is
-measured here, and no run is needed.
+A picture has a line for each quantity. On it stand the ten values of the record, shaded where the
+next seed falls, which is also written above. Type is large, since README shows a picture 420 pixels
+wide. Nothing is measured here, and no run is needed.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
@@ -17,7 +15,6 @@ from matplotlib.ticker import PercentFormatter
 
 from shared import paths
 from shared.evidence import findings, record
-from shared.publishing import one_seed
 from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure, theme
 
 SIZE, DPI = (4.2, 2.1), 100  # inches; README's width, so that a point of type keeps its size
@@ -25,115 +22,97 @@ TYPE = 12
 
 
 @dataclass(frozen=True)
-class Small:
-    """One small picture: what is counted, and of which experiment; label -> the numbers whose mean
-    a line shows.
+class DotPicture:
+    """What is counted, in which experiment, and for each line its label and its number.
 
-    The last line is the surprise.
+    The last line is the surprise. most is where the axis ends.
     """
 
     unit: str
     experiment: str
-    lines: Mapping[str, tuple[str, ...]]
-    limits: tuple[float, float] = (0, 1)
+    lines: Mapping[str, str]
+    most: float = 1
     written: str = "{:.0%}"
 
-    def values(self, label: str) -> list[float]:
-        """What a line shows, seed by seed."""
-        if self.experiment == "one_seed":
-            return [one_seed.undone(one_seed.verdicts("all"), int(k)) for k in self.lines[label]]
-        return [
-            fmean(run[name] for name in self.lines[label]) for run in record.runs(self.experiment)
-        ]
 
-
-SEVEN = {
-    "bottleneck": Small(
+SMALL_PICTURES = {
+    "bottleneck": DotPicture(
         "first quarter right minus last, without attention",
-        "bottleneck",
+        "before.bottleneck",
         {
-            "trained at 4 to 24 letters": ("mixed lengths, first minus last",),
-            "trained at 24 alone": ("24 alone, first minus last",),
+            "trained at 4 to 24 letters": "mixed lengths, first minus last",
+            "trained at 24 alone": "24 alone, first minus last",
         },
     ),
-    "scaling": Small(
+    "scaling": DotPicture(
         "answers right after 300 steps, d_k = 64",
-        "scaling",
+        "parts.scaling",
         {
-            "divided by √d_k": ("divided, best rate",),
-            "not divided": ("not divided, best rate",),
-            "not divided, smaller start": ("smaller W_q, best rate",),
+            "divided by √d_k": "divided, best rate",
+            "not divided": "not divided, best rate",
+            "not divided, smaller start": "smaller W_q, best rate",
         },
     ),
-    "gates": Small(
+    "gates": DotPicture(
         "of a nudge 512 words back, what arrives",
-        "long_path",
+        "reading.long_path",
         {
-            "LSTM, as usual": ("LSTM, 512 words",),
-            "attention": ("attention, 512 words",),
-            "LSTM with open gates": ("LSTM with open gates, 512 words",),
+            "LSTM, as usual": "LSTM, 512 words",
+            "attention": "attention, 512 words",
+            "LSTM with open gates": "LSTM with open gates, 512 words",
         },
-        limits=(0, 7),
+        most=7,
         written="{:.2f}",
     ),
-    "lookers": Small(
+    "lookers": DotPicture(
         "of a hidden verb's answer, brought back",
-        "pattern_used",
+        "circuits.pattern_used",
         {
-            "by the head that carries it": ("restored, most of all heads",),
-            "by another head that looks there": ("restored, least of the heads that look",),
+            "by the head that carries it": "restored, most of all heads",
+            "by another head that looks there": "restored, least of the heads that look",
         },
     ),
-    "coreference": Small(
+    "coreference": DotPicture(
         "of 40 pairs with “it”, one of 72 heads",
-        "coreference",
+        "pretrained.coreference",
         {
-            "both right": ("both right",),
-            "both wrong": ("both wrong",),
-            "same noun twice": ("the same noun in both",),
+            "both right": "both right",
+            "both wrong": "both wrong",
+            "same noun twice": "the same noun in both",
         },
-        limits=(0, 40),
+        most=40,
         written="{:.0f}",
     ),
-    "induction": Small(
+    "induction": DotPicture(
         "answers lost without induction heads",
-        "induction",
+        "induction.induction",
         {
-            "one by one, summed": ("answers lost, each alone",),
-            "all together": ("answers lost, all together",),
+            "one by one, summed": "answers lost, each alone",
+            "all together": "answers lost, all together",
         },
-    ),
-    "one_seed": Small(
-        "verdicts printed by these seeds, undone by ten",
-        "one_seed",
-        {"seven seeds": ("7",), "three seeds": ("3",), "one seed": ("1",)},
     ),
 }
 
 
-def span(values: list[float]) -> tuple[float, float]:
-    """Where the next one falls; of a single number, the number."""
-    return record.span(values) if len(values) > 1 else (values[0], values[0])
-
-
-def draw(small: Small) -> tuple[Figure, str]:
-    """A line for each quantity, a dot for each seed, shaded and above it where the next seed falls."""
+def draw_dots(small: DotPicture) -> tuple[Figure, str]:
+    """Returns the picture, and in words what it shows."""
+    runs = record.runs(record.full_name(small.experiment))
     fig, ax = plt.subplots(figsize=SIZE, layout="constrained")
     said = []
-    for row, label in enumerate(small.lines):
-        values, color = small.values(label), RED if row == len(small.lines) - 1 else BLUE
-        text = findings.between(span(values), small.written.format, "–").replace("%–", "–")
-        ax.hlines(row, *small.limits, color="#d5dade", linewidth=1, zorder=0)
-        ax.hlines(row, *span(values), color=color, alpha=0.2, linewidth=7, zorder=0)
-        ax.scatter(
-            values, [row] * len(values), s=64, color=color, alpha=0.45, linewidth=0, clip_on=False
-        )
-        ax.text(small.limits[0], row - 0.27, label, fontsize=TYPE, color=INK)
-        ax.text(
-            small.limits[1], row - 0.27, text, fontsize=TYPE, color=color, ha="right", weight="bold"
-        )
+    for row, (label, name) in enumerate(small.lines.items()):
+        color = RED if row == len(small.lines) - 1 else BLUE
+        values = [numbers[name] for numbers in runs]
+        low, high = record.next_seed(values)
+        text = findings.between((low, high), small.written.format, "–").replace("%–", "–")
         said.append(f"{label} {text}")
-    ax.set(xlim=small.limits, ylim=(len(small.lines) - 0.6, -0.75), yticks=[])
+        ax.hlines(row, 0, small.most, color="#d5dade", linewidth=1, zorder=0)
+        ax.hlines(row, low, high, color=color, alpha=0.2, linewidth=7, zorder=0)
+        height = [row] * len(values)
+        ax.scatter(values, height, s=64, color=color, alpha=0.45, linewidth=0, clip_on=False)
+        above = row - 0.27
+        ax.text(0, above, label, fontsize=TYPE, color=INK)
+        ax.text(small.most, above, text, fontsize=TYPE, color=color, ha="right", weight="bold")
+    ax.set(xlim=(0, small.most), ylim=(len(small.lines) - 0.6, -0.75), yticks=[])
     ax.tick_params(labelsize=TYPE - 1, color="#aab2bb")
     if "%" in small.written:
         ax.xaxis.set_major_formatter(PercentFormatter(1))
@@ -142,9 +121,9 @@ def draw(small: Small) -> tuple[Figure, str]:
     return fig, f"{small.unit}: {', '.join(said)}"
 
 
-def draw_all(output_dir: Path) -> None:
-    """Write all of them to visualizations/plots/seven/ below the output folder."""
+def draw_small_pictures(output_dir: Path) -> None:
+    """Writes all of them to visualizations/plots/seven/ below the output folder."""
     with theme(), plt.rc_context({"savefig.dpi": DPI}):
-        for name, small in SEVEN.items():
-            fig, caption = draw(small)
+        for name, small in SMALL_PICTURES.items():
+            fig, caption = draw_dots(small)
             save_figure(fig, output_dir / paths.PLOTS / "seven" / f"{name}.png", caption=caption)

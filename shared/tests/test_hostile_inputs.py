@@ -337,7 +337,7 @@ GOOD = f"{','.join(record.COLUMNS)}\nwater,wetness,100,AMD,2.13.0,c0de,0.5\n"
     "text", ["", "[{", "a,b\n1,2\n", GOOD.replace("0.5", "wet"), GOOD.replace("0.5", ""), "\0"]
 )
 def test_a_damaged_record_is_one_line_that_names_it(text, tmp_path, capsys):
-    path = findings.file_of("a.py", tmp_path)
+    path = findings.file_of("a", tmp_path)
     path.parent.mkdir(parents=True)
     path.write_text(text)
     for read in (record.read, lambda _: findings.gather(tmp_path)):
@@ -412,10 +412,11 @@ FINDING = {"id": "C1", "claim": "water is wet", "verdict": "holds, 1 of 1 seeds"
     ],
 )
 def test_findings_of_which_a_part_is_missing_are_one_line(finding, tmp_path):
-    findings.save(tmp_path, "a.py", [FINDING | {"as published": True}], [], "", "")
+    content = dict.fromkeys(findings.PARTS, "") | {"experiment": "a", "findings": [FINDING]}
+    findings.save(tmp_path, content)
     (content,) = findings.gather(tmp_path)
     content["findings"].append(finding)
-    findings.file_of("a.py", tmp_path).write_text(json.dumps(content), encoding="utf-8")
+    findings.file_of("a", tmp_path).write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(OSError, match="is damaged: remove it"):
         findings.gather(tmp_path)
 

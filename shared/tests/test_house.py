@@ -85,6 +85,12 @@ def test_only_the_course_calls_the_maintainers_commands():
         assert inside or not [name for name in ours(path) if "shared.publishing" in name], path
 
 
+def test_claims_and_record_need_no_runner():
+    for path in CODE:
+        if "evidence" in path.parts:
+            assert not ours(path) & {"shared.course", "shared.experiment"}, path
+
+
 def test_a_file_defines_or_it_measures():
     """Nobody imports what measures; only the commands of shared/ are called by shared/course.py."""
     measuring = set()

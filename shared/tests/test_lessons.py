@@ -14,20 +14,17 @@ from contextlib import redirect_stdout
 import pytest
 from markdown_it import MarkdownIt
 
-from shared import cli, course, paths
+from shared import cli, paths
 from shared.evidence.claims import all_claims
 from shared.publishing import quoted, table
-from shared.publishing.seven import SEVEN
+from shared.publishing.seven import SMALL_PICTURES
 from shared.tests.faults import planted
 from shared.tests.helpers import needs_browser
 
-PHASES = tuple(course.PHASES.values())
-README = (paths.ROOT / "README.md").read_text(encoding="utf-8")
+PHASES = tuple(paths.PHASES.values())
 LESSONS = [f"{phase}/README.md" for phase in PHASES]
-ROOMS = sorted(
-    paths.shown(page) for phase in PHASES for page in (paths.ROOT / phase).glob("*/README.md")
-)
-PAGES = [*LESSONS, *ROOMS]
+PAGES = [paths.shown(page) for page in quoted.quoting_pages()][1:]  # without README
+ROOMS = [page for page in PAGES if page not in LESSONS]
 CHANGES = "Change this, expect that"  # a section whose rows are tried
 
 
@@ -42,11 +39,11 @@ NUMBER = re.compile(r"(?<![\w.,√^])(\d+(?:,\d{3})+|\d+)(\.\d+)?(e-?\d+)?( ?%)?
 ELSEWHERE = {
     "phase1_single_head/README.md": "64; 97",  # the recipe and the vocabulary
     "phase1_single_head/before/README.md": "3,000",  # steps of a single run, told as such
-    "phase1_single_head/parts/README.md": "900; 2,700",  # steps of two models of each kind, told as such
+    "phase1_single_head/parts/README.md": "900; 2,700",  # steps of two models
     "phase2_multi_head/README.md": "2.7; 16; 64",  # e; the recipe
     "phase2_multi_head/heads/README.md": "300; 800",  # steps, of the models that all phases share
     "phase2_multi_head/costs/README.md": "14.6; 2.4; 8,192",  # formulas of cost_model.py
-    "phase3_visualization/README.md": "0.15; 65 %",  # the threshold that is in question; Clark et al. 2019
+    "phase3_visualization/README.md": "0.15; 65 %",  # a threshold; Clark et al. 2019
     "phase3_visualization/pretrained/README.md": "23",  # million numbers
     "phase4_causal/README.md": "0.95; 4.6",  # top-p; ln of the size of the vocabulary
     "phase4_causal/writing/README.md": "0.95",
@@ -79,70 +76,62 @@ def sections(page):
     found = {}
     for part in re.split(r"^## ", text_of(page), flags=re.MULTILINE)[1:]:
         heading, text = part.split("\n", 1)
-        linked = re.findall(r"\]\(([\w./]+\.py)\)", text)
-        scripts = {beside(page, link) for link in linked}
-        found[heading] = text, scripts | set(re.findall(r"^\$ \S+ (\S+\.py)", text, re.MULTILINE))
+        scripts = {beside(page, link) for link in re.findall(r"\]\(([\w./]+\.py)\)", text)}
+        scripts.update(re.findall(r"^\$ \S+ (\S+\.py)", text, re.MULTILINE))
+        found[heading] = text, scripts
     return found
 
 
 def unmarked_numbers(text, settings):
-    """Numbers of two digits and more that are neither marked as of the record nor whole numbers of
-    the scripts.
-    """
+    """Numbers of two digits and more that are neither marked as of the record nor settings."""
     found = []
     for match in NUMBER.finditer(prose(quoted.unmarked(text))):
-        whole, rest = match[1].replace(",", ""), match[2] or match[3] or match[4]
-        is_short = len((whole + (match[2] or "")).replace(".", "").lstrip("0")) < 2
-        if not is_short and (rest or int(whole) not in settings):
+        whole, decimals, power, percent = match.groups(default="")
+        digits = re.sub(r"[,.]", "", whole + decimals).lstrip("0")
+        is_setting = whole.replace(",", "") in settings and not decimals + power + percent
+        if len(digits) > 1 and not is_setting:
             found.append(match[0])
     return found
 
 
-def whole_numbers(script):
-    """The whole numbers that stand in a script: its settings."""
-    text = (paths.ROOT / script).read_text(encoding="utf-8")
-    return {
-        int(number.replace("_", "").replace(",", ""))
-        for number in re.findall(r"\b\d[\d_,]*\b", text)
-    }
+def settings_of(scripts):
+    """The whole numbers that stand in scripts."""
+    found = set()
+    for script in scripts:
+        for number in re.findall(r"\b\d[\d_,]*\b", text_of(script)):
+            found.add(re.sub("[_,]", "", number))
+    return found
 
 
 def test_seven_things_of_the_front_door_have_numbers_of_the_record_and_code():
-    text = README.split("## Seven things")[1].split("\n## ")[0]
-    cells = re.findall(r"^!.*seven/(\w+)\.png\)\n\n(\*\*\d\. .*)$", text, re.MULTILINE)
-    assert [picture for picture, _ in cells] == list(SEVEN) and len(SEVEN) == 7
-    for _, said in cells:
+    text = text_of("README.md").split("## Seven things")[1].split("\n## ")[0]
+    assert re.findall(r"^!.*seven/(\w+)\.png\)$", text, re.MULTILINE) == list(SMALL_PICTURES)
+    cells = re.findall(r"^\*\*\d\. .*$", text, re.MULTILINE)
+    assert len(cells) == 7
+    for said in cells:
         scripts = re.findall(r"\]\(([\w/]+\.py)\)", said)
-        assert scripts and not unmarked_numbers(said, set().union(*map(whole_numbers, scripts))), (
-            said
-        )
+        assert not unmarked_numbers(said, settings_of(scripts)), said
 
 
 def test_the_front_door_counts_as_the_record_does():
-    assert table.experiments(all_claims()) in " ".join(README.split())
+    assert table.counts_of(all_claims()) in " ".join(text_of("README.md").split())
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_numbers_of_a_page_are_marked_as_those_of_the_record_or_settings(page):
     """What is marked is compared with the record in test_evidence.py."""
-    parts = [part for heading, part in sections(page).items() if heading != CHANGES]
-    unknown = {
-        n
-        for text, scripts in parts
-        for n in unmarked_numbers(text, set().union(*map(whole_numbers, scripts)))
-    }
-    assert unknown == set(filter(None, ELSEWHERE.get(page, "").split("; "))), (
-        "not marked, or excused in vain"
-    )
+    unknown = set()
+    for heading, (text, scripts) in sections(page).items():
+        if heading != CHANGES:
+            unknown.update(unmarked_numbers(text, settings_of(scripts)))
+    excused = ELSEWHERE[page].split("; ") if page in ELSEWHERE else []
+    assert unknown == set(excused), "not marked, or excused in vain"
 
 
 def pieces(block):
     """The parts of a block between lines of three dots."""
-    return [
-        piece.strip("\n")
-        for piece in re.split(r"^\s*\.\.\.$", block, flags=re.MULTILINE)
-        if piece.strip()
-    ]
+    parts = re.split(r"^\s*\.\.\.$", block, flags=re.MULTILINE)
+    return [part.strip("\n") for part in parts if part.strip()]
 
 
 def stands_in(piece, text):
@@ -153,11 +142,11 @@ def stands_in(piece, text):
 @pytest.mark.parametrize("page", PAGES)
 def test_code_of_a_lesson_is_the_code_of_the_files_that_it_links_to(page):
     for heading, (text, scripts) in sections(page).items():
-        for piece in (piece for block in blocks(text, "python") for piece in pieces(block)):
-            unbroken = re.sub(
-                r"\(\n +(.*)\n +\)", r"(\1)", piece
-            )  # a lesson may break a long line at its brackets
-            found = [script for script in scripts if stands_in(unbroken, text_of(script))]
+        code = "\n...\n".join(blocks(text, "python"))
+        for piece in pieces(code):
+            # A lesson may break a long line at its brackets.
+            unbroken = re.sub(r"\(\n +(.*)\n +\)", r"(\1)", piece)
+            found = any(stands_in(unbroken, text_of(script)) for script in scripts)
             assert found, f"{page}, {heading}: in none of {sorted(scripts)}:\n{piece}"
 
 
@@ -165,10 +154,9 @@ def printed_by(script, folder, options=""):
     """What a script prints after a little training, without the lines that say so."""
     main = importlib.import_module(script.removesuffix(".py").replace("/", ".")).main
     argv = ["--quick", "--output-dir", str(folder), *shlex.split(options)]
+    arguments = [argv] if inspect.signature(main).parameters else []
     with redirect_stdout(io.StringIO()) as out:
-        cli.answer_of(
-            functools.partial(main, *([argv] if inspect.signature(main).parameters else []))
-        )
+        cli.answer_of(functools.partial(main, *arguments))
     return re.sub(r"^training .*\n", "", out.getvalue(), flags=re.MULTILINE)
 
 
@@ -182,28 +170,19 @@ def test_what_a_lesson_shows_as_printed_is_what_its_script_prints(page, checkpoi
             assert stands_in(piece, printed), f"{page}: {script} does not print\n{piece}"
 
 
+ITEM = r"- \[[^]]*\]\((.+?)\): `(.+?)` → `(.+?)`<br>`(\S+)(.*?)`: (.+)"
+
+
 def changes():
-    """The items of this section: lesson, file, old text, new text, script, options, what is seen."""
+    """The items of this section: file, old text, new text, script, options, what is seen."""
     for lesson in LESSONS:
         text, _ = sections(lesson)[CHANGES]
         for row in re.findall(r"^- .*", text, re.MULTILINE):
-            cells = re.fullmatch(
-                r"- \[[^]]*\]\((.+?)\): `(.+?)` → `(.+?)`<br>`(\S+)(.*?)`: (.+)", row
-            )
-            assert cells, (
-                f"{lesson}: an item is link: `old` → `new`<br>`script`: what is seen; got {row}"
-            )
-            file, old, new, script, options, seen = cells.groups()
-            script = beside(lesson, script)
-            yield pytest.param(
-                beside(lesson, file),
-                old,
-                new,
-                script,
-                options,
-                seen,
-                id=f"{script}, {old} => {new}",
-            )
+            item = re.fullmatch(ITEM, row)
+            assert item, f"{lesson}: {row} is not: link: `old` → `new`<br>`script`: what is seen"
+            file, old, new, script, options, seen = item.groups()
+            cells = beside(lesson, file), old, new, beside(lesson, script), options, seen
+            yield pytest.param(*cells, id=f"{script}, {old} => {new}")
 
 
 @pytest.mark.parametrize(("file", "old", "new", "script", "options", "seen"), list(changes()))
@@ -212,11 +191,10 @@ def test_what_a_lesson_says_to_change_is_seen(checkpoints, file, old, new, scrip
     with planted(file, old, new):
         changed = printed_by(script, checkpoints, options)
     assert changed != right, "it changes nothing; only what stands in functions can be changed here"
-    right, changed = (" ".join(text.split()) for text in (right, changed))
+    right, changed = " ".join(right.split()), " ".join(changed.split())
     for words in re.findall(r'"([^"]+)"', seen):
-        assert words in changed and words not in right, (
-            f"{words!r} must be printed with the change alone:\n{changed}"
-        )
+        assert words in changed, f"{words!r} must be printed:\n{changed}"
+        assert words not in right, f"{words!r} must be printed with the change alone"
 
 
 @pytest.mark.parametrize(
@@ -230,16 +208,21 @@ def test_lessons_and_front_door_are_short(page, most):
 # What decides sizes in a README on GitHub, whose column is 830 pixels: rules of github-markdown-css
 # 5.9.0 (MIT).
 GITHUB = """
-body { margin: 0; width: 830px; font: 16px/1.5 "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; }
+body { margin: 0; width: 830px;
+       font: 16px/1.5 "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; }
 img { max-width: 100%; box-sizing: content-box; }
-table { display: block; width: max-content; max-width: 100%; overflow: auto; border-collapse: collapse; }
+table { display: block; width: max-content; max-width: 100%; overflow: auto;
+        border-collapse: collapse; }
 th, td { padding: 6px 13px; border: 1px solid; }
 pre { padding: 1rem; overflow: auto; font-size: 85%; }
-code { padding: .2em .4em; font: 85% ui-monospace, SFMono-Regular, Menlo, Consolas, "Liberation Mono", monospace; }
+code { padding: .2em .4em;
+       font: 85% ui-monospace, SFMono-Regular, Menlo, Consolas, "Liberation Mono", monospace; }
 pre code { padding: 0; font-size: 100%; }
 """
-TOO_SMALL = "[...document.images].filter((one) => one.width < Math.min(380, one.naturalWidth)).map((one) => one.src)"
-SCROLLED = """[...document.querySelectorAll("html, pre, table")].filter((one) => one.scrollWidth > one.clientWidth)
+TOO_SMALL = """[...document.images]
+    .filter((one) => one.width < Math.min(380, one.naturalWidth)).map((one) => one.src)"""
+SCROLLED = """[...document.querySelectorAll("html, pre, table")]
+    .filter((one) => one.scrollWidth > one.clientWidth)
     .map((one) => one.textContent.slice(0, 80))"""
 
 
@@ -247,22 +230,17 @@ SCROLLED = """[...document.querySelectorAll("html, pre, table")].filter((one) =>
 @pytest.mark.parametrize("page", ["README.md", *PAGES])
 def test_on_github_pictures_are_large_and_nothing_is_scrolled_sideways(browser, tmp_path, page):
     lesson, shown = tmp_path / "page.html", browser.new_page(viewport={"width": 830, "height": 900})
-    html = (
-        MarkdownIt("commonmark")
-        .enable("table")
-        .render(text_of(page).replace("<details>", "<details open>"))
-    )
-    base = (paths.ROOT / page).as_uri()
-    lesson.write_text(
-        f'<!doctype html><base href="{base}"><style>{GITHUB}</style>{html}', encoding="utf-8"
-    )
+    text, base = text_of(page), (paths.ROOT / page).as_uri()
+    opened = text.replace("<details>", "<details open>")
+    html = MarkdownIt("commonmark").enable("table").render(opened)
+    head = f'<!doctype html><base href="{base}"><style>{GITHUB}</style>'
+    lesson.write_text(head + html, encoding="utf-8")
     shown.goto(lesson.as_uri())
-    assert shown.evaluate("document.images.length") == text_of(page).count("![")
+    assert shown.evaluate("document.images.length") == text.count("![")
     assert shown.evaluate(TOO_SMALL) == [] and shown.evaluate(SCROLLED) == []
-    lines = "".join(blocks(text_of(page), r"\w*")).splitlines()
-    assert [line for line in lines if len(line) > 88] == [], (
-        "columns; other machines have wider letters"
-    )
+    lines = "".join(blocks(text, r"\w*")).splitlines()
+    too_long = [line for line in lines if len(line) > 88]
+    assert too_long == [], "columns; other machines have wider letters"
 
 
 def test_lessons_lead_to_every_room():
@@ -275,13 +253,10 @@ def test_lessons_lead_to_every_room():
     ("text", "unmarked"),
     [
         ("Of 24 (Vaswani et al. 2017) 45 %<!--water: wetness--> of 9; `0.77`; head 1.13", []),
-        (
-            "0.52 to 0.58<!--water: a, b-->, 8 of 10<!--verdict C001--> and 11 %<!--undone 1 all-->",
-            [],
-        ),
+        ("0.52 to 0.58<!--water: a, b-->, 8 of 10<!--verdict C001-->", []),
         ("46 % of 25, 0.454 and 2,049; 0.16", ["46 %", "25", "0.454", "2,049", "0.16"]),
         ("[a](b/0.98.py) and phase 3, section 12; 4.5e-1", ["4.5e-1"]),
     ],
 )
 def test_numbers_that_nobody_marked_are_noticed(text, unmarked):
-    assert unmarked_numbers(text, {24}) == unmarked
+    assert unmarked_numbers(text, {"24"}) == unmarked

@@ -48,91 +48,93 @@ from shared.tests.test_house import anchors
 from shared.toy_language import RELATIONS, START_ID, TOY_SENTENCE, VOCABULARY, encode
 from shared.toy_model import Block, ToyTransformer, sinusoidal_positions
 
-ROWS = notes.rows()
+SAYINGS = notes.sayings()
 WORDS = TOY_SENTENCE.split()
+
+
+def draw(*shape, seed=0):
+    """Random numbers in float64, the same each time."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def new(module, *arguments, **options):
+    """A new module in float64, with the same initial weights each time."""
+    torch.manual_seed(0)
+    return module(*arguments, **options).double()
 
 
 # ---- the page
 
 
 def test_the_page_on_disk_is_that_of_the_sayings():
-    text = notes.PAGE.read_text(encoding="utf-8")
-    assert text == notes.page(all_claims()), "run shared/publishing/table.py"
+    text = notes.NOTES_PAGE.read_text(encoding="utf-8")
+    assert text == notes.notes_page(all_claims()), "run shared/publishing/table.py"
 
 
-def test_every_saying_is_told_once_and_shown_somewhere():
-    ids = [row["id"] for row in ROWS]
-    assert ids == [f"C{number:03d}" for number in range(1, len(ids) + 1)]
-    needs = {
-        "finding": ["finding"],
-        "identity": ["where"],
-        "erratum": ["where", "by"],
-        "literature": ["by"],
-        "definition": ["where", "by"],
-        "opinion": ["answer"],
-        "not checkable here": ["answer"],
-    }
-    for row in ROWS:
-        assert any(row.get(way) for way in needs[row["kind"]]), row
-        assert row["verdict"] in ("right", "wrong", "in part", "open"), row
-        assert (row["verdict"] == "open") == (row["kind"] in ("opinion", "not checkable here")), row
-        assert notes.listed(row) == ("theme" in row), row
-        assert not notes.listed(row) or row["answer"].endswith((".", ".)")), row
+NEEDS = {  # kind -> what a saying must have, one of them
+    "finding": ["finding"],
+    "identity": ["where"],
+    "erratum": ["where", "by"],
+    "literature": ["by"],
+    "definition": ["where", "by"],
+    "opinion": ["answer"],
+    "not checkable here": ["answer"],
+}
 
 
-def test_every_pointer_leads_to_a_file_that_names_the_saying():
-    for row in ROWS:
-        if "where" in row:
-            text = (paths.ROOT / row["where"]).read_text(encoding="utf-8")
-            assert re.search(rf"\b{row['id']}\b", text), f"{row['where']} does not name {row['id']}"
-            assert not row["where"].startswith("data/"), row
+def test_every_saying_is_told_once_and_shown_where_its_number_stands():
+    for number, saying in enumerate(SAYINGS, start=1):
+        assert saying["id"] == f"C{number:03d}"
+        kind, verdict = saying["kind"], saying["verdict"]
+        assert any(saying.get(way) for way in NEEDS[kind]), saying
+        assert verdict in ("right", "wrong", "in part", "open"), saying
+        assert (verdict == "open") == (kind in ("opinion", "not checkable here")), saying
+        assert (verdict in notes.LISTED) == ("theme" in saying), saying
+        assert "theme" not in saying or saying["answer"].endswith((".", ".)")), saying
+        if "where" in saying:
+            assert not saying["where"].startswith("data/"), saying
+            text = (paths.ROOT / saying["where"]).read_text(encoding="utf-8")
+            assert re.search(rf"\b{saying['id']}\b", text), saying
 
 
 def test_every_finding_is_measured_and_every_link_of_the_page_arrives():
     claims = all_claims()
     known = {claim.id for claim in claims}
-    assert {row["finding"] for row in ROWS if "finding" in row} <= known
-    text, findings = notes.page(claims), set(re.findall('<a id="(.+?)"></a>', table.page(claims)))
+    assert {saying["finding"] for saying in SAYINGS if "finding" in saying} <= known
+    text = notes.notes_page(claims)
+    rows = re.findall('<a id="(.+?)"></a>', table.claims_page(claims))
     for link in re.findall(r"\]\(([^)]+)\)", text):
         file, _, anchor = link.partition("#")
-        target = notes.PAGE.parent / file
+        target = notes.NOTES_PAGE.parent / file
         assert target.is_file(), link
         if anchor:
-            assert anchor in (findings if target == table.PAGE else anchors(target)), link
-    told = set(re.findall(r"`(C\d{3})`", text))
-    assert told == {row["id"] for row in ROWS if notes.listed(row)}
+            assert anchor in (rows if target == table.CLAIMS_PAGE else anchors(target)), link
+    listed = {saying["id"] for saying in SAYINGS if saying["verdict"] in notes.LISTED}
+    assert set(re.findall(r"`(C\d{3})`", text)) == listed
 
 
 def test_the_text_that_a_published_model_reads_stays_as_it_is():
-    """window.py reads claims and their places as one text; another text would give other numbers."""
-    text = "\n".join(f"{row['claim']} ({row['said']})" for row in ROWS)
+    """window.py reads claims and their places as one text; another text gives other numbers."""
+    text = "\n".join(f"{saying['claim']} ({saying['said']})" for saying in SAYINGS)
     assert hashlib.sha256(text.encode()).hexdigest().startswith("45a994ec6ce7f49768be37cf")
 
 
 # ---- scores, softmax and the division
 
 
-def random_scores(d_k):
-    """Dot products of random queries with six random keys each, (4000, 6)."""
-    draw = torch.Generator().manual_seed(0)
-    query = torch.randn(4000, 1, d_k, generator=draw)
-    key = torch.randn(4000, 6, d_k, generator=draw)
-    return (query @ key.mT).squeeze(1)  # (4000, 1, d_k) @ (4000, d_k, 6) -> (4000, 6)
-
-
-def test_how_large_dot_products_are():
-    found = {d_k: random_scores(d_k) for d_k in (8, 64, 512)}
-    beyond_50, largest = {}, {}
-    for d_k, scores in found.items():
-        assert scores.std().item() == pytest.approx(math.sqrt(d_k), rel=0.03)  # C006
-        beyond_50[d_k] = (scores.abs() > 50).double().mean().item()
-        largest[d_k] = scores.softmax(dim=-1).amax(dim=-1).mean().item()
-        divided = scores / math.sqrt(d_k)
-        assert divided.std().item() == pytest.approx(1, rel=0.03)  # C007
-        assert (divided.abs() < 2).double().mean().item() == pytest.approx(0.95, abs=0.01)  # C017
-    assert beyond_50[64] == 0  # C016
-    assert beyond_50[512] == pytest.approx(0.027, abs=0.005)
-    assert largest == pytest.approx({8: 0.69, 64: 0.89, 512: 0.96}, abs=0.02)  # C013, C014
+@pytest.mark.parametrize(("d_k", "largest"), [(8, 0.69), (64, 0.89), (512, 0.96)])
+def test_how_large_dot_products_are(d_k, largest):
+    """Of random queries with six random keys each."""
+    scores = (draw(4000, 1, d_k) @ draw(4000, 6, d_k, seed=1).mT).squeeze(1)  # (4000, 6)
+    assert scores.std().item() == pytest.approx(math.sqrt(d_k), rel=0.03)  # C006
+    beyond_50 = (scores.abs() > 50).double().mean().item()
+    assert beyond_50 == (pytest.approx(0.027, abs=0.005) if d_k == 512 else 0)  # C016
+    found = scores.softmax(dim=-1).amax(dim=-1).mean().item()
+    assert found == pytest.approx(largest, abs=0.02)  # C013, C014
+    divided = scores / math.sqrt(d_k)
+    assert divided.std().item() == pytest.approx(1, rel=0.03)  # C007
+    assert (divided.abs() < 2).double().mean().item() == pytest.approx(0.95, abs=0.01)  # C017
 
 
 def test_64_numbers_are_divided_by_8():
@@ -145,34 +147,33 @@ def test_64_numbers_are_divided_by_8():
 
 @torch.no_grad()
 def test_new_projections_give_scores_a_third_as_large():
-    """C007. nn.Linear starts with weights of variance 1 / (3 d): queries and keys have 1/3, scores
-    1/9.
+    """C007. nn.Linear starts with weights of variance 1 / (3 d).
+
+    So queries and keys have variance 1/3, and scores 1/9.
     """
-    torch.manual_seed(0)
-    w_q, w_k = nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False)
-    queries, keys = torch.randn(2, 2000, 64, generator=torch.Generator().manual_seed(0))
-    scores = (w_q(queries) * w_k(keys)).sum(dim=-1) / math.sqrt(64)
+    w_q, w_k = new(nn.Linear, 64, 128, bias=False).weight.chunk(2)
+    queries, keys = draw(2, 2000, 64)
+    scores = ((queries @ w_q.T) * (keys @ w_k.T)).sum(dim=-1) / math.sqrt(64)
     assert scores.std().item() == pytest.approx(1 / 3, rel=0.05)
 
 
-def test_gradient_goes_where_the_weight_is():
+@pytest.mark.parametrize(
+    ("scores", "large"), [((100.0, 95.0, 5.0, 3.0), 0.02), ((12.5, 11.875, 0.625, 0.375), 0.3)]
+)
+def test_gradient_goes_where_the_weight_is(scores, large):
     """The output is a plain number: its slope at a score is w (v - output)."""
-    value = torch.arange(4, dtype=torch.float64)
-    for scores, large in (((100.0, 95.0, 5.0, 3.0), 0.02), ((12.5, 11.875, 0.625, 0.375), 0.3)):
-        given = torch.tensor(scores, dtype=torch.float64, requires_grad=True)
-        weights = given.softmax(dim=0)
-        (slopes,) = torch.autograd.grad(weights @ value, given)
-        assert weights.min() > 0, "all weights are above 0, though not all gradients count"  # C015
-        assert slopes[2:].abs().max() < 2e-5, "divided or not, the small scores get nothing"  # C021
-        assert 0.2 * large < slopes[:2].abs().max() < large, "the large ones gain"
+    given = torch.tensor(scores, dtype=torch.float64, requires_grad=True)
+    weights = given.softmax(dim=0)
+    (slopes,) = torch.autograd.grad(weights @ torch.arange(4).double(), given)
+    assert weights.min() > 0, "all weights are above 0, though not all gradients count"  # C015
+    assert slopes[2:].abs().max() < 2e-5, "divided or not, the small scores get nothing"  # C021
+    assert 0.2 * large < slopes[:2].abs().max() < large, "the large ones gain"
 
 
 def test_a_long_key_scores_higher_at_a_worse_angle():
     query, aligned, long = torch.tensor([[1.0, 0.0], [1.0, 0.0], [3.0, 4.0]])
     assert F.cosine_similarity(query, aligned, dim=0) > F.cosine_similarity(query, long, dim=0)
     assert query @ aligned < query @ long  # C023, C024
-    unit = F.normalize(torch.stack([long, aligned]), dim=-1)
-    assert (unit @ query).argmax() == 1, "of unit vectors the one in the same direction"
 
 
 def test_an_exercise_with_unit_vectors_by_hand():
@@ -190,29 +191,28 @@ def test_a_score_of_0_beside_negative_ones_hides_nothing():
 
 
 def reached(dilations, length):
-    """Which inputs the last output of convolutions of width 3 hears of, the last input first."""
-    seen = torch.zeros(length, dtype=torch.bool)
+    """How many inputs the last output of convolutions of width 3 hears of, at most length."""
+    seen = torch.zeros(length, dtype=torch.bool)  # the last input first
     seen[0] = True
     for dilation in dilations:
-        one, two = (F.pad(seen, (steps * dilation, 0))[:length] for steps in (1, 2))
-        seen = seen | one | two
-    return seen
+        for _ in range(2):
+            seen = seen | F.pad(seen, (dilation, 0))[:length]
+    return int(seen.sum())
 
 
 @pytest.mark.parametrize("length", [33, 65])
 def test_convolutions_join_words_in_log_n_layers_if_they_are_dilated(length):
     plain, dilated = [1] * length, [2**layer for layer in range(10)]  # C037
     needed = (length - 1) // 2  # k = 3: (n - 1) / (k - 1)
-    assert reached(plain[:needed], length).all() and not reached(plain[: needed - 1], length).all()
     few = math.ceil(math.log2(length + 1)) - 1
-    assert reached(dilated[:few], length).all() and not reached(dilated[: few - 1], length).all()
+    for dilations, layers in ((plain, needed), (dilated, few)):
+        assert reached(dilations[:layers], length) == length
+        assert reached(dilations[: layers - 1], length) < length
 
 
 def test_a_linear_recurrence_needs_no_word_to_wait_for_all_before_it():
     """h_t = a_t h_(t-1) + x_t puts the words up to t together; brackets may stand anywhere."""
-    draw = torch.Generator().manual_seed(0)
-    factor = torch.rand(13, generator=draw).double()
-    state = torch.randn(13, generator=draw).double()
+    factor, state = draw(2, 13)
     expected = [state[0]]
     for t in range(1, 13):
         expected.append(factor[t] * expected[-1] + state[t])
@@ -227,34 +227,38 @@ def test_a_linear_recurrence_needs_no_word_to_wait_for_all_before_it():
 
 
 def test_what_an_lstm_keeps_depends_on_the_words_it_reads():
-    torch.manual_seed(0)
-    cell, kept = nn.LSTMCell(7, 5).double(), []
-    for word in torch.randn(2, 1, 7).double():
+    cell, kept = new(nn.LSTMCell, 7, 5), []
+    for word in draw(2, 1, 7):
         memory = torch.zeros(1, 5, dtype=torch.float64, requires_grad=True)
         _, after = cell(word, (torch.zeros(1, 5).double(), memory))
         kept.append(torch.autograd.grad(after.sum(), memory)[0])
     assert (kept[0] - kept[1]).abs().max() > 0.01, "C044: the forget gate reads the word"
 
 
-def test_the_table_of_layers_counts():
+@pytest.mark.parametrize(
+    ("layer", "weights"),
+    [
+        (nn.RNN(11, 11, bias=False), 2 * 11**2),  # C039
+        (nn.Conv1d(11, 11, 3, bias=False), 3 * 11**2),  # C038
+        (SelfAttention(11), 3 * 11**2),  # C041
+        (SelfAttention(11, output_projection=True), 4 * 11**2),
+        (nn.Linear(7 * 11, 7 * 11, bias=False), (7 * 11) ** 2),  # C043
+    ],
+    ids=str,
+)
+def test_the_table_of_layers_counts(layer, weights):
     """Of one layer without biases, d = 11, k = 3, n = 7."""
+    assert sum(parameter.numel() for parameter in layer.parameters()) == weights
 
-    def weights(layer):
-        return sum(parameter.numel() for parameter in layer.parameters())
 
-    assert weights(nn.RNN(11, 11, bias=False)) == 2 * 11**2  # C039
-    assert weights(nn.Conv1d(11, 11, 3, bias=False)) == 3 * 11**2  # C038
-    assert weights(SelfAttention(11)) == 3 * 11**2  # C041
-    assert weights(SelfAttention(11, output_projection=True)) == 4 * 11**2
-    assert weights(nn.Linear(7 * 11, 7 * 11, bias=False)) == (7 * 11) ** 2  # C043
-    x = torch.randn(1, 7, 11, requires_grad=True)
-    (slope,) = torch.autograd.grad(SelfAttention(11)(x)[0][0, -1].sum(), x)
-    assert slope[0].abs().amax(dim=-1).gt(0).all(), "C040, C047: every word is one step away"
+def test_in_attention_every_word_is_one_step_away():
+    x = draw(1, 7, 11).requires_grad_()
+    (slope,) = torch.autograd.grad(new(SelfAttention, 11)(x)[0][0, -1].sum(), x)
+    assert slope[0].abs().amax(dim=-1).gt(0).all()  # C040, C047
 
 
 def test_bahdanau_s_decoder_reads_every_state():
-    torch.manual_seed(0)
-    weights = AdditiveAttention(11)(torch.randn(2, 3, 11), torch.randn(2, 7, 11))[1]
+    weights = new(AdditiveAttention, 11)(draw(2, 3, 11), draw(2, 7, 11))[1]
     assert weights.shape == (2, 1, 3, 7) and weights.gt(0).all()  # C172
 
 
@@ -266,9 +270,10 @@ def test_from_twice_the_width_on_the_scores_cost_more_than_the_projections(lengt
     """4 T² d for scores and means against 8 T d² for four projections."""
     x = torch.randn(1, length, d_model)
     projections = 4 * count_operations(nn.Linear(d_model, d_model, bias=False), x)
-    scores = count_operations(MultiHeadAttention(d_model, 1, bias=False), x) - projections
-    share = scores / (scores + projections)
-    assert share == pytest.approx(length / (length + 2 * d_model))  # C032, C033: half at T = 2 d
+    whole = count_operations(MultiHeadAttention(d_model, 1, bias=False), x)
+    share_of_scores = 1 - projections / whole
+    expected = length / (length + 2 * d_model)
+    assert share_of_scores == pytest.approx(expected)  # C032, C033: half at T = 2 d
 
 
 def test_what_becomes_smaller_if_memory_is_short():
@@ -288,9 +293,8 @@ def test_linear_attention_counts_a_table_of_d_by_d_for_each_word():
     softmax = partial(operations, lambda q, k, v: scaled_dot_product_attention(q, k, v)[0])
     linear = partial(operations, linear_attention)
     assert softmax(128) == 4 * softmax(64) and linear(128) == 2 * linear(64)  # C053
-    assert linear(64) == 2 * 2 * 64 * 16 * 17, (
-        "T d², with a column for the sum of the weights"
-    )  # C054
+    with_sums_of_weights = 16 * 17
+    assert linear(64) == 2 * 2 * 64 * with_sums_of_weights, "T d²"  # C054
     assert linear(8) > softmax(8) and linear(32) < softmax(32), "less if the text is longer than d"
 
 
@@ -313,9 +317,9 @@ def test_when_torchs_attention_holds_no_table_of_weights():
     def peak(value=query, **options):
         return peak_memory(lambda: F.scaled_dot_product_attention(query, query, value, **options))
 
-    fused = [peak(), peak(is_causal=True), peak(attn_mask=causal_mask(512))]
-    plain = [peak(dropout_p=0.1), peak(value=query[..., :8])]
-    assert max(fused) < all_weights <= min(plain)  # C051
+    fused = max(peak(), peak(is_causal=True), peak(attn_mask=causal_mask(512)))
+    plain = min(peak(dropout_p=0.1), peak(value=query[..., :8]))
+    assert fused < all_weights <= plain  # C051
 
 
 def test_checkpointing_keeps_less_and_still_needs_one_whole_layer():
@@ -330,9 +334,7 @@ def test_checkpointing_keeps_less_and_still_needs_one_whole_layer():
         def forward(self, x, _):
             return head(x)
 
-    kept = [kept_bytes(Kept(), length) for length in (128, 256)]
-    waiting = [kept_bytes(Checkpointed(), length) for length in (128, 256)]
-    assert waiting[1] < kept[1] / 10
+    assert kept_bytes(Checkpointed(), 256) < kept_bytes(Kept(), 256) / 10
     peaks = [peak_memory(partial(head, torch.randn(1, length, D_MODEL))) for length in (1024, 2048)]
     assert peaks[1] > 3 * peaks[0]
 
@@ -342,41 +344,37 @@ def test_checkpointing_keeps_less_and_still_needs_one_whole_layer():
 
 def test_a_demonstration_without_matrices_has_nothing_to_learn():
     """Q = K = V = X. Each word meets itself; with projections its key is one of many."""
-    x = torch.randn(200, 7, 64, generator=torch.Generator().manual_seed(0))
+    x = draw(200, 7, 64)
     _, weights = scaled_dot_product_attention(x, x, x)
     assert not weights.requires_grad  # C076
     assert weights.diagonal(dim1=-2, dim2=-1).mean() > 0.9  # C077
-    torch.manual_seed(0)
-    projected = SelfAttention(64)(x)[1]
+    projected = new(SelfAttention, 64)(x)[1]
     assert projected.diagonal(dim1=-2, dim2=-1).mean().item() == pytest.approx(1 / 7, abs=0.02)
 
 
 @torch.no_grad()
 def test_a_head_on_the_diagonal_adds_the_word_times_two_matrices():
     """C078: the word itself, as a residual connection does, only if the two undo each other."""
-    torch.manual_seed(0)
-    head = MultiHeadAttention(64, 1, bias=False).double()
-    x = torch.randn(1, 7, 64, dtype=torch.float64)
-    own, _ = head(x, mask=torch.eye(7).bool())
+    head, x, diagonal = new(MultiHeadAttention, 64, 1, bias=False), draw(1, 7, 64), torch.eye(7) > 0
+    own, _ = head(x, mask=diagonal)
     near(own, x @ head.w_v.weight.T @ head.w_o.weight.T)
     assert F.cosine_similarity(own, x, dim=-1).abs().max() < 0.5
     head.w_o.weight.copy_(torch.linalg.inv(head.w_v.weight))
-    near(head(x, mask=torch.eye(7).bool())[0], x, share=1e-8)
+    near(head(x, mask=diagonal)[0], x, share=1e-8)
 
 
 @torch.no_grad()
-def test_sizes_of_heads():
+@pytest.mark.parametrize(("d_model", "heads", "size"), [(512, 8, 64), (64, 4, 16), (128, 8, 16)])
+def test_sizes_of_heads(d_model, heads, size):
     """C177."""
-    for d_model, heads, size in ((512, 8, 64), (64, 4, 16), (128, 8, 16)):
-        output, _ = MultiHeadAttention(d_model, heads)(torch.zeros(1, 3, d_model))
-        assert output.shape == (1, 3, d_model)  # C087
-        assert split_heads(output, heads).shape == (1, heads, 3, size)
+    output, _ = MultiHeadAttention(d_model, heads)(torch.zeros(1, 3, d_model))
+    assert output.shape == (1, 3, d_model)  # C087
+    assert split_heads(output, heads).shape == (1, heads, 3, size)
 
 
 @torch.no_grad()
 def test_examples_never_meet_and_heads_meet_in_w_o():
-    torch.manual_seed(0)
-    attention, x = MultiHeadAttention(33, 3).double(), torch.randn(2, 5, 33, dtype=torch.float64)
+    attention, x = new(MultiHeadAttention, 33, 3), draw(2, 5, 33)
     output, weights = attention(x)
     with_another, _ = attention(torch.stack([x[0], x[1] + 1]))
     near(with_another[0], output[0])  # C163
@@ -401,8 +399,7 @@ def test_a_block_has_a_network_beside_its_attention():
 
 def causal_model(num_layers):
     """Untrained, float64, with embeddings that outweigh the positions."""
-    torch.manual_seed(0)
-    model = ToyTransformer(33, 3, num_layers, make_attention=CausalSelfAttention).double().eval()
+    model = new(ToyTransformer, 33, 3, num_layers, make_attention=CausalSelfAttention).eval()
     nn.init.normal_(model.embedding.weight)
     return model
 
@@ -410,10 +407,11 @@ def causal_model(num_layers):
 @torch.no_grad()
 def test_one_pass_over_a_sentence_is_one_pass_for_each_of_its_beginnings():
     """C176: so all words of a text can be trained at once."""
-    model, tokens = causal_model(num_layers=2), [START_ID, *encode(WORDS)]
-    at_once = model(torch.tensor([tokens]))[0][0]  # (T, V)
-    one_by_one = [model(torch.tensor([tokens[: end + 1]]))[0][0, -1] for end in range(len(tokens))]
-    near(at_once, torch.stack(one_by_one))
+    model, tokens = causal_model(num_layers=2), torch.tensor([[START_ID, *encode(WORDS)]])
+    logits, _ = model(tokens)  # (1, T, V)
+    for end in range(tokens.shape[1]):
+        beginning, _ = model(tokens[:, : end + 1])
+        near(logits[0, end], beginning[0, -1])
 
 
 @torch.no_grad()
@@ -434,10 +432,8 @@ def test_the_last_word_needs_no_mask_in_the_first_layer(num_layers, same):
 def test_under_the_mask_a_noun_can_look_back_and_its_determiner_not_ahead():
     determiner, noun = with_relations(WORDS).relations["determiner-noun"][0]
     assert not causal_mask(6)[determiner, noun] and causal_mask(6)[noun, determiner]  # C109
-    previous = torch.eye(6).roll(-1, dims=-1)[1:]  # a row for each query but the first
-    assert torch.equal(previous, torch.eye(6)[:-1]), (
-        "query i looks at key i - 1: below the diagonal"
-    )  # C111
+    query, key = torch.eye(6).roll(-1, dims=-1)[1:].nonzero(as_tuple=True)
+    assert torch.equal(key, query), "C111: query i + 1 looks at key i: below the diagonal"
 
 
 def test_even_weights_under_the_mask_favour_the_first_word():
@@ -448,8 +444,8 @@ def test_even_weights_under_the_mask_favour_the_first_word():
 
 
 def test_padded_queries_still_put_something_out():
-    torch.manual_seed(0)
-    output, weights = SelfAttention(11)(torch.randn(1, 5, 11), padding_mask(torch.tensor([3]), 5))
+    mask = padding_mask(torch.tensor([3]), 5)
+    output, weights = new(SelfAttention, 11)(draw(1, 5, 11), mask)
     assert not weights[..., 3:].any() and output[0, 3:].abs().min() > 0  # C113
 
 
@@ -458,9 +454,7 @@ def test_padded_queries_still_put_something_out():
 
 @torch.no_grad()
 def test_without_positions_the_two_the_are_one():
-    torch.manual_seed(0)
-    attention, embedding = SelfAttention(11).double(), torch.randn(len(VOCABULARY), 11).double()
-    x = embedding[encode(WORDS)][None]
+    attention, x = new(SelfAttention, 11), draw(len(VOCABULARY), 11)[encode(WORDS)][None]
     output, weights = attention(x)
     near(output[0, 4], output[0, 0])  # C116: no test of positions without positions
     near(weights[0, 0, :, 4], weights[0, 0, :, 0])  # C117: nor different scores
@@ -469,14 +463,11 @@ def test_without_positions_the_two_the_are_one():
 
 
 def test_the_printed_sinusoidal_code_takes_an_even_size_alone():
-    for d_model, works in ((8, True), (7, False)):  # C136
-        encoding, angle = torch.zeros(5, d_model), torch.ones(5, (d_model + 1) // 2)
-        encoding[:, 0::2] = angle.sin()
-        if works:
-            encoding[:, 1::2] = angle.cos()
-        else:
-            with pytest.raises(RuntimeError):
-                encoding[:, 1::2] = angle.cos()
+    """C136: the columns for the cosines are one fewer than the angles."""
+    angle = torch.ones(5, 4)
+    torch.zeros(5, 8)[:, 1::2] = angle.cos()
+    with pytest.raises(RuntimeError):
+        torch.zeros(5, 7)[:, 1::2] = angle.cos()
 
 
 # ---- reading weights
@@ -493,27 +484,18 @@ def test_a_mean_of_sharp_heads_is_no_head():
 
 
 def test_peaked_and_spread_out_weights():
-    query = torch.randn(20, 64, generator=torch.Generator().manual_seed(0)).double()
-    key = torch.randn(20, 64, generator=torch.Generator().manual_seed(1)).double()
-    value = torch.zeros(20, 1).double()
+    query, key, value = draw(20, 64), draw(20, 64, seed=1), torch.zeros(20, 1).double()
     _, diagonal = scaled_dot_product_attention(query, 10 * query, value)
     assert diagonal.diagonal().min() > 0.999  # C133
     _, divided = scaled_dot_product_attention(query, key, value)
-    undivided = (query @ key.T).softmax(dim=-1)
-    effective = [attention_entropy(weights).exp().mean().item() for weights in (divided, undivided)]
-    assert effective[0] > 10 and effective[1] < 2  # C134: of 20 words
+    assert attention_entropy(divided).exp().mean() > 10  # C134: of 20 words
+    assert attention_entropy((query @ key.T).softmax(dim=-1)).exp().mean() < 2
 
 
-def brightness(color):
-    """Luminance, of red, green and blue from 0 to 1."""
-    red, green, blue = color
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def test_in_the_maps_of_the_notes_darker_is_more():
-    for name in ("YlOrRd", "Blues"):
-        none, all_of_it = colormaps[name]([0, 255])[:, :3]  # red, green, blue
-        assert brightness(none) > 0.9 and brightness(all_of_it) < 0.2  # C138
+@pytest.mark.parametrize("name", ["YlOrRd", "Blues"])
+def test_in_the_maps_of_the_notes_darker_is_more(name):
+    none, all_of_it = colormaps[name]([0, 255])[:, :3] @ (0.2126, 0.7152, 0.0722)  # luminance
+    assert none > 0.9 and all_of_it < 0.2  # C138
 
 
 def test_one_row_says_nothing_of_the_others():
@@ -523,8 +505,7 @@ def test_one_row_says_nothing_of_the_others():
 
 
 def test_products_of_weights_forget_who_asked_and_half_a_residual_remembers():
-    scores = torch.randn(6, 4, 11, 11, generator=torch.Generator().manual_seed(0)).double()
-    layers = list(scores.softmax(dim=-1))
+    layers = list(draw(6, 4, 11, 11).softmax(dim=-1))
 
     def apart(rows):
         return rows.std(dim=0).mean().item()
@@ -535,13 +516,11 @@ def test_products_of_weights_forget_who_asked_and_half_a_residual_remembers():
 
 
 def test_in_cross_attention_one_text_asks_and_the_other_answers():
-    torch.manual_seed(0)
-    attention, x, context = CrossAttention(11), torch.randn(2, 3, 11), torch.randn(2, 5, 11)
+    attention, x, context = new(CrossAttention, 11), draw(2, 3, 11), draw(2, 5, 11)
     output, weights = attention(x, context)
     assert output.shape == (2, 3, 11) and weights.shape == (2, 1, 3, 5)  # C162
     key, value = attention.w_k(context), attention.w_v(context)  # C151: both of the other text
-    expected = F.scaled_dot_product_attention(attention.w_q(x), key, value)
-    near(output, attention.w_o(expected), share=1e-5)
+    near(output, attention.w_o(F.scaled_dot_product_attention(attention.w_q(x), key, value)))
 
 
 # ---- examples
@@ -556,16 +535,10 @@ def test_the_toy_sentence():
     assert not any("object" in name for name in RELATIONS)
 
 
-def test_the_weights_that_are_printed_for_it_sum_to_1():
-    printed = [0.02, 0.05, 0.03, 0.04, 0.08, 0.65, 0.05, 0.03, 0.03, 0.02]
-    assert sum(printed) == pytest.approx(1)  # C166
-
-
-def test_positions_of_a_french_sentence():
+def test_what_is_printed_is_added_up():
+    weights_of_it = [0.02, 0.05, 0.03, 0.04, 0.08, 0.65, 0.05, 0.03, 0.03, 0.02]
+    assert sum(weights_of_it) == pytest.approx(1)  # C166
     assert len(["<start>", "le", "chat", "est", "noir", "<end>"]) == 6  # C167
-
-
-def test_the_times_that_are_printed_do_not_add_up():
     on_an_apple_gpu = [20, 5, 10, 10, 15, 10, 15, 10, 10]  # seconds; said to be 5 to 7 minutes
     on_a_processor = [40, 10, 15, 20, 25, 20, 30, 15, 20]  # 10 to 15 minutes
     assert (sum(on_an_apple_gpu), sum(on_a_processor)) == (105, 195)  # C124
@@ -578,9 +551,9 @@ def test_the_models_are_small():
 
 @torch.no_grad()
 def test_pooling_by_attention_can_be_the_mean_and_the_first_word():
-    pooling, x = AttentionPooling(3).double(), torch.randn(2, 5, 3, dtype=torch.float64)
-    x[:, 0] = torch.tensor([9.0, 0, 0]).double()
+    pooling, x = new(AttentionPooling, 3), draw(2, 5, 3)
+    x[:, 0] = torch.tensor([9.0, 0, 0])
     pooling.query.zero_()
     near(pooling(x)[0], x.mean(dim=1))  # C170
-    pooling.query.copy_(torch.tensor([999.0, 0, 0]).double().view_as(pooling.query))
+    pooling.query[..., 0] = 999
     near(pooling(x)[0], x[:, 0])

@@ -22,7 +22,7 @@ from phase4_causal import visualize as visualize4
 from shared import paths, toy_language
 from shared.evidence import findings
 from shared.evidence.claims import all_claims
-from shared.plan import PLANS, path_of
+from shared.plan import PLANS
 from shared.publishing.report import write_pages
 from shared.publishing.report.write_pages import promised
 from shared.tests.helpers import smallest, watched_texts
@@ -139,8 +139,8 @@ def test_every_script_records_its_claims(quick_run):
     recorded = []
     for content in findings.gather(folder):
         recorded += [finding["id"] for finding in content["findings"]]
-    ran = {path_of(script.__name__) for script in written}
-    assert sorted(recorded) == sorted(claim.id for claim in all_claims() if claim.script in ran)
+    ran = {script.__name__ for script in written}
+    assert sorted(recorded) == sorted(c.id for c in all_claims() if c.experiment in ran)
 
 
 @pytest.mark.parametrize("quick_run", [in_half("run-1")], indirect=True)

@@ -1,12 +1,10 @@
-"""The site: where its pages lie, what they may link to, the frame that all have, and the lessons
-among them.
+"""How do README, lessons, rooms' pages, findings and notes become pages of the site?
 
-README, the lessons, the rooms' pages, the table of claims and what course notes say look as on
-GitHub: markdown-it-py follows CommonMark as it does, and gives headings the same anchors. What is
-done here: links lead to the rendered pages, pictures to the gallery, code to the files of the
-repository; a per cent sign stays beside its number.
+They look as on GitHub: markdown-it-py follows CommonMark as GitHub does, and gives headings the
+same anchors. Links lead to the rendered pages, pictures to the gallery, code to the files of the
+repository. All pages have the same frame and menu, also the report page (write_pages.py).
 
-Pages may be published alone, without the code. What a page cannot reach is not linked. Whoever
+Pages may be published alone, without the code: what a page cannot reach is not linked. Whoever
 publishes says with the variable CODE_URL of the environment where the repository's files are, and
 with SITE_URL where the pages will be: see .github/workflows/check_and_publish.yml.
 """
@@ -34,6 +32,7 @@ from shared.plan import SECTIONS
 CONTENTS = Path("README.md")
 NOTES = Path("data", "notes.md")
 PREVIEW = "gallery/phase1/qkv_flow.png"  # the picture beside a shared address
+NO_HEAD = re.compile(r"<thead>\s*<tr>\s*(<th></th>\s*)+</tr>\s*</thead>")
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "page"),
     autoescape=True,
@@ -42,41 +41,43 @@ TEMPLATES = jinja2.Environment(
 
 
 def link(page: Path, to: Path) -> str:
-    """Address of a page or picture as seen from another page: "../explorer.html"."""
+    """Returns the address of a page or picture as seen from another page: "../explorer.html"."""
     return Path(os.path.relpath(to, page.parent)).as_posix()
 
 
 @dataclass(frozen=True)
 class Site:
-    """The pages below an output folder. Paths of pages and files are relative to it, as to the
-    repository.
-    """
+    """The pages below an output folder; paths are relative to it, as to the repository."""
 
     output_dir: Path
     code_url: str = ""
 
     def file(self, page: Path, name: str | Path) -> str | None:
-        """Address of a file of the repository as seen from a page, or None where it cannot be
-        reached.
+        """Returns the address of a file of the repository as seen from a page.
+
+        None if it cannot be reached from there.
         """
         if self.code_url:
             return f"{self.code_url.rstrip('/')}/{Path(name).as_posix()}"
         return link(page, Path(name)) if (self.output_dir / name).exists() else None
 
+    def menu(self, page: Path) -> dict[str, str]:
+        """Returns name -> address of the pages to which every page leads."""
+        menu = {"Results": link(page, paths.PAGE)}
+        if (self.output_dir / paths.EXPLORER).is_file():
+            menu["Explorer"] = link(page, paths.EXPLORER)
+        menu["Start"] = link(page, place(CONTENTS))
+        for phase, folder in paths.PHASES.items():
+            menu[SECTIONS[phase]] = link(page, place(Path(folder, "README.md")))
+        return menu
+
     def write(self, page: Path, template: str, **parts: Any) -> Path:
-        """Write a page whole, with a menu; returns its path on the disk. parts: title, and what the
-        template needs.
+        """Writes a page whole; returns its path on the disk.
+
+        parts has the title, and what else the template needs.
         """
-        lessons = {
-            SECTIONS[phase]: place(Path(folder, "README.md"))
-            for phase, folder in paths.PHASES.items()
-        }
-        explorer = (
-            {"Explorer": paths.EXPLORER} if (self.output_dir / paths.EXPLORER).is_file() else {}
-        )
-        there = {"Results": paths.PAGE, **explorer, "Start": place(CONTENTS), **lessons}
-        menu = {name: link(page, to) for name, to in there.items()}
-        html = TEMPLATES.get_template(template).render(menu=menu, page=page, link=link, **parts)
+        frame = {"menu": self.menu(page), "page": page, "link": link, "place": place}
+        html = TEMPLATES.get_template(template).render(**frame, **parts)
         path = self.output_dir / page
         with paths.whole_file(path) as unfinished:
             unfinished.write_text(html, encoding="utf-8")
@@ -84,22 +85,14 @@ class Site:
 
 
 def sources() -> list[Path]:
-    """The pages of the course, as paths in the repository: README, lesson by lesson, and those of
-    data/ last.
-    """
+    """Returns the Markdown files: README, lessons, each before its rooms, and those of data/."""
     pages = [page.relative_to(paths.ROOT) for page in paths.ROOT.glob("phase*/**/README.md")]
-    return [
-        CONTENTS,
-        *sorted(pages, key=lambda page: page.parent.parts),
-        Path("data", "claims.md"),
-        NOTES,
-    ]
+    pages.sort(key=lambda page: page.parent.parts)
+    return [CONTENTS, *pages, Path("data", "claims.md"), NOTES]
 
 
 def address(to: str, source: Path, page: Path, site: Site) -> str:
-    """A link of a source as seen from the page in which it is shown; empty where it leads nowhere
-    from there.
-    """
+    """Returns a link of a source as seen from its page; empty if it leads nowhere from there."""
     if "://" in to or to.startswith("#"):
         return to
     file, mark, anchor = to.partition("#")
@@ -112,85 +105,83 @@ def address(to: str, source: Path, page: Path, site: Site) -> str:
 
 
 def colored(code: str, language: str, _attributes: str) -> str:
-    """Python in colours; what is printed stays as it is."""
-    return (
-        highlight(code, PythonLexer(), HtmlFormatter(nowrap=True)) if language == "python" else ""
-    )
+    """Returns Python in colours, as HTML; empty for what is printed, which stays as it is."""
+    if language != "python":
+        return ""
+    return highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
 
 
 def rendered(text: str, source: Path, page: Path, site: Site) -> Markup:
-    """Markdown -> HTML, with links as seen from the page; tables and code can be scrolled, with the
-    keyboard, too.
+    """Returns Markdown as HTML, with links as seen from the page.
+
+    Tables and code can be scrolled, with the keyboard, too.
     """
-    md = (
-        MarkdownIt("commonmark", {"highlight": colored})
-        .enable("table")
-        .use(anchors_plugin, max_level=6)
-    )
+    md = MarkdownIt("commonmark", {"highlight": colored}).enable("table")
+    md.use(anchors_plugin, max_level=6)
     md.normalizeLink = lambda to: address(to, source, page, site)
-    md.add_render_rule(
-        "text", lambda _, tokens, at, *more: escapeHtml(tokens[at].content.replace(" %", "\u00a0%"))
-    )
+
+    def text_rule(_self: object, tokens: list, at: int, *_more: object) -> str:
+        joined = tokens[at].content.replace(" %", "\u00a0%")  # a per cent sign stays at its number
+        return escapeHtml(joined)
+
+    md.add_render_rule("text", text_rule)
     md.add_render_rule("table_open", lambda *_: '<div class="wide" tabindex="0"><table>')
     md.add_render_rule("table_close", lambda *_: "</table></div>")
     html = md.render(text).replace("<pre>", '<pre tabindex="0">')
     html = re.sub(r'<a href="">(.*?)</a>', r"\1", html, flags=re.DOTALL)  # leads nowhere
-    html = re.sub(
-        r"<thead>\s*<tr>\s*(<th></th>\s*)+</tr>\s*</thead>", "", html
-    )  # GitHub wants a head for each table
+    html = NO_HEAD.sub("", html)  # an empty one stands there because GitHub wants one
     return Markup(html.replace("<th></th>", "<td></td>"))
 
 
 def title_of(source: Path) -> str:
-    """The first line of a Markdown file."""
+    """Returns the first line of a Markdown file."""
     return (paths.ROOT / source).read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
 
 
 def write_lesson(source: Path, site: Site) -> Path:
-    """Write the page of one source; returns its path. Before and after a lesson come lessons,
-    beside a room rooms.
-    """
+    """Writes the page of one source; returns its path."""
     page = place(source)
     html = rendered((paths.ROOT / source).read_text(encoding="utf-8"), source, page, site)
-    row = [other for other in sources() if len(other.parts) <= max(2, len(source.parts))]
+    # Before and after a room's page come rooms or lessons, beside a lesson lessons alone.
+    depth = max(2, len(source.parts))
+    row = [other for other in sources() if len(other.parts) <= depth]
     at = row.index(source)
-    around = {
-        "before": row[at - 1 : at],
-        "after": row[at + 1 : at + 2],
-        "place": place,
-        "title_of": title_of,
-    }
-    parts = {
-        "contents": re.findall(r'<h2 id="(.*?)">(.*?)</h2>', html),
-        "source": site.file(page, source),
-    }
-    return site.write(page, "page.html.jinja", title=title_of(source), text=html, **parts, **around)
+    return site.write(
+        page,
+        "page.html.jinja",
+        title=title_of(source),
+        text=html,
+        contents=re.findall(r'<h2 id="(.*?)">(.*?)</h2>', html),
+        source=site.file(page, source),
+        before=row[at - 1 : at],
+        after=row[at + 1 : at + 2],
+        title_of=title_of,
+    )
 
 
 def add_previews(output_dir: Path, site_url: str) -> None:
-    """Give each finished page what others show beside a shared link: its title and a picture, by
-    full addresses.
-    """
+    """Gives each page the title, picture and address that others show beside a shared link."""
     for page in (paths.PAGE, paths.EXPLORER, *map(place, sources())):
-        if (path := output_dir / page).is_file():
-            html = path.read_text(encoding="utf-8")
-            title = re.search("<title>(.*?)</title>", html)
-            shown = {
-                "title": title[1],
-                "url": f"{site_url}/{link(paths.PAGE, page)}",
-                "image": f"{site_url}/{PREVIEW}",
-            }
-            tags = "".join(
-                f'\n<meta property="og:{name}" content="{said}">' for name, said in shown.items()
-            )
-            path.write_text(html.replace(title[0], title[0] + tags, 1), encoding="utf-8")
+        path = output_dir / page
+        if not path.is_file():
+            continue
+        html = path.read_text(encoding="utf-8")
+        title = re.search("<title>(.*?)</title>", html)
+        shown = {
+            "title": title[1],
+            "url": f"{site_url}/{link(paths.PAGE, page)}",
+            "image": f"{site_url}/{PREVIEW}",
+        }
+        tags = title[0]
+        for name, said in shown.items():
+            tags += f'\n<meta property="og:{name}" content="{said}">'
+        path.write_text(html.replace(title[0], tags, 1), encoding="utf-8")
 
 
 def write_lessons(site: Site) -> list[Path]:
-    """Write all of them; in another output folder with the pictures that they show."""
+    """Writes all of them; in another output folder with the pictures that they show."""
     if site.output_dir != paths.ROOT:
-        shutil.copytree(
-            paths.ROOT / paths.GALLERY, site.output_dir / paths.GALLERY, dirs_exist_ok=True
-        )
+        gallery = site.output_dir / paths.GALLERY
+        shutil.copytree(paths.ROOT / paths.GALLERY, gallery, dirs_exist_ok=True)
     shutil.rmtree(site.output_dir / LESSONS, ignore_errors=True)  # what has no source any more
     return [write_lesson(source, site) for source in sources()]

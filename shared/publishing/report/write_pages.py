@@ -1,19 +1,18 @@
-"""The pages of a run: visualizations/index.html with every finding and picture, and the lessons
-beside it.
+"""What did a run find? Its pages: visualizations/index.html, and the lessons beside it.
 
     python shared/publishing/report/write_pages.py
 
-The report page begins with a dot for each finding and the seven surprises as README tells them.
-Then it has each question that a script asks, with what it measured (data/processed/findings/) and
-drew. The picture of an experiment is called after its file; a script that draws several says so in
-its docstring. report.js filters.
+The report page begins with a dot for each finding and the surprises as README tells them. Then it
+has each question that a script asks, with what it measured (data/processed/findings/) and drew. The
+picture of an experiment is called after its file; any other script says in its docstring what it
+draws. report.js filters.
 """
 
 import importlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from PIL import Image
 from shared import cli, paths
 from shared.evidence.claims import PLURAL
 from shared.evidence.findings import gather
-from shared.paths import place
 from shared.plan import PLANS, SECTIONS, path_of, question_of
 from shared.publishing.report.lessons import (
     CONTENTS,
@@ -31,6 +29,7 @@ from shared.publishing.report.lessons import (
     Site,
     add_previews,
     link,
+    place,
     rendered,
     write_lessons,
 )
@@ -40,91 +39,93 @@ TRY = {
     "scaling": ("divisor=1", "pull the division out of a trained model"),
     "lookers": ("", "knock out a head, and see what the guess loses"),
 }
-CELL = re.compile(r"^!\[(.*)\]\(visualizations/gallery/seven/(\w+)\.png\)\n\n(.*)$", re.MULTILINE)
+SURPRISE = (
+    re.compile(  # in README: a small picture if there is one, and "**1. What we found.** ..."
+        r"^(?:!\[(.*)\]\(visualizations/gallery/seven/(\w+)\.png\)\n\n)?(\*\*\d\. .*)$",
+        re.MULTILINE,
+    )
+)
 
 
-def picture(output_dir: Path, path: Path) -> dict[str, Any]:
-    """A PNG or GIF: where it lies, its pixels, the caption kept inside the file, and its title, the
-    first sentence.
-    """
+def described(output_dir: Path, path: Path) -> dict[str, Any]:
+    """Returns where a PNG or GIF lies, its pixels, the caption inside the file, and its title."""
     with Image.open(output_dir / path) as image:
         caption = image.info.get("Description") or image.info.get("comment") or path.stem
         width, height = image.size
-    caption = caption.decode() if isinstance(caption, bytes) else caption
-    title = re.split(r"(?<=[.?!])\s", caption)[0].removesuffix(".")
+    if isinstance(caption, bytes):
+        caption = caption.decode()
+    first_sentence = re.split(r"(?<=[.?!])\s", caption)[0]
+    title = first_sentence.removesuffix(".")
     return {"path": path, "title": title, "caption": caption, "width": width, "height": height}
 
 
 def promised(module: str) -> set[str]:
-    """The pictures of a script: those of its Experiment, or those that its docstring says it
-    writes.
-    """
+    """Returns the names of a script's pictures: its Experiment's, or those in its docstring."""
     script = importlib.import_module(module)
-    names = re.findall(r"[\w/]+\.(?:png|gif|html)\b", script.__doc__ or "")
-    return getattr(script.main, "pictures", None) or {name.rpartition("/")[2] for name in names}
+    if hasattr(script.main, "pictures"):
+        return script.main.pictures
+    return {Path(name).name for name in re.findall(r"[\w/]+\.(?:png|gif|html)\b", script.__doc__)}
 
 
 def drawn_by(module: str, phase: str, output_dir: Path) -> list[dict]:
-    """The pictures of a script that a run drew; the poster, which belongs to all phases, lies in no
-    phase's folder.
+    """Returns the pictures of a script that a run drew.
+
+    They lie in their phase's folders; the poster, which belongs to all phases, lies in none.
     """
-    folders = (paths.ANIMATIONS / phase, paths.PLOTS / phase, paths.PLOTS)
-    found = [folder / name for folder in folders for name in sorted(promised(module))]
-    return [picture(output_dir, path) for path in found if (output_dir / path).is_file()]
+    found = []
+    for folder in (paths.ANIMATIONS / phase, paths.PLOTS / phase, paths.PLOTS):
+        for name in sorted(promised(module)):
+            if (output_dir / folder / name).is_file():
+                found.append(described(output_dir, folder / name))
+    return found
 
 
-def question(module: str, phase: str, saved: Mapping, output_dir: Path) -> dict[str, Any]:
-    """A script: what it asks, found and drew in this run; page: its room's, or its phase's, which
-    tells of it.
-    """
-    script, pictures = path_of(module), drawn_by(module, phase, output_dir)
-    measured = saved.get(script, {"script": script, "answer": None, "findings": []})
-    page = place(Path(script).parent / "README.md")
-    return {**measured, "page": page, "text": question_of(module), "pictures": pictures}
-
-
-def answered(measured: Iterable[Mapping], output_dir: Path) -> dict[str, list[Mapping]]:
-    """Phase -> its questions: everything that a run measured and drew, each once."""
-    saved, found = {content["script"]: content for content in measured}, {}
+def questions(output_dir: Path) -> dict[str, list[Mapping]]:
+    """Returns phase -> its questions: everything that a run measured and drew, each once."""
+    saved = {content["experiment"]: content for content in gather(output_dir)}
+    nothing = {"answer": None, "findings": []}
+    found = {}
     for phase, plan in PLANS.items():
-        asked = [question(name, phase, saved, output_dir) for name in plan.all]
-        found[phase] = [
-            question for question in asked if question["findings"] or question["pictures"]
-        ]
+        found[phase] = []
+        for module in plan.all:
+            script, pictures = path_of(module), drawn_by(module, phase, output_dir)
+            measured = saved.get(module, nothing)
+            if not (measured["findings"] or pictures):
+                continue
+            more = {
+                "script": script,
+                "page": place(Path(script).parent / "README.md"),
+                "text": question_of(module),
+                "pictures": pictures,
+            }
+            found[phase].append(measured | more)
     return found
 
 
 def surprises(site: Site) -> list[dict]:
-    """The cells of README's table: small picture, what it shows, README's sentences, what to try in
-    the explorer.
-    """
+    """Returns README's surprises: small picture, README's words, what to try in the explorer."""
     found = []
-    for shows, name, text in CELL.findall((paths.ROOT / CONTENTS).read_text(encoding="utf-8")):
-        said = (
-            rendered(text, CONTENTS, paths.PAGE, site)
-            .strip()
-            .removeprefix("<p>")
-            .removesuffix("</p>")
-        )
+    for alt, name, text in SURPRISE.findall((paths.ROOT / CONTENTS).read_text(encoding="utf-8")):
+        html = rendered(text, CONTENTS, paths.PAGE, site).strip()
         view, trial = TRY.get(name, ("", ""))
-        picture = link(paths.PAGE, paths.GALLERY / "seven" / f"{name}.png")
-        found.append(
-            {"picture": picture, "alt": shows, "said": Markup(said), "view": view, "trial": trial}
-        )
+        surprise = {
+            "picture": link(paths.PAGE, paths.GALLERY / "seven" / f"{name}.png") if name else "",
+            "alt": alt,
+            "said": Markup(html.removeprefix("<p>").removesuffix("</p>")),
+            "view": view,
+            "trial": trial,
+        }
+        found.append(surprise)
     return found
 
 
 def write_report(site: Site) -> Path:
-    """Write the report page from the pictures and findings below the site's folder; returns its
-    path.
-    """
-    phases = answered(gather(site.output_dir), site.output_dir)
-    findings = [
-        finding
-        for questions in phases.values()
-        for question in questions
-        for finding in question["findings"]
-    ]
+    """Writes the report page of what lies below the site's folder; returns its path."""
+    phases = questions(site.output_dir)
+    findings = []
+    for asked in phases.values():
+        for question in asked:
+            findings += question["findings"]
     return site.write(
         paths.PAGE,
         "report.html.jinja",
@@ -141,11 +142,12 @@ def write_report(site: Site) -> Path:
 
 
 def write_pages(output_dir: Path) -> Path:
-    """Write all pages; returns the path of the report page."""
+    """Writes all pages; returns the path of the report page."""
     site = Site(output_dir, os.environ.get("CODE_URL", ""))
     write_lessons(site)
     report = write_report(site)
-    if site_url := os.environ.get("SITE_URL", "").rstrip("/"):
+    site_url = os.environ.get("SITE_URL", "").rstrip("/")
+    if site_url:
         add_previews(output_dir, site_url)
     return report
 
