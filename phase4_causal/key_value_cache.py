@@ -17,10 +17,9 @@ from shared.attention_utils import causal_mask
 
 
 class KeyValueCache:
-    """Keys and values of one attention layer, (B, H, max_length, d_k) each; the first `length`
-    positions are filled.
+    """Keys and values of one attention layer, (B, H, max_length, d_k) each.
 
-    Raises ValueError for a size below 1.
+    The first `length` positions are filled. Raises ValueError for a size below 1.
     """
 
     def __init__(
@@ -48,55 +47,45 @@ class KeyValueCache:
         return self.keys.nbytes + self.values.nbytes
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Put key and value (B, H, T_new, d_k) behind the others -> all keys, all values, each (B,
-        H, length, d_k).
+        """Put key and value (B, H, T_new, d_k) behind the others.
 
-        What comes back is a view of the buffer, not a copy. Raises ValueError, and stores nothing,
-        if the sizes do not fit, if there is no room, if the numbers have more digits or a wider
-        range than the buffer, or if the keys carry gradients: a buffer that is written again cannot
-        hold them.
+        Returns all keys and all values, each (B, H, length, d_k): a view of the buffer, not a copy.
+        Raises ValueError, and stores nothing, if the sizes do not fit, if there is no room, if the
+        numbers have more digits or a wider range than the buffer, or if the keys carry gradients: a
+        buffer that is written again cannot hold them.
         """
         self._check(key, "key")
         self._check(value, "value")
-        if key.size(2) != value.size(2):
-            raise ValueError(
-                f"key and value must have the same length: got {key.size(2)} and {value.size(2)}"
-            )
-        end = self.length + key.size(2)
+        new = key.size(2)
+        if new != value.size(2):
+            rule = "key and value must have the same length"
+            raise ValueError(f"{rule}: got {new} and {value.size(2)}")
+        end = self.length + new
         if end > self.max_length:
-            new = f"({self.length} there, {key.size(2)} new); make it with a larger max_length"
-            raise ValueError(f"the cache has room for {self.max_length} positions: got {end} {new}")
+            got = f"got {end} ({self.length} there, {new} new); make it with a larger max_length"
+            raise ValueError(f"the cache has room for {self.max_length} positions: {got}")
         self.keys[:, :, self.length : end] = key
         self.values[:, :, self.length : end] = value
         self.length = end
-        return self.keys[:, :, :end], self.values[
-            :, :, :end
-        ]  # (B, H, max_length, d_k) -> (B, H, length, d_k)
+        return self.keys[:, :, :end], self.values[:, :, :end]
 
     def _check(self, new: Tensor, name: str) -> None:
         batch, num_heads, _, d_k = self.keys.shape
-        if new.dim() != 4 or (new.size(0), new.size(1), new.size(3)) != (batch, num_heads, d_k):
-            expected = f"({batch}, {num_heads}, T_new, {d_k})"
-            raise ValueError(
-                f"this cache takes a {name} of shape {expected}: got {tuple(new.shape)}"
-            )
+        if new.dim() != 4 or new.shape != (batch, num_heads, new.size(2), d_k):
+            rule = f"this cache takes a {name} of shape ({batch}, {num_heads}, T_new, {d_k})"
+            raise ValueError(f"{rule}: got {tuple(new.shape)}")
         if torch.promote_types(new.dtype, self.keys.dtype) != self.keys.dtype:
-            advice = f"make it with dtype={new.dtype}"
-            raise ValueError(
-                f"this cache holds {self.keys.dtype}, nothing wider: got {new.dtype}; {advice}"
-            )
+            got = f"got {new.dtype}; make it with dtype={new.dtype}"
+            raise ValueError(f"this cache holds {self.keys.dtype}, nothing wider: {got}")
         if new.requires_grad:
-            advice = "call the model under torch.no_grad()"
-            raise ValueError(
-                f"a cache is for writing, not for training: got a {name} with gradients; {advice}"
-            )
+            got = f"got a {name} with gradients; call the model under torch.no_grad()"
+            raise ValueError(f"a cache is for writing, not for training: {got}")
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first `length` positions. Raises ValueError if there are not so many."""
+        """Forget all but the first `length` positions. Raises ValueError if there are fewer."""
         if not 0 <= length <= self.length:
-            raise ValueError(
-                f"length must lie between 0 and the {self.length} positions there: got {length}"
-            )
+            rule = f"length must lie between 0 and the {self.length} positions there"
+            raise ValueError(f"{rule}: got {length}")
         self.length = length
 
 
@@ -105,16 +94,14 @@ def main() -> None:
     query, value = torch.ones_like(key), 10 * key
     at_once, _ = scaled_dot_product_attention(query, key, value, causal_mask(5))
     cache = KeyValueCache(batch=1, num_heads=1, max_length=6, d_k=1)
-    print(
-        "Room for six keys. The output of the newest word, with the cache and with all words at once:"
-    )
+    print("Room for six keys. The output of the newest word, with the cache and with all at once:")
     for new in (slice(0, 3), slice(3, 4), slice(4, 5)):
         keys, values = cache.append(key[:, :, new], value[:, :, new])
-        output, _ = scaled_dot_product_attention(
-            query[:, :, :1], keys, values
-        )  # the newest word sees all of them
-        pair = output.item(), at_once[0, 0, cache.length - 1].item()
-        print("   keys {}: {:.2f} and {:.2f}".format(cache.keys.flatten().tolist(), *pair))
+        newest = query[:, :, :1]  # the newest word sees all keys
+        output, _ = scaled_dot_product_attention(newest, keys, values)
+        expected = at_once[0, 0, cache.length - 1]
+        filled = cache.keys.flatten().tolist()
+        print(f"   keys {filled}: {output.item():.2f} and {expected.item():.2f}")
 
 
 if __name__ == "__main__":

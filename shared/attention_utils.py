@@ -46,6 +46,15 @@ def causal_mask(
     return key_position <= query_position
 
 
+def also_causal(x: Tensor, mask: Tensor | None) -> Tensor:
+    """The causal mask of x (B, T, d_model) and, unless it is None, a further mask: both must allow.
+
+    Returns a bool mask (T, T), or with the axes of the further one.
+    """
+    causal = causal_mask(x.size(1), device=x.device)
+    return causal if mask is None else causal & mask
+
+
 def padding_mask(lengths: Tensor, key_length: int) -> Tensor:
     """May attend to real tokens, not to padding at the end -> bool (B, 1, 1, T_k).
 

@@ -25,7 +25,7 @@ from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from shared.attention_checks import check_heads, check_sequences
-from shared.attention_utils import causal_mask
+from shared.attention_utils import also_causal, causal_mask
 
 
 class LatentAttention(nn.Module):

@@ -26,6 +26,7 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.serving.rolling_cache import RollingCache
+from shared.attention_utils import also_causal
 
 STRETCHES = ("as trained", "interpolated", "NTK-aware", "by parts (YaRN)")
 

@@ -5,7 +5,6 @@ import math
 from dataclasses import replace
 from functools import partial
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,7 +12,6 @@ import torch.nn.functional as F
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from phase2_multi_head.models import MULTI_HEAD_RECIPE as MASKED_WORD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase4_causal import visualize
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
@@ -27,15 +25,14 @@ from phase4_causal.masking import (
     nan_causes,
     next_word_roles,
 )
-from phase4_causal.models import RECIPE as CAUSAL_RECIPE
-from phase4_causal.models import largest_leak, patterns_of, with_attention
+from phase4_causal.models import CAUSAL_RECIPE, largest_leak, patterns_of, with_attention
 from shared import training
 from shared.attention_utils import causal_mask, document_mask, padding_mask
 from shared.grammar.best_reader import next_word_floor
 from shared.grammar.roles import MARGIN, NO_NAME, TWICE
 from shared.grammar.scores import with_relations
 from shared.head_statistics import even_weights, layer_statistics
-from shared.tests.helpers import near, qkv
+from shared.tests.helpers import near
 from shared.toy_language import END_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence, encode
 from shared.toy_model import ToyTransformer, weights_of
 
@@ -88,16 +85,6 @@ def test_nan_comes_from_rows_without_a_key_and_from_float16_and_not_with_ours():
         assert numbers[f"gradients with NaN, plain softmax, {dtype}"] >= 1
     sums = nan_causes.wrong_axis(torch.float64).sum(dim=-1)
     assert sums.min() < 0.5 and sums.max() > 1.5  # no NaN, but rows that do not sum to 1; C121
-
-
-def test_a_padding_mask_of_two_axes_is_read_as_one_of_queries_if_sequences_are_as_many_as_words():
-    query, key, value = qkv(leading=(7, 3), t_q=7, t_k=7)
-    by_sequence = padding_mask(torch.arange(1, 8), 7)  # (B, 1, 1, T_k)
-    two_axes = by_sequence[:, 0, 0]  # (B, 1, 1, T_k) -> (B, T_k)
-    _, weights = scaled_dot_product_attention(query, key, value, two_axes)
-    assert not weights[:, :, 0, 1:].any(), "query 0 has the mask of sequence 0"
-    _, weights = scaled_dot_product_attention(query, key, value, by_sequence)
-    assert weights[6].all() and not weights[0, :, :, 1:].any()
 
 
 # ---- leaks
@@ -295,44 +282,37 @@ def shares_by_loops(model, head, relation, first_asks):
     """Of one head: share right, share of others that look there, and the best fixed offset's."""
     right, others, offsets = [], [], []
     for sentence in HELD_OUT[:11]:
-        weights = weights_of(model, ["<start>", *sentence.words])[head]
-        looks_at = {i: int(weights[i, :i].argmax()) for i in range(1, len(weights))}
-        pairs = set()
-        for one, other in sentence.relations[relation]:
-            asks, asked = (one, other) if first_asks else (other, one)
-            if asks - 1 != asked:
-                pairs.add((asks, asked + 1))  # <start> is number 0; asked is the word before
-        for i, j in pairs:
-            right.append(looks_at[i] == j)
-            offsets.append(j - i)
-        for key in {j for _, j in pairs}:
+        ((one, other),) = sentence.relations[relation]
+        # <start> is number 0, and the word before is asked, so the places move by 0 and by 1.
+        asked, key = (one, other + 1) if first_asks else (other, one + 1)
+        if asked != key:
+            weights = weights_of(model, ["<start>", *sentence.words])[head]
+            looks_at = [int(weights[i, :i].argmax()) for i in range(1, len(weights))]
+            right.append(looks_at[asked - 1] == key)
+            offsets.append(key - asked)
             for i in range(key + 1, len(weights)):
-                if (i, key) not in pairs:
-                    others.append(looks_at[i] == key)
+                if i != asked:
+                    others.append(looks_at[i - 1] == key)
     most_common = max(offsets.count(offset) for offset in offsets)
     return sum(right) / len(right), sum(others) / len(others), most_common / len(offsets)
 
 
 @pytest.mark.parametrize(
     ("name", "relation", "first_asks"),
-    [
-        ("noun → determiner", "determiner-noun", False),
-        ("verb → subject", "verb-subject", True),
-        ("place → verb", "verb-place", False),
-    ],
+    [("verb → subject", "verb-subject", True), ("place → verb", "verb-place", False)],
 )
 def test_how_often_heads_follow_a_relation_is_what_a_loop_counts(name, relation, first_asks):
     recipes = [replace(CAUSAL_RECIPE, seed=seed) for seed in (5, 10, 13)]
     trained, *blanks = [training.untrained(recipe, CausalSelfAttention) for recipe in recipes]
     followed = next_word_roles.followed(trained, blanks, HELD_OUT[:11])[name]
     heads = list(itertools.product(range(2), range(4)))
-    by_chance = []
+    by_chance = 0
     for blank, head in itertools.product(blanks, heads):
-        by_chance.append(shares_by_loops(blank.model, head, relation, first_asks)[0])
+        by_chance = max(by_chance, shares_by_loops(blank.model, head, relation, first_asks)[0])
     for head in heads:
         right, others, offset = shares_by_loops(trained.model, head, relation, first_asks)
         near(followed.found[head], right)
-        near(followed.needed[head], max(max(*by_chance, offset) + MARGIN, TWICE * others))
+        near(followed.needed[head], max(by_chance + MARGIN, offset + MARGIN, TWICE * others))
 
 
 DETERMINER, SUBJECT, _ = next_word_roles.PAST_RELATIONS
@@ -363,23 +343,6 @@ def test_a_position_comes_before_a_relation_and_a_relation_before_the_other_name
     relations = [["verb → subject"] * 3, [NO_NAME] * 3]
     names = heads_under_a_mask.names_under_the_mask(None, relations)
     assert names == [["previous", "verb → subject", "verb → subject"], by_rule[1]]
-
-
-def test_only_the_end_could_look_back_at_the_place():
-    """So "most → place" would be the name of a row that the model never reads."""
-    for sentence in itertools.chain(SENTENCES, HELD_OUT):
-        assert sentence.relations["verb-place"][0][1] == len(sentence.words) - 1
-
-
-def test_the_picture_of_the_causal_mask_has_the_words_of_the_sentence_on_both_axes():
-    figure, _ = visualize.draw_masks(TOY_SENTENCE.split())
-    ax = figure.axes[0]
-    for axis in (ax.xaxis, ax.yaxis):
-        words = [label.get_text() for label in axis.get_ticklabels()]
-        assert words == ["0 the", "1 cat", "2 sat", "3 on", "4 the", "5 mat"]
-    hidden = {cell.get_xy() for cell in ax.patches if cell.get_hatch()}
-    assert hidden == {(key, query) for query, key in (~causal_mask(6)).nonzero().tolist()}
-    plt.close(figure)
 
 
 @torch.no_grad()
