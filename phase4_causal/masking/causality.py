@@ -117,7 +117,7 @@ def picture(found: Results) -> Figure:
         ax.set_title(title, fontsize=10, pad=8)
         ax.tick_params(axis="x", labelrotation=90)
         moved = max(found.mean[f"{name}, moves by"] for name in names)
-        ax.set_xlabel(f"an earlier logit\nmoves by {moved:.2f}")
+        ax.set_xlabel(f"an earlier logit\nmoves by {moved:.2g}")
         if ax is not axes[0]:
             ax.set_yticks([])
     axes[0].set_ylabel("position that answers", color=QUIET)

@@ -72,7 +72,11 @@ def picture(found: Results) -> Figure:
     """A row for how the mask is written, a column for how it is read; darker: more leaks."""
     fig, ax = plt.subplots(figsize=(8.6, 4.2), layout="constrained")
     masses = [found.row(written, READ) for written in WRITTEN]
-    texts = [[f"{mass:.2f}".replace("0.00", "right") for mass in row] for row in masses]
+    texts = []
+    for row in masses:
+        texts.append(
+            ["right" if mass == 0 else f"{mass:.2f}".replace("nan", "NaN") for mass in row]
+        )
     columns = [textwrap.fill(name, 13) for name in READ]
     plot_cells(ax, torch.tensor(masses), texts, list(WRITTEN), columns)
     for cell in ax.texts:

@@ -197,8 +197,8 @@ def draw_statistic(ax: Axes, heads: Tensor, even: float, names: list[list[str]])
             place = layer + BESIDE * head
             ax.plot(place, value, "o", color=color, ms=9, markeredgecolor="white", zorder=3)
     ax.axhline(even, color=QUIET, linewidth=1, linestyle=":", zorder=0)
-    right_end = {"transform": ax.get_yaxis_transform(), "ha": "right", "va": "bottom"}
-    ax.text(1, even, "even weights", color=QUIET, **right_end)
+    right_end = {"xy": (1, even), "xycoords": ax.get_yaxis_transform(), "ha": "right"}
+    ax.annotate("even weights", **right_end, xytext=(0, 4), textcoords="offset points", color=QUIET)
     ax.set_xlim(-0.15, len(heads) - 0.1)
     middle = BESIDE * (heads.size(1) - 1) / 2
     ax.set_xticks([middle, 1 + middle], ["layer 0", "layer 1"])
