@@ -17,19 +17,15 @@ from shared.exercise_checker.exercise import Case, draw, exercise
 Three = tuple[Tensor, Tensor, Tensor]
 
 PAST = """
-    first query at the first key: the last query stands at the last key: move the diagonal by T_k -
-    T_q
+    first query at the first key: the last query stands at the last key: add T_k - T_q
         + key_length - query_length =>
     own position hidden: a word may attend to itself: <=, not <; else the first one sees nothing
         key_position <= query_position => key_position < query_position
-    one word of the future visible: the diagonal is one too far to the right: the model could copy
-    its next word
+    one word of the future visible: one too far to the right: the model could copy its next word
         key_position <= query_position => key_position <= query_position + 1
-    the future instead of the past: rows are queries, columns are keys: the ones are on the diagonal
-    and below it
+    the future instead of the past: rows are queries: the ones are on the diagonal and below it
         key_position <= query_position => key_position >= query_position
-    True = hidden: here True means may attend, as in F.scaled_dot_product_attention;
-    nn.MultiheadAttention differs
+    True = hidden: here True means may attend; nn.MultiheadAttention differs
         key_position <= query_position => key_position > query_position
 """
 
@@ -226,22 +222,23 @@ def cached_step(
 def tile_cases() -> list[Case]:
     """T_q = 5, d_v = 3. The sum of a tile is 1 or more: the largest key itself has exp(0)."""
     largest, total, mean = draw((2, 5), (2, 5), (2, 5, 3))
-    largest, total = 2 * largest, 1 + 4 * total.abs()
-
-    def tiles(unseen_by_a: list[int], unseen_by_b: list[int], more: int = 0) -> tuple[Tensor, ...]:
-        seen = torch.tensor(
-            [[i not in unseen for i in range(5)] for unseen in (unseen_by_a, unseen_by_b)]
-        )
-        high = largest + torch.tensor([[more], [0]])
-        parts = high.masked_fill(~seen, -math.inf), total * seen, mean * seen[:, :, None]
-        return tuple(part[tile] for tile in range(2) for part in parts)
-
-    return [
-        Case("", tiles([], [])),
-        Case("scores of 1000 in one tile", tiles([], [], 1000)),
-        Case("some queries see no key of one tile", tiles([0], [1, 3])),
-        Case("a query that sees no key in both", tiles([1], [1, 3])),
-    ]
+    unseen_by_tiles = {
+        "": ([], []),
+        "scores of 1000 in one tile": ([], []),
+        "some queries see no key of one tile": ([0], [1, 3]),
+        "a query that sees no key in both": ([1], [1, 3]),
+    }
+    cases = []
+    for name, by_tile in unseen_by_tiles.items():
+        parts = []
+        for tile, unseen in enumerate(by_tile):
+            seen = torch.ones(5, dtype=torch.bool)
+            seen[unseen] = False
+            high = 2 * largest[tile] + (1000 if "1000" in name and tile == 0 else 0)
+            parts += [high.masked_fill(~seen, -math.inf), (1 + 4 * total[tile].abs()) * seen]
+            parts += [mean[tile] * seen[:, None]]
+        cases.append(Case(name, tuple(parts)))
+    return cases
 
 
 @exercise("largest, total, mean", tile_cases)
@@ -294,9 +291,8 @@ def merge_tiles(
     part_a = total_a * (largest_a - finite).exp()
     part_b = total_b * (largest_b - finite).exp()
     total = part_a + part_b
-    weighted = (
-        part_a[:, None] * mean_a + part_b[:, None] * mean_b
-    )  # (T_q, 1) * (T_q, d_v) -> (T_q, d_v)
+    # (T_q, 1) * (T_q, d_v) -> (T_q, d_v).
+    weighted = part_a[:, None] * mean_a + part_b[:, None] * mean_b
     return largest, total, weighted / total.masked_fill(total == 0, 1)[:, None]
 
 
@@ -352,9 +348,9 @@ def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Three:
 def induction_cases() -> list[Case]:
     """N = 2, H = 3, T = 11: a block of 4 words and one of 3, repeated, and a word that is new; then
     no word but two."""
-    weights = (
-        (3 * draw((2, 3, 11, 11))[0]).masked_fill(~causal_mask(11, 11), -math.inf).softmax(dim=-1)
-    )
+    (scores,) = draw((2, 3, 11, 11))
+    hidden = ~causal_mask(11, 11)
+    weights = (3 * scores).masked_fill(hidden, -math.inf).softmax(dim=-1)
     blocks = torch.stack([torch.arange(11) % 4, torch.arange(11) % 3])
     blocks[:, -1] = 9
     return [
@@ -402,20 +398,17 @@ def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
     same = tokens[:, :, None] == tokens[:, None, :]  # (N, T, 1) and (N, 1, T) -> (N, T, T)
     earlier = same.tril(diagonal=-1)
     gold = F.pad(earlier, (1, 0))[..., :-1]  # every mark one key to the right
-    on_gold = (weights * gold[:, None]).sum(
-        dim=-1
-    )  # (N, H, T, T) -> (N, H, T); 0 where nothing is asked
+    # (N, H, T, T) -> (N, H, T), 0 where nothing is asked.
+    on_gold = (weights * gold[:, None]).sum(dim=-1)
     asked = gold.any(dim=-1)  # (N, T, T) -> (N, T)
     return on_gold.sum(dim=(0, 2)) / asked.sum()  # (N, H, T) -> (H,)
 
 
 def paged_cases() -> list[Case]:
-    """H = 2, blocks of 3, d_k = 5; 11 blocks, of which a text has 4; the last has 1 word, or is
-    full."""
+    """H = 2, blocks of 3, d_k = 5; 4 of 11 blocks are of the text, the last with 1 word or full."""
     (pool,) = draw((11, 2, 3, 5))
-    return [
-        Case(f"{length} words", (pool, torch.tensor([7, 2, 9, 4]), length)) for length in (10, 12)
-    ]
+    table = torch.tensor([7, 2, 9, 4])
+    return [Case("10 words", (pool, table, 10)), Case("12 words", (pool, table, 12))]
 
 
 @exercise("keys", paged_cases)
@@ -441,24 +434,21 @@ def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
         blocks.transpose(0, 1).flatten(1, 2) => blocks.reshape(pool.size(1), -1, pool.size(3))
     """
     blocks = pool[table]  # (num_blocks, H, block_size, d_k) -> (n, H, block_size, d_k)
-    keys = blocks.transpose(0, 1).flatten(
-        1, 2
-    )  # (n, H, block_size, d_k) -> (H, n * block_size, d_k)
+    # (n, H, block_size, d_k) -> (H, n * block_size, d_k).
+    keys = blocks.transpose(0, 1).flatten(1, 2)
     return keys[:, :length]
 
 
 def draft_cases() -> list[Case]:
     """n = 4, V = 7. The ratios p / q of the words: 0.73, 1.14, 0.47, 0.59."""
-    q, p = ((2 * logits).softmax(dim=-1) for logits in draw((4, 7), (5, 7), seed=25))
-    words = torch.tensor([0, 1, 1, 5])
-    refused, at_once, none = torch.tensor(
-        [[0.1, 0.5, 0.6, 0.7], [0.8, 0.8, 0.9, 0.9], [0.4, 0.7, 0.4, 0.5]]
-    ).double()
-    return [
-        Case("the third word is refused", (words, q, p, refused)),
-        Case("the first word is refused", (words, q, p, at_once)),
-        Case("all stay", (words, q, p, none)),
-    ]
+    drafted, judged = draw((4, 7), (5, 7), seed=25)
+    inputs = (torch.tensor([0, 1, 1, 5]), (2 * drafted).softmax(-1), (2 * judged).softmax(-1))
+    luck = {
+        "the third word is refused": [0.1, 0.5, 0.6, 0.7],
+        "the first word is refused": [0.8, 0.8, 0.9, 0.9],
+        "all stay": [0.4, 0.7, 0.4, 0.5],
+    }
+    return [Case(name, (*inputs, torch.tensor(row).double())) for name, row in luck.items()]
 
 
 @exercise("kept, probabilities", draft_cases)
@@ -499,22 +489,17 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
     return kept, missing / missing.sum()
 
 
-ROLLED = (
-    (14, 5, 2),
-    (8, 5, 2),
-    (4, 5, 2),
-    (1, 5, 2),
-    (11, 3, 0),
-)  # on and on; one too many; fewer than slots, sinks
+def rolling_cases() -> list[Case]:
+    """On and on; one too many; fewer than slots; a single word; no sinks."""
+    sizes = ((14, 5, 2), (8, 5, 2), (4, 5, 2), (1, 5, 2), (11, 3, 0))
+    cases = []
+    for length, window, sinks in sizes:
+        name = f"length {length}, window {window}, sinks {sinks}"
+        cases.append(Case(name, (length, window, sinks)))
+    return cases
 
 
-@exercise(
-    "positions",
-    lambda: [
-        Case(f"length {n}, window {window}, sinks {sinks}", (n, window, sinks))
-        for n, window, sinks in ROLLED
-    ],
-)
+@exercise("positions", rolling_cases)
 def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
     """
     Behind the sinks the slots come round again and again. Of all tokens that took a slot the last
@@ -541,9 +526,8 @@ def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
     p = torch.arange(length)
     slots = torch.where(p < sinks, p, sinks + (p - sinks) % window)
     positions = p.new_zeros(min(length, sinks + window))
-    return positions.scatter_reduce(
-        0, slots, p, "amax"
-    )  # (length,) -> the filled slots: the last to come is there
+    # (length,) -> the filled slots: the last to come is there.
+    return positions.scatter_reduce(0, slots, p, "amax")
 
 
 EXERCISES = (

@@ -29,12 +29,13 @@ from shared.visualization_utils import (
 )
 
 
-def draw_combined(fig: SubFigure, length: int = 8) -> None:
-    """Each row reads: this mask & this mask = both."""
-    causal, same_text = causal_mask(length), document_mask(torch.arange(length) // (length - 3))
-    no_filler = padding_mask(torch.tensor([length - 2]), length)[0, 0]  # (1, 1, 1, T) -> (1, T)
-    others = {"no filler": no_filler.expand(length, length), "same text": same_text}
-    for panels, (name, other) in zip(fig.subplots(len(others), 3), others.items(), strict=True):
+def draw_combined(fig: SubFigure) -> None:
+    """Two rows of three masks of 8 places each, to be read as: this & this = both."""
+    causal = causal_mask(8)
+    no_filler = padding_mask(torch.tensor([6]), 8)[0, 0].expand(8, 8)  # (1, 1, 1, T) -> (T, T)
+    same_text = document_mask(torch.arange(8) // 5)
+    rows = {"no filler": no_filler, "same text": same_text}
+    for panels, (name, other) in zip(fig.subplots(2, 3), rows.items(), strict=True):
         masks = {"nothing later": causal, name: other, "both": causal & other}
         for ax, sign, (title, mask) in zip(panels, ("", "&", "="), masks.items(), strict=True):
             plot_mask(ax, mask).set_title(title, fontsize=10, pad=6)
@@ -56,42 +57,33 @@ def draw_masks(words: list[str]) -> tuple[Figure, str]:
     title = "A word may see itself and what comes before, and two masks combine with “and”"
     note = "blue: may attend · hatched: hidden · right: 8 places, queries ↓, keys → · no model"
     headline(fig, title, note)
-    caption = (
-        f"{title}. The causal mask of the sentence; beside it with a padding and a document mask."
-    )
-    return fig, caption
+    masks = "The causal mask of the sentence; beside it with a padding and a document mask."
+    return fig, f"{title}. {masks}"
 
 
 def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
-    """One head of the first layer without and with the mask: the same parameters, so the same
-    scores.
-    """
+    """One head of the first layer without and with the mask: the parameters are the same."""
     masked_model = with_attention(trained, CausalSelfAttention)
-    full, masked = (weights_of(model, words)[0] for model in (trained.model, masked_model))
+    full = weights_of(trained.model, words)[0]
+    masked = weights_of(masked_model, words)[0]
     mask = causal_mask(len(words))
     future = full.masked_fill(mask, 0.0).sum(dim=-1).mean(dim=-1)  # (H, T, T) -> (H,)
     head = int(future.argmax())  # the one that loses most: in it the mask is seen best
-    name = head_names(trained, MultiHeadAttention)[0][head]
-
     side = 4.0 if len(words) <= 10 else 4.5
-    fig, axes = plt.subplots(1, 2, figsize=(2 * side, side + 1.0), layout="constrained")
+    fig, (left, right) = plt.subplots(1, 2, figsize=(2 * side, side + 1.0), layout="constrained")
     fig.get_layout_engine().set(h_pad=0.15)
-    plot_attention(full[head], words, ax=axes[0], title="no mask")
-    plot_attention(masked[head], words, mask=mask, ax=axes[1], title="with the mask").set_ylabel("")
+    plot_attention(full[head], words, ax=left, title="no mask")
+    plot_attention(masked[head], words, mask=mask, ax=right, title="with the mask")
+    right.set_ylabel("")
     title = "With the mask all weight goes to the word itself and those before it"
-    entropies = [
-        normalized_entropy(w, m).nanmean().item()
-        for w, m in ((full[head], None), (masked[head], mask))
-    ]
+    before = normalized_entropy(full[head]).nanmean()
+    after = normalized_entropy(masked[head], mask).nanmean()
+    name = head_names(trained, MultiHeadAttention)[0][head]
     role = "" if name == NO_NAME else f', "{name}"'
-    note = "one head of layer 0{}, {} · normalised entropy {:.2f} and {:.2f}".format(
-        role, trained.label, *entropies
-    )
-    headline(fig, title, note, 12)
-    return (
-        fig,
-        f"{title}. Two maps of one head; in the second the cells above the diagonal are hidden.",
-    )
+    entropies = f"normalised entropy {before:.2f} and {after:.2f}"
+    headline(fig, title, f"one head of layer 0{role}, {trained.label} · {entropies}", 12)
+    cells = "Two maps of one head; in the second the cells above the diagonal are hidden."
+    return fig, f"{title}. {cells}"
 
 
 @cli.script
