@@ -62,59 +62,51 @@ def one_word_asks(
 
 def all_words_ask(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor) -> tuple[Tensor, Tensor]:
     """The same for all words at once: (T, d) -> output (T, d_v), weights (T, T)."""
-    query, key, value = x @ w_q, x @ w_k, x @ w_v  # (T, d) -> (T, d_k), (T, d_k), (T, d_v)
+    query = x @ w_q  # (T, d) -> (T, d_k)
+    key = x @ w_k  # (T, d) -> (T, d_k)
+    value = x @ w_v  # (T, d) -> (T, d_v)
     scores = query @ key.T / math.sqrt(key.size(-1))  # (T, d_k) @ (d_k, T) -> (T, T)
     weights = torch.softmax(scores, dim=-1)
     return weights @ value, weights
 
 
-def table(matrix: Tensor) -> str:
-    """A row for each word that asks, a column for each that is asked."""
-    rows = [
-        f"{word:6}" + "".join(f"{x:6.2f}" for x in row)
-        for word, row in zip(WORDS, matrix.tolist(), strict=True)
-    ]
-    return "\n".join([" " * 6 + "".join(f"{word:>6}" for word in WORDS), *rows])
+def print_weights(weights: Tensor) -> None:
+    """Print a row for each word that asks, with a column for each word that is asked."""
+    print(" " * 6 + "".join(f"{word:>6}" for word in WORDS))
+    for word, row in zip(WORDS, weights.tolist(), strict=True):
+        print(f"{word:6}" + "".join(f"{weight:6.2f}" for weight in row))
 
 
 @cli.script
 def main(argv: list[str] | None = None) -> str:
     cli.parse(cli.parser(__doc__), argv)
-    cat, sat, on, mat = (WORDS.index(word) for word in ("cat", "sat", "on", "mat"))
-    print(
-        "\n1. A plain mean: every word becomes ({:.2f}, {:.2f}, {:.2f})".format(
-            *plain_mean(X)[cat].tolist()
-        )
-    )
+    cat, sat, on, mat = 1, 2, 3, 5  # their places in WORDS
+    animal, deed, place = plain_mean(X)[cat].tolist()
+    print(f"\n1. A plain mean: every word becomes ({animal:.2f}, {deed:.2f}, {place:.2f})")
 
     print("\n2. Weighted by similarity: cat, sat and mat take most from themselves")
-    print(table(similarity_mean(X)[1]))
+    _, weights = similarity_mean(X)
+    print_weights(weights)
     scores = X @ X.T
     print(f"   score of mat for on: {scores[mat, on]:g}, of on for mat: {scores[on, mat]:g}")
 
     print("\n3. Queries and keys: sat asks for an animal, mat asks for a deed")
     output, weights = all_words_ask(X, W_Q, W_K, W_V)
-    print(table(weights))
-    scores = (X @ W_Q) @ (X @ W_K).T
-    print(
-        f"   score of sat for cat: {scores[sat, cat]:g}, of cat for sat: {scores[cat, sat]:g} (before the division)"
-    )
-    print(
-        '   "sat" becomes ({:.2f}, {:.2f}): so much animal, so much place'.format(
-            *output[sat].tolist()
-        )
-    )
+    print_weights(weights)
+    scores = (X @ W_Q) @ (X @ W_K).T  # before the division
+    print(f"   score of sat for cat: {scores[sat, cat]:g}, of cat for sat: {scores[cat, sat]:g}")
+    animal, place = output[sat].tolist()
+    print(f'   "sat" becomes ({animal:.2f}, {place:.2f}): so much animal, so much place')
 
     print("\n4. The same three times (a difference of 1e-16 is rounding)")
-    one_by_one = torch.stack([one_word_asks(X, i, W_Q, W_K, W_V)[0] for i in range(len(WORDS))])
+    one_by_one = [one_word_asks(X, i, W_Q, W_K, W_V)[0] for i in range(len(WORDS))]
+    difference = (torch.stack(one_by_one) - output).abs().max()
+    print(f"   word by word against all at once                 differ by {difference:.0e}")
     core, _ = scaled_dot_product_attention(X @ W_Q, X @ W_K, X @ W_V)
-    print(
-        f"   word by word against all at once                 differ by {(one_by_one - output).abs().max():.0e}"
-    )
-    print(
-        f"   all at once against the core of self_attention   differ by {(core - output).abs().max():.0e}"
-    )
-    return f'Weighted by similarity "sat" looks at itself; with queries and keys it gives "cat" {weights[sat, cat]:.2f}'
+    difference = (core - output).abs().max()
+    print(f"   all at once against the core of self_attention   differ by {difference:.0e}")
+    said = 'Weighted by similarity "sat" looks at itself; with queries and keys it gives "cat"'
+    return f"{said} {weights[sat, cat]:.2f}"
 
 
 if __name__ == "__main__":

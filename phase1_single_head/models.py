@@ -1,5 +1,7 @@
-"""The model of this phase: one layer with one head, trained to guess hidden words; and how to ask
-it for a guess.
+"""The model of this phase: one layer with one head, trained to guess hidden words.
+
+And how to ask it: flow_of computes every step from a hidden word to the guess by hand, guess_hidden
+lets the model do it.
 """
 
 import argparse
@@ -10,14 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
+from phase1_single_head.self_attention import SelfAttention
 from shared import checkpoints
 from shared.attention_utils import padding_mask
 from shared.toy_language import MASK, VERBS, decode, encode, pad_batch
 from shared.toy_model import ToyTransformer, in_double
 from shared.training import LITTLE_DECAY, Recipe, Trained
 
-RECIPE = Recipe(
+SINGLE_HEAD_RECIPE = Recipe(
     "single_head_model",
     "masked word",
     num_heads=1,
@@ -35,49 +37,46 @@ def make_single_head(d_model: int, num_heads: int) -> SelfAttention:
 
 
 def load_single_head_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
-    """The phase-1 model, one layer with one head, trained on masked words."""
-    return checkpoints.trained_model(RECIPE, make_single_head, options, seed)
+    """Returns the model, trained now if there is no checkpoint of it."""
+    return checkpoints.trained_model(SINGLE_HEAD_RECIPE, make_single_head, options, seed)
+
+
+# ---- a hidden word
 
 
 def choose_word(words: list[str]) -> int:
-    """The word that is hidden: the verb, or the last word of a text without one."""
-    return next((i for i, word in enumerate(words) if word in VERBS), len(words) - 1)
+    """The place of the word that is hidden: the verb, or the last word of a text without one."""
+    for place, word in enumerate(words):
+        if word in VERBS:
+            return place
+    return len(words) - 1
 
 
 def hide(words: Sequence[str], position: int) -> list[str]:
     """The words as the model reads them when it has to guess one: <mask> stands in its place."""
-    return [MASK if i == position else word for i, word in enumerate(words)]
+    return [*words[:position], MASK, *words[position + 1 :]]
 
 
-def shown(words: Sequence[str]) -> list[str]:
+def as_shown(words: Sequence[str]) -> list[str]:
     """The words as a reader is shown them: "?" for a hidden one."""
     return ["?" if word == MASK else word for word in words]
-
-
-def attention_input(model: ToyTransformer, words: list[str]) -> Tensor:
-    """What the attention of the first layer reads, (T, d_model): embedding plus position,
-    normalised.
-    """
-    tokens = torch.tensor([encode(words)], device=model.positions.device)
-    return model.blocks[0].attention_norm(model.embed(tokens))[0]  # (1, T, d_model) -> (T, d_model)
 
 
 @torch.no_grad()
 def guess_hidden(
     model: ToyTransformer, texts: Sequence[Sequence[str]], positions: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Hide one word in each of N texts -> how likely every word is in its place (N, V), its row of
-    weights (N, T).
+    """Hide one word in each of N texts, and let the model guess it.
+
+    Returns how likely every word is in its place (N, V), and its row of weights (N, T).
     """
-    tokens, lengths = pad_batch(
-        [encode(hide(words, i)) for words, i in zip(texts, positions, strict=True)]
-    )
-    mask, device = padding_mask(lengths, tokens.size(1)), model.positions.device
-    logits, (weights, *_) = model(
-        tokens.to(device), mask=mask.to(device)
-    )  # (N, T, V), (N, 1, T, T)
+    rows = [encode(hide(words, i)) for words, i in zip(texts, positions, strict=True)]
+    tokens, lengths = pad_batch(rows)
+    mask = padding_mask(lengths, tokens.size(1))
+    device = model.positions.device
+    logits, layers = model(tokens.to(device), mask=mask.to(device))  # (N, T, V), L x (N, 1, T, T)
     text, i = torch.arange(len(texts)), torch.tensor(positions)
-    return logits[text, i].softmax(dim=-1).cpu(), weights[text, 0, i].cpu()
+    return logits[text, i].softmax(dim=-1).cpu(), layers[0][text, 0, i].cpu()
 
 
 def likeliest(probabilities: Tensor, count: int = 3) -> list[tuple[str, float]]:
@@ -89,7 +88,8 @@ def likeliest(probabilities: Tensor, count: int = 3) -> list[tuple[str, float]]:
 def most_asked(weights: Tensor, position: int) -> list[int]:
     """Which two other words get the largest of the weights (T,) of a word, the largest first."""
     order = weights.argsort(descending=True, stable=True).tolist()
-    return [j for j in order if j != position][:2]
+    order.remove(position)
+    return order[:2]
 
 
 def asks(words: list[str], weights: Tensor, position: int) -> str:
@@ -97,9 +97,12 @@ def asks(words: list[str], weights: Tensor, position: int) -> str:
     return " and ".join(f'"{words[j]}"' for j in most_asked(weights, position)) or "nobody"
 
 
+# ---- its way to the guess
+
+
 @dataclass(frozen=True)
 class Flow:
-    """All that one head computes for the hidden word i of T words."""
+    """All that the model computes for the hidden word i of T words, in float64."""
 
     words: list[str]
     i: int
@@ -107,44 +110,50 @@ class Flow:
     query: Tensor  # (d_k,), of the hidden word
     keys: Tensor  # (T, d_k)
     values: Tensor  # (T, d_v)
-    scores: Tensor  # (T,)
+    scores: Tensor  # (T,), divided by √d_k
     weights: Tensor  # (T,)
     output: Tensor  # (d_v,), of the hidden word
-    guesses: list[tuple[str, float]]
+    probabilities: Tensor  # (V,), how likely each word of the vocabulary is
 
     @property
     def seen(self) -> list[str]:
         """The words as the reader is shown them."""
-        return shown(hide(self.words, self.i))
+        return as_shown(hide(self.words, self.i))
 
     @property
     def asked(self) -> list[int]:
         """Which two other words the hidden word gives the largest weights."""
         return most_asked(self.weights, self.i)
 
+    @property
+    def guesses(self) -> list[tuple[str, float]]:
+        """The four likeliest words, and how likely they are."""
+        return likeliest(self.probabilities, 4)
+
 
 @torch.no_grad()
 def flow_of(trained: Trained, words: list[str]) -> Flow:
-    """Returns what the head computes on the way from the hidden word to the guess, in float64."""
+    """Computes each step from the hidden word to the guess with nothing but matrix products.
+
+    It does not call the attention of the model, so the two differ if one of them is changed.
+    """
     model = in_double(trained.model)
-    attention = model.blocks[0].attention
+    block = model.blocks[0]
+    attention = block.attention
     i = choose_word(words)
-    x = attention_input(model, hide(words, i))
-    query = attention.w_q(x[i])  # (d_model,) -> (d_k,)
-    keys = attention.w_k(x)  # (T, d_model) -> (T, d_k)
-    values = attention.w_v(x)  # (T, d_model) -> (T, d_v)
+    stream = model.embed(torch.tensor(encode(hide(words, i))))  # -> (T, d_model)
+    x = block.attention_norm(stream)
+    query = x[i] @ attention.w_q.weight.T  # (d_model,) @ (d_model, d_k) -> (d_k,)
+    keys = x @ attention.w_k.weight.T  # (T, d_model) @ (d_model, d_k) -> (T, d_k)
+    values = x @ attention.w_v.weight.T  # (T, d_model) @ (d_model, d_v) -> (T, d_v)
     scores = keys @ query / math.sqrt(len(query))  # (T, d_k) @ (d_k,) -> (T,)
-    output, weights = scaled_dot_product_attention(query[None], keys, values)
-    probabilities, _ = guess_hidden(model, [words], [i])
-    return Flow(
-        words=words,
-        i=i,
-        x=x,
-        query=query,
-        keys=keys,
-        values=values,
-        scores=scores,
-        weights=weights[0],
-        output=output[0],
-        guesses=likeliest(probabilities[0], count=4),
-    )
+    powers = torch.exp(scores)
+    weights = powers / powers.sum()
+    output = weights @ values  # (T,) @ (T, d_v) -> (d_v,)
+
+    # The rest of the model turns the hidden word's vector and the output into a guess.
+    word = stream[i] + attention.w_o(output)
+    word = word + block.feed_forward(block.feed_forward_norm(word))
+    logits = model.output_norm(word) @ model.embedding.weight.T  # (d_model,) -> (V,)
+    probabilities = (logits + model.output_bias).softmax(dim=-1)
+    return Flow(words, i, x, query, keys, values, scores, weights, output, probabilities)

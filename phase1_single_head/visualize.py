@@ -11,21 +11,21 @@ data/processed/attention_weights.pt.
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
+import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from phase1_single_head.models import (
     Flow,
+    as_shown,
     asks,
     choose_word,
     flow_of,
     hide,
     load_single_head_model,
     most_asked,
-    shown,
 )
 from shared import checkpoints, cli, paths
 from shared.attention_utils import normalized_entropy
@@ -34,11 +34,10 @@ from shared.toy_model import weights_of
 from shared.training import Trained
 from shared.visualization_utils import (
     BLUE,
-    GREEN,
     GREY,
     INK,
-    PURPLE,
     QUIET,
+    SIGNED_MAP,
     headline,
     plot_attention,
     save_plot,
@@ -46,94 +45,47 @@ from shared.visualization_utils import (
     weight_colorbar,
 )
 
-SIGNED = LinearSegmentedColormap.from_list(
-    "signed", [PURPLE, "white", GREEN]
-)  # below zero, zero, above
-
 
 def entropy_note(trained: Trained, weights: Tensor, whose: str = "") -> str:
     """Which model, and the normalised entropy of these rows; a sentence of one word has none."""
-    entropy = normalized_entropy(weights).nanmean().item()
-    spread = (
-        f" · normalised entropy{whose} {entropy:.2f} (0: one word, 1: all alike)"
-        if entropy == entropy
-        else ""
-    )
-    return f"one layer, one head, {trained.label}{spread}"
+    note = f"one layer, one head, {trained.label}"
+    entropy = normalized_entropy(weights).nanmean()
+    if entropy.isnan():
+        return note
+    return f"{note} · normalised entropy{whose} {entropy:.2f} (0: one word, 1: all alike)"
+
+
+# ---- the heatmap
 
 
 def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
-    """The attention matrix of the sentence with one word hidden; the title names whom that word
-    asks.
-    """
+    """Returns the weights of the sentence with one word hidden, and a caption."""
     i = choose_word(words)
-    seen = hide(words, i)
-    weights = weights_of(trained.model, seen)[0, 0]
-    title = f'To guess the hidden word, "?" asks {asks(words, weights[i], i)}'
+    weights = weights_of(trained.model, hide(words, i))[0, 0]  # (L, H, T, T) -> (T, T)
     size = min(max(5.6, 0.55 * len(words) + 2), 7.3)
     fig, ax = plt.subplots(figsize=(size + 0.8, size), layout="constrained")
-    plot_attention(weights, shown(seen), ax=ax, annotate=False)
-    for j, weight in enumerate(weights[i].tolist() if len(words) <= 16 else ()):
-        color = "white" if weight > 0.5 else INK
-        ax.text(j + 0.5, i + 0.5, f"{weight:.2f}", ha="center", va="center", color=color, zorder=6)
-    for label in [
-        ax.get_yticklabels()[i],
-        *(ax.get_xticklabels()[j] for j in most_asked(weights[i], i)),
-    ]:
-        label.set_weight("bold")
+    plot_attention(weights, as_shown(hide(words, i)), ax=ax, annotate=False)
     weight_colorbar(fig, ax, shrink=0.7)
-    ax.add_patch(
-        Rectangle(
-            (0, i), len(words), 1, fill=False, edgecolor=INK, linewidth=2.5, clip_on=False, zorder=5
-        )
-    )
+
+    # The row of the hidden word is framed; its numbers, and the words that it asks most, stand out.
+    style = {"fill": False, "edgecolor": INK, "linewidth": 2.5, "clip_on": False, "zorder": 5}
+    ax.add_patch(Rectangle((0, i), len(words), 1, **style))
+    if len(words) <= 16:  # in smaller cells there is no room
+        for j, weight in enumerate(weights[i].tolist()):
+            style = {"ha": "center", "va": "center", "zorder": 6}
+            color = "white" if weight > 0.5 else INK
+            ax.text(j + 0.5, i + 0.5, f"{weight:.2f}", color=color, **style)
+    ax.get_yticklabels()[i].set_weight("bold")
+    for j in most_asked(weights[i], i):
+        ax.get_xticklabels()[j].set_weight("bold")
+
+    title = f'To guess the hidden word, "?" asks {asks(words, weights[i], i)}'
     headline(fig, title, entropy_note(trained, weights))
-    rows = (
-        'Each row shows where one word takes its output from, and sums to 1; that of "?" is framed.'
-    )
-    return fig, f"{title}. {rows}"
+    reading = "Each row shows where one word takes its output from, and sums to 1"
+    return fig, f'{title}. {reading}; that of "?" is framed.'
 
 
-def size(vectors: Tensor) -> str:
-    """The shape as a reader writes it: "(6, 64)", "(64)"."""
-    return f"({', '.join(str(length) for length in vectors.shape)})"
-
-
-def matrix(name: str, given: Tensor, made: Tensor) -> str:
-    """The matrix that makes one vector of the other, with its size: "W_q (64 × 64)"."""
-    return f"{name} ({given.size(-1)} × {made.size(-1)})"
-
-
-def head(ax: Axes, step: str, what: str) -> Axes:
-    """Over a panel: the step, if one begins here, and what the panel shows, with its size."""
-    ax.set_title(f"{step}\n", loc="left", fontsize=12, weight="bold", linespacing=1.6)
-    ax.annotate(
-        what, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", color=QUIET
-    )
-    return ax
-
-
-def stripes(ax: Axes, vectors: Tensor) -> Axes:
-    """Vectors (n, d), one above the other: a stripe for each number."""
-    limit = vectors.abs().max().item()
-    colors = {"cmap": SIGNED, "vmin": -limit, "vmax": limit}
-    ax.imshow(vectors.numpy(), aspect="auto", interpolation="nearest", **colors)
-    ax.set(xticks=[], yticks=[])
-    ax.tick_params(length=0)
-    return ax
-
-
-def bars(ax: Axes, names: Sequence[str], values: Sequence[float], colors: Sequence[str]) -> Axes:
-    """A bar for each name, the first on top, its number at its end."""
-    rows = range(len(names))
-    drawn = ax.barh(rows, values, 0.6, color=colors)
-    ax.bar_label(drawn, [f"{value:z.2f}" for value in values], padding=3)
-    ax.set_yticks(rows, names)
-    ax.set(xticks=[], ylim=(len(names) - 0.5, -0.5))
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
-    ax.margins(x=0.5)
-    return ax
+# ---- the flow
 
 
 LAYOUT = [
@@ -143,8 +95,8 @@ LAYOUT = [
     [".", "guess", "guess", "."],
 ]
 STEPS = (
-    "The vector x of the hidden word, its query against all keys, scores, weights, weighted values, "
-    "their sum, and the likeliest words."
+    "The vector x of the hidden word, its query against all keys, scores, weights, weighted "
+    "values, their sum, and the likeliest words."
 )
 LEFT, RIGHT, BOTTOM = (0, 0.5), (1, 0.5), (0.5, 0)  # middles of a panel's sides, as shares of it
 ARROWS = (  # from a side of one panel to a point of another: where there is a product or a sum
@@ -160,6 +112,71 @@ ARROWS = (  # from a side of one panel to a point of another: where there is a p
 )
 
 
+def shape_text(vectors: Tensor) -> str:
+    """The shape as a reader writes it: "(6, 64)", "(64)"."""
+    return f"({', '.join(str(length) for length in vectors.shape)})"
+
+
+def label_panel(ax: Axes, what: str, step: str = "") -> None:
+    """Over a panel: the step, if one begins here, and what the panel shows."""
+    ax.set_title(f"{step}\n", loc="left", fontsize=12, weight="bold", linespacing=1.6)
+    place = {"xytext": (0, 5), "xycoords": "axes fraction", "textcoords": "offset points"}
+    ax.annotate(what, (0, 1), color=QUIET, **place)
+
+
+def draw_stripes(ax: Axes, name: str, vectors: Tensor, more: str = "", step: str = "") -> None:
+    """Vectors (n, d), one above the other, or one (d,): a stripe for each number."""
+    limit = vectors.abs().max().item()
+    image = torch.atleast_2d(vectors).numpy()
+    colors = {"cmap": SIGNED_MAP, "vmin": -limit, "vmax": limit}
+    ax.imshow(image, aspect="auto", interpolation="nearest", **colors)
+    ax.set(xticks=[], yticks=[])
+    ax.tick_params(length=0)
+    label_panel(ax, f"{name} {shape_text(vectors)}{more}", step)
+
+
+def draw_named_bars(
+    ax: Axes, names: Sequence[str], values: Sequence[float], colors: Sequence[str]
+) -> None:
+    """A bar for each name, the first on top, its number at its end."""
+    rows = range(len(names))
+    bars = ax.barh(rows, values, 0.6, color=colors)
+    ax.bar_label(bars, [f"{value:z.2f}" for value in values], padding=3)
+    ax.set_yticks(rows, names)
+    ax.set(xticks=[], ylim=(len(names) - 0.5, -0.5))
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.margins(x=0.5)
+
+
+def draw_panels(axes: Mapping[str, Axes], flow: Flow) -> None:
+    """Every tensor on the way from the hidden word to the guess; the two words asked are blue."""
+    count = len(flow.words)
+    colors = [BLUE if j in flow.asked else GREY for j in range(count)]
+    d_model, d_k, d_v = flow.x.size(1), flow.keys.size(1), flow.values.size(1)
+    draw_stripes(axes["x"], 'x of "?"', flow.x[flow.i])
+    draw_stripes(axes["query"], "query", flow.query, f": W_q ({d_model} × {d_k})", "1  Ask")
+    draw_stripes(axes["words"], "x of all", flow.x)
+    axes["words"].set_yticks(range(count), token_labels(flow.seen))
+    draw_stripes(axes["keys"], "keys", flow.keys, f": W_k ({d_model} × {d_k})")
+
+    draw_named_bars(axes["scores"], [""] * count, flow.scores.tolist(), colors)
+    label_panel(axes["scores"], f"scores {shape_text(flow.scores)}: q · k / √{d_k}")
+    draw_named_bars(axes["weights"], flow.seen, flow.weights.tolist(), colors)
+    label_panel(axes["weights"], f"weights {shape_text(flow.weights)}: softmax", "2  Weigh")
+
+    draw_stripes(axes["values"], "values", flow.values, f": W_v ({d_model} × {d_v})", "3  Mix")
+    weighted = flow.weights[:, None] * flow.values  # (T, 1) * (T, d_v) -> (T, d_v)
+    draw_stripes(axes["weighted"], "weight × value", weighted)
+    draw_stripes(axes["output"], "output", flow.output, ": their sum")
+    axes["output"].set_box_aspect(0.12)  # as flat as a row
+
+    words = [word for word, _ in flow.guesses]
+    chances = [chance for _, chance in flow.guesses]
+    draw_named_bars(axes["guess"], words, chances, [BLUE, GREY, GREY, GREY])
+    label_panel(axes["guess"], "the rest of the model", "4  Guess")
+
+
 def draw_arrows(axes: Mapping[str, Axes]) -> None:
     """From panel to panel, as the numbers go."""
     style = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.2, "shrinkA": 3, "shrinkB": 3}
@@ -168,57 +185,20 @@ def draw_arrows(axes: Mapping[str, Axes]) -> None:
         axes[start].annotate("", there, here, arrowprops=style, **coordinates)
 
 
-def draw_asking(axes: Mapping[str, Axes], flow: Flow, colors: Sequence[str]) -> None:
-    """From the words to the weights: the query of the hidden word against the key of each."""
-    x, rows = flow.x[flow.i], range(len(flow.words))
-    head(axes["x"], "", f'x of "?" {size(x)}')
-    stripes(axes["x"], x[None])  # (d_model,) -> (1, d_model)
-    head(axes["query"], "1  Ask", f"query {size(flow.query)}: {matrix('W_q', x, flow.query)}")
-    stripes(axes["query"], flow.query[None])  # (d_k,) -> (1, d_k)
-    head(axes["words"], "", f"x of all {size(flow.x)}")
-    stripes(axes["words"], flow.x).set_yticks(rows, token_labels(flow.seen))
-    head(axes["keys"], "", f"keys {size(flow.keys)}: {matrix('W_k', x, flow.keys)}")
-    stripes(axes["keys"], flow.keys)
-    head(axes["scores"], "", f"scores {size(flow.scores)}: q · k / √{len(flow.query)}")
-    bars(axes["scores"], ["" for _ in rows], flow.scores.tolist(), colors)
-    head(axes["weights"], "2  Weigh", f"weights {size(flow.weights)}: softmax")
-    bars(axes["weights"], flow.seen, flow.weights.tolist(), colors)
-
-
-def draw_mixing(axes: Mapping[str, Axes], flow: Flow) -> None:
-    """From the values to the guess: each value times its weight, their sum, the likeliest words."""
-    head(
-        axes["values"],
-        "3  Mix",
-        f"values {size(flow.values)}: {matrix('W_v', flow.x, flow.values)}",
-    )
-    stripes(axes["values"], flow.values)
-    weighted = flow.weights[:, None] * flow.values  # (T, 1) * (T, d_v) -> (T, d_v)
-    head(axes["weighted"], "", f"weight × value {size(weighted)}")
-    stripes(axes["weighted"], weighted)
-    head(axes["output"], "", f"output {size(flow.output)}: their sum")
-    stripes(axes["output"], flow.output[None])  # (d_v,) -> (1, d_v)
-    axes["output"].set_box_aspect(0.12)  # as flat as a row
-    words = [word for word, _ in flow.guesses]
-    chances = [probability for _, probability in flow.guesses]
-    head(axes["guess"], "4  Guess", "the rest of the model")
-    bars(axes["guess"], words, chances, [BLUE] + [GREY] * len(words))
-
-
 def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
-    """The way of the hidden word, from its vector to the guess; the two words asked most are blue."""
-    flow, n = flow_of(trained, words), len(words)
-    colors = [BLUE if j in flow.asked else GREY for j in range(n)]
+    """Returns the way of the hidden word from its vector to the guess, and a caption."""
+    flow = flow_of(trained, words)
+    n = len(words)
     sizes = {"figsize": (9.6, 4.6 + 0.5 * n), "height_ratios": (0.8, n, n, 3)}
     fig, axes = plt.subplot_mosaic(LAYOUT, layout="constrained", **sizes)
     fig.get_layout_engine().set(wspace=0.06)  # room for the arrows
-    draw_asking(axes, flow, colors)
-    draw_mixing(axes, flow)
+    draw_panels(axes, flow)
     draw_arrows(axes)
     guess, _ = flow.guesses[0]
     word = words[flow.i]
-    truth = "" if guess == word else f'; it was "{word}"'
-    title = f'Four steps lead from "?" to the guess "{guess}"{truth}'
+    title = f'Four steps lead from "?" to the guess "{guess}"'
+    if guess != word:
+        title += f'; it was "{word}"'
     note = entropy_note(trained, flow.weights, ' of the row of "?"')
     headline(fig, title, f"a stripe: one number of a vector, purple below 0, green above\n{note}")
     return fig, f"{title}. {STEPS}"
@@ -228,11 +208,10 @@ def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     trained = load_single_head_model(options)
-    saved = {
-        text: weights_of(trained.model, tokenize(text))[0, 0] for text in options.all_sentences
-    }
-    path = options.output_dir / paths.PROCESSED / "attention_weights.pt"
-    checkpoints.save_tensors(saved, path)
+    saved = {}
+    for text in options.all_sentences:
+        saved[text] = weights_of(trained.model, tokenize(text))[0, 0]
+    checkpoints.save_tensors(saved, options.output_dir / paths.PROCESSED / "attention_weights.pt")
     figure, caption = draw_heatmap(trained, options.words)
     save_plot(options, "phase1/attention_heatmap", figure, caption)
     save_plot(options, "phase1/qkv_flow", *draw_flow(trained, options.words))

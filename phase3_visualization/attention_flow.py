@@ -20,7 +20,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase1_single_head.models import choose_word, hide, most_asked, shown
+from phase1_single_head.models import as_shown, choose_word, hide, most_asked
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.layers.rollout import shares_on_paths
@@ -122,7 +122,7 @@ def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
         others = most_asked(arrived, hidden)
         source = others[0] if others else hidden
         sources.append(source)
-        charts.shares_down(ax, shares, shown(seen), BLUE, marked=source)
+        charts.shares_down(ax, shares, as_shown(seen), BLUE, marked=source)
         ax.set_title(name, loc="left", fontsize=13)
     last, by_rollout = sources[-2:]
     finding = f'The last layer looks most at "{words[last]}"; by rollout most comes from '
@@ -134,7 +134,7 @@ def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
         "grey: stays in its place · bold: the most, the hidden word itself aside"
     )
     headline(fig, finding, note)
-    sentence = " ".join(shown(seen))
+    sentence = " ".join(as_shown(seen))
     how = "layer by layer and through all layers"
     return fig, f'{finding}: the hidden word of "{sentence}", {how}.'
 

@@ -11,8 +11,11 @@ other.
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from phase1_single_head.models import RECIPE as SINGLE_HEAD
-from phase1_single_head.models import load_single_head_model, make_single_head
+from phase1_single_head.models import (
+    SINGLE_HEAD_RECIPE,
+    load_single_head_model,
+    make_single_head,
+)
 from phase2_multi_head.models import ONE_LAYER_RECIPE, load_multi_head_model, load_one_layer_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import charts, checkpoints, training
@@ -63,7 +66,7 @@ def measure(run: Run) -> Numbers:
     excess = {name: excess_loss(trained.logits, asked) for name, trained in models.items()}
     for name, loss in excess.items():
         numbers[f"{name}, excess loss"] = loss
-    early_one = excess_early(SINGLE_HEAD, make_single_head, run, asked)
+    early_one = excess_early(SINGLE_HEAD_RECIPE, make_single_head, run, asked)
     early_four = excess_early(ONE_LAYER_RECIPE, MultiHeadAttention, run, asked)
     left = early_four / early_one
     numbers[f"of one head's excess four heads leave after {EARLY} steps"] = left

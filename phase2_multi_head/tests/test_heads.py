@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from phase1_single_head.models import RECIPE
+from phase1_single_head.models import SINGLE_HEAD_RECIPE
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head import visualize
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
@@ -149,7 +149,7 @@ def test_output_projection_folds_for_one_head_alone():
 
 def test_models_differ_in_what_their_experiment_says_and_in_nothing_else():
     one, four, deep = (
-        replace(r, name="", stages=()) for r in (RECIPE, ONE_LAYER_RECIPE, DEEP_RECIPE)
+        replace(r, name="", stages=()) for r in (SINGLE_HEAD_RECIPE, ONE_LAYER_RECIPE, DEEP_RECIPE)
     )
     assert replace(one, num_heads=4) == four
     assert replace(four, num_layers=2, matrix_decay=deep.matrix_decay) == deep
