@@ -109,9 +109,8 @@ def merge_heads(x: Tensor) -> Tensor:
         x.transpose(1, 2).flatten(start_dim=2) => x.mean(dim=1)
         x.transpose(1, 2).flatten(start_dim=2) => x.sum(dim=1)
     """
-    return x.transpose(1, 2).flatten(
-        start_dim=2
-    )  # (B, H, T, d_v) -> (B, T, H, d_v) -> (B, T, H * d_v)
+    # (B, H, T, d_v) -> (B, T, H, d_v) -> (B, T, H * d_v)
+    return x.transpose(1, 2).flatten(start_dim=2)
 
 
 IN_HEADS = (
@@ -128,8 +127,7 @@ IN_HEADS = (
 
 
 def multi_head_cases() -> list[Case]:
-    """As many sequences as heads once: there a mask without an axis for the heads runs, on the
-    wrong axis."""
+    """There are as many sequences as heads once: there a mask without an axis for heads runs."""
     two, three = draw((2, 5, 21), (3, 5, 21))
     w_q, *others = draw(*4 * [(21, 21)], seed=1)
     return [
@@ -200,24 +198,25 @@ def multi_head_attention(
     blurred one
         @ w_o, weights) => @ w_o, weights.mean(dim=1))
     """
-    query, key, value = (
-        split_heads(x @ w, num_heads) for w in (w_q, w_k, w_v)
-    )  # (B, T, d_model) -> (B, H, T, d_k)
-    visible = (
-        None if mask is None else mask[:, None, None, :]
-    )  # (B, T) -> (B, 1, 1, T): keys, for all heads, queries
+    query = split_heads(x @ w_q, num_heads)  # -> (B, H, T, d_k)
+    key = split_heads(x @ w_k, num_heads)
+    value = split_heads(x @ w_v, num_heads)
+    # Keys are hidden, from all heads and queries: (B, T) -> (B, 1, 1, T).
+    visible = None if mask is None else mask[:, None, None, :]
     heads, weights = attend(query, key, value, visible)
     return merge_heads(heads) @ w_o, weights  # (B, H, T, d_k) -> (B, T, d_model)
 
 
-@exercise(
-    "query, key, value",
-    lambda: [
-        Case(f"{h} heads of {d_k}", (*draw((2, 5, h * d_k), (h * d_k, 3 * h * d_k)), h))
-        for h, d_k in SIZES
-    ],
-    SPLIT_UP,
-)
+def fused_cases() -> list[Case]:
+    """B = 2, T = 5."""
+    cases = []
+    for h, d_k in SIZES:
+        x, w_qkv = draw((2, 5, h * d_k), (h * d_k, 3 * h * d_k))
+        cases.append(Case(f"{h} heads of {d_k}", (x, w_qkv, h)))
+    return cases
+
+
+@exercise("query, key, value", fused_cases, SPLIT_UP)
 def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """
     Three times as many columns make three vectors at once, side by side. Cut in three first, then
@@ -290,9 +289,8 @@ def grouped_query_attention(
         and value.repeat_interleave(shared_by, dim=0) => value[:1].repeat(len(query), 1, 1)
     """
     shared_by = query.size(0) // key.size(0)  # H / G
-    key = key.repeat_interleave(
-        shared_by, dim=0
-    )  # (G, T_k, d_k) -> (H, T_k, d_k): heads 0 0 0 1 1 1
+    # Query heads read the key-value heads 0 0 0 1 1 1.
+    key = key.repeat_interleave(shared_by, dim=0)  # (G, T_k, d_k) -> (H, T_k, d_k)
     value = value.repeat_interleave(shared_by, dim=0)  # (G, T_k, d_v) -> (H, T_k, d_v)
     return attend(query, key, value, mask)
 
@@ -303,8 +301,7 @@ def causal_mask(length: int) -> Tensor:
 
 
 def half(x: Tensor) -> Tensor:
-    """As dropout of 0.5, but a number decides by its own size whether it goes: so each call drops
-    the same ones."""
+    """As dropout of 0.5, but each call drops the same numbers: their own size decides."""
     stays = (8 * x).floor() % 2 == 0
     return torch.where(stays, 2 * x, 0.0)
 
@@ -314,11 +311,12 @@ def block_cases() -> list[Case]:
     x, w_1, w_2, *projections = draw((5, 6), (6, 11), (11, 6), *4 * [(6, 6)])
 
     def attention(x: Tensor, mask: Tensor | None) -> Pair:
-        query, key, value = (
-            split_heads((x @ w)[None], 2) for w in projections[:3]
-        )  # (T, d_model) -> (1, H, T, d_k)
+        w_q, w_k, w_v, w_o = projections
+        query = split_heads((x @ w_q)[None], 2)  # (T, d_model) -> (1, H, T, d_k)
+        key = split_heads((x @ w_k)[None], 2)
+        value = split_heads((x @ w_v)[None], 2)
         heads, weights = attend(query, key, value, mask)
-        return merge_heads(heads)[0] @ projections[3], weights[0]
+        return merge_heads(heads)[0] @ w_o, weights[0]
 
     even = torch.where(torch.arange(5)[:, None] == 3, 0.3 + 0.001 * x, x)
     return [
@@ -465,10 +463,8 @@ def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> Pair:
     """
     scores = x @ query / math.sqrt(len(query))  # (B, T, d_model) @ (d_model,) -> (B, T)
     weights = masked_softmax(scores, mask)
-    pooled = (weights[:, None, :] @ x).squeeze(
-        1
-    )  # (B, 1, T) @ (B, T, d_model) -> (B, 1, d_model) -> (B, d_model)
-    return pooled, weights
+    pooled = weights[:, None, :] @ x  # (B, 1, T) @ (B, T, d_model) -> (B, 1, d_model)
+    return pooled.squeeze(1), weights
 
 
 EXERCISES = (

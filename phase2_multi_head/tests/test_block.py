@@ -1,5 +1,4 @@
-"""The block step by step, by parts, with dropout and with its norms behind; rank collapse against
-worked numbers.
+"""The block step by step, with dropout and with its norms behind; rank collapse by worked numbers.
 
 The block in its transformer: test_oracles.py.
 """
@@ -12,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from phase2_multi_head.block import post_norm, rank_collapse
-from phase2_multi_head.block.block_by_parts import LAYERS, PostNormBlock, steps
+from phase2_multi_head.block.block_by_parts import LAYERS_BY_PARTS, PostNormBlock, steps
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.attention_checks import torch_twin
 from shared.attention_utils import causal_mask, padding_mask
@@ -21,9 +20,7 @@ from shared.toy_model import Block, ToyTransformer
 
 
 def new_block(kind=Block, **more):
-    """d_model 21, 3 heads of 7; the norms have weights of their own, so that none can stand for
-    another.
-    """
+    """d_model 21, 3 heads of 7; the norms have weights of their own, so that no two are alike."""
     torch.manual_seed(0)
     block = kind(21, MultiHeadAttention(21, 3), **more).double()
     for norm in (block.attention_norm, block.feed_forward_norm):
@@ -41,24 +38,18 @@ def test_steps_lead_through_the_block():
     found = steps(block, x, mask)
     near(found["what goes out"], block(x, mask)[0])
     near(found["   attention reads"], block.attention_norm(x))
-    near(found["x + attention"], x + found["   attention adds"])
-    near(
-        found["   feed-forward adds"],
-        block.feed_forward(block.feed_forward_norm(found["x + attention"])),
-    )
-    assert (
-        found["   hidden, after ReLU"].shape == (2, 5, 42)
-        and found["   hidden, after ReLU"].min() == 0
-    )
+    stream = found["x + attention"]
+    near(stream, x + found["   attention adds"])
+    near(found["   feed-forward adds"], block.feed_forward(block.feed_forward_norm(stream)))
+    hidden = found["   hidden, after ReLU"]
+    assert hidden.shape == (2, 5, 42) and hidden.min() == 0
 
 
 # ---- dropout, and where the norm stands
 
 
 def test_without_dropout_not_a_bit_is_changed_and_nothing_is_drawn():
-    """As the block was before it had dropout: the same numbers in training, the same names, the
-    same random state.
-    """
+    """The same numbers, names and random state as before the block had dropout."""
     block, x = new_block().train(), words(2, 5, 21)
     state = torch.get_rng_state()
     output, _ = block(x)
@@ -75,34 +66,20 @@ def test_dropout_is_off_when_the_model_is_used(kind):
     near(block(x), new_block(kind)(x))
 
 
-def dropped_share(added, wanted, share):
-    """How many of the numbers are 0; all others must be what is wanted, divided by the share that
-    is kept.
-    """
+@pytest.mark.parametrize("part", ["attention", "feed_forward"])
+def test_dropout_is_of_what_a_sub_layer_adds_and_not_of_the_stream(part):
+    """The other sub-layer is silenced: each number that this one adds is 0 or 1/0.6 of itself."""
+    block, x = new_block(dropout=0.4).train(), words(7, 11, 21)
+    if part == "attention":
+        silent, (wanted, _) = block.feed_forward[2], block.attention(block.attention_norm(x))
+    else:
+        silent, wanted = block.attention.w_o, block.feed_forward(block.feed_forward_norm(x))
+    nn.init.zeros_(silent.weight)
+    nn.init.zeros_(silent.bias)
+    added = block(x)[0] - x
     gone = added.abs() < 1e-9
-    near(added.masked_fill(gone, 0), (wanted / (1 - share)).masked_fill(gone, 0))
-    return gone.double().mean().item()
-
-
-def test_dropout_is_of_what_attention_adds_and_not_of_the_stream():
-    """The other sub-layer is silenced, so that one addition is left: each number of it is 0 or
-    1/0.6 of itself.
-    """
-    block, x = new_block(dropout=0.4).train(), words(7, 11, 21)
-    nn.init.zeros_(block.feed_forward[2].weight)
-    nn.init.zeros_(block.feed_forward[2].bias)
-    output, weights = block(x)
-    found, before = block.attention(block.attention_norm(x))
-    assert 0.35 < dropped_share(output - x, found, 0.4) < 0.45  # why: 1,617 draws
-    near(weights, before)
-
-
-def test_dropout_is_of_what_the_feed_forward_network_adds():
-    block, x = new_block(dropout=0.4).train(), words(7, 11, 21)
-    nn.init.zeros_(block.attention.w_o.weight)
-    nn.init.zeros_(block.attention.w_o.bias)
-    computed = block.feed_forward(block.feed_forward_norm(x))
-    assert 0.35 < dropped_share(block(x)[0] - x, computed, 0.4) < 0.45  # why: 1,617 draws
+    near(added.masked_fill(gone, 0), (wanted / 0.6).masked_fill(gone, 0))
+    assert 0.35 < gone.double().mean() < 0.45  # why: 1,617 draws
 
 
 def test_a_post_norm_block_drops_what_is_added_before_it_normalises():
@@ -116,9 +93,8 @@ def test_a_post_norm_block_drops_what_is_added_before_it_normalises():
 
 def torch_layer(block, *, norm_first):
     """PyTorch's own layer with the weights of a block."""
-    layer = nn.TransformerEncoderLayer(
-        21, 3, 42, dropout=0.0, batch_first=True, norm_first=norm_first
-    ).double()
+    more = {"dropout": 0.0, "batch_first": True, "norm_first": norm_first}
+    layer = nn.TransformerEncoderLayer(21, 3, 42, **more).double()
     layer.self_attn = torch_twin(block.attention)
     layer.norm1.load_state_dict(block.attention_norm.state_dict())
     layer.norm2.load_state_dict(block.feed_forward_norm.state_dict())
@@ -131,76 +107,64 @@ def torch_layer(block, *, norm_first):
 def test_a_block_is_the_layer_of_pytorch_with_its_norm_before_or_behind(kind, norm_first):
     block, x, upstream = new_block(kind), words(2, 5, 21).requires_grad_(), words(2, 5, 21).flip(0)
     real = padding_mask(torch.tensor([5, 3]), 5)
-    theirs = torch_layer(block, norm_first=norm_first)
-    found = block(x, real)[0]
-    expected = theirs(x, src_key_padding_mask=~real[:, 0, 0])
+    found, _ = block(x, real)
+    expected = torch_layer(block, norm_first=norm_first)(x, src_key_padding_mask=~real[:, 0, 0])
     near(found, expected)
-    near(*(torch.autograd.grad(output, x, upstream)[0] for output in (found, expected)))
+    slope = torch.autograd.grad(found, x, upstream)
+    near(slope, torch.autograd.grad(expected, x, upstream))
 
 
 def test_models_with_the_norm_before_and_behind_start_from_the_same_weights():
-    before, behind = (post_norm.new_model(kind, seed=7) for kind in (Block, PostNormBlock))
-    for (name, one), (_, other) in zip(
-        before.named_parameters(), behind.named_parameters(), strict=True
-    ):
-        assert torch.equal(one, other), name
-    assert {type(block) for block in behind.blocks} == {PostNormBlock}
     torch.manual_seed(7)
     theirs = ToyTransformer(make_attention=MultiHeadAttention).state_dict()
-    for name, parameter in before.state_dict().items():
-        assert torch.equal(parameter, theirs[name]), "the model that all scripts share"
+    for kind in (Block, PostNormBlock):
+        model = post_norm.model_of(kind, seed=7).model
+        assert {type(block) for block in model.blocks} == {kind}
+        for name, parameter in model.state_dict().items():
+            assert torch.equal(parameter, theirs[name]), "the model that all scripts share"
 
 
 def test_rates_from_the_top_fall_as_those_of_a_cycle_do():
     shares = [post_norm.from_the_top(step, 100) for step in range(100)]
     assert shares[0] == 1 and shares[50] == pytest.approx(0.5) and 0 < shares[99] < 0.001
-    assert sorted(shares, reverse=True) == shares
+
+
+# ---- layers by their parts
 
 
 def test_layers_are_made_of_the_parts_that_they_name():
     block, x = new_block(), words(2, 5, 21)
-    attend, feed, norms = (
-        block.attention,
-        block.feed_forward,
-        (block.attention_norm, block.feed_forward_norm),
-    )
+    found, _ = block.attention(block.attention_norm(x))
     expected = {
-        "attention alone": attend(x)[0],
-        "attention, feed-forward": feed(attend(x)[0]),
-        "block without residual": feed(norms[1](attend(norms[0](x))[0])),
-        "attention + residual": x + attend(x)[0],
+        "attention alone": block.attention(x)[0],
+        "block without residual": block.feed_forward(block.feed_forward_norm(found)),
+        "attention + residual": x + block.attention(x)[0],
         "whole block": block(x)[0],
     }
-    for name, layer in LAYERS.items():
+    for name, layer in LAYERS_BY_PARTS.items():
         near(layer(block, x), expected[name])
 
 
-def test_distance_to_rank_one_worked_by_hand():
-    distance = rank_collapse.distance_to_rank_one
-    by_hand = {
-        1 / math.sqrt(2): [[1.0, 0.0], [0.0, 1.0]],  # mean (½, ½): 1 of the squares is left of 2
-        1.0: [[3.0, -4.0], [-3.0, 4.0]],  # mean 0: nothing is alike
-        math.sqrt(2 / 10): [
-            [1.0, 2.0],
-            [1.0, 0.0],
-            [1.0, 1.0],
-            [1.0, 1.0],
-        ],  # mean (1, 1): 2 left of 10
-    }
-    for expected, x in by_hand.items():
-        assert distance(torch.tensor(x, dtype=torch.float64)).item() == pytest.approx(
-            expected, rel=1e-14
-        )
-    assert distance(words(1, 7).expand(5, 7)) < 1e-15 and distance(torch.zeros(5, 7)) == 0
-    assert distance(words(5, 1) @ words(1, 7)) > 0.3, (
-        "rank one, but the rows are multiples: not all words alike"
-    )
+@pytest.mark.parametrize(
+    ("share", "x"),
+    [
+        (1 / 2, [[1.0, 0.0], [0.0, 1.0]]),  # mean (½, ½): 1 of the squares is left of 2
+        (1, [[3.0, -4.0], [-3.0, 4.0]]),  # mean 0: nothing is alike
+        (2 / 10, [[1.0, 2.0], [1.0, 0.0], [1.0, 1.0], [1.0, 1.0]]),  # mean (1, 1): 2 left of 10
+        (0, [[0.0, 0.0], [0.0, 0.0]]),
+        (0, [[0.1, 0.3], [0.1, 0.3]]),
+        (1 / 10, [[1.0, 1.0], [2.0, 2.0]]),  # rank one, but multiples: not all words alike
+    ],
+)
+def test_distance_to_rank_one_worked_by_hand(share, x):
+    distance = rank_collapse.distance_to_rank_one(torch.tensor(x, dtype=torch.float64))
+    near(distance.item(), math.sqrt(share))
 
 
 @pytest.mark.parametrize("initial", rank_collapse.INITIAL)
 def test_without_residual_the_words_become_alike_sooner(initial):
     x, blocks = rank_collapse.new_stack(initial, seed=1000)
-    for name, layer in LAYERS.items():
+    for name, layer in LAYERS_BY_PARTS.items():
         run = rank_collapse.distances(x, blocks[:6], layer)
         assert len(run) == 7 and run[0] == rank_collapse.distance_to_rank_one(x).item()
         if name in ("attention + residual", "whole block"):
@@ -210,20 +174,12 @@ def test_without_residual_the_words_become_alike_sooner(initial):
 
 
 def test_two_words_of_one_number_are_cubed():
-    """Words m ± e, weights a number each: the outputs are w_o w_v (m ± e tanh(w_q w_k (m ± e) e)),
-    so ± e³ is left.
-    """
+    """Of words m ± e only ± e³ is left: outputs are w_o w_v (m ± e tanh(w_q w_k (m ± e) e))."""
     attention, e = MultiHeadAttention(1, 1, bias=False).double(), 1e-3
-    for linear, weight in zip(
-        (attention.w_q, attention.w_k, attention.w_v, attention.w_o), (2, 3, 5, 7), strict=True
-    ):
-        nn.init.constant_(linear.weight, weight)
+    for name, weight in {"w_q": 2, "w_k": 3, "w_v": 5, "w_o": 7}.items():
+        nn.init.constant_(getattr(attention, name).weight, weight)
     output, _ = attention(torch.tensor([[[0.25 + e], [0.25 - e]]], dtype=torch.float64))
-    near(
-        output[0, 0] - output[0, 1],
-        torch.tensor([2 * 5 * 7 * 2 * 3 * e**3], dtype=torch.float64),
-        share=1e-4,
-    )
+    near((output[0, 0] - output[0, 1]).item(), 2 * 5 * 7 * 2 * 3 * e**3, share=1e-4)
 
 
 def test_xavier_reaches_the_matrices_and_leaves_the_norms():
