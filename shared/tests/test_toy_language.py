@@ -1,7 +1,6 @@
-"""The toy language and its model: gold relations, probabilities by hand and by counting, made
-heads, files, padding.
-"""
+"""The toy language and its model: relations, probabilities by hand and by counting, made heads."""
 
+import itertools
 import math
 import random
 from collections import Counter
@@ -36,6 +35,7 @@ from shared.toy_language import (
 from shared.toy_model import ToyTransformer, in_double, sinusoidal_positions, weights_of
 
 TOY_WORDS = TOY_SENTENCE.split()
+LONG = "quietly those big red dogs beside the soft barn slept again in a bed"
 
 
 def words_of(sentence):
@@ -51,22 +51,17 @@ def sampled(seed, count):
 
 
 def test_gold_relations_are_those_that_the_order_of_words_shows():
-    """The sampler notes them while it draws; with_relations reads them off. And no fixed offset is
-    a good guess.
-    """
+    """The sampler notes them while it draws; with_relations reads them off."""
     distances = {name: set() for name in RELATIONS}
     for sentence in training.corpus()[1]:
         assert scores.with_relations(sentence.words) == sentence
         for name, pairs in sentence.relations.items():
             distances[name] |= {target - source for source, target in pairs}
-    assert all(len(distances[name]) >= 3 for name in RELATIONS[:3])
-    sentence = scores.with_relations(
-        words_of("quietly those big red dogs beside the soft barn slept in a bed")
-    )
-    assert sentence.relations == {
-        "determiner-noun": ((1, 4), (6, 8), (11, 12)),
+    assert all(len(distances[name]) >= 3 for name in RELATIONS[:3]), "no fixed offset is right"
+    assert scores.with_relations(words_of(LONG)).relations == {
+        "determiner-noun": ((1, 4), (6, 8), (12, 13)),
         "verb-subject": ((9, 4),),
-        "verb-place": ((9, 12),),
+        "verb-place": ((9, 13),),
         "adjective-noun": ((2, 4), (3, 4), (7, 8)),
     }
     for words in (["on", "quietly"], words_of("mat the on sat cat the")):
@@ -96,9 +91,8 @@ def test_a_sentence_that_cannot_be_read_is_answered_with_what_is_wrong(text, mes
 
 
 def test_sentences_are_read_as_people_and_their_editors_write_them(tmp_path):
-    assert (
-        tokenize("The cat, sat on the MAT.") == TOY_WORDS == toy_language.decode(encode(TOY_WORDS))
-    )
+    assert tokenize("The cat, sat on the MAT.") == TOY_WORDS
+    assert toy_language.decode(encode(TOY_WORDS)) == TOY_WORDS
     assert len(tokenize("the " * 32)) == 32
     assert toy_language.read_sentences(str(paths.TOY_SEQUENCES))[0] == TOY_SENTENCE
     file = tmp_path / "sentences.txt"
@@ -117,21 +111,17 @@ def test_sentences_are_read_as_people_and_their_editors_write_them(tmp_path):
 
 
 def test_sentence_probability_worked_by_hand(monkeypatch):
-    monkeypatch.setattr(
-        toy_language, "PLURAL_CHANCE", 0.2
-    )  # even chances would hide which is which
-    monkeypatch.setattr(
-        best_reader, "noun_phrase_probability", best_reader.noun_phrase_probability.__wrapped__
-    )  # no cache
+    monkeypatch.setattr(best_reader, "PLURAL_CHANCE", 0.2)  # even chances hide which is which
+    uncached = best_reader.noun_phrase_probability.__wrapped__
+    monkeypatch.setattr(best_reader, "noun_phrase_probability", uncached)
     bare = (0.8 / 5) * 0.5 / 3  # number and determiner, no adjective, one noun of three
     near(math.exp(sentence_log_probability(TOY_WORDS)), 0.8**3 * 0.7 * bare**2 / 12)
-    subject = (
-        (0.2 / 5) * 0.2 / (7 * 6) / 3
-    )  # two adjectives, the second one of the six that are left
+    two_adjectives = 0.2 / (7 * 6)  # the second is one of the six that are left
+    subject = (0.2 / 5) * two_adjectives / 3
     attractor = (0.8 / 5) * 0.3 / 7 / 3 / 6  # one adjective; a class of places first, one of six
-    words = words_of("quietly those big red dogs beside the soft barn slept again in a bed")
     adverbs = (0.2 / 5) ** 2 * 0.8
-    near(math.exp(sentence_log_probability(words)), adverbs * 0.3 * subject * attractor * bare / 12)
+    expected = adverbs * 0.3 * subject * attractor * bare / 12
+    near(math.exp(sentence_log_probability(words_of(LONG))), expected)
 
 
 @pytest.mark.parametrize(
@@ -157,16 +147,11 @@ def test_the_sampler_draws_what_the_grammar_says_as_often_as_it_says():
     """Lengths and the noun after "every", among many sentences, against the exact shares."""
     drawn = sampled(11, 20_000)
     assert all(sentence_log_probability(words) > -math.inf for words in drawn[:2000])
-    one_of_each_class = ("sat on the mat", "swam in the lake", "turned near a park", "lay on a bed")
-    nouns = (
-        sum(
-            hidden_word_distribution(["every", "?", *rest.split()], 1) for rest in one_of_each_class
-        )
-        / 4
-    )
-    seen = Counter(
-        words[1] for words in drawn if words[0] == "every" and best_reader.KIND[words[1]] == "n"
-    )
+    nouns = torch.zeros(len(VOCABULARY), dtype=torch.float64)
+    for rest in ("sat on the mat", "swam in the lake", "turned near a park", "lay on a bed"):
+        nouns += hidden_word_distribution(["every", "?", *rest.split()], 1) / 4  # each class once
+    second = [words[1] for words in drawn if words[0] == "every"]
+    seen = Counter(word for word in second if best_reader.KIND[word] == "n")
     bare = 0.8**3 * 0.7 * 0.5**2  # no adverb, no second noun, no adjective: six words
     cases = [(bare, sum(len(words) == 6 for words in drawn), len(drawn))]
     cases += [(nouns[INDEX[noun]].item(), count, seen.total()) for noun, count in seen.items()]
@@ -184,20 +169,24 @@ def test_words_that_fit_a_gap_are_equally_likely():
     for sentence in sampled(3, 5):
         for position in range(len(sentence)):
             p = hidden_word_distribution(sentence, position)
-            others = [
-                (*sentence[:position], word, *sentence[position + 1 :]) for word in VOCABULARY
-            ]
-            fits = torch.tensor([sentence_log_probability(words) > -math.inf for words in others])
-            near(
-                p, fits / fits.sum().double()
-            )  # all that fit are equally likely, as the lesson says
+            fits = torch.zeros(len(VOCABULARY), dtype=torch.float64)
+            for index, word in enumerate(VOCABULARY):
+                words = (*sentence[:position], word, *sentence[position + 1 :])
+                fits[index] = sentence_log_probability(words) > -math.inf
+            near(p, fits / fits.sum())
             assert fits[INDEX[sentence[position]]]
-    for words, position, message in (
-        (TOY_WORDS, 6, "position must lie between 0 and 5: got 6"),
-        (words_of("a cat sat in the mat"), 1, r'no word makes "a \.\.\. sat in the mat"'),
-    ):
-        with pytest.raises(ValueError, match=message):
-            hidden_word_distribution(words, position)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "position", "message"),
+    [
+        (TOY_SENTENCE, 6, "position must lie between 0 and 5: got 6"),
+        ("a cat sat in the mat", 1, r'no word makes "a \.\.\. sat in the mat"'),
+    ],
+)
+def test_where_nothing_can_stand_the_best_reader_says_so(sentence, position, message):
+    with pytest.raises(ValueError, match=message):
+        hidden_word_distribution(sentence.split(), position)
 
 
 def test_excess_loss_of_the_grammar_itself_is_zero():
@@ -206,73 +195,72 @@ def test_excess_loss_of_the_grammar_itself_is_zero():
 
     def oracle(tokens):
         logits = torch.zeros(*tokens.shape, len(VOCABULARY), dtype=torch.float64)
-        for row, ids in enumerate(tokens.tolist()):
-            position = ids.index(MASK_ID)
-            words = toy_language.decode(ids)
+        for row, position in (tokens == MASK_ID).nonzero().tolist():
+            words = toy_language.decode(tokens[row].tolist())
             logits[row, position] = hidden_word_distribution(words, position).log().clamp(min=-1e4)
         return logits
 
     assert excess_loss(oracle, asked) == pytest.approx(0, abs=1e-12)
     indifferent = excess_loss(lambda tokens: torch.zeros(*tokens.shape, len(VOCABULARY)), asked)
     near(indifferent, math.log(len(VOCABULARY)) - best_reader.floor(asked), share=1e-9)
-    assert sum(len(tokens) for tokens, *_ in asked) == sum(
-        len(sentence.words) for sentence in sentences
-    )
+    assert sum(len(gaps.tokens) for gaps in asked) == sum(len(s.words) for s in sentences)
 
 
 # ---- heads, made so that their score is known
 
 
-def test_a_perfect_head_scores_one_an_inverse_head_zero_and_an_offset_what_it_deserves():
+def longest(sentences):
+    return max(len(sentence.words) for sentence in sentences)
+
+
+def test_a_perfect_head_scores_one_and_an_inverse_head_zero():
     sentences = training.corpus()[1][:50]
-    length = max(len(s.words) for s in sentences)
-    for name, gold in scores.gold_matrices(sentences, length).items():
+    length = longest(sentences)
+    for gold in scores.gold_matrices(sentences, length).values():
         perfect = gold.double() + torch.eye(length)  # its own position does not count
         wrong = (1 - gold.double()) / length
         attended = scores.attended_word(torch.stack([perfect, wrong], dim=1))
         near(scores.share_right(attended, gold), torch.tensor([1.0, 0.0]).double())
-        offsets = Counter(j - i for s in sentences for i, j in s.relations[name])
-        near(scores.best_fixed_offset(gold)[1], max(offsets.values()) / offsets.total())
+
+
+def test_the_best_fixed_offset_by_hand():
     sentence = scores.with_relations(words_of("the big small cat sat on the mat"))
-    gold = scores.gold_matrices([sentence], 8)["adjective-noun"]
-    assert [scores.best_fixed_offset(way)[1] for way in (gold, gold.mT)] == [0.5, 1.0]
-    assert scores.offset_baselines([sentence])["adjective-noun"] == 1.0, (
-        "that of the better direction"
-    )
+    gold = scores.gold_matrices([sentence], 8)
+    shares = [scores.best_fixed_offset(gold["adjective-noun", way]) for way in scores.DIRECTIONS]
+    assert shares == [0.5, 1.0]
+    better = scores.offset_baselines([sentence])
+    assert better["adjective-noun"] == 1.0, "that of the better direction"
     farthest = torch.zeros(1, 5, 5, dtype=torch.bool)
     farthest[0, 0, 4] = True
-    assert [scores.best_fixed_offset(way) for way in (farthest, farthest.mT)] == [
-        (4, 1.0),
-        (-4, 1.0),
-    ]
+    assert scores.best_fixed_offset(farthest) == scores.best_fixed_offset(farthest.mT) == 1.0
 
 
-@pytest.mark.parametrize("shift", [0, 2])
-def test_scores_name_the_right_head_layer_and_direction(shift):
+def test_gold_stands_behind_the_tokens_before_the_first_word():
     sentences = training.corpus()[1][:20]
-    length = max(len(s.words) for s in sentences) + shift
-    gold = scores.gold_matrices(sentences, length, shift)["verb-place"]
-    places = [
-        [n, i + shift, j + shift]
-        for n, s in enumerate(sentences)
-        for i, j in s.relations["verb-place"]
-    ]
-    assert gold.nonzero().tolist() == places
+    gold = scores.gold_matrices(sentences, longest(sentences) + 2, shift=2)
+    for n, sentence in enumerate(sentences):
+        ((source, target),) = sentence.relations["verb-place"]
+        assert gold["verb-place", "forward"][n].nonzero().tolist() == [[source + 2, target + 2]]
+        assert gold["verb-place", "backward"][n].nonzero().tolist() == [[target + 2, source + 2]]
+
+
+def test_scores_name_the_right_head_layer_and_direction():
+    sentences = training.corpus()[1][:20]
+    length = longest(sentences)
+    gold = scores.gold_matrices(sentences, length)["verb-place", "backward"]
     layers = [torch.full((20, 3, length, length), 1 / length) for _ in range(2)]
-    layers[1][:, 2] = gold.mT.float()
-    accuracy = scores.score_heads(layers, sentences, shift)["verb-place"]  # (L, H, 2)
-    assert accuracy.argmax() == 11 and accuracy[1, 2, scores.DIRECTIONS.index("backward")] == 1
+    layers[1][:, 2] = gold.float()
+    share = scores.score_heads(layers, sentences)["verb-place"]  # (L, H, 2)
+    assert share.argmax() == 11 and share[1, 2, scores.DIRECTIONS.index("backward")] == 1
 
 
 def test_the_best_head_is_chosen_on_one_half_and_scored_on_the_other(monkeypatch):
     sentences = toy_language.sample_corpus(0, 40)[1]
-    length = max(len(sentence.words) for sentence in sentences)
-    gold = scores.gold_matrices(sentences, length)["verb-subject"].double()
-    lucky, steady = gold.clone(), gold.clone()
-    lucky[20:] = torch.eye(length).roll(1, dims=1)  # right on the first half alone
-    steady[:2] = torch.eye(length).roll(
-        1, dims=1
-    )  # wrong at first, then right: worse on the first half
+    length = longest(sentences)
+    gold = scores.gold_matrices(sentences, length)["verb-subject", "forward"].double()
+    lucky, steady, wrong = gold.clone(), gold.clone(), torch.eye(length).roll(1, dims=1)
+    lucky[20:] = wrong  # right on the first half alone
+    steady[:2] = wrong  # wrong at first, then right: worse on the first half
     layer = torch.stack([lucky, steady], dim=1)  # (40, 2, T, T)
     trained = SimpleNamespace(model=None, recipe=SimpleNamespace(objective="masked word"))
 
@@ -281,27 +269,21 @@ def test_the_best_head_is_chosen_on_one_half_and_scored_on_the_other(monkeypatch
         monkeypatch.setattr(training, "corpus", lambda: ([], sentences))
         return scores.chosen_and_scored(trained)["verb-subject"]
 
-    assert (
-        scored(layer, sentences)
-        < 0.5
-        < 0.9
-        < scores.score_heads([layer], sentences)["verb-subject"].max()
-    )
+    assert scored(layer, sentences) < 0.5
+    assert scores.score_heads([layer], sentences)["verb-subject"].max() > 0.9
     near(scored(layer.flip(0), sentences[::-1]), 0.9)
 
 
 # ---- the toy model; its forward pass stands in test_oracles.py
 
 
-def test_positions_follow_the_published_formula():
-    for d_model in (6, 7, 64):
-        angles = [
-            [p / 10000 ** (2 * (c // 2) / d_model) for c in range(d_model)] for p in range(11)
-        ]
-        expected = [
-            [math.cos(a) if c % 2 else math.sin(a) for c, a in enumerate(row)] for row in angles
-        ]
-        near(sinusoidal_positions(11, d_model), torch.tensor(expected))
+@pytest.mark.parametrize("d_model", [6, 7, 64])
+def test_positions_follow_the_published_formula(d_model):
+    expected = torch.zeros(11, d_model)
+    for position, column in itertools.product(range(11), range(d_model)):
+        angle = position / 10000 ** (2 * (column // 2) / d_model)
+        expected[position, column] = math.cos(angle) if column % 2 else math.sin(angle)
+    near(sinusoidal_positions(11, d_model), expected)
 
 
 @pytest.mark.parametrize(
@@ -312,10 +294,7 @@ def test_padding_changes_nothing_for_any_attention(make_attention):
     torch.manual_seed(0)
     heads = 1 if make_attention is make_single_head else 4
     model = ToyTransformer(num_heads=heads, make_attention=make_attention).double().eval()
-    short, long = (
-        encode(text.split())
-        for text in (TOY_SENTENCE, "those dogs beside the dark barn slept in a bed")
-    )
+    short, long = encode(TOY_WORDS), encode(words_of(LONG))
     tokens, lengths = toy_language.pad_batch([short, long])
     logits, layers = model(tokens, mask=padding_mask(lengths, tokens.size(1)))
     alone, alone_layers = model(torch.tensor([short]))
@@ -327,10 +306,8 @@ def test_padding_changes_nothing_for_any_attention(make_attention):
 
 def test_a_model_is_asked_in_float64_without_being_changed():
     torch.manual_seed(0)
-    model, tokens = (
-        ToyTransformer(15, 3, 2, make_attention=MultiHeadAttention),
-        torch.tensor([encode(TOY_WORDS)]),
-    )
+    model = ToyTransformer(15, 3, 2, make_attention=MultiHeadAttention)
+    tokens = torch.tensor([encode(TOY_WORDS)])
     weights = weights_of(model, TOY_WORDS)
     near(weights, torch.cat(model(tokens)[1]))
     double = in_double(model)
