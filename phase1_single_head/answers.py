@@ -1,10 +1,10 @@
-"""SPOILERS: the answers to the exercises of phase 1. A solution is one way among many: yours is
-right if it passes.
+"""SPOILERS: the answers to the exercises of phase 1.
 
-Its docstring has the three hints and the usual mistakes, edits of its text: see
-shared/exercise_checker/exercise.py. Lessons tell you to change files of the course and see what
-happens. So the solutions are written out here and use none of these files: a change that is left
-over cannot make a right answer wrong."""
+A solution is one way among many: yours is right if it passes. Its docstring has the three hints
+and the usual mistakes, edits of its text: see shared/exercise_checker/exercise.py. Lessons tell you
+to change files of the course and see what happens. So the solutions are written out here and use
+none of these files: a change that is left over cannot make a right answer wrong.
+"""
 
 import math
 
@@ -41,15 +41,13 @@ def score_by_hand() -> Tensor:
     0 counts, too
         torch.softmax(scores, dim=-1) => scores / scores.sum()
     """
-    query, keys = (
-        torch.tensor([1.0, 0, 2, 1]),
-        torch.tensor([[0.0, 3, 1, 0], [1, 1, 1, 1], [1, 2, 0, -1]]),
-    )
+    query = torch.tensor([1.0, 0, 2, 1])
+    keys = torch.tensor([[0.0, 3, 1, 0], [1, 1, 1, 1], [1, 2, 0, -1]])
     scores = keys @ query / math.sqrt(4)  # 2, 4 and 0, each divided by 2
     return torch.softmax(scores, dim=-1)  # e¹, e², e⁰ = 2.72, 7.39, 1, each divided by 11.11
 
 
-HIDDEN = """
+MASK_MISTAKES = """
     mask inverted: True means may attend; your weights sit on the hidden keys
         ~mask & ~blind => mask & ~blind
     mask after softmax: hidden keys took their share of 1 before you hid them; hide the scores, not
@@ -88,7 +86,7 @@ HIDDEN = """
         masked_fill(blind, 0.0) => mul(1)
 """
 
-SOFTMAX = """
+SOFTMAX_MISTAKES = """
     softmax over the wrong axis: each query shares out 1 over the keys, so rows must sum to 1; your
     columns do
         torch.softmax(scores, dim=-1).mask => torch.softmax(scores, dim=-2).mask
@@ -116,21 +114,20 @@ def one_blind(t_q: int, t_k: int) -> Tensor:
 
 
 def softmax_cases() -> list[Case]:
-    scores, mask = draw((5, 7))[0], some_hidden(5, 7)
+    (scores,) = draw((5, 7))
+    mask = some_hidden(5, 7)
     far_apart = torch.tensor([[1000.0, 998, -2000, 997]]).double()
+    all_but_last = torch.tensor([[True, True, True, False]])
     return [
         Case("some keys hidden", (scores, mask)),
-        Case(
-            "a row 1000, 998, -2000, 997, the last one hidden",
-            (far_apart, torch.arange(4)[None] < 3),
-        ),
+        Case("a row 1000, 998, -2000, 997, the last one hidden", (far_apart, all_but_last)),
         Case("hidden scores of 1000", (torch.where(mask, scores, 1e3), mask)),
         Case("visible scores of -1e10", (1e3 - 1.0000001e10 * mask.double(), mask)),
         Case("query 1 may see no key", (scores, one_blind(5, 7))),
     ]
 
 
-@exercise("weights", softmax_cases, HIDDEN + SOFTMAX)
+@exercise("weights", softmax_cases, MASK_MISTAKES + SOFTMAX_MISTAKES)
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     e to minus infinity is 0. So give a hidden key the score -inf, before the softmax: the visible
@@ -149,14 +146,12 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     if mask is None:
         return torch.softmax(scores, dim=-1)
-    blind = ~mask.any(
-        dim=-1, keepdim=True
-    )  # queries that may see no key: (..., T_q, T_k) -> (..., T_q, 1)
+    blind = ~mask.any(dim=-1, keepdim=True)  # queries that may see no key: -> (..., T_q, 1)
     scores = scores.masked_fill(~mask & ~blind, -math.inf)
     return torch.softmax(scores, dim=-1).masked_fill(blind, 0.0)
 
 
-SCALED = """
+SCORE_MISTAKES = """
     softmax over the wrong axis: each query shares out 1 over the keys, so rows must sum to 1; your
     columns do
         masked_softmax(scores, mask) => torch.softmax(scores, dim=-2)
@@ -185,8 +180,8 @@ SCALED = """
         query @ key.transpose(-2, -1) => query / query.norm(dim=-1)[..., None] @ (key /
         key.norm(dim=-1)[..., None]).mT
 """
-ATTEND = HIDDEN + SCALED
-EQUAL_LENGTHS = """
+ATTENTION_MISTAKES = MASK_MISTAKES + SCORE_MISTAKES
+TRANSPOSED = """
     K Qᵀ instead of Q Kᵀ: rows belong to queries, columns to keys; weights[i, j] is how query i
     weighs key j
         query @ key.transpose(-2, -1) => key @ query.transpose(-2, -1)
@@ -202,23 +197,23 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
     return weights @ value, weights  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
 
 
-D_K, D_MODEL, D_V = 3, 11, 13  # the 11 stands in SCALED, too: a root of d_model
-# Times w_q: some visible scores lie below any number that should hide, and some hidden ones far
-# above them.
-LARGE = -1e13
+D_K, D_MODEL, D_V = 3, 11, 13  # the 11 stands in SCORE_MISTAKES, too: a root of d_model
+# Times it, some visible scores lie below any number that should hide, some hidden ones far above.
+VERY_LARGE = -1e13
 
 
 def self_attention_cases() -> list[Case]:
     x, w_q, *others = draw((5, D_MODEL), (D_MODEL, D_K), (D_MODEL, D_K), (D_MODEL, D_V))
+    large = VERY_LARGE * w_q
     return [
         Case("without a mask", (x, w_q, *others, None)),
         Case("some keys hidden", (x, w_q, *others, some_hidden(5, 5))),
-        Case("some keys hidden, scores up to 1e13", (x, LARGE * w_q, *others, some_hidden(5, 5))),
+        Case("some keys hidden, scores up to 1e13", (x, large, *others, some_hidden(5, 5))),
         Case("query 1 may see no key", (x, w_q, *others, one_blind(5, 5))),
     ]
 
 
-@exercise(ATTENTION, self_attention_cases, ATTEND + EQUAL_LENGTHS)
+@exercise(ATTENTION, self_attention_cases, ATTENTION_MISTAKES + TRANSPOSED)
 def self_attention(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, mask: Tensor | None = None
 ) -> Pair:
@@ -295,19 +290,19 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
     scaled like a dot product: no √d here: tanh keeps each hidden unit between -1 and 1
         (pairs) @ v => (pairs) @ v / math.sqrt(len(v))
     """
-    pairs = (query @ w_q)[:, None] + (memory @ w_k)[
-        None
-    ]  # (T_q, 1, d) + (1, T_k, d) -> (T_q, T_k, d)
+    asks = (query @ w_q)[:, None]  # -> (T_q, 1, d)
+    answers = (memory @ w_k)[None]  # -> (1, T_k, d)
+    pairs = asks + answers  # -> (T_q, T_k, d)
     scores = torch.tanh(pairs) @ v  # (T_q, T_k, d) @ (d,) -> (T_q, T_k)
     weights = torch.softmax(scores, dim=-1)
     return weights @ memory, weights
 
 
 def position_cases() -> list[Case]:
-    sizes = ((7, 6), (3, 2), (11, 13), (5, 1))
-    return [
-        Case(f"length {length}, d_model {d_model}", (length, d_model)) for length, d_model in sizes
-    ]
+    cases = []
+    for length, d_model in ((7, 6), (3, 2), (11, 13), (5, 1)):
+        cases.append(Case(f"length {length}, d_model {d_model}", (length, d_model)))
+    return cases
 
 
 @exercise("encoding", position_cases, tolerance=1e-3)
@@ -356,19 +351,19 @@ def cross_attention_cases() -> list[Case]:
     """Equal lengths first: there a mix-up of x and context runs, and its numbers give it away."""
     x, equal, context = draw((5, D_MODEL), (5, D_MODEL), (7, D_MODEL))
     w_q, *others = draw((D_MODEL, D_K), (D_MODEL, D_K), (D_MODEL, D_V), (D_V, D_MODEL), seed=11)
+    large = VERY_LARGE * w_q
     return [
         Case("T_q = T_k = 5", (x, equal, w_q, *others, None)),
         Case("T_q = 5, T_k = 7", (x, context, w_q, *others, None)),
         Case("some keys hidden", (x, context, w_q, *others, some_hidden(5, 7))),
         Case(
-            "some keys hidden, scores up to 1e13",
-            (x, context, LARGE * w_q, *others, some_hidden(5, 7)),
+            "some keys hidden, scores up to 1e13", (x, context, large, *others, some_hidden(5, 7))
         ),
         Case("query 1 may see no key", (x, context, w_q, *others, one_blind(5, 7))),
     ]
 
 
-@exercise(ATTENTION, cross_attention_cases, ATTEND + EQUAL_LENGTHS)
+@exercise(ATTENTION, cross_attention_cases, ATTENTION_MISTAKES + TRANSPOSED)
 def cross_attention(
     x: Tensor,
     context: Tensor,

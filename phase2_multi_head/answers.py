@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phase1_single_head.answers import (
-    ATTEND,
     ATTENTION,
-    EQUAL_LENGTHS,
-    HIDDEN,
-    LARGE,
+    ATTENTION_MISTAKES,
+    MASK_MISTAKES,
+    TRANSPOSED,
+    VERY_LARGE,
     Pair,
     attend,
     masked_softmax,
@@ -114,7 +114,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 IN_HEADS = (
-    ATTEND
+    ATTENTION_MISTAKES
     + """
     softmax over the heads: the last axis has the keys; dim=1 was the right one as long as there
     were no heads
@@ -134,12 +134,12 @@ def multi_head_cases() -> list[Case]:
         Case("without a mask", (two, w_q, *others, 3, None)),
         Case("padding, as many sequences as heads", (three, w_q, *others, 3, real_tokens(4, 3, 1))),
         Case("padding", (two, w_q, *others, 3, real_tokens(2, 4))),
-        Case("padding, scores up to 1e13", (two, LARGE * w_q, *others, 3, real_tokens(2, 4))),
+        Case("padding, scores up to 1e13", (two, VERY_LARGE * w_q, *others, 3, real_tokens(2, 4))),
         Case("sequence 1 is only padding", (two, w_q, *others, 3, real_tokens(5, 0))),
     ]
 
 
-@exercise(ATTENTION, multi_head_cases, IN_HEADS + EQUAL_LENGTHS + SPLIT_UP + MERGE_UP)
+@exercise(ATTENTION, multi_head_cases, IN_HEADS + TRANSPOSED + SPLIT_UP + MERGE_UP)
 def multi_head_attention(
     x: Tensor,
     w_q: Tensor,
@@ -254,7 +254,9 @@ def grouped_cases() -> list[Case]:
     return [
         *(Case(f"H = 6, G = {groups}", (*tensors, None)) for groups, tensors in inputs.items()),
         Case("some keys hidden", (query, *others, some_hidden(5, 7))),
-        Case("some keys hidden, scores up to 1e13", (LARGE * query, *others, some_hidden(5, 7))),
+        Case(
+            "some keys hidden, scores up to 1e13", (VERY_LARGE * query, *others, some_hidden(5, 7))
+        ),
         Case("query 1 may see no key", (query, *others, one_blind(5, 7))),
     ]
 
@@ -433,12 +435,12 @@ def pooling_cases() -> list[Case]:
     query, x = draw((7,), (3, 5, 7), seed=2)
     return [
         Case("padding", (query, x, real_tokens(4, 3, 1))),
-        Case("padding, scores up to 1e13", (LARGE * query, x, real_tokens(4, 3, 1))),
+        Case("padding, scores up to 1e13", (VERY_LARGE * query, x, real_tokens(4, 3, 1))),
         Case("sequence 1 is only padding", (query, x, real_tokens(2, 0, 4))),
     ]
 
 
-@exercise("pooled, weights", pooling_cases, HIDDEN)
+@exercise("pooled, weights", pooling_cases, MASK_MISTAKES)
 def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> Pair:
     """
     It is attention with a single query, the same for all sequences: one score for each token, so

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase1_single_head.answers import SCALED, attend
+from phase1_single_head.answers import SCORE_MISTAKES, attend
 from shared.exercise_checker.exercise import Case, draw, exercise
 
 Three = tuple[Tensor, Tensor, Tensor]
@@ -162,7 +162,7 @@ def cache_cases() -> list[Case]:
     ]
 
 
-@exercise("output, keys, values", cache_cases, SCALED)
+@exercise("output, keys, values", cache_cases, SCORE_MISTAKES)
 def cached_step(
     word: Tensor,
     positions: Tensor,

