@@ -39,8 +39,8 @@ def train_in_mode(
 ) -> tuple[ToyTransformer, list[float]]:
     """A model trained on next words, and its loss at each step.
 
-    Both modes begin with the same weights and see the same batches, which are drawn from all
-    lengths (training.train draws them alike in length).
+    Both modes begin with the same weights and see the same batches. training.train would draw other
+    ones, of sentences alike in length, and the numbers of the record are of these.
     """
     recipe = Recipe("breaking_causality", OBJECTIVES[mode], 4, num_layers, steps, seed=seed)
     model = training.new_model(recipe, MultiHeadAttention)
@@ -93,7 +93,8 @@ def measure(run: Run) -> Numbers:
     for mode in OBJECTIVES:
         for num_layers, layers in LAYERS.items():
             steps = run.steps(STEPS)
-            model, run.shown[mode] = train_in_mode(mode, num_layers, sentences, steps, run.seed)
+            model, losses = train_in_mode(mode, num_layers, sentences, steps, run.seed)
+            run.shown[mode] = losses  # of two layers, which come last
             in_training = full_loss(model, sentences[: len(tested)], mode)
             word_by_word = training.word_by_word_loss(model, tested)
             numbers[f"trained {mode}, {layers}, in training"] = in_training

@@ -77,14 +77,13 @@ def names_under_the_mask(trained: Trained, relations: list[list[str]]) -> list[l
     plainest name. If not, it is called after the relation that it follows one word before. Without
     such a relation, too, it keeps whatever name those rules give it.
     """
-    by_rules, names = head_names(trained, CausalSelfAttention), []
-    for rules_of_layer, relations_of_layer in zip(by_rules, relations, strict=True):
-        names_of_layer = []
-        for by_rule, relation in zip(rules_of_layer, relations_of_layer, strict=True):
-            is_position = by_rule != NO_NAME and "→" not in by_rule
-            keeps_its_name = is_position or relation == NO_NAME
-            names_of_layer.append(by_rule if keeps_its_name else relation)
-        names.append(names_of_layer)
+    names = head_names(trained, CausalSelfAttention)
+    for layer, of_layer in enumerate(relations):
+        for head, relation in enumerate(of_layer):
+            name = names[layer][head]
+            is_position = name != NO_NAME and "→" not in name
+            if relation != NO_NAME and not is_position:
+                names[layer][head] = relation
     return names
 
 

@@ -21,15 +21,14 @@ from shared.experiment import Experiment, Run
 from shared.head_statistics import ENDS, layer_statistics
 
 NUM_SENTENCES = 200
-# Weights (N, H, T, T) of each layer, and what real queries may see, bool (N, 1, T, T).
-Patterns = tuple[list[Tensor], Tensor]
 
 
-def cut(layers: list[Tensor], mask: Tensor) -> Patterns:
+def cut(layers: list[Tensor], mask: Tensor) -> tuple[list[Tensor], Tensor]:
     """The same weights with the future taken away and the rows scaled back to 1.
 
-    In the first layer this is exactly what the model computes under the mask; deeper ones would
-    read something new.
+    layers: (N, H, T, T) each. mask: what queries may see, bool (N, 1, T, T); it is returned without
+    the future, too. In the first layer this is exactly what the model computes under the mask;
+    deeper ones would read something new.
     """
     mask = mask & causal_mask(mask.size(-1))
     past = []

@@ -17,7 +17,7 @@ from torch import Tensor
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import patterns_of
 from shared import training
-from shared.grammar.roles import MARGIN, NO_NAME, TWICE, UNTRAINED, halves
+from shared.grammar.roles import MARGIN, NO_NAME, UNTRAINED, halves, needed_beside_others
 from shared.grammar.scores import (
     attended_word,
     best_fixed_offset,
@@ -29,7 +29,7 @@ from shared.grammar.scores import (
 from shared.toy_language import Sentence
 from shared.training import Trained
 
-# name -> relation of the grammar, and the direction in which the word that is looked for has passed
+# Name -> relation of the grammar, and the direction in which it leads into the past.
 PAST_RELATIONS = {
     "noun → determiner": ("determiner-noun", "backward"),
     "verb → subject": ("verb-subject", "forward"),
@@ -90,19 +90,18 @@ def followed(
     """How often the heads follow each relation, asked one word before.
 
     A head has to find its word MARGIN more often than the best fixed offset and than the best head
-    of the untrained models, `blanks`, and TWICE as often as the words without the relation look
-    there.
+    of the untrained models, `blanks`, and often enough beside the words without the relation.
     """
     _, mask = patterns_of(trained, sentences)
     attended = attended_by(trained, sentences)
     by_blanks = torch.stack([attended_by(blank, sentences) for blank in blanks])
     relations = {}
     for name, asked in gold_one_before(sentences, mask.size(-1)).items():
-        found = share_right(attended, asked)
-        others = share_of_others(attended, asked, mask[:, 0])
         by_chance = share_right(by_blanks, asked).max().item()
-        needed = (TWICE * others).clamp(min=max(by_chance, best_fixed_offset(asked)) + MARGIN)
-        relations[name] = Followed(found, needed)
+        least = max(by_chance, best_fixed_offset(asked)) + MARGIN
+        others = share_of_others(attended, asked, mask[:, 0])
+        needed = needed_beside_others(least, others)
+        relations[name] = Followed(share_right(attended, asked), needed)
     return relations
 
 

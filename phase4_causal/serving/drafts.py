@@ -55,9 +55,12 @@ class Speculated:
 
 
 def missing_part(p: Tensor, q: Tensor) -> Tensor:
-    """What q (V,) says too seldom, as chances (V,): the positive part of p - q, its sum made 1."""
+    """What q (V,) says too seldom, as chances (V,): the positive part of p - q, its sum made 1.
+
+    If that is nothing, a word can only have been refused by rounding, and p is the answer.
+    """
     part = (p - q).clamp(min=0)
-    return part / part.sum() if part.any() else p  # nothing is missing: only rounding refused
+    return part / part.sum() if part.any() else p  # only rounding refused
 
 
 def keep_or_replace(words: list[int], q: list[Tensor], p: Tensor, choose: Choose) -> list[int]:

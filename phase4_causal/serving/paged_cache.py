@@ -146,7 +146,7 @@ class PagedCache:
 
 def in_a_row(pool: Tensor, text: Text) -> Tensor:
     """One text's words out of its blocks: (num_blocks, H, block_size, d_k) -> (H, T, d_k)."""
-    blocks = pool[text.table].transpose(0, 1)  # -> (H, blocks of the text, block_size, d_k)
+    blocks = pool[text.table].transpose(0, 1)  # -> (H, blocks, block_size, d_k)
     return blocks.flatten(1, 2)[:, : len(text.tokens)]
 
 

@@ -1,5 +1,4 @@
-"""Every way to compute attention against its reference, in outputs and gradients: float64, 12
-digits.
+"""Every way to compute attention against its reference, in outputs and gradients of float64.
 
 The references are torch's own function, with the mask written once more as a predicate on
 positions, i of the query and j of the key (the last query stands at the last key), and
@@ -53,19 +52,12 @@ from shared.tests.helpers import D_K, B, H, near, qkv, some_mask
 from shared.toy_language import VOCABULARY
 from shared.toy_model import ToyTransformer
 
-ANY = (
-    (70, 70),
-    (5, 131),
-    (1, 7),
-    (7, 3),
-    (3, 0),
-    (0, 5),
-)  # queries, keys. (7, 3): under a mask some see no key
-SOME, FEW = ANY[:4], ANY[2:4]  # where there are some of both; where a loop over pairs is quick
-LAST, ALIKE = (
-    ANY[:3],
-    ((70, 70), (131, 131), (1, 1)),
-)  # queries are the last of the words, or all of them
+# Lengths: queries, keys. With (7, 3) some queries see no key under a mask.
+ANY = ((70, 70), (5, 131), (1, 7), (7, 3), (3, 0), (0, 5))
+SOME = ANY[:4]  # some of both
+FEW = ANY[2:4]  # a loop over pairs is quick
+LAST = ANY[:3]  # the queries are the last of the words
+ALIKE = ((70, 70), (131, 131), (1, 1))  # the queries are all words
 SHORT = ((7, 7), (1, 1))  # sentences
 HEADS, GROUPS, D_MODEL = 6, 2, 66  # of the modules
 
@@ -89,7 +81,8 @@ def random(i, j):
 
 def real(i, j):
     """All words of the first text, and two of the second."""
-    return ((j < 2) | torch.tensor([True, False])[:, None, None]).unsqueeze(1) & (i == i)
+    whole = torch.tensor([True, False])[:, None, None, None]  # (B, 1, 1, 1)
+    return ((j < 2) | whole).expand(-1, -1, len(i), -1)
 
 
 def masked(sees=None):
@@ -115,7 +108,8 @@ def each(loops):
     """A specification for (T, d), one head after the other."""
 
     def way(*inputs):
-        heads = [loops(*head) for head in zip(*(x.flatten(0, 1) for x in inputs), strict=True)]
+        all_heads = [x.flatten(0, 1) for x in inputs]  # (B, H, T, d) -> (B H, T, d)
+        heads = [loops(*head) for head in zip(*all_heads, strict=True)]
         return torch.stack(heads).unflatten(0, (B, H))
 
     return way
@@ -155,9 +149,7 @@ def written(way):
 
 
 def corrections(q, k, v, beta):
-    """All that is written, u_t = beta_t (v_t - k_t S), as one system of equations; a pair, as the
-    others give it.
-    """
+    """All that is written, u_t = beta_t (v_t - k_t S), as one system of equations."""
     earlier = (beta[..., None] * (k @ k.mT)).tril(-1)
     u = torch.linalg.solve(torch.eye(k.size(-2)) + earlier, beta[..., None] * v)
     return (q @ k.mT).tril() @ u, k.mT @ u
@@ -175,9 +167,8 @@ def with_places(turn):
 
     def way(q, k, v):
         i, j = positions(q.size(-2), k.size(-2))
-        return F.scaled_dot_product_attention(
-            turn(q[..., :10], i[:, 0]), turn(k[..., :10], j[0]), v
-        )
+        query, key = turn(q[..., :10], i[:, 0]), turn(k[..., :10], j[0])
+        return F.scaled_dot_product_attention(query, key, v)
 
     return way
 
@@ -187,33 +178,33 @@ def for_caches(way):
     return lambda q, k, v: way(q.detach(), k.detach(), v[..., :D_K].detach())
 
 
+def packed(x):
+    """Two texts one behind the other: (B, H, T, d) -> (B T, H, d)."""
+    return x.transpose(1, 2).flatten(0, 1)
+
+
 def paged(q, k, v):
-    """Two texts in blocks of four places; the queries are those of the last words, packed text by
-    text.
-    """
-    cache, old = PagedCache(1, 80, H, 4, D_K, like=q, share=False), k.size(-2) - q.size(-2)
+    """Two texts in blocks of four places; the queries are those of the last words."""
+    cache = PagedCache(1, 80, H, 4, D_K, like=q, share=False)
     texts = [Text([]) for _ in range(B)]
-    for key, value in zip(
-        k.split([old, q.size(-2)], dim=2), v.split([old, q.size(-2)], dim=2), strict=True
-    ):
+    old_and_new = [k.size(-2) - q.size(-2), q.size(-2)]
+    for key, value in zip(k.split(old_and_new, dim=2), v.split(old_and_new, dim=2), strict=True):
         for text in texts:
             text.stored = len(text.tokens)
             text.tokens += [0] * key.size(2)
             assert cache.take(text)
-        cache.store(
-            0, *(x.transpose(1, 2).flatten(0, 1) for x in (key, value)), texts
-        )  # (B, H, T, d) -> (B T, H, d)
-    found = paged_attention(q.transpose(1, 2).flatten(0, 1), cache, 0, texts)
+        cache.store(0, packed(key), packed(value), texts)
+    found = paged_attention(packed(q), cache, 0, texts)
     return found.unflatten(0, (B, -1)).transpose(1, 2)
 
 
 def rolling(q, k, v):
     """Word by word, with room for the first two and the last five."""
-    cache = RollingCache(KeyValueCache(B, H, 7, D_K, dtype=q.dtype), sinks=2)
-    words = zip(*(x.split(1, dim=2) for x in (q, k, v)), strict=True)
-    return torch.cat(
-        [scaled_dot_product_attention(word, *cache.append(*new))[0] for word, *new in words], dim=2
-    )
+    cache, outputs = RollingCache(KeyValueCache(B, H, 7, D_K, dtype=q.dtype), sinks=2), []
+    for query, key, value in zip(q.split(1, 2), k.split(1, 2), v.split(1, 2), strict=True):
+        output, _ = scaled_dot_product_attention(query, *cache.append(key, value))
+        outputs.append(output)
+    return torch.cat(outputs, dim=2)
 
 
 def pooled_by(pooling):
@@ -289,12 +280,14 @@ def by_torch(m, x, context, sees=None):
     """nn.MultiheadAttention with the weights of ours; its masks say what is hidden."""
     mask = None if sees is None else ~sees(*positions(x.size(1), context.size(1)))
     theirs = nn.MultiheadAttention(D_MODEL, HEADS, batch_first=True)
-    (w_k, b_k), (w_v, b_v) = (map(for_each_head, w.parameters()) for w in (m.w_k, m.w_v))
+    w_k, b_k = map(for_each_head, m.w_k.parameters())
+    w_v, b_v = map(for_each_head, m.w_v.parameters())
     weights = {
         "in_proj_weight": torch.cat([m.w_q.weight, w_k, w_v]),
         "in_proj_bias": torch.cat([m.w_q.bias, b_k, b_v]),
+        "out_proj.weight": m.w_o.weight,
+        "out_proj.bias": m.w_o.bias,
     }
-    weights |= {"out_proj.weight": m.w_o.weight, "out_proj.bias": m.w_o.bias}
     return functional_call(theirs, weights, (x, context, context), {"attn_mask": mask})[0]
 
 
@@ -318,18 +311,16 @@ def one_head(m, x, context):
 
 def with_turned(m, x, _):
     place = torch.arange(x.size(1))
-    return m.w_o(
-        F.scaled_dot_product_attention(turned(m.w_q(x), place), turned(m.w_k(x), place), m.w_v(x))
-    )
+    query, key = turned(m.w_q(x), place), turned(m.w_k(x), place)
+    return m.w_o(F.scaled_dot_product_attention(query, key, m.w_v(x)))
 
 
 def with_distance(m, x, _):
     """ALiBi: the first of two heads takes 2^-4 off for each word between, the other 2^-8."""
     i, j = positions(x.size(1), x.size(1))
     bias = torch.stack([-(i - j).abs() / 16, -(i - j).abs() / 256]).double()
-    heads = F.scaled_dot_product_attention(
-        *(heads_of(part, 2) for part in m.w_qkv(x).chunk(3, dim=-1)), attn_mask=bias
-    )
+    query, key, value = [heads_of(part, 2) for part in m.w_qkv(x).chunk(3, dim=-1)]
+    heads = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
     return m.w_o(heads.transpose(1, 2).flatten(2))
 
 
@@ -381,7 +372,7 @@ def with_cache(m, x, _):
 
 
 def absorbed(m, x, _):
-    kept, outputs = x.new_empty(B, 0, sum(m.sizes)), []
+    kept, outputs = x.new_empty(B, 0, m.d_latent + m.d_rotary), []
     for piece in pieces(x):
         output, kept = m.decode(piece, kept)
         outputs.append(output)
@@ -390,9 +381,9 @@ def absorbed(m, x, _):
 
 def by_query(m, x, _):
     """The words of the first text, and two of the second, as the learned query weighs them."""
-    return torch.stack(
-        [F.scaled_dot_product_attention(m.query[None], w, w)[0] for w in (x[0], x[1, :2])]
-    )
+    texts = (x[0], x[1, :2])
+    pooled = [F.scaled_dot_product_attention(m.query[None], words, words) for words in texts]
+    return torch.cat(pooled)
 
 
 def tokens_of(x):
@@ -418,9 +409,8 @@ def transformer_by_torch(m, x, _, sees=None):
         w_1, b_1, w_2, b_2 = block.feed_forward.parameters()
         normed = F.layer_norm(x, [D_MODEL], *block.feed_forward_norm.parameters())
         x = x + F.linear(F.relu(F.linear(normed, w_1, b_1)), w_2, b_2)
-    return F.linear(
-        F.layer_norm(x, [D_MODEL], *m.output_norm.parameters()), m.embedding.weight, m.output_bias
-    )
+    x = F.layer_norm(x, [D_MODEL], *m.output_norm.parameters())
+    return F.linear(x, m.embedding.weight, m.output_bias)
 
 
 def cross(m, x, context):
@@ -455,6 +445,7 @@ def toy(attention):
 
 
 MULTI, CAUSAL = of(MultiHeadAttention, HEADS), of(CausalSelfAttention, HEADS)
+FUSED_CAUSAL = of(FusedMultiHeadAttention, HEADS, causal=True)
 LATENT = of(LatentAttention, HEADS, d_latent=17, d_rotary=10)
 
 MODULES = {  # of x and a context: what makes the module, the way, its reference, for which lengths
@@ -463,14 +454,9 @@ MODULES = {  # of x and a context: what makes the module, the way, its reference
     "head_statistics": (MULTI, heads_added, itself(by_torch), ALIKE),
     "multi_head_attention, a mask": (MULTI, near_by_only, partial(by_torch, sees=near_by), LAST),
     "fused_attention": (of(FusedMultiHeadAttention, HEADS), cross, by_torch, ANY),
-    "fused_attention, causal": (
-        of(FusedMultiHeadAttention, HEADS, causal=True),
-        cross,
-        causal_by_torch,
-        LAST,
-    ),
+    "fused_attention, causal": (FUSED_CAUSAL, cross, causal_by_torch, LAST),
     "fused_attention, causal and a mask": (
-        of(FusedMultiHeadAttention, HEADS, causal=True),
+        FUSED_CAUSAL,
         near_by_only,
         partial(by_torch, sees=lambda i, j: near_by(i, j) & past(i, j)),
         LAST,
@@ -502,7 +488,9 @@ MODULES = {  # of x and a context: what makes the module, the way, its reference
         ALIKE[:2],
     ),
 }
-CASES = [(name, *pair) for name, (*_, lengths) in (WAYS | MODULES).items() for pair in lengths]
+CASES = []
+for name, (*_, lengths) in (WAYS | MODULES).items():
+    CASES += [(name, t_q, t_k) for t_q, t_k in lengths]
 
 
 @pytest.mark.parametrize(("name", "t_q", "t_k"), CASES)
@@ -513,33 +501,32 @@ def test_a_way_is_its_reference(name, t_q, t_k):
 def check(name, t_q, t_k):
     """Raises AssertionError unless the way is its reference for so many queries and keys."""
     if name in WAYS:
-        inputs, (way, reference, _) = qkv(t_q=t_q, t_k=t_k), WAYS[name]
-        parameters = inputs
+        way, reference, _ = WAYS[name]
+        inputs = parameters = qkv(t_q=t_q, t_k=t_k)
     else:
-        draw, (make, way, reference, _) = torch.Generator().manual_seed(3), MODULES[name]
-        module = make().double()
+        make, way, reference, _ = MODULES[name]
+        module, draw = make().double(), torch.Generator().manual_seed(3)
         for parameter in module.parameters():
             nn.init.normal_(parameter, std=0.3, generator=draw)
-        x, context = (
-            torch.randn(B, t, D_MODEL, generator=draw, dtype=torch.float64) for t in (t_q, t_k)
-        )
+        x = torch.randn(B, t_q, D_MODEL, generator=draw, dtype=torch.float64)
+        context = torch.randn(B, t_k, D_MODEL, generator=draw, dtype=torch.float64)
         inputs, parameters = (module, x, context), [x, context, *module.parameters()]
     for parameter in parameters:
         parameter.requires_grad_()
     found, expected = way(*inputs), reference(*inputs)
     if isinstance(found, tuple):  # an output and a state
-        found, expected = (
-            torch.cat([each.flatten() for each in pair]) for pair in (found, expected)
-        )
+        found, expected = flat(found), flat(expected)
     near(found, expected)
     if found.requires_grad:  # else it is for writing
-        near(*(slopes(output, parameters) for output in (found, expected)))
+        near(slopes(found, parameters), slopes(expected, parameters))
 
 
 def slopes(output, parameters):
     """All together: those of the keys' bias are 0, for it adds the same to all scores of a query."""
-    upstream = torch.randn(
-        output.shape, generator=torch.Generator().manual_seed(7), dtype=output.dtype
-    )
-    found = torch.autograd.grad(output, parameters, upstream, materialize_grads=True)
-    return torch.cat([slope.flatten() for slope in found])
+    draw = torch.Generator().manual_seed(7)
+    upstream = torch.randn(output.shape, generator=draw, dtype=output.dtype)
+    return flat(torch.autograd.grad(output, parameters, upstream, materialize_grads=True))
+
+
+def flat(tensors):
+    return torch.cat([tensor.flatten() for tensor in tensors])
