@@ -16,6 +16,10 @@ from shared.tasks import MOST_FACTS, NOUNS, Facts, Lookup, TwoPlaces, draw_facts
 from shared.tests.helpers import D_K, T_Q, B, near, qkv
 
 
+def facts_of(seed, shift=0):
+    return draw_facts(50, torch.Generator().manual_seed(seed), shift)
+
+
 def test_errors_of_cross_attention_name_rule_and_numbers():
     with pytest.raises(ValueError, match=r"d_model=4\): got key \(3, 4\)"):
         CrossAttention(4)(torch.ones(2, 3, 4), torch.ones(3, 4))
@@ -23,22 +27,21 @@ def test_errors_of_cross_attention_name_rule_and_numbers():
 
 @pytest.mark.parametrize("shift", [0, 1])
 def test_facts_know_their_right_answers(shift):
-    facts = draw_facts(100, torch.Generator().manual_seed(3), shift)
-    for row in range(100):
+    facts = facts_of(3, shift)
+    for row in range(50):
         nouns, length = facts.nouns[row].tolist(), int(facts.lengths[row])
         assert len(set(nouns)) == len(nouns) and 5 <= length <= MOST_FACTS
         for column, place in enumerate(facts.aligned[row].tolist()):
-            assert place < length and nouns[place] == (facts.questions[row, column] + shift) % len(
-                NOUNS
-            )
+            asked = (facts.questions[row, column] + shift) % len(NOUNS)
+            assert place < length and nouns[place] == asked
             assert facts.answers[row, column] == facts.adjectives[row, place]
     assert facts.mask.sum(dim=-1).flatten().tolist() == facts.lengths.tolist()
 
 
 @pytest.mark.parametrize(("beside", "expected"), [(0, 1.0), (1, 0.0)])
 def test_a_look_up_is_scored_against_the_right_fact(beside, expected):
-    """An attention made by hand that looks at the right fact scores 1, one that looks beside it 0."""
-    facts = draw_facts(50, torch.Generator().manual_seed(4))
+    """An attention made by hand looks at the right fact, or beside it."""
+    facts = facts_of(4)
 
     def look(x, context, mask):
         weights = F.one_hot((facts.aligned + beside) % MOST_FACTS, MOST_FACTS).float()
@@ -49,17 +52,15 @@ def test_a_look_up_is_scored_against_the_right_fact(beside, expected):
 
 def test_facts_of_padding_change_no_answer():
     torch.manual_seed(0)
-    facts, other = (draw_facts(50, torch.Generator().manual_seed(seed)) for seed in (0, 1))
-    model, seen = Lookup(CrossAttention), facts.mask[:, 0, 0]  # (B, 1, 1, M) -> (B, M)
-    nouns, adjectives = (
-        facts.nouns.where(seen, other.nouns),
-        facts.adjectives.where(seen, other.adjectives),
-    )
+    facts, other, model = facts_of(0), facts_of(1), Lookup(CrossAttention)
+    seen = facts.mask[:, 0, 0]  # (B, 1, 1, M) -> (B, M)
+    nouns = facts.nouns.where(seen, other.nouns)
+    adjectives = facts.adjectives.where(seen, other.adjectives)
     repadded = Facts(nouns, adjectives, facts.lengths, facts.aligned, facts.questions)
     assert torch.equal(model(facts)[0], model(repadded)[0])  # C153
     questions = model.noun(facts.questions)
-    without_mask = [model.attention(questions, model.memory(each))[0] for each in (facts, repadded)]
-    assert not torch.allclose(*without_mask)
+    without_mask, _ = model.attention(questions, model.memory(facts))
+    assert not torch.allclose(without_mask, model.attention(questions, model.memory(repadded))[0])
 
 
 # ---- the division by √d_k
@@ -67,90 +68,81 @@ def test_facts_of_padding_change_no_answer():
 
 @pytest.mark.parametrize("divide", [True, False])
 def test_scaling_measures_the_gradients_of_its_formula(divide):
-    """dL/ds_j = w_j (v_j - L) and dL/dq = sum_j dL/ds_j k_j / √d_k, against what is reported at d_k
-    = 11.
-    """
-    stats, generator = scaling.random_vectors(11, divide, seed=5), torch.Generator().manual_seed(5)
-    shapes = ((1, 11), (scaling.NUM_KEYS, 11), (scaling.NUM_KEYS, 1))
-    query, key, value = (
-        torch.randn(scaling.NUM_DRAWS, *shape, generator=generator) for shape in shapes
-    )
+    """dL/ds_j = w_j (v_j - L) and dL/dq = sum_j dL/ds_j k_j / √d_k, here of d_k = 11."""
+    generator = torch.Generator().manual_seed(5)
+    query = torch.randn(scaling.NUM_DRAWS, 1, 11, generator=generator)
+    key = torch.randn(scaling.NUM_DRAWS, scaling.NUM_KEYS, 11, generator=generator)
+    value = torch.randn(scaling.NUM_DRAWS, scaling.NUM_KEYS, 1, generator=generator)
     root = math.sqrt(11) if divide else 1.0
     weights = torch.softmax(query @ key.mT / root, dim=-1)
     at_scores = weights * (value.mT - weights @ value)
     at_query = (at_scores @ key / root).norm(dim=-1)
-    expected = [
-        weights.amax(dim=-1).mean(),
-        at_scores.norm(dim=-1).mean(),
-        at_query.mean(),
-        at_query.median(),
-    ]
-    assert list(stats.values()) == pytest.approx([number.item() for number in expected], rel=1e-4)
+    found = scaling.random_vectors(11, divide, seed=5)
+    expected = {
+        "largest weight": weights.amax(dim=-1).mean().item(),
+        "mean |dL/dscores|": at_scores.norm(dim=-1).mean().item(),
+        "mean |dL/dq|": at_query.mean().item(),
+        "median |dL/dq|": at_query.median().item(),
+    }
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_undivided_attention_differs_by_the_root_alone():
     torch.manual_seed(28)
     ours = UndividedSelfAttention(D_K, 7, output_projection=True).double()
-    x = torch.randn(B, T_Q, D_K).double()
+    x, mask = torch.randn(B, T_Q, D_K).double(), causal_mask(T_Q)
     scores = ours.w_q(x) @ ours.w_k(x).mT
-    near(
-        ours(x, causal_mask(T_Q))[1][:, 0],
-        scores.masked_fill(~causal_mask(T_Q), -math.inf).softmax(dim=-1),
-    )
+    expected = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
+    near(ours(x, mask)[1][:, 0], expected)
+
+
+def losses_of_training(kind, share):
+    """Of a head whose W_q takes steps that are shorter by a share, with AdamW and weight decay."""
+    torch.manual_seed(28)
+    head, x = kind(D_K, 7, output_projection=True).double(), torch.randn(B, T_Q, D_K).double()
+    w_q, *others = head.parameters()
+    own = {"lr": 0.01 * share, "eps": 1e-8 / share, "weight_decay": 0.1 / share}
+    groups = [{"params": [w_q], **own}, {"params": others}]
+    optimizer = torch.optim.AdamW(groups, lr=0.01, weight_decay=0.1)
+    losses = []
+    for _ in range(30):
+        loss = (head(x)[0] - x.flip(dims=[1])).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return torch.tensor(losses)
 
 
 def test_a_smaller_start_with_steps_as_much_smaller_is_the_division():
-    """If W_q's epsilon and decay grow as its rate shrinks; in scaling.py decay is 0, and epsilon
-    hardly counts.
-    """
-    losses = []  # of each side in turn; the third moves all at one rate
-    for kind, share in (
-        (SelfAttention, 1.0),
-        (FoldedSelfAttention, 1 / math.sqrt(7)),
-        (FoldedSelfAttention, 1.0),
-    ):
-        torch.manual_seed(28)
-        head, x = kind(D_K, 7, output_projection=True).double(), torch.randn(B, T_Q, D_K).double()
-        w_q, *others = head.parameters()
-        smaller = {
-            "params": [w_q],
-            "lr": 0.01 * share,
-            "eps": 1e-8 / share,
-            "weight_decay": 0.1 / share,
-        }
-        optimizer = torch.optim.AdamW([smaller, {"params": others}], lr=0.01, weight_decay=0.1)
-        for _ in range(30):
-            losses.append((head(x)[0] - x.flip(dims=[1])).square().mean())
-            optimizer.zero_grad()
-            losses[-1].backward()
-            optimizer.step()
-    divided, smaller_steps, same_steps = torch.stack(losses).detach().chunk(3)
-    near(smaller_steps, divided, share=1e-6)
+    """In scaling.py decay is 0, and epsilon hardly counts."""
+    divided = losses_of_training(SelfAttention, 1.0)
+    near(losses_of_training(FoldedSelfAttention, 1 / math.sqrt(7)), divided)
+    same_steps = losses_of_training(FoldedSelfAttention, 1.0)
     assert abs(same_steps[-1] - divided[-1]) > 1e-3 * divided[-1]
 
 
 def test_answers_of_two_places_by_a_loop():
     generator = torch.Generator().manual_seed(1)
-    table, symbols = (
-        torch.randint(5, (5, 5), generator=generator),
-        torch.randint(5, (3, 11), generator=generator),
-    )
-    expected = [
-        table[symbols[row, t - 1], symbols[row, t - 3]] for row in range(3) for t in range(3, 11)
-    ]
-    assert TwoPlaces.answers(symbols, table).flatten().tolist() == expected
+    table = torch.randint(5, (5, 5), generator=generator)
+    symbols = torch.randint(5, (3, 11), generator=generator)
+    answers = TwoPlaces.answers(symbols, table)
+    for row, answer in zip(symbols, answers, strict=True):
+        assert answer.tolist() == [table[row[t - 1], row[t - 3]] for t in range(3, 11)]
+
+
+RUN = SimpleNamespace(seed=0, steps=lambda steps: steps)
 
 
 def test_two_places_are_learned_from_chance_and_the_last_tenth_of_training_counts(monkeypatch):
-    _, _, right = train_two_places(
-        lambda d: SelfAttention(d, output_projection=True), seed=0, steps=40
-    )
+    def head(d_model):
+        return SelfAttention(d_model, output_projection=True)
+
+    _, _, right = train_two_places(head, seed=0, steps=40)
     assert right[0] < 0.25 < right[-1]
-    monkeypatch.setattr(
-        scaling, "train_two_places", lambda *_: (None, None, [0.0] * 27 + [0.5, 0.6, 0.7])
-    )
-    found = scaling.learned("divided", 64, 0.01, SimpleNamespace(seed=0, steps=lambda steps: steps))
-    assert found == pytest.approx(0.6)
+    shares = [0.0] * 27 + [0.5, 0.6, 0.7]
+    monkeypatch.setattr(scaling, "train_two_places", lambda *_: (None, None, shares))
+    assert scaling.learned("divided", 64, 0.01, RUN) == pytest.approx(0.6)
 
 
 def test_scaling_trains_each_variant_at_its_own_size_and_learning_rates(monkeypatch):
@@ -163,15 +155,15 @@ def test_scaling_trains_each_variant_at_its_own_size_and_learning_rates(monkeypa
 
     monkeypatch.setattr(scaling, "train_two_places", remember)
     monkeypatch.setattr(scaling, "of_each_size", lambda seed: {})
-    found = scaling.measure(SimpleNamespace(seed=0, steps=lambda steps: steps))
-    three_heads = (SelfAttention, UndividedSelfAttention, FoldedSelfAttention)
-    at_64 = [(head, 64, 64, rate) for head in three_heads for rate in (0.001, 0.003, 0.01)]
-    at_16 = [(head, 16, 64, rate) for head in three_heads[:2] for rate in (0.003, 0.01)]
-    assert trained == at_64 + at_16
-    assert (
-        found["smaller W_q, rate 0.003"] == 0.003
-        and found["d_k = 16, not divided, rate 0.01"] == 0.01
-    )
+    found = scaling.measure(RUN)
+    expected = []
+    for head in (SelfAttention, UndividedSelfAttention, FoldedSelfAttention):
+        expected += [(head, 64, 64, rate) for rate in (0.001, 0.003, 0.01)]
+    for head in (SelfAttention, UndividedSelfAttention):
+        expected += [(head, 16, 64, rate) for rate in (0.003, 0.01)]
+    assert trained == expected
+    assert found["smaller W_q, rate 0.003"] == 0.003
+    assert found["d_k = 16, not divided, rate 0.01"] == 0.01
     assert found["not divided, best rate"] == found["d_k = 16, divided, best rate"] == 0.01
 
 
@@ -187,9 +179,7 @@ def test_gradients_reach_all_of_a_soft_and_values_alone_of_a_hard_look_up():
 
 
 def test_a_ring_needs_two_projections_and_a_star_does_not():
-    """With one for both, scores are symmetric: forwards and backwards a ring has the same weight,
-    at most 1/2.
-    """
+    """With one, forwards and backwards a ring has the same weights, 1/2 each at most."""
     ring, star = [1, 2, 3, 4, 0], [4, 4, 4, 4, 4]
     assert queries_and_keys.learn_to_look(ring, 0, projections=2) > 0.99
     assert queries_and_keys.learn_to_look(ring, 0, projections=1) <= 0.5 + 1e-6  # C085
