@@ -60,8 +60,7 @@ def keep(scores: Tensor, value: Tensor) -> Kept:
 def finish(kept: Kept) -> tuple[Tensor, Tensor]:
     """Returns the output (..., T_q, d_v), 0 where no key was seen, and logsumexp (..., T_q, 1)."""
     total = kept.total.clamp(min=1.0)  # it is 1 or more where a key was seen, else 0
-    output = kept.weighted / total
-    return output, total.log2_().add_(kept.largest)
+    return kept.weighted / total, kept.largest + total.log2()
 
 
 def flash_by_loops(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> Tensor:
@@ -118,7 +117,9 @@ def attend_in_tiles(
 
     Kept(logsumexp, 1, output) is what is kept of these keys, and can be merged with others.
     """
-    output, logsumexp = finish(nothing(query, value.size(-1)))
+    lengths = query.shape[:-1]
+    output = query.new_empty(*lengths, value.size(-1))
+    logsumexp = query.new_empty(*lengths, 1)
     for rows, strip in tiles(query.size(-2), key.size(-2), causal, size):
         q = query[..., rows, :]
         kept = nothing(q, value.size(-1))
@@ -184,9 +185,9 @@ def flash_attention(
 
     query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v),
     without the weights. causal: the last query stands at the last key; one that sees no key gets 0.
-    block_size: queries and keys in a tile. A hidden value that is NaN or inf reaches outputs (0 ·
-    NaN), as in scaled_dot_product_attention. Inputs of 16 bits are summed in float32. Cannot be
-    differentiated twice. Raises ValueError for wrong sizes.
+    block_size: queries and keys in a tile. A hidden value that is NaN or inf reaches outputs, as in
+    scaled_dot_product_attention (0 · NaN is NaN). Inputs of 16 bits are summed in float32. Cannot
+    be differentiated twice. Raises ValueError for wrong sizes.
     """
     check_sizes(1, block_size=block_size)
     leading = check_attention_inputs(query, key, value, None)

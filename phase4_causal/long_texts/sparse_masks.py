@@ -191,9 +191,10 @@ main = Experiment(
     title="Through a window of 4 words the model answers nearly as well as with all of them",
     note="above: {shown[model]} on all earlier words, none of them through such a mask\n"
     f"below: no model; {LENGTH} words, what has reached whom after two layers · hatched: not yet",
-    answer=f"{LENGTH} words meet after {{n[near and every 8th in turn, both ways]:.0f}} layers, near "
-    f"and far in turn, and after {{n[near words, both ways]:.0f}} with a window of {NEAR} alone. A "
-    "trained model loses {n[window 4, nats]:.2f} nats a word through a window of 4, "
+    answer=f"{LENGTH} words meet after {{n[near and every 8th in turn, both ways]:.0f}} layers, "
+    "near and far in turn, and after {n[near words, both ways]:.0f} with a window of "
+    f"{NEAR} alone. "
+    "A trained model loses {n[window 4, nats]:.2f} nats a word through a window of 4, "
     "{n[window 1, nats]:.2f} through one of 1 and {n[all earlier words, nats]:.2f} without",
 )
 
