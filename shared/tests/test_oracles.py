@@ -208,7 +208,7 @@ def rolling(q, k, v):
 
 
 def pooled_by(pooling):
-    """A mean or the last of the words, of which the second text has two; v (B, H, T, d) has them."""
+    """A mean or the last of the words, v (B, H, T, d), of which the second text has two."""
     return lambda q, k, v: pooling(v[:, 0], padding(v.size(2)))[0]
 
 
@@ -351,7 +351,7 @@ def additive(m, x, word):
 
 
 def latent(m, x, _):
-    """Keys and values of each head from what is kept, and a key for the place that all heads share."""
+    """Keys and values of each head from what is kept; a key for the place that all heads share."""
     place, kept = torch.arange(x.size(1)), m.w_down(x)
     shared = turned(m.w_k_rotary(x), place)[:, None].expand(-1, HEADS, -1, -1)
     query = torch.cat([heads_of(m.w_q(x)), turned(heads_of(m.w_q_rotary(x)), place)], dim=-1)
@@ -522,7 +522,7 @@ def check(name, t_q, t_k):
 
 
 def slopes(output, parameters):
-    """All together: those of the keys' bias are 0, for it adds the same to all scores of a query."""
+    """As one row, since the keys' bias has none: it adds the same to all scores of a query."""
     draw = torch.Generator().manual_seed(7)
     upstream = torch.randn(output.shape, generator=draw, dtype=output.dtype)
     return flat(torch.autograd.grad(output, parameters, upstream, materialize_grads=True))
