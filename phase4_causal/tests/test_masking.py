@@ -342,7 +342,10 @@ def test_a_position_comes_before_a_relation_and_a_relation_before_the_other_name
     monkeypatch.setattr(heads_under_a_mask, "head_names", lambda *_: by_rule)
     relations = [["verb → subject"] * 3, [NO_NAME] * 3]
     names = heads_under_a_mask.names_under_the_mask(None, relations)
-    assert names == [["previous", "verb → subject", "verb → subject"], by_rule[1]]
+    assert names == [
+        ["previous", "verb → subject", "verb → subject"],
+        [NO_NAME, "most → verb", "place → verb"],
+    ]
 
 
 @torch.no_grad()
