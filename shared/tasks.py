@@ -85,6 +85,7 @@ def train_two_places(
 
 # place i of T is to say the symbol at place T - 1 - i, or the one at place i - 3
 REVERSE, COPY = "reverse", "copy"
+FIRST_PLACE = {REVERSE: 0, COPY: 3}  # that has an answer
 
 
 class SymbolMover(nn.Module):
@@ -120,11 +121,6 @@ class SymbolMover(nn.Module):
         """
         return symbols.flip(dims=[1]) if task == REVERSE else symbols.roll(3, dims=1)
 
-    @staticmethod
-    def first(task: str) -> int:
-        """The first place that has an answer."""
-        return 0 if task == REVERSE else 3
-
     @classmethod
     def test_strings(cls, length: int, number: int = 100) -> Tensor:
         """Strings (number, length) that no training has seen."""
@@ -139,7 +135,7 @@ def train_mover(
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = SymbolMover(encoding, make_attention)
-    first = SymbolMover.first(task)
+    first = FIRST_PLACE[task]
 
     def loss_of_step(_: int) -> Tensor:
         symbols = torch.randint(SymbolMover.SYMBOLS, (32, SymbolMover.LENGTH), generator=generator)
@@ -216,12 +212,15 @@ class Lookup(nn.Module):
         return self.to_logits(output), weights
 
     @torch.no_grad()
-    def scores(self, facts: Facts) -> tuple[float, float]:
+    def scores(self, facts: Facts) -> dict[str, float]:
         """Share of right answers, and of questions whose largest weight lies on the right fact."""
         logits, weights = self(facts)
         right = logits.argmax(dim=-1) == facts.answers
         aligned = weights[:, 0].argmax(dim=-1) == facts.aligned
-        return right.float().mean().item(), aligned.float().mean().item()
+        return {
+            "right answers": right.float().mean().item(),
+            "right alignments": aligned.float().mean().item(),
+        }
 
 
 def train_lookup(
@@ -232,7 +231,7 @@ def train_lookup(
     generator = torch.Generator().manual_seed(seed)
     unseen = draw_facts(500, torch.Generator().manual_seed(10**6 + seed), shift)
     model = Lookup(make_attention)
-    _, before = model.scores(unseen)
+    before = model.scores(unseen)
 
     def loss_of_step(_: int) -> Tensor:
         facts = draw_facts(64, generator, shift)
@@ -240,12 +239,7 @@ def train_lookup(
         return F.cross_entropy(logits.flatten(0, 1), facts.answers.flatten())
 
     fit(model, loss_of_step, steps, matrix_rate=None)
-    answers, alignments = model.scores(unseen)
-    return model, {
-        "right answers": answers,
-        "right alignments": alignments,
-        "before training": before,
-    }
+    return model, model.scores(unseen) | {"before training": before["right alignments"]}
 
 
 # ---- four look-ups at once

@@ -1,5 +1,4 @@
-"""The toy language: about 100 words and a grammar, so that who belongs to whom is known, not
-guessed.
+"""The toy language: about 100 words and a grammar, so that who belongs to whom is known.
 
 Every sentence has a subject, a verb and a place; adjectives, adverbs and a second noun come and go:
 
@@ -9,9 +8,9 @@ Every sentence has a subject, a verb and a place; adjectives, adverbs and a seco
 What makes it worth learning is that words carry information about each other:
 
     determiner -> noun       "these" needs a plural noun, "every" a singular one, "the" takes both
-    verb       -> subject    "swam" is said of people, "slept" of animals: each verb picks the class of its subject
-    verb       -> place      "swam" happens in water, "slept" in beds: each verb picks a kind of place
-    adjective  -> noun       every adjective fits every noun: a relation without information, kept as a control
+    verb       -> subject    each verb picks a class: "swam" is said of people, "slept" of animals
+    verb       -> place      each verb picks a kind: "swam" happens in water, "slept" in beds
+    adjective  -> noun       every adjective fits every noun: no information, kept as a control
 
 and that the distance between related words varies, so that no fixed offset ("one word to the left")
 is a good guess. Each generated sentence carries these relations as index pairs: the gold against
@@ -44,20 +43,30 @@ ADVERBS = ("quietly", "slowly", "often", "again", "today")
 # "the cat beside the barn slept": a noun that is not the subject stands nearer to the verb.
 ATTRACTOR_PREPOSITION = "beside"
 
+
+def with_plurals(singulars: str) -> tuple[tuple[str, str], ...]:
+    """ "cat fox" -> (("cat", "cats"), ("fox", "foxes"))."""
+    pairs = []
+    for noun in singulars.split():
+        ending = "es" if noun.endswith(("s", "x")) else "s"
+        pairs.append((noun, noun + ending))
+    return tuple(pairs)
+
+
 # class -> (singular, plural) nouns
 SUBJECTS = {
-    "animal": (("cat", "cats"), ("dog", "dogs"), ("fox", "foxes")),
-    "person": (("girl", "girls"), ("farmer", "farmers"), ("teacher", "teachers")),
-    "vehicle": (("car", "cars"), ("bus", "buses"), ("truck", "trucks")),
-    "toy": (("ball", "balls"), ("coin", "coins"), ("kite", "kites")),
+    "animal": with_plurals("cat dog fox"),
+    "person": with_plurals("girl farmer teacher"),
+    "vehicle": with_plurals("car bus truck"),
+    "toy": with_plurals("ball coin kite"),
 }
 PLACES = {
-    "seat": (("mat", "mats"), ("sofa", "sofas"), ("chair", "chairs")),
-    "bed": (("bed", "beds"), ("basket", "baskets"), ("box", "boxes")),
-    "land": (("field", "fields"), ("park", "parks"), ("garden", "gardens")),
-    "water": (("lake", "lakes"), ("river", "rivers"), ("pond", "ponds")),
-    "road": (("street", "streets"), ("bridge", "bridges"), ("hill", "hills")),
-    "building": (("barn", "barns"), ("house", "houses"), ("school", "schools")),
+    "seat": with_plurals("mat sofa chair"),
+    "bed": with_plurals("bed basket box"),
+    "land": with_plurals("field park garden"),
+    "water": with_plurals("lake river pond"),
+    "road": with_plurals("street bridge hill"),
+    "building": with_plurals("barn house school"),
 }
 # verb -> (class of its subject, its preposition, class of its place)
 VERBS = {
@@ -75,7 +84,7 @@ VERBS = {
     "lay": ("toy", "on", "bed"),
 }
 
-NOUN_PAIRS = (*itertools.chain(*SUBJECTS.values(), *PLACES.values()),)  # (singular, plural) of each
+NOUN_PAIRS = tuple(itertools.chain(*SUBJECTS.values(), *PLACES.values()))
 PREPOSITIONS = sorted({preposition for _, preposition, _ in VERBS.values()})
 
 # How likely the choices of sample_sentence are; those not named here are even.
@@ -101,7 +110,8 @@ class Sentence:
 def sample_sentence(rng: random.Random) -> Sentence:
     """Draw one sentence from the grammar.
 
-    sentence    -> [adverb] noun-phrase [beside noun-phrase] [adverb] verb [adverb] preposition noun-phrase
+    sentence    -> [adverb] noun-phrase [beside noun-phrase]
+                   [adverb] verb [adverb] preposition noun-phrase
     noun-phrase -> determiner [adjective [adjective]] noun
     """
     words: list[str] = []

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from shared.toy_language import MAX_LENGTH, VOCABULARY, encode
 
-# (d_model, num_heads) -> a module with forward(x, mask=mask) -> (output (B, T, d_model), weights
-# (B, H, T, T))
+# (d_model, num_heads) -> a module whose forward(x, mask=mask) gives the output (B, T, d_model) and
+# the weights (B, H, T, T)
 MakeAttention = Callable[[int, int], nn.Module]
 Change = Callable[[Tensor], Tensor | None]  # what `changed` does with a tensor
 
@@ -29,8 +29,7 @@ Change = Callable[[Tensor], Tensor | None]  # what `changed` does with a tensor
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     """Position encoding of Vaswani et al. 2017 -> (length, d_model).
 
-    Column 2i holds sin(position / 10000^(2i / d_model)), column 2i + 1 the cosine of the same
-    angle.
+    Column 2i holds sin(position / 10000^(2i / d_model)), column 2i + 1 that angle's cosine.
     """
     position = torch.arange(length)[:, None]
     rates = torch.exp(-math.log(10000.0) * torch.arange(0, d_model, 2) / d_model)
@@ -42,9 +41,9 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
 
 
 class Block(nn.Module):
-    """One layer: attention moves information between positions, the feed-forward network works on
-    each by itself.
+    """One layer: attention, which moves information between positions, and a feed-forward network.
 
+    The network works on each position by itself.
     dropout: the chance, in training alone, of each number that either of the two adds to be 0
     instead; the others are divided by 1 - dropout, so that the mean stays (Vaswani et al. 2017,
     section 5.4).
@@ -88,39 +87,39 @@ class ToyTransformer(nn.Module):
         # Words start small beside the positions (norm sqrt(d_model / 2)); started larger, heads
         # find their roles later.
         nn.init.normal_(self.embedding.weight, std=0.2)
-        self.register_buffer(
-            "positions", sinusoidal_positions(MAX_LENGTH + 2, d_model), persistent=False
-        )
-        self.blocks = nn.ModuleList(
-            Block(d_model, make_attention(d_model, num_heads)) for _ in range(num_layers)
-        )
+        positions = sinusoidal_positions(MAX_LENGTH + 2, d_model)
+        self.register_buffer("positions", positions, persistent=False)
+        self.blocks = nn.ModuleList()
+        for _ in range(num_layers):
+            self.blocks.append(Block(d_model, make_attention(d_model, num_heads)))
         self.output_norm = nn.LayerNorm(d_model)
         self.output_bias = nn.Parameter(torch.zeros(len(VOCABULARY)))
 
     def embed(self, tokens: Tensor, past: int = 0) -> Tensor:
         """tokens (B, T), behind `past` others -> what enters the first layer (B, T, d_model)."""
         length = past + tokens.size(-1)
-        if length > len(self.positions):
-            raise ValueError(
-                f"the toy transformer takes at most {len(self.positions)} tokens: got {length}"
-            )
+        most = len(self.positions)
+        if length > most:
+            raise ValueError(f"the toy transformer takes at most {most} tokens: got {length}")
         return self.embedding(tokens) + self.positions[past:length]
 
     def forward(
         self, tokens: Tensor, mask: Tensor | None = None, caches: Sequence[Any] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """tokens (B, T), mask as the attention takes it -> logits (B, T, V), weights (B, H, T, T_k)
-        of each layer.
+        """Returns the logits (B, T, V), and the weights (B, H, T, T_k) of each layer.
 
-        caches: one for each layer, of phase4_causal/key_value_cache.py; the tokens then go on from
-        what they hold.
+        tokens (B, T); mask as the attention takes it. caches: one for each layer, of
+        phase4_causal/key_value_cache.py; the tokens then go on from what they hold.
         """
-        x = self.embed(tokens, caches[0].length if caches else 0)
+        past = caches[0].length if caches else 0
+        x = self.embed(tokens, past)
         all_weights = []
         for i, block in enumerate(self.blocks):
-            x, weights = block(x, mask, **({"cache": caches[i]} if caches else {}))
+            more = {"cache": caches[i]} if caches else {}
+            x, weights = block(x, mask, **more)
             all_weights.append(weights)
-        return self.output_norm(x) @ self.embedding.weight.T + self.output_bias, all_weights
+        logits = self.output_norm(x) @ self.embedding.weight.T + self.output_bias
+        return logits, all_weights
 
 
 @torch.no_grad()

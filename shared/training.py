@@ -27,8 +27,8 @@ from shared.toy_model import MakeAttention, ToyTransformer
 NUM_TRAIN, NUM_HELD_OUT = 20_000, 500
 QUICK_STEPS = 30  # of a test drive
 
-# The weight decay for models of one layer. More of it pulls the matrices so near to 0 that the model
-# loses more, and a lone head looks at nothing but its own word.
+# The weight decay for models of one layer. More of it pulls the matrices so near to 0 that the
+# model loses more, and a lone head looks at nothing but its own word.
 LITTLE_DECAY = 0.1
 
 # Of all words CHOSEN are to be guessed. Of these KEPT stay as they are, SWAPPED become other words,
@@ -50,11 +50,6 @@ class Recipe:
     matrix_decay: float = MATRIX_DECAY
     seed: int = 0
     stages: tuple[float, ...] = ()  # shares of the training after which the model is kept, too
-
-    def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            known = ", ".join(OBJECTIVES)
-            raise ValueError(f"unknown objective {self.objective!r}: choose from {known}")
 
     @property
     def path(self) -> Path:
@@ -89,10 +84,6 @@ class Trained:
     @property
     def label(self) -> str:
         return f"trained {self.recipe.steps:,} steps" if self.recipe.steps else "untrained"
-
-    def logits(self, tokens: Tensor) -> Tensor:
-        """tokens (B, T) -> (B, T, V) on the CPU, on whatever device the model is."""
-        return self.model(tokens.to(self.model.positions.device))[0].cpu()
 
     def at_stage(self, step: int) -> "Trained":
         """The model as it was after so many steps."""

@@ -16,7 +16,7 @@ from phase1_single_head.self_attention import SelfAttention
 from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.tasks import COPY, REVERSE, SymbolMover, train_mover
+from shared.tasks import COPY, FIRST_PLACE, REVERSE, SymbolMover, train_mover
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
 
 COLORS = {"none": GREY, "sinusoidal": BLUE, "learned": ORANGE, "rotary": GREEN}
@@ -42,7 +42,7 @@ def answers_right(model: SymbolMover, task: str, length: int = LENGTH) -> float:
     """
     symbols = SymbolMover.test_strings(length)
     hits = model(symbols).argmax(dim=-1) == SymbolMover.answers(task, symbols)
-    first = SymbolMover.first(task) if length == LENGTH else LENGTH
+    first = FIRST_PLACE[task] if length == LENGTH else LENGTH
     return hits[:, first:].double().mean().item()
 
 

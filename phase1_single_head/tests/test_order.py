@@ -12,7 +12,7 @@ from phase1_single_head.order.position_encodings import (
 )
 from phase1_single_head.self_attention import SelfAttention
 from shared.attention_utils import causal_mask
-from shared.tasks import COPY, REVERSE, SymbolMover
+from shared.tasks import COPY, FIRST_PLACE, REVERSE, SymbolMover
 from shared.tests.helpers import D_K, T_K, T_Q, B, near
 from shared.toy_model import sinusoidal_positions
 
@@ -94,7 +94,7 @@ def test_only_attention_without_positions_and_mask_is_blind_to_order(attention, 
 def test_answers_by_hand():
     symbols = torch.tensor([[7, 1, 8, 2, 9]])
     assert SymbolMover.answers(REVERSE, symbols).tolist() == [[9, 2, 8, 1, 7]]
-    assert SymbolMover.answers(COPY, symbols)[:, SymbolMover.first(COPY) :].tolist() == [[7, 1]]
+    assert SymbolMover.answers(COPY, symbols)[:, FIRST_PLACE[COPY] :].tolist() == [[7, 1]]
 
 
 @torch.no_grad()

@@ -47,7 +47,7 @@ def test_a_look_up_is_scored_against_the_right_fact(beside, expected):
         weights = F.one_hot((facts.aligned + beside) % MOST_FACTS, MOST_FACTS).float()
         return weights @ context, weights[:, None]
 
-    assert Lookup(lambda _: look).scores(facts)[1] == expected
+    assert Lookup(lambda _: look).scores(facts)["right alignments"] == expected
 
 
 def test_facts_of_padding_change_no_answer():
