@@ -31,7 +31,6 @@ from shared.grammar.scores import related_pairs
 from shared.head_statistics import (
     effective_context,
     even_weights,
-    largest_weight,
     layer_statistics,
 )
 from shared.toy_language import tokenize
@@ -81,7 +80,7 @@ def row_name(layer: int, head: int) -> str:
 
 
 def describe_heads(layers: list[Tensor], before: list[Tensor], mask: Tensor) -> dict[str, float]:
-    """How widely each head spreads its weight: "layer 0 head 1, entropy" is normalised.
+    """How widely each head spreads its weight; "layer 0 head 1, entropy" is normalised.
 
     A head is sharper if its entropy is lower than before training. layers, before: weights
     (N, H, T, T) of each layer, trained and untrained; mask: bool (N, 1, T, T).
@@ -90,9 +89,6 @@ def describe_heads(layers: list[Tensor], before: list[Tensor], mask: Tensor) -> 
     columns = {
         "entropy": trained["normalised entropy"],
         "before training": untrained["normalised entropy"],
-        "nats": trained["entropy"],
-        "distance": trained["distance"],
-        "largest weight": torch.stack([largest_weight(weights, mask) for weights in layers]),
         "effective context": torch.stack([effective_context(weights, mask) for weights in layers]),
     }
     sharper = columns["entropy"] < columns["before training"]  # (L, H)

@@ -92,15 +92,6 @@ def relation_weight(weights: Tensor, gold: Tensor) -> Tensor:
     return _mean(on_gold, gold.any(dim=-1).unsqueeze(1))
 
 
-def largest_weight(weights: Tensor, mask: Tensor) -> Tensor:
-    """The largest weight of a row, mean over the rows of real words -> (H,).
-
-    It is 1 if one key gets it all.
-    """
-    _check(weights, mask)
-    return _mean(weights.amax(dim=-1), mask.any(dim=-1))  # (N, H, T, T) -> (N, H, T) -> (H,)
-
-
 def effective_context(weights: Tensor, mask: Tensor) -> Tensor:
     """How many words a row draws on: e to its entropy, mean over the rows of real words -> (H,).
 

@@ -132,6 +132,7 @@ def name_of(naming, scoring=None, untrained=UNTRAINED):
         ({"subject": 0.98, "others": 0.48}, UNTRAINED, "verb → subject"),
         ({"subject": 0.94, "others": 0.48}, UNTRAINED, roles.NO_NAME),
         ({"subject": 1, "others": 0.51}, UNTRAINED, "most → subject"),
+        ({"subject": 1, "others": math.nan}, UNTRAINED, "verb → subject"),  # there are no others
         # 0.1 more than the best untrained head, where that is more.
         ({"previous": 0.93}, HIGH, roles.NO_NAME),
         ({"previous": 0.95}, HIGH, "previous"),
