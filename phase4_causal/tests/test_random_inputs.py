@@ -164,11 +164,9 @@ def test_a_band_is_masked_attention(drawn, window):
 
 def test_llms_from_scratch_attention_without_weights():
     """rasbt/LLMs-from-scratch, section 3.3: words are queries, keys, values; nothing by √3."""
-    words = (
-        "0.43 0.15 0.89, 0.55 0.87 0.66, 0.57 0.85 0.64, "
-        "0.22 0.58 0.33, 0.77 0.25 0.10, 0.05 0.80 0.55"
-    )
-    x = torch.tensor([[float(number) for number in word.split()] for word in words.split(",")])
+    first = [0.43, 0.15, 0.89, 0.55, 0.87, 0.66, 0.57, 0.85, 0.64]
+    last = [0.22, 0.58, 0.33, 0.77, 0.25, 0.10, 0.05, 0.80, 0.55]
+    x = torch.tensor([*first, *last]).view(6, 3)
     output, weights = scaled_dot_product_attention(math.sqrt(3) * x, x, x)
     as_printed(weights[1], [0.1385, 0.2379, 0.2333, 0.1240, 0.1082, 0.1581], digits=4)
     as_printed(output[1], [0.4419, 0.6515, 0.5683], digits=4)
