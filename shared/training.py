@@ -85,6 +85,10 @@ class Trained:
     def label(self) -> str:
         return f"trained {self.recipe.steps:,} steps" if self.recipe.steps else "untrained"
 
+    def logits(self, tokens: Tensor) -> Tensor:
+        """tokens (B, T) -> (B, T, V) on the CPU, on whatever device the model is."""
+        return self.model(tokens.to(self.model.positions.device))[0].cpu()
+
     def at_stage(self, step: int) -> "Trained":
         """The model as it was after so many steps."""
         model = copy.deepcopy(self.model)
