@@ -79,10 +79,11 @@ def measure(run: Run) -> Numbers:
     """
     model = trained_repeater(run, networks=False)
     before, matching = scores_for_naming(model, run.seed)
-    first, second = int(before.argmax()), int(matching.argmax())
+    previous_head = int(before.argmax())
+    induction_head = int(matching.argmax())
     previous = before >= NAMED_FROM
-    match = looks_for(model, second)
-    said = says(model, second)
+    match = looks_for(model, induction_head)
+    said = says(model, induction_head)
     run.shown.update(match=match, said=said)
     networks = trained_repeater(run, networks=True)
     with_networks = [on_diagonal(looks_for(networks, head)) for head in range(HEADS_A_LAYER)]
@@ -96,7 +97,7 @@ def measure(run: Run) -> Numbers:
         "wrong without the others": without(model, tokens, 0, ~previous),
         "composition, random": largest_by_chance(run.seed),
     }
-    for reader, share in compositions(model, first, second).items():
+    for reader, share in compositions(model, previous_head, induction_head).items():
         numbers[f"composition, {reader}"] = share
     patching = Patching(model, exchanged_words(TEXTS, generator(run.seed, 10)))
     return numbers | by_path(patching, previous, matching >= NAMED_FROM)

@@ -71,7 +71,8 @@ def keep_or_replace(words: list[int], q: list[Tensor], p: Tensor, choose: Choose
     """
     for i, word in enumerate(words):
         keep = min(1.0, (p[i][word] / q[i][word]).item())
-        if not choose(p.new_tensor([1 - keep, keep])):
+        stays = choose(p.new_tensor([1 - keep, keep]))
+        if not stays:
             return [*words[:i], choose(missing_part(p[i], q[i]))]
     return [*words, choose(p[-1])]
 
@@ -112,7 +113,7 @@ def speculate(
     small_caches = new_caches(small, limit + 1)
     while len(written.tokens) <= limit and written.tokens[-1] != END_ID:
         draft, q = [], []
-        room = limit - len(written.tokens)  # without the one more
+        room = limit - len(written.tokens)  # the one more is not counted
         while len(draft) < min(drafted, room) and END_ID not in draft:
             q.append(read_on(small, written.tokens + draft, small_caches, sampling)[-1])
             draft.append(choose(q[-1]))
