@@ -1,5 +1,7 @@
-"""The models of this phase: two layers of four heads, one layer of several, and one that must look
-at two places.
+"""Which models does this phase train?
+
+Two layers of four heads and one layer of several guess hidden words. A single block must look at
+two places at once, which is a task of shared/tasks.py.
 """
 
 import argparse
@@ -14,11 +16,9 @@ from shared.optimization import fit
 from shared.tasks import TwoPlaces
 from shared.training import LITTLE_DECAY, Recipe, Trained, variant
 
-# Steps of 800 with a frame of phase 3's film: most are from the second quarter of training, where
-# most happens.
-STAGES = tuple(
-    step / 800 for step in (0, 40, 80, 100, *range(120, 350, 10), 370, 400, 450, 500, 600, 700, 800)
-)
+# Of 800 steps those with a frame in phase 3's film: many where most happens, few at the end.
+FILMED = (0, 40, 80, 100, *range(120, 350, 10), 370, 400, 450, 500, 600, 700, 800)
+STAGES = tuple(step / 800 for step in FILMED)
 MULTI_HEAD_RECIPE = Recipe(
     "multi_head_model", "masked word", num_heads=4, num_layers=2, steps=800, stages=STAGES
 )
@@ -47,30 +47,24 @@ def load_one_layer_model(
 
 
 def train_two_lookups(num_heads: int, seed: int, steps: int) -> tuple[TwoPlaces, Tensor, Tensor]:
-    """Train one block of so many heads on a new table -> the model, 250 strings that it has not
-    seen, their answers.
+    """Train one block of so many heads on a new table.
+
+    Returns the model, 250 strings that it has not seen, and their answers.
     """
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    table = torch.randint(
-        TwoPlaces.SYMBOLS, (TwoPlaces.SYMBOLS, TwoPlaces.SYMBOLS), generator=generator
-    )
+    num_symbols = TwoPlaces.SYMBOLS
+    table = torch.randint(num_symbols, (num_symbols, num_symbols), generator=generator)
     model = TwoPlaces(MultiHeadAttention(TwoPlaces.D_MODEL, num_heads))
 
     def draw(number: int) -> tuple[Tensor, Tensor]:
-        symbols = torch.randint(TwoPlaces.SYMBOLS, (number, TwoPlaces.LENGTH), generator=generator)
+        symbols = torch.randint(num_symbols, (number, TwoPlaces.LENGTH), generator=generator)
         return symbols, TwoPlaces.answers(symbols, table)
 
     def loss_of_step(_: int) -> Tensor:
         symbols, answers = draw(32)
         return F.cross_entropy(model(symbols)[:, TwoPlaces.FIRST :].mT, answers)
 
-    fit(
-        model,
-        loss_of_step,
-        steps,
-        matrix_rate=None,
-        rate=1e-2,
-        progress=f"two look-ups, heads: {num_heads}",
-    )
+    name = f"two look-ups, heads: {num_heads}"
+    fit(model, loss_of_step, steps, matrix_rate=None, rate=1e-2, progress=name)
     return model, *draw(250)
