@@ -177,7 +177,7 @@ def draw_panels(axes: Mapping[str, Axes], flow: Flow) -> None:
     label_panel(axes["guess"], "the rest of the model", "4  Guess")
 
 
-def draw_arrows(axes: Mapping[str, Axes]) -> None:
+def connect_panels(axes: Mapping[str, Axes]) -> None:
     """From panel to panel, as the numbers go."""
     style = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.2, "shrinkA": 3, "shrinkB": 3}
     for start, here, end, there in ARROWS:
@@ -193,7 +193,7 @@ def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     fig, axes = plt.subplot_mosaic(LAYOUT, layout="constrained", **sizes)
     fig.get_layout_engine().set(wspace=0.06)  # room for the arrows
     draw_panels(axes, flow)
-    draw_arrows(axes)
+    connect_panels(axes)
     guess, _ = flow.guesses[0]
     word = words[flow.i]
     title = f'Four steps lead from "?" to the guess "{guess}"'

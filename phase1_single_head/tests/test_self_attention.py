@@ -303,7 +303,7 @@ def test_the_flow_writes_the_sizes_of_its_tensors_and_draws_their_numbers():
     flow = models.Flow(words, 2, x, query, keys, values, scores, weights, output, probabilities)
     figure, axes = plt.subplot_mosaic(visualize.LAYOUT)
     visualize.draw_panels(axes, flow)
-    visualize.draw_arrows(axes)
+    visualize.connect_panels(axes)
     drawn = {
         "x": ('x of "?" (11)', x[2:3]),
         "query": ("query (3): W_q (11 × 3)", query[None]),
