@@ -241,7 +241,7 @@ class Rule:
 
     @property
     def margin(self) -> float:
-        """By how much the head passes, below 0 if it does not, or if nobody could be asked (NaN)."""
+        """By how much the head passes: below 0 if it does not, or if nobody could be asked."""
         return -math.inf if math.isnan(self.share) else self.share - self.needed
 
 
