@@ -73,7 +73,13 @@ class MultiHeadAttention(nn.Module):
         query = split_heads(self.w_q(query), self.num_heads)  # -> (B, H, T_q, d_k)
         key = split_heads(self.w_k(key), self.num_heads)  # -> (B, H, T_k, d_k)
         value = split_heads(self.w_v(value), self.num_heads)  # -> (B, H, T_k, d_k)
-        heads, weights = scaled_dot_product_attention(query, key, value, mask, dropout=self.dropout)
+        heads, weights = scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            mask,
+            dropout=self.dropout,
+        )
         return self.w_o(merge_heads(heads)), weights  # -> (B, T_q, d_model)
 
 
