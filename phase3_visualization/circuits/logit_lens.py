@@ -1,13 +1,14 @@
 """What would the model say after each layer, and which heads bring the answer?
 
-Every part adds to the same vector, the residual stream, and the last one is read as a guess: norm,
-then the matrix of words. The logit lens reads the vector like that before it is finished
-(nostalgebraist 2020). Direct logit attribution reads what one head adds in the same way (Elhage et
-al. 2021): with the norm's last scale it is the head's own share of the logit of the right word. No
-part was trained to be read alone: a lens that shows nothing may still miss something.
+Each part of a model adds to one vector, the residual stream, and the finished vector is read as a
+guess: a norm, then the matrix of words. The logit lens reads the vector before it is finished
+(nostalgebraist 2020). Direct logit attribution reads in the same way what one head adds (Elhage et
+al. 2021): with the last norm's own scale it is the head's share of the logit of the right word. No
+part was trained to be read alone, so a lens that shows nothing may still miss something.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 import torch
@@ -29,106 +30,114 @@ from shared.visualization_utils import BLUE, plot_cells, token_labels
 SENTENCES, QUICK_SENTENCES = 60, 10  # held-out
 
 
-@torch.no_grad()
-def each_word_hidden(
-    model: ToyTransformer, sentences: Sequence[Sequence[str]]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Each word hidden in turn: what the parts add to its place, and which word it was.
+@dataclass(frozen=True)
+class HiddenWords:
+    """N hidden words (N,), and what the parts of a model add at their places.
 
-    -> the stream before the layers and after each attention and each feed-forward network, (2L + 1, N, d_model); what
-    each head adds, (L, H, N, d_model); the hidden words, (N,).
+    stream: before the layers, and after each attention and each feed-forward network,
+    (2L + 1, N, d_model); by_heads: what each head adds to it, (L, H, N, d_model).
     """
-    rows = [(encode(words), place) for words in sentences for place in range(len(words))]
-    tokens, lengths = pad_batch([row for row, _ in rows])
-    every, hidden = torch.arange(len(rows)), torch.tensor([place for _, place in rows])
-    mask = padding_mask(lengths, tokens.size(1))
-    stream, added = [model.embed(tokens.index_put((every, hidden), torch.tensor(MASK_ID)))], []
-    for block in model.blocks:
-        attention, x = block.attention, block.attention_norm(stream[-1])
-        output, weights = attention(x, mask=mask)
-        heads = weights @ split_heads(attention.w_v(x), attention.num_heads)  # (N, H, T, d_v)
-        added.append(
-            added_by_heads(attention, heads)[every, :, hidden]
-        )  # -> (N, H, T, d_model) -> (N, H, d_model)
-        stream.append(stream[-1] + output)
-        stream.append(stream[-1] + block.feed_forward(block.feed_forward_norm(stream[-1])))
-    return (
-        torch.stack(stream)[:, every, hidden],
-        torch.stack(added).transpose(1, 2),
-        tokens[every, hidden],
-    )
+
+    words: Tensor
+    stream: Tensor
+    by_heads: Tensor
 
 
 @torch.no_grad()
-def read(model: ToyTransformer, stream: Tensor) -> Tensor:
+def each_word_hidden(model: ToyTransformer, sentences: Sequence[Sequence[str]]) -> HiddenWords:
+    """Reads every sentence as often as it has words, each time with another word hidden."""
+    rows, places, words = [], [], []
+    for sentence in sentences:
+        for place in range(len(sentence)):
+            row = encode(sentence)
+            words.append(row[place])
+            row[place] = MASK_ID
+            rows.append(row)
+            places.append(place)
+    tokens, lengths = pad_batch(rows)
+    mask = padding_mask(lengths, tokens.size(1))
+    every = torch.arange(len(rows))
+    x = model.embed(tokens)
+    stream = [x[every, places]]  # (N, T, d_model) -> (N, d_model)
+    by_heads = []
+    for block in model.blocks:
+        attention = block.attention
+        normed = block.attention_norm(x)
+        output, weights = attention(normed, mask=mask)
+        heads = weights @ split_heads(attention.w_v(normed), attention.num_heads)  # (N, H, T, d_v)
+        by_heads.append(added_by_heads(attention, heads)[every, :, places])  # -> (N, H, d_model)
+        x = x + output
+        stream.append(x[every, places])
+        x = x + block.feed_forward(block.feed_forward_norm(x))
+        stream.append(x[every, places])
+    added = torch.stack(by_heads).transpose(1, 2)  # (L, N, H, d_model) -> (L, H, N, d_model)
+    return HiddenWords(torch.tensor(words), torch.stack(stream), added)
+
+
+@torch.no_grad()
+def read_with_lens(model: ToyTransformer, stream: Tensor) -> Tensor:
     """Logits, as if the model ended here: (..., d_model) -> (..., V)."""
     return model.output_norm(stream) @ model.embedding.weight.T + model.output_bias
 
 
 @torch.no_grad()
 def share_of_logit(model: ToyTransformer, added: Tensor, last: Tensor, words: Tensor) -> Tensor:
-    """Direct logit attribution: how far vectors (..., N, d_model) raise the right word above a mean
-    word -> (..., N).
+    """How far vectors raise the right word above a mean word: (..., N, d_model) -> (..., N).
 
-    last: the finished stream (N, d_model), whose spread is what the norm divides by. The shares of
-    all that was added to the stream sum to what `read` gives, less the biases of norm and words.
+    last: the finished stream (N, d_model), by whose spread the norm divides. The shares of all that
+    was added to the stream sum to what `read_with_lens` gives, less the biases of norm and words.
     """
-    spread = (
-        last.var(dim=-1, unbiased=False) + model.output_norm.eps
-    ).sqrt()  # (N, d_model) -> (N,)
-    direction = (
-        model.embedding.weight[words] - model.embedding.weight.mean(dim=0)
-    ) * model.output_norm.weight
-    return ((added - added.mean(dim=-1, keepdim=True)) * direction).sum(dim=-1) / spread
+    norm, embedding = model.output_norm, model.embedding.weight
+    spread = (last.var(dim=-1, unbiased=False) + norm.eps).sqrt()  # (N, d_model) -> (N,)
+    direction = (embedding[words] - embedding.mean(dim=0)) * norm.weight
+    centred = added - added.mean(dim=-1, keepdim=True)
+    return (centred * direction).sum(dim=-1) / spread
 
 
 def measure(run: Run) -> Numbers:
-    """Nats per hidden word, and logits, mean over the hidden words of held-out sentences; heads:
-    "layer.head".
-    """
+    """Nats per hidden word, and what heads add to its logit, in the mean over held-out words."""
     trained = load_multi_head_model(run.options, run.seed)
-    sentences = training.corpus()[1][: QUICK_SENTENCES if run.options.quick else SENTENCES]
     model = in_double(trained.model)
-    stream, added, words = each_word_hidden(model, [sentence.words for sentence in sentences])
-    run.shown.update(
-        label=trained.label, example=each_word_hidden(model, [run.options.words]), model=model
-    )
-    parts = [f"{part} {layer}" for layer in range(len(added)) for part in ("attention", "network")]
-    found = {}
-    for name, logits in zip(["embedding", *parts], read(model, stream), strict=True):
-        found[f"{name}, loss behind it"] = F.cross_entropy(logits, words).item()
-    losses = list(found.values())
-    by_attention = sum(
-        before - behind for before, behind in zip(losses[:-1:2], losses[1::2], strict=True)
-    )
+    number = QUICK_SENTENCES if run.options.quick else SENTENCES
+    _, held_out = training.corpus()
+    hidden = each_word_hidden(model, [sentence.words for sentence in held_out[:number]])
+    example = each_word_hidden(model, [run.options.words])
+    guess = read_with_lens(model, example.stream).softmax(dim=-1).max(dim=-1)
+    losses = [
+        F.cross_entropy(logits, hidden.words).item()
+        for logits in read_with_lens(model, hidden.stream)
+    ]
+    found = {"embedding, loss behind it": losses[0]}
+    by_attention = 0.0
+    for layer in range(len(model.blocks)):
+        before, between, behind = losses[2 * layer : 2 * layer + 3]
+        found[f"attention {layer}, loss behind it"] = between
+        found[f"network {layer}, loss behind it"] = behind
+        by_attention += before - between
+    adds = share_of_logit(model, hidden.by_heads, hidden.stream[-1], hidden.words).mean(dim=-1)
+    for layer, row in enumerate(adds.tolist()):
+        for head, share in enumerate(row):
+            found[f"head {layer}.{head}, adds"] = share
+    run.shown["label"] = trained.label
+    run.shown["guess"] = guess
     run.shown["by attention"] = by_attention / (losses[0] - losses[-1])
-    for layer, row in enumerate(
-        share_of_logit(model, added, stream[-1], words).mean(dim=-1).tolist()
-    ):
-        found |= {f"head {layer}.{head}, adds": share for head, share in enumerate(row)}
     return found
 
 
 def picture(results: Results) -> Figure:
-    """Left, for each hidden word the likeliest word at each depth; right, what each head adds to
-    the right one.
-    """
-    (stream, _, _), words = results.shown["example"], results.options.words
-    best, guesses = (
-        values.T for values in read(results.shown["model"], stream).softmax(dim=-1).max(dim=-1)
-    )
-    named = [name.partition(", ") for name in results.mean]
-    depths = [
-        f"{part}\n{results.mean[f'{part}, {what}']:.1f} nats"
-        for part, _, what in named
-        if "loss" in what
-    ]
-    heads = {part: results.each(f"{part}, adds") for part, _, what in named if what == "adds"}
+    """Left, the likeliest word at each depth; right, what each head adds to the right one."""
+    words, guess = results.options.words, results.shown["guess"]
+    depths, heads = [], {}
+    for name, mean in results.mean.items():
+        part, _, what = name.partition(", ")
+        if what == "adds":
+            heads[part] = results.each(name)
+        else:
+            depths.append(f"{part}\n{mean:.1f} nats")
     size = (1.15 * len(depths) + 4.5, max(0.45 * len(words), 0.35 * len(heads)) + 2)
     fig, (left, right) = plt.subplots(1, 2, figsize=size, width_ratios=(3, 1), layout="constrained")
-    plot_cells(
-        left, best, [decode(guess.tolist()) for guess in guesses], token_labels(words), depths
-    )
+    likeliest = [decode(row) for row in guess.indices.T.tolist()]  # (depths, T) -> (T, depths)
+    plot_cells(left, guess.values.T, likeliest, token_labels(words), depths)
     charts.bars(right, heads, dict.fromkeys(heads, BLUE), number="{:.1f}")
     right.set_title("what each head adds to the\nlogit of the right word")
     return fig
@@ -137,9 +146,10 @@ def picture(results: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title="Attention goes {shown[by attention]:.0%} of the way to the guess, the feed-forward networks the rest",
-    note="{shown[label]} · left: each word hidden in turn; likeliest word, shade: its probability · losses and logits: "
-    "held-out",
+    title="Attention goes {shown[by attention]:.0%} of the way to the guess, the feed-forward "
+    "networks the rest",
+    note="{shown[label]} · left: each word hidden in turn; likeliest word, shade: its probability "
+    "· losses and logits: held-out",
     answer="Loss before the layers {n[embedding, loss behind it]:.2f}, behind the first attention "
     "{n[attention 0, loss behind it]:.2f}",
 )

@@ -1,4 +1,4 @@
-"""What does a part of a model do, by putting in what it gave for another text?
+"""What does a part of a model do? Put in what it gave for another text, and see what changes.
 
 Activation patching (Vig et al. 2020; Meng et al. 2022) needs two texts that differ in little, and
 so in the answer:
@@ -6,13 +6,12 @@ so in the answer:
     clean       the farmer <mask> in a lake      swam, for people
     corrupted   the coin   <mask> in a lake      fell, for toys
 
-Read the corrupted text, but put in what one part of the model gave for the clean one. How much of
-the clean answer is back?
+The model reads the corrupted text, but one part of it gives what it gave for the clean one. The
+lead of the clean answer is the logit of "swam" less that of "fell". How much of it is back?
 
-    share restored  =  (lead - corrupted lead) / (clean lead - corrupted lead),    lead = logit of swam - logit of fell
+    share restored  =  (lead - corrupted lead) / (clean lead - corrupted lead)
 
-1: the part carries all that the answer needs. 0: it carries nothing that the rest does not bring as
-well.
+1: the part carries all that the answer needs. 0: it carries nothing that the rest does not bring.
 """
 
 from contextlib import ExitStack
@@ -21,29 +20,36 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from phase2_multi_head.multi_head_attention import merge_heads, split_heads
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
+from shared.toy_language import MASK, encode
 from shared.toy_model import Change, ToyTransformer, changed
 
-Part = tuple[nn.Module, Change, bool]  # what `changed` takes
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a model, and what becomes of its output, or of its input if `read` is set."""
+
+    module: nn.Module
+    change: Change
+    read: bool = False
 
 
 def put_in(clean: Tensor, chosen: Tensor) -> Change:
-    """The change that puts `clean`, (B, T, H * d), in place of some heads at some places, bool (B,
-    T, H).
+    """Returns the change that puts `clean` in place of the chosen heads at the chosen places.
 
-    It is for what holds the heads side by side: what w_o reads, and what w_q, w_k and w_v give.
-    Axes of 1 broadcast.
+    clean (B, T, H * d) and chosen, bool (B, T, H); axes of 1 broadcast. It fits all that holds the
+    heads side by side: what w_o reads, and what w_q, w_k and w_v give.
     """
-    columns = chosen.repeat_interleave(
-        clean.size(-1) // chosen.size(-1), dim=-1
-    )  # (B, T, H) -> (B, T, H * d)
+    width = clean.size(-1) // chosen.size(-1)
+    columns = chosen.repeat_interleave(width, dim=-1)  # (B, T, H) -> (B, T, H * d)
     return lambda corrupted: torch.where(columns, clean, corrupted)
 
 
 @dataclass(frozen=True)
-class Run:
-    """What a model computed: logits (B, T, V) and, of each layer, weights (B, H, T, T) and values
-    (B, T, H * d_v).
+class Pass:
+    """What a model computed: logits (B, T, V), and of each layer its weights and its values.
+
+    weights: (B, H, T, T) each; values: (B, T, H * d_v) each.
     """
 
     logits: Tensor
@@ -51,27 +57,28 @@ class Run:
     values: list[Tensor]
 
     def outputs(self, layer: int, weights: Tensor | None = None) -> Tensor:
-        """What the heads of a layer hand to w_o, (B, T, H * d_v); weights: those of another text,
-        or changed ones.
-        """
-        weights = self.weights[layer] if weights is None else weights
+        """What the heads of a layer hand to w_o, (B, T, H * d_v), by these weights or their own."""
+        if weights is None:
+            weights = self.weights[layer]
         return merge_heads(weights @ split_heads(self.values[layer], weights.size(1)))
 
 
 @torch.no_grad()
-def run(model: ToyTransformer, tokens: Tensor, mask: Tensor | None = None) -> Run:
-    """The model on tokens (B, T), with all that is put in meanwhile."""
+def forward_pass(model: ToyTransformer, tokens: Tensor, mask: Tensor | None = None) -> Pass:
+    """Runs the model on tokens (B, T), with all that is put into it meanwhile."""
     values: list[Tensor] = []
     with ExitStack() as listening:
         for block in model.blocks:
             listening.enter_context(changed(block.attention.w_v, values.append))
-        return Run(*model(tokens, mask), values)
+        logits, weights = model(tokens, mask)
+    return Pass(logits, weights, values)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Clean and corrupted texts (B, T), the place of the question (B,), the answers to both (B, 2),
-    and the mask.
+    """Clean and corrupted texts (B, T), and what they are asked.
+
+    asked: the place of the question (B,); answers: the clean and the corrupted one (B, 2).
     """
 
     clean: Tensor
@@ -82,72 +89,86 @@ class Pairs:
 
     def lead(self, logits: Tensor) -> float:
         """How far the clean answer is ahead of the other, mean over pairs: logits (B, T, V)."""
-        both = logits[torch.arange(len(logits)), self.asked].gather(
-            1, self.answers
-        )  # (B, T, V) -> (B, V) -> (B, 2)
+        at_question = logits[torch.arange(len(logits)), self.asked]  # (B, T, V) -> (B, V)
+        both = at_question.gather(1, self.answers)  # (B, V) -> (B, 2)
         return (both[:, 0] - both[:, 1]).mean().item()
 
 
 def exchanged(clean: Tensor, one: int, other: int, period: int) -> Pairs:
-    """Texts (B, T) that come again after `period` places, asked there what follows the first of two
-    exchanged words.
+    """Pairs from texts (B, T) that repeat after `period` places; corrupted: two words exchanged.
+
+    The question stands in the second copy: what follows the first of the two words?
     """
     corrupted = clean.clone()
     corrupted[:, [one, other]] = clean[:, [other, one]]
-    return Pairs(
-        clean, corrupted, torch.full((len(clean),), one + period), clean[:, [one + 1, other + 1]]
-    )
+    asked = torch.full((len(clean),), one + period)
+    return Pairs(clean, corrupted, asked, clean[:, [one + 1, other + 1]])
 
 
 class Patching:
-    """A model and the pairs of texts that it has read. What is put in is named by a Part, as
-    `changed` takes it.
+    """A model that has read pairs of texts, and now reads the corrupted ones with parts put in.
 
     >>> patching = Patching(model, pairs)
-    >>> patching.share(patching.heads(0, patching.clean.outputs(0)))     # all heads of layer 0 as in the clean texts
+    >>> all_heads_of_layer_0 = patching.heads(0, patching.clean.outputs(0))
+    >>> patching.share(all_heads_of_layer_0)
     """
 
     def __init__(self, model: ToyTransformer, pairs: Pairs) -> None:
         self.model, self.pairs = model, pairs
-        self.clean, self.corrupted = (
-            run(model, tokens, pairs.mask) for tokens in (pairs.clean, pairs.corrupted)
-        )
-        self.clean_lead, self.corrupted_lead = (
-            pairs.lead(each.logits) for each in (self.clean, self.corrupted)
-        )
+        self.clean = forward_pass(model, pairs.clean, pairs.mask)
+        self.corrupted = forward_pass(model, pairs.corrupted, pairs.mask)
+        self.clean_lead = pairs.lead(self.clean.logits)
+        self.corrupted_lead = pairs.lead(self.corrupted.logits)
 
     def lead(self, *parts: Part, tokens: Tensor | None = None) -> float:
-        """The lead of the clean answer with parts put in; tokens: the corrupted texts unless others
-        are given.
-        """
+        """Lead of the clean answer with parts put into the corrupted texts or into `tokens`."""
+        if tokens is None:
+            tokens = self.pairs.corrupted
         with ExitStack() as inside:
-            for module, change, read in parts:
-                inside.enter_context(changed(module, change, read=read))
-            tokens = self.pairs.corrupted if tokens is None else tokens
-            return self.pairs.lead(run(self.model, tokens, self.pairs.mask).logits)
+            for part in parts:
+                inside.enter_context(changed(part.module, part.change, read=part.read))
+            computed = forward_pass(self.model, tokens, self.pairs.mask)
+        return self.pairs.lead(computed.logits)
 
     def share(self, *parts: Part) -> float:
         """Share of the clean answer that is restored."""
         lost = self.clean_lead - self.corrupted_lead
         return (self.lead(*parts) - self.corrupted_lead) / lost
 
-    def through(self, part: nn.Linear, receivers: Tensor, sent: Part) -> float:
-        """Path patching (Wang et al. 2022): share restored if what is sent reaches a matrix of some
-        heads, (H,).
-        """
-        return self.share((part, put_in(self.given(part, sent), receivers[None, None]), False))
+    def through(self, matrix: nn.Linear, receivers: Tensor, sent: Part) -> float:
+        """Path patching (Wang et al. 2022): share restored if one matrix alone reads what is sent.
 
-    def given(self, module: nn.Module, *parts: Part) -> Tensor:
-        """What a module gives for the corrupted texts with parts put in."""
-        seen: list[Tensor] = []
-        self.lead(*parts, (module, seen.append, False))
-        return seen[0]
+        receivers: the heads whose matrix it is, bool (H,).
+        """
+        given: list[Tensor] = []
+        self.lead(sent, Part(matrix, given.append))
+        return self.share(Part(matrix, put_in(given[0], receivers[None, None])))
 
     def heads(self, layer: int, outputs: Tensor, chosen: Tensor | None = None) -> Part:
-        """These outputs, (B, T, H * d_v), for the chosen heads and places, bool (B, T, H); all of
-        them without it.
+        """The part that gives these outputs (B, T, H * d_v) for all heads, or for the chosen ones.
+
+        chosen: heads and places, bool (B, T, H).
         """
         attention = self.model.blocks[layer].attention
         if chosen is None:
             chosen = torch.ones(1, 1, attention.num_heads, dtype=torch.bool)
-        return attention.w_o, put_in(outputs, chosen), True
+        return Part(attention.w_o, put_in(outputs, chosen), read=True)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = ToyTransformer(num_layers=1, make_attention=MultiHeadAttention)
+    clean = torch.tensor([encode(["the", "farmer", MASK, "in", "a", "lake"])])
+    corrupted = torch.tensor([encode(["the", "coin", MASK, "in", "a", "lake"])])
+    answers = torch.tensor([encode(["swam", "fell"])])
+    patching = Patching(model, Pairs(clean, corrupted, torch.tensor([2]), answers))
+    outputs = patching.clean.outputs(0)
+    print("One layer of four random heads. Which share of the answer does a head bring back?")
+    for head in range(4):
+        chosen = (torch.arange(4) == head)[None, None]  # (H,) -> (1, 1, H)
+        print(f"   head {head}    {patching.share(patching.heads(0, outputs, chosen)):5.2f}")
+    print(f"   all four  {patching.share(patching.heads(0, outputs)):5.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,15 +1,17 @@
 """Is the pattern of a head used?
 
 A head may look at the right word, and nothing may depend on it. Here verbs of the toy language are
-hidden whose subject alone decides between two (patching.py), and of each head three things are
-tried at the hidden place:
+hidden whose subject alone decides between two (patching.py). At the hidden place three things are
+tried with each head:
 
-    output    the corrupted text is read with the output that the head has in the clean one
-    pattern   ... with its weights alone: it looks where it looked in the clean text, at the words that stand there now
-    blind     the clean text is read, and the head gets nothing from the subject
+    output    reading the corrupted text, the head gives what it gave for the clean one
+    pattern   the same with its weights alone: it looks where it looked, at the words there now
+    blind     reading the clean text, the head gets nothing from the subject
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -20,118 +22,132 @@ from shared import training
 from shared.attention_utils import padding_mask
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
-from shared.toy_language import INDEX, MASK_ID, SUBJECTS, VERBS, Sentence, encode, pad_batch
+from shared.toy_language import MASK, SUBJECTS, VERBS, Sentence, encode, pad_batch
 from shared.toy_model import ToyTransformer, in_double
 
-# Verbs that differ in nothing but their subject: people swam in water, toys fell in water
-RIVALS = {
-    a: b
-    for a, (_, *of_a) in VERBS.items()
-    for b, (_, *of_b) in VERBS.items()
-    if a != b and of_a == of_b
-}
 SENTENCES, QUICK_SENTENCES = 250, 50  # held-out; about half have a verb with a rival
-LOOKS, CARRIES, NOTHING = (
-    0.3,
-    0.5,
-    0.1,
-)  # mean weight on the subject; shares restored: much, and next to nothing
+LOOKS = 0.3  # mean weight on the subject
+CARRIES, NOTHING = 0.5, 0.1  # shares restored: much, and next to nothing
 
 
-def pair(sentence: Sentence) -> tuple[list[int], list[int], int, int, list[int]]:
-    """Of a sentence whose verb has a rival: clean and corrupted tokens, places of verb and subject,
-    both answers.
-    """
-    ((verb, subject),) = sentence.relations["verb-subject"]
-    answers = [sentence.words[verb], RIVALS[sentence.words[verb]]]
-    own, other = ([form for noun in SUBJECTS[VERBS[word][0]] for form in noun] for word in answers)
-    clean, corrupted = encode(sentence.words), encode(sentence.words)
-    corrupted[subject] = INDEX[
-        other[own.index(sentence.words[subject])]
-    ]  # as singular or plural as it was
-    clean[verb] = corrupted[verb] = MASK_ID
-    return clean, corrupted, verb, subject, encode(answers)
+def rival_of(verb: str) -> str | None:
+    """The verb that differs in its subject alone: people swam in water, toys fell in water."""
+    for other in VERBS:
+        if other != verb and VERBS[other][1:] == VERBS[verb][1:]:
+            return other
+    return None
 
 
-def pairs_of(sentences: Sequence[Sentence]) -> tuple[Pairs, Tensor]:
+def subjects_of(verb: str) -> list[str]:
+    """All nouns that may be its subject, singular and plural in turn."""
+    return list(chain(*SUBJECTS[VERBS[verb][0]]))
+
+
+def subject_pairs(sentences: Sequence[Sentence]) -> tuple[Pairs, Tensor]:
     """A pair of each sentence whose verb has a rival, and where the subjects stand (B,)."""
-    asked = [
-        pair(sentence) for sentence in sentences if not RIVALS.keys().isdisjoint(sentence.words)
-    ]
-    clean, corrupted, verb, subject, answers = map(list, zip(*asked, strict=True))
-    (clean, lengths), (corrupted, _) = pad_batch(clean), pad_batch(corrupted)
-    verb, subject, answers = map(torch.tensor, (verb, subject, answers))
-    return Pairs(clean, corrupted, verb, answers, padding_mask(lengths, clean.size(1))), subject
+    clean, corrupted, verbs, subjects, answers = [], [], [], [], []
+    for sentence in sentences:
+        ((verb, subject),) = sentence.relations["verb-subject"]
+        words = list(sentence.words)
+        answer = words[verb]
+        rival = rival_of(answer)
+        if rival is None:
+            continue
+        verbs.append(verb)
+        subjects.append(subject)
+        answers.append(encode([answer, rival]))
+        words[verb] = MASK
+        clean.append(encode(words))
+        noun = subjects_of(answer).index(words[subject])
+        words[subject] = subjects_of(rival)[noun]  # as singular or plural as it was
+        corrupted.append(encode(words))
+    tokens, lengths = pad_batch(clean)
+    mask = padding_mask(lengths, tokens.size(1))
+    asked, right = torch.tensor(verbs), torch.tensor(answers)
+    return Pairs(tokens, pad_batch(corrupted)[0], asked, right, mask), torch.tensor(subjects)
 
 
-def patched(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> dict[str, list[float]]:
-    """For each head, through all layers, its weight on the subject, and what the three ways restore
-    or lose.
+@dataclass(frozen=True)
+class Use:
+    """A head, its mean weight on the subject, and what each of the three trials says of it.
 
-    subject (B,): where it stands.
+    output and pattern: shares restored; blind: share lost.
     """
-    patching, every = Patching(model, pairs), torch.arange(len(subject))
-    found: dict[str, list[float]] = {"looks": [], "output": [], "pattern": [], "blind": []}
+
+    name: str
+    looks: float
+    output: float
+    pattern: float
+    blind: float
+
+
+def uses_of_heads(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> list[Use]:
+    """The heads of all layers; subject (B,): where it stands."""
+    patching = Patching(model, pairs)
+    every = torch.arange(len(subject))
+    found = []
     for layer, weights in enumerate(patching.clean.weights):
-        outputs, pattern = patching.clean.outputs(layer), patching.corrupted.outputs(layer, weights)
-        blind = weights.clone()
-        blind[every, :, pairs.asked, subject] = 0  # nothing takes the place of the subject
-        blind = patching.clean.outputs(layer, blind)
-        for head in range(weights.size(1)):
-            here = torch.zeros(*pairs.clean.shape, weights.size(1), dtype=torch.bool)  # (B, T, H)
+        blind_weights = weights.clone()
+        blind_weights[every, :, pairs.asked, subject] = 0  # nothing takes the subject's place
+        outputs = patching.clean.outputs(layer)
+        pattern = patching.corrupted.outputs(layer, weights)
+        blind = patching.clean.outputs(layer, blind_weights)
+        num_heads = weights.size(1)
+        for head in range(num_heads):
+            here = torch.zeros(*pairs.clean.shape, num_heads, dtype=torch.bool)  # (B, T, H)
             here[every, pairs.asked, head] = True
-            found["looks"].append(weights[every, head, pairs.asked, subject].mean().item())
-            found["output"].append(patching.share(patching.heads(layer, outputs, here)))
-            found["pattern"].append(patching.share(patching.heads(layer, pattern, here)))
             left = patching.lead(patching.heads(layer, blind, here), tokens=pairs.clean)
-            found["blind"].append(1 - left / patching.clean_lead)
+            use = Use(
+                name=f"head {layer}.{head}",
+                looks=weights[every, head, pairs.asked, subject].mean().item(),
+                output=patching.share(patching.heads(layer, outputs, here)),
+                pattern=patching.share(patching.heads(layer, pattern, here)),
+                blind=1 - left / patching.clean_lead,
+            )
+            found.append(use)
     return found
 
 
 def measure(run: Run) -> Numbers:
-    """Shares of the clean answer; a head looks that gives the subjects of hidden verbs 0.3 of its
-    weight or more.
-
-    The least is 1 if no head looks.
-    """
+    """Shares of the clean answer. The least is 1 if no head looks."""
     trained = load_multi_head_model(run.options, run.seed)
-    sentences = training.corpus()[1][: QUICK_SENTENCES if run.options.quick else SENTENCES]
-    found = patched(in_double(trained.model), *pairs_of(sentences))
-    output = found["output"]
-    carrier = max(range(len(output)), key=lambda head: output[head])
-    run.shown["carrier"] = "head {}.{}".format(*divmod(carrier, trained.recipe.num_heads))
-    looking = [
-        share for share, weight in zip(output, found["looks"], strict=True) if weight >= LOOKS
-    ]
+    _, held_out = training.corpus()
+    number = QUICK_SENTENCES if run.options.quick else SENTENCES
+    pairs, subject = subject_pairs(held_out[:number])
+    uses = uses_of_heads(in_double(trained.model), pairs, subject)
+    carrier = max(uses, key=lambda use: use.output)
+    looking = [use.output for use in uses if use.looks >= LOOKS]
+    run.shown["carrier"] = carrier.name
     return {
         "heads that look": len(looking),
         "restored, least of the heads that look": min(looking, default=1.0),
-        "restored, most of all heads": output[carrier],
-        "lost by this head, blind": found["blind"][carrier],
-        "restored by a pattern alone, most of all heads": max(found["pattern"]),
+        "restored, most of all heads": carrier.output,
+        "lost by this head, blind": carrier.blind,
+        "restored by a pattern alone, most of all heads": max(use.pattern for use in uses),
     }
 
 
 CLAIM = Claim(
     id="patching-lookers",
-    text="A head may look at a word and hand on next to nothing of it: in two layers of four heads one head carries "
-    "the subject of a hidden verb to the guess, and another looks at it as well",
+    text="A head may look at a word and hand on next to nothing of it: in two layers of four heads "
+    "one head carries the subject of a hidden verb to the guess, and another looks at it as well",
     source="against how patterns are read; Jain & Wallace 2019; the method is of Vig et al. 2020",
-    rule=f"put into the corrupted text, the output of some head with {LOOKS} of its weight on the subject restores "
-    f"{NOTHING} of the answer or less, and that of some head {CARRIES} or more",
+    rule=f"put into the corrupted text, the output of some head with {LOOKS} of its weight on the "
+    f"subject restores {NOTHING} of the answer or less, and that of some head {CARRIES} or more",
     effect=lambda n: n["restored, least of the heads that look"],
     at_most=NOTHING,
     also=lambda n: n["restored, most of all heads"] >= CARRIES,
     oracle={"restored, least of the heads that look": 0.0, "restored, most of all heads": 0.9},
     null={"restored, *": 0.9},
-    revised="was that every head that looks hands on a tenth; was undecided",
+    revised="at first that every head that looks hands on a tenth, which came out undecided",
 )
 
 main = Experiment(
     measure,
     [CLAIM],
     answer="{shown[carrier]} brings back {n[restored, most of all heads]:.2f} of the answer; of "
-    "{n[heads that look]:.0f} heads that look the least brings back {n[restored, least of the heads that look]:.2f}",
+    "{n[heads that look]:.0f} heads that look the least brings back "
+    "{n[restored, least of the heads that look]:.2f}",
 )
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""A model that copies, with weights that are set and not trained: so it is known what each head is
-for.
+"""A model that copies. Its weights are set by hand, so that we know what each head does.
 
-    layer 0   previous    looks at the place before, and writes the word there as "word before"
-              decoy       looks at its own place, as sharply, and writes as much where nobody reads
-    layer 1   induction   looks for the place whose word before is its own word: the word there is the guess
+    layer 0   previous   looks at the place before, and writes the word there as "word before"
+              decoy      looks at its own place, as sharply, and writes as much where nobody reads
+    layer 1   induction  looks where "word before" is its own word, and guesses the word there
 
 There is no norm and no feed-forward network. Many other weights compute the same function (Elhage
 et al. 2021).
@@ -19,14 +18,14 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase3_visualization.circuits.patching import Pairs, exchanged
 from shared.attention_utils import causal_mask
 
-WORDS, PERIOD = 29, 11  # word 0 is <start>; the block that comes twice
+WORDS, PERIOD = 29, 11  # word 0 is <start>; the length of the block that comes twice
 LENGTH = 1 + 2 * PERIOD
-CHANGES = ("W_Q and W_K", "W_V and W_O", "stream rotated", "stream sheared")
 STREAM = {"word": WORDS, "position": LENGTH, "word before": WORDS, "unread": WORDS, "guess": WORDS}
+CHANGES = ("W_Q and W_K", "W_V and W_O", "stream rotated", "stream sheared")
 
 
 @dataclass(frozen=True)
-class Head:
+class PlantedHead:
     """query and key (d_model, d_k), value (d_model, d_v), output (d_v, d_model)."""
 
     query: Tensor
@@ -36,91 +35,122 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Model:
-    """words (V, d_model) and positions (T, d_model) make the stream, guess (d_model, V) reads it."""
+class PlantedModel:
+    """words (V, d_model), positions (T, d_model) make the stream; guess (d_model, V) reads it."""
 
     words: Tensor
     positions: Tensor
-    layers: list[dict[str, Head]]
+    layers: list[dict[str, PlantedHead]]
     guess: Tensor
 
 
-def planted_model(match: float = 12.0) -> Model:
-    """match: the score of the key that a head looks for; all others have 0."""
-    parts = torch.eye(sum(STREAM.values()), dtype=torch.float64).split(list(STREAM.values()), dim=1)
-    word, position, before, unread, guess = (
-        parts  # each reads a part of the stream, and transposed it writes there
-    )
-    asks_place, asks_word = (
-        match * math.sqrt(LENGTH) * position,
-        match * math.sqrt(WORDS) * word,
-    )  # for / √d_k
+def planted_model(match: float = 12.0) -> PlantedModel:
+    """match: the score of the key that a head looks for; all other keys have 0."""
+    identity = torch.eye(sum(STREAM.values()), dtype=torch.float64)
+    # Each of these reads one part of the stream; transposed, it writes there.
+    word, position, before, unread, guess = identity.split(list(STREAM.values()), dim=1)
+    asks_place = match * math.sqrt(LENGTH) * position  # attention divides by √d_k
+    asks_word = match * math.sqrt(WORDS) * word
     next_position = position.roll(1, dims=1)  # as a key, place j answers to j + 1
-    previous = Head(asks_place, next_position, word, before.T)
-    decoy = Head(asks_place, position, word, unread.T)
-    induction = Head(asks_word, before, word, guess.T)
+    previous = PlantedHead(asks_place, next_position, word, before.T)
+    decoy = PlantedHead(asks_place, position, word, unread.T)
+    induction = PlantedHead(asks_word, before, word, guess.T)
     layers = [{"previous": previous, "decoy": decoy}, {"induction": induction}]
-    return Model(word.T, position.T, layers, 8 * guess)
+    return PlantedModel(word.T, position.T, layers, 8 * guess)
 
 
-def read(
-    model: Model, tokens: Tensor, **put_in: Tensor
-) -> tuple[Tensor, dict[str, tuple[Tensor, ...]]]:
-    """Tokens (B, T) -> logits (B, T, V); of a head weights (B, T, T), values (B, T, d_v), what it
-    adds (B, T, d_model).
+@dataclass(frozen=True)
+class HeadPass:
+    """What a head did: weights (B, T, T), values (B, T, d_v), and what it added (B, T, d_model)."""
 
-    put_in: what a head is to add instead.
+    weights: Tensor
+    values: Tensor
+    added: Tensor
+
+
+def run_planted(
+    model: PlantedModel, tokens: Tensor, **put_in: Tensor
+) -> tuple[Tensor, dict[str, HeadPass]]:
+    """Tokens (B, T) -> logits (B, T, V), and what each head did.
+
+    put_in: name of a head -> what it adds instead of its own (B, T, d_model).
     """
-    stream, mask, seen = model.words[tokens] + model.positions, causal_mask(tokens.size(1)), {}
+    mask = causal_mask(tokens.size(1))
+    stream = model.words[tokens] + model.positions
+    did = {}
     for layer in model.layers:
+        added = 0
         for name, head in layer.items():
-            value = stream @ head.value
+            values = stream @ head.value
             output, weights = scaled_dot_product_attention(
-                stream @ head.query, stream @ head.key, value, mask
+                stream @ head.query, stream @ head.key, values, mask
             )
-            seen[name] = (
-                weights,
-                value,
-                put_in.get(name, output @ head.output),
-            )  # (B, T, d_v) -> (B, T, d_model)
-        stream = stream + sum(seen[name][2] for name in layer)  # the heads of a layer read the same
-    return stream @ model.guess, seen
+            own = output @ head.output  # (B, T, d_v) -> (B, T, d_model)
+            did[name] = HeadPass(weights, values, put_in.get(name, own))
+            added = added + did[name].added
+        stream = stream + added  # after all heads of the layer, which read the same stream
+    return stream @ model.guess, did
 
 
-def other_weights(model: Model, change: str, draw: torch.Generator) -> Model:
-    """The same function, by one of CHANGES: what a matrix does to who writes, its inverse undoes in
-    who reads.
+def changed_head(head: PlantedHead, a: Tensor, b: Tensor, stream: Tensor) -> PlantedHead:
+    """The same head, written otherwise: what a matrix does to who writes, its inverse undoes.
+
+    a stands between W_Q and W_K, b between W_V and W_O, `stream` behind all that writes.
     """
-
-    def drawn(size: int, *changes: str) -> Tensor:
-        long = 2 ** torch.randn((), generator=draw)
-        matrix = (
-            long * torch.randn(size, size, generator=draw, dtype=torch.float64) / math.sqrt(size)
-        )
-        return matrix if change in changes else torch.eye(size, dtype=torch.float64)
-
-    def changed(head: Head) -> Head:
-        a, b = drawn(head.query.size(1), "W_Q and W_K"), drawn(head.value.size(1), "W_V and W_O")
-        return Head(
-            back @ head.query @ a,
-            back @ head.key @ a.inverse().T,  # q A (k A^-T)^T = q k^T
-            back @ head.value @ b,
-            b.inverse() @ head.output @ stream,
-        )
-
-    stream = drawn(model.words.size(1), "stream rotated", "stream sheared")
-    stream = torch.linalg.qr(stream).Q if change == "stream rotated" else stream
     back = stream.inverse()
-    layers = [{name: changed(head) for name, head in layer.items()} for layer in model.layers]
-    return Model(model.words @ stream, model.positions @ stream, layers, back @ model.guess)
+    return PlantedHead(
+        back @ head.query @ a,
+        back @ head.key @ a.inverse().T,  # q A (k A^-T)^T = q k^T
+        back @ head.value @ b,
+        b.inverse() @ head.output @ stream,
+    )
 
 
-def draw_pairs(count: int, draw: torch.Generator) -> Pairs:
-    """<start> and a block of different words, twice; corrupted: two words of the first copy are
-    exchanged.
-    """
-    block = 1 + torch.rand(count, WORDS - 1, generator=draw).argsort(dim=1)[:, :PERIOD]
-    clean = torch.cat(
-        [torch.zeros(count, 1, dtype=torch.long), block, block], dim=1
-    )  # (B, PERIOD) -> (B, LENGTH)
-    return exchanged(clean, 3, 7, PERIOD)
+def other_weights(model: PlantedModel, change: str, draw: torch.Generator) -> PlantedModel:
+    """Returns a model with other weights and the same function, by one of CHANGES."""
+
+    def matrix(size: int, *used_by: str) -> Tensor:
+        """A random matrix for the changes that use it, for all others the identity."""
+        scale = 2 ** torch.randn((), generator=draw)
+        numbers = torch.randn(size, size, generator=draw, dtype=torch.float64)
+        if change in used_by:
+            return scale * numbers / math.sqrt(size)
+        return torch.eye(size, dtype=torch.float64)
+
+    stream = matrix(model.words.size(1), "stream rotated", "stream sheared")
+    if change == "stream rotated":
+        stream = torch.linalg.qr(stream).Q
+    layers = []
+    for layer in model.layers:
+        changed_layer = {}
+        for name, head in layer.items():
+            a = matrix(head.query.size(1), "W_Q and W_K")
+            b = matrix(head.value.size(1), "W_V and W_O")
+            changed_layer[name] = changed_head(head, a, b, stream)
+        layers.append(changed_layer)
+    guess = stream.inverse() @ model.guess
+    return PlantedModel(model.words @ stream, model.positions @ stream, layers, guess)
+
+
+def planted_pairs(count: int, draw: torch.Generator) -> Pairs:
+    """Pairs of texts, (count, LENGTH): <start>, and a block of different words that comes twice."""
+    shuffled = torch.rand(count, WORDS - 1, generator=draw).argsort(dim=1)
+    block = 1 + shuffled[:, :PERIOD]
+    start = torch.zeros(count, 1, dtype=torch.long)
+    return exchanged(torch.cat([start, block, block], dim=1), 3, 7, PERIOD)
+
+
+def main() -> None:
+    pairs = planted_pairs(1, torch.Generator().manual_seed(0))
+    logits, did = run_planted(planted_model(), pairs.clean)
+    place = int(pairs.asked)
+    words = pairs.clean[0].tolist()
+    print("The model reads", *words[: place + 1])
+    for name, head in did.items():
+        seen = int(head.weights[0, place].argmax())
+        print(f"   {name:9} looks at place {seen:2}, where {words[seen]:2} stands")
+    print(f"It guesses {logits[0, place].argmax()}; next comes {words[place + 1]}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,12 +10,13 @@ of the same function change it: by what share of that number, at most, over thre
 import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase3_visualization.circuits import planted
 from phase3_visualization.circuits.patching import Pairs
-from phase3_visualization.circuits.planted import CHANGES, PERIOD, Head, Model, read
+from phase3_visualization.circuits.planted import PlantedHead, PlantedModel, run_planted
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import composed
@@ -26,94 +27,117 @@ NAMED, ROUNDING = 0.1, 1e-9
 GIVEN = ("planted head", "decoy")
 
 
-def key_composition(writer: Head, reader: Head) -> float:
-    """|W_QK W_OV^T| / |W_QK| |W_OV|: do the reader's keys read what is written (Elhage et al.
-    2021)?
+def key_composition(writer: PlantedHead, reader: PlantedHead) -> float:
+    """|W_QK W_OV^T| / |W_QK| |W_OV|: do the reader's keys read what is written?
+
+    Elhage et al. 2021.
     """
     return composed(reader.query @ reader.key.T, (writer.value @ writer.output).T)
 
 
-def loss(model: Model, tokens: Tensor, **put_in: Tensor) -> Tensor:
+def certain_loss(model: PlantedModel, tokens: Tensor, **put_in: Tensor) -> Tensor:
     """Nats in the second copy, where the next word is certain."""
-    logits, _ = read(model, tokens, **put_in)
-    return F.cross_entropy(logits[:, PERIOD + 1 : -1].mT, tokens[:, PERIOD + 2 :])
+    logits, _ = run_planted(model, tokens, **put_in)
+    return F.cross_entropy(logits[:, planted.PERIOD + 1 : -1].mT, tokens[:, planted.PERIOD + 2 :])
 
 
-def answers(model: Model, pairs: Pairs) -> dict[str, Tensor]:
-    """Method -> a number for each head: previous, decoy, induction."""
-    heads = {name: head for layer in model.layers for name, head in layer.items()}
-    (logits, seen), whole = read(model, pairs.clean), loss(model, pairs.clean)
-    corrupted_lead = pairs.lead(read(model, pairs.corrupted)[0])
-    found: dict[str, list[float]] = {}
-    for name, (weights, value, added) in seen.items():
-        gate = torch.ones((), dtype=torch.float64, requires_grad=True)
-        back = pairs.lead(read(model, pairs.corrupted, **{name: added})[0]) - corrupted_lead
-        for method, number in {
-            "largest weight": weights.amax(dim=-1).mean(),
-            "weight × |v|": (weights * value.norm(dim=-1)[:, None]).amax(dim=-1).mean(),
-            "weight × |v W_O|": (weights * (value @ heads[name].output).norm(dim=-1)[:, None])
-            .amax(dim=-1)
-            .mean(),
-            "K-composition": key_composition(heads[name], heads["induction"]),
-            "direct logit attribution": pairs.lead(added @ model.guess),
-            "gradient at a gate": torch.autograd.grad(
-                loss(model, pairs.clean, **{name: gate * added}), gate
-            )[0].abs(),
-            "zero ablation": loss(model, pairs.clean, **{name: 0 * added}) - whole,
-            "mean ablation": loss(model, pairs.clean, **{name: added.mean(dim=0)}) - whole,
-            "activation patching": back / (pairs.lead(logits) - corrupted_lead),
-        }.items():
-            found.setdefault(method, []).append(float(number))
-    return {method: torch.tensor(numbers, dtype=torch.float64) for method, numbers in found.items()}
+def largest_product(weights: Tensor, vectors: Tensor) -> Tensor:
+    """Each row's largest weight times length of the key's vector, in the mean over rows."""
+    lengths = vectors.norm(dim=-1)[:, None]  # (B, T, d) -> (B, 1, T)
+    return (weights * lengths).amax(dim=-1).mean()
 
 
-def measure(run: Run) -> Numbers:
-    """Shares of the largest number that a method gives to a head; of the output, shares of its
-    largest logit.
-    """
-    draw = torch.Generator().manual_seed(run.seed)
-    model, pairs = planted.planted_model(), planted.draw_pairs(TEXTS, draw)
-    before, found = answers(model, pairs), {}
-    for method, numbers in before.items():
-        head, decoy, _ = (numbers / numbers.max()).tolist()
-        found |= {f"{method}, planted head": head, f"{method}, decoy": decoy}
-        found[f"{method}, names it"] = int(head - decoy >= NAMED)
-    before["the output"] = read(model, pairs.clean)[0]
-    for change in CHANGES:
-        for other in (planted.other_weights(model, change, draw) for _ in range(DRAWS)):
-            after = answers(other, pairs) | {"the output": read(other, pairs.clean)[0]}
-            for method, numbers in before.items():
-                move = (after[method] - numbers).abs().max() / numbers.abs().max()
-                found[f"{method}, {change}"] = max(
-                    found.get(f"{method}, {change}", 0.0), move.item()
-                )
+def numbers_of_head(model: PlantedModel, pairs: Pairs, name: str) -> dict[str, Tensor | float]:
+    """Method -> its number for one head."""
+    heads = model.layers[0] | model.layers[1]
+    head = heads[name]
+    clean_logits, did = run_planted(model, pairs.clean)
+    weights, values, added = did[name].weights, did[name].values, did[name].added
+    corrupted_logits, _ = run_planted(model, pairs.corrupted)
+    patched_logits, _ = run_planted(model, pairs.corrupted, **{name: added})
+    corrupted_lead = pairs.lead(corrupted_logits)
+    restored = pairs.lead(patched_logits) - corrupted_lead
+    lost = pairs.lead(clean_logits) - corrupted_lead
+
+    def loss_with(other: Tensor) -> Tensor:
+        """The loss if the head adds this (B, T, d_model)."""
+        return certain_loss(model, pairs.clean, **{name: other})
+
+    usual = loss_with(added)
+    gate = torch.ones((), dtype=torch.float64, requires_grad=True)
+    loss_with(gate * added).backward()
+    return {
+        "largest weight": weights.amax(dim=-1).mean(),
+        "weight × |v|": largest_product(weights, values),
+        "weight × |v W_O|": largest_product(weights, values @ head.output),
+        "K-composition": key_composition(head, heads["induction"]),
+        "direct logit attribution": pairs.lead(added @ model.guess),
+        "gradient at a gate": gate.grad.abs(),
+        "zero ablation": loss_with(0 * added) - usual,
+        "mean ablation": loss_with(added.mean(dim=0)) - usual,
+        "activation patching": restored / lost,
+    }
+
+
+def answers_of_methods(model: PlantedModel, pairs: Pairs) -> dict[str, Tensor]:
+    """Method -> its numbers for the heads previous, decoy, induction; and the model's output."""
+    heads = [numbers_of_head(model, pairs, name) for name in ("previous", "decoy", "induction")]
+    found = {}
+    for method in heads[0]:
+        numbers = [float(head[method]) for head in heads]
+        found[method] = torch.tensor(numbers, dtype=torch.float64)
+    found["the output"], _ = run_planted(model, pairs.clean)
     return found
 
 
-def picture(results: Results) -> Figure:
-    """A row for each method: what it gives to two heads, and how far its answer moves with each
-    change.
-    """
+def measure(run: Run) -> Numbers:
+    """Shares of a method's largest number for any head; of the output, of its largest logit."""
+    draw = torch.Generator().manual_seed(run.seed)
+    model = planted.planted_model()
+    pairs = planted.planted_pairs(TEXTS, draw)
+    before = answers_of_methods(model, pairs)
+    found = {}
+    for method, numbers in before.items():
+        if method == "the output":
+            continue
+        head, decoy, _ = (numbers / numbers.max()).tolist()
+        found[f"{method}, planted head"] = head
+        found[f"{method}, decoy"] = decoy
+        found[f"{method}, names it"] = int(head - decoy >= NAMED)
+    for change in planted.CHANGES:
+        for _ in range(DRAWS):
+            after = answers_of_methods(planted.other_weights(model, change, draw), pairs)
+            for method, numbers in before.items():
+                move = (after[method] - numbers).abs().max() / numbers.abs().max()
+                name = f"{method}, {change}"
+                found[name] = max(found.get(name, 0.0), move.item())
+    return found
+
+
+def draw_methods(ax: Axes, results: Results, columns: tuple[str, ...]) -> None:
+    """A row for each method, and its number in each of these columns."""
     methods = [name.removesuffix(", decoy") for name in results.mean if name.endswith(", decoy")]
-    fig, axes = plt.subplots(
-        1, 2, figsize=(9, 5), layout="constrained", width_ratios=(len(GIVEN), len(CHANGES))
+    rows = [results.row(method, columns) for method in methods]
+    texts = []
+    for row in rows:
+        texts.append(["0" if abs(share) < ROUNDING else f"{min(share, 1):.2f}" for share in row])
+    two_lines = [column.replace(" ", "\n", 1) for column in columns]
+    plot_cells(ax, torch.tensor(rows), texts, methods, two_lines)
+
+
+def picture(results: Results) -> Figure:
+    """Left, what each method gives to two heads; right, how far its answer moves."""
+    fig, (left, right) = plt.subplots(
+        1, 2, figsize=(9, 5), layout="constrained", width_ratios=(2, 4)
     )
-    for ax, columns, rows in zip(
-        axes, (GIVEN, CHANGES), (methods, [""] * len(methods)), strict=True
-    ):
-        shares = torch.tensor(
-            [results.row(method, columns) for method in methods], dtype=torch.float64
-        ).clamp(max=1)
-        texts = [
-            ["0" if abs(share) < ROUNDING else f"{share:.2f}" for share in row]
-            for row in shares.tolist()
-        ]
-        plot_cells(ax, shares, texts, rows, [column.replace(" ", "\n", 1) for column in columns])
-    for row, method in enumerate(methods):
-        if results.mean[f"{method}, names it"] == 1:
-            axes[0].get_yticklabels()[row].set(color=BLUE, weight="bold")
-    axes[0].set_title("what the method gives to", pad=12)
-    axes[1].set_title("how far that moves with other weights of", pad=12)
+    draw_methods(left, results, GIVEN)
+    draw_methods(right, results, planted.CHANGES)
+    right.tick_params(labelleft=False)
+    for label in left.get_yticklabels():
+        if results.mean[f"{label.get_text()}, names it"] == 1:
+            label.set(color=BLUE, weight="bold")
+    left.set_title("what the method gives to", pad=12)
+    right.set_title("how far that moves with other weights of", pad=12)
     return fig
 
 
@@ -121,11 +145,12 @@ main = Experiment(
     measure,
     picture=picture,
     title="Only interventions name the planted head, however its function is written",
-    note="weights set by hand, no norm · shares of the largest number that the method gives to a head\n"
-    "blue: names the planted head · right: other weights of the same function; the output moves by {n[the output, "
-    "stream sheared]:.0e}",
-    answer="With a shear K-composition moves by {n[K-composition, stream sheared]:.2f} of itself, zero ablation by "
-    "{n[zero ablation, stream sheared]:.0e}, the output by {n[the output, stream sheared]:.0e}",
+    note="weights set by hand, no norm · shares of the largest number that the method gives to a "
+    "head\nblue: names the planted head · right: other weights of the same function; the output "
+    "moves by {n[the output, stream sheared]:.0e}",
+    answer="With a shear K-composition moves by {n[K-composition, stream sheared]:.2f} of itself, "
+    "zero ablation by {n[zero ablation, stream sheared]:.0e}, the output by "
+    "{n[the output, stream sheared]:.0e}",
 )
 
 if __name__ == "__main__":

@@ -1,244 +1,216 @@
-"""On which held-out sentences does the page show best what it is about?
+"""Which held-out sentences show best what the page is about?
 
-Rules choose them, since another seed or another processor trains other models.
+Another seed or another processor trains other models, so rules choose the sentences:
 
-    landings           where the page opens: a hidden word whose head looks most at the word that it ties to it, three
-                       words away or more, and without the head loses 0.2 nats or more; for each
-                       verb the sentence in which it loses most. The head ties verb and subject,
-                       else verb and place
-    hidden_verb        the head that a hidden verb needs most, the head that hidden words need least, and the sentence
-                       in which the verb loses most without the first
-    pretty_line        a hidden word whose thickest line goes to another word than the one that it and a perfect reader
-                       miss most; the sentence in which the two differ most
-    one_word_changed   the first sentence of seven words: with <start> each of four heads cut wrongly holds two of them;
-                       a word's place is taken by the word of its kind that moves the guesses most
+    landings            where the page opens: a hidden word that needs a head with a name
+    hidden_verb         a verb that loses much without the head that hidden verbs need most
+    pretty_line         a hidden word whose thickest line does not go to the word that it needs
+    one_word_changed    a short sentence, and another word for each of its words
 """
-
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from phase2_multi_head.heads.head_importance import (
-    LayerAndHead,
-    gated,
+    Sampled,
     language_model,
     over_examples,
     removal_importance,
 )
 from phase3_visualization.layers.readers import (
     TRIED_ON,
-    Case,
-    first,
-    hide,
+    HiddenWord,
     leave_one_out,
     make_cases,
     perfect_reader,
+    where_largest,
 )
 from shared import training
 from shared.attention_utils import causal_mask, padding_mask
 from shared.grammar.best_reader import KIND
 from shared.grammar.scores import DIRECTIONS, relation_name
-from shared.toy_language import MASK_ID, PLACES, START_ID, SUBJECTS, VERBS, Sentence, encode
+from shared.tasks import NOUNS
+from shared.toy_language import MASK_ID, START_ID, VERBS, Sentence, encode
 from shared.training import Trained
 
 LONGEST = 10  # words, so that a sentence fits a phone
-SHORT = 7
-APART = (
-    3  # words between a hidden word and the one that its head looks at: no neighbour passes for it
-)
+SHORT = 7  # words: with <start> each of four heads cut wrongly holds two of them
+APART = 3  # places from a hidden word to the word that its head looks at, so never a neighbour
 LEAST = 0.2  # nats that a head is worth
-TIES = ("verb-subject", "verb-place")  # in the order in which they are tried
+TIES = ("verb-subject", "verb-place")  # the second is tried only if no head has the first
 
 
-def held_out(longest: int = LONGEST) -> list[Sentence]:
+def short_sentences(longest: int = LONGEST) -> list[Sentence]:
+    """Returns the held-out sentences of at most so many words."""
     return [sentence for sentence in training.corpus()[1] if len(sentence.words) <= longest]
 
 
-def verb_of(sentence: Sentence) -> int:
-    return sentence.relations["verb-subject"][0][0]
+def verb_place(sentence: Sentence) -> int:
+    """Returns the position of the verb."""
+    ((verb, _),) = sentence.relations["verb-subject"]
+    return verb
 
 
 @torch.no_grad()
 def hidden_losses(
-    trained: Trained,
-    sentences: Sequence[Sentence],
-    hidden: Sequence[int],
-    without: LayerAndHead | None = None,
+    trained: Trained, sentences: list[Sentence], hidden: list[int]
 ) -> tuple[Tensor, list[Tensor]]:
-    """-ln p of one hidden word in each sentence (N,), without a head if one is named; all weights,
-    L x (N, H, T, T).
+    """Returns -ln p of one hidden word in each sentence, (N,), and all weights, L x (N, H, T, T).
+
+    hidden: the position of that word in each sentence.
     """
     tokens, lengths = training.to_batch(sentences, "masked word")
-    rows, mask = torch.arange(len(sentences)), padding_mask(lengths, tokens.size(1))
+    rows = torch.arange(len(sentences))
     truth = tokens[rows, hidden]
     tokens[rows, hidden] = MASK_ID
-    device, layers = (
-        trained.model.positions.device,
-        [block.attention for block in trained.model.blocks],
-    )
-    gates = torch.ones(len(layers), layers[0].num_heads, device=device)
-    if without is not None:
-        gates[without] = 0
-    with gated(layers, gates):
-        logits, weights = trained.model(tokens.to(device), mask=mask.to(device))
-    return F.cross_entropy(logits[rows, hidden].cpu(), truth, reduction="none"), [
-        layer.cpu() for layer in weights
-    ]
+    logits, layers = trained.model(tokens, mask=padding_mask(lengths, tokens.size(1)))
+    return F.cross_entropy(logits[rows, hidden], truth, reduction="none"), layers
+
+
+def with_hidden_words(trained: Trained, sentences: list[Sentence], hidden: list[int]) -> Sampled:
+    """Returns the model on these questions, so that head_importance.py can take its heads out."""
+    layers = [block.attention for block in trained.model.blocks]
+    return Sampled(layers, lambda: hidden_losses(trained, sentences, hidden)[0])
 
 
 def seen_through(
     trained: Trained, layer: int, head: int, relation: str, direction: str
 ) -> list[dict]:
-    """The sentences in which a head looks most at the word that is tied to the hidden one, and is
-    worth something.
+    """Returns the sentences in which a hidden word needs a head, which looks most at its relative.
 
     cost: what the hidden word loses without the head, in nats.
     """
-    asked = []
-    for sentence in held_out():
-        query, key = sentence.relations[relation][0][:: 1 if direction == "forward" else -1]
-        if abs(query - key) >= APART:
-            asked.append((sentence, query, key))
-    sentences, queries, keys = map(list, zip(*asked, strict=True))
-    whole, weights = hidden_losses(trained, sentences, queries)
-    blind, _ = hidden_losses(trained, sentences, queries, (layer, head))
-    most = weights[layer][torch.arange(len(asked)), head, queries].argmax(
-        dim=-1
-    )  # (N, H, T, T) -> (N,)
-    found = zip(sentences, queries, keys, most.tolist(), (blind - whole).tolist(), strict=True)
-    return [
-        {
-            "words": s.words,
-            "relations": s.relations,
-            "hidden": i,
-            "layer": layer,
-            "head": head,
-            "cost": round(cost, 4),
-        }
-        for s, i, key, at, cost in found
-        if at == key and cost >= LEAST
-    ]
+    sentences, hidden, relatives = [], [], []
+    for sentence in short_sentences():
+        (pair,) = sentence.relations[relation]
+        if abs(pair[0] - pair[1]) >= APART:
+            query, key = pair if direction == "forward" else reversed(pair)
+            sentences.append(sentence)
+            hidden.append(query)
+            relatives.append(key)
+    _, layers = hidden_losses(trained, sentences, hidden)
+    asked = with_hidden_words(trained, sentences, hidden)
+    costs = asked.losses_without(frozenset([(layer, head)])) - asked.losses_without(frozenset())
+    views = []
+    for n, query in enumerate(hidden):
+        looks_at = layers[layer][n, head, query].argmax()
+        if looks_at == relatives[n] and costs[n] >= LEAST:
+            cost = round(costs[n].item(), 4)
+            view = {"hidden": query, "layer": layer, "head": head, "cost": cost}
+            views.append(vars(sentences[n]) | view)
+    return views
 
 
-def landings(trained: Trained, names: list[list[str | None]]) -> list[dict]:
-    """The views of the page, the first one first; none if no head ties the verb to a noun. names:
-    [layer][head].
+def landings(trained: Trained, heads: list[list[dict]]) -> list[dict]:
+    """Returns the views of the page, for each verb that in which the head costs most.
+
+    heads: [layer][head], see models.heads_of. If none ties the verb to a noun there are no views.
     """
-    for tie in TIES:
-        found = [
-            view
-            for direction in DIRECTIONS
-            for layer, row in enumerate(names)
-            for head, name in enumerate(row)
-            if name == relation_name(tie, direction)
-            for view in seen_through(trained, layer, head, tie, direction)
-        ]
-        if found:
-            found.sort(key=lambda view: view["cost"])
-            worst = {
-                next(word for word in view["words"] if word in VERBS): view for view in found
-            }  # the last of each
-            return sorted(worst.values(), key=lambda view: -view["cost"])
-    return []
+    views = []
+    for relation in TIES:
+        for direction in DIRECTIONS:
+            wanted = relation_name(relation, direction)
+            for layer, row in enumerate(heads):
+                for head, said in enumerate(row):
+                    if said["role"] == wanted:
+                        views += seen_through(trained, layer, head, relation, direction)
+        if views:
+            break
+    costliest = {}
+    for view in sorted(views, key=lambda view: view["cost"]):
+        ((verb, _),) = view["relations"]["verb-subject"]
+        costliest[view["words"][verb]] = view
+    return sorted(costliest.values(), key=lambda view: -view["cost"])
 
 
 def has_rival(verb: str) -> bool:
-    """Whether the subject must decide: another verb goes with the same preposition and the same
-    kind of place.
+    """Returns whether another verb goes with the same preposition and the same kind of place.
+
+    Then only the subject can decide between them.
     """
-    return [where for _, *where in VERBS.values()].count(list(VERBS[verb][1:])) > 1
+    where = VERBS[verb][1:]
+    return any(other != verb and VERBS[other][1:] == where for other in VERBS)
 
 
-def hidden_verb(trained: Trained) -> dict[str, Any]:
-    """Sentence, verb, the two heads; and without each head the rise of the loss on all hidden words
-    (95 %).
+def hidden_verb(trained: Trained) -> dict:
+    """Returns a sentence whose verb loses most without the head that hidden verbs need most.
+
+    rises: how much the loss on all hidden words rises without each head, with its 95 % interval;
+    spare: the head without which it rises least.
     """
-    sentences = [
-        sentence for sentence in held_out() if has_rival(sentence.words[verb_of(sentence)])
-    ]
-    verbs, sample = [verb_of(sentence) for sentence in sentences], language_model(trained)
-    full, _ = hidden_losses(trained, sentences, verbs)
-    of_verb = {
-        head: hidden_losses(trained, sentences, verbs, head)[0] - full for head in sample.heads
-    }
-    rises = removal_importance(sample).flatten(0, 1)  # (L, H, B) -> (L * H, B)
-    mean, ends = rises.mean(dim=-1), over_examples(rises)
-    needed = max(sample.heads, key=lambda head: of_verb[head].mean().item())
-    sentence = sentences[int(of_verb[needed].argmax())]
+    sentences, verbs = [], []
+    for sentence in short_sentences():
+        verb = verb_place(sentence)
+        if has_rival(sentence.words[verb]):
+            sentences.append(sentence)
+            verbs.append(verb)
+    asked = with_hidden_words(trained, sentences, verbs)
+    costs = removal_importance(asked).flatten(0, 1)  # (L, H, N) -> (L * H, N)
+    needed = int(costs.mean(dim=-1).argmax())
+    hardest = int(costs[needed].argmax())
+    sample = language_model(trained)
+    rises = []
+    for head, rise in zip(sample.heads, removal_importance(sample).flatten(0, 1), strict=True):
+        span = [round(end.item(), 4) for end in over_examples(rise)]
+        rises.append({"head": head, "rise": round(rise.mean().item(), 4), "span": span})
     return {
-        "words": sentence.words,
-        "hidden": verb_of(sentence),
-        "needed": needed,
-        "spare": sample.heads[int(mean.argmin())],
-        "rises": [
-            {"head": head, "rise": round(rise, 4), "span": [round(end, 4) for end in span]}
-            for head, rise, span in zip(
-                sample.heads, mean.tolist(), torch.stack(ends, -1).tolist(), strict=True
-            )
-        ],
+        "words": sentences[hardest].words,
+        "hidden": verbs[hardest],
+        "needed": sample.heads[needed],
+        "spare": min(rises, key=lambda each: each["rise"])["head"],
+        "rises": rises,
     }
 
 
 @torch.no_grad()
-def gap(trained: Trained, case: Case) -> float:
-    """By how many nats the word that the model misses most costs more than the word at the thickest
-    line.
+def line_misses(trained: Trained, case: HiddenWord) -> float:
+    """Returns how much more the word that matters most costs than the word at the thickest line.
 
-    Lines are the weights of the last layer in the row of the hidden word, heads averaged.
+    Both costs are what the hidden word loses without them, in nats. The lines are the weights of
+    the hidden word in the last layer, the mean of its heads.
     """
-    _, layers = trained.model(
-        torch.tensor([hide(case.words, case.hidden)], device=trained.model.positions.device)
-    )
-    weights = layers[-1][0, :, case.hidden].mean(dim=0)  # (1, H, T, T) -> (T,)
-    costs, thickest = (
-        leave_one_out(trained.model, case),
-        max(case.others, key=lambda j: weights[j].item()),
-    )
+    _, layers = trained.model(torch.tensor([case.tokens()]))
+    lines = layers[-1][0, :, case.hidden].mean(dim=0)  # (1, H, T, T) -> (T,)
+    costs = leave_one_out(trained.model, case)
+    thickest = max(case.others, key=lambda place: lines[place])
     return (costs.max() - costs[thickest]).item()
 
 
-def pretty_line(trained: Trained) -> dict[str, Any]:
-    """Words and the hidden position; the best there is where model and perfect reader agree on no
-    sentence.
+def pretty_line(trained: Trained) -> dict:
+    """Returns the sentence in which the thickest line misses most what the hidden word needs.
+
+    A perfect reader must need the same word as the model.
     """
-    cases = [
-        case for case in make_cases(training.corpus()[1][TRIED_ON:]) if len(case.words) <= LONGEST
-    ]
-    cases.sort(key=lambda case: gap(trained, case), reverse=True)
-    agreed = (
-        c for c in cases if first(leave_one_out(trained.model, c), c) <= first(perfect_reader(c), c)
-    )
-    case = next(agreed, cases[0])
+    cases = make_cases(training.corpus()[1][TRIED_ON:])
+    cases = [case for case in cases if len(case.words) <= LONGEST]
+    cases.sort(key=lambda case: -line_misses(trained, case))
+    for case in cases:
+        needed = where_largest(leave_one_out(trained.model, case), case)
+        if needed <= where_largest(perfect_reader(case), case):
+            break
     return {"words": case.words, "hidden": case.hidden}
 
 
-def kind_of(word: str) -> tuple[str, bool]:
-    """What a word may be exchanged for: the same part of speech, a noun in the same number."""
-    plurals = {plural for nouns in (*SUBJECTS.values(), *PLACES.values()) for _, plural in nouns}
-    return KIND[word], word in plurals
+def exchangeable(word: str) -> list[str]:
+    """Returns the words of the same part of speech, for a noun those of the same number."""
+    same_part = [other for other in KIND if KIND[other] == KIND[word]]
+    return [other for other in same_part if (other in NOUNS) == (word in NOUNS)]
 
 
 @torch.no_grad()
-def other_word(causal: Trained, words: tuple[str, ...], place: int) -> str:
-    """Of the words of its kind the one that, in its stead, moves the guesses at all places most
-    (total variation).
+def one_word_changed(causal: Trained) -> dict:
+    """Returns a sentence, and for each word that which moves all guesses most if it stands there.
+
+    How far a guess moves is its total variation.
     """
-    same = [word for word in KIND if kind_of(word) == kind_of(words[place])]
-    rows = [[START_ID, *encode((*words[:place], word, *words[place + 1 :]))] for word in same]
-    tokens = torch.tensor(rows, device=causal.model.positions.device)
-    logits, _ = causal.model(tokens, mask=causal_mask(tokens.size(1), device=tokens.device))
-    guesses = logits.softmax(dim=-1)
-    moves = (guesses - guesses[same.index(words[place])]).abs().sum(dim=(1, 2))  # (N, T, V) -> (N,)
-    return same[int(moves.argmax())]
-
-
-def one_word_changed(causal: Trained) -> dict[str, Any]:
-    """A sentence, and for each of its words another one that may stand there."""
-    words = next(sentence.words for sentence in held_out() if len(sentence.words) == SHORT)
-    return {
-        "words": words,
-        "others": [other_word(causal, words, place) for place in range(len(words))],
-    }
+    words = next(each.words for each in short_sentences() if len(each.words) == SHORT)
+    others = []
+    for place, word in enumerate(words):
+        tries = exchangeable(word)
+        rows = [[START_ID, *encode((*words[:place], new, *words[place + 1 :]))] for new in tries]
+        logits, _ = causal.model(torch.tensor(rows), mask=causal_mask(len(words) + 1))
+        guesses = logits.softmax(dim=-1)
+        moves = (guesses - guesses[tries.index(word)]).abs().sum(dim=(1, 2))  # (N, T, V) -> (N,)
+        others.append(tries[int(moves.argmax())])
+    return {"words": words, "others": others}

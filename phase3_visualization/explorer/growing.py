@@ -6,14 +6,14 @@ once, as shared/grammar/roles.py does it for every picture. Training and rules a
 time, by hand, in JavaScript (explorer/page/model/). The tests compare the two.
 """
 
-import itertools
+from dataclasses import asdict
 
 from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer.models import as_text
 from shared import optimization, training
 from shared.grammar import roles
-from shared.grammar.scores import DIRECTIONS, relation_name
+from shared.grammar.scores import relation_name
 from shared.toy_language import (
     MASK_ID,
     MAX_LENGTH,
@@ -29,43 +29,44 @@ TRAIN_SENTENCES = 8_000  # of the 20,000 that the other models see: each comes u
 
 
 def packed(sentences: list[Sentence]) -> str:
-    """A byte for each word, <pad> after each sentence, as a text."""
-    rows = (bytes([*encode(sentence.words), PAD_ID]) for sentence in sentences)
-    return as_text(b"".join(rows))
+    """Returns all sentences as one text: a byte for each word, <pad> after each sentence."""
+    data = b""
+    for sentence in sentences:
+        data += bytes([*encode(sentence.words), PAD_ID])
+    return as_text(data)
 
 
-def bars_of(base: roles.Baselines) -> dict[str, list[dict]]:
-    """How often a head must follow each rule of roles.rules_of, kind by kind, and what to count for
-    it.
+def bars_of(base: roles.Baselines) -> dict[str, list]:
+    """Returns what to count for each rule of roles.rules_of, and how often a head must follow it.
 
     of: which of the relations a column belongs to, by its place in their list.
     """
-    positions, relations, columns = [], [], []
-    for place, name in roles.NAMES.items():
-        positions.append({"name": name, "place": place, "bar": base.needed_for_position(place)})
-    keys = [(relation, direction) for relation in RELATIONS for direction in DIRECTIONS]
+    keys = list(base.fixed_offset)
+    positions = [
+        {"name": name, "place": place, "bar": base.needed_for_position(place)}
+        for place, name in roles.NAMES.items()
+    ]
+    columns = [
+        {"name": name, "of": keys.index(key), "bar": base.needed_for_column(name)}
+        for name, key in roles.COLUMN_RULES.items()
+    ]
+    relations = []
     for relation, direction in keys:
-        asked = {"relation": relation, "backward": direction == "backward"}
-        bar = base.needed_for_relation((relation, direction))
-        relations.append({"name": relation_name(relation, direction), **asked, "bar": bar})
-    for name, key in roles.COLUMN_RULES.items():
-        columns.append({"name": name, "of": keys.index(key), "bar": base.needed_for_column(name)})
+        rule = {
+            "name": relation_name(relation, direction),
+            "relation": relation,
+            "backward": direction == "backward",
+            "bar": base.needed_for_relation((relation, direction)),
+        }
+        relations.append(rule)
     return {"positions": positions, "relations": relations, "columns": columns}
 
 
-def recipe() -> dict[str, int | float]:
-    """Sizes, steps and rates of shared/training.py, for a model with the seed of the reader's
-    choice.
-    """
-    return {
-        "d_model": MULTI_HEAD_RECIPE.d_model,
-        "num_heads": MULTI_HEAD_RECIPE.num_heads,
-        "num_layers": MULTI_HEAD_RECIPE.num_layers,
-        "steps": MULTI_HEAD_RECIPE.steps,
-        "batch_size": MULTI_HEAD_RECIPE.batch_size,
+def page_recipe() -> dict:
+    """Returns the sizes, steps and rates of shared/training.py; the reader chooses the seed."""
+    return asdict(MULTI_HEAD_RECIPE) | {
         "matrix_rate": optimization.MATRIX_RATE,
         "rate": optimization.RATE,
-        "matrix_decay": MULTI_HEAD_RECIPE.matrix_decay,
         "decay": optimization.DECAY,
         "up": optimization.UP,
         "chosen": training.CHOSEN,
@@ -79,19 +80,21 @@ def recipe() -> dict[str, int | float]:
 
 
 def page_part() -> dict:
-    """All that the page is told for growing a head; rules: on the half that names heads, and on the
-    other.
+    """Returns all that the page is told for growing a head.
+
+    gold: for each held-out sentence from, to, from, to, ...; rules: on the half that names heads,
+    and on the other.
     """
     train, held_out = training.corpus()
     gold = {}
     for relation in RELATIONS:
-        pairs = (sentence.relations[relation] for sentence in held_out)
-        gold[relation] = [list(itertools.chain.from_iterable(of_sentence)) for of_sentence in pairs]
+        gold[relation] = [sum(sentence.relations[relation], ()) for sentence in held_out]
+    baselines = roles.baselines(MULTI_HEAD_RECIPE, MultiHeadAttention)
     return {
-        "recipe": recipe(),
+        "recipe": page_recipe(),
         "train": packed(train[:TRAIN_SENTENCES]),
         "held_out": packed(held_out),
-        "gold": gold,  # of each sentence from, to, from, to, ...
-        "rules": [bars_of(base) for base in roles.baselines(MULTI_HEAD_RECIPE, MultiHeadAttention)],
+        "gold": gold,
+        "rules": [bars_of(base) for base in baselines],
         "pad": PAD_ID,
     }

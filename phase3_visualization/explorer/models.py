@@ -1,12 +1,12 @@
 """Which models run in the page, and how do they travel there?
 
-The model of phase 2 at several stops of its training, and trained once more with another seed; and
+The model of phase 2 at several steps of its training, and trained once more with another seed; and
 three pairs of small ones, one whole and one broken: the same first weights, the same batches, the
 same steps, and one thing taken out. All six take about six seconds of one core.
 
-    divided, undivided    one head of d_k = 64 that must look at two places, as phase1_single_head/parts/scaling.py
-    masked, unmasked      next words with a causal mask and without, as phase4_causal/masking/breaking_causality.py
-    placed, unplaced      strings backwards with positions and without, as phase1_single_head/order/positions.py
+    divided, undivided    one head that looks at two places (phase1_single_head/parts/scaling.py)
+    masked, unmasked      next words (phase4_causal/masking/breaking_causality.py)
+    placed, unplaced      strings backwards (phase1_single_head/order/positions.py)
 
 To keep the page small the numbers are rounded, to float16 or int8. What the page says of a model is
 measured on the rounded numbers: it is true of the model that the reader has.
@@ -16,10 +16,8 @@ import argparse
 import base64
 import copy
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +28,7 @@ from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import examples
 from shared import checkpoints, training
+from shared.experiment import Run
 from shared.grammar import roles
 from shared.grammar.best_reader import hidden_word_distribution
 from shared.grammar.scores import relation_name
@@ -40,42 +39,27 @@ from shared.training import Recipe, Trained
 
 # As phase 4 trains them: one layer of four heads, a copy of it without the mask.
 MASKED = Recipe("wager_masked", "next word", num_heads=4, num_layers=1, steps=200, batch_size=32)
-UNMASKED = Recipe(
-    "wager_unmasked",
-    "next word, without a mask",
-    num_heads=4,
-    num_layers=1,
-    steps=200,
-    batch_size=32,
-)
+UNMASKED = replace(MASKED, name="wager_unmasked", objective="next word, without a mask")
 TWO_PLACES_STEPS, REVERSE_STEPS = 300, 150  # as scaling.py and positions.py train them
-STOPS = (
-    0,
-    100,
-    150,
-    180,
-    200,
-    220,
-    250,
-    300,
-    340,
-    400,
-    600,
-    800,
-)  # steps of MULTI_HEAD_RECIPE that the page shows
+# Of the 800 steps of MULTI_HEAD_RECIPE. Most are from its second quarter, where most happens.
+SHOWN_STEPS = (0, 100, 150, 180, 200, 220, 250, 300, 340, 400, 600, 800)
+
+
+# ---- numbers as text
 
 
 def as_text(data: bytes) -> str:
-    """Five characters for four bytes (base 85); none needs an escape in the JSON of a page."""
+    """Returns five characters for four bytes (base 85); none needs an escape in a page's JSON."""
     return base64.b85encode(data).decode().replace("<", ",")
 
 
 def rounded(parameter: Tensor, kind: str) -> list[Tensor]:
-    """What is kept of a parameter, nearly the parameter if multiplied: its numbers in float16, one
-    factor alone; or a float16 scale for each row, (rows, 1), and int8 numbers, (rows, columns). One
-    dimension is one row.
+    """Returns what is kept of a parameter: tensors (rows, ...) whose product is nearly it.
+
+    With float16 there is one; with int8 a float16 scale for each row, (rows, 1), and the numbers,
+    (rows, columns). A parameter of one dimension is one row.
     """
-    rows = parameter.detach().cpu().reshape(-1, parameter.size(-1))
+    rows = parameter.reshape(-1, parameter.size(-1))
     if kind == "float16":
         return [rows.half()]
     least = torch.finfo(torch.float16).tiny  # below it float16 loses digits
@@ -83,145 +67,153 @@ def rounded(parameter: Tensor, kind: str) -> list[Tensor]:
     return [scales, (rows / scales.float()).round().to(torch.int8)]
 
 
-def pack(state: Mapping[str, Tensor], kind: str) -> dict[str, str]:
-    """All numbers as a text, one parameter after the other, little endian; with int8 all scales
-    come first.
+def pack(state: dict[str, Tensor], kind: str) -> dict[str, str]:
+    """Returns all numbers as a text, one parameter after the other, little endian.
+
+    With int8 the scales of all parameters come first.
     """
-    factors = zip(*(rounded(parameter, kind) for parameter in state.values()), strict=True)
-    data = b"".join(part.numpy().tobytes() for parts in factors for part in parts)
+    kept = [rounded(parameter, kind) for parameter in state.values()]
+    data = b""
+    for of_all_parameters in zip(*kept, strict=True):
+        data += b"".join(factor.numpy().tobytes() for factor in of_all_parameters)
     return {"kind": kind, "numbers": as_text(data)}
 
 
 @torch.no_grad()
 def as_packed(trained: Trained, kind: str) -> Trained:
-    """The model with the numbers that the page has of it."""
-    model = copy.deepcopy(trained.model)
+    """Returns the model with the numbers that the page has of it, on the CPU."""
+    model = copy.deepcopy(trained.model).cpu()
     for parameter in model.parameters():
-        numbers = math.prod(part.float() for part in rounded(parameter, kind))
-        parameter.copy_(numbers.view_as(parameter))
+        product = math.prod(factor.float() for factor in rounded(parameter, kind))
+        parameter.copy_(product.view_as(parameter))
     return replace(trained, model=model)
 
 
-def layout(state: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
-    """Parameter -> its shape, and how many numbers come before its own."""
-    places, start = {}, 0
-    for name, parameter in state.items():
-        places[name] = {"shape": list(parameter.shape), "start": start}
-        start += parameter.numel()
-    return places
+def layout(state: dict[str, Tensor]) -> dict[str, dict]:
+    """Returns the shape of each parameter, in the order of their numbers."""
+    return {name: {"shape": list(parameter.shape)} for name, parameter in state.items()}
 
 
-def questions() -> tuple[list[Sentence], list[int]]:
-    """The held-out sentences, and in each the place of one hidden word: every place comes up."""
-    held_out = training.corpus()[1]
-    return held_out, [n % len(sentence.words) for n, sentence in enumerate(held_out)]
+# ---- the model of phase 2
 
 
-def floor() -> float:
-    """What the grammar itself loses on the questions, in nats: no model loses less but by luck."""
-    chances = [
-        hidden_word_distribution(s.words, i)[INDEX[s.words[i]]]
-        for s, i in zip(*questions(), strict=True)
-    ]
+def asked_words() -> tuple[list[Sentence], list[int]]:
+    """Returns the held-out sentences, and in each the place of one hidden word: all come up."""
+    sentences = training.corpus()[1]
+    places = [n % len(sentence.words) for n, sentence in enumerate(sentences)]
+    return sentences, places
+
+
+def grammar_loss() -> float:
+    """Returns what the grammar itself loses on asked_words, in nats: less is luck."""
+    chances = []
+    for sentence, place in zip(*asked_words(), strict=True):
+        fitting = hidden_word_distribution(sentence.words, place)
+        chances.append(fitting[INDEX[sentence.words[place]]])
     return -torch.stack(chances).log().mean().item()
 
 
-def said_of_head(halves: roles.Halves, layer: int, head: int) -> dict[str, Any]:
-    """Role by rule, how often the head follows it, and for a relation how often other words look
-    there, too.
+def said_of_head(half: roles.Half, layer: int, head: int, name: str) -> dict:
+    """Returns the role of a head, and shares of the half of the sentences that scores.
 
-    The shares are those of the half of the sentences that scores. A head without a name has None.
+    own: how often the head follows its rule. others: for a relation, how often the words without it
+    look there, too. A head without a name has None.
     """
-    name, own, others = roles.role_name(halves, layer, head), None, None
-    if name == roles.NO_NAME:
-        return {"role": None, "own": None, "others": None}
-    for rule in roles.rules_of(halves.scoring, layer, head):
+    own = others = None
+    for rule in roles.rules_of(half, layer, head):
         if rule.name == name:
             own = round(rule.share, 2)
-    for key, shares in halves.scoring.scores.others.items():
+    for key, shares in half.scores.others.items():
         if relation_name(*key) == name:
             others = round(shares[layer, head].item(), 2)
-    return {"role": name, "own": own, "others": others}
+    return {"role": None if own is None else name, "own": own, "others": others}
 
 
 def heads_of(trained: Trained) -> list[list[dict]]:
-    """[layer][head] -> what the page says of this head."""
+    """Returns [layer][head] -> what the page says of this head."""
     halves = roles.halves_of(trained, MultiHeadAttention)
-    num_layers, num_heads = trained.recipe.num_layers, trained.recipe.num_heads
     heads = []
-    for layer in range(num_layers):
-        heads.append([said_of_head(halves, layer, head) for head in range(num_heads)])
+    for layer, names in enumerate(roles.names_of(halves)):
+        heads.append([])
+        for head, name in enumerate(names):
+            heads[layer].append(said_of_head(halves.scoring, layer, head, name))
     return heads
 
 
-def stop(trained: Trained, step: int, kind: str, kept: bool = True) -> dict[str, Any]:
-    """The model as it was after so many steps: loss on the questions in nats, its heads and, if
-    kept, its numbers.
+def stop_at(trained: Trained, step: int, kind: str, kept: bool = True) -> dict:
+    """Returns the model as it was after so many steps: its loss on asked_words in nats, its heads.
+
+    kept: whether the page has its numbers, too.
     """
     packed = as_packed(trained.at_stage(step), kind)
-    loss = examples.hidden_losses(packed, *questions())[0].mean().item()
-    numbers = pack(packed.model.state_dict(), kind) if kept else {}
-    return {"step": step, "loss": round(loss, 4), "heads": heads_of(packed), **numbers}
+    losses, _ = examples.hidden_losses(packed, *asked_words())
+    stop = {"step": step, "loss": round(losses.mean().item(), 4), "heads": heads_of(packed)}
+    if kept:
+        stop |= pack(packed.model.state_dict(), kind)
+    return stop
 
 
-def runs(own: Trained, again: Trained) -> list[dict[str, Any]]:
-    """The reader's model at STOPS, or a shorter training at the same shares of it; and the names in
-    another one.
+def two_trainings(own: Trained, again: Trained) -> list[dict]:
+    """Returns the reader's model and the same with another seed, both at SHOWN_STEPS.
 
-    Of the other one the page keeps the numbers at two stops alone, so that it stays small.
+    A shorter training has its stops at the same shares. Of the other model the page keeps the
+    numbers at two stops alone, so that it stays small.
     """
-    *before, last = sorted(
-        {round(step / MULTI_HEAD_RECIPE.steps * own.recipe.steps) for step in STOPS}
-    )
-    stops = [*(stop(own, step, "int8") for step in before), stop(own, last, "float16")]
+    share = own.recipe.steps / MULTI_HEAD_RECIPE.steps
+    *before, last = sorted({round(step * share) for step in SHOWN_STEPS})
+    stops = [stop_at(own, step, "int8") for step in before]
+    stops.append(stop_at(own, last, "float16"))
     kept = (before[len(before) // 2], last)
-    others = [stop(again, step, "int8", kept=step in kept) for step in (*before, last)]
+    others = [stop_at(again, step, "int8", kept=step in kept) for step in (*before, last)]
     return [{"seed": own.recipe.seed, "stops": stops}, {"seed": again.recipe.seed, "stops": others}]
 
 
-def masked(options: argparse.Namespace) -> Trained:
-    """The small model of next words that has its mask."""
-    return as_packed(checkpoints.trained_model(MASKED, MultiHeadAttention, options), "float16")
+# ---- the small models of the wagers
+
+
+def next_word_model(recipe: Recipe, options: argparse.Namespace) -> Trained:
+    """Returns the small model of next words, as the page has it."""
+    return as_packed(checkpoints.trained_model(recipe, MultiHeadAttention, options), "float16")
 
 
 def train_pairs(options: argparse.Namespace) -> tuple[dict[str, nn.Module], Tensor]:
-    """The six small models by their names, a few steps of each with --quick; and the table (S, S)
-    of the first two.
-    """
-    steps = (lambda full: min(full, training.QUICK_STEPS)) if options.quick else (lambda full: full)
-    whole, undivided_head = (
-        partial(kind, output_projection=True) for kind in (SelfAttention, UndividedSelfAttention)
-    )
-    divided, table, _ = train_two_places(whole, options.seed, steps(TWO_PLACES_STEPS))
-    undivided, _, _ = train_two_places(undivided_head, options.seed, steps(TWO_PLACES_STEPS))
+    """Returns the six small models by their names, and the table (S, S) of the first two."""
+    seed, run = options.seed, Run(options, options.seed)
+    whole = partial(SelfAttention, output_projection=True)
+    broken = partial(UndividedSelfAttention, output_projection=True)
+    steps = run.steps(TWO_PLACES_STEPS)
+    divided, table, _ = train_two_places(whole, seed, steps)
+    undivided, _, _ = train_two_places(broken, seed, steps)
+    steps = run.steps(REVERSE_STEPS)
     pairs = {
         "divided": divided,
         "undivided": undivided,
-        "masked": masked(options).model,
-        "unmasked": checkpoints.trained_model(UNMASKED, MultiHeadAttention, options).model,
-        "placed": train_mover("sinusoidal", whole, REVERSE, options.seed, steps(REVERSE_STEPS)),
-        "unplaced": train_mover("none", whole, REVERSE, options.seed, steps(REVERSE_STEPS)),
+        "masked": next_word_model(MASKED, options).model,
+        "unmasked": next_word_model(UNMASKED, options).model,
+        "placed": train_mover("sinusoidal", whole, REVERSE, seed, steps),
+        "unplaced": train_mover("none", whole, REVERSE, seed, steps),
     }
     return pairs, table
 
 
-def small_record(name: str, model: nn.Module) -> dict[str, Any]:
-    """One of the six, its parameters by the names of the forward pass; of positions those of a
-    string.
-    """
-    state = {
-        key.replace("block.", "blocks.0."): tensor for key, tensor in model.state_dict().items()
-    }
+def small_record(name: str, model: nn.Module) -> dict:
+    """Returns what the page gets of a small model, by the names of its forward pass."""
+    state = {}
+    for key, parameter in model.state_dict().items():
+        state[key.replace("block.", "blocks.0.")] = parameter
     if isinstance(model, SymbolMover):
-        state["positions"] = state["positions"][: SymbolMover.LENGTH]
-    toy = isinstance(model, ToyTransformer)
-    sizes = {
+        state["positions"] = state["positions"][: SymbolMover.LENGTH]  # those of a string
+    record = {
         "name": name,
         "causal": name in ("divided", "undivided", "masked"),
-        "d_model": state["embedding.weight"].size(1),
-        "num_heads": model.blocks[0].attention.num_heads if toy else 1,
+        "d_model": model.embedding.embedding_dim,
+        "num_heads": 1,
         "num_layers": 1,
-        "max_length": len(model.positions if toy else state["positions"]),
+        "max_length": len(state.get("positions", model.positions)),
         "parameters": layout(state),
     }
-    return sizes | ({"divisor": 1} if name == "undivided" else {}) | pack(state, "float16")
+    if isinstance(model, ToyTransformer):
+        record["num_heads"] = model.blocks[0].attention.num_heads
+    if name == "undivided":
+        record["divisor"] = 1
+    return record | pack(state, "float16")

@@ -24,9 +24,10 @@ from shared.tasks import SymbolMover, TwoPlaces
 from shared.toy_language import SPECIAL, VOCABULARY
 from shared.training import Trained
 
-TEXTS = Path(__file__).parent / "page" / "texts.json"
-ROWS, WRITTEN = 12, 4  # of symbols and of letters, and sentences to write: new to the models
-SIZES = {  # what the texts may name beside the record
+PAGE_TEXTS = Path(__file__).parent / "page" / "texts.json"
+NUM_EXAMPLES = 12  # of symbols and of letters, new to the models
+NUM_WRITTEN = 4  # sentences
+SETUP_NUMBERS = {  # what the texts may name beside the record
     "two_places_steps": models.TWO_PLACES_STEPS,
     "masked_steps": models.MASKED.steps,
     "symbols": TwoPlaces.SYMBOLS,
@@ -40,7 +41,7 @@ SIZES = {  # what the texts may name beside the record
 
 
 class Span(NamedTuple):
-    """Where the next seed falls; in a text "0.30 to 0.44", or one number if both ends read alike."""
+    """Where the next seed falls. In a text it reads "0.30 to 0.44", or as one number."""
 
     low: float
     high: float
@@ -49,82 +50,81 @@ class Span(NamedTuple):
         return findings.between(self, lambda value: format(value, written))
 
 
-def numbers(experiment: str) -> dict[str, Span]:
-    """The numbers of an experiment in the record, by name."""
-    names = record.runs(experiment)[0]
-    return {name: Span(*record.interval(experiment, name)) for name in names}
+def recorded_spans(experiment: str) -> dict[str, Span]:
+    """Returns where each number of an experiment falls, by name."""
+    spans, module = {}, record.full_name(experiment)
+    for name in record.runs(module)[0]:
+        spans[name] = Span(*record.interval(module, name))
+    return spans
 
 
-def filled(value: Any, names: dict[str, Any]) -> Any:
-    """A text with its numbers put in; lists and dictionaries item by item."""
+def with_numbers(value: Any, names: dict) -> Any:
+    """Returns a text with its numbers put in; lists and dictionaries item by item."""
     if isinstance(value, list):
-        return [filled(item, names) for item in value]
+        return [with_numbers(item, names) for item in value]
     if isinstance(value, dict):
-        return {name: filled(item, names) for name, item in value.items()}
+        return {name: with_numbers(item, names) for name, item in value.items()}
     return value.format(**names) if isinstance(value, str) else value
 
 
-def right_choice(wager: dict[str, Any]) -> int:
-    """The only choice whose band holds the record's interval; of several ways to run a model the
-    one without a bug.
+def right_choice(wager: dict, spans: dict[str, Span]) -> int:
+    """Returns the only choice whose band holds the interval of the record.
+
+    Of several ways to run a model it is the one without a bug. Raises ValueError if it is not one.
     """
     if "ways" in wager:
         return wager["ways"].index(None)
-    span = numbers(wager["experiment"])[wager["number"]]
-    fit = [
-        i
-        for i, (low, high) in enumerate(wager["bands"])
-        if float(low) <= span.low and span.high <= float(high)
-    ]
+    span = spans[wager["number"]]
+    fit = []
+    for choice, (low, high) in enumerate(wager["bands"]):
+        if float(low) <= span.low and span.high <= float(high):
+            fit.append(choice)
     if len(fit) != 1:
         raise ValueError(f"{wager['title']}: {len(fit)} answers fit the record, {span:g}; one must")
     return fit[0]
 
 
 def lesson_link(lesson: str) -> str:
-    """Where a page of the course lies once it is rendered, as seen from the explorer; with its
-    anchor.
-    """
+    """Returns the address of a page of the course, with its anchor, as seen from the explorer."""
     source, anchor = lesson.split("#")
     return f"{place(Path(source)).relative_to(HOME).as_posix()}#{anchor}"
 
 
-def wagers() -> list[dict[str, Any]]:
-    """All six in the order of the page, with the numbers of the record; span: of the number that
-    decides.
+def wagers() -> list[dict]:
+    """Returns all six in the order of the page, with the numbers of the record.
+
+    span: of the number that decides.
     """
     told = []
-    for text in json.loads(TEXTS.read_text(encoding="utf-8"))["wagers"]:
-        known = numbers(text["experiment"]) if "experiment" in text else {}
-        span = known.get(text.get("decides", text).get("number"))
-        told.append(filled(text, SIZES | {"n": known}) | {"span": span})
+    for text in json.loads(PAGE_TEXTS.read_text(encoding="utf-8"))["wagers"]:
+        spans = recorded_spans(text["experiment"]) if "experiment" in text else {}
+        wager = with_numbers(text, SETUP_NUMBERS | {"n": spans})
+        wager["span"] = spans.get(wager.get("decides", wager).get("number"))
+        wager["right"] = right_choice(wager, spans)
+        wager["lesson"] = lesson_link(wager["lesson"])
+        told.append(wager)
     return told
 
 
-def data(both_sides: Trained, options: argparse.Namespace) -> dict[str, Any]:
-    """All that the page needs for its wagers: what they say, their examples, and the small models."""
+def data(both_sides: Trained, options: argparse.Namespace) -> dict:
+    """Returns what the page needs for its wagers: texts, examples, and the small models."""
     small, table = models.train_pairs(options)
     generator = torch.Generator().manual_seed(10**6 + options.seed)
-    symbols = torch.randint(TwoPlaces.SYMBOLS, (ROWS, TwoPlaces.LENGTH), generator=generator)
+    symbols = torch.randint(
+        TwoPlaces.SYMBOLS, (NUM_EXAMPLES, TwoPlaces.LENGTH), generator=generator
+    )
+    letters = SymbolMover.test_strings(SymbolMover.LENGTH, NUM_EXAMPLES)
+    written = examples.short_sentences(examples.SHORT)[:NUM_WRITTEN]
+    causal = models.next_word_model(models.MASKED, options)
     examples_of = {
         "knockout": examples.hidden_verb(both_sides),
-        "future": {
-            "sentences": [
-                sentence.words for sentence in examples.held_out(examples.SHORT)[:WRITTEN]
-            ]
-        },
-        "backwards": {"rows": SymbolMover.test_strings(SymbolMover.LENGTH)[:ROWS].tolist()},
+        "future": {"sentences": [sentence.words for sentence in written]},
+        "backwards": {"rows": letters.tolist()},
         "undivided": {"rows": symbols.tolist(), "table": table.tolist()},
         "line": examples.pretty_line(both_sides),
-        "bugs": examples.one_word_changed(models.masked(options)),
+        "bugs": examples.one_word_changed(causal),
     }
-    told = [
-        wager
-        | {"right": right_choice(wager), "lesson": lesson_link(wager["lesson"])}
-        | {"example": examples_of[wager["name"]]}
-        for wager in wagers()
-    ]
     return {
-        "list": told,
+        "list": [wager | {"example": examples_of[wager["name"]]} for wager in wagers()],
         "models": [models.small_record(name, model) for name, model in small.items()],
     }

@@ -4,6 +4,7 @@ pyproject.toml loads this file as a plugin of pytest. Its pytest_pycollect_makei
 TESTS of test_all.py into the test files beside the rooms.
 """
 
+import contextlib
 import os
 import shutil
 
@@ -31,6 +32,16 @@ def pytest_pycollect_makeitem(collector, name, obj):
     return modules
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """All tests of pages run in one process: they share a Chromium, and a page that is slow to make."""
+    for item in items:
+        if "browser" in item.fixturenames:
+            item.add_marker("browser")
+        if {"browser", "explorer_data"} & {*item.fixturenames}:
+            item.add_marker(pytest.mark.xdist_group("pages"))
+
+
 def pytest_terminal_summary(terminalreporter):
     """The budget, below what every run of the tests prints."""
     if terminalreporter.config.getoption("numprocesses", None):
@@ -55,18 +66,25 @@ def browser():
         browser.close()
 
 
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory):
-    """Checkpoints of the tests lie apart from the reader's, and --quick is quicker still."""
+@contextlib.contextmanager
+def quick_training(folder):
+    """Within the block checkpoints lie in this folder, and --quick is quicker still."""
     from shared import checkpoints, paths, training
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "QUICK_STEPS", 8)
         patch.setattr("phase1_single_head.before.bottleneck.NUM_TEST", 30)
         patch.setattr("shared.grammar.roles.UNTRAINED", 1)
-        patch.setattr(paths, "CHECKPOINTS", tmp_path_factory.mktemp("checkpoints"))
-        yield paths.CHECKPOINTS
+        patch.setattr(paths, "CHECKPOINTS", folder)
+        yield folder
     checkpoints._trained_here.clear()
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """Checkpoints of the tests lie apart from the reader's."""
+    with quick_training(tmp_path_factory.mktemp("checkpoints")) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")
@@ -78,10 +96,16 @@ def explorer_models():
     return {recipe.name: as_packed(sharp_model(recipe), "float16") for recipe in EXPLORER_RECIPES}
 
 
-@pytest.fixture(scope="module")
-def explorer_data(explorer_models, checkpoints):
-    """What a page is told of these models; at its last stop the first has heads with roles, as a
-    trained one has.
+def with_role(role, others=None):
+    """What the page is told of a head that has a role, or of one without."""
+    return {"role": role, "own": role and 0.8, "others": others}
+
+
+@pytest.fixture(scope="session")
+def explorer_data(explorer_models, tmp_path_factory):
+    """What a page is told of these models, made once in a run of the tests.
+
+    At its last stop the first model has heads with roles, as a trained one has.
     """
     from phase3_visualization.explorer import write_page
     from shared import cli
@@ -90,33 +114,29 @@ def explorer_data(explorer_models, checkpoints):
     from shared.toy_language import tokenize
 
     run = as_if_trained(explorer_models["both sides"])
-    data = write_page.page_data(run, run, cli.parse(cli.parser(""), ["--quick"]))
-    names = [
-        ["determiner → noun", None, None, "previous"],
-        ["subject → verb", "verb → place", None, None],
+    with quick_training(tmp_path_factory.mktemp("explorer")):
+        data = write_page.page_data(run, run, cli.parse(cli.parser(""), ["--quick"]))
+    none = with_role(None)
+    data["runs"][0]["stops"][-1]["heads"] = [
+        [with_role("determiner → noun", 0.1), none, none, with_role("previous")],
+        [with_role("subject → verb", 0.2), with_role("verb → place", 0.3), none, none],
     ]
-    others = {"determiner → noun": 0.1, "subject → verb": 0.2, "verb → place": 0.3}
-    heads = [
-        [{"role": name, "own": name and 0.8, "others": others.get(name)} for name in row]
-        for row in names
-    ]
-    data["runs"][0]["stops"][-1]["heads"] = heads
-    told = (
+    data["landings"] = []
+    for words in (
         "that car beside every street turned near this small garden",
         "the farmer beside a barn swam in the lake",
-    )
-    seen = {"hidden": 1, "layer": 1, "head": 0, "cost": 1.0}
-    data["landings"] = [vars(with_relations(tokenize(words))) | seen for words in told]
-    records = small_records(explorer_models)
-    masked = next(record for record in records if record["name"] == "causal") | {
-        "name": "masked"
-    }  # as if trained
-    others = [record for record in data["wagers"]["models"] if record["name"] != "masked"]
-    data["wagers"]["models"] = [*others, *records, masked]
+    ):
+        view = {"hidden": 1, "layer": 1, "head": 0, "cost": 1.0}
+        data["landings"].append(vars(with_relations(tokenize(words))) | view)
+    by_name = {record["name"]: record for record in data["wagers"]["models"]}
+    for record in small_records(explorer_models):
+        by_name[record["name"]] = record
+    by_name["masked"] = by_name["causal"] | {"name": "masked"}  # as if trained
+    data["wagers"]["models"] = list(by_name.values())
     return data
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def explorer_address(explorer_data, tmp_path_factory):
     from phase3_visualization.explorer import write_page
 

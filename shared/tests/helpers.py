@@ -71,9 +71,7 @@ def some_mask(generator, shape):
     return mask
 
 
-def needs_browser(test):
-    """All of a file in one process, since they share their pages and a Chromium."""
-    return pytest.mark.browser(pytest.mark.xdist_group(test.__module__)(test))
+needs_browser = pytest.mark.browser
 
 
 EXPLORER_RECIPES = (
