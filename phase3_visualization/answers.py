@@ -1,9 +1,9 @@
-"""SPOILERS: the answers to the exercises of phase 3. A solution is one way among many: yours is
-right if it passes.
+"""SPOILERS: the answers to the exercises of phase 3.
 
-Its docstring has the three hints and the usual mistakes, edits of its text: see
-shared/exercise_checker/exercise.py. The solutions use no file that lessons tell you to change: see
-phase1_single_head/answers.py."""
+A solution is one way among many: yours is right if it passes. Its docstring has the three hints and
+the usual mistakes, edits of its text: see shared/exercise_checker/exercise.py. The solutions use no
+file that lessons tell you to change: see phase1_single_head/answers.py.
+"""
 
 import torch
 from torch import Tensor
@@ -14,27 +14,25 @@ from shared.exercise_checker.exercise import Case, draw, exercise
 
 def entropy_cases() -> list[Case]:
     """H = 3, T_q = 5, T_k = 7; then a square one, whose first row sees a single key."""
-    all_visible = torch.ones(5, 7, dtype=torch.bool)
     scores, square = draw((3, 5, 7), (3, 5, 5))
+    all_visible = torch.ones(5, 7, dtype=torch.bool)
     causal = torch.ones(5, 5, dtype=torch.bool).tril()
-    zero_weights = scores.clone()
-    zero_weights[
-        :, torch.arange(5), 2 * torch.arange(5) % 7
-    ] = -1000  # so low that the weight is exactly 0
+    with_zeros = scores.clone()
+    queries = torch.arange(5)
+    with_zeros[:, queries, 2 * queries % 7] = -1000  # so low that the weight is exactly 0
     kinds = (
         ("every key visible", scores, all_visible),
         ("some keys hidden", scores, some_hidden(5, 7)),
-        ("weights of 0 on visible keys", zero_weights, all_visible),
+        ("weights of 0 on visible keys", with_zeros, all_visible),
         ("causal: the first row sees one key", square, causal),
     )
-    return [Case(name, (masked_softmax(3 * scores, mask), mask)) for name, scores, mask in kinds]
+    return [Case(name, (masked_softmax(3 * each, mask), mask)) for name, each, mask in kinds]
 
 
 @exercise("entropy", entropy_cases)
 def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
     """
-    Entropy is 0 if all weight is on one key, ln n if n keys share it evenly; so divided by ln n it
-    is at most 1.
+    Entropy is 0 if all weight is on one key, and ln n if n keys share it evenly. So divide by ln n.
 
     visible   how many keys each row may see                      (T_q,)
     choice    which rows see two or more; the others are left out (T_q,)
@@ -52,70 +50,60 @@ def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
                 rows.append(sum(terms) / log(len(visible)))                 # natural logarithms
         entropy[h] = sum(rows) / len(rows)
 
-    NaN from 0 · ln 0: 0 times minus infinity is NaN; the limit is 0: torch.special.entr and
-    torch.xlogy know that
+    NaN from 0 · ln 0: the limit is 0: torch.special.entr and torch.xlogy know that
         torch.special.entr(weights) => -(weights * weights.log())
-    not normalised: divide each row by the ln of the number of keys it may see, the largest entropy
-    it can have
+    not normalised: divide each row by the largest entropy it can have, ln of the keys it may see
         / visible[choice].log() =>
-    divided by ln T: a row that may see few keys can spread over few; divide by the ln of those that
-    it may see
+    divided by ln T: a row can spread over those keys alone that it may see: divide by their ln
         visible[choice].log() => torch.tensor(weights.size(-1)).log()
-    divided by another number than ln n: a row that may see n keys has an entropy of at most ln n:
-    divide by that
+    divided by another number than ln n: a row that may see n keys has an entropy of at most ln n
         visible[choice].log() => visible[choice]
         visible[choice].log() => weights.size(-1)
         visible[choice].log() => torch.tensor(len(mask)).log()
         visible[choice].log() => torch.tensor(len(weights)).log()
         visible[choice].log() => entropy[:, choice].max()
         visible[choice].log() => entropy[:, choice].max(dim=-1, keepdim=True).values
-    logarithms of two kinds: take ln above and below, or the base 2 in both places: their ratio is
-    the same
+    logarithms of two kinds: take the same above and below, ln or base 2: their ratio is the same
         visible[choice].log() => visible[choice].log2()
         torch.special.entr(weights) => (torch.special.entr(weights) / torch.tensor(2).log())
-    division by ln 1: a row that may see one key has an entropy of 0 and a limit of ln 1 = 0: leave
-    it out
+    division by ln 1: a row that may see one key has a limit of ln 1 = 0: leave it out
         >= 2 => >= 1
-    a row without a choice counted: a row that may see one key is sharp whatever the head does:
-    leave it out of the mean
+    a row without a choice counted: a row that may see one key is always sharp: leave it out
         shares.mean(dim=-1) => shares.sum(dim=-1) / len(mask)
     """
     visible = mask.sum(dim=-1)  # (T_q, T_k) -> (T_q,)
     choice = visible >= 2
-    entropy = torch.special.entr(weights).sum(
-        dim=-1
-    )  # (H, T_q, T_k) -> (H, T_q); entr(w) = -w ln w, and entr(0) = 0
+    # entr(w) is -w ln w, and entr(0) is 0.
+    entropy = torch.special.entr(weights).sum(dim=-1)  # (H, T_q, T_k) -> (H, T_q)
     shares = entropy[:, choice] / visible[choice].log()  # (H, rows with a choice)
     return shares.mean(dim=-1)  # -> (H,)
 
 
+def gold_at(chances: dict[int, float]) -> Tensor:
+    """Gold keys k words to the right of their query, with these chances -> bool (17, 7, 7)."""
+    table = torch.zeros(7, 7)
+    for k, chance in chances.items():
+        table += torch.full((7, 7), chance).triu(k).tril(k)
+    return torch.rand(17, 7, 7, generator=torch.Generator().manual_seed(1)) < table
+
+
 def role_cases() -> list[Case]:
-    """N = 17 sentences, H = 3, T = 7, another best offset in each case. Own positions get much
-    weight."""
+    """N = 17 sentences, H = 3, T = 7, another best offset in each; much weight on own positions."""
     weights = (3 * draw((17, 3, 7, 7))[0] + 1.5 * torch.eye(7)).softmax(dim=-1)
-    all_on_itself = torch.tensor([[1.0, 0], [1, 0]]).double().expand(1, 3, 2, 2)
+    at_the_first = torch.tensor([[1.0, 0], [1, 0]]).double().expand(1, 3, 2, 2)
+    other_word = ~torch.eye(2, dtype=torch.bool)[None]
     return [
         Case("", (weights, gold_at({2: 0.3, -5: 0.4, -1: 0.1, 1: 0.1}))),
         Case("a relation to the left", (weights, gold_at({-6: 0.9, -4: 0.2, 5: 0.2, 1: 0.05}))),
         Case("the word after, or itself", (weights, gold_at({1: 0.2, 0: 0.4, 4: 0.2}))),
-        Case(
-            "two words, each looking at the first",
-            (all_on_itself, ~torch.eye(2, dtype=torch.bool)[None]),
-        ),
+        Case("two words, each looking at the first", (at_the_first, other_word)),
     ]
-
-
-def gold_at(chances: dict[int, float]) -> Tensor:
-    """Gold keys k words to the right of their query, with these chances -> bool (17, 7, 7)."""
-    table = sum(torch.full((7, 7), chance).triu(k).tril(k) for k, chance in chances.items())
-    return torch.rand(17, 7, 7, generator=torch.Generator().manual_seed(1)) < table
 
 
 @exercise("accuracy, baseline", role_cases)
 def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     """
-    Two shares of the same queries: how often the head finds a gold key, how often the word k places
-    on is one.
+    Two shares of the queries: how often the head finds a gold key, and the word k places on is one.
 
     asked      which queries have a gold key                               (N, T)
     attended   the key with the largest weight, the diagonal hidden first  (N, H, T)
@@ -140,31 +128,23 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
         share[k] = hits / asked
     baseline = max(share.values())
 
-    own position counted: the word itself does not count (Clark et al. 2019): hide the diagonal
-    before the argmax
+    own position counted: hide the diagonal before the argmax (Clark et al. 2019)
         .masked_fill(own, -1) =>
-    own position set to 0: where all other weights are 0, too, the word itself may win; set it below
-    0, -1 or -inf
+    own position set to 0: where all other weights are 0, too, the word itself may win: set it to -1
         .masked_fill(own, -1) => .masked_fill(own, 0)
-    mean over the heads first: score each head; a mean of heads has an argmax that may belong to
-    none of them
+    mean over the heads first: score each head: the argmax of their mean may belong to none of them
         attended = weights => attended = weights.mean(dim=1, keepdim=True).expand_as(weights)
-    weight on the gold key, not the largest weight: asked is how often the largest weight is on the
-    gold key
+    weight on the gold key, not the largest weight: asked is how often the largest weight lies there
         right.transpose => (weights * gold[:, None]).sum(dim=-1).transpose
-    queries without a gold key counted: divide by the number of queries that have a gold key, in
-    both results
+    queries without a gold key counted: divide both results by the queries that have a gold key
         right.transpose(1, 2)[asked].double().mean(dim=0) => right.double().mean(dim=(0, 2))
         asked.sum() => asked.numel()
-    divided by the gold pairs: a query with two gold keys is asked once: divide by the queries that
-    have one
+    divided by the gold pairs: a query with two gold keys is asked once
         asked.sum() => gold.sum()
         .double().mean(dim=0) => .sum(dim=0) / gold.sum()
-    k = 0 among the offsets: the word itself does not count in the baseline either, as no head may
-    attend to it
+    k = 0 among the offsets: the word itself does not count in the baseline either
         [*range(1 - length, 0), *range(1, length)] => range(1 - length, length)
-    not all offsets tried: a relation may go left or right and span the sentence: from 1 - T to T -
-    1, all but 0
+    not all offsets tried: try all from 1 - T to T - 1 but 0: to the left and to the right
         [*range(1 - length, 0), *range(1, length)] => range(1, length)
         [*range(1 - length, 0), *range(1, length)] => range(1 - length, 0)
         [*range(1 - length, 0), *range(1, length)] => [-1, 1]
@@ -174,31 +154,28 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     length = weights.size(-1)
     own = torch.eye(length, dtype=torch.bool)
     attended = weights.masked_fill(own, -1).argmax(dim=-1)  # (N, H, T, T) -> (N, H, T)
-    right = (
-        gold[:, None].expand_as(weights).gather(-1, attended[..., None])[..., 0]
-    )  # (N, H, T, T) -> (N, H, T)
+    of_heads = gold[:, None].expand_as(weights)  # (N, T, T) -> (N, H, T, T)
+    right = of_heads.gather(-1, attended[..., None])[..., 0]  # (N, H, T, T) -> (N, H, T)
     asked = gold.any(dim=-1)  # (N, T, T) -> (N, T)
+    accuracy = right.transpose(1, 2)[asked].double().mean(dim=0)  # (asked, H) -> (H,)
     offsets = [*range(1 - length, 0), *range(1, length)]
     hits = torch.stack([gold.diagonal(k, dim1=1, dim2=2).sum() for k in offsets])
-    return right.transpose(1, 2)[asked].double().mean(
-        dim=0
-    ), hits.max() / asked.sum()  # (asked, H) -> (H,)
+    return accuracy, hits.max() / asked.sum()
 
 
-SIZES = ((2, 3, 5), (3, 2, 7), (1, 5, 3))  # layers, heads, words
+def rollout_cases() -> list[Case]:
+    """L, H and T differ in each."""
+    cases = []
+    for shape in ((2, 3, 5, 5), (3, 2, 7, 7), (1, 5, 3, 3)):
+        (scores,) = draw(shape)
+        cases.append(Case(f"{shape[0]} layers, {shape[1]} heads", ((3 * scores).softmax(dim=-1),)))
+    return cases
 
 
-@exercise(
-    "rollout",
-    lambda: [
-        Case(f"{n} layers, {h} heads", ((3 * draw((n, h, t, t))[0]).softmax(dim=-1),))
-        for n, h, t in SIZES
-    ],
-)
+@exercise("rollout", rollout_cases)
 def attention_rollout(weights: Tensor) -> Tensor:
     """
-    A layer is one matrix: half what was there, half what the heads bring. Layers in a row are their
-    product.
+    A layer is one matrix: half what was there, half what the heads bring. Multiply all of them.
 
     layers    the mean of the heads                                 (L, H, T, T) -> (L, T, T)
     step      for one layer: half of it plus half of the identity   (T, T), rows sum to 1
@@ -216,8 +193,7 @@ def attention_rollout(weights: Tensor) -> Tensor:
             for j in range(T):
                 rollout[i, j] = sum(step[i, k] * before[k, j] for k in range(T))
 
-    residual missing: half of each position is what it was before; without it all rows soon look
-    alike
+    residual missing: half of each position is what it was; without it all rows soon look alike
         (layer + identity) / 2 => layer
     product in the wrong order: the later layer stands on the left: step @ before
         (layer + identity) / 2 @ rollout => rollout @ ((layer + identity) / 2)
@@ -237,11 +213,11 @@ def attention_rollout(weights: Tensor) -> Tensor:
 def patch_cases() -> list[Case]:
     """B = 2, T = 5, H = 3, d_v = 7; at last a single head, which restores everything."""
     clean, corrupted, w_o, direction = draw((2, 5, 21), (2, 5, 21), (21, 21), (21,), seed=3)
-    places = (3, 1), (3, 0), (3, 2), (1, 0)
-    return [
-        Case(f"head {n} of {heads}", (clean, corrupted, w_o, direction, heads, n))
-        for heads, n in places
-    ]
+    cases = []
+    for num_heads, patched in ((3, 1), (3, 0), (3, 2), (1, 0)):
+        inputs = (clean, corrupted, w_o, direction, num_heads, patched)
+        cases.append(Case(f"head {patched} of {num_heads}", inputs))
+    return cases
 
 
 @exercise("output, restored", patch_cases)
@@ -268,28 +244,22 @@ def patch_head(
     corrupted_lead = sum(corrupted[b, T - 1] @ w_o @ direction for b in range(B)) / B
     restored = (lead - corrupted_lead) / (clean_lead - corrupted_lead)
 
-    every H-th column patched: the numbers of a head stand together: columns patched * d_v to
-    (patched + 1) * d_v
+    every H-th column patched: the d_v columns of a head stand together, from patched * d_v on
         torch.arange(len(w_o)) // d_v => torch.arange(len(w_o)) % num_heads
-    clean and corrupted swapped: the corrupted text is read, and one head is put in from the clean
-    one
+    clean and corrupted swapped: read the corrupted text, and put in one head from the clean one
         torch.where(columns, clean, corrupted) => torch.where(columns, corrupted, clean)
     removed, not replaced: zeros are ablation: the head hands on what it gave for the clean text
         torch.where(columns, clean, corrupted) => torch.where(columns, 0.0, corrupted)
     added, not replaced: what the head gave for the corrupted text must go
         torch.where(columns, clean, corrupted) => torch.where(columns, clean + corrupted, corrupted)
-    patched after w_o: w_o mixes the heads, so its output has no columns of a head: put them in
-    before it
+    patched after w_o: w_o mixes the heads: put in the columns before it
         torch.where(columns, clean, corrupted) @ w_o => torch.where(columns, clean @ w_o, corrupted
         @ w_o)
-    share of the clean lead: 0 is what the corrupted text gives by itself: take its lead off, above
-    and below
+    share of the clean lead: 0 is what the corrupted text gives: take its lead off, above and below
         (lead - corrupted_lead) / (clean_lead - corrupted_lead) => lead / clean_lead
-    divided by the clean lead alone: what could come back is only the difference: clean lead -
-    corrupted lead
+    divided by the clean lead alone: what could come back is clean lead - corrupted lead
         / (clean_lead - corrupted_lead) => / clean_lead
-    share lost, not restored: 1 is the clean text, 0 the corrupted one: lead - corrupted lead is
-    what came back
+    share lost, not restored: what came back is lead - corrupted lead
         (lead - corrupted_lead) / => (clean_lead - lead) /
     """
     d_v = len(w_o) // num_heads

@@ -114,8 +114,8 @@ def main(argv: list[str] | None = None) -> str:
         frames = QUICK_FRAMES if options.quick else FRAMES
         images = turn(weights[layer, head], words, note, frames)
         animation = options.output_dir / paths.ANIMATIONS / "phase3" / "3d_attention.gif"
-        timing = {"caption": f"{TURN_TITLE}.", "seconds_per_frame": SECONDS_PER_FRAME}
-        save_animation(images, animation, **timing)
+        caption = f"{TURN_TITLE}."
+        save_animation(images, animation, caption=caption, seconds_per_frame=SECONDS_PER_FRAME)
         fig = draw_twice(weights[layer, head], words, note)
         save_plot(options, "phase3/3d_attention", fig, f'{TITLE}, on "{" ".join(words)}".')
     return f"{name.capitalize()} as a landscape: what stands behind a block, only the map shows"

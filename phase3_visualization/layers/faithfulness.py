@@ -93,10 +93,6 @@ def score_methods(model: ToyTransformer, cases: Sequence[HiddenWord]) -> Numbers
         shares["raw weights, plausible"].append(plausible)
         if not wanted & case.related:
             parted.append(plausible)
-    if not shares:
-        raise ValueError(
-            f"none of {len(cases)} sentences can be asked: model and grammar agree on no word"
-        )
     return {name: mean(each) for name, each in shares.items()} | {
         "raw weights, plausible where another word mattered": mean(parted or [0.0]),
         "sentences where another word mattered": len(parted),

@@ -61,9 +61,7 @@ class Row:
     """One row of one head: the weights and the shares that its words add, (T,) each."""
 
     words: Sequence[str]
-    layer: int
-    head: int
-    query: int
+    where: str
     weights: Tensor
     shares: Tensor
 
@@ -83,17 +81,16 @@ def measure(run: Run) -> Numbers:
         gaps = largest - shares.gather(-1, heaviest[..., None])[..., 0]
         if gaps.max() > widest:
             widest = gaps.max()
-            layer, head, query = np.unravel_index(int(gaps.argmax()), gaps.shape)
-            row = weights[layer, head, query], shares[layer, head, query]
-            run.shown["row"] = Row(sentence.words, layer, head, query, *row)
+            place = layer, head, query = np.unravel_index(int(gaps.argmax()), gaps.shape)
+            where = f"“{query} {sentence.words[query]}” in layer {layer} head {head}"
+            run.shown["row"] = Row(sentence.words, where, weights[place], shares[place])
     run.shown["model"] = trained.label
     wrong = torch.cat(misleads).double()
-    wrong_though_clear = wrong[torch.cat(clear)]
+    clearly_wrong = wrong[torch.cat(clear)]
+    share_clear = clearly_wrong.mean().item() if len(clearly_wrong) else 1.0
     return {
         "another word adds most": wrong.mean().item(),
-        "another word adds most, where one has over half of the weight": (
-            wrong_though_clear.mean().item() if len(wrong_though_clear) else 1.0
-        ),
+        "another word adds most, where one has over half of the weight": share_clear,
     }
 
 
@@ -123,19 +120,17 @@ def picture(results: Results) -> Figure:
     ends = {}
     for place, name in enumerate(names):
         weight, share = row.weights[place].item(), row.shares[place].item()
-        color = INK if place == heaviest else GREY
+        style = {"color": INK if place == heaviest else GREY, "linewidth": 1, "markersize": 3}
         if place in (heaviest, adds_most):
-            ax.plot((0, 1), (weight, share), "o-", color=color, linewidth=4, markersize=9)
+            style |= {"linewidth": 4, "markersize": 9}
             ax.text(-0.03, weight, f"{name}: {weight:.2f}", fontsize=11, ha="right", va="center")
             ends[f"  {name}: {share:.2f}"] = (1, share, INK)
-        else:
-            ax.plot((0, 1), (weight, share), "o-", color=color, linewidth=1, markersize=3)
-    highest = max(row.weights.max().item(), row.shares.max().item())
+        ax.plot((0, 1), (weight, share), "o-", **style)
+    highest = torch.cat([row.weights, row.shares]).max().item()
     ax.set(xlim=(-0.32, 1.02), ylim=(-0.02, 1.1 * highest), yticks=[])
     ax.set_xticks((0, 1), ("its share of\nthe weight", "its share of\nwhat is added"), fontsize=11)
     ax.spines["left"].set_visible(False)
-    where = f"“{row.query} {row.words[row.query]}” in layer {row.layer} head {row.head}"
-    ax.set_title(f"the row of {where}:\n“{' '.join(row.words)}”", color=QUIET)
+    ax.set_title(f"the row of {row.where}:\n“{' '.join(row.words)}”", color=QUIET)
     label_ends(ax, ends, size=11)
     return fig
 

@@ -86,15 +86,15 @@ def random_attention(num_layers: int, num_heads: int, length: int, seed: int) ->
 
 
 def main() -> None:
-    print("Three tokens, two layers, both with the weights  1 0 0 | 1/2 1/2 0 | 0 1 0.")
     layers = [torch.tensor([[[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0]]])] * 2
-    print("So much of the last output comes from each token:")
+    print("Two layers with the weights  1 0 0 | 1/2 1/2 0 | 0 1 0. The last output comes from")
     print("   rollout  ", attention_rollout(layers)[-1].tolist())
     print("   all paths", rollout_by_paths(layers)[-1].tolist())
     bare, with_half = apart_with_depth(random_attention(6, 4, 16, seed=0))
     print("Six layers of four random heads, 16 words: of what sets outputs apart after one layer")
     print(f"   {bare:.5f} is left without the residual half, {with_half:.3f} with it")
-    even = causal_mask(16) / causal_mask(16).sum(dim=-1, keepdim=True)
+    visible = causal_mask(16)
+    even = visible / visible.sum(dim=-1, keepdim=True)
     blamed = attention_rollout([even[None]] * 8)[-1, 0].item()
     print(f"Even causal attention, 16 tokens, 8 layers: {blamed:.2f} of the last output comes from")
     print("the first token, which no head prefers: rollout counts each path that leads to it.")

@@ -7,8 +7,6 @@ ask the words of the same sentence that do not have the relation, too. Of the he
 two usual baselines we take the one where most of these other words look at the same word.
 """
 
-import itertools
-
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,7 +21,7 @@ from shared.grammar.roles import (
     Halves,
     Key,
     halves_of,
-    names_of,
+    role_name,
     rules_of,
     rules_tried,
 )
@@ -72,8 +70,7 @@ def measure(run: Run) -> Numbers:
     """Heads that follow a relation, beside all heads; then the shares of strongest_column."""
     trained = load_multi_head_model(run.options, run.seed)
     halves = halves_of(trained, MultiHeadAttention)
-    names = list(itertools.chain(*names_of(halves)))
-    run.shown.update(model=trained.label, halves=halves, names=names)
+    run.shown.update(model=trained.label, halves=halves)
     heads = halves.scoring.scores.heads
     following = [place for place in heads if passing(halves, *place)]
     numbers = {"all heads": len(heads), "heads that follow a relation": len(following)}
@@ -98,7 +95,7 @@ CLAIM = Claim(
 
 
 def draw_head(ax: Axes, row: int, halves: Halves, place: tuple[int, int]) -> None:
-    """A bar for each relation, in its better direction: how often a head is right, and must be."""
+    """A bar for each relation, in its better direction, with a mark where it must be; its name."""
     passed = passing(halves, *place)
     for column, relation in enumerate(RELATIONS):
         ways = {relation_name(relation, direction) for direction in DIRECTIONS}
@@ -110,21 +107,23 @@ def draw_head(ax: Axes, row: int, halves: Halves, place: tuple[int, int]) -> Non
         ax.barh(row, best.share, 0.6, left=left, color=color)
         mark = left + best.needed
         ax.plot([mark, mark], [row - 0.38, row + 0.38], color=INK, linewidth=2)
+    name = role_name(halves, *place)
+    weight = "normal" if name == NO_NAME else "bold"
+    style = {"va": "center", "fontsize": 11}
+    ax.text(4.95, row, name, color=role_color(name), weight=weight, **style)
     for statistic, x in STATISTIC_PLACES.items():
         number = halves.scoring.scores.statistics[statistic][place]
-        ax.text(x, row, f"{number:.2f}", va="center", ha="center", fontsize=11)
+        ax.text(x, row, f"{number:.2f}", ha="center", **style)
 
 
 def picture(results: Results) -> Figure:
     """Heads down, relations across; behind them names and statistics."""
-    halves, names = results.shown["halves"], results.shown["names"]
+    halves = results.shown["halves"]
     heads, even = halves.scoring.scores.heads, halves.scoring.baselines.even
-    fig, ax = plt.subplots(figsize=(9, 1.8 + 0.48 * len(names)), layout="constrained")
-    for row, (place, name) in enumerate(zip(heads, names, strict=True)):
+    fig, ax = plt.subplots(figsize=(9, 1.8 + 0.48 * len(heads)), layout="constrained")
+    for row, place in enumerate(heads):
         draw_head(ax, row, halves, place)
-        weight = "normal" if name == NO_NAME else "bold"
-        ax.text(4.95, row, name, va="center", fontsize=11, color=role_color(name), weight=weight)
-    ax.set_yticks(range(len(names)), [f"layer {layer} head {head}" for layer, head in heads])
+    ax.set_yticks(range(len(heads)), [f"layer {layer} head {head}" for layer, head in heads])
     middles = [BAR_STEP * column + 0.5 for column in range(len(RELATIONS))]
     ax.set_xticks(middles, [relation.replace("-", "\n") for relation in RELATIONS])
     ax.xaxis.tick_top()
@@ -132,7 +131,7 @@ def picture(results: Results) -> Figure:
     for x, heading in zip(STATISTIC_PLACES.values(), headings, strict=True):
         ax.text(x, -0.7, heading, va="bottom", ha="center", color=QUIET)
     ax.tick_params(length=0, labelsize=11)
-    ax.set(xlim=(-0.05, 8.8), ylim=(len(names) - 0.5, -0.5))
+    ax.set(xlim=(-0.05, 8.8), ylim=(len(heads) - 0.5, -0.5))
     ax.spines[:].set_visible(False)
     return fig
 
