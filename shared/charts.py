@@ -111,7 +111,7 @@ def cells(
 
 
 def large(weights: Tensor, threshold: float) -> Tensor:
-    """Which weights (..., T, T) deserve an arrow: those above `threshold` times the even share 1/T."""
+    """Which weights (..., T, T) deserve an arrow: those above `threshold` even shares of 1/T."""
     return weights > threshold / weights.size(-1)
 
 
@@ -141,7 +141,8 @@ def arcs(
                 "mutation_scale": 8 + 6 * weight,
             }
             ends = (i + 0.06 * (j - i) / abs(i - j), 0.2), (j - 0.06 * (j - i) / abs(i - j), 0.2)
-            bend = f"arc3,rad={-2 * rise / (j - i)}"  # its middle is `rise` higher than its ends, in words
+            # Its middle is `rise` higher than its ends, in units of a word.
+            bend = f"arc3,rad={-2 * rise / (j - i)}"
             ax.add_patch(
                 FancyArrowPatch(
                     *ends, arrowstyle="-|>", connectionstyle=bend, shrinkA=0, shrinkB=0, **style

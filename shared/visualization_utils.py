@@ -99,18 +99,21 @@ def _checked(weights: Tensor, query_tokens: Sequence[str], key_tokens: Sequence[
     shape, wanted = tuple(weights.shape), (len(query_tokens), len(key_tokens))
     if weights.dim() != 2:
         raise ValueError(
-            f"a heatmap shows one (T_q, T_k) matrix: got shape {shape}, pick one, e.g. weights[0, 0]"
+            f"a heatmap shows one (T_q, T_k) matrix: got shape {shape}, "
+            "pick one, e.g. weights[0, 0]"
         )
     if shape != wanted:
         raise ValueError(
-            f"weights must have a row for each query and a column for each key {wanted}: got {shape}"
+            f"weights must have a row for each query and a column for each key {wanted}: "
+            f"got {shape}"
         )
     sums = weights.sum(dim=-1)
     wrong = ((sums - 1).abs() > 1e-4) & (sums != 0)  # a query that may see nothing has an empty row
     if wrong.any():
         row = int(wrong.nonzero()[0])
         raise ValueError(
-            f"row {row} sums to {sums[row]:.4f}, not 1: are these weights, with keys along the last axis?"
+            f"row {row} sums to {sums[row]:.4f}, not 1: are these weights, with keys along the "
+            "last axis?"
         )
     return weights
 
@@ -304,7 +307,7 @@ def model_note(fig: Figure, text: str) -> None:
 
 
 def headline(fig: Figure, title: str, note: str, size: float = 13) -> None:
-    """The finding at the top of a figure, in lines that fit its width, and model_note at its foot."""
+    """Puts the finding at the top of a figure, in lines that fit, and model_note at its foot."""
     letters = int(
         fig.get_figwidth() * 72 / (0.54 * size)
     )  # a letter is about half as wide as its size

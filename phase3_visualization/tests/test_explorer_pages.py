@@ -95,10 +95,13 @@ SCREEN = """() => {
     const cells = (row) => [...row.querySelectorAll("td")].map((cell) =>
         cell.classList.contains("hatched") ? null : Number(cell.ariaLabel));
     const text = (where) => all(where, (one) => one.textContent);
-    return { labels: text("#large tbody th"), map: all("#large tbody tr", cells), costs: text(".cost"),
+    return { labels: text("#large tbody th"), map: all("#large tbody tr", cells),
+        costs: text(".cost"),
         row: text("#words .weight"), guesses: all("#guesses .line", (row) =>
-            [row.querySelector(".name").firstChild.textContent, row.querySelector(".number").textContent]),
-        levers: all(".effect", (one) => [one.dataset.lever, one.textContent]).filter(([, text]) => text) };
+            [row.querySelector(".name").firstChild.textContent,
+             row.querySelector(".number").textContent]),
+        levers: all(".effect", (one) => [one.dataset.lever, one.textContent])
+            .filter(([, text]) => text) };
 }"""
 
 
@@ -175,7 +178,8 @@ ASKED = {
 PROBES = """
 globalThis.texts = (where) => Array.from(document.querySelectorAll(where), (one) => one.innerText);
 globalThis.steps = () => parseInt(/step (\\d+) of/.exec(texts("#grow-status")[0])?.[1]);
-globalThis.pixels = () => Array.from(document.querySelectorAll("#heads canvas"), (map) => map.toDataURL()).join();
+globalThis.pixels = () => Array.from(document.querySelectorAll("#heads canvas"),
+    (map) => map.toDataURL()).join();
 """
 
 
@@ -229,10 +233,12 @@ def test_a_visit_goes_as_it_should(page, explorer_models, name):
         assert state(page) == before
 
 
-BROKEN = """model=none words=the+dgo head=9.9 head=2.0 head=toString query=99 query=-1 mask=maybe mask=toString
-    mask=constructor mask=__proto__ divisor=-1 divisor=x divisor=constructor without=7.7_x without=constructor_0.9
-    hide=50_a hide=__proto__ order=0_0 temperature=4 from=-3 seed=1e9 written=-1 %E0%A4%A tour=9 story=0 story=8
-    story=constructor step=-1 step=99999 step=x step=toString run=2 run=constructor run=g run=gx run=g9999999
+BROKEN = """model=none words=the+dgo head=9.9 head=2.0 head=toString query=99 query=-1
+    mask=maybe mask=toString mask=constructor mask=__proto__ divisor=-1 divisor=x
+    divisor=constructor without=7.7_x without=constructor_0.9 hide=50_a hide=__proto__ order=0_0
+    temperature=4 from=-3 seed=1e9 written=-1 %E0%A4%A tour=9 story=0 story=8
+    story=constructor step=-1 step=99999 step=x step=toString run=2 run=constructor run=g run=gx
+    run=g9999999
     run=__proto__ view=nowhere view=constructor view=__proto__ view=toString view=hasOwnProperty"""
 
 
@@ -337,7 +343,8 @@ def test_an_opened_arc_and_the_walk_through_the_block_have_the_numbers_of_the_mo
 
 def on_stage(page):
     return page.evaluate("""() => [document.querySelector(".screen.current h2").textContent[0],
-        Number(document.querySelector("#step").value), document.querySelector("#step-note").textContent]""")
+        Number(document.querySelector("#step").value),
+        document.querySelector("#step-note").textContent]""")
 
 
 @needs_browser
@@ -399,7 +406,8 @@ def test_scrolling_moves_the_stage_and_a_linked_stage_stays(browser, explorer_ad
         page.mouse.wheel(
             0,
             page.evaluate(
-                f"document.querySelectorAll('.screen')[{screen - 1}].getBoundingClientRect().top - 300"
+                f"document.querySelectorAll('.screen')[{screen - 1}]"
+                ".getBoundingClientRect().top - 300"
             ),
         )
         page.wait_for_function(f"() => Page.state().story === {screen}")
@@ -495,7 +503,8 @@ def test_everybody_can_use_every_view(browser, explorer_address, view, scheme, w
     for hash_ in WALK[view]:
         goes_to(page, hash_)
         page.evaluate(
-            "(view) => document.querySelectorAll(`#${view} details`).forEach((one) => { one.open = true; })",
+            "(view) => document.querySelectorAll(`#${view} details`)"
+            ".forEach((one) => { one.open = true; })",
             view,
         )
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{hash_} is cut off"

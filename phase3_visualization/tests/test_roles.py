@@ -172,20 +172,11 @@ def test_of_the_relations_that_pass_on_both_halves_the_margin_on_the_first_decid
 
 
 def test_the_nearest_rule_has_the_numbers_of_the_worse_half():
-    """It is passed if and only if the head has a name."""
+    """It is the rule that names the head, even if another has a larger margin there."""
     missed = halves_of({"subject": 0.7, "place": 0.45}, {"subject": 0.45, "place": 0.48})
     assert roles.nearest_rule(missed, 0, 0) == roles.Rule("place → verb", "relation", 0.45, 0.5)
-    named = halves_of({"subject": 0.7}, {"subject": 0.65})
+    named = halves_of({"subject": 0.9, "place": 0.7}, {"subject": 0.65, "place": 0.95})
     assert roles.nearest_rule(named, 0, 0) == roles.Rule("verb → subject", "relation", 0.65, 0.6)
-    generator = torch.Generator().manual_seed(3)
-    found = set()
-    for _ in range(300):
-        naming, scoring = torch.rand(2, 5, generator=generator, dtype=torch.float64).tolist()
-        halves = roles.Halves(half_of(*naming), half_of(*scoring))
-        name, nearest = roles.role_name(halves, 0, 0), roles.nearest_rule(halves, 0, 0)
-        assert name == (nearest.name if nearest.margin >= 0 else roles.NO_NAME)
-        found.add(name)
-    assert len(found) == 6  # two positions, two relations, a column, no name
 
 
 def test_the_half_that_scores_has_other_sentences_than_the_half_that_names():
@@ -368,10 +359,10 @@ def test_patterns_made_by_hand_are_attention_worked_out_anew():
     alike = pattern_types.keys_like_queries(7, generator)
     unrelated = pattern_types.unrelated_keys(7, generator)
     generator.manual_seed(5)
-    query = torch.randn(7, 64, generator=generator).double()
-    near(alike.double(), (query @ (10 * query).T / 8).softmax(dim=-1), share=1e-5)
-    query, key = torch.randn(2, 7, 64, generator=generator).double()
-    near(unrelated.double(), (query @ key.T / 8).softmax(dim=-1), share=1e-5)
+    query = torch.randn(7, 64, generator=generator)
+    near(alike, (query @ (10 * query).T / 8).softmax(dim=-1))
+    query, key = torch.randn(2, 7, 64, generator=generator)
+    near(unrelated, (query @ key.T / 8).softmax(dim=-1))
     assert alike.diagonal().min() > 0.99 > 0.9 > unrelated.max()
 
 

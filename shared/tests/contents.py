@@ -34,7 +34,7 @@ def pytest_pycollect_makeitem(collector, name, obj):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """All tests of pages run in one process: they share a Chromium, and a page that is slow to make."""
+    """All tests of pages run in one process: they share a Chromium, and a page slow to make."""
     for item in items:
         if "browser" in item.fixturenames:
             item.add_marker("browser")

@@ -263,7 +263,7 @@ def test_what_is_no_file_in_the_place_of_a_checkpoint_is_one_line_before_anythin
 
 
 def test_a_disk_that_fills_while_a_model_is_saved_is_one_line(checkpoints, capsys):
-    """Here by a limit on the size of files: of it torch.save says nothing that a reader could use."""
+    """Here by a limit on the size of files, of which torch.save says nothing useful."""
     resource = pytest.importorskip("resource", reason="no limits on Windows")
     wide = replace(TINY, name="wide", d_model=64)
     before, limits = sorted(checkpoints.iterdir()), resource.getrlimit(resource.RLIMIT_FSIZE)

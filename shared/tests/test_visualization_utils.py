@@ -50,7 +50,7 @@ def test_heatmap_shows_queries_down_keys_across_and_hatches_hidden_cells():
 
 
 def seen_with(kind, color):
-    """A colour as it is seen with a kind of colour blindness (Machado et al. 2009), or with none."""
+    """A colour as seen with a kind of colour blindness (Machado et al. 2009), or with none."""
     if kind is None:
         return to_rgb(color)
     space = {"name": "sRGB1+CVD", "cvd_type": kind, "severity": 100}
