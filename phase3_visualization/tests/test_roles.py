@@ -46,7 +46,7 @@ def add_row(counted, i, row, keys):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_statistics_are_what_is_counted_row_by_row(causal):
-    """Under a causal mask no row has a next word, and the first row has no choice."""
+    """Under a causal mask no row has a next word (C108), and the first row has no choice."""
     torch.manual_seed(0)
     lengths = [3, 7, 5]
     keys = padding_mask(torch.tensor(lengths), 7)
