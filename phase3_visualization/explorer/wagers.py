@@ -52,9 +52,9 @@ class Span(NamedTuple):
 
 def recorded_spans(experiment: str) -> dict[str, Span]:
     """Returns where each number of an experiment falls, by name."""
-    spans, module = {}, record.full_name(experiment)
-    for name in record.runs(module)[0]:
-        spans[name] = Span(*record.interval(module, name))
+    spans = {}
+    for name in record.runs(experiment)[0]:
+        spans[name] = Span(*record.interval(experiment, name))
     return spans
 
 
