@@ -195,6 +195,7 @@ def trained_patterns(words: list[str], trained: Trained, both: Halves) -> list[P
 def draw_panel(ax: Axes, pattern: Pattern, words: list[str]) -> None:
     """One map; its name and origin above, how to read it below. Related words are framed."""
     plot_attention(pattern.weights, words, ax=ax, annotate=False, labels=False)
+    ax.tick_params(labelsize=9 if len(words) <= 12 else 8)
     ax.set_xticks([])
     color = role_color(pattern.role)
     for query, key in related_pairs(pattern.role, words):
