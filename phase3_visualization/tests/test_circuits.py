@@ -127,12 +127,14 @@ def test_the_lens_reads_what_a_model_that_ends_there_would_say():
     hidden = each_word_hidden(model, texts)
     logits = read_with_lens(model, hidden.stream)
     assert hidden.words.tolist() == encode(WORDS[:4] + WORDS) and len(logits) == 5
-    places = [(text, place) for text in texts for place in range(len(text))]
-    for n, (text, place) in enumerate(places):
-        tokens = torch.tensor([encode(text)])
-        tokens[0, place] = MASK_ID
-        near(logits[2, n], shorter(tokens)[0][0, place])
-        near(logits[4, n], model(tokens)[0][0, place])
+    asked = 0
+    for text in texts:
+        for place in range(len(text)):
+            tokens = torch.tensor([encode(text)])
+            tokens[0, place] = MASK_ID
+            near(logits[2, asked], shorter(tokens)[0][0, place])
+            near(logits[4, asked], model(tokens)[0][0, place])
+            asked += 1
 
 
 def test_shares_of_the_logit_add_up_to_it():
@@ -162,7 +164,8 @@ def test_the_planted_model_is_right_on_every_repetition():
     other, _ = planted.run_planted(MODEL, TEXTS.corrupted)
     texts = zip(TEXTS.clean.tolist(), TEXTS.corrupted.tolist(), strict=True)
     for n, (text, corrupted) in enumerate(texts):
-        assert text[1:12] == text[12:] == corrupted[12:] and len(set(text)) == 12
+        assert text[1:12] == text[12:] == corrupted[12:]
+        assert len(set(text)) == 12
         assert LOGITS[n, 12:-1].argmax(dim=-1).tolist() == text[13:]
         right = corrupted[corrupted.index(text[3]) + 1]
         assert TEXTS.answers[n].tolist() == [text[4], right]
@@ -190,12 +193,12 @@ def test_other_weights_of_the_planted_model_compute_the_same(change):
 
 def test_other_weights_are_twice_as_long_or_half_as_long_as_often():
     """By what a matrix does to the queries of a head, whose own columns are orthogonal."""
-    draw, powers = torch.Generator().manual_seed(0), []
-    for _ in range(40):
+    draw = torch.Generator().manual_seed(0)
+    usual = MODEL.layers[0]["decoy"].query.norm()
+    powers = torch.zeros(40)
+    for n in range(40):
         other = planted.other_weights(MODEL, "W_Q and W_K", draw)
-        ratio = other.layers[0]["decoy"].query.norm() / MODEL.layers[0]["decoy"].query.norm()
-        powers.append(ratio.log2())
-    powers = torch.stack(powers)
+        powers[n] = (other.layers[0]["decoy"].query.norm() / usual).log2()
     assert abs(powers.mean()) < 0.3, "2 to the power of a normal number"
     assert 0.7 < powers.std() < 1.3
 
@@ -247,8 +250,9 @@ def test_composition_is_that_of_the_definition():
     writer, reader = map(planted.PlantedHead, query, key, value, output)
     formula = "ak,bk,cv,vb->ac"
     both = torch.einsum(formula, reader.query, reader.key, writer.value, writer.output)
-    norms = (reader.query @ reader.key.T).norm() * (writer.value @ writer.output).norm()
-    near(which_methods.key_composition(writer, reader), both.norm() / norms)
+    read, written = reader.query @ reader.key.T, writer.value @ writer.output
+    share = both.norm() / (read.norm() * written.norm())
+    near(which_methods.key_composition(writer, reader), share)
     near(composed(torch.diag(torch.tensor([3.0, 4.0])), torch.eye(2)), 0.5**0.5, 1e-6)  # 5 of 5 √2
 
 
