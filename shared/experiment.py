@@ -159,14 +159,14 @@ class Experiment:
         return self.doc.splitlines()[0]
 
     @property
-    def own(self) -> Picture:
+    def own_picture(self) -> Picture:
         """The picture that is named after the file."""
         return Picture(self.file.stem, self.picture, self.title, self.note)
 
     @property
     def drawings(self) -> list[Picture]:
         """Every picture that does not move."""
-        return [self.own, *self.more_pictures] if self.picture else list(self.more_pictures)
+        return [self.own_picture, *self.more_pictures] if self.picture else list(self.more_pictures)
 
     @property
     def pictures(self) -> set[str]:
@@ -235,7 +235,7 @@ class Experiment:
             headline(fig, title, note)
             save_plot(options, f"{phase}/{drawing.name}", fig, self.caption(title, note))
         if self.film:
-            caption = self.caption(*self.words(results, self.own, as_published))
+            caption = self.caption(*self.words(results, self.own_picture, as_published))
             images, seconds = self.film(results)
             path = options.output_dir / paths.ANIMATIONS / phase / f"{self.file.stem}.gif"
             save_animation(images, path, caption=caption, seconds_per_frame=seconds)
@@ -251,9 +251,9 @@ class Experiment:
     def caption(self, title: str, note: str) -> str:
         """Returns title, question and note in one line, the question once where it is the title."""
         title = title.replace("\n", " ")
-        if title == self.question:
-            return f"{title} {note}"
-        return f"{title} {self.question} {note}"
+        if title != self.question:
+            title += f" {self.question}"
+        return f"{title} {note}"
 
     def run(self) -> None:
         """Runs the experiment as a program does: errors and interrupts are one line."""

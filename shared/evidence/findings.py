@@ -138,19 +138,13 @@ def save(output_dir: Path, content: Mapping) -> None:
         unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def check_finding(finding: Mapping) -> None:
-    """Raises ValueError unless a finding has what every page says of it."""
-    missing = {"id", "claim", "verdict", "kind"} - set(finding)
-    if missing or finding["kind"] not in MARKS:
-        raise ValueError(f"not a finding: {finding}")
-
-
 def load(file: Path) -> dict:
     """Returns what an experiment saved. Raises OSError, which names the file, if it is damaged."""
     with paths.damage_names(file, "remove it, and run its script again"):
         content = json.loads(file.read_text(encoding="utf-8"))
         for finding in content["findings"]:
-            check_finding(finding)
+            if finding["kind"] not in MARKS or not {"id", "claim", "verdict"} <= set(finding):
+                raise ValueError(f"not a finding: {finding}")
         return {part: content[part] for part in PARTS}
 
 

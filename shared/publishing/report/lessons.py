@@ -12,6 +12,7 @@ with SITE_URL where the pages will be: see .github/workflows/check_and_publish.y
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import jinja2
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
+from markdown_it.token import Token
 from markupsafe import Markup
 from mdit_py_plugins.anchors import anchors_plugin
 from pygments import highlight
@@ -111,6 +113,11 @@ def colored(code: str, language: str, _attributes: str) -> str:
     return highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
 
 
+def plain_text(_renderer: Any, tokens: Sequence[Token], at: int, *_options: Any) -> str:
+    """Returns a piece of text as HTML, in which a per cent sign stays beside its number."""
+    return escapeHtml(tokens[at].content.replace(" %", "\u00a0%"))
+
+
 def rendered(text: str, source: Path, page: Path, site: Site) -> Markup:
     """Returns Markdown as HTML, with links as seen from the page.
 
@@ -119,12 +126,7 @@ def rendered(text: str, source: Path, page: Path, site: Site) -> Markup:
     md = MarkdownIt("commonmark", {"highlight": colored}).enable("table")
     md.use(anchors_plugin, max_level=6)
     md.normalizeLink = lambda to: address(to, source, page, site)
-
-    def text_rule(_self: object, tokens: list, at: int, *_more: object) -> str:
-        joined = tokens[at].content.replace(" %", "\u00a0%")  # a per cent sign stays at its number
-        return escapeHtml(joined)
-
-    md.add_render_rule("text", text_rule)
+    md.add_render_rule("text", plain_text)
     md.add_render_rule("table_open", lambda *_: '<div class="wide" tabindex="0"><table>')
     md.add_render_rule("table_close", lambda *_: "</table></div>")
     html = md.render(text).replace("<pre>", '<pre tabindex="0">')

@@ -47,7 +47,7 @@ SURPRISE = (
 )
 
 
-def described(output_dir: Path, path: Path) -> dict[str, Any]:
+def facts_of(output_dir: Path, path: Path) -> dict[str, Any]:
     """Returns where a PNG or GIF lies, its pixels, the caption inside the file, and its title."""
     with Image.open(output_dir / path) as image:
         caption = image.info.get("Description") or image.info.get("comment") or path.stem
@@ -76,11 +76,11 @@ def drawn_by(module: str, phase: str, output_dir: Path) -> list[dict]:
     for folder in (paths.ANIMATIONS / phase, paths.PLOTS / phase, paths.PLOTS):
         for name in sorted(promised(module)):
             if (output_dir / folder / name).is_file():
-                found.append(described(output_dir, folder / name))
+                found.append(facts_of(output_dir, folder / name))
     return found
 
 
-def questions(output_dir: Path) -> dict[str, list[Mapping]]:
+def asked_and_found(output_dir: Path) -> dict[str, list[Mapping]]:
     """Returns phase -> its questions: everything that a run measured and drew, each once."""
     saved = {content["experiment"]: content for content in gather(output_dir)}
     nothing = {"answer": None, "findings": []}
@@ -121,7 +121,7 @@ def surprises(site: Site) -> list[dict]:
 
 def write_report(site: Site) -> Path:
     """Writes the report page of what lies below the site's folder; returns its path."""
-    phases = questions(site.output_dir)
+    phases = asked_and_found(site.output_dir)
     findings = []
     for asked in phases.values():
         for question in asked:
