@@ -16,8 +16,8 @@ from shared.evidence import record
 from shared.evidence.claims import MARKS, Claim, Numbers
 
 WIDTH = 118  # of the printed lines
-# It is said if more numbers of a run than these lie outside the record's intervals.
-MOST_OUTSIDE, FEW = 0.15, 2
+MOST_OUTSIDE = 0.15  # of the numbers of a run: where more lie outside the record, it is said
+FEW = 2  # numbers outside, of which nothing is said
 PARTS = ("experiment", "answer", "table", "runs", "findings")  # of what is saved
 
 

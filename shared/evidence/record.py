@@ -6,6 +6,7 @@ module. Where the next seed falls is a prediction interval: mean ± 2.37 s of te
 further ones (Student's t with 9 degrees of freedom, times √(1 + 1/10)).
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -115,16 +116,15 @@ def interval(experiment: str, name: str) -> tuple[float, float] | None:
 def inside(experiment: str, measured: Iterable[Numbers]) -> list[bool]:
     """Returns of each number of other runs whether it lies in its interval.
 
-    Numbers that the record lacks, or that do not vary there, are left out.
+    Numbers that the record lacks, or that do not vary in its digits, are left out.
     """
     found = []
     for numbers in measured:
         for name, value in numbers.items():
             ends = interval(experiment, name)
-            if ends is None or ends[0] == ends[1]:
-                continue
-            low, high = ends
-            found.append(low <= value <= high)
+            if ends and not math.isclose(*ends, rel_tol=10**-DIGITS):
+                low, high = ends
+                found.append(low <= value <= high)
     return found
 
 

