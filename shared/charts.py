@@ -26,25 +26,25 @@ def lines(
     guess: float | None = None,
     guess_name: str = "a guess",
 ) -> Axes:
-    """A line for each name, its name at its end; sizes that grow eightfold or more stand at even
-    distances.
+    """Draw a line for each name, its name at its end.
 
-    guess: a dotted line where somebody would be who has learned nothing.
+    Sizes that grow eightfold or more stand at even distances. guess: a dotted line where somebody
+    would be who has learned nothing.
     """
+    style = {"markersize": 5, "linewidth": 2, "clip_on": False, "zorder": 3}
+    ends = {}
     for name, row in rows.items():
-        ax.plot(
-            sizes, row, "o-", color=colors[name], markersize=5, linewidth=2, clip_on=False, zorder=3
-        )
+        ax.plot(sizes, row, "o-", color=colors[name], **style)
+        ends[name] = (sizes[-1], row[-1], colors[name])
     if sizes[0] > 0 and sizes[-1] / sizes[0] >= 8:
         ax.set_xscale("log", base=2)
     ax.set_xticks(sizes, sizes)
     ax.minorticks_off()
     ax.set_xlim(sizes[0], sizes[-1])
-    ends = {name: (sizes[-1], row[-1], colors[name]) for name, row in rows.items()}
     if guess is not None:
         ax.axhline(guess, color=QUIET, linewidth=1, linestyle=":")
         ends[guess_name] = (sizes[-1], guess, QUIET)
-    label_ends(ax, ends, size=10)
+    label_ends(ax, ends)
     return ax
 
 
@@ -57,36 +57,28 @@ def bars(
     guess_name: str = "a guess",
     number: str = "{:.2f}",
 ) -> Axes:
-    """A bar for each name, its mean, the first on top, the number at its end; of several seeds a
-    dot each.
+    """Draw a bar for the mean of each name, the first on top, the number at its end.
 
-    guess: a dotted line where somebody would be who has learned nothing.
+    Of several seeds each has a dot. guess: a dotted line where somebody would be who has learned
+    nothing.
     """
-    means = {name: fmean(seeds) for name, seeds in values.items()}
-    ax.barh(list(means), list(means.values()), 0.6, color=[colors[name] for name in means])
-    end = max(max(seeds) for seeds in values.values())
+    dots = {"color": INK, "markersize": 4, "alpha": 0.6, "markeredgewidth": 0}
+    highest = max(max(seeds) for seeds in values.values())
+    lowest = 0.0
     for place, (name, seeds) in enumerate(values.items()):
+        mean = fmean(seeds)
+        lowest = min(lowest, mean)
+        ax.barh(name, mean, 0.6, color=colors[name])
         if len(seeds) > 1:
-            ax.plot(
-                seeds,
-                [place] * len(seeds),
-                "o",
-                color=INK,
-                markersize=4,
-                alpha=0.6,
-                markeredgewidth=0,
-            )
-        ax.text(
-            max(*seeds, means[name], guess or 0) + 0.03 * end,
-            place,
-            number.format(means[name]),
-            va="center",
-        )
+            ax.plot(seeds, [place] * len(seeds), "o", **dots)
+        end = max(*seeds, mean, guess or 0)
+        ax.text(end + 0.03 * highest, place, number.format(mean), va="center")
+    bottom = len(values) - 0.4
     if guess is not None:
         ax.axvline(guess, color=INK, linewidth=1, linestyle=":")
-        ax.text(guess, len(means) - 0.4, guess_name, ha="center", va="top", color=QUIET)
-    ax.set_ylim(len(means) - 0.4, -0.6)  # the first on top, also where panels share this axis
-    ax.set(xlim=(min(0, *means.values()), 1.2 * max(end, guess or 0)), xticks=[])
+        ax.text(guess, bottom, guess_name, ha="center", va="top", color=QUIET)
+    ax.set_ylim(bottom, -0.6)  # the first on top, also where panels share this axis
+    ax.set(xlim=(lowest, 1.2 * max(highest, guess or 0)), xticks=[])
     ax.tick_params(length=0)
     return ax
 
@@ -94,19 +86,19 @@ def bars(
 def cells(
     ax: Axes, left: float, top: float, numbers: Tensor, colors: Sequence[Sequence[str]]
 ) -> Axes:
-    """Whole numbers (rows, columns) in cells, each on a light shade of its colour; the first cell
-    begins at left, top.
+    """Draw whole numbers (rows, columns) in cells, each on a light shade of its colour.
 
-    An empty cell stands for NaN.
+    The first cell begins at left, top. An empty cell stands for NaN.
     """
     for (row, column), number in np.ndenumerate(numbers.numpy()):
-        empty, corner = math.isnan(number), (left + column, top + row)
-        face = "white" if empty else to_rgba(colors[row][column], 0.3)
-        ax.add_patch(
-            Rectangle(corner, 1, 1, facecolor=face, edgecolor=HIDDEN if empty else "white")
-        )
-        text = "" if empty else f"{number:.0f}".replace("-", "−")
-        ax.text(corner[0] + 0.5, corner[1] + 0.5, text, ha="center", va="center", fontsize=11)
+        x, y = left + column, top + row
+        if math.isnan(number):
+            ax.add_patch(Rectangle((x, y), 1, 1, facecolor="white", edgecolor=HIDDEN))
+            continue
+        face = to_rgba(colors[row][column], 0.3)
+        ax.add_patch(Rectangle((x, y), 1, 1, facecolor=face, edgecolor="white"))
+        text = f"{number:.0f}".replace("-", "−")
+        ax.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=11)
     return ax
 
 
@@ -124,33 +116,34 @@ def arcs(
     threshold: float = 2.0,
     told: Collection[tuple[int, int]] | None = None,
 ) -> Axes:
-    """Words in a row, and over them an arc from query to key for each weight (T, T) above
-    `threshold` even shares 1/T.
+    """Draw words in a row, and over them an arc from query to key for each large weight (T, T).
 
-    The thicker, the more weight; what a word gives to itself is left out. told: the only (query,
-    key) to be drawn.
+    The thicker an arc, the more weight. What a word gives to itself is left out. threshold: see
+    `large`. told: the only (query, key) to be drawn.
     """
-    size, highest = len(words), 0.5
+    highest = 0.5
     for i, j in large(weights, threshold).nonzero().tolist():
-        if i != j and (told is None or (i, j) in told):
-            weight, rise = weights[i, j].item(), 0.3 + 0.05 * abs(i - j)
-            highest = max(highest, rise)
-            style = {
-                "color": color,
-                "linewidth": 0.6 + 4 * weight,
-                "mutation_scale": 8 + 6 * weight,
-            }
-            ends = (i + 0.06 * (j - i) / abs(i - j), 0.2), (j - 0.06 * (j - i) / abs(i - j), 0.2)
-            # Its middle is `rise` higher than its ends, in units of a word.
-            bend = f"arc3,rad={-2 * rise / (j - i)}"
-            ax.add_patch(
-                FancyArrowPatch(
-                    *ends, arrowstyle="-|>", connectionstyle=bend, shrinkA=0, shrinkB=0, **style
-                )
-            )
+        if i == j or (told is not None and (i, j) not in told):
+            continue
+        weight = weights[i, j].item()
+        rise = 0.3 + 0.05 * abs(i - j)  # of its middle over its ends, in words
+        highest = max(highest, rise)
+        inwards = math.copysign(0.06, j - i)
+        arc = FancyArrowPatch(
+            (i + inwards, 0.2),
+            (j - inwards, 0.2),
+            connectionstyle=f"arc3,rad={-2 * rise / (j - i)}",
+            arrowstyle="-|>",
+            shrinkA=0,
+            shrinkB=0,
+            color=color,
+            linewidth=0.6 + 4 * weight,
+            mutation_scale=8 + 6 * weight,
+        )
+        ax.add_patch(arc)
     for place, word in enumerate(words):
-        ax.text(place, 0, word, ha="center", va="center", fontsize=min(16, 100 / size))
-    ax.set(xlim=(-0.6, size - 0.4), ylim=(-0.2, 0.3 + highest), aspect="equal")
+        ax.text(place, 0, word, ha="center", va="center", fontsize=min(16, 100 / len(words)))
+    ax.set(xlim=(-0.6, len(words) - 0.4), ylim=(-0.2, 0.3 + highest), aspect="equal")
     ax.axis("off")
     return ax
 
@@ -162,31 +155,26 @@ def shares_down(
     color: str,
     *,
     marked: int,
-    least: float = 0.01,
 ) -> Axes:
-    """Words in a row, and over them a line for each share that is handed down, in one storey for
-    each of `shares`.
+    """Draw words in a row, and over them a storey of lines for each of `shares`, (T, T) each.
 
-    shares: (T, T) each, the lowest storey first; entry (i, j) goes from place i above to place j
-    below. The thicker a line, the larger its share; what stays in its place is grey, and less than
-    `least` is not drawn. Below each word stands what arrives there in all, and the word at the
-    place `marked` is bold.
+    The lowest storey comes first. Entry (i, j) is the share that place i above hands down to place
+    j below: the larger, the thicker its line. What stays in its place is grey, and less than 0.01
+    is not drawn. Below each word stands what arrives there in all; the one at `marked` is bold.
     """
-    size = len(words)
     for storey, share in enumerate(shares):
-        for i, j in (share > least).nonzero().tolist():
+        ends = [storey + 0.97, storey + 0.03]
+        for i, j in (share > 0.01).nonzero().tolist():
             style = {"color": GREY if i == j else color, "linewidth": 22 * share[i, j].item()}
-            ax.plot(
-                [i, j], [storey + 0.97, storey + 0.03], solid_capstyle="butt", alpha=0.75, **style
-            )
-        leaving = share.sum(dim=1)  # (T, T) -> (T,)
-        for i in (leaving > least).nonzero().flatten().tolist():
-            ax.plot(i, storey + 1, "o", color=INK, markersize=4 + 8 * leaving[i].item(), zorder=3)
-    arriving = shares[0].sum(dim=0)  # (T, T) -> (T,)
-    for place, word in enumerate(words):
+            ax.plot([i, j], ends, solid_capstyle="butt", alpha=0.75, **style)
+        for i, leaving in enumerate(share.sum(dim=1).tolist()):  # (T, T) -> (T,)
+            if leaving > 0.01:
+                ax.plot(i, storey + 1, "o", color=INK, markersize=4 + 8 * leaving, zorder=3)
+    size = 90 / len(words)
+    for place, arriving in enumerate(shares[0].sum(dim=0).tolist()):  # (T, T) -> (T,)
         style = {"ha": "center", "va": "top", "weight": "bold" if place == marked else "normal"}
-        ax.text(place, -0.08, word, fontsize=min(15, 90 / size), **style)
-        ax.text(place, -0.45, f"{arriving[place]:.2f}", fontsize=min(11, 90 / size), **style)
-    ax.set(xlim=(-0.6, size - 0.4), ylim=(-0.75, len(shares) + 0.12))
+        ax.text(place, -0.08, words[place], fontsize=min(15, size), **style)
+        ax.text(place, -0.45, f"{arriving:.2f}", fontsize=min(11, size), **style)
+    ax.set(xlim=(-0.6, len(words) - 0.4), ylim=(-0.75, len(shares) + 0.12))
     ax.axis("off")
     return ax

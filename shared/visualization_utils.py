@@ -71,22 +71,23 @@ THEME = {
 
 @contextmanager
 def theme() -> Iterator[None]:
-    """Our look, whatever the style was before; and afterwards that one again. Figures open no
-    window meanwhile.
-    """
+    """Within the block figures have our look, whatever the style was before, and open no window."""
     with plt.style.context(THEME, after_reset=True), plt.ioff():
         yield
 
 
 def role_color(role: str) -> str:
-    """The colour of what a head does: of a relation, in either direction ("verb → subject",
-    "verb-subject"); purple for a position or a column ("previous", "most → subject"); grey for "no
-    name"."""
-    relation = next(
-        (color for word, color in RELATION_COLORS.items() if word in role and "most" not in role),
-        None,
-    )
-    return relation or (GREY if role == "no name" else PURPLE)
+    """Returns the colour of what a head does.
+
+    A relation has one for both directions ("verb → subject", "verb-subject"). A position or a
+    column is purple ("previous", "most → subject"), and "no name" is grey.
+    """
+    if role == "no name":
+        return GREY
+    for word, color in RELATION_COLORS.items():
+        if word in role and "most" not in role:
+            return color
+    return PURPLE
 
 
 def token_labels(tokens: Sequence[str]) -> list[str]:
@@ -94,42 +95,52 @@ def token_labels(tokens: Sequence[str]) -> list[str]:
     return [f"{position} {token}" for position, token in enumerate(tokens)]
 
 
-def _checked(weights: Tensor, query_tokens: Sequence[str], key_tokens: Sequence[str]) -> Tensor:
-    weights = torch.as_tensor(weights).detach().cpu().double()
-    shape, wanted = tuple(weights.shape), (len(query_tokens), len(key_tokens))
-    if weights.dim() != 2:
-        raise ValueError(
-            f"a heatmap shows one (T_q, T_k) matrix: got shape {shape}, "
-            "pick one, e.g. weights[0, 0]"
-        )
+def readable(color: str) -> tuple[float, float, float]:
+    """Returns a colour for text on white: a little darker than the line that it names."""
+    return sns.blend_palette([color, INK], 5)[1]
+
+
+# ---- matrices
+
+
+def _check_rows(weights: Tensor, wanted: tuple[int, int]) -> None:
+    """Raises ValueError unless weights are one matrix of this shape whose rows sum to 1."""
+    shape = tuple(weights.shape)
+    if len(shape) != 2:
+        rule = f"a heatmap shows one (T_q, T_k) matrix: got shape {shape}"
+        raise ValueError(f"{rule}, pick one, e.g. weights[0, 0]")
     if shape != wanted:
-        raise ValueError(
-            f"weights must have a row for each query and a column for each key {wanted}: "
-            f"got {shape}"
-        )
+        rule = f"weights must have a row for each query and a column for each key {wanted}"
+        raise ValueError(f"{rule}: got {shape}")
     sums = weights.sum(dim=-1)
     wrong = ((sums - 1).abs() > 1e-4) & (sums != 0)  # a query that may see nothing has an empty row
     if wrong.any():
         row = int(wrong.nonzero()[0])
-        raise ValueError(
-            f"row {row} sums to {sums[row]:.4f}, not 1: are these weights, with keys along the "
-            "last axis?"
-        )
-    return weights
-
-
-def readable(color: str) -> tuple[float, float, float]:
-    """A colour for text on white: a little darker than the line that it names."""
-    return sns.blend_palette([color, INK], 5)[1]
+        rule = f"row {row} sums to {sums[row]:.4f}, not 1"
+        raise ValueError(f"{rule}: are these weights, with keys along the last axis?")
 
 
 def hatch_cell(ax: Axes, x: float, y: float, width: float = 1, height: float = 1) -> None:
     """Mark a cell as hidden or blocked: hatched light grey, in every picture."""
-    ax.add_patch(
-        Rectangle(
-            (x, y), width, height, facecolor=HIDDEN, hatch="////", edgecolor="white", linewidth=0.8
-        )
-    )
+    style = {"facecolor": HIDDEN, "hatch": "////", "edgecolor": "white", "linewidth": 0.8}
+    ax.add_patch(Rectangle((x, y), width, height, **style))
+
+
+def _write_in_cell(ax: Axes, row: int, column: int, text: str, shade: Tensor, size: int) -> None:
+    """Write in the middle of a cell, white where it is dark; shade: 0 to 1."""
+    style = {"ha": "center", "va": "center", "fontsize": size}
+    style["color"] = "white" if shade > 0.5 else INK
+    ax.text(column + 0.5, row + 0.5, text, **style)
+
+
+def _name_cells(ax: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Name the rows, the first one on top, and above them the columns; no frame."""
+    ax.xaxis.tick_top()
+    ax.set_xticks(np.arange(len(columns)) + 0.5, columns)
+    ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
+    ax.invert_yaxis()
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
 
 
 def plot_attention(
@@ -152,45 +163,26 @@ def plot_attention(
     rows that do not sum to 1.
     """
     key_tokens = query_tokens if key_tokens is None else key_tokens
-    weights = _checked(weights, query_tokens, key_tokens)
-    ax = ax or plt.figure(figsize=(5, 5), layout="constrained").add_subplot()
+    weights = torch.as_tensor(weights).detach().cpu().double()
+    _check_rows(weights, (len(query_tokens), len(key_tokens)))
+    visible = torch.ones_like(weights, dtype=torch.bool)
+    if mask is not None:
+        visible &= mask.cpu()
     if annotate is None:
         annotate = max(weights.shape) <= 10
-    hidden = (
-        torch.zeros_like(weights, dtype=torch.bool)
-        if mask is None
-        else ~mask.cpu().expand(weights.shape)
-    )
-    shown = weights.masked_fill(hidden, math.nan).numpy()
+    ax = ax or plt.figure(figsize=(5, 5), layout="constrained").add_subplot()
+    shown = weights.masked_fill(~visible, math.nan).numpy()
     ax.pcolormesh(shown, vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=0.8)
-    for row, column in hidden.nonzero().tolist():
+    for row, column in (~visible).nonzero().tolist():
         hatch_cell(ax, column, row)
     if annotate:
-        for row, column in (~hidden).nonzero().tolist():
-            weight = weights[row, column].item()
-            color = "white" if weight > 0.5 else INK
-            ax.text(
-                column + 0.5,
-                row + 0.5,
-                f"{weight:.2f}",
-                ha="center",
-                va="center",
-                fontsize=9,
-                color=color,
-            )
-    ax.xaxis.tick_top()
-    size = 9 if len(key_tokens) <= 12 else 7.5
-    ax.set_xticks(
-        [column + 0.5 for column in range(len(key_tokens))], token_labels(key_tokens), fontsize=size
-    )
-    ax.set_yticks(
-        [row + 0.5 for row in range(len(query_tokens))], token_labels(query_tokens), fontsize=size
-    )
+        for row, column in visible.nonzero().tolist():
+            weight = weights[row, column]
+            _write_in_cell(ax, row, column, f"{weight:.2f}", weight, 9)
+    _name_cells(ax, token_labels(query_tokens), token_labels(key_tokens))
+    ax.tick_params(pad=2, labelsize=9 if len(key_tokens) <= 12 else 7.5)
     plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
-    ax.tick_params(length=0, pad=2)
-    ax.invert_yaxis()
     ax.set_aspect("equal")
-    ax.spines[:].set_visible(False)
     if labels:
         ax.xaxis.set_label_position("top")
         ax.set_xlabel("key (attended to)", color=QUIET)
@@ -207,36 +199,31 @@ def plot_heads(
     axes: Sequence[Axes],
     titles: Sequence[str],
     colors: Sequence[str] | None = None,
-) -> Sequence[Axes]:
-    """Draw every head of weights (H, T, T), one on each of `axes`; colors: of the titles, see
-    role_color.
-    """
-    for head, (matrix, ax, title) in enumerate(zip(weights, axes, titles, strict=True)):
-        plot_attention(matrix, tokens, ax=ax, annotate=False, labels=False)
-        ax.set_title(title, fontsize=9, color=readable(colors[head]) if colors else INK, pad=6)
-    return axes
+) -> None:
+    """Draw every head of weights (H, T, T), one on each of `axes`; colors: of the titles."""
+    for head, (ax, title) in enumerate(zip(axes, titles, strict=True)):
+        plot_attention(weights[head], tokens, ax=ax, annotate=False, labels=False)
+        color = readable(colors[head]) if colors else INK
+        ax.set_title(title, fontsize=9, color=color, pad=6)
 
 
 def plot_mask(
     ax: Axes, mask: Tensor, labels: Sequence[str] = (), *, wrong: Tensor | None = None
 ) -> Axes:
-    """One mask (T, T), queries down and keys across: allowed cells blue, hidden ones hatched, wrong
-    ones red.
+    """Draw a mask (T, T), queries down and keys across: visible cells blue, hidden ones hatched.
+
+    wrong: which cells are red if they are visible.
     """
-    for row, column in itertools.product(*map(range, mask.shape)):
-        if mask[row, column]:
-            color = (BLUE, 0.3) if wrong is None or not wrong[row, column] else RED
-            ax.add_patch(
-                Rectangle((column, row), 1, 1, facecolor=color, edgecolor="white", linewidth=0.8)
-            )
-        else:
+    for row, column in np.ndindex(*mask.shape):
+        if not mask[row, column]:
             hatch_cell(ax, column, row)
-    ax.set(xlim=(0, mask.size(1)), ylim=(mask.size(0), 0), aspect="equal")
-    ax.xaxis.tick_top()
-    ax.set_xticks([place + 0.5 for place in range(len(labels))], labels)
-    ax.set_yticks([place + 0.5 for place in range(len(labels))], labels)
-    ax.tick_params(length=0, pad=2)
-    ax.spines[:].set_visible(False)
+            continue
+        color = (BLUE, 0.3) if wrong is None or not wrong[row, column] else RED
+        style = {"facecolor": color, "edgecolor": "white", "linewidth": 0.8}
+        ax.add_patch(Rectangle((column, row), 1, 1, **style))
+    ax.set(xlim=(0, mask.size(1)), ylim=(0, mask.size(0)), aspect="equal")
+    _name_cells(ax, labels, labels)
+    ax.tick_params(pad=2)
     return ax
 
 
@@ -247,93 +234,74 @@ def plot_cells(
     rows: Sequence[str],
     columns: Sequence[str],
 ) -> Axes:
-    """A table of words or numbers, each cell shaded by its share (rows, columns) of 0 to 1; the
-    first row is on top.
-    """
+    """Draw a table of texts, each cell shaded by its share of 0 to 1; shares: (rows, columns)."""
     ax.pcolormesh(shares.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=1)
-    for row, line in enumerate(texts):
-        for column, text in enumerate(line):
-            color = "white" if shares[row, column] > 0.5 else INK
-            ax.text(
-                column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=12, color=color
-            )
-    ax.set_yticks([row + 0.5 for row in range(len(rows))], rows)
-    ax.set_xticks([column + 0.5 for column in range(len(columns))], columns, fontsize=11)
-    ax.xaxis.tick_top()
-    ax.invert_yaxis()
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    for row, column in np.ndindex(*shares.shape):
+        _write_in_cell(ax, row, column, texts[row][column], shares[row, column], 12)
+    _name_cells(ax, rows, columns)
+    ax.tick_params(axis="x", labelsize=11)
     return ax
 
 
 def weight_colorbar(fig: Figure, axes: Axes | Sequence[Axes], **options: float) -> None:
-    """One colour bar for the weights, 0 to 1."""
+    """Draw one colour bar for the weights, 0 to 1."""
     bar = fig.colorbar(plt.cm.ScalarMappable(plt.Normalize(0, 1), WEIGHT_MAP), ax=axes, **options)
     bar.set_label("attention weight", color=QUIET)
     bar.outline.set_visible(False)
 
 
-def label_ends(
-    ax: Axes, labels: Mapping[str, tuple[float, float, str]], *, size: float = 9
-) -> None:
-    """Write names of lines at their ends, none on another; labels: name -> (x, y, colour) of the
-    line's last point.
+# ---- texts beside a chart
 
-    Call it when limits and scales are set. The text is in a readable colour of its line.
+
+def label_ends(
+    ax: Axes, labels: Mapping[str, tuple[float, float, str]], *, size: float = 10
+) -> None:
+    """Write the names of lines at their ends, none on another, in readable colours of the lines.
+
+    labels: name -> (x, y, colour) of the line's last point. Call it when limits and scales are set.
     """
     ax.figure.draw_without_rendering()  # the layout: from here on a point has its place in pixels
-    line = 1.3 * size * ax.figure.dpi / 72
-    heights = {name: ax.transData.transform((x, y))[1] for name, (x, y, _) in labels.items()}
+    pixel = 72 / ax.figure.dpi  # points, the unit of font sizes
+    heights = {}
+    for name, (x, y, _) in labels.items():
+        heights[name] = ax.transData.transform((x, y))[1] * pixel
+    style = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
     top = -math.inf  # of the names so far
-    for name in sorted(labels, key=lambda name: heights[name]):
+    for name in sorted(labels, key=heights.get):
         x, y, color = labels[name]
-        half = line * (1 + name.count("\n")) / 2
+        half = 1.3 * size * (1 + name.count("\n")) / 2
         middle = max(heights[name], top + half)
-        top, up = middle + half, (middle - heights[name]) * 72 / ax.figure.dpi
-        style = {
-            "textcoords": "offset points",
-            "va": "center",
-            "annotation_clip": False,
-            "fontsize": size,
-        }
-        ax.annotate(name, (x, y), (6, up), color=readable(color), **style)
-
-
-def model_note(fig: Figure, text: str) -> None:
-    """The line at the foot of every figure: which model, trained or untrained, and its normalised
-    entropy.
-    """
-    fig.supxlabel(text, fontsize=9, color=QUIET)
+        top = middle + half
+        offset = (6, middle - heights[name])
+        ax.annotate(name, (x, y), offset, color=readable(color), fontsize=size, **style)
 
 
 def headline(fig: Figure, title: str, note: str, size: float = 13) -> None:
-    """Puts the finding at the top of a figure, in lines that fit, and model_note at its foot."""
-    letters = int(
-        fig.get_figwidth() * 72 / (0.54 * size)
-    )  # a letter is about half as wide as its size
-    fig.suptitle(
-        "\n".join(textwrap.fill(line, letters) for line in title.splitlines()), fontsize=size
-    )
-    model_note(fig, note)
+    """Write the finding at the top of a figure, in lines that fit, and a note at its foot.
+
+    note: which model, trained or untrained, and its normalised entropy.
+    """
+    letters = int(fig.get_figwidth() * 72 / (0.54 * size))  # a letter is half as wide as high
+    lines = [textwrap.fill(line, letters) for line in title.splitlines()]
+    fig.suptitle("\n".join(lines), fontsize=size)
+    fig.supxlabel(note, fontsize=9, color=QUIET)
+
+
+# ---- files
 
 
 def save_plot(options: argparse.Namespace, name: str, fig: Figure, caption: str) -> Path | None:
-    """Save a figure where the options say, if they want it: save_plot(options, "phase2/head_roles",
-    *draw(...)).
-    """
+    """Save a figure where the options say, if they want pictures; name: as "phase2/head_roles"."""
     if not options.pictures:
         plt.close(fig)
         return None
-    return save_figure(
-        fig, options.output_dir / paths.PLOTS / f"{name}.{options.format}", caption=caption
-    )
+    path = options.output_dir / paths.PLOTS / f"{name}.{options.format}"
+    return save_figure(fig, path, caption=caption)
 
 
 def picture_of(fig: Figure) -> Image.Image:
-    """The pixels of a figure as savefig would write them, but drawn once: savefig draws all of it
-    twice.
-    """
-    if plt.rcParams["savefig.dpi"] != "figure":  # as it is where the theme is not
+    """Returns the pixels of a figure as savefig would write them; savefig draws all of it twice."""
+    if plt.rcParams["savefig.dpi"] != "figure":  # the default, without our theme
         fig.set_dpi(plt.rcParams["savefig.dpi"])
     canvas = FigureCanvasAgg(fig)
     canvas.draw()
@@ -352,36 +320,33 @@ def save_figure(fig: Figure, path: Path, *, caption: str) -> Path:
         else:
             info = PngInfo()
             info.add_text("Description", caption)
-            # 256 colours look the same and take a third of the space
+            # 256 colours look the same and take a third of the space. optimize=True would take a
+            # second in all, for 7 % of the bytes.
             image = picture_of(fig).quantize(256, method=Image.Quantize.MAXCOVERAGE)
-            image.save(
-                unfinished, pnginfo=info
-            )  # optimize=True takes a second in all, for 7 % of the bytes
+            image.save(unfinished, pnginfo=info)
     plt.close(fig)
     print(f"  picture: {paths.shown(path)}")
     return path
 
 
 def in_few_colors(images: Sequence[Image.Image], sides: Sequence[float] = (1,)) -> list[np.ndarray]:
-    """Images as (height, width, 3) bytes, all in the same 252 colours, which keeps a GIF of them
-    small.
+    """Returns images (height, width, 3) in the same 252 colours, which keeps a GIF of them small.
 
-    They are those of weights, as bright as the sides of a block are, and shades of all others.
+    The colours are those of weights, as bright as the sides of a block are, and shades of others.
     """
     weights = WEIGHT_MAP(np.linspace(0, 1, 180 // len(sides)))[:, :3]
-    shades = [
-        sns.blend_palette(["white", color], 8) for color in (*PALETTE, INK, QUIET, GREY, HIDDEN)
-    ]
-    colors = np.concatenate([*(side * weights for side in sides), *shades])
-    colors, few = (255 * colors).round().astype(np.int64), []
+    parts = [side * weights for side in sides]
+    for color in (*PALETTE, INK, QUIET, GREY, HIDDEN):
+        parts.append(np.array(sns.blend_palette(["white", color], 8)))
+    colors = (255 * np.concatenate(parts)).round().astype(np.int64)
     nearest = np.full(1 << 24, -1, dtype=np.int16)  # of our colours, for each that has come up
+    few = []
     for image in images:
-        packed = (
-            np.asarray(image.convert("RGBA")).view("<u4")[..., 0] & 0xFFFFFF
-        )  # red, green, blue in one number
+        # Red, green and blue of a pixel in one number
+        packed = np.asarray(image.convert("RGBA")).view("<u4")[..., 0] & 0xFFFFFF
         new = np.unique(packed[nearest[packed] < 0])
-        parts = np.stack([new & 255, new >> 8 & 255, new >> 16], axis=-1)  # (colours, 3)
-        nearest[new] = ((parts[:, None] - colors) ** 2).sum(axis=-1).argmin(axis=1)
+        rgb = np.stack([new & 255, new >> 8 & 255, new >> 16], axis=-1)  # (colours, 3)
+        nearest[new] = ((rgb[:, None] - colors) ** 2).sum(axis=-1).argmin(axis=1)
         few.append(colors[nearest[packed]].astype(np.uint8))
     return few
 
@@ -389,15 +354,16 @@ def in_few_colors(images: Sequence[Image.Image], sides: Sequence[float] = (1,)) 
 def save_animation(
     images: Sequence[np.ndarray], path: Path, *, caption: str, seconds_per_frame: float
 ) -> Path:
-    """Write images (height, width, 3) as a GIF that repeats for ever, whole or not at all, and
-    print where it is.
+    """Write images (height, width, 3) as a GIF that repeats, whole or not at all, and print where.
 
     The same image several times in a row is one frame that stays longer.
     """
-    frames = [list(same) for _, same in itertools.groupby(images, key=id)]
-    durations = [1000 * seconds_per_frame * len(same) for same in frames]
+    stills, durations = [], []
+    for _, same in itertools.groupby(images, key=id):
+        held = list(same)
+        stills.append(held[0])
+        durations.append(1000 * seconds_per_frame * len(held))
     with paths.whole_file(path) as unfinished:
-        stills = [same[0] for same in frames]
         imageio.imwrite(unfinished, stills, duration=durations, loop=0, comment=caption.encode())
     print(f"  animation: {paths.shown(path)}")
     return path
