@@ -28,13 +28,12 @@ from shared.visualization_utils import (
 
 def test_heatmap_refuses_what_is_not_attention():
     weights = torch.eye(3)
-    for bad, tokens, message in (
-        (torch.eye(3)[None], "abc", "one .T_q, T_k. matrix: got shape"),
-        (weights, "abcd", r"a row for each query and a column for each key \(4, 4\): got \(3, 3\)"),
-        (weights * 2, "abc", "row 0 sums to 2.0000, not 1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            plot_attention(bad, list(tokens))
+    with pytest.raises(ValueError, match=r"one .T_q, T_k. matrix: got shape"):
+        plot_attention(weights[None], ["a", "b", "c"])
+    with pytest.raises(ValueError, match=r"a column for each key \(4, 4\): got \(3, 3\)"):
+        plot_attention(weights, ["a", "b", "c", "d"])
+    with pytest.raises(ValueError, match=r"row 0 sums to 2\.0000, not 1"):
+        plot_attention(weights * 2, ["a", "b", "c"])
 
 
 def test_heatmap_shows_queries_down_keys_across_and_hatches_hidden_cells():
@@ -45,53 +44,32 @@ def test_heatmap_shows_queries_down_keys_across_and_hatches_hidden_cells():
     assert ax.yaxis_inverted() and ax.collections[0].get_clim() == (0, 1)
     (patch,) = ax.patches
     assert patch.get_xy() == (1, 0) and patch.get_hatch()
-    assert [t.get_text() for t in ax.get_xticklabels()] == ["0 a", "1 b"]
-    assert sorted(t.get_text() for t in ax.texts) == ["0.25", "0.75", "1.00"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0 a", "1 b"]
+    assert sorted(text.get_text() for text in ax.texts) == ["0.25", "0.75", "1.00"]
 
 
-def seen_with(kind, color):
-    """A colour as seen with a kind of colour blindness (Machado et al. 2009), or with none."""
-    if kind is None:
-        return to_rgb(color)
-    space = {"name": "sRGB1+CVD", "cvd_type": kind, "severity": 100}
-    return np.clip(cspace_convert(to_rgb(color), space, "sRGB1"), 0, 1)
-
-
-def test_colours_are_told_apart_whatever_the_kind_of_colour_blindness():
-    """CAM02-UCS: a distance of 1 is just seen side by side; the palette keeps twenty times that for
-    nearly all.
-    """
-    for kind, apart in (
-        (None, 20),
-        ("protanomaly", 20),
-        ("deuteranomaly", 20),
-        ("tritanomaly", 13),
-    ):
-        for one, other in itertools.combinations((*PALETTE, GREY, INK), 2):
-            assert (
-                deltaE(seen_with(kind, one), seen_with(kind, other), input_space="sRGB1") > apart
-            ), (one, other)
-        greys = [
-            cspace_convert(seen_with(kind, WEIGHT_MAP(w)), "sRGB1", "CAM02-UCS")[0]
-            for w in np.linspace(0, 1, 21)
-        ]
-        assert all(np.diff(greys) < -2), "a larger weight must be darker for everybody"
+@pytest.mark.parametrize("kind", ["protanomaly", "deuteranomaly", "tritanomaly", None])
+def test_colours_are_told_apart_whatever_the_kind_of_colour_blindness(kind):
+    """A distance of 1 in CAM02-UCS is just seen side by side; most keep twenty times that."""
+    named = np.array([to_rgb(color) for color in (*PALETTE, GREY, INK)])
+    weights = WEIGHT_MAP(np.linspace(0, 1, 21))[:, :3]
+    if kind:  # as they are seen then (Machado et al. 2009)
+        space = {"name": "sRGB1+CVD", "cvd_type": kind, "severity": 100}
+        named = cspace_convert(named, space, "sRGB1").clip(0, 1)
+        weights = cspace_convert(weights, space, "sRGB1").clip(0, 1)
+    for one, other in itertools.combinations(named, 2):
+        assert deltaE(one, other, input_space="sRGB1") > (13 if kind == "tritanomaly" else 20)
+    lightness = cspace_convert(weights, "sRGB1", "CAM02-UCS")[:, 0]
+    assert all(np.diff(lightness) < -2), "a larger weight must be darker for everybody"
     assert to_hex(WEIGHT_MAP(0.0)) == "#ffffff", "a weight of zero is the ground"
 
 
 def test_a_role_has_one_colour_in_both_directions():
-    assert (
-        role_color("verb → subject") == role_color("subject → verb") == role_color("verb-subject")
-    )
-    names = (
-        "noun → determiner",
-        "subject → verb",
-        "place → verb",
-        "adjective → noun",
-        "most → subject",
-        "no name",
-    )
-    assert len({role_color(name) for name in names}) == len(names)
+    assert role_color("verb → subject") == role_color("subject → verb")
+    assert role_color("verb-subject") == role_color("subject → verb")
+    nouns = ["noun → determiner", "subject → verb", "place → verb", "adjective → noun"]
+    colors = {role_color(name) for name in (*nouns, "most → subject", "no name")}
+    assert len(colors) == 6
 
 
 def test_names_at_the_ends_of_lines_do_not_lie_on_each_other(tmp_path):
@@ -104,10 +82,9 @@ def test_names_at_the_ends_of_lines_do_not_lie_on_each_other(tmp_path):
     boxes = {text: box for text, _, box in seen[fig].values()}
     assert not overlapping(seen[fig])
     assert sorted(names, key=names.get) == sorted(names, key=lambda name: boxes[name].y0)
-    top = ax.transData.transform((1, 0.9))[1]
-    assert abs((boxes["four"].y0 + boxes["four"].y1) / 2 - top) < 4, (
-        "a name with room stays at its line"
-    )
+    _, height = ax.transData.transform((1, 0.9))
+    away = abs((boxes["four"].y0 + boxes["four"].y1) / 2 - height)
+    assert away < 4, "a name with room stays at its line"
 
 
 def test_small_and_overlapping_texts_are_noticed(tmp_path):
@@ -120,14 +97,15 @@ def test_small_and_overlapping_texts_are_noticed(tmp_path):
 
 
 def test_arcs_are_drawn_relative_to_the_even_share_and_only_what_is_told():
-    words, sharp = list("abcdef"), torch.eye(6).roll(-1, dims=-1)
-    _, (first, second, third) = plt.subplots(3)
-    assert not charts.arcs(first, torch.full((6, 6), 1 / 6), words, BLUE, threshold=1.5).patches
-    assert len(charts.arcs(second, sharp, words, BLUE, threshold=1.5).patches) == 6
-    assert (
-        len(charts.arcs(third, sharp, words, BLUE, threshold=1.5, told={(1, 0), (1, 5)}).patches)
-        == 1
-    )
+    def drawn(weights, told=None):
+        ax = plt.figure().add_subplot()
+        charts.arcs(ax, weights, list("abcdef"), BLUE, threshold=1.5, told=told)
+        return len(ax.patches)
+
+    sharp = torch.eye(6).roll(-1, dims=-1)
+    assert drawn(torch.full((6, 6), 1 / 6)) == 0
+    assert drawn(sharp) == 6
+    assert drawn(sharp, told={(1, 0), (1, 5)}) == 1
 
 
 @pytest.mark.parametrize("wanted", ["png", "svg", None])
@@ -139,6 +117,8 @@ def test_a_plot_lies_where_the_options_say_and_keeps_its_caption_or_is_not_wante
     path = save_plot(options, "phase1/a", fig, "what it shows")
     assert fig.get_suptitle() == "A finding" and fig.get_supxlabel() == "trained 600 steps"
     assert not plt.fignum_exists(fig.number)
-    assert path == (tmp_path / paths.PLOTS / "phase1" / f"a.{wanted}" if wanted else None)
-    assert not wanted or b"what it shows" in path.read_bytes()
-    assert wanted or not any(tmp_path.rglob("*.png"))
+    if wanted:
+        assert path == tmp_path / paths.PLOTS / "phase1" / f"a.{wanted}"
+        assert b"what it shows" in path.read_bytes()
+    else:
+        assert path is None and not any(tmp_path.rglob("*.png"))
