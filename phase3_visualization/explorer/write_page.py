@@ -47,7 +47,7 @@ def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) 
         "max_length": len(both_sides.model.positions),
         "label": f"{both_sides.label}, seed {both_sides.recipe.seed}",
     }
-    return json.loads(read("texts.json")) | {
+    return json.loads(page_file("texts.json")) | {
         "vocabulary": list(VOCABULARY),
         "special": {word.strip("<>"): token for token, word in enumerate(SPECIAL)},
         "max_length": MAX_LENGTH,
@@ -85,7 +85,7 @@ def word_groups() -> dict[str, list[str]]:
     return groups
 
 
-def read(name: str) -> str:
+def page_file(name: str) -> str:
     """Returns the text of a file of the page."""
     return (FOLDER / name).read_text(encoding="utf-8")
 
@@ -97,8 +97,8 @@ def as_script_text(data: dict) -> str:
 
 def render(data: dict) -> str:
     """Returns the whole page. The template names the styles and scripts that it reads."""
-    template = jinja2.Template(read("page.html.jinja"), undefined=jinja2.StrictUndefined)
-    return template.render(read=read, data=as_script_text(data))
+    template = jinja2.Template(page_file("page.html.jinja"), undefined=jinja2.StrictUndefined)
+    return template.render(page_file=page_file, data=as_script_text(data))
 
 
 @cli.script

@@ -46,6 +46,7 @@ from shared.training import Recipe, Trained
 TIES = list(itertools.product(RELATIONS, DIRECTIONS))
 HEADS = list(itertools.product(range(2), range(4)))
 WORDS = range(len(SPECIAL), len(VOCABULARY))  # their ids
+QUICK = cli.parse(cli.parser(""), ["--quick"])
 PAGE = 5e-4  # of the largest number: the page rounds to float32 between layers of large weights
 TWO_DIGITS = 0.0051  # to which the page and what it is told are rounded
 
@@ -61,6 +62,10 @@ FORWARD = """(cases) => {
         const { logits, layers } = Network.run(window.loaded.get(name), ...rest);
         return { logits, weights: layers.map(({ weights }) => weights) };
     }), plain); }"""
+
+
+def double(numbers):
+    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def as_tensor(nested):
@@ -128,7 +133,7 @@ def test_the_page_computes_what_pytorch_computes(explorer_page, explorer_models,
 
 
 def test_the_small_models_compute_what_they_compute_in_pytorch(explorer_page, checkpoints):
-    small, _ = models.train_pairs(cli.parse(cli.parser(""), ["--quick"]))
+    small, _ = models.train_pairs(QUICK)
     del small["masked"]  # the page of the tests has a sharper one
     for name, model in small.items():
         toy, size, length = False, SymbolMover.SYMBOLS, SymbolMover.LENGTH
@@ -150,7 +155,8 @@ def test_the_small_models_compute_what_they_compute_in_pytorch(explorer_page, ch
 def test_unknown_words_get_the_neighbours_that_difflib_finds(explorer_page):
     rng, known = random.Random(2), list(VOCABULARY[len(SPECIAL) :])
     words = ["kat", "caat", "tac", "xylophone", "teh", "b", "bedd", "<b>", "sofass"]
-    words += [word[:2] + rng.choice("aestxz") + word[rng.randint(2, 4) :] for word in known]
+    for word in known:
+        words.append(word[:2] + rng.choice("aestxz") + word[rng.randint(2, 4) :])
     expected = [difflib.get_close_matches(word, known, n=3, cutoff=0.5) for word in words]
     ask = "([words, vocabulary]) => words.map(word => Words.nearestWords(word, vocabulary))"
     assert explorer_page.evaluate(ask, [words, list(VOCABULARY)]) == expected
@@ -166,8 +172,8 @@ PARTS = ("packed", "matmul", "pieces", "network", "training")
 
 def test_the_bytes_in_the_page_are_the_assembled_text():
     wasmtime = pytest.importorskip("wasmtime", reason='no wasmtime: pip install -e ".[browser]"')
-    shipped = re.search(r"ASSEMBLED = `([^`]*)`", write_page.read("model/matmul.js"))[1]
-    assert base64.b64decode(shipped) == wasmtime.wat2wasm(write_page.read("model/matmul.wat"))
+    shipped = re.search(r"ASSEMBLED = `([^`]*)`", write_page.page_file("model/matmul.js"))[1]
+    assert base64.b64decode(shipped) == wasmtime.wat2wasm(write_page.page_file("model/matmul.wat"))
 
 
 def random_batch(generator):
@@ -241,12 +247,12 @@ def compare_gradients(page, recipe, count, slow=False):
     model = model.double()
     for batch, found in zip(cases, answers, strict=True):
         loss, gradients = by_autograd(model, batch)
-        near(torch.tensor(found["loss"], dtype=torch.float64), loss, share=PAGE)
+        near(double(found["loss"]), loss, share=PAGE)
         expected, gradients = flat(model, gradients), found["gradients"]
         assert found["fast"] is not slow and set(gradients) == set(expected)
         for name in expected:
-            ours = torch.tensor(gradients[name], dtype=torch.float64)
-            theirs = torch.tensor(expected[name], dtype=torch.float64)
+            ours = double(gradients[name])
+            theirs = double(expected[name])
             if name.endswith("w_k.bias"):  # it adds the same to all scores of a query: 0 but for
                 of_weight = expected[name.replace("bias", "weight")]  # rounding, as small as here
                 assert ours.abs().max() < PAGE * max(map(abs, of_weight))
@@ -266,7 +272,9 @@ def test_the_comparisons_notice_each_planted_mistake(browser, explorer_models):
     rng, page = random.Random(7), browser.new_page()
     cases = random_cases(trained, 3, rng) + random_cases(trained, 3, rng, "removed")
     folder = paths.shown(write_page.FOLDER)
-    texts = {f"{folder}/model/{name}.js": write_page.read(f"model/{name}.js") for name in PARTS}
+    texts = {
+        f"{folder}/model/{name}.js": write_page.page_file(f"model/{name}.js") for name in PARTS
+    }
     for fault in FAULTS:
         if fault[0].endswith(".js"):
             wrong = texts | {fault[0]: replaced(*fault)}
@@ -313,7 +321,7 @@ def test_steps_are_those_of_muon_and_adamw(explorer_page):
     told = [sizes_of(model), recipe, flat(start), gradients]
     found = json.loads(explorer_page.evaluate(UPDATES, told))
     for (name, before), after in zip(start.named_parameters(), model.parameters(), strict=True):
-        went = torch.tensor(found[name], dtype=torch.float64).view_as(before) - before.detach()
+        went = double(found[name]).view_as(before) - before.detach()
         near(went, (after - before).detach(), share=PAGE)
 
 
@@ -352,7 +360,8 @@ def test_a_short_training_starts_as_in_pytorch_learns_and_names_its_heads_as_the
         assert drawn.std() == pytest.approx(spread, rel=tolerance), name  # why: drawn
         away = abs(drawn.mean() - np.mean(expected))
         assert away <= 2 * tolerance * spread, name  # why: drawn
-    first, last = np.mean(run["losses"][:3]), np.mean(run["losses"][-10:])
+    losses = run["losses"]
+    first, last = np.mean(losses[:3]), np.mean(losses[-10:])
     assert abs(first - math.log(len(VOCABULARY))) < 0.6 and last < 2.5, "it begins with a guess"
     for now in (run["start"], run["end"]):
         with torch.no_grad():
@@ -362,8 +371,8 @@ def test_a_short_training_starts_as_in_pytorch_learns_and_names_its_heads_as_the
         expected = itertools.chain(*models.heads_of(trained))
         for found, head in zip(now["heads"], expected, strict=True):
             assert found == pytest.approx(head, abs=TWO_DIGITS)  # why: Python rounds
-        losses, _ = examples.hidden_losses(trained, *models.asked_words())
-        near(torch.tensor(now["loss"]), losses.mean(), share=PAGE)
+        of_words, _ = examples.hidden_losses(trained, *models.asked_words())
+        near(torch.tensor(now["loss"]), of_words.mean(), share=PAGE)
     assert any(head["role"] for head in now["heads"]), "after 200 steps there is a role"
     assert abs(training.held_out_loss(trained) - last) < 0.3  # why: other sentences
     words_are_hidden_as_in_the_python(**{name: np.array(x) for name, x in run["hidden"].items()})
@@ -399,7 +408,7 @@ def half_of(tallies, base):
     """The same head as the Python has it."""
 
     def shares(kind, rules):
-        right = torch.tensor([each["right"] for each in tallies[kind]], dtype=torch.float64)
+        right = double([each["right"] for each in tallies[kind]])
         return dict(zip(rules, (right / ASKED).view(-1, 1, 1), strict=True))
 
     place = shares("positions", roles.NAMES)
@@ -446,6 +455,7 @@ def verb_in(words):
     return next(place for place, word in enumerate(words) if word in VERBS)
 
 
+@torch.no_grad()
 def test_losses_and_weights_are_those_of_each_sentence_by_itself(explorer_models):
     trained = explorer_models["both sides"]
     sentences, hidden = (each[:40] for each in models.asked_words())
@@ -454,9 +464,10 @@ def test_losses_and_weights_are_those_of_each_sentence_by_itself(explorer_models
         tokens = torch.tensor(encode(sentence.words))
         seen = tokens.index_fill(0, torch.tensor(place), MASK_ID)
         logits, weights = trained.model(seen[None])
-        near(losses[n], F.cross_entropy(logits[0, place], tokens[place]).detach())
+        near(losses[n], F.cross_entropy(logits[0, place], tokens[place]))
+        size = len(tokens)
         for layer, expected in zip(layers, weights, strict=True):
-            near(layer[n, :, : len(tokens), : len(tokens)], expected[0].detach())
+            near(layer[n, :, :size, :size], expected[0])
 
 
 def from_text(packed, layout, exact):
@@ -482,7 +493,7 @@ def from_text(packed, layout, exact):
 
 def test_what_the_page_says_of_a_stop_is_true_of_the_numbers_that_it_has(checkpoints):
     trained = training.train(replace(MULTI_HEAD_RECIPE, steps=120), MultiHeadAttention)
-    data = write_page.page_data(trained, trained, cli.parse(cli.parser(""), ["--quick"]))
+    data = write_page.page_data(trained, trained, QUICK)
     own, again = (run["stops"] for run in data["runs"])
     assert [stop["step"] for stop in own] == [0, 15, 22, 27, 30, 33, 38, 45, 51, 60, 90, 120]
     assert [stop.get("kind") for stop in own] == ["int8"] * 11 + ["float16"]
@@ -579,7 +590,8 @@ def test_the_right_answer_holds_every_published_number_and_the_interval_that_is_
 ):
     """Read from the file: each seed's value lies in the band of the right answer, in no other's."""
     rows = pd.read_csv(paths.EVIDENCE)
-    values = rows[rows["experiment"] == wager["experiment"]].set_index(["number", "seed"])["value"]
+    own = rows[rows["experiment"] == wager["experiment"]]
+    values = own.set_index(["number", "seed"])["value"]
     for asked in (wager, wager.get("decides", wager)):
         seeds = values[asked["number"]]
         assert len(seeds) == 10

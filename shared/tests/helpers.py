@@ -71,9 +71,6 @@ def some_mask(generator, shape):
     return mask
 
 
-needs_browser = pytest.mark.browser
-
-
 EXPLORER_RECIPES = (
     Recipe("both sides", "masked word", num_heads=4, num_layers=2, steps=0),
     Recipe("causal", "next word", num_heads=4, num_layers=2, steps=0),

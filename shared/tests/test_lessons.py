@@ -19,7 +19,6 @@ from shared.evidence.claims import all_claims
 from shared.publishing import quoted, table
 from shared.publishing.seven import SMALL_PICTURES
 from shared.tests.faults import planted
-from shared.tests.helpers import needs_browser
 
 PHASES = tuple(paths.PHASES.values())
 LESSONS = [f"{phase}/README.md" for phase in PHASES]
@@ -226,7 +225,6 @@ SCROLLED = """[...document.querySelectorAll("html, pre, table")]
     .map((one) => one.textContent.slice(0, 80))"""
 
 
-@needs_browser
 @pytest.mark.parametrize("page", ["README.md", *PAGES])
 def test_on_github_pictures_are_large_and_nothing_is_scrolled_sideways(browser, tmp_path, page):
     lesson, shown = tmp_path / "page.html", browser.new_page(viewport={"width": 830, "height": 900})

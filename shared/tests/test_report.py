@@ -16,7 +16,7 @@ from shared.evidence.claims import DIFFER, FAILS, HOLDS
 from shared.paths import place
 from shared.publishing.report import write_pages
 from shared.publishing.report.lessons import Site, add_previews, rendered, sources, write_lesson
-from shared.tests.helpers import axe_violations, needs_browser
+from shared.tests.helpers import axe_violations
 from shared.visualization_utils import save_figure
 
 MADE = {
@@ -225,7 +225,6 @@ FILTERS = [  # verdict, words -> findings, pictures, and how many each verdict w
 ]
 
 
-@needs_browser
 @pytest.mark.parametrize(("verdict", "search", "left", "pictures", "verdicts"), FILTERS)
 def test_a_filter_leaves_what_fits_and_its_address_keeps_it(
     page, report, verdict, search, left, pictures, verdicts
@@ -241,7 +240,6 @@ def test_a_filter_leaves_what_fits_and_its_address_keeps_it(
     assert 0 <= page.locator("#findings").bounding_box()["y"] < page.viewport_size["height"]
 
 
-@needs_browser
 def test_a_link_opens_its_finding_whatever_is_filtered_and_the_keyboard_finds_words(page, report):
     opens(page, report, "#words=water")
     page.evaluate("location.hash = '#C903'")
@@ -264,7 +262,6 @@ OPEN_NINE = (
 PAGES = (paths.PAGE, place(Path("phase1_single_head", "README.md")), place(Path("README.md")))
 
 
-@needs_browser
 @pytest.mark.parametrize("name", PAGES, ids=Path.as_posix)
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_everybody_can_read_every_page(report, browser, name, scheme, width):
