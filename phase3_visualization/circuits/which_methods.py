@@ -7,6 +7,9 @@ of the same function change it: by what share of that number, at most, over thre
 1e-9 is rounding. Rollout gives no number to a head: it averages them.
 """
 
+from collections import defaultdict
+from dataclasses import dataclass
+
 import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
@@ -16,7 +19,12 @@ from torch import Tensor
 
 from phase3_visualization.circuits import planted
 from phase3_visualization.circuits.patching import Pairs
-from phase3_visualization.circuits.planted import PlantedHead, PlantedModel, run_planted
+from phase3_visualization.circuits.planted import (
+    HeadPass,
+    PlantedHead,
+    PlantedModel,
+    run_planted,
+)
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import composed
@@ -47,23 +55,43 @@ def largest_product(weights: Tensor, vectors: Tensor) -> Tensor:
     return (weights * lengths).amax(dim=-1).mean()
 
 
-def numbers_of_head(model: PlantedModel, pairs: Pairs, name: str) -> dict[str, Tensor | float]:
+@dataclass(frozen=True)
+class Unchanged:
+    """What the model does while nobody touches a head."""
+
+    passes: dict[str, HeadPass]  # of the clean texts, by the name of the head
+    output: Tensor  # logits of the clean texts
+    clean_lead: Tensor
+    corrupted_lead: Tensor
+    loss: Tensor
+
+
+def run_unchanged(model: PlantedModel, pairs: Pairs) -> Unchanged:
+    """Runs both texts once, for all methods and all heads."""
+    output, passes = run_planted(model, pairs.clean)
+    corrupted_output, _ = run_planted(model, pairs.corrupted)
+    loss = certain_loss(model, pairs.clean)
+    return Unchanged(passes, output, pairs.lead(output), pairs.lead(corrupted_output), loss)
+
+
+def numbers_of_head(
+    model: PlantedModel, pairs: Pairs, unchanged: Unchanged, name: str
+) -> dict[str, Tensor | float]:
     """Method -> its number for one head."""
     heads = model.layers[0] | model.layers[1]
     head = heads[name]
-    clean_logits, did = run_planted(model, pairs.clean)
-    weights, values, added = did[name].weights, did[name].values, did[name].added
-    corrupted_logits, _ = run_planted(model, pairs.corrupted)
-    patched_logits, _ = run_planted(model, pairs.corrupted, **{name: added})
-    corrupted_lead = pairs.lead(corrupted_logits)
-    restored = pairs.lead(patched_logits) - corrupted_lead
-    lost = pairs.lead(clean_logits) - corrupted_lead
+    weights = unchanged.passes[name].weights
+    values = unchanged.passes[name].values
+    added = unchanged.passes[name].added
+    # Into the corrupted texts goes what the head added to the clean ones.
+    patched_output, _ = run_planted(model, pairs.corrupted, **{name: added})
+    restored = pairs.lead(patched_output) - unchanged.corrupted_lead
+    lost = unchanged.clean_lead - unchanged.corrupted_lead
 
     def loss_with(other: Tensor) -> Tensor:
         """The loss if the head adds this (B, T, d_model)."""
         return certain_loss(model, pairs.clean, **{name: other})
 
-    usual = loss_with(added)
     gate = torch.ones((), dtype=torch.float64, requires_grad=True)
     loss_with(gate * added).backward()
     return {
@@ -73,20 +101,22 @@ def numbers_of_head(model: PlantedModel, pairs: Pairs, name: str) -> dict[str, T
         "K-composition": key_composition(head, heads["induction"]),
         "direct logit attribution": pairs.lead(added @ model.guess),
         "gradient at a gate": gate.grad.abs(),
-        "zero ablation": loss_with(0 * added) - usual,
-        "mean ablation": loss_with(added.mean(dim=0)) - usual,
+        "zero ablation": loss_with(0 * added) - unchanged.loss,
+        "mean ablation": loss_with(added.mean(dim=0)) - unchanged.loss,
         "activation patching": restored / lost,
     }
 
 
 def answers_of_methods(model: PlantedModel, pairs: Pairs) -> dict[str, Tensor]:
     """Method -> its numbers for the heads previous, decoy, induction; and the model's output."""
-    heads = [numbers_of_head(model, pairs, name) for name in ("previous", "decoy", "induction")]
-    found = {}
-    for method in heads[0]:
-        numbers = [float(head[method]) for head in heads]
+    unchanged = run_unchanged(model, pairs)
+    by_method = defaultdict(list)
+    for name in ("previous", "decoy", "induction"):
+        for method, number in numbers_of_head(model, pairs, unchanged, name).items():
+            by_method[method].append(float(number))
+    found = {"the output": unchanged.output}
+    for method, numbers in by_method.items():
         found[method] = torch.tensor(numbers, dtype=torch.float64)
-    found["the output"], _ = run_planted(model, pairs.clean)
     return found
 
 
