@@ -128,9 +128,8 @@ def light_up(axes: np.ndarray, look: Look) -> int:
     return lit
 
 
-def draw_loss(ax: Axes, losses: list[float], step: int) -> None:
-    """The loss up to this step, each the mean of the last ten."""
-    smooth = [fmean(losses[max(end - 10, 0) : end]) for end in range(1, len(losses) + 1)]
+def draw_loss(ax: Axes, smooth: list[float], step: int) -> None:
+    """The loss up to this step."""
     ax.plot(range(1, step + 1), smooth[:step], color=GREY, linewidth=2.5)
     ax.set(ylim=(0, 1.1 * max(smooth)), yticks=[0, 2, 4])
 
@@ -177,6 +176,8 @@ def training_frames(results: Results) -> Film:
     maps = above.subplots(num_layers, num_heads, squeeze=False)
     panels = below.subplots(1, 3, width_ratios=(0.7, 1, 1))
     draw_maps(maps, looks[0], words)
+    losses = results.shown["loss"]
+    means_of_ten = [fmean(losses[max(end - 10, 0) : end]) for end in range(1, len(losses) + 1)]
     images = []
     for number, look in enumerate(looks, 1):
         lit = light_up(maps, look)
@@ -185,7 +186,7 @@ def training_frames(results: Results) -> Film:
             ax.clear()
             ax.set_title(title, color=QUIET, loc="left")
             ax.set(xlim=(0, end), ylim=(0, 1.08), xticks=[0, end // 2, end], yticks=[0, 0.5, 1])
-        draw_loss(panels[0], results.shown["loss"], look.step)
+        draw_loss(panels[0], means_of_ten, look.step)
         draw_scores(panels[1], looks[:number], guesses)
         draw_entropies(panels[2], looks[:number])
         with plt.rc_context({"savefig.dpi": 100}):
