@@ -38,11 +38,23 @@ Measured = Mapping[str, Mapping[int, Numbers]]  # experiment -> seed -> its numb
 # ---- what decides the last digits
 
 
+def vendor_of_processor() -> str:
+    """Returns "GenuineIntel", for example, or where Linux does not tell, the kind of machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("vendor_id"):
+            return line.split(":")[1].strip()
+    return platform.machine()
+
+
 def machine() -> dict[str, str]:
     """Returns the processor, with the instructions that torch uses, and the version of torch."""
     instructions = torch.backends.cpu.get_cpu_capability()
     version = torch.__version__.split("+")[0]
-    return {"processor": f"{platform.machine()} {instructions}", "torch": version}
+    return {"processor": f"{vendor_of_processor()} {instructions}", "torch": version}
 
 
 @cache
@@ -58,7 +70,7 @@ def imported_by(file: Path) -> list[str]:
     return found
 
 
-def code_of(modules: Iterable[str]) -> str:
+def hash_of_files(modules: Iterable[str]) -> str:
     """Returns a hash of all files of this repository that the modules need, themselves included."""
     files, waiting = set(), list(modules)
     while waiting:
@@ -94,10 +106,10 @@ def pieces_of(experiments: Sequence[str], seeds: Iterable[int]) -> list[Piece]:
     Experiments share their models, which are trained again if any file changes that one imports.
     """
     folder = REPLICATIONS / "_".join(machine().values())
-    models = folder / f"models_{code_of(experiments)}"
+    models = folder / f"models_{hash_of_files(experiments)}"
     pieces = []
     for experiment in experiments:
-        own = folder / code_of([experiment])
+        own = folder / hash_of_files([experiment])
         pieces += [Piece(experiment, seed, own / f"seed{seed}", models) for seed in seeds]
     return pieces
 
@@ -132,7 +144,7 @@ def kept_numbers(pieces: Iterable[Piece]) -> Measured:
 # ---- what becomes of it
 
 
-def are_recorded(seeds: Sequence[int]) -> bool:
+def are_the_record(seeds: Sequence[int]) -> bool:
     """Returns whether these seeds are the record. Raises ValueError for a part of its ten."""
     if set(seeds) == set(record.SEEDS):
         return True
@@ -145,10 +157,10 @@ def with_rows(rows: pd.DataFrame, measured: Measured) -> pd.DataFrame:
     """Returns the record with what was measured, in place of what these experiments had."""
     new = []
     for experiment, by_seed in measured.items():
-        where = machine() | {"experiment": experiment, "code": code_of([experiment])}
+        made_by = machine() | {"experiment": experiment, "code": hash_of_files([experiment])}
         for seed, numbers in by_seed.items():
             for name, value in numbers.items():
-                new.append(where | {"number": name, "seed": seed, "value": value})
+                new.append(made_by | {"number": name, "seed": seed, "value": value})
     others = rows[~rows["experiment"].isin(measured)]
     return pd.concat([others, pd.DataFrame(new)]) if len(others) else pd.DataFrame(new)
 
@@ -208,7 +220,7 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
     Raises ValueError for what cannot be measured or judged.
     """
     seeds = cli.seeds(options)
-    recorded = are_recorded(seeds)
+    recorded = are_the_record(seeds)
     pieces = pieces_of(chosen(options.scripts, claims), seeds)
     measure_missing(pieces)
     measured = kept_numbers(pieces)

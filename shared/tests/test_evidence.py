@@ -493,7 +493,7 @@ def test_new_rows_take_the_place_of_what_an_experiment_had():
     measured = {scaling: {100: {"heat": 7}}, WATER: {100: {"heat": 8}}}
     after = replicate.with_rows(before, measured)
     assert after["value"].tolist() == [6, 7, 8]
-    assert after["code"].tolist()[:2] == ["0ld", replicate.code_of([scaling])]
+    assert after["code"].tolist()[:2] == ["0ld", replicate.hash_of_files([scaling])]
     assert not after[record.COLUMNS].isna().any(axis=None)
 
 
