@@ -15,7 +15,6 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from phase1_single_head.models import choose_word, guess_hidden, likeliest
@@ -40,6 +39,7 @@ from shared.visualization_utils import (
     HIDDEN,
     INK,
     QUIET,
+    frame_cell,
     plot_heads,
     readable,
     role_color,
@@ -221,9 +221,7 @@ def grid(found: Results) -> Figure:
 def frame_related(ax: Axes, name: str, words: list[str]) -> None:
     """Frame the cells of the words that a head's role relates, if it is a relation."""
     for query, key in related_pairs(name, words):
-        cell = Rectangle((key, query), 1, 1, fill=False, linewidth=2.5, zorder=4)
-        cell.set_edgecolor(role_color(name))
-        ax.add_patch(cell)
+        frame_cell(ax, query, key, role_color(name))
 
 
 def entropy_bars(found: Results) -> Figure:

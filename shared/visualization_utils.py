@@ -126,6 +126,12 @@ def hatch_cell(ax: Axes, x: float, y: float, width: float = 1, height: float = 1
     ax.add_patch(Rectangle((x, y), width, height, **style))
 
 
+def frame_cell(ax: Axes, row: int, column: int, color: str, *, linewidth: float = 2.5) -> None:
+    """Draw a frame around a cell of a heatmap."""
+    style = {"fill": False, "edgecolor": color, "linewidth": linewidth, "zorder": 4}
+    ax.add_patch(Rectangle((column, row), 1, 1, **style))
+
+
 def _write_in_cell(ax: Axes, row: int, column: int, text: str, shade: Tensor, size: int) -> None:
     """Write in the middle of a cell, white where it is dark; shade: 0 to 1."""
     style = {"ha": "center", "va": "center", "fontsize": size}

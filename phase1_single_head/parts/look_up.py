@@ -8,14 +8,13 @@ weight is right or wrong. Compared with the same model before training, and with
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from phase1_single_head.parts.cross_attention import CrossAttention
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.tasks import NOUNS, Facts, draw_facts, train_lookup
 from shared.toy_language import ADJECTIVES
-from shared.visualization_utils import RED, plot_attention
+from shared.visualization_utils import RED, frame_cell, plot_attention
 
 STEPS = 120
 
@@ -52,7 +51,7 @@ def picture(found: Results) -> Figure:
     fig, ax = plt.subplots(figsize=(7.6, 4.8), layout="constrained")
     plot_attention(weights, questions, fact_labels(facts), mask=mask, ax=ax, annotate=False)
     for row, column in enumerate(facts.aligned[0].tolist()):
-        ax.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=RED, linewidth=2.5))
+        frame_cell(ax, row, column, RED)
     ax.set(xlabel="facts (keys)", ylabel="questions (queries)")
     return fig
 

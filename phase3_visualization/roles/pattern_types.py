@@ -13,7 +13,6 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
@@ -35,7 +34,7 @@ from shared.grammar.roles import (
 from shared.grammar.scores import related_pairs
 from shared.toy_model import weights_of
 from shared.training import Trained
-from shared.visualization_utils import QUIET, plot_attention, readable, role_color
+from shared.visualization_utils import QUIET, frame_cell, plot_attention, readable, role_color
 
 PATTERN_PLACES = {"itself": 0, "previous": -1, "next": 1, "first word": "first"}
 D_K = 64  # of the queries that are made by hand
@@ -199,8 +198,7 @@ def draw_panel(ax: Axes, pattern: Pattern, words: list[str]) -> None:
     ax.set_xticks([])
     color = role_color(pattern.role)
     for query, key in related_pairs(pattern.role, words):
-        frame = Rectangle((key, query), 1, 1, fill=False, edgecolor=color, linewidth=2.5)
-        ax.add_patch(frame)
+        frame_cell(ax, query, key, color)
     ax.set_title(pattern.name, color=readable(color), weight="bold", fontsize=12, pad=18)
     above = {"ha": "center", "va": "bottom", "transform": ax.transAxes}
     ax.text(0.5, 1.03, pattern.origin, fontsize=9, color=QUIET, **above)

@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from phase4_causal.induction.induction_scores import (
@@ -45,7 +44,15 @@ from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import relation_weight
 from shared.toy_language import decode
 from shared.toy_model import ToyTransformer
-from shared.visualization_utils import BLUE, GREY, QUIET, RED, label_ends, plot_attention
+from shared.visualization_utils import (
+    BLUE,
+    GREY,
+    QUIET,
+    RED,
+    frame_cell,
+    label_ends,
+    plot_attention,
+)
 
 LOOK_EVERY = 10  # steps
 GUESS = math.log(SYMBOLS)  # loss of a guess among all words
@@ -249,7 +256,7 @@ def draw_best_head(ax: Axes, model: ToyTransformer, layer: int, head: int) -> No
         framed = before_in_first_copy(tokens)
         ax.set_title("layer 0 looks at the word before (framed)", pad=8)
     for row, column in framed[0].nonzero().tolist():
-        ax.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=RED, linewidth=1.6))
+        frame_cell(ax, row, column, RED, linewidth=1.6)
 
 
 def picture(results: Results) -> Figure:
