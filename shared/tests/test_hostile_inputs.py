@@ -1,8 +1,8 @@
 """What comes from elsewhere and is wrong: sizes without a meaning, files that are damaged, links,
 what never ends.
 
-Each gets one line, and nothing of a reader's is lost. Broken links: test_explorer_page.py; signals:
-test_terminals_and_disks.py; variables of the environment: test_set_up.py.
+Each gets one line, and nothing of a reader's is lost. Broken links: test_explorer_pages.py; signals
+and variables of the environment: test_running.py.
 """
 
 import argparse
