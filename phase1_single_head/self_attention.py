@@ -28,15 +28,15 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     if mask is None:
         return torch.softmax(scores, dim=-1)
-    sees = mask.any(dim=-1, keepdim=True)  # does this query see any key? -> (..., T_q, 1)
+    sees_a_key = mask.any(dim=-1, keepdim=True)  # of each query: (..., T_q, 1)
     # A hidden key gets the score -inf, because e to -inf is 0. But a row of nothing but -inf would
     # become NaN. So a query that sees no key gets scores of 0 first, and weights of 0 in the end.
-    hidden = torch.where(sees, -math.inf, 0.0).to(scores.dtype)
-    scores = torch.where(mask, scores, hidden)
+    hidden_score = torch.where(sees_a_key, -math.inf, 0.0).to(scores.dtype)
+    scores = torch.where(mask, scores, hidden_score)
     weights = torch.softmax(scores, dim=-1)
-    if known_to_hold(sees):  # every query sees a key: there is nothing to set to 0
+    if known_to_hold(sees_a_key):  # the usual case, which saves the multiplication
         return weights
-    return weights * sees
+    return weights * sees_a_key  # True counts as 1, False as 0
 
 
 def scaled_dot_product_attention(
@@ -74,8 +74,8 @@ def scaled_dot_product_attention(
     query = query / math.sqrt(query.size(-1))  # else the scores grow with √d_k
     scores = query @ key.transpose(-2, -1)  # -> (..., T_q, T_k): each query by each key
     weights = masked_softmax(scores, mask)  # each row sums to 1, hidden keys get 0
-    kept = weights if dropout is None else dropout(weights)  # in training some are dropped
-    output = kept @ value  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
+    used = weights if dropout is None else dropout(weights)  # in training some are set to 0
+    output = used @ value  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
     return output.to(dtype), weights.to(dtype)
 
 
@@ -146,11 +146,13 @@ class SelfAttention(nn.Module):
 
 
 def main() -> None:
-    cat, sat, _ = range(3)  # the words are "cat", "sat" and "mat": an animal, a deed, a place
-    # A deed looks for an animal, a place looks for a deed, an animal looks for nothing.
-    query = torch.tensor([[0, 0], [2, 0], [0, 2]]).double()  # looks for: an animal, a deed
-    key = torch.tensor([[2, 0], [0, 2], [0, 0]]).double()  # is found as: an animal, a deed
-    value = torch.eye(3).double()  # each word passes on a number of its own
+    cat, sat = 0, 1  # the rows of three words: "cat" is an animal, "sat" a deed, "mat" a place
+    # A deed looks for an animal, a place looks for a deed, an animal looks for nothing. The first
+    # number of a query says how much the word looks for an animal, the second, for a deed. The
+    # numbers of a key say how much it is one.
+    query = torch.tensor([[0, 0], [2, 0], [0, 2]]).double()
+    key = torch.tensor([[2, 0], [0, 2], [0, 0]]).double()
+    value = torch.eye(3).double()  # each word passes on a vector of its own
     output, weights = scaled_dot_product_attention(query, key, value)
     print("How much cat, sat and mat (rows) take from cat, sat and mat (columns):")
     print(weights.numpy().round(2))

@@ -58,7 +58,7 @@ def keep(scores: Tensor, value: Tensor) -> Kept:
 
 
 def finish(kept: Kept) -> tuple[Tensor, Tensor]:
-    """Returns the output (..., T_q, d_v), 0 where no key was seen, and logsumexp (..., T_q, 1)."""
+    """Returns the output (..., T_q, d_v), 0 where no key was seen, and log2_total (..., T_q, 1)."""
     total = kept.total.clamp(min=1.0)  # it is 1 or more where a key was seen, else 0
     return kept.weighted / total, kept.largest + total.log2()
 
@@ -70,40 +70,47 @@ def flash_by_loops(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = 
     """
     output = query.new_zeros(query.size(0), value.size(1))
     for i in range(query.size(0)):
-        hidden = query.size(0) - 1 - i if causal else 0  # the last query sees all keys
+        num_seen = key.size(0)
+        if causal:  # the last query sees all keys, each query before it one key less
+            num_seen -= query.size(0) - 1 - i
         kept = nothing(query[i], value.size(1))
-        for j in range(key.size(0) - hidden):
+        for j in range(num_seen):
             score = torch.dot(query[i], key[j]) * LOG2_E / math.sqrt(key.size(1))
             kept = merge(kept, Kept(score, torch.ones_like(score), value[j]))
         output[i], _ = finish(kept)
     return output
 
 
-def tiles(
-    t_q: int, t_k: int, causal: bool, size: int
-) -> Iterator[tuple[slice, list[tuple[slice, int]]]]:
-    """Yields rows, and for each tile of keys that they see its columns and its diagonal.
+class Tile(NamedTuple):
+    """Some keys, for some queries that follow each other."""
 
-    Row i of a tile sees its columns up to i + diagonal.
-    """
+    columns: slice  # the keys
+    diagonal: int | None  # row i sees the columns up to i + diagonal; None: it sees them all
+
+
+def strips(t_q: int, t_k: int, causal: bool, size: int) -> Iterator[tuple[slice, list[Tile]]]:
+    """Yields a strip of the table of scores: some rows (queries), and the tiles that they see."""
     shift = t_k - t_q  # query i stands at key i + shift
     for top in range(0, t_q, size):
         bottom = min(top + size, t_q)
         seen = bottom + shift if causal else t_k
-        strip = []
+        tiles = []
         for left in range(0, seen, size):
-            diagonal = top + shift - left if causal else t_k
-            strip.append((slice(left, min(left + size, seen)), diagonal))
-        yield slice(top, bottom), strip
+            right = min(left + size, seen)
+            # A tile left of the first row's own key has no future in it.
+            is_cut = causal and right - 1 > top + shift
+            diagonal = top + shift - left if is_cut else None
+            tiles.append(Tile(slice(left, right), diagonal))
+        yield slice(top, bottom), tiles
 
 
-def tile_scores(query: Tensor, key: Tensor, diagonal: int) -> Tensor:
+def tile_scores(query: Tensor, key: Tensor, diagonal: int | None) -> Tensor:
     """Scores (..., rows, columns) of a tile, -inf for keys after the query.
 
-    query (..., rows, d_k), key (..., columns, d_k); diagonal as tiles gives it.
+    query (..., rows, d_k), key (..., columns, d_k), diagonal: of the Tile.
     """
     scores = query @ key.mT  # (..., rows, d_k) @ (..., d_k, columns) -> (..., rows, columns)
-    if diagonal < key.size(-2) - 1:
+    if diagonal is not None:
         future = scores.new_full(scores.shape[-2:], -math.inf).triu(diagonal + 1)
         # tril_ sets 0, also where NaN was. One call of masked_fill_ takes four times as long.
         scores.tril_(diagonal).add_(future)
@@ -113,50 +120,52 @@ def tile_scores(query: Tensor, key: Tensor, diagonal: int) -> Tensor:
 def attend_in_tiles(
     query: Tensor, key: Tensor, value: Tensor, causal: bool, size: int
 ) -> tuple[Tensor, Tensor]:
-    """Returns output and logsumexp of queries that were divided by √d_k and multiplied by log2(e).
+    """Returns the output, and for each query log2 of the sum of 2^score over its keys.
 
-    Kept(logsumexp, 1, output) is what is kept of these keys, and can be merged with others.
+    The queries were divided by √d_k and multiplied by log2(e). With that sum, the weights of a tile
+    can be made again: 2^(score - log2_total).
     """
     lengths = query.shape[:-1]
     output = query.new_empty(*lengths, value.size(-1))
-    logsumexp = query.new_empty(*lengths, 1)
-    for rows, strip in tiles(query.size(-2), key.size(-2), causal, size):
+    log2_total = query.new_empty(*lengths, 1)
+    for rows, tiles in strips(query.size(-2), key.size(-2), causal, size):
         q = query[..., rows, :]
         kept = nothing(q, value.size(-1))
-        for columns, diagonal in strip:
+        for columns, diagonal in tiles:
             k = key[..., columns, :]
             v = value[..., columns, :]
             # The scores get no name, so the next tile takes their memory, which is in the cache.
             kept = merge(kept, keep(tile_scores(q, k, diagonal), v))
-        output[..., rows, :], logsumexp[..., rows, :] = finish(kept)
-    return output, logsumexp
+        output[..., rows, :], log2_total[..., rows, :] = finish(kept)
+    return output, log2_total
 
 
 def gradients(saved: Sequence[Tensor], d_output: Tensor, causal: bool, size: int) -> list[Tensor]:
     """Returns the gradients of query, key and value, by way of these keys.
 
-    saved: query, key and value as attend_in_tiles takes them, output and logsumexp of all keys.
+    saved: query, key and value as attend_in_tiles takes them, output and log2_total of all keys.
     """
-    query, key, value, output, logsumexp = saved
+    query, key, value, output, log2_total = saved
     d_query = torch.zeros_like(query)
     d_key = torch.zeros_like(key)
     d_value = torch.zeros_like(value)
-    for rows, strip in tiles(query.size(-2), key.size(-2), causal, size):
+    for rows, tiles in strips(query.size(-2), key.size(-2), causal, size):
         q = query[..., rows, :]
         d_o = d_output[..., rows, :]
         # The sum of each weight times its gradient, over all keys of a row.
         row_sums = (d_o * output[..., rows, :]).sum(dim=-1, keepdim=True)
-        for columns, diagonal in strip:
+        for columns, diagonal in tiles:
             k = key[..., columns, :]
             v = value[..., columns, :]
-            weights = tile_scores(q, k, diagonal)
-            weights.sub_(logsumexp[..., rows, :]).exp2_()
-            d_scores = d_o @ v.mT
-            d_scores.sub_(row_sums).mul_(weights)  # softmax's derivative
+            scores = tile_scores(q, k, diagonal)
+            weights = scores.sub_(log2_total[..., rows, :]).exp2_()
             d_value[..., columns, :] += weights.mT @ d_o
+            d_weights = d_o @ v.mT
+            d_scores = d_weights.sub_(row_sums).mul_(weights)  # softmax's derivative
             d_query[..., rows, :] += d_scores @ k
             d_key[..., columns, :] += d_scores.mT @ q
-    # The derivative of 2^x is 2^x / log2(e).
+    # d_scores belong to softmax's own scores. Ours are LOG2_E times these, so the gradients of what
+    # they are made of are smaller by it. Values have no part in the scores.
     return [d_query.div_(LOG2_E), d_key.div_(LOG2_E), d_value]
 
 
@@ -165,8 +174,8 @@ class FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query: Tensor, key: Tensor, value: Tensor, causal: bool, size: int) -> Tensor:
-        output, logsumexp = attend_in_tiles(query, key, value, causal, size)
-        ctx.save_for_backward(query, key, value, output, logsumexp)
+        output, log2_total = attend_in_tiles(query, key, value, causal, size)
+        ctx.save_for_backward(query, key, value, output, log2_total)
         ctx.tiling = causal, size
         return output
 

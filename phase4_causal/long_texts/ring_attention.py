@@ -92,10 +92,12 @@ class RingAttention(torch.autograd.Function):
         for owner, k, v in ring.visits(key, value):
             if owner <= ring.rank or not causal:  # else these keys come after all our queries
                 own = causal and owner == ring.rank
-                output, logsumexp = attend_in_tiles(query, k, v, own, TILE)
-                kept = merge(kept, Kept(logsumexp, torch.ones_like(logsumexp), output))
-        output, logsumexp = finish(kept)
-        ctx.save_for_backward(query, key, value, output, logsumexp)
+                output, log2_total = attend_in_tiles(query, k, v, own, TILE)
+                # A slice counts as one key: its output, with its log2_total as score.
+                slice_kept = Kept(log2_total, torch.ones_like(log2_total), output)
+                kept = merge(kept, slice_kept)
+        output, log2_total = finish(kept)
+        ctx.save_for_backward(query, key, value, output, log2_total)
         ctx.causal = causal
         ctx.ring = ring
         return output

@@ -29,17 +29,23 @@ from shared.toy_model import ToyTransformer
 class Request(Text):
     """A text that is to be written until <end>, or until it has `limit` words.
 
-    tokens: <start>, the prompt, and what has been written behind it.
+    tokens: <start>, the prompt, and what has been written behind it. limit: counts the words of the
+    prompt, but not <start>.
     """
 
     limit: int = MAX_LENGTH
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has as many words as it may have."""
+        return len(self.tokens) - 1 >= self.limit  # without <start>
 
 
 class Engine:
     """Writes as `generate` does, with a causal model of MultiHeadAttention.
 
     running: the requests that have blocks, the newest last. waiting: the others, the next to be let
-    in first.
+    in first. share: texts that begin alike read the same blocks.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class Engine:
         embedding = model.embedding.weight.detach()
         d_k = embedding.size(1) // num_heads
         self.model = model
+        # like: the cache has the dtype and the device of the model.
         self.cache = PagedCache(
             num_layers, num_blocks, num_heads, block_size, d_k, like=embedding, share=share
         )
@@ -66,15 +73,16 @@ class Engine:
         for part in prompt:
             words += tokenize(part)
         positions = len(self.model.positions)
-        places = len(self.cache.readers) * self.cache.block_size
+        room = len(self.cache.readers) * self.cache.block_size  # words in all blocks
+        # The last word is only written, never read, so <start> and limit words need `limit` places.
         if limit not in range(len(words) + 1, positions + 1):
             raise ValueError(
                 f"limit must be a whole number of words, above the {len(words)} of the prompt, "
                 f"at most the {positions} positions of the model: got {limit}"
             )
-        if limit > places:
+        if limit > room:
             raise ValueError(
-                f"limit must be at most the {places} places of all blocks: got {limit}; "
+                f"limit must be at most the {room} places of all blocks: got {limit}; "
                 "make more blocks"
             )
         request = Request([START_ID, *encode(words)], limit=limit)
@@ -93,20 +101,35 @@ class Engine:
         wait.
         """
         for request in list(self.running):
-            while request in self.running and not self.cache.take(request):
-                newest = self.running.pop()
-                self.cache.give_back(newest)
-                self.waiting.appendleft(newest)
-        while self.waiting and self.cache.take(self.waiting[0]):
-            self.running.append(self.waiting.popleft())
-        words = self.next_words()
-        for request, word in zip(list(self.running), words, strict=True):
+            self.make_room_for(request)
+        self.let_in()
+        served = list(self.running)
+        for request, word in zip(served, self.next_words(), strict=True):
             request.stored = len(request.tokens)
             if word != END_ID:
                 request.tokens.append(word)
-            if word == END_ID or len(request.tokens) > request.limit:
+            if word == END_ID or request.is_full:
                 self.running.remove(request)
                 self.cache.give_back(request)
+
+    def make_room_for(self, request: Request) -> None:
+        """Get a running text blocks for all its words; while none is free, the newest text waits.
+
+        That text may be this one, and may have begun to wait for an older one already.
+        """
+        while request in self.running:
+            if self.cache.take(request):
+                return
+            newest = self.running.pop()
+            self.cache.give_back(newest)
+            self.waiting.appendleft(newest)
+
+    def let_in(self) -> None:
+        """Let texts in, in their order, until the next one finds too few free blocks."""
+        while self.waiting:
+            if not self.cache.take(self.waiting[0]):
+                return
+            self.running.append(self.waiting.popleft())
 
     @torch.no_grad()
     def next_words(self) -> list[int]:
@@ -117,26 +140,27 @@ class Engine:
         model, texts = self.model, self.running
         if not texts:
             return []
-        tokens, places = [], []
-        newest = []  # where the last word of each text stands in the row: it predicts the next one
+        tokens, positions = [], []  # of the new words; positions are those in their own texts
+        last_in_row = []  # where the last word of each text stands in the row
         for text in texts:
             tokens += text.tokens[text.stored :]
-            places += text.new
-            newest.append(len(tokens) - 1)
-        words = torch.tensor(tokens, device=model.positions.device)
-        x = model.embedding(words) + model.positions[places]  # (N,) -> (N, d_model)
+            positions += text.new
+            last_in_row.append(len(tokens) - 1)
+        row = torch.tensor(tokens, device=model.positions.device)
+        x = model.embedding(row) + model.positions[positions]  # (N,) -> (N, d_model)
         for layer, block in enumerate(model.blocks):
             attention = block.attention
-            heads = (attention.num_heads, -1)
+            by_head = (attention.num_heads, -1)
             normed = block.attention_norm(x)
-            query = attention.w_q(normed).unflatten(1, heads)  # (N, d_model) -> (N, H, d_k)
-            key = attention.w_k(normed).unflatten(1, heads)
-            value = attention.w_v(normed).unflatten(1, heads)
+            query = attention.w_q(normed).unflatten(1, by_head)  # (N, d_model) -> (N, H, d_k)
+            key = attention.w_k(normed).unflatten(1, by_head)
+            value = attention.w_v(normed).unflatten(1, by_head)
             self.cache.store(layer, key, value, texts)
             output = paged_attention(query, self.cache, layer, texts)
             x = x + attention.w_o(output.flatten(1))  # (N, H, d_k) -> (N, d_model)
             x = x + block.feed_forward(block.feed_forward_norm(x))
-        last = model.output_norm(x[newest])  # (N, d_model) -> (number of texts, d_model)
+        # The last word of a text predicts its next one: (N, d_model) -> (number of texts, d_model).
+        last = model.output_norm(x[last_in_row])
         logits = last @ model.embedding.weight.T + model.output_bias
         return logits.argmax(dim=-1).tolist()
 
