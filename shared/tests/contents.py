@@ -34,12 +34,13 @@ def pytest_pycollect_makeitem(collector, name, obj):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """All tests of pages run in one process: they share a Chromium, and a page slow to make."""
+    """The tests of pages run in two processes: each has a Chromium, and a page slow to make."""
     for item in items:
         if "browser" in item.fixturenames:
             item.add_marker("browser")
         if {"browser", "explorer_data"} & {*item.fixturenames}:
-            item.add_marker(pytest.mark.xdist_group("pages"))
+            live = item.path.stem == "test_explorer_pages"  # about half of the time
+            item.add_marker(pytest.mark.xdist_group("live page" if live else "pages"))
 
 
 def pytest_terminal_summary(terminalreporter):
