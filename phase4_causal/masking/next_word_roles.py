@@ -17,7 +17,7 @@ from torch import Tensor
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import patterns_of
 from shared import training
-from shared.grammar.roles import MARGIN, NO_NAME, UNTRAINED, halves, needed_beside_others
+from shared.grammar.roles import MARGIN, NO_NAME, UNTRAINED_MODELS, halves, needed_beside_others
 from shared.grammar.scores import (
     attended_word,
     best_fixed_offset,
@@ -108,7 +108,7 @@ def followed(
 def on_both_halves(trained: Trained) -> Asked:
     """What heads follow on the half of the sentences that names them, and on the other half."""
     blanks = []
-    for i in range(UNTRAINED):
+    for i in range(UNTRAINED_MODELS):
         recipe = replace(trained.recipe, seed=trained.recipe.seed + i)
         blanks.append(training.untrained(recipe, CausalSelfAttention))
     for_naming, for_scoring = halves()

@@ -29,7 +29,7 @@ from phase4_causal.models import CAUSAL_RECIPE, largest_leak, patterns_of, with_
 from shared import training
 from shared.attention_utils import causal_mask, document_mask, padding_mask
 from shared.grammar.best_reader import next_word_floor
-from shared.grammar.roles import MARGIN, NO_NAME, TWICE
+from shared.grammar.roles import MARGIN, NO_NAME, TIMES_THE_OTHERS
 from shared.grammar.scores import with_relations
 from shared.head_statistics import even_weights, layer_statistics
 from shared.tests.helpers import near
@@ -312,7 +312,10 @@ def test_how_often_heads_follow_a_relation_is_what_a_loop_counts(name, relation,
     for head in heads:
         right, others, offset = shares_by_loops(trained.model, head, relation, first_asks)
         near(followed.found[head], right)
-        near(followed.needed[head], max(by_chance + MARGIN, offset + MARGIN, TWICE * others))
+        near(
+            followed.needed[head],
+            max(by_chance + MARGIN, offset + MARGIN, TIMES_THE_OTHERS * others),
+        )
 
 
 DETERMINER, SUBJECT, _ = next_word_roles.PAST_RELATIONS

@@ -56,11 +56,12 @@ from shared.toy_language import Sentence
 from shared.toy_model import MakeAttention
 from shared.training import Recipe, Trained, attention_on
 
-POSITIONAL, MARGIN = 0.90, 0.10  # Voita et al. 2019
+NEEDED_AT_A_POSITION = 0.90  # of the rows have their largest weight there (Voita et al. 2019)
+MARGIN = 0.10  # above what a head reaches that learned nothing (Voita et al. 2019)
 FIXED_OFFSETS = range(-5, 6)  # the offsets that are tried
-UNTRAINED = 3  # models of the control
-TWICE = 2  # the related words find their word so many times as often as the others
-MOST = 0.50  # of the other words look at the word of a column
+UNTRAINED_MODELS = 3  # that a head is compared with
+TIMES_THE_OTHERS = 2  # so much more often than other words do the related ones look at their word
+NEEDED_IN_A_COLUMN = 0.50  # of the other words look at the word of a column
 NO_NAME = "no name"
 RULE_KINDS = ("position", "relation", "column")  # in this order they are tried
 
@@ -93,7 +94,8 @@ class Scores:
     @property
     def heads(self) -> list[tuple[int, int]]:
         """(layer, head) of all heads."""
-        num_layers, num_heads = self.place[0].shape
+        itself = 0  # the place: any other would do
+        num_layers, num_heads = self.place[itself].shape
         return list(itertools.product(range(num_layers), range(num_heads)))
 
 
@@ -111,7 +113,7 @@ class Baselines:
 
     def needed_for_position(self, place: Place) -> float:
         """How often the largest weight must lie there."""
-        return max(POSITIONAL, self.untrained[place] + MARGIN)
+        return max(NEEDED_AT_A_POSITION, self.untrained[place] + MARGIN)
 
     def needed_for_relation(self, key: Key) -> float:
         """How often the related words must find their gold word, whatever the others do."""
@@ -119,7 +121,7 @@ class Baselines:
 
     def needed_for_column(self, name: str) -> float:
         """How often the other words must look at the word of the column."""
-        return max(MOST, self.untrained[name] + MARGIN)
+        return max(NEEDED_IN_A_COLUMN, self.untrained[name] + MARGIN)
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,10 @@ class Half:
 
 @dataclass(frozen=True)
 class Halves:
-    """A head gets its name on one half of the held-out sentences if the other half agrees."""
+    """A head gets its name on one half of the held-out sentences, if the other half agrees.
+
+    The scores that are shown are those of the other, the scoring half, where nothing was chosen.
+    """
 
     naming: Half
     scoring: Half
@@ -143,9 +148,9 @@ def golds(sentences: list[Sentence], objective: str = "masked word") -> dict[Key
 
     A model of next words reads <start> before its sentences, so T is larger by one.
     """
-    start = int(objective != "masked word")
+    words_before = 0 if objective == "masked word" else 1  # <start>
     longest = max(len(sentence.words) for sentence in sentences)
-    return gold_matrices(sentences, start + longest, start)
+    return gold_matrices(sentences, words_before + longest, words_before)
 
 
 def attention_asked(trained: Trained, sentences: list[Sentence]) -> tuple[list[Tensor], Tensor]:
@@ -182,16 +187,16 @@ def place_shares(weights: Tensor, mask: Tensor) -> dict[Place, Tensor]:
 
 
 def halves() -> tuple[list[Sentence], list[Sentence]]:
-    """The held-out sentences that name heads, and those that must agree."""
-    held_out = training.corpus()[1]
-    return held_out[::2], held_out[1::2]
+    """The naming and the scoring half of the held-out sentences: every other one is in each."""
+    _, held_out = training.corpus()
+    return held_out[0::2], held_out[1::2]
 
 
 @cache
 def baselines(recipe: Recipe, make_attention: MakeAttention) -> list[Baselines]:
     """The baselines of a model on the half that names heads, and on the half that must agree."""
     blanks = []
-    for i in range(UNTRAINED):
+    for i in range(UNTRAINED_MODELS):
         blanks.append(training.untrained(replace(recipe, seed=recipe.seed + i), make_attention))
     return [baselines_on(sentences, blanks) for sentences in halves()]
 
@@ -220,10 +225,10 @@ def best_head(shares: list[Tensor]) -> float:
 
 def halves_of(trained: Trained, make_attention: MakeAttention) -> Halves:
     """Scores and baselines of a model on both halves of the held-out sentences."""
-    names, agrees = halves()
-    for_naming, for_scoring = baselines(trained.recipe, make_attention)
-    naming = Half(scores_of(trained, names), for_naming)
-    scoring = Half(scores_of(trained, agrees), for_scoring)
+    naming_sentences, scoring_sentences = halves()
+    naming_baselines, scoring_baselines = baselines(trained.recipe, make_attention)
+    naming = Half(scores_of(trained, naming_sentences), naming_baselines)
+    scoring = Half(scores_of(trained, scoring_sentences), scoring_baselines)
     return Halves(naming, scoring)
 
 
@@ -263,7 +268,7 @@ class Tried:
     @property
     def worse(self) -> Rule:
         """The rule on the half where the head does worse."""
-        return self.naming if self.naming.margin <= self.scoring.margin else self.scoring
+        return min(self.naming, self.scoring, key=lambda rule: rule.margin)
 
     @property
     def passed(self) -> bool:
@@ -272,17 +277,20 @@ class Tried:
 
 
 def needed_beside_others(least: float, others: Tensor) -> Tensor:
-    """How often related words must find their word, of each head: TWICE as often as the others.
+    """How often the related words must find their word, of each head: (L, H).
 
-    least: how often at least, by the baselines. others: the share of the other words that look at
-    the same word, (L, H), NaN if there are none.
+    That is twice as often as the other words look there, and at least as often as the baselines
+    ask. least: what the baselines ask. others: the share of the other words that look at the same
+    word, (L, H), NaN if there are no other words.
     """
-    return (TWICE * others).nan_to_num().clamp(min=least)
+    needed = TIMES_THE_OTHERS * others.nan_to_num(0.0)
+    return needed.clamp(min=least)
 
 
 def rules_of(half: Half, layer: int, head: int) -> list[Rule]:
     """How often this head follows each rule on one half of the sentences, and how often it must."""
-    scores, base, at = half.scores, half.baselines, (layer, head)
+    scores, base = half.scores, half.baselines
+    at = layer, head
     rules = []
     for place, share in scores.place.items():
         needed = base.needed_for_position(place)
@@ -301,16 +309,16 @@ def rules_tried(halves: Halves, layer: int, head: int) -> list[Tried]:
     """All rules on both halves, for one head."""
     naming = rules_of(halves.naming, layer, head)
     scoring = rules_of(halves.scoring, layer, head)
-    return [Tried(first, second) for first, second in zip(naming, scoring, strict=True)]
+    return [Tried(*both) for both in zip(naming, scoring, strict=True)]
 
 
 def role_name(halves: Halves, layer: int, head: int) -> str:
     """The role of a head, or "no name" if it passes no rule on both halves."""
-    tried = rules_tried(halves, layer, head)
+    all_tried = rules_tried(halves, layer, head)
     for kind in RULE_KINDS:
-        passed = [rule for rule in tried if rule.kind == kind and rule.passed]
+        passed = [tried for tried in all_tried if tried.kind == kind and tried.passed]
         if passed:
-            return max(passed, key=lambda rule: rule.naming.margin).name
+            return max(passed, key=lambda tried: tried.naming.margin).name
     return NO_NAME
 
 
@@ -319,7 +327,7 @@ def nearest_rule(halves: Halves, layer: int, head: int) -> Rule:
 
     The rule has the numbers of the half where the head does worse.
     """
-    worse = [rule.worse for rule in rules_tried(halves, layer, head)]
+    worse = [tried.worse for tried in rules_tried(halves, layer, head)]
     role = role_name(halves, layer, head)
     if role == NO_NAME:
         return max(worse, key=lambda rule: rule.margin)
@@ -328,11 +336,10 @@ def nearest_rule(halves: Halves, layer: int, head: int) -> Rule:
 
 def names_of(halves: Halves) -> list[list[str]]:
     """[layer][head] -> the name of each head, by the rules above."""
-    num_layers, num_heads = halves.naming.scores.place[0].shape
-    names = []
-    for layer in range(num_layers):
-        names.append([role_name(halves, layer, head) for head in range(num_heads)])
-    return names
+    names: dict[int, list[str]] = {}
+    for layer, head in halves.naming.scores.heads:
+        names.setdefault(layer, []).append(role_name(halves, layer, head))
+    return list(names.values())
 
 
 def head_names(trained: Trained, make_attention: MakeAttention) -> list[list[str]]:

@@ -75,7 +75,7 @@ def quick_training(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "QUICK_STEPS", 8)
         patch.setattr("phase1_single_head.before.bottleneck.NUM_TEST", 30)
-        patch.setattr("shared.grammar.roles.UNTRAINED", 1)
+        patch.setattr("shared.grammar.roles.UNTRAINED_MODELS", 1)
         patch.setattr(paths, "CHECKPOINTS", folder)
         yield folder
     checkpoints._trained_here.clear()
