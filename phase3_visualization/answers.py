@@ -5,6 +5,8 @@ the usual mistakes, edits of its text: see shared/exercise_checker/exercise.py. 
 file that lessons tell you to change: see phase1_single_head/answers.py.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -166,19 +168,24 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
 def rollout_cases() -> list[Case]:
     """L, H and T differ in each."""
     cases = []
-    for shape in ((2, 3, 5, 5), (3, 2, 7, 7), (1, 5, 3, 3)):
-        (scores,) = draw(shape)
-        cases.append(Case(f"{shape[0]} layers, {shape[1]} heads", ((3 * scores).softmax(dim=-1),)))
+    for layers, heads, length in ((2, 3, 5), (3, 2, 7), (1, 5, 3)):
+        scores, by_head, kept = draw(
+            (layers, heads, length, length), (layers, heads), (layers, length)
+        )
+        inputs = ((3 * scores).softmax(dim=-1), (3 * by_head).softmax(dim=-1), (2 * kept).sigmoid())
+        cases.append(Case(f"{layers} layers, {heads} heads", inputs))
     return cases
 
 
 @exercise("rollout", rollout_cases)
-def attention_rollout(weights: Tensor) -> Tensor:
+def measured_rollout(weights: Tensor, by_head: Tensor, kept: Tensor) -> Tensor:
     """
-    A layer is one matrix: half what was there, half what the heads bring. Multiply all of them.
+    A layer is one matrix: what each row keeps of itself, plus what the heads bring. Multiply all of
+    them.
 
-    layers    the mean of the heads                                 (L, H, T, T) -> (L, T, T)
-    step      for one layer: half of it plus half of the identity   (T, T), rows sum to 1
+    heads     of one layer, each times its by_head, added up          (H, T, T) -> (T, T)
+    own       kept of one layer as a column: it belongs to the rows   (T,) -> (T, 1)
+    step      own times the identity plus (1 - own) times heads       (T, T), rows sum to 1
     rollout   the identity at first; then, layer by layer, step @ rollout, the later layer on the
               left
 
@@ -187,26 +194,34 @@ def attention_rollout(weights: Tensor) -> Tensor:
     for l in range(L):
         for i in range(T):
             for j in range(T):
-                step[i, j] = 0.5 * sum(weights[l, h, i, j] for h in range(H)) / H + 0.5 * (i == j)
+                heads = sum(by_head[l, h] * weights[l, h, i, j] for h in range(H))
+                step[i, j] = (1 - kept[l, i]) * heads + kept[l, i] * (i == j)
         before = rollout.clone()
         for i in range(T):
             for j in range(T):
                 rollout[i, j] = sum(step[i, k] * before[k, j] for k in range(T))
 
-    residual missing: half of each position is what it was; without it all rows soon look alike
-        (layer + identity) / 2 => layer
+    residual missing: a position keeps a share of what it was; without it all rows soon look alike
+        own * identity + (1 - own) * heads => heads
+    half kept everywhere: how much a position keeps was measured: kept[l, i] in place of one half
+        own = own_share[:, None] => own = torch.tensor(0.5)
+    kept on the keys: what a position keeps belongs to its row, the query: kept[l][:, None]
+        own = own_share[:, None] => own = own_share
+    rows not renormalised: a position that keeps some of itself takes only the rest, 1 - kept
+        (1 - own) * heads => heads
     product in the wrong order: the later layer stands on the left: step @ before
-        (layer + identity) / 2 @ rollout => rollout @ ((layer + identity) / 2)
-    rows not renormalised: with the residual added, rows sum to 2: halve them
-        (layer + identity) / 2 => (layer + identity)
-        (layer + identity) / 2 => (layer + identity / 2)
-    heads added up: take the mean of the heads; a sum outweighs the residual connection
-        weights.mean(dim=1) => weights.sum(dim=1)
+        step @ rollout => rollout @ step
+    all heads alike: each head counts by_head[l, h], which need not be 1 / H
+        (shares[:, None, None] * layer).sum(dim=0) => layer.mean(dim=0)
+        (shares[:, None, None] * layer).sum(dim=0) => layer.sum(dim=0)
     """
     identity = torch.eye(weights.size(-1), dtype=weights.dtype)
     rollout = identity
-    for layer in weights.mean(dim=1):  # (L, H, T, T) -> (L, T, T)
-        rollout = (layer + identity) / 2 @ rollout
+    for layer, shares, own_share in zip(weights, by_head, kept, strict=True):
+        heads = (shares[:, None, None] * layer).sum(dim=0)  # (H, T, T) -> (T, T)
+        own = own_share[:, None]  # (T,) -> (T, 1)
+        step = own * identity + (1 - own) * heads
+        rollout = step @ rollout
     return rollout
 
 
@@ -271,7 +286,122 @@ def patch_head(
     return output, (lead - corrupted_lead) / (clean_lead - corrupted_lead)
 
 
-EXERCISES = (head_entropy, role_score, attention_rollout, patch_head)
+def attribution_cases() -> list[Case]:
+    """H = 3, T = 5, d_v = 7, d_model = 11, V = 13; no mean is near 0."""
+    heads, w_o, stream, unembedding = draw((3, 5, 7), (21, 11), (5, 11), (11, 13))
+    right = torch.tensor([2, 0, 12, 7, 2])
+    return [Case("", (heads, w_o + 0.3, 3 * stream + 1, unembedding + 0.2, right))]
+
+
+@exercise("shares", attribution_cases)
+def direct_logit_attribution(
+    heads: Tensor, w_o: Tensor, stream: Tensor, unembedding: Tensor, right: Tensor
+) -> Tensor:
+    """
+    What is added to a sum can be read alone, if what is done to the sum is done to each part of it.
+
+    added     each head times its own rows of w_o    (H, T, d_v) @ (H, d_v, d_model)
+    centred   added less its mean over d_model       (H, T, d_model)
+    spread    the standard deviation of the stream   (T, 1)
+    logits    centred / spread, times unembedding    (H, T, V)
+    shares    the logit of the right word less the mean of all V, then the mean over positions  (H,)
+
+    for h in range(H):
+        shares[h] = 0
+        for t in range(T):
+            mean = sum(stream[t]) / d_model
+            spread = sqrt(sum((number - mean) ** 2 for number in stream[t]) / d_model)
+            added = heads[h, t] @ w_o[h * d_v : (h + 1) * d_v]                  # d_model numbers
+            logits = (added - sum(added) / d_model) / spread @ unembedding      # V numbers
+            shares[h] += (logits[right[t]] - sum(logits) / V) / T
+
+    each head divided by its own deviation: in the model the whole stream was divided by one number,
+    so a head that adds little counts little
+        stream.std => added.std
+    no division: the last norm divides by the deviation of the stream, at each position by its own
+        centred / spread => centred
+    mean of the head left in: the last norm takes the mean off the stream, so off each part of it
+        centred / spread => added / spread
+    another standard deviation: it is the root of the mean of the squared differences: divide by
+    d_model, not by d_model - 1
+        correction=0 => correction=1
+    all words raised: a head that raises every logit says nothing: take the mean of the logits off
+        - logits.mean(dim=-1) =>
+    probabilities, not logits: shares of logits add up over the heads; what softmax makes of them
+    does not
+        logits[:, places, right] - logits.mean(dim=-1) => logits.softmax(dim=-1)[:, places, right]
+        logits[:, places, right] - logits.mean(dim=-1) => logits.log_softmax(dim=-1)[:, places,
+        right]
+    every H-th row of w_o: the d_v rows of a head stand together, from h * d_v on
+        w_o.unflatten(0, (len(heads), -1)) => w_o.unflatten(0, (-1, len(heads))).transpose(0, 1)
+    """
+    added = heads @ w_o.unflatten(0, (len(heads), -1))  # (H, T, d_v) -> (H, T, d_model)
+    centred = added - added.mean(dim=-1, keepdim=True)
+    spread = stream.std(dim=-1, correction=0)[..., None]  # (T, d_model) -> (T, 1)
+    logits = centred / spread @ unembedding  # (H, T, d_model) @ (d_model, V) -> (H, T, V)
+    places = torch.arange(len(right))
+    shares = logits[:, places, right] - logits.mean(dim=-1)  # -> (H, T)
+    return shares.mean(dim=-1)
+
+
+def composition_cases() -> list[Case]:
+    """T = 5, d_model = 11, d_v = 3, d_k = 7."""
+    scores, *matrices = draw((5, 5), (11, 3), (3, 11), (11, 7), (11, 7))
+    (x,) = draw((5, 11), seed=1)
+    return [Case("", (x, (3 * scores).softmax(dim=-1), *matrices))]
+
+
+def scores_between(asks: Tensor, answers: Tensor, w_q: Tensor, w_k: Tensor) -> Tensor:
+    """Two streams (T, d_model), of which queries and keys are made -> (T, T)."""
+    return asks @ w_q @ (answers @ w_k).T / math.sqrt(w_k.size(-1))
+
+
+@exercise("by_keys, by_queries", composition_cases)
+def composed_scores(
+    x: Tensor, weights: Tensor, w_v: Tensor, w_o: Tensor, w_q: Tensor, w_k: Tensor
+) -> tuple[Tensor, Tensor]:
+    """
+    What the lower head wrote is a stream of vectors like x. Scores can be made of any two streams.
+
+    written      the values of x, weighed, times w_o                            (T, d_model)
+    by_keys      x times w_q; written times w_k, transposed; divided by √d_k    (T, T)
+    by_queries   written times w_q; x times w_k, transposed; divided by √d_k    (T, T)
+
+    for i in range(T):
+        written[i] = sum(weights[i, j] * x[j] for j in range(T)) @ w_v @ w_o
+    for i in range(T):
+        for j in range(T):
+            by_keys[i, j] = (x[i] @ w_q) @ (written[j] @ w_k) / sqrt(d_k)
+            by_queries[i, j] = (written[i] @ w_q) @ (x[j] @ w_k) / sqrt(d_k)
+
+    pattern left out: the lower head writes at a place what it found at others: weights @ values
+        weights @ x @ w_v => x @ w_v
+    pattern transposed: rows of weights are queries: place i gets the values weighed by row i
+        weights @ x @ w_v => weights.T @ x @ w_v
+    x counted as well: these parts ask only what was written, without the x to which it is added
+        weights @ x @ w_v @ w_o => x + weights @ x @ w_v @ w_o
+    written on both sides: that is the fourth part: the other side of each is made of x alone
+        scores_between(x, written, w_q, w_k) => scores_between(written, written, w_q, w_k)
+        scores_between(x, written, w_q, w_k), scores_between(written, x, w_q, w_k) =>
+        scores_between(written, written, w_q, w_k), scores_between(written, written, w_q, w_k)
+    not divided by √d_k: the dot products are too large by that factor
+        / math.sqrt(w_k.size(-1)) =>
+    K Qᵀ instead of Q Kᵀ: rows belong to queries, columns to keys
+        asks @ w_q @ (answers @ w_k).T => answers @ w_k @ (asks @ w_q).T
+    """
+    written = weights @ x @ w_v @ w_o  # (T, T) @ (T, d_model) -> (T, d_v) -> (T, d_model)
+    return scores_between(x, written, w_q, w_k), scores_between(written, x, w_q, w_k)
+
+
+EXERCISES = (
+    head_entropy,
+    role_score,
+    measured_rollout,
+    patch_head,
+    direct_logit_attribution,
+    composed_scores,
+)
 AFTERWARDS = """\
 You can now say in numbers what a picture of a head only suggests: how sharp it is, what it follows,
-what it carries. Next is phase4_causal/README.md, about models that write."""
+what it carries, what it says, and who reads it. Next is phase4_causal/README.md, about models that
+write."""

@@ -3,7 +3,8 @@
     python phase3_visualization/exercises.py --help      says how; answers.py has spoilers
 
 B batch, N sentences, L layers, H heads, T length. Rows of weights are queries and sum to 1, columns
-are keys. Do not import attention_utils, grammar/scores and patching: the answers are there.
+are keys. Do not import attention_utils, grammar/scores, patching and logit_lens: the answers
+are there.
 """
 
 from torch import Tensor
@@ -47,16 +48,21 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     raise NotImplementedError
 
 
-def attention_rollout(weights: Tensor) -> Tensor:
-    """Exercise 3: how much of each word is where after all layers (Abnar & Zuidema 2020)?
-    Lesson: 5. The word that mattered · medium · 40 min
+def measured_rollout(weights: Tensor, by_head: Tensor, kept: Tensor) -> Tensor:
+    """Exercise 3: rollout again, but heads and the words themselves count as much as was measured.
+    Lesson: 5. The word that mattered · medium · 45 min
 
     weights   (L, H, T, T)          float64, of L layers, the first one first
+    by_head   (L, H)                how much of what a layer takes in comes through each head; 1 in
+                                    all
+    kept      (L, T)                how much each position keeps of what it was, from 0 to 1
     ->        (T, T)                rows sum to 1
 
-    In each layer, position i keeps half of what it was (the residual connection) and takes the
-    other half from all positions, as the mean of the heads weighs them. Row i of the result: how
-    much of each input word is in position i when all layers have done so, one after the other.
+    In the rollout of the lesson all heads count alike, and every position keeps half. In BERT it
+    keeps far more, as one sees when lengths are measured (Kobayashi et al. 2021). So here position
+    i keeps the share kept[l, i] in layer l. The rest it takes from all positions, as the heads
+    weigh them, and head h counts by_head[l, h]. Row i of the result: how much of each input word is
+    in position i when all layers have done so, one after the other.
     """
     raise NotImplementedError
 
@@ -81,6 +87,49 @@ def patch_head(
     positions. restored: how much of the right answer is back, (lead - corrupted lead) / (clean lead
     - corrupted lead), of leads that are means over the texts. 1: the head carries all that the
     answer needs. 0: it carries nothing of it.
+    """
+    raise NotImplementedError
+
+
+def direct_logit_attribution(
+    heads: Tensor, w_o: Tensor, stream: Tensor, unembedding: Tensor, right: Tensor
+) -> Tensor:
+    """Exercise 5: what does each head add to the logit of the right word (Elhage et al. 2021)?
+    Lesson: circuits/README.md · hard · 60 min
+
+    heads         (H, T, d_v)       what a layer's heads gave at T positions: weights times values
+    w_o           (H · d_v, d_model)    used as x @ w_o: the rows of head 0 first, and so on
+    stream        (T, d_model)      the finished vectors, which the last norm reads
+    unembedding   (d_model, V)      makes a logit of each word, as x @ unembedding; all float64
+    right         (T,)              integers: the right word at each position
+    ->            (H,)              the share of each head, a mean over positions
+
+    The model ends like this. The last norm takes from every vector its mean, and divides it by its
+    standard deviation, the root of the mean of the squared differences. Nothing is learned. Then
+    come the logits. Read in the same way what each head alone adds to the stream, with one
+    exception: it is divided by the deviation of the whole stream, because so it was in the model.
+    The share of a head is the logit of the right word less the mean of the logits of all words.
+    """
+    raise NotImplementedError
+
+
+def composed_scores(
+    x: Tensor, weights: Tensor, w_v: Tensor, w_o: Tensor, w_q: Tensor, w_k: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Exercise 6: one head reads what another wrote, for its keys or its queries: which scores?
+    Lesson: circuits/README.md · hard · 60 min
+
+    x          (T, d_model)     the stream that the lower head reads, float64, as all here
+    weights    (T, T)           of the lower head
+    w_v, w_o   (d_model, d_v) and (d_v, d_model), of the lower head, used as x @ w
+    w_q, w_k   (d_model, d_k)   of a head in the layer above
+    ->         by_keys (T, T), by_queries (T, T)
+
+    The lower head adds to x what it writes: its values, weighed, times w_o. The upper head makes
+    queries and keys of that sum, so its scores have four parts (Elhage et al. 2021). Two are asked.
+    by_keys (K-composition): the queries are made of x, the keys of nothing but what was written. So
+    a head can look for the place that comes "after B". by_queries (Q-composition): the other way
+    round. Scores are divided by √d_k. There are no norms and no mask.
     """
     raise NotImplementedError
 

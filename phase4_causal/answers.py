@@ -30,30 +30,51 @@ PAST = """
 """
 
 
-def causal_cases() -> list[Case]:
-    sizes = ((5, 5), (3, 7), (1, 5), (7, 3))
-    return [Case(f"{t_q} queries, {t_k} keys", (t_q, t_k)) for t_q, t_k in sizes]
+def up_to_itself(query_length: int, key_length: int) -> Tensor:
+    """Which keys stand where the query does or before it? bool (T_q, T_k)"""
+    query_position = torch.arange(query_length)[:, None] + key_length - query_length  # (T_q, 1)
+    key_position = torch.arange(key_length)
+    return key_position <= query_position  # (T_k,) and (T_q, 1) -> (T_q, T_k)
 
 
-@exercise("mask", causal_cases, PAST)
-def causal_mask(query_length: int, key_length: int) -> Tensor:
+def prefix_cases() -> list[Case]:
+    cases = []
+    for prefix, t_q, t_k in ((3, 5, 5), (4, 3, 7), (2, 1, 5), (6, 2, 7), (0, 5, 5)):
+        name = f"a prefix of {prefix}, {t_q} queries, {t_k} keys"
+        cases.append(Case(name, (prefix, t_q, t_k)))
+    return cases
+
+
+@exercise("mask", prefix_cases, PAST)
+def prefix_mask(prefix_length: int, query_length: int, key_length: int) -> Tensor:
     """
-    Queries have positions, too: the last one stands at the last key. Each sees the keys up to its
-    own position.
+    A key has two reasons to be visible: it is in the prefix, or it is not after the query. One is
+    enough.
 
     (T_q, 1)     the positions of the queries: 0, 1, 2, ... plus T_k - T_q, as a column
     (T_k,)       the positions of the keys: 0, 1, 2, ...
-    (T_q, T_k)   is the key's position at most the query's? (Or a triangle of ones, its diagonal
-                 moved.)
+    past         is the key's position at most the query's?   (T_q, T_k)
+    prefix       is the key's position below prefix_length?   (T_k,)
+    result       past | prefix: no query stands before the prefix, so each may see all of it
 
     for i in range(T_q):
         position = i + T_k - T_q  # the last query stands at the last key
         for j in range(T_k):
-            mask[i, j] = j <= position
+            mask[i, j] = j <= position or j < prefix_length
+
+    prefix read word by word: a word of the prefix sees all of it, also what comes later in it
+        | (torch.arange(key_length) < prefix_length) =>
+    only the prefix visible: two reasons to be visible are joined by |, not by &
+        | (torch.arange => & (torch.arange
+    one word too many in the prefix: it is the keys 0 to prefix_length - 1: <, not <=
+        < prefix_length => <= prefix_length
+    the answer visible from the prefix: columns are keys: a word of the prefix may not see what is
+    behind it
+        | (torch.arange(key_length) < prefix_length) => | (torch.arange(query_length) + key_length -
+        query_length < prefix_length)[:, None]
     """
-    query_position = torch.arange(query_length)[:, None] + key_length - query_length  # (T_q, 1)
-    key_position = torch.arange(key_length)
-    return key_position <= query_position  # (T_k,) and (T_q, 1) -> (T_q, T_k)
+    past = up_to_itself(query_length, key_length)
+    return past | (torch.arange(key_length) < prefix_length)  # (T_q, T_k) and (T_k,)
 
 
 def combined_cases() -> list[Case]:
@@ -70,7 +91,7 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
     Two questions: is the key in the past of the query, is it a real word of this sequence? Both
     must be True.
 
-    past     exercise 1                                        (T_q, T_k)
+    past     exercise 1, without a prefix                      (T_q, T_k)
     real     is the key's position below lengths[b]?           (T_k,) and (B, 1) -> (B, T_k)
     result   past & real, real with axes for heads, queries    (T_q, T_k) & (B, 1, 1, T_k) -> (B, 1,
              T_q, T_k)
@@ -94,7 +115,7 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
         past & real[:, None, None, :] => real[:, None, None, :].repeat(1, 1, query_length, 1)
     """
     real = torch.arange(key_length) < lengths[:, None]  # (T_k,), (B, 1) -> (B, T_k)
-    past = causal_mask(query_length, key_length)
+    past = up_to_itself(query_length, key_length)
     return past & real[:, None, None, :]  # (T_q, T_k) & (B, 1, 1, T_k) -> (B, 1, T_q, T_k)
 
 
@@ -345,11 +366,78 @@ def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Three:
     return torch.stack(outputs), state, total
 
 
+def memory_cases() -> list[Case]:
+    """H = 2, d_k = 3, d_v = 5."""
+    state, *word, fading, writing = draw((2, 3, 5), (2, 3), (2, 3), (2, 5), (2,), (2,))
+    alpha, beta = fading.sigmoid(), writing.sigmoid()
+    return [
+        Case("", (state, *word, alpha, beta)),
+        Case("an empty memory", (0 * state, *word, alpha, beta)),
+    ]
+
+
+@exercise("output, new_state", memory_cases)
+def gated_memory_step(
+    state: Tensor, query: Tensor, key: Tensor, value: Tensor, alpha: Tensor, beta: Tensor
+) -> tuple[Tensor, Tensor]:
+    """
+    Do not write the value, but what the memory lacks of it. So ask the memory first, once it has
+    faded.
+
+    query, key   each divided by its length                             (H, d_k)
+    faded        alpha, with two axes of size 1 behind, times state     (H, d_k, d_v)
+    found        key[:, None] @ faded, without the axis of size 1       (H, d_v)
+    difference   beta times (value - found)                             (H, d_v)
+    new_state    faded + the outer product of key and difference        (H, d_k, d_v)
+    output       query[:, None] @ new_state, without the axis of size 1     (H, d_v)
+
+    for h in range(H):
+        k = key[h] / sqrt(key[h] @ key[h])
+        q = query[h] / sqrt(query[h] @ query[h])
+        faded = alpha[h] * state[h]
+        found = sum(k[a] * faded[a] for a in range(d_k))                        # d_v numbers
+        for a in range(d_k):
+            new_state[h, a] = faded[a] + k[a] * beta[h] * (value[h] - found)
+        output[h] = sum(q[a] * new_state[h, a] for a in range(d_k))
+
+    found before it faded: what is left in the faded memory must be taken off, no more than that
+        key[:, None] @ faded => key[:, None] @ state
+    nothing taken off: that is linear attention with decay: take off what the key finds already
+        value - found => value
+    nothing fades: the old memory is multiplied by alpha, before all else
+        alpha[:, None, None] * state => state
+    the new word fades, too: only what was there before is multiplied by alpha
+        faded + key[:, :, None] => faded + alpha[:, None, None] * key[:, :, None]
+    beta on the value alone: beta is for the whole difference: what is taken off must be as much as
+    what is put in
+        beta[:, None] * (value - found) => beta[:, None] * value - found
+    beta left out: only a part of the difference is written: beta times it
+        beta[:, None] * (value - found) => value - found
+    read before it is written: the word finds itself, too: write first, then read
+        query[:, None] @ new_state => query[:, None] @ faded
+        query[:, None] @ new_state => query[:, None] @ state
+    lengths left in: a key of length 2 would write twice as much: bring query and key to length 1
+    first
+        F.normalize(query, dim=-1) => query
+        and F.normalize(key, dim=-1) => key
+        F.normalize(query, dim=-1) => query
+        F.normalize(key, dim=-1) => key
+    """
+    query = F.normalize(query, dim=-1)
+    key = F.normalize(key, dim=-1)
+    faded = alpha[:, None, None] * state
+    found = (key[:, None] @ faded)[:, 0]  # (H, 1, d_k) @ (H, d_k, d_v) -> (H, d_v)
+    difference = beta[:, None] * (value - found)
+    # (H, d_k, 1) * (H, 1, d_v) -> (H, d_k, d_v).
+    new_state = faded + key[:, :, None] * difference[:, None]
+    return (query[:, None] @ new_state)[:, 0], new_state
+
+
 def induction_cases() -> list[Case]:
     """N = 2, H = 3, T = 11: a block of 4 words and one of 3, repeated, and a word that is new; then
     no word but two."""
     (scores,) = draw((2, 3, 11, 11))
-    hidden = ~causal_mask(11, 11)
+    hidden = ~up_to_itself(11, 11)
     weights = (3 * scores).masked_fill(hidden, -math.inf).softmax(dim=-1)
     blocks = torch.stack([torch.arange(11) % 4, torch.arange(11) % 3])
     blocks[:, -1] = 9
@@ -404,39 +492,59 @@ def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
     return on_gold.sum(dim=(0, 2)) / asked.sum()  # (N, H, T) -> (H,)
 
 
-def paged_cases() -> list[Case]:
-    """H = 2, blocks of 3, d_k = 5; 4 of 11 blocks are of the text, the last with 1 word or full."""
-    (pool,) = draw((11, 2, 3, 5))
-    table = torch.tensor([7, 2, 9, 4])
-    return [Case("10 words", (pool, table, 10)), Case("12 words", (pool, table, 12))]
+def latent_cases() -> list[Case]:
+    """H = 3, d_k = 5, d_r = 2, d_c = 11, d_v = 7, T = 13."""
+    inputs = draw((3, 5), (3, 2), (13, 11), (13, 2), (3, 11, 5), (3, 11, 7))
+    return [Case("", tuple(2 * drawn for drawn in inputs))]
 
 
-@exercise("keys", paged_cases)
-def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
+@exercise("absorbed, weights, output", latent_cases)
+def absorbed_attention(
+    query: Tensor, turned: Tensor, latents: Tensor, places: Tensor, w_uk: Tensor, w_uv: Tensor
+) -> Three:
     """
-    The table says where each block of the text lies: word t is in block table[t // block_size].
+    A product of three can begin at either end: query with matrix, and then the result with each
+    latent.
 
-    blocks   those of the table, in its order                           (n, H, block_size, d_k)
-    keys     heads first, then blocks and places as one axis            (H, n * block_size, d_k)
-    result   without the places behind the last word                    (H, length, d_k)
+    absorbed   w_uk times the query        (H, d_c, d_k) @ (H, d_k, 1) -> (H, d_c)
+    scores     absorbed with latents, plus turned with places: each time the second one transposed
+    weights    softmax of scores / √(d_k + d_r), over the words                  (H, T)
+    found      weights times latents       (H, T) @ (T, d_c) -> (H, d_c)
+    output     found times w_uv            (H, 1, d_c) @ (H, d_c, d_v) -> (H, d_v)
 
     for h in range(H):
-        for t in range(length):
-            block = table[t // block_size]
-            keys[h, t] = pool[block, h, t % block_size]
+        absorbed[h] = w_uk[h] @ query[h]                                # once, for all words
+        for t in range(T):
+            scores[t] = (absorbed[h] @ latents[t] + turned[h] @ places[t]) / sqrt(d_k + d_r)
+        for t in range(T):
+            weights[h, t] = exp(scores[t]) / sum(exp(scores[s]) for s in range(T))
+        output[h] = sum(weights[h, t] * latents[t] for t in range(T)) @ w_uv[h]
 
-    last block taken whole: behind the last word there is old rubbish: cut off at length
-        keys[:, :length] => keys
-    order of the table ignored: the first entry has the first words, wherever its block lies in
-    memory
-        pool[table] => pool[table.sort().values]
-    heads and words mixed up: bring the heads to the front before blocks and places become one axis
-        blocks.transpose(0, 1).flatten(1, 2) => blocks.reshape(pool.size(1), -1, pool.size(3))
+    divided by the size of the absorbed query: it is longer than the query, but its scores are the
+    same: √(d_k + d_r)
+        query.size(1) + turned.size(1) => latents.size(1) + turned.size(1)
+        query.size(1) + turned.size(1) => latents.size(1)
+    place not counted in the division: a whole query has d_k + d_r numbers
+        query.size(1) + turned.size(1) => query.size(1)
+    not divided by √(d_k + d_r): the dot products are too large by that factor
+        scores / math.sqrt(size) => scores
+    places left out: without turned · place a head does not know where a word stands
+        + turned @ places.T =>
+    softmax over the wrong axis: each head shares out 1 over the words
+        dim=-1 => dim=0
+    one matrix for all heads: head h has a matrix of its own, w_uk[h] and w_uv[h]
+        w_uk @ query => w_uk[:1] @ query
+        @ w_uv => @ w_uv[:1]
+        w_uk @ query => w_uk[:1] @ query
+        and @ w_uv => @ w_uv[:1]
     """
-    blocks = pool[table]  # (num_blocks, H, block_size, d_k) -> (n, H, block_size, d_k)
-    # (n, H, block_size, d_k) -> (H, n * block_size, d_k).
-    keys = blocks.transpose(0, 1).flatten(1, 2)
-    return keys[:, :length]
+    absorbed = (w_uk @ query[:, :, None])[..., 0]  # (H, d_c, d_k) @ (H, d_k, 1) -> (H, d_c)
+    scores = absorbed @ latents.T + turned @ places.T  # -> (H, T)
+    size = query.size(1) + turned.size(1)
+    weights = torch.softmax(scores / math.sqrt(size), dim=-1)
+    found = weights @ latents  # (H, T) @ (T, d_c) -> (H, d_c)
+    output = (found[:, None] @ w_uv)[:, 0]  # (H, 1, d_c) @ (H, d_c, d_v) -> (H, d_v)
+    return absorbed, weights, output
 
 
 def draft_cases() -> list[Case]:
@@ -489,60 +597,19 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
     return kept, missing / missing.sum()
 
 
-def rolling_cases() -> list[Case]:
-    """On and on; one too many; fewer than slots; a single word; no sinks."""
-    sizes = ((14, 5, 2), (8, 5, 2), (4, 5, 2), (1, 5, 2), (11, 3, 0))
-    cases = []
-    for length, window, sinks in sizes:
-        name = f"length {length}, window {window}, sinks {sinks}"
-        cases.append(Case(name, (length, window, sinks)))
-    return cases
-
-
-@exercise("positions", rolling_cases)
-def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
-    """
-    Behind the sinks the slots come round again and again. Of all tokens that took a slot the last
-    is there.
-
-    p        the positions of all tokens: 0, 1, 2, ...                         (length,)
-    slots    p itself for a sink; else sinks plus (p - sinks) modulo window    (length,)
-    result   in each slot the largest p: a loop, or scatter_reduce   (min(length, sinks + window),)
-
-    for p in range(length):
-        slot = p if p < sinks else sinks + (p - sinks) % window
-        positions[slot] = p                                     # over what was there
-
-    sinks written over: the first `sinks` slots do not roll: only those behind them are taken modulo
-    window
-        torch.where(p < sinks, p, sinks + (p - sinks) % window) => p % (sinks + window)
-    rolls out of step: position sinks + window, the first without a slot of its own, takes slot
-    `sinks`
-        (p - sinks) % => p %
-    in order of time: each token stays in the slot that it took: the newest stands where the oldest
-    was, not at the end
-        'amax') => 'amax').sort().values
-    """
-    p = torch.arange(length)
-    slots = torch.where(p < sinks, p, sinks + (p - sinks) % window)
-    positions = p.new_zeros(min(length, sinks + window))
-    # (length,) -> the filled slots: the last to come is there.
-    return positions.scatter_reduce(0, slots, p, "amax")
-
-
 EXERCISES = (
-    causal_mask,
+    prefix_mask,
     combined_mask,
     next_word_probabilities,
     cached_step,
     merge_tiles,
     causal_linear_attention,
+    gated_memory_step,
     induction_score,
-    paged_keys,
+    absorbed_attention,
     judge_draft,
-    rolling_positions,
 )
 AFTERWARDS = """\
-You can now mask, sample, cache, merge tiles and run attention as a recurrence. These were the last
-exercises. Next is an attention of your own: ToyTransformer in shared/toy_model.py takes it as an
-argument."""
+You can now mask, sample, cache, merge tiles, run attention as a recurrence and read a compressed
+cache. These were the last exercises. Next is an attention of your own: ToyTransformer in
+shared/toy_model.py takes it as an argument."""

@@ -13,17 +13,20 @@ from shared import cli
 from shared.exercise_checker import command
 
 
-def causal_mask(query_length: int, key_length: int) -> Tensor:
-    """Exercise 1: which keys may each query see, if nothing may see the future?
-    Lesson: 1. What may a word see · easy · 20 min
+def prefix_mask(prefix_length: int, query_length: int, key_length: int) -> Tensor:
+    """Exercise 1: a question is read as a whole, its answer word by word. Who may see whom?
+    Lesson: 1. What may a word see · easy · 25 min
 
-    query_length   T_q
-    key_length     T_k
-    ->             (T_q, T_k)       bool, True = may attend
+    prefix_length   how many words, the first ones, are the prefix, such as a question; 0 or more
+    query_length    T_q, at most T_k
+    key_length      T_k
+    ->              (T_q, T_k)      bool, True = may attend
 
-    The last query stands at the last key, and each query sees its own position and all before it.
-    With fewer queries than keys the first keys come from a cache: all queries stand behind them.
-    With more queries than keys the first queries see nothing.
+    A word of the prefix sees the whole prefix, what comes later in it, too. A word behind it sees
+    itself and all before it. (Raffel et al. 2020; PaliGemma reads a picture in this way, and then
+    writes about it.) Without a prefix that is the causal mask. The last query stands at the last
+    key: with fewer queries than keys the first keys come from a cache, and all queries stand behind
+    them.
     """
     raise NotImplementedError
 
@@ -37,10 +40,10 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
     key_length     T_k
     ->             (B, 1, T_q, T_k) bool, True = may attend; the axis of size 1 is for the heads
 
-    A key may be seen if the causal mask of exercise 1 allows it and if it is a real word, one of
-    the first lengths[b]. Only keys are hidden as padding, and padded queries still get something,
-    which the loss must leave out. Padding at the end is hidden from real queries by the causal mask
-    already; padding in front of the words would not be.
+    A key may be seen if the causal mask allows it (exercise 1 without a prefix) and if it is a real
+    word, one of the first lengths[b]. Only keys are hidden as padding, and padded queries still get
+    something, which the loss must leave out. Padding at the end is hidden from real queries by the
+    causal mask already; padding in front of the words would not be.
     """
     raise NotImplementedError
 
@@ -144,8 +147,32 @@ def causal_linear_attention(
     raise NotImplementedError
 
 
+def gated_memory_step(
+    state: Tensor, query: Tensor, key: Tensor, value: Tensor, alpha: Tensor, beta: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Exercise 7: a memory fades, then a word corrects what it finds there (Yang et al. 2025).
+    Lesson: long_texts/README.md · medium · 50 min
+
+    state      (H, d_k, d_v)    float64, as all here: the memory of each head
+    query      (H, d_k)         of one new word
+    key        (H, d_k)
+    value      (H, d_v)
+    alpha      (H,)             how much of the memory stays, from 0 to 1
+    beta       (H,)             how much of the difference is written, from 0 to 1
+    ->         output (H, d_v), new_state (H, d_k, d_v)
+
+    This is one step of a gated delta layer, as in Qwen3-Next. Query and key are first brought to
+    length 1, in each head. The memory fades: it is multiplied by alpha. Reading it with the key,
+    key @ state, gives what the memory still has for this key. The difference between the value and
+    that, times beta, is written: it is added at the key, so that a memory of zeros would become the
+    outer product of key and difference. At last the query reads the new memory. Nothing is divided
+    by √d_k.
+    """
+    raise NotImplementedError
+
+
 def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
-    """Exercise 7: does a head look up what came after the same word last time (Olsson et al. 2022)?
+    """Exercise 8: does a head look up what came after the same word last time (Olsson et al. 2022)?
     Lesson: induction/README.md · medium · 40 min
 
     weights   (N, H, T, T)      float64, causal, of N texts
@@ -160,21 +187,31 @@ def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
     raise NotImplementedError
 
 
-def paged_keys(pool: Tensor, table: Tensor, length: int) -> Tensor:
-    """Exercise 8: the keys of a text lie in blocks; put them in a row (Kwon et al. 2023).
-    Lesson: serving/README.md · easy · 25 min
+def absorbed_attention(
+    query: Tensor, turned: Tensor, latents: Tensor, places: Tensor, w_uk: Tensor, w_uv: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Exercise 9: latent attention for one new word, without making any key (DeepSeek-AI 2024).
+    Lesson: serving/README.md · medium · 50 min
 
-    pool     (num_blocks, H, block_size, d_k)   float64: the blocks of all texts
-    table    (n,)                   integers: the blocks of this text, in the order of its words
-    length   how many words it has; its last block may have room for more, in which something old
-             lies
-    ->       (H, length, d_k)
+    query     (H, d_k)          float64, as all here: of the new word, to be compared with keys
+    turned    (H, d_r)          the part of the query that asks for places, already turned
+    latents   (T, d_c)          what the cache has of each word, the new one included
+    places    (T, d_r)          the small key of each word's place, one for all heads
+    w_uk      (H, d_c, d_k)     head h would make its keys as latents @ w_uk[h]
+    w_uv      (H, d_c, d_v)     and its values as latents @ w_uv[h]
+    ->        absorbed (H, d_c), weights (H, T), output (H, d_v)
+
+    A score is the dot product of query and key, plus that of turned and place. A whole query has
+    d_k + d_r numbers, and by the root of that each score is divided. Then comes softmax, and the
+    output is the sum of the values by their weights. There is no mask. absorbed is what meets the
+    latents themselves: its dot product with a latent must be that of the query with the key made of
+    it. Make no keys and no values, for each of them would cost T · d_c · d_k products.
     """
     raise NotImplementedError
 
 
 def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
-    """Exercise 9: how many drafted words stay, and what is drawn next (Leviathan et al. 2023)?
+    """Exercise 10: how many drafted words stay, and what is drawn next (Leviathan et al. 2023)?
     Lesson: serving/README.md · medium · 45 min
 
     words   (n,)        integers: drafted by a small model
@@ -187,22 +224,6 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
     Word i stays if its luck is below p / q. The first that does not ends it, and another is drawn
     in its place, by the positive part of p - q there. If all stay, the next one is drawn by the
     last row of p.
-    """
-    raise NotImplementedError
-
-
-def rolling_positions(length: int, window: int, sinks: int) -> Tensor:
-    """Exercise 10: which tokens does a cache of fixed size still hold (Xiao et al. 2023)?
-    Lesson: serving/README.md · medium · 30 min
-
-    length   1 or more      how many tokens were read, one after the other
-    window   1 or more      how many slots roll, behind those of the sinks
-    sinks    0 or more      how many tokens, the first ones, keep their slots for ever
-    ->       (min(length, sinks + window),)     integers: the position of the token in each filled
-                                                slot, slot by slot
-
-    Positions and slots are counted from 0. Tokens fill the slots one by one. When all are full,
-    each new token is written over the oldest one that is no sink, and nothing else moves.
     """
     raise NotImplementedError
 

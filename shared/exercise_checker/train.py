@@ -57,7 +57,7 @@ def one_head(function: Function, x: Tensor, w: Sequence[Tensor], mask: Tensor) -
 def masked_heads(
     function: Function, x: Tensor, w: Sequence[Tensor], mask: Tensor
 ) -> OutputAndWeights:
-    """A function that makes a mask is used in heads of our own."""
+    """A function that makes a mask is used in heads of our own; a text has no prefix."""
 
     def heads(matrix: Tensor) -> Tensor:
         # (B, T, d_model) -> (B, H, T, d_k)
@@ -65,7 +65,7 @@ def masked_heads(
 
     w_q, w_k, w_v, w_o = w
     batch, length, _ = x.shape
-    mask = function(length, length) & mask  # (T, T) & (B, 1, 1, T) -> (B, 1, T, T)
+    mask = function(0, length, length) & mask  # (T, T) & (B, 1, 1, T) -> (B, 1, T, T)
     # PyTorch's function keeps its weights to itself, but their mean of unit vectors is the weights.
     unit = torch.eye(length, dtype=x.dtype).expand(batch, HEADS, -1, -1)
     weights = F.scaled_dot_product_attention(heads(w_q), heads(w_k), unit, mask)
@@ -87,7 +87,7 @@ WAYS = {
     "multi_head_attention": TrainedAs(
         lambda function, x, w, mask: function(x, *w, HEADS, mask[:, 0, 0])
     ),
-    "causal_mask": TrainedAs(masked_heads, NEXT),
+    "prefix_mask": TrainedAs(masked_heads, NEXT),
 }
 
 

@@ -34,7 +34,7 @@ from shared.head_statistics import relation_weight
 from shared.tests.faults import planted
 from shared.tests.helpers import near
 from shared.tests.test_lessons import changes
-from shared.tests.wrong_answers import RIGHT, WRONG, soft
+from shared.tests.wrong_answers import RIGHT, WRONG, prefixed, soft
 
 STUBS = [importlib.import_module(f"{phase}.exercises") for phase in course.PHASES.values()]
 EACH = [(stubs, n, one) for stubs in STUBS for n, one in enumerate(stubs.EXERCISES, start=1)]
@@ -119,12 +119,11 @@ COURSES = {  # what a solution must give on all its cases: the mechanism of the 
     "sinusoidal_positions": toy_model.sinusoidal_positions,
     "split_heads": multi_head_attention.split_heads,
     "merge_heads": multi_head_attention.merge_heads,
-    "causal_mask": attention_utils.causal_mask,
+    "prefix_mask": lambda p, q, k: attention_utils.causal_mask(q, k) | (torch.arange(k) < p),
     "combined_mask": lambda n, q, k: (
         attention_utils.causal_mask(q, k) & attention_utils.padding_mask(n, k)
     ),
     "head_entropy": lambda w, m: attention_utils.normalized_entropy(w, m).nanmean(dim=-1),
-    "attention_rollout": lambda w: attention_utils.attention_rollout(list(w)),
     "induction_score": lambda w, t: relation_weight(w, after_earlier_occurrence(t)),
 }
 
@@ -222,16 +221,19 @@ AXES = {  # of inputs and results; and of what else the loops fill; none if ther
     "attention_pooling": ("x: B T d_model", "scores: T"),
     "head_entropy": ("weights: H T_q T_k", ""),
     "role_score": ("weights: N H T T", ""),
-    "attention_rollout": ("weights: L H T T", "step: T T"),
+    "measured_rollout": ("weights: L H T T", "step: T T"),
     "patch_head": ("clean: B T d_model, num_heads: H", ""),
-    "causal_mask": ("mask: T_q T_k", ""),
+    "direct_logit_attribution": ("heads: H T d_v, unembedding: d_model V", ""),
+    "composed_scores": ("x: T d_model, w_k: d_model d_k", "written: T d_model"),
+    "prefix_mask": ("mask: T_q T_k", ""),
     "combined_mask": ("mask: B one T_q T_k", ""),
     "next_word_probabilities": ("logits: B T V", ""),
     "cached_step": ("past_keys: B T d_k", ""),
     "merge_tiles": ("mean: T_q d_v", ""),
     "causal_linear_attention": ("query: T d_k, value: T d_v", ""),
     "induction_score": ("weights: N H T T", ""),
-    "paged_keys": ("pool: num_blocks H block_size d_k", ""),
+    "gated_memory_step": ("key: H d_k", ""),
+    "absorbed_attention": ("query: H d_k, turned: H d_r, latents: T d_c", "scores: T"),
     "judge_draft": ("q: n V", ""),
 }
 
@@ -391,9 +393,9 @@ SAID = [
         r"^weights\[1\] is 0.25, and that is not right$",
     ),
     (
-        BY_NAME["causal_mask"],
-        lambda q, k: torch.ones(q, k).bool(),
-        r"^mask\[0, 1\] is 1, expected 0",
+        BY_NAME["prefix_mask"],
+        lambda p, q, k: torch.ones(q, k).bool(),
+        r"^mask\[0, 3\] is 1, expected 0",
     ),
 ]
 
@@ -551,7 +553,7 @@ def test_the_command_line(arguments, written, expected, message, reader):
 COURSE = {
     "self_attention": lambda d_model, _: SelfAttention(d_model, output_projection=True),
     "multi_head_attention": partial(MultiHeadAttention, bias=False),
-    "causal_mask": partial(CausalSelfAttention, bias=False),
+    "prefix_mask": partial(CausalSelfAttention, bias=False),
 }
 ATTEND = BY_NAME["multi_head_attention"].solution
 
@@ -605,7 +607,9 @@ def test_a_wrong_one_is_told_what_it_costs_and_the_right_one_that_it_costs_nothi
 
 
 def test_who_sees_the_future_looks_best_at_once_and_fails_word_by_word(trained):
-    done, printed = trained(lambda *size: torch.ones(size).tril(1).bool(), "causal_mask", steps=60)
+    done, printed = trained(
+        lambda p, q, k: prefixed(p, torch.ones(q, k).tril(1)), "prefix_mask", steps=60
+    )
     at_once = float(re.search(r"at once +(\S+)", printed)[1])
     word_by_word = float(re.search(r"word by word +(\S+)", printed)[1])
     assert not done and at_once < 1 and word_by_word > math.log(100) and "Too good" in printed

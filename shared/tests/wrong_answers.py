@@ -18,6 +18,12 @@ def past(q, k=None):
     return torch.ones(q, k).tril(k - q).bool()
 
 
+def prefixed(prefix, mask):
+    mask = mask.bool()
+    mask[:, :prefix] = True
+    return mask
+
+
 def attend(q, k, v, mask=None, softmax=lambda s: s.softmax(-1)):
     """A reader's attention: hide with -inf, softmax, rows of NaN to 0."""
     s = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
@@ -143,12 +149,31 @@ def role(w, gold, fill=-INF, offsets=None, total=None):
     return shares, max(hits) / (total or len(asked))
 
 
-def rollout(w, half=0.5, left=True):
+def rollout(w, by_head, kept, heads=torch.mul, left=True):
     out = torch.eye(w.shape[-1]).double()
-    for a in w:
-        a = half * a.mean(0) + (1 - half) * torch.eye(w.shape[-1])
+    for a, shares, own in zip(w, by_head, kept, strict=True):
+        a = torch.diag(own) + torch.diag(1 - own) @ heads(a, shares.view(-1, 1, 1)).sum(0)
         out = a @ out if left else out @ a
     return out
+
+
+def attribute(heads, w_o, stream, u, right, rows=None, top=lambda x, y: x - y):
+    """The norm as one of PyTorch's, of each head put into a stream without any mean."""
+    rows = rows or (lambda h: slice(h * heads.shape[2], (h + 1) * heads.shape[2]))
+    shares = []
+    for h, head in enumerate(heads):
+        x = head @ w_o[rows(h)]
+        x = (x - x.mean(1, True)) / stream.var(1, correction=0, keepdim=True).sqrt()
+        said = (x @ u)[range(len(right)), right]
+        shares.append(top(said, (x @ u).mean(1)).mean())
+    return torch.stack(shares)
+
+
+def compose(x, a, v, o, q, k, write=lambda x, a: a @ x, root=True):
+    """Every score from the head's own two matrices, QK and OV."""
+    qk = q @ k.T / (k.shape[1] ** 0.5 if root else 1)
+    wrote = write(x, a) @ (v @ o)
+    return x @ qk @ wrote.T, wrote @ qk @ x.T
 
 
 def patch(c, x, w, d, h, n, mix=None, share=lambda a, b, c: (a - c) / (b - c)):
@@ -209,8 +234,20 @@ def induction(w, tokens, shift=1, asked=True, own=0):
     return torch.stack(sums).mean(0)
 
 
-def paged(pool, table, n):
-    return torch.cat([pool[b] for b in table], 1)[:, :n]
+def memory(s, q, k, v, alpha, beta, unit=F.normalize, off=1.0, early=False):
+    q, k = unit(q), unit(k)
+    erase = torch.eye(k.shape[1]) - off * torch.einsum("h,hi,hj->hij", beta, k, k)
+    faded = s * alpha[:, None, None]
+    new = erase @ faded + torch.einsum("h,hi,hj->hij", beta, k, v)
+    return torch.einsum("hi,hij->hj", q, faded if early else new), new
+
+
+def latent(q, turned, c, places, uk, uv, size=None, place=1.0):
+    absorbed = torch.einsum("hk,hck->hc", q, uk)
+    keys = torch.einsum("tc,hck->htk", c, uk)
+    s = torch.einsum("hk,htk->ht", q, keys) + place * turned @ places.T
+    w = (s / (size or q.shape[1] + turned.shape[1]) ** 0.5).softmax(1)
+    return absorbed, w, torch.einsum("ht,tc,hcv->hv", w, c, uv)
 
 
 def draft(words, q, p, luck, ratio=lambda p, q: p / q, rest=lambda p, q: F.relu(p - q)):
@@ -218,11 +255,6 @@ def draft(words, q, p, luck, ratio=lambda p, q: p / q, rest=lambda p, q: F.relu(
         if luck[i] >= ratio(p[i, w], q[i, w]):
             return i, rest(p[i], q[i]) / rest(p[i], q[i]).sum()
     return len(words), p[-1]
-
-
-def rolling(n, window, sinks):
-    held = {p if p < sinks else sinks + (p - sinks) % window: p for p in range(n)}
-    return [held[i] for i in sorted(held)]
 
 
 SCALE = "divided by another size than √d_k"
@@ -367,21 +399,40 @@ WRONG = {
         ("not all offsets tried", lambda w, g: role(w, g, offsets=[-1, 1])),
         ("divided by the gold pairs", lambda w, g: role(w, g, total=g.sum().item())),
     ],
-    "attention_rollout": [
-        ("residual missing", lambda w: rollout(w, 1)),
-        ("product in the wrong order", lambda w: rollout(w, left=False)),
-        ("heads added up", lambda w: rollout(w * w.shape[1])),
+    "measured_rollout": [
+        ("residual missing", lambda w, b, k: rollout(w, b, 0 * k)),
+        ("half kept everywhere", lambda w, b, k: rollout(w, b, 0 * k + 0.5)),
+        ("product in the wrong order", lambda *a: rollout(*a, left=False)),
+        ("all heads alike", lambda *a: rollout(*a, heads=lambda a, b: a / len(b))),
+        ("", lambda w, b, k: rollout(w, b, 1 - k)),
     ],
     "patch_head": [
         ("removed, not replaced", lambda *a: patch(*a, mix=lambda c, x: 0 * x)),
         ("added, not replaced", lambda *a: patch(*a, mix=lambda c, x: c + x)),
         ("share lost, not restored", lambda *a: patch(*a, share=lambda a, b, c: (b - a) / (b - c))),
     ],
-    "causal_mask": [
-        ("first query at the first key", lambda q, k: torch.ones(q, k).tril().bool()),
-        ("own position hidden", lambda q, k: torch.ones(q, k).tril(k - q - 1).bool()),
-        ("", lambda q, k: torch.zeros(q, k).masked_fill(~past(q, k), -INF)),
-        ("True = hidden", lambda q, k: torch.ones(q, k).triu(k - q + 1).bool()),
+    "direct_logit_attribution": [
+        ("all words raised", lambda *a: attribute(*a, top=lambda x, y: x)),
+        ("no division", lambda h, o, s, *a: attribute(h, o, by_std(s, 0), *a)),
+        (
+            "every H-th row of w_o",
+            lambda *a: attribute(*a, rows=lambda h: slice(h, None, len(a[0]))),
+        ),
+        ("", lambda *a: attribute(*a, top=lambda x, y: x + y)),
+    ],
+    "composed_scores": [
+        ("pattern left out", lambda *a: compose(*a, write=lambda x, a: x)),
+        ("pattern transposed", lambda *a: compose(*a, write=lambda x, a: a.T @ x)),
+        ("not divided by √d_k", lambda *a: compose(*a, root=False)),
+        ("returned in the wrong order", lambda *a: compose(*a)[::-1]),
+    ],
+    "prefix_mask": [
+        ("first query at the first key", lambda p, q, k: prefixed(p, torch.ones(q, k).tril())),
+        ("own position hidden", lambda p, q, k: prefixed(p, torch.ones(q, k).tril(k - q - 1))),
+        ("prefix read word by word", lambda p, q, k: past(q, k)),
+        ("one word too many in the prefix", lambda p, q, k: prefixed(p + 1, past(q, k))),
+        ("", lambda p, q, k: torch.zeros(q, k).masked_fill(~prefixed(p, past(q, k)), -INF)),
+        ("True = hidden", lambda p, q, k: ~past(q, k) | (torch.arange(k) < p)),
     ],
     "combined_mask": [
         ("head axis missing", lambda n, q, k: past(q, k) & (torch.arange(k) < n[:, None])[:, None]),
@@ -420,19 +471,23 @@ WRONG = {
         ("rows without an earlier occurrence counted", lambda *a: induction(*a, asked=False)),
         ("own position counted as earlier", lambda *a: induction(*a, own=1)),
     ],
-    "paged_keys": [
-        ("last block taken whole", lambda p, t, n: paged(p, t, 12)),
-        ("order of the table ignored", lambda p, t, n: paged(p, t.sort().values, n)),
-        ("heads and words mixed up", lambda p, t, n: p[t].view(p.shape[1], -1, p.shape[3])[:, :n]),
+    "gated_memory_step": [
+        ("lengths left in", lambda *a: memory(*a, unit=lambda x: x)),
+        ("nothing taken off", lambda *a: memory(*a, off=0.0)),
+        ("nothing fades", lambda s, q, k, v, a, b: memory(s, q, k, v, a / a, b)),
+        ("read before it is written", lambda *a: memory(*a, early=True)),
+        ("beta left out", lambda *a: memory(*a[:5], a[5] / a[5])),
+    ],
+    "absorbed_attention": [
+        ("divided by the size of the absorbed query", lambda *a: latent(*a, size=13)),
+        ("place not counted in the division", lambda *a: latent(*a, size=5)),
+        ("places left out", lambda *a: latent(*a, place=0)),
+        ("", lambda *a: latent(*a, place=-1)),
     ],
     "judge_draft": [
         ("ratio the wrong way round", lambda *a: draft(*a, ratio=lambda p, q: q / p)),
         ("drawn again from p", lambda *a: draft(*a, rest=lambda p, q: p)),
         ("", lambda *a: draft(*a, rest=lambda p, q: (p - q) ** 2)),
-    ],
-    "rolling_positions": [
-        ("sinks written over", lambda n, w, s: list(range(n))[-w - s :]),
-        ("in order of time", lambda *a: sorted(rolling(*a))),
     ],
 }
 RIGHT = {
@@ -453,9 +508,11 @@ RIGHT = {
     "attention_pooling": pool,
     "head_entropy": lambda w, m: entropy(w.masked_fill(w == 0, 1), m),
     "role_score": role,
-    "attention_rollout": rollout,
+    "measured_rollout": rollout,
     "patch_head": patch,
-    "causal_mask": lambda q, k: ~torch.triu(torch.ones(q, k), k - q + 1).bool(),
+    "direct_logit_attribution": attribute,
+    "composed_scores": compose,
+    "prefix_mask": lambda p, q, k: prefixed(p, past(q, k)),
     "combined_mask": lambda n, q, k: (
         past(q, k)[None] & (torch.arange(k) < n.view(-1, 1, 1))
     ).unsqueeze(1),
@@ -464,7 +521,7 @@ RIGHT = {
     "merge_tiles": tiles,
     "causal_linear_attention": linear,
     "induction_score": induction,
-    "paged_keys": paged,
+    "gated_memory_step": memory,
+    "absorbed_attention": latent,
     "judge_draft": draft,
-    "rolling_positions": rolling,
 }
