@@ -12,18 +12,15 @@ for each user: nobody shares it.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import matplotlib.pyplot as plt
 import torch
-from matplotlib.figure import Figure
 
 from phase2_multi_head.grouped_query_attention import kv_cache_bytes
 from phase4_causal.models import long_model
 from phase4_causal.writing.sampling import new_caches
 from shared.evidence.claims import Numbers
-from shared.experiment import Experiment, Results, Run
+from shared.experiment import Experiment, Run
 from shared.measure import count_operations, matmul_rate, memory_rate, paired_times, ratio_quartiles
 from shared.toy_model import ToyTransformer
-from shared.visualization_utils import BLUE, GREEN, ORANGE, label_ends
 
 D_MODEL, NUM_LAYERS = 768, 2  # 38 MB of weights: more than most processors keep near
 QUARTILES = ("lower quartile", "median", "upper quartile")
@@ -36,13 +33,12 @@ class Work:
     past: int
     new: int
     batches: tuple[int, ...]  # how many users at once
-    color: str
 
 
 WORKS = {
-    "prefill, 128 words": Work(0, 128, (1, 4), GREEN),
-    "decoding, 64 words kept": Work(63, 1, (1, 4, 16, 64), BLUE),
-    "decoding, 1,024 words kept": Work(1023, 1, (1, 4, 16), ORANGE),
+    "prefill, 128 words": Work(0, 128, (1, 4)),
+    "decoding, 64 words kept": Work(63, 1, (1, 4, 16, 64)),
+    "decoding, 1,024 words kept": Work(1023, 1, (1, 4, 16)),
 }
 
 
@@ -79,7 +75,10 @@ def costs(model: ToyTransformer, work: Work, batch: int) -> tuple[int, int]:
 
 
 def measure(run: Run) -> Numbers:
-    """Operations a byte of each pass, and the time for a word over that in a batch of 1."""
+    """Operations a byte of each pass; milliseconds for a word, measured and by the roofline.
+
+    And the time for a word over that in a batch of 1, in quartiles.
+    """
     device = run.options.device
     model = long_model(1024, device, D_MODEL, NUM_LAYERS)
     counted = long_model(1024, "meta", D_MODEL, NUM_LAYERS)
@@ -92,46 +91,22 @@ def measure(run: Run) -> Numbers:
     bytes_per_second = memory_rate(device)
     numbers = {}
     for name, work in WORKS.items():
-        seconds, least = [], []  # for a word: measured, and what the roofline promises
         for batch in work.batches:
             call = f"{name}, batch {batch}"
             words = batch * work.new
             operations, moved = costs(counted, work, batch)
             least_seconds = max(operations / operations_per_second, moved / bytes_per_second)
-            seconds.append(min(times[call]) / words)
-            least.append(least_seconds / words)
             numbers[f"{call}, operations a byte"] = operations / moved
+            numbers[f"{call}, ms a word"] = 1000 * min(times[call]) / words
+            numbers[f"{call}, ms by the roofline"] = 1000 * least_seconds / words
             quartiles = ratio_quartiles(times, call, f"{name}, batch 1")
             for which, ratio in zip(QUARTILES, quartiles, strict=True):
                 numbers[f"{call}, {which}"] = ratio / batch
-        run.shown[name] = torch.tensor([seconds, least])
     return numbers
-
-
-def picture(results: Results) -> Figure:
-    """Time for a word, alone = 1, against the batch: measured, and dotted the roofline."""
-    fig, ax = plt.subplots(figsize=(8.2, 4.8), layout="constrained")
-    ends = {}
-    for name, work in WORKS.items():
-        seconds, least = results.shown[name] / results.shown[name][:, :1]
-        ax.plot(work.batches, seconds, "o-", color=work.color, linewidth=2.5, ms=7)
-        ax.plot(work.batches, least, ":", color=work.color, linewidth=2)
-        label = f"× {seconds[-1]:.2g}  {name}".replace(", ", "\n", 1)
-        ends[label] = (work.batches[-1], seconds[-1], work.color)
-    ax.set(xscale="log", yscale="log", xlabel="users at once (batch)")
-    ax.set_ylabel("time for one word, alone = 1")
-    ax.set_xticks((1, 4, 16, 64), (1, 4, 16, 64))
-    ax.set_yticks((1, 0.1), ("1", "1/10"))
-    label_ends(ax, ends, size=10)
-    return fig
 
 
 main = Experiment(
     measure,
-    picture=picture,
-    title="A batch makes a word far cheaper to write, but hardly to read",
-    note=f"untrained, {NUM_LAYERS} layers, d = {D_MODEL}, float32 · dotted: what the roofline "
-    "promises",
     answer="A written word takes {n[decoding, 64 words kept, batch 64, median]:.2f} of the time "
     "in a batch of 64; a word read {n[prefill, 128 words, batch 4, median]:.2f} in one of 4",
 )

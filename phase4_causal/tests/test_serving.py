@@ -42,7 +42,7 @@ def test_operations_and_bytes_of_a_pass():
     """By the formulas, with d = 16 and 2 layers; the weights once, whatever the batch."""
     d, layers, batch, past, new = 16, 2, 5, 2, 13
     model = long_model(20, "meta", d, layers)
-    operations, moved = costs(model, Work(past, new, (), ""), batch)
+    operations, moved = costs(model, Work(past, new, ()), batch)
     words, length = batch * new, past + new
     in_layers = layers * words * (16 * d**2 + 4 * length * d)
     assert operations == in_layers + 2 * words * d * len(VOCABULARY)

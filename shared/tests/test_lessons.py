@@ -45,7 +45,6 @@ ELSEWHERE = {
     "phase3_visualization/README.md": "0.15; 65 %",  # a threshold; Clark et al. 2019
     "phase3_visualization/pretrained/README.md": "23",  # million numbers
     "phase4_causal/README.md": "0.95; 4.6",  # top-p; ln of the size of the vocabulary
-    "phase4_causal/writing/README.md": "0.95",
     # KiB, which a test asserts; a version; counted by pages.py; DeepSeek-V2's sizes; tests
     "phase4_causal/serving/README.md": "36; 512; 3.1; 10; 576; 32,768; 200",
 }
@@ -56,7 +55,7 @@ def prose(text):
     heads.
     """
     text = re.sub(r"^```.*?^```|^    .*?$|`[^`\n]*`", "", text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"!\[.*?\]\(.*?\)|\]\(.*?\)|et al\.,? \(?\d{4}\)?|& \w+ \d{4}", "", text)
+    text = re.sub(r"!\[.*?\]\(.*?\)|\]\(.*?\)|et al\.,? \(?\d{4}\)?|(?:& |\()\w+ \d{4}", "", text)
     text = re.sub(r"^#.*$|[Ss]ections? \d+|[Pp]hase \d|^\d+\. ", "", text, flags=re.MULTILINE)
     return re.sub(r"[Hh]eads? \d\.\d+(?: and \d\.\d+)?", "", text)
 
