@@ -31,8 +31,11 @@ from shared.head_statistics import composed
 from shared.visualization_utils import BLUE, plot_cells
 
 TEXTS, DRAWS = 32, 3
-NAMED, ROUNDING = 0.1, 1e-9
-GIVEN = ("planted head", "decoy")
+# A method names the planted head if it gives it so much more than the decoy, as a share of the
+# largest number that it gives to a head.
+NEEDED_LEAD = 0.1
+ROUNDING = 1e-9
+THE_OUTPUT = "the output"  # stands beside the methods: it must stay as it is
 
 
 def key_composition(writer: PlantedHead, reader: PlantedHead) -> float:
@@ -46,7 +49,9 @@ def key_composition(writer: PlantedHead, reader: PlantedHead) -> float:
 def certain_loss(model: PlantedModel, tokens: Tensor, **put_in: Tensor) -> Tensor:
     """Nats in the second copy, where the next word is certain."""
     logits, _ = run_planted(model, tokens, **put_in)
-    return F.cross_entropy(logits[:, planted.PERIOD + 1 : -1].mT, tokens[:, planted.PERIOD + 2 :])
+    second_copy = planted.PERIOD + 1  # it begins behind <start> and the first copy
+    guesses = logits[:, second_copy:-1]  # its words but the last guess the word behind them
+    return F.cross_entropy(guesses.mT, tokens[:, second_copy + 1 :])
 
 
 def largest_product(weights: Tensor, vectors: Tensor) -> Tensor:
@@ -114,7 +119,7 @@ def answers_of_methods(model: PlantedModel, pairs: Pairs) -> dict[str, Tensor]:
     for name in ("previous", "decoy", "induction"):
         for method, number in numbers_of_head(model, pairs, unchanged, name).items():
             by_method[method].append(float(number))
-    found = {"the output": unchanged.output}
+    found = {THE_OUTPUT: unchanged.output}
     for method, numbers in by_method.items():
         found[method] = torch.tensor(numbers, dtype=torch.float64)
     return found
@@ -128,12 +133,12 @@ def measure(run: Run) -> Numbers:
     before = answers_of_methods(model, pairs)
     found = {}
     for method, numbers in before.items():
-        if method == "the output":
+        if method == THE_OUTPUT:
             continue
         head, decoy, _ = (numbers / numbers.max()).tolist()
         found[f"{method}, planted head"] = head
         found[f"{method}, decoy"] = decoy
-        found[f"{method}, names it"] = int(head - decoy >= NAMED)
+        found[f"{method}, names it"] = int(head - decoy >= NEEDED_LEAD)
     for change in planted.CHANGES:
         for _ in range(DRAWS):
             after = answers_of_methods(planted.other_weights(model, change, draw), pairs)
@@ -146,13 +151,15 @@ def measure(run: Run) -> Numbers:
 
 def draw_methods(ax: Axes, results: Results, columns: tuple[str, ...]) -> None:
     """A row for each method, and its number in each of these columns."""
-    methods = [name.removesuffix(", decoy") for name in results.mean if name.endswith(", decoy")]
-    rows = [results.row(method, columns) for method in methods]
-    texts = []
-    for row in rows:
-        texts.append(["0" if abs(share) < ROUNDING else f"{min(share, 1):.2f}" for share in row])
-    two_lines = [column.replace(" ", "\n", 1) for column in columns]
-    plot_cells(ax, torch.tensor(rows), texts, methods, two_lines)
+    of_decoy = [name for name in results.mean if name.endswith(", decoy")]  # one of each method
+    methods = [name.removesuffix(", decoy") for name in of_decoy]
+    rows, texts = [], []
+    for method in methods:
+        shares = results.row(method, columns)
+        rows.append(shares)
+        texts.append(["0" if abs(share) < ROUNDING else f"{min(share, 1):.2f}" for share in shares])
+    in_two_lines = [column.replace(" ", "\n", 1) for column in columns]
+    plot_cells(ax, torch.tensor(rows), texts, methods, in_two_lines)
 
 
 def picture(results: Results) -> Figure:
@@ -160,7 +167,7 @@ def picture(results: Results) -> Figure:
     fig, (left, right) = plt.subplots(
         1, 2, figsize=(9, 5), layout="constrained", width_ratios=(2, 4)
     )
-    draw_methods(left, results, GIVEN)
+    draw_methods(left, results, ("planted head", "decoy"))
     draw_methods(right, results, planted.CHANGES)
     right.tick_params(labelleft=False)
     for label in left.get_yticklabels():

@@ -105,12 +105,14 @@ def pieces_of(experiments: Sequence[str], seeds: Iterable[int]) -> list[Piece]:
 
     Experiments share their models, which are trained again if any file changes that one imports.
     """
-    folder = REPLICATIONS / "_".join(machine().values())
+    made_on = machine()
+    folder = REPLICATIONS / f"{made_on['processor']}_{made_on['torch']}"
     models = folder / f"models_{hash_of_files(experiments)}"
     pieces = []
     for experiment in experiments:
-        own = folder / hash_of_files([experiment])
-        pieces += [Piece(experiment, seed, own / f"seed{seed}", models) for seed in seeds]
+        code = hash_of_files([experiment])
+        for seed in seeds:
+            pieces.append(Piece(experiment, seed, folder / code / f"seed{seed}", models))
     return pieces
 
 
@@ -170,19 +172,20 @@ def compare_with_record(claims: Iterable[Claim], measured: Measured) -> bool:
     inside = []
     for experiment, by_seed in measured.items():
         inside += record.inside(experiment, by_seed.values())
-    decided, turned = 0, []
+    decided = 0
+    turned = []
     for claim in claims:
         known = record.verdict(claim)
         if known is None or not known.decided:
             continue
         for seed, numbers in measured.get(claim.experiment, {}).items():
             decided += 1
-            here = claim.over([numbers])
-            if here.kind != known.kind:
-                turned.append(f"seed {seed}: {claim.id}: {here}; in the record: {known}")
+            this_run = claim.over([numbers])
+            if this_run.kind != known.kind:
+                turned.append(f"seed {seed}: {claim.id}: {this_run}; in the record: {known}")
     outside = inside.count(False)
-    share = f", {outside / len(inside):.1%} (5 % are expected)" if inside else ""
-    print(f"{len(inside)} numbers could be compared: {outside} lie outside their interval{share}")
+    print(f"{len(inside)} numbers could be compared: {outside} lie outside their interval", end="")
+    print(f", {outside / len(inside):.1%} (5 % are expected)" if inside else "")
     print(f"{decided} decided verdicts could be compared: {len(turned)} turned")
     for said in turned:
         print(said)
@@ -198,18 +201,18 @@ def chosen(scripts: Iterable[str], claims: Iterable[Claim]) -> list[str]:
     wanted |= {path_of(experiment) for experiment in record.read()["experiment"]}
     if scripts:
         wanted = {paths.shown(Path(script).resolve()) for script in scripts}
-    able = []
+    in_course, able = set(), []
     for plan in PLANS.values():
         for module in plan.all:
+            in_course.add(path_of(module))
             if path_of(module) not in wanted:
                 continue
-            wanted.remove(path_of(module))
             if can_run(module):
                 able.append(module)
             else:
                 print(f"not installed, so left out: {module}")
-    if wanted:
-        unknown = ", ".join(sorted(wanted))
+    unknown = ", ".join(sorted(wanted - in_course))
+    if unknown:
         raise ValueError(f"nothing is recorded of {unknown}: name scripts as data/claims.md does")
     return able
 
