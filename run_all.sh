@@ -7,6 +7,7 @@
 [ -n "${BASH_VERSION-}" ] || exec bash "$0" "$@"  # sh run_all.sh
 set -euo pipefail
 unset PYTHONPATH PYTHONHOME CDPATH
+unset PYTHONDONTWRITEBYTECODE  # what is imported is compiled once, not in each process
 python=.venv/bin/python
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
@@ -58,7 +59,8 @@ check_path() {
 
 install() {
     rm -f .venv/installed
-    "$python" -m pip install --disable-pip-version-check --quiet --editable '.[test]' ||
+    # Of thousands of files a few hundred are ever imported: those are compiled then.
+    "$python" -m pip install --disable-pip-version-check --quiet --no-compile --editable '.[test]' ||
         fail "the installation failed: see the lines above, check the network, and run this again"
     # This folder's modules come first, whatever else is on this machine; and see shared/__init__.py
     local site
