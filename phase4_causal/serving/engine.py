@@ -3,89 +3,138 @@
 A queue, a paged cache and a model. Each step is one pass over the new words of all texts that are
 in the memory:
 
-    prefill      a request that is let in brings all its words
+    prefill      a request that is let in brings its words, all at once or in chunks
     decoding     a text that is being written brings the one word that it got last
     preemption   where blocks run out, the newest text gives its own back and waits; later it is
                  prefilled again
 
 Texts come and go at any step: continuous batching (Yu et al. 2022, Orca). Each is word for word
-what `generate` writes.
+what its model would write for one user alone. A word here is whatever the model calls a token.
 
     python phase4_causal/serving/engine.py
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from phase4_causal.models import long_model
+from phase4_causal.serving.packed_toy import PackedToy
 from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
-from shared.toy_language import END_ID, MAX_LENGTH, START_ID, encode, tokenize
-from shared.toy_model import ToyTransformer
+from shared.attention_checks import check_sizes
+
+
+class PackedLayer(Protocol):
+    """A layer that is cut in two: attention over pages stands between the parts."""
+
+    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x (N, d_model) -> query (N, H, d_k), key and value (N, H_kv, d_k).
+
+        positions: (N,), where each word stands in its own text.
+        """
+
+    def finish(self, x: Tensor, heads: Tensor) -> Tensor:
+        """x (N, d_model), and what its heads have found (N, H, d_k) -> the layer's output."""
+
+
+class PackedModel(Protocol):
+    """What the engine asks of a model: it takes words of several texts, packed into one row.
+
+    embedding: (V, d_model); the cache has its dtype and its device. num_positions: of the longest
+    text that it can read. end_id: the word that ends a text.
+    """
+
+    layers: Sequence[PackedLayer]
+    embedding: Tensor
+    num_kv_heads: int
+    d_k: int
+    num_positions: int
+    end_id: int
+
+    def encode(self, prompt: str) -> list[int]:
+        """The words of a prompt, behind those that begin each text. ValueError for unknown ones."""
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """tokens (N,), positions (N,) -> what enters the first layer (N, d_model)."""
+
+    def logits(self, x: Tensor) -> Tensor:
+        """What leaves the last layer (N, d_model) -> logits of the next word (N, V)."""
 
 
 @dataclass(eq=False)
 class Request(Text):
-    """A text that is to be written until <end>, or until it has `limit` words.
+    """A text that is to be written until the model ends it, or until it has `limit` words.
 
-    tokens: <start>, the prompt, and what has been written behind it. limit: counts the words of the
-    prompt, but not <start>.
+    limit: counts every word of `tokens`, those of the prompt and <start> as well.
     """
 
-    limit: int = MAX_LENGTH
+    limit: int = 0
 
     @property
     def is_full(self) -> bool:
         """Whether it has as many words as it may have."""
-        return len(self.tokens) - 1 >= self.limit  # without <start>
+        return len(self.tokens) >= self.limit
 
 
 class Engine:
-    """Writes as `generate` does, with a causal model of MultiHeadAttention.
+    """Writes the likeliest next word of each text, again and again (greedy decoding).
 
     running: the requests that have blocks, the newest last. waiting: the others, the next to be let
-    in first. share: texts that begin alike read the same blocks.
+    in first. share: texts that begin alike read the same blocks. chunk_size: a request brings at
+    most so many words a pass, so that a long prompt does not hold up the others (chunked prefill,
+    Agrawal et al. 2023, Sarathi); None for all of them.
     """
 
     def __init__(
-        self, model: ToyTransformer, num_blocks: int, block_size: int, *, share: bool = True
+        self,
+        model: PackedModel,
+        num_blocks: int,
+        block_size: int,
+        *,
+        share: bool = True,
+        chunk_size: int | None = None,
     ) -> None:
-        num_layers = len(model.blocks)
-        num_heads = model.blocks[0].attention.num_heads
-        embedding = model.embedding.weight.detach()
-        d_k = embedding.size(1) // num_heads
+        if chunk_size is not None:
+            check_sizes(1, chunk_size=chunk_size)
         self.model = model
-        # like: the cache has the dtype and the device of the model.
+        self.chunk_size = chunk_size
         self.cache = PagedCache(
-            num_layers, num_blocks, num_heads, block_size, d_k, like=embedding, share=share
+            len(model.layers),
+            num_blocks,
+            model.num_kv_heads,
+            block_size,
+            model.d_k,
+            like=model.embedding,
+            share=share,
         )
         self.running: list[Request] = []
         self.waiting: deque[Request] = deque()
 
-    def add(self, prompt: list[str], limit: int = MAX_LENGTH) -> Request:
+    def add(self, prompt: str, limit: int) -> Request:
         """Put a request at the end of the queue, and return it.
 
-        Raises ValueError for a word that the language does not have, and for a limit that could
-        never be reached: by the prompt, by the model's positions, or in all blocks.
+        Raises ValueError for a word that the model does not know, and for a limit that could never
+        be reached: by the prompt, by the model's positions, or in all blocks.
         """
-        words = []
-        for part in prompt:
-            words += tokenize(part)
-        positions = len(self.model.positions)
+        tokens = self.model.encode(prompt)
         room = len(self.cache.readers) * self.cache.block_size  # words in all blocks
-        # The last word is only written, never read, so <start> and limit words need `limit` places.
-        if limit not in range(len(words) + 1, positions + 1):
+        # The last word is only written, never read: it needs no position and no place in a block.
+        longest = self.model.num_positions + 1
+        if limit not in range(len(tokens) + 1, longest + 1):
             raise ValueError(
-                f"limit must be a whole number of words, above the {len(words)} of the prompt, "
-                f"at most the {positions} positions of the model: got {limit}"
+                f"limit must be a whole number of words, above the {len(tokens)} that the text "
+                f"begins with, at most {longest}, the model's positions and one: got {limit}"
             )
-        if limit > room:
+        if limit > room + 1:
             raise ValueError(
-                f"limit must be at most the {room} places of all blocks: got {limit}; "
+                f"limit must be at most {room + 1}, the places of all blocks and one: got {limit}; "
                 "make more blocks"
             )
-        request = Request([START_ID, *encode(words)], limit=limit)
+        request = Request(tokens, chunk_size=self.chunk_size, limit=limit)
         self.waiting.append(request)
         return request
 
@@ -94,23 +143,23 @@ class Engine:
         while self.waiting or self.running:
             self.step()
 
-    def step(self) -> None:
-        """Give one word to each text that has blocks, all in one pass.
+    def step(self) -> int:
+        """One pass: each text that has blocks gets a word, or reads a chunk of its prompt.
 
         Blocks go first to the texts that run, the oldest before the others, then to those that
-        wait.
+        wait. Returns how many words the pass computed.
         """
         for request in list(self.running):
             self.make_room_for(request)
         self.let_in()
         served = list(self.running)
+        computed = sum(len(request.new) for request in served)
         for request, word in zip(served, self.next_words(), strict=True):
-            request.stored = len(request.tokens)
-            if word != END_ID:
-                request.tokens.append(word)
-            if word == END_ID or request.is_full:
-                self.running.remove(request)
-                self.cache.give_back(request)
+            request.stored = request.new.stop
+            # Before the last chunk nothing is written: the next word of the prompt is known.
+            if request.stored == len(request.tokens):
+                self.write(request, word)
+        return computed
 
     def make_room_for(self, request: Request) -> None:
         """Get a running text blocks for all its words; while none is free, the newest text waits.
@@ -140,35 +189,38 @@ class Engine:
         model, texts = self.model, self.running
         if not texts:
             return []
-        tokens, positions = [], []  # of the new words; positions are those in their own texts
+        tokens, places = [], []  # of the new words; places are positions in their own texts
         last_in_row = []  # where the last word of each text stands in the row
         for text in texts:
-            tokens += text.tokens[text.stored :]
-            positions += text.new
+            tokens += text.tokens[text.stored : text.new.stop]
+            places += text.new
             last_in_row.append(len(tokens) - 1)
-        row = torch.tensor(tokens, device=model.positions.device)
-        x = model.embedding(row) + model.positions[positions]  # (N,) -> (N, d_model)
-        for layer, block in enumerate(model.blocks):
-            attention = block.attention
-            by_head = (attention.num_heads, -1)
-            normed = block.attention_norm(x)
-            query = attention.w_q(normed).unflatten(1, by_head)  # (N, d_model) -> (N, H, d_k)
-            key = attention.w_k(normed).unflatten(1, by_head)
-            value = attention.w_v(normed).unflatten(1, by_head)
-            self.cache.store(layer, key, value, texts)
-            output = paged_attention(query, self.cache, layer, texts)
-            x = x + attention.w_o(output.flatten(1))  # (N, H, d_k) -> (N, d_model)
-            x = x + block.feed_forward(block.feed_forward_norm(x))
-        # The last word of a text predicts its next one: (N, d_model) -> (number of texts, d_model).
-        last = model.output_norm(x[last_in_row])
-        logits = last @ model.embedding.weight.T + model.output_bias
-        return logits.argmax(dim=-1).tolist()
+        positions = torch.tensor(places, device=model.embedding.device)
+        row = torch.tensor(tokens, device=model.embedding.device)
+        x = model.embed(row, positions)  # (N,) -> (N, d_model)
+        for number, layer in enumerate(model.layers):
+            query, key, value = layer.project(x, positions)
+            self.cache.store(number, key, value, texts)
+            heads = paged_attention(query, self.cache, number, texts)
+            x = layer.finish(x, heads)
+        # The last word of a text predicts its next one: (N, d_model) -> (number of texts, V).
+        return model.logits(x[last_in_row]).argmax(dim=-1).tolist()
+
+    def write(self, request: Request, word: int) -> None:
+        """Put a word behind a text. A text that is finished leaves, and gives its blocks back."""
+        is_end = word == self.model.end_id
+        if not is_end:
+            request.tokens.append(word)
+        if is_end or request.is_full:
+            self.running.remove(request)
+            self.cache.give_back(request)
 
 
 def main() -> None:
-    engine = Engine(long_model(34), num_blocks=3, block_size=4)  # untrained
-    texts = [engine.add([word], limit=7) for word in ("the", "every")]
-    print("Two texts that get seven words each, in three blocks of four. Their blocks, by pass:")
+    model = PackedToy(long_model(34))  # untrained
+    engine = Engine(model, num_blocks=3, block_size=4)
+    texts = [engine.add(word, limit=8) for word in ("the", "every")]
+    print("Two texts that get <start> and seven words, in three blocks of four. Blocks, by pass:")
     while engine.waiting or engine.running:
         engine.step()
         print("  ", [text.table for text in texts])

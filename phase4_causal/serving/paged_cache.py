@@ -4,8 +4,8 @@ A cache in one piece keeps room for the longest text there may be, and most of t
 memory is cut into blocks of a few places, as an operating system cuts its memory into pages (Kwon
 et al. 2023, PagedAttention):
 
-    pool    (num_blocks, H, block_size, d_k) in each layer, for keys and for values; any block may
-            belong to any text
+    pool    (num_blocks, H_kv, block_size, d_k) in each layer, for keys and for values; any block
+            may belong to any text
     table   of a text: its blocks in order. Position t is in block table[t // block_size], at place
             t % block_size
     free    the blocks that no text has. A text takes one when its last is full, and gives all back
@@ -36,21 +36,23 @@ class Text:
     """A text whose keys and values lie in blocks.
 
     tokens: all words so far. table: its blocks, which hold the keys and values of the first
-    `stored` words.
+    `stored` words. chunk_size: how many words a pass computes at most; None for all that are there.
     """
 
     tokens: list[int]
     table: list[int] = field(default_factory=list)
     stored: int = 0
+    chunk_size: int | None = None
 
     @property
     def new(self) -> range:
-        """The positions whose keys and values are still to be computed."""
-        return range(self.stored, len(self.tokens))
+        """The positions whose keys and values the next pass computes."""
+        missing = range(self.stored, len(self.tokens))
+        return missing[: self.chunk_size]
 
 
 class PagedCache:
-    """Keys and values of many texts, (num_layers, num_blocks, H, block_size, d_k) each.
+    """Keys and values of many texts, (num_layers, num_blocks, H_kv, block_size, d_k) each.
 
     like: a tensor of their dtype, on their device. readers: how many texts have each block. holds:
     of each block all tokens of its text up to the block's end, by which it is found; servers keep a
@@ -62,7 +64,7 @@ class PagedCache:
         self,
         num_layers: int,
         num_blocks: int,
-        num_heads: int,
+        num_kv_heads: int,
         block_size: int,
         d_k: int,
         like: Tensor,
@@ -70,7 +72,7 @@ class PagedCache:
         share: bool,
     ) -> None:
         check_sizes(1, num_blocks=num_blocks, block_size=block_size)
-        self.keys = like.new_zeros(num_layers, num_blocks, num_heads, block_size, d_k)
+        self.keys = like.new_zeros(num_layers, num_blocks, num_kv_heads, block_size, d_k)
         self.values = torch.zeros_like(self.keys)
         self.block_size = block_size
         self.share = share
@@ -95,7 +97,7 @@ class PagedCache:
         return blocks
 
     def take(self, text: Text) -> bool:
-        """Give the text blocks for all of its tokens.
+        """Give the text blocks for all of its tokens, before the pass that computes `text.new`.
 
         Returns False, and changes nothing, if too few blocks are free.
         """
@@ -110,9 +112,11 @@ class PagedCache:
         for block in found + free[:missing]:
             self.readers[block] += 1
             text.table.append(block)
-        for i, block in enumerate(text.table):
-            self.holds[block] = text.tokens[: (i + 1) * self.block_size]
         text.stored += len(found) * self.block_size
+        for number, block in enumerate(text.table, start=1):
+            end = number * self.block_size
+            # A block that the next pass does not fill must not be found: it holds nothing yet.
+            self.holds[block] = text.tokens[:end] if end <= text.new.stop else []
         return True
 
     def give_back(self, text: Text) -> None:
@@ -126,7 +130,7 @@ class PagedCache:
         text.stored = 0
 
     def store(self, layer: int, key: Tensor, value: Tensor, texts: Sequence[Text]) -> None:
-        """Put key and value (N, H, d_k) of the new words of all texts, packed, in their places.
+        """Put key and value (N, H_kv, d_k) of the new words of all texts, packed, in their places.
 
         Raises ValueError for another shape.
         """
@@ -140,27 +144,34 @@ class PagedCache:
             raise ValueError(
                 f"key and value must be {shape}: got {tuple(key.shape)} and {tuple(value.shape)}"
             )
-        self.keys[layer][blocks, :, places] = key  # (num_blocks, H, block_size, d_k) -> (N, H, d_k)
+        # Indexed so, the pool is (N, H_kv, d_k), as are key and value.
+        self.keys[layer][blocks, :, places] = key
         self.values[layer][blocks, :, places] = value
 
 
 def in_a_row(pool: Tensor, text: Text) -> Tensor:
-    """One text's words out of its blocks: (num_blocks, H, block_size, d_k) -> (H, T, d_k)."""
-    blocks = pool[text.table].transpose(0, 1)  # -> (H, blocks, block_size, d_k)
-    return blocks.flatten(1, 2)[:, : len(text.tokens)]
+    """One text's words, up to the new ones, out of its blocks.
+
+    pool (num_blocks, H_kv, block_size, d_k) -> (H_kv, T, d_k).
+    """
+    blocks = pool[text.table].transpose(0, 1)  # -> (H_kv, blocks, block_size, d_k)
+    return blocks.flatten(1, 2)[:, : text.new.stop]
 
 
 def paged_attention(query: Tensor, cache: PagedCache, layer: int, texts: Sequence[Text]) -> Tensor:
     """Returns the output (N, H, d_k) of the new words of all texts, whose keys are stored.
 
-    query: (N, H, d_k), packed as in PagedCache.store.
+    query: (N, H, d_k), packed as in PagedCache.store. Several query heads may share a head of keys.
     """
+    shared_by = query.size(1) // cache.keys.size(2)  # query heads for each head of keys
     outputs = []
     lengths = [len(text.new) for text in texts]
     for asking, text in zip(query.split(lengths), texts, strict=True):
         key = in_a_row(cache.keys[layer], text)
         value = in_a_row(cache.values[layer], text)
-        mask = causal_mask(len(text.new), len(text.tokens), device=query.device)
+        key = key.repeat_interleave(shared_by, dim=0)  # (H_kv, T, d_k) -> (H, T, d_k)
+        value = value.repeat_interleave(shared_by, dim=0)
+        mask = causal_mask(len(text.new), text.new.stop, device=query.device)
         output, _ = scaled_dot_product_attention(asking.transpose(0, 1), key, value, mask)
         outputs.append(output.transpose(0, 1))  # (H, T_new, d_k) -> (T_new, H, d_k)
     return torch.cat(outputs)

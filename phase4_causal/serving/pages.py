@@ -11,6 +11,7 @@ import random
 
 from phase4_causal.models import load_causal_model
 from phase4_causal.serving.engine import Engine
+from phase4_causal.serving.packed_toy import PackedToy
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Run
 from shared.toy_language import sample_sentence
@@ -31,11 +32,11 @@ def served(model: ToyTransformer, prompts: list[list[str]], block_size: int, bat
     texts: how many are in it, on average. empty: the share of the places in their blocks that holds
     nothing yet.
     """
-    engine = Engine(model, PLACES // block_size, block_size, share=False)
+    engine = Engine(PackedToy(model), PLACES // block_size, block_size, share=False)
     passes = looks = texts = held = filled = 0
     for first in range(0, USERS, batch):
         for prompt in prompts[first : first + batch]:
-            engine.add(prompt, LONGEST)
+            engine.add(" ".join(prompt), LONGEST + 1)  # the last word is written, but not kept
         while engine.waiting or engine.running:
             engine.step()
             passes += 1

@@ -14,14 +14,18 @@ from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.grouped_query_attention import kv_cache_bytes
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
+from phase3_visualization.pretrained import language_model, parity
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.models import long_model
 from phase4_causal.serving import longer, rotary_attention, shared_keys
 from phase4_causal.serving.cache_cost import Work, costs
+from phase4_causal.serving.cache_layouts import LAYOUTS
 from phase4_causal.serving.drafts import chooser, missing_part, speculate
 from phase4_causal.serving.engine import Engine
 from phase4_causal.serving.latent_attention import LatentAttention
+from phase4_causal.serving.packed_llama import PackedLlama, greedy_by_library
+from phase4_causal.serving.packed_toy import PackedToy
 from phase4_causal.serving.paged_cache import PagedCache, Text
 from phase4_causal.serving.rolling_cache import RollingCache
 from phase4_causal.serving.rotary_attention import STRETCHES, TRAINED, RotaryHeads
@@ -56,6 +60,33 @@ def test_operations_and_bytes_of_a_pass():
 )
 def test_a_word_keeps_what_the_lesson_says(layers, heads, d_k, kib):
     assert kv_cache_bytes(heads, d_k, 1, num_layers=layers) == kib * 2**10  # in 16 bits
+
+
+def test_a_word_of_a_published_model_costs_what_its_configuration_says():
+    """The library's default configurations are those of four models of the table."""
+    pytest.importorskip("transformers", reason=language_model.INSTALL)
+    config_of = language_model.library().AutoConfig.for_model
+    for name, kind in (("Llama 2 7B", "llama"), ("gpt-oss-120b", "gpt_oss")):
+        config, layout = config_of(kind), LAYOUTS[name]
+        assert layout.word_bytes == 4 * config.num_key_value_heads * config.head_dim
+        assert layout.full + layout.windowed == config.num_hidden_layers
+    assert (layout.windowed, layout.window) == (18, config.sliding_window)
+    assert config.layer_types.count("full_attention") == layout.full
+    deepseek, layout = config_of("deepseek_v3"), LAYOUTS["DeepSeek-V3"]
+    assert layout.word_bytes == 2 * (deepseek.kv_lora_rank + deepseek.qk_rope_head_dim)
+    assert layout.full == deepseek.num_hidden_layers
+    qwen, layout = config_of("qwen3_next"), LAYOUTS["Qwen3-Next-80B-A3B"]
+    assert layout.word_bytes == 4 * qwen.num_key_value_heads * qwen.head_dim
+    assert layout.full == qwen.layer_types.count("full_attention")
+    heads = qwen.linear_num_value_heads * qwen.layer_types.count("linear_attention")
+    state = heads * qwen.linear_key_head_dim * qwen.linear_value_head_dim
+    assert layout.state_bytes == 2 * state
+
+
+def test_a_window_keeps_no_more_than_its_words():
+    gemma = LAYOUTS["Gemma 3 4B"]
+    assert gemma.bytes_of(1000) == 1000 * 34 * 4096
+    assert gemma.bytes_of(2000) == (2000 * 5 + 1024 * 29) * 4096
 
 
 # ---- drafts
@@ -157,7 +188,10 @@ def assert_accounts_balance(engine, asked):
     cache, reading = engine.cache, Counter()
     for text in engine.running:
         reading.update(text.table)
-        assert len(text.table) == math.ceil(text.stored / cache.block_size)
+        # Of the words of the text, the last may have been written by this step.
+        for_stored = math.ceil(text.stored / cache.block_size)
+        for_all = math.ceil(len(text.tokens) / cache.block_size)
+        assert for_stored <= len(text.table) <= for_all
     assert cache.readers == [reading[block] for block in range(len(cache.readers))]
     assert not any(text.table or text.stored for text in engine.waiting)
     places = [asked.index(text) for text in (*engine.running, *engine.waiting)]
@@ -180,26 +214,31 @@ written_alone = functools.cache(generate)
 
 
 def serve(seed):
-    """Random requests at random times; counts steps with a text preempted, with blocks shared."""
+    """Random requests at random times; counts what happened to them, by steps."""
     rng, model, happened = random.Random(seed), WRITERS[seed % 5], Counter()
     size, limit, asked, expected = rng.choice((1, 2, 3, 5)), 9, [], []
     fewest = math.ceil(limit / size)
     share = rng.random() < 0.7
-    engine = Engine(model, rng.randint(fewest, 2 * fewest), size, share=share)
+    chunk = rng.choice((None, None, 1, 2, 3))
+    blocks = rng.randint(fewest, 2 * fewest)
+    engine = Engine(PackedToy(model), blocks, size, share=share, chunk_size=chunk)
     engine.cache.keys.fill_(math.nan)  # what no text has written must not be read
     engine.cache.values.fill_(math.nan)
     while len(asked) < 6 or engine.waiting or engine.running:
         if len(asked) < 6 and rng.random() < 0.7:
             # Two words, so that many begin alike.
             prompt = tuple(rng.choices(VOCABULARY[4:6], k=rng.randint(0, 5)))
-            asked.append(engine.add(prompt, rng.choice((limit, len(prompt) + 2))))
-            expected.append(written_alone(model, prompt, asked[-1].limit))
+            most = rng.choice((limit, len(prompt) + 2))
+            asked.append(engine.add(" ".join(prompt), most + 1))  # <start> counts here
+            expected.append(written_alone(model, prompt, most))
         before = list(engine.running)
-        engine.step()  # now and then with nobody there
+        computed = engine.step()  # now and then with nobody there
         shared = sum(readers > 1 for readers in engine.cache.readers)
         happened["preempted"] += any(text in engine.waiting for text in before)
         happened["shared"] += shared > 0
         happened["two blocks shared"] += shared > 1
+        happened["a chunk"] += any(text.stored < len(text.tokens) - 1 for text in engine.running)
+        assert chunk is None or computed <= chunk * len(asked)
         assert share or not shared
         assert_accounts_balance(engine, asked)
     assert [decode(text.tokens[1:]) for text in asked] == expected
@@ -208,7 +247,7 @@ def serve(seed):
 
 def test_each_user_gets_what_generate_writes_whoever_else_asks_and_however_few_blocks_there_are():
     happened = sum(map(serve, range(200)), Counter())
-    assert len(happened) == 3 and min(happened.values()) > 50, happened
+    assert len(happened) == 4 and min(happened.values()) > 50, happened
 
 
 def test_full_blocks_are_found_by_all_that_stands_before_their_end_until_they_are_taken():
@@ -230,20 +269,128 @@ def test_full_blocks_are_found_by_all_that_stands_before_their_end_until_they_ar
 @pytest.mark.parametrize(
     ("prompt", "limit", "rule"),
     [
-        (["the"], 1, "above the 1 of the prompt.* got 1"),
-        (["the"], 2.5, "whole number of words.* got 2.5"),
-        (["the", "teh"], 9, '"teh" is not among the 97 words'),
-        ([], 35, "34 positions of the model: got 35"),
-        ([], 21, "20 places of all blocks: got 21; make more blocks"),
+        ("the", 2, "above the 2 that the text begins with.* got 2"),
+        ("the", 3.5, "whole number of words.* got 3.5"),
+        ("the teh", 9, '"teh" is not among the 97 words'),
+        ("", 36, "at most 35, the model's positions and one: got 36"),
+        ("", 22, "at most 21, the places of all blocks and one: got 22; make more blocks"),
     ],
 )
 def test_requests_that_could_never_be_served_are_refused_and_others_are_served(prompt, limit, rule):
-    engine = Engine(LARGE, 4, 5)
+    engine = Engine(PackedToy(LARGE), 4, 5)
     with pytest.raises(ValueError, match=rule):
         engine.add(prompt, limit)
-    served = engine.add(["the"], limit=9)
+    served = engine.add("the", limit=10)
     engine.run()
     assert decode(served.tokens[1:]) == generate(LARGE, ["the"], 9) and not engine.running
+    with pytest.raises(ValueError, match=r"chunk_size must be .* got 0"):
+        Engine(PackedToy(LARGE), 4, 5, chunk_size=0)
+
+
+def test_a_long_prompt_in_chunks_holds_nobody_up():
+    """The longest pass has the chunk and a word for each of the others."""
+    longest = {}
+    for chunk in (None, 5):
+        engine = Engine(PackedToy(LARGE), 20, 5, share=False, chunk_size=chunk)
+        prompts = ("the", "a", " ".join(["the"] * 24))
+        asked = [engine.add(prompt, 34) for prompt in prompts]
+        passes = []
+        while engine.waiting or engine.running:
+            passes.append(engine.step())
+        longest[chunk] = max(passes), [text.tokens for text in asked]
+    assert longest[None][0] == 25 + 2 * 2 and longest[5][0] == 5 + 2 * 2
+    assert longest[None][1] == longest[5][1]
+
+
+def test_a_block_is_found_only_when_its_words_are_there():
+    cache = PagedCache(1, 5, 2, 2, 3, like=torch.zeros(1), share=True)
+    long = Text([7, 8, 9, 8, 7, 9], chunk_size=3)
+    assert cache.take(long) and len(long.table) == 3
+    assert list(long.new) == [0, 1, 2] and cache.found(long.tokens) == long.table[:1]
+    long.stored = long.new.stop
+    assert cache.take(long) and cache.found([*long.tokens, 7]) == long.table
+
+
+def small_llama(seed=0, **sizes):
+    """Two layers with random weights, 6 query heads on 2 of keys, one matrix for its words."""
+    pytest.importorskip("transformers", reason=language_model.INSTALL)
+    made = parity.tiny("llama", seed, tie_word_embeddings=True, **sizes)
+    made.model.double()
+    made.tokenizer.eos_token = "<end>"
+    return made
+
+
+def served_as_by_library(model, prompts, written, num_blocks, block_size):
+    """Asserts that all texts are those of the library, and counts steps with a text preempted."""
+    limits = [len(model.encode(prompt)) + written for prompt in prompts]
+    expected = []
+    for prompt, limit in zip(prompts, limits, strict=True):
+        expected.append(greedy_by_library(model, prompt, limit))
+    preempted = 0
+    for chunk in (None, 3):
+        engine = Engine(model, num_blocks, block_size, chunk_size=chunk)
+        asked = []
+        for prompt, limit in zip(prompts, limits, strict=True):
+            asked.append(engine.add(prompt, limit))
+        while engine.waiting or engine.running:
+            before = list(engine.running)
+            engine.step()
+            preempted += any(text in engine.waiting for text in before)
+        assert [text.tokens for text in asked] == expected
+    return preempted
+
+
+def test_a_small_llama_writes_in_pages_what_the_library_writes():
+    preempted = 0
+    for seed in (2, 4, 5, 7):  # the second model ends its texts, the others go on
+        model = PackedLlama(small_llama(seed))
+        prompts = ["the cat sat on", "a", "the mat the cat sat on a", "cat cat", "sat the"]
+        preempted += served_as_by_library(model, prompts, 14, num_blocks=9, block_size=3)
+    assert preempted > 5
+
+
+def test_the_pass_of_a_small_llama_is_the_library_s():
+    """Logits of each word, where the library computes norms and angles in float32."""
+    theirs = small_llama(rope_parameters={"rope_type": "default", "rope_theta": 50.0})
+    model = PackedLlama(theirs)
+    tokens = torch.tensor(model.encode("the cat sat on a mat the cat"))
+    positions = torch.arange(len(tokens))
+    with torch.no_grad():
+        x = model.embed(tokens, positions)
+        for layer in model.layers:
+            query, key, value = layer.project(x, positions)
+            shared = {"is_causal": True, "enable_gqa": True}
+            query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
+            heads = F.scaled_dot_product_attention(query, key, value, **shared)
+            x = layer.finish(x, heads.transpose(0, 1))
+        expected = theirs.model(tokens[None]).last_hidden_state[0] @ model.embedding.T
+        near(model.logits(x), expected, share=1e-5)
+
+
+def test_smollm2_writes_in_pages_what_the_library_writes():
+    if not language_model.installed(*language_model.SMOLLM2_NEEDS):
+        pytest.skip(language_model.INSTALL_SMOLLM2)
+    model = PackedLlama(language_model.load_language_model(language_model.SMOLLM2))
+    prompts = [
+        "The capital of France is",
+        "Water",
+        "Once upon a time there was a small dragon who lived in",
+        "def fibonacci(n):",
+        "My favourite",
+    ]
+    assert served_as_by_library(model, prompts, 12, num_blocks=12, block_size=4)
+
+
+def test_what_the_engine_cannot_write_with_is_said():
+    pytest.importorskip("transformers", reason=language_model.INSTALL)
+    for made, rule in (
+        (parity.tiny("qwen3"), "is of kind qwen3"),
+        (parity.tiny("llama", tie_word_embeddings=False), "has an output matrix of its own"),
+    ):
+        with pytest.raises(ValueError, match=rule):
+            PackedLlama(made)
+    with pytest.raises(ValueError, match="prompt is empty"):
+        PackedLlama(small_llama()).encode("")
 
 
 def test_keys_and_values_of_another_shape_are_refused():

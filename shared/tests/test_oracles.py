@@ -37,6 +37,7 @@ from phase4_causal.long_texts.linear_attention import (
     linear_by_loops,
 )
 from phase4_causal.long_texts.local_attention import local_attention
+from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
 from phase4_causal.serving.rolling_cache import RollingCache
@@ -246,6 +247,12 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
         ANY,
     ),
     "flash_attention, loops": (each(partial(flash_by_loops, causal=True)), masked(past), FEW),
+    "flash_decoding": (partial(flash_decoding, num_splits=3), masked(), ANY),
+    "flash_decoding, loops": (
+        partial(flash_decoding, num_splits=7),
+        each(lambda q, k, v: flash_by_loops(q.detach(), k.detach(), v.detach())),
+        FEW,
+    ),
     "local_attention": (partial(local_attention, window=3), masked(near_by), ANY),
     "local_attention, causal": (partial(local_attention, window=3, causal=True), BEFORE, ANY),
     "linear_attention": (linear_attention, kernel(elu, lambda i, j: 1), ANY),

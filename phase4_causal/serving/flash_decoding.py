@@ -1,0 +1,57 @@
+"""How can several processors share the keys of one query?
+
+A new word asks with one query, and its keys may be many thousands. Softmax needs the sum over all
+of them, but what is kept of some keys can be merged with what is kept of others
+(long_texts/flash_attention.py). So each processor takes a part of the keys, attends to it by
+itself, and keeps three things: the largest score, the total, and the values added up. Merging them
+costs next to nothing. This is flash-decoding, or split-K (Dao et al. 2023). Here the parts are
+computed one after the other; on a GPU all at once.
+
+    python phase4_causal/serving/flash_decoding.py
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from phase4_causal.long_texts.flash_attention import LOG2_E, finish, keep, merge, nothing
+from shared.attention_checks import check_attention_inputs, check_sizes
+
+
+@torch.no_grad()
+def flash_decoding(query: Tensor, key: Tensor, value: Tensor, *, num_splits: int) -> Tensor:
+    """Attention to all keys, out of num_splits parts of them that know nothing of each other.
+
+    query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v), 0
+    without keys. For writing alone, so there are no gradients. Raises ValueError for wrong sizes.
+    """
+    check_sizes(1, num_splits=num_splits)
+    check_attention_inputs(query, key, value, None)
+    query = query * LOG2_E / math.sqrt(query.size(-1))
+    keys = key.tensor_split(num_splits, dim=-2)
+    values = value.tensor_split(num_splits, dim=-2)
+    parts = []
+    for k, v in zip(keys, values, strict=True):
+        if k.size(-2) > 0:  # where there are fewer keys than processors, some have nothing to do
+            parts.append(keep(query @ k.mT, v))  # on a processor of its own
+    kept = nothing(query, value.size(-1))
+    for part in parts:
+        kept = merge(kept, part)
+    output, _ = finish(kept)
+    return output
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(1, 4), torch.randn(1000, 4), torch.randn(1000, 4)
+    whole = flash_decoding(query, key, value, num_splits=1)
+    print("One query and 1,000 keys. The most keys of a processor, and how far the output is off:")
+    for num_splits in (1, 4, 16):
+        output = flash_decoding(query, key, value, num_splits=num_splits)
+        share = math.ceil(1000 / num_splits)
+        print(f"   {num_splits:2} processors: {share:4} keys, {(output - whole).abs().max():.0e}")
+
+
+if __name__ == "__main__":
+    main()

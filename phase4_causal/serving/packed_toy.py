@@ -1,0 +1,87 @@
+"""How does the toy transformer read words of several texts at once?
+
+Attention is the only part of a transformer in which words meet. Norms, projections and the
+feed-forward network treat each word by itself, so words of several texts may stand in one row. A
+layer is cut where attention stands, which the engine computes over its pages (engine.py says what
+it asks of a model):
+
+    project   before attention: query, key and value of each word
+    finish    after it: the output projection, and the feed-forward network
+
+    python phase4_causal/serving/packed_toy.py
+"""
+
+import torch
+from torch import Tensor
+
+from phase4_causal.models import long_model
+from shared.toy_language import END_ID, START_ID, encode, tokenize
+from shared.toy_model import Block, ToyTransformer
+
+
+class PackedToyLayer:
+    """A layer of the toy transformer, with its own modules."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+
+    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x (N, d_model) -> query, key and value, (N, H, d_k) each.
+
+        The positions are not needed, since they were added to the words.
+        """
+        attention = self.block.attention
+        by_head = (attention.num_heads, -1)
+        normed = self.block.attention_norm(x)
+        query = attention.w_q(normed).unflatten(1, by_head)  # (N, d_model) -> (N, H, d_k)
+        key = attention.w_k(normed).unflatten(1, by_head)
+        value = attention.w_v(normed).unflatten(1, by_head)
+        return query, key, value
+
+    def finish(self, x: Tensor, heads: Tensor) -> Tensor:
+        """x (N, d_model), and what its heads have found (N, H, d_k) -> the layer's output."""
+        block = self.block
+        x = x + block.attention.w_o(heads.flatten(1))  # (N, H, d_k) -> (N, d_model)
+        return x + block.feed_forward(block.feed_forward_norm(x))
+
+
+class PackedToy:
+    """The toy transformer as the engine takes it."""
+
+    def __init__(self, model: ToyTransformer) -> None:
+        self.model = model
+        self.layers = [PackedToyLayer(block) for block in model.blocks]
+        self.embedding = model.embedding.weight.detach()
+        self.num_kv_heads = model.blocks[0].attention.num_heads
+        self.d_k = self.embedding.size(1) // self.num_kv_heads
+        self.num_positions = len(model.positions)
+        self.end_id = END_ID
+
+    def encode(self, prompt: str) -> list[int]:
+        """<start> and the prompt, which may be empty. Raises ValueError for an unknown word."""
+        words = tokenize(prompt) if prompt else []
+        return [START_ID, *encode(words)]
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """tokens (N,), positions (N,) -> (N, d_model)."""
+        return self.model.embedding(tokens) + self.model.positions[positions]
+
+    def logits(self, x: Tensor) -> Tensor:
+        """x (N, d_model) -> (N, V)."""
+        return self.model.output_norm(x) @ self.model.embedding.weight.T + self.model.output_bias
+
+
+@torch.no_grad()
+def main() -> None:
+    model = PackedToy(long_model(34))  # untrained
+    first, second = model.encode("the cat"), model.encode("every dog sat")
+    row = torch.tensor(first + second)
+    positions = torch.tensor([*range(len(first)), *range(len(second))])
+    query, _, _ = model.layers[0].project(model.embed(row, positions), positions)
+    print("Two texts in one row: tokens", row.tolist())
+    print("positions in their own texts:", positions.tolist())
+    print("queries of all words, by head:", tuple(query.shape))
+
+
+if __name__ == "__main__":
+    main()

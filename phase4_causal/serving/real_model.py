@@ -1,0 +1,120 @@
+"""How long do users wait when somebody brings a long prompt, and does any text change?
+
+SmolLM2, a published model, writes for four users when a fifth brings a prompt of some hundred
+tokens. The prompt is read in one pass, or in chunks (chunked prefill; Agrawal et al. 2023). Waiting
+is counted in passes and in the tokens that they compute, since seconds differ from machine to
+machine: time to first token, from asking to the first token of the answer, and time per token, from
+one token to the next. Every text is compared with the library's own.
+
+    python phase4_causal/serving/real_model.py
+"""
+
+import random
+from dataclasses import dataclass
+
+from phase3_visualization.pretrained.language_model import (
+    SMOLLM2,
+    load_language_model,
+    refuses,
+    sentences_of,
+    winograd_pairs,
+)
+from phase4_causal.serving.engine import Engine
+from phase4_causal.serving.packed_llama import PackedLlama, greedy_by_library
+from shared.evidence.claims import Numbers
+from shared.experiment import Experiment, Run
+
+PROMPTS = (
+    "The capital of France is",
+    "Water",
+    "Once upon a time there was a small dragon who lived in",
+    "def fibonacci(n):",
+)
+SENTENCES = 24  # of the long prompt
+WRITTEN = 16  # tokens of an answer
+BEFORE = 5  # passes before the fifth user asks
+BLOCK_SIZE = 16
+CHUNK_SIZES = {"whole": None, "in chunks": 32}
+
+
+@dataclass
+class Served:
+    """What all users got, and how long they waited for it.
+
+    texts: all tokens of each user, the fifth one last. passes_to_first, tokens_to_first: the fifth
+    user's time to first token, and the tokens that all users' passes computed in it. per_token: of
+    each pass that gave the others a token, how many tokens it computed.
+    """
+
+    texts: list[list[int]]
+    passes_to_first: int
+    tokens_to_first: int
+    per_token: list[int]
+
+
+def serve(model: PackedLlama, prompts: list[str], limits: list[int], chunk: int | None) -> Served:
+    """Write for all users; the last of them asks when the others' answers have begun.
+
+    There are blocks for all, so that nobody waits for room.
+    """
+    num_blocks = sum(limits) // BLOCK_SIZE + len(limits)
+    engine = Engine(model, num_blocks, BLOCK_SIZE, chunk_size=chunk)
+    users = []
+    for prompt, limit in zip(prompts[:-1], limits[:-1], strict=True):
+        users.append(engine.add(prompt, limit))
+    for _ in range(BEFORE):
+        engine.step()
+    fifth = engine.add(prompts[-1], limits[-1])
+    length = len(fifth.tokens)
+    passes_to_first = tokens_to_first = 0
+    per_token = []
+    while engine.waiting or engine.running:
+        only_fifth = engine.running == [fifth]
+        nothing_yet = len(fifth.tokens) == length
+        computed = engine.step()
+        if nothing_yet:
+            passes_to_first += 1
+            tokens_to_first += computed
+        if not only_fifth:
+            per_token.append(computed)
+    texts = [user.tokens for user in (*users, fifth)]
+    return Served(texts, passes_to_first, tokens_to_first, per_token)
+
+
+@refuses
+def measure(run: Run) -> Numbers:
+    """Counts of both ways, and how many of the texts are the library's, word for word."""
+    model = PackedLlama(load_language_model(SMOLLM2))
+    sentences = sentences_of(winograd_pairs())
+    random.Random(run.seed).shuffle(sentences)
+    prompts = [*PROMPTS, ". ".join(sentences[:SENTENCES])]
+    limits = [len(model.encode(prompt)) + WRITTEN for prompt in prompts]
+    expected = []
+    for prompt, limit in zip(prompts, limits, strict=True):
+        expected.append(greedy_by_library(model, prompt, limit))
+    numbers = {"long prompt, tokens": limits[-1] - WRITTEN}
+    for name, chunk in CHUNK_SIZES.items():
+        served = serve(model, prompts, limits, chunk)
+        same = 0
+        for text, theirs in zip(served.texts, expected, strict=True):
+            same += text == theirs
+        numbers[f"{name}, texts as the library's"] = same
+        numbers[f"{name}, longest time per token"] = max(served.per_token)
+        numbers[f"{name}, passes to first token"] = served.passes_to_first
+        numbers[f"{name}, tokens to first token"] = served.tokens_to_first
+    return numbers
+
+
+main = Experiment(
+    measure,
+    answer="{n[whole, texts as the library's]:.0f} and {n[in chunks, texts as the library's]:.0f} "
+    "of 5 texts are the library's, word for word. With a prompt of {n[long prompt, tokens]:.0f} "
+    "tokens in one pass the others wait for {n[whole, longest time per token]:.0f} tokens to be "
+    "computed before their next one, in chunks for {n[in chunks, longest time per token]:.0f} at "
+    "most. Its own first token takes {n[in chunks, passes to first token]:.0f} passes of "
+    "{n[in chunks, tokens to first token]:.0f} tokens together, not "
+    "{n[whole, passes to first token]:.0f} of {n[whole, tokens to first token]:.0f}",
+)
+
+if __name__ == "__main__":
+    main.run()
