@@ -4,7 +4,7 @@ Prefill reads the prompt, all of its words in one pass. Decoding writes, a word 
 pass. A pass must read all P weights and the users' caches, and it must compute. Whatever takes
 longer decides: this bound is the roofline (Williams et al. 2009). Weights cost 2 P operations for
 each word, but 4 P bytes once for all. A cache of T words costs 4 L d T operations and 8 L d T bytes
-for each user: nobody shares it.
+for each user, and is read for this user alone.
 
     python phase4_causal/serving/cache_cost.py
 """

@@ -2,8 +2,9 @@
 
 A layer may keep keys and values of every word, or those of the last words alone (a window), or one
 latent vector a word in place of both, or a state that does not grow. The sizes are those of the
-published configurations, which the table names; a number has 16 bits. What a layer of a hybrid
-keeps beside its state, the last words for a short convolution, is small and left out.
+config.json that is published with Llama-2-7b-hf, Meta-Llama-3-8B, gemma-3-4b-it, DeepSeek-V3,
+gpt-oss-120b and Qwen3-Next-80B-A3B-Instruct; a number has 16 bits. Left out, since it is small: the
+last three words, which the hybrid's layers keep for a short convolution.
 
     python phase4_causal/serving/cache_layouts.py
 """

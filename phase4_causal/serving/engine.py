@@ -156,7 +156,7 @@ class Engine:
         computed = sum(len(request.new) for request in served)
         for request, word in zip(served, self.next_words(), strict=True):
             request.stored = request.new.stop
-            # Before the last chunk nothing is written: the next word of the prompt is known.
+            # While a prompt is read, its next word is known, and none is written.
             if request.stored == len(request.tokens):
                 self.write(request, word)
         return computed

@@ -33,7 +33,7 @@ def flash_decoding(query: Tensor, key: Tensor, value: Tensor, *, num_splits: int
     values = value.tensor_split(num_splits, dim=-2)
     parts = []
     for k, v in zip(keys, values, strict=True):
-        if k.size(-2) > 0:  # where there are fewer keys than processors, some have nothing to do
+        if k.size(-2) > 0:  # with fewer keys than processors, some have none
             parts.append(keep(query @ k.mT, v))  # on a processor of its own
     kept = nothing(query, value.size(-1))
     for part in parts:

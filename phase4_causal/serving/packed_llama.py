@@ -3,10 +3,10 @@
 A Llama is cut as the toy transformer is (packed_toy.py), where attention stands. Four things have
 become common since the Transformer of 2017:
 
-    RMSNorm           vectors are divided by their size, with no mean taken away  (Zhang 2019)
-    rotary positions  queries and keys are turned by where they stand             (Su et al. 2021)
-    grouped queries   several query heads share a head of keys          (Ainslie et al. 2023)
-    SwiGLU            half of the feed-forward network gates the other half       (Shazeer 2020)
+    RMSNorm           a norm that takes no mean away             (Zhang & Sennrich 2019)
+    rotary positions  queries and keys are turned                (Su et al. 2021)
+    grouped queries   several query heads share a head of keys   (Ainslie et al. 2023)
+    SwiGLU            a gate in the feed-forward network         (Shazeer 2020)
 
 The matrices are those of the library's model; what is computed with them is written here.
 
@@ -109,19 +109,17 @@ def greedy_by_library(packed: PackedLlama, prompt: str, limit: int) -> list[int]
     """All words of one text, `limit` at most, as the library's own `generate` writes them."""
     transformers = library()
     model = packed.model
-    with torch.device("meta"):  # no numbers: its parts are exchanged at once
+    with torch.device("meta"):  # it needs no numbers of its own
         whole = transformers.LlamaForCausalLM(model.config)
     whole.model = model
     whole.lm_head.weight = model.embed_tokens.weight
     tokens = torch.tensor([packed.encode(prompt)])
     written = whole.generate(
         tokens,
-        attention_mask=torch.ones_like(tokens),
         max_length=limit,
         do_sample=False,
         use_cache=True,
         eos_token_id=packed.end_id,
-        pad_token_id=packed.end_id,
     )
     found = written[0].tolist()
     return found[:-1] if found[-1] == packed.end_id else found
