@@ -1,4 +1,4 @@
-"""How long do users wait when somebody brings a long prompt, and does any text change?
+"""How long do users wait for a long prompt, and does any text change?
 
 SmolLM2, a published model, writes for four users when a fifth brings a prompt of some hundred
 tokens. The prompt is read in one pass, or in chunks (chunked prefill; Agrawal et al. 2023). Waiting

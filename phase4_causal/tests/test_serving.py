@@ -378,7 +378,7 @@ def test_smollm2_writes_in_pages_what_the_library_writes():
         "def fibonacci(n):",
         "My favourite",
     ]
-    assert served_as_by_library(model, prompts, 12, num_blocks=12, block_size=4)
+    assert served_as_by_library(model, prompts, 8, num_blocks=12, block_size=4)
 
 
 def test_what_the_engine_cannot_write_with_is_said():
