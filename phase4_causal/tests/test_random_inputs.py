@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.long_texts.flash_attention import flash_attention
-from phase4_causal.long_texts.local_attention import local_attention
 from shared.attention_utils import padding_mask
 from shared.tests.helpers import as_printed, near
 
@@ -129,34 +128,6 @@ def test_any_shapes_give_what_torch_gives_or_an_error_of_ours(shapes, mask_shape
     assert output.shape[-1] == value.size(-1)
     same = [x.expand(*leading, *x.shape[-2:]).double() for x in inputs]
     near(output.double(), F.scaled_dot_product_attention(*same, attn_mask=mask))
-
-
-@st.composite
-def long_inputs(draw):
-    """float64; how far each key stands ahead of each query; whether the future is hidden."""
-    leading, t_q, t_k = draw(leadings), draw(st.integers(0, 40)), draw(st.integers(0, 40))
-    d_k, d_v, seed = draw(sizes), draw(sizes), draw(seeds)
-    size = draw(st.sampled_from((0.1, 1.0, 30.0)))
-    shapes = ((t_q, d_k), (t_k, d_k), (t_k, d_v))
-    inputs = [size * normal(seed + i, *leading, *shape) for i, shape in enumerate(shapes)]
-    ahead = torch.arange(t_k) - torch.arange(t_q)[:, None] - (t_k - t_q)
-    return inputs, ahead, draw(st.booleans())
-
-
-@examples(200)
-@given(long_inputs(), st.integers(1, 50))
-def test_tiles_of_any_size_are_masked_attention(drawn, block_size):
-    inputs, ahead, causal = drawn
-    expected = by_torch(*inputs, ahead <= (0 if causal else 40))
-    near(flash_attention(*inputs, causal=causal, block_size=block_size), expected, share=1e-9)
-
-
-@examples(200)
-@given(long_inputs(), st.integers(0, 45))
-def test_a_band_is_masked_attention(drawn, window):
-    inputs, ahead, causal = drawn
-    expected = by_torch(*inputs, (ahead >= -window) & (ahead <= (0 if causal else window)))
-    near(local_attention(*inputs, window=window, causal=causal), expected, share=1e-9)
 
 
 # ---- numbers that other projects print of the same mechanisms; each names its source
