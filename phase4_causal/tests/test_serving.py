@@ -23,6 +23,7 @@ from phase4_causal.serving.cache_cost import Work, costs
 from phase4_causal.serving.cache_layouts import LAYOUTS
 from phase4_causal.serving.drafts import chooser, missing_part, speculate
 from phase4_causal.serving.engine import Engine
+from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.packed_llama import PackedLlama, greedy_by_library
 from phase4_causal.serving.packed_toy import PackedToy
@@ -87,6 +88,14 @@ def test_a_window_keeps_no_more_than_its_words():
     gemma = LAYOUTS["Gemma 3 4B"]
     assert gemma.bytes_of(1000) == 1000 * 34 * 4096
     assert gemma.bytes_of(2000) == (2000 * 5 + 1024 * 29) * 4096
+
+
+def test_what_cannot_be_split_is_said():
+    query, key = torch.zeros(1, 3), torch.zeros(5, 3)
+    with pytest.raises(ValueError, match=r"num_splits must be .* got 0"):
+        flash_decoding(query, key, key, num_splits=0)
+    with pytest.raises(ValueError, match="got"):
+        flash_decoding(query, key[:, :2], key, num_splits=2)
 
 
 # ---- drafts
