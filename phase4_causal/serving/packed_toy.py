@@ -11,7 +11,6 @@ it asks of a model):
     python phase4_causal/serving/packed_toy.py
 """
 
-import torch
 from torch import Tensor
 
 from phase4_causal.models import long_model
@@ -71,16 +70,15 @@ class PackedToy:
         return self.model.output_norm(x) @ self.model.embedding.weight.T + self.model.output_bias
 
 
-@torch.no_grad()
 def main() -> None:
     model = PackedToy(long_model(34))  # untrained
-    first, second = model.encode("the cat"), model.encode("every dog sat")
-    row = torch.tensor(first + second)
-    positions = torch.tensor([*range(len(first)), *range(len(second))])
-    query, _, _ = model.layers[0].project(model.embed(row, positions), positions)
-    print("Two texts in one row: tokens", row.tolist())
-    print("positions in their own texts:", positions.tolist())
-    print("queries of all words, by head:", tuple(query.shape))
+    row, positions = [], []
+    for prompt in ("the cat", "every dog sat"):
+        tokens = model.encode(prompt)
+        row += tokens
+        positions += range(len(tokens))
+    print("Two texts in one row of tokens:", row)
+    print("positions in their own texts:  ", positions)
 
 
 if __name__ == "__main__":
