@@ -1,0 +1,143 @@
+"""Which keys does a query ask, if it may have only a few?
+
+Those with the highest scores, but whoever wants to know them must compute all scores. So something
+cheaper chooses. Blocks of keys are chosen by the mean of their keys (MoBA, Lu et al. 2025; NSA,
+Yuan et al. 2025, learns what stands for a block), or single keys by a small trained indexer
+(DeepSeek-AI 2025). Each gives a mask for our own attention, True = may attend. The last query
+stands at the last key, and nobody sees later keys.
+
+    python phase4_causal/long_texts/chosen_keys.py
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from phase2_multi_head.multi_head_attention import split_heads
+from shared.attention_checks import check_sizes
+from shared.attention_utils import causal_mask
+
+
+def keys_by_loops(query: Tensor, key: Tensor, count: int) -> Tensor:
+    """The specification of best_keys: (T_q, d_k), (T_k, d_k) -> bool (T_q, T_k)."""
+    mask = torch.zeros(len(query), len(key), dtype=torch.bool)
+    for i in range(len(query)):
+        scores = {}  # of the keys that query i may see
+        for j in range(i + 1 + len(key) - len(query)):
+            scores[j] = torch.dot(query[i], key[j]).item()
+        ranked = sorted(scores, key=scores.get, reverse=True)  # of equal ones the earlier first
+        for j in ranked[:count]:
+            mask[i, j] = True
+    return mask
+
+
+def blocks_by_loops(query: Tensor, key: Tensor, count: int, block_size: int) -> Tensor:
+    """The specification of blocks_by_mean: (T_q, d_k), (T_k, d_k) -> bool (T_q, T_k)."""
+    mask = torch.zeros(len(query), len(key), dtype=torch.bool)
+    for i in range(len(query)):
+        place = i + len(key) - len(query)
+        own = place // block_size * block_size  # the first key of the block that it stands in
+        scores = {}  # of the blocks before, each named by its first key
+        for first in range(0, own, block_size):
+            mean = key[first : first + block_size].mean(dim=0)
+            scores[first] = torch.dot(query[i], mean).item()
+        ranked = sorted(scores, key=scores.get, reverse=True)
+        for first in [own, *ranked[: count - 1]]:
+            for j in range(first, first + block_size):
+                if 0 <= j <= place:
+                    mask[i, j] = True
+    return mask
+
+
+def best_of(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
+    """True for the `count` highest of the allowed scores of each row: (..., T_q, T_k) -> bool.
+
+    allowed: bool, of a shape that broadcasts to the scores. A row with fewer allowed scores keeps
+    all of these. Of equal scores the earlier one is chosen. Raises ValueError for a count below 1.
+    """
+    check_sizes(1, count=count)
+    scores = scores.masked_fill(~allowed, -math.inf)
+    ranked = scores.argsort(dim=-1, descending=True, stable=True)
+    chosen = torch.zeros_like(scores, dtype=torch.bool)
+    chosen = chosen.scatter(-1, ranked[..., :count], True)
+    return chosen & allowed
+
+
+def best_keys(query: Tensor, key: Tensor, count: int) -> Tensor:
+    """The keys that get the most weight: (..., T_q, d_k), (..., T_k, d_k) -> (..., T_q, T_k)."""
+    past = causal_mask(query.size(-2), key.size(-2), device=query.device)
+    return best_of(query @ key.mT, past, count)
+
+
+def block_scores(query: Tensor, key: Tensor, block_size: int) -> Tensor:
+    """Each query by the mean of each block's keys -> (..., T_q, blocks).
+
+    What the last block lacks counts as 0. Only queries that stand in this block see any of it.
+    """
+    missing = -key.size(-2) % block_size
+    whole = F.pad(key, (0, 0, 0, missing))
+    blocks = whole.unflatten(-2, (-1, block_size))  # -> (..., blocks, block_size, d_k)
+    return query @ blocks.mean(dim=-2).mT
+
+
+def best_blocks(scores: Tensor, key_length: int, count: int, block_size: int) -> Tensor:
+    """The words of the best blocks: scores (..., T_q, blocks) -> bool (..., T_q, T_k).
+
+    A query always keeps the block that it stands in, as one of `count` (Lu et al. 2025, section
+    2.2), whatever its score. Raises ValueError for a count below 1.
+    """
+    query_length, num_blocks = scores.shape[-2:]
+    place = torch.arange(key_length - query_length, key_length, device=scores.device)
+    own = place[:, None] // block_size  # (T_q, 1)
+    block = torch.arange(num_blocks, device=scores.device)
+    scores = scores.masked_fill(block == own, math.inf)
+    chosen = best_of(scores, block <= own, count)
+    words = chosen.repeat_interleave(block_size, dim=-1)[..., :key_length]
+    return words & causal_mask(query_length, key_length, device=scores.device)
+
+
+def blocks_by_mean(query: Tensor, key: Tensor, count: int, block_size: int) -> Tensor:
+    """The words of the blocks whose mean key suits best -> bool (..., T_q, T_k)."""
+    scores = block_scores(query, key, block_size)
+    return best_blocks(scores, key.size(-2), count, block_size)
+
+
+class Indexer(nn.Module):
+    """Scores keys with less work than attention (DeepSeek-AI 2025, DeepSeek-V3.2, section 2.1).
+
+    A few small heads share one small key of each word. A head counts what matches, never what does
+    not, and each query decides how much each head counts.
+    """
+
+    def __init__(self, d_model: int, num_heads: int, d_index: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.w_q = nn.Linear(d_model, num_heads * d_index, bias=False)
+        self.w_k = nn.Linear(d_model, d_index, bias=False)
+        self.w_share = nn.Linear(d_model, num_heads, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, T, d_model) -> scores (B, T, T), for best_of to choose by."""
+        query = split_heads(self.w_q(x), self.num_heads)  # -> (B, heads, T, d_index)
+        key = self.w_k(x).unsqueeze(1)  # -> (B, 1, T, d_index)
+        matches = F.relu(query @ key.mT)  # -> (B, heads, T, T)
+        share = self.w_share(x).mT.unsqueeze(-1)  # -> (B, heads, T, 1)
+        return (share * matches).sum(dim=1)
+
+
+def main() -> None:
+    # The last of six words asks. It may have four keys, or two blocks of two.
+    key = torch.tensor([[9.0], [-9], [2], [2], [1], [0]])
+    query = torch.ones(1, 1)
+    print("keys", key.flatten().tolist())
+    mask = best_keys(query, key, count=4)
+    print("the best four:", key[mask[0]].flatten().tolist())
+    mask = blocks_by_mean(query, key, count=2, block_size=2)
+    print("its own block and the best by mean:", key[mask[0]].flatten().tolist())
+    print("The mean of 9 and -9 is 0, so it hides the best key of all.")
+
+
+if __name__ == "__main__":
+    main()
