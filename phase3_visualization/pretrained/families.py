@@ -19,7 +19,7 @@ families.
 """
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -99,6 +99,9 @@ def rebuilt(language_model: LanguageModel, theirs: Reading) -> Reading:
 
 # ---- decoders
 
+# query, key, value, mask -> output, weights
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+
 
 @dataclass(frozen=True)
 class Family:
@@ -162,11 +165,13 @@ def capped_attention(
 class ExchangedAttention:
     """Our attention with the parameters of a decoder's attention, and called in its place.
 
-    mask: bool (T, T), instead of the layer's own.
+    mask: bool (T, T), instead of the layer's own. attend: what computes output and weights.
     """
 
-    def __init__(self, theirs: nn.Module, model: nn.Module, mask: Tensor | None) -> None:
-        self.theirs, self.mask = theirs, mask
+    def __init__(
+        self, theirs: nn.Module, model: nn.Module, mask: Tensor | None, attend: Attend
+    ) -> None:
+        self.theirs, self.mask, self.attend = theirs, mask, attend
         self.rotary_emb = model.rotary_emb
         self.family = FAMILIES[model.config.model_type]
 
@@ -197,7 +202,7 @@ class ExchangedAttention:
             sinks = theirs.sinks if family.sinks else None
             output, weights = capped_attention(query, key, value, mask, cap, sinks)
         else:
-            output, weights = scaled_dot_product_attention(query, key, value, mask)
+            output, weights = self.attend(query, key, value, mask)
         return theirs.o_proj(merge_heads(output)), weights  # (B, H, T, d_k) -> (B, T, d_model)
 
     def heads_of(self, projection: nn.Linear, x: Tensor) -> Tensor:
@@ -222,10 +227,15 @@ class ExchangedAttention:
 
 
 @contextmanager
-def our_attention(language_model: LanguageModel, mask: Tensor | None = None) -> Iterator[None]:
+def our_attention(
+    language_model: LanguageModel,
+    mask: Tensor | None = None,
+    attend: Attend = scaled_dot_product_attention,
+) -> Iterator[None]:
     """Inside `with`, every layer computes its attention as above.
 
-    mask: bool (T, T), instead of the layer's own. Raises ValueError for other kinds of models, and
+    mask: bool (T, T), instead of the layer's own. attend: what computes output and weights, but for
+    families with a cap or with sinks. Raises ValueError for other kinds of models, and
     for one that looks both ways.
     """
     model, config = language_model.model, language_model.model.config
@@ -240,7 +250,7 @@ def our_attention(language_model: LanguageModel, mask: Tensor | None = None) -> 
     try:
         # The module stays, and with it the record of weights: only its call is ours.
         for attention in attentions:
-            attention.forward = ExchangedAttention(attention, model, mask)
+            attention.forward = ExchangedAttention(attention, model, mask, attend)
         yield
     finally:
         for attention in attentions:

@@ -8,20 +8,10 @@ StreamingLLM counts them anew in the window. The text is data/raw/claims.json fr
 seed draws: it stays as it is, so that the numbers do.
 """
 
-import json
-
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
-from phase3_visualization.pretrained.families import our_attention
-from phase3_visualization.pretrained.language_model import (
-    SMOLLM2,
-    LanguageModel,
-    load_language_model,
-    refuses,
-)
-from shared import paths
+from phase3_visualization.pretrained.language_model import SMOLLM2, load_language_model, refuses
+from phase3_visualization.pretrained.next_tokens import excerpt, next_token_losses
 from shared.attention_utils import streaming_mask
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
@@ -29,33 +19,11 @@ from shared.experiment import Experiment, Run
 LENGTH, ROOM, KEPT = 768, 128, 4
 
 
-def excerpt(language_model: LanguageModel, generator: torch.Generator) -> Tensor:
-    """LENGTH + 1 tokens of what is said about attention, from a random place -> (1, LENGTH + 1)."""
-    said = json.loads((paths.ROOT / "data/raw/claims.json").read_text(encoding="utf-8"))
-    text = "\n".join(f"{each['claim']} ({each['said']})" for each in said)
-    tokens = torch.tensor(language_model.tokenizer(text)["input_ids"])
-    start = int(torch.randint(len(tokens) - LENGTH, (), generator=generator))
-    return tokens[None, start : start + LENGTH + 1]
-
-
-@torch.no_grad()
-def next_token_losses(language_model: LanguageModel, tokens: Tensor, mask: Tensor) -> Tensor:
-    """Loss in nats of every next token, with this mask in every layer.
-
-    tokens (1, T + 1), mask bool (T, T) -> (T,).
-    """
-    model = language_model.model
-    with our_attention(language_model, mask):
-        states = model(tokens[:, :-1]).last_hidden_state[0]  # (1, T + 1) -> (T, d_model)
-    logits = states @ model.get_input_embeddings().weight.T  # its words are the output, too: (T, V)
-    return F.cross_entropy(logits, tokens[0, 1:], reduction="none")
-
-
 @refuses
 def measure(run: Run) -> Numbers:
     """Mean loss in nats beyond the window, tokens 256 to 768, and how much more with less room."""
     language_model = load_language_model(SMOLLM2)
-    tokens = excerpt(language_model, torch.Generator().manual_seed(run.seed))
+    tokens = excerpt(language_model, LENGTH, torch.Generator().manual_seed(run.seed))
 
     def loss_beyond(*room: int | None) -> float:
         losses = next_token_losses(language_model, tokens, streaming_mask(LENGTH, *room))

@@ -16,6 +16,7 @@ from phase3_visualization.pretrained import (
     families,
     heads,
     language_model,
+    next_tokens,
     parity,
     unpacked,
     window,
@@ -313,8 +314,8 @@ def test_the_loss_with_everything_is_the_library_s(kind):
     tokens = torch.tensor([[2, 3, 4, 5, 6, 2, 7]])
     chances = library(tokens[:, :-1]).logits[0].log_softmax(dim=-1)
     losses = -chances[range(6), tokens[0, 1:]].detach()
-    near(window.next_token_losses(ours, tokens, streaming_mask(6, None)), losses)
-    narrow = window.next_token_losses(ours, tokens, streaming_mask(6, 2))
+    near(next_tokens.next_token_losses(ours, tokens, streaming_mask(6, None)), losses)
+    narrow = next_tokens.next_token_losses(ours, tokens, streaming_mask(6, 2))
     assert (narrow - losses).abs().max() > 1e-3
 
 
