@@ -8,8 +8,6 @@ Beside them stand queries and keys that are random vectors, where no word is nea
 nothing to predict there but the scores themselves, so they have no indexer.
 """
 
-from dataclasses import dataclass
-
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
@@ -31,7 +29,6 @@ from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.optimization import fit
 from shared.toy_model import changed
-from shared.training import Trained
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
 
 KEPT, BLOCK = 4, 2  # keys for each query, and keys in a block
@@ -47,109 +44,80 @@ COLORS = {
 }
 
 
-@dataclass(frozen=True)
-class Heads:
-    """Heads of one layer, on texts of which the first TEXTS are for training."""
-
-    query: Tensor  # (N, H, T, d_k)
-    key: Tensor  # (N, H, T, d_k)
-
-    @property
-    def weights(self) -> Tensor:
-        """The causal weights, (N, H, T, T)."""
-        mask = causal_mask(self.key.size(2))
-        return scaled_dot_product_attention(self.query, self.key, self.key, mask)[1]
-
-
-def asked_of(lengths: Tensor, length: int) -> Tensor:
-    """The queries that are measured, bool (N, T).
-
-    They see twice as many keys as they keep, or more, and stand last in their block: so both blocks
-    are whole.
-    """
-    seen = torch.arange(1, length + 1)
-    return (seen >= 2 * KEPT) & (seen % BLOCK == 0) & (seen <= lengths[:, None])
-
-
-@torch.no_grad()
-def last_layer(trained: Trained, tokens: Tensor) -> tuple[Tensor, Heads]:
-    """What the last layer reads, (N, T, d_model), and its heads, on the CPU."""
-    attention = trained.model.blocks[-1].attention
-    read: list[Tensor] = []
-    with changed(attention, read.append, read=True):
-        trained.logits(tokens)
-    x = read[0]
-    query = split_heads(attention.w_q(x), attention.num_heads)
-    key = split_heads(attention.w_k(x), attention.num_heads)
-    return x.cpu(), Heads(query.cpu(), key.cpu())
-
-
-def trained_indexers(x: Tensor, weights: Tensor, asked: Tensor, run: Run) -> nn.ModuleList:
-    """An indexer for each head, trained to predict its weights (N, H, T, T) from x."""
-    generator = torch.Generator().manual_seed(run.seed)
-    torch.manual_seed(run.seed)
+def trained_indexers(x: Tensor, weights: Tensor, asked: Tensor, steps: int) -> nn.ModuleList:
+    """An indexer for each head, trained on the first TEXTS to predict its weights from x."""
     indexers = nn.ModuleList()
     for _ in range(weights.size(1)):
         indexers.append(Indexer(x.size(-1), INDEX_HEADS, D_INDEX))
     past = causal_mask(x.size(1))
 
     def loss_of_step(_: int) -> Tensor:
-        batch = torch.randint(TEXTS, (BATCH,), generator=generator)
-        losses = []
+        batch = torch.randint(TEXTS, (BATCH,))
+        total = torch.tensor(0.0)
         for head, indexer in enumerate(indexers):
-            guessed = masked_softmax(indexer(x[batch]), past)
-            loss = -weights[batch, head] * guessed.clamp(min=1e-9).log()
-            losses.append(loss[asked[batch]].sum(dim=-1).mean())  # of rows (queries, T)
-        return torch.stack(losses).mean()
+            guessed = masked_softmax(indexer(x[batch]), past).clamp(min=1e-9)
+            loss = -(weights[batch, head] * guessed.log()).sum(dim=-1)  # -> (BATCH, T)
+            total = total + loss[asked[batch]].mean()
+        return total
 
-    fit(indexers, loss_of_step, run.steps(STEPS), matrix_rate=None)
+    fit(indexers, loss_of_step, steps, matrix_rate=None)
     return indexers
 
 
-def chosen_by_scores(heads: Heads, generator: torch.Generator) -> dict[str, Tensor]:
+def chosen_untrained(query: Tensor, key: Tensor) -> dict[str, Tensor]:
     """The keys of each query by ways that need no training: bool (N, H, T, T)."""
-    length, blocks = heads.key.size(2), KEPT // BLOCK
-    by_mean = block_scores(heads.query, heads.key, BLOCK)
-    guesses = torch.rand(by_mean.shape, generator=generator)
+    length, blocks = key.size(2), KEPT // BLOCK
+    by_mean = block_scores(query, key, BLOCK)
     return {
-        "random blocks": best_blocks(guesses, length, blocks, BLOCK),
+        "random blocks": best_blocks(torch.rand(by_mean.shape), length, blocks, BLOCK),
         "blocks by mean": best_blocks(by_mean, length, blocks, BLOCK),
-        "best words": best_keys(heads.query, heads.key, KEPT),
+        "best words": best_keys(query, key, KEPT),
     }
 
 
+@torch.no_grad()
 def measure(run: Run) -> Numbers:
     """The share of the weight on the keys that are kept, in held-out texts."""
     trained = load_causal_model(run.options, run.seed)
     run.shown["model"] = trained.label
     train, held_out = training.corpus()
-    tokens, lengths = training.to_batch(train[:TEXTS] + held_out, "next word")
-    tokens = tokens[:, :-1]  # <end> is never read
-    length = tokens.size(1)
-    asked = asked_of(lengths - 1, length)
-    generator = torch.Generator().manual_seed(run.seed)
-    x, heads = last_layer(trained, tokens)
-    chosen = chosen_by_scores(heads, generator)
-    chosen["last words"] = streaming_mask(length, KEPT)
-    indexers = trained_indexers(x, heads.weights, asked, run)
-    with torch.no_grad():
-        scores = torch.stack([indexer(x) for indexer in indexers], dim=1)  # (N, H, T, T)
-    chosen["indexer"] = best_of(scores, causal_mask(length), KEPT)
-
-    def caught(weights: Tensor, mask: Tensor) -> float:
-        """The mean over all heads and all queries that are asked in the held-out texts."""
-        kept = (weights * mask).sum(dim=-1).transpose(1, 2)  # (N, H, T, T) -> (N, T, H)
-        return kept[TEXTS:][asked[TEXTS:]].mean().item()
-
+    texts = train[:TEXTS] + held_out
+    attention = trained.model.blocks[-1].attention
+    read: list[Tensor] = []
+    with changed(attention, read.append, read=True):
+        layers, visible = training.attention_on(trained.model, texts, "next word", end=False)
+    seen = visible.sum(dim=-1).squeeze(1)  # keys of each query, 0 for padding: -> (N, T)
+    # Those that see twice as many keys as they keep, or more, and stand last in their block: so
+    # both blocks are whole.
+    asked = (seen >= 2 * KEPT) & (seen % BLOCK == 0)
+    past = causal_mask(seen.size(1))
     found = {}
-    for way, mask in chosen.items():
-        found[f"trained, {way}"] = caught(heads.weights, mask)
-    shape = heads.query.shape
-    query = SIZE * torch.randn(shape, generator=generator)
-    vectors = Heads(query, SIZE * torch.randn(shape, generator=generator))
-    for way, mask in chosen_by_scores(vectors, generator).items():
-        found[f"random vectors, {way}"] = caught(vectors.weights, mask)
+
+    def note(heads: str, weights: Tensor, chosen: dict[str, Tensor]) -> None:
+        """Means over all heads and all queries that are asked in held-out texts."""
+        for way, mask in chosen.items():
+            kept = (weights * mask).sum(dim=-1).transpose(1, 2)  # (N, H, T, T) -> (N, T, H)
+            found[f"{heads}, {way}"] = kept[TEXTS:][asked[TEXTS:]].mean().item()
+
+    torch.manual_seed(run.seed)
+    x, weights = read[0].cpu(), layers[-1]
+    query = split_heads(attention.w_q(read[0]), attention.num_heads).cpu()
+    key = split_heads(attention.w_k(read[0]), attention.num_heads).cpu()
+    chosen = chosen_untrained(query, key)
+    chosen["last words"] = streaming_mask(seen.size(1), KEPT)
+    scores = [indexer(x) for indexer in trained_indexers(x, weights, asked, run.steps(STEPS))]
+    chosen["indexer"] = best_of(torch.stack(scores, dim=1), past, KEPT)
+    note("trained", weights, chosen)
+
+    query, key = SIZE * torch.randn(2, *query.shape)
+    _, weights = scaled_dot_product_attention(query, key, key, past)
+    note("random vectors", weights, chosen_untrained(query, key))
     return found
+
+
+def by_mean(n: Numbers, heads: str) -> float:
+    """How much more blocks by mean hold than random blocks."""
+    return n[f"{heads}, blocks by mean"] - n[f"{heads}, random blocks"]
 
 
 CLAIMS = (
@@ -166,6 +134,7 @@ CLAIMS = (
         also=lambda n: n["trained, random blocks"] <= 0.5 * n["trained, best words"],
         oracle={"*, random blocks": 0.3, "*": 0.9},
         null={"*, best words": 0.9, "*": 0.5},
+        explored=0,
     ),
     Claim(
         id="chosen-not-near",
@@ -177,6 +146,7 @@ CLAIMS = (
         at_least=0.05,
         oracle={"trained, indexer": 0.9, "trained, last words": 0.6},
         null={"*": 0.8},
+        explored=10,
     ),
     Claim(
         id="chosen-by-mean",
@@ -184,29 +154,22 @@ CLAIMS = (
         "and of random vectors",
         source="our question to MoBA (Lu et al. 2025)",
         rule="blocks by mean hold 0.1 more of the weight than random blocks, of both",
-        effect=lambda n: min(
-            n[f"{heads}, blocks by mean"] - n[f"{heads}, random blocks"]
-            for heads in ("trained", "random vectors")
-        ),
+        effect=lambda n: min(by_mean(n, "trained"), by_mean(n, "random vectors")),
         at_least=0.1,
         oracle={"*, blocks by mean": 0.8, "*": 0.5},
         null={"*": 0.5},
         revised="written after a look at seed 0, in place of a claim that the same indexer learns "
         "nothing of random vectors, which was so, but for larger ones, too",
+        explored=10,
     ),
 )
 
 
 def picture(results: Results) -> Figure:
-    """What each way to choose catches, in trained heads and of random vectors."""
-    fig, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    for ax, heads in zip(axes, ("trained", "random vectors"), strict=True):
-        caught = {}
-        for way in COLORS:
-            if f"{heads}, {way}" in results.mean:
-                caught[way] = results.each(f"{heads}, {way}")
-        charts.bars(ax, caught, COLORS)
-        ax.set_title(heads)
+    """What each way to choose catches of the weight of trained heads."""
+    fig, ax = plt.subplots(figsize=(8, 3.2), layout="constrained")
+    caught = {way: results.each(f"trained, {way}") for way in COLORS}
+    charts.bars(ax, caught, COLORS)
     return fig
 
 

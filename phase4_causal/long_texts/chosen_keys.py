@@ -16,29 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phase2_multi_head.multi_head_attention import split_heads
-from shared.attention_checks import check_sizes
 from shared.attention_utils import causal_mask
 
 
-def keys_by_loops(query: Tensor, key: Tensor, count: int) -> Tensor:
-    """The specification of best_keys: (T_q, d_k), (T_k, d_k) -> bool (T_q, T_k)."""
-    mask = torch.zeros(len(query), len(key), dtype=torch.bool)
-    for i in range(len(query)):
-        scores = {}  # of the keys that query i may see
-        for j in range(i + 1 + len(key) - len(query)):
-            scores[j] = torch.dot(query[i], key[j]).item()
-        ranked = sorted(scores, key=scores.get, reverse=True)  # of equal ones the earlier first
-        for j in ranked[:count]:
-            mask[i, j] = True
-    return mask
-
-
 def blocks_by_loops(query: Tensor, key: Tensor, count: int, block_size: int) -> Tensor:
-    """The specification of blocks_by_mean: (T_q, d_k), (T_k, d_k) -> bool (T_q, T_k)."""
+    """The specification of blocks by their mean: (T_q, d_k), (T_k, d_k) -> bool (T_q, T_k).
+
+    A query keeps the block that it stands in, and the best `count - 1` of those before.
+    """
     mask = torch.zeros(len(query), len(key), dtype=torch.bool)
     for i in range(len(query)):
         place = i + len(key) - len(query)
-        own = place // block_size * block_size  # the first key of the block that it stands in
+        own = place // block_size * block_size  # the first key of its own block
         scores = {}  # of the blocks before, each named by its first key
         for first in range(0, own, block_size):
             mean = key[first : first + block_size].mean(dim=0)
@@ -55,9 +44,8 @@ def best_of(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
     """True for the `count` highest of the allowed scores of each row: (..., T_q, T_k) -> bool.
 
     allowed: bool, of a shape that broadcasts to the scores. A row with fewer allowed scores keeps
-    all of these. Of equal scores the earlier one is chosen. Raises ValueError for a count below 1.
+    all of these. Of equal scores the earlier one is chosen.
     """
-    check_sizes(1, count=count)
     scores = scores.masked_fill(~allowed, -math.inf)
     ranked = scores.argsort(dim=-1, descending=True, stable=True)
     chosen = torch.zeros_like(scores, dtype=torch.bool)
@@ -86,7 +74,7 @@ def best_blocks(scores: Tensor, key_length: int, count: int, block_size: int) ->
     """The words of the best blocks: scores (..., T_q, blocks) -> bool (..., T_q, T_k).
 
     A query always keeps the block that it stands in, as one of `count` (Lu et al. 2025, section
-    2.2), whatever its score. Raises ValueError for a count below 1.
+    2.2), whatever its score.
     """
     query_length, num_blocks = scores.shape[-2:]
     place = torch.arange(key_length - query_length, key_length, device=scores.device)
@@ -96,12 +84,6 @@ def best_blocks(scores: Tensor, key_length: int, count: int, block_size: int) ->
     chosen = best_of(scores, block <= own, count)
     words = chosen.repeat_interleave(block_size, dim=-1)[..., :key_length]
     return words & causal_mask(query_length, key_length, device=scores.device)
-
-
-def blocks_by_mean(query: Tensor, key: Tensor, count: int, block_size: int) -> Tensor:
-    """The words of the blocks whose mean key suits best -> bool (..., T_q, T_k)."""
-    scores = block_scores(query, key, block_size)
-    return best_blocks(scores, key.size(-2), count, block_size)
 
 
 class Indexer(nn.Module):
@@ -131,11 +113,12 @@ def main() -> None:
     # The last of six words asks. It may have four keys, or two blocks of two.
     key = torch.tensor([[9.0], [-9], [2], [2], [1], [0]])
     query = torch.ones(1, 1)
+    four = best_keys(query, key, 4)[0]
+    means = block_scores(query, key, block_size=2)
+    two_blocks = best_blocks(means, key_length=6, count=2, block_size=2)[0]
     print("keys", key.flatten().tolist())
-    mask = best_keys(query, key, count=4)
-    print("the best four:", key[mask[0]].flatten().tolist())
-    mask = blocks_by_mean(query, key, count=2, block_size=2)
-    print("its own block and the best by mean:", key[mask[0]].flatten().tolist())
+    print("the best four:", key[four].flatten().tolist())
+    print("its own block and the best by mean:", key[two_blocks].flatten().tolist())
     print("The mean of 9 and -9 is 0, so it hides the best key of all.")
 
 

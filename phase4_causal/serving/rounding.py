@@ -8,20 +8,16 @@ way, so both need the same memory. The text is that of window.py, from a place t
 
 from functools import partial
 
-import matplotlib.pyplot as plt
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase3_visualization.pretrained.language_model import SMOLLM2, load_language_model, refuses
 from phase3_visualization.pretrained.next_tokens import excerpt, next_token_losses
 from phase4_causal.serving.few_bits import rounded_by_channel, rounded_by_word
-from shared import charts
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import Claim, Numbers
-from shared.experiment import Experiment, Results, Run
-from shared.visualization_utils import BLUE, ORANGE
+from shared.experiment import Experiment, Run
 
 PROMPT, NEW, GROUP = 512, 128, 64
 BITS = (8, 4, 2)
@@ -29,7 +25,6 @@ WAYS = {
     "keys by channel": partial(rounded_by_channel, group=GROUP),
     "keys by word": rounded_by_word,
 }
-COLORS = {"keys by channel": BLUE, "keys by word": ORANGE}
 
 
 class RoundedPrompt:
@@ -103,24 +98,9 @@ CLAIMS = (
 )
 
 
-def picture(results: Results) -> Figure:
-    """What it costs in nats for each number of bits."""
-    fig, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
-    rows = {}
-    for way in WAYS:
-        rows[way] = [results.mean[f"{way}, {bits} bits, more nats"] for bits in BITS]
-    charts.lines(ax, BITS, rows, COLORS)
-    ax.set(xlabel="bits of each number", ylabel="nats a token more")
-    return fig
-
-
 main = Experiment(
     measure,
     CLAIMS,
-    picture,
-    title="In 2 bits keys by channel cost {n[keys by channel, 2 bits, more nats]:.2f} nats, "
-    "by word {n[keys by word, 2 bits, more nats]:.2f}",
-    note="SmolLM2-135M, pretrained; a prompt of 512 tokens in few bits, 128 more are guessed",
     answer="In 4 bits a cache costs {n[keys by channel, 4 bits, more nats]:.2f} nats a token with "
     "keys by channel, {n[keys by word, 4 bits, more nats]:.2f} by word; in 2 bits "
     "{n[keys by channel, 2 bits, more nats]:.2f} and {n[keys by word, 2 bits, more nats]:.2f}",

@@ -6,6 +6,7 @@ nn.MultiheadAttention with the weights of ours. A name begins with the file that
 faults.py asks these first when it plants a fault there.
 """
 
+import itertools
 from functools import partial
 
 import pytest
@@ -29,6 +30,13 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase2_multi_head.pooling.attention_pooling import AttentionPooling, last_pooling, mean_pooling
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
+from phase4_causal.long_texts.chosen_keys import (
+    Indexer,
+    best_blocks,
+    best_keys,
+    block_scores,
+    blocks_by_loops,
+)
 from phase4_causal.long_texts.delta_rule import delta_rule, delta_rule_recurrent
 from phase4_causal.long_texts.flash_attention import flash_attention, flash_by_loops
 from phase4_causal.long_texts.linear_attention import (
@@ -37,6 +45,11 @@ from phase4_causal.long_texts.linear_attention import (
     linear_by_loops,
 )
 from phase4_causal.long_texts.local_attention import local_attention
+from phase4_causal.serving.few_bits import (
+    rounded_by_channel,
+    rounded_by_loops,
+    rounded_by_word,
+)
 from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
@@ -217,6 +230,49 @@ def of_real_words(pick):
     return lambda q, k, v: torch.stack([pick(v[0, 0]), pick(v[1, 0, :2])])
 
 
+def chosen(choose):
+    """Ours, under a mask that queries and keys decide."""
+    return lambda q, k, v: scaled_dot_product_attention(q, k, v, choose(q, k))[0]
+
+
+def four_best(q, k):
+    """A key is kept if fewer than four visible ones come before it: higher ones, or first."""
+    i, j = positions(q.size(-2), k.size(-2))
+    scores = (q @ k.mT).masked_fill(~past(i, j), -torch.inf)
+    this, other = scores[..., :, None], scores[..., None, :]
+    first = torch.ones(k.size(-2), k.size(-2), dtype=torch.bool).tril(-1)
+    before = (other > this) | ((other == this) & first)
+    return past(i, j) & (before.sum(dim=-1) < 4)
+
+
+def in_three_blocks(q, k):
+    """Of five words each."""
+    return best_blocks(block_scores(q, k, 5), k.size(-2), 3, 5)
+
+
+def blocks_in_loops(q, k):
+    heads = zip(q.flatten(0, 1), k.flatten(0, 1), strict=True)
+    masks = [blocks_by_loops(query.detach(), key.detach(), 3, 5) for query, key in heads]
+    return torch.stack(masks).unflatten(0, (B, H))
+
+
+def in_few(q, k, v):
+    """Keys and values of 3 bits, keys in groups of four words."""
+    return F.scaled_dot_product_attention(q, rounded_by_channel(k, 3, 4), rounded_by_word(v, 3))
+
+
+def in_few_by_loops(q, k, v):
+    key, value = k.clone(), v.clone()
+    for place in itertools.product(range(B), range(H)):
+        for start in range(0, k.size(-2) - 3, 4):
+            for channel in range(k.size(-1)):
+                group = (*place, slice(start, start + 4), channel)
+                key[group] = rounded_by_loops(k[group], 3)
+        for word in range(v.size(-2)):
+            value[(*place, word)] = rounded_by_loops(v[(*place, word)], 3)
+    return F.scaled_dot_product_attention(q, key, value)
+
+
 KEPT = masked(lambda i, j: (j <= i) & ((j > i - 5) | (j < 2)))  # the first two and the last five
 FOURTH = masked(lambda i, j: (i - j) % 4 == 0)
 BEFORE = masked(lambda i, j: (j <= i) & (i - j <= 3))
@@ -268,6 +324,9 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
         kernel(elu, past),
         FEW,
     ),
+    "chosen_keys": (chosen(partial(best_keys, count=4)), chosen(four_best), SOME),
+    "chosen_keys, blocks": (chosen(in_three_blocks), chosen(blocks_in_loops), SOME),
+    "few_bits": (for_caches(in_few), for_caches(in_few_by_loops), FEW),
     "delta_rule": (written(delta_rule), written(corrections), ALIKE),
     "delta_rule, recurrent": (written(delta_rule_recurrent), written(corrections), ALIKE),
     "attention_pooling, mean": (
@@ -365,6 +424,16 @@ def latent(m, x, _):
     key = torch.cat([heads_of(m.w_uk(kept)), shared], dim=-1)
     heads = F.scaled_dot_product_attention(query, key, heads_of(m.w_uv(kept)), is_causal=True)
     return m.w_o(heads.transpose(1, 2).flatten(2))
+
+
+def indexed(m, x, _):
+    """Scores of three heads, one pair of words after the other."""
+    queries, key, share = m.w_q(x), m.w_k(x), m.w_share(x)
+    scores = 0.0
+    for head, query in enumerate(queries.split(5, dim=-1)):
+        matches = torch.einsum("bid,bjd->bij", query, key)
+        scores = scores + share[..., head, None] * matches * (matches > 0)
+    return scores
 
 
 def pieces(x):
@@ -486,6 +555,7 @@ MODULES = {  # of x and a context: what makes the module, the way, its reference
         partial(transformer_by_torch, sees=past),
         SHORT,
     ),
+    "chosen_keys, indexer": (of(Indexer, 3, 5), lambda m, x, _: m(x), indexed, ALIKE),
     "latent_attention": (LATENT, alone, latent, ALIKE),
     "latent_attention, absorbed": (LATENT, absorbed, latent, ALIKE),
     "attention_pooling": (
