@@ -81,6 +81,7 @@ CLAIMS = (
         also=lambda n: n["keys by word, 2 bits, more nats"] >= 0.2,
         oracle={"keys by channel*": 0.3, "*": 2.0},
         null={"*": 1.0},
+        explored=10,
     ),
     Claim(
         id="few-bits-four",
@@ -94,6 +95,7 @@ CLAIMS = (
         also=lambda n: abs(n["keys by channel, 8 bits, more nats"]) <= 0.02,
         oracle={"*": 0.01},
         null={"*": 0.5},
+        explored=10,
     ),
 )
 
