@@ -1,19 +1,23 @@
 """Which models does this phase train?
 
-Two layers of four heads and one layer of several guess hidden words. A single block must look at
-two places at once, which is a task of shared/tasks.py.
+Two layers of four heads and one layer of several guess hidden words. Two layers guess next words,
+with an attention of choice. A single block must look at two places at once, which is a task of
+shared/tasks.py.
 """
 
 import argparse
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import checkpoints
+from shared import checkpoints, training
 from shared.optimization import fit
 from shared.tasks import TwoPlaces
+from shared.toy_model import MakeAttention
 from shared.training import LITTLE_DECAY, Recipe, Trained, variant
 
 # Of 800 steps those with a frame in phase 3's film: many where most happens, few at the end.
@@ -30,6 +34,10 @@ ONE_LAYER_RECIPE = Recipe(
     steps=800,
     matrix_decay=LITTLE_DECAY,
 )
+NEXT_WORD_RECIPE = Recipe("next words", "next word", num_heads=4, num_layers=2, steps=0)
+# Hidden features of the feed-forward networks. A gate has 64 · 65 weights in each layer; 32 more
+# features have 32 · 129. So models with a gate and without have as many weights, to one in 1,000.
+HIDDEN_BESIDE_GATE, HIDDEN_WITHOUT_GATE = 128, 160
 AGAIN = 1000  # added to a seed: the model trained again, with a seed that no other run of ten has
 
 
@@ -44,6 +52,33 @@ def load_one_layer_model(
     """One layer of so many heads, trained like the single head of phase 1."""
     recipe = variant(ONE_LAYER_RECIPE, num_heads=num_heads)
     return checkpoints.trained_model(recipe, MultiHeadAttention, options, seed)
+
+
+def next_word_model(make_attention: MakeAttention, hidden: int, seed: int) -> Trained:
+    """An untrained model of two layers, with so many hidden features in its feed-forward networks.
+
+    It sees no later words, whatever its attention, because training gives it the causal mask.
+    """
+    trained = training.untrained(replace(NEXT_WORD_RECIPE, seed=seed), make_attention)
+    d_model = trained.recipe.d_model
+    for block in trained.model.blocks:
+        block.feed_forward = nn.Sequential(
+            nn.Linear(d_model, hidden), nn.ReLU(), nn.Linear(hidden, d_model)
+        )
+    return trained
+
+
+def train_next_words(trained: Trained, steps: int, name: str, **how: Any) -> None:
+    """Train on batches of 64 sentences, by one seed the same for all models; how: see `fit`."""
+    generator = torch.Generator().manual_seed(trained.recipe.seed)
+    tokens, lengths = training.to_batch(training.corpus()[0], trained.recipe.objective)
+
+    def loss_of_step(_: int) -> Tensor:
+        batch = torch.randint(len(tokens), (trained.recipe.batch_size,), generator=generator)
+        longest = int(lengths[batch].max())
+        return training.next_word_loss(trained.model, tokens[batch, :longest], lengths[batch])
+
+    fit(trained.model, loss_of_step, steps, progress=name, **how)
 
 
 def train_two_lookups(num_heads: int, seed: int, steps: int) -> tuple[TwoPlaces, Tensor, Tensor]:

@@ -1,0 +1,86 @@
+"""Must a head say something, even if it has found nothing?
+
+The weights of a row sum to 1, so every head adds some mean of values to every word. Trained models
+put weight that they have no use for on the first token, which is then called a sink (Xiao et al.
+2023; Gu et al. 2024). There are two ways out. A gate between 0 and 1, which each word computes for
+itself, multiplies what the heads have found (Qiu et al. 2025; Qwen3-Next). Or there is one more key
+that is no word, and takes what is left over.
+
+    python phase2_multi_head/block/gated_attention.py
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
+
+
+class GatedAttention(nn.Module):
+    """An attention with a gate for each feature of its heads: sigmoid(w_gate x), before w_o.
+
+    make_attention: makes what is gated, for example QKNormAttention.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        *,
+        make_attention: Callable[[int, int], MultiHeadAttention] = MultiHeadAttention,
+    ) -> None:
+        super().__init__()
+        self.heads = make_attention(d_model, num_heads)
+        # The gate stands between the heads and w_o, so w_o is moved out of them.
+        self.w_o = self.heads.w_o
+        self.heads.w_o = nn.Identity()
+        self.w_gate = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T)."""
+        heads, weights = self.heads(x, mask=mask)  # (B, T, d_model): the heads side by side
+        gate = torch.sigmoid(self.w_gate(x))
+        return self.w_o(heads * gate), weights
+
+
+class NullKeyAttention(MultiHeadAttention):
+    """MultiHeadAttention with one more key, which is no word and which everybody may see.
+
+    Its vector is learned, and has a key and a value as that of a word has.
+    """
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__(d_model, num_heads)
+        self.null = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T).
+
+        Rows sum to less than 1: the weight of the null key is left out.
+        """
+        null = self.null.expand(len(x), 1, -1)  # (d_model,) -> (B, 1, d_model)
+        context = torch.cat([null, x], dim=1)  # -> (B, 1 + T, d_model)
+        if mask is not None:
+            mask = F.pad(mask, (1, 0), value=True)  # (..., T, T) -> (..., T, 1 + T)
+        output, weights = super().forward(x, context, mask=mask)
+        return output, weights[..., 1:]
+
+
+@torch.no_grad()
+def main() -> None:
+    torch.manual_seed(0)
+    attention = GatedAttention(12, 2)
+    nn.init.zeros_(attention.w_gate.weight)
+    x = torch.randn(1, 5, 12)
+    print("How far the heads move a word, if all their features have a gate of")
+    for bias in (4.0, 0.0, -4.0):
+        nn.init.constant_(attention.w_gate.bias, bias)
+        gate = attention.w_gate.bias[0].sigmoid()
+        added = attention(x)[0] - attention.w_o.bias  # (1, 5, 12)
+        print(f"   {gate:.2f}: {added.norm(dim=-1).mean():.2f}")
+
+
+if __name__ == "__main__":
+    main()
