@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from phase2_multi_head.block.gated_attention import GatedAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import checkpoints, training
 from shared.optimization import fit
@@ -35,9 +36,6 @@ ONE_LAYER_RECIPE = Recipe(
     matrix_decay=LITTLE_DECAY,
 )
 NEXT_WORD_RECIPE = Recipe("next words", "next word", num_heads=4, num_layers=2, steps=0)
-# Hidden features of the feed-forward networks. A gate has 64 · 65 weights in each layer; 32 more
-# features have 32 · 129. So models with a gate and without have as many weights, to one in 1,000.
-HIDDEN_BESIDE_GATE, HIDDEN_WITHOUT_GATE = 128, 160
 AGAIN = 1000  # added to a seed: the model trained again, with a seed that no other run of ten has
 
 
@@ -54,31 +52,41 @@ def load_one_layer_model(
     return checkpoints.trained_model(recipe, MultiHeadAttention, options, seed)
 
 
-def next_word_model(make_attention: MakeAttention, hidden: int, seed: int) -> Trained:
-    """An untrained model of two layers, with so many hidden features in its feed-forward networks.
+def next_word_model(make_attention: MakeAttention, seed: int) -> Trained:
+    """An untrained model of two layers, which is to guess next words.
 
-    It sees no later words, whatever its attention, because training gives it the causal mask.
+    All have as many weights, to one in 1,000: a gate has 64 · 65 in each layer, and without it the
+    feed-forward network has 32 more hidden features, of 129 weights each.
     """
     trained = training.untrained(replace(NEXT_WORD_RECIPE, seed=seed), make_attention)
     d_model = trained.recipe.d_model
     for block in trained.model.blocks:
+        hidden = 2 * d_model
+        if not isinstance(block.attention, GatedAttention):
+            hidden += d_model // 2
         block.feed_forward = nn.Sequential(
             nn.Linear(d_model, hidden), nn.ReLU(), nn.Linear(hidden, d_model)
         )
     return trained
 
 
-def train_next_words(trained: Trained, steps: int, name: str, **how: Any) -> None:
-    """Train on batches of 64 sentences, by one seed the same for all models; how: see `fit`."""
-    generator = torch.Generator().manual_seed(trained.recipe.seed)
-    tokens, lengths = training.to_batch(training.corpus()[0], trained.recipe.objective)
+def train_in_order(trained: Trained, steps: int, name: str, **how: Any) -> None:
+    """Train by the objective of the recipe; how: rates and decays, as `fit` takes them.
+
+    Batches are drawn one by one, other than in training.train, for the record was measured so. By
+    one seed all models see the same.
+    """
+    model, recipe = trained.model, trained.recipe
+    generator = torch.Generator().manual_seed(recipe.seed)
+    tokens, lengths = training.to_batch(training.corpus()[0], recipe.objective)
+    loss = training.OBJECTIVES[recipe.objective]
 
     def loss_of_step(_: int) -> Tensor:
-        batch = torch.randint(len(tokens), (trained.recipe.batch_size,), generator=generator)
+        batch = torch.randint(len(tokens), (recipe.batch_size,), generator=generator)
         longest = int(lengths[batch].max())
-        return training.next_word_loss(trained.model, tokens[batch, :longest], lengths[batch])
+        return loss(model, tokens[batch, :longest], lengths[batch], generator)
 
-    fit(trained.model, loss_of_step, steps, progress=name, **how)
+    fit(model, loss_of_step, steps, progress=name, **how)
 
 
 def train_two_lookups(num_heads: int, seed: int, steps: int) -> tuple[TwoPlaces, Tensor, Tensor]:

@@ -7,30 +7,25 @@ All have equally many weights, and are trained with the same batches and optimiz
 """
 
 import matplotlib.pyplot as plt
+import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase2_multi_head.block.gated_attention import GatedAttention, NullKeyAttention
-from phase2_multi_head.models import (
-    HIDDEN_BESIDE_GATE,
-    HIDDEN_WITHOUT_GATE,
-    next_word_model,
-    train_next_words,
-)
+from phase2_multi_head.models import next_word_model, train_in_order
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import charts, training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import even_weights
-from shared.training import Trained
 from shared.visualization_utils import BLUE, GREEN, ORANGE
 
 STEPS = 800
 BEFORE = 3  # tokens that a word has before it, at least, to be asked: so the first is one of four
 SIDES = {
-    "plain": (MultiHeadAttention, HIDDEN_WITHOUT_GATE),
-    "gate": (GatedAttention, HIDDEN_BESIDE_GATE),
-    "null key": (NullKeyAttention, HIDDEN_WITHOUT_GATE),
+    "plain": MultiHeadAttention,
+    "gate": GatedAttention,
+    "null key": NullKeyAttention,
 }
 COLORS = {"plain": ORANGE, "gate": GREEN, "null key": BLUE}
 
@@ -45,31 +40,19 @@ def on_first_token(weights: Tensor, mask: Tensor) -> float:
     return first[asked].mean().item()
 
 
-def of_layers(trained: Trained) -> tuple[list[float], float]:
-    """Weight on the first token in each layer, and that of even weights."""
-    sentences, objective = training.corpus()[1], trained.recipe.objective
-    layers, mask = training.attention_on(trained.model, sentences, objective, end=False)
-    shares = [on_first_token(weights, mask) for weights in layers]
-    return shares, on_first_token(even_weights(mask), mask)
-
-
 def measure(run: Run) -> Numbers:
-    """Weights from 0 to 1, means over heads; loss in nats a word."""
+    """Weight on the first token, from 0 to 1, and loss in nats a word."""
     numbers = {}
-    for name, (make_attention, hidden) in SIDES.items():
-        trained = next_word_model(make_attention, hidden, run.seed)
-        train_next_words(trained, run.steps(STEPS), name)
-        shares, even = of_layers(trained)
-        numbers[f"{name}, first layer"] = shares[0]
-        numbers[f"{name}, second layer"] = shares[1]
+    for name, make_attention in SIDES.items():
+        trained = next_word_model(make_attention, run.seed)
+        train_in_order(trained, run.steps(STEPS), name)
+        sentences = training.corpus()[1]
+        layers, mask = training.attention_on(trained.model, sentences, "next word", end=False)
+        all_heads = torch.cat(layers, dim=1)  # L x (N, H, T, T) -> (N, L H, T, T)
+        numbers[f"{name}, weight"] = on_first_token(all_heads, mask)
         numbers[f"{name}, loss"] = training.held_out_loss(trained)
-        numbers["even share"] = even
+        numbers["even weights"] = on_first_token(even_weights(mask), mask)
     return numbers
-
-
-def share(n: Numbers, name: str) -> float:
-    """Mean over both layers."""
-    return (n[f"{name}, first layer"] + n[f"{name}, second layer"]) / 2
 
 
 CLAIMS = [
@@ -79,9 +62,9 @@ CLAIMS = [
         "text",
         source="Xiao et al. 2023; Gu et al. 2024, of models from 14 million weights on",
         rule="on average the first token gets 0.15 more weight than an even share",
-        effect=lambda n: share(n, "plain") - n["even share"],
+        effect=lambda n: n["plain, weight"] - n["even weights"],
         at_least=0.15,
-        oracle={"even share": 0.15, "*": 0.5},
+        oracle={"even weights": 0.15, "*": 0.5},
         null={"*": 0.15},
     ),
     Claim(
@@ -90,7 +73,7 @@ CLAIMS = [
         "that it gets without, in two layers of four heads",
         source="Qiu et al. 2025, section 4: 0.05 in place of 0.47, of 1.7 billion weights",
         rule="weight on the first token with a gate, as a share of that without, is at most 0.5",
-        effect=lambda n: share(n, "gate") / share(n, "plain"),
+        effect=lambda n: n["gate, weight"] / n["plain, weight"],
         at_most=0.5,
         oracle={"gate, *": 0.1, "*": 0.4},
         null={"*": 0.4},
@@ -102,7 +85,7 @@ CLAIMS = [
         source="Xiao et al. 2023, section 3.3; Gu et al. 2024, section 6",
         rule="weight on the first token with the null key, as a share of that without, is at most "
         "0.5",
-        effect=lambda n: share(n, "null key") / share(n, "plain"),
+        effect=lambda n: n["null key, weight"] / n["plain, weight"],
         at_most=0.5,
         oracle={"null key, *": 0.1, "*": 0.4},
         null={"*": 0.4},
@@ -111,15 +94,11 @@ CLAIMS = [
 
 
 def picture(found: Results) -> Figure:
-    """The weight on the first token in each layer of each model."""
-    fig, ax = plt.subplots(figsize=(7.6, 3.4), layout="constrained")
-    weights = {}
-    for layer in ("first layer", "second layer"):
-        for name in SIDES:
-            weights[f"{name}, {layer}"] = found.each(f"{name}, {layer}")
-    colors = {name: COLORS[name.split(",")[0]] for name in weights}
-    even = {"guess": found.mean["even share"], "guess_name": "an even share"}
-    charts.bars(ax, weights, colors, **even)
+    """The weight on the first token in each model."""
+    fig, ax = plt.subplots(figsize=(7.6, 2.4), layout="constrained")
+    weights = {name: found.each(f"{name}, weight") for name in SIDES}
+    even = found.mean["even weights"]
+    charts.bars(ax, weights, COLORS, guess=even, guess_name="even weights")
     ax.set_xlabel("weight on the first token, mean over heads and words")
     return fig
 
@@ -130,10 +109,9 @@ main = Experiment(
     picture,
     title="",
     note=f"trained {STEPS} steps on next words · two layers of four heads · equally many weights",
-    answer="The first token gets {n[plain, first layer]:.0%} and {n[plain, second layer]:.0%} of "
-    "the weight in the two layers, an even share would be {n[even share]:.0%}; with a gate it gets "
-    "{n[gate, first layer]:.0%} and {n[gate, second layer]:.0%}, beside a null key "
-    "{n[null key, first layer]:.0%} and {n[null key, second layer]:.0%}",
+    answer="The first token gets {n[plain, weight]:.2f} of the weight, with a gate "
+    "{n[gate, weight]:.2f}, beside a null key {n[null key, weight]:.2f}; of even weights it would "
+    "get {n[even weights]:.2f}",
 )
 
 if __name__ == "__main__":

@@ -73,13 +73,13 @@ def main() -> None:
     torch.manual_seed(0)
     attention = GatedAttention(12, 2)
     nn.init.zeros_(attention.w_gate.weight)
-    x = torch.randn(1, 5, 12)
-    print("How far the heads move a word, if all their features have a gate of")
-    for bias in (4.0, 0.0, -4.0):
-        nn.init.constant_(attention.w_gate.bias, bias)
-        gate = attention.w_gate.bias[0].sigmoid()
-        added = attention(x)[0] - attention.w_o.bias  # (1, 5, 12)
-        print(f"   {gate:.2f}: {added.norm(dim=-1).mean():.2f}")
+    nn.init.zeros_(attention.w_o.bias)
+    x = torch.randn(1, 1, 12)
+    print("What the heads add to a word, by the gate of all their features:")
+    for z in (4.0, 0.0, -4.0):
+        nn.init.constant_(attention.w_gate.bias, z)
+        added, _ = attention(x)
+        print(f"   sigmoid({z:4}): a vector of length {added.norm():.3f}")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,7 @@ from torch import nn
 
 from phase2_multi_head.block.gated_attention import GatedAttention
 from phase2_multi_head.block.qk_norm import QKNormAttention
-from phase2_multi_head.models import (
-    HIDDEN_BESIDE_GATE,
-    HIDDEN_WITHOUT_GATE,
-    next_word_model,
-    train_next_words,
-)
+from phase2_multi_head.models import next_word_model, train_in_order
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import charts, training
 from shared.evidence.claims import Claim, Numbers
@@ -52,10 +47,10 @@ def gated(d_model: int, num_heads: int) -> GatedAttention:
 
 
 SIDES = {
-    "plain": (MultiHeadAttention, HIDDEN_WITHOUT_GATE),
-    "plain, warm-up": (MultiHeadAttention, HIDDEN_WITHOUT_GATE),
-    "QK-norm": (normalized, HIDDEN_WITHOUT_GATE),
-    "gate": (gated, HIDDEN_BESIDE_GATE),
+    "plain": MultiHeadAttention,
+    "plain, warm-up": MultiHeadAttention,
+    "QK-norm": normalized,
+    "gate": gated,
 }
 
 
@@ -72,13 +67,13 @@ def warm_up(step: int) -> float:
 def measure(run: Run) -> Numbers:
     """Loss on held-out sentences after training at each rate, in nats a word."""
     losses = {}
-    for name, (make_attention, hidden) in SIDES.items():
+    for name, make_attention in SIDES.items():
         share = warm_up if name == "plain, warm-up" else one_rate
         for rate in RATES:
             row = f"{name}, {rate}"
-            trained = next_word_model(make_attention, hidden, run.seed)
+            trained = next_word_model(make_attention, run.seed)
             steps = run.steps(STEPS)
-            train_next_words(trained, steps, row, matrix_rate=None, rate=rate, share=share)
+            train_in_order(trained, steps, row, matrix_rate=None, rate=rate, share=share)
             losses[row] = training.held_out_loss(trained)
     return losses
 

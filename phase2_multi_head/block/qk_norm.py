@@ -36,7 +36,8 @@ class NormalizedHeads(nn.Module):
 
     def __init__(self, projection: nn.Linear, num_heads: int) -> None:
         super().__init__()
-        self.projection, self.num_heads = projection, num_heads
+        self.projection = projection
+        self.num_heads = num_heads
         self.in_features = projection.in_features
         self.size = nn.Parameter(torch.ones(projection.out_features // num_heads))
 
@@ -54,22 +55,23 @@ class QKNormAttention(MultiHeadAttention):
     Queries have one learned size, keys another, and all heads share them.
     """
 
-    def __init__(self, d_model: int, num_heads: int, *, bias: bool = True) -> None:
-        super().__init__(d_model, num_heads, bias=bias)
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__(d_model, num_heads)
         self.w_q = NormalizedHeads(self.w_q, num_heads)
         self.w_k = NormalizedHeads(self.w_k, num_heads)
 
 
 @torch.no_grad()
 def main() -> None:
-    x = torch.randn(1, 7, 12, generator=torch.Generator().manual_seed(0))
-    print("The largest weight of the first word, if queries and keys grow:")
-    for kind in (MultiHeadAttention, QKNormAttention):
-        torch.manual_seed(0)
-        attention = kind(12, 2, bias=False)
-        for growth in (1, 10, 100):
-            _, weights = attention(growth * x)  # (1, 2, 7, 7)
-            print(f"   {kind.__name__:20} {growth:3} times: {weights[0, 0, 0].max():.2f}")
+    torch.manual_seed(0)
+    plain, normalized = MultiHeadAttention(12, 1), QKNormAttention(12, 1)
+    x = torch.randn(1, 7, 12)
+    print("The largest weight of the first word, if all vectors become longer:")
+    for longer in (1, 10, 100):
+        _, weights = plain(longer * x)  # (1, 1, 7, 7)
+        _, of_directions = normalized(longer * x)
+        print(f"   {longer:3} times: plain {weights[0, 0, 0].max():.2f}", end="")
+        print(f", normalised {of_directions[0, 0, 0].max():.2f}")
 
 
 if __name__ == "__main__":

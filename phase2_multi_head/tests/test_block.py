@@ -17,7 +17,7 @@ from phase2_multi_head.block import first_token, learning_rates, post_norm, rank
 from phase2_multi_head.block.block_by_parts import LAYERS_BY_PARTS, PostNormBlock, steps
 from phase2_multi_head.block.gated_attention import GatedAttention, NullKeyAttention
 from phase2_multi_head.block.qk_norm import QKNormAttention
-from phase2_multi_head.models import next_word_model, train_next_words
+from phase2_multi_head.models import next_word_model, train_in_order
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
@@ -325,16 +325,16 @@ def test_a_row_with_a_null_key_lacks_its_weight():
 @pytest.mark.parametrize("module", [learning_rates, first_token])
 def test_models_with_and_without_a_gate_have_equally_many_weights(module):
     counts = []
-    for side in module.SIDES.values():
-        model = next_word_model(*side, seed=0).model
+    for make_attention in module.SIDES.values():
+        model = next_word_model(make_attention, seed=0).model
         counts.append(sum(parameter.numel() for parameter in model.parameters()))
     assert max(counts) / min(counts) < 1.002
 
 
 def test_scores_and_what_is_added_start_equally_large():
     found = []
-    for make_attention, hidden in learning_rates.SIDES.values():
-        block = next_word_model(make_attention, hidden, seed=0).model.blocks[0]
+    for make_attention in learning_rates.SIDES.values():
+        block = next_word_model(make_attention, seed=0).model.blocks[0]
         x = F.layer_norm(words(50, 9, 64).float(), [64])
         heads = getattr(block.attention, "heads", block.attention)
         scores = heads.w_q(x) * heads.w_k(x.roll(1, 0))  # of words that do not know each other
@@ -354,8 +354,8 @@ def test_rates_with_and_without_warm_up():
 def test_training_goes_by_the_seed_and_hides_what_comes_later():
     models = []
     for _ in range(2):
-        trained = next_word_model(MultiHeadAttention, 5, seed=3)
-        train_next_words(trained, 2, "", matrix_rate=None, rate=0.01)
+        trained = next_word_model(MultiHeadAttention, seed=3)
+        train_in_order(trained, 2, "", matrix_rate=None, rate=0.01)
         models.append(trained.model)
     for one, other in zip(*(model.parameters() for model in models), strict=True):
         assert torch.equal(one, other)
