@@ -1,10 +1,9 @@
 """Must a head say something, even if it has found nothing?
 
-The weights of a row sum to 1, so every head adds some mean of values to every word. Trained models
+The weights of a row sum to 1, so every head adds some mean of values to every word. Large models
 put weight that they have no use for on the first token, which is then called a sink (Xiao et al.
-2023; Gu et al. 2024). There are two ways out. A gate between 0 and 1, which each word computes for
-itself, multiplies what the heads have found (Qiu et al. 2025; Qwen3-Next). Or there is one more key
-that is no word, and takes what is left over.
+2023; Gu et al. 2024). A gate is another way out: each word computes a number from 0 to 1 for each
+feature, by which what the heads have found is multiplied (Qiu et al. 2025; Qwen3-Next).
 
     python phase2_multi_head/block/gated_attention.py
 """
@@ -12,7 +11,6 @@ that is no word, and takes what is left over.
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -43,29 +41,6 @@ class GatedAttention(nn.Module):
         heads, weights = self.heads(x, mask=mask)  # (B, T, d_model): the heads side by side
         gate = torch.sigmoid(self.w_gate(x))
         return self.w_o(heads * gate), weights
-
-
-class NullKeyAttention(MultiHeadAttention):
-    """MultiHeadAttention with one more key, which is no word and which everybody may see.
-
-    Its vector is learned, and has a key and a value as that of a word has.
-    """
-
-    def __init__(self, d_model: int, num_heads: int) -> None:
-        super().__init__(d_model, num_heads)
-        self.null = nn.Parameter(torch.zeros(d_model))
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T).
-
-        Rows sum to less than 1: the weight of the null key is left out.
-        """
-        null = self.null.expand(len(x), 1, -1)  # (d_model,) -> (B, 1, d_model)
-        context = torch.cat([null, x], dim=1)  # -> (B, 1 + T, d_model)
-        if mask is not None:
-            mask = F.pad(mask, (1, 0), value=True)  # (..., T, T) -> (..., T, 1 + T)
-        output, weights = super().forward(x, context, mask=mask)
-        return output, weights[..., 1:]
 
 
 @torch.no_grad()

@@ -100,6 +100,7 @@ CLAIMS = [
         at_least=0.3,
         oracle={"plain*, 0.1": 3.5, "plain*, 0.3": 4.0, "*": 2.3},
         null={"*, 0.1": 3.5, "*, 0.3": 4.0, "*": 2.3},
+        explored=10,
     ),
     Claim(
         id="gate-bears",
@@ -112,6 +113,7 @@ CLAIMS = [
         at_least=0.3,
         oracle={"plain*, 0.1": 3.5, "plain*, 0.3": 4.0, "*": 2.3},
         null={"*, 0.1": 3.5, "*, 0.3": 4.0, "*": 2.3},
+        explored=10,
     ),
     Claim(
         id="qk-norm-gains-nothing",
@@ -123,6 +125,7 @@ CLAIMS = [
         at_most=0.05,
         oracle={"*": 2.3},
         null={"QK-norm, *": 2.1, "*": 2.3},
+        explored=10,
     ),
 ]
 
@@ -139,7 +142,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="",
+    title="With normalised queries and keys a high learning rate does little harm",
     note=f"trained {STEPS} steps by AdamW at a constant rate · two layers of four heads · equally "
     "many weights",
     answer="At a rate of 0.1 plain attention loses {n[plain, 0.1]:.2f} nats a word, "

@@ -1,5 +1,5 @@
 """The block step by step, with dropout and with its norms behind; rank collapse by worked numbers;
-normalised queries and keys, the gate and the null key.
+normalised queries and keys, and the gate.
 
 The block in its transformer: test_oracles.py.
 """
@@ -15,7 +15,7 @@ from torch import nn
 
 from phase2_multi_head.block import first_token, learning_rates, post_norm, rank_collapse
 from phase2_multi_head.block.block_by_parts import LAYERS_BY_PARTS, PostNormBlock, steps
-from phase2_multi_head.block.gated_attention import GatedAttention, NullKeyAttention
+from phase2_multi_head.block.gated_attention import GatedAttention
 from phase2_multi_head.block.qk_norm import QKNormAttention
 from phase2_multi_head.models import next_word_model, train_in_order
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -198,7 +198,7 @@ def test_xavier_reaches_the_matrices_and_leaves_the_norms():
     assert (blocks[0].attention_norm.weight == 1).all()
 
 
-# ---- normalised queries and keys, a gate, a null key
+# ---- normalised queries and keys, and a gate
 
 
 def twin_of_qwen(kind, ours):
@@ -306,17 +306,6 @@ def test_an_open_gate_is_no_gate_and_a_closed_one_leaves_the_bias():
     near(ours(x), plain(x))
     nn.init.constant_(ours.w_gate.bias, -50)
     near(ours(x)[0], plain.w_o.bias.expand(2, 5, -1))
-
-
-def test_a_row_with_a_null_key_lacks_its_weight():
-    """The first word sees itself and nobody: with equal scores it gives a half to either."""
-    attention = NullKeyAttention(21, 3).double()
-    nn.init.zeros_(attention.w_q.weight)
-    nn.init.zeros_(attention.w_q.bias)
-    _, weights = attention(words(2, 5, 21), mask=causal_mask(5))
-    near(weights.sum(dim=-1)[0, 0], torch.arange(1, 6) / torch.arange(2, 7).double())
-    _, weights = attention(words(2, 5, 21))
-    near(weights, torch.full((2, 3, 5, 5), 1 / 6, dtype=torch.float64))
 
 
 # ---- what the two experiments on them compare

@@ -23,7 +23,7 @@ from phase1_single_head.self_attention import (
     scaled_dot_product_attention,
 )
 from phase2_multi_head.alibi_attention import AlibiAttention
-from phase2_multi_head.block.gated_attention import GatedAttention, NullKeyAttention
+from phase2_multi_head.block.gated_attention import GatedAttention
 from phase2_multi_head.block.qk_norm import EPSILON, QKNormAttention, normalized_by_loops
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
@@ -378,12 +378,6 @@ def with_both(m, x, _):
     return m.w_o(merged(heads) / (1 + torch.exp(-m.w_gate(x))))
 
 
-def with_null_key(m, x, _):
-    """The null key stands before the first word, where every word may look."""
-    context = torch.cat([m.null.expand(B, 1, -1), x], dim=1)
-    return m.w_o(merged(masked(past)(*projected_heads(m, x, context))))
-
-
 def causal(m, x, _):
     """Under the mask of training."""
     return m(x, mask=past(*positions(x.size(1), x.size(1))))[0]
@@ -548,7 +542,6 @@ MODULES = {  # of x and a context: what makes the module, the way, its reference
         with_both,
         ALIKE,
     ),
-    "gated_attention, null key": (of(NullKeyAttention, HEADS), causal, with_null_key, ALIKE),
     "alibi_attention": (of(AlibiAttention, 2), alone, with_distance, ALIKE),
     "self_attention, a head": (of(SelfAttention, 11, 13), alone, itself(one_head), ALIKE),
     "cross_attention": (of(CrossAttention, 11, 13), cross, one_head, ANY),
