@@ -76,7 +76,7 @@ def picture(found: Results) -> Figure:
     weights = {name: found.each(f"{name}, weight") for name in SIDES}
     even = found.mean["even weights"]
     charts.bars(ax, weights, COLORS, guess=even, guess_name="even weights")
-    ax.set_xlabel("weight on the first token, mean over heads and words")
+    ax.set_xlabel("weight on the first token")
     return fig
 
 
